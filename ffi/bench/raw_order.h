@@ -1,0 +1,44 @@
+/* What became of a stream of messages that carry the counters 0, 1, 2, ...: lost, late or twice.
+ *
+ * The raw baselines must look at every message they receive, or they would be compared with a stack that
+ * does. A message in its place costs one comparison; only gaps are remembered. The record belongs to its
+ * caller, one thread at a time uses it, and it allocates nothing.
+ */
+#ifndef UM_BENCH_RAW_ORDER_H
+#define UM_BENCH_RAW_ORDER_H
+
+#include "core/base.h"
+
+/* Beyond this many open gaps the oldest is closed: what it lacks stays lost, and counts as a duplicate if it
+ * arrives after all. */
+#define UM_RAW_GAP_CAPACITY 1024
+
+/* Counters in [first, end) have not been seen. */
+typedef struct um_raw_gap {
+    uint64_t first;
+    uint64_t end;
+} um_raw_gap;
+
+typedef struct um_raw_order {
+    uint64_t next; /* one past the highest counter seen */
+    uint64_t lost_count;
+    uint64_t out_of_order_count; /* arrived after a later one; no longer lost */
+    uint64_t duplicate_count;
+    uint32_t gap_count;
+    um_raw_gap gaps[UM_RAW_GAP_CAPACITY]; /* ascending */
+} um_raw_order;
+
+void um_raw_order_init(um_raw_order *order);
+
+/* A counter that is not the next one. */
+void um_raw_order_note_misplaced(um_raw_order *order, uint64_t counter);
+
+static inline void um_raw_order_note(um_raw_order *order, uint64_t counter)
+{
+    if (UM_LIKELY(counter == order->next))
+        order->next++;
+    else
+        um_raw_order_note_misplaced(order, counter);
+}
+
+#endif

@@ -1,0 +1,48 @@
+/* Raw round trip: a client sends one datagram, a server sends it back, the client notes how long it took.
+ *
+ * Over unicast when listen and peer are host addresses, over multicast when they are groups (each end then
+ * listens on its own). Rules for sockets, addresses and results are those of bench/raw_udp.h.
+ */
+#ifndef UM_BENCH_RAW_PINGPONG_H
+#define UM_BENCH_RAW_PINGPONG_H
+
+#include "bench/raw_udp.h"
+
+typedef struct um_raw_pingpong_config {
+    uint32_t interface_ip;
+    uint32_t listen_ip;
+    uint16_t listen_port;
+    uint32_t peer_ip;
+    uint16_t peer_port;
+    uint32_t message_bytes;
+    uint32_t wait; /* UM_RAW_WAIT_BLOCK or UM_RAW_WAIT_BUSY */
+    /* Client: how long a reply may take before the round trip counts as lost. Server: how long it waits for
+     * the next datagram before it ends without an end marker. */
+    int64_t timeout_ns;
+} um_raw_pingpong_config;
+
+typedef struct um_raw_ping_result {
+    uint64_t sample_count;
+    uint64_t lost_count;
+    uint64_t stale_count; /* replies to a round trip already given up */
+    int64_t elapsed_ns;
+    int64_t cpu_ns; /* of the calling thread */
+} um_raw_ping_result;
+
+typedef struct um_raw_echo_result {
+    uint64_t echo_count;
+    int64_t cpu_ns; /* of the calling thread, since the first datagram */
+    bool end_marker_seen;
+} um_raw_echo_result;
+
+int um_raw_open_pingpong(const um_raw_pingpong_config *config);
+
+/* warmup_count unmeasured round trips, then up to sample_count measured ones within duration_ns. samples_ns
+ * is the caller's and has room for sample_count; result->sample_count of them are filled, lost ones none. */
+int um_raw_ping(int fd, const um_raw_pingpong_config *config, uint64_t warmup_count, uint64_t sample_count,
+                int64_t duration_ns, uint64_t *samples_ns, um_raw_ping_result *result);
+
+/* Until an end marker or timeout_ns of silence; -ETIMEDOUT when nothing ever came. */
+int um_raw_echo(int fd, const um_raw_pingpong_config *config, um_raw_echo_result *result);
+
+#endif

@@ -1,0 +1,26 @@
+/* BPF maps by descriptor: what a map is made of, and reading and writing its values.
+ *
+ * Contract. Keys and values are the caller's memory, in the sizes xdp_bpf_map_describe tells; nothing is
+ * kept. Any thread may call; the kernel orders the accesses. Errors are negative errno values.
+ */
+#ifndef XDP_BPF_MAP_H
+#define XDP_BPF_MAP_H
+
+#include <stdint.h>
+
+struct xdp_bpf_map_facts {
+    uint32_t key_bytes;
+    uint32_t value_bytes;  /* of one value */
+    uint32_t value_stride; /* distance between the values of two CPUs; 0 if the map is not per CPU */
+    uint32_t value_count;  /* values a read fills: possible CPUs of a per-CPU map, else 1 */
+    uint32_t max_entries;
+};
+
+int xdp_bpf_map_describe(int map_fd, struct xdp_bpf_map_facts *facts);
+
+/* value has room for value_count values, value_stride apart. -ENOENT: no such key. */
+int xdp_bpf_map_read(int map_fd, const void *key, void *value);
+int xdp_bpf_map_write(int map_fd, const void *key, const void *value);
+int xdp_bpf_map_erase(int map_fd, const void *key);
+
+#endif

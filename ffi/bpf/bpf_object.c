@@ -1,0 +1,172 @@
+#include "bpf/bpf_object.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PROGRAM_MAPS_MAX 64
+
+/* libbpf reports through one callback per process; the thread that is loading listens through this. */
+struct log_listener {
+    char *text;
+    size_t capacity_bytes;
+    size_t used_bytes;
+};
+
+static _Thread_local struct log_listener *listener;
+static libbpf_print_fn_t print_before;
+static pthread_once_t print_is_captured = PTHREAD_ONCE_INIT;
+
+/* Appends, and forgets the oldest bytes when full: the verifier's verdict stands at the end. */
+static void remember(struct log_listener *log, const char *message, size_t message_bytes)
+{
+    size_t room_bytes = log->capacity_bytes - 1;
+    size_t kept_bytes = log->used_bytes;
+
+    if (message_bytes > room_bytes) {
+        message += message_bytes - room_bytes;
+        message_bytes = room_bytes;
+    }
+    if (kept_bytes > room_bytes - message_bytes)
+        kept_bytes = room_bytes - message_bytes;
+    memmove(log->text, log->text + log->used_bytes - kept_bytes, kept_bytes);
+    memcpy(log->text + kept_bytes, message, message_bytes);
+    log->used_bytes = kept_bytes + message_bytes;
+    log->text[log->used_bytes] = '\0';
+}
+
+__attribute__((format(printf, 2, 0))) static int capture(enum libbpf_print_level level, const char *format,
+                                                         va_list arguments)
+{
+    char *message = NULL;
+    int message_bytes;
+
+    if (!listener)
+        return print_before ? print_before(level, format, arguments) : 0;
+    if (level == LIBBPF_DEBUG)
+        return 0;
+    message_bytes = vasprintf(&message, format, arguments);
+    if (message_bytes < 0)
+        return 0;
+    remember(listener, message, (size_t)message_bytes);
+    free(message);
+    return message_bytes;
+}
+
+static void start_capture(void)
+{
+    print_before = libbpf_set_print(capture);
+}
+
+/* Every failure is an error code here, whichever way the installed libbpf is set to report a bad pointer. */
+static int open_and_load(const char *path, struct bpf_object **object)
+{
+    struct bpf_object *opened;
+    int error;
+
+    errno = 0;
+    opened = bpf_object__open_file(path, NULL);
+    error = (int)libbpf_get_error(opened);
+    if (error)
+        return error;
+    error = bpf_object__load(opened);
+    if (error) {
+        bpf_object__close(opened);
+        return error;
+    }
+    *object = opened;
+    return 0;
+}
+
+int xdp_bpf_object_load(const char *path, struct bpf_object **object, char *log, size_t log_bytes)
+{
+    struct log_listener mine = {.text = log, .capacity_bytes = log_bytes};
+    int error;
+
+    if (!path || !object || !log || log_bytes == 0)
+        return -EINVAL;
+    log[0] = '\0';
+    pthread_once(&print_is_captured, start_capture);
+    listener = &mine;
+    error = open_and_load(path, object);
+    listener = NULL;
+    return error;
+}
+
+void xdp_bpf_object_close(struct bpf_object *object)
+{
+    bpf_object__close(object);
+}
+
+int xdp_bpf_program_fd(const struct bpf_object *object, const char *name)
+{
+    const struct bpf_program *program = bpf_object__find_program_by_name(object, name);
+
+    return program ? bpf_program__fd(program) : -ENOENT;
+}
+
+int xdp_bpf_map_fd(const struct bpf_object *object, const char *name)
+{
+    const struct bpf_map *map = bpf_object__find_map_by_name(object, name);
+
+    return map ? bpf_map__fd(map) : -ENOENT;
+}
+
+int xdp_bpf_program_fd_by_id(uint32_t program_id)
+{
+    int fd = bpf_prog_get_fd_by_id(program_id);
+
+    return fd < 0 ? -errno : fd;
+}
+
+int xdp_bpf_program_id(int program_fd, uint32_t *program_id)
+{
+    struct bpf_prog_info info = {0};
+    __u32 info_bytes = sizeof(info);
+
+    if (bpf_obj_get_info_by_fd(program_fd, &info, &info_bytes))
+        return -errno;
+    *program_id = info.id;
+    return 0;
+}
+
+/* Returns a descriptor of the map if it bears the name, -ENOENT if it bears another. */
+static int map_fd_if_named(uint32_t map_id, const char *name)
+{
+    struct bpf_map_info info = {0};
+    __u32 info_bytes = sizeof(info);
+    int error = -ENOENT;
+    int fd = bpf_map_get_fd_by_id(map_id);
+
+    if (fd < 0)
+        return -errno;
+    if (bpf_obj_get_info_by_fd(fd, &info, &info_bytes))
+        error = -errno;
+    else if (strncmp(info.name, name, sizeof(info.name) - 1) == 0)
+        return fd;
+    close(fd);
+    return error;
+}
+
+int xdp_bpf_program_map_fd(int program_fd, const char *map_name)
+{
+    __u32 map_ids[PROGRAM_MAPS_MAX];
+    struct bpf_prog_info info = {.nr_map_ids = PROGRAM_MAPS_MAX, .map_ids = (uintptr_t)map_ids};
+    __u32 info_bytes = sizeof(info);
+
+    if (bpf_obj_get_info_by_fd(program_fd, &info, &info_bytes))
+        return -errno;
+    for (__u32 i = 0; i < info.nr_map_ids && i < PROGRAM_MAPS_MAX; i++) {
+        int fd = map_fd_if_named(map_ids[i], map_name);
+
+        if (fd != -ENOENT)
+            return fd;
+    }
+    return -ENOENT;
+}

@@ -1,0 +1,336 @@
+"""Build the C half in place: `umstack._core`, `xdp._libbpf` and the BPF objects under `xdp/objects/`.
+
+Run as `python ffi/build.py` (or `scripts/dev build`); `pip install` reaches it through ffi/build_ext.py. It
+needs cffi and a C compiler, nothing else. What needs more (libbpf, clang) is left out, with a warning that says
+what to install. Only what changed is compiled again: every object has the list of files it was made from.
+
+Environment: CC, CLANG, CFLAGS and LDFLAGS as usual (CFLAGS come last, so `CFLAGS=-Wno-error` wins);
+UMSTACK_BUILD=debug for -O1 and UM_DEBUG checks; UMSTACK_SANITIZE=address,undefined for an instrumented core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import filecmp
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cffi
+from cffi import recompiler
+
+ROOT = Path(__file__).resolve().parent.parent
+WARNINGS = ("-Wall", "-Wextra", "-Werror")
+# cffi passes every wrapper the same arguments, used or not.
+GENERATED_WARNINGS = (*WARNINGS, "-Wno-unused-parameter")
+LANGUAGE = ("-std=c11", "-D_GNU_SOURCE", "-pthread", "-fPIC", "-fvisibility=hidden", "-Iffi")
+REPRODUCIBLE = (f"-ffile-prefix-map={ROOT}=.",)
+MACHINE_TO_BPF_ARCH = {
+    "x86_64": "x86",
+    "aarch64": "arm64",
+    "ppc64le": "powerpc",
+    "riscv64": "riscv",
+    "s390x": "s390",
+}
+
+
+class BuildError(Exception):
+    """A compiler or linker refused; the message is what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One cffi extension module: which declarations Python sees and which C files stand behind them."""
+
+    name: str
+    source_dirs: tuple[str, ...]
+    cdefs: Callable[[], list[Path]]
+    libraries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """The C compiler and the flags of the build asked for; `key` names the directory its objects live in."""
+
+    compiler: tuple[str, ...]
+    flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+    key: str
+
+
+def core_cdefs() -> list[Path]:
+    """Every declaration file but libbpf's, in name order so that the build is reproducible."""
+    return sorted(path for path in (ROOT / "ffi/cdef").glob("*.h") if path.name != "libbpf.h")
+
+
+def libbpf_cdefs() -> list[Path]:
+    """The declarations of the loader module, if they exist."""
+    return sorted((ROOT / "ffi/cdef").glob("libbpf.h"))
+
+
+CORE = Module("umstack._core", ("ffi/core", "ffi/io", "ffi/sim", "ffi/bench"), core_cdefs)
+LIBBPF = Module("xdp._libbpf", ("ffi/bpf",), libbpf_cdefs, libraries=("bpf", "elf"))
+
+
+def say(text: str) -> None:
+    """Report a step on stderr: stdout belongs to whoever called the build."""
+    print(f"build: {text}", file=sys.stderr, flush=True)
+
+
+def run(command: Sequence[str], **options: Any) -> None:
+    """Run a tool from the checkout's root and turn its refusal into a BuildError carrying its own words."""
+    done = subprocess.run(
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options
+    )
+    if done.returncode != 0:
+        raise BuildError(f"{shlex.join(command)}\n{done.stdout}")
+    if done.stdout.strip():
+        print(done.stdout, file=sys.stderr)
+
+
+def compiles(compiler: Sequence[str], program: str, flags: Sequence[str]) -> bool:
+    """Whether a whole program compiles and links with these flags."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [*compiler, "-x", "c", "-", "-o", f"{scratch}/probe", *flags]
+        return subprocess.run(command, input=program, text=True, capture_output=True).returncode == 0
+
+
+@cache
+def toolchain() -> Toolchain:
+    """Choose compiler and flags from the environment."""
+    compiler = tuple(shlex.split(os.environ.get("CC", "cc" if shutil.which("cc") else "gcc")))
+    if shutil.which(compiler[0]) is None:
+        raise BuildError(f"no C compiler ({compiler[0]}): apt-get install gcc")
+    sanitize = os.environ.get("UMSTACK_SANITIZE", "")
+    build = os.environ.get("UMSTACK_BUILD", "debug" if sanitize else "release")
+    if build not in ("release", "debug"):
+        raise BuildError(f"UMSTACK_BUILD={build}: use release or debug")
+    link: tuple[str, ...] = ("-shared", "-pthread")
+    if build == "debug":
+        flags: tuple[str, ...] = ("-O1", "-g3", "-fno-omit-frame-pointer", "-DUM_DEBUG=1")
+    else:
+        flags = ("-O3", "-g1")
+        if compiles(compiler, "int main(void) { return 0; }", ("-O2", "-flto=auto")):
+            flags, link = (*flags, "-flto=auto"), (*link, *flags, "-flto=auto")
+    if sanitize:
+        flags = (*flags, f"-fsanitize={sanitize}", "-fno-sanitize-recover=all")
+        link = (*link, f"-fsanitize={sanitize}")
+    flags = (*flags, *shlex.split(os.environ.get("CFLAGS", "")))
+    link = (*link, *shlex.split(os.environ.get("LDFLAGS", "")))
+    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout.splitlines()[:1]
+    identity = repr((compiler, version, flags, link, sysconfig.get_config_var("EXT_SUFFIX")))
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+    return Toolchain(compiler, flags, link, f"{build}-{digest}")
+
+
+def preamble_and_declarations(cdefs: Sequence[Path]) -> tuple[str, str]:
+    """Split declaration files into the C includes the wrapper needs and the declarations cffi parses."""
+    includes: list[str] = []
+    if cdefs == core_cdefs() and (ROOT / "ffi/cdef_prelude.h").exists():
+        includes.append('#include "cdef_prelude.h"')
+    declarations: list[str] = []
+    for path in cdefs:
+        for line in path.read_text().splitlines():
+            is_include = re.match(r"\s*#\s*include\b", line)
+            (includes if is_include else declarations).append(line)
+        declarations.append("")
+    return "\n".join(dict.fromkeys(includes)) + "\n", "\n".join(declarations)
+
+
+def generate_wrapper(module: Module, directory: Path) -> Path:
+    """Let cffi write the wrapper's C; the file is only touched when its text changes."""
+    preamble, declarations = preamble_and_declarations(module.cdefs())
+    ffi = cffi.FFI()
+    try:
+        ffi.cdef(declarations)
+    except (cffi.CDefError, cffi.FFIError) as error:
+        files = ", ".join(str(path.relative_to(ROOT)) for path in module.cdefs())
+        raise BuildError(f"cffi cannot read the declarations in {files}: {error}") from error
+    target = directory / f"{module.name}.c"
+    recompiler.make_c_source(ffi, module.name, preamble, str(target), verbose=False)
+    return target
+
+
+def up_to_date(target: Path, depfile: Path) -> bool:
+    """Whether `target` is newer than every file the compiler read to make it."""
+    if not target.exists() or not depfile.exists():
+        return False
+    made = target.stat().st_mtime_ns
+    names = depfile.read_text().replace("\\\n", " ").partition(":")[2].split()
+    files = [ROOT / name for name in names]
+    return all(file.exists() and file.stat().st_mtime_ns < made for file in files)
+
+
+def compile_one(command: Sequence[str], source: Path, target: Path) -> bool:
+    """Compile one file unless its object is fresh; a failed compilation leaves no object behind."""
+    depfile = target.with_suffix(".d")
+    if up_to_date(target, depfile):
+        return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shown = str(source.relative_to(ROOT))
+    unfinished = target.with_suffix(".tmp")
+    run([*command, "-MMD", "-MF", str(depfile), "-c", shown, "-o", str(unfinished)])
+    unfinished.replace(target)
+    return True
+
+
+def attempt_all(action: Callable[[Path], bool], sources: Sequence[Path]) -> list[bool]:
+    """Run the action over all files, as many at once as there are processors, and show every refusal."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        attempts = [pool.submit(action, source) for source in sources]
+    if errors := [str(error) for attempt in attempts if (error := attempt.exception())]:
+        raise BuildError("\n".join(errors))
+    return [attempt.result() for attempt in attempts]
+
+
+def publish(made: Path, target: Path) -> bool:
+    """Put a finished file in place by rename, so that a process with the old one mapped keeps it whole."""
+    if target.exists() and filecmp.cmp(made, target, shallow=False):
+        return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{target.name}.tmp")
+    shutil.copy(made, unfinished)
+    unfinished.replace(target)
+    return True
+
+
+def link(tools: Toolchain, module: Module, objects: Sequence[Path], target: Path) -> None:
+    """Link the module unless it is newer than its objects and made of the same ones."""
+    libraries = [f"-l{name}" for name in module.libraries]
+    named = [*map(str, objects), "-o", str(target)]
+    command = [*tools.compiler, *REPRODUCIBLE, *named, *tools.link_flags, *libraries]
+    recipe = target.with_suffix(".recipe")
+    fresh = target.exists() and recipe.exists() and recipe.read_text() == shlex.join(command)
+    if fresh and all(path.stat().st_mtime_ns <= target.stat().st_mtime_ns for path in objects):
+        return
+    run(command)
+    recipe.write_text(shlex.join(command))
+
+
+def build_module(module: Module, tools: Toolchain, destination: Path) -> None:
+    """Build one extension module and put it under `destination`, as `import` expects it."""
+    directory = ROOT / "build/ffi" / tools.key
+    directory.mkdir(parents=True, exist_ok=True)
+    wrapper = generate_wrapper(module, directory)
+    sources = sorted(path for name in module.source_dirs for path in (ROOT / name).glob("*.c"))
+    python = f"-I{sysconfig.get_path('include')}"
+    common = (*tools.compiler, *LANGUAGE, *REPRODUCIBLE)
+    written = [*common, *WARNINGS, *tools.flags]
+    generated = [*common, python, "-D_CFFI_NO_LIMITED_API", *GENERATED_WARNINGS, *tools.flags]
+    objects = {source: directory / source.relative_to(ROOT).with_suffix(".o") for source in sources}
+    objects[wrapper] = wrapper.with_suffix(".o")
+
+    def compile_source(source: Path) -> bool:
+        return compile_one(generated if source == wrapper else written, source, objects[source])
+
+    compiled = sum(attempt_all(compile_source, list(objects)))
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    built = directory / f"{module.name}{suffix}"
+    link(tools, module, list(objects.values()), built)
+    package, _, name = module.name.rpartition(".")
+    changed = publish(built, destination / package.replace(".", "/") / f"{name}{suffix}")
+    outcome = "installed" if changed else "unchanged"
+    say(f"{module.name}: {compiled} of {len(objects)} files compiled, {outcome}")
+
+
+def libbpf_is_usable(tools: Toolchain) -> bool:
+    """Whether the headers and libraries of libbpf and libelf are installed."""
+    program = """
+        #include <bpf/bpf.h>
+        #include <bpf/libbpf.h>
+        #include <libelf.h>
+        int main(void) { char text[64]; return libbpf_strerror(1, text, 64) + (int)elf_version(EV_CURRENT); }
+    """
+    return compiles(tools.compiler, program, [f"-l{name}" for name in LIBBPF.libraries])
+
+
+def build_core(destination: Path) -> None:
+    """Build what every machine needs."""
+    build_module(CORE, toolchain(), destination)
+
+
+def build_libbpf(destination: Path) -> None:
+    """Build the loader module where libbpf is installed."""
+    if not LIBBPF.cdefs():
+        return
+    tools = toolchain()
+    if libbpf_is_usable(tools):
+        build_module(LIBBPF, tools, destination)
+    else:
+        say("WARNING: xdp._libbpf is left out (no kernel bypass, no lossy switch): libbpf is not installed")
+        say("         apt-get install libbpf-dev libelf-dev, then build again")
+
+
+def bpf_command() -> list[str]:
+    """The clang command line for a BPF object, less its file names."""
+    multiarch = sysconfig.get_config_var("MULTIARCH") or f"{platform.machine()}-linux-gnu"
+    arch = MACHINE_TO_BPF_ARCH.get(platform.machine(), platform.machine())
+    code = ["-target", "bpf", "-mcpu=v3", "-O2", "-g", f"-D__TARGET_ARCH_{arch}"]
+    paths = ["-Ibpf", f"-isystem/usr/include/{multiarch}", *REPRODUCIBLE]
+    return [*shlex.split(os.environ.get("CLANG", "clang")), *code, *WARNINGS, *paths]
+
+
+def build_bpf_objects(destination: Path) -> None:
+    """Compile bpf/*.bpf.c where clang and the libbpf headers are installed."""
+    sources = sorted((ROOT / "bpf").glob("*.bpf.c"))
+    command = bpf_command()
+    probe = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\n"
+    if sources and not (shutil.which(command[0]) and compiles(command, probe, ["-c"])):
+        say(f"WARNING: the {len(sources)} BPF programs are left out: clang or the libbpf headers are missing")
+        say("         apt-get install clang llvm libbpf-dev, then build again")
+        return
+    strip = shutil.which("llvm-strip")
+    directory = ROOT / "build/bpf" / hashlib.sha256(repr(command).encode()).hexdigest()[:8]
+    for source in sources:
+        target = directory / source.with_suffix(".o").name
+        if compile_one(command, source, target) and strip:
+            run([strip, "-g", str(target)])
+        changed = publish(target, destination / "xdp/objects" / target.name)
+        say(f"xdp/objects/{target.name}: {'installed' if changed else 'unchanged'}")
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Let one build at a time work in this checkout."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    with (ROOT / "build/.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> int:
+    """Build everything this machine can build."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--into", type=Path, default=ROOT, help="directory that receives umstack/ and xdp/")
+    destination = parser.parse_args().into.resolve()
+    refusals: list[str] = []
+    with exclusive():
+        for step in (build_core, build_libbpf, build_bpf_objects):
+            try:
+                step(destination)
+            except BuildError as error:
+                refusals.append(str(error))
+    if refusals:
+        print("build failed", *dict.fromkeys(refusals), sep="\n", file=sys.stderr)
+    return 1 if refusals else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

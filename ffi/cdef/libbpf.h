@@ -1,0 +1,41 @@
+#include "bpf/bpf_map.h"
+#include "bpf/bpf_object.h"
+#include "bpf/bpf_test_run.h"
+
+struct bpf_object;
+
+int xdp_bpf_object_load(const char *path, struct bpf_object **object, char *log, size_t log_bytes);
+void xdp_bpf_object_close(struct bpf_object *object);
+int xdp_bpf_program_fd(const struct bpf_object *object, const char *name);
+int xdp_bpf_map_fd(const struct bpf_object *object, const char *name);
+int xdp_bpf_program_fd_by_id(uint32_t program_id);
+int xdp_bpf_program_id(int program_fd, uint32_t *program_id);
+int xdp_bpf_program_map_fd(int program_fd, const char *map_name);
+
+struct xdp_bpf_map_facts {
+    uint32_t key_bytes;
+    uint32_t value_bytes;
+    uint32_t value_stride;
+    uint32_t value_count;
+    uint32_t max_entries;
+};
+
+int xdp_bpf_map_describe(int map_fd, struct xdp_bpf_map_facts *facts);
+int xdp_bpf_map_read(int map_fd, const void *key, void *value);
+int xdp_bpf_map_write(int map_fd, const void *key, const void *value);
+int xdp_bpf_map_erase(int map_fd, const void *key);
+
+struct xdp_bpf_test_run {
+    const uint8_t *packet;
+    uint32_t packet_bytes;
+    uint8_t *packet_out;
+    uint32_t packet_out_bytes;
+    uint32_t repeat_count;
+    uint32_t has_skb_context;
+    uint32_t mark;
+    uint32_t gso_segments;
+    uint32_t result;
+    uint32_t duration_ns;
+};
+
+int xdp_bpf_test_run(int program_fd, struct xdp_bpf_test_run *run);

@@ -1,0 +1,324 @@
+/* clang-format off */
+/* Made from umstack/counters.toml by `python -m umstack.counters --c-header`; edit that file.
+ *
+ * Statistics of the stack (UM's names), one plain struct per kind of object, embedded in and owned by that
+ * object. One thread at a time writes a field. Any thread may read at any time: a figure may be a moment
+ * old and a set of them is not one instant. `_reset` is for the writer, at creation and on request: zero,
+ * and all ones for minima. */
+#ifndef UM_CORE_COUNTERS_H
+#define UM_CORE_COUNTERS_H
+
+#include <stdint.h>
+
+/* The sending side of one LBT-RM transport session: datagrams, transmission window, NAK service, flow control. */
+typedef struct um_source_transport_counters {
+    /* counter, datagrams: Data datagrams sent for the first time. */
+    uint64_t msgs_sent;
+    /* counter, bytes: Bytes of those datagrams, transport and message headers included. */
+    uint64_t bytes_sent;
+    /* snapshot, datagrams: Datagrams held in the transmission window. */
+    uint64_t txw_msgs;
+    /* snapshot, bytes: Bytes held in the transmission window. */
+    uint64_t txw_bytes;
+    /* counter, datagrams: NAK datagrams received. */
+    uint64_t nak_pckts_rcved;
+    /* counter, NAKs: Sequence numbers asked for in those datagrams. */
+    uint64_t naks_rcved;
+    /* counter, NAKs: Refused: retransmitted less than the ignore interval ago (NCF reason ignored). */
+    uint64_t naks_ignored;
+    /* counter, NAKs: Refused: retransmit limiter and its queue both full (NCF reason shed). */
+    uint64_t naks_shed;
+    /* counter, NAKs: Put off by the retransmit limiter, retransmission queued (NCF reason rx_delay). */
+    uint64_t naks_rx_delay_ignored;
+    /* counter, datagrams: Datagrams retransmitted. */
+    uint64_t rxs_sent;
+    /* counter, bytes: Bytes of the datagrams retransmitted. */
+    uint64_t rx_bytes_sent;
+    /* snapshot, datagrams: Datagrams waiting for the data rate limiter. */
+    uint64_t rctlr_data_msgs;
+    /* snapshot, datagrams: Datagrams waiting for the retransmit rate limiter. */
+    uint64_t rctlr_rx_msgs;
+    /* counter, NAKs: Dropped in silence: an NCF for that sequence number went out in the same ignore interval (UM-130). */
+    uint64_t naks_suppressed;
+    /* counter, NAKs: Dropped in silence: the sequence number has left the transmission window. */
+    uint64_t naks_out_of_window;
+    /* counter, NAKs: Dropped in silence: the sequence number was never sent. */
+    uint64_t nak_unknown_sqn;
+    /* counter, datagrams: NCF datagrams sent. */
+    uint64_t ncf_pckts_sent;
+    /* counter, NCFs: Sequence numbers listed in those datagrams. */
+    uint64_t ncfs_sent;
+    /* counter, datagrams: Session messages (idle keepalives) sent. */
+    uint64_t session_messages_sent;
+    /* counter, records: Topic sequence number information records sent. */
+    uint64_t tsnis_sent;
+    /* counter, batches: Batches released by implicit_batching_minimum_length. */
+    uint64_t flushes_length;
+    /* counter, batches: Batches released because the next message would not fit the datagram. */
+    uint64_t flushes_full;
+    /* counter, batches: Batches released by implicit_batching_interval. */
+    uint64_t flushes_interval;
+    /* counter, batches: Batches released by a flush the application asked for. */
+    uint64_t flushes_explicit;
+    /* snapshot, bytes: Publication log: position reserved by publishers. */
+    uint64_t pub_pos;
+    /* snapshot, bytes: Publication log: position publishers may not start beyond. */
+    uint64_t pub_lmt;
+    /* snapshot, bytes: Publication log: position sent. */
+    uint64_t snd_pos;
+    /* snapshot, bytes: Publication log: position flow control lets the sender reach. */
+    uint64_t snd_lmt;
+    /* counter, episodes: Times the sender came to rest at snd_lmt with data left. */
+    uint64_t snd_bpe;
+    /* counter, sends: Publish attempts refused or made to wait at pub_lmt. */
+    uint64_t back_pressured;
+    /* counter, sends: Publish attempts refused because flow control knows no receiver. */
+    uint64_t not_connected;
+    /* counter, claims: Abandoned claims replaced by padding after publication_unblock_timeout. */
+    uint64_t unblocked_publications;
+    /* counter, terms: Times the publication log moved on to its next term. */
+    uint64_t term_rotations;
+    /* snapshot, receivers: Receivers whose status messages count for flow control now. */
+    uint64_t receivers_known;
+    /* counter, receivers: Receivers dropped after flow_control_receiver_timeout. */
+    uint64_t receivers_timed_out;
+    /* counter, receivers: Status messages of new receivers refused because the receiver table is full. */
+    uint64_t receivers_refused;
+    /* counter, messages: Flow-control status messages accepted. */
+    uint64_t status_messages_received;
+    /* counter, messages: Status messages dropped: bad layout. */
+    uint64_t status_malformed;
+    /* counter, messages: Status messages dropped: a position that cannot be (never sent, or too old). */
+    uint64_t status_out_of_range;
+    /* counter, datagrams: Dropped at the NAK port: shorter than its headers or counts say. */
+    uint64_t dgrams_dropped_size;
+    /* counter, datagrams: Dropped at the NAK port: a type that has no business there. */
+    uint64_t dgrams_dropped_type;
+    /* counter, datagrams: Dropped at the NAK port: unknown version. */
+    uint64_t dgrams_dropped_version;
+    /* counter, datagrams: Dropped at the NAK port: a header that makes no sense. */
+    uint64_t dgrams_dropped_hdr;
+    /* counter, datagrams: Dropped at the NAK port: for another session id. */
+    uint64_t dgrams_dropped_sid;
+    /* counter, datagrams: Dropped at the NAK port: any other reason. */
+    uint64_t dgrams_dropped_other;
+} um_source_transport_counters;
+
+static inline void um_source_transport_counters_reset(um_source_transport_counters *counters)
+{
+    *counters = (um_source_transport_counters){0};
+}
+
+/* The receiving side of one LBT-RM transport session: loss map, NAK timers, demultiplexing. */
+typedef struct um_receiver_transport_counters {
+    /* counter, datagrams: Data datagrams accepted, duplicates and rejects not counted. */
+    uint64_t msgs_rcved;
+    /* counter, bytes: Bytes of those datagrams, headers included. */
+    uint64_t bytes_rcved;
+    /* counter, datagrams: NAK datagrams sent. */
+    uint64_t nak_pckts_sent;
+    /* counter, NAKs: Sequence numbers asked for in those datagrams. */
+    uint64_t naks_sent;
+    /* counter, datagrams: Datagrams found missing; a datagram that merely came late counts too. */
+    uint64_t lost;
+    /* counter, NCFs: Sequence numbers in NCFs of reason ignored. */
+    uint64_t ncfs_ignored;
+    /* counter, NCFs: Sequence numbers in NCFs of reason shed. */
+    uint64_t ncfs_shed;
+    /* counter, NCFs: Sequence numbers in NCFs of reason rx_delay. */
+    uint64_t ncfs_rx_delay;
+    /* counter, NCFs: Sequence numbers in NCFs of any other reason. */
+    uint64_t ncfs_unknown;
+    /* min, ms x 1000000: Shortest time from finding a datagram missing to having it. */
+    uint64_t nak_stm_min;
+    /* mean, ms x 1000000: Mean of that time. */
+    uint64_t nak_stm_mean;
+    /* max, ms x 1000000: Longest of that time; near the NAK generation interval, loss is about to be unrecoverable. */
+    uint64_t nak_stm_max;
+    /* min, NAKs: Fewest NAKs one recovered datagram took. */
+    uint64_t nak_tx_min;
+    /* mean, NAKs x 1000: Mean of that number. */
+    uint64_t nak_tx_mean;
+    /* max, NAKs: Most NAKs one recovered datagram took. */
+    uint64_t nak_tx_max;
+    /* counter, datagrams: Data datagrams received again. */
+    uint64_t duplicate_data;
+    /* counter, datagrams: Given up: the source's window has moved past them. */
+    uint64_t unrecovered_txw;
+    /* counter, datagrams: Given up: the NAK generation interval ran out. */
+    uint64_t unrecovered_tmo;
+    /* counter, messages: Messages and fragments received, those of topics nobody here wants included. */
+    uint64_t lbm_msgs_rcved;
+    /* counter, messages: Of those, the ones without a local receiver. */
+    uint64_t lbm_msgs_no_topic_rcved;
+    /* counter, messages: Request messages received. */
+    uint64_t lbm_reqs_rcved;
+    /* counter, datagrams: Dropped: shorter than its size fields say. */
+    uint64_t dgrams_dropped_size;
+    /* counter, datagrams: Dropped: bad type. */
+    uint64_t dgrams_dropped_type;
+    /* counter, datagrams: Dropped: bad version. */
+    uint64_t dgrams_dropped_version;
+    /* counter, datagrams: Dropped: bad header. */
+    uint64_t dgrams_dropped_hdr;
+    /* counter, datagrams: Dropped: any other reason. */
+    uint64_t dgrams_dropped_other;
+    /* counter, datagrams: Filled a gap without being a retransmission (each also raised lost). */
+    uint64_t out_of_order;
+    /* counter, datagrams: Dropped: for another session id. */
+    uint64_t dgrams_dropped_sid;
+    /* counter, datagrams: NCF datagrams received. */
+    uint64_t ncf_pckts_rcved;
+    /* counter, datagrams: Datagrams accepted that carry the retransmission flag. */
+    uint64_t rxs_rcved;
+    /* counter, datagrams: Session messages received. */
+    uint64_t session_messages_rcved;
+    /* counter, records: Topic sequence number information records received. */
+    uint64_t tsnis_rcved;
+    /* counter, messages: Flow-control status messages sent. */
+    uint64_t status_messages_sent;
+    /* snapshot, datagrams: Datagrams missing now. */
+    uint64_t loss_map_entries;
+    /* counter, datagrams: Given up at once because the loss map is full. */
+    uint64_t loss_map_overflows;
+    /* snapshot, bytes: Stream position reported to the source as consumed. */
+    uint64_t rcv_pos;
+    /* snapshot, bytes: Window reported to the source beyond rcv_pos. */
+    uint64_t rcv_window;
+} um_receiver_transport_counters;
+
+static inline void um_receiver_transport_counters_reset(um_receiver_transport_counters *counters)
+{
+    *counters = (um_receiver_transport_counters){0};
+    counters->nak_stm_min = UINT64_MAX;
+    counters->nak_tx_min = UINT64_MAX;
+}
+
+/* One context: topic resolution, sends that had to wait, datagrams no session knows, shared stores. */
+typedef struct um_context_counters {
+    /* counter, datagrams: LBT-RM datagrams of sessions nobody here has joined. */
+    uint64_t lbtrm_unknown_msgs_rcved;
+    /* counter, sends: Blocking sends that had to wait. */
+    uint64_t send_blocked;
+    /* counter, sends: Non-blocking sends refused because they would have had to wait. */
+    uint64_t send_would_block;
+    /* counter, fragments: Fragments found missing by delivery controllers. */
+    uint64_t fragments_lost;
+    /* counter, fragments: Fragments delivery controllers gave up. */
+    uint64_t fragments_unrecoverably_lost;
+    /* snapshot, sessions: Transport sessions open, both sides. */
+    uint64_t sessions;
+    /* counter, sessions: Sessions not joined because the session table is full. */
+    uint64_t sessions_refused;
+    /* snapshot, datagrams: Datagrams in the delivery hold store now. */
+    uint64_t hold_store_datagrams;
+    /* counter, datagrams: Datagrams that found the delivery hold store full. */
+    uint64_t hold_store_full;
+    /* counter, turns: Turns of the context loop. */
+    uint64_t loop_iterations;
+    /* counter, wakeups: Times a blocked reader was woken through its file descriptor. */
+    uint64_t wakeups;
+} um_context_counters;
+
+static inline void um_context_counters_reset(um_context_counters *counters)
+{
+    *counters = (um_context_counters){0};
+}
+
+/* One source: a topic as its publisher sees it. */
+typedef struct um_source_counters {
+    /* counter, messages: Messages the application sent. */
+    uint64_t messages_sent;
+    /* counter, fragments: Fragments they became (one for a message that fits a datagram). */
+    uint64_t fragments_sent;
+    /* counter, bytes: Payload bytes of those messages. */
+    uint64_t bytes_sent;
+    /* counter, sends: Sends that returned an error and used no sequence number. */
+    uint64_t sends_refused;
+    /* counter, claims: Claims the application abandoned on purpose. */
+    uint64_t claims_aborted;
+    /* counter, records: Topic sequence number information records sent for this topic. */
+    uint64_t tsnis_sent;
+} um_source_counters;
+
+static inline void um_source_counters_reset(um_source_counters *counters)
+{
+    *counters = (um_source_counters){0};
+}
+
+/* One receiver: a topic as its subscriber sees it, all delivery controllers together. */
+typedef struct um_receiver_counters {
+    /* counter, messages: Messages delivered to the application. */
+    uint64_t messages_delivered;
+    /* counter, bytes: Payload bytes of those messages. */
+    uint64_t bytes_delivered;
+    /* counter, fragments: Fragments accepted (one for a message that fits a datagram). */
+    uint64_t fragments_received;
+    /* counter, fragments: Fragments dropped because their topic sequence number was already had or given up. */
+    uint64_t duplicate_fragments;
+    /* counter, fragments: Fragments dropped because they contradict the message they say they belong to. */
+    uint64_t malformed_fragments;
+    /* counter, messages: Messages dropped: longer than receiver_maximum_message_length. */
+    uint64_t messages_too_long;
+    /* snapshot, fragments: Fragments waiting in order maps. */
+    uint64_t order_map_entries;
+    /* counter, gaps: Gaps given up because the order map was full (UX-6). */
+    uint64_t order_map_overflows;
+    /* snapshot, datagrams: Received datagrams kept alive for messages not yet delivered. */
+    uint64_t held_datagrams;
+    /* counter, pauses: Times delivery paused because the application had not emptied its queue. */
+    uint64_t queue_full_pauses;
+    /* snapshot, messages: Messages delivered to the queue and not yet read. */
+    uint64_t queued_messages;
+    /* counter, events: UnrecoverableLoss events delivered. */
+    uint64_t unrecoverable_loss_events;
+    /* counter, events: BurstLoss events delivered. */
+    uint64_t burst_loss_events;
+    /* counter, events: BeginningOfSession events delivered. */
+    uint64_t bos_events;
+    /* counter, events: EndOfSession events delivered. */
+    uint64_t eos_events;
+    /* snapshot, sources: Sources this receiver follows now. */
+    uint64_t delivery_controllers;
+} um_receiver_counters;
+
+static inline void um_receiver_counters_reset(um_receiver_counters *counters)
+{
+    *counters = (um_receiver_counters){0};
+}
+
+/* One link: what the socket or the ring did. */
+typedef struct um_link_counters {
+    /* counter, datagrams: UDP datagrams handed to the kernel or the ring. */
+    uint64_t datagrams_sent;
+    /* counter, bytes: UDP payload bytes of those datagrams. */
+    uint64_t bytes_sent;
+    /* counter, datagrams: UDP datagrams taken from the kernel or the ring. */
+    uint64_t datagrams_received;
+    /* counter, bytes: UDP payload bytes of those datagrams. */
+    uint64_t bytes_received;
+    /* counter, calls: Sends put off because the socket buffer or the ring was full. */
+    uint64_t send_would_block;
+    /* counter, datagrams: Datagrams refused with an error other than would-block. */
+    uint64_t send_errors;
+    /* counter, calls: Receive calls that failed with an error other than would-block. */
+    uint64_t receive_errors;
+    /* counter, datagrams: Datagrams dropped because the receive buffer or ring was full (SO_RXQ_OVFL for sockets). */
+    uint64_t receive_drops;
+    /* counter, datagrams: Datagrams dropped because they were longer than the receive buffer. */
+    uint64_t receive_truncated;
+    /* counter, calls: Sends that carried several datagrams as one (UDP GSO). */
+    uint64_t gso_sends;
+    /* counter, calls: Receives that carried several datagrams as one (UDP GRO). */
+    uint64_t gro_receives;
+    /* counter, calls: System calls made to send, to receive and to wait. */
+    uint64_t syscalls;
+} um_link_counters;
+
+static inline void um_link_counters_reset(um_link_counters *counters)
+{
+    *counters = (um_link_counters){0};
+}
+
+#endif
+/* clang-format on */

@@ -1,0 +1,599 @@
+#include "core/delivery_controller.h"
+
+void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id, uint32_t source, uint32_t topic_index,
+                      int64_t give_up_ns)
+{
+    memset(delivery, 0, sizeof *delivery);
+    delivery->receiver = receiver;
+    delivery->id = id;
+    delivery->source = source;
+    delivery->topic_index = topic_index;
+    delivery->give_up_ns = give_up_ns;
+    delivery->loss_check_ns = UM_NEVER_NS;
+    receiver->controller_count++;
+    receiver->counters.delivery_controllers = receiver->controller_count;
+}
+
+/* ---- rows ---- */
+
+static uint8_t *reserve(um_delivery *delivery, uint32_t bytes)
+{
+    uint8_t *payload = um_queue_reserve(delivery->receiver->queue, bytes);
+    if (UM_UNLIKELY(payload == NULL)) {
+        delivery->starved = true;
+        if (!delivery->receiver->pressured)
+            UM_COUNT(delivery->receiver->counters.queue_full_pauses, 1);
+        delivery->receiver->pressured = *delivery->receiver->any_pressured = true;
+    }
+    return payload;
+}
+
+static bool append_event(um_delivery *delivery, enum um_row_kind kind, uint32_t first, uint32_t last, int64_t now_ns)
+{
+    if (reserve(delivery, 0) == NULL)
+        return false;
+    um_row row = {.flags = (uint16_t)(kind << 8),
+                  .sequence_number = last,
+                  .first_sequence_number = first,
+                  .source = delivery->source,
+                  .received_ns = now_ns};
+    um_queue_append(delivery->receiver->queue, &row, 0);
+    return true;
+}
+
+static bool append_loss(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
+{
+    if (!append_event(delivery, UM_ROW_UNRECOVERABLE_LOSS, sqn, sqn, now_ns))
+        return false;
+    UM_COUNT(delivery->receiver->counters.unrecoverable_loss_events, 1);
+    UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, 1);
+    return true;
+}
+
+static inline void append_message(um_delivery *delivery, const um_row *row, uint32_t length)
+{
+    um_queue_append(delivery->receiver->queue, row, length);
+    UM_COUNT(delivery->receiver->counters.messages_delivered, 1);
+    UM_COUNT(delivery->receiver->counters.bytes_delivered, length);
+}
+
+static inline bool deliver_payload(um_delivery *delivery, const um_row *row, const uint8_t *payload, uint32_t length)
+{
+    uint8_t *space = reserve(delivery, length);
+    if (UM_UNLIKELY(space == NULL))
+        return false;
+    memcpy(space, payload, length);
+    append_message(delivery, row, length);
+    return true;
+}
+
+/* ---- gaps ---- */
+
+static um_gap *gap_at(um_delivery *delivery, uint32_t i)
+{
+    return &delivery->gaps[(delivery->gap_first + i) % UM_DELIVERY_GAPS_MAX];
+}
+
+static void add_gap(um_delivery *delivery, uint32_t first, uint32_t last, int64_t now_ns)
+{
+    UM_COUNT(delivery->receiver->context_counters->fragments_lost, last - first + 1);
+    if (delivery->gap_count == UM_DELIVERY_GAPS_MAX) {
+        /* Merged with the youngest: the older part of it is given up a little later than it could be. */
+        um_gap *youngest = gap_at(delivery, UM_DELIVERY_GAPS_MAX - 1);
+        youngest->last = last;
+        youngest->detected_ns = now_ns;
+        return;
+    }
+    *gap_at(delivery, delivery->gap_count++) = (um_gap){first, last, now_ns};
+}
+
+static void drop_passed_gaps(um_delivery *delivery)
+{
+    while (delivery->gap_count > 0 && um_serial_before(gap_at(delivery, 0)->last, delivery->next_sqn)) {
+        delivery->gap_first = (delivery->gap_first + 1) % UM_DELIVERY_GAPS_MAX;
+        delivery->gap_count--;
+    }
+}
+
+/* ---- what is held ---- */
+
+static um_hold *find(um_delivery *delivery, uint32_t sqn)
+{
+    return delivery->held_count == 0 ? NULL : um_hold_find(delivery->receiver->store, delivery->id, sqn);
+}
+
+static um_hold *add(um_delivery *delivery, uint32_t sqn)
+{
+    um_hold *hold = um_hold_add(delivery->receiver->store, delivery->id, sqn);
+    delivery->held_count += hold != NULL;
+    return hold;
+}
+
+static void forget(um_delivery *delivery, um_hold *hold)
+{
+    um_hold_remove(delivery->receiver->store, hold);
+    delivery->held_count--;
+}
+
+static um_hold *find_or_add(um_delivery *delivery, uint32_t sqn)
+{
+    um_hold *hold = find(delivery, sqn);
+    return hold ? hold : add(delivery, sqn);
+}
+
+/* Counts a fragment towards the message it belongs to. One whose message began before next_sqn is an orphan: it
+ * is held only to be passed over, so every entry lies in [next_sqn, highest_sqn]. */
+static bool count_fragment(um_delivery *delivery, const um_hold *fragment)
+{
+    if (um_serial_before(fragment->first_sqn, delivery->next_sqn))
+        return true;
+    uint32_t length = fragment->length;
+    um_hold *first = find_or_add(delivery, fragment->first_sqn);
+    if (first != NULL)
+        first->assembled_bytes += length;
+    return first != NULL;
+}
+
+static um_row row_of(const um_delivery *delivery, const um_hold *hold)
+{
+    return (um_row){.flags = hold->flags,
+                    .sequence_number = hold->sqn,
+                    .first_sequence_number = hold->first_sqn,
+                    .fragment_offset = hold->fragment_offset,
+                    .message_length = hold->total,
+                    .source = delivery->source,
+                    .received_ns = hold->received_ns};
+}
+
+/* Fragments of a message whose every byte is here: true when they lie end to end from `first`. Stores the last. */
+static bool check_layout(um_delivery *delivery, const um_hold *first, uint32_t *last_sqn)
+{
+    uint32_t bytes = 0;
+    for (uint32_t sqn = first->sqn; bytes < first->total; sqn++) {
+        um_hold *hold = find(delivery, sqn);
+        if (hold == NULL || hold->state != UM_HOLD_PAYLOAD || !(hold->flags & UM_MESSAGE_FRAGMENT) ||
+            hold->first_sqn != first->sqn || hold->total != first->total || hold->fragment_offset != bytes)
+            return false;
+        bytes += hold->length;
+        *last_sqn = sqn;
+    }
+    return bytes == first->total;
+}
+
+enum assembly { ASSEMBLY_DELIVERED, ASSEMBLY_INCOMPLETE, ASSEMBLY_REFUSED, ASSEMBLY_QUEUE_FULL };
+
+/* Delivers the message that starts at `first` when it is complete. Its entries stay; *last_sqn is its last. */
+static enum assembly deliver_assembly(um_delivery *delivery, um_hold *first, uint32_t *last_sqn)
+{
+    if (first->state != UM_HOLD_PAYLOAD || first->assembled_bytes < first->total)
+        return ASSEMBLY_INCOMPLETE;
+    if (first->fragment_offset != 0 || !check_layout(delivery, first, last_sqn)) {
+        UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
+        *last_sqn = first->sqn;
+        return ASSEMBLY_REFUSED;
+    }
+    if (first->total > delivery->receiver->queue->message_max_bytes) {
+        UM_COUNT(delivery->receiver->counters.messages_too_long, 1);
+        return ASSEMBLY_REFUSED;
+    }
+    uint8_t *payload = reserve(delivery, first->total);
+    if (payload == NULL)
+        return ASSEMBLY_QUEUE_FULL;
+    um_row row = row_of(delivery, first);
+    for (uint32_t sqn = first->sqn; sqn != *last_sqn + 1; sqn++) {
+        const um_hold *hold = find(delivery, sqn);
+        memcpy(payload + hold->fragment_offset, um_hold_payload(delivery->receiver->store, hold), hold->length);
+        row.flags |= hold->flags;
+        row.received_ns = hold->received_ns > row.received_ns ? hold->received_ns : row.received_ns;
+    }
+    row.sequence_number = *last_sqn; /* UM-57 */
+    append_message(delivery, &row, first->total);
+    return ASSEMBLY_DELIVERED;
+}
+
+/* Everything of one topic sqn that is passed over as lost. */
+static bool pass_as_lost(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
+{
+    if (!append_loss(delivery, sqn, now_ns))
+        return false;
+    um_hold *hold = find(delivery, sqn);
+    if (hold != NULL)
+        forget(delivery, hold);
+    return true;
+}
+
+enum step { STEP_ON, STEP_STUCK, STEP_FULL };
+
+/* The fragment at the head: its message is delivered, refused, waited for, or can never be complete. */
+static enum step step_fragment(um_delivery *delivery, um_hold *head, int64_t now_ns)
+{
+    if (head->first_sqn != head->sqn) { /* the message's beginning was given up or never seen */
+        forget(delivery, head);
+        delivery->next_sqn++;
+        return STEP_ON;
+    }
+    uint32_t last_sqn;
+    switch (deliver_assembly(delivery, head, &last_sqn)) {
+    case ASSEMBLY_INCOMPLETE:
+        return STEP_STUCK;
+    case ASSEMBLY_QUEUE_FULL:
+        return STEP_FULL;
+    case ASSEMBLY_REFUSED:
+        for (; delivery->next_sqn != last_sqn + 1; delivery->next_sqn++)
+            if (!pass_as_lost(delivery, delivery->next_sqn, now_ns))
+                return STEP_FULL;
+        return STEP_ON;
+    case ASSEMBLY_DELIVERED:
+        for (; delivery->next_sqn != last_sqn + 1; delivery->next_sqn++)
+            forget(delivery, find(delivery, delivery->next_sqn));
+        return STEP_ON;
+    }
+    return STEP_STUCK;
+}
+
+static enum step step(um_delivery *delivery, int64_t now_ns)
+{
+    um_hold *head = find(delivery, delivery->next_sqn);
+    if (head == NULL || head->state == UM_HOLD_EXPECTED)
+        return STEP_STUCK;
+    if (head->state == UM_HOLD_PAYLOAD && (head->flags & UM_MESSAGE_FRAGMENT) &&
+        delivery->receiver->config.ordered_delivery != UM_ORDERED_FRAGMENTS)
+        return step_fragment(delivery, head, now_ns);
+    if (head->state == UM_HOLD_PAYLOAD) {
+        um_row row = row_of(delivery, head);
+        const uint8_t *payload = um_hold_payload(delivery->receiver->store, head);
+        if (!deliver_payload(delivery, &row, payload, head->length))
+            return STEP_FULL;
+    }
+    forget(delivery, head);
+    delivery->next_sqn++;
+    return STEP_ON;
+}
+
+/* Gives the oldest gap up: one loss event per sqn that is missing (UM-101); whole messages among them are
+ * delivered, incomplete ones dropped. */
+static bool give_up_gap(um_delivery *delivery, int64_t now_ns)
+{
+    uint32_t end = gap_at(delivery, 0)->last + 1;
+    while (um_serial_before(delivery->next_sqn, end)) {
+        enum step result = step(delivery, now_ns);
+        if (result == STEP_FULL)
+            return false;
+        if (result == STEP_ON)
+            continue;
+        um_hold *head = find(delivery, delivery->next_sqn);
+        if (head != NULL && head->state == UM_HOLD_PAYLOAD)
+            forget(delivery, head); /* received, but the rest of its message is not coming */
+        else if (!pass_as_lost(delivery, delivery->next_sqn, now_ns))
+            return false;
+        delivery->next_sqn++;
+    }
+    drop_passed_gaps(delivery);
+    return true;
+}
+
+/* Delivers what can be delivered. Returns false when the queue is full. */
+static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
+{
+    delivery->starved = false;
+    for (;;) {
+        enum step result;
+        do
+            result = step(delivery, now_ns);
+        while (result == STEP_ON);
+        if (result == STEP_FULL)
+            return false;
+        drop_passed_gaps(delivery);
+        if (delivery->gap_count == 0)
+            return true;
+        bool over_bound = delivery->receiver->config.map_entries_max != 0 &&
+                          delivery->held_count > delivery->receiver->config.map_entries_max;
+        bool expired = may_give_up && now_ns - gap_at(delivery, 0)->detected_ns >= delivery->give_up_ns;
+        if (over_bound) /* UX-6 */
+            UM_COUNT(delivery->receiver->counters.order_map_overflows, 1);
+        if (!over_bound && !expired)
+            return true;
+        if (!give_up_gap(delivery, now_ns))
+            return false;
+    }
+}
+
+/* ---- arrivals ---- */
+
+static void clear_held(um_delivery *delivery)
+{
+    um_hold_store *store = delivery->receiver->store;
+    /* Entries are spread over [next_sqn, highest_sqn]: walk that, or the whole store where it is the shorter way. */
+    uint32_t range = delivery->highest_sqn + 1 - delivery->next_sqn;
+    if (range <= store->entry_fresh) {
+        for (uint32_t i = 0; i < range && delivery->held_count > 0; i++) {
+            um_hold *hold = find(delivery, delivery->next_sqn + i);
+            if (hold != NULL)
+                forget(delivery, hold);
+        }
+    } else {
+        for (uint32_t i = 0; i < store->entry_fresh && delivery->held_count > 0; i++)
+            if (store->entries[i].owner == delivery->id)
+                forget(delivery, &store->entries[i]);
+    }
+    um_debug_assert(delivery->held_count == 0);
+    delivery->gap_count = 0;
+}
+
+/* UX-7: a gap too long to wait for is one event, and what was held before it goes too. */
+static bool burst(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
+{
+    if (!append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, sqn - 1, now_ns))
+        return false;
+    UM_COUNT(delivery->receiver->counters.burst_loss_events, 1);
+    UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, sqn - delivery->next_sqn);
+    clear_held(delivery);
+    delivery->next_sqn = sqn;
+    delivery->highest_sqn = sqn - 1;
+    return true;
+}
+
+/* Learns that sqn exists; false when it cannot be taken now. */
+static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, int64_t now_ns)
+{
+    int32_t ahead = um_serial_diff(sqn, delivery->highest_sqn);
+    if (ahead <= 0)
+        return true;
+    if ((uint32_t)ahead > delivery->receiver->config.burst_loss_max && !burst(delivery, sqn, now_ns))
+        return false;
+    uint32_t first = delivery->highest_sqn + 1;
+    if (!received)
+        add_gap(delivery, first, sqn, now_ns);
+    else if (first != sqn)
+        add_gap(delivery, first, sqn - 1, now_ns);
+    delivery->highest_sqn = sqn;
+    return true;
+}
+
+static void start_at(um_delivery *delivery, uint32_t sqn)
+{
+    delivery->state = UM_DELIVERY_RUNNING;
+    delivery->next_sqn = sqn;
+}
+
+/* Puts a fragment or an early message into the order map. False when there is no room for it. */
+static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    um_hold *hold = find_or_add(delivery, message->sqn);
+    if (hold == NULL)
+        return false;
+    if (!um_hold_attach(delivery->receiver->store, hold, message->payload, message->payload_length)) {
+        if (hold->assembled_bytes == 0)
+            forget(delivery, hold);
+        return false;
+    }
+    bool fragment = message->flags & UM_MESSAGE_FRAGMENT;
+    hold->flags = message->flags;
+    hold->first_sqn = fragment ? message->first_sqn : message->sqn;
+    hold->fragment_offset = fragment ? message->offset : 0;
+    hold->total = fragment ? message->total : message->payload_length;
+    hold->received_ns = arrival->received_ns;
+    if (!fragment || delivery->state == UM_DELIVERY_STARTING || count_fragment(delivery, hold))
+        return true;
+    forget(delivery, find(delivery, message->sqn));
+    return false;
+}
+
+/* The store is full: give the oldest gap up to make room, once; then the message itself is lost, and the gap it
+ * leaves will say so. */
+static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    if (hold_message(delivery, message, arrival))
+        return true;
+    UM_COUNT(delivery->receiver->context_counters->hold_store_full, 1);
+    drop_passed_gaps(delivery);
+    if (delivery->gap_count == 0 || !give_up_gap(delivery, arrival->now_ns))
+        return false;
+    return !um_serial_before(message->sqn, delivery->next_sqn) && hold_message(delivery, message, arrival);
+}
+
+/* Arrival order: a whole message goes out at once and only its sqn is remembered (UM-56). */
+static void deliver_on_arrival(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    um_hold *hold = find(delivery, message->sqn);
+    if (hold == NULL || hold->state != UM_HOLD_PAYLOAD)
+        return;
+    um_hold *first = message->flags & UM_MESSAGE_FRAGMENT ? find(delivery, message->first_sqn) : hold;
+    uint32_t last_sqn = message->sqn;
+    if (delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS)
+        first = hold;
+    if (hold != first || (hold->flags & UM_MESSAGE_FRAGMENT &&
+                          delivery->receiver->config.ordered_delivery == UM_ORDERED_ARRIVAL)) {
+        if (first == NULL || deliver_assembly(delivery, first, &last_sqn) != ASSEMBLY_DELIVERED)
+            return;
+    } else {
+        um_row row = row_of(delivery, hold);
+        const uint8_t *payload = um_hold_payload(delivery->receiver->store, hold);
+        if (!deliver_payload(delivery, &row, payload, hold->length))
+            return;
+    }
+    for (uint32_t sqn = first->sqn; sqn != last_sqn + 1; sqn++) {
+        um_hold *seen = find(delivery, sqn);
+        um_hold_detach(delivery->receiver->store, seen);
+        seen->state = UM_HOLD_SEEN;
+    }
+    (void)arrival;
+}
+
+static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
+{
+    if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(sqn, delivery->next_sqn))
+        return true;
+    um_hold *hold = find(delivery, sqn);
+    return hold != NULL && hold->state != UM_HOLD_EXPECTED;
+}
+
+/* In order, whole, nothing held: straight from the datagram into the queue. */
+static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    bool whole = !(message->flags & UM_MESSAGE_FRAGMENT) ||
+                 delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS;
+    if (delivery->state != UM_DELIVERY_RUNNING || message->sqn != delivery->next_sqn || delivery->held_count != 0 ||
+        !whole || delivery->starved || message->payload_length > delivery->receiver->queue->message_max_bytes)
+        return false;
+    bool fragment = message->flags & UM_MESSAGE_FRAGMENT;
+    um_row row = {.flags = message->flags,
+                  .sequence_number = message->sqn,
+                  .first_sequence_number = fragment ? message->first_sqn : message->sqn,
+                  .fragment_offset = fragment ? message->offset : 0,
+                  .message_length = fragment ? message->total : message->payload_length,
+                  .source = delivery->source,
+                  .received_ns = arrival->received_ns};
+    if (!deliver_payload(delivery, &row, message->payload, message->payload_length))
+        return false;
+    delivery->next_sqn++;
+    if (um_serial_before(delivery->highest_sqn, message->sqn))
+        delivery->highest_sqn = message->sqn;
+    else if (delivery->gap_count > 0)
+        drain(delivery, arrival->now_ns, true);
+    return true;
+}
+
+static void first_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    delivery->highest_sqn = message->sqn - 1;
+    delivery->start_sqn = arrival->transport_sqn;
+    delivery->lowest_held = message->sqn;
+    if (arrival->earlier_missing)
+        delivery->state = UM_DELIVERY_STARTING;
+    else
+        start_at(delivery, message->sqn);
+}
+
+static void on_message_while_starting(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    if (is_duplicate(delivery, message->sqn) || !hold_message(delivery, message, arrival))
+        return;
+    if (um_serial_before(message->sqn, delivery->lowest_held))
+        delivery->lowest_held = message->sqn;
+    if (um_serial_before(delivery->highest_sqn, message->sqn))
+        delivery->highest_sqn = message->sqn;
+}
+
+void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    if (message->flags & UM_MESSAGE_FRAGMENT)
+        UM_COUNT(delivery->receiver->counters.fragments_received, 1);
+    if (UM_LIKELY(deliver_directly(delivery, message, arrival)))
+        return;
+    if (delivery->state >= UM_DELIVERY_ENDING)
+        return;
+    if (delivery->state == UM_DELIVERY_WAITING) {
+        first_message(delivery, message, arrival);
+        if (delivery->state == UM_DELIVERY_RUNNING && deliver_directly(delivery, message, arrival))
+            return;
+    }
+    if (delivery->state == UM_DELIVERY_STARTING) {
+        on_message_while_starting(delivery, message, arrival);
+        return;
+    }
+    if (is_duplicate(delivery, message->sqn)) {
+        UM_COUNT(delivery->receiver->counters.duplicate_fragments, 1);
+        return;
+    }
+    if (!note_exists(delivery, message->sqn, true, arrival->now_ns))
+        return;
+    if (!hold_or_make_room(delivery, message, arrival)) {
+        if (message->sqn == delivery->highest_sqn) /* otherwise a gap covers it already */
+            add_gap(delivery, message->sqn, message->sqn, arrival->now_ns);
+        return;
+    }
+    if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE)
+        deliver_on_arrival(delivery, message, arrival);
+    drain(delivery, arrival->now_ns, true);
+}
+
+void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
+{
+    if (delivery->state == UM_DELIVERY_WAITING && !arrival->earlier_missing) {
+        delivery->highest_sqn = sqn;
+        start_at(delivery, sqn + 1);
+    }
+    if (delivery->state != UM_DELIVERY_RUNNING)
+        return;
+    note_exists(delivery, sqn, false, arrival->now_ns);
+    drain(delivery, arrival->now_ns, true);
+}
+
+/* ---- session ---- */
+
+void um_delivery_begin(um_delivery *delivery)
+{
+    delivery->bos_due = !append_event(delivery, UM_ROW_BEGINNING_OF_SESSION, 0, 0, 0);
+    UM_COUNT(delivery->receiver->counters.bos_events, 1);
+}
+
+void um_delivery_start(um_delivery *delivery, int64_t now_ns)
+{
+    uint32_t highest = delivery->highest_sqn;
+    start_at(delivery, delivery->lowest_held);
+    /* What is still missing between the messages held is a gap like any other from now on. */
+    uint32_t gap_start = delivery->next_sqn;
+    for (uint32_t sqn = delivery->next_sqn; sqn != highest + 1; sqn++) {
+        um_hold *hold = find(delivery, sqn);
+        if (hold == NULL || hold->state == UM_HOLD_EXPECTED)
+            continue;
+        if (gap_start != sqn)
+            add_gap(delivery, gap_start, sqn - 1, now_ns);
+        gap_start = sqn + 1;
+        if (hold->flags & UM_MESSAGE_FRAGMENT)
+            count_fragment(delivery, hold);
+    }
+    drain(delivery, now_ns, false);
+}
+
+static bool finish(um_delivery *delivery, int64_t now_ns)
+{
+    if (!drain(delivery, now_ns, false))
+        return false;
+    while (delivery->gap_count > 0)
+        if (!give_up_gap(delivery, now_ns) || !drain(delivery, now_ns, false))
+            return false;
+    clear_held(delivery);
+    if (!append_event(delivery, UM_ROW_END_OF_SESSION, 0, 0, now_ns))
+        return false;
+    UM_COUNT(delivery->receiver->counters.eos_events, 1);
+    delivery->state = UM_DELIVERY_ENDED;
+    return true;
+}
+
+void um_delivery_end(um_delivery *delivery, int64_t now_ns)
+{
+    if (delivery->state == UM_DELIVERY_STARTING)
+        um_delivery_start(delivery, now_ns);
+    delivery->state = UM_DELIVERY_ENDING;
+    finish(delivery, now_ns);
+}
+
+int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
+{
+    if (delivery->bos_due)
+        delivery->bos_due = !append_event(delivery, UM_ROW_BEGINNING_OF_SESSION, 0, 0, 0);
+    if (delivery->state == UM_DELIVERY_ENDING)
+        finish(delivery, now_ns);
+    if (delivery->state != UM_DELIVERY_RUNNING)
+        return UM_NEVER_NS;
+    int64_t interval_ns = delivery->receiver->config.loss_check_interval_ns;
+    bool check = interval_ns != 0 && delivery->gap_count > 0 && now_ns >= delivery->loss_check_ns;
+    if (delivery->starved || check)
+        drain(delivery, now_ns, check);
+    if (interval_ns == 0 || delivery->gap_count == 0)
+        delivery->loss_check_ns = UM_NEVER_NS;
+    else if (check || delivery->loss_check_ns == UM_NEVER_NS)
+        delivery->loss_check_ns = now_ns + interval_ns;
+    return delivery->loss_check_ns;
+}
+
+void um_delivery_fini(um_delivery *delivery)
+{
+    if (delivery->state == UM_DELIVERY_STARTING)
+        delivery->next_sqn = delivery->lowest_held;
+    clear_held(delivery);
+    delivery->receiver->controller_count--;
+    delivery->receiver->counters.delivery_controllers = delivery->receiver->controller_count;
+}

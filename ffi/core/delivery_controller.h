@@ -1,0 +1,111 @@
+/* The delivery controller: the receiving topic layer, one per (receiver x source) (UM-7..UM-12, UM-53..UM-61,
+ * UM-95..UM-101, UX-6..UX-8). It drops duplicates, orders (mode 1) or delivers as messages come (-1, and 0 without
+ * reassembly), and declares loss: a gap is given up when the session's NAK generation interval has passed since
+ * its detection and something of the topic arrives (UM-100), or at a loss check.
+ *
+ * Rows go into the receiver's queue. When that is full the controller keeps what it holds and goes on at the next
+ * um_delivery_drain; the owner stops taking datagrams in the meantime.
+ *
+ * Threads: the context lock.
+ */
+#ifndef UM_CORE_DELIVERY_CONTROLLER_H
+#define UM_CORE_DELIVERY_CONTROLLER_H
+
+#include "core/counters.h"
+#include "core/hold_store.h"
+#include "core/lbmc.h"
+#include "core/message_queue.h"
+
+enum { UM_DELIVERY_GAPS_MAX = 32 };
+
+typedef enum um_ordered_delivery {
+    UM_ORDERED_FRAGMENTS = 0, /* arrival order, fragments as they are */
+    UM_ORDERED_SEQUENCE = 1,  /* sequence order, reassembled */
+    UM_ORDERED_ARRIVAL = -1,  /* arrival order, reassembled */
+} um_ordered_delivery;
+
+typedef struct um_receiver_config {
+    um_ordered_delivery ordered_delivery;
+    uint32_t map_entries_max;     /* order map bound of one controller; 0: the store's */
+    uint32_t burst_loss_max;      /* longer gaps are one burst event */
+    int64_t loss_check_interval_ns; /* 0: off */
+} um_receiver_config;
+
+/* One subscription: what its controllers share. Owned by the context. */
+typedef struct um_receiver {
+    um_receiver_config config;
+    um_message_queue *queue;
+    um_hold_store *store;
+    um_context_counters *context_counters;
+    bool pressured;      /* the queue was full when last looked at */
+    bool *any_pressured; /* the node's: some receiver is */
+    uint32_t controller_count;
+    um_receiver_counters counters;
+} um_receiver;
+
+/* A range of missing topic sqns and when it was found. */
+typedef struct um_gap {
+    uint32_t first;
+    uint32_t last;
+    int64_t detected_ns;
+} um_gap;
+
+enum um_delivery_state {
+    UM_DELIVERY_WAITING = 0,  /* nothing of the topic has been seen */
+    UM_DELIVERY_STARTING = 1, /* datagrams from before the first one seen may still be recovered: hold */
+    UM_DELIVERY_RUNNING = 2,
+    UM_DELIVERY_ENDING = 3, /* the session is over: what is held goes out, then the end */
+    UM_DELIVERY_ENDED = 4,
+};
+
+typedef struct um_delivery {
+    um_receiver *receiver;
+    uint32_t id;     /* owner of its holds, never 0, never reused within a context */
+    uint32_t source; /* the owner's number of the source, stored in rows */
+    uint32_t topic_index;
+    uint32_t mapped_sqn; /* transport sqn from which on the topic may be in datagrams that are missing */
+    uint32_t start_sqn;  /* transport sqn of the first datagram seen with the topic */
+    int64_t give_up_ns;  /* NAK generation interval of the session (C16) */
+    enum um_delivery_state state;
+    bool bos_due;
+    bool starved;
+    uint32_t next_sqn;    /* everything before it is delivered or given up */
+    uint32_t highest_sqn; /* highest topic sqn known to exist */
+    uint32_t held_count;
+    uint32_t lowest_held; /* while starting */
+    uint32_t gap_first;
+    uint32_t gap_count;
+    um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
+    int64_t loss_check_ns;
+    struct um_delivery *next_of_topic; /* same topic index, another receiver */
+    struct um_delivery *next;          /* the session's list */
+} um_delivery;
+
+void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id, uint32_t source, uint32_t topic_index,
+                      int64_t give_up_ns);
+
+/* What the transport knows when it hands something up. */
+typedef struct um_arrival {
+    int64_t now_ns;
+    int64_t received_ns;
+    uint32_t transport_sqn;
+    bool earlier_missing; /* datagrams since the controller was mapped are missing */
+} um_arrival;
+
+void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival);
+void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival);
+
+/* Beginning and end of the transport session (UM-76, UM-81, UM-105). */
+void um_delivery_begin(um_delivery *delivery);
+void um_delivery_end(um_delivery *delivery, int64_t now_ns);
+
+/* Datagrams before the first one seen are no longer missing: delivery may start. */
+void um_delivery_start(um_delivery *delivery, int64_t now_ns);
+
+/* Goes on after a full queue, and checks for loss when that is due. Returns when it wants to be called next. */
+int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns);
+
+/* Forgets everything held. */
+void um_delivery_fini(um_delivery *delivery);
+
+#endif

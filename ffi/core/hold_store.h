@@ -1,0 +1,75 @@
+/* The memory of every order map of a context: fragments that wait for a missing one (UM-9, UM-10). A datagram is
+ * copied once into a cell, however many of its messages wait; entries point into cells and are found by (delivery
+ * controller, topic sqn). Both are bounded; a full store is an answer, not a fault. Owner: the context lock.
+ */
+#ifndef UM_CORE_HOLD_STORE_H
+#define UM_CORE_HOLD_STORE_H
+
+#include "core/base.h"
+
+enum um_hold_state {
+    UM_HOLD_EXPECTED = 0, /* only counts the bytes of the message that starts here */
+    UM_HOLD_PAYLOAD = 1,  /* waits for delivery */
+    UM_HOLD_SEEN = 2,     /* delivered out of order; remembered to refuse duplicates (UM-56) */
+};
+
+typedef struct um_hold {
+    uint32_t owner; /* 0: free */
+    uint32_t sqn;
+    uint32_t cell;
+    uint16_t offset; /* of the payload in its cell */
+    uint16_t length;
+    uint16_t flags; /* UM_MESSAGE_* */
+    uint8_t state;
+    uint32_t first_sqn;
+    uint32_t fragment_offset;
+    uint32_t total;
+    uint32_t assembled_bytes; /* of the message that starts here, over all its fragments received */
+    int64_t received_ns;
+} um_hold;
+
+typedef struct um_hold_store {
+    uint32_t cell_bytes;
+    uint32_t cell_count;
+    uint32_t entry_capacity;
+    uint32_t table_mask;
+    uint32_t entries_used;
+    uint32_t cells_used;
+    uint32_t entry_fresh; /* never used entries start here */
+    uint32_t cell_fresh;
+    uint32_t entry_free; /* free lists: index + 1 */
+    uint32_t cell_free;
+    um_hold *entries;
+    uint32_t *table;
+    uint32_t *cell_references;
+    uint32_t *cell_next;
+    uint8_t *cells;
+
+    const uint8_t *datagram; /* being delivered; NULL outside */
+    uint32_t datagram_length;
+    uint32_t datagram_cell; /* + 1; 0: not copied yet */
+} um_hold_store;
+
+/* entry_capacity: a power of two. cell_bytes: the largest datagram. */
+size_t um_hold_footprint(uint32_t cell_count, uint32_t cell_bytes, uint32_t entry_capacity);
+void um_hold_init(um_hold_store *store, void *memory, uint32_t cell_count, uint32_t cell_bytes, uint32_t entry_capacity);
+
+/* Brackets the delivery of one datagram: payloads held in between point into its copy. */
+void um_hold_begin_datagram(um_hold_store *store, const uint8_t *data, uint32_t length);
+void um_hold_end_datagram(um_hold_store *store);
+
+um_hold *um_hold_find(um_hold_store *store, uint32_t owner, uint32_t sqn);
+/* A new entry in state EXPECTED, NULL when the store is full. (owner, sqn) must not be present. */
+um_hold *um_hold_add(um_hold_store *store, uint32_t owner, uint32_t sqn);
+/* Attaches a payload inside the current datagram; false when no cell is free. */
+bool um_hold_attach(um_hold_store *store, um_hold *hold, const uint8_t *payload, uint32_t length);
+/* Gives the payload's memory back; the entry stays. */
+void um_hold_detach(um_hold_store *store, um_hold *hold);
+void um_hold_remove(um_hold_store *store, um_hold *hold);
+
+static inline const uint8_t *um_hold_payload(const um_hold_store *store, const um_hold *hold)
+{
+    return store->cells + (size_t)hold->cell * store->cell_bytes + hold->offset;
+}
+
+#endif

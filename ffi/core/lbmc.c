@@ -1,0 +1,189 @@
+#include "core/lbmc.h"
+
+enum { OPTION_HEAD_BYTES = 4, IGNORE_FLAG = 0x8000, IGNORE_FLAG_BYTE = 0x80 };
+
+static enum um_dgram_status decode_fragment(const uint8_t *option, uint32_t option_length, um_lbmc_message *message)
+{
+    if (option_length != UM_LBMC_FRAGMENT_BYTES)
+        return UM_DGRAM_HDR;
+    message->flags |= UM_MESSAGE_FRAGMENT;
+    message->first_sqn = um_load_be32(option + 4);
+    message->offset = um_load_be32(option + 8);
+    message->total = um_load_be32(option + 12);
+    return UM_DGRAM_OK;
+}
+
+static enum um_dgram_status decode_batch(const uint8_t *option, um_lbmc_message *message)
+{
+    uint16_t flags = um_load_be16(option + 2);
+    message->flags |= (flags & 0x0002 ? UM_MESSAGE_BATCH_START : 0) | (flags & 0x0001 ? UM_MESSAGE_BATCH_END : 0);
+    return UM_DGRAM_OK;
+}
+
+static enum um_dgram_status decode_tsni(const uint8_t *option, uint32_t option_length, um_lbmc_message *message)
+{
+    uint32_t count = um_load_be16(option + 2) & ~(uint32_t)IGNORE_FLAG;
+    if (option_length != UM_LBMC_TSNI_BYTES + UM_LBMC_TSNI_RECORD_BYTES * count)
+        return UM_DGRAM_HDR;
+    message->tsni = option + UM_LBMC_TSNI_BYTES;
+    message->tsni_count = count;
+    return UM_DGRAM_OK;
+}
+
+static enum um_dgram_status decode_extended(const uint8_t *option, uint32_t option_length, um_lbmc_message *message)
+{
+    if (option_length < UM_LBMC_EXTENDED_BYTES)
+        return UM_DGRAM_HDR;
+    message->extended_id = option[3];
+    message->extended_subtype = um_load_be16(option + 4);
+    message->extended = option + UM_LBMC_EXTENDED_BYTES;
+    message->extended_length = option_length - UM_LBMC_EXTENDED_BYTES;
+    return UM_DGRAM_OK;
+}
+
+static enum um_dgram_status decode_option(uint8_t type, const uint8_t *option, uint32_t length,
+                                          um_lbmc_message *message)
+{
+    switch (type) {
+    case UM_LBMC_OPTION_FRAGMENT:
+        return decode_fragment(option, length, message);
+    case UM_LBMC_OPTION_BATCH:
+        return decode_batch(option, message);
+    case UM_LBMC_OPTION_TSNI:
+        return decode_tsni(option, length, message);
+    case UM_LBMC_OPTION_EXTENDED:
+        return decode_extended(option, length, message);
+    default:
+        /* An option we do not know is skipped when its sender allows that. */
+        return option[2] & IGNORE_FLAG_BYTE ? UM_DGRAM_OK : UM_DGRAM_HDR;
+    }
+}
+
+static enum um_dgram_status decode_chain(uint8_t next, const uint8_t *data, uint32_t at, uint32_t length,
+                                         um_lbmc_message *message)
+{
+    while (next != UM_LBMC_OPTION_DATA && next != UM_LBMC_OPTION_NONE) {
+        if (length - at < OPTION_HEAD_BYTES)
+            return UM_DGRAM_HDR;
+        const uint8_t *option = data + at;
+        uint32_t option_length = option[1];
+        if (option_length < OPTION_HEAD_BYTES || option_length > length - at)
+            return UM_DGRAM_HDR;
+        enum um_dgram_status status = decode_option(next, option, option_length, message);
+        if (status != UM_DGRAM_OK)
+            return status;
+        next = option[0];
+        at += option_length;
+    }
+    message->payload = data + at;
+    message->payload_length = next == UM_LBMC_OPTION_DATA ? length - at : 0;
+    return UM_DGRAM_OK;
+}
+
+static enum um_dgram_status check_fragment(const um_lbmc_message *message)
+{
+    bool inside = message->offset < message->total && message->payload_length > 0 &&
+                  message->payload_length <= message->total - message->offset;
+    return inside && !um_serial_before(message->sqn, message->first_sqn) ? UM_DGRAM_OK : UM_DGRAM_HDR;
+}
+
+enum um_dgram_status um_lbmc_decode(const uint8_t *data, uint32_t available, um_lbmc_message *message, uint32_t *length)
+{
+    if (available < UM_LBMC_CONTROL_BYTES)
+        return UM_DGRAM_SIZE;
+    if (data[0] >> 4 != 0)
+        return UM_DGRAM_VERSION;
+    uint8_t type = data[0] & 0x0f;
+    uint32_t message_length = um_load_be16(data + 2);
+    uint32_t header_bytes = type == UM_LBMC_CONTROL ? UM_LBMC_CONTROL_BYTES : UM_LBMC_HEADER_BYTES;
+    if (type != UM_LBMC_MESSAGE && type != UM_LBMC_CONTROL)
+        return UM_DGRAM_TYPE;
+    if (message_length > available)
+        return UM_DGRAM_SIZE;
+    if (message_length < header_bytes)
+        return UM_DGRAM_HDR;
+    *length = message_length;
+    message->type = type;
+    message->flags = 0;
+    message->tsni = NULL;
+    message->extended = NULL;
+    if (type == UM_LBMC_MESSAGE) {
+        message->topic_index = um_load_be32(data + 4);
+        message->sqn = um_load_be32(data + 8);
+        if (UM_LIKELY(data[1] == UM_LBMC_OPTION_DATA)) {
+            message->payload = data + UM_LBMC_HEADER_BYTES;
+            message->payload_length = message_length - UM_LBMC_HEADER_BYTES;
+            return UM_DGRAM_OK;
+        }
+    }
+    enum um_dgram_status status = decode_chain(data[1], data, header_bytes, message_length, message);
+    if (status == UM_DGRAM_OK && (message->flags & UM_MESSAGE_FRAGMENT))
+        status = type == UM_LBMC_MESSAGE ? check_fragment(message) : UM_DGRAM_HDR;
+    return status;
+}
+
+uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout)
+{
+    bool fragment = layout->flags & UM_MESSAGE_FRAGMENT;
+    uint16_t batch = layout->flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END);
+    uint32_t length = um_lbmc_overhead(fragment, batch != 0) + layout->payload_length;
+    um_debug_assert(length <= UM_LBMC_MESSAGE_BYTES_MAX);
+    out[0] = UM_LBMC_MESSAGE;
+    out[1] = fragment ? UM_LBMC_OPTION_FRAGMENT : batch ? UM_LBMC_OPTION_BATCH : UM_LBMC_OPTION_DATA;
+    um_store_be16(out + 2, (uint16_t)length);
+    um_store_be32(out + 4, layout->topic_index);
+    um_store_be32(out + 8, layout->sqn);
+    uint8_t *at = out + UM_LBMC_HEADER_BYTES;
+    if (fragment) {
+        at[0] = batch ? UM_LBMC_OPTION_BATCH : UM_LBMC_OPTION_DATA;
+        at[1] = UM_LBMC_FRAGMENT_BYTES;
+        um_store_be16(at + 2, 0);
+        um_store_be32(at + 4, layout->first_sqn);
+        um_store_be32(at + 8, layout->offset);
+        um_store_be32(at + 12, layout->total);
+        at += UM_LBMC_FRAGMENT_BYTES;
+    }
+    if (batch) {
+        at[0] = UM_LBMC_OPTION_DATA;
+        at[1] = UM_LBMC_BATCH_BYTES;
+        um_store_be16(at + 2, (uint16_t)((batch & UM_MESSAGE_BATCH_START ? 0x0002 : 0) |
+                                         (batch & UM_MESSAGE_BATCH_END ? 0x0001 : 0)));
+        at += UM_LBMC_BATCH_BYTES;
+    }
+    return at;
+}
+
+uint32_t um_lbmc_write_tsni(uint8_t *out, const uint32_t *topic_indices, const uint32_t *sqns, uint32_t count)
+{
+    assert(count >= 1 && count <= UM_LBMC_TSNI_RECORDS_MAX);
+    uint32_t option_length = UM_LBMC_TSNI_BYTES + UM_LBMC_TSNI_RECORD_BYTES * count;
+    out[0] = UM_LBMC_CONTROL;
+    out[1] = UM_LBMC_OPTION_TSNI;
+    um_store_be16(out + 2, (uint16_t)(UM_LBMC_CONTROL_BYTES + option_length));
+    uint8_t *option = out + UM_LBMC_CONTROL_BYTES;
+    option[0] = UM_LBMC_OPTION_NONE;
+    option[1] = (uint8_t)option_length;
+    um_store_be16(option + 2, (uint16_t)count);
+    for (uint32_t i = 0; i < count; i++) {
+        um_store_be32(option + UM_LBMC_TSNI_BYTES + 8 * i, topic_indices[i]);
+        um_store_be32(option + UM_LBMC_TSNI_BYTES + 8 * i + 4, sqns[i]);
+    }
+    return UM_LBMC_CONTROL_BYTES + option_length;
+}
+
+uint32_t um_lbmc_write_extended(uint8_t *out, uint8_t id, uint16_t subtype, const uint8_t *data, uint32_t length)
+{
+    assert(length <= 255 - UM_LBMC_EXTENDED_BYTES);
+    out[0] = UM_LBMC_CONTROL;
+    out[1] = UM_LBMC_OPTION_EXTENDED;
+    um_store_be16(out + 2, (uint16_t)(UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + length));
+    uint8_t *option = out + UM_LBMC_CONTROL_BYTES;
+    option[0] = UM_LBMC_OPTION_NONE;
+    option[1] = (uint8_t)(UM_LBMC_EXTENDED_BYTES + length);
+    option[2] = IGNORE_FLAG_BYTE | 0x40; /* may be ignored, subtype may be ignored */
+    option[3] = id;
+    um_store_be16(option + 4, subtype);
+    um_store_be16(option + 6, 0);
+    memcpy(option + UM_LBMC_EXTENDED_BYTES, data, length);
+    return UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + length;
+}

@@ -1,0 +1,90 @@
+/* LBMC messages, the topic layer inside an LBT-RM DATA datagram (design W1). Big endian, back to back, no
+ * padding. A message is a header, a chain of options and a payload; control messages carry options only.
+ */
+#ifndef UM_CORE_LBMC_H
+#define UM_CORE_LBMC_H
+
+#include "core/lbtrm.h"
+
+enum um_lbmc_type { UM_LBMC_MESSAGE = 0, UM_LBMC_CONTROL = 8 };
+
+enum um_lbmc_option {
+    UM_LBMC_OPTION_DATA = 0, /* end of the chain: payload follows */
+    UM_LBMC_OPTION_FRAGMENT = 1,
+    UM_LBMC_OPTION_BATCH = 2,
+    UM_LBMC_OPTION_TSNI = 32,
+    UM_LBMC_OPTION_EXTENDED = 254,
+    UM_LBMC_OPTION_NONE = 255, /* end of the chain: no payload */
+};
+
+enum {
+    UM_LBMC_HEADER_BYTES = 12,
+    UM_LBMC_CONTROL_BYTES = 4,
+    UM_LBMC_FRAGMENT_BYTES = 16,
+    UM_LBMC_BATCH_BYTES = 4,
+    UM_LBMC_TSNI_BYTES = 4, /* before the records */
+    UM_LBMC_TSNI_RECORD_BYTES = 8,
+    UM_LBMC_TSNI_RECORDS_MAX = 31, /* the option length is one byte */
+    UM_LBMC_EXTENDED_BYTES = 8,    /* before the data */
+    UM_LBMC_MESSAGE_BYTES_MAX = 65535,
+};
+
+/* Flags of a message; the batch ones have the values of UM's receive flags (UM-37). */
+enum {
+    UM_MESSAGE_BATCH_START = 0x1,
+    UM_MESSAGE_BATCH_END = 0x2,
+    UM_MESSAGE_FRAGMENT = 0x4,
+};
+
+typedef struct um_lbmc_message {
+    uint8_t type;
+    uint16_t flags;
+    uint32_t topic_index;
+    uint32_t sqn;
+    uint32_t first_sqn; /* of a fragment: topic sqn of the whole message's first fragment */
+    uint32_t offset;    /* of a fragment: payload bytes before it */
+    uint32_t total;     /* of a fragment: payload bytes of the whole message */
+    const uint8_t *payload;
+    uint32_t payload_length;
+    const uint8_t *tsni; /* records, tsni_count of them; NULL without the option */
+    uint32_t tsni_count;
+    const uint8_t *extended; /* data of an extended option; NULL without it */
+    uint32_t extended_length;
+    uint8_t extended_id;
+    uint16_t extended_subtype;
+} um_lbmc_message;
+
+/* Decodes the message at the start of [data, data + available) and stores its whole length, by which the
+ * caller advances. On any status but UM_DGRAM_OK the rest of the datagram must be given up. */
+enum um_dgram_status um_lbmc_decode(const uint8_t *data, uint32_t available, um_lbmc_message *message,
+                                    uint32_t *length);
+
+/* Bytes of headers that a message with these properties takes (design W4: every header byte counted). */
+static inline uint32_t um_lbmc_overhead(bool fragment, bool batch)
+{
+    return UM_LBMC_HEADER_BYTES + (fragment ? UM_LBMC_FRAGMENT_BYTES : 0) + (batch ? UM_LBMC_BATCH_BYTES : 0);
+}
+
+/* Writes the header and options of a data message (type 0) and returns where the payload goes. The topic
+ * sqn may be rewritten later with um_lbmc_set_sqn. */
+typedef struct um_lbmc_layout {
+    uint32_t topic_index;
+    uint32_t sqn;
+    uint16_t flags;
+    uint32_t first_sqn;
+    uint32_t offset;
+    uint32_t total;
+    uint32_t payload_length;
+} um_lbmc_layout;
+
+uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout);
+
+static inline void um_lbmc_set_sqn(uint8_t *message, uint32_t sqn) { um_store_be32(message + 8, sqn); }
+
+/* Writes a control message with one TSNI option of count records; returns its length. */
+uint32_t um_lbmc_write_tsni(uint8_t *out, const uint32_t *topic_indices, const uint32_t *sqns, uint32_t count);
+
+/* Writes a control message with one extended option; returns its length. */
+uint32_t um_lbmc_write_extended(uint8_t *out, uint8_t id, uint16_t subtype, const uint8_t *data, uint32_t length);
+
+#endif

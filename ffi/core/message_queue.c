@@ -1,0 +1,164 @@
+#include "core/message_queue.h"
+
+static void lay_out(um_block *block, um_arena *arena, uint32_t rows, uint32_t payload_bytes)
+{
+    um_block ignored;
+    um_block *b = block ? block : &ignored;
+    b->offsets = um_arena_take(arena, (rows + 1) * sizeof *b->offsets);
+    b->sequence_numbers = um_arena_take(arena, rows * sizeof *b->sequence_numbers);
+    b->first_sequence_numbers = um_arena_take(arena, rows * sizeof *b->first_sequence_numbers);
+    b->fragment_offsets = um_arena_take(arena, rows * sizeof *b->fragment_offsets);
+    b->message_lengths = um_arena_take(arena, rows * sizeof *b->message_lengths);
+    b->sources = um_arena_take(arena, rows * sizeof *b->sources);
+    b->received_ns = um_arena_take(arena, rows * sizeof *b->received_ns);
+    b->flags = um_arena_take(arena, rows * sizeof *b->flags);
+    b->payload = um_arena_take(arena, payload_bytes);
+}
+
+/* A block takes messages while it is below its soft capacity, so the last one may reach this far. */
+static uint32_t payload_space(uint32_t payload_capacity, uint32_t message_max_bytes)
+{
+    return payload_capacity + message_max_bytes;
+}
+
+size_t um_queue_footprint(uint32_t block_count, uint32_t row_capacity, uint32_t payload_capacity,
+                          uint32_t message_max_bytes)
+{
+    if (block_count < 4 || block_count > UM_QUEUE_BLOCKS_MAX || row_capacity < 64 || payload_capacity < 4096 ||
+        message_max_bytes < UM_QUEUE_MESSAGE_BYTES_MIN ||
+        (uint64_t)payload_capacity + message_max_bytes > INT32_MAX)
+        return 0;
+    um_arena arena = {NULL, 0};
+    for (uint32_t i = 0; i < block_count; i++)
+        lay_out(NULL, &arena, row_capacity, payload_space(payload_capacity, message_max_bytes));
+    return arena.used_bytes;
+}
+
+static void open_block(um_message_queue *queue, uint32_t index)
+{
+    um_block *block = &queue->blocks[index];
+    atomic_store_explicit(&block->published_count, 0, memory_order_relaxed);
+    atomic_store_explicit(&block->released_count, 0, memory_order_relaxed);
+    block->in_use = true;
+    block->payload_bytes = 0;
+    block->offsets[0] = 0;
+    uint64_t ordinal = atomic_load_explicit(&queue->opened_count, memory_order_relaxed);
+    block->ordinal = ordinal;
+    queue->sequence[ordinal % queue->block_count] = index;
+    queue->current = block;
+    queue->current_row = 0;
+    atomic_store_explicit(&queue->opened_count, ordinal + 1, memory_order_release);
+}
+
+void um_queue_init(um_message_queue *queue, void *memory, uint32_t block_count, uint32_t row_capacity,
+                   uint32_t payload_capacity, uint32_t message_max_bytes)
+{
+    memset(queue, 0, sizeof *queue);
+    queue->block_count = block_count;
+    queue->row_capacity = row_capacity;
+    queue->payload_capacity = payload_capacity;
+    queue->message_max_bytes = message_max_bytes;
+    um_arena arena = {memory, 0};
+    for (uint32_t i = 0; i < block_count; i++)
+        lay_out(&queue->blocks[i], &arena, row_capacity, payload_space(payload_capacity, message_max_bytes));
+    open_block(queue, 0);
+}
+
+static bool is_free(const um_message_queue *queue, const um_block *block)
+{
+    if (!block->in_use)
+        return true;
+    return block != queue->current &&
+           block->ordinal < atomic_load_explicit(&queue->read_block, memory_order_acquire) &&
+           atomic_load_explicit(&block->released_count, memory_order_acquire) ==
+               atomic_load_explicit(&block->published_count, memory_order_relaxed);
+}
+
+bool um_queue_has_free_blocks(const um_message_queue *queue, uint32_t blocks)
+{
+    for (uint32_t i = 0; i < queue->block_count && blocks > 0; i++)
+        blocks -= is_free(queue, &queue->blocks[i]);
+    return blocks == 0;
+}
+
+uint64_t um_queue_free_bytes(const um_message_queue *queue)
+{
+    uint64_t bytes = 0;
+    if (queue->current_row < queue->row_capacity && queue->current->payload_bytes < queue->payload_capacity)
+        bytes += queue->payload_capacity - queue->current->payload_bytes;
+    for (uint32_t i = 0; i < queue->block_count; i++)
+        if (is_free(queue, &queue->blocks[i]))
+            bytes += queue->payload_capacity;
+    return bytes;
+}
+
+static bool next_block(um_message_queue *queue)
+{
+    for (uint32_t i = 0; i < queue->block_count; i++) {
+        if (!is_free(queue, &queue->blocks[i]))
+            continue;
+        open_block(queue, i);
+        return true;
+    }
+    return false;
+}
+
+uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes)
+{
+    um_debug_assert(payload_bytes <= queue->message_max_bytes);
+    um_block *block = queue->current;
+    bool full = queue->current_row == queue->row_capacity || block->payload_bytes >= queue->payload_capacity;
+    if (UM_UNLIKELY(full && !next_block(queue)))
+        return NULL;
+    return queue->current->payload + queue->current->payload_bytes;
+}
+
+void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payload_bytes)
+{
+    um_block *block = queue->current;
+    uint32_t i = queue->current_row++;
+    block->payload_bytes += payload_bytes;
+    block->offsets[i + 1] = (int32_t)block->payload_bytes;
+    block->sequence_numbers[i] = row->sequence_number;
+    block->first_sequence_numbers[i] = row->first_sequence_number;
+    block->fragment_offsets[i] = row->fragment_offset;
+    block->message_lengths[i] = row->message_length;
+    block->sources[i] = row->source;
+    block->received_ns[i] = row->received_ns;
+    block->flags[i] = row->flags;
+    atomic_store_explicit(&block->published_count, i + 1, memory_order_release);
+}
+
+static um_block *block_at(um_message_queue *queue, uint64_t ordinal)
+{
+    return &queue->blocks[queue->sequence[ordinal % queue->block_count]];
+}
+
+/* The block the consumer stands in, stepping to the next when it has taken all of one that is complete. */
+static um_block *reading_block(um_message_queue *queue)
+{
+    uint64_t ordinal = atomic_load_explicit(&queue->read_block, memory_order_relaxed);
+    um_block *block = block_at(queue, ordinal);
+    if (ordinal + 1 < atomic_load_explicit(&queue->opened_count, memory_order_acquire) &&
+        queue->read_row == atomic_load_explicit(&block->published_count, memory_order_relaxed)) {
+        block = block_at(queue, ordinal + 1);
+        queue->read_row = 0;
+        atomic_store_explicit(&queue->read_block, ordinal + 1, memory_order_release);
+    }
+    return block;
+}
+
+um_rows um_queue_take(um_message_queue *queue, uint32_t max)
+{
+    um_block *block = reading_block(queue);
+    uint32_t ready = atomic_load_explicit(&block->published_count, memory_order_acquire) - queue->read_row;
+    um_rows rows = {block, queue->read_row, ready < max ? ready : max};
+    queue->read_row += rows.count;
+    return rows;
+}
+
+bool um_queue_ready(um_message_queue *queue)
+{
+    const um_block *block = reading_block(queue);
+    return atomic_load_explicit(&block->published_count, memory_order_acquire) > queue->read_row;
+}

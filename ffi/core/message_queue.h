@@ -1,0 +1,114 @@
+/* The queue from the context to one receiver's reader: blocks of columns, so that a batch is handed to Python as
+ * views and to Arrow as buffers without copying a payload again (design W9).
+ *
+ *   block: offsets[n+1] | sequence numbers | ... | payload bytes, laid end to end
+ *
+ * A block is filled in order, closed when full, and free again when the reader has released every row of it.
+ * Events (beginning and end of session, loss) are rows too, so their order against messages is kept.
+ *
+ * Threads: one producer (the holder of the context lock), one consumer at a time. The producer publishes a row
+ * count with release, the consumer reads it with acquire; the consumer gives rows back with a release addition
+ * that the producer acquires before it reuses the block. Releasing may happen on any thread.
+ */
+#ifndef UM_CORE_MESSAGE_QUEUE_H
+#define UM_CORE_MESSAGE_QUEUE_H
+
+#include "core/base.h"
+
+enum {
+    UM_QUEUE_BLOCKS_MAX = 64,
+    UM_QUEUE_MESSAGE_BYTES_MIN = 65536, /* any single datagram's message fits */
+};
+
+enum um_row_kind {
+    UM_ROW_MESSAGE = 0,
+    UM_ROW_BEGINNING_OF_SESSION = 1,
+    UM_ROW_END_OF_SESSION = 2,
+    UM_ROW_UNRECOVERABLE_LOSS = 3, /* sequence_number is lost */
+    UM_ROW_BURST_LOSS = 4,         /* first_sequence_number .. sequence_number are lost */
+};
+
+/* One block. The columns have row_capacity entries (offsets one more). */
+typedef struct um_block {
+    _Atomic uint32_t published_count;
+    _Atomic uint32_t released_count;
+    bool in_use;        /* producer only */
+    uint64_t ordinal;   /* producer only: the k-th block opened */
+    uint32_t payload_bytes;
+    int32_t *offsets;
+    uint32_t *sequence_numbers;
+    uint32_t *first_sequence_numbers;
+    uint32_t *fragment_offsets; /* ordered_delivery 0: payload bytes before this fragment */
+    uint32_t *message_lengths;  /* ordered_delivery 0: payload bytes of the whole message */
+    uint32_t *sources;          /* the owner's number of the source */
+    int64_t *received_ns;
+    uint16_t *flags; /* um_row_kind << 8 | UM_MESSAGE_* */
+    uint8_t *payload;
+} um_block;
+
+typedef struct um_message_queue {
+    uint32_t block_count;
+    uint32_t row_capacity;
+    uint32_t payload_capacity; /* soft: a block is closed beyond it */
+    uint32_t message_max_bytes;
+    um_block blocks[UM_QUEUE_BLOCKS_MAX];
+    uint32_t sequence[UM_QUEUE_BLOCKS_MAX]; /* block index of the k-th block opened, k modulo block_count */
+
+    UM_CACHE_ALIGNED _Atomic uint64_t opened_count; /* blocks opened so far */
+    um_block *current;
+    uint32_t current_row;
+
+    UM_CACHE_ALIGNED _Atomic uint64_t read_block; /* consumer: ordinal of the block it stands in, not reused before */
+    uint32_t read_row;
+} um_message_queue;
+
+/* 0 when the configuration cannot be. payload_capacity and message_max_bytes in bytes. */
+size_t um_queue_footprint(uint32_t block_count, uint32_t row_capacity, uint32_t payload_capacity,
+                          uint32_t message_max_bytes);
+/* memory: zeroed, owned by the creator; untouched parts of it need not be backed by pages. */
+void um_queue_init(um_message_queue *queue, void *memory, uint32_t block_count, uint32_t row_capacity,
+                   uint32_t payload_capacity, uint32_t message_max_bytes);
+
+/* ---- producer ---- */
+
+/* Payload bytes that can be appended for certain, whatever the sizes of the messages. */
+uint64_t um_queue_free_bytes(const um_message_queue *queue);
+
+/* True when at least `blocks` blocks are free beside the current one. */
+bool um_queue_has_free_blocks(const um_message_queue *queue, uint32_t blocks);
+
+typedef struct um_row {
+    uint16_t flags; /* kind << 8 | message flags */
+    uint32_t sequence_number;
+    uint32_t first_sequence_number;
+    uint32_t fragment_offset;
+    uint32_t message_length;
+    uint32_t source;
+    int64_t received_ns;
+} um_row;
+
+/* Room for the payload of one row; NULL when the queue is full. um_queue_append makes the row visible. */
+uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes);
+void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payload_bytes);
+
+/* ---- consumer ---- */
+
+/* A run of rows of one block. */
+typedef struct um_rows {
+    um_block *block;
+    uint32_t first;
+    uint32_t count;
+} um_rows;
+
+/* Takes up to max rows; count is 0 when there are none now. */
+um_rows um_queue_take(um_message_queue *queue, uint32_t max);
+/* Anything to take? Consumer. */
+bool um_queue_ready(um_message_queue *queue);
+
+/* Gives rows taken back. Any thread. */
+static inline void um_queue_release(um_block *block, uint32_t count)
+{
+    atomic_fetch_add_explicit(&block->released_count, count, memory_order_release);
+}
+
+#endif

@@ -1,0 +1,180 @@
+#include "core/node.h"
+
+enum { TABLE_MASK = 2 * UM_NODE_SESSIONS_MAX - 1 };
+
+void um_node_init(um_node *node)
+{
+    memset(node, 0, sizeof *node);
+    um_context_counters_reset(&node->counters);
+}
+
+static uint32_t bucket_of(uint32_t session_id, uint32_t source_ip)
+{
+    uint64_t key = ((uint64_t)session_id << 32 | source_ip) * 0x9e3779b97f4a7c15u;
+    return (uint32_t)(key >> 32) & TABLE_MASK;
+}
+
+static uint32_t table_find(const um_node *node, const um_session_id *id)
+{
+    uint32_t at = bucket_of(id->session_id, id->source.ip);
+    while (node->table[at] != NULL && !um_session_id_equal(&node->table[at]->config.id, id))
+        at = (at + 1) & TABLE_MASK;
+    return at;
+}
+
+um_receiver_session *um_node_find_session(um_node *node, const um_session_id *id)
+{
+    return node->table[table_find(node, id)];
+}
+
+bool um_node_add_session(um_node *node, um_receiver_session *session)
+{
+    if (node->session_count == UM_NODE_SESSIONS_MAX) {
+        UM_COUNT(node->counters.sessions_refused, 1);
+        return false;
+    }
+    node->table[table_find(node, &session->config.id)] = session;
+    node->due_ns[node->session_count] = INT64_MIN;
+    node->sessions[node->session_count++] = session;
+    node->counters.sessions = node->session_count;
+    return true;
+}
+
+void um_node_remove_session(um_node *node, um_receiver_session *session)
+{
+    uint32_t hole = table_find(node, &session->config.id);
+    for (uint32_t at = (hole + 1) & TABLE_MASK; node->table[at] != NULL; at = (at + 1) & TABLE_MASK) {
+        const um_session_id *id = &node->table[at]->config.id;
+        uint32_t home = bucket_of(id->session_id, id->source.ip);
+        if (((at - home) & TABLE_MASK) >= ((at - hole) & TABLE_MASK)) {
+            node->table[hole] = node->table[at];
+            hole = at;
+        }
+    }
+    node->table[hole] = NULL;
+    node->last_session = NULL;
+    for (uint32_t i = 0; i < node->session_count; i++) {
+        if (node->sessions[i] != session)
+            continue;
+        node->sessions[i] = node->sessions[--node->session_count];
+        node->due_ns[i] = node->due_ns[node->session_count];
+        break;
+    }
+    node->counters.sessions = node->session_count;
+}
+
+bool um_node_add_receiver(um_node *node, um_receiver *receiver)
+{
+    if (node->receiver_count == UM_NODE_RECEIVERS_MAX)
+        return false;
+    receiver->any_pressured = &node->any_pressured;
+    node->receivers[node->receiver_count++] = receiver;
+    return true;
+}
+
+void um_node_remove_receiver(um_node *node, um_receiver *receiver)
+{
+    for (uint32_t i = 0; i < node->receiver_count; i++) {
+        if (node->receivers[i] == receiver) {
+            node->receivers[i] = node->receivers[--node->receiver_count];
+            return;
+        }
+    }
+}
+
+/* The session of a packet; NULL for a stranger's. */
+static um_receiver_session *session_of(um_node *node, const um_rx *rx, const um_lbtrm_packet *packet)
+{
+    um_session_id id = {{rx->from.ip, packet->nak_port}, rx->to, packet->session_id};
+    if (UM_UNLIKELY(node->last_session == NULL || !um_session_id_equal(&node->last_session->config.id, &id)))
+        node->last_session = um_node_find_session(node, &id);
+    return node->last_session;
+}
+
+static void on_datagram(um_node *node, const um_rx *rx, const uint8_t *data, uint32_t length, int64_t now_ns)
+{
+    um_lbtrm_packet packet;
+    enum um_dgram_status status = um_lbtrm_decode(data, length, &packet);
+    bool identified = status == UM_DGRAM_OK || (status != UM_DGRAM_VERSION && length >= UM_LBTRM_HEADER_BYTES);
+    um_receiver_session *session = identified ? session_of(node, rx, &packet) : NULL;
+    if (UM_UNLIKELY(session == NULL)) {
+        UM_COUNT(node->counters.lbtrm_unknown_msgs_rcved, 1);
+        return;
+    }
+    if (UM_LIKELY(status == UM_DGRAM_OK))
+        um_receiver_session_on_packet(session, &packet, data, length, rx->received_ns, now_ns);
+    else
+        um_receiver_session_drop(session, status);
+}
+
+void um_node_on_data(um_node *node, const um_rx *rx, int64_t now_ns)
+{
+    uint32_t segment = rx->segment_length == 0 ? rx->length : rx->segment_length;
+    uint32_t at = 0;
+    do {
+        uint32_t length = rx->length - at < segment ? rx->length - at : segment;
+        on_datagram(node, rx, rx->data + at, length, now_ns);
+        at += length;
+    } while (at < rx->length);
+}
+
+void um_node_after_batch(um_node *node, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < node->session_count; i++) {
+        um_receiver_session_after_batch(node->sessions[i], now_ns);
+        /* New losses, gaps or starved controllers may have brought the next timer forward. */
+        node->due_ns[i] = INT64_MIN;
+    }
+}
+
+bool um_node_pressured(um_node *node, int64_t now_ns)
+{
+    if (UM_LIKELY(!node->any_pressured))
+        return false;
+    bool pressured = false;
+    for (uint32_t i = 0; i < node->receiver_count; i++) {
+        um_receiver *receiver = node->receivers[i];
+        if (UM_LIKELY(!receiver->pressured))
+            continue;
+        receiver->pressured = !um_queue_has_free_blocks(receiver->queue, 1);
+        pressured |= receiver->pressured;
+    }
+    node->any_pressured = pressured;
+    um_node_wake(node, now_ns); /* controllers that waited for room go on */
+    return pressured;
+}
+
+int64_t um_node_tick(um_node *node, int64_t now_ns)
+{
+    int64_t next_ns = UM_NEVER_NS;
+    for (uint32_t i = 0; i < node->session_count; i++) {
+        if (node->due_ns[i] <= now_ns)
+            node->due_ns[i] = um_receiver_session_tick(node->sessions[i], now_ns);
+        next_ns = node->due_ns[i] < next_ns ? node->due_ns[i] : next_ns;
+    }
+    node->counters.hold_store_datagrams = node->store.cells_used;
+    return next_ns;
+}
+
+um_receiver_session *um_node_finished_session(um_node *node)
+{
+    for (uint32_t i = 0; i < node->session_count; i++) {
+        um_receiver_session *session = node->sessions[i];
+        if (!session->ended)
+            continue;
+        const um_delivery *d = session->controllers;
+        while (d != NULL && d->state == UM_DELIVERY_ENDED)
+            d = d->next;
+        if (d == NULL)
+            return session;
+    }
+    return NULL;
+}
+
+void um_node_wake(um_node *node, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < node->session_count; i++) {
+        node->due_ns[i] = INT64_MIN;
+        node->sessions[i]->tick_controllers_ns = now_ns;
+    }
+}

@@ -1,0 +1,55 @@
+/* A node: the receiving sessions of one context, found by the datagrams that belong to them, and the receivers
+ * whose queues hold them back. Sans-I/O: ffi/io/context.c drives it from sockets, ffi/sim from a simulated network.
+ *
+ * Threads: the context lock. Sessions and receivers stay their creators'; the node only refers to them.
+ */
+#ifndef UM_CORE_NODE_H
+#define UM_CORE_NODE_H
+
+#include "core/receiver_session.h"
+
+enum { UM_NODE_SESSIONS_MAX = 512, UM_NODE_RECEIVERS_MAX = 16384 };
+
+typedef struct um_node {
+    um_receiver_session *table[2 * UM_NODE_SESSIONS_MAX]; /* open addressing by session identity */
+    um_receiver_session *sessions[UM_NODE_SESSIONS_MAX];  /* dense */
+    int64_t due_ns[UM_NODE_SESSIONS_MAX];                 /* when each wants its tick */
+    uint32_t session_count;
+    um_receiver_session *last_session;
+    um_receiver *receivers[UM_NODE_RECEIVERS_MAX];
+    uint32_t receiver_count;
+    bool any_pressured;
+    um_hold_store store;
+    um_context_counters counters;
+} um_node;
+
+/* The hold store's memory is the caller's. */
+void um_node_init(um_node *node);
+
+bool um_node_add_session(um_node *node, um_receiver_session *session);
+void um_node_remove_session(um_node *node, um_receiver_session *session);
+um_receiver_session *um_node_find_session(um_node *node, const um_session_id *id);
+
+bool um_node_add_receiver(um_node *node, um_receiver *receiver);
+void um_node_remove_receiver(um_node *node, um_receiver *receiver);
+
+/* A receive from the group: one datagram or a coalesced run. */
+void um_node_on_data(um_node *node, const um_rx *rx, int64_t now_ns);
+
+/* After a batch of receives: status messages that became due. */
+void um_node_after_batch(um_node *node, int64_t now_ns);
+
+/* True while some receiver's queue is full: the owner leaves datagrams where they are (its reader is slow). Call
+ * it before each batch; it looks at full queues again. */
+bool um_node_pressured(um_node *node, int64_t now_ns);
+
+/* Runs the timers that are due. Returns when the next one is. */
+int64_t um_node_tick(um_node *node, int64_t now_ns);
+
+/* A session that ended and whose controllers have delivered everything, or NULL: the owner may take it down. */
+um_receiver_session *um_node_finished_session(um_node *node);
+
+/* Makes every timer be looked at on the next tick, after the owner changed something. */
+void um_node_wake(um_node *node, int64_t now_ns);
+
+#endif

@@ -1,0 +1,184 @@
+#include "core/publication_log.h"
+
+size_t um_log_footprint(uint32_t term_length)
+{
+    if (!um_is_power_of_two(term_length) || term_length < UM_LOG_TERM_BYTES_MIN || term_length > UM_LOG_TERM_BYTES_MAX)
+        return 0;
+    return (size_t)UM_LOG_TERM_COUNT * term_length;
+}
+
+static uint64_t tail_word(uint32_t term_id, uint32_t offset) { return (uint64_t)term_id << 32 | offset; }
+
+void um_log_init(um_publication_log *log, void *memory, uint32_t term_length, uint32_t initial_term_id,
+                 int64_t unblock_timeout_ns)
+{
+    assert(um_log_footprint(term_length) != 0);
+    memset(log, 0, sizeof *log);
+    log->terms = memory;
+    log->term_length = term_length;
+    log->term_bits = (uint32_t)__builtin_ctz(term_length);
+    log->initial_term_id = initial_term_id;
+    log->unblock_timeout_ns = unblock_timeout_ns;
+    log->blocked_position = -1;
+    atomic_init(&log->tails[0], tail_word(initial_term_id, 0));
+    /* The other tails carry the ids they would have had one round earlier, so that rotation can
+     * compare-and-set each to the id it expects. */
+    for (uint32_t i = 1; i < UM_LOG_TERM_COUNT; i++)
+        atomic_init(&log->tails[i], tail_word(initial_term_id + i - UM_LOG_TERM_COUNT, 0));
+}
+
+static int64_t position_of(const um_publication_log *log, uint32_t term_id, uint32_t offset)
+{
+    return ((int64_t)(term_id - log->initial_term_id) << log->term_bits) + offset;
+}
+
+int64_t um_log_tail(const um_publication_log *log)
+{
+    uint32_t term_count = atomic_load_explicit(&log->active_term_count, memory_order_acquire);
+    uint64_t tail = atomic_load_explicit(&log->tails[term_count % UM_LOG_TERM_COUNT], memory_order_acquire);
+    uint64_t offset = tail & UINT32_MAX;
+    return position_of(log, (uint32_t)(tail >> 32), offset < log->term_length ? (uint32_t)offset : log->term_length);
+}
+
+static void write_pad(uint8_t *frame, uint32_t length)
+{
+    um_frame *head = (um_frame *)(void *)frame;
+    head->type = UM_FRAME_PAD;
+    atomic_store_explicit(&head->length, (int32_t)length, memory_order_release);
+}
+
+static void rotate(um_publication_log *log, uint32_t term_count, uint32_t term_id)
+{
+    uint32_t next_index = (term_count + 1) % UM_LOG_TERM_COUNT;
+    uint64_t tail = atomic_load_explicit(&log->tails[next_index], memory_order_acquire);
+    while ((uint32_t)(tail >> 32) == term_id + 1 - UM_LOG_TERM_COUNT &&
+           !atomic_compare_exchange_weak_explicit(&log->tails[next_index], &tail, tail_word(term_id + 1, 0),
+                                                  memory_order_acq_rel, memory_order_acquire))
+        ;
+    uint32_t expected = term_count;
+    atomic_compare_exchange_strong_explicit(&log->active_term_count, &expected, term_count + 1, memory_order_acq_rel,
+                                            memory_order_relaxed);
+}
+
+/* Why a claim at `position` is refused, or 0. */
+static int refusal(um_publication_log *log, int64_t position, uint32_t length)
+{
+    if (UM_UNLIKELY(atomic_load_explicit(&log->closed, memory_order_relaxed)))
+        return UM_CLOSED;
+    if (UM_UNLIKELY(position + length > ((int64_t)1 << log->term_bits) * INT32_MAX))
+        return UM_MAX_POSITION_EXCEEDED;
+    if (UM_LIKELY(position < atomic_load_explicit(&log->publication_limit, memory_order_acquire)))
+        return 0;
+    return atomic_load_explicit(&log->connected, memory_order_acquire) ? UM_BACK_PRESSURED : UM_NOT_CONNECTED;
+}
+
+int um_log_claim(um_publication_log *log, uint32_t length, um_claim *claim)
+{
+    um_debug_assert(length % UM_FRAME_ALIGNMENT == 0);
+    um_debug_assert(length <= um_log_claim_max(log));
+    uint32_t term_count = atomic_load_explicit(&log->active_term_count, memory_order_acquire);
+    _Atomic uint64_t *tail_counter = &log->tails[term_count % UM_LOG_TERM_COUNT];
+    uint64_t tail = atomic_load_explicit(tail_counter, memory_order_acquire);
+    if (UM_UNLIKELY((uint32_t)(tail >> 32) != log->initial_term_id + term_count ||
+                    (tail & UINT32_MAX) > log->term_length))
+        return UM_ADMIN_ACTION;
+    int refused = refusal(log, position_of(log, (uint32_t)(tail >> 32), (uint32_t)tail), length);
+    if (UM_UNLIKELY(refused))
+        return refused;
+
+    tail = atomic_fetch_add_explicit(tail_counter, length, memory_order_acq_rel);
+    uint32_t term_id = (uint32_t)(tail >> 32);
+    uint64_t offset = tail & UINT32_MAX;
+    uint8_t *term = log->terms + ((uint64_t)(term_count % UM_LOG_TERM_COUNT) << log->term_bits);
+    if (UM_UNLIKELY(offset + length > log->term_length)) {
+        /* The one claim that straddles the end pads the rest (AE-30); all later ones only wait for the rotation. */
+        if (offset < log->term_length)
+            write_pad(term + offset, (uint32_t)(log->term_length - offset));
+        if (offset <= log->term_length)
+            rotate(log, term_id - log->initial_term_id, term_id);
+        return UM_ADMIN_ACTION;
+    }
+    claim->frames = term + offset;
+    claim->position = position_of(log, term_id, (uint32_t)offset);
+    claim->length = length;
+    return 0;
+}
+
+void um_log_abort(um_publication_log *log, const um_claim *claim)
+{
+    (void)log;
+    write_pad(claim->frames, claim->length);
+}
+
+/* Zeroes [from, from + length) inside one term, the first frame header last: a reader that meets it early
+ * still finds the old, committed length instead of a hole (AE-48). */
+static void clean(um_publication_log *log, int64_t from, uint32_t length)
+{
+    uint8_t *at = um_log_at(log, from);
+    memset(at + UM_FRAME_HEADER_BYTES, 0, length - UM_FRAME_HEADER_BYTES);
+    atomic_store_explicit((_Atomic uint64_t *)(void *)at, 0, memory_order_release);
+}
+
+void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t budget_bytes)
+{
+    int64_t clean_target = sender_position - log->term_length;
+    if (clean_target > log->clean_position) {
+        int64_t due = clean_target - log->clean_position;
+        uint32_t length = due < budget_bytes ? (uint32_t)due : budget_bytes;
+        uint32_t to_end = um_log_to_term_end(log, log->clean_position);
+        length = (length < to_end ? length : to_end) & ~(uint32_t)(UM_FRAME_ALIGNMENT - 1);
+        if (length >= UM_FRAME_ALIGNMENT) {
+            clean(log, log->clean_position, length);
+            log->clean_position += length;
+        }
+    }
+    if (!atomic_load_explicit(&log->connected, memory_order_relaxed)) {
+        atomic_store_explicit(&log->publication_limit, sender_position, memory_order_release);
+        return;
+    }
+    /* A message may straddle the limit by one claim; everything up to there must be clean. */
+    int64_t limit = sender_position + log->term_length / 2;
+    int64_t cleaned_to = log->clean_position + (int64_t)(UM_LOG_TERM_COUNT - 1) * log->term_length;
+    if (limit > cleaned_to)
+        limit = cleaned_to;
+    if (limit > atomic_load_explicit(&log->publication_limit, memory_order_relaxed))
+        atomic_store_explicit(&log->publication_limit, limit, memory_order_release);
+}
+
+/* Bytes of an unwritten hole at position: up to the next written frame or the end of what was claimed. */
+static uint32_t hole_length(const um_publication_log *log, int64_t position, int64_t tail)
+{
+    uint32_t to_end = um_log_to_term_end(log, position);
+    int64_t bound = tail - position < to_end ? tail - position : to_end;
+    int64_t length = UM_FRAME_ALIGNMENT;
+    while (length < bound && um_log_frame_length(log, position + length) == 0)
+        length += UM_FRAME_ALIGNMENT;
+    return (uint32_t)(length < bound ? length : bound);
+}
+
+bool um_log_unblock(um_publication_log *log, int64_t sender_position, int64_t now_ns)
+{
+    int64_t tail = um_log_tail(log);
+    int32_t length = tail > sender_position ? um_log_frame_length(log, sender_position) : 1;
+    if (length > 0) {
+        log->blocked_position = -1;
+        return false;
+    }
+    if (log->blocked_position != sender_position) {
+        log->blocked_position = sender_position;
+        log->blocked_since_ns = now_ns;
+        return false;
+    }
+    if (now_ns - log->blocked_since_ns < log->unblock_timeout_ns)
+        return false;
+    um_frame *head = (um_frame *)(void *)um_log_at(log, sender_position);
+    uint32_t span = length < 0 ? (uint32_t)um_align_up((uint64_t)-(int64_t)length, UM_FRAME_ALIGNMENT)
+                               : hole_length(log, sender_position, tail);
+    head->type = UM_FRAME_PAD;
+    if (!atomic_compare_exchange_strong_explicit(&head->length, &length, (int32_t)span, memory_order_acq_rel,
+                                                 memory_order_acquire))
+        return false;
+    log->blocked_position = -1;
+    UM_COUNT(log->unblocked_count, 1);
+    return true;
+}

@@ -1,0 +1,155 @@
+/* The publication log: the send side of a transport session (design W3; AE-1..AE-6, AE-22..AE-37,
+ * AE-45..AE-49).
+ *
+ *   three terms of term_length bytes each, used in rotation; a position counts bytes from 0 for ever
+ *
+ *   |---- dirty ----|------ transmission window ------|-- to be sent --|-- claimed --|--- zeroed ---|
+ *                clean_position                  sender's position     tail        publication limit
+ *
+ * A frame is an 8-byte header and one LBMC message, padded to 8 bytes. Its length word is negative from the
+ * claim until the commit (AE-27), zero where nothing was written. Only a positive length may be read (AE-28).
+ *
+ * Threads: any number of publishers claim, commit and abort without a lock. One thread at a time is the
+ * conductor (the holder of the session's sender lock): it reads frames, moves the limit, cleans, unblocks.
+ *
+ * Memory order: a claim is an acquire-release addition to the tail; a commit is a release store of the length,
+ * paired with the reader's acquire load, so a committed frame is seen whole; the publication limit is
+ * released after the cleaning it promises, and acquired by publishers.
+ */
+#ifndef UM_CORE_PUBLICATION_LOG_H
+#define UM_CORE_PUBLICATION_LOG_H
+
+#include "core/base.h"
+
+enum {
+    UM_LOG_TERM_COUNT = 3,
+    UM_FRAME_HEADER_BYTES = 8,
+    UM_FRAME_ALIGNMENT = 8,
+    UM_LOG_TERM_BYTES_MIN = 64 * 1024,
+    UM_LOG_TERM_BYTES_MAX = 1 << 30,
+};
+
+enum um_frame_type { UM_FRAME_DATA = 0, UM_FRAME_PAD = 1 };
+
+typedef struct um_frame {
+    _Atomic int32_t length; /* header included, before alignment; negative: claimed, not committed */
+    uint16_t type;
+    uint16_t reserved;
+} um_frame;
+
+_Static_assert(sizeof(um_frame) == UM_FRAME_HEADER_BYTES, "frame header");
+
+typedef struct um_publication_log {
+    uint8_t *terms; /* UM_LOG_TERM_COUNT * term_length bytes */
+    uint32_t term_length;
+    uint32_t term_bits;
+    uint32_t initial_term_id;
+
+    /* Publishers. Each tail is term id << 32 | term offset (AE-4). */
+    UM_CACHE_ALIGNED _Atomic uint64_t tails[UM_LOG_TERM_COUNT];
+    _Atomic uint32_t active_term_count;
+
+    /* Written by the conductor, read by publishers. */
+    UM_CACHE_ALIGNED _Atomic int64_t publication_limit;
+    atomic_bool connected; /* AE-12 */
+    atomic_bool closed;
+
+    /* Conductor only. */
+    UM_CACHE_ALIGNED int64_t clean_position;
+    int64_t blocked_position;
+    int64_t blocked_since_ns;
+    int64_t unblock_timeout_ns;
+    uint64_t unblocked_count; /* AE-35 */
+} um_publication_log;
+
+/* Reserved, not yet visible space of `length` bytes for whole frames starting at `frames`. */
+typedef struct um_claim {
+    uint8_t *frames;
+    int64_t position; /* of the first byte */
+    uint32_t length;
+} um_claim;
+
+/* 0 when term_length is not a power of two in the allowed range. */
+size_t um_log_footprint(uint32_t term_length);
+
+/* memory: footprint bytes, zeroed, owned by the caller until the log is no longer used. */
+void um_log_init(um_publication_log *log, void *memory, uint32_t term_length, uint32_t initial_term_id,
+                 int64_t unblock_timeout_ns);
+
+/* Bytes a frame around `message_length` bytes takes in the log. */
+static inline uint32_t um_frame_span(uint32_t message_length)
+{
+    return (uint32_t)um_align_up(UM_FRAME_HEADER_BYTES + message_length, UM_FRAME_ALIGNMENT);
+}
+
+/* Largest claim: an eighth of a term. */
+static inline uint32_t um_log_claim_max(const um_publication_log *log) { return log->term_length / 8; }
+
+/* Reserves `length` bytes, a sum of frame spans (AE-25, AE-26). Any thread. Returns 0 or a um_publish_result;
+ * UM_ADMIN_ACTION asks for an immediate retry. A refused claim consumes nothing (UX-23). */
+int um_log_claim(um_publication_log *log, uint32_t length, um_claim *claim);
+
+/* Marks a frame as claimed: its length word becomes negative, so that unblocking knows its extent (AE-27). */
+static inline void um_frame_begin(uint8_t *frame, uint32_t message_length)
+{
+    um_frame *head = (um_frame *)(void *)frame;
+    atomic_store_explicit(&head->length, -(int32_t)(UM_FRAME_HEADER_BYTES + message_length), memory_order_relaxed);
+    head->type = UM_FRAME_DATA;
+}
+
+/* Makes a begun frame visible. False when unblocking has already turned it into padding (AE-35). */
+static inline bool um_frame_commit(uint8_t *frame, uint32_t message_length)
+{
+    um_frame *head = (um_frame *)(void *)frame;
+    int32_t claimed = -(int32_t)(UM_FRAME_HEADER_BYTES + message_length);
+    return atomic_compare_exchange_strong_explicit(&head->length, &claimed, -claimed, memory_order_release,
+                                                   memory_order_relaxed);
+}
+
+/* Commit without the check, for frames written straight after their claim by code that cannot stall between. */
+static inline void um_frame_publish(uint8_t *frame, uint32_t message_length)
+{
+    um_frame *head = (um_frame *)(void *)frame;
+    atomic_store_explicit(&head->length, (int32_t)(UM_FRAME_HEADER_BYTES + message_length), memory_order_release);
+}
+
+/* Gives a claimed range back as padding (AE-36). */
+void um_log_abort(um_publication_log *log, const um_claim *claim);
+
+/* Position up to which space has been claimed: pub-pos (AE-6, AE-22). Any thread. */
+int64_t um_log_tail(const um_publication_log *log);
+
+static inline uint8_t *um_log_at(const um_publication_log *log, int64_t position)
+{
+    uint64_t term = ((uint64_t)position >> log->term_bits) % UM_LOG_TERM_COUNT;
+    return log->terms + (term << log->term_bits) + ((uint64_t)position & (log->term_length - 1));
+}
+
+/* Bytes from position to the end of its term. */
+static inline uint32_t um_log_to_term_end(const um_publication_log *log, int64_t position)
+{
+    return log->term_length - (uint32_t)((uint64_t)position & (log->term_length - 1));
+}
+
+/* Committed length of the frame at position, or <= 0 when it is not ready (AE-29). Conductor. */
+static inline int32_t um_log_frame_length(const um_publication_log *log, int64_t position)
+{
+    const um_frame *head = (const um_frame *)(const void *)um_log_at(log, position);
+    return atomic_load_explicit(&head->length, memory_order_acquire);
+}
+
+static inline bool um_log_frame_is_pad(const um_publication_log *log, int64_t position)
+{
+    return ((const um_frame *)(const void *)um_log_at(log, position))->type == UM_FRAME_PAD;
+}
+
+/* Conductor: after the sender reached `sender_position`, cleans at most `budget_bytes` of what lies more than
+ * a term behind it (AE-45..AE-48), then moves the publication limit to half a term ahead of it when connected,
+ * and back to it when not (AE-23). */
+void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t budget_bytes);
+
+/* Conductor: turns a frame at sender_position that has been claimed but not committed for the unblock timeout
+ * into padding (AE-35). True when it did. */
+bool um_log_unblock(um_publication_log *log, int64_t sender_position, int64_t now_ns);
+
+#endif

@@ -1,0 +1,544 @@
+#include "core/receiver_session.h"
+
+enum { MEAN_WEIGHT = 8 }; /* moving averages give the newest sample an eighth */
+
+static void lay_out(um_receiver_session *session, um_arena *arena, const um_receiver_session_config *config)
+{
+    um_receiver_session ignored;
+    um_receiver_session *s = session ? session : &ignored;
+    s->topics = um_arena_take(arena, 2 * (size_t)config->topic_capacity * sizeof *s->topics);
+}
+
+size_t um_receiver_session_footprint(const um_receiver_session_config *config)
+{
+    size_t loss_bytes = um_loss_map_footprint(config->loss_capacity);
+    if (loss_bytes == 0 || !um_is_power_of_two(config->topic_capacity))
+        return 0;
+    um_arena arena = {NULL, 0};
+    um_arena_take(&arena, loss_bytes);
+    lay_out(NULL, &arena, config);
+    return arena.used_bytes;
+}
+
+void um_receiver_session_init(um_receiver_session *session, void *memory, const um_receiver_session_config *config,
+                              um_link *link, um_hold_store *store, int64_t now_ns)
+{
+    memset(session, 0, sizeof *session);
+    um_arena arena = {memory, 0};
+    session->config = *config;
+    session->link = link;
+    session->store = store;
+    session->random.state = config->random_seed;
+    um_loss_map_init(&session->losses, um_arena_take(&arena, um_loss_map_footprint(config->loss_capacity)),
+                     config->loss_capacity);
+    lay_out(session, &arena, config);
+    session->topic_mask = 2 * config->topic_capacity - 1;
+    session->last_topic = &session->topics[0];
+    session->created_ns = session->last_activity_ns = now_ns;
+    session->status_due_ns = now_ns;
+    session->tick_controllers_ns = UM_NEVER_NS;
+    um_receiver_transport_counters_reset(&session->counters);
+}
+
+/* ---- topics ---- */
+
+static um_topic_slot *topic_slot(um_receiver_session *session, uint32_t topic_index)
+{
+    uint32_t at = (topic_index * 2654435761u) & session->topic_mask;
+    while (session->topics[at].first != NULL && session->topics[at].topic_index != topic_index)
+        at = (at + 1) & session->topic_mask;
+    return &session->topics[at];
+}
+
+bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
+{
+    um_topic_slot *slot = topic_slot(session, delivery->topic_index);
+    if (slot->first == NULL && session->topic_count == session->config.topic_capacity)
+        return false;
+    session->topic_count += slot->first == NULL;
+    slot->topic_index = delivery->topic_index;
+    delivery->next_of_topic = slot->first;
+    slot->first = delivery;
+    delivery->next = session->controllers;
+    session->controllers = delivery;
+    session->controller_count++;
+    delivery->mapped_sqn = session->next_sqn;
+    session->tick_controllers_ns = now_ns;
+    session->status_due_ns = now_ns;
+    if (session->active)
+        um_delivery_begin(delivery);
+    return true;
+}
+
+static void unlink_controller(um_delivery **link, um_delivery *delivery, bool of_topic)
+{
+    while (*link != delivery)
+        link = of_topic ? &(*link)->next_of_topic : &(*link)->next;
+    *link = of_topic ? delivery->next_of_topic : delivery->next;
+}
+
+/* Empties a slot of the open-addressing table: later entries of its run shift back. */
+static void remove_topic(um_receiver_session *session, um_topic_slot *slot)
+{
+    uint32_t hole = (uint32_t)(slot - session->topics);
+    for (uint32_t at = (hole + 1) & session->topic_mask; session->topics[at].first != NULL;
+         at = (at + 1) & session->topic_mask) {
+        uint32_t home = (session->topics[at].topic_index * 2654435761u) & session->topic_mask;
+        if (((at - home) & session->topic_mask) >= ((at - hole) & session->topic_mask)) {
+            session->topics[hole] = session->topics[at];
+            hole = at;
+        }
+    }
+    session->topics[hole].first = NULL;
+    session->topic_count--;
+}
+
+void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery)
+{
+    um_topic_slot *slot = topic_slot(session, delivery->topic_index);
+    unlink_controller(&slot->first, delivery, true);
+    unlink_controller(&session->controllers, delivery, false);
+    session->controller_count--;
+    session->starting_count -= delivery->state == UM_DELIVERY_STARTING;
+    if (slot->first == NULL)
+        remove_topic(session, slot);
+    session->last_topic = &session->topics[0];
+    um_delivery_fini(delivery);
+}
+
+/* ---- loss ---- */
+
+static bool missing_between(const um_receiver_session *session, uint32_t from, uint32_t before)
+{
+    for (uint32_t i = 0; i < session->losses.count; i++) {
+        uint32_t sqn = session->losses.entries[i].sqn;
+        if (!um_serial_before(sqn, from) && um_serial_before(sqn, before))
+            return true;
+    }
+    return false;
+}
+
+/* Controllers that wait for datagrams from before their first one start when none of those is missing any more. */
+static void start_controllers(um_receiver_session *session, int64_t now_ns)
+{
+    for (um_delivery *d = session->controllers; d != NULL && session->starting_count > 0; d = d->next) {
+        if (d->state == UM_DELIVERY_STARTING && !missing_between(session, d->mapped_sqn, d->start_sqn)) {
+            session->starting_count--;
+            um_delivery_start(d, now_ns);
+        }
+    }
+}
+
+static void give_up(um_receiver_session *session, um_loss *loss, uint64_t *reason_counter)
+{
+    UM_COUNT(*reason_counter, 1);
+    um_loss_map_remove(&session->losses, loss);
+}
+
+/* Sqns [first, last] are missing (UM-116, UM-117): one back-off for the whole gap. What the source cannot send
+ * again is not asked for (UM-128), nor what the map has no room for. */
+static void note_missing(um_receiver_session *session, uint32_t first, uint32_t last, int64_t now_ns)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    UM_COUNT(counters->lost, last - first + 1);
+    if (um_serial_before(first, session->trail_sqn)) {
+        uint32_t end = um_serial_before(last, session->trail_sqn) ? last + 1 : session->trail_sqn;
+        UM_COUNT(counters->unrecovered_txw, end - first);
+        first = end;
+    }
+    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_initial_backoff_ns);
+    for (; first != last + 1; first++) {
+        if (!um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns)) {
+            UM_COUNT(counters->loss_map_overflows, last - first + 1);
+            UM_COUNT(counters->unrecovered_txw, last - first + 1);
+            return;
+        }
+    }
+}
+
+static uint64_t moving_mean(uint64_t mean, uint64_t sample, uint64_t count)
+{
+    return count == 0 ? sample : mean + (uint64_t)(((int64_t)sample - (int64_t)mean) / MEAN_WEIGHT);
+}
+
+static void note_recovered(um_receiver_session *session, const um_loss *loss, bool retransmission, int64_t now_ns)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    uint64_t waited = (uint64_t)(now_ns - loss->detected_ns);
+    if (!retransmission)
+        UM_COUNT(counters->out_of_order, 1);
+    counters->nak_stm_min = waited < counters->nak_stm_min ? waited : counters->nak_stm_min;
+    counters->nak_stm_max = waited > counters->nak_stm_max ? waited : counters->nak_stm_max;
+    counters->nak_stm_mean = moving_mean(counters->nak_stm_mean, waited, session->recovered_count);
+    uint64_t naks = loss->naks_sent;
+    counters->nak_tx_min = naks < counters->nak_tx_min ? naks : counters->nak_tx_min;
+    counters->nak_tx_max = naks > counters->nak_tx_max ? naks : counters->nak_tx_max;
+    counters->nak_tx_mean = moving_mean(counters->nak_tx_mean, 1000 * naks, session->recovered_count);
+    UM_COUNT(session->recovered_count, 1);
+}
+
+/* ---- datagrams ---- */
+
+static void on_tsni(um_receiver_session *session, const um_lbmc_message *message, um_arrival *arrival)
+{
+    UM_COUNT(session->counters.tsnis_rcved, message->tsni_count);
+    for (uint32_t i = 0; i < message->tsni_count; i++) {
+        const uint8_t *record = message->tsni + UM_LBMC_TSNI_RECORD_BYTES * i;
+        for (um_delivery *d = topic_slot(session, um_load_be32(record))->first; d != NULL; d = d->next_of_topic) {
+            arrival->earlier_missing = session->losses.count > 0 && d->state == UM_DELIVERY_WAITING &&
+                                       missing_between(session, d->mapped_sqn, arrival->transport_sqn);
+            um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
+        }
+    }
+}
+
+static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, const um_lbmc_message *message,
+                             um_arrival *arrival)
+{
+    for (um_delivery *d = slot->first; d != NULL; d = d->next_of_topic) {
+        if (UM_UNLIKELY(d->state == UM_DELIVERY_WAITING)) {
+            arrival->earlier_missing =
+                session->losses.count > 0 && missing_between(session, d->mapped_sqn, arrival->transport_sqn);
+            um_delivery_on_message(d, message, arrival);
+            session->starting_count += d->state == UM_DELIVERY_STARTING;
+        } else {
+            um_delivery_on_message(d, message, arrival);
+        }
+        if (UM_UNLIKELY(d->gap_count > 0))
+            session->tick_controllers_ns = arrival->now_ns;
+    }
+}
+
+static void count_dropped(um_receiver_transport_counters *counters, enum um_dgram_status status)
+{
+    switch (status) {
+    case UM_DGRAM_SIZE:
+        UM_COUNT(counters->dgrams_dropped_size, 1);
+        break;
+    case UM_DGRAM_TYPE:
+        UM_COUNT(counters->dgrams_dropped_type, 1);
+        break;
+    case UM_DGRAM_VERSION:
+        UM_COUNT(counters->dgrams_dropped_version, 1);
+        break;
+    case UM_DGRAM_HDR:
+        UM_COUNT(counters->dgrams_dropped_hdr, 1);
+        break;
+    default:
+        UM_COUNT(counters->dgrams_dropped_other, 1);
+    }
+}
+
+void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status status)
+{
+    count_dropped(&session->counters, status);
+}
+
+/* Hands the messages of an accepted datagram to their controllers, in the order they lie (UM-7, UM-8). */
+static void demultiplex(um_receiver_session *session, const uint8_t *body, uint32_t length, um_arrival *arrival)
+{
+    um_lbmc_message message;
+    for (uint32_t at = 0, message_length; at < length; at += message_length) {
+        enum um_dgram_status status = um_lbmc_decode(body + at, length - at, &message, &message_length);
+        if (UM_UNLIKELY(status != UM_DGRAM_OK)) {
+            count_dropped(&session->counters, status);
+            return;
+        }
+        if (UM_UNLIKELY(message.type == UM_LBMC_CONTROL)) {
+            on_tsni(session, &message, arrival);
+            continue;
+        }
+        UM_COUNT(session->counters.lbm_msgs_rcved, 1);
+        if (session->last_topic->topic_index != message.topic_index || session->last_topic->first == NULL)
+            session->last_topic = topic_slot(session, message.topic_index);
+        if (session->last_topic->first == NULL)
+            UM_COUNT(session->counters.lbm_msgs_no_topic_rcved, 1);
+        else
+            on_topic_message(session, session->last_topic, &message, arrival);
+    }
+}
+
+/* The first datagram of any kind begins the session for every controller on it (UM-76). */
+static void note_activity(um_receiver_session *session, int64_t now_ns)
+{
+    session->last_activity_ns = now_ns;
+    if (UM_LIKELY(session->active))
+        return;
+    session->active = true;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next)
+        um_delivery_begin(d);
+}
+
+static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
+{
+    session->has_base = true;
+    session->next_sqn = sqn;
+    session->status_due_ns = now_ns;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next)
+        d->mapped_sqn = sqn;
+}
+
+static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet, const uint8_t *data, uint32_t length,
+                    um_arrival *arrival)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    bool retransmission = packet->flags & UM_LBTRM_FLAG_RETRANSMISSION;
+    UM_COUNT(counters->rxs_rcved, retransmission);
+    if (UM_UNLIKELY(!session->has_base)) {
+        /* A repair for somebody else says nothing about where the stream is. */
+        if (retransmission)
+            return;
+        set_base(session, packet->sqn, arrival->now_ns);
+    }
+    if (um_serial_before(session->trail_sqn, packet->trail) || session->counters.msgs_rcved == 0)
+        session->trail_sqn = packet->trail;
+    int32_t ahead = um_serial_diff(packet->sqn, session->next_sqn);
+    if (UM_UNLIKELY(ahead < 0)) {
+        um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
+        if (loss == NULL) {
+            UM_COUNT(counters->duplicate_data, 1);
+            return;
+        }
+        note_recovered(session, loss, retransmission, arrival->now_ns);
+        um_loss_map_remove(&session->losses, loss); /* UM-118, UM-121 */
+    } else {
+        if (UM_UNLIKELY(ahead > 0))
+            note_missing(session, session->next_sqn, packet->sqn - 1, arrival->now_ns);
+        session->next_sqn = packet->sqn + 1;
+    }
+    UM_COUNT(counters->msgs_rcved, 1);
+    UM_COUNT(counters->bytes_rcved, length);
+    session->bytes_since_status += length;
+    um_hold_begin_datagram(session->store, data, length);
+    demultiplex(session, packet->body, packet->body_length, arrival);
+    um_hold_end_datagram(session->store);
+    if (UM_UNLIKELY(session->starting_count > 0))
+        start_controllers(session, arrival->now_ns);
+}
+
+/* UM-71, UM-87: a session message tells the highest sqn sent, so it reveals tail loss. */
+static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+{
+    UM_COUNT(session->counters.session_messages_rcved, 1);
+    if (!session->has_base) {
+        set_base(session, packet->lead + 1, now_ns);
+        session->trail_sqn = packet->trail;
+        return;
+    }
+    if (um_serial_before(session->trail_sqn, packet->trail))
+        session->trail_sqn = packet->trail;
+    if (!um_serial_before(packet->lead, session->next_sqn)) {
+        note_missing(session, session->next_sqn, packet->lead, now_ns);
+        session->next_sqn = packet->lead + 1;
+    }
+}
+
+/* UM-131: silence for the suppress interval, then a normal back-off before the next NAK (C7). */
+static void on_ncf(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    uint64_t *reasons[] = {&counters->ncfs_unknown, &counters->ncfs_ignored, &counters->ncfs_rx_delay,
+                           &counters->ncfs_shed};
+    UM_COUNT(counters->ncf_pckts_rcved, 1);
+    UM_COUNT(*(packet->ncf_reason < 4 ? reasons[packet->ncf_reason] : reasons[0]), packet->list_count);
+    for (uint32_t i = 0; i < packet->list_count; i++) {
+        um_loss *loss = um_loss_map_find(&session->losses, um_load_be32(packet->list + 4 * i));
+        if (loss != NULL)
+            um_loss_map_reschedule(&session->losses, loss,
+                                   now_ns + session->config.nak_suppress_ns +
+                                       um_random_backoff_ns(&session->random, session->config.nak_backoff_ns));
+    }
+}
+
+void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_packet *packet, const uint8_t *data,
+                                   uint32_t length, int64_t received_ns, int64_t now_ns)
+{
+    if (UM_UNLIKELY(session->ended))
+        return;
+    um_arrival arrival = {now_ns, received_ns, packet->sqn, false};
+    switch (packet->type) {
+    case UM_LBTRM_DATA:
+        note_activity(session, now_ns);
+        on_data(session, packet, data, length, &arrival);
+        break;
+    case UM_LBTRM_SM:
+        note_activity(session, now_ns);
+        on_sm(session, packet, now_ns);
+        break;
+    case UM_LBTRM_NCF:
+        on_ncf(session, packet, now_ns);
+        break;
+    default: /* a NAK sent to the group is not for us */
+        UM_COUNT(session->counters.dgrams_dropped_type, 1);
+    }
+}
+
+/* ---- timers ---- */
+
+static void send_control(um_receiver_session *session, const uint8_t *datagram, uint32_t length)
+{
+    um_part part = {datagram, length};
+    um_tx tx = {&part, 1, length};
+    session->link->ops->send(session->link, session->config.id.source, &tx, 1);
+}
+
+static void send_naks(um_receiver_session *session, const uint32_t *sqns, uint32_t count)
+{
+    uint8_t datagram[UM_LBTRM_NAK_BYTES + 4 * UM_NAK_LIST_MAX];
+    const um_session_id *id = &session->config.id;
+    if (count == 0)
+        return;
+    send_control(session, datagram, um_lbtrm_write_nak(datagram, id->session_id, id->source.port, sqns, count));
+    UM_COUNT(session->counters.nak_pckts_sent, 1);
+    UM_COUNT(session->counters.naks_sent, count);
+}
+
+/* One entry whose time has come (UM-119, UM-122, UM-123, UM-128). True when it is to be NAKed. */
+static bool fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
+{
+    int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
+    if (now_ns >= give_up_ns) {
+        give_up(session, loss, &session->counters.unrecovered_tmo);
+        return false;
+    }
+    if (um_serial_before(loss->sqn, session->trail_sqn)) {
+        give_up(session, loss, &session->counters.unrecovered_txw);
+        return false;
+    }
+    int64_t next_ns = now_ns + um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
+    loss->naks_sent += session->config.send_naks;
+    um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
+    return session->config.send_naks;
+}
+
+static int64_t tick_losses(um_receiver_session *session, int64_t now_ns)
+{
+    uint32_t sqns[UM_NAK_LIST_MAX];
+    uint32_t list_max = (session->config.datagram_max_bytes - UM_LBTRM_NAK_BYTES) / 4;
+    list_max = list_max < UM_NAK_LIST_MAX ? list_max : UM_NAK_LIST_MAX;
+    uint32_t count = 0;
+    bool gave_up = false;
+    um_loss *loss;
+    while ((loss = um_loss_map_first(&session->losses)) != NULL && loss->deadline_ns <= now_ns) {
+        uint32_t sqn = loss->sqn;
+        uint32_t before = session->losses.count;
+        if (fire(session, loss, now_ns))
+            sqns[count++] = sqn;
+        gave_up |= session->losses.count < before;
+        if (count == list_max) {
+            send_naks(session, sqns, count);
+            count = 0;
+        }
+    }
+    send_naks(session, sqns, count);
+    if (gave_up && session->starting_count > 0)
+        start_controllers(session, now_ns);
+    return loss ? loss->deadline_ns : UM_NEVER_NS;
+}
+
+static int64_t tick_activity(um_receiver_session *session, int64_t now_ns)
+{
+    int64_t timeout_ns = session->active || session->config.preactivity_timeout_ns == 0
+                             ? session->config.activity_timeout_ns
+                             : session->config.preactivity_timeout_ns;
+    int64_t due_ns = session->last_activity_ns + timeout_ns;
+    if (now_ns < due_ns)
+        return due_ns;
+    session->ended = true;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next)
+        um_delivery_end(d, now_ns); /* UM-105 */
+    return now_ns;
+}
+
+static int64_t tick_controllers(um_receiver_session *session, int64_t now_ns)
+{
+    if (now_ns < session->tick_controllers_ns)
+        return session->tick_controllers_ns;
+    int64_t next_ns = UM_NEVER_NS;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
+        int64_t due_ns = um_delivery_tick(d, now_ns);
+        next_ns = due_ns < next_ns ? due_ns : next_ns;
+    }
+    session->tick_controllers_ns = next_ns;
+    return next_ns;
+}
+
+/* What the receivers can still take, at most the configured window (AE-18). */
+static uint32_t window_now(const um_receiver_session *session)
+{
+    uint64_t window = session->config.window_bytes;
+    const um_message_queue *seen = NULL;
+    for (const um_delivery *d = session->controllers; d != NULL; d = d->next) {
+        if (d->receiver->queue == seen)
+            continue;
+        seen = d->receiver->queue;
+        uint64_t free_bytes = um_queue_free_bytes(seen);
+        window = free_bytes < window ? free_bytes : window;
+    }
+    return (uint32_t)window;
+}
+
+static void send_status(um_receiver_session *session, uint8_t flags, int64_t now_ns)
+{
+    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES];
+    const um_session_id *id = &session->config.id;
+    um_status_message status = {.receiver_id = session->config.receiver_id,
+                                .next_sqn = session->next_sqn,
+                                .window_bytes = window_now(session),
+                                .group_tag = session->config.group_tag,
+                                .flags = flags};
+    if (session->losses.count > 0)
+        status.next_sqn = um_loss_map_lowest(&session->losses);
+    if (!session->has_base)
+        status.flags |= UM_STATUS_ELICIT;
+    session->status_window_bytes = status.window_bytes;
+    session->bytes_since_status = 0;
+    session->counters.rcv_pos = status.next_sqn;
+    session->counters.rcv_window = status.window_bytes;
+    session->status_due_ns = now_ns + session->config.status_interval_ns;
+    send_control(session, datagram, um_status_encode(datagram, id->session_id, id->source.port, &status));
+    UM_COUNT(session->counters.status_messages_sent, 1);
+}
+
+void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns)
+{
+    if (session->config.window_bytes == 0 || session->ended)
+        return;
+    if (session->bytes_since_status >= session->config.window_bytes / 4 || now_ns >= session->status_due_ns)
+        send_status(session, 0, now_ns);
+}
+
+void um_receiver_session_leave(um_receiver_session *session)
+{
+    if (session->config.window_bytes != 0 && session->has_base && !session->ended)
+        send_status(session, UM_STATUS_LEAVE, session->last_activity_ns);
+}
+
+/* A window told to be small is told again as soon as the reader has made room: the source stands still. */
+static int64_t tick_status(um_receiver_session *session, int64_t now_ns)
+{
+    enum { REOPEN_CHECK_NS = 500000 };
+    if (session->config.window_bytes == 0 || session->ended || session->controller_count == 0)
+        return UM_NEVER_NS;
+    bool small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
+    if (small && window_now(session) >= session->status_window_bytes + session->config.window_bytes / 4)
+        session->status_due_ns = now_ns;
+    if (now_ns >= session->status_due_ns)
+        send_status(session, 0, now_ns);
+    small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
+    int64_t check_ns = now_ns + REOPEN_CHECK_NS;
+    return small && check_ns < session->status_due_ns ? check_ns : session->status_due_ns;
+}
+
+int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
+{
+    if (session->ended)
+        return tick_controllers(session, now_ns);
+    int64_t next_ns = tick_losses(session, now_ns);
+    int64_t due_ns[] = {tick_controllers(session, now_ns), tick_status(session, now_ns),
+                        tick_activity(session, now_ns)};
+    for (size_t i = 0; i < sizeof due_ns / sizeof due_ns[0]; i++)
+        next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;
+    session->counters.loss_map_entries = session->losses.count;
+    return next_ns;
+}

@@ -1,0 +1,110 @@
+/* The receiving side of one LBT-RM transport session: sequence tracking, the loss map and its NAK timers, NCFs, the
+ * activity timeout, de-multiplexing to delivery controllers, and status messages for flow control (UM-3, UM-7, UM-8,
+ * UM-76, UM-81, UM-85..UM-87, UM-92..UM-97, UM-104, UM-105, UM-112..UM-134, UX-9; AE-15..AE-18). It does not order.
+ *
+ * Threads: the context lock. Memory: one block of footprint bytes, the creator's.
+ */
+#ifndef UM_CORE_RECEIVER_SESSION_H
+#define UM_CORE_RECEIVER_SESSION_H
+
+#include "core/delivery_controller.h"
+#include "core/link.h"
+#include "core/loss_map.h"
+#include "core/random.h"
+#include "core/status_message.h"
+
+enum { UM_NAK_LIST_MAX = 365 }; /* fills a datagram at MTU 1500 */
+
+/* What identifies a session on the wire (reference 1; wire page 3). */
+typedef struct um_session_id {
+    um_address source; /* address, and the port NAKs go to */
+    um_address group;  /* multicast group and destination port */
+    uint32_t session_id;
+} um_session_id;
+
+typedef struct um_receiver_session_config {
+    um_session_id id;
+    int64_t nak_initial_backoff_ns; /* 0: NAK at once */
+    int64_t nak_backoff_ns;
+    int64_t nak_suppress_ns;
+    int64_t nak_generation_ns;
+    int64_t activity_timeout_ns;
+    int64_t preactivity_timeout_ns; /* 0: as activity_timeout_ns */
+    bool send_naks;
+    uint32_t datagram_max_bytes; /* bounds a NAK's length */
+    uint32_t loss_capacity;      /* power of two */
+    uint32_t topic_capacity;     /* power of two: most delivery controllers' topics */
+    uint32_t window_bytes;       /* flow control window offered at most */
+    int64_t status_interval_ns;
+    uint64_t receiver_id;
+    uint32_t group_tag;
+    uint64_t random_seed;
+} um_receiver_session_config;
+
+typedef struct um_topic_slot {
+    uint32_t topic_index;
+    um_delivery *first; /* NULL: empty slot */
+} um_topic_slot;
+
+typedef struct um_receiver_session {
+    um_receiver_session_config config;
+    um_link *link; /* for NAKs and status messages */
+    um_hold_store *store;
+    um_random random;
+    um_loss_map losses;
+    um_topic_slot *topics; /* open addressing */
+    uint32_t topic_mask;
+    uint32_t topic_count;
+    um_topic_slot *last_topic; /* of the last message: the next one is often the same */
+    um_delivery *controllers;
+    uint32_t controller_count;
+    uint32_t starting_count; /* controllers in state STARTING */
+
+    bool active; /* a datagram has been seen: BOS is out */
+    bool ended;
+    bool has_base; /* next_sqn is known */
+    uint32_t next_sqn;
+    uint32_t trail_sqn;
+    int64_t created_ns;
+    int64_t last_activity_ns;
+    int64_t tick_controllers_ns;
+
+    int64_t status_due_ns;
+    uint64_t bytes_since_status;
+    uint32_t status_window_bytes; /* last told */
+    uint64_t recovered_count;
+    um_receiver_transport_counters counters;
+} um_receiver_session;
+
+size_t um_receiver_session_footprint(const um_receiver_session_config *config);
+void um_receiver_session_init(um_receiver_session *session, void *memory, const um_receiver_session_config *config,
+                              um_link *link, um_hold_store *store, int64_t now_ns);
+
+/* Maps a controller to its topic index; delivers BOS at once on an active session (UM-81). False when the topic
+ * table is full. The delivery stays the caller's. */
+bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery, int64_t now_ns);
+void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery);
+
+/* A decoded datagram of this session. */
+void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_packet *packet, const uint8_t *data,
+                                   uint32_t length, int64_t received_ns, int64_t now_ns);
+
+/* A datagram of this session that could not be decoded: counted by reason. */
+void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status status);
+
+/* Timers. Returns when it wants to be called next. Sets `ended` when the activity timeout passed (UM-104). */
+int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns);
+
+/* Sends a status message that is due after a batch of datagrams. */
+void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns);
+
+/* Tells the source not to count this receiver any longer. */
+void um_receiver_session_leave(um_receiver_session *session);
+
+static inline bool um_session_id_equal(const um_session_id *a, const um_session_id *b)
+{
+    return a->session_id == b->session_id && um_address_equal(a->source, b->source) &&
+           um_address_equal(a->group, b->group);
+}
+
+#endif

@@ -1,0 +1,206 @@
+/* NAK service of a source session: which requests are honoured, refused, put off or shed, and the bounded queue of
+ * what waits for the retransmit limiter (UM-120, UM-129..UM-133; C10: silence outside the window).
+ */
+#include "core/source_session.h"
+
+/* ---- the queue: a binary heap, oldest sqn first (UM-133) ---- */
+
+static bool older(const um_source_session *session, uint32_t a, uint32_t b)
+{
+    return um_serial_before(session->retransmit_queue[a], session->retransmit_queue[b]);
+}
+
+static void swap(um_source_session *session, uint32_t a, uint32_t b)
+{
+    uint32_t sqn = session->retransmit_queue[a];
+    session->retransmit_queue[a] = session->retransmit_queue[b];
+    session->retransmit_queue[b] = sqn;
+}
+
+static void push(um_source_session *session, uint32_t sqn)
+{
+    uint32_t at = session->retransmit_count++;
+    session->retransmit_queue[at] = sqn;
+    um_session_sent(session, sqn)->queued = 1;
+    for (; at > 0 && older(session, at, (at - 1) / 2); at = (at - 1) / 2)
+        swap(session, at, (at - 1) / 2);
+}
+
+static uint32_t pop(um_source_session *session)
+{
+    uint32_t sqn = session->retransmit_queue[0];
+    session->retransmit_queue[0] = session->retransmit_queue[--session->retransmit_count];
+    for (uint32_t at = 0;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= session->retransmit_count)
+            break;
+        if (child + 1 < session->retransmit_count && older(session, child + 1, child))
+            child++;
+        if (!older(session, child, at))
+            break;
+        swap(session, child, at);
+        at = child;
+    }
+    return sqn;
+}
+
+static bool in_window(const um_source_session *session, uint32_t sqn)
+{
+    return !um_serial_before(sqn, session->trail_sqn) && um_serial_before(sqn, session->next_sqn);
+}
+
+/* ---- sending ---- */
+
+static int offer(um_source_session *session, um_tx *batch, uint32_t count)
+{
+    uint32_t datagram_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_LBTRM_DATA_BYTES;
+    uint32_t done = 0;
+    while (done < count) {
+        bool oversize = batch[done].length > datagram_max;
+        uint32_t run = 1;
+        while (!oversize && done + run < count && batch[done + run].length <= datagram_max)
+            run++;
+        int taken = oversize ? session->link->ops->send_oversize(session->link, session->config.group, &batch[done])
+                             : session->link->ops->send(session->link, session->config.group, &batch[done], run);
+        if (taken <= 0)
+            break;
+        done += (uint32_t)taken;
+    }
+    return (int)done;
+}
+
+static uint32_t build_batch(um_source_session *session, um_tx *batch, uint32_t *sqns, int64_t now_ns)
+{
+    uint32_t count = 0;
+    while (count < UM_SEND_BATCH_MAX && session->retransmit_count > 0) {
+        uint32_t sqn = session->retransmit_queue[0];
+        um_sent *sent = um_session_sent(session, sqn);
+        if (!in_window(session, sqn)) {
+            pop(session);
+            continue;
+        }
+        if (!um_rate_limits_take(session->limits, UM_LBTRM_DATA_BYTES + sent->length, true, now_ns))
+            break;
+        pop(session);
+        um_session_build(session, sent, sqn, true, count, &batch[count]);
+        sqns[count++] = sqn;
+    }
+    return count;
+}
+
+void um_retransmission_pump(um_source_session *session, int64_t now_ns)
+{
+    while (session->retransmit_count > 0) {
+        um_tx batch[UM_SEND_BATCH_MAX];
+        uint32_t sqns[UM_SEND_BATCH_MAX];
+        uint32_t count = build_batch(session, batch, sqns, now_ns);
+        if (count == 0)
+            break;
+        uint32_t taken = (uint32_t)offer(session, batch, count);
+        for (uint32_t i = 0; i < taken; i++) {
+            um_sent *sent = um_session_sent(session, sqns[i]);
+            sent->retransmitted_ns = now_ns;
+            sent->queued = sent->confirmed = 0;
+            UM_COUNT(session->counters.rxs_sent, 1);
+            UM_COUNT(session->counters.rx_bytes_sent, UM_LBTRM_DATA_BYTES + sent->length);
+        }
+        for (uint32_t i = taken; i < count; i++)
+            push(session, sqns[i]);
+        if (taken < count)
+            break;
+    }
+}
+
+/* ---- requests ---- */
+
+typedef struct ncf_lists {
+    uint32_t counts[4];
+    uint32_t sqns[4][UM_NCF_LIST_MAX];
+} ncf_lists;
+
+static void flush_ncfs(um_source_session *session, ncf_lists *lists, enum um_ncf_reason reason)
+{
+    uint8_t datagram[UM_LBTRM_NCF_BYTES + 4 * UM_NCF_LIST_MAX];
+    uint32_t count = lists->counts[reason];
+    if (count == 0)
+        return;
+    uint32_t length = um_lbtrm_write_ncf(datagram, session->config.session_id, session->config.nak_port,
+                                         session->trail_sqn, reason, lists->sqns[reason], count);
+    um_part part = {datagram, length};
+    um_tx tx = {&part, 1, length};
+    if (session->link->ops->send(session->link, session->config.group, &tx, 1) == 1) {
+        UM_COUNT(session->counters.ncf_pckts_sent, 1);
+        UM_COUNT(session->counters.ncfs_sent, count);
+    }
+    lists->counts[reason] = 0;
+}
+
+static void refuse(um_source_session *session, ncf_lists *lists, enum um_ncf_reason reason, uint32_t sqn)
+{
+    uint32_t body_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed);
+    uint32_t list_max = (body_max + UM_LBTRM_DATA_BYTES - UM_LBTRM_NCF_BYTES) / 4;
+    lists->sqns[reason][lists->counts[reason]++] = sqn;
+    if (lists->counts[reason] == (list_max < UM_NCF_LIST_MAX ? list_max : UM_NCF_LIST_MAX))
+        flush_ncfs(session, lists, reason);
+}
+
+/* One requested sqn: true when it went into the retransmit queue. */
+static bool consider(um_source_session *session, ncf_lists *lists, uint32_t sqn, int64_t now_ns)
+{
+    um_source_transport_counters *counters = &session->counters;
+    if (!in_window(session, sqn)) {
+        if (um_serial_before(sqn, session->trail_sqn))
+            UM_COUNT(counters->naks_out_of_window, 1);
+        else
+            UM_COUNT(counters->nak_unknown_sqn, 1);
+        return false;
+    }
+    um_sent *sent = um_session_sent(session, sqn);
+    bool recent = sent->retransmitted_ns != INT64_MIN &&
+                  now_ns - sent->retransmitted_ns < session->config.ignore_interval_ns;
+    if (sent->queued || recent) {
+        if (sent->confirmed) { /* UM-130: one NCF an ignore interval, then silence */
+            UM_COUNT(counters->naks_suppressed, 1);
+            return false;
+        }
+        sent->confirmed = 1;
+        UM_COUNT(counters->naks_ignored, 1);
+        refuse(session, lists, UM_NCF_IGNORED, sqn);
+        return false;
+    }
+    if (session->retransmit_count == UM_RETRANSMIT_QUEUE_MAX) {
+        UM_COUNT(counters->naks_shed, 1);
+        refuse(session, lists, UM_NCF_SHED, sqn);
+        return false;
+    }
+    push(session, sqn);
+    return true;
+}
+
+void um_retransmission_on_nak(um_source_session *session, const um_lbtrm_packet *nak, int64_t now_ns)
+{
+    ncf_lists lists;
+    memset(lists.counts, 0, sizeof lists.counts);
+    UM_COUNT(session->counters.nak_pckts_rcved, 1);
+    UM_COUNT(session->counters.naks_rcved, nak->list_count);
+    for (uint32_t done = 0; done < nak->list_count;) {
+        uint32_t accepted[UM_SEND_BATCH_MAX];
+        uint32_t count = 0;
+        for (; done < nak->list_count && count < UM_SEND_BATCH_MAX; done++) {
+            uint32_t sqn = um_load_be32(nak->list + 4 * done);
+            if (consider(session, &lists, sqn, now_ns))
+                accepted[count++] = sqn;
+        }
+        um_retransmission_pump(session, now_ns);
+        for (uint32_t i = 0; i < count; i++) {
+            um_sent *sent = um_session_sent(session, accepted[i]);
+            if (sent->queued && in_window(session, accepted[i])) {
+                sent->confirmed = 1;
+                UM_COUNT(session->counters.naks_rx_delay_ignored, 1);
+                refuse(session, &lists, UM_NCF_RX_DELAY, accepted[i]);
+            }
+        }
+    }
+    for (uint32_t reason = 0; reason < 4; reason++)
+        flush_ncfs(session, &lists, (enum um_ncf_reason)reason);
+}

@@ -1,0 +1,502 @@
+#include "core/source.h"
+
+enum {
+    GROUP_SPAN_MAX = 32 * 1024, /* log bytes claimed at once by a batch of messages */
+    CLAIM_RETRIES_MAX = 64,     /* term rotations met in a row before a claim reports back-pressure */
+};
+
+void um_source_init(um_source *source, void *memory, const um_source_config *config, um_source_session *session)
+{
+    memset(source, 0, sizeof *source);
+    source->session = session;
+    source->topic_index = config->topic_index;
+    source->tsni_interval_ns = config->tsni_interval_ns;
+    source->tsni_threshold_ns = config->tsni_threshold_ns;
+    source->explicit_memory = memory;
+    source->explicit_capacity = config->explicit_capacity;
+    atomic_init(&source->next_sqn, config->initial_sqn);
+    atomic_init(&source->last_send_ns, INT64_MIN);
+    um_source_counters_reset(&source->counters);
+    if (source->tsni_interval_ns != 0 && source->tsni_interval_ns < session->tsni_interval_ns)
+        session->tsni_interval_ns = source->tsni_interval_ns;
+    source->next = session->sources;
+    session->sources = source;
+}
+
+void um_source_fini(um_source *source)
+{
+    atomic_store(&source->closed, true);
+    for (um_source **link = &source->session->sources; *link != NULL; link = &(*link)->next) {
+        if (*link == source) {
+            *link = source->next;
+            return;
+        }
+    }
+}
+
+uint32_t um_source_message_max(const um_source *source) { return source->session->log.term_length / 16; }
+
+/* ---- batching: when the flush limit moves ---- */
+
+void um_source_flush_to(um_source_session *session, int64_t position)
+{
+    int64_t limit = atomic_load_explicit(&session->flush_limit, memory_order_relaxed);
+    while (limit < position && !atomic_compare_exchange_weak_explicit(&session->flush_limit, &limit, position,
+                                                                      memory_order_seq_cst, memory_order_relaxed))
+        ;
+}
+
+static void count_shared(uint64_t *counter, uint64_t n) { __atomic_fetch_add(counter, n, __ATOMIC_RELAXED); }
+
+/* A publisher's view of the session's batch while it appends frames. Publishers that race may each miss the
+ * other's bytes; that shifts when a batch is flushed, never whether: the interval is watched on the log itself. */
+typedef struct batcher {
+    um_source_session *session;
+    uint32_t body_bytes; /* LBMC bytes in the open datagram */
+    uint32_t user_bytes; /* user bytes held back */
+    uint32_t body_max;
+    bool was_empty;
+    int64_t flush_to; /* -1: nothing to flush */
+} batcher;
+
+static batcher batcher_open(um_source_session *session)
+{
+    uint64_t word = atomic_load_explicit(&session->batch, memory_order_relaxed);
+    return (batcher){session,   (uint32_t)(word >> 32),
+                     (uint32_t)word, atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed),
+                     word == 0, -1};
+}
+
+/* Accounts one message: flush before it when it would overfill the datagram (UM-19c), after it when the batch
+ * has reached its minimum length (UM-19a). */
+static inline void batcher_add(batcher *b, int64_t frame_position, int64_t end_position, uint32_t body_bytes,
+                               uint32_t user_bytes)
+{
+    if (b->body_bytes + body_bytes > b->body_max && b->body_bytes > 0) {
+        b->flush_to = frame_position;
+        b->body_bytes = b->user_bytes = 0;
+        count_shared(&b->session->counters.flushes_full, 1);
+    }
+    b->body_bytes += body_bytes;
+    b->user_bytes += user_bytes;
+    if (b->user_bytes >= b->session->config.batch_minimum_bytes) {
+        b->flush_to = end_position;
+        b->body_bytes = b->user_bytes = 0;
+        count_shared(&b->session->counters.flushes_length, 1);
+    }
+}
+
+static void batcher_close(batcher *b, int64_t end_position, bool flush, int64_t now_ns, uint32_t *actions)
+{
+    um_source_session *session = b->session;
+    if (flush) {
+        b->flush_to = end_position;
+        b->body_bytes = b->user_bytes = 0;
+        count_shared(&session->counters.flushes_explicit, 1);
+    }
+    uint64_t word = (uint64_t)b->body_bytes << 32 | b->user_bytes;
+    atomic_store_explicit(&session->batch, word, memory_order_relaxed);
+    if (word != 0 && (b->was_empty || b->flush_to >= 0)) {
+        atomic_store_explicit(&session->batch_started_ns, now_ns, memory_order_relaxed);
+        *actions |= UM_ACTION_BATCH_STARTED;
+    }
+    if (b->flush_to >= 0)
+        um_source_flush_to(session, b->flush_to);
+    /* Also when somebody else's flush covers these frames: the sender may have stopped in front of them. */
+    if (atomic_load_explicit(&session->flush_limit, memory_order_relaxed) >
+        atomic_load_explicit(&session->sender_position, memory_order_relaxed)) {
+        atomic_thread_fence(memory_order_seq_cst);
+        *actions |= UM_ACTION_RUN_SENDER;
+    }
+}
+
+/* ---- claiming ---- */
+
+static int claim_space(um_source *source, uint32_t span, uint32_t *actions, um_claim *claim)
+{
+    um_source_session *session = source->session;
+    if (atomic_load_explicit(&source->closed, memory_order_relaxed))
+        return UM_CLOSED;
+    if (atomic_load_explicit(&session->limits->blocked, memory_order_relaxed))
+        return UM_RATE_LIMITED;
+    int result = UM_ADMIN_ACTION;
+    for (int i = 0; i < CLAIM_RETRIES_MAX && result == UM_ADMIN_ACTION; i++)
+        result = um_log_claim(&session->log, span, claim);
+    if (UM_LIKELY(result == 0))
+        return 0;
+    /* What is held back must go out before there can be space: a full log flushes itself. */
+    if (result == UM_BACK_PRESSURED || result == UM_ADMIN_ACTION) {
+        um_source_flush_to(session, um_log_tail(&session->log));
+        *actions |= UM_ACTION_RUN_SENDER;
+        count_shared(&session->counters.back_pressured, 1);
+        result = UM_BACK_PRESSURED;
+    } else if (result == UM_NOT_CONNECTED) {
+        count_shared(&session->counters.not_connected, 1);
+    }
+    count_shared(&source->counters.sends_refused, 1);
+    return result;
+}
+
+/* ---- fragmentation (UM-42; UX-25: a message that fits is never split) ---- */
+
+typedef struct fragmentation {
+    uint32_t count;
+    uint32_t chunk; /* payload bytes of every fragment but the last */
+    uint32_t span;  /* log bytes of all */
+} fragmentation;
+
+static fragmentation plan(uint32_t body_max, uint32_t length, bool batch)
+{
+    uint32_t whole = um_lbmc_overhead(false, batch) + length;
+    if (UM_LIKELY(whole <= body_max))
+        return (fragmentation){1, length, um_frame_span(whole)};
+    uint32_t overhead = um_lbmc_overhead(true, batch);
+    fragmentation f = {.chunk = body_max - overhead};
+    f.count = (length + f.chunk - 1) / f.chunk;
+    uint32_t last = length - (f.count - 1) * f.chunk;
+    f.span = (f.count - 1) * um_frame_span(overhead + f.chunk) + um_frame_span(overhead + last);
+    return f;
+}
+
+typedef struct write_state {
+    um_source *source;
+    uint8_t *frame;
+    int64_t position;
+    batcher batch;
+} write_state;
+
+static void write_frame(write_state *w, const um_lbmc_layout *layout, const uint8_t *payload)
+{
+    uint32_t body = um_lbmc_overhead(layout->flags & UM_MESSAGE_FRAGMENT,
+                                     layout->flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END)) +
+                    layout->payload_length;
+    uint32_t span = um_frame_span(body);
+    um_frame_begin(w->frame, body);
+    memcpy(um_lbmc_write_message(w->frame + UM_FRAME_HEADER_BYTES, layout), payload, layout->payload_length);
+    um_frame_publish(w->frame, body);
+    batcher_add(&w->batch, w->position, w->position + span, body, layout->payload_length);
+    w->frame += span;
+    w->position += span;
+}
+
+static void write_message(write_state *w, uint32_t sqn, const uint8_t *data, uint32_t length, uint16_t batch_flags,
+                          const fragmentation *f)
+{
+    um_lbmc_layout layout = {.topic_index = w->source->topic_index,
+                             .sqn = sqn,
+                             .flags = batch_flags,
+                             .first_sqn = sqn,
+                             .total = length,
+                             .payload_length = length};
+    if (UM_LIKELY(f->count == 1)) {
+        write_frame(w, &layout, data);
+        return;
+    }
+    layout.flags |= UM_MESSAGE_FRAGMENT;
+    for (uint32_t i = 0; i < f->count; i++) {
+        layout.sqn = sqn + i;
+        layout.offset = i * f->chunk;
+        layout.payload_length = i + 1 < f->count ? f->chunk : length - layout.offset;
+        write_frame(w, &layout, data + layout.offset);
+    }
+}
+
+static write_state write_open(um_source *source, const um_claim *claim)
+{
+    return (write_state){source, claim->frames, claim->position, batcher_open(source->session)};
+}
+
+/* Publishes one message. With own_sqn the message takes the next sqn of the topic, otherwise *sqn. */
+static int publish(um_source *source, const uint8_t *data, uint32_t length, uint16_t batch_flags, bool flush,
+                   bool own_sqn, uint32_t *sqn, int64_t now_ns, uint32_t *actions)
+{
+    uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
+    fragmentation f = plan(body_max, length, batch_flags != 0);
+    um_claim claim;
+    int result = claim_space(source, f.span, actions, &claim);
+    if (UM_UNLIKELY(result != 0))
+        return result;
+    if (own_sqn)
+        *sqn = atomic_fetch_add_explicit(&source->next_sqn, f.count, memory_order_relaxed);
+    write_state w = write_open(source, &claim);
+    write_message(&w, *sqn, data, length, batch_flags, &f);
+    *sqn += f.count - 1;
+    atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
+    batcher_close(&w.batch, w.position, flush, now_ns, actions);
+    count_shared(&source->counters.messages_sent, 1);
+    count_shared(&source->counters.fragments_sent, f.count);
+    count_shared(&source->counters.bytes_sent, length);
+    return 0;
+}
+
+/* ---- explicit batches (UM-34..UM-37) ---- */
+
+typedef struct held_record {
+    uint32_t length;
+    uint32_t sqn; /* of the first fragment */
+    uint32_t flags;
+} held_record;
+
+static uint32_t held_span(uint32_t length) { return (uint32_t)um_align_up(sizeof(held_record) + length, 8); }
+
+static int release_held(um_source *source, int64_t now_ns, uint32_t *actions)
+{
+    while (source->explicit_released < source->explicit_used) {
+        held_record record;
+        const uint8_t *at = source->explicit_memory + source->explicit_released;
+        memcpy(&record, at, sizeof record);
+        int result = publish(source, at + sizeof record, record.length, (uint16_t)record.flags, false, false,
+                             &record.sqn, now_ns, actions);
+        if (result != 0)
+            return result;
+        source->explicit_released += held_span(record.length);
+    }
+    source->explicit_used = source->explicit_released = 0;
+    return 0;
+}
+
+static int64_t hold(um_source *source, const uint8_t *data, uint32_t length, uint16_t batch_flags)
+{
+    uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
+    uint32_t count = plan(body_max, length, batch_flags != 0).count;
+    held_record record = {length, atomic_fetch_add_explicit(&source->next_sqn, count, memory_order_relaxed),
+                          batch_flags};
+    memcpy(source->explicit_memory + source->explicit_used, &record, sizeof record);
+    memcpy(source->explicit_memory + source->explicit_used + sizeof record, data, length);
+    source->explicit_used += held_span(length);
+    return (int64_t)(record.sqn + count - 1);
+}
+
+/* A message of an explicit batch: held until the batch's end, a flush, or until no more can be held (UM-39: no
+ * guarantee that a group stays together). */
+static int64_t send_explicit(um_source *source, const uint8_t *data, uint32_t length, uint32_t flags, int64_t now_ns,
+                             uint32_t *actions)
+{
+    bool ends = flags & (UM_SEND_END_BATCH | UM_SEND_FLUSH);
+    bool full = source->explicit_used + held_span(length) > source->explicit_capacity;
+    uint16_t batch_flags = (flags & UM_SEND_START_BATCH ? UM_MESSAGE_BATCH_START : 0) |
+                           (flags & UM_SEND_END_BATCH ? UM_MESSAGE_BATCH_END : 0);
+    if (!ends && !full) {
+        source->explicit_open = true;
+        return hold(source, data, length, batch_flags);
+    }
+    int result = release_held(source, now_ns, actions);
+    uint32_t sqn = 0;
+    if (result == 0)
+        result = publish(source, data, length, batch_flags, flags & UM_SEND_FLUSH, true, &sqn, now_ns, actions);
+    if (result == 0)
+        source->explicit_open = !(flags & UM_SEND_END_BATCH);
+    return result == 0 ? (int64_t)sqn : result;
+}
+
+/* ---- sending ---- */
+
+int64_t um_source_send(um_source *source, const uint8_t *data, uint32_t length, uint32_t flags, int64_t now_ns,
+                       uint32_t *actions)
+{
+    if (UM_UNLIKELY(length > um_source_message_max(source)))
+        return -EMSGSIZE;
+    if (UM_UNLIKELY((flags & (UM_SEND_START_BATCH | UM_SEND_END_BATCH)) || source->explicit_open)) {
+        while (!um_lock_try(&source->explicit_lock))
+            ;
+        int64_t held = send_explicit(source, data, length, flags, now_ns, actions);
+        um_lock_release(&source->explicit_lock);
+        return held;
+    }
+    uint32_t sqn;
+    int result = publish(source, data, length, 0, flags & UM_SEND_FLUSH, true, &sqn, now_ns, actions);
+    return result == 0 ? (int64_t)sqn : result;
+}
+
+static inline uint32_t message_length(const um_messages *messages, uint32_t i)
+{
+    return messages->lengths ? messages->lengths[i] : (uint32_t)(messages->offsets[i + 1] - messages->offsets[i]);
+}
+
+/* How many messages from `first` on fit one claim without fragmentation, and the span they take. */
+static uint32_t plan_group(const um_messages *messages, uint32_t first, uint32_t body_max, uint32_t *span)
+{
+    uint32_t count = 0;
+    *span = 0;
+    for (uint32_t i = first; i < messages->count; i++, count++) {
+        uint32_t body = UM_LBMC_HEADER_BYTES + message_length(messages, i);
+        uint32_t frame_span = um_frame_span(body);
+        if (body > body_max || *span + frame_span > GROUP_SPAN_MAX)
+            break;
+        *span += frame_span;
+    }
+    return count;
+}
+
+static int send_group(um_source *source, const um_messages *messages, uint32_t first, uint32_t count, uint32_t span,
+                      const uint8_t **data, int64_t now_ns, uint32_t *actions)
+{
+    um_claim claim;
+    int result = claim_space(source, span, actions, &claim);
+    if (result != 0)
+        return result;
+    uint32_t sqn = atomic_fetch_add_explicit(&source->next_sqn, count, memory_order_relaxed);
+    write_state w = write_open(source, &claim);
+    const uint8_t *start = *data;
+    um_lbmc_layout layout = {.topic_index = source->topic_index};
+    for (uint32_t i = 0; i < count; i++) {
+        layout.sqn = sqn + i;
+        layout.payload_length = message_length(messages, first + i);
+        write_frame(&w, &layout, *data);
+        *data += layout.payload_length;
+    }
+    atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
+    batcher_close(&w.batch, w.position, false, now_ns, actions);
+    count_shared(&source->counters.messages_sent, count);
+    count_shared(&source->counters.fragments_sent, count);
+    count_shared(&source->counters.bytes_sent, (uint64_t)(*data - start));
+    return 0;
+}
+
+int64_t um_source_send_many(um_source *source, const um_messages *messages, uint32_t flags, int64_t now_ns,
+                            uint32_t *actions, uint64_t *done_bytes)
+{
+    const uint8_t *base = messages->data + (messages->offsets ? messages->offsets[0] : 0);
+    const uint8_t *data = base;
+    uint32_t done = 0;
+    int64_t result = 0;
+    while (done < messages->count && result == 0) {
+        uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
+        uint32_t span;
+        uint32_t count = source->explicit_open ? 0 : plan_group(messages, done, body_max, &span);
+        if (count > 0) {
+            result = send_group(source, messages, done, count, span, &data, now_ns, actions);
+        } else {
+            uint32_t length = message_length(messages, done);
+            int64_t sqn = um_source_send(source, data, length, 0, now_ns, actions);
+            result = sqn < 0 ? sqn : 0;
+            data += result == 0 ? length : 0;
+            count = 1;
+        }
+        done += result == 0 ? count : 0;
+    }
+    if (done > 0 && (flags & UM_SEND_FLUSH) && done == messages->count)
+        um_source_flush(source, now_ns, actions);
+    *done_bytes = (uint64_t)(data - base);
+    return done > 0 ? (int64_t)done : result;
+}
+
+int um_source_claim_begin(um_source *source, uint32_t length, um_source_claim *claim)
+{
+    uint32_t body = UM_LBMC_HEADER_BYTES + length;
+    if (body > atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed))
+        return -EMSGSIZE;
+    uint32_t actions = 0;
+    int result = claim_space(source, um_frame_span(body), &actions, &claim->claim);
+    if (result != 0)
+        return result;
+    um_frame_begin(claim->claim.frames, body);
+    claim->payload = claim->claim.frames + UM_FRAME_HEADER_BYTES + UM_LBMC_HEADER_BYTES;
+    claim->length = length;
+    return 0;
+}
+
+int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32_t flags, int64_t now_ns,
+                               uint32_t *actions)
+{
+    uint32_t body = UM_LBMC_HEADER_BYTES + claim->length;
+    /* The sqn is taken only now: a claim that is aborted or unblocked must not leave a hole (UX-23). */
+    um_lbmc_layout layout = {.topic_index = source->topic_index,
+                             .sqn = atomic_load_explicit(&source->next_sqn, memory_order_relaxed),
+                             .payload_length = claim->length};
+    do
+        um_lbmc_write_message(claim->claim.frames + UM_FRAME_HEADER_BYTES, &layout);
+    while (!atomic_compare_exchange_weak_explicit(&source->next_sqn, &layout.sqn, layout.sqn + 1, memory_order_relaxed,
+                                                  memory_order_relaxed));
+    if (!um_frame_commit(claim->claim.frames, body))
+        return UM_CLOSED;
+    batcher b = batcher_open(source->session);
+    int64_t end = claim->claim.position + claim->claim.length;
+    batcher_add(&b, claim->claim.position, end, body, claim->length);
+    atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
+    batcher_close(&b, end, flags & UM_SEND_FLUSH, now_ns, actions);
+    count_shared(&source->counters.messages_sent, 1);
+    count_shared(&source->counters.fragments_sent, 1);
+    count_shared(&source->counters.bytes_sent, claim->length);
+    return (int64_t)layout.sqn;
+}
+
+void um_source_claim_abort(um_source *source, um_source_claim *claim, uint32_t *actions)
+{
+    um_log_abort(&source->session->log, &claim->claim);
+    count_shared(&source->counters.claims_aborted, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    *actions |= UM_ACTION_RUN_SENDER;
+}
+
+int64_t um_source_flush(um_source *source, int64_t now_ns, uint32_t *actions)
+{
+    int64_t result = 0;
+    if (source->explicit_open) {
+        while (!um_lock_try(&source->explicit_lock))
+            ;
+        result = release_held(source, now_ns, actions);
+        um_lock_release(&source->explicit_lock);
+    }
+    um_source_session *session = source->session;
+    atomic_store_explicit(&session->batch, 0, memory_order_relaxed);
+    um_source_flush_to(session, um_log_tail(&session->log));
+    count_shared(&session->counters.flushes_explicit, 1);
+    *actions |= UM_ACTION_RUN_SENDER;
+    return result;
+}
+
+/* ---- TSNIs (UM-62..UM-66) ---- */
+
+/* When the source's next TSNI is due; UM_NEVER_NS when it is silent for good or has never sent. */
+static int64_t tsni_due_ns(const um_source *source)
+{
+    int64_t last_ns = atomic_load_explicit(&source->last_send_ns, memory_order_relaxed);
+    if (source->tsni_interval_ns == 0 || last_ns == INT64_MIN)
+        return UM_NEVER_NS;
+    int64_t from_ns = last_ns > source->tsni_sent_ns ? last_ns : source->tsni_sent_ns;
+    int64_t due_ns = from_ns + source->tsni_interval_ns;
+    bool over = source->tsni_threshold_ns != 0 && due_ns > last_ns + source->tsni_threshold_ns;
+    return over ? UM_NEVER_NS : due_ns;
+}
+
+static bool publish_tsnis(um_source_session *session, const uint32_t *topics, const uint32_t *sqns, uint32_t count)
+{
+    uint8_t message[UM_LBMC_CONTROL_BYTES + UM_LBMC_TSNI_BYTES + UM_LBMC_TSNI_RECORD_BYTES * UM_LBMC_TSNI_RECORDS_MAX];
+    uint32_t length = um_lbmc_write_tsni(message, topics, sqns, count);
+    um_claim claim;
+    int result = UM_ADMIN_ACTION;
+    for (int i = 0; i < CLAIM_RETRIES_MAX && result == UM_ADMIN_ACTION; i++)
+        result = um_log_claim(&session->log, um_frame_span(length), &claim);
+    if (result != 0)
+        return false;
+    um_frame_begin(claim.frames, length);
+    memcpy(claim.frames + UM_FRAME_HEADER_BYTES, message, length);
+    um_frame_publish(claim.frames, length);
+    um_source_flush_to(session, um_log_tail(&session->log));
+    UM_COUNT(session->counters.tsnis_sent, count);
+    return true;
+}
+
+int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
+{
+    uint32_t topics[UM_LBMC_TSNI_RECORDS_MAX], sqns[UM_LBMC_TSNI_RECORDS_MAX];
+    uint32_t count = 0;
+    int64_t next_ns = UM_NEVER_NS;
+    if (now_ns < session->tsni_due_ns)
+        return session->tsni_due_ns;
+    for (um_source *source = session->sources; source != NULL; source = source->next) {
+        if (tsni_due_ns(source) <= now_ns && count < UM_LBMC_TSNI_RECORDS_MAX) {
+            topics[count] = source->topic_index;
+            sqns[count++] = atomic_load_explicit(&source->next_sqn, memory_order_relaxed) - 1;
+            source->tsni_sent_ns = now_ns;
+            UM_COUNT(source->counters.tsnis_sent, 1);
+        }
+        int64_t due_ns = tsni_due_ns(source);
+        next_ns = due_ns < next_ns ? due_ns : next_ns;
+    }
+    if (count > 0)
+        publish_tsnis(session, topics, sqns, count);
+    session->tsni_due_ns = next_ns;
+    return next_ns;
+}

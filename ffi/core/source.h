@@ -1,0 +1,109 @@
+/* The topic layer of a source: fragmentation, topic sequence numbers, implicit / explicit / intelligent batching
+ * and TSNIs (UM-5, UM-16..UM-53, UM-62..UM-66, UX-23, UX-25).
+ *
+ * Batching decides one thing: how far the session's flush limit moves (design W3). The bytes counted against
+ * implicit_batching_minimum_length are the user's (C3), and reaching it flushes (C2: >=).
+ *
+ * Threads: um_source_send, _send_many, _claim, _flush from any thread, without a lock; one explicit batch of a
+ * topic is one thread's. Publishing reports in `actions` what the caller must do next.
+ */
+#ifndef UM_CORE_SOURCE_H
+#define UM_CORE_SOURCE_H
+
+#include "core/source_session.h"
+
+enum um_send_flags {
+    UM_SEND_START_BATCH = 0x1,
+    UM_SEND_END_BATCH = 0x2,
+    UM_SEND_FLUSH = 0x4,
+};
+
+enum um_send_action {
+    UM_ACTION_RUN_SENDER = 0x1,    /* something may be sent: try the sender lock and run um_session_send */
+    UM_ACTION_BATCH_STARTED = 0x2, /* a batch now waits for its interval: the context must wake up in time */
+};
+
+typedef struct um_source {
+    um_source_session *session;
+    uint32_t topic_index;
+    _Atomic uint32_t next_sqn;
+    _Atomic int64_t last_send_ns; /* INT64_MIN: never sent */
+    atomic_bool closed;
+
+    /* TSNI state, under the session's sender lock (UM-62..UM-64). */
+    int64_t tsni_interval_ns;  /* 0: off */
+    int64_t tsni_threshold_ns; /* 0: for ever */
+    int64_t tsni_sent_ns;
+    struct um_source *next; /* the session's list */
+
+    /* Explicit batch: records held until its end (UM-35). */
+    um_lock explicit_lock;
+    uint8_t *explicit_memory; /* explicit_capacity bytes */
+    uint32_t explicit_capacity;
+    uint32_t explicit_used;
+    uint32_t explicit_released;
+    bool explicit_open;
+
+    um_source_counters counters;
+} um_source;
+
+typedef struct um_source_config {
+    uint32_t topic_index;
+    uint32_t initial_sqn;
+    int64_t tsni_interval_ns;
+    int64_t tsni_threshold_ns;
+    uint32_t explicit_capacity; /* bytes an explicit batch may hold back */
+} um_source_config;
+
+static inline size_t um_source_footprint(const um_source_config *config) { return config->explicit_capacity; }
+
+/* Joins the session's list: needs the sender lock. memory: footprint bytes, the creator's. */
+void um_source_init(um_source *source, void *memory, const um_source_config *config, um_source_session *session);
+
+/* Leaves the session's list: needs the sender lock. Datagrams already sent stay in the window (UM-88). */
+void um_source_fini(um_source *source);
+
+/* Largest message one send takes. */
+uint32_t um_source_message_max(const um_source *source);
+
+/* Publishes one message. Returns the topic sqn of its last fragment (UM-57), or a negative um_publish_result,
+ * or -EMSGSIZE; a refused send consumes no sqn (UX-23). */
+int64_t um_source_send(um_source *source, const uint8_t *data, uint32_t length, uint32_t flags, int64_t now_ns,
+                       uint32_t *actions);
+
+/* Many messages laid end to end. lengths[i], or offsets[i + 1] - offsets[i], is the length of message i; exactly
+ * one of the two is given. */
+typedef struct um_messages {
+    const uint8_t *data;
+    const uint32_t *lengths;
+    const int32_t *offsets;
+    uint32_t count;
+} um_messages;
+
+/* Publishes messages in order until one is refused. Returns how many were taken (> 0), or the refusal of the
+ * first. `done_bytes` (with lengths) is how far into data they reach. flags: FLUSH or 0. */
+int64_t um_source_send_many(um_source *source, const um_messages *messages, uint32_t flags, int64_t now_ns,
+                            uint32_t *actions, uint64_t *done_bytes);
+
+/* Space for one unfragmented message of `length` bytes, written in place (AE-32). */
+typedef struct um_source_claim {
+    um_claim claim;
+    uint8_t *payload;
+    uint32_t length;
+} um_source_claim;
+
+/* 0, a um_publish_result, or -EMSGSIZE when the message would not fit one datagram (AE-33). */
+int um_source_claim_begin(um_source *source, uint32_t length, um_source_claim *claim);
+/* Returns the topic sqn, or UM_CLOSED when the claim was unblocked away in the meantime. */
+int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32_t flags, int64_t now_ns,
+                               uint32_t *actions);
+void um_source_claim_abort(um_source *source, um_source_claim *claim, uint32_t *actions);
+
+/* Flushes the whole session's batch (UM-27), and this source's explicit batch (UM-40). 0 or a um_publish_result. */
+int64_t um_source_flush(um_source *source, int64_t now_ns, uint32_t *actions);
+
+/* For the session: moves the flush limit up to position; TSNIs that are due. Sender lock. */
+void um_source_flush_to(um_source_session *session, int64_t position);
+int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns);
+
+#endif

@@ -1,0 +1,176 @@
+/* The source side of one LBT-RM transport session: the sender that turns the publication log into datagrams,
+ * their transport sequence numbers, the transmission window, session messages and flow control
+ * (UM-3, UM-4, UM-16..UM-27, UM-67..UM-71, UM-115, UM-125; AE-9..AE-24, AE-38..AE-44). NAK service is in
+ * retransmission.c, topics in source.c.
+ *
+ * Threads: publishing (source.h) from any thread. Everything declared here needs the sender lock, except where
+ * it says otherwise. Whoever has moved the flush limit tries the lock and runs um_session_send; a holder that
+ * releases it looks again (um_session_pending), so no flush is left behind.
+ *
+ * Memory: one block of um_session_footprint bytes, owned by the creator, who frees it after the last use.
+ */
+#ifndef UM_CORE_SOURCE_SESSION_H
+#define UM_CORE_SOURCE_SESSION_H
+
+#include "core/counters.h"
+#include "core/flow_control.h"
+#include "core/lbmc.h"
+#include "core/link.h"
+#include "core/publication_log.h"
+#include "core/rate_limiter.h"
+#include "core/status_message.h"
+
+enum {
+    UM_SEND_BATCH_MAX = 64,           /* datagrams offered to the link at once */
+    UM_DATAGRAM_PARTS_MAX = 16,       /* header and frames gathered without copying */
+    UM_RETRANSMIT_QUEUE_MAX = 1024,   /* beyond it NAKs are shed (UM-132) */
+    UM_DATAGRAM_BYTES_MIN = 500,      /* UM's lower bound of a datagram max size */
+    UM_DATAGRAM_BYTES_MAX = 65507,
+    UM_NCF_LIST_MAX = 256,
+};
+
+/* The limiters of a context, shared by its sessions (UX-1, UX-4). */
+typedef struct um_rate_limits {
+    um_lock lock;
+    um_rate_limiter data;       /* new data and retransmissions */
+    um_rate_limiter retransmit; /* retransmissions */
+    atomic_bool blocked;        /* the data limiter holds a datagram back: publishers wait */
+} um_rate_limits;
+
+typedef struct um_session_config {
+    uint32_t session_id;
+    uint16_t nak_port;
+    um_address group;
+    uint32_t initial_sqn;
+    uint32_t initial_term_id;
+    uint32_t term_length;
+    uint32_t window_bytes; /* payload bytes kept for retransmission */
+    uint32_t datagram_max_bytes;
+    uint32_t coalesce_threshold; /* most frames gathered rather than copied */
+    uint32_t batch_minimum_bytes;
+    int64_t batch_interval_ns;
+    int64_t ignore_interval_ns;
+    int64_t sm_minimum_interval_ns;
+    int64_t sm_maximum_interval_ns;
+    int64_t unblock_timeout_ns;
+    enum um_flow_control_policy flow_policy;
+    uint32_t flow_group_tag;
+    uint32_t flow_group_minimum_size;
+    int64_t flow_receiver_timeout_ns;
+} um_session_config;
+
+/* What was sent under one transport sqn: the log range it was gathered from and its retransmission state. */
+typedef struct um_sent {
+    int64_t position;
+    int64_t retransmitted_ns; /* INT64_MIN: never */
+    uint32_t span;            /* log bytes */
+    uint16_t length;          /* LBMC bytes */
+    uint8_t queued;           /* waits in the retransmit queue */
+    uint8_t confirmed;        /* an NCF went out in this ignore interval (UM-130) */
+} um_sent;
+
+struct um_source;
+
+typedef struct um_source_session {
+    um_publication_log log;
+    um_session_config config;
+    um_link *link;
+    um_rate_limits *limits;
+
+    /* Batching state of the publishers (source.c). */
+    UM_CACHE_ALIGNED _Atomic uint64_t batch; /* LBMC bytes of the open datagram << 32 | user bytes held */
+    _Atomic int64_t batch_started_ns;
+    _Atomic int64_t flush_limit; /* the sender may send up to here (design W3) */
+    _Atomic uint32_t body_max_bytes; /* LBMC bytes a datagram may carry now */
+
+    UM_CACHE_ALIGNED um_lock sender_lock;
+    _Atomic int64_t sender_position;
+    atomic_bool sender_blocked; /* stopped by a limit, not by lack of data */
+    int64_t sender_limit;
+    uint32_t next_sqn;
+    uint32_t trail_sqn;
+    uint64_t window_used_bytes;
+    bool has_sent; /* UM-74 */
+    bool at_limit; /* in a blocked episode (AE-10) */
+    bool link_full; /* the link took less than it was offered */
+    uint32_t sm_sqn;
+    int64_t sm_interval_ns;
+    int64_t last_sent_ns;
+    int64_t last_sm_ns;
+    int64_t flow_expiry_ns;
+    int64_t tsni_due_ns;
+    int64_t tsni_interval_ns; /* shortest of the sources' */
+    um_flow_control flow;
+    um_sent *sent; /* ring by sqn */
+    uint32_t sent_mask;
+    uint32_t retransmit_count;
+    uint32_t retransmit_queue[UM_RETRANSMIT_QUEUE_MAX]; /* binary heap, oldest sqn first (UM-133) */
+    uint8_t *staging; /* UM_SEND_BATCH_MAX datagrams */
+    uint8_t *headers; /* UM_SEND_BATCH_MAX data headers */
+    um_part *parts;   /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
+    struct um_source *sources;
+    um_source_transport_counters counters;
+} um_source_session;
+
+/* 0 when the configuration cannot be: term length, datagram size, window larger than a term. */
+size_t um_session_footprint(const um_session_config *config);
+
+/* memory: zeroed. link and limits must outlive the session. */
+void um_session_init(um_source_session *session, void *memory, const um_session_config *config, um_link *link,
+                     um_rate_limits *limits, int64_t now_ns);
+
+/* Sends what is flushed and allowed, at most budget datagrams, then cleans and moves the publication limit.
+ * Returns datagrams sent, or the link's negative errno. */
+int um_session_send(um_source_session *session, int64_t now_ns, uint32_t budget);
+
+/* True when a sender that was just left has something to do: a flushed and committed frame that no limit holds
+ * back. Any thread, no lock. The fence pairs with the one in a publisher between its commit and its attempt at
+ * the lock: of the two, at least one sees the other's work. */
+static inline bool um_session_pending(const um_source_session *session)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
+    return atomic_load_explicit(&session->flush_limit, memory_order_relaxed) > position &&
+           !atomic_load_explicit(&session->sender_blocked, memory_order_relaxed) &&
+           um_log_frame_length(&session->log, position) > 0;
+}
+
+/* Timers: batching interval, session messages, TSNIs, retransmit queue, flow control, unblocking. Sends too.
+ * Returns when it wants to be called next. */
+int64_t um_session_tick(um_source_session *session, int64_t now_ns);
+
+/* A datagram that arrived at the NAK port: NAK or status message; anything else is dropped and counted. */
+void um_session_on_control(um_source_session *session, const uint8_t *data, uint32_t length, int64_t now_ns);
+
+/* The path takes this many bytes of UDP payload from now on. Frames already in the log that are larger go out
+ * through the link's send_oversize. */
+void um_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes);
+
+/* No more claims; what is in the log can still be sent. Any thread. */
+void um_session_close(um_source_session *session);
+
+/* Refreshes the snapshot counters. */
+void um_session_snapshot(um_source_session *session);
+
+/* retransmission.c */
+void um_retransmission_on_nak(um_source_session *session, const um_lbtrm_packet *nak, int64_t now_ns);
+/* Sends from the retransmit queue what the limiters and the link allow. */
+void um_retransmission_pump(um_source_session *session, int64_t now_ns);
+
+/* source_session.c, for retransmission.c: lays the datagram of `sent` out into slot `slot` as `tx`. */
+void um_session_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission, uint32_t slot,
+                      um_tx *tx);
+
+static inline um_sent *um_session_sent(um_source_session *session, uint32_t sqn)
+{
+    return &session->sent[sqn & session->sent_mask];
+}
+
+/* Takes bytes from the data limiter and, for a retransmission, from the retransmit limiter too; false when one
+ * does not allow it now. */
+bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool retransmission, int64_t now_ns);
+
+/* When the limiters' current slice ends. */
+int64_t um_rate_limits_next_ns(const um_rate_limits *limits);
+
+#endif

@@ -1,0 +1,36 @@
+#include "core/status_message.h"
+
+enum { STATUS_VERSION = 1 };
+
+uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, const um_status_message *status)
+{
+    uint8_t data[UM_STATUS_DATA_BYTES] = {0};
+    data[0] = STATUS_VERSION;
+    data[1] = status->flags;
+    um_store_be32(data + 4, status->next_sqn);
+    um_store_be32(data + 8, status->window_bytes);
+    um_store_be32(data + 12, status->group_tag);
+    um_store_be64(data + 16, status->receiver_id);
+    um_lbtrm_write_data(out, session_id, nak_port, status->next_sqn, status->next_sqn, false);
+    return UM_LBTRM_DATA_BYTES + um_lbmc_write_extended(out + UM_LBTRM_DATA_BYTES, UM_STATUS_OPTION_ID,
+                                                        UM_STATUS_OPTION_SUBTYPE, data, sizeof data);
+}
+
+bool um_status_decode(const um_lbtrm_packet *packet, um_status_message *status)
+{
+    um_lbmc_message message;
+    uint32_t length;
+    if (packet->type != UM_LBTRM_DATA ||
+        um_lbmc_decode(packet->body, packet->body_length, &message, &length) != UM_DGRAM_OK)
+        return false;
+    if (message.type != UM_LBMC_CONTROL || message.extended == NULL || message.extended_id != UM_STATUS_OPTION_ID ||
+        message.extended_subtype != UM_STATUS_OPTION_SUBTYPE || message.extended_length != UM_STATUS_DATA_BYTES ||
+        message.extended[0] != STATUS_VERSION)
+        return false;
+    status->flags = message.extended[1];
+    status->next_sqn = um_load_be32(message.extended + 4);
+    status->window_bytes = um_load_be32(message.extended + 8);
+    status->group_tag = um_load_be32(message.extended + 12);
+    status->receiver_id = um_load_be64(message.extended + 16);
+    return true;
+}

@@ -1,0 +1,35 @@
+/* The receiver's status message: position and window for flow control (AE-15..AE-19). LBT-RM has none, so it
+ * travels as an extended option of an LBMC control message, inside an LBT-RM DATA datagram sent unicast to the
+ * source's NAK port (design W1; layout: docs/wire.md). The DATA header's sqn and trail repeat the position.
+ */
+#ifndef UM_CORE_STATUS_MESSAGE_H
+#define UM_CORE_STATUS_MESSAGE_H
+
+#include "core/lbmc.h"
+
+enum {
+    UM_STATUS_OPTION_ID = 85,
+    UM_STATUS_OPTION_SUBTYPE = 1,
+    UM_STATUS_DATA_BYTES = 28,
+    UM_STATUS_DATAGRAM_BYTES = UM_LBTRM_DATA_BYTES + UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_STATUS_DATA_BYTES,
+};
+
+enum {
+    UM_STATUS_ELICIT = 0x01, /* the receiver knows no position yet and asks for a session message */
+    UM_STATUS_LEAVE = 0x02,  /* the receiver goes away: stop counting it */
+};
+
+typedef struct um_status_message {
+    uint64_t receiver_id;
+    uint32_t next_sqn; /* everything before it has been received and handed on */
+    uint32_t window_bytes;
+    uint32_t group_tag;
+    uint8_t flags;
+} um_status_message;
+
+uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, const um_status_message *status);
+
+/* False when the packet is not a well-formed status message. */
+bool um_status_decode(const um_lbtrm_packet *packet, um_status_message *status);
+
+#endif

@@ -1,0 +1,162 @@
+# shellcheck shell=bash
+# Sourced by scripts/test, scripts/demo and scripts/dev: brings a fresh Debian or Ubuntu machine to where they run.
+#
+#   set_up run     what the stack needs: compiler, BPF tools, .venv with umstack in it, the C core built
+#   set_up test    the same, and the tools that check it: linters, tshark, sanitizers
+#
+# Everything it says goes to stderr. What is already there is not touched, so a second run takes a second.
+# PYTHON chooses the interpreter, UMSTACK_NO_APT=1 leaves the system packages alone.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+VENV=$ROOT/.venv
+
+say() { printf '==> %s\n' "$*" >&2; }
+
+die() {
+    printf 'error: %s\n' "$1" >&2
+    shift
+    for line in "$@"; do printf '       %s\n' "$line" >&2; done
+    exit 1
+}
+
+# Runs a command as root: directly, or through sudo.
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif can_sudo; then
+        sudo "$@"
+    else
+        die "this needs root, and sudo cannot be used here: $*" "run it as root, then start again"
+    fi
+}
+
+# Whether sudo is there and either asks for no password or has a terminal to ask on.
+can_sudo() { command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; }
+
+# Runs a command of ours through sudo with our own variables, then gives what it left in the checkout to the user.
+through_sudo() {
+    local status=0 variables=()
+    mapfile -t variables < <(env | grep -E '^(UMSTACK_[A-Z_]*|TERM|NO_COLOR|COLUMNS|PATH)=')
+    sudo env "${variables[@]}" "$@" || status=$?
+    sudo find "$ROOT" -path "$ROOT/.git" -prune -o -user 0 -exec chown -h "$(id -u):$(id -g)" {} +
+    return "$status"
+}
+
+# Prints the first interpreter that is new enough.
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    die "umstack needs Python 3.11 or newer; $(python3 --version 2>/dev/null || echo 'no python3') is what PATH has" \
+        "Debian 12, Ubuntu 23.04 and later: apt-get install python3" \
+        "Ubuntu 22.04: apt-get install python3.11 python3.11-venv python3.11-dev" \
+        "elsewhere: PYTHON=/path/to/python3.11 $0"
+}
+
+# Output is captured rather than piped into `grep -q`, which under pipefail would turn success into SIGPIPE.
+package_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+package_exists() { [ -n "$(apt-cache show "$1" 2>/dev/null)" ]; }
+
+# Brings the package lists up to date, once in a run.
+apt_update() {
+    [ -z "${APT_UPDATED:-}" ] || return 0
+    APT_UPDATED=1
+    say "apt-get update"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 update >&2 ||
+        say "apt-get update failed, for the reason above; going on with the package lists that are there"
+}
+
+# Installs those of the named packages that are missing.
+apt_install() {
+    local package missing=()
+    for package in "$@"; do package_installed "$package" || missing+=("$package"); done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    apt_update
+    say "apt-get install ${missing[*]}"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 \
+        install --no-install-recommends "${missing[@]}" >&2 ||
+        die "apt-get could not install: ${missing[*]}" "the reason is above; UMSTACK_NO_APT=1 goes on without"
+}
+
+# As apt_install, for packages whose absence costs a feature or a tier but not the rest.
+apt_install_if_known() {
+    local package
+    for package in "$@"; do
+        package_installed "$package" && continue
+        apt_update
+        if package_exists "$package"; then apt_install "$package"; else say "no package $package here: left out"; fi
+    done
+}
+
+# Names the packages that give this interpreter its headers and its venv module, where they are missing.
+python_packages() {
+    local python=$1 version
+    version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+    "$python" -c 'import os, sysconfig, sys
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || echo "$version-dev"
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || echo "$version-venv"
+}
+
+# The runtime of clang's sanitizers and of libFuzzer: a package named after the version, or part of clang itself.
+install_clang_runtime() {
+    [ ! -e "$(clang -print-file-name="libclang_rt.fuzzer-$(uname -m).a")" ] || return 0
+    [[ $(clang --version) =~ version\ ([0-9]+) ]] && apt_install_if_known "libclang-rt-${BASH_REMATCH[1]}-dev"
+}
+
+system_packages() {
+    local purpose=$1 python=$2
+    [ -z "${UMSTACK_NO_APT:-}" ] || return 0
+    if ! command -v apt-get >/dev/null; then
+        local tool
+        for tool in cc clang ip; do
+            command -v "$tool" >/dev/null || say "no apt-get here and no $tool: install it by hand if the build asks"
+        done
+        return 0
+    fi
+    # shellcheck disable=SC2046
+    apt_install gcc libc6-dev clang llvm libbpf-dev libelf-dev zlib1g-dev iproute2 $(python_packages "$python")
+    if [ "$purpose" = test ]; then
+        apt_install ethtool tshark
+        install_clang_runtime
+    fi
+}
+
+# Prints what the packages in .venv follow from; `test` covers `run`.
+venv_recipe() { cat "$ROOT/pyproject.toml" "$ROOT/ffi/build_ext.py" | sha256sum | cut -d' ' -f1; }
+
+virtual_environment() {
+    local purpose=$1 python=$2 stamp=$VENV/.umstack-setup extras="" recipe
+    if [ -e "$VENV" ] && ! "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        say "the Python behind .venv is gone or too old: making .venv anew"
+        rm -rf "$VENV"
+    fi
+    if [ ! -e "$VENV" ]; then
+        say "making .venv with $("$python" --version)"
+        "$python" -m venv "$VENV" >&2 || die "$python cannot make a virtual environment" "its venv package is missing"
+    fi
+    recipe=$(venv_recipe)
+    if [ -x "$VENV/bin/umstack" ] && grep -qsx -e "test $recipe" -e "$purpose $recipe" "$stamp"; then return; fi
+    [ "$purpose" = test ] && extras="[all]"
+    say "installing umstack$extras into .venv (pip install -e .$extras)"
+    rm -f "$stamp"
+    (cd "$ROOT" && "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -e ".$extras" >&2) ||
+        die "pip could not install umstack; the reason is above" "with more words: .venv/bin/pip install -v -e '.$extras'"
+    echo "$purpose $recipe" >"$stamp"
+}
+
+build() {
+    "$VENV/bin/python" "$ROOT/ffi/build.py" || die "the build failed; the compiler's words are above"
+}
+
+set_up() {
+    local purpose=$1 python
+    [ "$(uname -s)" = Linux ] || die "umstack runs on Linux only, this is $(uname -s)"
+    python=$(find_python)
+    system_packages "$purpose" "$python"
+    virtual_environment "$purpose" "$python"
+    build
+}

@@ -1,0 +1,169 @@
+"""Tiers: a test belongs to the folder of tests/ it lies in, is marked with its name, and is counted under it.
+
+The tiers `c` and `fuzz` may hold, besides Python tests, an executable `run`. It becomes one test: exit status 0
+is success, 77 is "cannot run here" with the reason as the last line said, anything else is failure. The fuzzers'
+`run` is given `--seconds N` for each fuzzer (UMSTACK_FUZZ_SECONDS, 5 if unset).
+
+UMSTACK_REQUIRE_TIERS=unit,sim fails the session when one of these tiers ran nothing, or skipped all it had.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+TIERS = {
+    "unit": "Python units, style and architecture; no privilege",
+    "property": "Hypothesis over codecs and state machines; no privilege",
+    "c": "C units under the sanitizers",
+    "sim": "whole stacks under virtual time, one seed a run",
+    "wire": "golden bytes, tshark and scapy over what is sent",
+    "bpf": "BPF programs through BPF_PROG_TEST_RUN; root",
+    "netns": "real sockets and rings between network namespaces; root",
+    "fuzz": "fuzzers for every parser, a short run of each",
+}
+PRIVILEGED_TIERS = {"bpf", "netns"}
+SKIP_STATUS = 77
+RUN_TIMEOUT_SECONDS = 300
+OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+
+
+def tier_of(path: Path) -> str | None:
+    """The tier a file under tests/ belongs to, if it is one."""
+    parts = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
+    return parts[0] if len(parts) > 1 and parts[0] in TIERS else None
+
+
+class TierCounts:
+    """Counts outcomes by tier and holds the session to the tiers that had to run."""
+
+    def __init__(self, required: list[str]) -> None:
+        """Begin with nothing counted."""
+        self.required = required
+        self.outcomes: dict[str, Counter[str]] = {}
+
+    def ran(self, tier: str) -> int:
+        """How many tests of the tier were carried out, whatever became of them."""
+        counts = self.outcomes.get(tier, Counter())
+        return counts.total() - counts["skipped"]
+
+    def missing(self) -> list[str]:
+        """The required tiers in which nothing ran."""
+        return [tier for tier in self.required if self.ran(tier) == 0]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a test once: by its call, or by the phase that kept it from being called."""
+        tier = tier_of(TESTS.parent / report.nodeid.partition("::")[0])
+        if tier is None or (report.when != "call" and report.passed):
+            return
+        outcome: str = report.outcome
+        if hasattr(report, "wasxfail"):
+            outcome = "xfailed" if report.skipped else "xpassed"
+        elif report.when != "call" and report.failed:
+            outcome = "error"
+        self.outcomes.setdefault(tier, Counter())[outcome] += 1
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a session that left a required tier out."""
+        if self.missing() and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the counts of each tier, before pytest's own closing line."""
+        terminalreporter.section("tiers")
+        for tier in TIERS:
+            counts = self.outcomes.get(tier)
+            if counts is None and tier not in self.required:
+                continue
+            said = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts and counts[outcome]]
+            terminalreporter.write_line(f"{tier:10}{', '.join(said) or 'nothing ran'}")
+        for tier in self.missing():
+            terminalreporter.write_line(f"required tier '{tier}' did not run", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the tiers as markers and start counting."""
+    for tier, meaning in TIERS.items():
+        config.addinivalue_line("markers", f"{tier}: {meaning}")
+    required = [
+        name.strip() for name in os.environ.get("UMSTACK_REQUIRE_TIERS", "").split(",") if name.strip()
+    ]
+    if unknown := set(required) - set(TIERS):
+        raise pytest.UsageError(
+            f"UMSTACK_REQUIRE_TIERS: no tier {', '.join(sorted(unknown))}; there are {', '.join(TIERS)}"
+        )
+    config.pluginmanager.register(TierCounts(required), "tier-counts")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test with its tier, and skip what this user may not do."""
+    privileged = os.geteuid() == 0
+    for item in items:
+        tier = tier_of(item.path)
+        if tier is None:
+            raise pytest.UsageError(
+                f"{item.path} is in no tier: move it to one of tests/{{{','.join(TIERS)}}}/"
+            )
+        item.add_marker(tier)
+        if tier in PRIVILEGED_TIERS and not privileged:
+            item.add_marker(
+                pytest.mark.skip(reason=f"the {tier} tier needs root: sudo scripts/test --tier {tier}")
+            )
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Take an executable tests/c/run or tests/fuzz/run for a test."""
+    if (
+        file_path.name != "run"
+        or tier_of(file_path) not in ("c", "fuzz")
+        or not os.access(file_path, os.X_OK)
+    ):
+        return None
+    collector: pytest.Collector = RunFile.from_parent(parent, path=file_path)
+    return collector
+
+
+class RunFile(pytest.File):
+    """The file of a `run` test."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield the one test."""
+        yield RunItem.from_parent(self, name="run")
+
+
+class RunItem(pytest.Item):
+    """A tier's own runner, seen as one test."""
+
+    def __init__(self, *, name: str, parent: pytest.Collector) -> None:
+        """Give the runner more time than a test in Python has."""
+        super().__init__(name, parent)
+        self.add_marker(pytest.mark.timeout(RUN_TIMEOUT_SECONDS))
+
+    def runtest(self) -> None:
+        """Run it and judge it by its exit status."""
+        arguments = (
+            ["--seconds", os.environ.get("UMSTACK_FUZZ_SECONDS", "5")] if tier_of(self.path) == "fuzz" else []
+        )
+        done = subprocess.run(
+            [self.path, *arguments],
+            cwd=TESTS.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        print(done.stdout)
+        if done.returncode == SKIP_STATUS:
+            pytest.skip((done.stdout.strip().splitlines() or ["it does not say why"])[-1])
+        if done.returncode != 0:
+            pytest.fail(f"{self.path} ended with status {done.returncode}", pytrace=False)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Where the test is."""
+        return self.path, None, f"{tier_of(self.path)}/{self.name}"

@@ -1,0 +1,275 @@
+"""The walls of the house: who may import or include whom, and what may lie where (design walls W2, W11)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_LINES = 800
+MAX_FILE_BYTES = 1_000_000
+CODE_SUFFIXES = {".py", ".pyi", ".c", ".h", ".sh", ".bt"}
+
+TOP_LEVEL = {
+    "pyproject.toml",
+    "xdp",
+    "bpf",
+    "umstack",
+    "ffi",
+    "tests",
+    "scripts",
+    "README.md",
+    "docs",
+    "LICENSE",
+}
+TOP_LEVEL_DOTTED = {".ci", ".gitignore", ".gitattributes", ".clang-format", ".editorconfig", ".github"}
+
+# Modules of umstack that stand below its public API: they may import each other and the core, nothing above.
+FOUNDATION = ("umstack.config", "umstack.resolution", "umstack.counters", "umstack.errors", "umstack._core")
+TERMINAL_LIBRARIES = {"click", "rich"}
+
+CORE_SYSTEM_HEADERS = {
+    *("assert.h", "endian.h", "errno.h", "inttypes.h", "limits.h", "math.h", "stdalign.h", "stdatomic.h"),
+    *("stdbool.h", "stddef.h", "stdint.h", "string.h"),
+}
+# What would make the core allocate, ask the time, draw luck, block, print or reach the kernel.
+CORE_FORBIDDEN_CALLS = re.compile(
+    r"(?<![\w.>])(?:malloc|calloc|realloc|reallocarray|aligned_alloc|posix_memalign|free|alloca|mmap|munmap|strdup"
+    r"|clock_gettime|clock|gettimeofday|time|usleep|nanosleep|sleep|sched_yield|rand|random|drand48|getrandom"
+    r"|v?[fs]?n?printf|puts|putchar|fputs|fwrite|perror|syslog|abort|exit|getenv|open|close|read|write|ioctl|syscall"
+    r"|socket|bind|connect|send|sendto|sendmsg|sendmmsg|recv|recvfrom|recvmsg|recvmmsg|poll|ppoll|select|epoll_\w+"
+    r"|eventfd|pthread_\w+|mtx_\w+|thrd_\w+|cnd_\w+)\s*\("
+)
+# Which C rooms a C room may include from, besides itself.
+C_ROOMS = {"core": set(), "io": {"core"}, "sim": {"core"}, "bench": {"core", "io"}, "bpf": set()}
+
+
+@cache
+def project_files() -> tuple[Path, ...]:
+    """Every file that is, or would be, under version control; without git, every file that was not built."""
+    listing = [
+        "git",
+        "-c",
+        "safe.directory=*",
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
+    try:
+        names = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+        found = [ROOT / name for name in names if name]
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        built = {".venv", ".git", "build", "dist", "__pycache__", ".hypothesis"}
+        found = [path for path in ROOT.rglob("*") if not built & set(path.relative_to(ROOT).parts)]
+        found = [path for path in found if not re.search(r"_cache/|\.egg-info|\.(?:so|o|d)$", str(path))]
+    return tuple(sorted(path for path in found if path.is_file()))
+
+
+def shown(path: Path) -> str:
+    """A path as a reader of the report wants it."""
+    return str(path.relative_to(ROOT))
+
+
+def text_files() -> Iterator[tuple[Path, str]]:
+    """Every project file that is text, with its text."""
+    for path in project_files():
+        try:
+            yield path, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def c_files(*folders: str) -> list[Path]:
+    """The C sources and headers under these folders."""
+    inside = tuple(f"{folder}/" for folder in folders)
+    return [
+        path for path in project_files() if path.suffix in (".c", ".h") and shown(path).startswith(inside)
+    ]
+
+
+def without_comments_and_strings(text: str) -> str:
+    """C text of which only the code is left."""
+    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', " ", text, flags=re.DOTALL)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """The modules of both packages by their dotted names."""
+    found: dict[str, Path] = {}
+    for path in project_files():
+        name = shown(path)
+        if path.suffix == ".py" and name.startswith(("umstack/", "xdp/")):
+            found[name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = path
+    return found
+
+
+def imports(path: Path, *, everywhere: bool) -> set[str]:
+    """The dotted names a module imports: at its top level, or everywhere in it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for node in ast.walk(tree) if everywhere else tree.body:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names}
+            known = submodules & (modules().keys() | {"umstack._core", "xdp._libbpf"})
+            found.update(known)
+            if len(known) < len(submodules):
+                found.add(node.module)
+    return found
+
+
+def within(name: str, *packages: str) -> bool:
+    """Whether a dotted name is one of these modules or lies inside one."""
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def forbidden_imports(importer: str, imported: str) -> str | None:
+    """Why this import goes up, if it does."""
+    if within(importer, "xdp") and within(imported, "umstack"):
+        return "xdp is a library of its own and knows no topic"
+    if within(imported, "umstack.cli") and not within(importer, "umstack.cli", "umstack.__main__"):
+        return "nothing imports the command line"
+    if within(importer, *FOUNDATION) and within(imported, "umstack") and not within(imported, *FOUNDATION):
+        return "configuration and resolution stand below the public API"
+    if imported.split(".")[0] in TERMINAL_LIBRARIES and not within(importer, "umstack.cli"):
+        return "only the command line talks to a terminal"
+    return None
+
+
+def test_arrows_point_down() -> None:
+    """W11, rooms: cli -> API -> {resolution, configuration} -> core; umstack -> xdp, never back."""
+    wrong = [
+        f"{importer} imports {imported}: {reason}"
+        for importer, path in modules().items()
+        for imported in sorted(imports(path, everywhere=True))
+        if (reason := forbidden_imports(importer, imported))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [
+        ("xdp.probe", "umstack.errors"),
+        ("umstack.context", "umstack.cli.send"),
+        ("umstack.config.options", "umstack.context"),
+        ("umstack.source", "click"),
+    ],
+)
+def test_an_arrow_that_points_up_is_seen(importer: str, imported: str) -> None:
+    """The rule above is not vacuous."""
+    assert forbidden_imports(importer, imported)
+
+
+def test_no_import_cycles() -> None:
+    """Modules can be understood, and imported, from the bottom up."""
+    graph = {
+        name: imports(path, everywhere=False) & modules().keys() - {name} for name, path in modules().items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail("import cycle: " + " -> ".join(error.args[1]))
+
+
+def test_every_module_says_what_it_is() -> None:
+    """Every Python module has a docstring, and every C header a comment near its top that is its contract."""
+    python = [path for path in project_files() if path.suffix == ".py"]
+    silent = [
+        shown(path) for path in python if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    headers = [path for path in c_files("ffi", "bpf") if path.suffix == ".h" and path.parent.name != "cdef"]
+    silent += [shown(path) for path in headers if "/*" not in path.read_text()[:400]]
+    assert not silent, f"no docstring or opening comment: {silent}"
+
+
+def test_the_core_includes_only_itself_and_plain_c() -> None:
+    """W2: no header of ffi/io, of sockets, of threads or of the clock comes into ffi/core."""
+    wrong = []
+    for path in c_files("ffi/core"):
+        for opening, header in re.findall(
+            r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', path.read_text(), re.MULTILINE
+        ):
+            if not (header in CORE_SYSTEM_HEADERS if opening == "<" else header.startswith("core/")):
+                wrong.append(f"{shown(path)} includes {header}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_core_makes_no_forbidden_call() -> None:
+    """W2: the core neither allocates, nor reads a clock, nor draws randomness, nor prints, nor enters the kernel."""
+    wrong = [
+        f"{shown(path)} calls {match.group().rstrip('(').strip()}"
+        for path in c_files("ffi/core")
+        for match in CORE_FORBIDDEN_CALLS.finditer(without_comments_and_strings(path.read_text()))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_forbidden_call_is_seen() -> None:
+    """The rule above sees calls, and only calls."""
+    assert CORE_FORBIDDEN_CALLS.search("p = malloc(9);")
+    assert CORE_FORBIDDEN_CALLS.search("if (clock_gettime (0, &t))")
+    assert not CORE_FORBIDDEN_CALLS.search("um_time(log->free(x), link.send(y), retime(z))")
+    assert "malloc" not in without_comments_and_strings('/* malloc( */ char *s = "malloc("; // malloc(')
+
+
+def test_c_rooms_include_downwards() -> None:
+    """Each room of ffi/ includes from itself and from the rooms below it."""
+    wrong = []
+    for room, below in C_ROOMS.items():
+        for path in c_files(f"ffi/{room}"):
+            included = re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE)
+            strangers = [header for header in included if header.split("/")[0] not in below | {room}]
+            wrong.extend(f"{shown(path)} includes {header}" for header in strangers)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_can_be_seen_whole() -> None:
+    """No source file is longer than a newcomer reads in one sitting."""
+    sources = [(path, text) for path, text in text_files() if path.suffix in CODE_SUFFIXES]
+    long = [f"{shown(path)}: {n} lines" for path, text in sources if (n := text.count("\n")) > MAX_LINES]
+    assert not long, "\n".join(long)
+
+
+def test_nothing_is_left_for_later() -> None:
+    """No note to do something another day: it is done, or it is written in docs/ that it is not."""
+    note = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b")
+    left = [f"{shown(path)}: {match.group()}" for path, text in text_files() if (match := note.search(text))]
+    assert not left, "\n".join(left)
+
+
+def test_no_path_of_one_machine() -> None:
+    """Nothing in the tree knows where it was written: no home directory, no path of this checkout."""
+    home = re.compile(r"/(?:home|Users)/[a-z]\w*/|/root/\w")
+    checkout = re.compile(re.escape(str(ROOT)) + r"/(?:\.venv|ffi|bpf|xdp|umstack|tests|scripts|docs)\b")
+    found = [
+        f"{shown(path)}: {match.group()}"
+        for path, text in text_files()
+        if (match := home.search(text) or checkout.search(text))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_big_file() -> None:
+    """The repository holds sources, not captures or binaries."""
+    big = [
+        f"{shown(path)}: {n} bytes" for path in project_files() if (n := path.stat().st_size) > MAX_FILE_BYTES
+    ]
+    assert not big, "\n".join(big)
+
+
+def test_top_level_is_the_agreed_one() -> None:
+    """What a visitor sees first is the list everybody agreed on, and all of it."""
+    names = {path.relative_to(ROOT).parts[0] for path in project_files()}
+    assert {name for name in names if not name.startswith(".")} == TOP_LEVEL
+    assert {name for name in names if name.startswith(".")} <= TOP_LEVEL_DOTTED

@@ -1,0 +1,196 @@
+"""LBMR encoding and decoding: golden bytes, and a decoder that never raises (W1, reference section 5)."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+
+from umstack.errors import TopicNameError
+from umstack.resolution.codec import (
+    HEADER_BYTES,
+    Advertisement,
+    LbtrmAddress,
+    OtherTransport,
+    Rejected,
+    RejectReason,
+    RequestScope,
+    ResolutionDatagram,
+    ResolutionRequest,
+    WildcardQuery,
+    WireOption,
+    decode,
+    encode,
+    encode_advertisement,
+    encode_query,
+    encode_request,
+    pack,
+)
+from umstack.resolution.topic_name import encode_topic_name
+
+ADDRESS = LbtrmAddress("10.9.0.1", "224.10.10.10", 0x5EED0001, 14400, 14390)
+QUERY_AND_ADVERTISEMENT = bytes.fromhex(
+    "000100014f52444552532e455500"
+    "4d442e455552555344001010003c000003e90a090001e00a0a0a5eed000138403836"
+)
+WITH_OPTIONS = bytes.fromhex(
+    "080000014d442e474250555344009010003c000003ea0004002c"
+    "04180000383700000a0900010000004d000000290000000c0e100000383700000a09000100000001"
+    "0a090001e00a0a0a5eed000138403836"
+    "8308000001000000810c0000435458494e53543180040018"
+)
+WILDCARD_QUERY = bytes.fromhex("01010000015e4d445c2e2e2a00")
+REQUEST = bytes.fromhex("07040006")
+
+GOLDEN = [
+    (
+        QUERY_AND_ADVERTISEMENT,
+        ResolutionDatagram(("ORDERS.EU",), (Advertisement("MD.EURUSD", 1001, 60, ADDRESS),)),
+    ),
+    (
+        WITH_OPTIONS,
+        ResolutionDatagram(
+            advertisements=(
+                Advertisement(
+                    "MD.GBPUSD",
+                    1002,
+                    60,
+                    ADDRESS,
+                    (
+                        WireOption(4, bytes.fromhex("0000383700000a0900010000004d000000290000000c")),
+                        WireOption(14, bytes.fromhex("0000383700000a09000100000001")),
+                    ),
+                ),
+            ),
+            options=(
+                WireOption(0x83, bytes.fromhex("000001000000")),
+                WireOption(0x81, bytes.fromhex("0000435458494e535431")),
+            ),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "meaning"), GOLDEN, ids=["query and advertisement", "options"])
+def test_golden_bytes_both_ways(data: bytes, meaning: ResolutionDatagram) -> None:
+    """W1, UX-28: frames 1 and 2 of the wire reference."""
+    assert decode(data) == meaning
+    assert encode(meaning) == data
+
+
+def test_golden_wildcard_query_and_request() -> None:
+    """W1: frames 3 and 4 of the wire reference."""
+    assert decode(WILDCARD_QUERY) == WildcardQuery((1,), (r"^MD\..*",))
+    scope = RequestScope.QUERIES | RequestScope.ADVERTISEMENTS
+    assert decode(REQUEST) == ResolutionRequest(scope)
+    assert encode_request(scope) == REQUEST
+
+
+def test_a_keepalive_is_empty() -> None:
+    assert decode(bytes(4)) == ResolutionDatagram()
+
+
+def test_other_transports_are_kept_as_they_are() -> None:
+    """LBT-RU and TCP advertisements are understood as far as needed to pass over them."""
+    advertisement = Advertisement("a", 1, 60, OtherTransport(0x01, bytes(10)))
+    data = encode(ResolutionDatagram(advertisements=(advertisement, Advertisement("b", 2, 60, ADDRESS))))
+    assert decode(data).advertisements == (advertisement, Advertisement("b", 2, 60, ADDRESS))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", RejectReason.MALFORMED),
+        (b"\0\0\0", RejectReason.MALFORMED),
+        (b"\x10\0\0\0", RejectReason.VERSION),
+        (b"\x02\0\0\0", RejectReason.TYPE),
+        (b"\x04\0\0\0", RejectReason.TYPE),
+        (b"\x07\x05\0\0", RejectReason.TYPE),
+        (b"\0\x01\0\0", RejectReason.MALFORMED),
+        (b"\0\x01\0\0\0", RejectReason.MALFORMED),
+        (b"\0\x01\0\0abc", RejectReason.MALFORMED),
+        (b"\0\x01\0\0" + b"a" * 247 + b"\0", RejectReason.MALFORMED),
+        (b"\0\0\xff\xff" + QUERY_AND_ADVERTISEMENT[14:], RejectReason.MALFORMED),
+        (b"\x01\xff\0\0\x01a\0", RejectReason.MALFORMED),
+        (b"\x08\0\0\0", RejectReason.MALFORMED),
+        (b"\x08\0\0\0\x81\x00", RejectReason.MALFORMED),
+        (b"\x08\0\0\0\x81\x01", RejectReason.MALFORMED),
+        (b"\x08\0\0\0\x80\x04\x00\x05", RejectReason.MALFORMED),
+        (b"\x08\0\0\0\x80\x05\x00\x05\x00", RejectReason.MALFORMED),
+        (QUERY_AND_ADVERTISEMENT.replace(b"\x10\x10\0\x3c", b"\x10\x0f\0\x3c"), RejectReason.MALFORMED),
+        (WITH_OPTIONS.replace(b"\0\x04\0\x2c", b"\0\x04\0\x2d"), RejectReason.MALFORMED),
+        (WITH_OPTIONS.replace(b"\0\x04\0\x2c", b"\x01\x04\0\x2c"), RejectReason.MALFORMED),
+        (WITH_OPTIONS.replace(b"\0\x04\0\x2c", b"\0\x04\xff\xff"), RejectReason.MALFORMED),
+    ],
+)
+def test_bad_datagrams_are_rejected_with_a_reason(data: bytes, reason: RejectReason) -> None:
+    """Issue "Bad input and faults": counted by reason, never an exception."""
+    rejected = decode(data)
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason is reason
+    assert rejected.detail
+
+
+@pytest.mark.parametrize("data", [QUERY_AND_ADVERTISEMENT, WITH_OPTIONS, WILDCARD_QUERY])
+def test_every_truncation_is_rejected(data: bytes) -> None:
+    for length in range(len(data)):
+        assert isinstance(decode(data[:length]), Rejected), length
+
+
+def test_flipped_bits_never_raise() -> None:
+    """Ten thousand mutations of good datagrams; the seed is printed on failure."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}", file=sys.stderr)
+    generator = random.Random(seed)
+    for _ in range(10_000):
+        data = bytearray(generator.choice([QUERY_AND_ADVERTISEMENT, WITH_OPTIONS, WILDCARD_QUERY, REQUEST]))
+        for _ in range(generator.randint(1, 4)):
+            data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+        decode(bytes(data))
+
+
+def test_a_name_that_is_not_utf8_is_kept_byte_for_byte() -> None:
+    """Other stacks may name topics in other encodings: they must not disturb, nor be changed."""
+    decoded = decode(b"\0\x01\0\0\xe9\xff\0")
+    assert isinstance(decoded, ResolutionDatagram)
+    assert encode(decoded) == b"\0\x01\0\0\xe9\xff\0"
+
+
+def test_packing_fills_datagrams_and_never_exceeds_the_size() -> None:
+    """Reference 5: many records a datagram, at most 255 queries, none longer than the maximum."""
+    queries = [encode_query(f"topic.{number}") for number in range(1000)]
+    advertisements = [encode_advertisement(Advertisement(f"t{n}", n, 60, ADDRESS)) for n in range(300)]
+    datagrams = pack(queries, advertisements, 1472)
+    assert max(map(len, datagrams)) <= 1472
+    decoded = [decode(datagram) for datagram in datagrams]
+    assert all(isinstance(datagram, ResolutionDatagram) for datagram in decoded)
+    assert [q for d in decoded for q in d.queries] == [f"topic.{n}" for n in range(1000)]  # type: ignore[union-attr]
+    assert [a.index for d in decoded for a in d.advertisements] == list(range(300))  # type: ignore[union-attr]
+    total = sum(map(len, queries + advertisements))
+    assert len(datagrams) <= total // (1472 - HEADER_BYTES - 40) + 1
+    many = pack([b"q\0"] * 600, [], 9000)
+    assert [data[1] for data in many] == [255, 255, 90]
+    assert pack([], [], 1472) == []
+
+
+def test_packing_refuses_a_record_that_cannot_fit() -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        pack([b"x" * 600], [], 500)
+
+
+def test_an_option_too_long_to_encode_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        encode(ResolutionDatagram(options=(WireOption(0x81, bytes(254)),)))
+
+
+@pytest.mark.parametrize("topic", ["", "a\0b", "x" * 247, "é" * 124, "\ud800"])
+def test_topic_names_that_cannot_travel_are_refused(topic: str) -> None:
+    """Reference 1: at most 246 bytes of UTF-8, not empty, no NUL."""
+    with pytest.raises(TopicNameError, match="1 to 246 bytes|not valid"):
+        encode_topic_name(topic)
+
+
+def test_the_longest_topic_name_travels() -> None:
+    assert decode(encode(ResolutionDatagram(queries=("é" * 123,)))) == ResolutionDatagram(queries=("é" * 123,))
+    assert len(encode_topic_name("é" * 123)) == 246

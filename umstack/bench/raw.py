@@ -1,0 +1,659 @@
+"""Raw kernel-socket baselines: what the stack's own figures are measured against, in the same run.
+
+Each measurement starts two child processes (`python -m umstack.bench.raw ROLE --option value ...`), one in each of two
+hosts. The listening child says on a line of its own that it listens; only then is the sending child started, so that
+nothing is lost to timing and nothing sleeps. Each child ends by printing its result as one JSON object.
+
+UDP loses what the receiver cannot take, so a baseline's rate is what arrived, checked message by message, and the rate
+sent stands beside it. How the receiver waits and whether the sender is held back changes what arrives:
+`measure_strongest` tries the ways in turn and measures the best of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import ipaddress
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar, cast, get_args, get_type_hints
+
+import numpy as np
+
+from umstack._core import ffi, lib
+from umstack.errors import UmError, error_from_result
+
+What = Literal["raw-udp", "raw-udp-packed", "raw-udp-gso"]
+Wait = Literal["block", "busy"]
+
+PACKED_DATAGRAM_BYTES = 1408
+"""What `raw-udp-packed` fills: the UDP payload that 64-byte messages fill exactly below an MTU of 1500."""
+
+_GROUP = "239.255.7.1"
+_PORT = 17000
+_SOCKET_BUFFER_BYTES = 32 << 20
+_FIRST_DATAGRAM_SECONDS = 15.0
+_IDLE_SECONDS = 1.0
+_CHILD_SLACK_SECONDS = 30.0
+_PROBE_SECONDS = 0.5
+_COALESCE_CANDIDATES_US = (100, 300)
+_LOSS_WORTH_PACING = 0.01
+_PACE_FACTORS = (1.05, 0.95)
+_NS = 1e9
+
+
+class BaselineError(UmError):
+    """A child of a baseline measurement failed, or said nothing in time."""
+
+    default_hint = "run the command named above by hand in that host to see what it says"
+
+
+class Host(Protocol):
+    """A place that runs a process: a host of the lab, or this machine."""
+
+    @property
+    def address(self) -> str:
+        """The IPv4 address of the interface its traffic uses."""
+
+    def run(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process in that place; the options are those of `subprocess.Popen`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThisMachine:
+    """Both ends on one machine, over loopback unless an address says otherwise."""
+
+    address: str = "127.0.0.1"
+
+    def run(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process here."""
+        return subprocess.Popen(argv, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputPlan:
+    """One raw throughput measurement: what is sent and how both ends go about it."""
+
+    what: What
+    message_bytes: int
+    seconds: float = 2.0
+    wait: Wait = "block"
+    coalesce_us: int = 0
+    """With `wait="block"`: sleep this long when nothing is there, instead of being woken by the next datagram."""
+    pace_messages_per_second: int = 0
+    max_messages: int = 0
+    group: str = _GROUP
+    port: int = _PORT
+
+    @property
+    def messages_per_datagram(self) -> int:
+        """More than one only where messages are packed."""
+        return max(1, PACKED_DATAGRAM_BYTES // self.message_bytes) if self.what == "raw-udp-packed" else 1
+
+    @property
+    def segments_per_send(self) -> int:
+        """How many datagrams leave in one call as a super-datagram."""
+        if self.what != "raw-udp-gso":
+            return 1
+        fitting = lib.UM_RAW_MAX_DATAGRAM_BYTES // (self.message_bytes * self.messages_per_datagram)
+        return int(max(1, min(lib.UM_RAW_MAX_SEGMENT_COUNT, fitting)))
+
+
+@dataclass(frozen=True, slots=True)
+class PingPongPlan:
+    """One raw round-trip measurement; multicast when a group for each direction is given."""
+
+    message_bytes: int = 64
+    wait: Wait = "block"
+    seconds: float = 2.0
+    samples: int = 200_000
+    warmup: int = 200
+    port: int = _PORT
+    to_server_group: str = ""
+    to_client_group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RawThroughput:
+    """What one throughput measurement found."""
+
+    plan: ThroughputPlan
+    messages_per_second: float
+    datagrams_per_second: float
+    sent_messages_per_second: float
+    sent_messages: int
+    received_messages: int
+    lost: int
+    out_of_order: int
+    duplicates: int
+    malformed: int
+    socket_drops: int
+    publisher_cpu_seconds: float
+    subscriber_cpu_seconds: float
+    receive_buffer_bytes: int
+    probes: tuple[RawThroughput, ...] = ()
+
+    def as_result(self) -> dict[str, Any]:
+        """One entry of the `results` of `umstack bench --json`."""
+        return {
+            "what": self.plan.what,
+            "link": "socket",
+            "mode": "socket",
+            "size": self.plan.message_bytes,
+            "messages_per_second": self.messages_per_second,
+            "datagrams_per_second": self.datagrams_per_second,
+            "lost": self.lost,
+            "out_of_order": self.out_of_order,
+            "duplicates": self.duplicates,
+            "cpu_seconds": {
+                "publisher": self.publisher_cpu_seconds,
+                "subscriber": self.subscriber_cpu_seconds,
+            },
+            "wait": self.plan.wait,
+            "detail": {
+                "sent_messages_per_second": self.sent_messages_per_second,
+                "sent": self.sent_messages,
+                "received": self.received_messages,
+                "malformed": self.malformed,
+                "socket_drops": self.socket_drops,
+                "receive_buffer_bytes": self.receive_buffer_bytes,
+                "messages_per_datagram": self.plan.messages_per_datagram,
+                "segments_per_send": self.plan.segments_per_send,
+                "coalesce_us": self.plan.coalesce_us,
+                "pace_messages_per_second": self.plan.pace_messages_per_second,
+                "probes": [
+                    {
+                        "coalesce_us": probe.plan.coalesce_us,
+                        "pace_messages_per_second": probe.plan.pace_messages_per_second,
+                        "messages_per_second": probe.messages_per_second,
+                    }
+                    for probe in self.probes
+                ],
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RawPingPong:
+    """What one round-trip measurement found; times in microseconds."""
+
+    plan: PingPongPlan
+    samples: int
+    lost: int
+    round_trips_per_second: float
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    min_us: float
+    max_us: float
+    client_cpu_seconds: float
+    server_cpu_seconds: float
+
+    def as_result(self) -> dict[str, Any]:
+        """One entry of the `results` of `umstack bench --json`; the client counts as the publisher."""
+        return {
+            "what": "raw-udp",
+            "link": "socket",
+            "mode": "socket",
+            "size": self.plan.message_bytes,
+            "lost": self.lost,
+            "cpu_seconds": {"publisher": self.client_cpu_seconds, "subscriber": self.server_cpu_seconds},
+            "wait": self.plan.wait,
+            "loop": "core",
+            "round_trip_us": {"p50": self.p50_us, "p99": self.p99_us, "p999": self.p999_us},
+            "detail": {
+                "samples": self.samples,
+                "round_trips_per_second": self.round_trips_per_second,
+                "min_us": self.min_us,
+                "max_us": self.max_us,
+                "cast": "multicast" if self.plan.to_server_group else "unicast",
+            },
+        }
+
+
+# What a child is told. A spec becomes the child's command line and is read back from it.
+
+
+@dataclass(frozen=True, slots=True)
+class SendSpec:
+    """The sending end of a throughput measurement."""
+
+    interface: str
+    group: str
+    port: int
+    message_bytes: int
+    messages_per_datagram: int
+    segments_per_send: int
+    seconds: float
+    max_messages: int
+    pace_messages_per_second: int
+    batch: int = 64
+    buffer_bytes: int = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveSpec:
+    """The receiving end of a throughput measurement."""
+
+    interface: str
+    group: str
+    port: int
+    message_bytes: int
+    max_datagram_bytes: int
+    wait: Wait
+    coalesce_us: int
+    gro: int
+    batch: int = 64
+    buffer_bytes: int = _SOCKET_BUFFER_BYTES
+    first_timeout_seconds: float = _FIRST_DATAGRAM_SECONDS
+    idle_timeout_seconds: float = _IDLE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class EndSpec:
+    """What both ends of a ping-pong are told."""
+
+    interface: str
+    listen: str
+    listen_port: int
+    peer: str
+    peer_port: int
+    message_bytes: int
+    wait: Wait
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PingSpec(EndSpec):
+    """The client of a ping-pong."""
+
+    samples: int
+    warmup: int
+    seconds: float
+
+
+Spec = SendSpec | ReceiveSpec | EndSpec | PingSpec
+S = TypeVar("S", SendSpec, ReceiveSpec, EndSpec, PingSpec)
+
+
+def send_spec(plan: ThroughputPlan, interface: str) -> SendSpec:
+    """The sender's part of the plan. Super-datagrams are batches already, so fewer of them go into a call."""
+    return SendSpec(
+        interface=interface,
+        group=plan.group,
+        port=plan.port,
+        message_bytes=plan.message_bytes,
+        messages_per_datagram=plan.messages_per_datagram,
+        segments_per_send=plan.segments_per_send,
+        seconds=plan.seconds,
+        max_messages=plan.max_messages,
+        pace_messages_per_second=plan.pace_messages_per_second,
+        batch=4 if plan.segments_per_send > 1 else 64,
+    )
+
+
+def receive_spec(plan: ThroughputPlan, interface: str) -> ReceiveSpec:
+    """The receiver's part of the plan. Buffers for coalesced datagrams are large, so there are fewer of them."""
+    gro = plan.what == "raw-udp-gso"
+    return ReceiveSpec(
+        interface=interface,
+        group=plan.group,
+        port=plan.port,
+        message_bytes=plan.message_bytes,
+        max_datagram_bytes=plan.message_bytes * plan.messages_per_datagram,
+        wait=plan.wait,
+        coalesce_us=plan.coalesce_us,
+        gro=int(gro),
+        batch=16 if gro else 64,
+    )
+
+
+def measure_throughput(sender: Host, receiver: Host, plan: ThroughputPlan) -> RawThroughput:
+    """Carry out one measurement between two hosts."""
+    limit = plan.seconds + _CHILD_SLACK_SECONDS
+    with _child(receiver, "receive", receive_spec(plan, receiver.address)) as receiving:
+        ready = receiving.say(_FIRST_DATAGRAM_SECONDS)
+        with _child(sender, "send", send_spec(plan, sender.address)) as sending:
+            sent = sending.say(limit)
+        received = receiving.say(limit)
+    # The first batch was there when the clock started; the rest arrived while it ran.
+    span = (received["last_ns"] - received["first_ns"]) / _NS
+    counted = received["message_count"] - received["first_batch_message_count"]
+    rate = counted / span if span > 0 else 0.0
+    unique = received["message_count"] - received["duplicate_count"]
+    datagrams_per_message = received["datagram_count"] / max(1, received["message_count"])
+    return RawThroughput(
+        plan=plan,
+        messages_per_second=rate,
+        datagrams_per_second=rate * datagrams_per_message,
+        sent_messages_per_second=sent["message_count"] * _NS / max(1, sent["elapsed_ns"]),
+        sent_messages=sent["message_count"],
+        received_messages=received["message_count"],
+        lost=sent["message_count"] - unique,
+        out_of_order=received["out_of_order_count"],
+        duplicates=received["duplicate_count"],
+        malformed=received["malformed_count"],
+        socket_drops=received["socket_drop_count"],
+        publisher_cpu_seconds=sent["cpu_ns"] / _NS,
+        subscriber_cpu_seconds=received["cpu_ns"] / _NS,
+        receive_buffer_bytes=ready["buffer_bytes"],
+    )
+
+
+def measure_strongest(
+    sender: Host, receiver: Host, plan: ThroughputPlan, probe_seconds: float = _PROBE_SECONDS
+) -> RawThroughput:
+    """Find by short probes how the baseline does best, then measure it that way for the plan's whole time.
+
+    The probes vary how a blocking receiver waits and, where datagrams are lost, hold the sender back to about what
+    arrived. The figure reported is the long run's, not the luckiest probe's.
+    """
+    short = dataclasses.replace(plan, seconds=probe_seconds)
+    candidates = [short]
+    if plan.wait == "block":
+        candidates += [dataclasses.replace(short, coalesce_us=us) for us in _COALESCE_CANDIDATES_US]
+    probes = [measure_throughput(sender, receiver, candidate) for candidate in candidates]
+    best = max(probes, key=lambda probe: probe.messages_per_second)
+    if best.lost > _LOSS_WORTH_PACING * best.sent_messages:
+        for factor in _PACE_FACTORS:
+            pace = int(best.messages_per_second * factor)
+            paced = dataclasses.replace(best.plan, pace_messages_per_second=pace)
+            probes.append(measure_throughput(sender, receiver, paced))
+    best = max(probes, key=lambda probe: probe.messages_per_second)
+    final = measure_throughput(sender, receiver, dataclasses.replace(best.plan, seconds=plan.seconds))
+    return dataclasses.replace(final, probes=tuple(probes))
+
+
+def measure_ping_pong(client: Host, server: Host, plan: PingPongPlan) -> RawPingPong:
+    """Carry out one round-trip measurement between two hosts."""
+    if bool(plan.to_server_group) != bool(plan.to_client_group):
+        raise BaselineError("a ping-pong needs a group for each direction", hint="give both or neither")
+    limit = plan.seconds + _CHILD_SLACK_SECONDS
+    # The client's port is its own, so that both ends can be on one machine.
+    serve = EndSpec(
+        interface=server.address,
+        listen=plan.to_server_group or server.address,
+        listen_port=plan.port,
+        peer=plan.to_client_group or client.address,
+        peer_port=plan.port + 1,
+        message_bytes=plan.message_bytes,
+        wait=plan.wait,
+        timeout_seconds=_FIRST_DATAGRAM_SECONDS,
+    )
+    ask = PingSpec(
+        interface=client.address,
+        listen=serve.peer,
+        listen_port=serve.peer_port,
+        peer=serve.listen,
+        peer_port=serve.listen_port,
+        message_bytes=plan.message_bytes,
+        wait=plan.wait,
+        timeout_seconds=_IDLE_SECONDS,
+        samples=plan.samples,
+        warmup=plan.warmup,
+        seconds=plan.seconds,
+    )
+    with _child(server, "echo", serve) as serving:
+        serving.say(_FIRST_DATAGRAM_SECONDS)
+        with _child(client, "ping", ask) as asking:
+            found = asking.say(limit)
+        echoed = serving.say(limit)
+    return RawPingPong(
+        plan=plan,
+        samples=found["sample_count"],
+        lost=found["lost_count"],
+        round_trips_per_second=found["sample_count"] * _NS / max(1, found["elapsed_ns"]),
+        client_cpu_seconds=found["cpu_ns"] / _NS,
+        server_cpu_seconds=echoed["cpu_ns"] / _NS,
+        **found["round_trip_us"],
+    )
+
+
+# The parent's side of a child.
+
+
+@dataclass(slots=True)
+class _Child:
+    process: subprocess.Popen[str]
+    command: list[str]
+    heard: list[str] = field(default_factory=list)
+
+    def say(self, seconds: float) -> dict[str, Any]:
+        """The next JSON object the child prints. A child prints the next one only after it was made to go on, so
+        that no line can hide behind another in the buffer `select` does not see."""
+        stdout = self.process.stdout
+        assert stdout is not None
+        deadline = time.monotonic() + seconds
+        while not select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if time.monotonic() >= deadline:
+                raise BaselineError(f"`{' '.join(self.command)}` said nothing for {seconds:.0f} s")
+        line = stdout.readline()
+        if not line:
+            raise BaselineError(f"`{' '.join(self.command)}` failed: {self._last_words()}")
+        return cast(dict[str, Any], json.loads(line))
+
+    def _last_words(self) -> str:
+        assert self.process.stderr is not None
+        status = self.process.wait(timeout=_CHILD_SLACK_SECONDS)
+        lines = self.process.stderr.read().strip().splitlines()
+        return lines[-1] if lines else f"exit status {status}"
+
+
+@contextmanager
+def _child(host: Host, role: str, spec: Spec) -> Iterator[_Child]:
+    """Run one end of a measurement; whatever happens, it is gone afterwards."""
+    command = [sys.executable, "-m", __spec__.name, role, *to_arguments(spec)]
+    process = host.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield _Child(process, command)
+        process.wait(timeout=_CHILD_SLACK_SECONDS)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def to_arguments(spec: Spec) -> list[str]:
+    """The command line that `from_arguments` reads back into the same spec."""
+    arguments = []
+    for item in dataclasses.fields(spec):
+        arguments += [f"--{item.name.replace('_', '-')}", str(getattr(spec, item.name))]
+    return arguments
+
+
+def from_arguments(kind: type[S], namespace: argparse.Namespace) -> S:
+    """The spec a child was told on its command line."""
+    return kind(**{item.name: getattr(namespace, item.name) for item in dataclasses.fields(kind)})
+
+
+# The child's side.
+
+
+def _ip(address: str) -> int:
+    return int(ipaddress.IPv4Address(address))
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * _NS)
+
+
+def _wait_mode(wait: Wait, coalesce_us: int = 0) -> int:
+    if wait == "busy":
+        return int(lib.UM_RAW_WAIT_BUSY)
+    return int(lib.UM_RAW_WAIT_COALESCE if coalesce_us > 0 else lib.UM_RAW_WAIT_BLOCK)
+
+
+def _check(result: int, doing: str) -> int:
+    if result < 0:
+        raise error_from_result(result, doing)
+    return result
+
+
+def _print(found: dict[str, Any]) -> None:
+    print(json.dumps(found), flush=True)
+
+
+def _fields(struct: Any) -> dict[str, Any]:
+    """A result struct of the core as a dict of its fields."""
+    return {name: getattr(struct, name) for name, _ in ffi.typeof(struct).item.fields}
+
+
+@contextmanager
+def _socket(fd: int, doing: str) -> Iterator[int]:
+    _check(fd, doing)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _send(spec: SendSpec) -> None:
+    datagram_bytes = spec.message_bytes * spec.messages_per_datagram
+    config = ffi.new(
+        "um_raw_send_config *",
+        {
+            "group_ip": _ip(spec.group),
+            "group_port": spec.port,
+            "message_bytes": spec.message_bytes,
+            "messages_per_datagram_count": spec.messages_per_datagram,
+            "segments_per_send_count": spec.segments_per_send,
+            "batch_count": spec.batch,
+            "duration_ns": _ns(spec.seconds),
+            "max_message_count": spec.max_messages,
+            "pace_messages_per_second": spec.pace_messages_per_second,
+        },
+    )
+    result = ffi.new("um_raw_send_result *")
+    segment_bytes = datagram_bytes if spec.segments_per_send > 1 else 0
+    opened = lib.um_raw_open_sender(_ip(spec.interface), segment_bytes, spec.buffer_bytes)
+    with _socket(opened, f"opening a sender on {spec.interface}") as fd:
+        _check(lib.um_raw_send(fd, config, result), f"sending to {spec.group}:{spec.port}")
+    _print(_fields(result))
+
+
+def _receive(spec: ReceiveSpec) -> None:
+    config = ffi.new(
+        "um_raw_receive_config *",
+        {
+            "message_bytes": spec.message_bytes,
+            "max_datagram_bytes": spec.max_datagram_bytes,
+            "batch_count": spec.batch,
+            "wait": _wait_mode(spec.wait, spec.coalesce_us),
+            "gro": bool(spec.gro),
+            "coalesce_ns": spec.coalesce_us * 1000,
+            "first_timeout_ns": _ns(spec.first_timeout_seconds),
+            "idle_timeout_ns": _ns(spec.idle_timeout_seconds),
+        },
+    )
+    result = ffi.new("um_raw_receive_result *")
+    doing = f"receiving {spec.group}:{spec.port} on {spec.interface}"
+    opened = lib.um_raw_open_receiver(
+        _ip(spec.interface), _ip(spec.group), spec.port, bool(spec.gro), spec.buffer_bytes
+    )
+    with _socket(opened, doing) as fd:
+        _print({"ready": True, "buffer_bytes": _check(lib.um_raw_buffer_bytes(fd, True), doing)})
+        _check(lib.um_raw_receive(fd, config, result), doing)
+    _print(_fields(result))
+
+
+def _end_config(spec: EndSpec | PingSpec) -> Any:
+    return ffi.new(
+        "um_raw_pingpong_config *",
+        {
+            "interface_ip": _ip(spec.interface),
+            "listen_ip": _ip(spec.listen),
+            "listen_port": spec.listen_port,
+            "peer_ip": _ip(spec.peer),
+            "peer_port": spec.peer_port,
+            "message_bytes": spec.message_bytes,
+            "wait": _wait_mode(spec.wait),
+            "timeout_ns": _ns(spec.timeout_seconds),
+        },
+    )
+
+
+def _echo(spec: EndSpec) -> None:
+    config = _end_config(spec)
+    result = ffi.new("um_raw_echo_result *")
+    doing = f"answering on {spec.listen}:{spec.listen_port}"
+    with _socket(lib.um_raw_open_pingpong(config), doing) as fd:
+        _print({"ready": True})
+        _check(lib.um_raw_echo(fd, config, result), doing)
+    _print(_fields(result))
+
+
+def percentiles_us(samples_ns: np.ndarray[Any, np.dtype[np.uint64]]) -> dict[str, float]:
+    """The figures reported of a round trip, in microseconds."""
+    p50, p99, p999 = np.percentile(samples_ns, (50, 99, 99.9)) / 1000
+    return {
+        "p50_us": float(p50),
+        "p99_us": float(p99),
+        "p999_us": float(p999),
+        "min_us": float(samples_ns.min()) / 1000,
+        "max_us": float(samples_ns.max()) / 1000,
+    }
+
+
+def _ping(spec: PingSpec) -> None:
+    config = _end_config(spec)
+    result = ffi.new("um_raw_ping_result *")
+    samples = np.zeros(spec.samples, dtype=np.uint64)
+    doing = f"sending to {spec.peer}:{spec.peer_port}"
+    with _socket(lib.um_raw_open_pingpong(config), doing) as fd:
+        buffer = ffi.from_buffer("uint64_t[]", samples, require_writable=True)
+        asked = lib.um_raw_ping(fd, config, spec.warmup, spec.samples, _ns(spec.seconds), buffer, result)
+        _check(asked, doing)
+    if result.sample_count == 0:
+        raise BaselineError(f"{doing}: none of {result.lost_count} datagrams came back")
+    _print({**_fields(result), "round_trip_us": percentiles_us(samples[: result.sample_count])})
+
+
+def _add_arguments(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
+    hints = get_type_hints(kind)
+    for item in dataclasses.fields(kind):
+        hint = hints[item.name]
+        choices = get_args(hint) or None
+        required = item.default is dataclasses.MISSING
+        parser.add_argument(
+            f"--{item.name.replace('_', '-')}",
+            type=str if choices else hint,
+            choices=choices,
+            required=required,
+            default=None if required else item.default,
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Be one end of a measurement."""
+    parser = argparse.ArgumentParser(prog="python -m umstack.bench.raw", description=__doc__)
+    roles = parser.add_subparsers(dest="role", required=True)
+    ends: dict[str, tuple[type[Any], Any]] = {
+        "send": (SendSpec, _send),
+        "receive": (ReceiveSpec, _receive),
+        "echo": (EndSpec, _echo),
+        "ping": (PingSpec, _ping),
+    }
+    for role, (kind, _) in ends.items():
+        _add_arguments(roles.add_parser(role, help=kind.__doc__), kind)
+    told = parser.parse_args(arguments)
+    kind, end = ends[told.role]
+    try:
+        end(from_arguments(kind, told))
+    except UmError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

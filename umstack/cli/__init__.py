@@ -1,0 +1,78 @@
+"""The `umstack` command. A sub-command is a module of this package, imported when it is asked for.
+
+Each module exports its click command as `command`. The one-line descriptions stand here, so that `umstack --help`
+need not import them all.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module, metadata
+
+import click
+
+from umstack.errors import UmError
+
+COMMANDS = {
+    "send": "Publish standard input or files to a topic.",
+    "recv": "Write what a topic carries to standard output or to files.",
+    "bench": "Measure throughput, latency and recovery against raw sockets.",
+    "lab": "Make hosts and a lossy switch out of network namespaces.",
+    "sim": "Run whole stacks under virtual time, by seed.",
+    "stat": "Show the counters of a running process.",
+    "demo": "Multicast a file tree to three subscribers across a lossy switch.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its sub-commands by name and imports the one that is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the sub-commands in the order a newcomer wants them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a sub-command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"umstack.cli.{cmd_name}").command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"umstack.cli.{cmd_name}.command is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the sub-commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    """Print the version and leave."""
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"umstack {metadata.version('umstack')}")
+        ctx.exit()
+
+
+EPILOG = """\b
+Examples:
+  umstack demo                        the main job, on this machine
+  umstack recv orders --interface eth1
+  echo hello | umstack send orders --interface eth1
+"""
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=print_version, help="Show it."
+)
+def command() -> None:
+    """Reliable multicast messaging for Linux."""
+
+
+def main() -> None:
+    """Run the command line; an error of the stack is one line saying what to do, not a traceback."""
+    try:
+        command(prog_name="umstack")
+    except UmError as error:
+        click.echo(f"umstack: {error}", err=True)
+        sys.exit(1)

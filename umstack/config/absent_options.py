@@ -1,0 +1,87 @@
+"""UM options this stack does not have, so that a UM configuration file gets an answer, not just "unknown"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentOptions:
+    """Names, or beginnings of names ending in `*`, and why there is no such option."""
+
+    names: tuple[str, ...]
+    reason: str
+
+    def covers(self, name: str) -> bool:
+        return any(
+            name.startswith(known[:-1]) if known.endswith("*") else name == known for known in self.names
+        )
+
+
+ABSENT_SCOPES = {
+    "wildcard_receiver": "there are no wildcard receivers",
+    "event_queue": "there are no event queues: read a receiver from the thread that wants its messages",
+    "hfx": "there is no hot failover",
+    "xsp": "there are no extra receive threads: use a second context",
+}
+
+ABSENT_OPTIONS = (
+    AbsentOptions(("transport_lbtru_*",), "LBT-RU is not a transport of this stack"),
+    AbsentOptions(
+        ("transport_tcp_*", "transport_session_maximum_buffer"), "TCP is not a transport of this stack"
+    ),
+    AbsentOptions(("transport_lbtipc_*",), "LBT-IPC is not a transport of this stack"),
+    AbsentOptions(("transport_lbtsmx_*",), "LBT-SMX is not a transport of this stack"),
+    AbsentOptions(("mim_*",), "there is no multicast immediate messaging"),
+    AbsentOptions(("request_tcp_*", "response_tcp_*"), "there are no requests and responses"),
+    AbsentOptions(("hf_*",), "there is no hot failover"),
+    AbsentOptions(("ume_*", "umq_*"), "there is no store and no broker"),
+    AbsentOptions(
+        ("late_join", "use_late_join", "late_join_*", "retransmit_*", "use_otr", "otr_*"),
+        "there is no late join and no off-transport recovery",
+    ),
+    AbsentOptions(
+        ("resolver_unicast_*", "resolver_disable_udp_topic_resolution"),
+        "topic resolution is by multicast UDP only",
+    ),
+    AbsentOptions(
+        ("resolver_wildcard_*", "resolver_no_source_linger_timeout"), "there are no wildcard receivers"
+    ),
+    AbsentOptions(
+        ("resolver_source_map_tablesz", "resolver_receiver_map_tablesz", "resolver_string_hash_function"),
+        "the tables of topic resolution size themselves",
+    ),
+    AbsentOptions(
+        ("resolution_no_source_notification_threshold",),
+        "there is no such event: see tr_rcv_unresolved_topics",
+    ),
+    AbsentOptions(("transport_demux_tablesz",), "the de-multiplexing table sizes itself"),
+    AbsentOptions(
+        ("transport_lbtrm_transmission_window_limit",),
+        "the window's memory is taken once, at creation, and never grows",
+    ),
+    AbsentOptions(("transport_lbtrm_tgsz",), "there is no forward error correction"),
+    AbsentOptions(("transport_lbtrm_source_timestamp",), "there are no send timestamps"),
+    AbsentOptions(("transport_lbtrm_recycle_receive_buffers",), "receive buffers are always reused"),
+    AbsentOptions(
+        ("delivery_control_message_batching",),
+        "the application always takes messages in batches it sizes itself",
+    ),
+    AbsentOptions(("source_notification_function",), "use the BeginningOfSession and EndOfSession events"),
+    AbsentOptions(
+        ("transport_topic_sequence_number_info_request_*",),
+        "receivers do not ask for TSNIs: sources send them",
+    ),
+    AbsentOptions(
+        ("transport_source_side_filtering_behavior",), "multicast cannot be filtered at the source"
+    ),
+    AbsentOptions(("fd_management_type",), "the context chooses how it waits"),
+)
+
+
+def why_absent(name: str) -> str | None:
+    """The reason there is no UM option `name` here; None for a name UM does not have either, or has here."""
+    for absent in ABSENT_OPTIONS:
+        if absent.covers(name):
+            return absent.reason
+    return None

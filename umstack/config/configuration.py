@@ -1,0 +1,186 @@
+"""Config: what a user has set, from UM-style text and from keyword arguments, turned into typed options.
+
+A text is lines of `scope option value`. `#` starts a comment, quotes hold a value together, scopes and option
+names may be in any case, and a later line wins over an earlier one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from umstack.config.absent_options import ABSENT_SCOPES, why_absent
+from umstack.config.context_options import ContextOptions
+from umstack.config.option import Option, OptionValue, Scope, StoredValue, options_of, shown
+from umstack.config.receiver_options import ReceiverOptions
+from umstack.config.relations import LintWarning, check_context, check_receiver, check_source, lint
+from umstack.config.source_options import SourceOptions
+from umstack.errors import ConfigError, OptionError
+
+OPTION_HOLDERS: Mapping[Scope, type[Any]] = {
+    Scope.CONTEXT: ContextOptions,
+    Scope.SOURCE: SourceOptions,
+    Scope.RECEIVER: ReceiverOptions,
+}
+
+OPTIONS: Mapping[Scope, Mapping[str, Option]] = {
+    scope: options_of(holder) for scope, holder in OPTION_HOLDERS.items()
+}
+"""The option table: every option by scope and name."""
+
+_Options = TypeVar("_Options", ContextOptions, SourceOptions, ReceiverOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option that was set: its value as kept, and where ("um.cfg:12", or "argument")."""
+
+    option: Option
+    value: StoredValue
+    origin: str
+
+    @property
+    def text(self) -> str:
+        """The value as one would write it."""
+        return shown(self.option.spec, self.value)
+
+
+def find_option(scope: Scope, name: str) -> Option:
+    """The option, by its name in any case; OptionError explains and suggests when there is none."""
+    key = name.lower()
+    options = OPTIONS[scope]
+    if key in options:
+        return options[key]
+    for other, table in OPTIONS.items():
+        if key in table:
+            raise OptionError(f"{key} is not a {scope} option", hint=f"its scope is {other}: set it there")
+    if reason := why_absent(key):
+        raise OptionError(f"{scope} option {key} does not exist here", hint=f"remove it: {reason}")
+    close = difflib.get_close_matches(key, options, n=1, cutoff=0.75)
+    hint = f"did you mean {close[0]}? docs/options.md lists them all" if close else None
+    raise OptionError(f"there is no {scope} option {name!r}", hint=hint)
+
+
+def _find_scope(word: str) -> Scope:
+    key = word.lower()
+    try:
+        return Scope(key)
+    except ValueError:
+        pass
+    if key in ABSENT_SCOPES:
+        raise OptionError(f"scope {key} does not exist here", hint=f"remove the line: {ABSENT_SCOPES[key]}")
+    close = difflib.get_close_matches(key, list(Scope), n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise OptionError(f"there is no scope {word!r}", hint=f"{hint}scopes are context, source and receiver")
+
+
+def _read_line(line: str, origin: str) -> Setting | None:
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        raise OptionError(f"cannot read the line: {error}".lower(), hint="close the quote") from None
+    if not words:
+        return None
+    if len(words) != 3:
+        raise OptionError(
+            f"a line is `scope option value`, here are {len(words)} words",
+            hint='put a value with blanks in quotes: context default_interface "eth 1"',
+        )
+    option = find_option(_find_scope(words[0]), words[1])
+    return Setting(option, option.read(words[2]), origin)
+
+
+class Config:
+    """Options that were set, for all three scopes. Immutable; what was not set has its default."""
+
+    __slots__ = ("_settings",)
+
+    def __init__(self, settings: Mapping[tuple[Scope, str], Setting] | None = None) -> None:
+        self._settings = dict(settings or {})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Config:
+        """Read a configuration file. ConfigError says which line is wrong."""
+        try:
+            text = Path(path).read_text(encoding="utf-8-sig")
+        except OSError as error:
+            raise OptionError(
+                f"cannot read the configuration {path}: {error.strerror}", hint="name a file that can be read"
+            ) from error
+        except UnicodeDecodeError:
+            raise OptionError(
+                f"the configuration {path} is not text", hint="name a text file in UTF-8"
+            ) from None
+        return cls.parse(text, file=str(path))
+
+    @classmethod
+    def parse(cls, text: str, file: str = "<text>") -> Config:
+        """Read configuration text; `file` is the name errors give it."""
+        settings: dict[tuple[Scope, str], Setting] = {}
+        for number, line in enumerate(text.split("\n"), start=1):
+            try:
+                setting = _read_line(line.rstrip("\r"), f"{file}:{number}")
+            except OptionError as error:
+                raise ConfigError(error.message, file=file, line=number, hint=error.hint) from None
+            if setting is not None:
+                settings[setting.option.scope, setting.option.name] = setting
+        return cls(settings)
+
+    def merged(self, other: Config) -> Config:
+        """Both together; where both set an option, `other` wins."""
+        return Config({**self._settings, **other._settings})
+
+    def with_options(self, scope: Scope, overrides: Mapping[str, OptionValue]) -> Config:
+        """A copy in which `overrides` (option name to value in the option's unit) are set."""
+        settings = dict(self._settings)
+        for name, value in overrides.items():
+            option = find_option(scope, name)
+            settings[scope, option.name] = Setting(option, option.read(value), "argument")
+        return Config(settings)
+
+    def settings(self) -> Iterator[Setting]:
+        """What was set, in the order it was."""
+        yield from self._settings.values()
+
+    def get(self, scope: Scope, name: str) -> Setting | None:
+        """The setting of one option, None when it has its default."""
+        return self._settings.get((scope, find_option(scope, name).name))
+
+    def context_options(self, **overrides: OptionValue) -> ContextOptions:
+        """Typed context options; OptionError when two of them contradict each other."""
+        options = self._build(ContextOptions, overrides)
+        check_context(options)
+        return options
+
+    def source_options(self, **overrides: OptionValue) -> SourceOptions:
+        """Typed source options; OptionError when two of them contradict each other."""
+        options = self._build(SourceOptions, overrides)
+        check_source(options)
+        return options
+
+    def receiver_options(self, **overrides: OptionValue) -> ReceiverOptions:
+        """Typed receiver options; OptionError when two of them contradict each other."""
+        options = self._build(ReceiverOptions, overrides)
+        check_receiver(options)
+        return options
+
+    def lint(self) -> list[LintWarning]:
+        """What UM's advice on relations between options has against this configuration."""
+        return lint(self.context_options(), self.source_options(), self.receiver_options())
+
+    def _build(self, holder: type[_Options], overrides: Mapping[str, OptionValue]) -> _Options:
+        config = self.with_options(holder.SCOPE, overrides) if overrides else self
+        chosen = {
+            setting.option.field: setting.value
+            for (scope, _), setting in config._settings.items()
+            if scope is holder.SCOPE
+        }
+        return holder(**chosen)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        lines = (f"{s.option.scope} {s.option.name} {s.text}" for s in self.settings())
+        return f"Config({'; '.join(lines)})"

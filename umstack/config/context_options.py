@@ -1,0 +1,326 @@
+"""The options of a context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from umstack.config.option import Kind, Scope, option
+
+UDP_PAYLOAD_MAXIMUM_BYTES = 65507
+_FROM_MTU = "from the interface MTU"
+_NO_LIMIT = "no limit"
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOptions:
+    """Options of scope `context`, as Config.context_options() makes them."""
+
+    SCOPE: ClassVar[Scope] = Scope.CONTEXT
+
+    # Operation
+
+    operational_mode: str = option(
+        Kind.CHOICE,
+        um="embedded",
+        choices=("embedded", "sequential"),
+        doc="embedded: the context has a thread of its own. sequential: the application calls "
+        "process_events().",
+    )
+    file_descriptor_management_behavior: str = option(
+        Kind.CHOICE,
+        um="pend",
+        choices=("pend", "busy_wait"),
+        doc="How the context waits: asleep in the kernel, or polling without pause.",
+    )
+    pend_linger_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=0,
+        maximum=1000,
+        doc="With pend: how long to go on polling after the last event before going to sleep.",
+    )
+    multiple_receive_maximum_datagrams: int = option(
+        Kind.INTEGER,
+        um=0,
+        ours=64,
+        maximum=1024,
+        zero="one at a time",
+        reason="A system call for each datagram halves the rate a receiver can take.",
+        doc="Most datagrams taken from one socket in one go (recvmmsg) before the next session has its turn.",
+    )
+    link: str = option(
+        Kind.CHOICE,
+        ours="auto",
+        choices=("auto", "socket", "xdp"),
+        doc="How data travels: kernel sockets, AF_XDP rings, or the best this host can do.",
+    )
+    link_gso: bool = option(
+        Kind.SWITCH,
+        ours=1,
+        doc="Let the socket link hand runs of datagrams to the kernel as one (UDP GSO). "
+        "Captures on the sender then show the run as one datagram; 0 keeps them readable.",
+    )
+    link_gro: bool = option(
+        Kind.SWITCH,
+        ours=1,
+        doc="Let the socket link take runs of datagrams from the kernel as one (UDP GRO).",
+    )
+
+    # Interface
+
+    default_interface: str = option(
+        Kind.TEXT,
+        um="0.0.0.0",
+        doc="Interface to use: a name, an IPv4 address or a network (10.1.0.0/16). "
+        "0.0.0.0 is the first multicast interface that is not loopback.",
+    )
+    resolver_multicast_interface: str = option(
+        Kind.TEXT,
+        um="0.0.0.0",
+        doc="Interface for topic resolution and LBT-RM, in the same forms. 0.0.0.0 is default_interface.",
+    )
+    resolver_multicast_ttl: int = option(
+        Kind.INTEGER, um=16, maximum=255, doc="IP time to live of topic resolution and LBT-RM datagrams."
+    )
+
+    # Datagram sizes
+
+    transport_lbtrm_datagram_max_size_bytes: int = option(
+        Kind.BYTES,
+        um=8192,
+        ours=0,
+        minimum=500,
+        maximum=UDP_PAYLOAD_MAXIMUM_BYTES,
+        zero=_FROM_MTU,
+        reason="A datagram above the MTU is split by IP, and the loss of one part loses it all. "
+        "The largest that is never split is the MTU minus 28, and it follows the MTU.",
+        doc="Largest UDP payload of an LBT-RM datagram.",
+    )
+    transport_lbtrm_source_datagram_max_size_bytes: int = option(
+        Kind.BYTES,
+        um=0,
+        minimum=500,
+        maximum=UDP_PAYLOAD_MAXIMUM_BYTES,
+        zero="as transport_lbtrm_datagram_max_size",
+        doc="The same, for datagrams sent.",
+    )
+    transport_lbtrm_receiver_datagram_max_size_bytes: int = option(
+        Kind.BYTES,
+        um=0,
+        minimum=500,
+        maximum=UDP_PAYLOAD_MAXIMUM_BYTES,
+        zero="as transport_lbtrm_datagram_max_size",
+        doc="The same, for datagrams received; a longer one is dropped and counted (UX-26).",
+    )
+    dynamic_fragmentation_reduction: bool = option(
+        Kind.SWITCH,
+        um=0,
+        ours=1,
+        choices=(1,),
+        reason="Headers are always sized exactly: there is no other way of fragmenting here.",
+        doc="A message that fits a datagram is never split.",
+    )
+    resolver_datagram_max_size_bytes: int = option(
+        Kind.BYTES,
+        um=8192,
+        ours=0,
+        minimum=500,
+        maximum=UDP_PAYLOAD_MAXIMUM_BYTES,
+        zero=_FROM_MTU,
+        reason="As transport_lbtrm_datagram_max_size.",
+        doc="Largest UDP payload of a topic resolution datagram.",
+    )
+
+    # LBT-RM buffers and rates
+
+    transport_lbtrm_receiver_socket_buffer_bytes: int = option(
+        Kind.BYTES, um=8388608, minimum=4096, maximum=2**30, doc="Receive buffer of LBT-RM data sockets."
+    )
+    transport_lbtrm_source_socket_buffer_bytes: int = option(
+        Kind.BYTES, um=1048576, minimum=4096, maximum=2**30, doc="Send buffer of LBT-RM data sockets."
+    )
+    transport_lbtrm_data_rate_limit_bits_per_second: int = option(
+        Kind.BITS_PER_SECOND,
+        um=10_000_000,
+        ours=1_000_000_000,
+        maximum=10**12,
+        zero=_NO_LIMIT,
+        reason="10 Mbit/s surprises nearly everybody as sends that block for no visible cause.",
+        doc="Limit for new and retransmitted data of all LBT-RM sessions of the context.",
+    )
+    transport_lbtrm_retransmit_rate_limit_bits_per_second: int = option(
+        Kind.BITS_PER_SECOND,
+        um=5_000_000,
+        ours=500_000_000,
+        maximum=10**12,
+        zero=_NO_LIMIT,
+        reason="Half the data rate limit, as with UM's defaults.",
+        doc="Limit for retransmissions; keep it below the data rate limit.",
+    )
+    transport_lbtrm_rate_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=10,
+        minimum="0.1",
+        maximum=1000,
+        doc="Slice of time the rate limits are divided into. Long slices make bursts, short ones "
+        "cost wake-ups.",
+    )
+    transport_lbtrm_receiver_timestamp: bool = option(
+        Kind.SWITCH,
+        um=0,
+        doc="Take the receive time of a datagram from the kernel instead of the context's clock.",
+    )
+
+    # LBT-RM addressing
+
+    transport_lbtrm_multicast_address_low: str = option(
+        Kind.MULTICAST_GROUP, um="224.10.10.10", doc="First group of the pool new sessions take theirs from."
+    )
+    transport_lbtrm_multicast_address_high: str = option(
+        Kind.MULTICAST_GROUP, um="224.10.10.14", doc="Last group of that pool."
+    )
+    transport_lbtrm_source_port_low: int = option(
+        Kind.INTEGER,
+        um=14390,
+        minimum=1,
+        maximum=65535,
+        doc="First UDP port for receiving NAKs, one a session.",
+    )
+    transport_lbtrm_source_port_high: int = option(
+        Kind.INTEGER, um=14399, minimum=1, maximum=65535, doc="Last UDP port for receiving NAKs."
+    )
+
+    # Delivery
+
+    delivery_control_maximum_total_map_entries: int = option(
+        Kind.INTEGER,
+        um=200000,
+        minimum=1,
+        maximum=2**26,
+        doc="Most entries an order map holds, for each topic of each source. UM's 0 (no bound) does "
+        "not exist.",
+    )
+    delivery_hold_datagrams: int = option(
+        Kind.INTEGER,
+        ours=16384,
+        minimum=64,
+        maximum=2**24,
+        doc="Datagrams the context can keep for messages that wait for a missing one or for a full queue.",
+    )
+
+    # Topic resolution
+
+    resolver_multicast_address: str = option(
+        Kind.MULTICAST_GROUP, um="224.9.10.11", doc="Group of topic resolution."
+    )
+    resolver_multicast_port: int = option(
+        Kind.INTEGER, um=12965, minimum=1, maximum=65535, doc="UDP port of topic resolution."
+    )
+    resolver_multicast_incoming_address: str = option(
+        Kind.MULTICAST_GROUP, um="0.0.0.0", doc="Group to listen to. 0.0.0.0 is resolver_multicast_address."
+    )
+    resolver_multicast_incoming_port: int = option(
+        Kind.INTEGER, um=0, maximum=65535, zero="resolver_multicast_port", doc="Port to listen to."
+    )
+    resolver_multicast_outgoing_address: str = option(
+        Kind.MULTICAST_GROUP, um="0.0.0.0", doc="Group to send to. 0.0.0.0 is resolver_multicast_address."
+    )
+    resolver_multicast_outgoing_port: int = option(
+        Kind.INTEGER, um=0, maximum=65535, zero="resolver_multicast_port", doc="Port to send to."
+    )
+    resolver_multicast_receiver_socket_buffer_bytes: int = option(
+        Kind.BYTES,
+        um=8388608,
+        minimum=4096,
+        maximum=2**30,
+        doc="Receive buffer of the topic resolution socket.",
+    )
+    resolver_cache: bool = option(
+        Kind.SWITCH,
+        um=1,
+        doc="Remember sources of topics nobody here wants yet, so that a new receiver joins them at "
+        "once (UX-16).",
+    )
+    resolver_cache_maximum_entries: int = option(
+        Kind.INTEGER,
+        ours=100000,
+        minimum=1,
+        maximum=2**24,
+        doc="Most sources remembered; the one heard of longest ago makes room.",
+    )
+    resolver_initial_advertisements_per_second: int = option(
+        Kind.INTEGER,
+        um=1000,
+        maximum=10**7,
+        zero=_NO_LIMIT,
+        doc="Limit for advertisements of the initial phase.",
+    )
+    resolver_initial_advertisement_bps: int = option(
+        Kind.INTEGER,
+        um=1_000_000,
+        maximum=10**12,
+        zero=_NO_LIMIT,
+        doc="The same in bit/s.",
+    )
+    resolver_sustain_advertisements_per_second: int = option(
+        Kind.INTEGER,
+        um=0,
+        maximum=10**7,
+        zero=_NO_LIMIT,
+        doc="Limit for advertisements of the sustaining phase.",
+    )
+    resolver_sustain_advertisement_bps: int = option(
+        Kind.INTEGER, um=1_000_000, maximum=10**12, zero=_NO_LIMIT, doc="The same in bit/s."
+    )
+    resolver_initial_queries_per_second: int = option(
+        Kind.INTEGER, um=1000, maximum=10**7, zero=_NO_LIMIT, doc="Limit for queries of the initial phase."
+    )
+    resolver_initial_query_bps: int = option(
+        Kind.INTEGER, um=1_000_000, maximum=10**12, zero=_NO_LIMIT, doc="The same in bit/s."
+    )
+    resolver_sustain_queries_per_second: int = option(
+        Kind.INTEGER, um=0, maximum=10**7, zero=_NO_LIMIT, doc="Limit for queries of the sustaining phase."
+    )
+    resolver_sustain_query_bps: int = option(
+        Kind.INTEGER, um=1_000_000, maximum=10**12, zero=_NO_LIMIT, doc="The same in bit/s."
+    )
+
+    @property
+    def interface(self) -> str:
+        """The interface topic resolution and LBT-RM use; 0.0.0.0 leaves the choice to the context."""
+        chosen = self.resolver_multicast_interface
+        return self.default_interface if chosen == "0.0.0.0" else chosen
+
+    @property
+    def source_datagram_size_bytes(self) -> int:
+        """Configured size of datagrams sent, 0 for the one the MTU gives."""
+        return (
+            self.transport_lbtrm_source_datagram_max_size_bytes
+            or self.transport_lbtrm_datagram_max_size_bytes
+        )
+
+    @property
+    def receiver_datagram_size_bytes(self) -> int:
+        """Configured size of datagrams received, 0 for the one the MTU gives."""
+        return (
+            self.transport_lbtrm_receiver_datagram_max_size_bytes
+            or self.transport_lbtrm_datagram_max_size_bytes
+        )
+
+    @property
+    def resolver_incoming(self) -> tuple[str, int]:
+        """Group and port topic resolution listens to."""
+        address = self.resolver_multicast_incoming_address
+        return (
+            self.resolver_multicast_address if address == "0.0.0.0" else address,
+            self.resolver_multicast_incoming_port or self.resolver_multicast_port,
+        )
+
+    @property
+    def resolver_outgoing(self) -> tuple[str, int]:
+        """Group and port topic resolution sends to."""
+        address = self.resolver_multicast_outgoing_address
+        return (
+            self.resolver_multicast_address if address == "0.0.0.0" else address,
+            self.resolver_multicast_outgoing_port or self.resolver_multicast_port,
+        )

@@ -1,0 +1,59 @@
+"""docs/options.md, rendered from the option table: `python -m umstack.config > docs/options.md`."""
+
+from __future__ import annotations
+
+from umstack.config.absent_options import ABSENT_OPTIONS, ABSENT_SCOPES
+from umstack.config.configuration import OPTIONS
+from umstack.config.option import Option, allowed_values
+
+_INTRODUCTION = """\
+# Options
+
+Made from `umstack/config/` by `python -m umstack.config`; edit the tables there.
+
+Set them in a configuration file, one `scope option value` a line, or as keyword arguments by the same names:
+
+    # um.cfg
+    context  default_interface                        eth1
+    source   transport_lbtrm_transmission_window_size 50331648
+    receiver transport_lbtrm_nak_backoff_interval     20
+
+`umstack.Context(config="um.cfg")`, `ctx.source("orders", flow_control="min")`. Names and scopes may be in any
+case, `#` starts a comment, quotes hold a value with blanks together, a later line wins. Durations may have
+decimals (`0.05`). Options and defaults are Ultra Messaging's; *extension* marks ours, and where a default
+differs the last column says why."""
+
+
+def render_options_markdown() -> str:
+    """The text of docs/options.md."""
+    lines = [_INTRODUCTION]
+    for scope, options in OPTIONS.items():
+        lines += [
+            "",
+            f"## {scope}",
+            "",
+            "| option | unit | default | UM default | values | meaning | why it differs |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        lines += [_row(option) for option in options.values()]
+    lines += ["", "## UM options without a counterpart", "", "| options | why |", "|---|---|"]
+    lines += [f"| {', '.join(f'`{n}`' for n in a.names)} | {a.reason} |" for a in ABSENT_OPTIONS]
+    lines += ["", "| scope | why |", "|---|---|"]
+    lines += [f"| `{scope}` | {reason} |" for scope, reason in ABSENT_SCOPES.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(option: Option) -> str:
+    spec = option.spec
+    um = "*extension*" if spec.um is None else str(spec.um)
+    zero = f" (0: {spec.zero})" if spec.zero and spec.minimum in (None, 0) else ""
+    cells = (
+        f"`{option.name}`",
+        str(spec.kind),
+        str(spec.default),
+        um,
+        allowed_values(spec) + zero,
+        spec.doc,
+        spec.reason,
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

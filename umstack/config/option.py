@@ -1,0 +1,244 @@
+"""What an option is: its kind, unit, range and defaults, and how a value is read and kept.
+
+An option is one dataclass field of ContextOptions, SourceOptions or ReceiverOptions, made by `option()`. The
+field's name is the option's name plus the unit it is kept in: durations in `_ns`, sizes in `_bytes`, rates in
+`_bits_per_second`. So the three dataclasses are both the option table and the typed result (design W10).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from umstack.errors import OptionError
+
+OptionValue = str | int | float | Decimal
+"""A value as a user gives it, in the option's own unit."""
+
+StoredValue = str | int
+"""A value as it is kept: nanoseconds, bytes, bits per second, 0/1 as bool, or text."""
+
+
+class Scope(StrEnum):
+    """The object an option belongs to."""
+
+    CONTEXT = "context"
+    SOURCE = "source"
+    RECEIVER = "receiver"
+
+
+class Kind(StrEnum):
+    """How a value is written. The value is the unit shown in the documentation."""
+
+    INTEGER = "number"
+    SWITCH = "0/1"
+    MILLISECONDS = "ms"
+    SECONDS = "s"
+    BYTES = "bytes"
+    BITS_PER_SECOND = "bit/s"
+    CHOICE = "name"
+    MULTICAST_GROUP = "IPv4 group"
+    TEXT = "text"
+
+
+_SUFFIX = {
+    Kind.MILLISECONDS: "_ns",
+    Kind.SECONDS: "_ns",
+    Kind.BYTES: "_bytes",
+    Kind.BITS_PER_SECOND: "_bits_per_second",
+}
+_NS_PER_UNIT = {Kind.MILLISECONDS: 1_000_000, Kind.SECONDS: 1_000_000_000}
+_INTEGER = re.compile(r"[+-]?\d{1,20}")
+
+
+@dataclass(frozen=True, slots=True)
+class OptionSpec:
+    """The row of the option table without the name. Bounds are in the option's own unit."""
+
+    kind: Kind
+    um: OptionValue | None
+    default: OptionValue
+    reason: str
+    minimum: OptionValue | None
+    maximum: OptionValue | None
+    choices: tuple[OptionValue, ...]
+    zero: str
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: a named row of the table."""
+
+    name: str
+    scope: Scope
+    field: str
+    spec: OptionSpec
+
+    @property
+    def is_extension(self) -> bool:
+        return self.spec.um is None
+
+    @property
+    def default(self) -> StoredValue:
+        return convert(self.spec, self.spec.default)
+
+    def read(self, value: OptionValue) -> StoredValue:
+        """The kept form of `value`; OptionError names the option and what it accepts."""
+        try:
+            return convert(self.spec, value)
+        except ValueError as error:
+            raise OptionError(
+                f"{self.scope} option {self.name}: {value!r} {error}", hint=self._advice()
+            ) from None
+
+    def _advice(self) -> str:
+        unit = f" {self.spec.kind}" if self.spec.kind in _SUFFIX else ""
+        return f"give {allowed_values(self.spec)}{unit}; the default is {self.spec.default}"
+
+
+def option(
+    kind: Kind,
+    *,
+    doc: str,
+    um: OptionValue | None = None,
+    ours: OptionValue | None = None,
+    reason: str = "",
+    minimum: OptionValue | None = None,
+    maximum: OptionValue | None = None,
+    choices: tuple[OptionValue, ...] = (),
+    zero: str = "",
+) -> Any:
+    """A dataclass field that is an option.
+
+    `um` is UM's default, None for an extension; `ours` is ours where it differs, with the `reason`. `zero`
+    says what the value 0 means where that is special; 0 is then allowed below `minimum`.
+    """
+    default = um if ours is None else ours
+    if default is None:
+        raise TypeError("an option needs a default")
+    spec = OptionSpec(kind, um, default, reason, minimum, maximum, choices, zero, doc)
+    return field(default=convert(spec, default), metadata={"option": spec})
+
+
+def convert(spec: OptionSpec, value: OptionValue) -> StoredValue:
+    """The kept form of `value`; ValueError says what is wrong with it, as the end of a sentence."""
+    if spec.kind is Kind.CHOICE:
+        return _choice(spec, value)
+    if spec.kind is Kind.TEXT:
+        return _text(value)
+    if spec.kind is Kind.MULTICAST_GROUP:
+        return _multicast_group(value)
+    if spec.kind is Kind.SWITCH:
+        return _switch(spec, value)
+    number = _decimal(value) if spec.kind in _NS_PER_UNIT else Decimal(_integer(value))
+    _check_range(spec, number)
+    return int(number * _NS_PER_UNIT.get(spec.kind, 1))
+
+
+def shown(spec: OptionSpec, stored: StoredValue) -> str:
+    """`stored` as one would write it in a configuration file."""
+    if spec.kind in _NS_PER_UNIT:
+        return f"{(Decimal(stored) / _NS_PER_UNIT[spec.kind]).normalize():f}"
+    return str(int(stored)) if spec.kind is Kind.SWITCH else str(stored)
+
+
+def allowed_values(spec: OptionSpec) -> str:
+    """The values an option accepts, in words."""
+    if spec.choices:
+        return " | ".join(str(choice) for choice in spec.choices)
+    if spec.kind is Kind.SWITCH:
+        return "0 | 1"
+    if spec.kind is Kind.MULTICAST_GROUP:
+        return "224.0.0.0..239.255.255.255, or 0.0.0.0"
+    if spec.kind is Kind.TEXT:
+        return "a text"
+    low = "0" if spec.minimum is None else str(spec.minimum)
+    bounds = f"{low} or more" if spec.maximum is None else f"{low}..{spec.maximum}"
+    return f"0 ({spec.zero}) or {bounds}" if spec.zero and low != "0" else bounds
+
+
+def _integer(value: OptionValue) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
+        return int(value)
+    raise ValueError("is not a whole number")
+
+
+def _decimal(value: OptionValue) -> Decimal:
+    if isinstance(value, bool):
+        raise ValueError("is not a number")
+    try:
+        number = Decimal(str(value).strip())
+    except InvalidOperation:
+        raise ValueError("is not a number") from None
+    if not number.is_finite() or abs(number) > 10**12:
+        raise ValueError("is not a number of sensible size")
+    return number
+
+
+def _check_range(spec: OptionSpec, number: Decimal) -> None:
+    if spec.choices:
+        if number not in {_decimal(choice) for choice in spec.choices}:
+            raise ValueError("is not one of the values allowed")
+        return
+    if spec.zero and number == 0:
+        return
+    low = Decimal(0) if spec.minimum is None else _decimal(spec.minimum)
+    if number < low:
+        raise ValueError("is too small")
+    if spec.maximum is not None and number > _decimal(spec.maximum):
+        raise ValueError("is too large")
+
+
+def _switch(spec: OptionSpec, value: OptionValue) -> bool:
+    number = int(value) if isinstance(value, bool) else _integer(value)
+    allowed = spec.choices or (0, 1)
+    if number not in allowed:
+        raise ValueError("is not one of the values allowed")
+    return bool(number)
+
+
+def _choice(spec: OptionSpec, value: OptionValue) -> str:
+    name = str(value).strip().lower()
+    if name not in spec.choices:
+        raise ValueError("is not available here")
+    return name
+
+
+def _text(value: OptionValue) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("is not a text")
+    return value.strip()
+
+
+def _multicast_group(value: OptionValue) -> str:
+    try:
+        address = ipaddress.IPv4Address(str(value).strip())
+    except ValueError:
+        raise ValueError("is not an IPv4 address") from None
+    if not address.is_multicast and not address.is_unspecified:
+        raise ValueError("is not a multicast group")
+    return str(address)
+
+
+def _option_name(field_name: str, kind: Kind) -> str:
+    return field_name.removesuffix(_SUFFIX.get(kind, ""))
+
+
+def options_of(holder: type[Any]) -> Mapping[str, Option]:
+    """The options of one of the three dataclasses, by name, in the order of the table."""
+    scope = Scope(holder.SCOPE)
+    table: dict[str, Option] = {}
+    for entry in fields(holder):
+        spec = entry.metadata["option"]
+        name = _option_name(entry.name, spec.kind)
+        table[name] = Option(name, scope, entry.name, spec)
+    return MappingProxyType(table)

@@ -1,0 +1,168 @@
+"""The options of a receiver. Those of a transport session are taken from the first receiver that joins it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from umstack.config.option import Kind, Scope, option
+
+_FOR_EVER = "for ever"
+_OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverOptions:
+    """Options of scope `receiver`, as Config.receiver_options() makes them."""
+
+    SCOPE: ClassVar[Scope] = Scope.RECEIVER
+
+    # Loss recovery
+
+    transport_lbtrm_send_naks: bool = option(Kind.SWITCH, um=1, doc="Ask for what is missing.")
+    transport_lbtrm_nak_initial_backoff_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=50,
+        maximum=3_600_000,
+        zero="at once",
+        doc="From finding a datagram missing to the first NAK, drawn from half to one and a half of this.",
+    )
+    transport_lbtrm_nak_backoff_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=200,
+        minimum="0.01",
+        maximum=3_600_000,
+        doc="Between NAKs for one sequence number, drawn likewise.",
+    )
+    transport_lbtrm_nak_suppress_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=1000,
+        maximum=3_600_000,
+        doc="No NAKs for a sequence number this long after its NCF.",
+    )
+    transport_lbtrm_nak_generation_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=10000,
+        minimum=5,
+        maximum=3_600_000,
+        doc="After this long a missing datagram is given up.",
+    )
+    transport_lbtrm_activity_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=60000,
+        minimum=1,
+        maximum=86_400_000,
+        doc="Silence after which a session is taken for dead (EndOfSession).",
+    )
+    transport_lbtrm_preactivity_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=0,
+        maximum=86_400_000,
+        zero="as transport_lbtrm_activity_timeout",
+        doc="The same before the first datagram of the session.",
+    )
+
+    # Delivery
+
+    ordered_delivery: int = option(
+        Kind.INTEGER,
+        um=1,
+        choices=(1, -1, 0),
+        doc="1: in order, whole messages. -1: whole messages as they arrive. 0: fragments as they arrive.",
+    )
+    delivery_control_loss_check_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=0,
+        ours=2500,
+        minimum=1,
+        maximum=3_600_000,
+        zero="off: loss is only noticed when something arrives",
+        reason="With 0, a message behind a gap is lost without an event when its publisher falls silent. "
+        "2500 is UM's own advice and a quarter of nak_generation_interval, its upper bound.",
+        doc="How often to look for gaps whose time is up.",
+    )
+    delivery_control_maximum_burst_loss: int = option(
+        Kind.INTEGER,
+        um=1024,
+        ours=1_000_000_000,
+        minimum=2,
+        maximum=2**31 - 1,
+        reason="At the threshold, good messages already received are thrown away. UM's own advice is "
+        "to switch it "
+        "off with this value; the order map and the loss map bound memory anyway.",
+        doc="A gap of more fragments than this is declared lost at once, as one BurstLoss event.",
+    )
+    receiver_queue_block_length_bytes: int = option(
+        Kind.BYTES,
+        ours=262144,
+        minimum=4096,
+        maximum=2**30,
+        doc="Size of one block of the queue between the context and the application.",
+    )
+    receiver_queue_block_count: int = option(
+        Kind.INTEGER,
+        ours=8,
+        minimum=2,
+        maximum=65536,
+        doc="Blocks of that queue. When all are full, delivery pauses.",
+    )
+    receiver_maximum_message_length_bytes: int = option(
+        Kind.BYTES,
+        ours=1048576,
+        minimum=1,
+        maximum=2**30,
+        doc="A longer message is dropped and counted, so that a forged length costs no memory.",
+    )
+
+    # Flow control
+
+    flow_control_receiver_window_bytes: int = option(
+        Kind.BYTES,
+        ours=2097152,
+        minimum=4096,
+        maximum=2**30,
+        doc="Bytes a source with flow control may send beyond what this receiver has taken.",
+    )
+    flow_control_group_tag: int = option(
+        Kind.INTEGER, ours=0, maximum=2**32 - 1, zero="no group", doc="The group this receiver belongs to."
+    )
+
+    # Topic resolution
+
+    resolver_query_minimum_initial_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=20,
+        minimum=1,
+        maximum=3_600_000,
+        zero="no initial phase",
+        doc="First interval of the initial phase; it doubles.",
+    )
+    resolver_query_maximum_initial_interval_ns: int = option(
+        Kind.MILLISECONDS, um=200, minimum=1, maximum=3_600_000, doc="Longest interval of the initial phase."
+    )
+    resolver_query_minimum_initial_duration_ns: int = option(
+        Kind.MILLISECONDS, um=5000, maximum=3_600_000, zero=_FOR_EVER, doc="Length of the initial phase."
+    )
+    resolver_query_sustain_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=1000,
+        minimum=1,
+        maximum=3_600_000,
+        zero="no sustaining phase",
+        doc="Interval of the sustaining phase.",
+    )
+    resolver_query_minimum_sustain_duration_ns: int = option(
+        Kind.SECONDS, um=60, maximum=10_000_000, zero=_FOR_EVER, doc="Length of the sustaining phase."
+    )
+    resolution_number_of_sources_query_threshold: int = option(
+        Kind.INTEGER,
+        um=10_000_000,
+        minimum=1,
+        maximum=2**31 - 1,
+        doc="Queries stop once this many sources of the topic are known.",
+    )
+
+    @property
+    def effective_preactivity_timeout_ns(self) -> int:
+        """Silence allowed before the first datagram of a session."""
+        return self.transport_lbtrm_preactivity_timeout_ns or self.transport_lbtrm_activity_timeout_ns

@@ -1,0 +1,213 @@
+"""Relations between options: those that cannot be (refused) and those that are unwise (warned about)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from umstack.config.context_options import ContextOptions
+from umstack.config.receiver_options import ReceiverOptions
+from umstack.config.source_options import SourceOptions
+from umstack.errors import OptionError
+
+_NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LintWarning:
+    """An unwise relation between `options`; `message` says what to change."""
+
+    options: tuple[str, ...]
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _refuse_reversed(low: str, low_value: int, high: str, high_value: int) -> None:
+    if low_value > high_value:
+        raise OptionError(f"{low} is above {high}", hint="exchange them, or set both")
+
+
+def check_context(options: ContextOptions) -> None:
+    """Refuse context options that contradict each other."""
+    low, high = options.transport_lbtrm_multicast_address_low, options.transport_lbtrm_multicast_address_high
+    _refuse_reversed(
+        "transport_lbtrm_multicast_address_low",
+        int(IPv4Address(low)),
+        "transport_lbtrm_multicast_address_high",
+        int(IPv4Address(high)),
+    )
+    if "0.0.0.0" in (low, high):
+        raise OptionError(
+            "the pool transport_lbtrm_multicast_address_low/high needs groups",
+            hint="give two from 224.0.0.0..239.255.255.255",
+        )
+    _refuse_reversed(
+        "transport_lbtrm_source_port_low",
+        options.transport_lbtrm_source_port_low,
+        "transport_lbtrm_source_port_high",
+        options.transport_lbtrm_source_port_high,
+    )
+    if options.resolver_multicast_address == "0.0.0.0":
+        raise OptionError(
+            "resolver_multicast_address needs a group", hint="give one, or leave it at 224.9.10.11"
+        )
+
+
+def check_source(options: SourceOptions) -> None:
+    """Refuse source options that contradict each other."""
+    _refuse_reversed(
+        "transport_lbtrm_sm_minimum_interval",
+        options.transport_lbtrm_sm_minimum_interval_ns,
+        "transport_lbtrm_sm_maximum_interval",
+        options.transport_lbtrm_sm_maximum_interval_ns,
+    )
+    _refuse_reversed(
+        "resolver_advertisement_minimum_initial_interval",
+        options.resolver_advertisement_minimum_initial_interval_ns,
+        "resolver_advertisement_maximum_initial_interval",
+        options.resolver_advertisement_maximum_initial_interval_ns,
+    )
+    if options.flow_control == "tagged" and options.flow_control_group_tag == 0:
+        raise OptionError(
+            "flow_control tagged needs a group", hint="set flow_control_group_tag to that of the receivers"
+        )
+
+
+def check_receiver(options: ReceiverOptions) -> None:
+    """Refuse receiver options that contradict each other."""
+    _refuse_reversed(
+        "resolver_query_minimum_initial_interval",
+        options.resolver_query_minimum_initial_interval_ns,
+        "resolver_query_maximum_initial_interval",
+        options.resolver_query_maximum_initial_interval_ns,
+    )
+
+
+def lint(context: ContextOptions, source: SourceOptions, receiver: ReceiverOptions) -> list[LintWarning]:
+    """Every vendor relation the three together break."""
+    return [
+        *_lint_naks(source, receiver),
+        *_lint_rates(context),
+        *_lint_timeouts(source, receiver),
+    ]
+
+
+def _lint_naks(source: SourceOptions, receiver: ReceiverOptions) -> Iterator[LintWarning]:
+    initial = receiver.transport_lbtrm_nak_initial_backoff_interval_ns
+    backoff = receiver.transport_lbtrm_nak_backoff_interval_ns
+    if receiver.transport_lbtrm_nak_generation_interval_ns < 2 * backoff:
+        yield LintWarning(
+            ("transport_lbtrm_nak_generation_interval", "transport_lbtrm_nak_backoff_interval"),
+            "transport_lbtrm_nak_generation_interval is less than twice "
+            "transport_lbtrm_nak_backoff_interval: "
+            "datagrams are given up after a single NAK; lengthen it",
+        )
+    if 2 * source.transport_lbtrm_ignore_interval_ns > backoff:
+        yield LintWarning(
+            ("transport_lbtrm_ignore_interval", "transport_lbtrm_nak_backoff_interval"),
+            "transport_lbtrm_ignore_interval is more than half of transport_lbtrm_nak_backoff_interval: "
+            "NAKs for lost retransmissions are refused; shorten it",
+        )
+    if initial > backoff:
+        yield LintWarning(
+            ("transport_lbtrm_nak_initial_backoff_interval", "transport_lbtrm_nak_backoff_interval"),
+            "transport_lbtrm_nak_backoff_interval is shorter than "
+            "transport_lbtrm_nak_initial_backoff_interval; "
+            "lengthen it",
+        )
+
+
+def _lint_rates(context: ContextOptions) -> Iterator[LintWarning]:
+    data = context.transport_lbtrm_data_rate_limit_bits_per_second
+    retransmit = context.transport_lbtrm_retransmit_rate_limit_bits_per_second
+    if data != 0 and (retransmit == 0 or retransmit >= data):
+        yield LintWarning(
+            ("transport_lbtrm_retransmit_rate_limit", "transport_lbtrm_data_rate_limit"),
+            "transport_lbtrm_retransmit_rate_limit is not below transport_lbtrm_data_rate_limit: "
+            "one lossy receiver can take all of it; lower it",
+        )
+
+
+def _lint_timeouts(source: SourceOptions, receiver: ReceiverOptions) -> Iterator[LintWarning]:
+    generation = receiver.transport_lbtrm_nak_generation_interval_ns
+    loss_check = receiver.delivery_control_loss_check_interval_ns
+    activity = receiver.transport_lbtrm_activity_timeout_ns
+    tsni = source.transport_topic_sequence_number_info_interval_ns
+    threshold = source.transport_topic_sequence_number_info_active_threshold_ns
+    if tsni and threshold and threshold < 4 * tsni + generation:
+        needed_s = -(-(4 * tsni + generation) // _NS_PER_S)
+        yield LintWarning(
+            (
+                "transport_topic_sequence_number_info_active_threshold",
+                "transport_topic_sequence_number_info_interval",
+                "transport_lbtrm_nak_generation_interval",
+            ),
+            f"transport_topic_sequence_number_info_active_threshold should be {needed_s} or more: "
+            "TSNIs end before loss at the end of a stream has been found and declared",
+        )
+    if activity <= loss_check + generation:
+        yield LintWarning(
+            (
+                "transport_lbtrm_activity_timeout",
+                "delivery_control_loss_check_interval",
+                "transport_lbtrm_nak_generation_interval",
+            ),
+            "transport_lbtrm_activity_timeout should be longer than "
+            "delivery_control_loss_check_interval plus "
+            "transport_lbtrm_nak_generation_interval: the session ends before its losses are declared",
+        )
+    if generation < 4 * loss_check:
+        yield LintWarning(
+            ("transport_lbtrm_nak_generation_interval", "delivery_control_loss_check_interval"),
+            "delivery_control_loss_check_interval should be at most a quarter of "
+            "transport_lbtrm_nak_generation_interval",
+        )
+    if activity < 3 * source.transport_lbtrm_sm_maximum_interval_ns:
+        yield LintWarning(
+            ("transport_lbtrm_activity_timeout", "transport_lbtrm_sm_maximum_interval"),
+            "transport_lbtrm_activity_timeout should be three times "
+            "transport_lbtrm_sm_maximum_interval or more: "
+            "a few lost session messages look like a dead source",
+        )
+
+
+def lint_load(
+    context: ContextOptions,
+    source: SourceOptions,
+    receiver: ReceiverOptions,
+    *,
+    peak_bytes_per_second: int,
+    average_bytes_per_second: int,
+    round_trip_ns: int = _NS_PER_MS,
+) -> list[LintWarning]:
+    """The relations that need the load of a session to be known: window size and retransmit limit."""
+    warnings = []
+    recovery_ns = (
+        receiver.transport_lbtrm_nak_initial_backoff_interval_ns
+        + 3 * receiver.transport_lbtrm_nak_backoff_interval_ns
+        + 2 * round_trip_ns
+    )
+    needed = -(-peak_bytes_per_second * recovery_ns // _NS_PER_S)
+    if source.transport_lbtrm_transmission_window_size_bytes < needed:
+        warnings.append(
+            LintWarning(
+                ("transport_lbtrm_transmission_window_size",),
+                f"transport_lbtrm_transmission_window_size should be {needed} or more at this peak rate: "
+                "datagrams leave the window before three NAKs for them can be answered",
+            )
+        )
+    limit = context.transport_lbtrm_retransmit_rate_limit_bits_per_second
+    tenth_bits_per_second = average_bytes_per_second * 8 // 10
+    if limit == 0 or limit > tenth_bits_per_second:
+        warnings.append(
+            LintWarning(
+                ("transport_lbtrm_retransmit_rate_limit",),
+                f"transport_lbtrm_retransmit_rate_limit should be {tenth_bits_per_second} or less: "
+                "a tenth of the average rate",
+            )
+        )
+    return warnings

@@ -1,0 +1,179 @@
+"""The options of a source. Those of a transport session are taken from the first source on it (UM-18)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from umstack.config.option import Kind, Scope, option
+
+_FOR_EVER = "for ever"
+_OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Options of scope `source`, as Config.source_options() makes them."""
+
+    SCOPE: ClassVar[Scope] = Scope.SOURCE
+
+    # Transport and addressing
+
+    transport: str = option(
+        Kind.CHOICE,
+        um="tcp",
+        ours="lbtrm",
+        choices=("lbtrm",),
+        reason="Reliable multicast is the transport there is.",
+        doc="Transport of the source's session.",
+    )
+    transport_lbtrm_multicast_address: str = option(
+        Kind.MULTICAST_GROUP,
+        um="0.0.0.0",
+        doc="Group of the source's session. 0.0.0.0 takes one from the pool.",
+    )
+    transport_lbtrm_destination_port: int = option(
+        Kind.INTEGER, um=14400, minimum=1, maximum=65535, doc="UDP port the group's data goes to."
+    )
+
+    # Batching
+
+    implicit_batching_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=200,
+        minimum="0.01",
+        maximum=60000,
+        doc="Longest wait of the first message in a batch.",
+    )
+    implicit_batching_minimum_length_bytes: int = option(
+        Kind.BYTES,
+        um=2048,
+        minimum=1,
+        maximum=65535,
+        doc="A batch is sent when it reaches this length, or when the next message would not fit the "
+        "datagram. "
+        "1 sends every message at once.",
+    )
+    transport_lbtrm_coalesce_threshold: int = option(
+        Kind.INTEGER,
+        um=15,
+        minimum=1,
+        maximum=1023,
+        doc="Messages up to which a datagram is sent from where they lie; one with more is copied "
+        "together first.",
+    )
+
+    # Reliability
+
+    transport_lbtrm_transmission_window_size_bytes: int = option(
+        Kind.BYTES,
+        um=25165824,
+        minimum=65536,
+        maximum=2**30,
+        doc="Bytes kept for retransmission. Memory is taken when the session is created.",
+    )
+    transport_lbtrm_ignore_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=500,
+        ours=100,
+        maximum=3_600_000,
+        reason="UM's own rule is at most half of nak_backoff_interval; its defaults break it, "
+        "and a NAK for a lost retransmission is then refused.",
+        doc="NAKs for a sequence number are refused this long after its retransmission.",
+    )
+    transport_lbtrm_sm_minimum_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=200,
+        minimum=1,
+        maximum=3_600_000,
+        doc="Silence after which the first session message is sent; the interval then doubles.",
+    )
+    transport_lbtrm_sm_maximum_interval_ns: int = option(
+        Kind.MILLISECONDS, um=10000, minimum=1, maximum=3_600_000, doc="Longest interval of session messages."
+    )
+    transport_topic_sequence_number_info_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=5000,
+        minimum=1,
+        maximum=3_600_000,
+        zero=_OFF,
+        doc="Silence of a topic after which its last sequence number is sent again (TSNI), and the "
+        "period of that.",
+    )
+    transport_topic_sequence_number_info_active_threshold_ns: int = option(
+        Kind.SECONDS,
+        um=60,
+        maximum=10_000_000,
+        zero=_FOR_EVER,
+        doc="How long a silent source keeps sending TSNIs.",
+    )
+
+    # Flow control
+
+    flow_control: str = option(
+        Kind.CHOICE,
+        ours="none",
+        choices=("none", "min", "max", "tagged"),
+        doc="Whose window bounds the sender: nobody's (as UM), the slowest receiver's, the fastest's, "
+        "or the slowest of those with flow_control_group_tag.",
+    )
+    flow_control_group_tag: int = option(
+        Kind.INTEGER, ours=0, maximum=2**32 - 1, zero="no group", doc="With tagged: the group that counts."
+    )
+    flow_control_group_minimum_size: int = option(
+        Kind.INTEGER,
+        ours=0,
+        maximum=256,
+        doc="With tagged: receivers of the group needed before the source counts as connected.",
+    )
+    flow_control_receiver_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=5000,
+        minimum=1,
+        maximum=3_600_000,
+        doc="A receiver that has sent no status message for this long stops counting.",
+    )
+    publication_unblock_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=15000,
+        minimum=1,
+        maximum=3_600_000,
+        doc="A claim neither committed nor aborted for this long is given up and skipped (AE-35).",
+    )
+
+    # Topic resolution
+
+    resolver_send_initial_advertisement: bool = option(
+        Kind.SWITCH, um=1, doc="Advertise at once when the source is created."
+    )
+    resolver_send_final_advertisements: bool = option(
+        Kind.SWITCH, um=0, doc="Say so when the source is closed (an advertisement with TTL 0)."
+    )
+    resolver_advertisement_send_immediate_response: bool = option(
+        Kind.SWITCH, um=1, doc="Answer a query at once."
+    )
+    resolver_advertisement_minimum_initial_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=10,
+        minimum=1,
+        maximum=3_600_000,
+        zero="no initial phase",
+        doc="First interval of the initial phase; it doubles.",
+    )
+    resolver_advertisement_maximum_initial_interval_ns: int = option(
+        Kind.MILLISECONDS, um=500, minimum=1, maximum=3_600_000, doc="Longest interval of the initial phase."
+    )
+    resolver_advertisement_minimum_initial_duration_ns: int = option(
+        Kind.MILLISECONDS, um=5000, maximum=3_600_000, zero=_FOR_EVER, doc="Length of the initial phase."
+    )
+    resolver_advertisement_sustain_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=1000,
+        minimum=1,
+        maximum=3_600_000,
+        zero="no sustaining phase",
+        doc="Interval of the sustaining phase.",
+    )
+    resolver_advertisement_minimum_sustain_duration_ns: int = option(
+        Kind.SECONDS, um=60, maximum=10_000_000, zero=_FOR_EVER, doc="Length of the sustaining phase."
+    )

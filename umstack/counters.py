@@ -1,0 +1,244 @@
+"""The statistics schema: reads counters.toml and renders everything that is made from it.
+
+`python -m umstack.counters --c-header` prints ffi/core/counters.h, `--markdown` prints docs/counters.md,
+`--cdef` prints the same structs for cffi. Unit tests hold the committed files to these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from typing import Any
+
+UNSET_MINIMUM = 2**64 - 1
+
+
+class CounterKind(StrEnum):
+    """How a counter moves, which decides how it is reset, summed and plotted."""
+
+    COUNTER = "counter"
+    SNAPSHOT = "snapshot"
+    MIN = "min"
+    MAX = "max"
+    MEAN = "mean"
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One statistic. `scale` is how many stored integer steps make one `unit`."""
+
+    group: str
+    name: str
+    kind: CounterKind
+    unit: str
+    scale: int
+    extension: bool
+    in_core: bool
+    doc: str
+
+    def value(self, stored: int) -> int | float | None:
+        """The figure to report for an integer the core stored; None for a minimum without a sample."""
+        if self.kind is CounterKind.MIN and stored == UNSET_MINIMUM:
+            return None
+        return stored if self.scale == 1 else stored / self.scale
+
+
+@dataclass(frozen=True, slots=True)
+class CounterGroup:
+    """The counters of one kind of object, in the order of the C struct."""
+
+    name: str
+    doc: str
+    counters: tuple[Counter, ...]
+
+    @property
+    def core_counters(self) -> tuple[Counter, ...]:
+        """Those that are fields of the C struct."""
+        return tuple(counter for counter in self.counters if counter.in_core)
+
+    @property
+    def struct_name(self) -> str:
+        return f"um_{self.name}_counters"
+
+    def counter(self, name: str) -> Counter:
+        for counter in self.counters:
+            if counter.name == name:
+                return counter
+        raise KeyError(f"no counter {name!r} in group {self.name!r}")
+
+    def report(self, stored: Mapping[str, int]) -> dict[str, int | float | None]:
+        """Name to reported figure for every counter of the group found in `stored`."""
+        return {c.name: c.value(stored[c.name]) for c in self.counters if c.name in stored}
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentCounters:
+    """Counters UM has and this stack has not, with the reason."""
+
+    names: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSchema:
+    """counters.toml, read and checked."""
+
+    version: int
+    groups: tuple[CounterGroup, ...]
+    absent: tuple[AbsentCounters, ...]
+
+    def group(self, name: str) -> CounterGroup:
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise KeyError(f"no counter group {name!r}")
+
+
+def _read_counter(group: str, table: Mapping[str, Any]) -> Counter:
+    known = {"name", "kind", "unit", "scale", "origin", "home", "doc"}
+    if unknown := set(table) - known:
+        raise ValueError(f"counters.toml: {group}.{table.get('name')}: unknown fields {sorted(unknown)}")
+    origin, home = table["origin"], table.get("home", "core")
+    if origin not in ("um", "extension") or home not in ("core", "python"):
+        raise ValueError(f"counters.toml: {group}.{table['name']}: bad origin or home")
+    return Counter(
+        group=group,
+        name=table["name"],
+        kind=CounterKind(table["kind"]),
+        unit=table["unit"],
+        scale=int(table.get("scale", 1)),
+        extension=origin == "extension",
+        in_core=home == "core",
+        doc=table["doc"],
+    )
+
+
+def parse_schema(text: str) -> CounterSchema:
+    """The schema in `text`; ValueError or KeyError says which entry is wrong."""
+    document = tomllib.loads(text)
+    version = int(document.pop("schema_version"))
+    absent = tuple(AbsentCounters(tuple(a["names"]), a["reason"]) for a in document.pop("absent", []))
+    groups = []
+    for name, table in document.items():
+        counters = tuple(_read_counter(name, entry) for entry in table["counters"])
+        if len({counter.name for counter in counters}) != len(counters):
+            raise ValueError(f"counters.toml: group {name} names a counter twice")
+        groups.append(CounterGroup(name, table["doc"], counters))
+    return CounterSchema(version, tuple(groups), absent)
+
+
+@cache
+def schema() -> CounterSchema:
+    """The schema this package ships."""
+    return parse_schema(resources.files("umstack").joinpath("counters.toml").read_text(encoding="utf-8"))
+
+
+def _struct_lines(group: CounterGroup, comments: bool) -> list[str]:
+    lines = [f"typedef struct {group.struct_name} {{"]
+    for counter in group.core_counters:
+        if comments:
+            stored = counter.unit if counter.scale == 1 else f"{counter.unit} x {counter.scale}"
+            lines.append(f"    /* {counter.kind}, {stored}: {counter.doc} */")
+        lines.append(f"    uint64_t {counter.name};")
+    lines.append(f"}} {group.struct_name};")
+    return lines
+
+
+def _reset_lines(group: CounterGroup) -> list[str]:
+    lines = [
+        f"static inline void {group.struct_name}_reset({group.struct_name} *counters)",
+        "{",
+        f"    *counters = ({group.struct_name}){{0}};",
+    ]
+    lines += [
+        f"    counters->{c.name} = UINT64_MAX;" for c in group.core_counters if c.kind is CounterKind.MIN
+    ]
+    return [*lines, "}"]
+
+
+_C_HEADER_TOP = """\
+/* clang-format off */
+/* Made from umstack/counters.toml by `python -m umstack.counters --c-header`; edit that file.
+ *
+ * Statistics of the stack (UM's names), one plain struct per kind of object, embedded in and owned by that
+ * object. One thread at a time writes a field. Any thread may read at any time: a figure may be a moment
+ * old and a set of them is not one instant. `_reset` is for the writer, at creation and on request: zero,
+ * and all ones for minima. */
+#ifndef UM_CORE_COUNTERS_H
+#define UM_CORE_COUNTERS_H
+
+#include <stdint.h>"""
+
+
+def render_c_header(counter_schema: CounterSchema | None = None) -> str:
+    """The text of ffi/core/counters.h."""
+    groups = (counter_schema or schema()).groups
+    lines = [_C_HEADER_TOP]
+    for group in groups:
+        lines += ["", f"/* {group.doc} */", *_struct_lines(group, comments=True), "", *_reset_lines(group)]
+    lines += ["", "#endif", "/* clang-format on */"]
+    return "\n".join(lines) + "\n"
+
+
+def render_cdef(counter_schema: CounterSchema | None = None) -> str:
+    """The same structs as cffi's `cdef` reads them."""
+    lines: list[str] = []
+    for group in (counter_schema or schema()).groups:
+        lines += _struct_lines(group, comments=False)
+    return "\n".join(lines) + "\n"
+
+
+def render_markdown(counter_schema: CounterSchema | None = None) -> str:
+    """The text of docs/counters.md."""
+    counters = counter_schema or schema()
+    lines = [
+        "# Counters",
+        "",
+        "Made from `umstack/counters.toml` by `python -m umstack.counters --markdown`; edit that file.",
+        "",
+        "Names are UM's where UM has the counter; the others are marked *ours*. All figures count from the",
+        "creation of their object, except snapshots, which are levels. A set of counters is not one instant.",
+        "A minimum without a sample is absent. Means are moving averages: the newest sample weighs 1/8.",
+    ]
+    for group in counters.groups:
+        lines += [
+            "",
+            f"## {group.name}",
+            "",
+            group.doc,
+            "",
+            "| counter | kind | unit | meaning |",
+            "|---|---|---|---|",
+        ]
+        for c in group.counters:
+            mark = " *(ours)*" if c.extension else ""
+            lines.append(f"| `{c.name}`{mark} | {c.kind} | {c.unit} | {c.doc} |")
+    lines += ["", "## UM counters without a counterpart", "", "| counters | why |", "|---|---|"]
+    for absent in counters.absent:
+        lines.append(f"| {', '.join(f'`{name}`' for name in absent.names)} | {absent.reason} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry of `python -m umstack.counters`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m umstack.counters",
+        description="Print what is made from umstack/counters.toml.",
+        epilog="example: python -m umstack.counters --c-header > ffi/core/counters.h",
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--c-header", dest="render", action="store_const", const=render_c_header)
+    what.add_argument("--cdef", dest="render", action="store_const", const=render_cdef)
+    what.add_argument("--markdown", dest="render", action="store_const", const=render_markdown)
+    sys.stdout.write(parser.parse_args(arguments).render())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,219 @@
+"""The one tree of errors. Each says what happened and, in `hint`, what to do next."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import ClassVar
+
+
+class UmError(Exception):
+    """Root of every error of this package.
+
+    `hint` says what to do next: a class has one that always fits, the place that raises may give a better
+    one. `errno` is the operating system's error number behind it, 0 where there is none.
+    """
+
+    default_hint: ClassVar[str] = "run `umstack doctor` and see docs/troubleshooting.md"
+
+    def __init__(self, message: str, *, hint: str | None = None, errno: int = 0) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint or self.default_hint
+        self.errno = errno
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}"
+
+
+class OptionError(UmError):
+    """An option that does not exist, or a value it cannot have."""
+
+    default_hint = "docs/options.md lists every option with its scope, unit and range"
+
+
+class ConfigError(OptionError):
+    """The same, found in a configuration text: `file` and `line` say where."""
+
+    def __init__(self, message: str, *, file: str, line: int, hint: str | None = None) -> None:
+        super().__init__(f"{file}:{line}: {message}", hint=hint)
+        self.file = file
+        self.line = line
+
+
+class TopicNameError(UmError):
+    """A topic name that cannot travel."""
+
+    default_hint = "a topic name is 1 to 246 bytes of UTF-8 without NUL"
+
+
+class InterfaceError(UmError):
+    """No such network interface, or one that cannot do what was asked."""
+
+    default_hint = "list the interfaces with `ip -br address` and name one that is up and has an IPv4 address"
+
+
+class PermissionNeeded(UmError):
+    """The operating system refused for want of a privilege."""
+
+    default_hint = "run as root, or grant the capabilities `umstack doctor` names"
+
+
+class Unsupported(UmError):
+    """This host, kernel or build cannot do it."""
+
+    default_hint = "run `umstack doctor` to see what this host can do, or ask for link=auto"
+
+
+class ResourceLimit(UmError):
+    """A bounded table, a memory limit or a limit on file descriptors is used up."""
+
+    default_hint = "close what is no longer used, or raise the limit named above"
+
+
+class LinkError(UmError):
+    """The link (socket or ring) failed to open, send or receive."""
+
+    default_hint = "run `umstack doctor` on the interface"
+
+
+class ResolutionError(UmError):
+    """Topic resolution cannot run."""
+
+    default_hint = "check that multicast reaches resolver_multicast_address on this interface"
+
+
+class WouldBlock(UmError):
+    """A non-blocking call that would have had to wait. Nothing was sent and no sequence number used."""
+
+    default_hint = "try again later, or send without nonblock"
+
+
+class BackPressured(WouldBlock):
+    """The publication limit is reached: receivers or the sender are behind (AE-13)."""
+
+    default_hint = "let the receivers catch up and try again, or send without nonblock"
+
+
+class RateLimited(WouldBlock):
+    """The data rate limiter has no allowance left in this slice (UX-1)."""
+
+    default_hint = "try again in the next slice, or raise transport_lbtrm_data_rate_limit"
+
+
+class NotConnected(WouldBlock):
+    """Flow control knows no receiver yet (AE-12)."""
+
+    default_hint = "start a receiver of the topic, wait for it, or use flow_control none"
+
+
+class Closed(UmError):
+    """The object was closed before or during the call."""
+
+    default_hint = "create a new one; a closed context, source or receiver cannot be used again"
+
+
+class PositionExhausted(Closed):
+    """The publication log has used up its 64-bit position space."""
+
+    default_hint = "close the source and create it again to start a new session"
+
+
+class MessageTooLong(UmError):
+    """A message or datagram longer than what can carry it."""
+
+    default_hint = "send a shorter message, or claim at most one fragment's payload"
+
+
+class InvalidArgument(UmError):
+    """A value the core refuses."""
+
+    default_hint = "check the arguments against the documentation of the call"
+
+
+class SystemFailure(UmError):
+    """An operating system error with no better name."""
+
+    default_hint = "run `umstack doctor`; the error number is in `errno`"
+
+
+# Publish results of the core (enum um_publish_result in ffi/core/base.h).
+_PUBLISH_RESULTS: dict[int, tuple[type[UmError], str]] = {
+    -1001: (NotConnected, "no receiver is connected"),
+    -1002: (BackPressured, "the publication limit is reached"),
+    -1003: (WouldBlock, "the publication log is moving to its next term"),
+    -1004: (Closed, "the session is closed"),
+    -1005: (PositionExhausted, "the publication log is used up"),
+    -1006: (RateLimited, "the data rate limit is reached"),
+}
+
+_ROUTE_HINT = (
+    "the kernel has no way to that group: name the interface, bring it up (`ip link set IFACE up`) "
+    "and add `ip route add 224.0.0.0/4 dev IFACE` if it has no default route"
+)
+
+# errno -> class and, where the class's own hint is too vague, a better one.
+_ERRNOS: dict[int, tuple[type[UmError], str | None]] = {
+    errno.EPERM: (PermissionNeeded, None),
+    errno.EACCES: (PermissionNeeded, None),
+    errno.EAGAIN: (WouldBlock, None),
+    errno.ENOTCONN: (NotConnected, None),
+    errno.ENODEV: (InterfaceError, None),
+    errno.ENXIO: (InterfaceError, None),
+    errno.EADDRNOTAVAIL: (
+        InterfaceError,
+        "no interface of this host has the address: see `ip -br address`",
+    ),
+    errno.ENETDOWN: (InterfaceError, "bring the interface up: `ip link set IFACE up`"),
+    errno.ENETUNREACH: (LinkError, _ROUTE_HINT),
+    errno.EHOSTUNREACH: (LinkError, _ROUTE_HINT),
+    errno.EADDRINUSE: (
+        LinkError,
+        "another process owns the port: widen transport_lbtrm_source_port_low/high or end that process "
+        "(`ss -ulpn` shows it)",
+    ),
+    errno.EMSGSIZE: (
+        MessageTooLong,
+        "set the datagram size option to 0, or to the interface MTU minus 28",
+    ),
+    errno.EINVAL: (InvalidArgument, None),
+    errno.ERANGE: (InvalidArgument, None),
+    errno.EOPNOTSUPP: (Unsupported, None),
+    errno.ENOSYS: (Unsupported, None),
+    errno.EPROTONOSUPPORT: (Unsupported, None),
+    errno.EAFNOSUPPORT: (Unsupported, None),
+    errno.ENOPROTOOPT: (Unsupported, None),
+    errno.ENOMEM: (ResourceLimit, "free memory, or ask for smaller windows and queues"),
+    errno.ENOBUFS: (ResourceLimit, "raise net.core.wmem_max and net.core.rmem_max with sysctl"),
+    errno.ENOSPC: (ResourceLimit, None),
+    errno.EMFILE: (ResourceLimit, "raise the limit on open files (`ulimit -n`)"),
+    errno.ENFILE: (ResourceLimit, "raise the sysctl fs.file-max"),
+    errno.EPIPE: (Closed, None),
+    errno.ESHUTDOWN: (Closed, None),
+    errno.EBADF: (Closed, None),
+    errno.EIO: (LinkError, None),
+    errno.ENETRESET: (LinkError, None),
+}
+
+
+def error_from_result(result: int, context: str) -> UmError:
+    """The error for a negative `result` of the C core; `context` says what was being done.
+
+    A result is a negative errno or one of the core's publish results. A result that is not negative is a
+    mistake of the caller and raises ValueError.
+    """
+    if result >= 0:
+        raise ValueError(f"{context}: {result} is not an error")
+    if result in _PUBLISH_RESULTS:
+        kind, what = _PUBLISH_RESULTS[result]
+        return kind(f"{context}: {what}")
+    number = -result
+    kind, hint = _ERRNOS.get(number, (SystemFailure, None))
+    return kind(f"{context}: {os.strerror(number)}", hint=hint, errno=number)
+
+
+def error_from_os(error: OSError, context: str) -> UmError:
+    """The error for an OSError of the standard library."""
+    if error.errno is None:
+        return SystemFailure(f"{context}: {error}")
+    return error_from_result(-error.errno, context)

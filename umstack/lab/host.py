@@ -1,0 +1,140 @@
+"""A host of the lab: a network namespace with a loopback, `eth0` toward the switch and a route for multicast."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from umstack.lab import namespaces
+from umstack.lab.errors import LabError
+from umstack.lab.links import index_of, netlink, set_sysctl
+from umstack.lab.switch import HOST_INTERFACE, port_name
+from xdp import Interface, InterfaceWatch, find_interface
+
+T = TypeVar("T")
+
+MTU_MIN_BYTES = 576
+MTU_MAX_BYTES = 9216
+_LINK_TIMEOUT_SECONDS = 10.0
+
+
+def check_mtu(mtu_bytes: int) -> int:
+    """Return the MTU if the lab's cables and detours can carry it."""
+    if not MTU_MIN_BYTES <= mtu_bytes <= MTU_MAX_BYTES:
+        raise LabError(
+            f"the lab's cables cannot carry an MTU of {mtu_bytes}",
+            hint=f"use {MTU_MIN_BYTES} to {MTU_MAX_BYTES} bytes",
+        )
+    return mtu_bytes
+
+
+class Host:
+    """One host. Made by `Lab`; its processes end with the lab."""
+
+    __slots__ = ("_children", "_switch", "address", "namespace", "number", "prefix_length")
+
+    def __init__(self, namespace: str, switch: str, number: int, address: str, prefix_length: int) -> None:
+        """Describe a host; the namespaces exist already."""
+        self.namespace, self.number = namespace, number
+        self.address, self.prefix_length = address, prefix_length
+        self._switch = switch
+        self._children: list[subprocess.Popen[Any]] = []
+
+    @property
+    def interface(self) -> str:
+        """The name of the interface toward the switch."""
+        return HOST_INTERFACE
+
+    def configure(self) -> None:
+        """Bring the interfaces up and give them address and multicast route."""
+
+        def set_up() -> None:
+            for scope in ("all", "default"):
+                set_sysctl(f"ipv6/conf/{scope}/disable_ipv6", 1)
+            with netlink(f"setting up {self.namespace}") as route:
+                index = index_of(route, HOST_INTERFACE)
+                route.link("set", index=index_of(route, "lo"), state="up")
+                route.addr("add", index=index, address=self.address, prefixlen=self.prefix_length)
+            _bring_up()
+
+        namespaces.call(self.namespace, set_up)
+
+    def run(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process on this host; `options` are subprocess.Popen's. The lab ends it when it is taken down."""
+        child = namespaces.call(self.namespace, lambda: subprocess.Popen(argv, **options))
+        self._children = [known for known in self._children if known.poll() is None]
+        self._children.append(child)
+        return child
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a Python function on this host, on a thread of its own. Sockets it makes stay on this host."""
+        return namespaces.call(self.namespace, function)
+
+    def facts(self) -> Interface:
+        """Return the state of the interface toward the switch."""
+        return self.call(lambda: find_interface(HOST_INTERFACE))
+
+    def set_mtu(self, mtu_bytes: int) -> None:
+        """Change the MTU of both ends of the cable."""
+        check_mtu(mtu_bytes)
+        _set_link(self._switch, port_name(self.number), mtu=mtu_bytes)
+        _set_link(self.namespace, HOST_INTERFACE, mtu=mtu_bytes)
+
+    def link_down(self) -> None:
+        """Take the interface down, as `ip link set eth0 down` on the host: its routes go, its joins stay."""
+        _set_link(self.namespace, HOST_INTERFACE, state="down")
+
+    def link_up(self) -> None:
+        """Bring the interface up again, put its multicast route back and wait until it carries."""
+        self.call(_bring_up)
+
+    def unplug(self) -> None:
+        """Pull the cable at the switch: the interface stays up and loses its carrier."""
+        _set_link(self._switch, port_name(self.number), state="down")
+
+    def plug(self) -> None:
+        """Put the cable back and wait until the interface carries."""
+        _set_link(self._switch, port_name(self.number), state="up")
+        self.call(_await_carrier)
+
+    def end_children(self) -> None:
+        """End the processes `run` started and reap them."""
+        namespaces.end_processes(child.pid for child in self._children if child.poll() is None)
+        for child in self._children:
+            child.wait()
+        self._children.clear()
+
+    def __repr__(self) -> str:
+        """Name it as it is known to `ip netns`."""
+        return f"<Host {self.namespace} {self.address}>"
+
+
+def _set_link(namespace: str, interface: str, **changes: Any) -> None:
+    def change() -> None:
+        with netlink(f"changing {interface} of {namespace}") as route:
+            route.link("set", index=index_of(route, interface), **changes)
+
+    namespaces.call(namespace, change)
+
+
+def _bring_up() -> None:
+    with netlink("bringing a host's interface up") as route:
+        index = index_of(route, HOST_INTERFACE)
+        route.link("set", index=index, state="up")
+        route.route("replace", dst="224.0.0.0/4", oif=index)
+    _await_carrier()
+
+
+def _await_carrier() -> None:
+    deadline = time.monotonic() + _LINK_TIMEOUT_SECONDS
+    with InterfaceWatch(HOST_INTERFACE) as watch:
+        while not (watch.interface and watch.interface.has_carrier):
+            left_seconds = deadline - time.monotonic()
+            if left_seconds <= 0:
+                raise LabError(
+                    f"{HOST_INTERFACE} has no carrier after {_LINK_TIMEOUT_SECONDS:.0f} s",
+                    hint="plug the cable in, or bring the other end up",
+                )
+            watch.wait(left_seconds)

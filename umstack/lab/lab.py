@@ -1,0 +1,262 @@
+"""The lab: hosts around a switch, made of network namespaces, that lives as long as the process that made it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ipaddress
+import os
+import secrets
+import signal
+import threading
+from dataclasses import replace
+from types import FrameType, TracebackType
+from typing import Any, Self, get_args
+
+from umstack.lab import namespaces, offload, registry, switch
+from umstack.lab.errors import LabError
+from umstack.lab.host import Host, check_mtu
+from umstack.lab.offload import Segmentation
+from umstack.lab.port import Port, PortDirection, PortSettings
+from umstack.lab.registry import LabRecord
+from xdp import unavailable
+
+HOSTS_MAX = 200
+_NETWORK = ipaddress.IPv4Network("10.77.0.0/24")
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Lab:
+    """Hosts and a lossy switch. A context manager that makes the lab on entry and takes it down on exit.
+
+        with Lab(hosts=4, loss=0.02, seed=7) as lab:
+            receiver = lab.hosts[1].run(["umstack", "recv", "orders"])
+            lab.port(1).set(loss=0.05)
+
+    `loss`, `duplicate` and `reorder` hold at every port toward its host, so that each subscriber loses its own datagrams.
+    `segmentation`: `real` cuts GSO super-packets where they leave a host, as a wire does, `offload` lets veth carry them
+    whole; `auto` is `offload` until a port is made to lose, duplicate or reorder anything, and `real` from then on.
+    A lab is taken down also when its process ends by an exception, an exit, SIGTERM or SIGHUP; what a SIGKILL leaves,
+    `umstack lab down --all` finds.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        hosts: int = 4,
+        mtu: int = 1500,
+        loss: float = 0.0,
+        duplicate: float = 0.0,
+        reorder: float = 0.0,
+        seed: int | None = None,
+        segmentation: Segmentation = "auto",
+        queues: int = 1,
+        lasting: bool = False,
+    ) -> None:
+        """Describe a lab; nothing is made yet. A `lasting` one is not taken down on exit nor with its process."""
+        if not 2 <= hosts <= HOSTS_MAX:
+            raise LabError(f"a lab cannot have {hosts} hosts", hint=f"use 2 to {HOSTS_MAX}")
+        if segmentation not in get_args(Segmentation):
+            raise LabError(f"there is no segmentation {segmentation}", hint="use auto, real or offload")
+        self._settings = PortSettings(loss=loss, duplicate=duplicate, reorder=reorder)
+        self._queue_count = queues
+        self._is_new, self._is_mine = True, False
+        self._signal_handlers: dict[int, Any] = {}
+        self._record = LabRecord(
+            name=registry.check_name(name or secrets.token_hex(3)),
+            host_count=hosts,
+            mtu_bytes=check_mtu(mtu),
+            seed=secrets.randbits(32) if seed is None else seed,
+            segmentation=segmentation,
+            owner_pid=None if lasting else os.getpid(),
+            owner_started_ticks=None if lasting else registry.started_ticks(os.getpid()),
+        )
+        self.hosts: list[Host] = _hosts(self._record)
+
+    @classmethod
+    def open(cls, name: str) -> Self:
+        """Return a lab that exists, to use and change; leaving the context does not take it down."""
+        return cls._of(registry.read(name))
+
+    @classmethod
+    def all(cls) -> list[Self]:
+        """Return every lab there is on this machine, whoever made it."""
+        return [cls._of(record) for record in registry.read_all()]
+
+    @classmethod
+    def _of(cls, record: LabRecord) -> Self:
+        lab = cls.__new__(cls)
+        lab._settings, lab._queue_count = PortSettings(), 1
+        lab._is_new, lab._is_mine, lab._signal_handlers = False, False, {}
+        lab._record = record
+        lab.hosts = _hosts(record)
+        return lab
+
+    @staticmethod
+    def supported() -> str | None:
+        """Why a lab cannot be made on this machine, or None if it can. Tries it, with two hosts and no loss."""
+        if os.geteuid() != 0:
+            return "a lab needs root: run with sudo"
+        try:
+            with Lab(hosts=2):
+                return None
+        except (LabError, OSError) as error:
+            return f"a lab cannot be made here: {error}"
+
+    @staticmethod
+    def loss_supported() -> str | None:
+        """Why the ports of a lab cannot lose datagrams with this installation, or None if they can."""
+        return unavailable()
+
+    @property
+    def name(self) -> str:
+        """The name, with its prefix."""
+        return self._record.name
+
+    @property
+    def seed(self) -> int:
+        """The seed every port's fates follow from."""
+        return self._record.seed
+
+    @property
+    def mtu(self) -> int:
+        """The MTU the lab was made with."""
+        return self._record.mtu_bytes
+
+    @property
+    def segmentation(self) -> str:
+        """How super-packets cross now: `real` or `offload`; `auto` is `offload` that will yield to the first loss."""
+        return self._record.segmentation
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether its owner is gone without having taken it down."""
+        return self._record.is_stale
+
+    @property
+    def owner_pid(self) -> int | None:
+        """The process it belongs to; None if it was made to last."""
+        return self._record.owner_pid
+
+    @property
+    def switch_namespace(self) -> str:
+        """The namespace the switch is in."""
+        return self._record.namespaces[0]
+
+    def port(self, host_number: int, direction: PortDirection = "to_host") -> Port:
+        """Return the switch's port of that host, for datagrams toward it or from it."""
+        if not 0 <= host_number < len(self.hosts):
+            raise LabError(f"{self.name} has no host {host_number}", hint=f"use 0 to {len(self.hosts) - 1}")
+        # The directions of a port and the ports of a lab each have a series of fates of their own.
+        seed = self.seed * 0x9E3779B97F4A7C15 + 2 * host_number + (direction == "from_host")
+        return Port(self.switch_namespace, host_number, direction, seed, self._before_loss)
+
+    def set_segmentation(self, segmentation: Segmentation) -> None:
+        """Change whether super-packets are cut where they leave a host."""
+        for host in self.hosts:
+            offload.set_segmentation(host.namespace, segmentation == "real")
+        self._record = replace(self._record, segmentation=segmentation)
+        registry.rewrite(self._record)
+
+    def set_mtu(self, mtu_bytes: int) -> None:
+        """Change the MTU of every cable."""
+        for host in self.hosts:
+            host.set_mtu(mtu_bytes)
+
+    def up(self) -> None:
+        """Make the lab and wait until its switch is at work. One that failed to come up is taken down."""
+        registry.write(self._record)
+        self._is_new, self._is_mine = False, True
+        if not self._record.is_lasting:
+            atexit.register(self._down_at_exit)
+            self._catch_signals()
+        try:
+            self._build()
+        except BaseException:
+            self.down()
+            raise
+
+    def down(self) -> None:
+        """End every process inside the lab and remove it. A lab that is gone already is no error."""
+        for host in self.hosts:
+            host.end_children()
+        namespaces.end_processes(namespaces.processes(self._record.namespaces))
+        switch.demolish(self.switch_namespace)
+        for namespace in self._record.namespaces:
+            namespaces.remove(namespace)
+        registry.erase(self.name)
+        self._is_mine = False
+        self._release_signals()
+        atexit.unregister(self._down_at_exit)
+
+    def _build(self) -> None:
+        for namespace in self._record.namespaces:
+            namespaces.create(namespace)
+        host_namespaces = self._record.namespaces[1:]
+        switch.build(self.switch_namespace, host_namespaces, self.mtu, self._queue_count)
+        for host in self.hosts:
+            host.configure()
+            offload.set_segmentation(host.namespace, self.segmentation == "real")
+        switch.await_snooping(host_namespaces[0], host_namespaces[-1])
+        if not self._settings.is_lossless:
+            for number in range(len(self.hosts)):
+                settings = self._settings
+                self.port(number).set(
+                    loss=settings.loss, duplicate=settings.duplicate, reorder=settings.reorder
+                )
+
+    def _before_loss(self) -> None:
+        if self.segmentation == "auto":
+            self.set_segmentation("real")
+
+    def _down_at_exit(self) -> None:
+        # A forked child inherits the list of things to do at exit, not the lab.
+        if self._is_mine and self._record.owner_pid == os.getpid():
+            self.down()
+
+    def _catch_signals(self) -> None:
+        """Have the signals that would end the process at once unwind it instead, where nobody handles them."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                self._signal_handlers[number] = signal.signal(number, _exit_by_signal)
+
+    def _release_signals(self) -> None:
+        for number, handler in self._signal_handlers.items():
+            with contextlib.suppress(ValueError):
+                signal.signal(number, handler)
+        self._signal_handlers = {}
+
+    def __enter__(self) -> Self:
+        """Make the lab, unless it was opened."""
+        if self._is_new:
+            self.up()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Take it down if this process made it."""
+        if self._is_mine and not self._record.is_lasting:
+            self.down()
+
+    def __repr__(self) -> str:
+        """Name it."""
+        return f"<Lab {self.name} of {len(self.hosts)} hosts>"
+
+
+def _hosts(record: LabRecord) -> list[Host]:
+    switch_namespace, *host_namespaces = record.namespaces
+    return [
+        Host(namespace, switch_namespace, number, str(_NETWORK[number + 1]), _NETWORK.prefixlen)
+        for number, namespace in enumerate(host_namespaces)
+    ]
+
+
+def _exit_by_signal(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,115 @@
+"""Network namespaces: make and remove them, act inside one, end what runs in one.
+
+Acting inside is done on a thread of its own, because a thread, not a process, is what enters a namespace: the caller
+stays where it is, and a child process started on that thread is born inside, with nothing run between fork and exec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from pyroute2 import netns
+
+from umstack.lab.errors import LabError
+
+T = TypeVar("T")
+
+_TERMINATION_GRACE_SECONDS = 2.0
+
+
+def create(name: str) -> None:
+    """Make a namespace with that name."""
+    try:
+        netns.create(name)
+    except OSError as error:
+        raise LabError(f"cannot make the network namespace {name}: {error}", hint="run as root") from error
+
+
+def remove(name: str) -> None:
+    """Remove the name; the namespace goes with the last process in it. One that is gone already is no error."""
+    with contextlib.suppress(FileNotFoundError):
+        netns.remove(name)
+
+
+def names() -> list[str]:
+    """Return the names of all namespaces that have one."""
+    return sorted(netns.listnetns())
+
+
+def path(name: str) -> Path:
+    """Return the file that stands for the namespace."""
+    return Path(netns.NETNS_RUN_DIR) / name
+
+
+def call(name: str, function: Callable[[], T]) -> T:
+    """Run the function inside the namespace and return what it returns, or raise what it raises.
+
+    Sockets it makes stay in the namespace, wherever they are used afterwards.
+    """
+    results: list[T] = []
+    failures: list[BaseException] = []
+
+    def enter_and_run() -> None:
+        try:
+            enter(name)
+            results.append(function())
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=enter_and_run, name=f"in {name}")
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+def enter(name: str) -> None:
+    """Move the calling thread into the namespace for good."""
+    if not path(name).exists():
+        raise LabError(f"there is no network namespace {name}")
+    netns.setns(name, flags=0)
+
+
+def processes(names_wanted: Iterable[str]) -> list[int]:
+    """Return the ids of the processes inside any of these namespaces, this one excepted."""
+    inside = netns.ns_pids()
+    return [pid for name in names_wanted for pid in inside.get(name, []) if pid != os.getpid()]
+
+
+def end_processes(pids: Iterable[int]) -> None:
+    """Ask each process to end, and after a moment's grace make it; returns when all are gone."""
+    handles = {}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            handles[os.pidfd_open(pid)] = pid
+    try:
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
+            for handle in handles:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(handle, signal_number)
+            _await_exits(handles)
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def _await_exits(handles: dict[int, int]) -> None:
+    poller = select.poll()
+    for handle in handles:
+        poller.register(handle, select.POLLIN)
+    waiting = set(handles)
+    while waiting:
+        ended = poller.poll(_TERMINATION_GRACE_SECONDS * 1000)
+        if not ended:
+            return
+        for handle, _ in ended:
+            poller.unregister(handle)
+            waiting.discard(handle)

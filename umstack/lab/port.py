@@ -1,0 +1,197 @@
+"""A port of the switch, in one direction: what it loses, duplicates, reorders and blocks, and how much it did.
+
+The work is done by bpf/lossy_port.bpf.c, which is attached only while there is something for it to do: a lossless port
+costs nothing. The layouts of its maps are packed here; change both together.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeVar
+
+from umstack.lab import namespaces
+from umstack.lab.detour import Detour
+from umstack.lab.errors import LabError
+from umstack.lab.links import index_of, netlink
+from umstack.lab.switch import port_name
+from xdp import BpfMap, XdpError, traffic_control
+
+T = TypeVar("T")
+
+PortDirection = Literal["to_host", "from_host"]
+
+_HOOKS: dict[PortDirection, traffic_control.Direction] = {"to_host": "egress", "from_host": "ingress"}
+_CONFIG = struct.Struct("=QQQQIIIIQ")
+_COUNTERS = struct.Struct("=8Q")
+_BLOCK, _UNICAST, _INGRESS = 1, 2, 4
+_WHOLE = 1 << 32
+_SEED_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PortSettings:
+    """What a port does to the UDP datagrams that pass it; rates are fractions from 0 to 1."""
+
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    block: bool = False
+    unicast: bool = False
+    """Unicast UDP (NAKs) meets the same fate as multicast."""
+    reorder_depth: int = 3
+    """How many datagrams overtake one that is reordered."""
+    hold_ms: float = 2.0
+    """How long a datagram is held at most when not enough others come to overtake it (up to 30)."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what the program could not carry out."""
+        for name in ("loss", "duplicate", "reorder"):
+            rate = getattr(self, name)
+            if not 0 <= rate <= 1:
+                raise LabError(f"a {name} rate of {rate} is not possible", hint="use a fraction from 0 to 1")
+        if not 1 <= self.reorder_depth <= 1000 or not 0 < self.hold_ms <= 30:
+            raise LabError(
+                f"cannot hold a datagram for {self.reorder_depth} others or {self.hold_ms} ms",
+                hint="use a reorder_depth of 1 to 1000 and a hold_ms above 0, up to 30",
+            )
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether every datagram passes once and in order."""
+        return not (self.loss or self.duplicate or self.reorder or self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class PortCounters:
+    """Datagrams the port considered, by what became of them: seen = passed + dropped + blocked."""
+
+    seen: int = 0
+    passed: int = 0
+    dropped: int = 0
+    blocked: int = 0
+    duplicated: int = 0
+    reordered: int = 0
+    released: int = 0
+    """Of the reordered, those that have gone on; all of them once nothing is held."""
+    unheld: int = 0
+    """Chosen for reordering but passed in order, because too many were held already."""
+
+
+class Port:
+    """One direction of one port. Changes take effect at once. It holds nothing: the state is in the kernel."""
+
+    __slots__ = ("_before_loss", "_seed", "_switch", "direction", "host_number")
+
+    def __init__(
+        self,
+        switch: str,
+        host_number: int,
+        direction: PortDirection,
+        seed: int,
+        before_loss: Callable[[], None],
+    ) -> None:
+        """Describe a port; `before_loss` is called before datagrams start to meet a fate at it."""
+        self._switch, self._seed, self._before_loss = switch, seed & _SEED_MASK, before_loss
+        self.host_number, self.direction = host_number, direction
+
+    def set(self, **changes: Any) -> PortSettings:
+        """Change some of `PortSettings`, keep the others; return what holds now. A seed starts its series anew."""
+        names = {field.name for field in fields(PortSettings)}
+        if unknown := sorted(changes.keys() - names):
+            raise LabError(f"a port has no {', '.join(unknown)}", hint=f"it has {', '.join(sorted(names))}")
+        settings = replace(self.settings(), **changes)
+        if not settings.is_lossless:
+            self._before_loss()
+        return self._inside(lambda index: self._apply(index, settings, "seed" in changes))
+
+    def settings(self) -> PortSettings:
+        """Return what the port does now."""
+        return self._inside(lambda _: self._read("lossy_config", _settings, PortSettings(seed=self._seed)))
+
+    def counters(self) -> PortCounters:
+        """Return what the port has done since it first had something to do."""
+        return self._inside(lambda _: self._read("lossy_counters", _counters, PortCounters()))
+
+    def is_attached(self) -> bool:
+        """Whether datagrams pay for a program at this port."""
+        return self._inside(lambda index: bool(traffic_control.attached_program_ids(index, self._hook)))
+
+    @property
+    def _hook(self) -> traffic_control.Direction:
+        return _HOOKS[self.direction]
+
+    @property
+    def _detour_name(self) -> str:
+        return f"detour{self.host_number}{'' if self.direction == 'to_host' else 'in'}"
+
+    def _apply(self, index: int, settings: PortSettings, is_new_series: bool) -> PortSettings:
+        detour = Detour.find(self._detour_name)
+        if detour is None and settings == PortSettings(seed=self._seed):
+            return settings
+        detour = detour or Detour.build(self._detour_name)
+        with detour.open_port_program() as lossy:
+            lossy.map("lossy_config").write(self._packed(settings, index, detour.near))
+            if is_new_series:
+                lossy.map("lossy_index").write(bytes(8))
+            is_attached = bool(traffic_control.attached_program_ids(index, self._hook))
+            if settings.is_lossless and is_attached:
+                traffic_control.detach(index, self._hook)
+            elif not settings.is_lossless and not is_attached:
+                traffic_control.attach(index, self._hook, lossy.program)
+        return settings
+
+    def _packed(self, settings: PortSettings, port_index: int, detour_index: int) -> bytes:
+        flags = _BLOCK * settings.block | _UNICAST * settings.unicast | _INGRESS * (self._hook == "ingress")
+        rates = (settings.loss, settings.duplicate, settings.reorder)
+        return _CONFIG.pack(
+            settings.seed & _SEED_MASK,
+            *(round(rate * _WHOLE) for rate in rates),
+            flags,
+            port_index,
+            detour_index,
+            settings.reorder_depth,
+            round(settings.hold_ms * 1e6),
+        )
+
+    def _read(self, map_name: str, decode: Callable[[BpfMap], T], absent: T) -> T:
+        detour = Detour.find(self._detour_name)
+        if detour is None:
+            return absent
+        with detour.open_port_program() as lossy:
+            return decode(lossy.map(map_name))
+
+    def _inside(self, function: Callable[[int], T]) -> T:
+        """Run the function, given the port's index, in the switch's namespace."""
+
+        def run() -> T:
+            name = port_name(self.host_number)
+            with netlink(f"the switch's {name}") as route:
+                index = index_of(route, name)
+            return function(index)
+
+        try:
+            return namespaces.call(self._switch, run)
+        except XdpError as error:
+            raise LabError(f"{port_name(self.host_number)}: {error}", hint="run as root") from error
+
+
+def _settings(config: BpfMap) -> PortSettings:
+    seed, loss, duplicate, reorder, flags, _, _, depth, hold_ns = _CONFIG.unpack(config.read())
+    return PortSettings(
+        loss=round(loss / _WHOLE, 9),
+        duplicate=round(duplicate / _WHOLE, 9),
+        reorder=round(reorder / _WHOLE, 9),
+        block=bool(flags & _BLOCK),
+        unicast=bool(flags & _UNICAST),
+        reorder_depth=depth,
+        hold_ms=hold_ns / 1e6,
+        seed=seed,
+    )
+
+
+def _counters(counters: BpfMap) -> PortCounters:
+    per_cpu = [_COUNTERS.unpack(value) for value in counters.read_per_cpu()]
+    return PortCounters(*(sum(column) for column in zip(*per_cpu, strict=True)))

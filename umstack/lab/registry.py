@@ -1,0 +1,139 @@
+"""Which labs there are: one small file a lab under /run, written before the first namespace is made.
+
+A lab belongs to the process that made it, and is stale once that process is gone. A lab made to last (`umstack lab up`)
+belongs to nobody. A namespace that bears a lab's name but has no record is what a crash left, and stale as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from umstack.lab import namespaces
+from umstack.lab.errors import LabError
+
+PREFIX = "umlab-"
+_DIRECTORY = Path("/run/umstack/lab")
+_NAMESPACE = re.compile(rf"({PREFIX}[a-z0-9][a-z0-9_-]*)\.(?:switch|host(\d+))")
+_NAME = re.compile(rf"{PREFIX}[a-z0-9][a-z0-9_-]{{0,31}}")
+
+
+@dataclass(frozen=True, slots=True)
+class LabRecord:
+    """A lab as written down: enough to find it again, or to remove it after its owner crashed."""
+
+    name: str
+    host_count: int
+    mtu_bytes: int
+    seed: int
+    segmentation: str
+    owner_pid: int | None
+    owner_started_ticks: int | None
+
+    @property
+    def namespaces(self) -> list[str]:
+        """The namespaces it is made of, the switch first."""
+        return [f"{self.name}.switch", *(f"{self.name}.host{number}" for number in range(self.host_count))]
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it was made to outlive the process that made it."""
+        return self.owner_pid is None
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether its owner is gone."""
+        return self.owner_pid is not None and started_ticks(self.owner_pid) != self.owner_started_ticks
+
+
+def check_name(name: str) -> str:
+    """Return the full name of a lab (the prefix may be left out), or say what a name must look like."""
+    full = name if name.startswith(PREFIX) else PREFIX + name
+    if not _NAME.fullmatch(full):
+        raise LabError(
+            f"{name} is no name for a lab", hint="use up to 32 of a-z, 0-9, - and _, a letter or digit first"
+        )
+    return full
+
+
+def started_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot: with the id, that is a process's identity."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, started = fields[0], int(fields[19])
+    return None if state in "ZX" else started
+
+
+def write(record: LabRecord) -> None:
+    """Write the lab down; a second lab of the same name is refused."""
+    unfinished = _unfinished(record)
+    try:
+        os.link(unfinished, _file(record.name))
+    except FileExistsError as error:
+        raise LabError(
+            f"there is a lab named {record.name} already",
+            hint=f"use it, choose another name, or `umstack lab down {record.name}`",
+        ) from error
+    finally:
+        unfinished.unlink()
+
+
+def rewrite(record: LabRecord) -> None:
+    """Change what is written of a lab."""
+    _unfinished(record).replace(_file(record.name))
+
+
+def erase(name: str) -> None:
+    """Forget the lab."""
+    _file(name).unlink(missing_ok=True)
+
+
+def read(name: str) -> LabRecord:
+    """Return the lab of that name."""
+    records = {record.name: record for record in read_all()}
+    full_name = check_name(name)
+    if full_name not in records:
+        known = ", ".join(records) or "none"
+        raise LabError(f"there is no lab {name} (there are: {known})", hint="`umstack lab up` makes one")
+    return records[full_name]
+
+
+def read_all() -> list[LabRecord]:
+    """Return every lab: those written down, and those of which only namespaces are left."""
+    records = {}
+    for file in sorted(_DIRECTORY.glob(f"{PREFIX}*.json")):
+        # One that vanishes now is being removed; one that cannot be read is found again by its namespaces.
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+            record = LabRecord(**json.loads(file.read_text()))
+            records[record.name] = record
+    return [*records.values(), *_leftovers(set(records))]
+
+
+def _leftovers(known: set[str]) -> list[LabRecord]:
+    host_counts: dict[str, int] = {}
+    for match in filter(None, map(_NAMESPACE.fullmatch, namespaces.names())):
+        name, host_count = match[1], int(match[2]) + 1 if match[2] else 0
+        if name not in known:
+            host_counts[name] = max(host_counts.get(name, 0), host_count)
+    return [LabRecord(name, count, 0, 0, "unknown", 0, 0) for name, count in host_counts.items()]
+
+
+def _unfinished(record: LabRecord) -> Path:
+    """Write the record to a file beside its own, for the whole of it to appear there at once."""
+    try:
+        _DIRECTORY.mkdir(parents=True, exist_ok=True)
+        file = _DIRECTORY / f".{record.name}.{os.getpid()}"
+        file.write_text(json.dumps(asdict(record)))
+    except OSError as error:
+        raise LabError(f"cannot write the lab down in {_DIRECTORY}: {error}", hint="run as root") from error
+    return file
+
+
+def _file(name: str) -> Path:
+    return _DIRECTORY / f"{name}.json"

@@ -1,0 +1,145 @@
+"""The switch: a bridge in a namespace of its own, snooping IGMP and querying, with a cable (veth) to each host.
+
+Nothing leads out of the switch, so that traffic never leaves the lab.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import time
+
+from pyroute2 import IPRoute
+
+from umstack.lab import namespaces
+from umstack.lab.errors import LabError
+from umstack.lab.links import index_of, netlink, set_sysctl
+
+BRIDGE = "switch"
+HOST_INTERFACE = "eth0"
+
+# In the kernel's hundredths of a second. A querier counts as active one response interval after it was switched on, and
+# only then is a group nobody joined kept off the ports: the shortest interval IGMP can express makes the lab ready fast.
+# The same for the two queries that follow a leave.
+_QUERY_RESPONSE_CS = 10
+_LAST_MEMBER_CS = 10
+_IGMP_VERSION = 3
+_ETH_P_IP = 0x0800
+_PROBE_GROUP = "239.255.255.253"
+_PROBE_PORT = 9
+_READY_TIMEOUT_SECONDS = 15.0
+_PROBE_INTERVAL_SECONDS = 0.01
+
+
+def port_name(host_number: int) -> str:
+    """Return the name of the switch's end of the cable to that host."""
+    return f"port{host_number}"
+
+
+def build(namespace: str, host_namespaces: list[str], mtu_bytes: int, queue_count: int) -> None:
+    """Make the bridge and a cable to `eth0` of each host, all of them up."""
+    namespaces.call(namespace, lambda: _build(host_namespaces, mtu_bytes, queue_count))
+
+
+def _build(host_namespaces: list[str], mtu_bytes: int, queue_count: int) -> None:
+    for scope in ("all", "default"):
+        set_sysctl(f"ipv6/conf/{scope}/disable_ipv6", 1)
+    with netlink("making the switch") as route:
+        route.link("set", index=index_of(route, "lo"), state="up")
+        route.link("add", ifname=BRIDGE, kind="bridge")
+        # Frames are switched, not shown to the firewall: it would reassemble them, and it costs.
+        for table in ("iptables", "ip6tables", "arptables"):
+            set_sysctl(f"bridge/bridge-nf-call-{table}", 0)
+        bridge = index_of(route, BRIDGE)
+        route.link(
+            "set",
+            index=bridge,
+            kind="bridge",
+            br_stp_state=0,
+            br_forward_delay=0,
+            br_mcast_snooping=1,
+            br_mcast_igmp_version=_IGMP_VERSION,
+            br_mcast_query_response_intvl=_QUERY_RESPONSE_CS,
+            br_mcast_last_member_intvl=_LAST_MEMBER_CS,
+        )
+        for number, host in enumerate(host_namespaces):
+            _lay_cable(route, bridge, number, host, mtu_bytes, queue_count)
+        route.link("set", index=bridge, state="up")
+        route.link("set", index=bridge, kind="bridge", br_mcast_querier=1)
+
+
+def _lay_cable(route: IPRoute, bridge: int, number: int, host: str, mtu_bytes: int, queue_count: int) -> None:
+    queues = {"num_tx_queues": queue_count, "num_rx_queues": queue_count}
+    host_end = {"ifname": HOST_INTERFACE, "net_ns_fd": host, "mtu": mtu_bytes, **queues}
+    route.link("add", ifname=port_name(number), kind="veth", mtu=mtu_bytes, peer=host_end, **queues)
+    route.link("set", index=index_of(route, port_name(number)), master=bridge, state="up")
+
+
+def demolish(namespace: str) -> None:
+    """Take every link of the switch away, and with them the hosts' ends; what is gone already is no error."""
+
+    def delete_links() -> None:
+        with netlink("taking the switch away") as route:
+            links = [link["index"] for link in route.get_links() if link.get_attr("IFLA_IFNAME") != "lo"]
+            for index in links:
+                if index in {link["index"] for link in route.get_links()}:
+                    route.link("del", index=index)
+
+    if namespaces.path(namespace).exists():
+        namespaces.call(namespace, delete_links)
+
+
+def await_snooping(sender: str, observer: str) -> None:
+    """Wait until the switch keeps a group nobody joined off the ports, which it does once its querier is active.
+
+    The sender sends to such a group and then to everybody. A frame to everybody that arrives with none for the group
+    before it is the proof.
+    """
+    probe = namespaces.call(sender, _probe_socket)
+    watch = namespaces.call(observer, _watch_socket)
+    deadline = time.monotonic() + _READY_TIMEOUT_SECONDS
+    with probe, watch:
+        for attempt in range(1_000_000):
+            if _is_snooping(probe, watch, json.dumps([sender, attempt]).encode()):
+                return
+            if time.monotonic() > deadline:
+                raise LabError(
+                    f"the switch did not start IGMP snooping within {_READY_TIMEOUT_SECONDS:.0f} s",
+                    hint="the kernel needs CONFIG_BRIDGE_IGMP_SNOOPING",
+                )
+
+
+def _probe_socket() -> socket.socket:
+    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, HOST_INTERFACE.encode())
+    probe.setblocking(False)
+    return probe
+
+
+def _watch_socket() -> socket.socket:
+    watch = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_IP))
+    watch.bind((HOST_INTERFACE, _ETH_P_IP))
+    watch.setblocking(False)
+    return watch
+
+
+def _is_snooping(probe: socket.socket, watch: socket.socket, token: bytes) -> bool:
+    """Send one pair of probes; whether the one to everybody came through alone."""
+    # Until the cables have their carrier a probe cannot leave; the next attempt will.
+    with contextlib.suppress(OSError):
+        probe.sendto(token + b" to nobody", (_PROBE_GROUP, _PROBE_PORT))
+        probe.sendto(token + b" to everybody", ("255.255.255.255", _PROBE_PORT))
+    flooded = False
+    deadline = time.monotonic() + _PROBE_INTERVAL_SECONDS
+    while (left_seconds := deadline - time.monotonic()) > 0:
+        if not select.select([watch], [], [], left_seconds)[0]:
+            return False
+        frame = watch.recv(2048)
+        flooded = flooded or frame.endswith(token + b" to nobody")
+        if frame.endswith(token + b" to everybody"):
+            select.select([], [], [], left_seconds if flooded else 0)
+            return not flooded
+    return False

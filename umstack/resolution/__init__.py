@@ -1,0 +1,23 @@
+"""Topic resolution: finding the sessions that carry a topic, by LBMR over multicast UDP."""
+
+from umstack.resolution.agent import ResolutionAgent, ResolutionInterface, resolver_datagram_size
+from umstack.resolution.codec import LbtrmAddress
+from umstack.resolution.counters import ResolutionCounters
+from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound, SourceGone
+from umstack.resolution.thread import ResolverThread
+from umstack.resolution.topic_name import TOPIC_NAME_MAXIMUM_BYTES, encode_topic_name
+
+__all__ = [
+    "TOPIC_NAME_MAXIMUM_BYTES",
+    "LbtrmAddress",
+    "ResolutionAgent",
+    "ResolutionCounters",
+    "ResolutionEvent",
+    "ResolutionInterface",
+    "ResolutionMachine",
+    "ResolverThread",
+    "SourceFound",
+    "SourceGone",
+    "encode_topic_name",
+    "resolver_datagram_size",
+]

@@ -1,0 +1,232 @@
+"""Topic resolution on kernel sockets: runs the machine where the owner's loop wants it, without a thread.
+
+One socket listens to the group, the other sends from the interface's own address, because that is the address
+receivers and dissectors take a topic's source to have. Every process of a host that uses the same group hears
+every datagram, those of its own host included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from umstack.config import UDP_PAYLOAD_MAXIMUM_BYTES, ContextOptions, ReceiverOptions, SourceOptions
+from umstack.errors import OptionError, error_from_os
+from umstack.resolution.codec import LbtrmAddress
+from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
+
+IP_UDP_HEADER_BYTES = 28
+DATAGRAM_MINIMUM_BYTES = 500
+_DATAGRAMS_PER_TURN = 64
+_IP_MULTICAST_ALL = 49
+_SO_RCVBUFFORCE = 33
+
+OnSource = Callable[[str, int, LbtrmAddress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolutionInterface:
+    """The network interface to resolve on."""
+
+    name: str
+    index: int
+    address: str
+    mtu_bytes: int
+
+
+def resolver_datagram_size(options: ContextOptions, mtu_bytes: int) -> int:
+    """Largest UDP payload for topic resolution; OptionError when the configured one does not fit the MTU."""
+    fits = min(max(mtu_bytes - IP_UDP_HEADER_BYTES, DATAGRAM_MINIMUM_BYTES), UDP_PAYLOAD_MAXIMUM_BYTES)
+    configured = options.resolver_datagram_max_size_bytes
+    if configured > fits:
+        raise OptionError(
+            f"context option resolver_datagram_max_size: {configured} does not fit an MTU of {mtu_bytes}",
+            hint=f"set it to {fits} or less, or to 0 to follow the MTU",
+        )
+    return configured or fits
+
+
+def _ignore_source(_topic: str, _index: int, _address: LbtrmAddress) -> None:
+    """For owners without interest in sources that say good-bye."""
+
+
+class ResolutionAgent:
+    """Topic resolution of one context. One thread at a time; callbacks run inside the call that causes them."""
+
+    def __init__(
+        self,
+        options: ContextOptions,
+        interface: ResolutionInterface,
+        now_ns: int,
+        on_source: OnSource,
+        on_source_gone: OnSource = _ignore_source,
+    ) -> None:
+        """Open the sockets; raises the UmError that tells why that cannot be."""
+        self._options = options
+        self._interface = interface
+        self._on_source = on_source
+        self._on_source_gone = on_source_gone
+        self._destination = options.resolver_outgoing
+        size = resolver_datagram_size(options, interface.mtu_bytes)
+        self.machine = ResolutionMachine(options, size, now_ns)
+        self.last_error: OSError | None = None
+        with contextlib.ExitStack() as stack:
+            self._receiver = stack.enter_context(self._open_receiver())
+            self._sender = stack.enter_context(self._open_sender())
+            self._sockets = stack.pop_all()
+        self._buffer = bytearray(UDP_PAYLOAD_MAXIMUM_BYTES + 1)
+
+    def __enter__(self) -> ResolutionAgent:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Readable when process() has something to take in."""
+        return self._receiver.fileno()
+
+    def advertise(
+        self, topic: str, index: int, address: LbtrmAddress, options: SourceOptions, now_ns: int
+    ) -> None:
+        """Announce a source, at once if its options allow."""
+        self.machine.advertise(topic, index, address, options, now_ns)
+        self._send_due(now_ns)
+
+    def withdraw(self, topic: str, index: int, address: LbtrmAddress, now_ns: int) -> None:
+        """Stop announcing a source."""
+        self.machine.withdraw(topic, index, address)
+        self._send_due(now_ns)
+
+    def query(self, topic: str, options: ReceiverOptions, now_ns: int) -> None:
+        """Look for sources of a topic; those already known are reported before this returns."""
+        self._deliver(self.machine.query(topic, options, now_ns))
+        self._send_due(now_ns)
+
+    def stop_query(self, topic: str) -> None:
+        """One receiver less wants the topic."""
+        self.machine.stop_query(topic)
+
+    def forget_session(self, address: LbtrmAddress, now_ns: int) -> None:
+        """A session has ended; its sources will be reported anew if they are heard of again."""
+        self.machine.forget_session(address, now_ns)
+
+    def request_resolution(self, now_ns: int) -> None:
+        """Ask everybody to advertise and query anew."""
+        self.machine.request_resolution()
+        self._send_due(now_ns)
+
+    def set_mtu(self, mtu_bytes: int) -> None:
+        """Follow the interface's MTU. A configured size that no longer fits gives way to one that does."""
+        configured = self._options.resolver_datagram_max_size_bytes
+        fits = max(mtu_bytes - IP_UDP_HEADER_BYTES, DATAGRAM_MINIMUM_BYTES)
+        self.machine.datagram_maximum_bytes = min(configured or fits, fits, UDP_PAYLOAD_MAXIMUM_BYTES)
+
+    def process(self, now_ns: int) -> bool:
+        """Take in what has arrived (a bounded number) and send what is due. True when more may be waiting."""
+        more = self._receive(now_ns)
+        self._send_due(now_ns)
+        return more
+
+    def next_deadline_ns(self) -> int | None:
+        """When process() is needed even if nothing arrives; None for never."""
+        return self.machine.next_deadline_ns()
+
+    def stats(self) -> dict[str, int]:
+        """The tr_* counters by name."""
+        return self.machine.stats()
+
+    def close(self) -> None:
+        """Close the sockets. Withdraw sources first if they are to say good-bye."""
+        self._sockets.close()
+
+    def _receive(self, now_ns: int) -> bool:
+        for _ in range(_DATAGRAMS_PER_TURN):
+            try:
+                count = self._receiver.recv_into(self._buffer)
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError as error:
+                # A pending asynchronous error (the interface went down) is cleared by being read.
+                self.last_error = error
+                return False
+            self._deliver(self.machine.datagram_received(bytes(memoryview(self._buffer)[:count]), now_ns))
+        return True
+
+    def _deliver(self, events: list[ResolutionEvent]) -> None:
+        """Report every event, even when a callback raises; the first exception goes on to the caller."""
+        failure: Exception | None = None
+        for event in events:
+            report = self._on_source if isinstance(event, SourceFound) else self._on_source_gone
+            try:
+                report(event.topic, event.index, event.address)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _send_due(self, now_ns: int) -> None:
+        counters = self.machine.counters
+        for datagram in self.machine.datagrams_to_send(now_ns):
+            try:
+                self._sender.sendto(datagram, self._destination)
+            except OSError as error:
+                # Resolution repeats itself, so a datagram that cannot go is dropped and counted.
+                counters.tr_dgrams_send_failed += 1
+                self.last_error = error
+            else:
+                counters.tr_dgrams_sent += 1
+                counters.tr_bytes_sent += len(datagram)
+
+    def _membership(self, group: str) -> bytes:
+        return struct.pack(
+            "4s4si", socket.inet_aton(group), socket.inet_aton(self._interface.address), self._interface.index
+        )
+
+    def _open_receiver(self) -> socket.socket:
+        group, port = self._options.resolver_incoming
+        where = f"listening for topic resolution on {group}:{port}, interface {self._interface.name}"
+        with contextlib.ExitStack() as stack:
+            try:
+                receiver = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                receiver.setblocking(False)
+                receiver.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                receiver.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
+                _size_receive_buffer(receiver, self._options.resolver_multicast_receiver_socket_buffer_bytes)
+                receiver.bind((group, port))
+                receiver.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, self._membership(group))
+            except OSError as error:
+                raise error_from_os(error, where) from error
+            stack.pop_all()
+        return receiver
+
+    def _open_sender(self) -> socket.socket:
+        where = f"sending topic resolution from {self._interface.address}, interface {self._interface.name}"
+        with contextlib.ExitStack() as stack:
+            try:
+                sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                sender.setblocking(False)
+                sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, self._membership("0.0.0.0"))
+                sender.setsockopt(
+                    socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, self._options.resolver_multicast_ttl
+                )
+                sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+                sender.bind((self._interface.address, 0))
+            except OSError as error:
+                raise error_from_os(error, where) from error
+            stack.pop_all()
+        return sender
+
+
+def _size_receive_buffer(receiver: socket.socket, size_bytes: int) -> None:
+    """Ask for the buffer past the system's limit; without the privilege, take what the limit gives."""
+    try:
+        receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, size_bytes)
+    except PermissionError:
+        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)

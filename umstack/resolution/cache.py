@@ -1,0 +1,65 @@
+"""The resolver cache: sources heard of, whether anybody here wants their topic or not (UX-16)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from umstack.resolution.codec import LbtrmAddress
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSource:
+    """One source: its topic, the index its messages carry, and its session."""
+
+    topic: str
+    index: int
+    address: LbtrmAddress
+
+
+class ResolverCache:
+    """Sources by topic, bounded; the one heard of longest ago makes room for a new one."""
+
+    __slots__ = ("_by_topic", "_maximum_entries", "_order", "eviction_count")
+
+    def __init__(self, maximum_entries: int) -> None:
+        self._maximum_entries = maximum_entries
+        self._order: OrderedDict[KnownSource, None] = OrderedDict()
+        self._by_topic: dict[str, dict[KnownSource, None]] = {}
+        self.eviction_count = 0
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def add(self, source: KnownSource) -> None:
+        """Remember a source, or that it was heard of again."""
+        if source in self._order:
+            self._order.move_to_end(source)
+            return
+        if len(self._order) >= self._maximum_entries:
+            oldest, _ = self._order.popitem(last=False)
+            self._forget_by_topic(oldest)
+            self.eviction_count += 1
+        self._order[source] = None
+        self._by_topic.setdefault(source.topic, {})[source] = None
+
+    def discard(self, source: KnownSource) -> None:
+        """Forget a source."""
+        if source in self._order:
+            del self._order[source]
+            self._forget_by_topic(source)
+
+    def discard_session(self, address: LbtrmAddress) -> None:
+        """Forget every source of a session."""
+        for source in [known for known in self._order if known.address == address]:
+            self.discard(source)
+
+    def sources_of(self, topic: str) -> list[KnownSource]:
+        """The sources of a topic, the first heard of first."""
+        return list(self._by_topic.get(topic, ()))
+
+    def _forget_by_topic(self, source: KnownSource) -> None:
+        sources = self._by_topic[source.topic]
+        del sources[source]
+        if not sources:
+            del self._by_topic[source.topic]

@@ -1,0 +1,359 @@
+"""LBMR, the datagrams of topic resolution: encoding, and a decoder that never raises on what the network sends.
+
+A datagram is a header with two counts, topic queries (TQR: a name), topic advertisements (TIR: a name and how to
+join), and packet options. All integers are big endian. Layout: docs/wire.md.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from enum import IntFlag, StrEnum
+
+from umstack.resolution.topic_name import TOPIC_NAME_MAXIMUM_BYTES
+
+HEADER_BYTES = 4
+QUERIES_MAXIMUM = 255
+ADVERTISEMENTS_MAXIMUM = 65535
+
+_TYPE_NORMAL = 0
+_TYPE_WILDCARD_QUERY = 1
+_TYPE_EXTENDED = 7
+_HAS_PACKET_OPTIONS = 0x08
+_EXTENDED_RESOLUTION_REQUEST = 4
+
+_TIR_HAS_OPTIONS = 0x80
+_TRANSPORT_LBTRM = 0x10
+_OPTION_TOTAL_LENGTH = 0
+_PACKET_OPTION_TOTAL_LENGTH = 0x80
+_OPTION_LENGTH_BYTES = 4
+_OPTION_HEAD_BYTES = 2
+_OPTION_MAXIMUM_BYTES = 255
+
+_TIR_FIXED = struct.Struct("!BBHI")
+_LBTRM_INFO = struct.Struct("!4s4sIHH")
+_REQUEST = struct.Struct("!BBH")
+
+
+@dataclass(frozen=True, slots=True)
+class LbtrmAddress:
+    """Everything needed to join an LBT-RM session and to ask it for retransmissions."""
+
+    source_ip: str
+    group: str
+    session_id: int
+    destination_port: int
+    nak_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTransport:
+    """The transport part of an advertisement for a transport this stack does not have."""
+
+    transport: int
+    info: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WireOption:
+    """One option of an advertisement or of a datagram: its type and the bytes after type and length."""
+
+    type: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Advertisement:
+    """A TIR. `index` is the topic index the source's messages carry."""
+
+    topic: str
+    index: int
+    ttl: int
+    transport: LbtrmAddress | OtherTransport
+    options: tuple[WireOption, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResolutionDatagram:
+    """Queries and advertisements; both empty is a keepalive."""
+
+    queries: tuple[str, ...] = ()
+    advertisements: tuple[Advertisement, ...] = ()
+    options: tuple[WireOption, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WildcardQuery:
+    """Patterns somebody asks for; `kinds` says how each is written (1 PCRE, 2 regex)."""
+
+    kinds: tuple[int, ...]
+    patterns: tuple[str, ...]
+
+
+class RequestScope(IntFlag):
+    """What a resolution request asks everybody to send again."""
+
+    WILDCARD_QUERIES = 0x01
+    QUERIES = 0x02
+    ADVERTISEMENTS = 0x04
+
+
+@dataclass(frozen=True, slots=True)
+class ResolutionRequest:
+    """Asks every context that hears it to query and advertise anew."""
+
+    scope: RequestScope
+
+
+class RejectReason(StrEnum):
+    """Why a datagram was not decoded: the ends of the counters tr_dgrams_dropped_*."""
+
+    VERSION = "ver"
+    TYPE = "type"
+    MALFORMED = "malformed"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A datagram that was not decoded; `detail` is for a person."""
+
+    reason: RejectReason
+    detail: str
+
+
+Decoded = ResolutionDatagram | WildcardQuery | ResolutionRequest | Rejected
+
+
+class _MalformedDatagram(Exception):
+    """Leaves the parser; decode() turns it into Rejected."""
+
+
+class _Cursor:
+    """A place in a datagram that cannot be moved past its end."""
+
+    __slots__ = ("_data", "offset")
+
+    def __init__(self, data: bytes, offset: int) -> None:
+        self._data = data
+        self.offset = offset
+
+    def take(self, count: int, what: str) -> bytes:
+        end = self.offset + count
+        if end > len(self._data):
+            raise _MalformedDatagram(f"{what} ends beyond the datagram")
+        part = self._data[self.offset : end]
+        self.offset = end
+        return part
+
+    def byte(self, what: str) -> int:
+        return self.take(1, what)[0]
+
+    def name(self, what: str) -> str:
+        end = self._data.find(b"\0", self.offset, self.offset + TOPIC_NAME_MAXIMUM_BYTES + 1)
+        if end < 0:
+            raise _MalformedDatagram(f"{what} has no end")
+        if end == self.offset:
+            raise _MalformedDatagram(f"{what} is empty")
+        raw = self._data[self.offset : end]
+        self.offset = end + 1
+        return raw.decode("utf-8", errors="surrogateescape")
+
+
+def decode(data: bytes) -> Decoded:
+    """What a datagram says. Never raises: a bad one is a Rejected."""
+    if len(data) < HEADER_BYTES:
+        return Rejected(RejectReason.MALFORMED, "shorter than a header")
+    version, kind = data[0] >> 4, data[0] & 0x07
+    if version != 0:
+        return Rejected(RejectReason.VERSION, f"version {version}")
+    try:
+        if kind == _TYPE_NORMAL:
+            return _decode_normal(data)
+        if kind == _TYPE_WILDCARD_QUERY:
+            return _decode_wildcard_query(data)
+        if kind == _TYPE_EXTENDED:
+            return _decode_extended(data)
+    except _MalformedDatagram as error:
+        return Rejected(RejectReason.MALFORMED, str(error))
+    return Rejected(RejectReason.TYPE, f"type {kind}")
+
+
+def _decode_normal(data: bytes) -> ResolutionDatagram:
+    query_count, advertisement_count = data[1], int.from_bytes(data[2:4], "big")
+    cursor = _Cursor(data, HEADER_BYTES)
+    queries = tuple(cursor.name("a query") for _ in range(query_count))
+    advertisements = tuple(_decode_advertisement(cursor) for _ in range(advertisement_count))
+    options = _decode_packet_options(cursor) if data[0] & _HAS_PACKET_OPTIONS else ()
+    return ResolutionDatagram(queries, advertisements, options)
+
+
+def _decode_advertisement(cursor: _Cursor) -> Advertisement:
+    topic = cursor.name("an advertisement's topic")
+    transport, info_bytes, ttl, index = _TIR_FIXED.unpack(cursor.take(_TIR_FIXED.size, "an advertisement"))
+    options = _decode_topic_options(cursor) if transport & _TIR_HAS_OPTIONS else ()
+    info = cursor.take(info_bytes, "transport information")
+    return Advertisement(topic, index, ttl, _decode_transport(transport & 0x7F, info), options)
+
+
+def _decode_transport(transport: int, info: bytes) -> LbtrmAddress | OtherTransport:
+    if transport != _TRANSPORT_LBTRM:
+        return OtherTransport(transport, info)
+    if len(info) != _LBTRM_INFO.size:
+        raise _MalformedDatagram(f"LBT-RM information of {len(info)} bytes")
+    source_ip, group, session_id, destination_port, nak_port = _LBTRM_INFO.unpack(info)
+    return LbtrmAddress(
+        socket.inet_ntoa(source_ip), socket.inet_ntoa(group), session_id, destination_port, nak_port
+    )
+
+
+def _decode_option(cursor: _Cursor) -> WireOption:
+    kind, length = cursor.byte("an option"), cursor.byte("an option")
+    if length < _OPTION_HEAD_BYTES:
+        raise _MalformedDatagram(f"option {kind} of length {length}")
+    return WireOption(kind, cursor.take(length - _OPTION_HEAD_BYTES, f"option {kind}"))
+
+
+def _total_length(option: WireOption, expected_type: int) -> int:
+    if option.type != expected_type or len(option.body) != _OPTION_LENGTH_BYTES - _OPTION_HEAD_BYTES:
+        raise _MalformedDatagram(f"option {option.type} where the total length should be")
+    return int.from_bytes(option.body, "big")
+
+
+def _decode_topic_options(cursor: _Cursor) -> tuple[WireOption, ...]:
+    start = cursor.offset
+    total = _total_length(_decode_option(cursor), _OPTION_TOTAL_LENGTH)
+    options = []
+    while cursor.offset - start < total:
+        options.append(_decode_option(cursor))
+    if cursor.offset - start != total:
+        raise _MalformedDatagram("topic options and their total length differ")
+    return tuple(options)
+
+
+def _decode_packet_options(cursor: _Cursor) -> tuple[WireOption, ...]:
+    start = cursor.offset
+    options: list[WireOption] = []
+    while (option := _decode_option(cursor)).type != _PACKET_OPTION_TOTAL_LENGTH:
+        options.append(option)
+    if _total_length(option, _PACKET_OPTION_TOTAL_LENGTH) != cursor.offset - start:
+        raise _MalformedDatagram("packet options and their total length differ")
+    return tuple(options)
+
+
+def _decode_wildcard_query(data: bytes) -> WildcardQuery:
+    cursor = _Cursor(data, HEADER_BYTES)
+    kinds, patterns = [], []
+    for _ in range(data[1]):
+        kinds.append(cursor.byte("a wildcard query"))
+        patterns.append(cursor.name("a pattern"))
+    return WildcardQuery(tuple(kinds), tuple(patterns))
+
+
+def _decode_extended(data: bytes) -> ResolutionRequest | Rejected:
+    _, subtype, flags = _REQUEST.unpack_from(data)
+    if subtype != _EXTENDED_RESOLUTION_REQUEST:
+        return Rejected(RejectReason.TYPE, f"extended type {subtype}")
+    known = RequestScope.WILDCARD_QUERIES | RequestScope.QUERIES | RequestScope.ADVERTISEMENTS
+    return ResolutionRequest(RequestScope(flags & known))
+
+
+def _encode_option(option: WireOption) -> bytes:
+    length = _OPTION_HEAD_BYTES + len(option.body)
+    if length > _OPTION_MAXIMUM_BYTES:
+        raise ValueError(f"option {option.type} of {length} bytes does not fit")
+    return bytes((option.type, length)) + option.body
+
+
+def _encode_name(name: str) -> bytes:
+    return name.encode("utf-8", errors="surrogateescape") + b"\0"
+
+
+def encode_query(topic: str) -> bytes:
+    """One TQR."""
+    return _encode_name(topic)
+
+
+def encode_advertisement(advertisement: Advertisement) -> bytes:
+    """One TIR."""
+    transport = advertisement.transport
+    if isinstance(transport, LbtrmAddress):
+        kind = _TRANSPORT_LBTRM
+        info = _LBTRM_INFO.pack(
+            socket.inet_aton(transport.source_ip),
+            socket.inet_aton(transport.group),
+            transport.session_id,
+            transport.destination_port,
+            transport.nak_port,
+        )
+    else:
+        kind, info = transport.transport, transport.info
+    options = b"".join(_encode_option(option) for option in advertisement.options)
+    if options:
+        kind |= _TIR_HAS_OPTIONS
+        total = len(options) + _OPTION_LENGTH_BYTES
+        options = _encode_option(WireOption(_OPTION_TOTAL_LENGTH, total.to_bytes(2, "big"))) + options
+    fixed = _TIR_FIXED.pack(kind, len(info), advertisement.ttl, advertisement.index)
+    return _encode_name(advertisement.topic) + fixed + options + info
+
+
+def _header(kind: int, query_count: int, advertisement_count: int) -> bytes:
+    return bytes((kind, query_count)) + advertisement_count.to_bytes(2, "big")
+
+
+def encode(datagram: ResolutionDatagram) -> bytes:
+    """The bytes of one datagram, whatever its size."""
+    options = b"".join(_encode_option(option) for option in datagram.options)
+    flags = 0
+    if options:
+        flags = _HAS_PACKET_OPTIONS
+        total = len(options) + _OPTION_LENGTH_BYTES
+        options += _encode_option(WireOption(_PACKET_OPTION_TOTAL_LENGTH, total.to_bytes(2, "big")))
+    return b"".join(
+        (
+            _header(flags | _TYPE_NORMAL, len(datagram.queries), len(datagram.advertisements)),
+            *map(encode_query, datagram.queries),
+            *map(encode_advertisement, datagram.advertisements),
+            options,
+        )
+    )
+
+
+def encode_request(scope: RequestScope) -> bytes:
+    """The bytes of a resolution request."""
+    return _REQUEST.pack(_TYPE_EXTENDED, _EXTENDED_RESOLUTION_REQUEST, scope)
+
+
+def pack(queries: list[bytes], advertisements: list[bytes], datagram_maximum_bytes: int) -> list[bytes]:
+    """Encoded records in as few datagrams as their order allows, none longer than the maximum.
+
+    A record that fits no datagram of that size is a mistake of the caller and raises ValueError.
+    """
+    datagrams: list[bytes] = []
+    room = datagram_maximum_bytes - HEADER_BYTES
+    chosen_queries: list[bytes] = []
+    chosen_advertisements: list[bytes] = []
+    used = 0
+
+    def close() -> None:
+        nonlocal used
+        header = _header(_TYPE_NORMAL, len(chosen_queries), len(chosen_advertisements))
+        datagrams.append(header + b"".join(chosen_queries) + b"".join(chosen_advertisements))
+        chosen_queries.clear()
+        chosen_advertisements.clear()
+        used = 0
+
+    for records, chosen, limit in (
+        (queries, chosen_queries, QUERIES_MAXIMUM),
+        (advertisements, chosen_advertisements, ADVERTISEMENTS_MAXIMUM),
+    ):
+        for record in records:
+            if len(record) > room:
+                raise ValueError(f"a record of {len(record)} bytes does not fit {datagram_maximum_bytes}")
+            if used + len(record) > room or len(chosen) == limit:
+                close()
+            chosen.append(record)
+            used += len(record)
+    if used:
+        close()
+    return datagrams

@@ -1,0 +1,49 @@
+"""The rate limit of topic resolution (UX-5), which differs from the one for data."""
+
+from __future__ import annotations
+
+SLICE_NS = 100_000_000
+_NS_PER_S = 1_000_000_000
+
+
+class ResolutionLimiter:
+    """Limits records and bits per second in slices of 100 ms; 0 is no limit.
+
+    A record passes while the slice's allowance is not used up, so that the last one may exceed it, and the
+    first record of a slice always passes: however small the limit, something gets through in each slice.
+    """
+
+    __slots__ = ("_bytes_per_slice", "_records_per_slice", "_slice_start_ns", "_used_bytes", "_used_records")
+
+    def __init__(self, records_per_second: int, bits_per_second: int) -> None:
+        self._records_per_slice = records_per_second * SLICE_NS / _NS_PER_S
+        self._bytes_per_slice = bits_per_second * SLICE_NS / _NS_PER_S / 8
+        self._slice_start_ns: int | None = None
+        self._used_bytes = 0
+        self._used_records = 0
+
+    @property
+    def slice_end_ns(self) -> int:
+        """When a record that was refused may be offered again."""
+        return 0 if self._slice_start_ns is None else self._slice_start_ns + SLICE_NS
+
+    def admit(self, record_bytes: int, now_ns: int) -> bool:
+        """Whether a record may go now; one that may is accounted for."""
+        self._advance(now_ns)
+        if self._used_records:
+            if self._records_per_slice and self._used_records >= self._records_per_slice:
+                return False
+            if self._bytes_per_slice and self._used_bytes >= self._bytes_per_slice:
+                return False
+        self._used_records += 1
+        self._used_bytes += record_bytes
+        return True
+
+    def _advance(self, now_ns: int) -> None:
+        start = self._slice_start_ns
+        if start is None or now_ns >= start + SLICE_NS:
+            # Slices follow each other without gaps while there is traffic, and start anew after silence.
+            late = start is not None and now_ns < start + 2 * SLICE_NS
+            self._slice_start_ns = start + SLICE_NS if late and start is not None else now_ns
+            self._used_bytes = 0
+            self._used_records = 0

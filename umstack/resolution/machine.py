@@ -1,0 +1,428 @@
+"""Topic resolution as a state machine without I/O: time goes in, datagrams and events come out.
+
+Sources advertise, receivers query (UX-14, UX-15). A query makes a source answer at once. What is advertised is
+remembered for receivers still to come (UX-16). Records that are due pass a rate limiter (UX-5) and share
+datagrams. Whatever arrives from the network is dropped and counted when it makes no sense, and everything kept
+because of it is bounded.
+"""
+
+from __future__ import annotations
+
+import heapq
+import ipaddress
+from collections import deque
+from dataclasses import dataclass
+
+from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
+from umstack.resolution.cache import KnownSource, ResolverCache
+from umstack.resolution.codec import (
+    Advertisement,
+    LbtrmAddress,
+    Rejected,
+    RejectReason,
+    RequestScope,
+    ResolutionDatagram,
+    ResolutionRequest,
+    WildcardQuery,
+    decode,
+    encode_advertisement,
+    encode_query,
+    encode_request,
+    pack,
+)
+from umstack.resolution.counters import ResolutionCounters
+from umstack.resolution.limiter import ResolutionLimiter
+from umstack.resolution.schedule import Phase, PhaseSettings, PhaseTimer
+from umstack.resolution.topic_name import encode_topic_name
+
+ADVERTISEMENT_TTL = 60
+FINAL_TTL = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFound:
+    """A source of a topic a receiver here wants was heard of for the first time."""
+
+    topic: str
+    index: int
+    address: LbtrmAddress
+
+
+@dataclass(frozen=True, slots=True)
+class SourceGone:
+    """A source of such a topic said that it is being closed."""
+
+    topic: str
+    index: int
+    address: LbtrmAddress
+
+
+ResolutionEvent = SourceFound | SourceGone
+
+
+class _Record:
+    """Something that is sent on a schedule: an encoded record, its timer, whether it waits to be sent."""
+
+    __slots__ = ("deferred", "encoded", "gone", "is_query", "scheduled_ns", "timer", "waiting")
+
+    def __init__(self, encoded: bytes, timer: PhaseTimer, *, is_query: bool) -> None:
+        self.encoded = encoded
+        self.timer = timer
+        self.is_query = is_query
+        self.scheduled_ns: int | None = None
+        self.waiting = False
+        self.deferred = False
+        self.gone = False
+
+
+class _AdvertisedSource:
+    """A source of this context."""
+
+    __slots__ = ("advertisement", "answers_queries", "record", "says_goodbye")
+
+    def __init__(self, advertisement: Advertisement, record: _Record, options: SourceOptions) -> None:
+        self.advertisement = advertisement
+        self.record = record
+        self.answers_queries = options.resolver_advertisement_send_immediate_response
+        self.says_goodbye = options.resolver_send_final_advertisements
+
+
+class _WantedTopic:
+    """A topic receivers of this context want, and its sources that were reported to them."""
+
+    __slots__ = ("known", "record", "threshold", "users")
+
+    def __init__(self, record: _Record, threshold: int) -> None:
+        self.record = record
+        self.threshold = threshold
+        self.users = 1
+        self.known: dict[KnownSource, None] = {}
+
+
+class _Queue:
+    """Records that are due, in order, behind one rate limiter."""
+
+    __slots__ = ("limiter", "records")
+
+    def __init__(self, records_per_second: int, bits_per_second: int) -> None:
+        self.limiter = ResolutionLimiter(records_per_second, bits_per_second)
+        self.records: deque[_Record] = deque()
+
+
+class ResolutionMachine:
+    """The topic resolution of one context. Not thread-safe; `now_ns` must never go back."""
+
+    def __init__(self, options: ContextOptions, datagram_maximum_bytes: int, now_ns: int) -> None:
+        """`datagram_maximum_bytes` is the largest UDP payload to make."""
+        self.counters = ResolutionCounters()
+        self.datagram_maximum_bytes = datagram_maximum_bytes
+        self._epoch_ns = now_ns
+        self._sources: dict[str, dict[KnownSource, _AdvertisedSource]] = {}
+        self._wanted: dict[str, _WantedTopic] = {}
+        self._cache = (
+            ResolverCache(options.resolver_cache_maximum_entries) if options.resolver_cache else None
+        )
+        self._sources_maximum = options.resolver_cache_maximum_entries
+        self._reported_count = 0
+        self._timers: list[tuple[int, int, _Record]] = []
+        self._timer_serial = 0
+        self._final_advertisements: list[bytes] = []
+        self._requests: list[bytes] = []
+        self._queues = {
+            (False, Phase.INITIAL): _Queue(
+                options.resolver_initial_advertisements_per_second, options.resolver_initial_advertisement_bps
+            ),
+            (False, Phase.SUSTAINING): _Queue(
+                options.resolver_sustain_advertisements_per_second, options.resolver_sustain_advertisement_bps
+            ),
+            (True, Phase.INITIAL): _Queue(
+                options.resolver_initial_queries_per_second, options.resolver_initial_query_bps
+            ),
+            (True, Phase.SUSTAINING): _Queue(
+                options.resolver_sustain_queries_per_second, options.resolver_sustain_query_bps
+            ),
+        }
+
+    # What the context asks for
+
+    def advertise(
+        self, topic: str, index: int, address: LbtrmAddress, options: SourceOptions, now_ns: int
+    ) -> None:
+        """Announce a source. Announcing the same one again starts its schedule anew."""
+        encode_topic_name(topic)
+        key = KnownSource(topic, index, address)
+        self._remove(key)
+        advertisement = Advertisement(topic, index, ADVERTISEMENT_TTL, address)
+        timer = PhaseTimer(PhaseSettings.for_advertisements(options), now_ns, self._epoch_ns)
+        record = _Record(encode_advertisement(advertisement), timer, is_query=False)
+        self._sources.setdefault(topic, {})[key] = _AdvertisedSource(advertisement, record, options)
+        self._schedule(record)
+
+    def withdraw(self, topic: str, index: int, address: LbtrmAddress) -> None:
+        """Stop announcing a source, and say so if its options ask for it."""
+        source = self._remove(KnownSource(topic, index, address))
+        if source is not None and source.says_goodbye:
+            final = Advertisement(topic, index, FINAL_TTL, address)
+            self._final_advertisements.append(encode_advertisement(final))
+
+    def _remove(self, key: KnownSource) -> _AdvertisedSource | None:
+        sources = self._sources.get(key.topic, {})
+        source = sources.pop(key, None)
+        if source is not None:
+            self._retire(source.record)
+            if not sources:
+                del self._sources[key.topic]
+        return source
+
+    def query(self, topic: str, options: ReceiverOptions, now_ns: int) -> list[ResolutionEvent]:
+        """Look for sources of a topic; those already known are in the result.
+
+        A topic may be queried by several receivers: each gets all known sources, and the schedule starts anew.
+        """
+        encode_topic_name(topic)
+        timer = PhaseTimer(PhaseSettings.for_queries(options), now_ns, self._epoch_ns)
+        record = _Record(encode_query(topic), timer, is_query=True)
+        threshold = options.resolution_number_of_sources_query_threshold
+        wanted = self._wanted.get(topic)
+        if wanted is None:
+            wanted = self._wanted[topic] = _WantedTopic(record, threshold)
+            self.counters.tr_rcv_unresolved_topics += 1
+        else:
+            self._retire(wanted.record)
+            wanted.record, wanted.threshold = record, max(threshold, wanted.threshold)
+            wanted.users += 1
+        for source in self._cache.sources_of(topic) if self._cache is not None else ():
+            self._report(wanted, source)
+        if len(wanted.known) < wanted.threshold:
+            self._schedule(record)
+        return [SourceFound(s.topic, s.index, s.address) for s in wanted.known]
+
+    def stop_query(self, topic: str) -> None:
+        """One receiver less wants the topic; after the last one, nothing more is reported about it."""
+        wanted = self._wanted.get(topic)
+        if wanted is None:
+            return
+        wanted.users -= 1
+        if wanted.users == 0:
+            del self._wanted[topic]
+            self._reported_count -= len(wanted.known)
+            self.counters.tr_rcv_unresolved_topics -= not wanted.known
+            self._retire(wanted.record)
+
+    def forget_session(self, address: LbtrmAddress, now_ns: int) -> None:
+        """A session has ended: its sources are unknown again, and are reported anew when they advertise.
+
+        Their topics are queried anew too, so that a source that was only out of reach, and has stopped
+        advertising, is found again.
+        """
+        if self._cache is not None:
+            self._cache.discard_session(address)
+        for wanted in self._wanted.values():
+            lost = [known for known in wanted.known if known.address == address]
+            for source in lost:
+                self._unreport(wanted, source)
+            if lost:
+                wanted.record.timer.answered(now_ns)
+                self._schedule(wanted.record)
+
+    def request_resolution(self) -> None:
+        """Ask everybody to advertise and query anew, as after an interface was down."""
+        if not self._requests:
+            self._requests.append(encode_request(RequestScope.QUERIES | RequestScope.ADVERTISEMENTS))
+
+    # What the network brings
+
+    def datagram_received(self, data: bytes, now_ns: int) -> list[ResolutionEvent]:
+        """Take in one datagram. Never raises on its content."""
+        self.counters.tr_dgrams_rcved += 1
+        self.counters.tr_bytes_rcved += len(data)
+        datagram = decode(data)
+        events: list[ResolutionEvent] = []
+        if isinstance(datagram, ResolutionDatagram):
+            for topic in datagram.queries:
+                self._query_received(topic, now_ns)
+            for advertisement in datagram.advertisements:
+                self._advertisement_received(advertisement, events)
+        elif isinstance(datagram, ResolutionRequest):
+            self._request_received(datagram.scope, now_ns)
+        else:
+            self._count_drop(datagram)
+        return events
+
+    def _count_drop(self, datagram: Rejected | WildcardQuery) -> None:
+        reason = RejectReason.TYPE if isinstance(datagram, WildcardQuery) else datagram.reason
+        if reason is RejectReason.VERSION:
+            self.counters.tr_dgrams_dropped_ver += 1
+        elif reason is RejectReason.TYPE:
+            self.counters.tr_dgrams_dropped_type += 1
+        else:
+            self.counters.tr_dgrams_dropped_malformed += 1
+
+    def _query_received(self, topic: str, now_ns: int) -> None:
+        self.counters.tr_queries_rcved += 1
+        for source in self._sources.get(topic, {}).values():
+            self._answer(source, now_ns)
+
+    def _answer(self, source: _AdvertisedSource, now_ns: int) -> None:
+        source.record.timer.answered(now_ns)
+        self._schedule(source.record)
+        if source.answers_queries:
+            self._enqueue(source.record)
+
+    def _advertisement_received(self, advertisement: Advertisement, events: list[ResolutionEvent]) -> None:
+        self.counters.tr_advertisements_rcved += 1
+        address = advertisement.transport
+        if not isinstance(address, LbtrmAddress) or not is_joinable(address):
+            self.counters.tr_records_ignored += 1
+            return
+        source = KnownSource(advertisement.topic, advertisement.index, address)
+        wanted = self._wanted.get(advertisement.topic)
+        if advertisement.ttl == FINAL_TTL:
+            self._final_received(source, wanted, events)
+            return
+        if self._cache is not None:
+            self._cache.add(source)
+        if wanted is not None and self._report(wanted, source):
+            events.append(SourceFound(source.topic, source.index, address))
+            if len(wanted.known) >= wanted.threshold:
+                wanted.record.timer.stop()
+
+    def _final_received(
+        self, source: KnownSource, wanted: _WantedTopic | None, events: list[ResolutionEvent]
+    ) -> None:
+        if self._cache is not None:
+            self._cache.discard(source)
+        if wanted is not None and self._unreport(wanted, source):
+            events.append(SourceGone(source.topic, source.index, source.address))
+
+    def _request_received(self, scope: RequestScope, now_ns: int) -> None:
+        if RequestScope.ADVERTISEMENTS in scope:
+            for sources in self._sources.values():
+                for source in sources.values():
+                    self._answer(source, now_ns)
+        if RequestScope.QUERIES in scope:
+            for wanted in self._wanted.values():
+                if len(wanted.known) < wanted.threshold:
+                    wanted.record.timer.answered(now_ns)
+                    self._schedule(wanted.record)
+                    self._enqueue(wanted.record)
+
+    # What is to be sent
+
+    def datagrams_to_send(self, now_ns: int) -> list[bytes]:
+        """Everything due by now that the rate limits let pass."""
+        self._run_timers(now_ns)
+        queries: list[bytes] = []
+        advertisements, self._final_advertisements = self._final_advertisements, []
+        requests, self._requests = self._requests, []
+        for (is_query, _), queue in self._queues.items():
+            self._drain(queue, queries if is_query else advertisements, now_ns)
+        self.counters.tr_queries_sent += len(queries)
+        self.counters.tr_advertisements_sent += len(advertisements)
+        return requests + pack(queries, advertisements, self.datagram_maximum_bytes)
+
+    def next_deadline_ns(self) -> int | None:
+        """When datagrams_to_send() will next have something; None for never, 0 for now."""
+        if self._final_advertisements or self._requests:
+            return 0
+        deadlines = [
+            queue.limiter.slice_end_ns if queue.records[0].deferred else 0
+            for queue in self._queues.values()
+            if queue.records
+        ]
+        while self._timers and self._timers[0][2].gone:
+            heapq.heappop(self._timers)
+        if self._timers:
+            deadlines.append(self._timers[0][0])
+        return min(deadlines, default=None)
+
+    def stats(self) -> dict[str, int]:
+        """Every counter by name. May be called from any thread."""
+        counters = self.counters
+        counters.tr_src_topics = len(self._sources)
+        counters.tr_rcv_topics = len(self._wanted)
+        if self._cache is not None:
+            counters.tr_cache_entries = len(self._cache)
+            counters.tr_cache_evictions = self._cache.eviction_count
+        return counters.as_dict()
+
+    def _run_timers(self, now_ns: int) -> None:
+        while self._timers and self._timers[0][0] <= now_ns:
+            scheduled_ns, _, record = heapq.heappop(self._timers)
+            if record.gone or record.scheduled_ns != scheduled_ns:
+                continue
+            record.scheduled_ns = None
+            deadline_ns = record.timer.deadline_ns
+            if deadline_ns is not None and deadline_ns <= now_ns:
+                self._enqueue(record)
+                record.timer.fire(now_ns)
+            self._schedule(record)
+
+    def _drain(self, queue: _Queue, out: list[bytes], now_ns: int) -> None:
+        while queue.records:
+            record = queue.records[0]
+            if record.gone:
+                queue.records.popleft()
+                continue
+            if not queue.limiter.admit(len(record.encoded), now_ns):
+                if not record.deferred:
+                    record.deferred = True
+                    self.counters.tr_records_deferred += 1
+                return
+            queue.records.popleft()
+            record.waiting = record.deferred = False
+            out.append(record.encoded)
+
+    def _enqueue(self, record: _Record) -> None:
+        if record.waiting:
+            return
+        record.waiting = True
+        phase = Phase.INITIAL if record.timer.phase is Phase.INITIAL else Phase.SUSTAINING
+        self._queues[record.is_query, phase].records.append(record)
+
+    def _schedule(self, record: _Record) -> None:
+        """Have the record looked at by its deadline. An earlier look stays: it finds nothing due and moves on."""
+        deadline_ns = record.timer.deadline_ns
+        if deadline_ns is None or (record.scheduled_ns is not None and record.scheduled_ns <= deadline_ns):
+            return
+        record.scheduled_ns = deadline_ns
+        self._timer_serial += 1
+        heapq.heappush(self._timers, (deadline_ns, self._timer_serial, record))
+
+    @staticmethod
+    def _retire(record: _Record) -> None:
+        record.gone = True
+        record.timer.stop()
+
+    def _report(self, wanted: _WantedTopic, source: KnownSource) -> bool:
+        if source in wanted.known:
+            return False
+        if self._reported_count >= self._sources_maximum:
+            self.counters.tr_sources_refused += 1
+            return False
+        self.counters.tr_rcv_unresolved_topics -= not wanted.known
+        wanted.known[source] = None
+        self._reported_count += 1
+        return True
+
+    def _unreport(self, wanted: _WantedTopic, source: KnownSource) -> bool:
+        if source not in wanted.known:
+            return False
+        del wanted.known[source]
+        self._reported_count -= 1
+        self.counters.tr_rcv_unresolved_topics += not wanted.known
+        return True
+
+
+def is_joinable(address: LbtrmAddress) -> bool:
+    """Whether an advertised session could exist: a host's address, a multicast group, an id and two ports."""
+    source = ipaddress.IPv4Address(address.source_ip)
+    return (
+        ipaddress.IPv4Address(address.group).is_multicast
+        and not source.is_multicast
+        and not source.is_unspecified
+        and int(source) != 0xFFFFFFFF
+        and address.session_id != 0
+        and address.destination_port != 0
+        and address.nak_port != 0
+    )

@@ -1,0 +1,140 @@
+"""When a topic is advertised or queried: the initial, sustaining and quiescent phases (UX-14, UX-15)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from umstack.config import ReceiverOptions, SourceOptions
+
+_NS_PER_MS = 1_000_000
+ADVERTISEMENT_INITIAL_TICK_NS = 10 * _NS_PER_MS
+QUERY_INITIAL_TICK_NS = 20 * _NS_PER_MS
+SUSTAIN_TICK_NS = 100 * _NS_PER_MS
+
+
+class Phase(Enum):
+    """How eagerly a topic is talked about."""
+
+    INITIAL = "initial"
+    SUSTAINING = "sustaining"
+    QUIESCENT = "quiescent"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSettings:
+    """The lengths and intervals of the phases. A duration of 0 is endless; an interval of 0 leaves a phase out."""
+
+    send_at_start: bool
+    initial_minimum_interval_ns: int
+    initial_maximum_interval_ns: int
+    initial_duration_ns: int
+    initial_tick_ns: int
+    sustain_interval_ns: int
+    sustain_duration_ns: int
+
+    @classmethod
+    def for_advertisements(cls, options: SourceOptions) -> PhaseSettings:
+        return cls(
+            send_at_start=options.resolver_send_initial_advertisement,
+            initial_minimum_interval_ns=options.resolver_advertisement_minimum_initial_interval_ns,
+            initial_maximum_interval_ns=options.resolver_advertisement_maximum_initial_interval_ns,
+            initial_duration_ns=options.resolver_advertisement_minimum_initial_duration_ns,
+            initial_tick_ns=ADVERTISEMENT_INITIAL_TICK_NS,
+            sustain_interval_ns=options.resolver_advertisement_sustain_interval_ns,
+            sustain_duration_ns=options.resolver_advertisement_minimum_sustain_duration_ns,
+        )
+
+    @classmethod
+    def for_queries(cls, options: ReceiverOptions) -> PhaseSettings:
+        initial = options.resolver_query_minimum_initial_interval_ns
+        return cls(
+            send_at_start=initial != 0,
+            initial_minimum_interval_ns=initial,
+            initial_maximum_interval_ns=options.resolver_query_maximum_initial_interval_ns,
+            initial_duration_ns=options.resolver_query_minimum_initial_duration_ns,
+            initial_tick_ns=QUERY_INITIAL_TICK_NS,
+            sustain_interval_ns=options.resolver_query_sustain_interval_ns,
+            sustain_duration_ns=options.resolver_query_minimum_sustain_duration_ns,
+        )
+
+
+class PhaseTimer:
+    """The times at which one topic's record is due.
+
+    Due times follow from each other exactly; a record goes out at the first tick at or after its due time, so
+    lateness never adds up (UX-15). Ticks count from `epoch_ns`, the same for all topics of a context, which lets
+    records of many topics share a datagram. The record at the start does not wait for a tick.
+    """
+
+    __slots__ = ("_due_ns", "_epoch_ns", "_immediate", "_interval_ns", "_phase_end_ns", "_settings", "phase")
+
+    def __init__(self, settings: PhaseSettings, start_ns: int, epoch_ns: int) -> None:
+        self._settings = settings
+        self._epoch_ns = epoch_ns
+        self._immediate = settings.send_at_start
+        self._interval_ns = settings.initial_minimum_interval_ns
+        self.phase = Phase.INITIAL
+        self._due_ns = start_ns
+        self._phase_end_ns = _end(start_ns, settings.initial_duration_ns)
+        if settings.initial_minimum_interval_ns == 0:
+            self._enter_sustaining(start_ns)
+        if settings.send_at_start:
+            self._due_ns = start_ns
+        elif self.phase is Phase.INITIAL:
+            self._step()
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """The tick at which the next record goes out; None in the quiescent phase."""
+        if self._immediate:
+            return self._due_ns
+        if self.phase is Phase.QUIESCENT:
+            return None
+        tick = self._settings.initial_tick_ns if self.phase is Phase.INITIAL else SUSTAIN_TICK_NS
+        return self._epoch_ns - (self._epoch_ns - self._due_ns) // tick * tick
+
+    def fire(self, now_ns: int) -> None:
+        """Account for the record of `deadline_ns` and set the next. Records missed by long sleep are skipped."""
+        self._immediate = False
+        self._step()
+        while (deadline := self.deadline_ns) is not None and deadline <= now_ns:
+            self._step()
+
+    def answered(self, now_ns: int) -> None:
+        """A query was answered out of turn: sustain anew, unless the initial phase still runs (UX-14)."""
+        if self.phase is not Phase.INITIAL:
+            self._immediate = False
+            self._enter_sustaining(now_ns)
+
+    def stop(self) -> None:
+        """Nothing more is due."""
+        self._immediate = False
+        self.phase = Phase.QUIESCENT
+
+    def _enter_sustaining(self, start_ns: int) -> None:
+        interval_ns = self._settings.sustain_interval_ns
+        self.phase = Phase.SUSTAINING if interval_ns else Phase.QUIESCENT
+        self._due_ns = start_ns + interval_ns
+        self._phase_end_ns = _end(start_ns, self._settings.sustain_duration_ns)
+        self._leave_ended_phase()
+
+    def _step(self) -> None:
+        if self.phase is Phase.INITIAL:
+            self._due_ns += self._interval_ns
+            self._interval_ns = min(2 * self._interval_ns, self._settings.initial_maximum_interval_ns)
+        elif self.phase is Phase.SUSTAINING:
+            self._due_ns += self._settings.sustain_interval_ns
+        self._leave_ended_phase()
+
+    def _leave_ended_phase(self) -> None:
+        if self._phase_end_ns is None or self._due_ns <= self._phase_end_ns:
+            return
+        if self.phase is Phase.INITIAL:
+            self._enter_sustaining(self._phase_end_ns)
+        elif self.phase is Phase.SUSTAINING:
+            self.phase = Phase.QUIESCENT
+
+
+def _end(start_ns: int, duration_ns: int) -> int | None:
+    return start_ns + duration_ns if duration_ns else None

@@ -1,0 +1,107 @@
+"""Watching one interface: its MTU, its link state and its addresses, as they change.
+
+The kernel's announcements only wake the watch; what has changed is read afresh, so that a burst of announcements,
+or one that was lost for want of buffer, ends in one truthful change.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from xdp.interfaces import Interface, find_interface, interfaces
+
+_RTMGRP_LINK = 0x1
+_RTMGRP_IPV4_IFADDR = 0x10
+_NETLINK_ROUTE = 0
+_ANNOUNCEMENT_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceChange:
+    """The interface before and after; `after` is None once it is gone."""
+
+    before: Interface
+    after: Interface | None
+
+
+class InterfaceWatch:
+    """Watches the interface from creation to `close()`. One thread at a time; `fileno()` is readable on news."""
+
+    __slots__ = ("_known", "_socket")
+
+    def __init__(self, interface: str | Interface) -> None:
+        """Start watching the interface (see `find_interface` for what may be named)."""
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, _NETLINK_ROUTE
+        )
+        try:
+            self._socket.bind((0, _RTMGRP_LINK | _RTMGRP_IPV4_IFADDR))
+            name = interface if isinstance(interface, str) else interface.name
+            self._known: Interface | None = find_interface(name)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    @property
+    def interface(self) -> Interface | None:
+        """The interface as last seen, None once it is gone."""
+        return self._known
+
+    def fileno(self) -> int:
+        """Return the descriptor to select on."""
+        return self._socket.fileno()
+
+    def poll(self) -> InterfaceChange | None:
+        """Return what has changed since the last look, None if nothing has. Never blocks."""
+        if self._known is None or not self._drain():
+            return None
+        before = self._known
+        self._known = next((now for now in interfaces() if now.index == before.index), None)
+        return None if self._known == before else InterfaceChange(before, self._known)
+
+    def wait(self, timeout_seconds: float) -> InterfaceChange | None:
+        """Wait for a change; None if there was none in that time."""
+        deadline = time.monotonic() + timeout_seconds
+        while self._known is not None:
+            left_seconds = deadline - time.monotonic()
+            if left_seconds <= 0 or not select.select([self], [], [], left_seconds)[0]:
+                return None
+            if change := self.poll():
+                return change
+        return None
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._socket.close()
+
+    def _drain(self) -> bool:
+        """Take every pending announcement off the socket; whether there was any, or one was lost."""
+        heard = False
+        while True:
+            try:
+                self._socket.recv(_ANNOUNCEMENT_BYTES)
+            except BlockingIOError:
+                return heard
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+            heard = True
+
+    def __enter__(self) -> Self:
+        """Return the watch."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()

@@ -1,0 +1,252 @@
+"""BPF objects from Python: find the compiled object, load it, reach its programs and maps, run a program once.
+
+Nothing is pinned. A program lives while its object is open or while it is attached to something; an attached
+program can be reached again, from any process, by the id its attachment shows (`AttachedProgram`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from xdp.errors import BpfError, NotBuiltError
+
+_OBJECT_DIR = Path(__file__).parent / "objects"
+_LOG_BYTES = 64 * 1024
+
+
+def object_path(name: str) -> Path:
+    """Return where the compiled object of `bpf/NAME.bpf.c` is, or say how to build it."""
+    path = _OBJECT_DIR / f"{name}.bpf.o"
+    if not path.exists():
+        raise NotBuiltError(
+            f"the BPF program {name} is not built ({path} is missing): "
+            "install clang and libbpf-dev, then build again (`pip install .`, or `python ffi/build.py` in a checkout)"
+        )
+    return path
+
+
+def unavailable() -> str | None:
+    """Why BPF objects cannot be loaded with this installation, or None if they can (privileges aside)."""
+    try:
+        _binding()
+        object_path("lossy_port")
+    except NotBuiltError as error:
+        return str(error)
+    return None
+
+
+def _binding() -> Any:
+    """Import the compiled loader, which is left out of builds made without libbpf."""
+    try:
+        return import_module("xdp._libbpf")
+    except ImportError as error:
+        raise NotBuiltError(
+            f"the BPF loader is not available ({error}): install libbpf-dev and libelf-dev, "
+            "then build again (`pip install .`, or `python ffi/build.py` in a checkout)"
+        ) from error
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        raise BpfError(what, -result)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class TestRun:
+    """What one BPF_PROG_TEST_RUN gave back."""
+
+    __test__ = False
+
+    result: int
+    packet: bytes
+    mark: int
+    duration_ns: int
+
+
+class BpfMap:
+    """One map. Keys and values are bytes in the layout the BPF program declares; any thread may use it."""
+
+    __slots__ = ("_facts", "_lib", "_new", "fd", "name")
+
+    def __init__(self, name: str, fd: int) -> None:
+        """Wrap a descriptor that stays its owner's."""
+        binding = _binding()
+        self._lib, self._new = binding.lib, binding.ffi.new
+        self.name, self.fd = name, fd
+        self._facts = self._new("struct xdp_bpf_map_facts *")
+        _checked(self._lib.xdp_bpf_map_describe(fd, self._facts), f"map {name}")
+
+    @property
+    def max_entries(self) -> int:
+        """How many entries the map can hold."""
+        return int(self._facts.max_entries)
+
+    def read(self, key: bytes = bytes(4)) -> bytes:
+        """Return the value at `key`; of a per-CPU map use `read_per_cpu`."""
+        if self._facts.value_stride:
+            raise BpfError(f"map {self.name} holds one value per CPU, use read_per_cpu()", errno.EINVAL)
+        return self._read(key, self._facts.value_bytes)
+
+    def read_per_cpu(self, key: bytes = bytes(4)) -> list[bytes]:
+        """Return every CPU's value at `key`."""
+        stride, size = self._facts.value_stride, self._facts.value_bytes
+        if not stride:
+            raise BpfError(f"map {self.name} holds one value for all CPUs, use read()", errno.EINVAL)
+        values = self._read(key, stride * self._facts.value_count)
+        return [values[start : start + size] for start in range(0, len(values), stride)]
+
+    def write(self, value: bytes, key: bytes = bytes(4)) -> None:
+        """Put `value` at `key`; of a per-CPU map, the values of all CPUs one stride apart."""
+        self._check_key(key)
+        expected = (self._facts.value_stride or self._facts.value_bytes) * self._facts.value_count
+        if len(value) != expected:
+            raise BpfError(
+                f"map {self.name} takes values of {expected} bytes, not {len(value)}", errno.EINVAL
+            )
+        _checked(self._lib.xdp_bpf_map_write(self.fd, key, value), f"writing map {self.name}")
+
+    def erase(self, key: bytes) -> None:
+        """Remove the entry at `key`."""
+        self._check_key(key)
+        _checked(self._lib.xdp_bpf_map_erase(self.fd, key), f"erasing from map {self.name}")
+
+    def _read(self, key: bytes, size: int) -> bytes:
+        self._check_key(key)
+        room = self._new("char[]", size)
+        _checked(self._lib.xdp_bpf_map_read(self.fd, key, room), f"reading map {self.name}")
+        return bytes(_binding().ffi.buffer(room, size))
+
+    def _check_key(self, key: bytes) -> None:
+        if len(key) != self._facts.key_bytes:
+            raise BpfError(
+                f"map {self.name} takes keys of {self._facts.key_bytes} bytes, not {len(key)}", errno.EINVAL
+            )
+
+
+class BpfProgram:
+    """One loaded program, by the descriptor its owner keeps open."""
+
+    __slots__ = ("fd", "name")
+
+    def __init__(self, name: str, fd: int) -> None:
+        """Wrap a descriptor that stays its owner's."""
+        self.name, self.fd = name, fd
+
+    @property
+    def id(self) -> int:
+        """The kernel's number for the program, the same in every process."""
+        binding = _binding()
+        number = binding.ffi.new("uint32_t *")
+        _checked(binding.lib.xdp_bpf_program_id(self.fd, number), f"program {self.name}")
+        return int(number[0])
+
+    def test_run(
+        self, packet: bytes, *, repeat: int = 1, mark: int = 0, gso_segments: int = 0, is_xdp: bool = False
+    ) -> TestRun:
+        """Run the program over one packet. `mark` and `gso_segments` are for tc programs only."""
+        binding = _binding()
+        room = binding.ffi.new("uint8_t[]", len(packet) + 256)
+        held = binding.ffi.from_buffer("uint8_t[]", packet)
+        run = binding.ffi.new("struct xdp_bpf_test_run *")
+        run.packet, run.packet_bytes = held, len(packet)
+        run.packet_out, run.packet_out_bytes = room, len(packet) + 256
+        run.repeat_count, run.has_skb_context = repeat, not is_xdp
+        run.mark, run.gso_segments = mark, gso_segments
+        _checked(binding.lib.xdp_bpf_test_run(self.fd, run), f"test run of program {self.name}")
+        left = bytes(binding.ffi.buffer(room, run.packet_out_bytes))
+        return TestRun(int(run.result), left, int(run.mark), int(run.duration_ns))
+
+
+class BpfObject:
+    """A compiled object in the kernel. Context manager: closing it lets go of what is not attached."""
+
+    __slots__ = ("_object", "path")
+
+    def __init__(self, name: str | Path) -> None:
+        """Load `bpf/NAME.bpf.c` as compiled at build time, or any object file by path."""
+        binding = _binding()
+        self._object: Any = None
+        self.path = name if isinstance(name, Path) else object_path(name)
+        loaded = binding.ffi.new("struct bpf_object **")
+        log = binding.ffi.new("char[]", _LOG_BYTES)
+        result = binding.lib.xdp_bpf_object_load(os.fsencode(self.path), loaded, log, _LOG_BYTES)
+        if result < 0:
+            raise BpfError(f"loading {self.path}", -result, binding.ffi.string(log).decode(errors="replace"))
+        self._object = loaded[0]
+
+    def program(self, name: str) -> BpfProgram:
+        """Return the program with that C function name."""
+        fd = _binding().lib.xdp_bpf_program_fd(self._opened(), name.encode())
+        return BpfProgram(name, _checked(fd, f"program {name} in {self.path}"))
+
+    def map(self, name: str) -> BpfMap:
+        """Return the map with that C variable name."""
+        fd = _binding().lib.xdp_bpf_map_fd(self._opened(), name.encode())
+        return BpfMap(name, _checked(fd, f"map {name} in {self.path}"))
+
+    def close(self) -> None:
+        """Free the object and its descriptors; a second call does nothing."""
+        if self._object is not None:
+            _binding().lib.xdp_bpf_object_close(self._object)
+            self._object = None
+
+    def _opened(self) -> Any:
+        if self._object is None:
+            raise BpfError(f"{self.path} was closed", errno.EBADF)
+        return self._object
+
+    def __enter__(self) -> Self:
+        """Return the loaded object."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+class AttachedProgram:
+    """A program somebody attached, reached by its id, with its maps. Context manager; owns its descriptors."""
+
+    __slots__ = ("_fds", "program")
+
+    def __init__(self, program_id: int) -> None:
+        """Open the program with that id."""
+        fd = _checked(_binding().lib.xdp_bpf_program_fd_by_id(program_id), f"BPF program {program_id}")
+        self._fds = [fd]
+        self.program = BpfProgram(f"#{program_id}", fd)
+
+    def map(self, name: str) -> BpfMap:
+        """Return the program's map of that name."""
+        fd = _binding().lib.xdp_bpf_program_map_fd(self.program.fd, name.encode())
+        self._fds.append(_checked(fd, f"map {name} of BPF program {self.program.name}"))
+        return BpfMap(name, fd)
+
+    def close(self) -> None:
+        """Close the descriptors; the program stays attached."""
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def __enter__(self) -> Self:
+        """Return the program."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()

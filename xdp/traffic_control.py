@@ -1,0 +1,80 @@
+"""tc attachments: a BPF program on the ingress or egress of an interface, through its clsact qdisc.
+
+Works on the network namespace of the calling thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from typing import Any, Literal
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from xdp.loader import BpfProgram
+
+Direction = Literal["ingress", "egress"]
+
+_TCA_BPF_ID = 11
+_HOOKS: dict[Direction, int] = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
+
+
+def attach(interface_index: int, direction: Direction, program: BpfProgram) -> None:
+    """Put the program on the hook, which makes its verdict final (direct action)."""
+    with IPRoute() as route:
+        try:
+            route.tc("add", "clsact", interface_index)
+        except NetlinkError as error:
+            if error.code != errno.EEXIST:
+                raise
+        route.tc(
+            "add-filter",
+            "bpf",
+            interface_index,
+            parent=_HOOKS[direction],
+            fd=program.fd,
+            name=program.name,
+            classid=1,
+            direct_action=True,
+        )
+
+
+def detach(interface_index: int, direction: Direction) -> None:
+    """Take every program off the hook; the qdisc goes with the last of them, so that nothing is left to pay for."""
+    with IPRoute() as route:
+        if _program_ids(route, interface_index, direction):
+            route.tc("del-filter", index=interface_index, parent=_HOOKS[direction])
+        if _has_clsact(route, interface_index) and not any(
+            _program_ids(route, interface_index, hook) for hook in _HOOKS
+        ):
+            route.tc("del", "clsact", interface_index)
+
+
+def attached_program_ids(interface_index: int, direction: Direction) -> list[int]:
+    """Return the ids of the programs on the hook, in the order they run."""
+    with IPRoute() as route:
+        return _program_ids(route, interface_index, direction)
+
+
+def _has_clsact(route: IPRoute, interface_index: int) -> bool:
+    return any(qdisc.get_attr("TCA_KIND") == "clsact" for qdisc in route.get_qdiscs(interface_index))
+
+
+def _program_ids(route: IPRoute, interface_index: int, direction: Direction) -> list[int]:
+    if not _has_clsact(route, interface_index):
+        return []
+    entries = [
+        entry.get_attr("TCA_OPTIONS")
+        for entry in route.get_filters(index=interface_index, parent=_HOOKS[direction])
+    ]
+    return [number for options in entries if options for number in _program_id(options)]
+
+
+def _program_id(options: Any) -> list[int]:
+    """Find TCA_BPF_ID, which pyroute2 hands over undecoded: its names end before that attribute."""
+    return [
+        int.from_bytes(value.data[value.offset + 4 : value.offset + 8], sys.byteorder)
+        for name, value in options["attrs"]
+        if name == "UNKNOWN" and value["header"]["type"] == _TCA_BPF_ID
+    ]
