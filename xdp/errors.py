@@ -1,13 +1,31 @@
-"""What can go wrong below the messaging layer. Every message says what to do next."""
+"""What can go wrong below the messaging layer. Each error says what happened and, in `hint`, what to do next."""
 
 from __future__ import annotations
 
 import errno
 import os
 
+_LIBBPF_ERRNO_FIRST = 4000
+_HINTS = {
+    errno.EPERM: "run as root, or give the process CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON",
+    errno.EACCES: "the verifier refused the program: see its log",
+    errno.ENOSPC: "free maps that are no longer used, or raise `ulimit -l`",
+    errno.ENOENT: "build the BPF objects again, they are not those of this version",
+}
+
 
 class XdpError(Exception):
     """Root of the errors this package raises."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        """Say what happened, and what to do next."""
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """Show both, as people read them."""
+        return f"{self.message}; {self.hint}"
 
 
 class NotBuiltError(XdpError):
@@ -18,13 +36,14 @@ class BpfError(XdpError):
     """The kernel or libbpf refused. `errno` says how, `log` is what libbpf and the verifier said about it."""
 
     def __init__(self, what: str, error_number: int, log: str = "") -> None:
-        """Put the cause, the remedy where one is known, and the log into one message."""
+        """Put what was tried, the reason and the log into one message."""
         self.errno = error_number
         self.log = log.strip()
-        remedy = _REMEDIES.get(error_number, "")
         reason = "libbpf refused it" if error_number >= _LIBBPF_ERRNO_FIRST else os.strerror(error_number)
-        parts = [f"{what}: {reason}", remedy, self.log]
-        super().__init__("\n".join(part for part in parts if part))
+        message = f"{what}: {reason}\n{self.log}" if self.log else f"{what}: {reason}"
+        super().__init__(
+            message, hint=_HINTS.get(error_number, "check that the kernel has CONFIG_BPF_SYSCALL")
+        )
 
 
 class InterfaceError(XdpError):
@@ -37,11 +56,3 @@ class NoSuchInterfaceError(InterfaceError):
 
 class NoMulticastRouteError(InterfaceError):
     """Multicast does not leave through the interface that was chosen."""
-
-
-_LIBBPF_ERRNO_FIRST = 4000
-_REMEDIES = {
-    errno.EPERM: "run as root, or give the process CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON",
-    errno.EACCES: "the verifier refused the program; its log follows",
-    errno.ENOSPC: "the kernel ran out of room for it: raise `ulimit -l`, or free maps that are no longer used",
-}

@@ -82,7 +82,7 @@ def find_interface(wanted: str | None = None) -> Interface:
         if network is not None and any(address.ip in network for address in interface.addresses):
             return interface
     raise NoSuchInterfaceError(
-        f"no interface is named or has the address {wanted}; there are: {_list(candidates)}"
+        f"no interface is named or has the address {wanted}", hint=f"use one of {_list(candidates)}"
     )
 
 
@@ -108,9 +108,10 @@ def require_multicast_route(interface: Interface, group: str = "224.0.0.0") -> N
         problem, remedy = "there is no route for multicast", _ALL_MULTICAST
     else:
         problem = f"the route for {group} leads through {through}"
-        remedy = _ALL_MULTICAST if group in _ALL_MULTICAST else f"{group}/32"
+        remedy = _ALL_MULTICAST if group == _ALL_MULTICAST.partition("/")[0] else f"{group}/32"
     raise NoMulticastRouteError(
-        f"{problem}, so {group} would not leave through {interface.name}: ip route add {remedy} dev {interface.name}"
+        f"{problem}, so {group} would not leave through {interface.name}",
+        hint=f"ip route add {remedy} dev {interface.name}",
     )
 
 
@@ -134,8 +135,8 @@ def _default(candidates: list[Interface]) -> Interface:
         if interface.is_usable and interface.is_multicast and not interface.is_loopback:
             return interface
     raise NoSuchInterfaceError(
-        "no interface is up, has an IPv4 address and does multicast: name one (lo works within this host), "
-        f"or bring one up; there are: {_list(candidates)}"
+        "no interface is up, has an IPv4 address and does multicast",
+        hint=f"bring one up, or name one of {_list(candidates)} (lo works within this host)",
     )
 
 

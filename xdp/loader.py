@@ -6,7 +6,6 @@ program can be reached again, from any process, by the id its attachment shows (
 
 from __future__ import annotations
 
-import errno
 import os
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +17,7 @@ from xdp.errors import BpfError, NotBuiltError
 
 _OBJECT_DIR = Path(__file__).parent / "objects"
 _LOG_BYTES = 64 * 1024
+_BUILD_AGAIN = "build again (`pip install .`, or `python ffi/build.py` in a checkout)"
 
 
 def object_path(name: str) -> Path:
@@ -25,17 +25,17 @@ def object_path(name: str) -> Path:
     path = _OBJECT_DIR / f"{name}.bpf.o"
     if not path.exists():
         raise NotBuiltError(
-            f"the BPF program {name} is not built ({path} is missing): "
-            "install clang and libbpf-dev, then build again (`pip install .`, or `python ffi/build.py` in a checkout)"
+            f"the BPF program {name} is not built ({path} is missing)",
+            hint=f"apt-get install clang llvm libbpf-dev, then {_BUILD_AGAIN}",
         )
     return path
 
 
-def unavailable() -> str | None:
-    """Why BPF objects cannot be loaded with this installation, or None if they can (privileges aside)."""
+def unavailable(name: str) -> str | None:
+    """Why this installation cannot load `bpf/NAME.bpf.c`, or None if it can (privileges aside)."""
     try:
         _binding()
-        object_path("lossy_port")
+        object_path(name)
     except NotBuiltError as error:
         return str(error)
     return None
@@ -47,8 +47,8 @@ def _binding() -> Any:
         return import_module("xdp._libbpf")
     except ImportError as error:
         raise NotBuiltError(
-            f"the BPF loader is not available ({error}): install libbpf-dev and libelf-dev, "
-            "then build again (`pip install .`, or `python ffi/build.py` in a checkout)"
+            f"the BPF loader is not available ({error})",
+            hint=f"apt-get install libbpf-dev libelf-dev, then {_BUILD_AGAIN}",
         ) from error
 
 
@@ -91,14 +91,14 @@ class BpfMap:
     def read(self, key: bytes = bytes(4)) -> bytes:
         """Return the value at `key`; of a per-CPU map use `read_per_cpu`."""
         if self._facts.value_stride:
-            raise BpfError(f"map {self.name} holds one value per CPU, use read_per_cpu()", errno.EINVAL)
+            raise ValueError(f"map {self.name} holds one value per CPU: use read_per_cpu()")
         return self._read(key, self._facts.value_bytes)
 
     def read_per_cpu(self, key: bytes = bytes(4)) -> list[bytes]:
         """Return every CPU's value at `key`."""
         stride, size = self._facts.value_stride, self._facts.value_bytes
         if not stride:
-            raise BpfError(f"map {self.name} holds one value for all CPUs, use read()", errno.EINVAL)
+            raise ValueError(f"map {self.name} holds one value for all CPUs: use read()")
         values = self._read(key, stride * self._facts.value_count)
         return [values[start : start + size] for start in range(0, len(values), stride)]
 
@@ -107,9 +107,7 @@ class BpfMap:
         self._check_key(key)
         expected = (self._facts.value_stride or self._facts.value_bytes) * self._facts.value_count
         if len(value) != expected:
-            raise BpfError(
-                f"map {self.name} takes values of {expected} bytes, not {len(value)}", errno.EINVAL
-            )
+            raise ValueError(f"map {self.name} takes values of {expected} bytes, not {len(value)}")
         _checked(self._lib.xdp_bpf_map_write(self.fd, key, value), f"writing map {self.name}")
 
     def erase(self, key: bytes) -> None:
@@ -125,9 +123,7 @@ class BpfMap:
 
     def _check_key(self, key: bytes) -> None:
         if len(key) != self._facts.key_bytes:
-            raise BpfError(
-                f"map {self.name} takes keys of {self._facts.key_bytes} bytes, not {len(key)}", errno.EINVAL
-            )
+            raise ValueError(f"map {self.name} takes keys of {self._facts.key_bytes} bytes, not {len(key)}")
 
 
 class BpfProgram:
@@ -199,7 +195,7 @@ class BpfObject:
 
     def _opened(self) -> Any:
         if self._object is None:
-            raise BpfError(f"{self.path} was closed", errno.EBADF)
+            raise ValueError(f"{self.path} was closed")
         return self._object
 
     def __enter__(self) -> Self:

@@ -6,7 +6,7 @@
 #include "bench/raw_socket.h"
 #include "bench/raw_udp.h"
 
-#define GRO_BUFFER_BYTES  65536
+#define GRO_BUFFER_BYTES 65536
 #define GRO_CONTROL_BYTES CMSG_SPACE(sizeof(int))
 
 typedef struct receiver {
@@ -22,8 +22,7 @@ typedef struct receiver {
     int64_t cpu_start_ns;
 } receiver;
 
-int um_raw_open_receiver(uint32_t interface_ip, uint32_t group_ip, uint16_t group_port, bool gro,
-                         uint32_t buffer_bytes)
+int um_raw_open_receiver(uint32_t interface_ip, uint32_t group_ip, uint16_t group_port, bool gro, uint32_t buffer_bytes)
 {
     int fd = um_raw_socket();
     if (fd < 0)
@@ -42,9 +41,8 @@ static bool config_is_valid(const um_raw_receive_config *c)
 {
     return c->message_bytes >= UM_RAW_COUNTER_BYTES && c->max_datagram_bytes >= c->message_bytes &&
            c->max_datagram_bytes <= UM_RAW_MAX_DATAGRAM_BYTES && c->batch_count > 0 &&
-           c->batch_count <= UM_RAW_MAX_BATCH_COUNT && c->wait <= UM_RAW_WAIT_COALESCE &&
-           c->first_timeout_ns > 0 && c->idle_timeout_ns > 0 && c->coalesce_ns >= 0 &&
-           c->coalesce_ns < UM_NS_PER_SECOND;
+           c->batch_count <= UM_RAW_MAX_BATCH_COUNT && c->wait <= UM_RAW_WAIT_COALESCE && c->first_timeout_ns > 0 &&
+           c->idle_timeout_ns > 0 && c->coalesce_ns >= 0 && c->coalesce_ns < UM_NS_PER_SECOND;
 }
 
 static void release(receiver *r)

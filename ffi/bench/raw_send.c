@@ -5,7 +5,7 @@
 #include "bench/raw_udp.h"
 
 /* Enough that one gets through a full receive buffer once the receiver has caught up. */
-#define END_MARKER_COUNT  8
+#define END_MARKER_COUNT 8
 #define END_MARKER_GAP_NS 2000000L
 
 /* One batch of sends over buffers that are filled once and only restamped. */
@@ -157,8 +157,7 @@ static int send_end_markers(const sender *s)
     const uint8_t marker[UM_RAW_END_BYTES] = {0};
     const struct timespec gap = {.tv_nsec = END_MARKER_GAP_NS};
     for (int i = 0; i < END_MARKER_COUNT; i++) {
-        ssize_t sent =
-            sendto(s->fd, marker, sizeof marker, 0, (const struct sockaddr *)&s->group, sizeof s->group);
+        ssize_t sent = sendto(s->fd, marker, sizeof marker, 0, (const struct sockaddr *)&s->group, sizeof s->group);
         if (sent < 0 && errno != ENOBUFS && errno != EAGAIN)
             return -errno;
         nanosleep(&gap, NULL);

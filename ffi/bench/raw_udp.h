@@ -15,18 +15,17 @@
 
 #include "core/base.h"
 
-#define UM_RAW_COUNTER_BYTES      8
-#define UM_RAW_END_BYTES          4
+#define UM_RAW_COUNTER_BYTES 8
+#define UM_RAW_END_BYTES 4
 #define UM_RAW_MAX_DATAGRAM_BYTES 65507
-#define UM_RAW_MAX_SEGMENT_COUNT  64 /* what every kernel with UDP_SEGMENT takes */
-#define UM_RAW_MAX_BATCH_COUNT    1024
+#define UM_RAW_MAX_SEGMENT_COUNT 64 /* what every kernel with UDP_SEGMENT takes */
+#define UM_RAW_MAX_BATCH_COUNT 1024
 
 /* How a receiver waits when its socket is empty. */
 enum um_raw_wait {
-    UM_RAW_WAIT_BLOCK = 0, /* sleeps in the kernel until a datagram arrives */
-    UM_RAW_WAIT_BUSY = 1,  /* asks again at once */
-    UM_RAW_WAIT_COALESCE =
-        2, /* sleeps coalesce_ns, so that the sender does not pay for a wake-up each time */
+    UM_RAW_WAIT_BLOCK = 0,    /* sleeps in the kernel until a datagram arrives */
+    UM_RAW_WAIT_BUSY = 1,     /* asks again at once */
+    UM_RAW_WAIT_COALESCE = 2, /* sleeps coalesce_ns, so that the sender does not pay for a wake-up each time */
 };
 
 typedef struct um_raw_send_config {
@@ -67,9 +66,8 @@ typedef struct um_raw_receive_result {
     uint64_t datagram_count;
     uint64_t byte_count;
     uint64_t call_count;
-    uint64_t
-        first_batch_message_count; /* arrived at first_ns: a rate over (first_ns, last_ns] leaves them out */
-    uint64_t lost_count;           /* below the highest counter seen */
+    uint64_t first_batch_message_count; /* arrived at first_ns: a rate over (first_ns, last_ns] leaves them out */
+    uint64_t lost_count;                /* below the highest counter seen */
     uint64_t out_of_order_count;
     uint64_t duplicate_count;
     uint64_t malformed_count;   /* datagrams that do not hold whole messages */

@@ -27,8 +27,8 @@ int xdp_bpf_map_describe(int map_fd, struct xdp_bpf_map_facts *facts)
         cpu_count = libbpf_num_possible_cpus();
         if (cpu_count < 0)
             return cpu_count;
-        facts->value_stride = (info.value_size + PER_CPU_ALIGNMENT_BYTES - 1) / PER_CPU_ALIGNMENT_BYTES *
-                              PER_CPU_ALIGNMENT_BYTES;
+        facts->value_stride =
+            (info.value_size + PER_CPU_ALIGNMENT_BYTES - 1) / PER_CPU_ALIGNMENT_BYTES * PER_CPU_ALIGNMENT_BYTES;
     }
     facts->value_count = (uint32_t)cpu_count;
     return 0;

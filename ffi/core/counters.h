@@ -311,6 +311,8 @@ typedef struct um_link_counters {
     uint64_t gso_sends;
     /* counter, calls: Receives that carried several datagrams as one (UDP GRO). */
     uint64_t gro_receives;
+    /* counter, datagrams: Datagrams built before the MTU shrank, sent with IP fragmentation allowed. */
+    uint64_t oversize_sends;
     /* counter, calls: System calls made to send, to receive and to wait. */
     uint64_t syscalls;
 } um_link_counters;

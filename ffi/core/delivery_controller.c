@@ -393,7 +393,7 @@ static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *mess
 }
 
 /* Arrival order: a whole message goes out at once and only its sqn is remembered (UM-56). */
-static void deliver_on_arrival(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+static void deliver_on_arrival(um_delivery *delivery, const um_lbmc_message *message)
 {
     um_hold *hold = find(delivery, message->sqn);
     if (hold == NULL || hold->state != UM_HOLD_PAYLOAD)
@@ -417,7 +417,7 @@ static void deliver_on_arrival(um_delivery *delivery, const um_lbmc_message *mes
         um_hold_detach(delivery->receiver->store, seen);
         seen->state = UM_HOLD_SEEN;
     }
-    (void)arrival;
+    
 }
 
 static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
@@ -504,7 +504,7 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         return;
     }
     if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE)
-        deliver_on_arrival(delivery, message, arrival);
+        deliver_on_arrival(delivery, message);
     drain(delivery, arrival->now_ns, true);
 }
 

@@ -34,6 +34,7 @@ void um_flow_on_status(um_flow_control *flow, uint64_t receiver_id, uint32_t gro
         receiver = &flow->receivers[flow->receiver_count++];
         receiver->id = receiver_id;
         receiver->limit = limit;
+        receiver->position = 0;
     }
     receiver->group_tag = group_tag;
     receiver->last_seen_ns = now_ns;
@@ -47,6 +48,13 @@ void um_flow_on_leave(um_flow_control *flow, uint64_t receiver_id)
     um_flow_receiver *receiver = find(flow, receiver_id);
     if (receiver != NULL)
         forget(flow, receiver);
+}
+
+void um_flow_note_position(um_flow_control *flow, uint64_t receiver_id, int64_t position)
+{
+    um_flow_receiver *receiver = find(flow, receiver_id);
+    if (receiver != NULL && position > receiver->position)
+        receiver->position = position;
 }
 
 int64_t um_flow_expire(um_flow_control *flow, int64_t now_ns)
@@ -90,4 +98,13 @@ int64_t um_flow_limit(const um_flow_control *flow)
         limit = takes ? receiver->limit : limit;
     }
     return limit;
+}
+
+int64_t um_flow_reached(const um_flow_control *flow)
+{
+    int64_t reached = INT64_MAX;
+    for (uint32_t i = 0; i < flow->receiver_count; i++)
+        if (counts(flow, &flow->receivers[i]) && flow->receivers[i].position < reached)
+            reached = flow->receivers[i].position;
+    return reached;
 }

@@ -14,7 +14,8 @@ enum { UM_FLOW_RECEIVERS_MAX = 256 };
 
 typedef struct um_flow_receiver {
     uint64_t id;
-    int64_t limit; /* position + window */
+    int64_t limit;    /* position + window */
+    int64_t position; /* everything before it has been received */
     int64_t last_seen_ns;
     uint32_t group_tag;
 } um_flow_receiver;
@@ -34,6 +35,11 @@ void um_flow_init(um_flow_control *flow, enum um_flow_control_policy policy, uin
 
 void um_flow_on_status(um_flow_control *flow, uint64_t receiver_id, uint32_t group_tag, int64_t limit, int64_t now_ns);
 void um_flow_on_leave(um_flow_control *flow, uint64_t receiver_id);
+
+/* Notes how far a known receiver has come; told apart from the limit, which includes its window. */
+void um_flow_note_position(um_flow_control *flow, uint64_t receiver_id, int64_t position);
+/* The position every counted receiver has reached; INT64_MAX when there is none. */
+int64_t um_flow_reached(const um_flow_control *flow);
 
 /* Forgets receivers whose time is up. Returns the earliest time at which that can happen next. */
 int64_t um_flow_expire(um_flow_control *flow, int64_t now_ns);

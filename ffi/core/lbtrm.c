@@ -113,15 +113,16 @@ static enum um_dgram_status decode_ncf(const uint8_t *data, uint32_t length, um_
 
 enum um_dgram_status um_lbtrm_decode(const uint8_t *data, uint32_t length, um_lbtrm_packet *packet)
 {
+    *packet = (um_lbtrm_packet){0};
     if (length < UM_LBTRM_HEADER_BYTES)
         return UM_DGRAM_SIZE;
     if (data[0] >> 4 != 0)
         return UM_DGRAM_VERSION;
-    if (data[1] != 0)
-        return UM_DGRAM_HDR;
     packet->type = data[0] & 0x0f;
     packet->nak_port = um_load_be16(data + 2);
     packet->session_id = um_load_be32(data + 4);
+    if (data[1] != 0)
+        return UM_DGRAM_HDR;
     switch (packet->type) {
     case UM_LBTRM_DATA:
         return decode_data(data, length, packet);

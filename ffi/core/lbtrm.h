@@ -46,6 +46,8 @@ typedef struct um_lbtrm_packet {
     uint32_t body_length;
 } um_lbtrm_packet;
 
+/* Fields the type does not have are zero. Of a datagram that is refused, type, NAK port and session id are stored
+ * where its length and version allow it, so that the drop can be counted where it belongs. */
 enum um_dgram_status um_lbtrm_decode(const uint8_t *data, uint32_t length, um_lbtrm_packet *packet);
 
 void um_lbtrm_write_data(uint8_t *out, uint32_t session_id, uint16_t nak_port, uint32_t sqn, uint32_t trail,

@@ -105,6 +105,7 @@ static bool next_block(um_message_queue *queue)
 
 uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes)
 {
+    (void)payload_bytes; /* only checked: blocks have room for the longest message beyond their capacity */
     um_debug_assert(payload_bytes <= queue->message_max_bytes);
     um_block *block = queue->current;
     bool full = queue->current_row == queue->row_capacity || block->payload_bytes >= queue->payload_capacity;
@@ -126,6 +127,7 @@ void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payloa
     block->sources[i] = row->source;
     block->received_ns[i] = row->received_ns;
     block->flags[i] = row->flags;
+    queue->appended_count++;
     atomic_store_explicit(&block->published_count, i + 1, memory_order_release);
 }
 
@@ -154,6 +156,8 @@ um_rows um_queue_take(um_message_queue *queue, uint32_t max)
     uint32_t ready = atomic_load_explicit(&block->published_count, memory_order_acquire) - queue->read_row;
     um_rows rows = {block, queue->read_row, ready < max ? ready : max};
     queue->read_row += rows.count;
+    uint64_t taken = atomic_load_explicit(&queue->taken_count, memory_order_relaxed);
+    atomic_store_explicit(&queue->taken_count, taken + rows.count, memory_order_release);
     return rows;
 }
 

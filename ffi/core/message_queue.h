@@ -57,9 +57,11 @@ typedef struct um_message_queue {
     UM_CACHE_ALIGNED _Atomic uint64_t opened_count; /* blocks opened so far */
     um_block *current;
     uint32_t current_row;
+    uint64_t appended_count; /* rows, ever */
 
     UM_CACHE_ALIGNED _Atomic uint64_t read_block; /* consumer: ordinal of the block it stands in, not reused before */
     uint32_t read_row;
+    _Atomic uint64_t taken_count; /* rows, ever */
 } um_message_queue;
 
 /* 0 when the configuration cannot be. payload_capacity and message_max_bytes in bytes. */
@@ -90,6 +92,12 @@ typedef struct um_row {
 /* Room for the payload of one row; NULL when the queue is full. um_queue_append makes the row visible. */
 uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes);
 void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payload_bytes);
+
+/* True when rows wait that the consumer has not taken. Producer's view. */
+static inline bool um_queue_holds_rows(const um_message_queue *queue)
+{
+    return queue->appended_count != atomic_load_explicit(&queue->taken_count, memory_order_acquire);
+}
 
 /* ---- consumer ---- */
 

@@ -7,7 +7,10 @@ size_t um_log_footprint(uint32_t term_length)
     return (size_t)UM_LOG_TERM_COUNT * term_length;
 }
 
-static uint64_t tail_word(uint32_t term_id, uint32_t offset) { return (uint64_t)term_id << 32 | offset; }
+static uint64_t tail_word(uint32_t term_id, uint32_t offset)
+{
+    return (uint64_t)term_id << 32 | offset;
+}
 
 void um_log_init(um_publication_log *log, void *memory, uint32_t term_length, uint32_t initial_term_id,
                  int64_t unblock_timeout_ns)
@@ -43,8 +46,7 @@ int64_t um_log_tail(const um_publication_log *log)
 static void write_pad(uint8_t *frame, uint32_t length)
 {
     um_frame *head = (um_frame *)(void *)frame;
-    head->type = UM_FRAME_PAD;
-    atomic_store_explicit(&head->length, (int32_t)length, memory_order_release);
+    atomic_store_explicit(&head->word, um_frame_word((int32_t)length, UM_FRAME_PAD), memory_order_release);
 }
 
 static void rotate(um_publication_log *log, uint32_t term_count, uint32_t term_id)
@@ -72,42 +74,55 @@ static int refusal(um_publication_log *log, int64_t position, uint32_t length)
     return atomic_load_explicit(&log->connected, memory_order_acquire) ? UM_BACK_PRESSURED : UM_NOT_CONNECTED;
 }
 
+/* The claim at `offset` does not fit its term: it pads the rest, which it has just taken, and moves the log on. */
+static void close_term(um_publication_log *log, uint32_t term_count, uint32_t offset)
+{
+    if (offset < log->term_length) {
+        uint64_t term = (uint64_t)(term_count % UM_LOG_TERM_COUNT) << log->term_bits;
+        write_pad(log->terms + term + offset, log->term_length - offset);
+    }
+    rotate(log, term_count, log->initial_term_id + term_count);
+}
+
 int um_log_claim(um_publication_log *log, uint32_t length, um_claim *claim)
 {
     um_debug_assert(length % UM_FRAME_ALIGNMENT == 0);
     um_debug_assert(length <= um_log_claim_max(log));
     uint32_t term_count = atomic_load_explicit(&log->active_term_count, memory_order_acquire);
+    uint32_t term_id = log->initial_term_id + term_count;
     _Atomic uint64_t *tail_counter = &log->tails[term_count % UM_LOG_TERM_COUNT];
     uint64_t tail = atomic_load_explicit(tail_counter, memory_order_acquire);
-    if (UM_UNLIKELY((uint32_t)(tail >> 32) != log->initial_term_id + term_count ||
-                    (tail & UINT32_MAX) > log->term_length))
-        return UM_ADMIN_ACTION;
-    int refused = refusal(log, position_of(log, (uint32_t)(tail >> 32), (uint32_t)tail), length);
-    if (UM_UNLIKELY(refused))
-        return refused;
-
-    tail = atomic_fetch_add_explicit(tail_counter, length, memory_order_acq_rel);
-    uint32_t term_id = (uint32_t)(tail >> 32);
-    uint64_t offset = tail & UINT32_MAX;
-    uint8_t *term = log->terms + ((uint64_t)(term_count % UM_LOG_TERM_COUNT) << log->term_bits);
+    uint32_t offset;
+    do {
+        if (UM_UNLIKELY((uint32_t)(tail >> 32) != term_id))
+            return UM_ADMIN_ACTION;
+        offset = (uint32_t)tail;
+        if (UM_UNLIKELY(offset > log->term_length)) { /* whoever closed this term has not moved on yet */
+            rotate(log, term_count, term_id);
+            return UM_ADMIN_ACTION;
+        }
+        int refused = refusal(log, position_of(log, term_id, offset), length);
+        if (UM_UNLIKELY(refused))
+            return refused;
+    } while (!atomic_compare_exchange_weak_explicit(tail_counter, &tail, tail + length, memory_order_acq_rel,
+                                                    memory_order_acquire));
     if (UM_UNLIKELY(offset + length > log->term_length)) {
-        /* The one claim that straddles the end pads the rest (AE-30); all later ones only wait for the rotation. */
-        if (offset < log->term_length)
-            write_pad(term + offset, (uint32_t)(log->term_length - offset));
-        if (offset <= log->term_length)
-            rotate(log, term_id - log->initial_term_id, term_id);
+        close_term(log, term_count, offset);
         return UM_ADMIN_ACTION;
     }
-    claim->frames = term + offset;
-    claim->position = position_of(log, term_id, (uint32_t)offset);
+    claim->position = position_of(log, term_id, offset);
+    claim->frames = um_log_at(log, claim->position);
     claim->length = length;
     return 0;
 }
 
-void um_log_abort(um_publication_log *log, const um_claim *claim)
+bool um_log_abort(const um_claim *claim)
 {
-    (void)log;
-    write_pad(claim->frames, claim->length);
+    um_frame *head = (um_frame *)(void *)claim->frames;
+    uint64_t lent = atomic_load_explicit(&head->word, memory_order_relaxed);
+    return lent >> 32 == UM_FRAME_LENT && atomic_compare_exchange_strong_explicit(
+                                              &head->word, &lent, um_frame_word((int32_t)claim->length, UM_FRAME_PAD),
+                                              memory_order_acq_rel, memory_order_relaxed);
 }
 
 /* Zeroes [from, from + length) inside one term, the first frame header last: a reader that meets it early
@@ -156,29 +171,46 @@ static uint32_t hole_length(const um_publication_log *log, int64_t position, int
     return (uint32_t)(length < bound ? length : bound);
 }
 
+/* Adds the time since the last look to the time the frame at position has been in the way. */
+static bool blocked_long_enough(um_publication_log *log, int64_t position, int64_t now_ns)
+{
+    int64_t step_ns = log->unblock_timeout_ns / 4;
+    int64_t passed_ns = now_ns - log->blocked_look_ns;
+    if (log->blocked_position != position) {
+        log->blocked_position = position;
+        log->blocked_for_ns = passed_ns = 0;
+    }
+    log->blocked_for_ns += passed_ns < step_ns ? passed_ns : step_ns;
+    log->blocked_look_ns = now_ns;
+    return log->blocked_for_ns >= 4 * step_ns;
+}
+
 bool um_log_unblock(um_publication_log *log, int64_t sender_position, int64_t now_ns)
 {
     int64_t tail = um_log_tail(log);
-    int32_t length = tail > sender_position ? um_log_frame_length(log, sender_position) : 1;
-    if (length > 0) {
+    um_frame *head = (um_frame *)(void *)um_log_at(log, sender_position);
+    uint64_t word = tail > sender_position ? atomic_load_explicit(&head->word, memory_order_acquire) : 0;
+    int32_t length = (int32_t)(uint32_t)word;
+    bool may_be_abandoned = tail > sender_position && (length == 0 || (length < 0 && word >> 32 == UM_FRAME_LENT));
+    if (!may_be_abandoned) {
         log->blocked_position = -1;
         return false;
     }
-    if (log->blocked_position != sender_position) {
-        log->blocked_position = sender_position;
-        log->blocked_since_ns = now_ns;
+    if (!blocked_long_enough(log, sender_position, now_ns))
         return false;
-    }
-    if (now_ns - log->blocked_since_ns < log->unblock_timeout_ns)
-        return false;
-    um_frame *head = (um_frame *)(void *)um_log_at(log, sender_position);
-    uint32_t span = length < 0 ? (uint32_t)um_align_up((uint64_t)-(int64_t)length, UM_FRAME_ALIGNMENT)
+    uint32_t span = length < 0 ? (uint32_t)um_align_up((uint64_t) - (int64_t)length, UM_FRAME_ALIGNMENT)
                                : hole_length(log, sender_position, tail);
-    head->type = UM_FRAME_PAD;
-    if (!atomic_compare_exchange_strong_explicit(&head->length, &length, (int32_t)span, memory_order_acq_rel,
-                                                 memory_order_acquire))
-        return false;
     log->blocked_position = -1;
+    if (!atomic_compare_exchange_strong_explicit(&head->word, &word, um_frame_word((int32_t)span, UM_FRAME_PAD),
+                                                 memory_order_acq_rel, memory_order_relaxed))
+        return false;
     UM_COUNT(log->unblocked_count, 1);
     return true;
+}
+
+int64_t um_log_unblock_due_ns(const um_publication_log *log)
+{
+    int64_t step_ns = log->unblock_timeout_ns / 4;
+    int64_t left_ns = 4 * step_ns - log->blocked_for_ns;
+    return log->blocked_position < 0 ? UM_NEVER_NS : log->blocked_look_ns + (left_ns < step_ns ? left_ns : step_ns);
 }

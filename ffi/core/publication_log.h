@@ -6,15 +6,18 @@
  *   |---- dirty ----|------ transmission window ------|-- to be sent --|-- claimed --|--- zeroed ---|
  *                clean_position                  sender's position     tail        publication limit
  *
- * A frame is an 8-byte header and one LBMC message, padded to 8 bytes. Its length word is negative from the
- * claim until the commit (AE-27), zero where nothing was written. Only a positive length may be read (AE-28).
+ * A frame is an 8-byte header and one LBMC message, padded to 8 bytes. The header is one word: the length,
+ * negative from the claim until the commit (AE-27) and zero where nothing was written, and the kind of frame; both
+ * change in one store, so unblocking and a late commit cannot each have half of it. Only a positive length may be
+ * read (AE-28).
  *
  * Threads: any number of publishers claim, commit and abort without a lock. One thread at a time is the
  * conductor (the holder of the session's sender lock): it reads frames, moves the limit, cleans, unblocks.
  *
- * Memory order: a claim is an acquire-release addition to the tail; a commit is a release store of the length,
- * paired with the reader's acquire load, so a committed frame is seen whole; the publication limit is
- * released after the cleaning it promises, and acquired by publishers.
+ * Memory order: a claim is an acquire-release compare-and-set of the tail, so that one claim at most straddles the
+ * publication limit; a commit is a release store of the header, paired with the reader's acquire load, so a
+ * committed frame is seen whole; the publication limit is released after the cleaning it promises, and acquired by
+ * publishers.
  */
 #ifndef UM_CORE_PUBLICATION_LOG_H
 #define UM_CORE_PUBLICATION_LOG_H
@@ -29,15 +32,23 @@ enum {
     UM_LOG_TERM_BYTES_MAX = 1 << 30,
 };
 
-enum um_frame_type { UM_FRAME_DATA = 0, UM_FRAME_PAD = 1 };
+enum um_frame_kind {
+    UM_FRAME_DATA = 0,
+    UM_FRAME_PAD = 1,
+    UM_FRAME_LENT = 2, /* claimed by the application, which may never come back */
+};
 
+/* Low half: length, header included, before alignment; negative: not committed. High half: um_frame_kind. */
 typedef struct um_frame {
-    _Atomic int32_t length; /* header included, before alignment; negative: claimed, not committed */
-    uint16_t type;
-    uint16_t reserved;
+    _Atomic uint64_t word;
 } um_frame;
 
 _Static_assert(sizeof(um_frame) == UM_FRAME_HEADER_BYTES, "frame header");
+
+static inline uint64_t um_frame_word(int32_t length, enum um_frame_kind kind)
+{
+    return (uint64_t)kind << 32 | (uint32_t)length;
+}
 
 typedef struct um_publication_log {
     uint8_t *terms; /* UM_LOG_TERM_COUNT * term_length bytes */
@@ -57,7 +68,8 @@ typedef struct um_publication_log {
     /* Conductor only. */
     UM_CACHE_ALIGNED int64_t clean_position;
     int64_t blocked_position;
-    int64_t blocked_since_ns;
+    int64_t blocked_for_ns;  /* time watched, not time passed: a stopped process must not lose a claim */
+    int64_t blocked_look_ns; /* when it was looked at last */
     int64_t unblock_timeout_ns;
     uint64_t unblocked_count; /* AE-35 */
 } um_publication_log;
@@ -83,38 +95,52 @@ static inline uint32_t um_frame_span(uint32_t message_length)
 }
 
 /* Largest claim: an eighth of a term. */
-static inline uint32_t um_log_claim_max(const um_publication_log *log) { return log->term_length / 8; }
+static inline uint32_t um_log_claim_max(const um_publication_log *log)
+{
+    return log->term_length / 8;
+}
 
 /* Reserves `length` bytes, a sum of frame spans (AE-25, AE-26). Any thread. Returns 0 or a um_publish_result;
  * UM_ADMIN_ACTION asks for an immediate retry. A refused claim consumes nothing (UX-23). */
 int um_log_claim(um_publication_log *log, uint32_t length, um_claim *claim);
 
-/* Marks a frame as claimed: its length word becomes negative, so that unblocking knows its extent (AE-27). */
+/* Marks a frame, or the rest of a claim, as being written by the stack itself, which finishes what it began:
+ * unblocking leaves it alone. A publisher begins the next frame of its claim before it publishes the last. */
 static inline void um_frame_begin(uint8_t *frame, uint32_t message_length)
 {
     um_frame *head = (um_frame *)(void *)frame;
-    atomic_store_explicit(&head->length, -(int32_t)(UM_FRAME_HEADER_BYTES + message_length), memory_order_relaxed);
-    head->type = UM_FRAME_DATA;
+    atomic_store_explicit(&head->word, um_frame_word(-(int32_t)(UM_FRAME_HEADER_BYTES + message_length), UM_FRAME_DATA),
+                          memory_order_relaxed);
 }
 
-/* Makes a begun frame visible. False when unblocking has already turned it into padding (AE-35). */
-static inline bool um_frame_commit(uint8_t *frame, uint32_t message_length)
-{
-    um_frame *head = (um_frame *)(void *)frame;
-    int32_t claimed = -(int32_t)(UM_FRAME_HEADER_BYTES + message_length);
-    return atomic_compare_exchange_strong_explicit(&head->length, &claimed, -claimed, memory_order_release,
-                                                   memory_order_relaxed);
-}
-
-/* Commit without the check, for frames written straight after their claim by code that cannot stall between. */
+/* Makes a begun frame visible. */
 static inline void um_frame_publish(uint8_t *frame, uint32_t message_length)
 {
     um_frame *head = (um_frame *)(void *)frame;
-    atomic_store_explicit(&head->length, (int32_t)(UM_FRAME_HEADER_BYTES + message_length), memory_order_release);
+    atomic_store_explicit(&head->word, um_frame_word((int32_t)(UM_FRAME_HEADER_BYTES + message_length), UM_FRAME_DATA),
+                          memory_order_release);
 }
 
-/* Gives a claimed range back as padding (AE-36). */
-void um_log_abort(um_publication_log *log, const um_claim *claim);
+/* Marks a frame as claimed by the application: unblocking may turn it into padding, of the length it has here. */
+static inline void um_frame_lend(uint8_t *frame, uint32_t message_length)
+{
+    um_frame *head = (um_frame *)(void *)frame;
+    atomic_store_explicit(&head->word, um_frame_word(-(int32_t)(UM_FRAME_HEADER_BYTES + message_length), UM_FRAME_LENT),
+                          memory_order_relaxed);
+}
+
+/* From lent to begun, for the commit. False when unblocking has already turned it into padding (AE-35). */
+static inline bool um_frame_take_back(uint8_t *frame, uint32_t message_length)
+{
+    um_frame *head = (um_frame *)(void *)frame;
+    int32_t length = -(int32_t)(UM_FRAME_HEADER_BYTES + message_length);
+    uint64_t lent = um_frame_word(length, UM_FRAME_LENT);
+    return atomic_compare_exchange_strong_explicit(&head->word, &lent, um_frame_word(length, UM_FRAME_DATA),
+                                                   memory_order_acq_rel, memory_order_relaxed);
+}
+
+/* Gives a lent claim of one frame back as padding (AE-36). False when unblocking was faster. */
+bool um_log_abort(const um_claim *claim);
 
 /* Position up to which space has been claimed: pub-pos (AE-6, AE-22). Any thread. */
 int64_t um_log_tail(const um_publication_log *log);
@@ -135,12 +161,13 @@ static inline uint32_t um_log_to_term_end(const um_publication_log *log, int64_t
 static inline int32_t um_log_frame_length(const um_publication_log *log, int64_t position)
 {
     const um_frame *head = (const um_frame *)(const void *)um_log_at(log, position);
-    return atomic_load_explicit(&head->length, memory_order_acquire);
+    return (int32_t)(uint32_t)atomic_load_explicit(&head->word, memory_order_acquire);
 }
 
 static inline bool um_log_frame_is_pad(const um_publication_log *log, int64_t position)
 {
-    return ((const um_frame *)(const void *)um_log_at(log, position))->type == UM_FRAME_PAD;
+    const um_frame *head = (const um_frame *)(const void *)um_log_at(log, position);
+    return atomic_load_explicit(&head->word, memory_order_relaxed) >> 32 == UM_FRAME_PAD;
 }
 
 /* Conductor: after the sender reached `sender_position`, cleans at most `budget_bytes` of what lies more than
@@ -148,8 +175,12 @@ static inline bool um_log_frame_is_pad(const um_publication_log *log, int64_t po
  * and back to it when not (AE-23). */
 void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t budget_bytes);
 
-/* Conductor: turns a frame at sender_position that has been claimed but not committed for the unblock timeout
- * into padding (AE-35). True when it did. */
+/* Conductor: turns a frame at sender_position that the application claimed, or a hole that nobody began to write,
+ * into padding once it has been in the way for the unblock timeout (AE-35). True when it did. Time counts in steps
+ * of a quarter of the timeout at most, each between two calls. */
 bool um_log_unblock(um_publication_log *log, int64_t sender_position, int64_t now_ns);
+
+/* When um_log_unblock is to be called next. */
+int64_t um_log_unblock_due_ns(const um_publication_log *log);
 
 #endif

@@ -30,4 +30,10 @@ static inline void um_rate_limiter_take(um_rate_limiter *limiter, uint32_t bytes
         limiter->credit_bytes -= bytes;
 }
 
+static inline void um_rate_limiter_return(um_rate_limiter *limiter, uint32_t bytes)
+{
+    if (limiter->bits_per_second != 0)
+        limiter->credit_bytes += bytes;
+}
+
 #endif

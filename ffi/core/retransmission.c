@@ -51,7 +51,7 @@ static bool in_window(const um_source_session *session, uint32_t sqn)
 
 /* ---- sending ---- */
 
-static int offer(um_source_session *session, um_tx *batch, uint32_t count)
+static uint32_t offer(um_source_session *session, um_tx *batch, uint32_t count)
 {
     uint32_t datagram_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_LBTRM_DATA_BYTES;
     uint32_t done = 0;
@@ -66,7 +66,7 @@ static int offer(um_source_session *session, um_tx *batch, uint32_t count)
             break;
         done += (uint32_t)taken;
     }
-    return (int)done;
+    return done;
 }
 
 static uint32_t build_batch(um_source_session *session, um_tx *batch, uint32_t *sqns, int64_t now_ns)
@@ -88,27 +88,30 @@ static uint32_t build_batch(um_source_session *session, um_tx *batch, uint32_t *
     return count;
 }
 
-void um_retransmission_pump(um_source_session *session, int64_t now_ns)
+bool um_retransmission_pump(um_source_session *session, int64_t now_ns)
 {
     while (session->retransmit_count > 0) {
         um_tx batch[UM_SEND_BATCH_MAX];
         uint32_t sqns[UM_SEND_BATCH_MAX];
         uint32_t count = build_batch(session, batch, sqns, now_ns);
         if (count == 0)
-            break;
-        uint32_t taken = (uint32_t)offer(session, batch, count);
+            break; /* a limiter's time has not come */
+        uint32_t taken = offer(session, batch, count);
         for (uint32_t i = 0; i < taken; i++) {
             um_sent *sent = um_session_sent(session, sqns[i]);
-            sent->retransmitted_ns = now_ns;
+            sent->answered_ns = now_ns;
             sent->queued = sent->confirmed = 0;
             UM_COUNT(session->counters.rxs_sent, 1);
             UM_COUNT(session->counters.rx_bytes_sent, UM_LBTRM_DATA_BYTES + sent->length);
         }
-        for (uint32_t i = taken; i < count; i++)
+        for (uint32_t i = taken; i < count; i++) {
+            um_rate_limits_return(session->limits, batch[i].length, true);
             push(session, sqns[i]);
+        }
         if (taken < count)
-            break;
+            return false;
     }
+    return true;
 }
 
 /* ---- requests ---- */
@@ -156,8 +159,7 @@ static bool consider(um_source_session *session, ncf_lists *lists, uint32_t sqn,
         return false;
     }
     um_sent *sent = um_session_sent(session, sqn);
-    bool recent = sent->retransmitted_ns != INT64_MIN &&
-                  now_ns - sent->retransmitted_ns < session->config.ignore_interval_ns;
+    bool recent = sent->answered_ns != INT64_MIN && now_ns - sent->answered_ns < session->config.ignore_interval_ns;
     if (sent->queued || recent) {
         if (sent->confirmed) { /* UM-130: one NCF an ignore interval, then silence */
             UM_COUNT(counters->naks_suppressed, 1);
@@ -169,6 +171,8 @@ static bool consider(um_source_session *session, ncf_lists *lists, uint32_t sqn,
         return false;
     }
     if (session->retransmit_count == UM_RETRANSMIT_QUEUE_MAX) {
+        sent->answered_ns = now_ns;
+        sent->confirmed = 1;
         UM_COUNT(counters->naks_shed, 1);
         refuse(session, lists, UM_NCF_SHED, sqn);
         return false;

@@ -34,7 +34,10 @@ void um_source_fini(um_source *source)
     }
 }
 
-uint32_t um_source_message_max(const um_source *source) { return source->session->log.term_length / 16; }
+uint32_t um_source_message_max(const um_source *source)
+{
+    return source->session->log.term_length / 16;
+}
 
 /* ---- batching: when the flush limit moves ---- */
 
@@ -46,7 +49,10 @@ void um_source_flush_to(um_source_session *session, int64_t position)
         ;
 }
 
-static void count_shared(uint64_t *counter, uint64_t n) { __atomic_fetch_add(counter, n, __ATOMIC_RELAXED); }
+static void count_shared(uint64_t *counter, uint64_t n)
+{
+    __atomic_fetch_add(counter, n, __ATOMIC_RELAXED);
+}
 
 /* A publisher's view of the session's batch while it appends frames. Publishers that race may each miss the
  * other's bytes; that shifts when a batch is flushed, never whether: the interval is watched on the log itself. */
@@ -62,9 +68,9 @@ typedef struct batcher {
 static batcher batcher_open(um_source_session *session)
 {
     uint64_t word = atomic_load_explicit(&session->batch, memory_order_relaxed);
-    return (batcher){session,   (uint32_t)(word >> 32),
+    return (batcher){session,        (uint32_t)(word >> 32),
                      (uint32_t)word, atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed),
-                     word == 0, -1};
+                     word == 0,      -1};
 }
 
 /* Accounts one message: flush before it when it would overfill the datagram (UM-19c), after it when the batch
@@ -102,12 +108,12 @@ static void batcher_close(batcher *b, int64_t end_position, bool flush, int64_t 
     }
     if (b->flush_to >= 0)
         um_source_flush_to(session, b->flush_to);
-    /* Also when somebody else's flush covers these frames: the sender may have stopped in front of them. */
+    /* Also when somebody else's flush covers these frames: the sender may have stopped in front of them. The fence
+     * is between our commits and this look at the limit, as um_session_pending's is between its own two. */
+    atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&session->flush_limit, memory_order_relaxed) >
-        atomic_load_explicit(&session->sender_position, memory_order_relaxed)) {
-        atomic_thread_fence(memory_order_seq_cst);
+        atomic_load_explicit(&session->sender_position, memory_order_relaxed))
         *actions |= UM_ACTION_RUN_SENDER;
-    }
 }
 
 /* ---- claiming ---- */
@@ -122,8 +128,10 @@ static int claim_space(um_source *source, uint32_t span, uint32_t *actions, um_c
     int result = UM_ADMIN_ACTION;
     for (int i = 0; i < CLAIM_RETRIES_MAX && result == UM_ADMIN_ACTION; i++)
         result = um_log_claim(&session->log, span, claim);
-    if (UM_LIKELY(result == 0))
+    if (UM_LIKELY(result == 0)) {
+        um_frame_begin(claim->frames, span - UM_FRAME_HEADER_BYTES);
         return 0;
+    }
     /* What is held back must go out before there can be space: a full log flushes itself. */
     if (result == UM_BACK_PRESSURED || result == UM_ADMIN_ACTION) {
         um_source_flush_to(session, um_log_tail(&session->log));
@@ -161,6 +169,7 @@ static fragmentation plan(uint32_t body_max, uint32_t length, bool batch)
 typedef struct write_state {
     um_source *source;
     uint8_t *frame;
+    uint32_t left; /* bytes of the claim from frame on */
     int64_t position;
     batcher batch;
 } write_state;
@@ -171,8 +180,10 @@ static void write_frame(write_state *w, const um_lbmc_layout *layout, const uint
                                      layout->flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END)) +
                     layout->payload_length;
     uint32_t span = um_frame_span(body);
-    um_frame_begin(w->frame, body);
     memcpy(um_lbmc_write_message(w->frame + UM_FRAME_HEADER_BYTES, layout), payload, layout->payload_length);
+    w->left -= span;
+    if (w->left > 0)
+        um_frame_begin(w->frame + span, w->left - UM_FRAME_HEADER_BYTES);
     um_frame_publish(w->frame, body);
     batcher_add(&w->batch, w->position, w->position + span, body, layout->payload_length);
     w->frame += span;
@@ -203,24 +214,43 @@ static void write_message(write_state *w, uint32_t sqn, const uint8_t *data, uin
 
 static write_state write_open(um_source *source, const um_claim *claim)
 {
-    return (write_state){source, claim->frames, claim->position, batcher_open(source->session)};
+    return (write_state){source, claim->frames, claim->length, claim->position, batcher_open(source->session)};
 }
 
-/* Publishes one message. With own_sqn the message takes the next sqn of the topic, otherwise *sqn. */
-static int publish(um_source *source, const uint8_t *data, uint32_t length, uint16_t batch_flags, bool flush,
-                   bool own_sqn, uint32_t *sqn, int64_t now_ns, uint32_t *actions)
+/* A message of an explicit batch, held until the end of the batch; its bytes follow. */
+typedef struct held_record {
+    uint32_t length;
+    uint32_t sqn;      /* of the first fragment */
+    uint32_t body_max; /* the sqns were counted for datagrams of this size, whatever the path takes later */
+    uint32_t flags;
+} held_record;
+
+static bool is_batching(const um_source *source)
 {
-    uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
+    return atomic_load_explicit(&source->explicit_open, memory_order_relaxed);
+}
+
+static void set_batching(um_source *source, bool open)
+{
+    atomic_store_explicit(&source->explicit_open, open, memory_order_relaxed);
+}
+
+/* Publishes one message. It takes the next sqns of the topic, or those of the record it was held in. Stores the
+ * sqn of the last fragment. */
+static int publish(um_source *source, const uint8_t *data, uint32_t length, uint16_t batch_flags, bool flush,
+                   const held_record *held, uint32_t *last_sqn, int64_t now_ns, uint32_t *actions)
+{
+    uint32_t body_max =
+        held ? held->body_max : atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
     fragmentation f = plan(body_max, length, batch_flags != 0);
     um_claim claim;
     int result = claim_space(source, f.span, actions, &claim);
     if (UM_UNLIKELY(result != 0))
         return result;
-    if (own_sqn)
-        *sqn = atomic_fetch_add_explicit(&source->next_sqn, f.count, memory_order_relaxed);
+    uint32_t sqn = held ? held->sqn : atomic_fetch_add_explicit(&source->next_sqn, f.count, memory_order_relaxed);
     write_state w = write_open(source, &claim);
-    write_message(&w, *sqn, data, length, batch_flags, &f);
-    *sqn += f.count - 1;
+    write_message(&w, sqn, data, length, batch_flags, &f);
+    *last_sqn = sqn + f.count - 1;
     atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
     batcher_close(&w.batch, w.position, flush, now_ns, actions);
     count_shared(&source->counters.messages_sent, 1);
@@ -231,22 +261,20 @@ static int publish(um_source *source, const uint8_t *data, uint32_t length, uint
 
 /* ---- explicit batches (UM-34..UM-37) ---- */
 
-typedef struct held_record {
-    uint32_t length;
-    uint32_t sqn; /* of the first fragment */
-    uint32_t flags;
-} held_record;
-
-static uint32_t held_span(uint32_t length) { return (uint32_t)um_align_up(sizeof(held_record) + length, 8); }
+static uint32_t held_span(uint32_t length)
+{
+    return (uint32_t)um_align_up(sizeof(held_record) + length, 8);
+}
 
 static int release_held(um_source *source, int64_t now_ns, uint32_t *actions)
 {
     while (source->explicit_released < source->explicit_used) {
         held_record record;
+        uint32_t last_sqn;
         const uint8_t *at = source->explicit_memory + source->explicit_released;
         memcpy(&record, at, sizeof record);
-        int result = publish(source, at + sizeof record, record.length, (uint16_t)record.flags, false, false,
-                             &record.sqn, now_ns, actions);
+        int result = publish(source, at + sizeof record, record.length, (uint16_t)record.flags, false, &record,
+                             &last_sqn, now_ns, actions);
         if (result != 0)
             return result;
         source->explicit_released += held_span(record.length);
@@ -259,7 +287,7 @@ static int64_t hold(um_source *source, const uint8_t *data, uint32_t length, uin
 {
     uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
     uint32_t count = plan(body_max, length, batch_flags != 0).count;
-    held_record record = {length, atomic_fetch_add_explicit(&source->next_sqn, count, memory_order_relaxed),
+    held_record record = {length, atomic_fetch_add_explicit(&source->next_sqn, count, memory_order_relaxed), body_max,
                           batch_flags};
     memcpy(source->explicit_memory + source->explicit_used, &record, sizeof record);
     memcpy(source->explicit_memory + source->explicit_used + sizeof record, data, length);
@@ -277,15 +305,15 @@ static int64_t send_explicit(um_source *source, const uint8_t *data, uint32_t le
     uint16_t batch_flags = (flags & UM_SEND_START_BATCH ? UM_MESSAGE_BATCH_START : 0) |
                            (flags & UM_SEND_END_BATCH ? UM_MESSAGE_BATCH_END : 0);
     if (!ends && !full) {
-        source->explicit_open = true;
+        set_batching(source, true);
         return hold(source, data, length, batch_flags);
     }
     int result = release_held(source, now_ns, actions);
     uint32_t sqn = 0;
     if (result == 0)
-        result = publish(source, data, length, batch_flags, flags & UM_SEND_FLUSH, true, &sqn, now_ns, actions);
+        result = publish(source, data, length, batch_flags, flags & UM_SEND_FLUSH, NULL, &sqn, now_ns, actions);
     if (result == 0)
-        source->explicit_open = !(flags & UM_SEND_END_BATCH);
+        set_batching(source, !(flags & UM_SEND_END_BATCH));
     return result == 0 ? (int64_t)sqn : result;
 }
 
@@ -296,7 +324,7 @@ int64_t um_source_send(um_source *source, const uint8_t *data, uint32_t length, 
 {
     if (UM_UNLIKELY(length > um_source_message_max(source)))
         return -EMSGSIZE;
-    if (UM_UNLIKELY((flags & (UM_SEND_START_BATCH | UM_SEND_END_BATCH)) || source->explicit_open)) {
+    if (UM_UNLIKELY((flags & (UM_SEND_START_BATCH | UM_SEND_END_BATCH)) || is_batching(source))) {
         while (!um_lock_try(&source->explicit_lock))
             ;
         int64_t held = send_explicit(source, data, length, flags, now_ns, actions);
@@ -304,7 +332,7 @@ int64_t um_source_send(um_source *source, const uint8_t *data, uint32_t length, 
         return held;
     }
     uint32_t sqn;
-    int result = publish(source, data, length, 0, flags & UM_SEND_FLUSH, true, &sqn, now_ns, actions);
+    int result = publish(source, data, length, 0, flags & UM_SEND_FLUSH, NULL, &sqn, now_ns, actions);
     return result == 0 ? (int64_t)sqn : result;
 }
 
@@ -314,14 +342,19 @@ static inline uint32_t message_length(const um_messages *messages, uint32_t i)
 }
 
 /* How many messages from `first` on fit one claim without fragmentation, and the span they take. */
-static uint32_t plan_group(const um_messages *messages, uint32_t first, uint32_t body_max, uint32_t *span)
+static uint32_t plan_group(const um_source_session *session, const um_messages *messages, uint32_t first,
+                           uint32_t body_max, uint32_t *span)
 {
+    uint32_t claim_max = um_log_claim_max(&session->log);
+    uint32_t span_max = claim_max < GROUP_SPAN_MAX ? claim_max : GROUP_SPAN_MAX;
     uint32_t count = 0;
     *span = 0;
     for (uint32_t i = first; i < messages->count; i++, count++) {
-        uint32_t body = UM_LBMC_HEADER_BYTES + message_length(messages, i);
-        uint32_t frame_span = um_frame_span(body);
-        if (body > body_max || *span + frame_span > GROUP_SPAN_MAX)
+        uint32_t length = message_length(messages, i);
+        if (length > body_max - UM_LBMC_HEADER_BYTES)
+            break;
+        uint32_t frame_span = um_frame_span(UM_LBMC_HEADER_BYTES + length);
+        if (*span + frame_span > span_max)
             break;
         *span += frame_span;
     }
@@ -363,7 +396,7 @@ int64_t um_source_send_many(um_source *source, const um_messages *messages, uint
     while (done < messages->count && result == 0) {
         uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
         uint32_t span;
-        uint32_t count = source->explicit_open ? 0 : plan_group(messages, done, body_max, &span);
+        uint32_t count = is_batching(source) ? 0 : plan_group(source->session, messages, done, body_max, &span);
         if (count > 0) {
             result = send_group(source, messages, done, count, span, &data, now_ns, actions);
         } else {
@@ -383,14 +416,15 @@ int64_t um_source_send_many(um_source *source, const um_messages *messages, uint
 
 int um_source_claim_begin(um_source *source, uint32_t length, um_source_claim *claim)
 {
-    uint32_t body = UM_LBMC_HEADER_BYTES + length;
-    if (body > atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed))
+    uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
+    if (length > body_max - UM_LBMC_HEADER_BYTES)
         return -EMSGSIZE;
+    uint32_t body = UM_LBMC_HEADER_BYTES + length;
     uint32_t actions = 0;
     int result = claim_space(source, um_frame_span(body), &actions, &claim->claim);
     if (result != 0)
         return result;
-    um_frame_begin(claim->claim.frames, body);
+    um_frame_lend(claim->claim.frames, body);
     claim->payload = claim->claim.frames + UM_FRAME_HEADER_BYTES + UM_LBMC_HEADER_BYTES;
     claim->length = length;
     return 0;
@@ -401,15 +435,13 @@ int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32
 {
     uint32_t body = UM_LBMC_HEADER_BYTES + claim->length;
     /* The sqn is taken only now: a claim that is aborted or unblocked must not leave a hole (UX-23). */
-    um_lbmc_layout layout = {.topic_index = source->topic_index,
-                             .sqn = atomic_load_explicit(&source->next_sqn, memory_order_relaxed),
-                             .payload_length = claim->length};
-    do
-        um_lbmc_write_message(claim->claim.frames + UM_FRAME_HEADER_BYTES, &layout);
-    while (!atomic_compare_exchange_weak_explicit(&source->next_sqn, &layout.sqn, layout.sqn + 1, memory_order_relaxed,
-                                                  memory_order_relaxed));
-    if (!um_frame_commit(claim->claim.frames, body))
+    if (!um_frame_take_back(claim->claim.frames, body))
         return UM_CLOSED;
+    um_lbmc_layout layout = {.topic_index = source->topic_index,
+                             .sqn = atomic_fetch_add_explicit(&source->next_sqn, 1, memory_order_relaxed),
+                             .payload_length = claim->length};
+    um_lbmc_write_message(claim->claim.frames + UM_FRAME_HEADER_BYTES, &layout);
+    um_frame_publish(claim->claim.frames, body);
     batcher b = batcher_open(source->session);
     int64_t end = claim->claim.position + claim->claim.length;
     batcher_add(&b, claim->claim.position, end, body, claim->length);
@@ -423,7 +455,7 @@ int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32
 
 void um_source_claim_abort(um_source *source, um_source_claim *claim, uint32_t *actions)
 {
-    um_log_abort(&source->session->log, &claim->claim);
+    um_log_abort(&claim->claim);
     count_shared(&source->counters.claims_aborted, 1);
     atomic_thread_fence(memory_order_seq_cst);
     *actions |= UM_ACTION_RUN_SENDER;
@@ -432,7 +464,7 @@ void um_source_claim_abort(um_source *source, um_source_claim *claim, uint32_t *
 int64_t um_source_flush(um_source *source, int64_t now_ns, uint32_t *actions)
 {
     int64_t result = 0;
-    if (source->explicit_open) {
+    if (is_batching(source)) {
         while (!um_lock_try(&source->explicit_lock))
             ;
         result = release_held(source, now_ns, actions);
@@ -478,25 +510,42 @@ static bool publish_tsnis(um_source_session *session, const uint32_t *topics, co
     return true;
 }
 
+/* The last topic sqn that is in the log; false when a publisher is just changing that. What an explicit batch holds
+ * has its sqns already, but must not be announced: receivers would miss it and give it up. */
+static bool last_published_sqn(um_source *source, uint32_t *sqn)
+{
+    if (!um_lock_try(&source->explicit_lock))
+        return false;
+    held_record record;
+    bool held = source->explicit_released < source->explicit_used;
+    if (held)
+        memcpy(&record, source->explicit_memory + source->explicit_released, sizeof record);
+    *sqn = (held ? record.sqn : atomic_load_explicit(&source->next_sqn, memory_order_relaxed)) - 1;
+    um_lock_release(&source->explicit_lock);
+    return true;
+}
+
 int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
 {
+    um_source *due[UM_LBMC_TSNI_RECORDS_MAX];
     uint32_t topics[UM_LBMC_TSNI_RECORDS_MAX], sqns[UM_LBMC_TSNI_RECORDS_MAX];
     uint32_t count = 0;
     int64_t next_ns = UM_NEVER_NS;
     if (now_ns < session->tsni_due_ns)
         return session->tsni_due_ns;
     for (um_source *source = session->sources; source != NULL; source = source->next) {
-        if (tsni_due_ns(source) <= now_ns && count < UM_LBMC_TSNI_RECORDS_MAX) {
+        if (count < UM_LBMC_TSNI_RECORDS_MAX && tsni_due_ns(source) <= now_ns &&
+            last_published_sqn(source, &sqns[count])) {
             topics[count] = source->topic_index;
-            sqns[count++] = atomic_load_explicit(&source->next_sqn, memory_order_relaxed) - 1;
+            due[count++] = source;
             source->tsni_sent_ns = now_ns;
-            UM_COUNT(source->counters.tsnis_sent, 1);
         }
         int64_t due_ns = tsni_due_ns(source);
         next_ns = due_ns < next_ns ? due_ns : next_ns;
     }
-    if (count > 0)
-        publish_tsnis(session, topics, sqns, count);
+    if (count > 0 && publish_tsnis(session, topics, sqns, count))
+        for (uint32_t i = 0; i < count; i++)
+            UM_COUNT(due[i]->counters.tsnis_sent, 1);
     session->tsni_due_ns = next_ns;
     return next_ns;
 }

@@ -42,7 +42,7 @@ typedef struct um_source {
     uint32_t explicit_capacity;
     uint32_t explicit_used;
     uint32_t explicit_released;
-    bool explicit_open;
+    atomic_bool explicit_open;
 
     um_source_counters counters;
 } um_source;
@@ -55,7 +55,10 @@ typedef struct um_source_config {
     uint32_t explicit_capacity; /* bytes an explicit batch may hold back */
 } um_source_config;
 
-static inline size_t um_source_footprint(const um_source_config *config) { return config->explicit_capacity; }
+static inline size_t um_source_footprint(const um_source_config *config)
+{
+    return config->explicit_capacity;
+}
 
 /* Joins the session's list: needs the sender lock. memory: footprint bytes, the creator's. */
 void um_source_init(um_source *source, void *memory, const um_source_config *config, um_source_session *session);

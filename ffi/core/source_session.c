@@ -5,11 +5,15 @@
 enum {
     SENT_SPAN_BYTES_MIN = 64, /* window bookkeeping is sized for datagrams of at least this log span */
     CLEAN_BYTES_MIN = 64 * 1024,
-    LINK_RETRY_NS = 100000, /* how soon a full link is tried again */
-    ELICITED_SM_GAP_NS = 1000000, /* bounds what a flood of status messages can make us send */
+    LINK_FULL_RETRY_NS = 100000,    /* how soon a full link is tried again */
+    LINK_ERROR_RETRY_NS = 10000000, /* and one that failed */
+    ELICITED_SM_GAP_NS = 1000000,   /* bounds what a flood of status messages can make us send */
 };
 
-static uint32_t sent_capacity(const um_session_config *config) { return config->term_length / SENT_SPAN_BYTES_MIN; }
+static uint32_t sent_capacity(const um_session_config *config)
+{
+    return config->term_length / SENT_SPAN_BYTES_MIN;
+}
 
 static void lay_out(um_source_session *session, um_arena *arena, const um_session_config *config)
 {
@@ -60,23 +64,37 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
     um_source_transport_counters_reset(&session->counters);
 }
 
-void um_session_close(um_source_session *session) { atomic_store(&session->log.closed, true); }
+void um_session_close(um_source_session *session)
+{
+    atomic_store(&session->log.closed, true);
+}
 
 void um_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes)
 {
     /* Memory was sized for the configured maximum: a path that grows past it is not used to the full. */
     uint32_t bytes = datagram_max_bytes < session->config.datagram_max_bytes ? datagram_max_bytes
                                                                              : session->config.datagram_max_bytes;
-    if (bytes >= UM_DATAGRAM_BYTES_MIN)
-        atomic_store(&session->body_max_bytes, bytes - UM_LBTRM_DATA_BYTES);
+    if (bytes < UM_DATAGRAM_BYTES_MIN)
+        bytes = UM_DATAGRAM_BYTES_MIN;
+    atomic_store(&session->body_max_bytes, bytes - UM_LBTRM_DATA_BYTES);
+}
+
+static bool is_limited(const um_rate_limits *limits, bool retransmission)
+{
+    return limits->data.bits_per_second != 0 || (retransmission && limits->retransmit.bits_per_second != 0);
+}
+
+static void lock_limits(um_rate_limits *limits)
+{
+    while (!um_lock_try(&limits->lock))
+        ;
 }
 
 bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool retransmission, int64_t now_ns)
 {
-    if (limits->data.bits_per_second == 0 && (!retransmission || limits->retransmit.bits_per_second == 0))
+    if (!is_limited(limits, retransmission))
         return true;
-    while (!um_lock_try(&limits->lock))
-        ;
+    lock_limits(limits);
     um_rate_limiter_advance(&limits->data, now_ns, bytes);
     if (retransmission)
         um_rate_limiter_advance(&limits->retransmit, now_ns, bytes);
@@ -91,10 +109,25 @@ bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool retransmis
     return allowed;
 }
 
-int64_t um_rate_limits_next_ns(const um_rate_limits *limits)
+void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool retransmission)
 {
+    if (!is_limited(limits, retransmission))
+        return;
+    lock_limits(limits);
+    um_rate_limiter_return(&limits->data, bytes);
+    if (retransmission)
+        um_rate_limiter_return(&limits->retransmit, bytes);
+    um_lock_release(&limits->lock);
+}
+
+int64_t um_rate_limits_next_ns(um_rate_limits *limits)
+{
+    if (!is_limited(limits, true))
+        return UM_NEVER_NS;
+    lock_limits(limits);
     int64_t data_ns = limits->data.bits_per_second ? limits->data.slice_end_ns : UM_NEVER_NS;
     int64_t retransmit_ns = limits->retransmit.bits_per_second ? limits->retransmit.slice_end_ns : UM_NEVER_NS;
+    um_lock_release(&limits->lock);
     return data_ns < retransmit_ns ? data_ns : retransmit_ns;
 }
 
@@ -269,15 +302,22 @@ static void make_room(um_source_session *session, int64_t limit, uint32_t budget
         drop_oldest(session);
 }
 
-static int offer(um_source_session *session, const um_tx *batch, uint32_t count)
+/* How many datagrams at the head of the batch are no larger than the path takes. */
+static uint32_t fitting(const um_source_session *session, const um_tx *batch, uint32_t count)
 {
-    uint32_t body_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed);
-    uint32_t fitting = 0;
-    while (fitting < count && batch[fitting].length <= body_max + UM_LBTRM_DATA_BYTES)
-        fitting++;
-    if (fitting == 0)
-        return session->link->ops->send_oversize(session->link, session->config.group, batch);
-    return session->link->ops->send(session->link, session->config.group, batch, fitting);
+    uint32_t most = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_LBTRM_DATA_BYTES;
+    uint32_t fit = 0;
+    while (fit < count && batch[fit].length <= most)
+        fit++;
+    return fit;
+}
+
+/* Offers the fitting head of the batch, or the oversize datagram that leads it. */
+static int offer(um_source_session *session, const um_tx *batch, uint32_t fit)
+{
+    const um_link_ops *ops = session->link->ops;
+    return fit == 0 ? ops->send_oversize(session->link, session->config.group, batch)
+                    : ops->send(session->link, session->config.group, batch, fit);
 }
 
 /* Padding at the sender's position is never sent: step over it. */
@@ -297,8 +337,8 @@ static void skip_padding(um_source_session *session)
 static void note_limit(um_source_session *session, int64_t flushed)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
-    bool limited = position < flushed && session->sender_limit < flushed &&
-                   um_log_frame_length(&session->log, position) > 0;
+    bool limited =
+        position < flushed && session->sender_limit < flushed && um_log_frame_length(&session->log, position) > 0;
     if (limited && !session->at_limit)
         UM_COUNT(session->counters.snd_bpe, 1);
     session->at_limit = limited;
@@ -316,37 +356,41 @@ static void conduct(um_source_session *session)
     um_log_conduct(&session->log, position, due > CLEAN_BYTES_MIN ? (uint32_t)due : CLEAN_BYTES_MIN);
 }
 
+/* Offers one batch to the link. Returns how many datagrams it took, and says why there are no more. */
+static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budget)
+{
+    skip_padding(session);
+    atomic_store_explicit(&session->sender_blocked, false, memory_order_relaxed);
+    int64_t flushed = atomic_load_explicit(&session->flush_limit, memory_order_seq_cst);
+    int64_t limit = flushed < session->sender_limit ? flushed : session->sender_limit;
+    um_tx batch[UM_SEND_BATCH_MAX];
+    make_room(session, limit, budget);
+    uint32_t count = build_batch(session, limit, budget, now_ns, batch);
+    uint32_t fit = fitting(session, batch, count);
+    uint32_t offered = fit > 0 || count == 0 ? fit : 1;
+    int result = count == 0 ? 0 : offer(session, batch, fit);
+    uint32_t taken = result < 0 ? 0 : (uint32_t)result;
+    for (uint32_t i = taken; i < count; i++)
+        um_rate_limits_return(session->limits, batch[i].length, false);
+    accept_batch(session, taken, now_ns);
+    session->link_retry_ns = taken == offered ? 0 : result < 0 ? LINK_ERROR_RETRY_NS : LINK_FULL_RETRY_NS;
+    if (taken < offered)
+        atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
+    if (result == 0)
+        note_limit(session, flushed);
+    return result;
+}
+
 int um_session_send(um_source_session *session, int64_t now_ns, uint32_t budget)
 {
-    int sent = 0;
-    atomic_store_explicit(&session->sender_blocked, false, memory_order_relaxed);
-    while ((uint32_t)sent < budget) {
-        skip_padding(session);
-        int64_t flushed = atomic_load_explicit(&session->flush_limit, memory_order_seq_cst);
-        int64_t limit = flushed < session->sender_limit ? flushed : session->sender_limit;
+    int sent = 0, taken;
+    do {
         uint32_t left = budget - (uint32_t)sent;
-        uint32_t batch_max = left < UM_SEND_BATCH_MAX ? left : UM_SEND_BATCH_MAX;
-        um_tx batch[UM_SEND_BATCH_MAX];
-        make_room(session, limit, batch_max);
-        uint32_t count = build_batch(session, limit, batch_max, now_ns, batch);
-        int taken = count == 0 ? 0 : offer(session, batch, count);
-        if (taken < 0) {
-            conduct(session);
-            return taken;
-        }
-        accept_batch(session, (uint32_t)taken, now_ns);
-        sent += taken;
-        session->link_full = (uint32_t)taken < count;
-        if (session->link_full)
-            atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
-        if (taken == 0) {
-            note_limit(session, flushed);
-            break;
-        }
+        taken = send_batch(session, now_ns, left < UM_SEND_BATCH_MAX ? left : UM_SEND_BATCH_MAX);
+        sent += taken > 0 ? taken : 0;
         conduct(session);
-    }
-    conduct(session);
-    return sent;
+    } while (taken > 0 && (uint32_t)sent < budget);
+    return taken < 0 ? taken : sent;
 }
 
 static void send_sm(um_source_session *session, int64_t now_ns)
@@ -385,8 +429,8 @@ static int64_t tick_batch(um_source_session *session, int64_t now_ns)
     int64_t tail = um_log_tail(&session->log);
     if (tail <= atomic_load_explicit(&session->flush_limit, memory_order_relaxed))
         return UM_NEVER_NS;
-    int64_t due_ns = atomic_load_explicit(&session->batch_started_ns, memory_order_relaxed) +
-                     session->config.batch_interval_ns;
+    int64_t due_ns =
+        atomic_load_explicit(&session->batch_started_ns, memory_order_relaxed) + session->config.batch_interval_ns;
     if (now_ns < due_ns)
         return due_ns;
     um_source_flush_to(session, tail);
@@ -424,11 +468,13 @@ static int64_t tick_unblock(um_source_session *session, int64_t now_ns)
         session->counters.unblocked_publications = session->log.unblocked_count;
         return now_ns;
     }
-    return session->log.blocked_position < 0 ? UM_NEVER_NS
-                                             : session->log.blocked_since_ns + session->log.unblock_timeout_ns;
+    return um_log_unblock_due_ns(&session->log);
 }
 
-static int64_t earliest(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t earliest(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
 int64_t um_session_tick(um_source_session *session, int64_t now_ns)
 {
@@ -438,16 +484,18 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns)
         atomic_store_explicit(&session->limits->blocked, false, memory_order_relaxed);
     next_ns = earliest(next_ns, um_source_tick_tsni(session, now_ns));
     next_ns = earliest(next_ns, tick_batch(session, now_ns));
-    um_retransmission_pump(session, now_ns);
+    bool retransmissions_refused = !um_retransmission_pump(session, now_ns);
     um_session_send(session, now_ns, 4 * UM_SEND_BATCH_MAX);
     next_ns = earliest(next_ns, tick_sm(session, now_ns));
     next_ns = earliest(next_ns, tick_unblock(session, now_ns));
-    bool waits_for_limiter = atomic_load_explicit(&session->limits->blocked, memory_order_relaxed) ||
-                             session->retransmit_count > 0;
+    bool waits_for_limiter =
+        atomic_load_explicit(&session->limits->blocked, memory_order_relaxed) || session->retransmit_count > 0;
     if (waits_for_limiter)
         next_ns = earliest(next_ns, um_rate_limits_next_ns(session->limits));
-    if (session->link_full)
-        next_ns = earliest(next_ns, now_ns + LINK_RETRY_NS);
+    if (retransmissions_refused && session->link_retry_ns == 0)
+        session->link_retry_ns = LINK_FULL_RETRY_NS;
+    if (session->link_retry_ns != 0)
+        next_ns = earliest(next_ns, now_ns + session->link_retry_ns);
     return um_session_pending(session) ? now_ns : next_ns;
 }
 
@@ -477,10 +525,11 @@ static void on_status(um_source_session *session, const um_lbtrm_packet *packet,
     }
     /* Older than the window: the receiver is further behind than anything we can still send again. */
     uint32_t sqn = um_serial_before(status.next_sqn, session->trail_sqn) ? session->trail_sqn : status.next_sqn;
-    int64_t position = sqn == session->next_sqn ? atomic_load(&session->sender_position)
-                                                : um_session_sent(session, sqn)->position;
+    int64_t position =
+        sqn == session->next_sqn ? atomic_load(&session->sender_position) : um_session_sent(session, sqn)->position;
     UM_COUNT(session->counters.status_messages_received, 1);
     um_flow_on_status(&session->flow, status.receiver_id, status.group_tag, position + status.window_bytes, now_ns);
+    um_flow_note_position(&session->flow, status.receiver_id, position);
     session->counters.receivers_refused = session->flow.refused_count;
     session->flow_expiry_ns = earliest(session->flow_expiry_ns, now_ns + session->config.flow_receiver_timeout_ns);
     apply_flow(session);

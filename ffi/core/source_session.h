@@ -21,10 +21,10 @@
 #include "core/status_message.h"
 
 enum {
-    UM_SEND_BATCH_MAX = 64,           /* datagrams offered to the link at once */
-    UM_DATAGRAM_PARTS_MAX = 16,       /* header and frames gathered without copying */
-    UM_RETRANSMIT_QUEUE_MAX = 1024,   /* beyond it NAKs are shed (UM-132) */
-    UM_DATAGRAM_BYTES_MIN = 500,      /* UM's lower bound of a datagram max size */
+    UM_SEND_BATCH_MAX = 64,         /* datagrams offered to the link at once */
+    UM_DATAGRAM_PARTS_MAX = 16,     /* header and frames gathered without copying */
+    UM_RETRANSMIT_QUEUE_MAX = 1024, /* beyond it NAKs are shed (UM-132) */
+    UM_DATAGRAM_BYTES_MIN = 500,    /* UM's lower bound of a datagram max size */
     UM_DATAGRAM_BYTES_MAX = 65507,
     UM_NCF_LIST_MAX = 256,
 };
@@ -62,11 +62,11 @@ typedef struct um_session_config {
 /* What was sent under one transport sqn: the log range it was gathered from and its retransmission state. */
 typedef struct um_sent {
     int64_t position;
-    int64_t retransmitted_ns; /* INT64_MIN: never */
-    uint32_t span;            /* log bytes */
-    uint16_t length;          /* LBMC bytes */
-    uint8_t queued;           /* waits in the retransmit queue */
-    uint8_t confirmed;        /* an NCF went out in this ignore interval (UM-130) */
+    int64_t answered_ns; /* last retransmission, or NCF that it is shed; INT64_MIN: never */
+    uint32_t span;       /* log bytes */
+    uint16_t length;     /* LBMC bytes */
+    uint8_t queued;      /* waits in the retransmit queue */
+    uint8_t confirmed;   /* an NCF went out in this ignore interval (UM-130) */
 } um_sent;
 
 struct um_source;
@@ -80,7 +80,7 @@ typedef struct um_source_session {
     /* Batching state of the publishers (source.c). */
     UM_CACHE_ALIGNED _Atomic uint64_t batch; /* LBMC bytes of the open datagram << 32 | user bytes held */
     _Atomic int64_t batch_started_ns;
-    _Atomic int64_t flush_limit; /* the sender may send up to here (design W3) */
+    _Atomic int64_t flush_limit;     /* the sender may send up to here (design W3) */
     _Atomic uint32_t body_max_bytes; /* LBMC bytes a datagram may carry now */
 
     UM_CACHE_ALIGNED um_lock sender_lock;
@@ -90,9 +90,9 @@ typedef struct um_source_session {
     uint32_t next_sqn;
     uint32_t trail_sqn;
     uint64_t window_used_bytes;
-    bool has_sent; /* UM-74 */
-    bool at_limit; /* in a blocked episode (AE-10) */
-    bool link_full; /* the link took less than it was offered */
+    bool has_sent;         /* UM-74 */
+    bool at_limit;         /* in a blocked episode (AE-10) */
+    int64_t link_retry_ns; /* the link took less than it was offered, or failed: when to try again; 0: it did not */
     uint32_t sm_sqn;
     int64_t sm_interval_ns;
     int64_t last_sent_ns;
@@ -105,9 +105,9 @@ typedef struct um_source_session {
     uint32_t sent_mask;
     uint32_t retransmit_count;
     uint32_t retransmit_queue[UM_RETRANSMIT_QUEUE_MAX]; /* binary heap, oldest sqn first (UM-133) */
-    uint8_t *staging; /* UM_SEND_BATCH_MAX datagrams */
-    uint8_t *headers; /* UM_SEND_BATCH_MAX data headers */
-    um_part *parts;   /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
+    uint8_t *staging;                                   /* UM_SEND_BATCH_MAX datagrams */
+    uint8_t *headers;                                   /* UM_SEND_BATCH_MAX data headers */
+    um_part *parts;                                     /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
     struct um_source *sources;
     um_source_transport_counters counters;
 } um_source_session;
@@ -154,8 +154,8 @@ void um_session_snapshot(um_source_session *session);
 
 /* retransmission.c */
 void um_retransmission_on_nak(um_source_session *session, const um_lbtrm_packet *nak, int64_t now_ns);
-/* Sends from the retransmit queue what the limiters and the link allow. */
-void um_retransmission_pump(um_source_session *session, int64_t now_ns);
+/* Sends from the retransmit queue what the limiters and the link allow; false when it was the link that did not. */
+bool um_retransmission_pump(um_source_session *session, int64_t now_ns);
 
 /* source_session.c, for retransmission.c: lays the datagram of `sent` out into slot `slot` as `tx`. */
 void um_session_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission, uint32_t slot,
@@ -170,7 +170,10 @@ static inline um_sent *um_session_sent(um_source_session *session, uint32_t sqn)
  * does not allow it now. */
 bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool retransmission, int64_t now_ns);
 
+/* Gives back what was taken for a datagram that the link did not take. */
+void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool retransmission);
+
 /* When the limiters' current slice ends. */
-int64_t um_rate_limits_next_ns(const um_rate_limits *limits);
+int64_t um_rate_limits_next_ns(um_rate_limits *limits);
 
 #endif

@@ -44,17 +44,15 @@ def test_snapshots_are_those_of_um() -> None:
         for counter in group.counters
         if counter.kind is CounterKind.SNAPSHOT and not counter.extension
     }
-    assert snapshots == set(
-        [
-            "txw_msgs",
-            "txw_bytes",
-            "rctlr_data_msgs",
-            "rctlr_rx_msgs",
-            "tr_src_topics",
-            "tr_rcv_topics",
-            "tr_rcv_unresolved_topics",
-        ]
-    )
+    assert snapshots == {
+        "txw_msgs",
+        "txw_bytes",
+        "rctlr_data_msgs",
+        "rctlr_rx_msgs",
+        "tr_src_topics",
+        "tr_rcv_topics",
+        "tr_rcv_unresolved_topics",
+    }
 
 
 def test_the_committed_c_header_is_up_to_date() -> None:

@@ -1,8 +1,8 @@
 """Raw kernel-socket baselines: what the stack's own figures are measured against, in the same run.
 
 Each measurement starts two child processes (`python -m umstack.bench.raw ROLE --option value ...`), one in each of two
-hosts. The listening child says on a line of its own that it listens; only then is the sending child started, so that
-nothing is lost to timing and nothing sleeps. Each child ends by printing its result as one JSON object.
+hosts. The listening child says on a line of its own that it listens; only then is the sending child started.
+Each child ends by printing its result as one JSON object.
 
 UDP loses what the receiver cannot take, so a baseline's rate is what arrived, checked message by message, and the rate
 sent stands beside it. How the receiver waits and whether the sender is held back changes what arrives:
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
 import ipaddress
 import json
 import os
@@ -28,7 +29,7 @@ from typing import Any, Literal, Protocol, TypeVar, cast, get_args, get_type_hin
 import numpy as np
 
 from umstack._core import ffi, lib
-from umstack.errors import UmError, error_from_result
+from umstack.errors import LinkError, UmError, error_from_result
 
 What = Literal["raw-udp", "raw-udp-packed", "raw-udp-gso"]
 Wait = Literal["block", "busy"]
@@ -44,9 +45,13 @@ _IDLE_SECONDS = 1.0
 _CHILD_SLACK_SECONDS = 30.0
 _PROBE_SECONDS = 0.5
 _COALESCE_CANDIDATES_US = (100, 300)
+_GRO_BATCH_CANDIDATES = (2, 16)
 _LOSS_WORTH_PACING = 0.01
 _PACE_FACTORS = (1.05, 0.95)
 _NS = 1e9
+
+ANY_CPU = -1
+"""Leave it to the scheduler on which processor a process runs."""
 
 
 class BaselineError(UmError):
@@ -87,10 +92,14 @@ class ThroughputPlan:
     wait: Wait = "block"
     coalesce_us: int = 0
     """With `wait="block"`: sleep this long when nothing is there, instead of being woken by the next datagram."""
+    receive_batch: int = 0
+    """Buffers per receiving call, 0 for the usual number. With `raw-udp-gso` few large buffers stay in the cache."""
     pace_messages_per_second: int = 0
     max_messages: int = 0
     group: str = _GROUP
     port: int = _PORT
+    sender_cpu: int = ANY_CPU
+    receiver_cpu: int = ANY_CPU
 
     @property
     def messages_per_datagram(self) -> int:
@@ -108,7 +117,11 @@ class ThroughputPlan:
 
 @dataclass(frozen=True, slots=True)
 class PingPongPlan:
-    """One raw round-trip measurement; multicast when a group for each direction is given."""
+    """One raw round-trip measurement; multicast when a group for each direction is given.
+
+    Both ends on one processor need no wake-up between processors, which on a virtual machine is most of a blocking
+    round trip: where the scheduler puts them decides the figure, unless it is told.
+    """
 
     message_bytes: int = 64
     wait: Wait = "block"
@@ -118,6 +131,8 @@ class PingPongPlan:
     port: int = _PORT
     to_server_group: str = ""
     to_client_group: str = ""
+    client_cpu: int = ANY_CPU
+    server_cpu: int = ANY_CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +182,12 @@ class RawThroughput:
                 "messages_per_datagram": self.plan.messages_per_datagram,
                 "segments_per_send": self.plan.segments_per_send,
                 "coalesce_us": self.plan.coalesce_us,
+                "receive_batch": self.plan.receive_batch,
                 "pace_messages_per_second": self.plan.pace_messages_per_second,
                 "probes": [
                     {
                         "coalesce_us": probe.plan.coalesce_us,
+                        "receive_batch": probe.plan.receive_batch,
                         "pace_messages_per_second": probe.plan.pace_messages_per_second,
                         "messages_per_second": probe.messages_per_second,
                     }
@@ -236,6 +253,7 @@ class SendSpec:
     pace_messages_per_second: int
     batch: int = 64
     buffer_bytes: int = 4 << 20
+    cpu: int = ANY_CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +272,7 @@ class ReceiveSpec:
     buffer_bytes: int = _SOCKET_BUFFER_BYTES
     first_timeout_seconds: float = _FIRST_DATAGRAM_SECONDS
     idle_timeout_seconds: float = _IDLE_SECONDS
+    cpu: int = ANY_CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +287,7 @@ class EndSpec:
     message_bytes: int
     wait: Wait
     timeout_seconds: float
+    cpu: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +316,7 @@ def send_spec(plan: ThroughputPlan, interface: str) -> SendSpec:
         max_messages=plan.max_messages,
         pace_messages_per_second=plan.pace_messages_per_second,
         batch=4 if plan.segments_per_send > 1 else 64,
+        cpu=plan.sender_cpu,
     )
 
 
@@ -311,7 +332,8 @@ def receive_spec(plan: ThroughputPlan, interface: str) -> ReceiveSpec:
         wait=plan.wait,
         coalesce_us=plan.coalesce_us,
         gro=int(gro),
-        batch=16 if gro else 64,
+        batch=plan.receive_batch or (16 if gro else 64),
+        cpu=plan.receiver_cpu,
     )
 
 
@@ -347,18 +369,24 @@ def measure_throughput(sender: Host, receiver: Host, plan: ThroughputPlan) -> Ra
     )
 
 
+def variants(plan: ThroughputPlan) -> list[ThroughputPlan]:
+    """The ways for the receiver to go about the plan, of which no one is always best."""
+    batches = _GRO_BATCH_CANDIDATES if plan.what == "raw-udp-gso" else (0,)
+    found = [dataclasses.replace(plan, receive_batch=batch) for batch in batches]
+    if plan.wait == "block":
+        found += [dataclasses.replace(found[-1], coalesce_us=us) for us in _COALESCE_CANDIDATES_US]
+    return found
+
+
 def measure_strongest(
     sender: Host, receiver: Host, plan: ThroughputPlan, probe_seconds: float = _PROBE_SECONDS
 ) -> RawThroughput:
     """Find by short probes how the baseline does best, then measure it that way for the plan's whole time.
 
-    The probes vary how a blocking receiver waits and, where datagrams are lost, hold the sender back to about what
+    The probes vary how the receiver takes datagrams and, where datagrams are lost, hold the sender back to about what
     arrived. The figure reported is the long run's, not the luckiest probe's.
     """
-    short = dataclasses.replace(plan, seconds=probe_seconds)
-    candidates = [short]
-    if plan.wait == "block":
-        candidates += [dataclasses.replace(short, coalesce_us=us) for us in _COALESCE_CANDIDATES_US]
+    candidates = variants(dataclasses.replace(plan, seconds=probe_seconds))
     probes = [measure_throughput(sender, receiver, candidate) for candidate in candidates]
     best = max(probes, key=lambda probe: probe.messages_per_second)
     if best.lost > _LOSS_WORTH_PACING * best.sent_messages:
@@ -386,6 +414,7 @@ def measure_ping_pong(client: Host, server: Host, plan: PingPongPlan) -> RawPing
         message_bytes=plan.message_bytes,
         wait=plan.wait,
         timeout_seconds=_FIRST_DATAGRAM_SECONDS,
+        cpu=plan.server_cpu,
     )
     ask = PingSpec(
         interface=client.address,
@@ -396,6 +425,7 @@ def measure_ping_pong(client: Host, server: Host, plan: PingPongPlan) -> RawPing
         message_bytes=plan.message_bytes,
         wait=plan.wait,
         timeout_seconds=_IDLE_SECONDS,
+        cpu=plan.client_cpu,
         samples=plan.samples,
         warmup=plan.warmup,
         seconds=plan.seconds,
@@ -494,6 +524,9 @@ def _wait_mode(wait: Wait, coalesce_us: int = 0) -> int:
 
 
 def _check(result: int, doing: str) -> int:
+    if result == -errno.ETIMEDOUT:
+        hint = "see that both hosts are up, have a multicast route and reach each other (`ping`)"
+        raise LinkError(f"{doing}: nothing arrived", hint=hint, errno=errno.ETIMEDOUT)
     if result < 0:
         raise error_from_result(result, doing)
     return result
@@ -614,7 +647,7 @@ def _ping(spec: PingSpec) -> None:
         asked = lib.um_raw_ping(fd, config, spec.warmup, spec.samples, _ns(spec.seconds), buffer, result)
         _check(asked, doing)
     if result.sample_count == 0:
-        raise BaselineError(f"{doing}: none of {result.lost_count} datagrams came back")
+        raise LinkError(f"{doing}: no datagram came back", hint="measure for longer, or for more samples")
     _print({**_fields(result), "round_trip_us": percentiles_us(samples[: result.sample_count])})
 
 
@@ -647,6 +680,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _add_arguments(roles.add_parser(role, help=kind.__doc__), kind)
     told = parser.parse_args(arguments)
     kind, end = ends[told.role]
+    if told.cpu != ANY_CPU:
+        os.sched_setaffinity(0, {told.cpu})
     try:
         end(from_arguments(kind, told))
     except UmError as error:

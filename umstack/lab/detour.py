@@ -3,9 +3,9 @@
 Its token bucket paces the circling, one datagram at a time. Without it a held datagram would come round within the very
 interrupt that brought it, before any other could overtake it.
 
-The loop is also where the port's BPF programs live from the first time the port had something to do: `lossy_detour` works
-at the far end, `lossy_port` is parked at the near end, which nothing ever arrives at. So the settings and counters
-in their maps outlast the process that made them, without a pin, and go when the loop goes.
+The loop is also where the port's BPF programs live from the first time the port had something to do: `lossy_detour`
+works at the far end, `lossy_port` is parked at the near end, which nothing ever arrives at. So the settings and
+counters in their maps outlast the process that made them, without a pin, and go when the loop goes.
 """
 
 from __future__ import annotations
@@ -76,5 +76,6 @@ def _pace(interface: str) -> None:
         raise LabError("the command `tc` is missing", hint="apt-get install iproute2") from error
     if done.returncode != 0:
         raise LabError(
-            f"{' '.join(command)}: {done.stderr.strip()}", hint="the kernel needs CONFIG_NET_SCH_TBF (sch_tbf)"
+            f"{' '.join(command)}: {done.stderr.strip()}",
+            hint="the kernel needs CONFIG_NET_SCH_TBF (sch_tbf)",
         )

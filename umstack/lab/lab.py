@@ -33,9 +33,9 @@ class Lab:
             receiver = lab.hosts[1].run(["umstack", "recv", "orders"])
             lab.port(1).set(loss=0.05)
 
-    `loss`, `duplicate` and `reorder` hold at every port toward its host, so that each subscriber loses its own datagrams.
-    `segmentation`: `real` cuts GSO super-packets where they leave a host, as a wire does, `offload` lets veth carry them
-    whole; `auto` is `offload` until a port is made to lose, duplicate or reorder anything, and `real` from then on.
+    `loss`, `duplicate` and `reorder` hold at every port toward its host: each subscriber loses its own datagrams.
+    `segmentation`: `real` cuts GSO super-packets where they leave a host, as a wire does, `offload` lets veth carry
+    them whole; `auto` is `offload` until a port is made to do something to datagrams, and `real` from then on.
     A lab is taken down also when its process ends by an exception, an exit, SIGTERM or SIGHUP; what a SIGKILL leaves,
     `umstack lab down --all` finds.
     """
@@ -59,7 +59,8 @@ class Lab:
             raise LabError(f"a lab cannot have {hosts} hosts", hint=f"use 2 to {HOSTS_MAX}")
         if segmentation not in get_args(Segmentation):
             raise LabError(f"there is no segmentation {segmentation}", hint="use auto, real or offload")
-        self._settings = PortSettings(loss=loss, duplicate=duplicate, reorder=reorder)
+        self._rates = {"loss": loss, "duplicate": duplicate, "reorder": reorder}
+        PortSettings(loss=loss, duplicate=duplicate, reorder=reorder)
         self._queue_count = queues
         self._is_new, self._is_mine = True, False
         self._signal_handlers: dict[int, Any] = {}
@@ -87,7 +88,7 @@ class Lab:
     @classmethod
     def _of(cls, record: LabRecord) -> Self:
         lab = cls.__new__(cls)
-        lab._settings, lab._queue_count = PortSettings(), 1
+        lab._rates, lab._queue_count = {}, 1
         lab._is_new, lab._is_mine, lab._signal_handlers = False, False, {}
         lab._record = record
         lab.hosts = _hosts(record)
@@ -107,7 +108,7 @@ class Lab:
     @staticmethod
     def loss_supported() -> str | None:
         """Why the ports of a lab cannot lose datagrams with this installation, or None if they can."""
-        return unavailable()
+        return unavailable("lossy_port")
 
     @property
     def name(self) -> str:
@@ -154,8 +155,8 @@ class Lab:
 
     def set_segmentation(self, segmentation: Segmentation) -> None:
         """Change whether super-packets are cut where they leave a host."""
-        for host in self.hosts:
-            offload.set_segmentation(host.namespace, segmentation == "real")
+        switch_namespace, *host_namespaces = self._record.namespaces
+        offload.set_segmentation(switch_namespace, host_namespaces, segmentation == "real")
         self._record = replace(self._record, segmentation=segmentation)
         registry.rewrite(self._record)
 
@@ -163,6 +164,10 @@ class Lab:
         """Change the MTU of every cable."""
         for host in self.hosts:
             host.set_mtu(mtu_bytes)
+
+    def await_join(self, group: str, *host_numbers: int) -> None:
+        """Wait until the switch forwards the group to these hosts, which it does a moment after they joined."""
+        switch.await_join(self.switch_namespace, group, host_numbers)
 
     def up(self) -> None:
         """Make the lab and wait until its switch is at work. One that failed to come up is taken down."""
@@ -193,18 +198,16 @@ class Lab:
     def _build(self) -> None:
         for namespace in self._record.namespaces:
             namespaces.create(namespace)
-        host_namespaces = self._record.namespaces[1:]
-        switch.build(self.switch_namespace, host_namespaces, self.mtu, self._queue_count)
+        switch_namespace, *host_namespaces = self._record.namespaces
+        switch.build(switch_namespace, host_namespaces, self.mtu, self._queue_count)
         for host in self.hosts:
             host.configure()
-            offload.set_segmentation(host.namespace, self.segmentation == "real")
+        if self.segmentation == "real":
+            offload.set_segmentation(switch_namespace, host_namespaces, is_real=True)
         switch.await_snooping(host_namespaces[0], host_namespaces[-1])
-        if not self._settings.is_lossless:
-            for number in range(len(self.hosts)):
-                settings = self._settings
-                self.port(number).set(
-                    loss=settings.loss, duplicate=settings.duplicate, reorder=settings.reorder
-                )
+        if any(self._rates.values()):
+            for host in self.hosts:
+                self.port(host.number).set(**self._rates)
 
     def _before_loss(self) -> None:
         if self.segmentation == "auto":

@@ -6,27 +6,40 @@ it on whole, so that a lossy port would lose all of it at once and a measurement
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from umstack.lab import namespaces
 from umstack.lab.links import set_feature
-from umstack.lab.switch import HOST_INTERFACE
+from umstack.lab.switch import HOST_INTERFACE, port_name
 
 Segmentation = Literal["auto", "real", "offload"]
 
-_SENT_WHOLE = ("tx-udp-segmentation",)
+# A veth joins received datagrams (GRO) only if it was told to and the other end does no TCP segmentation offload.
+_TCP_SEGMENTATION = (
+    "tx-tcp-segmentation",
+    "tx-tcp-ecn-segmentation",
+    "tx-tcp-mangleid-segmentation",
+    "tx-tcp6-segmentation",
+)
 
 
-def set_segmentation(host_namespace: str, is_real: bool) -> None:
-    """Cut super-packets where they leave the host (real), or let them cross whole."""
+def set_segmentation(switch_namespace: str, host_namespaces: Sequence[str], is_real: bool) -> None:
+    """Cut super-packets where they leave a host (real), or let them cross whole.
 
-    def change() -> None:
-        for feature in _SENT_WHOLE:
-            set_feature(HOST_INTERFACE, feature, not is_real)
+    Where they are cut, the receiving host joins datagrams again for the sockets that ask for it, as a NIC's driver
+    does.
+    """
 
-    namespaces.call(host_namespace, change)
+    def change_host() -> None:
+        set_feature(HOST_INTERFACE, "tx-udp-segmentation", not is_real)
+        set_feature(HOST_INTERFACE, "rx-gro", is_real)
 
+    def change_switch() -> None:
+        for number in range(len(host_namespaces)):
+            for feature in _TCP_SEGMENTATION:
+                set_feature(port_name(number), feature, not is_real)
 
-def set_receive_offload(host_namespace: str, is_on: bool) -> None:
-    """Let the host's interface join datagrams again for sockets that asked for it (GRO), as a NIC's driver does."""
-    namespaces.call(host_namespace, lambda: set_feature(HOST_INTERFACE, "rx-gro", is_on))
+    namespaces.call(switch_namespace, change_switch)
+    for namespace in host_namespaces:
+        namespaces.call(namespace, change_host)

@@ -175,7 +175,7 @@ class Port:
         try:
             return namespaces.call(self._switch, run)
         except XdpError as error:
-            raise LabError(f"{port_name(self.host_number)}: {error}", hint="run as root") from error
+            raise LabError(f"{port_name(self.host_number)}: {error.message}", hint=error.hint) from error
 
 
 def _settings(config: BpfMap) -> PortSettings:

@@ -6,10 +6,13 @@ Nothing leads out of the switch, so that traffic never leaves the lab.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import select
 import socket
+import subprocess
 import time
+from collections.abc import Collection
 
 from pyroute2 import IPRoute
 
@@ -20,8 +23,8 @@ from umstack.lab.links import index_of, netlink, set_sysctl
 BRIDGE = "switch"
 HOST_INTERFACE = "eth0"
 
-# In the kernel's hundredths of a second. A querier counts as active one response interval after it was switched on, and
-# only then is a group nobody joined kept off the ports: the shortest interval IGMP can express makes the lab ready fast.
+# In the kernel's hundredths of a second. A querier counts as active one response interval after it was switched on,
+# and only then is a group nobody joined kept off the ports: hence the shortest interval IGMP can express.
 # The same for the two queries that follow a leave.
 _QUERY_RESPONSE_CS = 10
 _LAST_MEMBER_CS = 10
@@ -101,7 +104,7 @@ def await_snooping(sender: str, observer: str) -> None:
     watch = namespaces.call(observer, _watch_socket)
     deadline = time.monotonic() + _READY_TIMEOUT_SECONDS
     with probe, watch:
-        for attempt in range(1_000_000):
+        for attempt in itertools.count():
             if _is_snooping(probe, watch, json.dumps([sender, attempt]).encode()):
                 return
             if time.monotonic() > deadline:
@@ -109,6 +112,31 @@ def await_snooping(sender: str, observer: str) -> None:
                     f"the switch did not start IGMP snooping within {_READY_TIMEOUT_SECONDS:.0f} s",
                     hint="the kernel needs CONFIG_BRIDGE_IGMP_SNOOPING",
                 )
+
+
+def await_join(namespace: str, group: str, host_numbers: Collection[int]) -> None:
+    """Wait until the switch forwards the group to these hosts: a join takes a report, which takes a moment."""
+    wanted = {port_name(number) for number in host_numbers}
+    deadline = time.monotonic() + _READY_TIMEOUT_SECONDS
+    while missing := wanted - namespaces.call(namespace, lambda: _member_ports(group)):
+        if time.monotonic() > deadline:
+            raise LabError(
+                f"nobody joined {group} at {', '.join(sorted(missing))} within {_READY_TIMEOUT_SECONDS:.0f} s",
+                hint="start the receiver first, on the interface toward the switch",
+            )
+        select.select([], [], [], _PROBE_INTERVAL_SECONDS)
+
+
+def _member_ports(group: str) -> set[str]:
+    """Return the ports the group is forwarded to; by `bridge`, because pyroute2 does not read that table."""
+    try:
+        shown = subprocess.run(["bridge", "-json", "mdb", "show"], capture_output=True, text=True, check=True)
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        raise LabError(
+            f"cannot ask the switch for its groups: {error}", hint="apt-get install iproute2"
+        ) from error
+    tables = json.loads(shown.stdout or "[]")
+    return {entry["port"] for table in tables for entry in table["mdb"] if entry["grp"] == group}
 
 
 def _probe_socket() -> socket.socket:

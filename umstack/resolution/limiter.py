@@ -30,11 +30,10 @@ class ResolutionLimiter:
     def admit(self, record_bytes: int, now_ns: int) -> bool:
         """Whether a record may go now; one that may is accounted for."""
         self._advance(now_ns)
-        if self._used_records:
-            if self._records_per_slice and self._used_records >= self._records_per_slice:
-                return False
-            if self._bytes_per_slice and self._used_bytes >= self._bytes_per_slice:
-                return False
+        if self._records_per_slice and self._used_records >= self._records_per_slice:
+            return False
+        if self._bytes_per_slice and self._used_bytes >= self._bytes_per_slice:
+            return False
         self._used_records += 1
         self._used_bytes += record_bytes
         return True

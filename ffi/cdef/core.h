@@ -1,0 +1,210 @@
+/* The C core as Python sees it. Contracts: ffi/io/context.h, ffi/io/statistics.h, ffi/core/source.h. */
+#include "io/context.h"
+#include "io/statistics.h"
+
+typedef struct um_context um_context;
+typedef struct um_publication_session um_publication_session;
+typedef struct um_publication um_publication;
+
+enum {
+    UM_SEND_START_BATCH, UM_SEND_END_BATCH, UM_SEND_FLUSH,
+    UM_MESSAGE_BATCH_START, UM_MESSAGE_BATCH_END, UM_MESSAGE_FRAGMENT,
+    UM_ROW_MESSAGE, UM_ROW_BEGINNING_OF_SESSION, UM_ROW_END_OF_SESSION, UM_ROW_UNRECOVERABLE_LOSS, UM_ROW_BURST_LOSS,
+    UM_STATISTICS_FIELDS_MAX, UM_QUEUE_MESSAGE_BYTES_MIN, UM_QUEUE_BLOCKS_MAX, UM_LOG_TERM_BYTES_MIN, UM_LOG_TERM_BYTES_MAX,
+    ...
+};
+
+enum um_publish_result {
+    UM_NOT_CONNECTED, UM_BACK_PRESSURED, UM_ADMIN_ACTION, UM_CLOSED, UM_MAX_POSITION_EXCEEDED, UM_RATE_LIMITED, ...
+};
+
+enum um_flow_control_policy { UM_FLOW_NONE, UM_FLOW_MIN, UM_FLOW_MAX, UM_FLOW_TAGGED, ... };
+
+typedef struct um_address {
+    uint32_t ip;
+    uint16_t port;
+    ...;
+} um_address;
+
+typedef struct um_session_id {
+    um_address source;
+    um_address group;
+    uint32_t session_id;
+    ...;
+} um_session_id;
+
+typedef struct um_context_config {
+    char interface[16];
+    uint32_t interface_ip;
+    uint32_t ttl;
+    uint32_t source_buffer_bytes;
+    uint32_t receiver_buffer_bytes;
+    uint32_t receive_batch;
+    bool gso;
+    bool gro;
+    bool timestamps;
+    bool busy_wait;
+    int64_t coalesce_ns;
+    uint64_t data_rate_bps;
+    uint64_t retransmit_rate_bps;
+    int64_t rate_interval_ns;
+    uint32_t hold_datagrams;
+    uint32_t hold_messages;
+    uint32_t datagram_max_bytes;
+    uint64_t random_seed;
+    ...;
+} um_context_config;
+
+typedef struct um_session_config {
+    uint32_t session_id;
+    uint16_t nak_port;
+    um_address group;
+    uint32_t initial_sqn;
+    uint32_t initial_term_id;
+    uint32_t term_length;
+    uint32_t window_bytes;
+    uint32_t datagram_max_bytes;
+    uint32_t coalesce_threshold;
+    uint32_t batch_minimum_bytes;
+    int64_t batch_interval_ns;
+    int64_t ignore_interval_ns;
+    int64_t sm_minimum_interval_ns;
+    int64_t sm_maximum_interval_ns;
+    int64_t unblock_timeout_ns;
+    enum um_flow_control_policy flow_policy;
+    uint32_t flow_group_tag;
+    uint32_t flow_group_minimum_size;
+    int64_t flow_receiver_timeout_ns;
+    ...;
+} um_session_config;
+
+typedef struct um_source_config {
+    uint32_t topic_index;
+    uint32_t initial_sqn;
+    int64_t tsni_interval_ns;
+    int64_t tsni_threshold_ns;
+    uint32_t explicit_capacity;
+    ...;
+} um_source_config;
+
+typedef struct um_source_claim {
+    uint8_t *payload;
+    uint32_t length;
+    ...;
+} um_source_claim;
+
+typedef int um_ordered_delivery;
+
+typedef struct um_receiver_config {
+    um_ordered_delivery ordered_delivery;
+    uint32_t map_entries_max;
+    uint32_t burst_loss_max;
+    int64_t loss_check_interval_ns;
+    ...;
+} um_receiver_config;
+
+typedef struct um_subscription_config {
+    um_receiver_config receiver;
+    uint32_t block_count;
+    uint32_t block_rows;
+    uint32_t block_bytes;
+    uint32_t message_max_bytes;
+    ...;
+} um_subscription_config;
+
+typedef struct um_receiver_session_config {
+    um_session_id id;
+    int64_t nak_initial_backoff_ns;
+    int64_t nak_backoff_ns;
+    int64_t nak_suppress_ns;
+    int64_t nak_generation_ns;
+    int64_t activity_timeout_ns;
+    int64_t preactivity_timeout_ns;
+    bool send_naks;
+    uint32_t datagram_max_bytes;
+    uint32_t loss_capacity;
+    uint32_t topic_capacity;
+    uint32_t window_bytes;
+    int64_t status_interval_ns;
+    uint64_t receiver_id;
+    uint32_t group_tag;
+    uint64_t random_seed;
+    ...;
+} um_receiver_session_config;
+
+typedef struct um_block {
+    int32_t *offsets;
+    uint32_t *sequence_numbers;
+    uint32_t *first_sequence_numbers;
+    uint32_t *fragment_offsets;
+    uint32_t *message_lengths;
+    uint32_t *sources;
+    int64_t *received_ns;
+    uint16_t *flags;
+    uint8_t *payload;
+    ...;
+} um_block;
+
+typedef struct um_rows {
+    um_block *block;
+    uint32_t first;
+    uint32_t count;
+    ...;
+} um_rows;
+
+typedef struct um_subscription {
+    int event_fd;
+    ...;
+} um_subscription;
+
+int um_context_create(const um_context_config *config, um_context **context);
+void um_context_destroy(um_context *context);
+int um_context_start(um_context *context);
+void um_context_stop(um_context *context);
+int64_t um_context_process(um_context *context, int64_t timeout_ns);
+void um_context_unblock(um_context *context);
+void um_context_set_datagram_max(um_context *context, uint32_t bytes);
+const char *um_context_failed_step(const um_context *context);
+uint32_t um_context_receive_buffer(const um_context *context);
+
+int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
+                    um_publication_session **session);
+void um_session_limit_datagram(um_publication_session *session, uint32_t bytes);
+void um_session_shut(um_publication_session *session);
+int um_publication_open(um_publication_session *session, const um_source_config *config, um_publication **publication);
+void um_publication_close(um_publication *publication);
+int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
+                            int64_t timeout_ns);
+int64_t um_publication_send_many(um_publication *publication, const char *data, const uint32_t *lengths,
+                                 const int32_t *offsets, uint32_t count, uint32_t flags, int64_t timeout_ns);
+int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claim, int64_t timeout_ns);
+int64_t um_publication_commit(um_publication *publication, um_source_claim *claim, uint32_t flags);
+void um_publication_abort(um_publication *publication, um_source_claim *claim);
+int64_t um_publication_flush(um_publication *publication);
+bool um_publication_connected(const um_publication *publication);
+bool um_publication_drained(um_publication *publication);
+uint32_t um_publication_message_max(const um_publication *publication);
+
+int um_subscription_open(um_context *context, const um_subscription_config *config, um_subscription **subscription);
+void um_subscription_close(um_subscription *subscription);
+void um_subscription_free(um_subscription *subscription);
+int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session,
+                        uint32_t topic_index, uint32_t source);
+uint32_t um_subscription_poll(um_subscription *subscription, uint32_t max, int64_t timeout_ns, um_rows *rows);
+typedef struct um_rows_summary {
+    uint32_t event_count;
+    int32_t payload_length;
+    int64_t source;
+    ...;
+} um_rows_summary;
+void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary);
+uint32_t um_subscription_take(um_subscription *subscription, uint32_t max, um_rows *rows);
+bool um_subscription_arm(um_subscription *subscription);
+void um_queue_release(um_block *block, uint32_t count);
+
+uint32_t um_statistics_context(um_context *context, uint64_t *out);
+uint32_t um_statistics_source_transport(um_publication_session *session, uint64_t *out);
+uint32_t um_statistics_source(um_publication *publication, uint64_t *out);
+uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out);
+uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, um_session_id *id, uint64_t *out);
+uint32_t um_statistics_link(um_context *context, uint64_t *out);

@@ -1,0 +1,367 @@
+#include "io/context.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "io/clock.h"
+
+enum {
+    EVENTS_MAX = 64,
+    HOT_DATAGRAMS = 16,       /* a pass that handled this many is under load */
+    HOT_NS = 1000000,         /* and stays hot for so long */
+    POLL_INTERVAL_NS = 20000, /* a pass that does not sleep looks at quiet sockets only this often */
+    GROUPS_DIRECT_MAX = 4,    /* up to so many groups are read directly, without asking which has something */
+    RECEIVES_PER_PASS = 8,
+    LOCK_YIELDS_MAX = 1000,
+    PRESSURE_CHECK_NS = 200000, /* how soon a full queue is looked at again */
+};
+
+void *um_map(size_t bytes)
+{
+    void *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+void um_unmap(void *memory, size_t bytes)
+{
+    if (memory != NULL)
+        munmap(memory, bytes);
+}
+
+void um_context_lock(um_context *context)
+{
+    atomic_fetch_add(&context->lock_waiters, 1);
+    pthread_mutex_lock(&context->lock);
+    atomic_fetch_sub(&context->lock_waiters, 1);
+}
+
+void um_context_unlock(um_context *context) { pthread_mutex_unlock(&context->lock); }
+
+int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint32_t index)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)kind << 32 | index};
+    return epoll_ctl(context->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0 ? -errno : 0;
+}
+
+/* ---- making and ending ---- */
+
+static int open_descriptors(um_context *context)
+{
+    context->error_step = "epoll_create";
+    context->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (context->epoll_fd < 0)
+        return -errno;
+    context->error_step = "eventfd";
+    context->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (context->wake_fd < 0)
+        return -errno;
+    int result = um_context_watch(context, context->wake_fd, UM_WATCH_WAKE, 0);
+    if (result != 0)
+        return result;
+    um_socket_config socket = um_context_socket_config(context);
+    result = um_socket_open_unicast(&context->control_link, &socket, 0);
+    context->error_step = context->control_link.failed_step;
+    return result;
+}
+
+static int map_memory(um_context *context)
+{
+    const um_context_config *config = &context->config;
+    context->error_step = "memory";
+    context->hold_bytes = um_hold_footprint(config->hold_datagrams, config->datagram_max_bytes, config->hold_messages);
+    if (context->hold_bytes == 0)
+        return -EINVAL;
+    context->hold_memory = um_map(context->hold_bytes);
+    context->ring_memory = um_map((size_t)UM_RECEIVE_BATCH_MAX * UM_RECEIVE_STRIDE_BYTES);
+    context->sessions = um_map(sizeof *context->sessions * UM_CONTEXT_SESSIONS_MAX);
+    context->groups = um_map(sizeof *context->groups * UM_CONTEXT_GROUPS_MAX);
+    if (!context->hold_memory || !context->ring_memory || !context->sessions || !context->groups)
+        return -ENOMEM;
+    um_hold_init(&context->node.store, context->hold_memory, config->hold_datagrams, config->datagram_max_bytes,
+                 config->hold_messages);
+    um_receive_ring_init(&context->ring, context->ring_memory);
+    return 0;
+}
+
+int um_context_create(const um_context_config *config, um_context **created)
+{
+    um_context *context = um_map(sizeof *context);
+    *created = context;
+    if (context == NULL)
+        return -ENOMEM;
+    context->config = *config;
+    context->epoll_fd = context->wake_fd = context->control_link.fd = -1;
+    context->next_delivery_id = 1;
+    atomic_init(&context->requested_ns, UM_NEVER_NS);
+    pthread_mutex_init(&context->lock, NULL);
+    um_node_init(&context->node);
+    int64_t now_ns = um_clock_ns();
+    um_rate_limiter_init(&context->limits.data, config->data_rate_bps, config->rate_interval_ns, now_ns);
+    um_rate_limiter_init(&context->limits.retransmit, config->retransmit_rate_bps, config->rate_interval_ns, now_ns);
+    int result = map_memory(context);
+    return result == 0 ? open_descriptors(context) : result;
+}
+
+void um_context_destroy(um_context *context)
+{
+    um_context_stop(context);
+    while (context->subscriptions != NULL)
+        um_subscription_close(context->subscriptions);
+    for (uint32_t i = 0; context->sessions != NULL && i < context->session_limit; i++)
+        if (context->sessions[i].in_use)
+            um_session_shut(&context->sessions[i]);
+    um_socket_close(&context->control_link);
+    if (context->epoll_fd >= 0)
+        close(context->epoll_fd);
+    if (context->wake_fd >= 0)
+        close(context->wake_fd);
+    um_unmap(context->hold_memory, context->hold_bytes);
+    um_unmap(context->ring_memory, (size_t)UM_RECEIVE_BATCH_MAX * UM_RECEIVE_STRIDE_BYTES);
+    um_unmap(context->sessions, sizeof *context->sessions * UM_CONTEXT_SESSIONS_MAX);
+    um_unmap(context->groups, sizeof *context->groups * UM_CONTEXT_GROUPS_MAX);
+    pthread_mutex_destroy(&context->lock);
+    um_unmap(context, sizeof *context);
+}
+
+const char *um_context_failed_step(const um_context *context)
+{
+    return context->error_step ? context->error_step : "";
+}
+
+uint32_t um_context_receive_buffer(const um_context *context)
+{
+    uint32_t least = 0;
+    for (uint32_t i = 0; i < context->group_limit; i++) {
+        uint32_t granted = context->groups[i].in_use ? context->groups[i].link.granted_receive_bytes : 0;
+        if (granted != 0 && (least == 0 || granted < least))
+            least = granted;
+    }
+    return least;
+}
+
+um_socket_config um_context_socket_config(const um_context *context)
+{
+    const um_context_config *config = &context->config;
+    um_socket_config socket = {.interface_ip = config->interface_ip,
+                               .ttl = config->ttl,
+                               .send_buffer_bytes = config->source_buffer_bytes,
+                               .receive_buffer_bytes = config->receiver_buffer_bytes,
+                               .gso = config->gso,
+                               .gro = config->gro,
+                               .timestamps = config->timestamps};
+    memcpy(socket.interface, config->interface, sizeof socket.interface);
+    return socket;
+}
+
+/* ---- the loop ---- */
+
+void um_context_wake_by(um_context *context, int64_t time_ns)
+{
+    int64_t requested = atomic_load_explicit(&context->requested_ns, memory_order_relaxed);
+    while (time_ns < requested && !atomic_compare_exchange_weak(&context->requested_ns, &requested, time_ns))
+        ;
+    /* Pairs with the fence in sleep_until: either the loop sees the request or we see it asleep. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&context->sleeping_until_ns, memory_order_relaxed) > time_ns) {
+        uint64_t one = 1;
+        ssize_t ignored = write(context->wake_fd, &one, sizeof one); /* full means a wake-up is pending */
+        (void)ignored;
+    }
+}
+
+/* Waits for events for at most wait_ns. */
+static int wait_events(um_context *context, struct epoll_event *events, int64_t wait_ns)
+{
+    struct timespec timeout = {wait_ns / 1000000000, wait_ns % 1000000000};
+#ifdef SYS_epoll_pwait2
+    int count = (int)syscall(SYS_epoll_pwait2, context->epoll_fd, events, EVENTS_MAX, &timeout, NULL, 0);
+    if (count >= 0 || errno != ENOSYS)
+        return count;
+#endif
+    return epoll_wait(context->epoll_fd, events, EVENTS_MAX, (int)((wait_ns + 999999) / 1000000));
+}
+
+static int sleep_until(um_context *context, struct epoll_event *events, int64_t until_ns)
+{
+    int64_t now_ns = um_clock_ns();
+    atomic_store_explicit(&context->sleeping_until_ns, until_ns, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    int64_t requested_ns = atomic_load_explicit(&context->requested_ns, memory_order_relaxed);
+    until_ns = requested_ns < until_ns ? requested_ns : until_ns;
+    int64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    int64_t day_ns = 86400 * (int64_t)1000000000;
+    int count = wait_events(context, events, wait_ns < day_ns ? wait_ns : day_ns);
+    atomic_store_explicit(&context->sleeping_until_ns, 0, memory_order_relaxed);
+    UM_COUNT(context->node.counters.wakeups, 1);
+    return count;
+}
+
+static int receive_group(um_context *context, um_group *group, int64_t now_ns)
+{
+    int handled = 0;
+    for (int i = 0; i < RECEIVES_PER_PASS && !um_node_pressured(&context->node, now_ns); i++) {
+        int count = um_receiving_receive(context, group, now_ns);
+        handled += count > 0 ? count : 0;
+        if (count < (int)context->config.receive_batch)
+            break;
+    }
+    return handled;
+}
+
+static int receive_groups(um_context *context, int64_t now_ns)
+{
+    int handled = 0;
+    for (uint32_t i = 0; i < context->group_limit; i++)
+        if (context->groups[i].in_use)
+            handled += receive_group(context, &context->groups[i], now_ns);
+    return handled;
+}
+
+static int handle_event(um_context *context, uint64_t data, int64_t now_ns)
+{
+    uint32_t index = (uint32_t)data;
+    uint64_t ignored;
+    switch (data >> 32) {
+    case UM_WATCH_GROUP:
+        return context->groups[index].in_use ? receive_group(context, &context->groups[index], now_ns) : 0;
+    case UM_WATCH_SESSION:
+        return context->sessions[index].in_use ? um_publishing_receive(&context->sessions[index], now_ns) : 0;
+    default:
+        return (int)read(context->wake_fd, &ignored, sizeof ignored) * 0;
+    }
+}
+
+/* Runs the timers that are due, all of them when somebody asked for the loop; returns when the next one is. */
+static int64_t run_timers(um_context *context, bool all, int64_t now_ns)
+{
+    int64_t next_ns = um_node_tick(&context->node, now_ns);
+    for (uint32_t i = 0; i < context->session_limit; i++) {
+        um_publication_session *session = &context->sessions[i];
+        if (!session->in_use)
+            continue;
+        if (all || session->due_ns <= now_ns)
+            session->due_ns = um_publishing_tick(session, now_ns);
+        next_ns = session->due_ns < next_ns ? session->due_ns : next_ns;
+    }
+    um_receiving_reap(context);
+    return next_ns;
+}
+
+/* A control call waits for the lock: give it a chance, since a mutex does not queue fairly. */
+static void step_aside(um_context *context)
+{
+    for (int i = 0; i < LOCK_YIELDS_MAX && atomic_load_explicit(&context->lock_waiters, memory_order_relaxed); i++)
+        sched_yield();
+}
+
+static int take_events(um_context *context, struct epoll_event *events, int64_t wait_until_ns)
+{
+    int64_t now_ns = um_clock_ns();
+    if (context->last_batch > 0) /* there may be more: do not wait for it */
+        wait_until_ns = 0;
+    int64_t until_ns = context->next_due_ns < wait_until_ns ? context->next_due_ns : wait_until_ns;
+    if (now_ns < context->hot_until_ns && wait_until_ns > now_ns && context->config.coalesce_ns != 0) {
+        struct timespec nap = {0, context->config.coalesce_ns};
+        nanosleep(&nap, NULL);
+        context->read_directly = true;
+        return 0;
+    }
+    bool direct = context->group_limit <= GROUPS_DIRECT_MAX;
+    bool no_sleep = context->config.busy_wait || until_ns <= now_ns;
+    if (no_sleep && direct && now_ns - context->last_poll_ns < POLL_INTERVAL_NS) {
+        context->read_directly = true;
+        return 0;
+    }
+    context->last_poll_ns = now_ns;
+    context->read_directly = direct && no_sleep;
+    return sleep_until(context, events, no_sleep ? 0 : until_ns);
+}
+
+int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
+{
+    struct epoll_event events[EVENTS_MAX];
+    int count = take_events(context, events, wait_until_ns);
+    bool direct = context->read_directly;
+    step_aside(context);
+    pthread_mutex_lock(&context->lock);
+    int64_t now_ns = um_clock_ns();
+    bool requested = atomic_exchange(&context->requested_ns, UM_NEVER_NS) != UM_NEVER_NS;
+    int handled = 0;
+    for (int i = 0; i < count; i++)
+        if (!direct || events[i].data.u64 >> 32 != UM_WATCH_GROUP)
+            handled += handle_event(context, events[i].data.u64, now_ns);
+    uint32_t received = direct ? (uint32_t)receive_groups(context, now_ns) : (uint32_t)handled;
+    handled += direct ? (int)received : 0;
+    context->next_due_ns = run_timers(context, requested, now_ns);
+    if (um_node_pressured(&context->node, now_ns) && context->next_due_ns > now_ns + PRESSURE_CHECK_NS)
+        context->next_due_ns = now_ns + PRESSURE_CHECK_NS;
+    um_receiving_notify(context);
+    if (received >= HOT_DATAGRAMS)
+        context->hot_until_ns = now_ns + HOT_NS;
+    context->last_batch = received;
+    context->read_directly = false;
+    UM_COUNT(context->node.counters.loop_iterations, 1);
+    pthread_mutex_unlock(&context->lock);
+    return handled;
+}
+
+static void *run(void *argument)
+{
+    um_context *context = argument;
+    pthread_setname_np(pthread_self(), "umstack-context");
+    while (!atomic_load_explicit(&context->stop, memory_order_relaxed))
+        um_context_pass(context, UM_NEVER_NS);
+    return NULL;
+}
+
+int um_context_start(um_context *context)
+{
+    context->error_step = "thread";
+    int error = pthread_create(&context->thread, NULL, run, context);
+    context->threaded = error == 0;
+    return -error;
+}
+
+void um_context_stop(um_context *context)
+{
+    if (!context->threaded)
+        return;
+    atomic_store(&context->stop, true);
+    um_context_wake_by(context, 0);
+    pthread_join(context->thread, NULL);
+    context->threaded = false;
+}
+
+void um_context_unblock(um_context *context)
+{
+    atomic_store(&context->unblocked, true);
+    um_context_wake_by(context, 0);
+}
+
+int64_t um_context_process(um_context *context, int64_t timeout_ns)
+{
+    if (timeout_ns == 0)
+        return um_context_pass(context, 0);
+    int64_t end_ns = timeout_ns < 0 ? UM_NEVER_NS : um_clock_ns() + timeout_ns;
+    int64_t handled = 0;
+    do
+        handled += um_context_pass(context, end_ns);
+    while (!atomic_exchange(&context->unblocked, false) && um_clock_ns() < end_ns);
+    return handled;
+}
+
+void um_context_set_datagram_max(um_context *context, uint32_t bytes)
+{
+    um_context_lock(context);
+    for (uint32_t i = 0; i < context->session_limit; i++)
+        if (context->sessions[i].in_use)
+            um_session_set_datagram_max(&context->sessions[i].core, bytes);
+    um_context_unlock(context);
+}

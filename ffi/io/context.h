@@ -1,0 +1,241 @@
+/* The context: sockets, timers and the loop that drives a node (UM-13..UM-15; design W8).
+ *
+ *   embedded    um_context_start makes one thread that runs the loop
+ *   sequential  the application calls um_context_process and donates its thread
+ *
+ * Threads: every function here may be called from any thread. The context lock guards the receiving side and the
+ * lists; each source session has its sender lock; publishing takes neither (publishing.c).
+ *
+ * Memory: everything is mapped when its object is created and unmapped when it is closed; pages are backed when
+ * first touched. Pointers returned are handles the caller gives back to the matching close.
+ *
+ * Errors: 0 or a negative errno. um_context_error_step names what failed.
+ */
+#ifndef UM_IO_CONTEXT_H
+#define UM_IO_CONTEXT_H
+
+#include <pthread.h>
+
+#include "core/node.h"
+#include "core/source.h"
+#include "io/link_socket.h"
+
+enum {
+    UM_CONTEXT_SESSIONS_MAX = 256, /* source sessions */
+    UM_CONTEXT_GROUPS_MAX = 256,   /* joined (group, port) pairs */
+};
+
+typedef struct um_context_config {
+    char interface[16];
+    uint32_t interface_ip;
+    uint32_t ttl;
+    uint32_t source_buffer_bytes;
+    uint32_t receiver_buffer_bytes;
+    uint32_t receive_batch; /* datagrams of one receive call */
+    bool gso;
+    bool gro;
+    bool timestamps;
+    bool busy_wait;
+    int64_t coalesce_ns; /* under load, how long to let datagrams gather before the next receive; 0: never */
+    uint64_t data_rate_bps;
+    uint64_t retransmit_rate_bps;
+    int64_t rate_interval_ns;
+    uint32_t hold_datagrams;
+    uint32_t hold_messages; /* power of two */
+    uint32_t datagram_max_bytes; /* largest UDP payload ever sent or held */
+    uint64_t random_seed;
+} um_context_config;
+
+struct um_context;
+
+/* A source session with its socket, which sends to the group and receives NAKs. */
+typedef struct um_publication_session {
+    um_source_session core;
+    um_socket_link link;
+    struct um_context *context;
+    void *memory;
+    size_t memory_bytes;
+    int64_t due_ns;
+    uint32_t publication_count;
+    bool in_use;
+} um_publication_session;
+
+/* A source. */
+typedef struct um_publication {
+    um_source core;
+    um_publication_session *session;
+    size_t memory_bytes; /* of this object and its explicit batch */
+} um_publication;
+
+/* A receiver: its queue and the wake-up of its reader. */
+typedef struct um_subscription {
+    um_receiver core;
+    um_message_queue queue;
+    struct um_context *context;
+    int event_fd; /* readable when rows wait and the reader had armed it */
+    _Atomic uint32_t waiting;
+    size_t memory_bytes;
+    struct um_subscription *next;
+} um_subscription;
+
+/* A joined group. */
+typedef struct um_group {
+    um_socket_link link;
+    uint32_t session_count;
+    bool in_use;
+} um_group;
+
+typedef struct um_context {
+    um_context_config config;
+    pthread_mutex_t lock;
+    _Atomic uint32_t lock_waiters; /* control calls that want the lock: the loop steps aside */
+    um_node node;
+    um_rate_limits limits;
+    um_socket_link control_link; /* sends NAKs and status messages */
+    um_receive_ring ring;
+    void *ring_memory;
+    void *hold_memory;
+    size_t hold_bytes;
+    um_publication_session *sessions; /* UM_CONTEXT_SESSIONS_MAX, mapped */
+    um_group *groups;                 /* UM_CONTEXT_GROUPS_MAX, mapped */
+    uint32_t group_limit;             /* groups beyond it were never used */
+    uint32_t session_limit;
+    um_subscription *subscriptions;
+    _Atomic uint32_t waiting_count;
+    int epoll_fd;
+    int wake_fd;
+    uint32_t next_delivery_id;
+    const char *error_step;
+
+    _Atomic int64_t sleeping_until_ns; /* 0: awake */
+    _Atomic int64_t requested_ns;      /* somebody needs the loop at this time */
+    int64_t last_poll_ns;
+    int64_t next_due_ns;
+    uint32_t last_batch; /* datagrams received in the last pass: while there are some, the next does not wait */
+    bool read_directly;  /* the groups are read without having been reported ready */
+    int64_t hot_until_ns;
+
+    pthread_t thread;
+    bool threaded;
+    atomic_bool stop;
+    atomic_bool unblocked; /* um_context_unblock */
+} um_context;
+
+int um_context_create(const um_context_config *config, um_context **context);
+/* Closes everything still open in it. No other call may be running. */
+void um_context_destroy(um_context *context);
+
+/* Which step the last failed call failed at, for its error text. */
+const char *um_context_failed_step(const um_context *context);
+/* The smallest receive buffer the kernel granted to a group's socket; 0 before the first. */
+uint32_t um_context_receive_buffer(const um_context *context);
+
+/* Embedded mode. */
+int um_context_start(um_context *context);
+void um_context_stop(um_context *context);
+
+/* Sequential mode: runs the loop for timeout_ns; 0 is one pass that does not sleep, negative is until unblocked
+ * (UM-14). Returns datagrams handled. */
+int64_t um_context_process(um_context *context, int64_t timeout_ns);
+/* Makes um_context_process return. */
+void um_context_unblock(um_context *context);
+
+/* The loop must look at its timers at this time at the latest. */
+void um_context_wake_by(um_context *context, int64_t time_ns);
+
+/* The interface takes datagrams of this many payload bytes from now on (design W4). */
+void um_context_set_datagram_max(um_context *context, uint32_t bytes);
+
+/* ---- loop internals shared by the files of this folder ---- */
+
+void um_context_lock(um_context *context);
+void um_context_unlock(um_context *context);
+enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION };
+int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint32_t index);
+um_socket_config um_context_socket_config(const um_context *context);
+/* One pass: receives, timers, wake-ups. wait_until_ns 0: do not sleep. Returns datagrams handled. */
+int64_t um_context_pass(um_context *context, int64_t wait_until_ns);
+void *um_map(size_t bytes);
+void um_unmap(void *memory, size_t bytes);
+
+/* ---- sources (publishing.c) ---- */
+
+/* Opens a source session; its NAK port is the first free of the range. config's nak_port is filled in. */
+int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
+                    um_publication_session **session);
+/* Datagrams of this session carry at most so many bytes of UDP payload from now on. */
+void um_session_limit_datagram(um_publication_session *session, uint32_t bytes);
+/* Closes a session without publications: its retransmissions end with it (UM-90). */
+void um_session_shut(um_publication_session *session);
+
+int um_publication_open(um_publication_session *session, const um_source_config *config, um_publication **publication);
+/* What is published is sent first as far as the limits allow now. No other call on it may be running. */
+void um_publication_close(um_publication *publication);
+
+/* Publishing. timeout_ns: how long to wait when held back: 0 not at all, negative for ever. See source.h. */
+int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
+                            int64_t timeout_ns);
+int64_t um_publication_send_many(um_publication *publication, const char *data, const uint32_t *lengths,
+                                 const int32_t *offsets, uint32_t count, uint32_t flags, int64_t timeout_ns);
+int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claim, int64_t timeout_ns);
+int64_t um_publication_commit(um_publication *publication, um_source_claim *claim, uint32_t flags);
+void um_publication_abort(um_publication *publication, um_source_claim *claim);
+int64_t um_publication_flush(um_publication *publication);
+
+/* True when everything published has been sent and every receiver that flow control knows has it. */
+bool um_publication_drained(um_publication *publication);
+uint32_t um_publication_message_max(const um_publication *publication);
+
+/* True when flow control knows a receiver (always with policy none). */
+bool um_publication_connected(const um_publication *publication);
+
+/* Runs a session's timers and control socket: the loop's part. Returns when it wants to run next. */
+int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns);
+int um_publishing_receive(um_publication_session *session, int64_t now_ns);
+
+/* ---- receivers (receiving.c) ---- */
+
+typedef struct um_subscription_config {
+    um_receiver_config receiver;
+    uint32_t block_count;
+    uint32_t block_rows;
+    uint32_t block_bytes;
+    uint32_t message_max_bytes;
+} um_subscription_config;
+
+int um_subscription_open(um_context *context, const um_subscription_config *config, um_subscription **subscription);
+/* Rows not yet released stay readable until um_subscription_free. */
+void um_subscription_close(um_subscription *subscription);
+void um_subscription_free(um_subscription *subscription);
+
+/* Maps a topic of a session to the subscription: joins the group and creates the receiving session where needed.
+ * -EEXIST when it is mapped already. */
+int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session,
+                        uint32_t topic_index, uint32_t source);
+
+/* Takes rows, waiting up to timeout_ns for the first (0: not, negative: for ever). In sequential mode the caller's
+ * thread runs the loop meanwhile. Returns rows->count; 0 after the timeout or when unblocked. */
+uint32_t um_subscription_poll(um_subscription *subscription, uint32_t max, int64_t timeout_ns, um_rows *rows);
+/* Takes rows that are there; never runs the loop. */
+uint32_t um_subscription_take(um_subscription *subscription, uint32_t max, um_rows *rows);
+
+/* What a reader needs to know of rows at once: relative payload offsets (count + 1 of them), how many rows are
+ * events, the length all payloads share (-1: they differ) and the source all rows share (-1 likewise). */
+typedef struct um_rows_summary {
+    uint32_t event_count;
+    int32_t payload_length;
+    int64_t source;
+} um_rows_summary;
+void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary);
+
+/* Arms event_fd: true when rows wait already (then it is not armed). */
+bool um_subscription_arm(um_subscription *subscription);
+
+/* Wakes the readers whose queues got rows: the loop's part. */
+void um_receiving_notify(um_context *context);
+/* Receives from a group's socket. Returns datagrams, or -errno. */
+int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns);
+/* Takes down what has ended. */
+void um_receiving_reap(um_context *context);
+
+#endif

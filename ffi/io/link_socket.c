@@ -1,0 +1,330 @@
+#include "io/link_socket.h"
+
+#include <net/if.h>
+#include <netinet/udp.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "io/clock.h"
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+
+enum {
+    SEGMENTS_MAX = 64,         /* the kernel's UDP_MAX_SEGMENTS */
+    SUPER_BYTES_MAX = 65507,   /* one UDP datagram before segmentation */
+    SEND_CALLS_MAX = 64,       /* messages in one sendmmsg */
+    SEND_VECTORS_MAX = 1024,   /* the kernel's UIO_MAXIOV */
+};
+
+/* ---- opening ---- */
+
+static int fail(um_socket_link *link, const char *step)
+{
+    int error = errno;
+    link->failed_step = step;
+    if (link->fd >= 0)
+        close(link->fd);
+    link->fd = -1;
+    return -error;
+}
+
+static int set(int fd, int level, int name, int value) { return setsockopt(fd, level, name, &value, sizeof value); }
+
+/* Asks with force first, which the system's limit does not bound; says what was granted. */
+static uint32_t set_buffer(int fd, int force_name, int name, uint32_t bytes)
+{
+    if (bytes != 0 && set(fd, SOL_SOCKET, force_name, (int)bytes) != 0)
+        set(fd, SOL_SOCKET, name, (int)bytes);
+    int granted = 0;
+    socklen_t length = sizeof granted;
+    getsockopt(fd, SOL_SOCKET, name, &granted, &length);
+    return (uint32_t)granted;
+}
+
+static struct sockaddr_in socket_address(um_address address)
+{
+    return (struct sockaddr_in){
+        .sin_family = AF_INET, .sin_port = htons(address.port), .sin_addr.s_addr = htonl(address.ip)};
+}
+
+static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint32_t count);
+static int send_oversize(um_link *link, um_address to, const um_tx *datagram);
+static const um_link_ops SOCKET_OPS = {send_datagrams, send_oversize};
+
+static int open_socket(um_socket_link *link, const um_socket_config *config)
+{
+    memset(link, 0, sizeof *link);
+    link->base.ops = &SOCKET_OPS;
+    link->gso = config->gso;
+    link->timestamps = config->timestamps;
+    um_link_counters_reset(&link->counters);
+    link->fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (link->fd < 0)
+        return fail(link, "socket");
+    link->granted_send_bytes = set_buffer(link->fd, SO_SNDBUFFORCE, SO_SNDBUF, config->send_buffer_bytes);
+    link->granted_receive_bytes = set_buffer(link->fd, SO_RCVBUFFORCE, SO_RCVBUF, config->receive_buffer_bytes);
+    return 0;
+}
+
+static int bind_to(um_socket_link *link, um_address address)
+{
+    struct sockaddr_in name = socket_address(address);
+    if (bind(link->fd, (struct sockaddr *)&name, sizeof name) != 0)
+        return fail(link, "bind");
+    socklen_t length = sizeof name;
+    getsockname(link->fd, (struct sockaddr *)&name, &length);
+    link->local = (um_address){address.ip, ntohs(name.sin_port)};
+    return 0;
+}
+
+int um_socket_open_unicast(um_socket_link *link, const um_socket_config *config, uint16_t port)
+{
+    int result = open_socket(link, config);
+    if (result != 0)
+        return result;
+    struct ip_mreqn membership = {.imr_address.s_addr = htonl(config->interface_ip),
+                                  .imr_ifindex = (int)if_nametoindex(config->interface)};
+    if (setsockopt(link->fd, IPPROTO_IP, IP_MULTICAST_IF, &membership, sizeof membership) != 0)
+        return fail(link, "IP_MULTICAST_IF");
+    if (set(link->fd, IPPROTO_IP, IP_MULTICAST_TTL, (int)config->ttl) != 0)
+        return fail(link, "IP_MULTICAST_TTL");
+    if (set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO) != 0)
+        return fail(link, "IP_MTU_DISCOVER");
+    return bind_to(link, (um_address){config->interface_ip, port});
+}
+
+int um_socket_open_group(um_socket_link *link, const um_socket_config *config, um_address group)
+{
+    int result = open_socket(link, config);
+    if (result != 0)
+        return result;
+    if (set(link->fd, SOL_SOCKET, SO_REUSEADDR, 1) != 0)
+        return fail(link, "SO_REUSEADDR");
+    if (set(link->fd, SOL_SOCKET, SO_RXQ_OVFL, 1) != 0)
+        return fail(link, "SO_RXQ_OVFL");
+    if (set(link->fd, IPPROTO_IP, IP_MULTICAST_ALL, 0) != 0)
+        return fail(link, "IP_MULTICAST_ALL");
+    if (config->timestamps && set(link->fd, SOL_SOCKET, SO_TIMESTAMPNS, 1) != 0)
+        return fail(link, "SO_TIMESTAMPNS");
+    if (config->gro)
+        set(link->fd, IPPROTO_UDP, UDP_GRO, 1); /* a kernel without it delivers datagrams one by one */
+    result = bind_to(link, group);
+    if (result != 0)
+        return result;
+    struct ip_mreqn membership = {.imr_multiaddr.s_addr = htonl(group.ip),
+                                  .imr_address.s_addr = htonl(config->interface_ip),
+                                  .imr_ifindex = (int)if_nametoindex(config->interface)};
+    if (setsockopt(link->fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &membership, sizeof membership) != 0)
+        return fail(link, "IP_ADD_MEMBERSHIP");
+    return 0;
+}
+
+void um_socket_close(um_socket_link *link)
+{
+    if (link->fd >= 0)
+        close(link->fd);
+    link->fd = -1;
+}
+
+int um_socket_interface_mtu(int fd, const char *interface)
+{
+    struct ifreq request = {0};
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
+    return ioctl(fd, SIOCGIFMTU, &request) != 0 ? -errno : request.ifr_mtu;
+}
+
+/* ---- sending ---- */
+
+typedef struct send_plan {
+    struct mmsghdr headers[SEND_CALLS_MAX];
+    uint32_t datagrams[SEND_CALLS_MAX]; /* carried by each message */
+    union {
+        struct cmsghdr align;
+        uint8_t bytes[CMSG_SPACE(sizeof(uint16_t))];
+    } control[SEND_CALLS_MAX];
+    struct iovec vectors[SEND_VECTORS_MAX];
+    uint32_t count;
+    uint32_t vector_count;
+} send_plan;
+
+/* How many datagrams from batch[0] on can be one segmented send: equal lengths, the last may be shorter. */
+static uint32_t segment_run(const um_tx *batch, uint32_t count, uint32_t vectors_left)
+{
+    uint32_t bytes = batch[0].length, vectors = batch[0].part_count, run = 1;
+    while (run < count && run < SEGMENTS_MAX && batch[run].length <= batch[0].length &&
+           bytes + batch[run].length <= SUPER_BYTES_MAX && vectors + batch[run].part_count <= vectors_left) {
+        bytes += batch[run].length;
+        vectors += batch[run].part_count;
+        if (batch[run++].length < batch[0].length)
+            break;
+    }
+    return run;
+}
+
+static void add_segment_size(send_plan *plan, uint16_t bytes)
+{
+    struct msghdr *message = &plan->headers[plan->count].msg_hdr;
+    message->msg_control = &plan->control[plan->count];
+    message->msg_controllen = sizeof plan->control[plan->count].bytes;
+    struct cmsghdr *control = CMSG_FIRSTHDR(message);
+    control->cmsg_level = IPPROTO_UDP;
+    control->cmsg_type = UDP_SEGMENT;
+    control->cmsg_len = CMSG_LEN(sizeof bytes);
+    memcpy(CMSG_DATA(control), &bytes, sizeof bytes);
+}
+
+static void plan_sends(send_plan *plan, const um_tx *batch, uint32_t count, bool gso, struct sockaddr_in *to)
+{
+    plan->count = plan->vector_count = 0;
+    for (uint32_t done = 0; done < count && plan->count < SEND_CALLS_MAX;) {
+        uint32_t vectors_left = SEND_VECTORS_MAX - plan->vector_count;
+        if (batch[done].part_count > vectors_left)
+            return;
+        uint32_t run = gso ? segment_run(batch + done, count - done, vectors_left) : 1;
+        struct msghdr *message = &plan->headers[plan->count].msg_hdr;
+        *message = (struct msghdr){
+            .msg_name = to, .msg_namelen = sizeof *to, .msg_iov = plan->vectors + plan->vector_count};
+        for (uint32_t i = done; i < done + run; i++)
+            for (uint32_t part = 0; part < batch[i].part_count; part++)
+                plan->vectors[plan->vector_count++] =
+                    (struct iovec){(void *)(uintptr_t)batch[i].parts[part].data, batch[i].parts[part].length};
+        message->msg_iovlen = (size_t)(plan->vectors + plan->vector_count - message->msg_iov);
+        if (run > 1)
+            add_segment_size(plan, (uint16_t)batch[done].length);
+        plan->datagrams[plan->count++] = run;
+        done += run;
+    }
+}
+
+static bool is_full(int error) { return error == EAGAIN || error == ENOBUFS; }
+
+/* The device cannot segment (no checksum offload), or the kernel does not know how. */
+static bool refuses_gso(int error) { return error == EIO || error == EINVAL || error == ENOPROTOOPT; }
+
+static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint32_t count)
+{
+    um_socket_link *link = (um_socket_link *)base;
+    struct sockaddr_in address = socket_address(to);
+    send_plan plan;
+    plan_sends(&plan, batch, count, link->gso, &address);
+    int calls = sendmmsg(link->fd, plan.headers, plan.count, 0);
+    UM_COUNT(link->counters.syscalls, 1);
+    if (calls < 0) {
+        int error = errno;
+        if (link->gso && plan.datagrams[0] > 1 && refuses_gso(error)) {
+            link->gso = false;
+            return send_datagrams(base, to, batch, count);
+        }
+        UM_COUNT(*(is_full(error) ? &link->counters.send_would_block : &link->counters.send_errors), 1);
+        return is_full(error) ? 0 : -error;
+    }
+    uint32_t sent = 0;
+    for (int i = 0; i < calls; i++) {
+        UM_COUNT(link->counters.gso_sends, plan.datagrams[i] > 1);
+        UM_COUNT(link->counters.bytes_sent, plan.headers[i].msg_len);
+        sent += plan.datagrams[i];
+    }
+    UM_COUNT(link->counters.datagrams_sent, sent);
+    return (int)sent;
+}
+
+static int send_oversize(um_link *base, um_address to, const um_tx *datagram)
+{
+    um_socket_link *link = (um_socket_link *)base;
+    struct sockaddr_in address = socket_address(to);
+    send_plan plan;
+    plan_sends(&plan, datagram, 1, false, &address);
+    set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT);
+    ssize_t sent = sendmsg(link->fd, &plan.headers[0].msg_hdr, 0);
+    int error = errno;
+    set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+    UM_COUNT(link->counters.syscalls, 3);
+    if (sent < 0) {
+        UM_COUNT(*(is_full(error) ? &link->counters.send_would_block : &link->counters.send_errors), 1);
+        return is_full(error) ? 0 : -error;
+    }
+    UM_COUNT(link->counters.datagrams_sent, 1);
+    UM_COUNT(link->counters.oversize_sends, 1);
+    UM_COUNT(link->counters.bytes_sent, sent);
+    return 1;
+}
+
+/* ---- receiving ---- */
+
+void um_receive_ring_init(um_receive_ring *ring, uint8_t *memory)
+{
+    memset(ring, 0, sizeof *ring);
+    ring->memory = memory;
+    for (uint32_t i = 0; i < UM_RECEIVE_BATCH_MAX; i++) {
+        ring->vectors[i] =
+            (struct iovec){memory + (size_t)i * UM_RECEIVE_STRIDE_BYTES, UM_RECEIVE_BUFFER_BYTES};
+        ring->headers[i].msg_hdr = (struct msghdr){
+            .msg_name = &ring->addresses[i], .msg_iov = &ring->vectors[i], .msg_iovlen = 1,
+            .msg_control = ring->control[i]};
+    }
+}
+
+static void read_control(um_socket_link *link, struct msghdr *message, um_rx *rx)
+{
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c != NULL; c = CMSG_NXTHDR(message, c)) {
+        if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == UDP_GRO) {
+            int segment;
+            memcpy(&segment, CMSG_DATA(c), sizeof segment);
+            rx->segment_length = (uint32_t)segment;
+        } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_RXQ_OVFL) {
+            uint32_t drops;
+            memcpy(&drops, CMSG_DATA(c), sizeof drops);
+            UM_COUNT(link->counters.receive_drops, (uint32_t)(drops - (uint32_t)link->drops));
+            link->drops = drops;
+        } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SO_TIMESTAMPNS) {
+            struct timespec t;
+            memcpy(&t, CMSG_DATA(c), sizeof t);
+            rx->received_ns = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+        }
+    }
+}
+
+int um_socket_receive(um_socket_link *link, um_receive_ring *ring, int max)
+{
+    for (int i = 0; i < max; i++) {
+        ring->headers[i].msg_hdr.msg_namelen = sizeof ring->addresses[i];
+        ring->headers[i].msg_hdr.msg_controllen = sizeof ring->control[i];
+    }
+    int count = recvmmsg(link->fd, ring->headers, (unsigned)max, MSG_DONTWAIT, NULL);
+    UM_COUNT(link->counters.syscalls, 1);
+    if (count < 0) {
+        if (errno == EAGAIN || errno == EINTR)
+            return 0;
+        UM_COUNT(link->counters.receive_errors, 1);
+        return -errno;
+    }
+    int64_t now_ns = um_clock_wall_ns();
+    int kept = 0;
+    for (int i = 0; i < count; i++) {
+        struct msghdr *message = &ring->headers[i].msg_hdr;
+        if (message->msg_flags & MSG_TRUNC) {
+            UM_COUNT(link->counters.receive_truncated, 1);
+            continue;
+        }
+        um_rx *rx = &ring->batch[kept++];
+        *rx = (um_rx){.data = ring->vectors[i].iov_base,
+                      .length = ring->headers[i].msg_len,
+                      .from = {ntohl(ring->addresses[i].sin_addr.s_addr), ntohs(ring->addresses[i].sin_port)},
+                      .to = link->local,
+                      .received_ns = now_ns};
+        if (message->msg_controllen > 0)
+            read_control(link, message, rx);
+        uint32_t datagrams =
+            rx->segment_length == 0 ? 1 : (rx->length + rx->segment_length - 1) / rx->segment_length;
+        UM_COUNT(link->counters.gro_receives, datagrams > 1);
+        UM_COUNT(link->counters.datagrams_received, datagrams);
+        UM_COUNT(link->counters.bytes_received, rx->length);
+    }
+    return kept;
+}

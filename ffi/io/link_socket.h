@@ -1,0 +1,75 @@
+/* The kernel-socket link (design W6): UDP multicast through sendmmsg / recvmmsg, with segmentation (UDP GSO) and
+ * coalescing (UDP GRO) by the kernel where that works. Datagrams carry the don't-fragment bit (design W4).
+ *
+ * Threads: a sending link belongs to the holder of its session's sender lock, a receiving one to the holder of the
+ * context lock. System calls: socket, bind, setsockopt, sendmsg, sendmmsg, recvmmsg, ioctl, close.
+ */
+#ifndef UM_IO_LINK_SOCKET_H
+#define UM_IO_LINK_SOCKET_H
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "core/counters.h"
+#include "core/link.h"
+
+enum {
+    UM_RECEIVE_BATCH_MAX = 32,
+    UM_RECEIVE_BUFFER_BYTES = 65536,
+    /* Not a power of two: buffers a power of two apart would compete for the same cache sets. */
+    UM_RECEIVE_STRIDE_BYTES = UM_RECEIVE_BUFFER_BYTES + 1472,
+};
+
+typedef struct um_socket_config {
+    char interface[16];
+    uint32_t interface_ip;      /* host order */
+    uint32_t ttl;
+    uint32_t send_buffer_bytes; /* 0: the system's default */
+    uint32_t receive_buffer_bytes;
+    bool gso;
+    bool gro;
+    bool timestamps; /* kernel receive times instead of one clock reading a batch */
+} um_socket_config;
+
+/* What a set-up step could not do: the step's name for the error text, errno as the result. */
+typedef struct um_socket_link {
+    um_link base;
+    int fd;
+    um_address local; /* multicast group and port, or the bound unicast address */
+    bool gso;
+    bool timestamps;
+    uint32_t granted_send_bytes; /* socket buffers as the kernel granted them */
+    uint32_t granted_receive_bytes;
+    uint64_t drops; /* SO_RXQ_OVFL, last seen */
+    const char *failed_step;
+    um_link_counters counters;
+} um_socket_link;
+
+/* A unicast socket at interface_ip, for sending to groups and for NAKs. port 0: any. 0 or -errno. */
+int um_socket_open_unicast(um_socket_link *link, const um_socket_config *config, uint16_t port);
+
+/* A socket that receives one group's datagrams to one port, joined on the interface. 0 or -errno. */
+int um_socket_open_group(um_socket_link *link, const um_socket_config *config, um_address group);
+
+/* Leaves the group and closes. */
+void um_socket_close(um_socket_link *link);
+
+/* Buffers for one receive call, shared by the sockets of a context. */
+typedef struct um_receive_ring {
+    uint8_t *memory; /* UM_RECEIVE_BATCH_MAX * UM_RECEIVE_STRIDE_BYTES */
+    struct mmsghdr headers[UM_RECEIVE_BATCH_MAX];
+    struct iovec vectors[UM_RECEIVE_BATCH_MAX];
+    struct sockaddr_in addresses[UM_RECEIVE_BATCH_MAX];
+    uint8_t control[UM_RECEIVE_BATCH_MAX][128];
+    um_rx batch[UM_RECEIVE_BATCH_MAX];
+} um_receive_ring;
+
+void um_receive_ring_init(um_receive_ring *ring, uint8_t *memory);
+
+/* Receives what is there without waiting, into ring->batch. Returns how many, 0 when nothing, or -errno. */
+int um_socket_receive(um_socket_link *link, um_receive_ring *ring, int max);
+
+/* The interface's MTU now, or -errno. */
+int um_socket_interface_mtu(int fd, const char *interface);
+
+#endif

@@ -1,0 +1,338 @@
+/* The sending half of a context: sessions with their sockets, and publishing from application threads. A send runs
+ * the sender on its own thread when nobody else is running it (design W8).
+ */
+#include <sched.h>
+#include <unistd.h>
+
+#include "io/clock.h"
+#include "io/context.h"
+
+enum {
+    INLINE_BUDGET = 128,          /* datagrams an application thread sends before it looks up */
+    BATCH_BYTES = 128 * 1024,     /* a batch of messages is sent in portions of this size, still in the cache */
+    HELD_BACK_NAP_NS = 50000,     /* between attempts while held back */
+    SENDER_BUSY_NS = 100000,      /* how soon the loop tries a sender again that another thread runs */
+    CONTROL_RECEIVES_MAX = 16,
+    IP_UDP_HEADER_BYTES = 28,
+};
+
+/* ---- the sender ---- */
+
+static void lock_sender(um_source_session *core)
+{
+    while (!um_lock_try(&core->sender_lock))
+        sched_yield();
+}
+
+/* The path takes less than it did (or the interface is gone): learn what it takes now. */
+static void on_send_error(um_publication_session *session, int error)
+{
+    if (error != -EMSGSIZE)
+        return;
+    int mtu = um_socket_interface_mtu(session->link.fd, session->context->config.interface);
+    if (mtu > IP_UDP_HEADER_BYTES)
+        um_session_set_datagram_max(&session->core, (uint32_t)mtu - IP_UDP_HEADER_BYTES);
+}
+
+/* Sends what is pending, unless another thread is at it: that one looks again when it is done. */
+static void run_sender(um_publication_session *session, int64_t now_ns)
+{
+    um_source_session *core = &session->core;
+    int64_t wake_ns = now_ns + core->config.sm_minimum_interval_ns;
+    int sent = 1;
+    while (sent > 0 && um_session_pending(core) && um_lock_try(&core->sender_lock)) {
+        sent = um_session_send(core, now_ns, INLINE_BUDGET);
+        if (sent < 0)
+            on_send_error(session, sent);
+        /* Held back by a limiter or a full link: the loop's timers go on from here. */
+        if (sent < 0 || atomic_load_explicit(&core->sender_blocked, memory_order_relaxed))
+            wake_ns = now_ns;
+        um_lock_release(&core->sender_lock);
+    }
+    um_context_wake_by(session->context, wake_ns);
+}
+
+static void act(um_publication_session *session, uint32_t actions, int64_t now_ns)
+{
+    if (actions & UM_ACTION_RUN_SENDER)
+        run_sender(session, now_ns);
+    if (actions & UM_ACTION_BATCH_STARTED)
+        um_context_wake_by(session->context, now_ns + session->core.config.batch_interval_ns);
+}
+
+int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns)
+{
+    if (!um_lock_try(&session->core.sender_lock))
+        return now_ns + SENDER_BUSY_NS;
+    int64_t due_ns = um_session_tick(&session->core, now_ns);
+    um_lock_release(&session->core.sender_lock);
+    return um_session_pending(&session->core) ? now_ns : due_ns;
+}
+
+int um_publishing_receive(um_publication_session *session, int64_t now_ns)
+{
+    um_receive_ring *ring = &session->context->ring;
+    int count = um_socket_receive(&session->link, ring, CONTROL_RECEIVES_MAX);
+    if (count <= 0)
+        return 0;
+    lock_sender(&session->core);
+    for (int i = 0; i < count; i++)
+        um_session_on_control(&session->core, ring->batch[i].data, ring->batch[i].length, now_ns);
+    um_lock_release(&session->core.sender_lock);
+    session->due_ns = now_ns; /* a status message may have opened the window */
+    return count;
+}
+
+/* ---- sessions ---- */
+
+static um_publication_session *free_session(um_context *context)
+{
+    for (uint32_t i = 0; i < UM_CONTEXT_SESSIONS_MAX; i++) {
+        if (context->sessions[i].in_use)
+            continue;
+        if (i >= context->session_limit)
+            context->session_limit = i + 1;
+        return &context->sessions[i];
+    }
+    return NULL;
+}
+
+static int open_nak_socket(um_publication_session *session, uint16_t port_low, uint16_t port_high)
+{
+    um_socket_config config = um_context_socket_config(session->context);
+    int result = -EADDRINUSE;
+    for (uint32_t port = port_low; port <= port_high && result == -EADDRINUSE; port++)
+        result = um_socket_open_unicast(&session->link, &config, (uint16_t)port);
+    session->context->error_step = session->link.failed_step;
+    return result;
+}
+
+static int open_session(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
+                        um_publication_session **opened)
+{
+    um_publication_session *session = free_session(context);
+    context->error_step = "session table";
+    if (session == NULL)
+        return -ENOSPC;
+    memset(session, 0, sizeof *session);
+    session->context = context;
+    context->error_step = "session memory";
+    session->memory_bytes = um_session_footprint(config);
+    if (session->memory_bytes == 0)
+        return -EINVAL;
+    int result = open_nak_socket(session, port_low, port_high);
+    if (result != 0)
+        return result;
+    session->memory = um_map(session->memory_bytes);
+    if (session->memory == NULL) {
+        um_socket_close(&session->link);
+        return -ENOMEM;
+    }
+    config->nak_port = session->link.local.port;
+    um_session_init(&session->core, session->memory, config, &session->link.base, &context->limits, um_clock_ns());
+    session->in_use = true;
+    *opened = session;
+    return um_context_watch(context, session->link.fd, UM_WATCH_SESSION, (uint32_t)(session - context->sessions));
+}
+
+int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
+                    um_publication_session **session)
+{
+    um_context_lock(context);
+    int result = open_session(context, config, port_low, port_high, session);
+    um_context_unlock(context);
+    um_context_wake_by(context, 0);
+    return result;
+}
+
+void um_session_limit_datagram(um_publication_session *session, uint32_t bytes)
+{
+    um_session_set_datagram_max(&session->core, bytes);
+}
+
+void um_session_shut(um_publication_session *session)
+{
+    um_context_lock(session->context);
+    um_session_close(&session->core);
+    lock_sender(&session->core);
+    session->in_use = false;
+    um_lock_release(&session->core.sender_lock);
+    um_socket_close(&session->link);
+    um_unmap(session->memory, session->memory_bytes);
+    um_context_unlock(session->context);
+}
+
+int um_publication_open(um_publication_session *session, const um_source_config *config, um_publication **opened)
+{
+    size_t bytes = um_align_up(sizeof(um_publication), UM_CACHE_LINE_BYTES) + um_source_footprint(config);
+    um_publication *publication = um_map(bytes);
+    if (publication == NULL)
+        return -ENOMEM;
+    publication->session = session;
+    publication->memory_bytes = bytes;
+    uint8_t *memory = (uint8_t *)publication + um_align_up(sizeof(um_publication), UM_CACHE_LINE_BYTES);
+    lock_sender(&session->core);
+    um_source_init(&publication->core, memory, config, &session->core);
+    session->publication_count++;
+    um_lock_release(&session->core.sender_lock);
+    *opened = publication;
+    return 0;
+}
+
+void um_publication_close(um_publication *publication)
+{
+    um_publication_session *session = publication->session;
+    um_publication_flush(publication);
+    lock_sender(&session->core);
+    um_source_fini(&publication->core);
+    session->publication_count--;
+    um_lock_release(&session->core.sender_lock);
+    um_unmap(publication, publication->memory_bytes);
+}
+
+/* ---- publishing ---- */
+
+/* What a publisher may wait for. */
+static bool is_held_back(int64_t result)
+{
+    return result == UM_BACK_PRESSURED || result == UM_NOT_CONNECTED || result == UM_RATE_LIMITED;
+}
+
+/* Lets the context get on: its thread in embedded mode, this one in sequential mode. Called under no lock. */
+static void wait_a_little(um_context *context)
+{
+    if (!context->threaded) {
+        um_context_pass(context, um_clock_ns() + HELD_BACK_NAP_NS);
+        return;
+    }
+    struct timespec nap = {0, HELD_BACK_NAP_NS};
+    nanosleep(&nap, NULL);
+}
+
+/* One wait between two attempts; false when the time is up. Keeps UM's counters of blocked sends. */
+static bool wait_held_back(um_publication *publication, int64_t *deadline_ns, int64_t timeout_ns, int64_t now_ns)
+{
+    um_context *context = publication->session->context;
+    if (timeout_ns == 0) {
+        __atomic_fetch_add(&context->node.counters.send_would_block, 1, __ATOMIC_RELAXED);
+        return false;
+    }
+    if (*deadline_ns == 0) {
+        *deadline_ns = timeout_ns < 0 ? UM_NEVER_NS : now_ns + timeout_ns;
+        __atomic_fetch_add(&context->node.counters.send_blocked, 1, __ATOMIC_RELAXED);
+    }
+    if (now_ns >= *deadline_ns)
+        return false;
+    wait_a_little(context);
+    return true;
+}
+
+int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
+                            int64_t timeout_ns)
+{
+    int64_t deadline_ns = 0;
+    for (;;) {
+        int64_t now_ns = um_clock_ns();
+        uint32_t actions = 0;
+        int64_t result = um_source_send(&publication->core, (const uint8_t *)data, length, flags, now_ns, &actions);
+        if (actions != 0)
+            act(publication->session, actions, now_ns);
+        if (UM_LIKELY(!is_held_back(result)) || !wait_held_back(publication, &deadline_ns, timeout_ns, now_ns))
+            return result;
+    }
+}
+
+/* How many messages from `first` on make up one portion. */
+static uint32_t portion(const uint32_t *lengths, const int32_t *offsets, uint32_t first, uint32_t count)
+{
+    uint32_t bytes = 0, i = first;
+    while (i < count && bytes < BATCH_BYTES) {
+        bytes += UM_LBMC_HEADER_BYTES + (lengths ? lengths[i] : (uint32_t)(offsets[i + 1] - offsets[i]));
+        i++;
+    }
+    return i - first;
+}
+
+int64_t um_publication_send_many(um_publication *publication, const char *data, const uint32_t *lengths,
+                                 const int32_t *offsets, uint32_t count, uint32_t flags, int64_t timeout_ns)
+{
+    int64_t deadline_ns = 0, result = 0;
+    uint32_t done = 0;
+    while (done < count) {
+        uint32_t portion_count = portion(lengths, offsets, done, count);
+        um_messages messages = {(const uint8_t *)data, lengths ? lengths + done : NULL, offsets ? offsets + done : NULL, portion_count};
+        bool last = done + portion_count == count;
+        int64_t now_ns = um_clock_ns();
+        uint32_t actions = 0;
+        uint64_t done_bytes;
+        result = um_source_send_many(&publication->core, &messages, last ? flags : 0, now_ns, &actions, &done_bytes);
+        if (actions != 0)
+            act(publication->session, actions, now_ns);
+        if (result >= 0) {
+            done += (uint32_t)result;
+            data += lengths ? done_bytes : 0;
+        } else if (!is_held_back(result) || !wait_held_back(publication, &deadline_ns, timeout_ns, now_ns)) {
+            break;
+        }
+    }
+    return done > 0 ? (int64_t)done : result;
+}
+
+int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claim, int64_t timeout_ns)
+{
+    int64_t deadline_ns = 0;
+    for (;;) {
+        int64_t now_ns = um_clock_ns();
+        int result = um_source_claim_begin(&publication->core, length, claim);
+        if (result != 0)
+            run_sender(publication->session, now_ns);
+        if (!is_held_back(result) || !wait_held_back(publication, &deadline_ns, timeout_ns, now_ns))
+            return result;
+    }
+}
+
+int64_t um_publication_commit(um_publication *publication, um_source_claim *claim, uint32_t flags)
+{
+    int64_t now_ns = um_clock_ns();
+    uint32_t actions = 0;
+    int64_t result = um_source_claim_commit(&publication->core, claim, flags, now_ns, &actions);
+    act(publication->session, actions, now_ns);
+    return result;
+}
+
+void um_publication_abort(um_publication *publication, um_source_claim *claim)
+{
+    uint32_t actions = 0;
+    um_source_claim_abort(&publication->core, claim, &actions);
+    act(publication->session, actions, um_clock_ns());
+}
+
+int64_t um_publication_flush(um_publication *publication)
+{
+    int64_t now_ns = um_clock_ns();
+    uint32_t actions = 0;
+    int64_t result = um_source_flush(&publication->core, now_ns, &actions);
+    act(publication->session, actions, now_ns);
+    return result;
+}
+
+bool um_publication_drained(um_publication *publication)
+{
+    um_source_session *core = &publication->session->core;
+    lock_sender(core);
+    int64_t sent = atomic_load(&core->sender_position);
+    bool drained = sent >= um_log_tail(&core->log) && core->retransmit_count == 0 &&
+                   (core->config.flow_policy == UM_FLOW_NONE || um_flow_reached(&core->flow) >= sent);
+    um_lock_release(&core->sender_lock);
+    return drained;
+}
+
+uint32_t um_publication_message_max(const um_publication *publication)
+{
+    return um_source_message_max(&publication->core);
+}
+
+bool um_publication_connected(const um_publication *publication)
+{
+    return atomic_load_explicit(&publication->session->core.log.connected, memory_order_acquire);
+}

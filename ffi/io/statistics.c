@@ -1,0 +1,80 @@
+#include "io/statistics.h"
+
+#define FIELDS(type) ((uint32_t)(sizeof(type) / sizeof(uint64_t)))
+
+_Static_assert(FIELDS(um_source_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "room for the largest group");
+_Static_assert(FIELDS(um_receiver_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "room for the largest group");
+
+uint32_t um_statistics_context(um_context *context, uint64_t *out)
+{
+    um_context_lock(context);
+    memcpy(out, &context->node.counters, sizeof context->node.counters);
+    um_context_unlock(context);
+    return FIELDS(um_context_counters);
+}
+
+uint32_t um_statistics_source_transport(um_publication_session *session, uint64_t *out)
+{
+    um_context_lock(session->context);
+    um_session_snapshot(&session->core);
+    memcpy(out, &session->core.counters, sizeof session->core.counters);
+    um_context_unlock(session->context);
+    return FIELDS(um_source_transport_counters);
+}
+
+uint32_t um_statistics_source(um_publication *publication, uint64_t *out)
+{
+    memcpy(out, &publication->core.counters, sizeof publication->core.counters);
+    return FIELDS(um_source_counters);
+}
+
+uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out)
+{
+    um_context_lock(subscription->context);
+    um_receiver_counters *counters = &subscription->core.counters;
+    counters->queued_messages = subscription->queue.appended_count - atomic_load(&subscription->queue.taken_count);
+    counters->order_map_entries = 0;
+    const um_node *node = &subscription->context->node;
+    for (uint32_t i = 0; i < node->session_count; i++)
+        for (const um_delivery *d = node->sessions[i]->controllers; d != NULL; d = d->next)
+            counters->order_map_entries += d->receiver == &subscription->core ? d->held_count : 0;
+    memcpy(out, counters, sizeof *counters);
+    um_context_unlock(subscription->context);
+    return FIELDS(um_receiver_counters);
+}
+
+uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, um_session_id *id, uint64_t *out)
+{
+    uint32_t fields = 0;
+    um_context_lock(context);
+    if (index < context->node.session_count) {
+        const um_receiver_session *session = context->node.sessions[index];
+        *id = session->config.id;
+        memcpy(out, &session->counters, sizeof session->counters);
+        fields = FIELDS(um_receiver_transport_counters);
+    }
+    um_context_unlock(context);
+    return fields;
+}
+
+static void add_link(uint64_t *sum, const um_link_counters *counters)
+{
+    const uint64_t *fields = (const uint64_t *)counters;
+    for (uint32_t i = 0; i < FIELDS(um_link_counters); i++)
+        sum[i] += fields[i];
+}
+
+uint32_t um_statistics_link(um_context *context, uint64_t *out)
+{
+    memset(out, 0, sizeof(um_link_counters));
+    um_context_lock(context);
+    add_link(out, &context->control_link.counters);
+    for (uint32_t i = 0; i < context->session_limit; i++)
+        if (context->sessions[i].in_use)
+            add_link(out, &context->sessions[i].link.counters);
+    for (uint32_t i = 0; i < context->group_limit; i++)
+        if (context->groups[i].in_use)
+            add_link(out, &context->groups[i].link.counters);
+    um_context_unlock(context);
+    return FIELDS(um_link_counters);
+}

@@ -1,0 +1,21 @@
+/* Reading a context's counters from outside (reference 4). Each call copies one group into `out`, whose fields are
+ * the uint64_t fields of its struct in core/counters.h, in order. Any thread. Returns the number of fields, or 0
+ * when there is no such object (any more).
+ */
+#ifndef UM_IO_STATISTICS_H
+#define UM_IO_STATISTICS_H
+
+#include "io/context.h"
+
+enum { UM_STATISTICS_FIELDS_MAX = 80 };
+
+uint32_t um_statistics_context(um_context *context, uint64_t *out);
+uint32_t um_statistics_source_transport(um_publication_session *session, uint64_t *out);
+uint32_t um_statistics_source(um_publication *publication, uint64_t *out);
+uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out);
+/* Receiving sessions are numbered from 0; the id says which one it is. */
+uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, um_session_id *id, uint64_t *out);
+/* The links together: group sockets, session sockets, the control socket. */
+uint32_t um_statistics_link(um_context *context, uint64_t *out);
+
+#endif

@@ -1,0 +1,263 @@
+/* Adding hosts, sessions, sources, receivers and joins to a world, taking them away, and looking at them. */
+#include "sim/world.h"
+
+enum { HOST_IP = 0x0a000001, CONTROL_PORT = 40000 };
+
+int um_sim_add_host(um_sim_world *world, const um_sim_host_config *config)
+{
+    if (world->host_count == UM_SIM_HOSTS_MAX)
+        return -ENOSPC;
+    size_t hold_bytes = um_hold_footprint(config->hold_datagrams, config->datagram_max_bytes, config->hold_messages);
+    if (hold_bytes == 0 || config->inbox_datagrams == 0 || config->receive_batch == 0 ||
+        config->path_bytes > UM_SIM_DATAGRAM_BYTES || config->datagram_max_bytes > UM_SIM_DATAGRAM_BYTES)
+        return -EINVAL;
+    um_sim_host *host = um_sim_take(world, sizeof *host);
+    um_node *node = um_sim_take(world, sizeof *node);
+    void *hold_memory = um_sim_take(world, hold_bytes);
+    uint32_t *inbox = um_sim_take(world, config->inbox_datagrams * sizeof *inbox);
+    if (host == NULL || node == NULL || hold_memory == NULL || inbox == NULL)
+        return -ENOMEM;
+    host->world = world;
+    host->config = *config;
+    host->index = world->host_count;
+    host->address = (um_address){HOST_IP + host->index, CONTROL_PORT};
+    host->inbox = inbox;
+    host->requested_ns = host->due_ns = UM_NEVER_NS;
+    host->node = node;
+    um_node_init(node);
+    um_hold_init(&node->store, hold_memory, config->hold_datagrams, config->datagram_max_bytes, config->hold_messages);
+    um_sim_link_init(&host->link, host);
+    int64_t now_ns = um_sim_local_ns(host);
+    um_rate_limiter_init(&host->limits.data, config->data_rate_bps, config->rate_interval_ns, now_ns);
+    um_rate_limiter_init(&host->limits.retransmit, config->retransmit_rate_bps, config->rate_interval_ns, now_ns);
+    world->hosts[world->host_count] = host;
+    return (int)world->host_count++;
+}
+
+void um_sim_kill_host(um_sim_world *world, int host)
+{
+    world->hosts[host]->dead = true;
+}
+
+int um_sim_set_faults(um_sim_world *world, int host, const um_sim_faults *faults)
+{
+    if (faults->delay_ns < 0 || faults->jitter_ns < 0 || faults->reorder_ns < 0)
+        return -EINVAL;
+    world->hosts[host]->faults = *faults;
+    return 0;
+}
+
+int um_sim_set_path(um_sim_world *world, int host_index, uint32_t path_bytes)
+{
+    if (path_bytes < UM_DATAGRAM_BYTES_MIN || path_bytes > UM_SIM_DATAGRAM_BYTES)
+        return -EINVAL;
+    um_sim_host *host = world->hosts[host_index];
+    host->config.path_bytes = path_bytes;
+    for (uint32_t i = 0; i < world->session_count; i++)
+        if (world->sessions[i]->host == host && !world->sessions[i]->deleted)
+            um_session_set_datagram_max(&world->sessions[i]->core, path_bytes);
+    return 0;
+}
+
+int um_sim_add_session(um_sim_world *world, int host, const um_sim_session_config *config)
+{
+    size_t bytes = um_session_footprint(config);
+    if (bytes == 0)
+        return -EINVAL;
+    if (world->session_count == UM_SIM_SESSIONS_MAX)
+        return -ENOSPC;
+    um_sim_session *session = um_sim_take(world, sizeof *session);
+    void *memory = um_sim_take(world, bytes);
+    if (session == NULL || memory == NULL)
+        return -ENOMEM;
+    session->host = world->hosts[host];
+    int64_t now_ns = um_sim_local_ns(session->host);
+    um_session_init(&session->core, memory, config, &session->host->link.base, &session->host->limits, now_ns);
+    um_session_set_datagram_max(&session->core, session->host->config.path_bytes);
+    session->due_ns = now_ns;
+    world->sessions[world->session_count] = session;
+    um_sim_request(session->host, now_ns);
+    return (int)world->session_count++;
+}
+
+int um_sim_add_source(um_sim_world *world, int session, const um_sim_source_config *config)
+{
+    if (world->source_count == UM_SIM_SOURCES_MAX)
+        return -ENOSPC;
+    um_sim_source *source = um_sim_take(world, sizeof *source);
+    void *memory = um_sim_take(world, um_source_footprint(config));
+    if (source == NULL || memory == NULL)
+        return -ENOMEM;
+    source->session = world->sessions[session];
+    um_source_init(&source->core, memory, config, &source->session->core);
+    source->session->source_count++;
+    world->sources[world->source_count] = source;
+    return (int)world->source_count++;
+}
+
+void um_sim_delete_source(um_sim_world *world, int index)
+{
+    um_sim_source *source = world->sources[index];
+    if (source->deleted)
+        return;
+    source->deleted = true;
+    um_source_fini(&source->core);
+    if (--source->session->source_count > 0)
+        return;
+    um_session_close(&source->session->core);
+    source->session->deleted = true;
+}
+
+int um_sim_add_receiver(um_sim_world *world, int host, const um_sim_receiver_config *config)
+{
+    size_t bytes =
+        um_queue_footprint(config->block_count, config->block_rows, config->block_bytes, config->message_max_bytes);
+    if (bytes == 0 || config->read_rows == 0)
+        return -EINVAL;
+    if (world->receiver_count == UM_SIM_RECEIVERS_MAX)
+        return -ENOSPC;
+    um_sim_receiver *receiver = um_sim_take(world, sizeof *receiver);
+    void *memory = um_sim_take(world, bytes);
+    if (receiver == NULL || memory == NULL)
+        return -ENOMEM;
+    receiver->host = world->hosts[host];
+    receiver->config = *config;
+    receiver->index = world->receiver_count;
+    um_queue_init(&receiver->queue, memory, config->block_count, config->block_rows, config->block_bytes,
+                  config->message_max_bytes);
+    receiver->core.config = (um_receiver_config){.ordered_delivery = (um_ordered_delivery)config->ordered_delivery,
+                                                 .map_entries_max = config->map_entries_max,
+                                                 .burst_loss_max = config->burst_loss_max,
+                                                 .loss_check_interval_ns = config->loss_check_interval_ns};
+    receiver->core.queue = &receiver->queue;
+    receiver->core.store = &receiver->host->node->store;
+    receiver->core.context_counters = &receiver->host->node->counters;
+    um_receiver_counters_reset(&receiver->core.counters);
+    if (!um_node_add_receiver(receiver->host->node, &receiver->core))
+        return -ENOSPC;
+    world->receivers[world->receiver_count++] = receiver;
+    um_sim_set_reading(world, (int)receiver->index, config->read_interval_ns, config->read_rows);
+    return (int)receiver->index;
+}
+
+static um_receiver_session *open_transport(um_sim_host *host, const um_receiver_session_config *config)
+{
+    size_t bytes = um_receiver_session_footprint(config);
+    um_receiver_session *session = bytes == 0 ? NULL : um_sim_take(host->world, sizeof *session);
+    void *memory = bytes == 0 ? NULL : um_sim_take(host->world, bytes);
+    if (session == NULL || memory == NULL)
+        return NULL;
+    um_receiver_session_init(session, memory, config, &host->link.base, &host->node->store, um_sim_local_ns(host));
+    return um_node_add_session(host->node, session) ? session : NULL;
+}
+
+int um_sim_join(um_sim_world *world, int receiver_index, int source_index, const um_sim_transport_config *config)
+{
+    if (world->join_count == UM_SIM_JOINS_MAX)
+        return -ENOSPC;
+    um_sim_receiver *receiver = world->receivers[receiver_index];
+    um_sim_source *source = world->sources[source_index];
+    um_sim_host *host = receiver->host;
+    const um_session_config *session_config = &source->session->core.config;
+    um_receiver_session_config full = *config;
+    full.id = (um_session_id){{source->session->host->address.ip, session_config->nak_port},
+                              session_config->group,
+                              session_config->session_id};
+    full.receiver_id = 1 + host->index;
+    um_receiver_session *session = um_node_find_session(host->node, &full.id);
+    if (session != NULL && session->ended)
+        return -EAGAIN;
+    um_sim_join_state *join = um_sim_take(world, sizeof *join);
+    if (session == NULL)
+        session = open_transport(host, &full);
+    if (join == NULL || session == NULL)
+        return -ENOMEM;
+    uint32_t index = world->join_count;
+    um_delivery_init(&join->core, &receiver->core, index + 1, index, source->core.topic_index,
+                     session->config.nak_generation_ns);
+    if (!um_receiver_session_map(session, &join->core, um_sim_local_ns(host)))
+        return -ENOSPC;
+    join->session = session;
+    join->receiver = receiver;
+    join->source = source;
+    world->joins[world->join_count++] = join;
+    um_node_wake(host->node, um_sim_local_ns(host));
+    um_sim_request(host, um_sim_local_ns(host));
+    return (int)index;
+}
+
+void um_sim_leave(um_sim_world *world, int index)
+{
+    um_sim_join_state *join = world->joins[index];
+    um_receiver_session *session = join->session;
+    if (session == NULL)
+        return;
+    if (session->controller_count == 1) {
+        um_sim_close_transport(join->receiver->host, session);
+        return;
+    }
+    um_receiver_session_unmap(session, &join->core);
+    join->session = NULL;
+}
+
+/* ---- looking ---- */
+
+void um_sim_probe_session(um_sim_world *world, int index, um_sim_session_probe *probe)
+{
+    um_source_session *session = &world->sessions[index]->core;
+    *probe = (um_sim_session_probe){.tail = um_log_tail(&session->log),
+                                    .publication_limit = atomic_load(&session->log.publication_limit),
+                                    .sender_position = atomic_load(&session->sender_position),
+                                    .sender_limit = session->sender_limit,
+                                    .window_bytes = session->window_used_bytes,
+                                    .next_sqn = session->next_sqn,
+                                    .trail_sqn = session->trail_sqn,
+                                    .retransmit_count = session->retransmit_count,
+                                    .connected = atomic_load(&session->log.connected)};
+}
+
+void um_sim_probe_join(um_sim_world *world, int index, um_sim_join_probe *probe)
+{
+    const um_sim_join_state *join = world->joins[index];
+    *probe = (um_sim_join_probe){.state = (uint32_t)join->core.state,
+                                 .next_sqn = join->core.next_sqn,
+                                 .held_count = join->core.held_count,
+                                 .gap_count = join->core.gap_count,
+                                 .mapped = join->session != NULL};
+    if (join->session != NULL) {
+        probe->loss_count = join->session->losses.count;
+        probe->transport_next_sqn = join->session->next_sqn;
+    }
+}
+
+uint32_t um_sim_next_sqn(const um_sim_world *world, int source)
+{
+    return atomic_load(&world->sources[source]->core.next_sqn);
+}
+
+const uint64_t *um_sim_session_counters(um_sim_world *world, int session)
+{
+    um_session_snapshot(&world->sessions[session]->core);
+    return (const uint64_t *)&world->sessions[session]->core.counters;
+}
+
+const uint64_t *um_sim_source_counters(um_sim_world *world, int source)
+{
+    return (const uint64_t *)&world->sources[source]->core.counters;
+}
+
+const uint64_t *um_sim_transport_counters(um_sim_world *world, int join)
+{
+    const um_receiver_session *session = world->joins[join]->session;
+    return session == NULL ? NULL : (const uint64_t *)&session->counters;
+}
+
+const uint64_t *um_sim_receiver_counters(um_sim_world *world, int receiver)
+{
+    return (const uint64_t *)&world->receivers[receiver]->core.counters;
+}
+
+const uint64_t *um_sim_context_counters(um_sim_world *world, int host)
+{
+    return (const uint64_t *)&world->hosts[host]->node->counters;
+}

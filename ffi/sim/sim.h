@@ -1,0 +1,224 @@
+/* The simulator (design section 7.2): hosts with the whole C core on them, joined by a network made of numbers. One
+ * seed drives delay, loss, duplication, reordering, garbage, clocks and readers; virtual time only moves in
+ * um_sim_run_until. Scripts (umstack/sim) build a world with these calls; um_sim_run (sim/run.h) builds one from a seed.
+ *
+ * Threads: a world belongs to one thread at a time. Memory: a world owns all of its own; it is allocated when an object
+ * is added and given back by um_sim_destroy. Handles are small numbers, given out in order from 0.
+ *
+ * Errors: a negative errno; um_sim_complaint says what a simulated host did that it must never do.
+ */
+#ifndef UM_SIM_SIM_H
+#define UM_SIM_SIM_H
+
+#include "core/node.h"
+#include "core/source.h"
+
+typedef struct um_sim_world um_sim_world;
+
+/* The core's own configuration structures, under names of the simulator's. */
+typedef um_address um_sim_address;
+typedef um_session_config um_sim_session_config;
+typedef um_source_config um_sim_source_config;
+typedef um_receiver_session_config um_sim_transport_config; /* id and receiver_id are filled in by um_sim_join */
+
+typedef struct um_sim_host_config {
+    uint64_t data_rate_bps; /* 0: no limit */
+    uint64_t retransmit_rate_bps;
+    int64_t rate_interval_ns;
+    uint32_t path_bytes;         /* largest UDP payload the link takes */
+    uint32_t datagram_max_bytes; /* of a cell of the hold store */
+    uint32_t hold_datagrams;
+    uint32_t hold_messages; /* power of two */
+    uint32_t inbox_datagrams; /* the socket's receive buffer */
+    uint32_t receive_batch;   /* datagrams handed over between two looks at timers (UX-24) */
+    int64_t clock_offset_ns;
+    int32_t clock_drift_ppm;
+    uint64_t link_bps;     /* 0: no limit */
+    int64_t link_queue_ns; /* sends are refused when the link is busy for longer */
+    uint32_t link_refuse_ppm; /* sends refused for no reason */
+} um_sim_host_config;
+
+typedef struct um_sim_receiver_config {
+    int32_t ordered_delivery;
+    uint32_t map_entries_max;
+    uint32_t burst_loss_max;
+    int64_t loss_check_interval_ns;
+    uint32_t block_count;
+    uint32_t block_rows;
+    uint32_t block_bytes;
+    uint32_t message_max_bytes;
+    int64_t read_interval_ns; /* 0: rows are read as they come */
+    uint32_t read_rows;       /* at most so many at a time */
+    bool keep_rows;           /* rows are given back only at the next reading */
+} um_sim_receiver_config;
+
+/* What happens to datagrams on their way to one host. Probabilities in parts per million. */
+typedef struct um_sim_faults {
+    uint32_t loss_ppm;
+    uint32_t burst_begin_ppm; /* of entering a state in which everything is lost, per datagram */
+    uint32_t burst_end_ppm;
+    uint32_t duplicate_ppm;
+    uint32_t reorder_ppm; /* of staying behind by up to reorder_ns */
+    uint32_t corrupt_ppm; /* bits flip: the UDP checksum drops it */
+    uint32_t replay_ppm;  /* a datagram from the past comes along */
+    uint32_t garbage_ppm; /* a mangled copy comes along, from a stranger's address */
+    int64_t delay_ns;
+    int64_t jitter_ns;
+    int64_t reorder_ns;
+    bool partitioned; /* nothing comes in or goes out */
+} um_sim_faults;
+
+/* UM_LBTRM_* and this: a status message is a DATA datagram sent to a NAK port. */
+enum { UM_SIM_TYPE_STATUS = 16, UM_SIM_TYPE_UNKNOWN = 17, UM_SIM_ANY = -1 };
+
+enum um_sim_rule_action { UM_SIM_RULE_DROP, UM_SIM_RULE_DELAY, UM_SIM_RULE_DUPLICATE };
+
+/* What a script does to datagrams it can describe. Fields that are UM_SIM_ANY match everything. */
+typedef struct um_sim_rule {
+    int32_t from;
+    int32_t to;
+    int32_t type;
+    int32_t retransmission; /* DATA: 0 or 1 */
+    bool by_sqn;            /* DATA: the sqn; NAK, NCF: one of the list; SM: the lead */
+    uint32_t first_sqn;
+    uint32_t last_sqn;
+    uint32_t skip_count;  /* the first so many matches pass */
+    uint32_t match_count; /* then so many are hit; 0: all */
+    int64_t delay_ns;     /* UM_SIM_RULE_DELAY */
+    uint32_t action;
+} um_sim_rule;
+
+enum um_sim_trace_what { UM_SIM_SENT, UM_SIM_RECEIVED, UM_SIM_DROPPED };
+
+enum um_sim_drop_reason {
+    UM_SIM_DROP_NONE,
+    UM_SIM_DROP_RULE,
+    UM_SIM_DROP_LOSS,
+    UM_SIM_DROP_CHECKSUM,
+    UM_SIM_DROP_PARTITION,
+    UM_SIM_DROP_INBOX,
+    UM_SIM_DROP_NO_PORT,
+    UM_SIM_DROP_NETWORK, /* more datagrams on the way than the world can hold */
+};
+
+typedef struct um_sim_trace_entry {
+    int64_t time_ns;
+    uint64_t bytes_at; /* um_sim_trace_bytes() + bytes_at: the datagram */
+    uint32_t length;
+    int32_t from; /* host; -1: a stranger */
+    int32_t to;   /* host; -1: a group */
+    uint32_t session_id;
+    uint32_t sqn; /* DATA: its sqn; SM: its own counter; status: the next sqn wanted */
+    uint32_t trail;
+    uint32_t lead;
+    uint8_t what;
+    uint8_t drop_reason;
+    uint8_t type;
+    uint8_t flags;
+    uint8_t ncf_reason;
+} um_sim_trace_entry;
+
+/* One row the application of a receiver read. */
+typedef struct um_sim_row {
+    int64_t time_ns;
+    uint64_t payload_at; /* um_sim_payload_bytes() + payload_at */
+    uint32_t payload_length;
+    uint32_t receiver;
+    uint32_t join;
+    uint32_t sequence_number;
+    uint32_t first_sequence_number;
+    uint32_t fragment_offset;
+    uint32_t message_length;
+    uint16_t kind; /* um_row_kind */
+    uint16_t flags;
+} um_sim_row;
+
+typedef struct um_sim_session_probe {
+    int64_t tail;
+    int64_t publication_limit;
+    int64_t sender_position;
+    int64_t sender_limit;
+    uint64_t window_bytes;
+    uint32_t next_sqn;
+    uint32_t trail_sqn;
+    uint32_t retransmit_count;
+    bool connected;
+} um_sim_session_probe;
+
+typedef struct um_sim_join_probe {
+    uint32_t state; /* um_delivery_state */
+    uint32_t next_sqn;
+    uint32_t held_count;
+    uint32_t gap_count;
+    uint32_t loss_count; /* transport */
+    uint32_t transport_next_sqn;
+    bool mapped; /* still on a session */
+} um_sim_join_probe;
+
+um_sim_world *um_sim_create(uint64_t seed);
+void um_sim_destroy(um_sim_world *world);
+
+/* Keeps every datagram and every row from now on, for um_sim_trace and um_sim_rows. */
+void um_sim_keep_trace(um_sim_world *world);
+
+int64_t um_sim_now_ns(const um_sim_world *world);
+void um_sim_run_until(um_sim_world *world, int64_t time_ns);
+/* What went wrong, or NULL: a datagram larger than the path, a host that never comes to rest, ... */
+const char *um_sim_complaint(const um_sim_world *world);
+/* A digest of everything that happened so far. */
+uint64_t um_sim_hash(const um_sim_world *world);
+
+int um_sim_add_host(um_sim_world *world, const um_sim_host_config *config);
+void um_sim_kill_host(um_sim_world *world, int host);
+int um_sim_set_faults(um_sim_world *world, int host, const um_sim_faults *faults);
+/* The path of a host takes this many bytes of UDP payload from now on; its sessions follow. */
+int um_sim_set_path(um_sim_world *world, int host, uint32_t path_bytes);
+
+int um_sim_add_rule(um_sim_world *world, const um_sim_rule *rule);
+void um_sim_clear_rules(um_sim_world *world);
+
+int um_sim_add_session(um_sim_world *world, int host, const um_sim_session_config *config);
+int um_sim_add_source(um_sim_world *world, int session, const um_sim_source_config *config);
+/* Deletes a source; with its last source the session goes too (UM-90). */
+void um_sim_delete_source(um_sim_world *world, int source);
+
+/* Publishing, as in core/source.h. */
+int64_t um_sim_send(um_sim_world *world, int source, const uint8_t *data, uint32_t length, uint32_t flags);
+int64_t um_sim_send_many(um_sim_world *world, int source, const uint8_t *data, const uint32_t *lengths,
+                         uint32_t count, uint32_t flags);
+int64_t um_sim_flush(um_sim_world *world, int source);
+/* One claim of a source at a time. */
+int um_sim_claim(um_sim_world *world, int source, uint32_t length);
+int64_t um_sim_commit(um_sim_world *world, int source, const uint8_t *data, uint32_t flags);
+void um_sim_abort(um_sim_world *world, int source);
+
+int um_sim_add_receiver(um_sim_world *world, int host, const um_sim_receiver_config *config);
+/* Discovers a source for a receiver: joins its session and makes a delivery controller. */
+int um_sim_join(um_sim_world *world, int receiver, int source, const um_sim_transport_config *config);
+/* Ends one controller; with the last one its session is left. */
+void um_sim_leave(um_sim_world *world, int join);
+/* Changes how a receiver is read. */
+void um_sim_set_reading(um_sim_world *world, int receiver, int64_t interval_ns, uint32_t rows);
+
+/* A datagram somebody makes up, on its way to a host at once. */
+int um_sim_inject(um_sim_world *world, um_sim_address from, um_sim_address to, int to_host, const uint8_t *data,
+                  uint32_t length);
+
+const um_sim_trace_entry *um_sim_trace(const um_sim_world *world, uint64_t *count);
+const uint8_t *um_sim_trace_bytes(const um_sim_world *world);
+const um_sim_row *um_sim_rows(const um_sim_world *world, uint64_t *count);
+const uint8_t *um_sim_payload_bytes(const um_sim_world *world);
+
+void um_sim_probe_session(um_sim_world *world, int session, um_sim_session_probe *probe);
+void um_sim_probe_join(um_sim_world *world, int join, um_sim_join_probe *probe);
+/* The topic sqn the next message of a source takes. */
+uint32_t um_sim_next_sqn(const um_sim_world *world, int source);
+
+/* Counters as arrays of 64-bit numbers in the order of core/counters.h. */
+const uint64_t *um_sim_session_counters(um_sim_world *world, int session);
+const uint64_t *um_sim_source_counters(um_sim_world *world, int source);
+const uint64_t *um_sim_transport_counters(um_sim_world *world, int join);
+const uint64_t *um_sim_receiver_counters(um_sim_world *world, int receiver);
+const uint64_t *um_sim_context_counters(um_sim_world *world, int host);
+
+#endif

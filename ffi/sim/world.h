@@ -1,0 +1,178 @@
+/* The inside of a simulated world, shared by the files of this folder. */
+#ifndef UM_SIM_WORLD_H
+#define UM_SIM_WORLD_H
+
+#include <stdio.h>
+
+#include "core/random.h"
+#include "sim/event_queue.h"
+#include "sim/sim.h"
+
+enum {
+    UM_SIM_HOSTS_MAX = 16,
+    UM_SIM_SESSIONS_MAX = 16,
+    UM_SIM_SOURCES_MAX = 64,
+    UM_SIM_RECEIVERS_MAX = 64,
+    UM_SIM_JOINS_MAX = 1024,
+    UM_SIM_RULES_MAX = 32,
+    UM_SIM_EVENTS_MAX = 1 << 16,
+    UM_SIM_DATAGRAMS_MAX = 1 << 13, /* on their way, or in an inbox */
+    UM_SIM_DATAGRAM_BYTES = 9216,   /* the largest a world carries */
+    UM_SIM_PAST_MAX = 64,           /* datagrams remembered for replays */
+    UM_SIM_STILL_EVENTS_MAX = 100000, /* events of one instant before a world is called stuck */
+};
+
+/* A datagram on its way, held once however many hosts it goes to. */
+typedef struct um_sim_datagram {
+    uint32_t references;
+    uint32_t next_free; /* + 1 */
+    uint32_t length;
+    int32_t from_host;
+    um_address from;
+    um_address to;
+    um_sim_trace_entry entry; /* what the trace says of it */
+} um_sim_datagram;
+
+typedef struct um_sim_link {
+    um_link base;
+    struct um_sim_host *host;
+} um_sim_link;
+
+typedef struct um_sim_host {
+    struct um_sim_world *world;
+    um_sim_host_config config;
+    um_sim_faults faults;
+    um_sim_link link;
+    um_node *node;
+    um_rate_limits limits;
+    uint32_t index;
+    um_address address;
+    bool dead;
+    bool in_burst;
+    int64_t link_busy_until_ns;
+    int64_t last_arrival_ns[UM_SIM_HOSTS_MAX + 1]; /* by sender: datagrams keep their order unless told otherwise */
+    uint32_t *inbox;                               /* ring of datagrams */
+    uint32_t inbox_first;
+    uint32_t inbox_count;
+    int64_t requested_ns; /* local: a publisher wants the loop by then */
+    int64_t due_ns;       /* world: the timer event that is scheduled */
+} um_sim_host;
+
+typedef struct um_sim_session {
+    um_source_session core;
+    um_sim_host *host;
+    uint32_t source_count;
+    int64_t due_ns; /* local */
+    bool deleted;
+} um_sim_session;
+
+typedef struct um_sim_source {
+    um_source core;
+    um_sim_session *session;
+    um_source_claim claim;
+    bool deleted;
+} um_sim_source;
+
+typedef struct um_sim_receiver {
+    um_receiver core;
+    um_message_queue queue;
+    um_sim_host *host;
+    um_sim_receiver_config config;
+    um_rows kept;
+    uint32_t index;
+    bool read_scheduled;
+} um_sim_receiver;
+
+typedef struct um_sim_join_state {
+    um_delivery core;
+    um_receiver_session *session; /* NULL: over */
+    um_sim_receiver *receiver;
+    um_sim_source *source;
+} um_sim_join_state;
+
+/* A buffer that grows: traces only. */
+typedef struct um_sim_buffer {
+    uint8_t *bytes;
+    size_t used;
+    size_t capacity;
+} um_sim_buffer;
+
+/* Whoever watches a world from inside (run.c). Any of them may be NULL. */
+typedef struct um_sim_watcher {
+    void *owner;
+    void (*on_event)(void *owner, uint32_t index, uint32_t detail);
+    void (*on_row)(void *owner, const um_sim_receiver *receiver, const um_block *block, uint32_t row);
+    void (*on_sent)(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, const uint8_t *data);
+    void (*on_received)(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, uint8_t *data);
+} um_sim_watcher;
+
+struct um_sim_world {
+    int64_t now_ns;
+    um_random random;
+    um_sim_event_queue events;
+    um_sim_host *hosts[UM_SIM_HOSTS_MAX];
+    um_sim_session *sessions[UM_SIM_SESSIONS_MAX];
+    um_sim_source *sources[UM_SIM_SOURCES_MAX];
+    um_sim_receiver *receivers[UM_SIM_RECEIVERS_MAX];
+    um_sim_join_state *joins[UM_SIM_JOINS_MAX];
+    um_sim_rule rules[UM_SIM_RULES_MAX];
+    uint32_t host_count, session_count, source_count, receiver_count, join_count, rule_count;
+
+    um_sim_datagram *datagrams;
+    uint8_t *datagram_bytes;
+    uint32_t datagram_fresh;
+    uint32_t datagram_free; /* + 1 */
+    uint32_t datagrams_used;
+    uint32_t past[UM_SIM_PAST_MAX]; /* + 1 */
+    uint32_t past_next;
+
+    um_sim_watcher watcher;
+    bool tracing;
+    um_sim_buffer trace, trace_bytes, rows, payloads;
+    uint64_t hash;
+    uint64_t event_count;
+    uint64_t sent_count;
+    uint64_t dropped_count;
+    char complaint[256];
+    um_arena arena;      /* everything of the world, itself included */
+};
+
+/* Address space of a world; pages are backed when they are touched. */
+#define UM_SIM_WORLD_BYTES ((size_t)1 << 30)
+
+/* world.c */
+/* Zeroed memory that lives as long as the world; NULL when its address space is used up. */
+void *um_sim_take(um_sim_world *world, size_t bytes);
+__attribute__((format(printf, 2, 3))) void um_sim_complain(um_sim_world *world, const char *format, ...);
+static inline void um_sim_digest(um_sim_world *world, uint64_t value)
+{
+    world->hash = (world->hash ^ value) * 0x9e3779b97f4a7c15u;
+    world->hash ^= world->hash >> 29;
+}
+
+/* host.c */
+int64_t um_sim_local_ns(const um_sim_host *host);
+/* Lets a host do what it has to do now, as a context's loop does in one pass. */
+void um_sim_service(um_sim_host *host);
+void um_sim_request(um_sim_host *host, int64_t local_ns);
+void um_sim_on_arrival(um_sim_host *host, uint32_t datagram);
+void um_sim_on_read(um_sim_receiver *receiver);
+/* Unmaps every controller of a receiving session and takes it down. */
+void um_sim_close_transport(um_sim_host *host, um_receiver_session *session);
+
+/* network.c */
+void um_sim_link_init(um_sim_link *link, um_sim_host *host);
+void um_sim_release_datagram(um_sim_world *world, uint32_t datagram);
+static inline uint8_t *um_sim_bytes_of(um_sim_world *world, uint32_t datagram)
+{
+    return world->datagram_bytes + (size_t)datagram * UM_SIM_DATAGRAM_BYTES;
+}
+
+/* trace.c */
+void um_sim_note_datagram(um_sim_world *world, um_sim_datagram *datagram, const uint8_t *data);
+void um_sim_note(um_sim_world *world, const um_sim_datagram *datagram, enum um_sim_trace_what what, int32_t to,
+                 enum um_sim_drop_reason reason);
+void um_sim_note_row(um_sim_world *world, const um_sim_receiver *receiver, const um_block *block, uint32_t row);
+void um_sim_free_trace(um_sim_world *world);
+
+#endif

@@ -1,0 +1,319 @@
+"""bpf/lossy_port.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy (issue: Lab; design section 5)."""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether
+from scapy.packet import Packet, Raw
+
+from tests.bpf.lossy_model import is_chosen
+from xdp import BpfError, BpfObject, TestRun, unavailable
+
+pytestmark = pytest.mark.skipif(unavailable("lossy_port") is not None, reason=str(unavailable("lossy_port")))
+
+TC_ACT_OK, TC_ACT_SHOT, TC_ACT_REDIRECT = 0, 2, 7
+BLOCK, UNICAST = 1, 2
+MARK_KIND, MARK_DECIDED, MARK_HELD = 0xF0000000, 0xD0000000, 0xA0000000
+HELD_MAX = 64
+LOOPBACK_INDEX = 1
+CONFIG = struct.Struct("=QQQQIIIIQ")
+COUNTERS = ("seen", "passed", "dropped", "blocked", "duplicated", "reordered", "released", "unheld")
+SEEDS = (1, 2**63 + 11, 0xDEADBEEF)
+
+
+def frame(payload: Packet, destination: str = "239.1.2.3", **header: int) -> bytes:
+    """A frame to a group, or to whom one likes, that carries `payload` over IPv4."""
+    ethernet = Ether(src="02:00:00:00:00:01", dst="01:00:5e:01:02:03")
+    return bytes(ethernet / IP(src="10.77.0.1", dst=destination, **header) / payload)
+
+
+def igmp(kind: int, group: str, destination: str | None = None) -> bytes:
+    """An IGMP message of eight bytes."""
+    return frame(
+        Raw(bytes([kind, 0, 0, 0]) + socket.inet_aton(group)), destination or group, proto=socket.IPPROTO_IGMP
+    )
+
+
+def datagram(destination: str = "239.1.2.3") -> bytes:
+    """An ordinary UDP datagram."""
+    return frame(UDP(sport=14390, dport=14400) / Raw(b"x" * 64), destination)
+
+
+@dataclass
+class Lossy:
+    """One loaded lossy_port with a detour that leads to the loopback."""
+
+    programs: BpfObject
+    packet: bytes = field(default_factory=datagram)
+
+    def configure(
+        self,
+        *,
+        seed: int = 0,
+        loss: float = 0,
+        duplicate: float = 0,
+        reorder: float = 0,
+        flags: int = 0,
+        depth: int = 3,
+        hold_ns: int = 1_000_000_000,
+    ) -> None:
+        """Set rates and flags, and start the series anew."""
+        rates = (round(rate * 2**32) for rate in (loss, duplicate, reorder))
+        config = CONFIG.pack(seed, *rates, flags, LOOPBACK_INDEX, LOOPBACK_INDEX, depth, hold_ns)
+        self.programs.map("lossy_config").write(config)
+        self.programs.map("lossy_index").write(bytes(8))
+
+    def run(self, packet: bytes | None = None, **options: int) -> TestRun:
+        """Pass one packet (by default an ordinary datagram) through the port."""
+        return self.programs.program("lossy_port").test_run(packet or self.packet, **options)
+
+    def detour(self, mark: int) -> TestRun:
+        """Let one datagram come out of the detour."""
+        return self.programs.program("lossy_detour").test_run(self.packet, mark=mark)
+
+    def counters(self) -> dict[str, int]:
+        """The counters of all CPUs together."""
+        values = [struct.unpack("=8Q", value) for value in self.programs.map("lossy_counters").read_per_cpu()]
+        return dict(zip(COUNTERS, map(sum, zip(*values, strict=True)), strict=True))
+
+    def verdicts(self, count: int) -> list[int]:
+        """What becomes of each of `count` datagrams."""
+        return [self.run().result for _ in range(count)]
+
+
+@pytest.fixture
+def lossy() -> Iterator[Lossy]:
+    """Load the programs afresh."""
+    with BpfObject("lossy_port") as programs:
+        yield Lossy(programs)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("rate", [0.0, 0.001, 0.02, 0.5, 1.0])
+def test_loss_is_close_to_the_rate_asked_for(lossy: Lossy, seed: int, rate: float) -> None:
+    """Lab: of 200,000 datagrams the asked share is dropped, within five standard deviations; 0 and 1 are exact."""
+    count = 200_000
+    lossy.configure(seed=seed, loss=rate)
+    lossy.run(repeat=count)
+    counters = lossy.counters()
+    assert counters["seen"] == count == counters["dropped"] + counters["passed"]
+    assert abs(counters["dropped"] - rate * count) <= 5 * math.sqrt(count * rate * (1 - rate))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_decision_follows_from_seed_and_number(lossy: Lossy, seed: int) -> None:
+    """Lab: the fate of datagram i is a function of (seed, i), the one the model states, and repeats."""
+    lossy.configure(seed=seed, loss=0.1)
+    first = lossy.verdicts(1500)
+    expected = [TC_ACT_SHOT if is_chosen(seed, i, "loss", 0.1) else TC_ACT_OK for i in range(1500)]
+    assert first == expected
+    lossy.configure(seed=seed, loss=0.1)
+    assert lossy.verdicts(1500) == first
+
+
+def test_another_seed_decides_otherwise(lossy: Lossy) -> None:
+    """Lab: series of different seeds agree no more often than chance has it."""
+    lossy.configure(seed=1, loss=0.5)
+    first = lossy.verdicts(2000)
+    lossy.configure(seed=2, loss=0.5)
+    agreeing = sum(a == b for a, b in zip(first, lossy.verdicts(2000), strict=True))
+    assert 850 < agreeing < 1150
+
+
+def test_fates_are_independent(lossy: Lossy) -> None:
+    """Lab: what is duplicated or reordered is not decided by the draw that decides loss."""
+    lossy.configure(seed=5, duplicate=0.25, reorder=0.25)
+    lossy.run(repeat=2000)
+    counters = lossy.counters()
+    chosen = {fate: [is_chosen(5, i, fate, 0.25) for i in range(2000)] for fate in ("duplicate", "reorder")}
+    assert counters["duplicated"] == sum(chosen["duplicate"])
+    assert counters["reordered"] + counters["unheld"] == sum(chosen["reorder"])
+    both = sum(d and r for d, r in zip(chosen["duplicate"], chosen["reorder"], strict=True))
+    assert 80 < both < 170
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        bytes(Ether(dst="ff:ff:ff:ff:ff:ff") / ARP(pdst="10.77.0.2")),
+        igmp(0x16, "239.1.2.3"),
+        igmp(0x11, "0.0.0.0", "224.0.0.1"),
+        frame(TCP(dport=80), "10.77.0.2"),
+        frame(ICMP(), "10.77.0.2"),
+        bytes(Ether(dst="33:33:00:00:00:01") / IPv6(dst="ff02::1") / UDP(dport=9) / Raw(b"x" * 64)),
+        datagram("10.77.0.2"),
+    ],
+    ids=["arp", "igmp-report", "igmp-query", "tcp", "icmp", "udp-ipv6", "udp-unicast"],
+)
+def test_everything_else_is_untouched(lossy: Lossy, packet: bytes) -> None:
+    """Lab: a port that blocks all its datagrams still passes, unchanged and uncounted, what is not one."""
+    lossy.configure(loss=1, flags=BLOCK)
+    run = lossy.run(packet)
+    assert (run.result, run.packet) == (TC_ACT_OK, packet)
+    assert not any(lossy.counters().values())
+
+
+def test_unicast_is_considered_when_asked(lossy: Lossy) -> None:
+    """Lab: with the flag a NAK meets the same fate; IGMP and ARP still never do."""
+    lossy.configure(flags=BLOCK | UNICAST)
+    assert lossy.run(datagram("10.77.0.2")).result == TC_ACT_SHOT
+    assert lossy.run(igmp(0x16, "239.1.2.3")).result == TC_ACT_OK
+    assert lossy.counters()["blocked"] == 1
+
+
+def test_block_is_counted_apart_from_loss(lossy: Lossy) -> None:
+    """Lab: a partition drops every datagram and says so in a counter of its own."""
+    lossy.configure(loss=0.5, flags=BLOCK)
+    assert lossy.run(repeat=1000).result == TC_ACT_SHOT
+    counters = lossy.counters()
+    assert (counters["seen"], counters["blocked"], counters["dropped"]) == (1000, 1000, 0)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (Dot1Q(vlan=7), TC_ACT_SHOT),
+        (Dot1AD(vlan=9) / Dot1Q(vlan=7), TC_ACT_SHOT),
+        (Dot1AD(vlan=9) / Dot1AD(vlan=8) / Dot1Q(vlan=7), TC_ACT_OK),
+    ],
+    ids=["one", "two", "three"],
+)
+def test_vlan_tags_are_looked_behind(lossy: Lossy, tags: Packet, expected: int) -> None:
+    """Lab: a datagram behind up to two VLAN tags is one; deeper nesting is none of the port's business."""
+    packet = bytes(
+        Ether(dst="01:00:5e:01:02:03") / tags / IP(dst="239.1.2.3") / UDP(dport=9) / Raw(b"x" * 32)
+    )
+    lossy.configure(loss=1)
+    assert lossy.run(packet).result == expected
+
+
+@pytest.mark.parametrize("tags", [None, Dot1Q(vlan=7)], ids=["plain", "tagged"])
+def test_truncated_packets_are_safe(lossy: Lossy, tags: Packet | None) -> None:
+    """Lab: a frame cut anywhere is a datagram if its IPv4 header is whole, and passes untouched otherwise."""
+    ethernet = Ether(dst="01:00:5e:01:02:03")
+    whole = bytes(
+        (ethernet / tags if tags else ethernet) / IP(dst="239.1.2.3") / UDP(dport=9) / Raw(b"x" * 8)
+    )
+    header_end = 34 + (4 if tags else 0)
+    lossy.configure(loss=1)
+    for length in range(15, len(whole) + 1):
+        expected = TC_ACT_SHOT if length >= header_end else TC_ACT_OK
+        try:
+            assert lossy.run(whole[:length]).result == expected, f"cut at {length}"
+        except BpfError:
+            # The kernel itself refuses to make a packet of an IPv4 header that is cut short.
+            assert length < header_end
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(payload=st.binary(min_size=40, max_size=200), proto=st.sampled_from([0x0800, 0x8100, 0x88A8, 0x0806]))
+def test_any_bytes_are_safe(lossy: Lossy, payload: bytes, proto: int) -> None:
+    """Lab: whatever follows an Ethernet header, the port decides, and counts what it dropped."""
+    lossy.configure(loss=1)
+    dropped_before = lossy.counters()["dropped"]
+    result = lossy.run(bytes(12) + proto.to_bytes(2, "big") + payload).result
+    assert result in (TC_ACT_OK, TC_ACT_SHOT)
+    assert lossy.counters()["dropped"] - dropped_before == (result == TC_ACT_SHOT)
+
+
+def test_a_super_packet_counts_as_its_datagrams(lossy: Lossy) -> None:
+    """Lab: 44 datagrams in one GSO packet are 44 in the counters and move the series on by 44."""
+    lossy.configure(loss=1)
+    lossy.run(gso_segments=44)
+    lossy.run()
+    assert lossy.counters()["dropped"] == 45
+    assert struct.unpack("=Q", lossy.programs.map("lossy_index").read()) == (45,)
+
+
+def test_all_cpus_share_one_series(lossy: Lossy) -> None:
+    """Lab: threads that pass datagrams at the same time use up one series, no number twice and none left out."""
+    each, seed = 50_000, 77
+    lossy.configure(seed=seed, loss=0.3)
+    threads = [threading.Thread(target=lossy.run, kwargs={"repeat": each}) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert struct.unpack("=Q", lossy.programs.map("lossy_index").read()) == (2 * each,)
+    assert lossy.counters()["dropped"] == sum(is_chosen(seed, i, "loss", 0.3) for i in range(2 * each))
+
+
+def test_a_reordered_datagram_is_held_until_others_overtook_it(lossy: Lossy) -> None:
+    """Lab: it circles while fewer than `depth` datagrams have gone straight on, and is released by the last of them."""
+    lossy.configure(reorder=1, depth=3)
+    held = lossy.run()
+    assert held.result == TC_ACT_REDIRECT
+    assert held.mark & MARK_KIND == MARK_HELD
+    lossy.configure(reorder=0, depth=3)
+    for _ in range(3):
+        circling = lossy.detour(held.mark)
+        assert (circling.result, circling.mark) == (TC_ACT_REDIRECT, held.mark)
+        lossy.run()
+    assert lossy.detour(held.mark).mark == MARK_DECIDED
+    assert lossy.counters()["released"] == lossy.counters()["reordered"] == 1
+
+
+def test_a_held_datagram_is_released_in_time(lossy: Lossy) -> None:
+    """Lab: where nothing comes to overtake it, it goes on when its time is up, so that it is never lost."""
+    lossy.configure(reorder=1, depth=3, hold_ns=2_000_000)
+    mark = lossy.run().mark
+    rounds = 0
+    while lossy.detour(mark).mark != MARK_DECIDED:
+        rounds += 1
+    assert rounds > 0
+    assert lossy.counters()["released"] == 1
+
+
+def test_the_detour_is_bounded(lossy: Lossy) -> None:
+    """Lab: when it is full, the next one chosen passes in order, is counted, and is not lost."""
+    lossy.configure(reorder=1)
+    verdicts = lossy.verdicts(HELD_MAX + 10)
+    assert verdicts == [TC_ACT_REDIRECT] * HELD_MAX + [TC_ACT_OK] * 10
+    counters = lossy.counters()
+    assert (counters["reordered"], counters["unheld"], counters["passed"]) == (HELD_MAX, 10, HELD_MAX + 10)
+
+
+def test_the_detour_drops_strangers(lossy: Lossy) -> None:
+    """Lab: what comes out of the loop without having been sent in is not let onto the port."""
+    lossy.configure(reorder=1)
+    assert lossy.detour(0).result == TC_ACT_SHOT
+
+
+def test_a_decided_datagram_is_not_decided_again(lossy: Lossy) -> None:
+    """Lab: a duplicate or a released datagram passes the port again without a number, and without its mark."""
+    lossy.configure(loss=1)
+    run = lossy.run(mark=MARK_DECIDED)
+    assert (run.result, run.mark) == (TC_ACT_OK, 0)
+    assert not any(lossy.counters().values())
+
+
+def test_a_broken_object_is_refused_with_the_reason() -> None:
+    """The loader turns libbpf's refusal into an error that carries what libbpf said."""
+    with pytest.raises(BpfError) as refusal:
+        BpfObject(Path(__file__))
+    assert "ELF" in refusal.value.log
+    assert __file__ in str(refusal.value)
+
+
+def test_what_an_object_does_not_have_is_named(lossy: Lossy) -> None:
+    """A program or map that does not exist, or a key or value of the wrong size, is an error that says which."""
+    with pytest.raises(BpfError, match="no_such_program"):
+        lossy.programs.program("no_such_program")
+    with pytest.raises(BpfError, match="no_such_map"):
+        lossy.programs.map("no_such_map")
+    with pytest.raises(ValueError, match="56 bytes, not 3"):
+        lossy.programs.map("lossy_config").write(b"abc")
+    with pytest.raises(ValueError, match="per CPU"):
+        lossy.programs.map("lossy_counters").read()

@@ -1,0 +1,45 @@
+"""Labs for tests: uniquely named, taken down whatever happens, skipped with the reason where they cannot be made."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from umstack.lab import Lab
+
+
+@functools.cache
+def _why_not() -> str | None:
+    return Lab.supported() or Lab.loss_supported()
+
+
+def _up(stack: ExitStack, **options: Any) -> Lab:
+    lab = stack.enter_context(Lab(**options))
+    print(f"lab {lab.name}, seed {lab.seed}")
+    return lab
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _labs_can_be_made() -> None:
+    """Skip the tier, saying why, on a machine without namespaces, veth, bridge or the BPF loader."""
+    if (reason := _why_not()) is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def make_lab() -> Iterator[Callable[..., Lab]]:
+    """Give a function that makes labs for this test; they are gone when it ends."""
+    with ExitStack() as stack:
+        yield functools.partial(_up, stack)
+
+
+@pytest.fixture(scope="module")
+def shared_lab() -> Iterator[Lab]:
+    """Give one lossless lab of three hosts to all tests of a file that leave it as they found it."""
+    with ExitStack() as stack:
+        yield _up(stack, hosts=3, name=f"shared-{os.getpid()}", segmentation="real")

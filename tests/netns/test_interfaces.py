@@ -1,0 +1,118 @@
+"""Interface facts on a lab's hosts: which one is meant, where multicast goes, what changes (issue: bad input)."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+
+import pytest
+from pyroute2 import IPRoute
+
+from umstack.lab import Lab
+from xdp import (
+    InterfaceWatch,
+    NoMulticastRouteError,
+    NoSuchInterfaceError,
+    find_interface,
+    interfaces,
+    multicast_route,
+    require_multicast_route,
+)
+
+MakeLab = Callable[..., Lab]
+
+
+def test_an_interface_is_found_by_whatever_names_it(shared_lab: Lab) -> None:
+    """Name, address, network and default lead to the same interface, with its facts."""
+    host = shared_lab.hosts[1]
+    for wanted in ("eth0", host.address, "10.77.0.0/24", "10.0.0.0/8", None):
+        found = host.call(lambda wanted=wanted: find_interface(wanted))
+        assert (found.name, found.address, found.mtu_bytes) == ("eth0", host.address, 1500), wanted
+        assert found.is_usable
+        assert found.is_multicast
+        assert not found.is_loopback
+    loopback = host.call(lambda: find_interface("127.0.0.1"))
+    assert loopback.is_loopback
+    assert [interface.name for interface in host.call(interfaces)] == ["lo", "eth0"]
+
+
+@pytest.mark.parametrize("wanted", ["eth9", "10.99.0.1", "10.99.0.0/16", "not/a/network"])
+def test_an_interface_that_is_not_there_lists_those_that_are(shared_lab: Lab, wanted: str) -> None:
+    """The error names what was asked for and what could be."""
+    with pytest.raises(NoSuchInterfaceError) as refusal:
+        shared_lab.hosts[1].call(lambda: find_interface(wanted))
+    assert wanted in str(refusal.value)
+    assert "eth0 (up, 10.77.0.2/24, MTU 1500)" in str(refusal.value)
+
+
+def test_a_missing_multicast_route_is_an_error_with_the_command(make_lab: MakeLab) -> None:
+    """No route, or one that leads elsewhere: the error gives the command that mends it."""
+    host = make_lab(hosts=2).hosts[0]
+
+    def change_route(command: str, name: str) -> None:
+        with IPRoute() as route:
+            route.route(command, dst="224.0.0.0/4", oif=route.link_lookup(ifname=name)[0])
+
+    def require(name: str) -> None:
+        require_multicast_route(find_interface(name), "239.1.2.3")
+
+    host.call(lambda: require("eth0"))
+    host.call(lambda: change_route("del", "eth0"))
+    assert host.call(lambda: multicast_route("239.1.2.3")) is None
+    with pytest.raises(NoMulticastRouteError, match=r"ip route add 224\.0\.0\.0/4 dev eth0"):
+        host.call(lambda: require("eth0"))
+    host.call(lambda: change_route("add", "lo"))
+    assert host.call(lambda: multicast_route("239.1.2.3")) == "lo"
+    with pytest.raises(
+        NoMulticastRouteError, match=r"leads through lo.*ip route add 239\.1\.2\.3/32 dev eth0"
+    ):
+        host.call(lambda: require("eth0"))
+
+
+def test_without_a_usable_interface_there_is_no_default(make_lab: MakeLab) -> None:
+    """An interface that is down or has no carrier is not chosen, and the error says so."""
+    host = make_lab(hosts=2).hosts[0]
+    host.unplug()
+    with pytest.raises(NoSuchInterfaceError, match="eth0 \\(no carrier"):
+        host.call(find_interface)
+    host.link_down()
+    with pytest.raises(NoSuchInterfaceError, match="eth0 \\(down"):
+        host.call(find_interface)
+
+
+def test_a_watch_tells_what_changed(make_lab: MakeLab) -> None:
+    """The watch's descriptor becomes readable on news, and each change is told once, with before and after."""
+    lab = make_lab(hosts=2)
+    host = lab.hosts[0]
+    with host.call(lambda: InterfaceWatch("eth0")) as watch:
+        assert host.call(watch.poll) is None
+        host.unplug()
+        assert select.select([watch], [], [], 10)[0]
+        change = host.call(lambda: watch.wait(10))
+        assert change is not None
+        assert change.after is not None
+        assert (change.before.has_carrier, change.after.has_carrier) == (True, False)
+        host.plug()
+        while not (watch.interface and watch.interface.has_carrier):
+            assert host.call(lambda: watch.wait(10)) is not None
+        lab.down()
+    with pytest.raises(NoSuchInterfaceError):
+        InterfaceWatch("no-such-interface")
+
+
+def test_a_watch_tells_that_the_interface_is_gone(make_lab: MakeLab) -> None:
+    """An interface that is removed ends the watch with a change to nothing."""
+    lab = make_lab(hosts=2)
+    host = lab.hosts[0]
+
+    def remove() -> None:
+        with IPRoute() as route:
+            route.link("del", index=route.link_lookup(ifname="eth0")[0])
+
+    with host.call(lambda: InterfaceWatch("eth0")) as watch:
+        host.call(remove)
+        while watch.interface is not None:
+            change = host.call(lambda: watch.wait(10))
+            assert change is not None
+        assert change.after is None
+        assert host.call(lambda: watch.wait(0.01)) is None

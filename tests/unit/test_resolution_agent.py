@@ -1,0 +1,342 @@
+"""Topic resolution on real sockets, over loopback: inline, on its thread, and between processes."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import random
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from umstack.config import Config, ContextOptions
+from umstack.errors import Closed, InterfaceError, LinkError, OptionError, ResolutionError, TopicNameError
+from umstack.resolution import (
+    LbtrmAddress,
+    ResolutionAgent,
+    ResolutionInterface,
+    ResolverThread,
+    resolver_datagram_size,
+)
+from umstack.resolution import thread as thread_module
+
+REPOSITORY = Path(__file__).parents[2]
+LOOPBACK = ResolutionInterface("lo", socket.if_nametoindex("lo"), "127.0.0.1", 65536)
+ADDRESS = LbtrmAddress("127.0.0.1", "224.10.10.10", 0x5EED0001, 14400, 14390)
+SOURCE = Config().source_options()
+RECEIVER = Config().receiver_options()
+PATIENCE_S = 20.0
+
+Found = list[tuple[str, int, LbtrmAddress]]
+
+
+@pytest.fixture
+def options() -> ContextOptions:
+    """A group and port of this test's own, so that tests side by side do not meet."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    group = f"239.255.{random.randrange(256)}.{random.randrange(1, 255)}"
+    return Config().context_options(resolver_multicast_address=group, resolver_multicast_port=port)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as closing:
+        yield closing
+
+
+def agent_for(stack: ExitStack, options: ContextOptions, found: Found) -> ResolutionAgent:
+    agent = ResolutionAgent(
+        options,
+        LOOPBACK,
+        time.monotonic_ns(),
+        lambda topic, index, address: found.append((topic, index, address)),
+    )
+    return stack.enter_context(agent)
+
+
+def turn_until(agents: list[ResolutionAgent], done: Callable[[], bool]) -> None:
+    """Run agents inline, as a context in sequential mode does, until `done`."""
+    give_up = time.monotonic() + PATIENCE_S
+    with selectors.DefaultSelector() as selector:
+        for agent in agents:
+            selector.register(agent.fileno(), selectors.EVENT_READ)
+        while not done():
+            assert time.monotonic() < give_up, "waited in vain"
+            selector.select(0.005)
+            for agent in agents:
+                agent.process(time.monotonic_ns())
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < give_up, "waited in vain"
+        time.sleep(0.002)
+
+
+def test_every_agent_of_a_host_hears_every_other(stack: ExitStack, options: ContextOptions) -> None:
+    """UM-6: one publisher, three subscribers and the publisher's own receiver, all on one host and one port."""
+    found: list[Found] = [[] for _ in range(4)]
+    agents = [agent_for(stack, options, each) for each in found]
+    for agent in agents:
+        agent.query("orders", RECEIVER, time.monotonic_ns())
+    agents[0].advertise("orders", 3, ADDRESS, SOURCE, time.monotonic_ns())
+    turn_until(agents, lambda: all(found))
+    assert found == [[("orders", 3, ADDRESS)]] * 4
+    stats = agents[0].stats()
+    assert stats["tr_dgrams_sent"] > 0
+    assert stats["tr_bytes_sent"] > 0
+    assert stats["tr_queries_rcved"] > 0
+
+
+def test_advertisements_come_from_the_interface_address(stack: ExitStack, options: ContextOptions) -> None:
+    """Wire reference section 5: receivers and tshark bind a topic to the datagram's source address."""
+    listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(options.resolver_incoming)
+    membership = socket.inet_aton(options.resolver_multicast_address) + socket.inet_aton("127.0.0.1")
+    listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+    listener.settimeout(PATIENCE_S)
+    agent = agent_for(stack, options, [])
+    agent.advertise("orders", 3, ADDRESS, SOURCE, time.monotonic_ns())
+    _, sender = listener.recvfrom(2000)
+    assert sender[0] == "127.0.0.1"
+
+
+def test_a_late_receiver_finds_a_quiescent_source(stack: ExitStack, options: ContextOptions) -> None:
+    """UX-14: a source that has fallen silent answers the query of a receiver that comes later."""
+    quiet = Config().source_options(
+        resolver_send_initial_advertisement=0,
+        resolver_advertisement_minimum_initial_interval=0,
+        resolver_advertisement_sustain_interval=0,
+    )
+    found: Found = []
+    publisher = agent_for(stack, options, [])
+    publisher.advertise("orders", 3, ADDRESS, quiet, time.monotonic_ns())
+    assert publisher.next_deadline_ns() is None
+    subscriber = agent_for(stack, options, found)
+    subscriber.query("orders", RECEIVER, time.monotonic_ns())
+    turn_until([publisher, subscriber], lambda: bool(found))
+    assert found == [("orders", 3, ADDRESS)]
+
+
+def test_garbage_from_the_network_is_counted(stack: ExitStack, options: ContextOptions) -> None:
+    """Issue "Bad input and faults": the socket path drops and counts, and goes on."""
+    found: Found = []
+    agent = agent_for(stack, options, found)
+    noisy = agent_for(stack, options, [])
+    for data in (b"", b"\xff" * 2000, b"\0\0\0\x05", b"\x0f\0\0\0"):
+        noisy._sender.sendto(data, options.resolver_outgoing)
+    turn_until([agent], lambda: agent.stats()["tr_dgrams_rcved"] >= 4)
+    assert agent.stats()["tr_dgrams_dropped_malformed"] == 2
+    assert agent.stats()["tr_dgrams_dropped_ver"] == 1
+    agent.query("orders", RECEIVER, time.monotonic_ns())
+    noisy.advertise("orders", 3, ADDRESS, SOURCE, time.monotonic_ns())
+    turn_until([agent, noisy], lambda: bool(found))
+
+
+def test_a_turn_is_bounded_and_says_when_more_waits(stack: ExitStack, options: ContextOptions) -> None:
+    """UX-24: a flood on one socket cannot hold the loop."""
+    agent = agent_for(stack, options, [])
+    noisy = agent_for(stack, options, [])
+    for _ in range(200):
+        noisy._sender.sendto(b"\0\0\0\0", options.resolver_outgoing)
+    turns = 1
+    while agent.process(time.monotonic_ns()):
+        turns += 1
+    assert turns >= 3
+    assert agent.stats()["tr_dgrams_rcved"] == 200
+
+
+def test_a_callback_that_raises_does_not_lose_the_other_events(
+    stack: ExitStack, options: ContextOptions
+) -> None:
+    seen: list[str] = []
+
+    def refuse(topic: str, _index: int, _address: LbtrmAddress) -> None:
+        seen.append(topic)
+        raise LinkError("no room")
+
+    agent = stack.enter_context(ResolutionAgent(options, LOOPBACK, time.monotonic_ns(), refuse))
+    publisher = agent_for(stack, options, [])
+    for topic in ("a", "b"):
+        agent.query(topic, RECEIVER, time.monotonic_ns())
+        publisher.machine.advertise(topic, 1, ADDRESS, SOURCE, time.monotonic_ns())
+    publisher.process(time.monotonic_ns())
+    with pytest.raises(LinkError, match="no room"):
+        turn_until([agent], lambda: False)
+    assert seen == ["a", "b"]
+
+
+def test_a_datagram_that_cannot_be_sent_is_counted(stack: ExitStack, options: ContextOptions) -> None:
+    """Reference 4.4: tr_dgrams_send_failed; resolution repeats itself and goes on."""
+    agent = agent_for(stack, options, [])
+    agent._destination = ("127.0.0.1", 0)
+    agent.advertise("orders", 3, ADDRESS, SOURCE, time.monotonic_ns())
+    assert agent.stats()["tr_dgrams_send_failed"] == 1
+    assert isinstance(agent.last_error, OSError)
+    assert agent.next_deadline_ns() is not None
+
+
+def test_datagrams_are_sized_from_the_mtu() -> None:
+    """W4: 0 follows the MTU; a size the MTU cannot carry is refused with the one that would work."""
+    assert resolver_datagram_size(Config().context_options(), 1500) == 1472
+    assert resolver_datagram_size(Config().context_options(), 65536) == 65507
+    assert resolver_datagram_size(Config().context_options(resolver_datagram_max_size=1000), 1500) == 1000
+    with pytest.raises(OptionError, match="set it to 1472 or less"):
+        resolver_datagram_size(Config().context_options(resolver_datagram_max_size=1473), 1500)
+
+
+def test_the_datagram_size_follows_the_mtu(stack: ExitStack, options: ContextOptions) -> None:
+    """W4: also when it changes while running."""
+    agent = agent_for(stack, options, [])
+    assert agent.machine.datagram_maximum_bytes == 65507
+    agent.set_mtu(1280)
+    assert agent.machine.datagram_maximum_bytes == 1252
+    agent.set_mtu(9000)
+    assert agent.machine.datagram_maximum_bytes == 8972
+
+
+def test_an_interface_that_does_not_exist_is_an_error_that_says_so(options: ContextOptions) -> None:
+    """Issue "Bad input and faults": no such interface; no socket is left open."""
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with pytest.raises(InterfaceError, match="interface gone0"):
+        ResolutionAgent(options, ResolutionInterface("gone0", 99999, "127.0.0.1", 1500), 0, lambda *_: None)
+    with pytest.raises(InterfaceError, match="no interface of this host has the address"):
+        ResolutionAgent(
+            options, ResolutionInterface("lo", LOOPBACK.index, "192.0.2.1", 1500), 0, lambda *_: None
+        )
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_port_taken_by_somebody_else_is_an_error_that_says_so(
+    stack: ExitStack, options: ContextOptions
+) -> None:
+    squatter = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    squatter.bind(("0.0.0.0", options.resolver_multicast_port))
+    with pytest.raises(LinkError, match="listening for topic resolution") as caught:
+        ResolutionAgent(options, LOOPBACK, 0, lambda *_: None)
+    assert caught.value.errno == errno.EADDRINUSE
+
+
+def test_threads_find_each_other(stack: ExitStack, options: ContextOptions) -> None:
+    """UM-13: embedded mode needs nothing of the application's threads."""
+    found: Found = []
+    gone = threading.Event()
+    subscriber_agent = ResolutionAgent(
+        options, LOOPBACK, time.monotonic_ns(), lambda *source: found.append(source), lambda *_: gone.set()
+    )
+    subscriber = stack.enter_context(ResolverThread(subscriber_agent))
+    publisher = stack.enter_context(ResolverThread(agent_for(ExitStack(), options, [])))
+    subscriber.query("orders", RECEIVER)
+    polite = Config().source_options(resolver_send_final_advertisements=1)
+    publisher.advertise("orders", 3, ADDRESS, polite)
+    wait_until(lambda: bool(found))
+    assert found == [("orders", 3, ADDRESS)]
+    subscriber.forget_session(ADDRESS)
+    publisher.request_resolution()
+    publisher.set_mtu(1500)
+    wait_until(lambda: len(found) == 2)
+    publisher.withdraw("orders", 3, ADDRESS)
+    publisher.close()
+    assert gone.wait(PATIENCE_S), "what was posted before close must be carried out"
+    subscriber.stop_query("orders")
+    wait_until(lambda: subscriber.stats()["tr_rcv_topics"] == 0)
+
+
+def test_a_closed_thread_refuses_and_leaves_nothing_open(options: ContextOptions) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    resolver = ResolverThread(ResolutionAgent(options, LOOPBACK, time.monotonic_ns(), lambda *_: None))
+    with pytest.raises(TopicNameError):
+        resolver.query("", RECEIVER)
+    with pytest.raises(TopicNameError):
+        resolver.advertise("a\0b", 1, ADDRESS, SOURCE)
+    resolver.close()
+    resolver.close()
+    with pytest.raises(Closed):
+        resolver.query("orders", RECEIVER)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert not resolver._thread.is_alive()
+
+
+def test_a_callback_that_raises_does_not_stop_the_thread(
+    stack: ExitStack, options: ContextOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+
+    def refuse(topic: str, _index: int, _address: LbtrmAddress) -> None:
+        seen.append(topic)
+        raise LinkError("no room")
+
+    resolver = stack.enter_context(ResolverThread(ResolutionAgent(options, LOOPBACK, 0, refuse)))
+    with caplog.at_level(logging.ERROR, logger="umstack.resolution"):
+        for topic in ("a", "b"):
+            resolver.query(topic, RECEIVER)
+            resolver.advertise(topic, 1, ADDRESS, SOURCE)
+            wait_until(lambda topic=topic: topic in seen)  # type: ignore[misc]
+    assert "a topic resolution callback failed" in caplog.text
+
+
+def test_closing_says_when_a_callback_does_not_return(
+    options: ContextOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_module, "_JOIN_TIMEOUT_S", 0.05)
+    entered, leave = threading.Event(), threading.Event()
+
+    def stay(*_source: object) -> None:
+        entered.set()
+        leave.wait(PATIENCE_S)
+
+    resolver = ResolverThread(ResolutionAgent(options, LOOPBACK, 0, stay))
+    resolver.query("orders", RECEIVER)
+    resolver.advertise("orders", 1, ADDRESS, SOURCE)
+    assert entered.wait(PATIENCE_S)
+    with pytest.raises(ResolutionError, match="callback"):
+        resolver.close()
+    leave.set()
+    resolver._thread.join(PATIENCE_S)
+    assert not resolver._thread.is_alive()
+
+
+OTHER_PROCESS = """
+import socket, sys, time
+from umstack.config import Config
+from umstack.resolution import LbtrmAddress, ResolutionAgent, ResolutionInterface, ResolverThread
+
+options = Config().context_options(resolver_multicast_address=sys.argv[1], resolver_multicast_port=int(sys.argv[2]))
+interface = ResolutionInterface("lo", socket.if_nametoindex("lo"), "127.0.0.1", 65536)
+address = LbtrmAddress("127.0.0.1", "224.10.10.10", 77, 14400, 14391)
+with ResolverThread(ResolutionAgent(options, interface, time.monotonic_ns(), lambda *_: None)) as resolver:
+    resolver.advertise("orders", 7, address, Config().source_options())
+    sys.stdin.read()
+"""
+
+
+def test_processes_of_one_host_find_each_other(stack: ExitStack, options: ContextOptions) -> None:
+    """UM-1, UM-6: no daemon; two processes share group and port, and both hear."""
+    found: Found = []
+    agents = [agent_for(stack, options, found), agent_for(stack, options, found)]
+    for agent in agents:
+        agent.query("orders", RECEIVER, time.monotonic_ns())
+    group, port = options.resolver_incoming
+    process = stack.enter_context(
+        subprocess.Popen(
+            [sys.executable, "-c", OTHER_PROCESS, group, str(port)], stdin=subprocess.PIPE, cwd=REPOSITORY
+        )
+    )
+    turn_until(agents, lambda: len(found) == 2)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(PATIENCE_S) == 0
+    assert {address.session_id for _, _, address in found} == {77}

@@ -1,0 +1,423 @@
+"""Topic resolution without I/O, in virtual time: discovery, answers, cache, limits, hostile input."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from umstack.config import Config
+from umstack.errors import TopicNameError
+from umstack.resolution.codec import (
+    Advertisement,
+    LbtrmAddress,
+    OtherTransport,
+    RequestScope,
+    ResolutionDatagram,
+    decode,
+    encode,
+    encode_request,
+)
+from umstack.resolution.machine import ResolutionMachine, SourceFound, SourceGone, is_joinable
+
+MS = 1_000_000
+SECOND = 1000 * MS
+ADDRESS = LbtrmAddress("10.9.0.1", "224.10.10.10", 0x5EED0001, 14400, 14390)
+SOURCE = Config().source_options()
+RECEIVER = Config().receiver_options()
+
+
+def machine(size: int = 1472, **options: int) -> ResolutionMachine:
+    return ResolutionMachine(Config().context_options(**options), size, now_ns=0)
+
+
+def run(resolver: ResolutionMachine, start_ns: int, end_ns: int) -> Iterator[tuple[int, ResolutionDatagram]]:
+    """Wake the machine exactly at its deadlines; what it sends, with the time in ms."""
+    now_ns = start_ns
+    while True:
+        for data in resolver.datagrams_to_send(now_ns):
+            assert len(data) <= resolver.datagram_maximum_bytes
+            datagram = decode(data)
+            assert isinstance(datagram, ResolutionDatagram)
+            yield now_ns // MS, datagram
+        deadline_ns = resolver.next_deadline_ns()
+        if deadline_ns is None or deadline_ns > end_ns:
+            return
+        assert deadline_ns > now_ns, "a deadline that makes no progress"
+        now_ns = deadline_ns
+
+
+def advertised(*topics: str, ttl: int = 60, address: LbtrmAddress = ADDRESS) -> bytes:
+    records = (Advertisement(topic, number, ttl, address) for number, topic in enumerate(topics))
+    return encode(ResolutionDatagram(advertisements=tuple(records)))
+
+
+def asked(*topics: str) -> bytes:
+    return encode(ResolutionDatagram(queries=topics))
+
+
+def test_a_source_is_advertised_on_schedule() -> None:
+    """UX-14: the machine sends exactly what the schedule says, and then is silent for ever."""
+    resolver = machine()
+    resolver.advertise("orders", 3, ADDRESS, SOURCE, 0)
+    sent = list(run(resolver, 0, 10**12))
+    assert [time for time, _ in sent[:9]] == [0, 10, 30, 70, 150, 310, 630, 1130, 1630]
+    assert [time for time, _ in sent][-1] == 65000
+    assert {datagram.advertisements for _, datagram in sent} == {(Advertisement("orders", 3, 60, ADDRESS),)}
+    assert resolver.next_deadline_ns() is None
+    assert resolver.stats()["tr_advertisements_sent"] == len(sent)
+
+
+def test_a_receiver_queries_on_schedule() -> None:
+    """UX-14."""
+    resolver = machine()
+    assert resolver.query("orders", RECEIVER, 0) == []
+    times = [time for time, datagram in run(resolver, 0, 10**12) if datagram.queries == ("orders",)]
+    assert times[:6] == [0, 20, 60, 140, 300, 500]
+    assert times[-1] == 65000
+
+
+def test_discovery_reports_a_source_once() -> None:
+    """UM-6, UX-28: the advertisement carries all that joining needs; repeats are no news."""
+    resolver = machine()
+    resolver.query("orders", RECEIVER, 0)
+    assert resolver.stats()["tr_rcv_unresolved_topics"] == 1
+    found = resolver.datagram_received(advertised("orders", "other"), 5)
+    assert found == [SourceFound("orders", 0, ADDRESS)]
+    assert resolver.datagram_received(advertised("orders"), 6) == []
+    elsewhere = replace(ADDRESS, session_id=9)
+    assert resolver.datagram_received(advertised("orders", address=elsewhere), 7) == [
+        SourceFound("orders", 0, elsewhere)
+    ]
+    stats = resolver.stats()
+    assert (stats["tr_rcv_topics"], stats["tr_rcv_unresolved_topics"]) == (1, 0)
+
+
+def test_a_query_is_answered_at_once_and_sustains_anew() -> None:
+    """UX-14: from the quiescent phase, an answer at once and then 60 more, a second apart."""
+    resolver = machine()
+    resolver.advertise("orders", 3, ADDRESS, SOURCE, 0)
+    list(run(resolver, 0, 100 * SECOND))
+    now = 100 * SECOND + 7 * MS
+    resolver.datagram_received(asked("trades"), now)
+    assert resolver.next_deadline_ns() is None
+    resolver.datagram_received(asked("orders", "orders", "orders"), now)
+    assert resolver.next_deadline_ns() == 0
+    times = [time for time, _ in run(resolver, now, 10**12)]
+    assert times == [100_007, *range(101_100, 160_101, 1000)]
+
+
+def test_a_query_in_the_initial_phase_is_answered_without_disturbing_it() -> None:
+    """UX-14."""
+    resolver = machine()
+    resolver.advertise("orders", 3, ADDRESS, SOURCE, 0)
+    before = [time for time, _ in run(resolver, 0, 200 * MS)]
+    resolver.datagram_received(asked("orders"), 203 * MS)
+    after = [time for time, _ in run(resolver, 203 * MS, 1200 * MS)]
+    assert before + after == [0, 10, 30, 70, 150, 203, 310, 630, 1130]
+
+
+def test_answers_can_be_switched_off() -> None:
+    """Reference 3.9: resolver_advertisement_send_immediate_response 0 only sustains anew."""
+    resolver = machine()
+    quiet = Config().source_options(resolver_advertisement_send_immediate_response=0)
+    resolver.advertise("orders", 3, ADDRESS, quiet, 0)
+    list(run(resolver, 0, 100 * SECOND))
+    resolver.datagram_received(asked("orders"), 100 * SECOND)
+    assert [time for time, _ in run(resolver, 100 * SECOND, 102 * SECOND)] == [101_000, 102_000]
+
+
+def test_a_new_receiver_finds_cached_sources_at_once() -> None:
+    """UX-16: the cache remembers sources of topics nobody wanted yet; without it they must be asked for."""
+    with_cache, without = machine(), machine(resolver_cache=0)
+    for resolver in (with_cache, without):
+        assert resolver.datagram_received(advertised("orders"), 0) == []
+    assert with_cache.query("orders", RECEIVER, 1) == [SourceFound("orders", 0, ADDRESS)]
+    assert without.query("orders", RECEIVER, 1) == []
+    assert with_cache.stats()["tr_cache_entries"] == 1
+
+
+def test_queries_stop_at_the_source_threshold() -> None:
+    """UX-16: resolution_number_of_sources_query_threshold."""
+    resolver = machine()
+    resolver.query("orders", Config().receiver_options(resolution_number_of_sources_query_threshold=2), 0)
+    resolver.datagram_received(advertised("orders"), 0)
+    assert [time for time, _ in run(resolver, 0, 60 * MS)] == [0, 20, 60]
+    resolver.datagram_received(advertised("orders", address=replace(ADDRESS, session_id=9)), 61 * MS)
+    assert list(run(resolver, 61 * MS, 10**12)) == []
+
+
+def test_queries_do_not_start_when_the_cache_reaches_the_threshold() -> None:
+    """UX-16."""
+    resolver = machine()
+    resolver.datagram_received(advertised("orders"), 0)
+    options = Config().receiver_options(resolution_number_of_sources_query_threshold=1)
+    assert len(resolver.query("orders", options, 0)) == 1
+    assert list(run(resolver, 0, 10**12)) == []
+
+
+def test_several_receivers_of_a_topic_share_one_query() -> None:
+    """Reference 1: several receivers per topic; the last one to go ends the query."""
+    resolver = machine()
+    resolver.query("orders", RECEIVER, 0)
+    resolver.datagram_received(advertised("orders"), 0)
+    assert resolver.query("orders", RECEIVER, 1) == [SourceFound("orders", 0, ADDRESS)]
+    resolver.stop_query("orders")
+    assert resolver.stats()["tr_rcv_topics"] == 1
+    resolver.stop_query("orders")
+    resolver.stop_query("orders")
+    assert resolver.stats()["tr_rcv_topics"] == 0
+    assert resolver.datagram_received(advertised("orders", address=replace(ADDRESS, session_id=9)), 2) == []
+    assert list(run(resolver, 2, 10**12)) == []
+
+
+def test_an_ended_session_is_asked_for_and_found_again() -> None:
+    """UM-106: receivers outlive sessions and match future sources; an outage must not leave them deaf."""
+    resolver = machine()
+    resolver.query("orders", RECEIVER, 0)
+    resolver.datagram_received(advertised("orders"), 0)
+    list(run(resolver, 0, 100 * SECOND))
+    resolver.forget_session(ADDRESS, 100 * SECOND)
+    assert resolver.stats()["tr_rcv_unresolved_topics"] == 1
+    assert [time for time, _ in run(resolver, 100 * SECOND, 102 * SECOND)] == [101_000, 102_000]
+    assert resolver.datagram_received(advertised("orders"), 103 * SECOND) == [
+        SourceFound("orders", 0, ADDRESS)
+    ]
+
+
+def test_a_final_advertisement_ends_a_source() -> None:
+    """Reference 3.9: resolver_send_final_advertisements; the receiving side is told at once."""
+    publisher, subscriber = machine(), machine()
+    polite = Config().source_options(resolver_send_final_advertisements=1)
+    publisher.advertise("orders", 0, ADDRESS, polite, 0)
+    subscriber.query("orders", RECEIVER, 0)
+    (first,) = publisher.datagrams_to_send(0)
+    assert subscriber.datagram_received(first, 1) == [SourceFound("orders", 0, ADDRESS)]
+    publisher.withdraw("orders", 0, ADDRESS)
+    assert publisher.next_deadline_ns() == 0
+    (last,) = publisher.datagrams_to_send(2)
+    assert subscriber.datagram_received(last, 3) == [SourceGone("orders", 0, ADDRESS)]
+    assert subscriber.datagram_received(last, 3) == []
+    assert subscriber.stats()["tr_cache_entries"] == 0
+    assert publisher.next_deadline_ns() is None
+
+
+def test_a_withdrawn_source_is_silent_and_answers_nothing() -> None:
+    resolver = machine()
+    resolver.advertise("orders", 0, ADDRESS, SOURCE, 0)
+    resolver.withdraw("orders", 0, ADDRESS)
+    resolver.withdraw("orders", 0, ADDRESS)
+    resolver.datagram_received(asked("orders"), 1)
+    assert list(run(resolver, 1, 10**12)) == []
+    assert resolver.stats()["tr_src_topics"] == 0
+
+
+def test_many_topics_share_datagrams_within_the_initial_limit() -> None:
+    """UX-5: 1000 topics at 1000 a second, 100 ms slices, several records a datagram, each topic served."""
+    resolver = machine(resolver_initial_advertisement_bps=0)
+    for number in range(1000):
+        resolver.advertise(f"topic.{number:04}", number, ADDRESS, SOURCE, 0)
+    sent = list(run(resolver, 0, 999 * MS))
+    per_slice = [sum(len(d.advertisements) for t, d in sent if t // 100 == n) for n in range(10)]
+    assert per_slice == [100] * 10
+    assert {a.topic for _, d in sent for a in d.advertisements} == {f"topic.{n:04}" for n in range(1000)}
+    assert max(len(d.advertisements) for _, d in sent) > 20
+    assert resolver.stats()["tr_records_deferred"] > 0
+
+
+def test_bits_per_second_are_limited() -> None:
+    """UX-5: 1 Mbit/s in the sustaining phase, exceeded by less than one record a slice."""
+    resolver = machine(size=1000)
+    options = Config().source_options(resolver_advertisement_minimum_initial_interval=0)
+    for number in range(2000):
+        resolver.advertise(f"{'x' * 100}{number:04}", number, ADDRESS, options, 0)
+    sent = [(t, len(encode(d))) for t, d in run(resolver, 0, 10 * SECOND)]
+    for second in range(10):
+        total = sum(size for time, size in sent if time // 1000 == second)
+        assert total <= 125_000 + 10 * 129 + 4 * 200
+        assert total >= 100_000
+
+
+@pytest.mark.parametrize("phase", ["initial", "sustain"])
+def test_queries_have_limits_of_their_own(phase: str) -> None:
+    """UX-5: advertisements do not use up the allowance of queries."""
+    resolver = machine(**{f"resolver_{phase}_queries_per_second": 100})
+    options = Config().receiver_options(
+        **({} if phase == "initial" else {"resolver_query_minimum_initial_interval": 0})
+    )
+    for number in range(500):
+        resolver.query(f"topic.{number}", options, 0)
+        resolver.advertise(f"topic.{number}", number, ADDRESS, SOURCE, 0)
+    start_ms = 0 if phase == "initial" else 1000
+    sent = list(run(resolver, 0, start_ms * MS + 1999 * MS))
+    assert sum(len(datagram.queries) for _, datagram in sent) == 200
+    assert len({q for _, datagram in sent for q in datagram.queries}) > 100
+
+
+def test_a_flood_of_queries_is_answered_within_the_limit() -> None:
+    """Hostile input: 200 datagrams of 255 queries cost no more than the advertisement limit allows."""
+    resolver = machine()
+    for number in range(255):
+        resolver.advertise(f"t{number}", number, ADDRESS, SOURCE, 0)
+    list(run(resolver, 0, 100 * SECOND))
+    flood = asked(*(f"t{number}" for number in range(255)))
+    sent_bytes = 0
+    for millisecond in range(200):
+        now = 100 * SECOND + millisecond * MS
+        resolver.datagram_received(flood, now)
+        sent_bytes += sum(map(len, resolver.datagrams_to_send(now)))
+    assert 12_500 < sent_bytes <= 2 * 12_600
+    assert len(resolver._timers) <= 255
+
+
+def test_a_resolution_request_makes_everybody_speak() -> None:
+    """Reference 5: what a context sends after its interface was down, and what others do about it."""
+    quiet, asking = machine(), machine()
+    quiet.advertise("orders", 0, ADDRESS, SOURCE, 0)
+    quiet.query("trades", RECEIVER, 0)
+    list(run(quiet, 0, 100 * SECOND))
+    asking.request_resolution()
+    asking.request_resolution()
+    assert asking.next_deadline_ns() == 0
+    (request,) = asking.datagrams_to_send(0)
+    assert request == encode_request(RequestScope.QUERIES | RequestScope.ADVERTISEMENTS)
+    quiet.datagram_received(request, 100 * SECOND)
+    ((_, answer),) = run(quiet, 100 * SECOND, 100 * SECOND)
+    assert answer.queries == ("trades",)
+    assert [a.topic for a in answer.advertisements] == ["orders"]
+
+
+def test_re_advertising_starts_anew() -> None:
+    resolver = machine()
+    resolver.advertise("orders", 0, ADDRESS, SOURCE, 0)
+    list(run(resolver, 0, 70 * MS))
+    resolver.advertise("orders", 0, ADDRESS, SOURCE, 100 * MS)
+    assert [time for time, _ in run(resolver, 100 * MS, 200 * MS)] == [100, 110, 130, 170]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        replace(ADDRESS, group="10.0.0.1"),
+        replace(ADDRESS, source_ip="0.0.0.0"),
+        replace(ADDRESS, source_ip="255.255.255.255"),
+        replace(ADDRESS, source_ip="224.0.0.1"),
+        replace(ADDRESS, session_id=0),
+        replace(ADDRESS, destination_port=0),
+        replace(ADDRESS, nak_port=0),
+    ],
+)
+def test_advertisements_nobody_could_join_are_ignored(address: LbtrmAddress) -> None:
+    """Hostile input: well-formed nonsense is counted, not reported."""
+    assert not is_joinable(address)
+    resolver = machine()
+    resolver.query("orders", RECEIVER, 0)
+    assert resolver.datagram_received(advertised("orders", address=address), 0) == []
+    assert resolver.stats()["tr_records_ignored"] == 1
+
+
+def test_other_transports_are_ignored() -> None:
+    resolver = machine()
+    resolver.query("orders", RECEIVER, 0)
+    other = Advertisement("orders", 1, 60, OtherTransport(0, bytes(6)))
+    assert resolver.datagram_received(encode(ResolutionDatagram(advertisements=(other,))), 0) == []
+    assert resolver.stats()["tr_records_ignored"] == 1
+
+
+def test_drops_are_counted_by_reason() -> None:
+    """Reference 4.4: tr_dgrams_dropped_ver, _type, _malformed; received ones count in any case."""
+    resolver = machine()
+    for data in (b"\x10\0\0\0", b"\x02\0\0\0", bytes.fromhex("01010000015e4d00"), b"\0\x01\0\0", b""):
+        assert resolver.datagram_received(data, 0) == []
+    stats = resolver.stats()
+    assert (
+        stats["tr_dgrams_dropped_ver"],
+        stats["tr_dgrams_dropped_type"],
+        stats["tr_dgrams_dropped_malformed"],
+    ) == (1, 2, 2)
+    assert (stats["tr_dgrams_rcved"], stats["tr_bytes_rcved"]) == (5, 20)
+
+
+def test_forged_sources_cannot_grow_memory() -> None:
+    """Hostile input: cache and reported sources are bounded by resolver_cache_maximum_entries."""
+    resolver = machine(resolver_cache_maximum_entries=100)
+    resolver.query("orders", RECEIVER, 0)
+    found = 0
+    for session in range(1, 1001):
+        found += len(
+            resolver.datagram_received(
+                advertised("orders", f"t{session}", address=replace(ADDRESS, session_id=session)), 0
+            )
+        )
+    stats = resolver.stats()
+    assert found == 100
+    assert stats["tr_sources_refused"] == 900
+    assert (stats["tr_cache_entries"], stats["tr_cache_evictions"]) == (100, 1900)
+
+
+def test_an_ended_session_makes_room_for_another() -> None:
+    """The bound is on sources followed now, not on sources ever followed."""
+    resolver = machine(resolver_cache_maximum_entries=1)
+    resolver.query("orders", RECEIVER, 0)
+    for session in range(1, 4):
+        address = replace(ADDRESS, session_id=session)
+        assert resolver.datagram_received(advertised("orders", address=address), 0) != []
+        resolver.forget_session(address, 0)
+    resolver.datagram_received(advertised("orders"), 0)
+    resolver.stop_query("orders")
+    resolver.query("trades", RECEIVER, 0)
+    assert resolver.datagram_received(advertised("trades"), 0) != []
+
+
+def test_a_record_that_waits_is_not_queued_twice() -> None:
+    """Hostile input: queries for a source held back by the limit add nothing to what will be sent."""
+    resolver = machine(resolver_sustain_advertisements_per_second=10)
+    for topic in ("a", "b"):
+        resolver.advertise(topic, 1, ADDRESS, SOURCE, 0)
+    list(run(resolver, 0, 100 * SECOND))
+    for millisecond in range(50):
+        now = 100 * SECOND + millisecond * MS
+        resolver.datagram_received(asked("a", "b"), now)
+        sent = [
+            d for data in resolver.datagrams_to_send(now) if isinstance(d := decode(data), ResolutionDatagram)
+        ]
+        assert sum(len(datagram.advertisements) for datagram in sent) == (millisecond == 0)
+    later = run(resolver, 100 * SECOND + 50 * MS, 100 * SECOND + 900 * MS)
+    assert sorted(a.topic for _, datagram in later for a in datagram.advertisements) == ["a", "b"]
+
+
+def test_noise_is_harmless() -> None:
+    """Hostile input: random bytes between good datagrams disturb nothing; the seed is printed."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}", file=sys.stderr)
+    generator = random.Random(seed)
+    resolver = machine()
+    resolver.advertise("orders", 0, ADDRESS, SOURCE, 0)
+    resolver.query("trades", RECEIVER, 0)
+    for now in range(3000):
+        head = bytes((generator.choice([0, 0, 1, 7, 8]), generator.randrange(4), 0, generator.randrange(4)))
+        resolver.datagram_received(head + generator.randbytes(generator.randrange(60)), now * MS)
+        resolver.datagrams_to_send(now * MS)
+    found = resolver.datagram_received(advertised("trades"), 3001 * MS)
+    assert found == [SourceFound("trades", 0, ADDRESS)]
+
+
+def test_bad_topic_names_are_refused_and_leave_no_trace() -> None:
+    resolver = machine()
+    with pytest.raises(TopicNameError):
+        resolver.query("", RECEIVER, 0)
+    with pytest.raises(TopicNameError):
+        resolver.advertise("x" * 247, 0, ADDRESS, SOURCE, 0)
+    assert (resolver.stats()["tr_rcv_topics"], resolver.stats()["tr_src_topics"]) == (0, 0)
+
+
+def test_the_longest_records_fit_the_smallest_datagram() -> None:
+    """Reference 3.2: resolver_datagram_max_size may be 500."""
+    resolver = machine(size=500)
+    for number in range(5):
+        resolver.advertise(f"{number}{'x' * 245}", number, ADDRESS, SOURCE, 0)
+        resolver.query(f"{number}{'x' * 245}", RECEIVER, 0)
+    assert len(list(run(resolver, 0, 0))) >= 8

@@ -1,0 +1,160 @@
+"""Topic resolution as tshark sees it: what the machine emits, written to a capture and dissected (W1)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
+from scapy.utils import wrpcap
+
+from umstack.config import Config
+from umstack.resolution.codec import LbtrmAddress, ResolutionDatagram, decode
+from umstack.resolution.machine import ResolutionMachine
+
+pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+
+MS = 1_000_000
+HOST = "10.9.0.1"
+GROUP, PORT = "224.9.10.11", 12965
+MARKS = '_ws.malformed || _ws.short || _ws.expert.group == "Malformed" || _ws.expert.group == "Undecoded"'
+
+
+def address(session_id: int = 0x5EED0001) -> LbtrmAddress:
+    return LbtrmAddress(HOST, "224.10.10.10", session_id, 14400, 14390)
+
+
+def machine(size: int = 1472) -> ResolutionMachine:
+    return ResolutionMachine(Config().context_options(), size, now_ns=0)
+
+
+def write(path: Path, payloads: list[bytes]) -> None:
+    packets = [
+        Ether(src="02:00:00:00:00:01", dst="01:00:5e:09:0a:0b")
+        / IP(src=HOST, dst=GROUP, ttl=16)
+        / UDP(sport=40000 + number, dport=PORT)
+        / Raw(payload)
+        for number, payload in enumerate(payloads)
+    ]
+    wrpcap(str(path), packets)
+
+
+def tshark(path: Path, *arguments: str) -> str:
+    command = ["tshark", "-2", "-r", str(path), "-o", "udp.try_heuristic_first:TRUE", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def dissect(path: Path, payloads: list[bytes]) -> list[dict[str, Any]]:
+    """The LBMR layer of each datagram. Fails when one is not LBMR or carries a mark of malformedness."""
+    write(path, payloads)
+    assert tshark(path, "-Y", MARKS) == ""
+    packets = json.loads(tshark(path, "-T", "json", "--no-duplicate-keys"))
+    layers = [packet["_source"]["layers"] for packet in packets]
+    assert len(layers) == len(payloads)
+    assert all("lbmr" in layer for layer in layers)
+    return [layer["lbmr"] for layer in layers]
+
+
+def values(tree: object, field: str) -> list[str]:
+    """Every value of a field anywhere in a dissection, in order."""
+    if isinstance(tree, list):
+        return [value for item in tree for value in values(item, field)]
+    if not isinstance(tree, dict):
+        return []
+    found: list[str] = []
+    for key, item in tree.items():
+        if key == field:
+            found += item if isinstance(item, list) else [item]
+        else:
+            found += values(item, field)
+    return found
+
+
+def test_an_advertisement_has_every_field(tmp_path: Path) -> None:
+    """UX-28, W1: a TIR carries source ip, group, session id, both ports, and the topic index."""
+    resolver = machine()
+    resolver.advertise("MD.EURUSD", 1001, address(), Config().source_options(), 0)
+    (tree,) = dissect(tmp_path / "tir.pcap", resolver.datagrams_to_send(0))
+    expected = {
+        "lbmr.hdr.ver": "0",
+        "lbmr.hdr.type": "0x00",
+        "lbmr.hdr.tqrs": "0",
+        "lbmr.hdr.tirs": "1",
+        "lbmr.tir.name": "MD.EURUSD",
+        "lbmr.tir.transport_type": "0x10",
+        "lbmr.tir.tlen": "16",
+        "lbmr.tir.ttl": "60",
+        "lbmr.tir.index": "1001",
+        "lbmr.tir.lbtrm.srcip": HOST,
+        "lbmr.tir.lbtrm.mcastip": "224.10.10.10",
+        "lbmr.tir.lbtrm.sessid": "0x5eed0001",
+        "lbmr.tir.lbtrm.dport": "14400",
+        "lbmr.tir.lbtrm.sport": "14390",
+    }
+    for field, value in expected.items():
+        found = values(tree, field)
+        assert len(found) == 1, (field, found)
+        assert found[0] == value or int(found[0], 0) == int(value, 0), field
+
+
+def test_queries_and_advertisements_share_a_datagram(tmp_path: Path) -> None:
+    """Reference 5: TQRs first, then TIRs; the counts are those of the records."""
+    resolver = machine()
+    for number in range(3):
+        resolver.query(f"wanted.{number}", Config().receiver_options(), 0)
+        resolver.advertise(f"offered.{number}", number, address(), Config().source_options(), 0)
+    (tree,) = dissect(tmp_path / "both.pcap", resolver.datagrams_to_send(0))
+    assert values(tree, "lbmr.hdr.tqrs") == ["3"]
+    assert values(tree, "lbmr.hdr.tirs") == ["3"]
+    assert values(tree, "lbmr.tqr.name") == ["wanted.0", "wanted.1", "wanted.2"]
+    assert values(tree, "lbmr.tir.name") == ["offered.0", "offered.1", "offered.2"]
+    assert values(tree, "lbmr.tir.index") == ["0", "1", "2"]
+
+
+def test_full_datagrams_are_complete(tmp_path: Path) -> None:
+    """Section 8: tshark ignores a count that is too small, so names are compared with what was asked for."""
+    resolver = machine()
+    names = [f"{'long' * 20}.{number:03}" for number in range(200)]
+    for name in names:
+        resolver.query(name, Config().receiver_options(), 0)
+    payloads = [data for now in range(0, 300, 10) for data in resolver.datagrams_to_send(now * MS)]
+    trees = dissect(tmp_path / "full.pcap", payloads)
+    assert set(values(trees, "lbmr.tqr.name")) == set(names)
+    for tree in trees:
+        assert int(values(tree, "lbmr.hdr.tqrs")[0]) == len(values(tree, "lbmr.tqr.name"))
+
+
+def test_final_advertisement_and_request(tmp_path: Path) -> None:
+    """Reference 3.9: the last word of a source (TTL 0), and the request for resolution."""
+    resolver = machine()
+    polite = Config().source_options(resolver_send_final_advertisements=1)
+    resolver.advertise("orders", 5, address(), polite, 0)
+    resolver.datagrams_to_send(0)
+    resolver.withdraw("orders", 5, address())
+    resolver.request_resolution()
+    request, final = dissect(tmp_path / "rare.pcap", resolver.datagrams_to_send(1 * MS))
+    assert values(request, "lbmr.hdr.type") == ["0x07"]
+    assert values(final, "lbmr.tir.ttl") == ["0"]
+    assert values(final, "lbmr.tir.index") == ["5"]
+
+
+def test_what_tshark_reads_our_decoder_reads(tmp_path: Path) -> None:
+    """Two readers, one meaning: names with every kind of character a topic may have."""
+    resolver = machine()
+    names = ["a", "x" * 246, "prix/€", "with blank", "tab\there", "=+*^$"]
+    for name in names:
+        resolver.query(name, Config().receiver_options(), 0)
+    payloads = resolver.datagrams_to_send(0)
+    ours = [q for data in payloads if isinstance(d := decode(data), ResolutionDatagram) for q in d.queries]
+    theirs = values(dissect(tmp_path / "names.pcap", payloads), "lbmr.tqr.name")
+    assert ours == names
+    assert len(theirs) == len(names)
+    assert [name for name in theirs if name.isascii() and name.isprintable()] == [
+        name for name in names if name.isascii() and name.isprintable()
+    ]

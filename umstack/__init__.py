@@ -1,0 +1,64 @@
+"""umstack: reliable multicast messaging for Linux.
+
+with umstack.Context("eth1") as ctx:
+    src = ctx.source("orders")
+    src.send(b"hello", flush=True)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from umstack.batch import Batch as Batch
+    from umstack.config import Config as Config
+    from umstack.context import Context as Context
+    from umstack.context import ReceiveBufferWarning as ReceiveBufferWarning
+    from umstack.errors import BackPressured as BackPressured
+    from umstack.errors import Closed as Closed
+    from umstack.errors import NotConnected as NotConnected
+    from umstack.errors import RateLimited as RateLimited
+    from umstack.errors import UmError as UmError
+    from umstack.errors import WouldBlock as WouldBlock
+    from umstack.events import BeginningOfSession as BeginningOfSession
+    from umstack.events import BurstLoss as BurstLoss
+    from umstack.events import EndOfSession as EndOfSession
+    from umstack.events import Event as Event
+    from umstack.events import Message as Message
+    from umstack.events import UnrecoverableLoss as UnrecoverableLoss
+    from umstack.receiver import Receiver as Receiver
+    from umstack.source import Source as Source
+
+_HOME = {
+    "Batch": "batch",
+    "Config": "config",
+    "Context": "context",
+    "ReceiveBufferWarning": "context",
+    "BackPressured": "errors",
+    "Closed": "errors",
+    "NotConnected": "errors",
+    "RateLimited": "errors",
+    "UmError": "errors",
+    "WouldBlock": "errors",
+    "BeginningOfSession": "events",
+    "BurstLoss": "events",
+    "EndOfSession": "events",
+    "Event": "events",
+    "Message": "events",
+    "UnrecoverableLoss": "events",
+    "Receiver": "receiver",
+    "Source": "source",
+}
+
+__all__ = sorted(_HOME)
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used, so that importing the package costs nothing."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'umstack' has no attribute {name!r}")
+    value = getattr(import_module(f"umstack.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

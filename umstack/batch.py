@@ -1,0 +1,234 @@
+"""A batch of received rows: columns over the receiver's memory, turned into messages or Arrow on request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import repeat
+from struct import iter_unpack
+from typing import TYPE_CHECKING, Any, cast
+
+from umstack._core import ffi, lib
+from umstack.errors import Unsupported
+from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, Message, UnrecoverableLoss
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from umstack.receiver import QueueMemory
+
+_new_message: Any = partial(tuple.__new__, Message)
+_KIND_SHIFT = 8
+_FLAGS_MASK = 0xFF
+
+
+class Batch:
+    """Rows of one receiver in the order they were delivered: messages and events.
+
+    Columns and payloads are views into the receiver's queue, without a copy. The queue gets its memory back when
+    the batch and every view and Arrow array made from it are gone, or the batch is released.
+    """
+
+    __slots__ = ("_block", "_count", "_first", "_has_views", "_memory", "_offsets", "_summary")
+
+    def __init__(self, memory: QueueMemory, block: Any, first: int, count: int) -> None:
+        self._memory = memory
+        self._block = block
+        self._first = first
+        self._count = count
+        self._has_views = False
+        self._summary: Any = None
+        self._offsets: Any = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def __del__(self) -> None:
+        if self._count:
+            lib.um_queue_release(self._block, self._count)
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the rows back to the receiver now; the batch is empty then. Views handed out keep them instead."""
+        if self._count and not self._has_views:
+            lib.um_queue_release(self._block, self._count)
+            self._count = 0
+
+    # Columns
+
+    def _view(self, column: Any, size_bytes: int, item: str) -> memoryview:
+        """A typed view of a column. Its destructor is a method of the batch, so the batch lives as long as it."""
+        self._has_views = True
+        pointer = ffi.gc(ffi.cast("char *", column), self._view_gone)
+        return memoryview(ffi.buffer(pointer, size_bytes)).cast("B").cast(item)
+
+    def _view_gone(self, _pointer: Any) -> None:
+        """Called by cffi when a view is collected; holding this method was its purpose."""
+
+    @property
+    def payload(self) -> memoryview:
+        """The payloads of all rows, end to end."""
+        start = self._block.offsets[self._first]
+        end = self._block.offsets[self._first + self._count]
+        return self._view(self._block.payload + start, end - start, "B")
+
+    @property
+    def offsets(self) -> memoryview:
+        """count + 1 offsets: row i is payload[offsets[i]:offsets[i + 1]]."""
+        self._summarize()
+        return memoryview(ffi.buffer(self._offsets)).cast("i")
+
+    @property
+    def sequence_numbers(self) -> memoryview:
+        """Topic sequence numbers (of the last fragment)."""
+        return self._view(self._block.sequence_numbers + self._first, 4 * self._count, "I")
+
+    @property
+    def received_ns(self) -> memoryview:
+        """Arrival times, nanoseconds since 1970."""
+        return self._view(self._block.received_ns + self._first, 8 * self._count, "q")
+
+    @property
+    def flags(self) -> memoryview:
+        """Row kind * 256 + message flags; below 256 is a message."""
+        return self._view(self._block.flags + self._first, 2 * self._count, "H")
+
+    def views(self) -> list[memoryview]:
+        """One view a row; empty for events."""
+        payload, offsets = self.payload, self.offsets
+        return [payload[offsets[i] : offsets[i + 1]] for i in range(self._count)]
+
+    @property
+    def event_count(self) -> int:
+        """Rows that are not messages."""
+        return cast("int", self._summarize().event_count)
+
+    def _summarize(self) -> Any:
+        if self._summary is None:
+            self._summary = ffi.new("um_rows_summary *")
+            self._offsets = ffi.new("int32_t[]", self._count + 1)
+            rows = ffi.new("um_rows *", {"block": self._block, "first": self._first, "count": self._count})
+            lib.um_rows_summarize(rows, self._offsets, self._summary)
+        return self._summary
+
+    # Objects
+
+    def payloads(self) -> list[bytes]:
+        """The payload of every row, copied."""
+        summary = self._summarize()
+        start = self._block.offsets[self._first]
+        data = ffi.buffer(self._block.payload + start, self._offsets[self._count])[:]
+        if summary.payload_length > 0:
+            return [item for (item,) in iter_unpack(f"{summary.payload_length}s", data)]
+        offsets = ffi.unpack(self._offsets, self._count + 1)
+        return list(map(data.__getitem__, map(slice, offsets, offsets[1:])))
+
+    def _column(self, column: Any) -> list[int]:
+        return cast("list[int]", ffi.unpack(column + self._first, self._count))
+
+    def _sources(self) -> Iterator[str]:
+        names = self._memory.source_names
+        source = self._summarize().source
+        if source >= 0:
+            return repeat(names[source], self._count)
+        return map(names.__getitem__, self._column(self._block.sources))
+
+    def messages(self) -> list[Message]:
+        """The messages of the batch, without its events."""
+        rows = self._rows()
+        if self._summarize().event_count == 0:
+            return rows
+        return [row for row in rows if row.flags >> _KIND_SHIFT == 0]
+
+    def _rows(self) -> list[Message]:
+        block = self._block
+        return list(
+            map(
+                _new_message,
+                zip(
+                    self.payloads(),
+                    repeat(self._memory.topic),
+                    self._sources(),
+                    self._column(block.sequence_numbers),
+                    self._column(block.first_sequence_numbers),
+                    self._column(block.received_ns),
+                    self._column(block.flags),
+                    self._column(block.fragment_offsets),
+                    self._column(block.message_lengths),
+                    strict=False,
+                ),
+            )
+        )
+
+    def events(self) -> list[Event]:
+        """Every row as its typed object."""
+        rows = self._rows()
+        if self._summarize().event_count == 0:
+            return cast("list[Event]", rows)
+        return [_event_of(row) for row in rows]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages())
+
+    def __getitem__(self, index: int) -> Event:
+        return self.events()[index]
+
+    def to_arrow(self) -> pyarrow.RecordBatch:
+        """An Arrow record batch over the same memory: topic, sequence_number, source, received_ns, payload.
+
+        Events are left out: a batch that has some is copied once to drop them.
+        """
+        try:
+            import pyarrow as pa
+        except ImportError:
+            raise Unsupported(
+                "to_arrow needs pyarrow", hint="pip install 'umstack[arrow]'"
+            ) from None
+        count = self._count
+        names = self._memory.source_names
+        table = pa.array(names, pa.string())
+        sources = pa.array(self._column(self._block.sources), pa.int32())
+        offsets = self.offsets
+        payload = pa.Array.from_buffers(
+            pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(self.payload)]
+        )
+        sequence = pa.Array.from_buffers(pa.uint32(), count, [None, pa.py_buffer(self.sequence_numbers)])
+        received = pa.Array.from_buffers(
+            pa.timestamp("ns", "UTC"), count, [None, pa.py_buffer(self.received_ns)]
+        )
+        topic = pa.DictionaryArray.from_arrays(
+            pa.array([0] * count, pa.int32()), pa.array([self._memory.topic], pa.string())
+        )
+        columns = {
+            "topic": topic,
+            "sequence_number": sequence,
+            "source": pa.DictionaryArray.from_arrays(sources, table),
+            "received_ns": received,
+            "payload": payload,
+        }
+        batch = pa.RecordBatch.from_pydict(columns)
+        if self._summarize().event_count:
+            kinds = [flags >> _KIND_SHIFT == 0 for flags in self._column(self._block.flags)]
+            batch = batch.filter(pa.array(kinds))
+        return batch
+
+
+def _event_of(row: Message) -> Event:
+    kind = row.flags >> _KIND_SHIFT
+    if kind == lib.UM_ROW_MESSAGE:
+        return row
+    if kind == lib.UM_ROW_BEGINNING_OF_SESSION:
+        return BeginningOfSession(row.topic, row.source)
+    if kind == lib.UM_ROW_END_OF_SESSION:
+        return EndOfSession(row.topic, row.source)
+    if kind == lib.UM_ROW_UNRECOVERABLE_LOSS:
+        return UnrecoverableLoss(row.topic, row.source, row.sequence_number)
+    return BurstLoss(row.topic, row.source, row.first_sequence_number, row.sequence_number)

@@ -1,0 +1,460 @@
+"""Context: the parent of sources and receivers. Owns the sockets, the timers, the threads and topic resolution."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import xdp
+from umstack._core import ffi, lib
+from umstack.config import Config, ContextOptions
+from umstack.counters import schema
+from umstack.dispatch import DispatchThread
+from umstack.errors import Closed, InterfaceError, OptionError, Unsupported, error_from_result
+from umstack.events import Event
+from umstack.interface_follower import InterfaceFollower
+from umstack.receiver import Receiver, timeout_ns
+from umstack.resolution import (
+    LbtrmAddress,
+    ResolutionAgent,
+    ResolutionInterface,
+    ResolverThread,
+    encode_topic_name,
+)
+from umstack.session import (
+    IP_UDP_HEADER_BYTES,
+    SessionPool,
+    SourceSession,
+    receiver_session_config,
+    transport_name,
+)
+from umstack.source import Source
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from umstack.config import OptionValue
+
+_HOLD_MESSAGES = 262144
+_COALESCE_NS = 50_000
+_ROOM_FOR_MTU = 9000
+"""Datagram memory is sized for this MTU at least, so that a link that is given jumbo frames can use them."""
+
+_HOUSEKEEPING_NS = 1_000_000
+_SLICE_NS = 10_000_000
+
+class ReceiveBufferWarning(UserWarning):
+    """The kernel granted a smaller receive buffer than was asked for."""
+
+
+class Context:
+    """One instance of the stack: usually one a process. Close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        interface: str | None = None,
+        *,
+        link: str | None = None,
+        mode: str | None = None,
+        config: Config | str | Path | None = None,
+        **options: OptionValue,
+    ) -> None:
+        """Open a context on an interface (a name, an address or a network; None: the first that does multicast).
+
+        `mode` "embedded" runs the protocol on a thread of its own; "sequential" on the thread that calls
+        process_events() or polls. `config` is a Config or the path of a configuration file; `options` are context
+        options by name.
+        """
+        self._config = config if isinstance(config, Config) else Config.load(config) if config else Config()
+        overrides: dict[str, OptionValue] = dict(options)
+        overrides |= {"operational_mode": mode} if mode is not None else {}
+        overrides |= {"link": link} if link is not None else {}
+        self.options: ContextOptions = self._config.context_options(**overrides)
+        if self.options.link == "xdp":
+            raise Unsupported(
+                "this build has no AF_XDP link", hint="use link='auto' or link='socket': kernel sockets"
+            )
+        self.link = "socket"
+        self.closed = False
+        self.is_sequential = self.options.operational_mode == "sequential"
+        self.interface = _find_interface(interface or self.options.interface or None)
+        self.datagram_bytes = self._datagram_size(self.interface.mtu_bytes)
+        self.datagram_max_bytes = max(self.datagram_bytes, _ROOM_FOR_MTU - IP_UDP_HEADER_BYTES)
+        self.receiver_id = secrets.randbits(64)
+        self._sources: list[Source] = []
+        self._receivers: list[Receiver] = []
+        self._next_topic_index = secrets.randbelow(2**20) + 1
+        self._scratch = ffi.new("uint64_t[]", lib.UM_STATISTICS_FIELDS_MAX)
+        self._warned_buffer = False
+        self._next_housekeeping_ns = 0
+        self._dispatcher: DispatchThread | None = None
+        self.sessions = SessionPool(self)
+        self.handle = self._create()
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    # Set-up
+
+    def _create(self) -> Any:
+        options = self.options
+        config = ffi.new("um_context_config *")
+        config.interface = self.interface.name.encode()
+        config.interface_ip = int(ipaddress.IPv4Address(self.interface.address))
+        config.ttl = options.resolver_multicast_ttl
+        config.source_buffer_bytes = options.transport_lbtrm_source_socket_buffer_bytes
+        config.receiver_buffer_bytes = options.transport_lbtrm_receiver_socket_buffer_bytes
+        config.receive_batch = min(max(options.multiple_receive_maximum_datagrams, 1), 32)
+        config.gso = options.link_gso
+        config.gro = options.link_gro
+        config.timestamps = options.transport_lbtrm_receiver_timestamp
+        config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
+        config.coalesce_ns = _COALESCE_NS
+        config.data_rate_bps = options.transport_lbtrm_data_rate_limit_bits_per_second
+        config.retransmit_rate_bps = options.transport_lbtrm_retransmit_rate_limit_bits_per_second
+        config.rate_interval_ns = options.transport_lbtrm_rate_interval_ns
+        config.hold_datagrams = options.delivery_hold_datagrams
+        config.hold_messages = _HOLD_MESSAGES
+        config.datagram_max_bytes = self.datagram_max_bytes
+        config.random_seed = secrets.randbits(64)
+        created = ffi.new("um_context **")
+        result = lib.um_context_create(config, created)
+        handle = created[0]
+        if result < 0:
+            step = ffi.string(lib.um_context_failed_step(handle)).decode() if handle else "memory"
+            if handle:
+                lib.um_context_destroy(handle)
+            raise error_from_result(result, f"context on {self.interface.name}: {step}")
+        return handle
+
+    def _start(self) -> None:
+        self._resolver: ResolverThread | None = None
+        interface = self.interface
+        self._agent = ResolutionAgent(
+            self.options,
+            ResolutionInterface(interface.name, interface.index, interface.address or "", interface.mtu_bytes),
+            time.monotonic_ns(),
+            self._on_source,
+        )
+        self._follower = InterfaceFollower(interface, self._on_mtu, self._on_link_up)
+        if not self.is_sequential:
+            self._resolver = ResolverThread(self._agent)
+            self._follower.start()
+            self.check(lib.um_context_start(self.handle), "starting the context thread")
+
+    def _datagram_size(self, mtu_bytes: int) -> int:
+        """The datagram size in force: the configured one, or what the MTU takes (design W4)."""
+        fits = min(mtu_bytes - IP_UDP_HEADER_BYTES, 65507)
+        configured = self.options.source_datagram_size_bytes
+        if configured > fits:
+            raise OptionError(
+                f"transport_lbtrm_datagram_max_size {configured} does not fit {self.interface.name}, "
+                f"whose MTU is {mtu_bytes}",
+                hint=f"set it to {fits} or less, or to 0 to follow the MTU",
+            )
+        return configured or fits
+
+    # Sources and receivers
+
+    def source(self, topic: str, **options: OptionValue) -> Source:
+        """Create a source for a topic. `options` are source options by name."""
+        self._check_open()
+        encode_topic_name(topic)
+        chosen = self._config.source_options(**options)
+        xdp_check_route(self.interface, chosen.transport_lbtrm_multicast_address)
+        session = self.sessions.session_for(chosen)
+        try:
+            source = Source(self, topic, self._next_topic_index, session, chosen)
+        except BaseException:
+            session.release()
+            raise
+        self._next_topic_index += 1
+        self._sources.append(source)
+        if self._resolver is not None:
+            self._resolver.advertise(topic, source.topic_index, session.address, chosen)
+        else:
+            now_ns = time.monotonic_ns()
+            self._agent.advertise(topic, source.topic_index, session.address, chosen, now_ns)
+        return source
+
+    def receiver(
+        self, topic: str, on_message: Callable[[Event], None] | None = None, **options: OptionValue
+    ) -> Receiver:
+        """Create a receiver for a topic. `options` are receiver options by name.
+
+        With `on_message`, every message and event goes to the callback: on a dispatch thread in embedded mode,
+        inside process_events() in sequential mode.
+        """
+        self._check_open()
+        encode_topic_name(topic)
+        chosen = self._config.receiver_options(**options)
+        receiver = Receiver(self, topic, chosen, on_message)
+        self._receivers.append(receiver)
+        if on_message is not None and not self.is_sequential:
+            self._dispatcher = self._dispatcher or DispatchThread()
+            self._dispatcher.add(receiver)
+        if self._resolver is not None:
+            self._resolver.query(topic, chosen)
+        else:
+            self._agent.query(topic, chosen, time.monotonic_ns())
+        return receiver
+
+    def _on_source(self, topic: str, topic_index: int, address: LbtrmAddress) -> None:
+        """Resolution found a source: map it to the topic's receivers."""
+        name = transport_name(address)
+        for receiver in list(self._receivers):
+            if receiver.topic != topic or receiver.closed:
+                continue
+            config = receiver_session_config(address, receiver.options, self.receiver_id, self.datagram_bytes)
+            number = receiver.source_number(f"{name}[{topic_index}]")
+            result = receiver.map(config, topic_index, number)
+            if result < 0 and result != -17:  # EEXIST: mapped already
+                self.check(result, f"joining {name} for {topic!r}")
+        self._warn_small_buffer()
+
+    def _warn_small_buffer(self) -> None:
+        asked = self.options.transport_lbtrm_receiver_socket_buffer_bytes
+        granted = lib.um_context_receive_buffer(self.handle)
+        if granted and granted < asked and not self._warned_buffer:
+            self._warned_buffer = True
+            warnings.warn(
+                f"the kernel granted a receive buffer of {granted} bytes where {asked} were asked for: "
+                f"bursts may be lost; run `sysctl -w net.core.rmem_max={asked}` or give the process CAP_NET_ADMIN",
+                ReceiveBufferWarning,
+                stacklevel=2,
+            )
+
+    def forget_source(self, source: Source) -> None:
+        """A source is being closed (called by it)."""
+        self._sources.remove(source)
+        session = self.session_of(source)
+        if session is None or self.closed:
+            return
+        if self._resolver is not None:
+            self._resolver.withdraw(source.topic, source.topic_index, session.address)
+        else:
+            self._agent.withdraw(source.topic, source.topic_index, session.address, time.monotonic_ns())
+
+    def session_of(self, source: Source) -> SourceSession | None:
+        """The transport session a source is mapped to."""
+        return next((s for s in self.sessions.sessions if s.name == source.transport), None)
+
+    def forget_receiver(self, receiver: Receiver) -> None:
+        """A receiver is being closed (called by it)."""
+        self._receivers.remove(receiver)
+        if self._dispatcher is not None and receiver.has_callback:
+            self._dispatcher.remove(receiver)
+        if self.closed:
+            return
+        if self._resolver is not None:
+            self._resolver.stop_query(receiver.topic)
+        else:
+            self._agent.stop_query(receiver.topic)
+
+    def forget_session(self, session: SourceSession) -> None:
+        """A source session ends (called by it)."""
+        self.sessions.sessions.remove(session)
+
+    # Following the interface
+
+    def _on_mtu(self, mtu_bytes: int) -> None:
+        configured = self.options.source_datagram_size_bytes
+        fits = mtu_bytes - IP_UDP_HEADER_BYTES
+        self.datagram_bytes = min(configured or fits, fits, self.datagram_max_bytes)
+        lib.um_context_set_datagram_max(self.handle, self.datagram_bytes)
+        if self._resolver is not None:
+            self._resolver.set_mtu(mtu_bytes)
+        else:
+            self._agent.set_mtu(mtu_bytes)
+
+    def _on_link_up(self) -> None:
+        if self._resolver is not None:
+            self._resolver.request_resolution()
+        else:
+            self._agent.request_resolution(time.monotonic_ns())
+
+    # Sequential mode
+
+    def process_events(self, timeout: float = 0.0) -> int:
+        """Run the protocol on this thread for `timeout` seconds; 0 is one pass that does not sleep (UM-14).
+
+        Returns how many datagrams were handled. Callbacks of receivers run inside.
+        """
+        self._check_open()
+        if not self.is_sequential:
+            raise OptionError(
+                "process_events is for sequential mode", hint="create the context with mode='sequential'"
+            )
+        end_ns = time.monotonic_ns() + timeout_ns(timeout)
+        handled = 0
+        while True:
+            left_ns = max(0, end_ns - time.monotonic_ns())
+            handled += lib.um_context_process(self.handle, min(left_ns, _SLICE_NS))
+            self._keep_house()
+            for receiver in list(self._receivers):
+                if receiver.has_callback:
+                    receiver.dispatch()
+            if left_ns <= _SLICE_NS:
+                return handled
+
+    def drive(self, handle: Any, max_rows: int, wait_ns: int, rows: Any) -> int:
+        """Poll a receiver in sequential mode: this thread runs the protocol meanwhile (called by Receiver)."""
+        self._check_open()
+        if wait_ns == 0:
+            count = lib.um_subscription_poll(handle, max_rows, 0, rows)
+            self._keep_house()
+            return cast("int", count)
+        end_ns = time.monotonic_ns() + wait_ns if wait_ns > 0 else None
+        while True:
+            left_ns = _SLICE_NS if end_ns is None else min(_SLICE_NS, end_ns - time.monotonic_ns())
+            count = lib.um_subscription_poll(handle, max_rows, max(left_ns, 0), rows)
+            self._keep_house()
+            if count or (end_ns is not None and time.monotonic_ns() >= end_ns):
+                return cast("int", count)
+
+    def _keep_house(self) -> None:
+        """Topic resolution and interface changes, on the donated thread, at most once a millisecond."""
+        now_ns = time.monotonic_ns()
+        if now_ns < self._next_housekeeping_ns:
+            return
+        self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS
+        self._agent.process(now_ns)
+        self._follower.poll()
+
+    def unblock(self) -> None:
+        """Make a process_events() or poll() that waits on another thread return."""
+        lib.um_context_unblock(self.handle)
+
+    def idle(self, seconds: float) -> None:
+        """Let the protocol get on for a moment while waiting for something."""
+        if self.is_sequential:
+            self.process_events(seconds)
+        else:
+            time.sleep(seconds)
+
+    # Statistics
+
+    def stats(self) -> dict[str, Any]:
+        """Every counter by UM's name: context, link, transports, sources and receivers."""
+        self._check_open()
+        resolution = self._resolver.stats() if self._resolver is not None else self._agent.stats()
+        return {
+            "interface": self.interface.name,
+            "link": self.link,
+            "datagram_bytes": self.datagram_bytes,
+            "context": {
+                **self.read_counters("context", lib.um_statistics_context, self.handle),
+                **resolution,
+            },
+            "link_counters": self.read_counters("link", lib.um_statistics_link, self.handle),
+            "source_transports": [{"transport": s.name, **s.stats()} for s in self.sessions.sessions],
+            "receiver_transports": self._receiver_transports(),
+            "sources": [{"topic": s.topic, "transport": s.transport, **s.stats()} for s in self._sources],
+            "receivers": [{"topic": r.topic, **r.stats()} for r in self._receivers],
+        }
+
+    def _receiver_transports(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        identity = ffi.new("um_session_id *")
+
+        def read(handle: Any, out: Any) -> int:
+            return int(lib.um_statistics_receiver_transport(handle, len(found), identity, out))
+
+        while counters := self.read_counters("receiver_transport", read, self.handle):
+            address = LbtrmAddress(
+                str(ipaddress.IPv4Address(identity.source.ip)),
+                str(ipaddress.IPv4Address(identity.group.ip)),
+                identity.session_id,
+                identity.group.port,
+                identity.source.port,
+            )
+            found.append({"transport": transport_name(address), **counters})
+        return found
+
+    def read_counters(
+        self, group: str, read: Callable[[Any, Any], int], handle: Any
+    ) -> dict[str, int | float | None]:
+        """One group of counters by name; empty when the object is gone."""
+        out = ffi.new("uint64_t[]", lib.UM_STATISTICS_FIELDS_MAX)
+        count = read(handle, out)
+        if count == 0:
+            return {}
+        counters = schema().group(group).core_counters
+        return {c.name: c.value(raw) for c, raw in zip(counters, ffi.unpack(out, count), strict=True)}
+
+    # Errors and ending
+
+    def check(self, result: int, doing: str) -> int:
+        """Raise the UmError of a negative result of the core."""
+        if result < 0:
+            step = ffi.string(lib.um_context_failed_step(self.handle)).decode()
+            raise error_from_result(result, f"{doing} ({step})" if step and result > -1000 else doing)
+        return result
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Closed("the context is closed")
+
+    def close(self) -> None:
+        """Close every source and receiver, stop the threads, leave the groups."""
+        if self.closed:
+            return
+        if self._dispatcher is not None:
+            self._dispatcher.close()
+        for receiver in list(self._receivers):
+            receiver.close()
+        for source in list(self._sources):
+            source.close()
+        self.closed = True
+        if follower := getattr(self, "_follower", None):
+            follower.close()
+        resolver = getattr(self, "_resolver", None)
+        if resolver is not None:
+            resolver.close()
+        elif agent := getattr(self, "_agent", None):
+            agent.close()
+        lib.um_context_destroy(self.handle)
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Context {self.interface.name} {self.options.operational_mode} {self.link}>"
+
+
+def _find_interface(wanted: str | None) -> xdp.Interface:
+    try:
+        found = xdp.find_interface(None if wanted == "0.0.0.0" else wanted)
+    except xdp.NoSuchInterfaceError as error:
+        raise InterfaceError(str(error)) from error
+    if found.address is None:
+        raise InterfaceError(
+            f"interface {found.name} has no IPv4 address", hint=f"ip address add ADDRESS/24 dev {found.name}"
+        )
+    if not found.is_up:
+        raise InterfaceError(f"interface {found.name} is down", hint=f"ip link set {found.name} up")
+    return found
+
+
+def xdp_check_route(interface: xdp.Interface, group: str) -> None:
+    """Datagrams leave through the interface the socket names, so only its being able to do multicast matters."""
+    if not (interface.is_multicast or interface.is_loopback):
+        raise InterfaceError(
+            f"interface {interface.name} does not do multicast ({group})",
+            hint=f"ip link set {interface.name} multicast on",
+        )
+
+
+__all__ = ["Context", "ReceiveBufferWarning"]

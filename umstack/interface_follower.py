@@ -1,0 +1,60 @@
+"""Follows one interface: tells its owner when the MTU changes or the link comes back (design W4)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import xdp
+
+_WAIT_S = 0.5
+
+
+class InterfaceFollower:
+    """Watches by netlink: on a thread after start(), or from the owner's loop through poll()."""
+
+    def __init__(
+        self, interface: xdp.Interface, on_mtu: Callable[[int], None], on_link_up: Callable[[], None]
+    ) -> None:
+        self._watch = xdp.InterfaceWatch(interface)
+        self._mtu_bytes = interface.mtu_bytes
+        self._was_up = interface.is_usable
+        self._on_mtu = on_mtu
+        self._on_link_up = on_link_up
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Follow on a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="umstack-interface", daemon=True)
+        self._thread.start()
+
+    def poll(self) -> None:
+        """Take in what has changed, without waiting."""
+        while (change := self._watch.poll()) is not None:
+            self._apply(change)
+
+    def close(self) -> None:
+        """Stop following."""
+        self._stopping.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._watch.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            change = self._watch.wait(_WAIT_S)
+            if change is not None and not self._stopping.is_set():
+                self._apply(change)
+
+    def _apply(self, change: xdp.InterfaceChange) -> None:
+        interface = change.after
+        if interface is None:
+            self._was_up = False
+            return
+        if interface.mtu_bytes != self._mtu_bytes:
+            self._mtu_bytes = interface.mtu_bytes
+            self._on_mtu(interface.mtu_bytes)
+        if interface.is_usable and not self._was_up:
+            self._on_link_up()
+        self._was_up = interface.is_usable

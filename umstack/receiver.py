@@ -1,0 +1,224 @@
+"""Receiver: a subscription to one topic, read as messages, batches or events, or through a callback."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from umstack._core import ffi, lib
+from umstack.batch import Batch
+from umstack.errors import Closed, error_from_result
+from umstack.events import Event, Message, UnrecoverableLoss
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from umstack.config import ReceiverOptions
+    from umstack.context import Context
+
+POLL_ROWS = 4096
+"""Rows taken at once when the caller does not say."""
+
+_ORDER_MAP_DEFAULT = 0
+_BLOCK_ROWS = 4096
+_NS_PER_S = 1_000_000_000
+
+_logger = logging.getLogger("umstack.receiver")
+
+
+def timeout_ns(timeout: float | None) -> int:
+    """Seconds as the core counts them; None is for ever."""
+    return -1 if timeout is None else int(timeout * _NS_PER_S)
+
+
+class QueueMemory:
+    """The core's side of a receiver. Lives as long as any batch that looks into its queue."""
+
+    __slots__ = ("handle", "source_names", "topic")
+
+    def __init__(self, handle: Any, topic: str) -> None:
+        self.handle = handle
+        self.topic = topic
+        self.source_names: list[str] = []
+
+    def __del__(self) -> None:
+        lib.um_subscription_free(self.handle)
+
+
+class Receiver:
+    """A subscription. Made by Context.receiver(). One thread at a time reads it."""
+
+    __slots__ = ("_context", "_memory", "_on_message", "_rows", "closed", "options", "topic")
+
+    def __init__(
+        self,
+        context: Context,
+        topic: str,
+        options: ReceiverOptions,
+        on_message: Callable[[Event], None] | None,
+    ) -> None:
+        self.topic = topic
+        self.options = options
+        self.closed = False
+        self._context = context
+        self._on_message = on_message
+        self._rows = ffi.new("um_rows *")
+        config = ffi.new("um_subscription_config *")
+        config.receiver.ordered_delivery = options.ordered_delivery
+        config.receiver.map_entries_max = context.options.delivery_control_maximum_total_map_entries
+        config.receiver.burst_loss_max = options.delivery_control_maximum_burst_loss
+        config.receiver.loss_check_interval_ns = options.delivery_control_loss_check_interval_ns
+        config.block_count = min(max(options.receiver_queue_block_count, 4), lib.UM_QUEUE_BLOCKS_MAX)
+        config.block_rows = _BLOCK_ROWS
+        config.block_bytes = options.receiver_queue_block_length_bytes
+        config.message_max_bytes = max(
+            options.receiver_maximum_message_length_bytes, lib.UM_QUEUE_MESSAGE_BYTES_MIN
+        )
+        handle = ffi.new("um_subscription **")
+        context.check(lib.um_subscription_open(context.handle, config, handle), f"receiver {topic!r}")
+        self._memory = QueueMemory(handle[0], topic)
+
+    # Reading
+
+    def poll(self, max_rows: int = POLL_ROWS, timeout: float | None = 0.0) -> Batch:
+        """Take up to max_rows rows, waiting up to timeout seconds for the first (None: for ever).
+
+        The batch is empty after the timeout. In sequential mode this call drives the context.
+        """
+        memory, rows = self._memory, self._rows
+        wait_ns = 0 if not timeout and timeout is not None else timeout_ns(timeout)
+        if self._context.is_sequential:
+            count = self._context.drive(memory.handle, max_rows, wait_ns, rows)
+        else:
+            if self.closed:
+                raise Closed(f"receiver {self.topic!r} is closed")
+            count = lib.um_subscription_poll(memory.handle, max_rows, wait_ns, rows)
+        return Batch(memory, rows.block, rows.first, count)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, for ever or until the receiver is closed. Loss is logged as a warning."""
+        for batch in self._batches():
+            if batch.event_count:
+                self._log_loss(batch)
+            yield from batch.messages()
+
+    def events(self) -> Iterator[Event]:
+        """Messages and events as they come."""
+        for batch in self._batches():
+            yield from batch.events()
+
+    def _batches(self) -> Iterator[Batch]:
+        while not self.closed:
+            try:
+                batch = self.poll(POLL_ROWS, None)
+            except Closed:
+                return
+            if batch:
+                yield batch
+
+    def _log_loss(self, batch: Batch) -> None:
+        for event in batch.events():
+            if not isinstance(event, Message):
+                level = logging.WARNING if isinstance(event, UnrecoverableLoss) else logging.INFO
+                _logger.log(level, "%s", event)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they come, without blocking the event loop."""
+        while not self.closed:
+            batch = await self.poll_async()
+            if batch.event_count:
+                self._log_loss(batch)
+            for message in batch.messages():
+                yield message
+
+    async def poll_async(self, max_rows: int = POLL_ROWS) -> Batch:
+        """Like poll(), waiting in the running event loop. The context must be in embedded mode."""
+        loop = asyncio.get_running_loop()
+        while True:
+            batch = self.poll(max_rows, 0)
+            if batch or self.closed:
+                return batch
+            if lib.um_subscription_arm(self._memory.handle):
+                continue
+            ready: asyncio.Future[None] = loop.create_future()
+            loop.add_reader(self.fileno(), _set_result, ready)
+            try:
+                await ready
+            finally:
+                loop.remove_reader(self.fileno())
+
+    def fileno(self) -> int:
+        """Readable when rows wait, once armed: for an event loop of your own call arm() first."""
+        return int(self._memory.handle.event_fd)
+
+    def arm(self) -> bool:
+        """Ask for fileno() to become readable at the next row; True when rows wait already."""
+        return bool(lib.um_subscription_arm(self._memory.handle))
+
+    def dispatch(self) -> int:
+        """Hand what waits to the on_message callback; returns how many rows that were."""
+        if self._on_message is None:
+            return 0
+        batch = self.poll(POLL_ROWS, 0) if not self._context.is_sequential else self._take()
+        for event in batch.events():
+            self._on_message(event)
+        return len(batch)
+
+    def _take(self) -> Batch:
+        count = lib.um_subscription_take(self._memory.handle, POLL_ROWS, self._rows)
+        return Batch(self._memory, self._rows.block, self._rows.first, count)
+
+    @property
+    def has_callback(self) -> bool:
+        """Whether messages go to a callback instead of poll() and iteration."""
+        return self._on_message is not None
+
+    # Sources (called by the context)
+
+    def source_number(self, name: str) -> int:
+        """The number rows carry for a source of this name."""
+        names = self._memory.source_names
+        if name not in names:
+            names.append(name)
+        return names.index(name)
+
+    def map(self, session: Any, topic_index: int, source: int) -> int:
+        """Map a session's topic to this receiver; the core's result."""
+        if self.closed:
+            return 0
+        return int(lib.um_subscription_map(self._memory.handle, session, topic_index, source))
+
+    def stats(self) -> dict[str, int | float | None]:
+        """This receiver's counters."""
+        return self._context.read_counters("receiver", lib.um_statistics_receiver, self._memory.handle)
+
+    # Ending
+
+    def close(self) -> None:
+        """Stop receiving. Batches already taken stay readable."""
+        if self.closed:
+            return
+        self.closed = True
+        self._context.forget_receiver(self)
+        lib.um_subscription_close(self._memory.handle)
+
+    def __enter__(self) -> Receiver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Receiver {self.topic!r}{' closed' if self.closed else ''}>"
+
+
+def _set_result(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+__all__ = ["POLL_ROWS", "QueueMemory", "Receiver", "error_from_result", "timeout_ns"]

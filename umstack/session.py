@@ -1,0 +1,158 @@
+"""Transport sessions of a context: which one a new source goes to, and what identifies one."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from umstack._core import ffi, lib
+from umstack.errors import OptionError
+from umstack.resolution import LbtrmAddress
+
+if TYPE_CHECKING:
+    from umstack.config import ReceiverOptions, SourceOptions
+    from umstack.context import Context
+
+IP_UDP_HEADER_BYTES = 28
+_FLOW_POLICIES = {"none": 0, "min": 1, "max": 2, "tagged": 3}
+_LOSS_MAP_CAPACITY = 65536
+_TOPICS_PER_SESSION = 16384
+_STATUS_INTERVAL_NS = 200_000_000
+
+
+def transport_name(address: LbtrmAddress) -> str:
+    """The session as UM writes it: type, source address, NAK port, session id, group, port."""
+    return (
+        f"LBTRM:{address.source_ip}:{address.nak_port}:{address.session_id:08x}:"
+        f"{address.group}:{address.destination_port}"
+    )
+
+
+def _power_of_two_at_least(value: int) -> int:
+    return 1 << max(value - 1, 0).bit_length()
+
+
+class SourceSession:
+    """One source transport session, shared by the sources mapped to it."""
+
+    __slots__ = ("_context", "address", "group", "handle", "name", "source_count")
+
+    def __init__(self, context: Context, group: tuple[str, int], options: SourceOptions) -> None:
+        self._context = context
+        self.group = group
+        self.source_count = 0
+        config = ffi.new("um_session_config *")
+        config.session_id = secrets.randbelow(2**32 - 1) + 1
+        config.group.ip = int(ipaddress.IPv4Address(group[0]))
+        config.group.port = group[1]
+        config.initial_term_id = secrets.randbits(32)
+        window = options.transport_lbtrm_transmission_window_size_bytes
+        config.term_length = max(
+            _power_of_two_at_least(window),
+            lib.UM_LOG_TERM_BYTES_MIN,
+            _power_of_two_at_least(8 * context.datagram_max_bytes),
+        )
+        config.window_bytes = window
+        config.datagram_max_bytes = context.datagram_max_bytes
+        config.coalesce_threshold = options.transport_lbtrm_coalesce_threshold
+        config.batch_minimum_bytes = options.implicit_batching_minimum_length_bytes
+        config.batch_interval_ns = options.implicit_batching_interval_ns
+        config.ignore_interval_ns = options.transport_lbtrm_ignore_interval_ns
+        config.sm_minimum_interval_ns = options.transport_lbtrm_sm_minimum_interval_ns
+        config.sm_maximum_interval_ns = options.transport_lbtrm_sm_maximum_interval_ns
+        config.unblock_timeout_ns = options.publication_unblock_timeout_ns
+        config.flow_policy = _FLOW_POLICIES[options.flow_control]
+        config.flow_group_tag = options.flow_control_group_tag
+        config.flow_group_minimum_size = options.flow_control_group_minimum_size
+        config.flow_receiver_timeout_ns = options.flow_control_receiver_timeout_ns
+        ports = context.options.transport_lbtrm_source_port_low, context.options.transport_lbtrm_source_port_high
+        handle = ffi.new("um_publication_session **")
+        result = lib.um_session_open(context.handle, config, *ports, handle)
+        context.check(result, f"transport session on {group[0]}:{group[1]}, NAK ports {ports[0]}-{ports[1]}")
+        self.handle = handle[0]
+        lib.um_session_limit_datagram(self.handle, context.datagram_bytes)
+        self.address = LbtrmAddress(
+            source_ip=context.interface.address or "",
+            group=group[0],
+            session_id=config.session_id,
+            destination_port=group[1],
+            nak_port=config.nak_port,
+        )
+        self.name = transport_name(self.address)
+
+    def release(self) -> None:
+        """One source less; the last one ends the session."""
+        self.source_count -= 1
+        if self.source_count == 0:
+            self._context.forget_session(self)
+            lib.um_session_shut(self.handle)
+
+    def stats(self) -> dict[str, int | float | None]:
+        """The session's counters."""
+        return self._context.read_counters(
+            "source_transport", lib.um_statistics_source_transport, self.handle
+        )
+
+
+class SessionPool:
+    """The source sessions of a context and the rule that maps sources to them (UX-10)."""
+
+    __slots__ = ("_context", "_next", "sessions")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._next = 0
+        self.sessions: list[SourceSession] = []
+
+    def session_for(self, options: SourceOptions) -> SourceSession:
+        """The session a new source goes to: the one of its group and port, or the pool's next."""
+        group = (self._group(options), options.transport_lbtrm_destination_port)
+        session = next((s for s in self.sessions if s.group == group), None)
+        if session is None:
+            session = SourceSession(self._context, group, options)
+            self.sessions.append(session)
+        session.source_count += 1
+        return session
+
+    def _group(self, options: SourceOptions) -> str:
+        explicit = options.transport_lbtrm_multicast_address
+        if explicit != "0.0.0.0":
+            return explicit
+        low = int(ipaddress.IPv4Address(self._context.options.transport_lbtrm_multicast_address_low))
+        high = int(ipaddress.IPv4Address(self._context.options.transport_lbtrm_multicast_address_high))
+        if high < low:
+            raise OptionError(
+                "transport_lbtrm_multicast_address_low is above _high", hint="swap the two addresses"
+            )
+        group = str(ipaddress.IPv4Address(low + self._next % (high - low + 1)))
+        self._next += 1
+        return group
+
+
+def receiver_session_config(
+    address: LbtrmAddress, options: ReceiverOptions, receiver_id: int, datagram_max_bytes: int
+) -> Any:
+    """The core's configuration of the receiving side of a session."""
+    config = ffi.new("um_receiver_session_config *")
+    config.id.source.ip = int(ipaddress.IPv4Address(address.source_ip))
+    config.id.source.port = address.nak_port
+    config.id.group.ip = int(ipaddress.IPv4Address(address.group))
+    config.id.group.port = address.destination_port
+    config.id.session_id = address.session_id
+    config.nak_initial_backoff_ns = options.transport_lbtrm_nak_initial_backoff_interval_ns
+    config.nak_backoff_ns = options.transport_lbtrm_nak_backoff_interval_ns
+    config.nak_suppress_ns = options.transport_lbtrm_nak_suppress_interval_ns
+    config.nak_generation_ns = options.transport_lbtrm_nak_generation_interval_ns
+    config.activity_timeout_ns = options.transport_lbtrm_activity_timeout_ns
+    config.preactivity_timeout_ns = options.transport_lbtrm_preactivity_timeout_ns
+    config.send_naks = options.transport_lbtrm_send_naks
+    config.datagram_max_bytes = datagram_max_bytes
+    config.loss_capacity = _LOSS_MAP_CAPACITY
+    config.topic_capacity = _TOPICS_PER_SESSION
+    config.window_bytes = options.flow_control_receiver_window_bytes
+    config.status_interval_ns = _STATUS_INTERVAL_NS
+    config.receiver_id = receiver_id
+    config.group_tag = options.flow_control_group_tag
+    config.random_seed = secrets.randbits(64)
+    return config

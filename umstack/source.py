@@ -1,0 +1,249 @@
+"""Source: publishes one topic over a transport session."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from umstack._core import ffi, lib
+from umstack.errors import Closed, NotConnected, OptionError
+from umstack.receiver import timeout_ns
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import pyarrow
+
+    from umstack.config import SourceOptions
+    from umstack.context import Context
+    from umstack.session import SourceSession
+
+Buffer = bytes | bytearray | memoryview
+BatchMark = Literal["start", "end", "complete"]
+
+_FLUSH = 4
+_BATCH_FLAGS = {None: 0, "start": 1, "end": 2, "complete": 3}
+_POLL_S = 0.001
+_EXPLICIT_BATCH_BYTES = 262144
+_send = lib.um_publication_send
+
+
+class Source:
+    """A publisher of one topic. Made by Context.source(). Any number of threads may send."""
+
+    __slots__ = ("_context", "_handle", "_session", "closed", "options", "topic", "topic_index")
+
+    def __init__(
+        self, context: Context, topic: str, topic_index: int, session: SourceSession, options: SourceOptions
+    ) -> None:
+        self.topic = topic
+        self.topic_index = topic_index
+        self.options = options
+        self.closed = False
+        self._context = context
+        self._session = session
+        config = ffi.new("um_source_config *")
+        config.topic_index = topic_index
+        config.tsni_interval_ns = options.transport_topic_sequence_number_info_interval_ns
+        config.tsni_threshold_ns = options.transport_topic_sequence_number_info_active_threshold_ns
+        config.explicit_capacity = _EXPLICIT_BATCH_BYTES
+        handle = ffi.new("um_publication **")
+        context.check(lib.um_publication_open(session.handle, config, handle), f"source {topic!r}")
+        self._handle = handle[0]
+
+    # Sending
+
+    def send(
+        self,
+        data: Buffer,
+        flush: bool = False,
+        *,
+        batch: BatchMark | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Publish one message and return the topic sequence number of its last fragment.
+
+        `flush` sends it and everything held before it at once (UM-30). `batch` marks an explicit batch (UM-34).
+        While flow control or a rate limit holds it back, the call waits up to `timeout` seconds (None: for ever;
+        0: not at all) and then raises BackPressured, NotConnected or RateLimited, all of them WouldBlock.
+        """
+        flags = _FLUSH if flush else 0
+        if batch is not None:
+            flags |= _BATCH_FLAGS[batch]
+        raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
+        result = _send(self._handle, raw, len(data), flags, -1 if timeout is None else timeout_ns(timeout))
+        if result < 0:
+            self._context.check(result, f"sending on {self.topic!r}")
+        return cast("int", result)
+
+    def send_many(
+        self,
+        messages: Sequence[Buffer] | pyarrow.Array[Any],
+        flush: bool = False,
+        *,
+        timeout: float | None = None,
+    ) -> int:
+        """Publish many messages in one call: a list of buffers, or an Arrow binary array.
+
+        Returns how many were taken: all of them, unless the timeout ran out after some. Raises only when the
+        first was refused.
+        """
+        wait_ns = -1 if timeout is None else timeout_ns(timeout)
+        flags = _FLUSH if flush else 0
+        if hasattr(messages, "buffers"):
+            return self._send_arrow(messages, flags, wait_ns)
+        data = b"".join(cast("Sequence[bytes]", messages))
+        lengths = array("I", map(len, messages))
+        return self._send_columns(
+            data, ffi.from_buffer("uint32_t[]", lengths), ffi.NULL, len(lengths), flags, wait_ns
+        )
+
+    def send_packed(
+        self, data: Buffer, offsets: Buffer | array[int], flush: bool = False, *, timeout: float | None = None
+    ) -> int:
+        """Publish messages that lie end to end in one buffer: message i is data[offsets[i]:offsets[i + 1]].
+
+        `offsets` holds 32-bit signed integers, one more than there are messages.
+        """
+        columns = ffi.from_buffer("int32_t[]", offsets)
+        wait_ns = -1 if timeout is None else timeout_ns(timeout)
+        if len(columns) < 2:
+            return 0
+        if columns[len(columns) - 1] > memoryview(data).nbytes or columns[0] < 0:
+            raise OptionError("the offsets reach outside the data", hint="the last one is the data's length")
+        return self._send_columns(
+            data, ffi.NULL, columns, len(columns) - 1, _FLUSH if flush else 0, wait_ns
+        )
+
+    def _send_arrow(self, messages: Any, flags: int, wait_ns: int) -> int:
+        import pyarrow as pa
+
+        if messages.type not in (pa.binary(), pa.string()) or messages.null_count:
+            raise OptionError(
+                f"cannot send an Arrow array of {messages.type}",
+                hint="give a binary or string array without nulls (32-bit offsets)",
+            )
+        if len(messages) == 0:
+            return 0
+        _, offsets, data = messages.buffers()
+        start = messages.offset
+        columns = ffi.cast("int32_t *", offsets.address) + start
+        pointer = ffi.cast("char *", data.address if data is not None else 0)
+        return self._send_pointer(pointer, ffi.NULL, columns, len(messages), flags, wait_ns)
+
+    def _send_columns(
+        self, data: Buffer, lengths: Any, offsets: Any, count: int, flags: int, wait_ns: int
+    ) -> int:
+        raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
+        return self._send_pointer(raw, lengths, offsets, count, flags, wait_ns)
+
+    def _send_pointer(
+        self, data: Any, lengths: Any, offsets: Any, count: int, flags: int, wait_ns: int
+    ) -> int:
+        result = lib.um_publication_send_many(self._handle, data, lengths, offsets, count, flags, wait_ns)
+        if result < 0:
+            self._context.check(result, f"sending on {self.topic!r}")
+        return cast("int", result)
+
+    @contextmanager
+    def claim(self, length: int, flush: bool = False, *, timeout: float | None = None) -> Iterator[memoryview]:
+        """Write a message in place: yields `length` bytes of the publication log (AE-32).
+
+        The message is committed when the block ends and given back when it raises. It must fit one datagram.
+        """
+        claim = ffi.new("um_source_claim *")
+        result = lib.um_publication_claim(
+            self._handle, length, claim, -1 if timeout is None else timeout_ns(timeout)
+        )
+        self._context.check(result, f"claiming {length} bytes on {self.topic!r}")
+        view = memoryview(ffi.buffer(claim.payload, length))
+        try:
+            yield view
+        except BaseException:
+            lib.um_publication_abort(self._handle, claim)
+            raise
+        finally:
+            view.release()
+        self._context.check(
+            lib.um_publication_commit(self._handle, claim, _FLUSH if flush else 0),
+            f"committing on {self.topic!r}",
+        )
+
+    def flush(self) -> None:
+        """Send everything held on the session now, and this source's explicit batch (UM-27, UM-40)."""
+        self._context.check(lib.um_publication_flush(self._handle), f"flushing {self.topic!r}")
+
+    # State
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether flow control knows a receiver; always true with flow_control none."""
+        return bool(lib.um_publication_connected(self._handle))
+
+    @property
+    def message_maximum_bytes(self) -> int:
+        """The longest message one send takes."""
+        return int(lib.um_publication_message_max(self._handle))
+
+    def wait_connected(self, receivers: int = 1, timeout: float | None = None) -> None:
+        """Wait until flow control knows so many receivers; NotConnected after the timeout."""
+        if self.options.flow_control == "none":
+            raise OptionError(
+                "with flow_control none a source does not know its receivers", hint="set flow_control to min"
+            )
+        if not self._wait(lambda: (self.stats()["receivers_known"] or 0) >= receivers, timeout):
+            known = self.stats()["receivers_known"]
+            raise NotConnected(f"{known} of {receivers} receivers came within {timeout} s")
+
+    def wait_drained(self, timeout: float | None = None) -> bool:
+        """Wait until everything sent has been received by every receiver flow control knows (UM-83).
+
+        With flow_control none: until everything has left this host. False after the timeout.
+        """
+        self.flush()
+        return self._wait(lambda: bool(lib.um_publication_drained(self._handle)), timeout)
+
+    def _wait(self, condition: Any, timeout: float | None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not condition():
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            if self.closed:
+                raise Closed(f"source {self.topic!r} is closed")
+            self._context.idle(_POLL_S)
+        return True
+
+    @property
+    def transport(self) -> str:
+        """The session's name: "LBTRM:ip:NAK port:session id:group:port"."""
+        return self._session.name
+
+    def stats(self) -> dict[str, int | float | None]:
+        """This source's counters and those of its transport session."""
+        own = self._context.read_counters("source", lib.um_statistics_source, self._handle)
+        return {**self._session.stats(), **own}
+
+    # Ending
+
+    def close(self) -> None:
+        """Flush and end the source. The last source of a session ends the session and its repairs (UM-90)."""
+        if self.closed:
+            return
+        self.closed = True
+        self._context.forget_source(self)
+        lib.um_publication_close(self._handle)
+        self._session.release()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Source {self.topic!r} on {self.transport}{' closed' if self.closed else ''}>"
