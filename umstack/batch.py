@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import repeat
 from struct import iter_unpack
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
 from umstack.errors import Unsupported
@@ -64,11 +64,12 @@ class Batch:
 
     # Columns
 
-    def _view(self, column: Any, size_bytes: int, item: str) -> memoryview:
+    def _view(self, column: Any, size_bytes: int, item: Literal["B", "H", "I", "q"]) -> memoryview:
         """A typed view of a column. Its destructor is a method of the batch, so the batch lives as long as it."""
         self._has_views = True
         pointer = ffi.gc(ffi.cast("char *", column), self._view_gone)
-        return memoryview(ffi.buffer(pointer, size_bytes)).cast("B").cast(item)
+        view: memoryview = memoryview(ffi.buffer(pointer, size_bytes)).cast("B")
+        return view.cast(item)
 
     def _view_gone(self, _pointer: Any) -> None:
         """Called by cffi when a view is collected; holding this method was its purpose."""
@@ -189,9 +190,7 @@ class Batch:
         try:
             import pyarrow as pa
         except ImportError:
-            raise Unsupported(
-                "to_arrow needs pyarrow", hint="pip install 'umstack[arrow]'"
-            ) from None
+            raise Unsupported("to_arrow needs pyarrow", hint="pip install 'umstack[arrow]'") from None
         count = self._count
         names = self._memory.source_names
         table = pa.array(names, pa.string())

@@ -48,6 +48,7 @@ _ROOM_FOR_MTU = 9000
 _HOUSEKEEPING_NS = 1_000_000
 _SLICE_NS = 10_000_000
 
+
 class ReceiveBufferWarning(UserWarning):
     """The kernel granted a smaller receive buffer than was asked for."""
 
@@ -116,6 +117,7 @@ class Context:
         config.gro = options.link_gro
         config.timestamps = options.transport_lbtrm_receiver_timestamp
         config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
+        config.linger_ns = options.pend_linger_interval_ns
         config.coalesce_ns = _COALESCE_NS
         config.data_rate_bps = options.transport_lbtrm_data_rate_limit_bits_per_second
         config.retransmit_rate_bps = options.transport_lbtrm_retransmit_rate_limit_bits_per_second
@@ -139,11 +141,13 @@ class Context:
         interface = self.interface
         self._agent = ResolutionAgent(
             self.options,
-            ResolutionInterface(interface.name, interface.index, interface.address or "", interface.mtu_bytes),
+            ResolutionInterface(
+                interface.name, interface.index, interface.address or "", interface.mtu_bytes
+            ),
             time.monotonic_ns(),
             self._on_source,
         )
-        self._follower = InterfaceFollower(interface, self._on_mtu, self._on_link_up)
+        self._follower = InterfaceFollower(interface, self._on_mtu, self._on_link_up, self._forget_ended)
         if not self.is_sequential:
             self._resolver = ResolverThread(self._agent)
             self._follower.start()
@@ -280,6 +284,16 @@ class Context:
         else:
             self._agent.request_resolution(time.monotonic_ns())
 
+    def _forget_ended(self) -> None:
+        """Sessions that timed out are to be reported again when they are heard of again."""
+        identity = ffi.new("um_session_id *")
+        while lib.um_context_take_ended(self.handle, identity):
+            address = _address_of(identity)
+            if self._resolver is not None:
+                self._resolver.forget_session(address)
+            else:
+                self._agent.forget_session(address, time.monotonic_ns())
+
     # Sequential mode
 
     def process_events(self, timeout: float = 0.0) -> int:
@@ -296,7 +310,7 @@ class Context:
         handled = 0
         while True:
             left_ns = max(0, end_ns - time.monotonic_ns())
-            handled += lib.um_context_process(self.handle, min(left_ns, _SLICE_NS))
+            handled += int(lib.um_context_process(self.handle, min(left_ns, _SLICE_NS)))
             self._keep_house()
             for receiver in list(self._receivers):
                 if receiver.has_callback:
@@ -327,6 +341,7 @@ class Context:
         self._next_housekeeping_ns = now_ns + _HOUSEKEEPING_NS
         self._agent.process(now_ns)
         self._follower.poll()
+        self._forget_ended()
 
     def unblock(self) -> None:
         """Make a process_events() or poll() that waits on another thread return."""
@@ -368,14 +383,7 @@ class Context:
             return int(lib.um_statistics_receiver_transport(handle, len(found), identity, out))
 
         while counters := self.read_counters("receiver_transport", read, self.handle):
-            address = LbtrmAddress(
-                str(ipaddress.IPv4Address(identity.source.ip)),
-                str(ipaddress.IPv4Address(identity.group.ip)),
-                identity.session_id,
-                identity.group.port,
-                identity.source.port,
-            )
-            found.append({"transport": transport_name(address), **counters})
+            found.append({"transport": transport_name(_address_of(identity)), **counters})
         return found
 
     def read_counters(
@@ -432,6 +440,16 @@ class Context:
 
     def __repr__(self) -> str:
         return f"<Context {self.interface.name} {self.options.operational_mode} {self.link}>"
+
+
+def _address_of(identity: Any) -> LbtrmAddress:
+    return LbtrmAddress(
+        source_ip=str(ipaddress.IPv4Address(identity.source.ip)),
+        group=str(ipaddress.IPv4Address(identity.group.ip)),
+        session_id=identity.session_id,
+        destination_port=identity.group.port,
+        nak_port=identity.source.port,
+    )
 
 
 def _find_interface(wanted: str | None) -> xdp.Interface:

@@ -14,13 +14,19 @@ class InterfaceFollower:
     """Watches by netlink: on a thread after start(), or from the owner's loop through poll()."""
 
     def __init__(
-        self, interface: xdp.Interface, on_mtu: Callable[[int], None], on_link_up: Callable[[], None]
+        self,
+        interface: xdp.Interface,
+        on_mtu: Callable[[int], None],
+        on_link_up: Callable[[], None],
+        on_turn: Callable[[], None],
     ) -> None:
+        """`on_turn` runs on the thread every half second, for what its owner does as rarely."""
         self._watch = xdp.InterfaceWatch(interface)
         self._mtu_bytes = interface.mtu_bytes
         self._was_up = interface.is_usable
         self._on_mtu = on_mtu
         self._on_link_up = on_link_up
+        self._on_turn = on_turn
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -46,6 +52,7 @@ class InterfaceFollower:
             change = self._watch.wait(_WAIT_S)
             if change is not None and not self._stopping.is_set():
                 self._apply(change)
+            self._on_turn()
 
     def _apply(self, change: xdp.InterfaceChange) -> None:
         interface = change.after

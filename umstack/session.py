@@ -66,7 +66,10 @@ class SourceSession:
         config.flow_group_tag = options.flow_control_group_tag
         config.flow_group_minimum_size = options.flow_control_group_minimum_size
         config.flow_receiver_timeout_ns = options.flow_control_receiver_timeout_ns
-        ports = context.options.transport_lbtrm_source_port_low, context.options.transport_lbtrm_source_port_high
+        ports = (
+            context.options.transport_lbtrm_source_port_low,
+            context.options.transport_lbtrm_source_port_high,
+        )
         handle = ffi.new("um_publication_session **")
         result = lib.um_session_open(context.handle, config, *ports, handle)
         context.check(result, f"transport session on {group[0]}:{group[1]}, NAK ports {ports[0]}-{ports[1]}")

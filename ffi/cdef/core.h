@@ -44,6 +44,7 @@ typedef struct um_context_config {
     bool gro;
     bool timestamps;
     bool busy_wait;
+    int64_t linger_ns;
     int64_t coalesce_ns;
     uint64_t data_rate_bps;
     uint64_t retransmit_rate_bps;
@@ -166,6 +167,8 @@ void um_context_unblock(um_context *context);
 void um_context_set_datagram_max(um_context *context, uint32_t bytes);
 const char *um_context_failed_step(const um_context *context);
 uint32_t um_context_receive_buffer(const um_context *context);
+
+bool um_context_take_ended(um_context *context, um_session_id *id);
 
 int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
                     um_publication_session **session);

@@ -92,6 +92,18 @@ static inline void batcher_add(batcher *b, int64_t frame_position, int64_t end_p
     }
 }
 
+/* After a commit: may the sender go on? Also when somebody else's flush covers the frame: the sender may have stopped
+ * in front of it. The fence is between the commit and the looks at what the sender left behind. */
+static void wake_sender(um_source_session *session, uint32_t *actions)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&session->sender_waits, memory_order_relaxed))
+        atomic_store_explicit(&session->sender_waits, false, memory_order_relaxed);
+    if (atomic_load_explicit(&session->flush_limit, memory_order_relaxed) >
+        atomic_load_explicit(&session->sender_position, memory_order_relaxed))
+        *actions |= UM_ACTION_RUN_SENDER;
+}
+
 static void batcher_close(batcher *b, int64_t end_position, bool flush, int64_t now_ns, uint32_t *actions)
 {
     um_source_session *session = b->session;
@@ -108,12 +120,7 @@ static void batcher_close(batcher *b, int64_t end_position, bool flush, int64_t 
     }
     if (b->flush_to >= 0)
         um_source_flush_to(session, b->flush_to);
-    /* Also when somebody else's flush covers these frames: the sender may have stopped in front of them. The fence
-     * is between our commits and this look at the limit, as um_session_pending's is between its own two. */
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&session->flush_limit, memory_order_relaxed) >
-        atomic_load_explicit(&session->sender_position, memory_order_relaxed))
-        *actions |= UM_ACTION_RUN_SENDER;
+    wake_sender(session, actions);
 }
 
 /* ---- claiming ---- */
@@ -457,8 +464,7 @@ void um_source_claim_abort(um_source *source, um_source_claim *claim, uint32_t *
 {
     um_log_abort(&claim->claim);
     count_shared(&source->counters.claims_aborted, 1);
-    atomic_thread_fence(memory_order_seq_cst);
-    *actions |= UM_ACTION_RUN_SENDER;
+    wake_sender(source->session, actions);
 }
 
 int64_t um_source_flush(um_source *source, int64_t now_ns, uint32_t *actions)

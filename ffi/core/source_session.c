@@ -356,11 +356,25 @@ static void conduct(um_source_session *session)
     um_log_conduct(&session->log, position, due > CLEAN_BYTES_MIN ? (uint32_t)due : CLEAN_BYTES_MIN);
 }
 
+/* Nothing could be laid out: is it that the next frame is not committed? The fence pairs with a publisher's between
+ * its commit and its look at sender_waits: either it clears the flag, or we see its frame. */
+static void note_waiting(um_source_session *session, int64_t flushed)
+{
+    int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
+    if (position >= flushed || um_log_frame_length(&session->log, position) > 0)
+        return;
+    atomic_store_explicit(&session->sender_waits, true, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (um_log_frame_length(&session->log, position) > 0)
+        atomic_store_explicit(&session->sender_waits, false, memory_order_relaxed);
+}
+
 /* Offers one batch to the link. Returns how many datagrams it took, and says why there are no more. */
 static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budget)
 {
     skip_padding(session);
     atomic_store_explicit(&session->sender_blocked, false, memory_order_relaxed);
+    atomic_store_explicit(&session->sender_waits, false, memory_order_relaxed);
     int64_t flushed = atomic_load_explicit(&session->flush_limit, memory_order_seq_cst);
     int64_t limit = flushed < session->sender_limit ? flushed : session->sender_limit;
     um_tx batch[UM_SEND_BATCH_MAX];
@@ -378,6 +392,8 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
         atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
     if (result == 0)
         note_limit(session, flushed);
+    if (count == 0)
+        note_waiting(session, flushed);
     return result;
 }
 

@@ -86,6 +86,7 @@ typedef struct um_source_session {
     UM_CACHE_ALIGNED um_lock sender_lock;
     _Atomic int64_t sender_position;
     atomic_bool sender_blocked; /* stopped by a limit, not by lack of data */
+    atomic_bool sender_waits;   /* stopped in front of a frame not committed; who commits one clears it */
     int64_t sender_limit;
     uint32_t next_sqn;
     uint32_t trail_sqn;
@@ -123,16 +124,16 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
  * Returns datagrams sent, or the link's negative errno. */
 int um_session_send(um_source_session *session, int64_t now_ns, uint32_t budget);
 
-/* True when a sender that was just left has something to do: a flushed and committed frame that no limit holds
- * back. Any thread, no lock. The fence pairs with the one in a publisher between its commit and its attempt at
- * the lock: of the two, at least one sees the other's work. */
+/* True when a sender that was just left has something to do: a flushed frame that neither a limit nor a claim not
+ * yet committed holds back. Any thread, no lock. The fence pairs with the one in a publisher between its commit and
+ * its attempt at the lock: of the two, at least one sees the other's work. */
 static inline bool um_session_pending(const um_source_session *session)
 {
     atomic_thread_fence(memory_order_seq_cst);
-    int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
-    return atomic_load_explicit(&session->flush_limit, memory_order_relaxed) > position &&
+    return atomic_load_explicit(&session->flush_limit, memory_order_relaxed) >
+               atomic_load_explicit(&session->sender_position, memory_order_relaxed) &&
            !atomic_load_explicit(&session->sender_blocked, memory_order_relaxed) &&
-           um_log_frame_length(&session->log, position) > 0;
+           !atomic_load_explicit(&session->sender_waits, memory_order_relaxed);
 }
 
 /* Timers: batching interval, session messages, TSNIs, retransmit queue, flow control, unblocking. Sends too.

@@ -274,7 +274,7 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
         return 0;
     }
     bool direct = context->group_limit <= GROUPS_DIRECT_MAX;
-    bool no_sleep = context->config.busy_wait || until_ns <= now_ns;
+    bool no_sleep = context->config.busy_wait || until_ns <= now_ns || now_ns < context->linger_until_ns;
     if (no_sleep && direct && now_ns - context->last_poll_ns < POLL_INTERVAL_NS) {
         context->read_directly = true;
         return 0;
@@ -305,6 +305,8 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     um_receiving_notify(context);
     if (received >= HOT_DATAGRAMS)
         context->hot_until_ns = now_ns + HOT_NS;
+    if (handled > 0)
+        context->linger_until_ns = now_ns + context->config.linger_ns;
     context->last_batch = received;
     context->read_directly = false;
     UM_COUNT(context->node.counters.loop_iterations, 1);

@@ -21,6 +21,7 @@
 #include "io/link_socket.h"
 
 enum {
+    UM_CONTEXT_ENDED_MAX = 64,     /* ended sessions remembered until they are asked for */
     UM_CONTEXT_SESSIONS_MAX = 256, /* source sessions */
     UM_CONTEXT_GROUPS_MAX = 256,   /* joined (group, port) pairs */
 };
@@ -36,6 +37,7 @@ typedef struct um_context_config {
     bool gro;
     bool timestamps;
     bool busy_wait;
+    int64_t linger_ns; /* how long to go on polling after the last event before sleeping */
     int64_t coalesce_ns; /* under load, how long to let datagrams gather before the next receive; 0: never */
     uint64_t data_rate_bps;
     uint64_t retransmit_rate_bps;
@@ -101,6 +103,9 @@ typedef struct um_context {
     uint32_t group_limit;             /* groups beyond it were never used */
     uint32_t session_limit;
     um_subscription *subscriptions;
+    um_session_id ended[UM_CONTEXT_ENDED_MAX]; /* ring of receiving sessions that timed out */
+    uint32_t ended_count;
+    uint32_t ended_taken;
     _Atomic uint32_t waiting_count;
     int epoll_fd;
     int wake_fd;
@@ -114,6 +119,7 @@ typedef struct um_context {
     uint32_t last_batch; /* datagrams received in the last pass: while there are some, the next does not wait */
     bool read_directly;  /* the groups are read without having been reported ready */
     int64_t hot_until_ns;
+    int64_t linger_until_ns;
 
     pthread_t thread;
     bool threaded;
@@ -230,6 +236,9 @@ void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *s
 
 /* Arms event_fd: true when rows wait already (then it is not armed). */
 bool um_subscription_arm(um_subscription *subscription);
+
+/* The next receiving session that has ended since the last call; false when there is none. */
+bool um_context_take_ended(um_context *context, um_session_id *id);
 
 /* Wakes the readers whose queues got rows: the loop's part. */
 void um_receiving_notify(um_context *context);

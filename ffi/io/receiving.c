@@ -253,8 +253,22 @@ void um_receiving_notify(um_context *context)
 void um_receiving_reap(um_context *context)
 {
     um_receiver_session *finished;
-    while ((finished = um_node_finished_session(&context->node)) != NULL)
+    while ((finished = um_node_finished_session(&context->node)) != NULL) {
+        context->ended[context->ended_count++ % UM_CONTEXT_ENDED_MAX] = finished->config.id;
         close_session(context, (session_block *)finished);
+    }
+}
+
+bool um_context_take_ended(um_context *context, um_session_id *id)
+{
+    um_context_lock(context);
+    bool any = context->ended_taken != context->ended_count;
+    if (context->ended_count - context->ended_taken > UM_CONTEXT_ENDED_MAX)
+        context->ended_taken = context->ended_count - UM_CONTEXT_ENDED_MAX;
+    if (any)
+        *id = context->ended[context->ended_taken++ % UM_CONTEXT_ENDED_MAX];
+    um_context_unlock(context);
+    return any;
 }
 
 /* ---- readers ---- */

@@ -177,7 +177,7 @@ int um_sim_join(um_sim_world *world, int receiver_index, int source_index, const
                      session->config.nak_generation_ns);
     if (!um_receiver_session_map(session, &join->core, um_sim_local_ns(host)))
         return -ENOSPC;
-    join->session = session;
+    join->session = join->transport = session;
     join->receiver = receiver;
     join->source = source;
     world->joins[world->join_count++] = join;
@@ -248,8 +248,7 @@ const uint64_t *um_sim_source_counters(um_sim_world *world, int source)
 
 const uint64_t *um_sim_transport_counters(um_sim_world *world, int join)
 {
-    const um_receiver_session *session = world->joins[join]->session;
-    return session == NULL ? NULL : (const uint64_t *)&session->counters;
+    return (const uint64_t *)&world->joins[join]->transport->counters;
 }
 
 const uint64_t *um_sim_receiver_counters(um_sim_world *world, int receiver)

@@ -96,6 +96,8 @@ void um_sim_run_until(um_sim_world *world, int64_t time_ns)
         world->now_ns = event.time_ns;
         world->event_count++;
         happen(world, &event);
+        if (world->watcher.on_step != NULL)
+            world->watcher.on_step(world->watcher.owner);
     }
     if (world->complaint[0] == '\0' && time_ns > world->now_ns)
         world->now_ns = time_ns;

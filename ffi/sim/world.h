@@ -85,7 +85,8 @@ typedef struct um_sim_receiver {
 
 typedef struct um_sim_join_state {
     um_delivery core;
-    um_receiver_session *session; /* NULL: over */
+    um_receiver_session *session;   /* NULL: over */
+    um_receiver_session *transport; /* the same, kept for its counters */
     um_sim_receiver *receiver;
     um_sim_source *source;
 } um_sim_join_state;
@@ -101,6 +102,7 @@ typedef struct um_sim_buffer {
 typedef struct um_sim_watcher {
     void *owner;
     void (*on_event)(void *owner, uint32_t index, uint32_t detail);
+    void (*on_step)(void *owner); /* after every event */
     void (*on_row)(void *owner, const um_sim_receiver *receiver, const um_block *block, uint32_t row);
     void (*on_sent)(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, const uint8_t *data);
     void (*on_received)(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, uint8_t *data);

@@ -197,7 +197,7 @@ def test_reordering_is_real_and_loses_nothing(lab: Lab, size: int) -> None:
     assert now.reordered + now.unheld - before.reordered - before.unheld == chosen
     assert now.released == now.reordered
     # One that found nothing to overtake it in time arrives in its place, so a few may.
-    assert chosen / 2 <= outcome.late <= 2 * chosen
+    assert 0.8 * chosen <= outcome.late <= 1.5 * chosen
 
 
 def test_a_datagram_with_none_behind_it_is_not_lost(lab: Lab) -> None:
@@ -308,9 +308,12 @@ def test_mtu_follows_the_cable(lab: Lab) -> None:
         assert (change.before.mtu_bytes, change.after and change.after.mtu_bytes) == (1500, 1280)
         with pytest.raises(OSError, match=os.strerror(errno.EMSGSIZE)):
             sender.sendto(bytes(1472), (GROUP, 9))
-        host.set_mtu(9000)
-        sender.sendto(bytes(8972), (GROUP, 9))
-        host.set_mtu(1500)
+    lab.set_mtu(9000)
+    with Sender(host) as jumbo_sender, Receiver(lab.hosts[2]) as receiver:
+        lab.await_join(GROUP, 2)
+        jumbo_sender.send([1], 8972)
+        assert receiver.collect(1) == [1]
+    lab.set_mtu(1500)
     with pytest.raises(LabError, match="use 576 to 9216"):
         host.set_mtu(65000)
 

@@ -1,0 +1,138 @@
+#include "sim/invariants.h"
+
+#define REQUIRE(world, condition, format, ...)                                                                         \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            um_sim_complain((world), "t=%lld ns: " format, (long long)(world)->now_ns, __VA_ARGS__);                   \
+    } while (0)
+
+static void check_session_bounds(um_sim_world *world, const um_sim_session *of, uint32_t index)
+{
+    const um_source_session *session = &of->core;
+    const um_session_config *config = &session->config;
+    int64_t sent = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
+    int64_t tail = um_log_tail(&session->log);
+    int64_t limit = atomic_load_explicit(&session->log.publication_limit, memory_order_relaxed);
+    REQUIRE(world, session->window_used_bytes <= config->window_bytes || session->next_sqn - session->trail_sqn <= 1,
+            "session %u: %llu bytes in a window of %u", index, (unsigned long long)session->window_used_bytes,
+            config->window_bytes);
+    REQUIRE(world, session->next_sqn - session->trail_sqn <= session->sent_mask + 1,
+            "session %u: %u datagrams in a window of %u", index, session->next_sqn - session->trail_sqn,
+            session->sent_mask + 1);
+    REQUIRE(world, session->retransmit_count <= UM_RETRANSMIT_QUEUE_MAX, "session %u: retransmit queue of %u", index,
+            session->retransmit_count);
+    REQUIRE(world, sent <= tail, "session %u: sent %lld of %lld", index, (long long)sent, (long long)tail);
+    REQUIRE(world, sent <= session->sender_limit || config->flow_policy == UM_FLOW_NONE,
+            "session %u: sent %lld beyond the sender limit %lld", index, (long long)sent,
+            (long long)session->sender_limit);
+    /* AE-24; a claim may straddle the limit, and TSNIs are claims too. */
+    REQUIRE(world, tail <= sent + config->term_length / 2 + um_log_claim_max(&session->log),
+            "session %u: published %lld, sent %lld", index, (long long)tail, (long long)sent);
+    REQUIRE(world, limit <= session->log.clean_position + (int64_t)(UM_LOG_TERM_COUNT - 1) * config->term_length,
+            "session %u: publication limit %lld reaches what is not clean", index, (long long)limit);
+    if (session->trail_sqn != session->next_sqn) {
+        int64_t oldest = session->sent[session->trail_sqn & session->sent_mask].position;
+        REQUIRE(world, oldest >= session->log.clean_position, "session %u: the window's oldest %lld is cleaned", index,
+                (long long)oldest);
+    }
+}
+
+static void check_host_bounds(um_sim_world *world, const um_sim_host *host)
+{
+    const um_hold_store *store = &host->node->store;
+    REQUIRE(world, store->cells_used <= store->cell_count && store->entries_used <= store->entry_capacity,
+            "host %u: hold store with %u of %u cells, %u of %u entries", host->index, store->cells_used,
+            store->cell_count, store->entries_used, store->entry_capacity);
+    for (uint32_t i = 0; i < host->node->session_count; i++) {
+        const um_receiver_session *session = host->node->sessions[i];
+        REQUIRE(world, session->losses.count <= session->losses.capacity, "host %u: loss map of %u", host->index,
+                session->losses.count);
+    }
+}
+
+void um_sim_check_bounds(um_sim_world *world)
+{
+    for (uint32_t i = 0; i < world->session_count; i++)
+        check_session_bounds(world, world->sessions[i], i);
+    for (uint32_t i = 0; i < world->host_count; i++)
+        check_host_bounds(world, world->hosts[i]);
+}
+
+static void check_losses(um_sim_world *world, const um_sim_host *host, um_receiver_session *session)
+{
+    um_loss_map *losses = &session->losses;
+    for (uint32_t i = 0; i < losses->count; i++) {
+        const um_loss *loss = &losses->entries[i];
+        REQUIRE(world, um_serial_before(loss->sqn, session->next_sqn), "host %u: sqn %u is missing but %u is next",
+                host->index, loss->sqn, session->next_sqn);
+        REQUIRE(world, um_loss_map_find(losses, loss->sqn) == loss, "host %u: loss map does not find sqn %u",
+                host->index, loss->sqn);
+        REQUIRE(world, losses->heap[loss->heap_at] == i, "host %u: loss heap misplaces sqn %u", host->index, loss->sqn);
+        REQUIRE(world,
+                loss->heap_at == 0 ||
+                    losses->entries[losses->heap[(loss->heap_at - 1) / 2]].deadline_ns <= loss->deadline_ns,
+                "host %u: loss heap out of order at sqn %u", host->index, loss->sqn);
+    }
+}
+
+static void check_gaps(um_sim_world *world, const um_delivery *delivery)
+{
+    uint32_t from = delivery->next_sqn;
+    for (uint32_t i = 0; i < delivery->gap_count; i++) {
+        const um_gap *gap = &delivery->gaps[(delivery->gap_first + i) % UM_DELIVERY_GAPS_MAX];
+        REQUIRE(world, !um_serial_before(gap->last, gap->first) && !um_serial_before(gap->last, from),
+                "delivery %u: gap %u..%u after %u", delivery->id, gap->first, gap->last, from);
+        REQUIRE(world, !um_serial_before(delivery->highest_sqn, gap->last), "delivery %u: gap to %u, highest is %u",
+                delivery->id, gap->last, delivery->highest_sqn);
+        from = gap->last + 1;
+    }
+}
+
+static void check_store(um_sim_world *world, const um_sim_host *host)
+{
+    um_hold_store *store = &host->node->store;
+    uint32_t held = 0, entries = 0, references = 0, referenced = 0;
+    for (uint32_t i = 0; i < host->node->session_count; i++)
+        for (const um_delivery *d = host->node->sessions[i]->controllers; d != NULL; d = d->next)
+            held += d->held_count;
+    for (uint32_t i = 0; i < store->entry_fresh; i++) {
+        const um_hold *hold = &store->entries[i];
+        if (hold->owner == 0)
+            continue;
+        entries++;
+        references += hold->state == UM_HOLD_PAYLOAD;
+        REQUIRE(world, um_hold_find(store, hold->owner, hold->sqn) == hold,
+                "host %u: hold store does not find sqn %u of %u", host->index, hold->sqn, hold->owner);
+    }
+    for (uint32_t i = 0; i < store->cell_fresh; i++)
+        referenced += store->cell_references[i];
+    REQUIRE(world, entries == store->entries_used && held == entries,
+            "host %u: %u entries held by controllers, %u used, %u found", host->index, held, store->entries_used,
+            entries);
+    REQUIRE(world, references == referenced, "host %u: %u payloads held in cells that count %u", host->index,
+            references, referenced);
+}
+
+void um_sim_check_structures(um_sim_world *world)
+{
+    for (uint32_t h = 0; h < world->host_count; h++) {
+        const um_sim_host *host = world->hosts[h];
+        for (uint32_t i = 0; i < host->node->session_count; i++) {
+            check_losses(world, host, host->node->sessions[i]);
+            for (const um_delivery *d = host->node->sessions[i]->controllers; d != NULL; d = d->next)
+                if (d->state == UM_DELIVERY_RUNNING)
+                    check_gaps(world, d);
+        }
+        check_store(world, host);
+    }
+}
+
+void um_sim_check_empty(um_sim_world *world, const um_sim_host *host)
+{
+    const um_hold_store *store = &host->node->store;
+    REQUIRE(world, store->cells_used == 0 && store->entries_used == 0,
+            "host %u: %u cells and %u entries of the hold store are left over", host->index, store->cells_used,
+            store->entries_used);
+    REQUIRE(world, host->node->session_count == 0, "host %u: %u receiving sessions are left over", host->index,
+            host->node->session_count);
+}

@@ -1,0 +1,49 @@
+/* One random run: a world, what is published in it and what goes wrong in it all come from a seed; for a while there are
+ * faults, then there are none and everything must come to rest. Checkers watch every step (checker.h).
+ */
+#ifndef UM_SIM_RUN_H
+#define UM_SIM_RUN_H
+
+#include "sim/sim.h"
+
+/* Deliberate mistakes: a run with one of them must fail, or the checkers see nothing. */
+enum um_sim_canary {
+    UM_SIM_CANARY_NONE,
+    UM_SIM_CANARY_STALE_PAYLOAD, /* the network changes a byte of some datagrams */
+    UM_SIM_CANARY_LOSE_ROW,      /* a checker is not told of a row */
+    UM_SIM_CANARY_REPEAT_ROW,    /* a checker is told twice */
+    UM_SIM_CANARY_DEAF_RECEIVER, /* a receiver never hears again and is expected to */
+    UM_SIM_CANARY_END,
+};
+
+typedef struct um_sim_params {
+    uint32_t canary;
+    bool trace; /* keep everything for um_sim_trace and um_sim_rows */
+} um_sim_params;
+
+enum { UM_SIM_MESSAGE_BYTES = 512, UM_SIM_SCENARIO_BYTES = 1024 };
+
+typedef struct um_sim_result {
+    uint64_t seed;
+    bool failed;
+    char message[UM_SIM_MESSAGE_BYTES]; /* what was violated, and when */
+    char scenario[UM_SIM_SCENARIO_BYTES]; /* what the seed chose */
+    uint64_t hash;
+    int64_t virtual_ns;
+    uint64_t event_count;
+    uint64_t datagrams_sent;
+    uint64_t datagrams_dropped;
+    uint64_t messages_sent;
+    uint64_t messages_delivered;
+    uint64_t losses_declared; /* unrecoverable and burst loss events */
+    uint64_t naks_sent;
+    uint64_t retransmissions;
+} um_sim_result;
+
+/* Runs a seed. Returns 0, also when the run failed (result->failed); -ENOMEM when there is no room for a world. */
+int um_sim_run(const um_sim_params *params, uint64_t seed, um_sim_result *result);
+
+/* The same, and hands out the world for a look at its trace; the caller destroys it. NULL when there is no room. */
+um_sim_world *um_sim_run_kept(const um_sim_params *params, uint64_t seed, um_sim_result *result);
+
+#endif

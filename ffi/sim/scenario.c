@@ -1,0 +1,257 @@
+#include "sim/scenario.h"
+
+#include <stdio.h>
+
+enum { MS = 1000000, US = 1000, PPM = 1000000, FLOW_TAG = 7, HEADERS_BYTES = 48 };
+
+static const int64_t LONG_NS = (int64_t)600 * 1000 * MS;
+
+static uint32_t between(um_random *random, uint32_t low, uint32_t high)
+{
+    return low + (uint32_t)um_random_below(random, (uint64_t)high - low + 1);
+}
+
+static int64_t between_ns(um_random *random, int64_t low, int64_t high)
+{
+    return low + (int64_t)um_random_below(random, (uint64_t)(high - low) + 1);
+}
+
+static bool percent(um_random *random, uint32_t p)
+{
+    return um_random_below(random, 100) < p;
+}
+
+#define PICK(random, array) ((array)[um_random_below((random), sizeof(array) / sizeof(array)[0])])
+
+/* Half of all sequence numbers begin close enough to the end to wrap (UX-22). */
+static uint32_t draw_sqn(um_random *random)
+{
+    if (percent(random, 50))
+        return 0u - between(random, 1, 120);
+    return percent(random, 50) ? 0 : (uint32_t)um_random_next(random);
+}
+
+static uint32_t term_bytes(um_random *random)
+{
+    static const uint32_t TERMS[] = {1 << 16, 1 << 16, 1 << 17, 1 << 18};
+    return PICK(random, TERMS);
+}
+
+static void draw_flow(const um_sim_scenario *scenario, um_session_config *session, um_random *random)
+{
+    static const enum um_flow_control_policy POLICIES[] = {UM_FLOW_NONE, UM_FLOW_NONE, UM_FLOW_MIN, UM_FLOW_MAX,
+                                                           UM_FLOW_TAGGED};
+    session->flow_policy = scenario->kind == UM_SIM_WINDOWED ? UM_FLOW_MIN : PICK(random, POLICIES);
+    session->flow_group_tag = FLOW_TAG;
+    session->flow_group_minimum_size = 1;
+    session->flow_receiver_timeout_ns =
+        scenario->kind == UM_SIM_HARSH ? between_ns(random, 100 * MS, 400 * MS) : LONG_NS;
+}
+
+static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_session_config *session,
+                         um_random *random)
+{
+    static const uint32_t DATAGRAMS[] = {500, 576, 1000, 1472, 1472, 1472, 4000, 8000};
+    static const uint32_t MINIMA[] = {1, 1, 100, 1000, 2048, 8192};
+    uint32_t group = percent(random, 70) ? index : 0; /* sometimes two sessions share a group */
+    *session = (um_session_config){.session_id = (uint32_t)um_random_next(random) | 1,
+                                   .nak_port = (uint16_t)(14390 + index),
+                                   .group = {0xe00a0a0a + group, 14400},
+                                   .initial_sqn = draw_sqn(random),
+                                   .initial_term_id = (uint32_t)um_random_next(random),
+                                   .term_length = term_bytes(random),
+                                   .datagram_max_bytes = PICK(random, DATAGRAMS),
+                                   .coalesce_threshold = between(random, 0, 15),
+                                   .batch_minimum_bytes = PICK(random, MINIMA),
+                                   .batch_interval_ns = between_ns(random, 3 * MS, 40 * MS),
+                                   .ignore_interval_ns = between_ns(random, 0, 60 * MS),
+                                   .sm_minimum_interval_ns = between_ns(random, 4 * MS, 40 * MS),
+                                   .unblock_timeout_ns = between_ns(random, 20 * MS, 100 * MS)};
+    session->sm_maximum_interval_ns = session->sm_minimum_interval_ns * between(random, 1, 10);
+    session->window_bytes = scenario->kind == UM_SIM_HARSH ? between(random, 4096, session->term_length)
+                                                           : session->term_length;
+    draw_flow(scenario, session, random);
+}
+
+static uint32_t message_bytes(const um_session_config *session, um_random *random)
+{
+    static const uint32_t SIZES[] = {16, 100, 100, 600, 1400, 4096};
+    uint32_t most = session->term_length / 16;
+    uint32_t size = PICK(random, SIZES);
+    return size < most ? size : most;
+}
+
+static void draw_publisher(const um_sim_scenario *scenario, const um_session_config *session, uint32_t topics,
+                           uint32_t index, um_sim_publisher_plan *plan, um_random *random)
+{
+    static const uint32_t FLUSHES[] = {0, PPM / 20, PPM / 4, PPM};
+    plan->source = (um_source_config){.topic_index = between(random, 1, 1000) * 16 + index,
+                                      .initial_sqn = draw_sqn(random),
+                                      .tsni_interval_ns = between_ns(random, 40 * MS, 150 * MS),
+                                      .explicit_capacity = between(random, 2048, 16384)};
+    plan->message_bytes_max = message_bytes(session, random);
+    plan->message_count = between(random, 5, 80);
+    if (scenario->kind == UM_SIM_ROOMY) {
+        /* The window holds everything this session ever sends, idle TSNIs included. */
+        uint32_t budget = session->term_length / 4 / topics;
+        uint32_t most = budget / (plan->message_bytes_max + 4 * HEADERS_BYTES);
+        plan->message_count = plan->message_count < most ? plan->message_count : most + 1;
+    }
+    plan->start_ns = between_ns(random, 0, 40 * MS);
+    plan->gap_ns = between_ns(random, 20 * US, 4 * MS);
+    plan->flush_ppm = PICK(random, FLUSHES);
+    plan->batch_ppm = percent(random, 25) ? PPM / 10 : 0;
+    plan->many_ppm = percent(random, 30) ? PPM / 4 : 0;
+    plan->claim_ppm = percent(random, 30) ? PPM / 4 : 0;
+    plan->abandon_ppm = percent(random, 30) ? PPM / 10 : 0;
+}
+
+static void draw_host(const um_sim_scenario *scenario, um_sim_host_config *host, um_random *random)
+{
+    static const int64_t SLICES[] = {5 * MS, 10 * MS, 20 * MS};
+    bool harsh = scenario->kind == UM_SIM_HARSH;
+    *host = (um_sim_host_config){.rate_interval_ns = PICK(random, SLICES),
+                                 .path_bytes = 8972,
+                                 .datagram_max_bytes = 8000,
+                                 .hold_datagrams = harsh ? between(random, 8, 512) : 4096,
+                                 .hold_messages = harsh ? 64u << between(random, 0, 6) : 16384,
+                                 .inbox_datagrams = between(random, 64, 2048),
+                                 .receive_batch = between(random, 1, 32),
+                                 .clock_offset_ns = between_ns(random, 0, (int64_t)1 << 50),
+                                 .clock_drift_ppm = (int32_t)between(random, 0, 400) - 200};
+    if (percent(random, 30)) {
+        host->data_rate_bps = between(random, 8, 100) * 1000000ull;
+        host->retransmit_rate_bps = percent(random, 70) ? host->data_rate_bps / between(random, 2, 8) : 0;
+    }
+    if (percent(random, 40)) {
+        host->link_bps = between(random, 20, 1000) * 1000000ull;
+        host->link_queue_ns = between_ns(random, 100 * US, 4 * MS);
+    }
+    host->link_refuse_ppm = percent(random, 20) ? between(random, 1, PPM / 20) : 0;
+}
+
+static void draw_faults(um_sim_faults *faults, um_random *random)
+{
+    *faults = (um_sim_faults){.delay_ns = between_ns(random, 5 * US, 3 * MS)};
+    faults->jitter_ns = percent(random, 50) ? between_ns(random, 0, faults->delay_ns) : 0;
+    faults->loss_ppm = percent(random, 70) ? between(random, 0, PPM / 7) : 0;
+    if (percent(random, 30)) {
+        faults->burst_begin_ppm = between(random, 1, PPM / 100);
+        faults->burst_end_ppm = between(random, PPM / 20, PPM / 2);
+    }
+    faults->duplicate_ppm = percent(random, 30) ? between(random, 0, PPM / 10) : 0;
+    if (percent(random, 40)) {
+        faults->reorder_ppm = between(random, 0, PPM / 8);
+        faults->reorder_ns = between_ns(random, 1 * US, 5 * MS);
+    }
+    faults->corrupt_ppm = percent(random, 20) ? between(random, 0, PPM / 50) : 0;
+    faults->replay_ppm = percent(random, 25) ? between(random, 0, PPM / 20) : 0;
+    faults->garbage_ppm = percent(random, 25) ? between(random, 0, PPM / 20) : 0;
+}
+
+static void draw_transport(const um_sim_scenario *scenario, um_receiver_session_config *transport, um_random *random)
+{
+    bool harsh = scenario->kind == UM_SIM_HARSH;
+    *transport = (um_receiver_session_config){
+        .nak_initial_backoff_ns = percent(random, 30) ? 0 : between_ns(random, 100 * US, 15 * MS),
+        .nak_backoff_ns = between_ns(random, 2 * MS, 40 * MS),
+        .nak_suppress_ns = between_ns(random, 2 * MS, 80 * MS),
+        .nak_generation_ns = harsh ? between_ns(random, 60 * MS, 600 * MS) : LONG_NS,
+        .activity_timeout_ns = LONG_NS,
+        .send_naks = !harsh || percent(random, 95),
+        .datagram_max_bytes = UM_DATAGRAM_BYTES_MIN,
+        .loss_capacity = harsh ? 16u << between(random, 0, 6) : 8192,
+        .topic_capacity = 16,
+        .window_bytes = between(random, 17 * 1024, 48 * 1024),
+        .status_interval_ns = between_ns(random, 4 * MS, 40 * MS),
+        .group_tag = percent(random, 60) ? FLOW_TAG : 0,
+        .random_seed = um_random_next(random)};
+    if (harsh && percent(random, 40)) {
+        int64_t longest_ns = 0;
+        for (uint32_t i = 0; i < scenario->session_count; i++)
+            if (scenario->sessions[i].sm_maximum_interval_ns > longest_ns)
+                longest_ns = scenario->sessions[i].sm_maximum_interval_ns;
+        transport->activity_timeout_ns = 3 * longest_ns + between_ns(random, 10 * MS, 200 * MS);
+    }
+}
+
+static void draw_receiver(const um_sim_scenario *scenario, um_sim_receiver_config *receiver, um_random *random)
+{
+    static const int32_t MODES[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_SEQUENCE, UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL,
+                                    UM_ORDERED_FRAGMENTS};
+    static const uint32_t BURSTS[] = {8, 64, 1024, 1000000000};
+    bool harsh = scenario->kind == UM_SIM_HARSH;
+    *receiver = (um_sim_receiver_config){.ordered_delivery = PICK(random, MODES),
+                                         .map_entries_max = harsh && percent(random, 50) ? between(random, 8, 256) : 0,
+                                         .burst_loss_max = harsh ? PICK(random, BURSTS) : 1000000000,
+                                         .block_count = between(random, 4, 8),
+                                         .block_rows = between(random, 64, 256),
+                                         .block_bytes = between(random, 4096, 32768),
+                                         .message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN,
+                                         .read_rows = between(random, 1, 200),
+                                         .keep_rows = percent(random, 30)};
+    if (percent(random, 40))
+        receiver->loss_check_interval_ns = between_ns(random, 5 * MS, 40 * MS);
+    if (percent(random, 35))
+        receiver->read_interval_ns = between_ns(random, 50 * US, 5 * MS);
+}
+
+static void draw_interest(um_sim_scenario *scenario, um_random *random)
+{
+    for (uint32_t r = 0; r < scenario->receiver_count; r++) {
+        bool any = false;
+        for (uint32_t s = 0; s < scenario->session_count; s++)
+            for (uint32_t t = 0; t < scenario->topic_counts[s]; t++)
+                any |= scenario->wanted[r][s][t] = percent(random, 60);
+        if (!any)
+            scenario->wanted[r][0][0] = true;
+    }
+}
+
+void um_sim_draw_scenario(um_sim_scenario *scenario, um_random *random)
+{
+    memset(scenario, 0, sizeof *scenario);
+    uint32_t die = between(random, 0, 99);
+    scenario->kind = die < 35 ? UM_SIM_WINDOWED : die < 60 ? UM_SIM_ROOMY : UM_SIM_HARSH;
+    scenario->session_count = between(random, 1, UM_SIM_SCENARIO_SESSIONS_MAX);
+    scenario->host_count = between(random, 1, UM_SIM_SCENARIO_HOSTS_MAX);
+    scenario->receiver_count = scenario->host_count + between(random, 0, scenario->host_count);
+    for (uint32_t s = 0; s < scenario->session_count; s++) {
+        um_session_config *session = &scenario->sessions[s];
+        uint32_t topics = between(random, 1, UM_SIM_SCENARIO_TOPICS_MAX);
+        draw_session(scenario, s, session, random);
+        scenario->topic_counts[s] = topics;
+        for (uint32_t t = 0; t < topics; t++)
+            draw_publisher(scenario, session, topics, t, &scenario->publishers[s][t], random);
+    }
+    for (uint32_t h = 0; h < scenario->session_count + scenario->host_count; h++) {
+        draw_host(scenario, &scenario->hosts[h], random);
+        draw_faults(&scenario->faults[h], random);
+    }
+    for (uint32_t h = 0; h < scenario->host_count; h++)
+        draw_transport(scenario, &scenario->transports[h], random);
+    for (uint32_t r = 0; r < scenario->receiver_count; r++) {
+        scenario->receiver_hosts[r] = r % scenario->host_count;
+        draw_receiver(scenario, &scenario->receivers[r], random);
+    }
+    draw_interest(scenario, random);
+    scenario->faults_end_ns = between_ns(random, 60 * MS, 400 * MS);
+}
+
+void um_sim_describe_scenario(const um_sim_scenario *scenario, char *out, size_t bytes)
+{
+    static const char *const KINDS[] = {"windowed", "roomy", "harsh"};
+    static const char *const POLICIES[] = {"none", "min", "max", "tagged"};
+    size_t used = (size_t)snprintf(out, bytes, "%s, %u receiving hosts, faults until %lld ms", KINDS[scenario->kind],
+                                   scenario->host_count, (long long)(scenario->faults_end_ns / MS));
+    for (uint32_t s = 0; s < scenario->session_count && used < bytes; s++) {
+        const um_session_config *c = &scenario->sessions[s];
+        used += (size_t)snprintf(out + used, bytes - used, "; session %u: %u topics, term %u, window %u, datagram %u, %s",
+                                 s, scenario->topic_counts[s], c->term_length, c->window_bytes, c->datagram_max_bytes,
+                                 POLICIES[c->flow_policy]);
+    }
+    for (uint32_t r = 0; r < scenario->receiver_count && used < bytes; r++)
+        used += (size_t)snprintf(out + used, bytes - used, "; receiver %u: host %u, mode %d", r,
+                                 scenario->session_count + scenario->receiver_hosts[r],
+                                 scenario->receivers[r].ordered_delivery);
+}

@@ -1,0 +1,246 @@
+#include "sim/wire_checker.h"
+
+enum { DRIFT_SLACK_DIVISOR = 2000, SLACK_NS = 1000 };
+
+bool um_sim_wire_init(um_sim_wire_session *wire, um_sim_world *world, const um_sim_session *session,
+                      um_sim_topic *topics, uint32_t topic_count)
+{
+    *wire = (um_sim_wire_session){.session = session,
+                                  .topics = topics,
+                                  .topic_count = topic_count,
+                                  .next_sqn = session->core.config.initial_sqn,
+                                  .trail_sqn = session->core.config.initial_sqn};
+    wire->body_hashes = um_sim_take(world, UM_SIM_WIRE_SQNS_MAX * sizeof *wire->body_hashes);
+    return wire->body_hashes != NULL;
+}
+
+static uint64_t hash_of(const uint8_t *data, uint32_t length)
+{
+    uint64_t hash = 0xcbf29ce484222325u ^ length;
+    for (uint32_t i = 0; i + 8 <= length; i += 8) {
+        uint64_t word;
+        memcpy(&word, data + i, sizeof word);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+    }
+    for (uint32_t i = length & ~7u; i < length; i++)
+        hash = (hash ^ data[i]) * 0x100000001b3u;
+    return hash;
+}
+
+/* ---- topics ---- */
+
+static um_sim_topic *topic_of(um_sim_wire_session *wire, uint32_t topic_index)
+{
+    for (uint32_t i = 0; i < wire->topic_count; i++)
+        if (wire->topics[i].topic_index == topic_index)
+            return &wire->topics[i];
+    return NULL;
+}
+
+static void check_tsni(um_sim_world *world, um_sim_wire_session *wire, const um_lbmc_message *message)
+{
+    for (uint32_t i = 0; i < message->tsni_count; i++) {
+        const uint8_t *record = message->tsni + UM_LBMC_TSNI_RECORD_BYTES * i;
+        um_sim_topic *topic = topic_of(wire, um_load_be32(record));
+        uint32_t sqn = um_load_be32(record + 4);
+        uint32_t at = topic == NULL ? 0 : sqn - topic->initial_sqn;
+        if (topic == NULL || at >= topic->fragment_count || !topic->sent[at])
+            um_sim_complain(world, "t=%lld ns: a TSNI says that sqn %u of topic %u exists, which was never sent",
+                            (long long)world->now_ns, sqn, um_load_be32(record));
+    }
+}
+
+static void check_fragment(um_sim_world *world, um_sim_wire_session *wire, const um_lbmc_message *message)
+{
+    um_sim_topic *topic = topic_of(wire, message->topic_index);
+    uint32_t at = topic == NULL ? UM_SIM_FRAGMENTS_MAX : message->sqn - topic->initial_sqn;
+    /* The publisher notes a message after the call that may have sent it already. */
+    if (at >= UM_SIM_FRAGMENTS_MAX || topic->sent[at])
+        um_sim_complain(world, "t=%lld ns: sqn %u of topic %u is sent as new %s", (long long)world->now_ns,
+                        message->sqn, message->topic_index, topic == NULL ? "on the wrong session" : "twice");
+    else
+        topic->sent[at] = 1;
+}
+
+static void check_body(um_sim_world *world, um_sim_wire_session *wire, const um_lbtrm_packet *packet)
+{
+    um_lbmc_message message;
+    for (uint32_t at = 0, length; at < packet->body_length; at += length) {
+        if (um_lbmc_decode(packet->body + at, packet->body_length - at, &message, &length) != UM_DGRAM_OK) {
+            um_sim_complain(world, "t=%lld ns: transport sqn %u is not a run of messages", (long long)world->now_ns,
+                            packet->sqn);
+            return;
+        }
+        if (message.type == UM_LBMC_CONTROL)
+            check_tsni(world, wire, &message);
+        else
+            check_fragment(world, wire, &message);
+    }
+}
+
+/* ---- the source's datagrams ---- */
+
+static void check_trail(um_sim_world *world, um_sim_wire_session *wire, uint32_t trail)
+{
+    if (um_serial_before(trail, wire->trail_sqn))
+        um_sim_complain(world, "t=%lld ns: the trail goes back from %u to %u", (long long)world->now_ns,
+                        wire->trail_sqn, trail);
+    wire->trail_sqn = trail;
+}
+
+static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_lbtrm_packet *packet)
+{
+    uint32_t at = packet->sqn - wire->session->core.config.initial_sqn;
+    uint64_t hash = hash_of(packet->body, packet->body_length);
+    check_trail(world, wire, packet->trail);
+    if (packet->flags & UM_LBTRM_FLAG_RETRANSMISSION) {
+        if (!um_serial_before(packet->sqn, wire->next_sqn))
+            um_sim_complain(world, "t=%lld ns: sqn %u is retransmitted but was never sent", (long long)world->now_ns,
+                            packet->sqn);
+        else if (at < UM_SIM_WIRE_SQNS_MAX && wire->body_hashes[at] != hash)
+            um_sim_complain(world, "t=%lld ns: the retransmission of sqn %u is not what was sent",
+                            (long long)world->now_ns, packet->sqn);
+        return;
+    }
+    if (packet->sqn != wire->next_sqn)
+        um_sim_complain(world, "t=%lld ns: sqn %u is sent, %u comes next", (long long)world->now_ns, packet->sqn,
+                        wire->next_sqn);
+    wire->next_sqn = packet->sqn + 1;
+    if (at < UM_SIM_WIRE_SQNS_MAX)
+        wire->body_hashes[at] = hash;
+    check_body(world, wire, packet);
+}
+
+static void check_sm(um_sim_world *world, um_sim_wire_session *wire, const um_lbtrm_packet *packet)
+{
+    check_trail(world, wire, packet->trail);
+    if (packet->lead != wire->next_sqn - 1)
+        um_sim_complain(world, "t=%lld ns: a session message says lead %u after sqn %u", (long long)world->now_ns,
+                        packet->lead, wire->next_sqn - 1);
+}
+
+/* ---- the receivers' NAKs ---- */
+
+static um_receiver_session *transport_of(const um_sim_host *host, const um_sim_wire_session *wire)
+{
+    const um_session_config *config = &wire->session->core.config;
+    um_session_id id = {{wire->session->host->address.ip, config->nak_port}, config->group, config->session_id};
+    return um_node_find_session(host->node, &id);
+}
+
+/* The earliest times of NAKs, per sqn; a session joined anew starts from nothing. NULL without room. */
+static int64_t *nak_times(um_sim_world *world, um_sim_wire_session *wire, const um_sim_host *host,
+                          const um_receiver_session *transport)
+{
+    int64_t **times = &wire->next_nak_ns[host->index];
+    if (*times == NULL)
+        *times = um_sim_take(world, UM_SIM_WIRE_SQNS_MAX * sizeof **times);
+    else if (wire->asking[host->index] != transport)
+        memset(*times, 0, UM_SIM_WIRE_SQNS_MAX * sizeof **times);
+    wire->asking[host->index] = transport;
+    return *times;
+}
+
+static int64_t shortest_ns(int64_t local_ns)
+{
+    return local_ns - local_ns / DRIFT_SLACK_DIVISOR - SLACK_NS;
+}
+
+static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_sim_host *host,
+                      const um_lbtrm_packet *packet)
+{
+    um_receiver_session *transport = transport_of(host, wire);
+    int64_t *times = transport == NULL ? NULL : nak_times(world, wire, host, transport);
+    for (uint32_t i = 0; times != NULL && i < packet->list_count; i++) {
+        uint32_t sqn = um_load_be32(packet->list + 4 * i);
+        uint32_t at = sqn - wire->session->core.config.initial_sqn;
+        const um_loss *loss = um_loss_map_find(&transport->losses, sqn);
+        if (loss == NULL) {
+            um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u, which it does not miss", (long long)world->now_ns,
+                            host->index, sqn);
+            return;
+        }
+        if (um_sim_local_ns(host) - loss->detected_ns < transport->config.nak_initial_backoff_ns / 2)
+            um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u before the initial back-off", (long long)world->now_ns,
+                            host->index, sqn);
+        if (at >= UM_SIM_WIRE_SQNS_MAX)
+            continue;
+        if (world->now_ns < times[at])
+            um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u again, %lld ns too soon", (long long)world->now_ns,
+                            host->index, sqn, (long long)(times[at] - world->now_ns));
+        times[at] = world->now_ns + shortest_ns(transport->config.nak_backoff_ns / 2);
+    }
+}
+
+/* ---- */
+
+static um_sim_wire_session *wire_of(um_sim_wire_session *wires, uint32_t count, uint32_t session_id)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (wires[i].session->core.config.session_id == session_id)
+            return &wires[i];
+    return NULL;
+}
+
+void um_sim_wire_on_sent(um_sim_wire_session *wires, uint32_t count, const um_sim_host *host,
+                         const um_sim_datagram *datagram, const uint8_t *data)
+{
+    um_sim_world *world = host->world;
+    um_lbtrm_packet packet;
+    um_sim_wire_session *wire = NULL;
+    if (um_lbtrm_decode(data, datagram->length, &packet) == UM_DGRAM_OK)
+        wire = wire_of(wires, count, packet.session_id);
+    if (wire == NULL) {
+        um_sim_complain(world, "t=%lld ns: host %u sent something that is no datagram of a session",
+                        (long long)world->now_ns, host->index);
+        return;
+    }
+    switch (datagram->entry.type) {
+    case UM_LBTRM_DATA:
+        check_data(world, wire, &packet);
+        break;
+    case UM_LBTRM_SM:
+        check_sm(world, wire, &packet);
+        break;
+    case UM_LBTRM_NAK:
+        check_nak(world, wire, host, &packet);
+        break;
+    case UM_LBTRM_NCF:
+        check_trail(world, wire, packet.trail);
+        break;
+    default:
+        break;
+    }
+}
+
+void um_sim_wire_on_received(um_sim_wire_session *wires, uint32_t count, const um_sim_host *host,
+                             const um_sim_datagram *datagram, const uint8_t *data)
+{
+    um_sim_world *world = host->world;
+    um_lbtrm_packet packet;
+    if (datagram->entry.type != UM_LBTRM_NCF || datagram->from_host < 0 ||
+        um_lbtrm_decode(data, datagram->length, &packet) != UM_DGRAM_OK)
+        return;
+    um_sim_wire_session *wire = wire_of(wires, count, packet.session_id);
+    um_receiver_session *transport = wire == NULL ? NULL : transport_of(host, wire);
+    int64_t *times = transport == NULL ? NULL : nak_times(world, wire, host, transport);
+    for (uint32_t i = 0; times != NULL && i < packet.list_count; i++) {
+        uint32_t sqn = um_load_be32(packet.list + 4 * i);
+        uint32_t at = sqn - wire->session->core.config.initial_sqn;
+        if (at < UM_SIM_WIRE_SQNS_MAX && um_loss_map_find(&transport->losses, sqn) != NULL)
+            times[at] = world->now_ns +
+                        shortest_ns(transport->config.nak_suppress_ns + transport->config.nak_backoff_ns / 2);
+    }
+}
+
+void um_sim_wire_check_complete(um_sim_world *world, const um_sim_wire_session *wire)
+{
+    for (uint32_t t = 0; t < wire->topic_count; t++) {
+        const um_sim_topic *topic = &wire->topics[t];
+        for (uint32_t i = 0; i < topic->fragment_count; i++)
+            if (!topic->sent[i])
+                um_sim_complain(world, "sqn %u of topic %u was published but never sent", topic->initial_sqn + i,
+                                topic->topic_index);
+    }
+}

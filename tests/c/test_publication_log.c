@@ -1,0 +1,481 @@
+/* The publication log by itself: claims, commits, rotation, limits, cleaning, unblocking. */
+#include "core/publication_log.h"
+
+#include "support.h"
+
+enum { TERM = UM_LOG_TERM_BYTES_MIN, TIMEOUT_S = 16 };
+
+typedef struct log_fixture {
+    um_publication_log log;
+    uint8_t *memory;
+} log_fixture;
+
+static log_fixture *log_open(uint32_t initial_term_id)
+{
+    log_fixture *f = zeroed(sizeof *f);
+    f->memory = zeroed(um_log_footprint(TERM));
+    um_log_init(&f->log, f->memory, TERM, initial_term_id, TIMEOUT_S * (int64_t)NS_PER_S);
+    return f;
+}
+
+/* With receivers known and the limit where that puts it. */
+static log_fixture *log_open_connected(uint32_t initial_term_id)
+{
+    log_fixture *f = log_open(initial_term_id);
+    atomic_store(&f->log.connected, true);
+    um_log_conduct(&f->log, 0, 0);
+    return f;
+}
+
+static void log_close(log_fixture *f)
+{
+    free(f->memory);
+    free(f);
+}
+
+static um_claim claim(log_fixture *f, uint32_t length)
+{
+    um_claim claim = {0};
+    CHECK_EQ(um_log_claim(&f->log, length, &claim), 0);
+    CHECK_EQ(claim.length, length);
+    return claim;
+}
+
+/* Claims and publishes a frame of `span` bytes filled with `value`. */
+static um_claim publish(log_fixture *f, uint32_t span, uint8_t value)
+{
+    um_claim c = claim(f, span);
+    um_frame_begin(c.frames, span - UM_FRAME_HEADER_BYTES);
+    memset(c.frames + UM_FRAME_HEADER_BYTES, value, span - UM_FRAME_HEADER_BYTES);
+    um_frame_publish(c.frames, span - UM_FRAME_HEADER_BYTES);
+    return c;
+}
+
+/* Publishes frames of `span` bytes up to `position`, the conductor following. */
+static void fill_to(log_fixture *f, int64_t position, uint32_t span)
+{
+    while (um_log_tail(&f->log) < position) {
+        um_claim c;
+        int64_t left = position - um_log_tail(&f->log);
+        int result = um_log_claim(&f->log, left < span ? (uint32_t)left : span, &c);
+        CHECK(result == 0 || result == UM_ADMIN_ACTION);
+        if (result == 0) {
+            memset(c.frames + UM_FRAME_HEADER_BYTES, 0xee, c.length - UM_FRAME_HEADER_BYTES);
+            um_frame_publish(c.frames, c.length - UM_FRAME_HEADER_BYTES);
+        }
+        um_log_conduct(&f->log, um_log_tail(&f->log), UINT32_MAX);
+    }
+}
+
+static bool all_zero(const uint8_t *memory, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (memory[i] != 0)
+            return false;
+    return true;
+}
+
+TEST("AE-2 AE-3", "three zeroed terms, not connected, no term used up")
+{
+    log_fixture *f = log_open(1005);
+    CHECK_EQ(um_log_footprint(TERM), 3 * TERM);
+    CHECK(all_zero(f->memory, 3 * TERM));
+    CHECK(!atomic_load(&f->log.connected));
+    CHECK_EQ(atomic_load(&f->log.active_term_count), 0);
+    CHECK_EQ(f->log.initial_term_id, 1005);
+    log_close(f);
+}
+
+TEST("AE-2", "term length is a power of two between 64 KiB and 1 GiB")
+{
+    CHECK_EQ(um_log_footprint(TERM / 2), 0);
+    CHECK_EQ(um_log_footprint(TERM + 1), 0);
+    CHECK_EQ(um_log_footprint(3 * TERM), 0);
+    CHECK_EQ(um_log_footprint(1u << 31), 0);
+    CHECK_EQ(um_log_footprint(0), 0);
+    CHECK(um_log_footprint(1u << 30) == (size_t)3 << 30);
+}
+
+TEST("AE-4", "initial tails")
+{
+    log_fixture *f = log_open_connected(1005);
+    CHECK_EQ(atomic_load(&f->log.tails[0]), 0x3ed00000000);
+    CHECK_EQ(atomic_load(&f->log.tails[1]) >> 32, 1003);
+    CHECK_EQ(atomic_load(&f->log.tails[2]) >> 32, 1004);
+    claim(f, 64);
+    CHECK_EQ(atomic_load(&f->log.tails[0]), 0x3ed00000040);
+    log_close(f);
+}
+
+TEST("AE-5 AE-6 AE-22 AE-25", "positions count every byte claimed, from 0, committed or not")
+{
+    log_fixture *f = log_open_connected(7);
+    int64_t expected = 0;
+    for (uint32_t i = 0; i < 200; i++) {
+        uint32_t span = 8 * (1 + i % 40);
+        um_claim c;
+        CHECK_EQ(um_log_tail(&f->log), expected);
+        if (um_log_claim(&f->log, span, &c) == UM_ADMIN_ACTION) {
+            expected = TERM;
+            continue;
+        }
+        CHECK_EQ(c.position, expected);
+        CHECK(c.frames == f->memory + expected % (3 * TERM));
+        expected += span;
+        um_log_conduct(&f->log, expected, UINT32_MAX);
+    }
+    log_close(f);
+}
+
+TEST("AE-7 AE-24", "one claim may straddle the limit, the next is refused")
+{
+    log_fixture *f = log_open_connected(1);
+    CHECK_EQ(atomic_load(&f->log.publication_limit), TERM / 2);
+    claim(f, TERM / 8);
+    claim(f, TERM / 8);
+    claim(f, TERM / 8);
+    claim(f, TERM / 8 - 8);
+    um_claim straddling = claim(f, TERM / 8);
+    CHECK_EQ(straddling.position, TERM / 2 - 8);
+    um_claim refused;
+    CHECK_EQ(um_log_claim(&f->log, 8, &refused), UM_BACK_PRESSURED);
+    CHECK_EQ(um_log_tail(&f->log), TERM / 2 - 8 + TERM / 8);
+    log_close(f);
+}
+
+TEST("AE-12", "before a connection nothing can be claimed")
+{
+    log_fixture *f = log_open(1);
+    um_claim c;
+    um_log_conduct(&f->log, 0, 0);
+    CHECK_EQ(um_log_claim(&f->log, 64, &c), UM_NOT_CONNECTED);
+    CHECK_EQ(um_log_tail(&f->log), 0);
+    CHECK_EQ(atomic_load(&f->log.publication_limit), 0);
+    log_close(f);
+}
+
+TEST("AE-13 AE-21", "connected, but not conducted yet: back-pressured")
+{
+    log_fixture *f = log_open(1);
+    um_claim c;
+    atomic_store(&f->log.connected, true);
+    CHECK_EQ(um_log_claim(&f->log, 64, &c), UM_BACK_PRESSURED);
+    um_log_conduct(&f->log, 0, 0);
+    claim(f, 64);
+    log_close(f);
+}
+
+/* A log whose next claim reaches the last position there is. */
+static log_fixture *log_open_at_end(void)
+{
+    log_fixture *f = log_open_connected(1005);
+    uint32_t last_term = INT32_MAX - 1;
+    atomic_store(&f->log.active_term_count, last_term);
+    atomic_store(&f->log.tails[last_term % 3], (uint64_t)(1005 + last_term) << 32 | (TERM - 64));
+    f->log.clean_position = (int64_t)last_term * TERM - TERM;
+    um_log_conduct(&f->log, (int64_t)last_term * TERM + TERM - 64, 0);
+    return f;
+}
+
+TEST("AE-14", "closed goes before the end of positions, that before back-pressure")
+{
+    log_fixture *f = log_open_at_end();
+    um_claim c;
+    CHECK_EQ(claim(f, 64).position, (int64_t)INT32_MAX * TERM - 64);
+    CHECK_EQ(um_log_claim(&f->log, 8, &c), UM_MAX_POSITION_EXCEEDED);
+    atomic_store(&f->log.publication_limit, 0);
+    CHECK_EQ(um_log_claim(&f->log, 8, &c), UM_MAX_POSITION_EXCEEDED);
+    atomic_store(&f->log.closed, true);
+    CHECK_EQ(um_log_claim(&f->log, 8, &c), UM_CLOSED);
+    log_close(f);
+}
+
+TEST("AE-23", "the limit is half a term ahead, moves forward only, and drops to the sender when nobody listens")
+{
+    log_fixture *f = log_open_connected(1);
+    fill_to(f, 1024, 256);
+    CHECK_EQ(atomic_load(&f->log.publication_limit), 1024 + TERM / 2);
+    um_log_conduct(&f->log, 512, 0);
+    CHECK_EQ(atomic_load(&f->log.publication_limit), 1024 + TERM / 2);
+    atomic_store(&f->log.connected, false);
+    um_log_conduct(&f->log, 1024, 0);
+    CHECK_EQ(atomic_load(&f->log.publication_limit), 1024);
+    atomic_store(&f->log.connected, true);
+    um_log_conduct(&f->log, 1024, 0);
+    CHECK_EQ(atomic_load(&f->log.publication_limit), 1024 + TERM / 2);
+    log_close(f);
+}
+
+TEST("AE-23 AE-48", "the limit never promises space that is not clean")
+{
+    log_fixture *f = log_open_connected(1);
+    fill_to(f, 2 * TERM, 1024);
+    CHECK_EQ(f->log.clean_position, TERM);
+    um_log_conduct(&f->log, 2 * TERM + TERM / 2 + 1024, 0); /* no budget: nothing is cleaned */
+    CHECK_EQ(atomic_load(&f->log.publication_limit), 3 * TERM);
+    um_log_conduct(&f->log, 2 * TERM + TERM / 2 + 1024, UINT32_MAX);
+    CHECK_EQ(atomic_load(&f->log.publication_limit), 3 * TERM + 1024);
+    log_close(f);
+}
+
+TEST("AE-27 AE-28 AE-29", "a length is negative until the commit, zero where nothing was written")
+{
+    log_fixture *f = log_open_connected(1);
+    CHECK_EQ(um_log_frame_length(&f->log, 0), 0);
+    um_claim c = claim(f, um_frame_span(21));
+    CHECK_EQ(c.length, 32);
+    CHECK_EQ(um_log_frame_length(&f->log, 0), 0);
+    um_frame_begin(c.frames, 21);
+    CHECK_EQ(um_log_frame_length(&f->log, 0), -29);
+    um_frame_publish(c.frames, 21);
+    CHECK_EQ(um_log_frame_length(&f->log, 0), 29);
+    CHECK(!um_log_frame_is_pad(&f->log, 0));
+    log_close(f);
+}
+
+TEST("AE-30", "a claim across the end pads the rest and moves to the next term")
+{
+    log_fixture *f = log_open_connected(1005);
+    fill_to(f, TERM - 128, 64);
+    um_claim c;
+    CHECK_EQ(um_log_claim(&f->log, 136, &c), UM_ADMIN_ACTION);
+    CHECK_EQ(um_log_frame_length(&f->log, TERM - 128), 128);
+    CHECK(um_log_frame_is_pad(&f->log, TERM - 128));
+    CHECK_EQ(atomic_load(&f->log.active_term_count), 1);
+    CHECK_EQ(atomic_load(&f->log.tails[1]), (uint64_t)1006 << 32);
+    CHECK_EQ(um_log_tail(&f->log), TERM);
+    CHECK_EQ(claim(f, 136).position, TERM);
+    log_close(f);
+}
+
+TEST("AE-30", "a term filled to the last byte needs no padding")
+{
+    log_fixture *f = log_open_connected(1005);
+    fill_to(f, TERM - 128, 64);
+    CHECK_EQ(claim(f, 128).position, TERM - 128);
+    CHECK_EQ(um_log_tail(&f->log), TERM);
+    CHECK_EQ(atomic_load(&f->log.active_term_count), 0);
+    um_claim c;
+    CHECK_EQ(um_log_claim(&f->log, 8, &c), UM_ADMIN_ACTION);
+    CHECK_EQ(um_log_frame_length(&f->log, TERM - 128), 0); /* still the claimer's */
+    CHECK_EQ(um_log_frame_length(&f->log, TERM), 0);
+    CHECK_EQ(claim(f, 8).position, TERM);
+    log_close(f);
+}
+
+TEST("AE-30 AE-35", "a term closed by a publisher that then died does not stop the others")
+{
+    log_fixture *f = log_open_connected(1005);
+    fill_to(f, TERM - 128, 64);
+    atomic_store(&f->log.tails[0], (uint64_t)1005 << 32 | (TERM + 64)); /* closed, neither padded nor moved on */
+    CHECK_EQ(um_log_tail(&f->log), TERM);
+    um_claim c;
+    CHECK_EQ(um_log_claim(&f->log, 64, &c), UM_ADMIN_ACTION);
+    CHECK_EQ(claim(f, 64).position, TERM);
+    um_log_unblock(&f->log, TERM - 128, 0);
+    for (int64_t s = 4; s <= TIMEOUT_S; s += 4)
+        CHECK_EQ(um_log_unblock(&f->log, TERM - 128, s * NS_PER_S), s == TIMEOUT_S);
+    CHECK_EQ(um_log_frame_length(&f->log, TERM - 128), 128);
+    CHECK(um_log_frame_is_pad(&f->log, TERM - 128));
+    log_close(f);
+}
+
+TEST("AE-5 AE-30 UX-22", "twenty terms, the term id wrapping on the way")
+{
+    log_fixture *f = log_open_connected(UINT32_MAX - 3);
+    fill_to(f, 20 * (int64_t)TERM + 4096, 1000);
+    CHECK_EQ(atomic_load(&f->log.active_term_count), 20);
+    CHECK_EQ(atomic_load(&f->log.tails[20 % 3]) >> 32, 16);
+    CHECK_EQ(um_log_tail(&f->log), 20 * (int64_t)TERM + 4096);
+    log_close(f);
+}
+
+TEST("AE-32 AE-34", "a lent frame cannot be read before it is taken back and published")
+{
+    log_fixture *f = log_open_connected(1);
+    um_claim c = claim(f, um_frame_span(100));
+    um_frame_lend(c.frames, 100);
+    CHECK_EQ(um_log_frame_length(&f->log, 0), -108);
+    CHECK(um_frame_take_back(c.frames, 100));
+    CHECK_EQ(um_log_frame_length(&f->log, 0), -108);
+    CHECK(!um_frame_take_back(c.frames, 100));
+    um_frame_publish(c.frames, 100);
+    CHECK_EQ(um_log_frame_length(&f->log, 0), 108);
+    log_close(f);
+}
+
+/* Looks each second; returns the second at which unblocking happened. */
+static int64_t unblocked_after(log_fixture *f, int64_t position)
+{
+    for (int64_t s = 100; s < 200; s++)
+        if (um_log_unblock(&f->log, position, s * NS_PER_S))
+            return s - 100;
+    return -1;
+}
+
+TEST("AE-35", "an abandoned claim becomes padding of its length, and a late commit is told so")
+{
+    log_fixture *f = log_open_connected(1);
+    um_claim c = claim(f, um_frame_span(100));
+    um_frame_lend(c.frames, 100);
+    publish(f, 64, 1);
+    CHECK_EQ(um_log_unblock_due_ns(&f->log), UM_NEVER_NS);
+    CHECK_EQ(unblocked_after(f, 0), TIMEOUT_S);
+    CHECK_EQ(um_log_frame_length(&f->log, 0), um_frame_span(100));
+    CHECK(um_log_frame_is_pad(&f->log, 0));
+    CHECK_EQ(f->log.unblocked_count, 1);
+    CHECK(!um_frame_take_back(c.frames, 100));
+    CHECK(!um_log_abort(&c));
+    CHECK_EQ(um_log_frame_length(&f->log, 0), um_frame_span(100));
+    CHECK_EQ(um_log_frame_length(&f->log, um_frame_span(100)), 64);
+    log_close(f);
+}
+
+TEST("AE-35", "a commit in time keeps its frame")
+{
+    log_fixture *f = log_open_connected(1);
+    um_claim c = claim(f, um_frame_span(100));
+    um_frame_lend(c.frames, 100);
+    for (int64_t s = 0; s < TIMEOUT_S; s++)
+        CHECK(!um_log_unblock(&f->log, 0, s * NS_PER_S));
+    CHECK(um_frame_take_back(c.frames, 100));
+    CHECK(!um_log_unblock(&f->log, 0, 1000 * (int64_t)NS_PER_S)); /* being committed */
+    um_frame_publish(c.frames, 100);
+    CHECK(!um_log_unblock(&f->log, 0, 2000 * (int64_t)NS_PER_S));
+    CHECK(!um_log_frame_is_pad(&f->log, 0));
+    CHECK_EQ(f->log.unblocked_count, 0);
+    log_close(f);
+}
+
+TEST("AE-35", "a hole nobody wrote becomes padding up to the next frame")
+{
+    log_fixture *f = log_open_connected(1);
+    claim(f, 512);
+    um_claim next = claim(f, 64);
+    um_frame_begin(next.frames, 56);
+    CHECK_EQ(unblocked_after(f, 0), TIMEOUT_S);
+    CHECK_EQ(um_log_frame_length(&f->log, 0), 512);
+    CHECK(um_log_frame_is_pad(&f->log, 0));
+    CHECK_EQ(um_log_frame_length(&f->log, 512), -64);
+    log_close(f);
+}
+
+TEST("AE-35", "a hole with nothing behind it ends where claiming did")
+{
+    log_fixture *f = log_open_connected(1);
+    publish(f, 64, 1);
+    claim(f, 1024);
+    CHECK_EQ(unblocked_after(f, 64), TIMEOUT_S);
+    CHECK_EQ(um_log_frame_length(&f->log, 64), 1024);
+    CHECK_EQ(um_log_frame_length(&f->log, 64 + 1024), 0);
+    log_close(f);
+}
+
+TEST("AE-35", "a claim at the end of its term")
+{
+    log_fixture *f = log_open_connected(1);
+    fill_to(f, TERM - 256, 64);
+    um_claim c = claim(f, 256);
+    um_frame_lend(c.frames, 248);
+    um_claim refused;
+    CHECK_EQ(um_log_claim(&f->log, 64, &refused), UM_ADMIN_ACTION);
+    publish(f, 64, 1);
+    CHECK_EQ(unblocked_after(f, TERM - 256), TIMEOUT_S);
+    CHECK_EQ(um_log_frame_length(&f->log, TERM - 256), 256);
+    CHECK_EQ(um_log_frame_length(&f->log, TERM), 64);
+    log_close(f);
+}
+
+TEST("AE-35", "what is being written is left alone, however long it takes")
+{
+    log_fixture *f = log_open_connected(1);
+    um_claim c = claim(f, 64);
+    um_frame_begin(c.frames, 56);
+    CHECK_EQ(unblocked_after(f, 0), -1);
+    log_close(f);
+}
+
+TEST("AE-35", "time nobody watched does not count")
+{
+    log_fixture *f = log_open_connected(1);
+    um_claim c = claim(f, um_frame_span(100));
+    um_frame_lend(c.frames, 100);
+    CHECK(!um_log_unblock(&f->log, 0, 0));
+    CHECK_EQ(um_log_unblock_due_ns(&f->log), TIMEOUT_S / 4 * (int64_t)NS_PER_S);
+    CHECK(!um_log_unblock(&f->log, 0, 3600 * (int64_t)NS_PER_S)); /* the process was stopped */
+    CHECK(um_frame_take_back(c.frames, 100));
+    log_close(f);
+}
+
+TEST("AE-35", "the clock starts again for the next frame")
+{
+    log_fixture *f = log_open_connected(1);
+    um_claim first = claim(f, 64), second = claim(f, 64);
+    um_frame_lend(first.frames, 56);
+    um_frame_lend(second.frames, 56);
+    for (int64_t s = 0; s < TIMEOUT_S; s++)
+        CHECK(!um_log_unblock(&f->log, 0, s * NS_PER_S));
+    CHECK(um_frame_take_back(first.frames, 56));
+    um_frame_publish(first.frames, 56);
+    CHECK_EQ(unblocked_after(f, 64), TIMEOUT_S);
+    log_close(f);
+}
+
+TEST("AE-36", "an aborted claim is padding")
+{
+    log_fixture *f = log_open_connected(1);
+    um_claim c = claim(f, um_frame_span(100));
+    um_frame_lend(c.frames, 100);
+    CHECK(um_log_abort(&c));
+    CHECK_EQ(um_log_frame_length(&f->log, 0), um_frame_span(100));
+    CHECK(um_log_frame_is_pad(&f->log, 0));
+    CHECK(!um_log_abort(&c));
+    log_close(f);
+}
+
+TEST("AE-45 AE-46 AE-47", "cleaning stops one term behind the sender")
+{
+    log_fixture *f = log_open_connected(1);
+    fill_to(f, TERM, 64);
+    CHECK_EQ(f->log.clean_position, 0);
+    CHECK(!all_zero(f->memory, 64));
+    fill_to(f, TERM + 1000, 1000);
+    CHECK_EQ(f->log.clean_position, 1000);
+    CHECK(all_zero(f->memory, 1000));
+    CHECK(!all_zero(f->memory + 1000, 64));
+    fill_to(f, 3 * TERM, 1000);
+    CHECK(all_zero(f->memory, 2 * TERM));
+    CHECK(!all_zero(f->memory + 2 * TERM, 64));
+    log_close(f);
+}
+
+TEST("AE-48 AE-49", "cleaning goes by its budget, wherever frames begin")
+{
+    log_fixture *f = log_open_connected(1);
+    fill_to(f, TERM, 64);
+    for (uint32_t i = 1; i <= 10; i++) {
+        um_log_conduct(&f->log, TERM + TERM / 4, 107);
+        CHECK_EQ(f->log.clean_position, 104 * i);
+        CHECK(all_zero(f->memory, 104 * i));
+        CHECK(f->memory[104 * i + 8] != 0);
+    }
+    um_log_conduct(&f->log, TERM + TERM / 4, 8); /* no room for more than a header */
+    CHECK_EQ(f->log.clean_position, 1048);
+    um_log_conduct(&f->log, TERM + TERM / 4, 7);
+    CHECK_EQ(f->log.clean_position, 1048);
+    log_close(f);
+}
+
+TEST("AE-45 AE-48", "cleaning stops at the end of a term and goes on in the next")
+{
+    log_fixture *f = log_open_connected(1);
+    fill_to(f, 2 * TERM - 64, 64);
+    int64_t cleaned = f->log.clean_position;
+    CHECK_EQ(cleaned, TERM - 64);
+    fill_to(f, 2 * TERM, 64);
+    um_log_conduct(&f->log, 2 * TERM + 4096, UINT32_MAX);
+    CHECK_EQ(f->log.clean_position, TERM + 4096);
+    log_close(f);
+}
+
+CHECK_MAIN
