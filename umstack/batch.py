@@ -110,6 +110,8 @@ class Batch:
     @property
     def event_count(self) -> int:
         """Rows that are not messages."""
+        if self._count == 0:
+            return 0
         return cast("int", self._summarize().event_count)
 
     def _summarize(self) -> Any:
@@ -124,6 +126,8 @@ class Batch:
 
     def payloads(self) -> list[bytes]:
         """The payload of every row, copied."""
+        if self._count <= 1:
+            return self._only_payload()
         summary = self._summarize()
         start = self._block.offsets[self._first]
         data = ffi.buffer(self._block.payload + start, self._offsets[self._count])[:]
@@ -131,6 +135,13 @@ class Batch:
             return [item for (item,) in iter_unpack(f"{summary.payload_length}s", data)]
         offsets = ffi.unpack(self._offsets, self._count + 1)
         return list(map(data.__getitem__, map(slice, offsets, offsets[1:])))
+
+    def _only_payload(self) -> list[bytes]:
+        if self._count == 0:
+            return []
+        start = self._block.offsets[self._first]
+        end = self._block.offsets[self._first + 1]
+        return [ffi.buffer(self._block.payload + start, end - start)[:]]
 
     def _column(self, column: Any) -> list[int]:
         return cast("list[int]", ffi.unpack(column + self._first, self._count))
@@ -150,6 +161,8 @@ class Batch:
         return [row for row in rows if row.flags >> _KIND_SHIFT == 0]
 
     def _rows(self) -> list[Message]:
+        if self._count == 0:
+            return []
         block = self._block
         return list(
             map(

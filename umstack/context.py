@@ -47,6 +47,8 @@ _ROOM_FOR_MTU = 9000
 
 _HOUSEKEEPING_NS = 1_000_000
 _SLICE_NS = 10_000_000
+_IDLE_POLLS_PER_LOOK = 64
+"""Reading the clock costs about as much as a poll that finds nothing."""
 
 
 class ReceiveBufferWarning(UserWarning):
@@ -93,6 +95,7 @@ class Context:
         self._scratch = ffi.new("uint64_t[]", lib.UM_STATISTICS_FIELDS_MAX)
         self._warned_buffer = False
         self._next_housekeeping_ns = 0
+        self._idle_polls = 0
         self._dispatcher: DispatchThread | None = None
         self.sessions = SessionPool(self)
         self.handle = self._create()
@@ -321,10 +324,6 @@ class Context:
     def drive(self, handle: Any, max_rows: int, wait_ns: int, rows: Any) -> int:
         """Poll a receiver in sequential mode: this thread runs the protocol meanwhile (called by Receiver)."""
         self._check_open()
-        if wait_ns == 0:
-            count = lib.um_subscription_poll(handle, max_rows, 0, rows)
-            self._keep_house()
-            return cast("int", count)
         end_ns = time.monotonic_ns() + wait_ns if wait_ns > 0 else None
         while True:
             left_ns = _SLICE_NS if end_ns is None else min(_SLICE_NS, end_ns - time.monotonic_ns())
@@ -332,6 +331,12 @@ class Context:
             self._keep_house()
             if count or (end_ns is not None and time.monotonic_ns() >= end_ns):
                 return cast("int", count)
+
+    def idle_poll(self) -> None:
+        """A poll found nothing (called by Receiver). In sequential mode that is when the house is kept."""
+        self._idle_polls += 1
+        if self.is_sequential and self._idle_polls % _IDLE_POLLS_PER_LOOK == 0:
+            self._keep_house()
 
     def _keep_house(self) -> None:
         """Topic resolution and interface changes, on the donated thread, at most once a millisecond."""

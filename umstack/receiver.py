@@ -25,6 +25,7 @@ _ORDER_MAP_DEFAULT = 0
 _BLOCK_ROWS = 4096
 _NS_PER_S = 1_000_000_000
 
+_poll = lib.um_subscription_poll
 _logger = logging.getLogger("umstack.receiver")
 
 
@@ -50,7 +51,7 @@ class QueueMemory:
 class Receiver:
     """A subscription. Made by Context.receiver(). One thread at a time reads it."""
 
-    __slots__ = ("_context", "_memory", "_on_message", "_rows", "closed", "options", "topic")
+    __slots__ = ("_context", "_empty", "_memory", "_on_message", "_rows", "closed", "options", "topic")
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Receiver:
         handle = ffi.new("um_subscription **")
         context.check(lib.um_subscription_open(context.handle, config, handle), f"receiver {topic!r}")
         self._memory = QueueMemory(handle[0], topic)
+        self._empty = Batch(self._memory, ffi.NULL, 0, 0)
 
     # Reading
 
@@ -87,15 +89,18 @@ class Receiver:
 
         The batch is empty after the timeout. In sequential mode this call drives the context.
         """
-        memory, rows = self._memory, self._rows
-        wait_ns = 0 if not timeout and timeout is not None else timeout_ns(timeout)
-        if self._context.is_sequential:
-            count = self._context.drive(memory.handle, max_rows, wait_ns, rows)
+        rows = self._rows
+        wait_ns = 0 if timeout == 0 else timeout_ns(timeout)
+        if self._context.is_sequential and wait_ns != 0:
+            count = self._context.drive(self._memory.handle, max_rows, wait_ns, rows)
+        elif self.closed:
+            raise Closed(f"receiver {self.topic!r} is closed")
         else:
-            if self.closed:
-                raise Closed(f"receiver {self.topic!r} is closed")
-            count = lib.um_subscription_poll(memory.handle, max_rows, wait_ns, rows)
-        return Batch(memory, rows.block, rows.first, count)
+            count = _poll(self._memory.handle, max_rows, wait_ns, rows)
+            if count == 0:
+                self._context.idle_poll()
+                return self._empty
+        return Batch(self._memory, rows.block, rows.first, count)
 
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, for ever or until the receiver is closed. Loss is logged as a warning."""

@@ -10,7 +10,8 @@ enum {
     UM_SEND_START_BATCH, UM_SEND_END_BATCH, UM_SEND_FLUSH,
     UM_MESSAGE_BATCH_START, UM_MESSAGE_BATCH_END, UM_MESSAGE_FRAGMENT,
     UM_ROW_MESSAGE, UM_ROW_BEGINNING_OF_SESSION, UM_ROW_END_OF_SESSION, UM_ROW_UNRECOVERABLE_LOSS, UM_ROW_BURST_LOSS,
-    UM_STATISTICS_FIELDS_MAX, UM_QUEUE_MESSAGE_BYTES_MIN, UM_QUEUE_BLOCKS_MAX, UM_LOG_TERM_BYTES_MIN, UM_LOG_TERM_BYTES_MAX,
+    UM_STATISTICS_FIELDS_MAX, UM_RECOVERY_BUCKETS, UM_QUEUE_MESSAGE_BYTES_MIN, UM_QUEUE_BLOCKS_MAX,
+    UM_LOG_TERM_BYTES_MIN, UM_LOG_TERM_BYTES_MAX,
     ...
 };
 
@@ -210,4 +211,5 @@ uint32_t um_statistics_source_transport(um_publication_session *session, uint64_
 uint32_t um_statistics_source(um_publication *publication, uint64_t *out);
 uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out);
 uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, um_session_id *id, uint64_t *out);
+uint32_t um_statistics_recovery_histogram(um_context *context, uint32_t index, uint64_t *out);
 uint32_t um_statistics_link(um_context *context, uint64_t *out);

@@ -161,6 +161,17 @@ static uint64_t moving_mean(uint64_t mean, uint64_t sample, uint64_t count)
     return count == 0 ? sample : mean + (uint64_t)(((int64_t)sample - (int64_t)mean) / MEAN_WEIGHT);
 }
 
+static uint32_t recovery_bucket(uint64_t waited_ns)
+{
+    enum { OCTAVE_FIRST = 16, OCTAVES = UM_RECOVERY_BUCKETS / 4 };
+    uint32_t octave = 63u - (uint32_t)__builtin_clzll(waited_ns | 1);
+    if (octave < OCTAVE_FIRST)
+        return 0;
+    if (octave >= OCTAVE_FIRST + OCTAVES)
+        return UM_RECOVERY_BUCKETS - 1;
+    return 4 * (octave - OCTAVE_FIRST) + (uint32_t)(waited_ns >> (octave - 2) & 3);
+}
+
 static void note_recovered(um_receiver_session *session, const um_loss *loss, bool retransmission, int64_t now_ns)
 {
     um_receiver_transport_counters *counters = &session->counters;
@@ -175,6 +186,7 @@ static void note_recovered(um_receiver_session *session, const um_loss *loss, bo
     counters->nak_tx_max = naks > counters->nak_tx_max ? naks : counters->nak_tx_max;
     counters->nak_tx_mean = moving_mean(counters->nak_tx_mean, 1000 * naks, session->recovered_count);
     UM_COUNT(session->recovered_count, 1);
+    UM_COUNT(session->recovery_buckets[recovery_bucket(waited)], 1);
 }
 
 /* ---- datagrams ---- */

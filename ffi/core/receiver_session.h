@@ -15,6 +15,10 @@
 
 enum { UM_NAK_LIST_MAX = 365 }; /* fills a datagram at MTU 1500 */
 
+/* Recovery times are counted in buckets, four to an octave from 2^16 ns (66 us) up to 2^32 ns (4.3 s); the first and
+ * the last take what lies beyond. Bucket b begins at (4 + b % 4) << (14 + b / 4) ns. */
+enum { UM_RECOVERY_BUCKETS = 64 };
+
 /* What identifies a session on the wire (reference 1; wire page 3). */
 typedef struct um_session_id {
     um_address source; /* address, and the port NAKs go to */
@@ -73,6 +77,7 @@ typedef struct um_receiver_session {
     uint64_t bytes_since_status;
     uint32_t status_window_bytes; /* last told */
     uint64_t recovered_count;
+    uint64_t recovery_buckets[UM_RECOVERY_BUCKETS]; /* datagrams by the time it took to have them */
     um_receiver_transport_counters counters;
 } um_receiver_session;
 

@@ -4,6 +4,7 @@
 
 _Static_assert(FIELDS(um_source_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "room for the largest group");
 _Static_assert(FIELDS(um_receiver_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "room for the largest group");
+_Static_assert((int)UM_RECOVERY_BUCKETS <= (int)UM_STATISTICS_FIELDS_MAX, "room for the histogram");
 
 uint32_t um_statistics_context(um_context *context, uint64_t *out)
 {
@@ -55,6 +56,19 @@ uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, u
     }
     um_context_unlock(context);
     return fields;
+}
+
+uint32_t um_statistics_recovery_histogram(um_context *context, uint32_t index, uint64_t *out)
+{
+    uint32_t buckets = 0;
+    um_context_lock(context);
+    if (index < context->node.session_count) {
+        const um_receiver_session *session = context->node.sessions[index];
+        memcpy(out, session->recovery_buckets, sizeof session->recovery_buckets);
+        buckets = UM_RECOVERY_BUCKETS;
+    }
+    um_context_unlock(context);
+    return buckets;
 }
 
 static void add_link(uint64_t *sum, const um_link_counters *counters)

@@ -15,6 +15,8 @@ uint32_t um_statistics_source(um_publication *publication, uint64_t *out);
 uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out);
 /* Receiving sessions are numbered from 0; the id says which one it is. */
 uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, um_session_id *id, uint64_t *out);
+/* How many datagrams such a session recovered, by time bucket (core/receiver_session.h). */
+uint32_t um_statistics_recovery_histogram(um_context *context, uint32_t index, uint64_t *out);
 /* The links together: group sockets, session sockets, the control socket. */
 uint32_t um_statistics_link(um_context *context, uint64_t *out);
 

@@ -17,18 +17,16 @@ import errno
 import ipaddress
 import json
 import os
-import select
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar, cast, get_args, get_type_hints
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import numpy as np
 
 from umstack._core import ffi, lib
+from umstack.bench.children import CHILD_SLACK_SECONDS, BenchError, Child, Host, running
 from umstack.errors import LinkError, UmError, error_from_result
 
 What = Literal["raw-udp", "raw-udp-packed", "raw-udp-gso"]
@@ -42,7 +40,6 @@ _PORT = 17000
 _SOCKET_BUFFER_BYTES = 32 << 20
 _FIRST_DATAGRAM_SECONDS = 15.0
 _IDLE_SECONDS = 1.0
-_CHILD_SLACK_SECONDS = 30.0
 _PROBE_SECONDS = 0.5
 _COALESCE_CANDIDATES_US = (100, 300)
 _GRO_BATCH_CANDIDATES = (2, 16)
@@ -52,34 +49,6 @@ _NS = 1e9
 
 ANY_CPU = -1
 """Leave it to the scheduler on which processor a process runs."""
-
-
-class BaselineError(UmError):
-    """A child of a baseline measurement failed, or said nothing in time."""
-
-    default_hint = "run the command named above by hand in that host to see what it says"
-
-
-class Host(Protocol):
-    """A place that runs a process: a host of the lab, or this machine."""
-
-    @property
-    def address(self) -> str:
-        """The IPv4 address of the interface its traffic uses."""
-
-    def run(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a process in that place; the options are those of `subprocess.Popen`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThisMachine:
-    """Both ends on one machine, over loopback unless an address says otherwise."""
-
-    address: str = "127.0.0.1"
-
-    def run(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a process here."""
-        return subprocess.Popen(argv, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,12 +308,12 @@ def receive_spec(plan: ThroughputPlan, interface: str) -> ReceiveSpec:
 
 def measure_throughput(sender: Host, receiver: Host, plan: ThroughputPlan) -> RawThroughput:
     """Carry out one measurement between two hosts."""
-    limit = plan.seconds + _CHILD_SLACK_SECONDS
+    limit = plan.seconds + CHILD_SLACK_SECONDS
     with _child(receiver, "receive", receive_spec(plan, receiver.address)) as receiving:
-        ready = receiving.say(_FIRST_DATAGRAM_SECONDS)
+        ready = receiving.hear(_FIRST_DATAGRAM_SECONDS)
         with _child(sender, "send", send_spec(plan, sender.address)) as sending:
-            sent = sending.say(limit)
-        received = receiving.say(limit)
+            sent = sending.hear(limit)
+        received = receiving.hear(limit)
     # The first batch was there when the clock started; the rest arrived while it ran.
     span = (received["last_ns"] - received["first_ns"]) / _NS
     counted = received["message_count"] - received["first_batch_message_count"]
@@ -402,8 +371,8 @@ def measure_strongest(
 def measure_ping_pong(client: Host, server: Host, plan: PingPongPlan) -> RawPingPong:
     """Carry out one round-trip measurement between two hosts."""
     if bool(plan.to_server_group) != bool(plan.to_client_group):
-        raise BaselineError("a ping-pong needs a group for each direction", hint="give both or neither")
-    limit = plan.seconds + _CHILD_SLACK_SECONDS
+        raise BenchError("a ping-pong needs a group for each direction", hint="give both or neither")
+    limit = plan.seconds + CHILD_SLACK_SECONDS
     # The client's port is its own, so that both ends can be on one machine.
     serve = EndSpec(
         interface=server.address,
@@ -431,10 +400,10 @@ def measure_ping_pong(client: Host, server: Host, plan: PingPongPlan) -> RawPing
         seconds=plan.seconds,
     )
     with _child(server, "echo", serve) as serving:
-        serving.say(_FIRST_DATAGRAM_SECONDS)
+        serving.hear(_FIRST_DATAGRAM_SECONDS)
         with _child(client, "ping", ask) as asking:
-            found = asking.say(limit)
-        echoed = serving.say(limit)
+            found = asking.hear(limit)
+        echoed = serving.hear(limit)
     return RawPingPong(
         plan=plan,
         samples=found["sample_count"],
@@ -446,51 +415,8 @@ def measure_ping_pong(client: Host, server: Host, plan: PingPongPlan) -> RawPing
     )
 
 
-# The parent's side of a child.
-
-
-@dataclass(slots=True)
-class _Child:
-    process: subprocess.Popen[str]
-    command: list[str]
-    heard: list[str] = field(default_factory=list)
-
-    def say(self, seconds: float) -> dict[str, Any]:
-        """The next JSON object the child prints. A child prints the next one only after it was made to go on, so
-        that no line can hide behind another in the buffer `select` does not see."""
-        stdout = self.process.stdout
-        assert stdout is not None
-        deadline = time.monotonic() + seconds
-        while not select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            if time.monotonic() >= deadline:
-                raise BaselineError(f"`{' '.join(self.command)}` said nothing for {seconds:.0f} s")
-        line = stdout.readline()
-        if not line:
-            raise BaselineError(f"`{' '.join(self.command)}` failed: {self._last_words()}")
-        return cast(dict[str, Any], json.loads(line))
-
-    def _last_words(self) -> str:
-        assert self.process.stderr is not None
-        status = self.process.wait(timeout=_CHILD_SLACK_SECONDS)
-        lines = self.process.stderr.read().strip().splitlines()
-        return lines[-1] if lines else f"exit status {status}"
-
-
-@contextmanager
-def _child(host: Host, role: str, spec: Spec) -> Iterator[_Child]:
-    """Run one end of a measurement; whatever happens, it is gone afterwards."""
-    command = [sys.executable, "-m", __spec__.name, role, *to_arguments(spec)]
-    process = host.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        yield _Child(process, command)
-        process.wait(timeout=_CHILD_SLACK_SECONDS)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+def _child(host: Host, role: str, spec: Spec) -> AbstractContextManager[Child]:
+    return running(host, __spec__.name, [role, *to_arguments(spec)])
 
 
 def to_arguments(spec: Spec) -> list[str]:

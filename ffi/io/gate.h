@@ -1,0 +1,53 @@
+/* A gate in front of an object that one thread may close while others are calling it: calls enter and leave, closing
+ * shuts the gate and waits until the last call has left. The object's memory must outlive the calls that find the
+ * gate shut, so who closes an object frees it only when nobody can name it any more.
+ *
+ * Threads: all functions from any thread; um_gate_shut once, and never from inside the gate.
+ */
+#ifndef UM_IO_GATE_H
+#define UM_IO_GATE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+typedef struct um_gate {
+    _Atomic uint32_t calls;
+    atomic_bool is_shut;
+} um_gate;
+
+static inline bool um_gate_is_shut(const um_gate *gate)
+{
+    return atomic_load_explicit(&gate->is_shut, memory_order_seq_cst);
+}
+
+static inline void um_gate_leave(um_gate *gate)
+{
+    atomic_fetch_sub_explicit(&gate->calls, 1, memory_order_release);
+}
+
+/* True when the call may go on; it leaves when it is done. The order, entering before looking, is what makes either
+ * the call see the gate shut or the closer see the call. */
+static inline bool um_gate_enter(um_gate *gate)
+{
+    atomic_fetch_add_explicit(&gate->calls, 1, memory_order_seq_cst);
+    if (!um_gate_is_shut(gate))
+        return true;
+    um_gate_leave(gate);
+    return false;
+}
+
+/* From now on nobody enters. */
+static inline void um_gate_shut(um_gate *gate) { atomic_store_explicit(&gate->is_shut, true, memory_order_seq_cst); }
+
+/* Waits until everybody has left a gate that was shut. What they wait for must have been ended before. */
+static inline void um_gate_await_empty(const um_gate *gate)
+{
+    while (atomic_load_explicit(&gate->calls, memory_order_acquire) != 0) {
+        struct timespec nap = {0, 50000};
+        nanosleep(&nap, NULL);
+    }
+}
+
+#endif
