@@ -13,7 +13,7 @@
  * Reordering. A chosen datagram leaves through the detour and circles there until reorder_depth datagrams
  * have gone past it, or until it has been held for hold_limit_ns, whichever comes first. It cannot be lost:
  * it is always in the loop or on its way, and a datagram that finds LOSSY_HELD_MAX others in the loop is not
- * held. The far end's token bucket (umstack/lab/detour.py) paces the circling, so that the processor is
+ * held. The loop's token bucket (umstack/lab/detour.py) paces the circling, so that the processor is
  * free to bring the datagrams which overtake.
  *
  * Segmentation offload. A super-packet of n datagrams is counted as n and shares one fate; the lab turns the

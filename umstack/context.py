@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from umstack.errors import Closed, InterfaceError, OptionError, Unsupported, err
 from umstack.events import Event
 from umstack.interface_follower import InterfaceFollower
 from umstack.receiver import Receiver, timeout_ns
+from umstack.recovery_histogram import RecoveryHistogram
 from umstack.resolution import (
     LbtrmAddress,
     ResolutionAgent,
@@ -34,6 +36,7 @@ from umstack.session import (
     transport_name,
 )
 from umstack.source import Source
+from umstack.statistics_server import StatisticsServer
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -65,13 +68,14 @@ class Context:
         link: str | None = None,
         mode: str | None = None,
         config: Config | str | Path | None = None,
+        statistics: bool = False,
         **options: OptionValue,
     ) -> None:
         """Open a context on an interface (a name, an address or a network; None: the first that does multicast).
 
         `mode` "embedded" runs the protocol on a thread of its own; "sequential" on the thread that calls
         process_events() or polls. `config` is a Config or the path of a configuration file; `options` are context
-        options by name.
+        options by name. `statistics` lets `umstack stat` read the counters from outside the process.
         """
         self._config = config if isinstance(config, Config) else Config.load(config) if config else Config()
         overrides: dict[str, OptionValue] = dict(options)
@@ -91,6 +95,9 @@ class Context:
         self.receiver_id = secrets.randbits(64)
         self._sources: list[Source] = []
         self._receivers: list[Receiver] = []
+        # Held while stats(), which any thread may call, walks the objects, and while one of them is taken off.
+        self._listing = threading.Lock()
+        self._statistics: StatisticsServer | None = None
         self._next_topic_index = secrets.randbelow(2**20) + 1
         self._scratch = ffi.new("uint64_t[]", lib.UM_STATISTICS_FIELDS_MAX)
         self._warned_buffer = False
@@ -101,6 +108,7 @@ class Context:
         self.handle = self._create()
         try:
             self._start()
+            self._statistics = StatisticsServer(self.stats) if statistics else None
         except BaseException:
             self.close()
             raise
@@ -240,7 +248,8 @@ class Context:
 
     def forget_source(self, source: Source) -> None:
         """A source is being closed (called by it)."""
-        self._sources.remove(source)
+        with self._listing:
+            self._sources.remove(source)
         session = self.session_of(source)
         if session is None or self.closed:
             return
@@ -255,7 +264,8 @@ class Context:
 
     def forget_receiver(self, receiver: Receiver) -> None:
         """A receiver is being closed (called by it)."""
-        self._receivers.remove(receiver)
+        with self._listing:
+            self._receivers.remove(receiver)
         if self._dispatcher is not None and receiver.has_callback:
             self._dispatcher.remove(receiver)
         if self.closed:
@@ -267,7 +277,8 @@ class Context:
 
     def forget_session(self, session: SourceSession) -> None:
         """A source session ends (called by it)."""
-        self.sessions.sessions.remove(session)
+        with self._listing:
+            self.sessions.sessions.remove(session)
 
     # Following the interface
 
@@ -362,8 +373,20 @@ class Context:
     # Statistics
 
     def stats(self) -> dict[str, Any]:
-        """Every counter by UM's name: context, link, transports, sources and receivers."""
+        """Every counter by UM's name: context, link, transports, sources and receivers. Any thread may ask."""
         self._check_open()
+        with self._listing:
+            return self._stats()
+
+    def recovery_times(self) -> RecoveryHistogram:
+        """How long lost datagrams took to be recovered, over all receiving sessions open now."""
+        self._check_open()
+        times = RecoveryHistogram.empty()
+        for session in range(len(self._receiver_transports())):
+            times = times.merged(RecoveryHistogram.read(self.handle, session))
+        return times
+
+    def _stats(self) -> dict[str, Any]:
         resolution = self._resolver.stats() if self._resolver is not None else self._agent.stats()
         return {
             "interface": self.interface.name,
@@ -388,7 +411,8 @@ class Context:
             return int(lib.um_statistics_receiver_transport(handle, len(found), identity, out))
 
         while counters := self.read_counters("receiver_transport", read, self.handle):
-            found.append({"transport": transport_name(_address_of(identity)), **counters})
+            recovery = RecoveryHistogram.read(self.handle, len(found)).summary()
+            found.append({"transport": transport_name(_address_of(identity)), **counters, **recovery})
         return found
 
     def read_counters(
@@ -419,6 +443,8 @@ class Context:
         """Close every source and receiver, stop the threads, leave the groups."""
         if self.closed:
             return
+        if self._statistics is not None:
+            self._statistics.close()
         if self._dispatcher is not None:
             self._dispatcher.close()
         for receiver in list(self._receivers):

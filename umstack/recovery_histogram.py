@@ -6,10 +6,11 @@ um_receiver_session's (ffi/core/receiver_session.h).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-BUCKETS = 64
+from umstack._core import ffi, lib
+
 _NS_PER_MS = 1_000_000
 
 
@@ -27,16 +28,23 @@ class RecoveryHistogram:
     @classmethod
     def empty(cls) -> RecoveryHistogram:
         """Nothing recovered yet."""
-        return cls((0,) * BUCKETS)
+        return cls((0,) * lib.UM_RECOVERY_BUCKETS)
+
+    @classmethod
+    def read(cls, context: Any, session: int) -> RecoveryHistogram:
+        """The counts of a context's n-th receiving session; empty when there is none."""
+        out = ffi.new("uint64_t[]", lib.UM_RECOVERY_BUCKETS)
+        lib.um_statistics_recovery_histogram(context, session, out)
+        return cls(tuple(out))
 
     @property
     def count(self) -> int:
         """How many datagrams were recovered."""
         return sum(self.counts)
 
-    def merged(self, counts: Sequence[int]) -> RecoveryHistogram:
+    def merged(self, other: RecoveryHistogram) -> RecoveryHistogram:
         """With the counts of another session added."""
-        return RecoveryHistogram(tuple(a + b for a, b in zip(self.counts, counts, strict=True)))
+        return RecoveryHistogram(tuple(map(sum, zip(self.counts, other.counts, strict=True))))
 
     def percentile_ms(self, percent: float) -> float | None:
         """The time that `percent` of the datagrams did not exceed; None when there were none."""

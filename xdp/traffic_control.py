@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from xdp.errors import BpfError
 from xdp.loader import BpfProgram
 
 Direction = Literal["ingress", "egress"]
@@ -22,7 +25,7 @@ _HOOKS: dict[Direction, int] = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 
 def attach(interface_index: int, direction: Direction, program: BpfProgram) -> None:
     """Put the program on the hook, which makes its verdict final (direct action)."""
-    with IPRoute() as route:
+    with _netlink(f"attaching {program.name} to the {direction} of interface {interface_index}") as route:
         try:
             route.tc("add", "clsact", interface_index)
         except NetlinkError as error:
@@ -42,7 +45,7 @@ def attach(interface_index: int, direction: Direction, program: BpfProgram) -> N
 
 def detach(interface_index: int, direction: Direction) -> None:
     """Take every program off the hook; the qdisc goes with the last of them, so that nothing is left to pay for."""
-    with IPRoute() as route:
+    with _netlink(f"detaching from the {direction} of interface {interface_index}") as route:
         if _program_ids(route, interface_index, direction):
             route.tc("del-filter", index=interface_index, parent=_HOOKS[direction])
         if _has_clsact(route, interface_index) and not any(
@@ -53,8 +56,18 @@ def detach(interface_index: int, direction: Direction) -> None:
 
 def attached_program_ids(interface_index: int, direction: Direction) -> list[int]:
     """Return the ids of the programs on the hook, in the order they run."""
-    with IPRoute() as route:
+    with _netlink(f"asking what is attached to the {direction} of interface {interface_index}") as route:
         return _program_ids(route, interface_index, direction)
+
+
+@contextmanager
+def _netlink(what: str) -> Iterator[IPRoute]:
+    """Open a netlink socket; what the kernel refuses becomes a BpfError."""
+    try:
+        with IPRoute() as route:
+            yield route
+    except NetlinkError as error:
+        raise BpfError(what, error.code) from error
 
 
 def _has_clsact(route: IPRoute, interface_index: int) -> bool:

@@ -1,7 +1,7 @@
 /* BPF_PROG_TEST_RUN: the real, loaded program over one packet, without a network.
  *
- * Contract. All memory is the caller's. Any thread may call. Errors are negative errno values: -ENOSPC if the
- * packet that came out did not fit (packet_out_bytes then says what would).
+ * Contract. All memory is the caller's. Any thread may call. Errors are negative errno values; -ENOSPC: the packet
+ * that came out did not fit and what is in packet_out is its beginning.
  */
 #ifndef XDP_BPF_TEST_RUN_H
 #define XDP_BPF_TEST_RUN_H

@@ -1,4 +1,5 @@
-/* The raw kernel-socket baselines. Contracts: ffi/bench/raw_udp.h and ffi/bench/raw_pingpong.h. */
+/* The raw kernel-socket baselines. Contracts: ffi/bench/raw_udp.h, raw_pingpong.h and raw_order.h. */
+#include "bench/raw_order.h"
 #include "bench/raw_pingpong.h"
 #include "bench/raw_udp.h"
 
@@ -68,6 +69,17 @@ int um_raw_open_receiver(uint32_t interface_ip, uint32_t group_ip, uint16_t grou
 int um_raw_buffer_bytes(int fd, bool receive);
 int um_raw_send(int fd, const um_raw_send_config *config, um_raw_send_result *result);
 int um_raw_receive(int fd, const um_raw_receive_config *config, um_raw_receive_result *result);
+
+typedef struct um_raw_order {
+    uint64_t next;
+    uint64_t lost_count;
+    uint64_t out_of_order_count;
+    uint64_t duplicate_count;
+    ...;
+} um_raw_order;
+
+void um_raw_order_init(um_raw_order *order);
+void um_raw_order_note(um_raw_order *order, uint64_t counter);
 
 typedef struct um_raw_pingpong_config {
     uint32_t interface_ip;

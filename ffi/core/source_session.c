@@ -388,6 +388,8 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
         um_rate_limits_return(session->limits, batch[i].length, false);
     accept_batch(session, taken, now_ns);
     session->link_retry_ns = taken == offered ? 0 : result < 0 ? LINK_ERROR_RETRY_NS : LINK_FULL_RETRY_NS;
+    if (result < 0)
+        session->link_error = result;
     if (taken < offered)
         atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
     if (result == 0)

@@ -94,6 +94,7 @@ typedef struct um_source_session {
     bool has_sent;         /* UM-74 */
     bool at_limit;         /* in a blocked episode (AE-10) */
     int64_t link_retry_ns; /* the link took less than it was offered, or failed: when to try again; 0: it did not */
+    int link_error;        /* the last negative errno of the link; the owner clears it */
     uint32_t sm_sqn;
     int64_t sm_interval_ns;
     int64_t last_sent_ns;

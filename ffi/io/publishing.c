@@ -25,8 +25,10 @@ static void lock_sender(um_source_session *core)
 }
 
 /* The path takes less than it did (or the interface is gone): learn what it takes now. */
-static void on_send_error(um_publication_session *session, int error)
+static void on_send_error(um_publication_session *session)
 {
+    int error = session->core.link_error;
+    session->core.link_error = 0;
     if (error != -EMSGSIZE)
         return;
     int mtu = um_socket_interface_mtu(session->link.fd, session->context->config.interface);
@@ -42,8 +44,7 @@ static void run_sender(um_publication_session *session, int64_t now_ns)
     int sent = 1;
     while (sent > 0 && um_session_pending(core) && um_lock_try(&core->sender_lock)) {
         sent = um_session_send(core, now_ns, INLINE_BUDGET);
-        if (sent < 0)
-            on_send_error(session, sent);
+        on_send_error(session);
         /* Held back by a limiter or a full link: the loop's timers go on from here. */
         if (sent < 0 || atomic_load_explicit(&core->sender_blocked, memory_order_relaxed))
             wake_ns = now_ns;
@@ -65,6 +66,7 @@ int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns)
     if (!um_lock_try(&session->core.sender_lock))
         return now_ns + SENDER_BUSY_NS;
     int64_t due_ns = um_session_tick(&session->core, now_ns);
+    on_send_error(session);
     um_lock_release(&session->core.sender_lock);
     return um_session_pending(&session->core) ? now_ns : due_ns;
 }

@@ -318,25 +318,26 @@ int64_t um_sim_flush(um_sim_world *world, int index)
     return result;
 }
 
-int um_sim_claim(um_sim_world *world, int index, uint32_t length)
+int um_sim_claim(um_sim_world *world, int index, const uint8_t *data, uint32_t length)
 {
     um_sim_source *source = usable(world, index);
     if (source == NULL)
         return UM_CLOSED;
     int result = um_source_claim_begin(&source->core, length, &source->claim);
-    if (result != 0)
+    if (result == 0)
+        memcpy(source->claim.payload, data, length);
+    else
         run_sender(source->session, um_sim_local_ns(source->session->host));
     return result;
 }
 
-int64_t um_sim_commit(um_sim_world *world, int index, const uint8_t *data, uint32_t flags)
+int64_t um_sim_commit(um_sim_world *world, int index, uint32_t flags)
 {
     um_sim_source *source = usable(world, index);
     if (source == NULL)
         return UM_CLOSED;
     int64_t now_ns = um_sim_local_ns(source->session->host);
     uint32_t actions = 0;
-    memcpy(source->claim.payload, data, source->claim.length);
     int64_t result = um_source_claim_commit(&source->core, &source->claim, flags, now_ns, &actions);
     act(source->session, actions, now_ns);
     return result;

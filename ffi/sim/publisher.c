@@ -140,7 +140,9 @@ static int64_t begin_claim(um_sim_publisher *publisher)
     uint32_t most = body_max(publisher) - UM_LBMC_HEADER_BYTES;
     uint32_t length = up_to(publisher, publisher->plan->message_bytes_max);
     publisher->claim_length = length < most ? length : most;
-    int result = um_sim_claim(publisher->world, (int)publisher->topic->source, publisher->claim_length);
+    um_sim_topic *topic = publisher->topic;
+    const uint8_t *data = um_sim_content(topic, topic->message_count, 0);
+    int result = um_sim_claim(publisher->world, (int)topic->source, data, publisher->claim_length);
     if (result != 0)
         return refused(publisher, result);
     publisher->claimed = true;
@@ -157,8 +159,7 @@ static int64_t end_claim(um_sim_publisher *publisher)
         um_sim_abort(publisher->world, (int)topic->source);
         return pause(publisher);
     }
-    const uint8_t *data = um_sim_content(topic, topic->message_count, 0);
-    int64_t result = um_sim_commit(publisher->world, (int)topic->source, data, UM_SEND_FLUSH);
+    int64_t result = um_sim_commit(publisher->world, (int)topic->source, UM_SEND_FLUSH);
     if (result == UM_CLOSED) /* it was replaced by padding, which is only right after a long time */
         return publisher->abandon ? pause(publisher) : refused(publisher, result);
     if (result < 0)

@@ -187,9 +187,9 @@ int64_t um_sim_send(um_sim_world *world, int source, const uint8_t *data, uint32
 int64_t um_sim_send_many(um_sim_world *world, int source, const uint8_t *data, const uint32_t *lengths,
                          uint32_t count, uint32_t flags);
 int64_t um_sim_flush(um_sim_world *world, int source);
-/* One claim of a source at a time. */
-int um_sim_claim(um_sim_world *world, int source, uint32_t length);
-int64_t um_sim_commit(um_sim_world *world, int source, const uint8_t *data, uint32_t flags);
+/* One claim of a source at a time; the payload is written at once, the commit may come later. */
+int um_sim_claim(um_sim_world *world, int source, const uint8_t *data, uint32_t length);
+int64_t um_sim_commit(um_sim_world *world, int source, uint32_t flags);
 void um_sim_abort(um_sim_world *world, int source);
 
 int um_sim_add_receiver(um_sim_world *world, int host, const um_sim_receiver_config *config);

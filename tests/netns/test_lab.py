@@ -15,12 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from tests.bpf.lossy_model import is_chosen
 from tests.netns.traffic import GROUP, MARKER, Outcome, Receiver, Sender
-from umstack.lab import Lab, LabError, PortSettings, namespaces
+from umstack.lab import Lab, LabError, PortDirection, PortSettings, namespaces
 from xdp import InterfaceWatch
 
 ETH_P_IP = 0x0800
@@ -33,7 +34,7 @@ def lab(shared_lab: Lab) -> Iterator[Lab]:
     """Give the file's lab, and put its ports back to lossless."""
     yield shared_lab
     for host in shared_lab.hosts:
-        for direction in ("to_host", "from_host"):
+        for direction in get_args(PortDirection):
             port = shared_lab.port(host.number, direction)
             port.set(loss=0.0, duplicate=0.0, reorder=0.0, block=False, unicast=False, reorder_depth=3)
 
@@ -447,6 +448,17 @@ def test_nonsense_is_refused_with_what_would_work(make_lab: MakeLab) -> None:
             make_lab(**options)
     with pytest.raises(LabError, match="there is no lab"):
         Lab.open("no-such-lab")
+
+
+def test_a_seed_repeats_a_lab(make_lab: MakeLab) -> None:
+    """Lab: of two labs with one seed the ports have the same series; no two ports of a lab, nor of other labs, have."""
+
+    def port_seeds(lab: Lab) -> list[int]:
+        return [lab.port(n, d).settings().seed for n in (0, 1) for d in get_args(PortDirection)]
+
+    first, same, other = (port_seeds(make_lab(hosts=2, seed=seed)) for seed in (5, 5, 6))
+    assert same == first
+    assert len({*first, *other}) == 8
 
 
 def test_a_port_keeps_what_is_not_changed(lab: Lab) -> None:

@@ -11,7 +11,7 @@ from umstack.lab import namespaces
 from umstack.lab.errors import LabError
 from umstack.lab.links import index_of, netlink, set_sysctl
 from umstack.lab.switch import HOST_INTERFACE, port_name
-from xdp import Interface, InterfaceWatch, find_interface
+from xdp import Interface, InterfaceWatch, XdpError, find_interface
 
 T = TypeVar("T")
 
@@ -74,7 +74,12 @@ class Host:
 
     def facts(self) -> Interface:
         """Return the state of the interface toward the switch."""
-        return self.call(lambda: find_interface(HOST_INTERFACE))
+        try:
+            return self.call(lambda: find_interface(HOST_INTERFACE))
+        except XdpError as error:
+            raise LabError(
+                f"{self.namespace}: {error.message}", hint="take the lab down and up again"
+            ) from error
 
     def set_mtu(self, mtu_bytes: int) -> None:
         """Change the MTU of both ends of the cable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import ipaddress
 import os
 import secrets
@@ -149,8 +150,9 @@ class Lab:
         """Return the switch's port of that host, for datagrams toward it or from it."""
         if not 0 <= host_number < len(self.hosts):
             raise LabError(f"{self.name} has no host {host_number}", hint=f"use 0 to {len(self.hosts) - 1}")
-        # The directions of a port and the ports of a lab each have a series of fates of their own.
-        seed = self.seed * 0x9E3779B97F4A7C15 + 2 * host_number + (direction == "from_host")
+        # Hashed, so that neither two ports of a lab nor two labs with neighbouring seeds share a stretch of a series.
+        digest = hashlib.blake2b(f"{self.seed} {host_number} {direction}".encode(), digest_size=8).digest()
+        seed = int.from_bytes(digest, "big")
         return Port(self.switch_namespace, host_number, direction, seed, self._before_loss)
 
     def set_segmentation(self, segmentation: Segmentation) -> None:

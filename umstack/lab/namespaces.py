@@ -73,9 +73,12 @@ def call(name: str, function: Callable[[], T]) -> T:
 
 def enter(name: str) -> None:
     """Move the calling thread into the namespace for good."""
-    if not path(name).exists():
-        raise LabError(f"there is no network namespace {name}")
-    netns.setns(name, flags=0)
+    try:
+        netns.setns(name, flags=0)
+    except FileNotFoundError as error:
+        raise LabError(f"there is no network namespace {name}") from error
+    except PermissionError as error:
+        raise LabError(f"cannot enter the network namespace {name}: {error}", hint="run as root") from error
 
 
 def processes(names_wanted: Iterable[str]) -> list[int]:

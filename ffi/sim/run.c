@@ -1,0 +1,512 @@
+#include "sim/run.h"
+
+#include "sim/invariants.h"
+#include "sim/publisher.h"
+#include "sim/row_checker.h"
+#include "sim/wire_checker.h"
+
+enum { MS = 1000000, PPM = 1000000, CHECK_EVERY_NS = 10 * MS, GATE_RETRY_NS = MS, CANARY_ROWS = 10 };
+
+/* How long after the faults a world may take to come to rest. */
+static const int64_t PATIENCE_NS = (int64_t)30 * 1000 * MS;
+
+enum { TOPICS_MAX = UM_SIM_SCENARIO_SESSIONS_MAX * UM_SIM_SCENARIO_TOPICS_MAX };
+
+/* What the run itself schedules. */
+enum owner_event { RUN_PUBLISH, RUN_JOIN, RUN_LEAVE, RUN_CUT, RUN_HEAL, RUN_PATH, RUN_KILL, RUN_DELETE, RUN_CALM, RUN_CHECK };
+
+typedef struct um_sim_run_state {
+    um_sim_world *world;
+    const um_sim_params *params;
+    um_sim_result *result;
+    um_random random;
+    um_sim_scenario scenario;
+    um_sim_topic topics[TOPICS_MAX]; /* a session's lie together */
+    um_sim_publisher publishers[TOPICS_MAX];
+    bool topic_deleted[TOPICS_MAX];
+    uint32_t topic_session[TOPICS_MAX];
+    uint32_t topic_number[TOPICS_MAX]; /* within its session */
+    uint32_t topic_count;
+    um_sim_wire_session wires[UM_SIM_SCENARIO_SESSIONS_MAX];
+    um_sim_row_checker checkers[UM_SIM_JOINS_MAX];
+    uint32_t join_topic[UM_SIM_JOINS_MAX];
+    int32_t joined[UM_SIM_SCENARIO_RECEIVERS_MAX][TOPICS_MAX]; /* join + 1; 0: not */
+    bool present[UM_SIM_SCENARIO_RECEIVERS_MAX];
+    bool gated[UM_SIM_SCENARIO_HOSTS_MAX][UM_SIM_SCENARIO_SESSIONS_MAX]; /* publishing waited for that host */
+    bool calm;
+    bool finished;
+    uint64_t message_rows;
+    uint64_t canary_bites;
+} um_sim_run_state;
+
+static bool percent(um_sim_run_state *run, uint32_t p)
+{
+    return um_random_below(&run->random, 100) < p;
+}
+
+static int64_t between_ns(um_sim_run_state *run, int64_t low, int64_t high)
+{
+    return low + (int64_t)um_random_below(&run->random, (uint64_t)(high - low) + 1);
+}
+
+static void schedule(um_sim_run_state *run, int64_t time_ns, enum owner_event what, uint32_t detail)
+{
+    if (!um_sim_schedule(&run->world->events, time_ns, UM_SIM_EVENT_OWNER, what, detail))
+        um_sim_complain(run->world, "more than %d events are due", UM_SIM_EVENTS_MAX);
+}
+
+static uint32_t receiver_host(const um_sim_run_state *run, uint32_t receiver)
+{
+    return run->scenario.session_count + run->scenario.receiver_hosts[receiver];
+}
+
+static bool wanted(const um_sim_run_state *run, uint32_t receiver, uint32_t topic)
+{
+    return run->scenario.wanted[receiver][run->topic_session[topic]][run->topic_number[topic]];
+}
+
+/* ---- joining ---- */
+
+static void join(um_sim_run_state *run, uint32_t receiver, uint32_t topic, bool from_start)
+{
+    const um_sim_scenario *scenario = &run->scenario;
+    uint32_t session = run->topic_session[topic], host = scenario->receiver_hosts[receiver];
+    const um_receiver_session_config *transport = &scenario->transports[host];
+    int handle = um_sim_join(run->world, (int)receiver, (int)run->topics[topic].source, transport);
+    if (handle == -EAGAIN) /* the old session is still giving its last rows away */
+        return;
+    if (handle < 0) {
+        um_sim_complain(run->world, "receiver %u cannot join topic %u: %d", receiver, topic, handle);
+        return;
+    }
+    um_sim_row_checker *checker = &run->checkers[handle];
+    int32_t mode = scenario->receivers[receiver].ordered_delivery;
+    if (!um_sim_row_checker_init(checker, run->world, &run->topics[topic], (uint32_t)handle, mode))
+        um_sim_complain(run->world, "no memory for %s", "a checker");
+    checker->no_loss = scenario->kind == UM_SIM_ROOMY || (scenario->kind == UM_SIM_WINDOWED && run->gated[host][session]);
+    checker->from_start = from_start && scenario->kind == UM_SIM_WINDOWED;
+    run->join_topic[handle] = topic;
+    run->joined[receiver][topic] = handle + 1;
+}
+
+static void join_all(um_sim_run_state *run, uint32_t receiver, bool from_start)
+{
+    const um_sim_host *host = run->world->hosts[receiver_host(run, receiver)];
+    for (uint32_t t = 0; t < run->topic_count && !host->dead; t++)
+        if (wanted(run, receiver, t) && !run->topic_deleted[t] && run->joined[receiver][t] == 0)
+            join(run, receiver, t, from_start);
+}
+
+/* Joins whose session has ended are joined again while the source lives, as topic resolution would have it. */
+static void rejoin(um_sim_run_state *run)
+{
+    for (uint32_t r = 0; r < run->scenario.receiver_count; r++) {
+        for (uint32_t t = 0; t < run->topic_count; t++) {
+            int32_t handle = run->joined[r][t];
+            if (handle == 0 || run->world->joins[handle - 1]->session != NULL)
+                continue;
+            run->gated[run->scenario.receiver_hosts[r]][run->topic_session[t]] = false;
+            run->joined[r][t] = 0;
+        }
+        if (run->present[r])
+            join_all(run, r, false);
+    }
+}
+
+static void leave(um_sim_run_state *run, uint32_t receiver)
+{
+    run->present[receiver] = false;
+    for (uint32_t t = 0; t < run->topic_count; t++) {
+        if (run->joined[receiver][t] != 0)
+            um_sim_leave(run->world, run->joined[receiver][t] - 1);
+        run->joined[receiver][t] = 0;
+    }
+}
+
+/* ---- publishing ---- */
+
+/* With flow control min nothing is sent before every receiver counts: then nothing may be lost. */
+static bool gate_open(const um_sim_run_state *run, uint32_t session)
+{
+    uint32_t expected = 0;
+    if (run->scenario.kind != UM_SIM_WINDOWED)
+        return true;
+    for (uint32_t h = 0; h < run->scenario.host_count; h++)
+        expected += run->gated[h][session];
+    return run->world->sessions[session]->core.flow.receiver_count >= expected;
+}
+
+static bool anybody_counts(const um_sim_run_state *run, uint32_t session)
+{
+    const um_session_config *config = &run->scenario.sessions[session];
+    if (config->flow_policy == UM_FLOW_NONE)
+        return true;
+    for (uint32_t h = 0; h < run->scenario.host_count; h++) {
+        const um_sim_host *host = run->world->hosts[run->scenario.session_count + h];
+        bool tagged = run->scenario.transports[h].group_tag == config->flow_group_tag;
+        if (host->dead || (config->flow_policy == UM_FLOW_TAGGED && !tagged))
+            continue;
+        for (uint32_t i = 0; i < host->node->session_count; i++)
+            if (host->node->sessions[i]->config.id.session_id == config->session_id)
+                return true;
+    }
+    return false;
+}
+
+static void on_publish(um_sim_run_state *run, uint32_t topic)
+{
+    um_sim_publisher *publisher = &run->publishers[topic];
+    uint32_t session = run->topic_session[topic];
+    int64_t wait_ns = GATE_RETRY_NS;
+    if (run->topic_deleted[topic])
+        return;
+    if (run->calm && !anybody_counts(run, session)) /* nobody is left who could open the window */
+        publisher->done = true;
+    else if (gate_open(run, session) || publisher->topic->message_count > 0)
+        wait_ns = um_sim_publisher_step(publisher);
+    if (!publisher->done)
+        schedule(run, run->world->now_ns + wait_ns, RUN_PUBLISH, topic);
+}
+
+/* ---- faults ---- */
+
+static void on_calm(um_sim_run_state *run)
+{
+    um_sim_world *world = run->world;
+    run->calm = true;
+    for (uint32_t h = 0; h < world->host_count; h++) {
+        um_sim_faults faults = {.delay_ns = world->hosts[h]->faults.delay_ns};
+        um_sim_set_faults(world, (int)h, &faults);
+        world->hosts[h]->config.link_refuse_ppm = 0;
+    }
+    for (uint32_t r = 0; r < run->scenario.receiver_count; r++)
+        um_sim_set_reading(world, (int)r, 0, run->scenario.receivers[r].read_rows);
+    if (run->params->canary == UM_SIM_CANARY_DEAF_RECEIVER)
+        world->hosts[receiver_host(run, 0)]->faults.partitioned = true;
+}
+
+static void cut(um_sim_run_state *run, uint32_t host, bool partitioned)
+{
+    if (!run->calm)
+        run->world->hosts[host]->faults.partitioned = partitioned;
+}
+
+static void plan_faults(um_sim_run_state *run)
+{
+    const um_sim_scenario *scenario = &run->scenario;
+    int64_t end_ns = scenario->faults_end_ns;
+    uint32_t hosts = scenario->session_count + scenario->host_count;
+    for (uint32_t h = 0; h < hosts; h++) {
+        if (percent(run, 15)) {
+            int64_t from_ns = between_ns(run, 0, end_ns);
+            schedule(run, from_ns, RUN_CUT, h);
+            schedule(run, between_ns(run, from_ns, end_ns), RUN_HEAL, h);
+        }
+        if (h < scenario->session_count && percent(run, 15))
+            schedule(run, between_ns(run, 0, end_ns), RUN_PATH, h);
+        if (scenario->kind == UM_SIM_HARSH && h >= scenario->session_count && percent(run, 8))
+            schedule(run, between_ns(run, 0, end_ns), RUN_KILL, h);
+    }
+    for (uint32_t r = 0; r < scenario->receiver_count; r++)
+        if (percent(run, 10))
+            schedule(run, between_ns(run, 0, end_ns), RUN_LEAVE, r);
+    for (uint32_t t = 0; t < run->topic_count; t++)
+        if (scenario->kind == UM_SIM_HARSH && percent(run, 5))
+            schedule(run, between_ns(run, 0, end_ns), RUN_DELETE, t);
+    schedule(run, end_ns, RUN_CALM, 0);
+}
+
+/* ---- rest ---- */
+
+static const char *restless_session(const um_sim_run_state *run, uint32_t index)
+{
+    const um_source_session *session = &run->world->sessions[index]->core;
+    if (run->world->sessions[index]->deleted)
+        return NULL;
+    if (atomic_load(&session->sender_position) != um_log_tail(&session->log))
+        return "has not sent everything";
+    return session->retransmit_count > 0 ? "has retransmissions queued" : NULL;
+}
+
+static const char *restless_join(const um_sim_run_state *run, const um_sim_join_state *of, uint32_t topic_index)
+{
+    const um_sim_topic *topic = &run->topics[topic_index];
+    if (of->session == NULL)
+        return "has ended";
+    if (run->topic_deleted[topic_index] || topic->message_count == 0)
+        return NULL;
+    if (of->core.state != UM_DELIVERY_RUNNING || of->core.next_sqn != um_sim_next_published(topic))
+        return "has not got everything";
+    if (of->core.held_count > 0 || of->core.gap_count > 0 || of->session->losses.count > 0)
+        return "still waits for something";
+    return um_queue_ready((um_message_queue *)&of->receiver->queue) ? "has not been read" : NULL;
+}
+
+/* Who keeps the world from rest; NULL when nobody does. */
+static const char *restless(const um_sim_run_state *run, const char **who, uint32_t *index)
+{
+    *who = "source";
+    for (*index = 0; *index < run->topic_count; (*index)++)
+        if (!run->publishers[*index].done && !run->topic_deleted[*index])
+            return "is not done publishing";
+    *who = "session";
+    const char *why = NULL;
+    for (*index = 0; *index < run->scenario.session_count; (*index)++)
+        if ((why = restless_session(run, *index)) != NULL)
+            return why;
+    *who = "join";
+    for (uint32_t r = 0; r < run->scenario.receiver_count; r++) {
+        for (uint32_t t = 0; t < run->topic_count; t++) {
+            if (run->joined[r][t] == 0 || run->world->hosts[receiver_host(run, r)]->dead)
+                continue;
+            *index = (uint32_t)run->joined[r][t] - 1;
+            if ((why = restless_join(run, run->world->joins[*index], t)) != NULL)
+                return why;
+        }
+    }
+    return NULL;
+}
+
+static void on_check(um_sim_run_state *run)
+{
+    um_sim_world *world = run->world;
+    const char *who = "nobody";
+    uint32_t index = 0;
+    um_sim_check_structures(world);
+    rejoin(run);
+    const char *why = run->calm ? restless(run, &who, &index) : "there are faults";
+    if (why == NULL) {
+        run->finished = true;
+        return;
+    }
+    if (world->now_ns > run->scenario.faults_end_ns + PATIENCE_NS)
+        um_sim_complain(world, "no rest %lld ms after the last fault: %s %u %s",
+                        (long long)(PATIENCE_NS / MS), who, index, why);
+    schedule(run, world->now_ns + CHECK_EVERY_NS, RUN_CHECK, 0);
+}
+
+/* ---- what the world tells ---- */
+
+static void on_event(void *owner, uint32_t what, uint32_t detail)
+{
+    um_sim_run_state *run = owner;
+    static const uint32_t PATHS[] = {500, 700, 1472, 4000};
+    switch ((enum owner_event)what) {
+    case RUN_PUBLISH:
+        on_publish(run, detail);
+        break;
+    case RUN_JOIN:
+        run->present[detail] = true;
+        join_all(run, detail, false);
+        break;
+    case RUN_LEAVE:
+        leave(run, detail);
+        break;
+    case RUN_CUT:
+        cut(run, detail, true);
+        break;
+    case RUN_HEAL:
+        cut(run, detail, false);
+        break;
+    case RUN_PATH:
+        um_sim_set_path(run->world, (int)detail, PATHS[um_random_below(&run->random, 4)]);
+        break;
+    case RUN_KILL:
+        um_sim_kill_host(run->world, (int)detail);
+        break;
+    case RUN_DELETE:
+        run->topic_deleted[detail] = true;
+        um_sim_delete_source(run->world, (int)run->topics[detail].source);
+        break;
+    case RUN_CALM:
+        on_calm(run);
+        break;
+    case RUN_CHECK:
+        on_check(run);
+        break;
+    }
+}
+
+static void on_step(void *owner)
+{
+    um_sim_run_state *run = owner;
+    um_sim_check_bounds(run->world);
+}
+
+static void on_row(void *owner, const um_sim_receiver *receiver, const um_block *block, uint32_t row)
+{
+    um_sim_run_state *run = owner;
+    (void)receiver;
+    um_sim_row_checker *checker = &run->checkers[block->sources[row]];
+    bool bites = block->flags[row] >> 8 == UM_ROW_MESSAGE && ++run->message_rows % CANARY_ROWS == 0;
+    run->result->messages_delivered += block->flags[row] >> 8 == UM_ROW_MESSAGE;
+    if (bites && run->params->canary == UM_SIM_CANARY_LOSE_ROW)
+        return;
+    um_sim_check_row(checker, block, row);
+    if (bites && run->params->canary == UM_SIM_CANARY_REPEAT_ROW)
+        um_sim_check_row(checker, block, row);
+}
+
+static void on_sent(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, const uint8_t *data)
+{
+    um_sim_run_state *run = owner;
+    um_sim_wire_on_sent(run->wires, run->scenario.session_count, host, datagram, data);
+}
+
+static void on_received(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, uint8_t *data)
+{
+    um_sim_run_state *run = owner;
+    if (run->params->canary == UM_SIM_CANARY_STALE_PAYLOAD && datagram->entry.type == UM_LBTRM_DATA &&
+        datagram->length > UM_LBTRM_DATA_BYTES + UM_LBMC_HEADER_BYTES && run->canary_bites++ % 4 == 3)
+        data[datagram->length - 1] ^= 0x5a;
+    um_sim_wire_on_received(run->wires, run->scenario.session_count, host, datagram, data);
+}
+
+/* ---- making and ending ---- */
+
+static bool add_session(um_sim_run_state *run, uint32_t session)
+{
+    um_sim_world *world = run->world;
+    const um_sim_scenario *scenario = &run->scenario;
+    uint32_t first = run->topic_count;
+    if (um_sim_add_session(world, (int)session, &scenario->sessions[session]) < 0)
+        return false;
+    for (uint32_t t = 0; t < scenario->topic_counts[session]; t++) {
+        const um_sim_publisher_plan *plan = &scenario->publishers[session][t];
+        uint32_t topic = run->topic_count++;
+        int source = um_sim_add_source(world, (int)session, &plan->source);
+        uint64_t key = um_random_next(&run->random);
+        if (source < 0 || !um_sim_topic_init(&run->topics[topic], world, (uint32_t)source, plan->message_count, key))
+            return false;
+        run->topic_session[topic] = session;
+        run->topic_number[topic] = t;
+        run->publishers[topic] = (um_sim_publisher){
+            .world = world, .random = &run->random, .plan = plan, .topic = &run->topics[topic]};
+        schedule(run, plan->start_ns, RUN_PUBLISH, topic);
+    }
+    return um_sim_wire_init(&run->wires[session], world, world->sessions[session], &run->topics[first],
+                            scenario->topic_counts[session]);
+}
+
+static bool build(um_sim_run_state *run)
+{
+    um_sim_world *world = run->world;
+    const um_sim_scenario *scenario = &run->scenario;
+    for (uint32_t h = 0; h < scenario->session_count + scenario->host_count; h++) {
+        if (um_sim_add_host(world, &scenario->hosts[h]) < 0)
+            return false;
+        um_sim_set_faults(world, (int)h, &scenario->faults[h]);
+    }
+    for (uint32_t s = 0; s < scenario->session_count; s++)
+        if (!add_session(run, s))
+            return false;
+    for (uint32_t r = 0; r < scenario->receiver_count; r++) {
+        if (um_sim_add_receiver(world, (int)receiver_host(run, r), &scenario->receivers[r]) < 0)
+            return false;
+        run->present[r] = r == 0 || percent(run, 80);
+        for (uint32_t t = 0; t < run->topic_count && run->present[r]; t++)
+            run->gated[scenario->receiver_hosts[r]][run->topic_session[t]] |= wanted(run, r, t);
+    }
+    for (uint32_t r = 0; r < scenario->receiver_count; r++) {
+        if (run->present[r])
+            join_all(run, r, true);
+        else
+            schedule(run, between_ns(run, 0, scenario->faults_end_ns), RUN_JOIN, r);
+    }
+    plan_faults(run);
+    schedule(run, CHECK_EVERY_NS, RUN_CHECK, 0);
+    return true;
+}
+
+static void check_end(um_sim_run_state *run)
+{
+    um_sim_world *world = run->world;
+    for (uint32_t r = 0; r < run->scenario.receiver_count; r++)
+        for (uint32_t t = 0; t < run->topic_count; t++)
+            if (run->joined[r][t] != 0 && !run->topic_deleted[t] && !world->hosts[receiver_host(run, r)]->dead)
+                um_sim_check_complete(&run->checkers[run->joined[r][t] - 1]);
+    for (uint32_t s = 0; s < run->scenario.session_count; s++) {
+        const um_source_transport_counters *c = &world->sessions[s]->core.counters;
+        bool complete = !world->sessions[s]->deleted;
+        for (uint32_t t = 0; t < run->topic_count; t++)
+            complete &= run->topic_session[t] != s || (!run->topic_deleted[t] && run->publishers[t].done);
+        if (complete && anybody_counts(run, s))
+            um_sim_wire_check_complete(world, &run->wires[s]);
+        /* Every NAK is answered, put off or counted (reference 4.5). */
+        if (c->naks_rcved < c->rxs_sent + c->naks_ignored + c->naks_shed + c->naks_suppressed + c->naks_out_of_window +
+                                c->nak_unknown_sqn)
+            um_sim_complain(world, "session %u: more NAKs are accounted for than the %llu that came", s,
+                            (unsigned long long)c->naks_rcved);
+    }
+}
+
+/* Everybody leaves: nothing may be held afterwards (frames are conserved). */
+static void take_down(um_sim_run_state *run)
+{
+    um_sim_world *world = run->world;
+    for (uint32_t r = 0; r < run->scenario.receiver_count; r++)
+        leave(run, r);
+    for (uint32_t h = 0; h < world->host_count; h++)
+        if (!world->hosts[h]->dead)
+            um_sim_check_empty(world, world->hosts[h]);
+}
+
+static void report(um_sim_run_state *run)
+{
+    um_sim_result *result = run->result;
+    const um_sim_world *world = run->world;
+    result->failed = world->complaint[0] != '\0';
+    memcpy(result->message, world->complaint, sizeof world->complaint);
+    um_sim_describe_scenario(&run->scenario, result->scenario, sizeof result->scenario);
+    result->hash = world->hash;
+    result->virtual_ns = world->now_ns;
+    result->event_count = world->event_count;
+    result->datagrams_sent = world->sent_count;
+    result->datagrams_dropped = world->dropped_count;
+    for (uint32_t t = 0; t < run->topic_count; t++)
+        result->messages_sent += run->topics[t].message_count;
+    for (uint32_t j = 0; j < world->join_count; j++)
+        result->losses_declared += run->checkers[j].loss_count;
+    for (uint32_t s = 0; s < world->session_count; s++) {
+        result->naks_sent += world->sessions[s]->core.counters.naks_rcved;
+        result->retransmissions += world->sessions[s]->core.counters.rxs_sent;
+    }
+}
+
+um_sim_world *um_sim_run_kept(const um_sim_params *params, uint64_t seed, um_sim_result *result)
+{
+    *result = (um_sim_result){.seed = seed};
+    um_sim_world *world = um_sim_create(seed);
+    um_sim_run_state *run = world == NULL ? NULL : um_sim_take(world, sizeof *run);
+    if (run == NULL) {
+        um_sim_destroy(world);
+        return NULL;
+    }
+    run->world = world;
+    run->params = params;
+    run->result = result;
+    run->random.state = seed ^ 0x72756e5f73746174u;
+    if (params->trace)
+        um_sim_keep_trace(world);
+    world->watcher = (um_sim_watcher){run, on_event, on_step, on_row, on_sent, on_received};
+    um_sim_draw_scenario(&run->scenario, &run->random);
+    if (!build(run))
+        um_sim_complain(world, "the world of seed %llu cannot be built", (unsigned long long)seed);
+    while (!run->finished && world->complaint[0] == '\0')
+        um_sim_run_until(world, world->now_ns + CHECK_EVERY_NS);
+    if (run->finished)
+        check_end(run);
+    if (run->finished)
+        take_down(run);
+    report(run);
+    return world;
+}
+
+int um_sim_run(const um_sim_params *params, uint64_t seed, um_sim_result *result)
+{
+    um_sim_world *world = um_sim_run_kept(params, seed, result);
+    if (world == NULL)
+        return -ENOMEM;
+    um_sim_destroy(world);
+    return 0;
+}

@@ -1,0 +1,133 @@
+"""Whether every message of a stream arrived, once and in its place: looked at one by one, or a batch at a time.
+
+A message of the measurements begins with a counter in little endian: 0, 1, 2, ... for each topic. The last one of a
+topic carries how many there were, with `END` added.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umstack._core import ffi, lib
+from umstack.batch import Batch
+from umstack.events import Message
+from umstack.receiver import POLL_ROWS
+
+COUNTER_BYTES = 8
+END = 1 << 63
+_SQN_MASK = 0xFFFFFFFF
+
+_counter_of = struct.Struct("<Q").unpack_from
+
+
+def end_message(total: int, size: int) -> bytes:
+    """The message that ends a topic's stream."""
+    return (END | total).to_bytes(COUNTER_BYTES, "little").ljust(size, b".")
+
+
+def counters_in(buffer: Any, count: int, size: int) -> NDArray[np.uint64]:
+    """The counters of messages of one size that lie end to end, without a copy."""
+    return np.ndarray((count,), "<u8", buffer=buffer, strides=(size,))
+
+
+class StreamCheck:
+    """The account of one topic's stream."""
+
+    __slots__ = (
+        *("_next_sqn", "_order", "_ramp", "_size", "_sqn_faults", "_sqn_ramp", "_sqn_step"),
+        *("expected", "received", "total"),
+    )
+
+    def __init__(self, size: int) -> None:
+        self.expected = 0
+        self.received = 0
+        self.total: int | None = None
+        """How many messages there were, once the end of the stream has said so."""
+        self._size = size
+        self._order = ffi.new("um_raw_order *")
+        lib.um_raw_order_init(self._order)
+        self._ramp = np.arange(POLL_ROWS, dtype=np.uint64)
+        self._sqn_ramp = np.zeros(1, dtype=np.uint32)
+        self._sqn_step = 0
+        self._next_sqn: int | None = None
+        self._sqn_faults = 0
+
+    def take_batch(self, batch: Batch) -> int:
+        """Account for every row of a batch; how many messages of the stream it held."""
+        before = self.received
+        if not self._are_next(batch):
+            self.take_each(batch.messages())
+            self._next_sqn = None
+        return self.received - before
+
+    def _are_next(self, batch: Batch) -> bool:
+        """Whether the messages of the batch are exactly those that were to come next."""
+        count, payload = len(batch), batch.payload
+        if len(payload) != count * self._size:
+            return False
+        counters = counters_in(payload, count, self._size)
+        if not ((counters - self._ramp[:count]) == self.expected).all():
+            return False
+        self._check_sqns(np.frombuffer(batch.sequence_numbers, np.uint32))
+        self.expected += count
+        self.received += count
+        return True
+
+    def _check_sqns(self, sqns: NDArray[np.uint32]) -> None:
+        """Topic sequence numbers go on by the number of fragments a message takes, modulo 2**32."""
+        first, last = int(sqns[0]), int(sqns[-1])
+        if self._sqn_step == 0 and len(sqns) > 1:
+            self._sqn_step = (int(sqns[1]) - first) & _SQN_MASK
+            self._sqn_ramp = np.arange(POLL_ROWS, dtype=np.uint32) * np.uint32(self._sqn_step)
+        follows = self._next_sqn in (None, first)
+        if not follows or not ((sqns - sqns[0]) == self._sqn_ramp[: len(sqns)]).all():
+            self._sqn_faults += 1
+        self._next_sqn = (last + self._sqn_step) & _SQN_MASK if self._sqn_step else None
+
+    def take_each(self, messages: Iterable[Message]) -> bool:
+        """Account for messages one by one, until the one that ends the stream: True when it came."""
+        expected = self.expected
+        first = expected
+        for message in messages:
+            (counter,) = _counter_of(message.data)
+            if counter == expected:
+                expected += 1
+                continue
+            self._settle(first, expected)
+            if counter & END:
+                self.total = counter ^ END
+                return True
+            self._misplaced(counter)
+            first = expected = self.expected
+        self._settle(first, expected)
+        return False
+
+    def _settle(self, first: int, expected: int) -> None:
+        self.received += expected - first
+        self.expected = expected
+
+    def _misplaced(self, counter: int) -> None:
+        self._order.next = self.expected
+        lib.um_raw_order_note(self._order, counter)
+        self.expected = self._order.next
+        self.received += 1
+
+    @property
+    def lost(self) -> int:
+        """Messages known to be missing: skipped, or short of the total."""
+        return int(self._order.lost_count) + max(0, (self.total or 0) - self.expected)
+
+    @property
+    def out_of_order(self) -> int:
+        """Messages that came after a later one, and batches whose sequence numbers did not follow."""
+        return int(self._order.out_of_order_count) + self._sqn_faults
+
+    @property
+    def duplicates(self) -> int:
+        """Messages that came more than once."""
+        return int(self._order.duplicate_count)

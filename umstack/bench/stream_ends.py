@@ -1,0 +1,342 @@
+"""The two ends of a stream of messages: the child processes of a throughput measurement.
+
+`python -m umstack.bench.stream_ends publish|subscribe SPEC`, the spec being a `StreamSpec` in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+import umstack
+from umstack.bench.children import hear, is_told, say
+from umstack.bench.stream_check import COUNTER_BYTES, StreamCheck, counters_in, end_message
+from umstack.config import Config
+from umstack.errors import UmError
+from umstack.receiver import POLL_ROWS
+
+Api = Literal["batch", "message"]
+Input = Literal["packed", "arrow", "list"]
+
+READY_SECONDS = 20.0
+SILENCE_SECONDS = 10.0
+"""A subscriber that hears nothing for so long reports what it has."""
+
+_SEND_SECONDS = 10.0
+_BATCH_BYTES = 256 * 1024
+_BATCH_MESSAGES = 4096
+_MESSAGES_BETWEEN_CLOCKS = 256
+_SLICE_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """What both ends of a stream are told."""
+
+    interface: str
+    size: int
+    config: str = ""
+    """Options, as configuration text."""
+    api: Api = "batch"
+    input: Input = "packed"
+    mode: str = "embedded"
+    link: str = "auto"
+    seconds: float = 2.0
+    max_messages: int = 0
+    batch_messages: int = 0
+    """Messages of one send; 0: as many as make 256 KiB."""
+    topics: int = 1
+    receivers: int = 1
+    cpu: int | None = None
+
+    @property
+    def send_messages(self) -> int:
+        """Messages of one send."""
+        return self.batch_messages or max(1, min(_BATCH_MESSAGES, _BATCH_BYTES // self.size))
+
+    def as_arguments(self, role: str) -> list[str]:
+        """The command line a child reads it back from."""
+        return [role, json.dumps(asdict(self))]
+
+
+def open_context(spec: StreamSpec) -> umstack.Context:
+    """The context of an end."""
+    return umstack.Context(
+        spec.interface, link=spec.link, mode=spec.mode, config=Config.parse(spec.config, "the bench's options")
+    )
+
+
+def topic_names(count: int) -> list[str]:
+    """The topics of a stream."""
+    return [f"bench.{number}" for number in range(count)]
+
+
+# Publishing
+
+
+class PackedMessages:
+    """Messages that lie end to end in one buffer; the counters are written in one stroke."""
+
+    def __init__(self, spec: StreamSpec) -> None:
+        count = spec.send_messages
+        self.data = bytearray(b"." * (count * spec.size))
+        self.counters = counters_in(self.data, count, spec.size)
+        self.ramp = np.arange(count, dtype=np.uint64)
+        self.offsets = np.arange(count + 1, dtype=np.int32) * np.int32(spec.size)
+
+    def send(self, source: umstack.Source, first: int) -> int:
+        """Publish the messages from this counter on."""
+        np.add(self.ramp, np.uint64(first), out=self.counters)
+        return source.send_packed(self.data, self.offsets, timeout=_SEND_SECONDS)
+
+
+class ArrowMessages(PackedMessages):
+    """The same, handed over as an Arrow binary array."""
+
+    def __init__(self, spec: StreamSpec) -> None:
+        import pyarrow as pa
+
+        super().__init__(spec)
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        self.array = pa.Array.from_buffers(pa.binary(), spec.send_messages, buffers)
+
+    def send(self, source: umstack.Source, first: int) -> int:
+        """Publish the messages from this counter on."""
+        np.add(self.ramp, np.uint64(first), out=self.counters)
+        return source.send_many(self.array, timeout=_SEND_SECONDS)
+
+
+class ListedMessages:
+    """A list of bytes objects, made anew each time."""
+
+    def __init__(self, spec: StreamSpec) -> None:
+        self.count = spec.send_messages
+        self.filler = b"." * (spec.size - COUNTER_BYTES)
+
+    def send(self, source: umstack.Source, first: int) -> int:
+        """Publish the messages from this counter on."""
+        filler = self.filler
+        messages = [n.to_bytes(COUNTER_BYTES, "little") + filler for n in range(first, first + self.count)]
+        return source.send_many(messages, timeout=_SEND_SECONDS)
+
+
+class SingleMessages:
+    """One send a message."""
+
+    def __init__(self, spec: StreamSpec) -> None:
+        self.count = _MESSAGES_BETWEEN_CLOCKS if spec.topics == 1 else spec.send_messages
+        self.filler = b"." * (spec.size - COUNTER_BYTES)
+
+    def send(self, source: umstack.Source, first: int) -> int:
+        """Publish the messages from this counter on."""
+        filler, send = self.filler, source.send
+        for counter in range(first, first + self.count):
+            send(counter.to_bytes(COUNTER_BYTES, "little") + filler)
+        return self.count
+
+
+_INPUTS: dict[Input, Callable[[StreamSpec], Any]] = {
+    "packed": PackedMessages,
+    "arrow": ArrowMessages,
+    "list": ListedMessages,
+}
+
+
+def _send_all(spec: StreamSpec, sources: Sequence[umstack.Source]) -> list[int]:
+    """Publish round the topics until the time is up or there are enough; how many each topic got."""
+    messages = SingleMessages(spec) if spec.api == "message" else _INPUTS[spec.input](spec)
+    totals = [0] * len(sources)
+    deadline = time.monotonic() + spec.seconds
+    turn = sent = 0
+    while time.monotonic() < deadline and not 0 < spec.max_messages <= sent:
+        taken = messages.send(sources[turn], totals[turn])
+        totals[turn] += taken
+        sent += taken
+        turn = (turn + 1) % len(sources)
+    return totals
+
+
+def publish(spec: StreamSpec) -> None:
+    """Publish when told to, and stay until told that nobody needs anything any more."""
+    with open_context(spec) as context:
+        options = {} if "transport_lbtrm_multicast_address" in spec.config else {}
+        sources = [context.source(name, **options) for name in topic_names(spec.topics)]
+        say(ready=True, transports=sorted({source.transport for source in sources}))
+        _wait_told(context)
+        if sources[0].options.flow_control != "none":
+            sources[0].wait_connected(spec.receivers, timeout=READY_SECONDS)
+        cpu_seconds, start = time.process_time(), time.monotonic()
+        totals = _send_all(spec, sources)
+        for source, total in zip(sources, totals, strict=True):
+            source.send(end_message(total, spec.size), timeout=_SEND_SECONDS)
+        sources[0].flush()
+        sent_seconds = time.monotonic() - start
+        drained = sources[0].wait_drained(timeout=READY_SECONDS)
+        cpu_seconds = time.process_time() - cpu_seconds
+        say(sent=sum(totals), seconds=sent_seconds, drained=drained, cpu_seconds=cpu_seconds)
+        _wait_told(context)
+        say(stats=context.stats())
+
+
+def _wait_told(context: umstack.Context) -> None:
+    """Wait for the parent, running the protocol meanwhile where this thread has to."""
+    while context.is_sequential and not is_told():
+        context.process_events(0.01)
+    hear()
+
+
+# Subscribing
+
+
+class Span:
+    """From the first message to the last: time, processor time and the messages in between."""
+
+    __slots__ = ("_cpu_seconds", "_first_ns", "_last_ns", "first_count")
+
+    def __init__(self) -> None:
+        self._first_ns = self._last_ns = 0
+        self._cpu_seconds = 0.0
+        self.first_count = 0
+        """Messages that were there when the clock started, and so do not count."""
+
+    def begin(self, count: int) -> None:
+        """The first messages are here."""
+        self._first_ns = self._last_ns = time.monotonic_ns()
+        self._cpu_seconds = time.process_time()
+        self.first_count = count
+
+    def end(self) -> None:
+        """The last message is here."""
+        self._last_ns = time.monotonic_ns()
+        self._cpu_seconds = time.process_time() - self._cpu_seconds
+
+    @property
+    def seconds(self) -> float:
+        """From the first message to the last."""
+        return (self._last_ns - self._first_ns) / 1e9
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time of this process in between."""
+        return self._cpu_seconds
+
+
+def _take_batches(receiver: umstack.Receiver, check: StreamCheck, span: Span) -> None:
+    """Read one topic a batch at a time until its end or a long silence."""
+    poll, take = receiver.poll, check.take_batch
+    while check.received == 0 and check.total is None:
+        batch = poll(POLL_ROWS, SILENCE_SECONDS)
+        if not batch:
+            return
+        if take(batch):
+            span.begin(check.received)
+    while check.total is None:
+        batch = poll(POLL_ROWS, SILENCE_SECONDS)
+        if not batch:
+            break
+        take(batch)
+    span.end()
+
+
+def _take_messages(receiver: umstack.Receiver, check: StreamCheck, span: Span) -> None:
+    """Read one topic a message at a time until its end."""
+    messages = iter(receiver)
+    first = next(messages)
+    span.begin(1)
+    if not check.take_each([first]):
+        check.take_each(messages)
+    span.end()
+
+
+def _take_round(
+    receivers: Sequence[umstack.Receiver], checks: Sequence[StreamCheck], span: Span
+) -> None:
+    """Read many topics, a batch at a time from each in turn, until the end of all or a long silence."""
+    left = list(zip(receivers, checks, strict=True))
+    last = time.monotonic()
+    while left and time.monotonic() - last < SILENCE_SECONDS:
+        got = 0
+        for receiver, check in left:
+            batch = receiver.poll(POLL_ROWS, 0.0)
+            if batch:
+                got += check.take_batch(batch) or len(batch)
+        if got:
+            if span.first_count == 0:
+                span.begin(sum(check.received for check in checks))
+            last = time.monotonic()
+            left = [pair for pair in left if pair[1].total is None]
+        else:
+            _await_any([receiver for receiver, _ in left])
+    span.end()
+
+
+def _await_any(receivers: Sequence[umstack.Receiver]) -> None:
+    """Wait a moment until one of the receivers has something."""
+    if not any([receiver.arm() for receiver in receivers]):
+        poll = select.poll()
+        for receiver in receivers:
+            poll.register(receiver.fileno(), select.POLLIN)
+        poll.poll(_SLICE_SECONDS * 1000)
+
+
+def _await_joined(context: umstack.Context, receivers: Iterable[umstack.Receiver]) -> None:
+    """Wait until every receiver follows its source."""
+    deadline = time.monotonic() + READY_SECONDS
+    for receiver in receivers:
+        while not receiver.stats()["delivery_controllers"]:
+            if time.monotonic() > deadline:
+                raise UmError(f"topic {receiver.topic} was not resolved within {READY_SECONDS:.0f} s")
+            context.idle(0.002)
+
+
+def subscribe(spec: StreamSpec) -> None:
+    """Receive a stream, check all of it and report."""
+    with open_context(spec) as context:
+        receivers = [context.receiver(name) for name in topic_names(spec.topics)]
+        checks = [StreamCheck(spec.size) for _ in receivers]
+        _await_joined(context, receivers)
+        say(ready=True)
+        span = Span()
+        if spec.topics > 1:
+            _take_round(receivers, checks, span)
+        elif spec.api == "message":
+            _take_messages(receivers[0], checks[0], span)
+        else:
+            _take_batches(receivers[0], checks[0], span)
+        say(
+            received=sum(check.received for check in checks),
+            counted=sum(check.received for check in checks) - span.first_count,
+            seconds=span.seconds,
+            cpu_seconds=span.cpu_seconds,
+            lost=sum(check.lost for check in checks),
+            out_of_order=sum(check.out_of_order for check in checks),
+            duplicates=sum(check.duplicates for check in checks),
+            ended=all(check.total is not None for check in checks),
+            stats=context.stats(),
+        )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Be one end of a stream."""
+    role, text = arguments
+    spec = StreamSpec(**json.loads(text))
+    if spec.cpu is not None:
+        os.sched_setaffinity(0, {spec.cpu})
+    try:
+        {"publish": publish, "subscribe": subscribe}[role](spec)
+    except UmError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
