@@ -20,6 +20,25 @@ if TYPE_CHECKING:
 _new_message: Any = partial(tuple.__new__, Message)
 _KIND_SHIFT = 8
 _FLAGS_MASK = 0xFF
+_NOTHING = ffi.new("char[8]")
+_EMPTY_BLOCK = ffi.new(
+    "um_block *",
+    {
+        column: ffi.cast(kind, _NOTHING)
+        for column, kind in [
+            ("offsets", "int32_t *"),
+            ("sequence_numbers", "uint32_t *"),
+            ("first_sequence_numbers", "uint32_t *"),
+            ("fragment_offsets", "uint32_t *"),
+            ("message_lengths", "uint32_t *"),
+            ("sources", "uint32_t *"),
+            ("received_ns", "int64_t *"),
+            ("flags", "uint16_t *"),
+            ("payload", "uint8_t *"),
+        ]
+    },
+)
+"""What a batch without rows looks into; the core gives it no block."""
 
 
 class Batch:
@@ -33,7 +52,7 @@ class Batch:
 
     def __init__(self, memory: QueueMemory, block: Any, first: int, count: int) -> None:
         self._memory = memory
-        self._block = block
+        self._block = block if count else _EMPTY_BLOCK
         self._first = first
         self._count = count
         self._has_views = False

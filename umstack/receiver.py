@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
 from umstack.batch import Batch
-from umstack.errors import Closed, error_from_result
+from umstack.errors import Closed
 from umstack.events import Event, Message, UnrecoverableLoss
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ POLL_ROWS = 4096
 _ORDER_MAP_DEFAULT = 0
 _BLOCK_ROWS = 4096
 _NS_PER_S = 1_000_000_000
+
+SLICE_NS = 100_000_000
+"""The longest the core waits in one go; a call that waits longer asks again, so that Ctrl-C is seen."""
 
 _poll = lib.um_subscription_poll
 _logger = logging.getLogger("umstack.receiver")
@@ -96,11 +100,26 @@ class Receiver:
         elif self.closed:
             raise Closed(f"receiver {self.topic!r} is closed")
         else:
-            count = _poll(self._memory.handle, max_rows, wait_ns, rows)
+            count = _poll(
+                self._memory.handle, max_rows, wait_ns if 0 <= wait_ns <= SLICE_NS else SLICE_NS, rows
+            )
+            if count == 0 and wait_ns != 0:
+                count = self._wait_on(max_rows, wait_ns)
             if count == 0:
                 self._context.idle_poll()
                 return self._empty
         return Batch(self._memory, rows.block, rows.first, count)
+
+    def _wait_on(self, max_rows: int, wait_ns: int) -> int:
+        """Go on waiting after the first slice: between slices Python sees Ctrl-C."""
+        end_ns = time.monotonic_ns() + wait_ns - SLICE_NS if wait_ns > 0 else None
+        count = 0
+        while count == 0 and not self.closed:
+            left_ns = SLICE_NS if end_ns is None else min(SLICE_NS, end_ns - time.monotonic_ns())
+            if left_ns <= 0:
+                return 0
+            count = _poll(self._memory.handle, max_rows, left_ns, self._rows)
+        return count
 
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, for ever or until the receiver is closed. Loss is logged as a warning."""
@@ -226,4 +245,4 @@ def _set_result(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-__all__ = ["POLL_ROWS", "QueueMemory", "Receiver", "error_from_result", "timeout_ns"]
+__all__ = ["POLL_ROWS", "SLICE_NS", "QueueMemory", "Receiver", "timeout_ns"]

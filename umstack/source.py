@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
 from umstack.errors import Closed, NotConnected, OptionError
-from umstack.receiver import timeout_ns
+from umstack.receiver import SLICE_NS, timeout_ns
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from umstack.context import Context
     from umstack.session import SourceSession
 
-Buffer = bytes | bytearray | memoryview
+Buffer = Any
+"""Whatever exports a contiguous buffer: bytes, bytearray, memoryview, array, a NumPy array."""
 BatchMark = Literal["start", "end", "complete"]
 
 _FLUSH = 4
 _BATCH_FLAGS = {None: 0, "start": 1, "end": 2, "complete": 3}
 _POLL_S = 0.001
 _EXPLICIT_BATCH_BYTES = 262144
+_HELD_BACK = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)
 _send = lib.um_publication_send
 
 
@@ -72,18 +74,24 @@ class Source:
         """
         if type(data) is bytes and batch is None and timeout is None:
             # The path of nearly every send, kept free of everything it does not need.
-            result = _send(self._handle, data, len(data), _FLUSH if flush else 0, -1)
+            result = _send(self._handle, data, len(data), _FLUSH if flush else 0, SLICE_NS)
             if result >= 0:
                 return result  # type: ignore[no-any-return]
-            self._context.check(result, f"sending on {self.topic!r}")
-        flags = _FLUSH if flush else 0
-        if batch is not None:
-            flags |= _BATCH_FLAGS[batch]
+        flags = (_FLUSH if flush else 0) | (_BATCH_FLAGS[batch] if batch is not None else 0)
         raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
-        result = _send(self._handle, raw, len(data), flags, -1 if timeout is None else timeout_ns(timeout))
-        if result < 0:
-            self._context.check(result, f"sending on {self.topic!r}")
-        return cast("int", result)
+        return self._patiently(
+            lambda wait_ns: _send(self._handle, raw, len(data), flags, wait_ns), timeout, "sending"
+        )
+
+    def _patiently(self, attempt: Callable[[int], int], timeout: float | None, doing: str) -> int:
+        """Repeat an attempt that waits a slice at most until it is taken or the time is up: Python sees Ctrl-C
+        between slices."""
+        end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
+        while True:
+            left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
+            result = attempt(min(left_ns, SLICE_NS))
+            if result not in _HELD_BACK or left_ns == 0:
+                return self._context.check(result, f"{doing} on {self.topic!r}")
 
     def send_many(
         self,
@@ -97,32 +105,30 @@ class Source:
         Returns how many were taken: all of them, unless the timeout ran out after some. Raises only when the
         first was refused.
         """
-        wait_ns = -1 if timeout is None else timeout_ns(timeout)
         flags = _FLUSH if flush else 0
         if hasattr(messages, "buffers"):
-            return self._send_arrow(messages, flags, wait_ns)
+            return self._send_arrow(messages, flags, timeout)
         data = b"".join(cast("Sequence[bytes]", messages))
         lengths = array("I", map(len, messages))
         return self._send_columns(
-            data, ffi.from_buffer("uint32_t[]", lengths), ffi.NULL, len(lengths), flags, wait_ns
+            data, ffi.from_buffer("uint32_t[]", lengths), ffi.NULL, len(lengths), flags, timeout
         )
 
     def send_packed(
-        self, data: Buffer, offsets: Buffer | array[int], flush: bool = False, *, timeout: float | None = None
+        self, data: Buffer, offsets: Buffer, flush: bool = False, *, timeout: float | None = None
     ) -> int:
         """Publish messages that lie end to end in one buffer: message i is data[offsets[i]:offsets[i + 1]].
 
         `offsets` holds 32-bit signed integers, one more than there are messages.
         """
         columns = ffi.from_buffer("int32_t[]", offsets)
-        wait_ns = -1 if timeout is None else timeout_ns(timeout)
         if len(columns) < 2:
             return 0
         if columns[len(columns) - 1] > memoryview(data).nbytes or columns[0] < 0:
             raise OptionError("the offsets reach outside the data", hint="the last one is the data's length")
-        return self._send_columns(data, ffi.NULL, columns, len(columns) - 1, _FLUSH if flush else 0, wait_ns)
+        return self._send_columns(data, ffi.NULL, columns, len(columns) - 1, _FLUSH if flush else 0, timeout)
 
-    def _send_arrow(self, messages: Any, flags: int, wait_ns: int) -> int:
+    def _send_arrow(self, messages: Any, flags: int, timeout: float | None) -> int:
         import pyarrow as pa
 
         if messages.type not in (pa.binary(), pa.string()) or messages.null_count:
@@ -136,21 +142,41 @@ class Source:
         start = messages.offset
         columns = ffi.cast("int32_t *", offsets.address) + start
         pointer = ffi.cast("char *", data.address if data is not None else 0)
-        return self._send_pointer(pointer, ffi.NULL, columns, len(messages), flags, wait_ns)
+        return self._send_pointer(pointer, ffi.NULL, columns, len(messages), flags, timeout)
 
     def _send_columns(
-        self, data: Buffer, lengths: Any, offsets: Any, count: int, flags: int, wait_ns: int
+        self, data: Buffer, lengths: Any, offsets: Any, count: int, flags: int, timeout: float | None
     ) -> int:
         raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
-        return self._send_pointer(raw, lengths, offsets, count, flags, wait_ns)
+        return self._send_pointer(
+            ffi.cast("char *", ffi.from_buffer(raw)), lengths, offsets, count, flags, timeout
+        )
 
     def _send_pointer(
-        self, data: Any, lengths: Any, offsets: Any, count: int, flags: int, wait_ns: int
+        self, data: Any, lengths: Any, offsets: Any, count: int, flags: int, timeout: float | None
     ) -> int:
-        result = lib.um_publication_send_many(self._handle, data, lengths, offsets, count, flags, wait_ns)
-        if result < 0:
-            self._context.check(result, f"sending on {self.topic!r}")
-        return cast("int", result)
+        """Send until all are taken or the time is up; the first message's refusal raises."""
+        end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
+        done = 0
+        while done < count:
+            left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
+            result = lib.um_publication_send_many(
+                self._handle, data, lengths, offsets, count - done, flags, min(left_ns, SLICE_NS)
+            )
+            if result > 0:
+                done += result
+                if lengths != ffi.NULL:
+                    data += sum(ffi.unpack(lengths, result))
+                    lengths += result
+                else:
+                    offsets += result
+            elif result not in _HELD_BACK:
+                self._context.check(result, f"sending on {self.topic!r}")
+            if left_ns == 0 and done < count:
+                if done == 0:
+                    self._context.check(result, f"sending on {self.topic!r}")
+                break
+        return done
 
     @contextmanager
     def claim(
@@ -161,10 +187,11 @@ class Source:
         The message is committed when the block ends and given back when it raises. It must fit one datagram.
         """
         claim = ffi.new("um_source_claim *")
-        result = lib.um_publication_claim(
-            self._handle, length, claim, -1 if timeout is None else timeout_ns(timeout)
+        self._patiently(
+            lambda wait_ns: lib.um_publication_claim(self._handle, length, claim, wait_ns),
+            timeout,
+            f"claiming {length} bytes",
         )
-        self._context.check(result, f"claiming {length} bytes on {self.topic!r}")
         view = memoryview(ffi.buffer(claim.payload, length))
         try:
             yield view

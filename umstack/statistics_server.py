@@ -74,7 +74,9 @@ class StatisticsServer:
             path.chmod(0o600)
             return path
         self._socket.close()
-        raise ResourceLimit(f"this process has {_CONTEXTS_PER_PROCESS_MAX} statistics sockets in {folder} already")
+        raise ResourceLimit(
+            f"this process has {_CONTEXTS_PER_PROCESS_MAX} statistics sockets in {folder} already"
+        )
 
     def close(self) -> None:
         """Stop answering."""

@@ -227,13 +227,14 @@ static void drop_oldest(um_source_session *session)
     session->trail_sqn++;
 }
 
-/* Makes room in the transmission window for one more datagram ending at `end` (UM-125). */
-static void advance_trail(um_source_session *session, int64_t end, uint32_t length)
+/* Makes room in the transmission window for a datagram that ends at `end` in the log, behind `pending` others laid
+ * out but not sent; `bytes` are theirs and its own (UM-125). The trail goes out in its header, so this comes first. */
+static void make_room(um_source_session *session, int64_t end, uint32_t pending, uint64_t bytes)
 {
     int64_t keep_from = end - session->log.term_length;
     while (session->trail_sqn != session->next_sqn &&
-           (session->window_used_bytes + length > session->config.window_bytes ||
-            session->next_sqn - session->trail_sqn > session->sent_mask ||
+           (session->window_used_bytes + bytes > session->config.window_bytes ||
+            session->next_sqn + pending - session->trail_sqn > session->sent_mask ||
             um_session_sent(session, session->trail_sqn)->position < keep_from))
         drop_oldest(session);
 }
@@ -244,6 +245,7 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
     uint32_t body_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed);
     uint32_t count = 0;
+    uint64_t bytes = 0;
     while (count < budget) {
         uint32_t span;
         uint32_t length = next_run(session, position, limit, body_max, &span);
@@ -255,6 +257,8 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
             break;
         }
         uint32_t sqn = session->next_sqn + count;
+        bytes += length;
+        make_room(session, position + span, count, bytes);
         um_sent *sent = um_session_sent(session, sqn);
         *sent = (um_sent){position, INT64_MIN, span, (uint16_t)length, 0, 0};
         um_session_build(session, sent, sqn, false, count, &batch[count]);
@@ -279,6 +283,8 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
     }
     if (count == 0)
         return;
+    while (session->window_used_bytes > session->config.window_bytes && session->trail_sqn + 1 != session->next_sqn)
+        drop_oldest(session); /* a batch larger than the window */
     UM_COUNT(session->counters.msgs_sent, count);
     UM_COUNT(session->counters.bytes_sent, bytes + (uint64_t)count * UM_LBTRM_DATA_BYTES);
     session->has_sent = true;
@@ -287,19 +293,6 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
     session->sm_interval_ns = session->config.sm_minimum_interval_ns;
     if (session->tsni_interval_ns < session->tsni_due_ns - now_ns)
         session->tsni_due_ns = now_ns + session->tsni_interval_ns;
-}
-
-/* The trail goes out in the headers, so room is made before they are written. */
-static void make_room(um_source_session *session, int64_t limit, uint32_t budget)
-{
-    int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
-    uint32_t body_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed);
-    int64_t ready = limit > position ? limit - position : 0;
-    int64_t most = (int64_t)budget * body_max;
-    uint32_t bytes = (uint32_t)(ready < most ? ready : most);
-    advance_trail(session, position + bytes, bytes);
-    while (session->next_sqn - session->trail_sqn + budget > session->sent_mask)
-        drop_oldest(session);
 }
 
 /* How many datagrams at the head of the batch are no larger than the path takes. */
@@ -378,7 +371,6 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
     int64_t flushed = atomic_load_explicit(&session->flush_limit, memory_order_seq_cst);
     int64_t limit = flushed < session->sender_limit ? flushed : session->sender_limit;
     um_tx batch[UM_SEND_BATCH_MAX];
-    make_room(session, limit, budget);
     uint32_t count = build_batch(session, limit, budget, now_ns, batch);
     uint32_t fit = fitting(session, batch, count);
     uint32_t offered = fit > 0 || count == 0 ? fit : 1;

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -109,8 +110,11 @@ int um_context_create(const um_context_config *config, um_context **created)
     return result == 0 ? open_descriptors(context) : result;
 }
 
-void um_context_destroy(um_context *context)
+void um_context_close(um_context *context)
 {
+    um_gate_shut(&context->gate);
+    um_context_unblock(context);
+    um_gate_await_empty(&context->gate);
     um_context_stop(context);
     while (context->subscriptions != NULL)
         um_subscription_close(context->subscriptions);
@@ -122,6 +126,11 @@ void um_context_destroy(um_context *context)
         close(context->epoll_fd);
     if (context->wake_fd >= 0)
         close(context->wake_fd);
+    context->epoll_fd = context->wake_fd = -1;
+}
+
+void um_context_free(um_context *context)
+{
     um_unmap(context->hold_memory, context->hold_bytes);
     um_unmap(context->ring_memory, (size_t)UM_RECEIVE_BATCH_MAX * UM_RECEIVE_STRIDE_BYTES);
     um_unmap(context->sessions, sizeof *context->sessions * UM_CONTEXT_SESSIONS_MAX);
@@ -326,7 +335,12 @@ static void *run(void *argument)
 int um_context_start(um_context *context)
 {
     context->error_step = "thread";
+    /* Signals belong to the application's threads: one of them may be waiting to be interrupted. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&context->thread, NULL, run, context);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     context->threaded = error == 0;
     return -error;
 }
@@ -343,21 +357,37 @@ void um_context_stop(um_context *context)
 
 void um_context_unblock(um_context *context)
 {
-    atomic_store(&context->unblocked, true);
+    atomic_fetch_add(&context->unblock_count, 1);
     um_context_wake_by(context, 0);
+    um_context_lock(context);
+    for (um_subscription *s = context->subscriptions; s != NULL; s = s->next)
+        um_subscription_wake(s);
+    um_context_unlock(context);
 }
 
-int64_t um_context_process(um_context *context, int64_t timeout_ns)
+static int64_t process(um_context *context, int64_t timeout_ns)
 {
     if (timeout_ns == 0)
         return um_context_pass(context, 0);
+    uint32_t unblocks = atomic_load(&context->unblock_count);
     int64_t end_ns = timeout_ns < 0 ? UM_NEVER_NS : um_clock_ns() + timeout_ns;
     int64_t handled = 0;
     do
         handled += um_context_pass(context, end_ns);
-    while (!atomic_exchange(&context->unblocked, false) && um_clock_ns() < end_ns);
+    while (atomic_load(&context->unblock_count) == unblocks && um_clock_ns() < end_ns);
     return handled;
 }
+
+int64_t um_context_process(um_context *context, int64_t timeout_ns)
+{
+    if (!um_gate_enter(&context->gate))
+        return UM_CLOSED;
+    int64_t handled = process(context, timeout_ns);
+    um_gate_leave(&context->gate);
+    return handled;
+}
+
+uint32_t um_context_unblock_count(const um_context *context) { return atomic_load(&context->unblock_count); }
 
 void um_context_set_datagram_max(um_context *context, uint32_t bytes)
 {

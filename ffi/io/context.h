@@ -4,10 +4,12 @@
  *   sequential  the application calls um_context_process and donates its thread
  *
  * Threads: every function here may be called from any thread. The context lock guards the receiving side and the
- * lists; each source session has its sender lock; publishing takes neither (publishing.c).
+ * lists; each source session has its sender lock; publishing takes neither (publishing.c). Closing waits for the
+ * calls that are under way on the object, and ends their waiting; a call that comes later finds it closed (gate.h).
  *
- * Memory: everything is mapped when its object is created and unmapped when it is closed; pages are backed when
- * first touched. Pointers returned are handles the caller gives back to the matching close.
+ * Memory: everything is mapped when its object is created; pages are backed when first touched. Pointers returned
+ * are handles the caller gives back to the matching close, which ends the object, and then, when no thread can use
+ * the handle any more, to the matching free, which unmaps it. Objects of a context need its memory: free it last.
  *
  * Errors: 0 or a negative errno. um_context_error_step names what failed.
  */
@@ -18,6 +20,7 @@
 
 #include "core/node.h"
 #include "core/source.h"
+#include "io/gate.h"
 #include "io/link_socket.h"
 
 enum {
@@ -67,6 +70,7 @@ typedef struct um_publication {
     um_source core;
     um_publication_session *session;
     size_t memory_bytes; /* of this object and its explicit batch */
+    um_gate gate;
 } um_publication;
 
 /* A receiver: its queue and the wake-up of its reader. */
@@ -76,7 +80,9 @@ typedef struct um_subscription {
     struct um_context *context;
     int event_fd; /* readable when rows wait and the reader had armed it */
     _Atomic uint32_t waiting;
+    atomic_bool closed;
     size_t memory_bytes;
+    um_gate gate;
     struct um_subscription *next;
 } um_subscription;
 
@@ -121,15 +127,18 @@ typedef struct um_context {
     int64_t hot_until_ns;
     int64_t linger_until_ns;
 
+    um_gate gate;
     pthread_t thread;
     bool threaded;
     atomic_bool stop;
-    atomic_bool unblocked; /* um_context_unblock */
+    _Atomic uint32_t unblock_count; /* calls of um_context_unblock */
 } um_context;
 
 int um_context_create(const um_context_config *config, um_context **context);
-/* Closes everything still open in it. No other call may be running. */
-void um_context_destroy(um_context *context);
+/* Ends the threads and everything still open in it. Once. */
+void um_context_close(um_context *context);
+/* Unmaps a closed context. */
+void um_context_free(um_context *context);
 
 /* Which step the last failed call failed at, for its error text. */
 const char *um_context_failed_step(const um_context *context);
@@ -143,8 +152,10 @@ void um_context_stop(um_context *context);
 /* Sequential mode: runs the loop for timeout_ns; 0 is one pass that does not sleep, negative is until unblocked
  * (UM-14). Returns datagrams handled. */
 int64_t um_context_process(um_context *context, int64_t timeout_ns);
-/* Makes um_context_process return. */
+/* Makes every um_context_process and um_subscription_poll that is under way return. */
 void um_context_unblock(um_context *context);
+/* How often that was called: a caller that waits in slices compares. */
+uint32_t um_context_unblock_count(const um_context *context);
 
 /* The loop must look at its timers at this time at the latest. */
 void um_context_wake_by(um_context *context, int64_t time_ns);
@@ -171,12 +182,19 @@ int um_session_open(um_context *context, um_session_config *config, uint16_t por
                     um_publication_session **session);
 /* Datagrams of this session carry at most so many bytes of UDP payload from now on. */
 void um_session_limit_datagram(um_publication_session *session, uint32_t bytes);
+/* The session's log and what belongs to it: stays mapped after um_session_shut, since an application may still be
+ * writing into a claim. The caller gives it to um_unmap when that cannot be. */
+void *um_session_memory(const um_publication_session *session, size_t *bytes);
 /* Closes a session without publications: its retransmissions end with it (UM-90). */
 void um_session_shut(um_publication_session *session);
 
 int um_publication_open(um_publication_session *session, const um_source_config *config, um_publication **publication);
-/* What is published is sent first as far as the limits allow now. No other call on it may be running. */
+/* What is published is sent first as far as the limits allow now. Senders that wait return UM_CLOSED soon. Once. */
 void um_publication_close(um_publication *publication);
+void um_publication_free(um_publication *publication);
+
+/* For the send flags: this call goes on waiting where the one before it left off, so it is not counted again. */
+enum { UM_SEND_CONTINUED = 0x100 };
 
 /* Publishing. timeout_ns: how long to wait when held back: 0 not at all, negative for ever. See source.h. */
 int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
@@ -220,7 +238,8 @@ int um_subscription_map(um_subscription *subscription, const um_receiver_session
                         uint32_t topic_index, uint32_t source);
 
 /* Takes rows, waiting up to timeout_ns for the first (0: not, negative: for ever). In sequential mode the caller's
- * thread runs the loop meanwhile. Returns rows->count; 0 after the timeout or when unblocked. */
+ * thread runs the loop meanwhile. Returns rows->count; 0 after the timeout, or earlier when unblocked, closed or
+ * interrupted by a signal. */
 uint32_t um_subscription_poll(um_subscription *subscription, uint32_t max, int64_t timeout_ns, um_rows *rows);
 /* Takes rows that are there; never runs the loop. */
 uint32_t um_subscription_take(um_subscription *subscription, uint32_t max, um_rows *rows);
@@ -234,8 +253,10 @@ typedef struct um_rows_summary {
 } um_rows_summary;
 void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary);
 
-/* Arms event_fd: true when rows wait already (then it is not armed). */
+/* Arms event_fd: true when rows wait already, or never will (then it is not armed). */
 bool um_subscription_arm(um_subscription *subscription);
+/* Makes event_fd readable. The caller holds the context lock or knows that the subscription is not closed. */
+void um_subscription_wake(um_subscription *subscription);
 
 /* The next receiving session that has ended since the last call; false when there is none. */
 bool um_context_take_ended(um_context *context, um_session_id *id);

@@ -214,12 +214,18 @@ void um_subscription_close(um_subscription *subscription)
     while (*link != subscription)
         link = &(*link)->next;
     *link = subscription->next;
-    close(subscription->event_fd);
-    subscription->event_fd = -1;
+    atomic_store(&subscription->closed, true);
+    uint64_t one = 1;
+    ssize_t ignored = write(subscription->event_fd, &one, sizeof one); /* a reader that waits returns */
+    (void)ignored;
     um_context_unlock(context);
 }
 
-void um_subscription_free(um_subscription *subscription) { um_unmap(subscription, subscription->memory_bytes); }
+void um_subscription_free(um_subscription *subscription)
+{
+    close(subscription->event_fd);
+    um_unmap(subscription, subscription->memory_bytes);
+}
 
 /* ---- the loop's part ---- */
 
@@ -276,8 +282,10 @@ bool um_context_take_ended(um_context *context, um_session_id *id)
 bool um_subscription_arm(um_subscription *subscription)
 {
     uint64_t ignored;
-    if (read(subscription->event_fd, &ignored, sizeof ignored) < 0 && errno == EBADF)
+    if (atomic_load(&subscription->closed))
         return true;
+    ssize_t drained = read(subscription->event_fd, &ignored, sizeof ignored);
+    (void)drained;
     if (atomic_exchange(&subscription->waiting, 1) == 0)
         atomic_fetch_add(&subscription->context->waiting_count, 1);
     atomic_thread_fence(memory_order_seq_cst);
@@ -335,6 +343,6 @@ uint32_t um_subscription_poll(um_subscription *subscription, uint32_t max, int64
         *rows = um_queue_take(&subscription->queue, max);
         now_ns = um_clock_ns();
     } while (rows->count == 0 && now_ns < end_ns && !atomic_exchange(&context->unblocked, false) &&
-             subscription->event_fd >= 0);
+             !atomic_load(&subscription->closed));
     return rows->count;
 }

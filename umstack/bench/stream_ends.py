@@ -167,8 +167,7 @@ def _send_all(spec: StreamSpec, sources: Sequence[umstack.Source]) -> list[int]:
 def publish(spec: StreamSpec) -> None:
     """Publish when told to, and stay until told that nobody needs anything any more."""
     with open_context(spec) as context:
-        options = {} if "transport_lbtrm_multicast_address" in spec.config else {}
-        sources = [context.source(name, **options) for name in topic_names(spec.topics)]
+        sources = [context.source(name) for name in topic_names(spec.topics)]
         say(ready=True, transports=sorted({source.transport for source in sources}))
         _wait_told(context)
         if sources[0].options.flow_control != "none":
@@ -257,7 +256,10 @@ def _take_messages(receiver: umstack.Receiver, check: StreamCheck, span: Span) -
 
 
 def _take_round(
-    receivers: Sequence[umstack.Receiver], checks: Sequence[StreamCheck], span: Span
+    context: umstack.Context,
+    receivers: Sequence[umstack.Receiver],
+    checks: Sequence[StreamCheck],
+    span: Span,
 ) -> None:
     """Read many topics, a batch at a time from each in turn, until the end of all or a long silence."""
     left = list(zip(receivers, checks, strict=True))
@@ -274,13 +276,15 @@ def _take_round(
             last = time.monotonic()
             left = [pair for pair in left if pair[1].total is None]
         else:
-            _await_any([receiver for receiver, _ in left])
+            _await_any(context, [receiver for receiver, _ in left])
     span.end()
 
 
-def _await_any(receivers: Sequence[umstack.Receiver]) -> None:
+def _await_any(context: umstack.Context, receivers: Sequence[umstack.Receiver]) -> None:
     """Wait a moment until one of the receivers has something."""
-    if not any([receiver.arm() for receiver in receivers]):
+    if context.is_sequential:
+        context.process_events(_SLICE_SECONDS / 100)
+    elif not any([receiver.arm() for receiver in receivers]):
         poll = select.poll()
         for receiver in receivers:
             poll.register(receiver.fileno(), select.POLLIN)
@@ -306,7 +310,7 @@ def subscribe(spec: StreamSpec) -> None:
         say(ready=True)
         span = Span()
         if spec.topics > 1:
-            _take_round(receivers, checks, span)
+            _take_round(context, receivers, checks, span)
         elif spec.api == "message":
             _take_messages(receivers[0], checks[0], span)
         else:

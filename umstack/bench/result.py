@@ -1,0 +1,61 @@
+"""What a measurement reports: one shape for all, the one `umstack bench --json` prints."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Result = dict[str, Any]
+
+_KEYS = (
+    *("what", "link", "mode", "size", "api", "messages_per_second", "datagrams_per_second"),
+    *("lost", "out_of_order", "duplicates", "retransmissions", "unrecoverable"),
+    *("cpu_seconds", "wait", "loop", "round_trip_us", "ratios", "detail"),
+)
+_COUNTS = ("lost", "out_of_order", "duplicates", "retransmissions", "unrecoverable")
+_FAULTS = ("lost", "out_of_order", "duplicates", "unrecoverable")
+
+
+def result(**found: Any) -> Result:
+    """A result with every key there is, in one order; what does not apply is null."""
+    unknown = found.keys() - set(_KEYS)
+    if unknown:
+        raise KeyError(f"a result has no {sorted(unknown)}")
+    return {key: found.get(key) for key in _KEYS}
+
+
+def rate(found: Result) -> float:
+    """By what a throughput result is judged."""
+    return float(found["messages_per_second"])
+
+
+def p50(found: Result) -> float:
+    """By what a round trip is judged."""
+    return float(found["round_trip_us"]["p50"])
+
+
+def merged(rounds: Sequence[Result], judge: Callable[[Result], float]) -> Result:
+    """The results of the same measurement in several rounds as one: the round in the middle, judged by this figure,
+    with the counts of all rounds added up."""
+    middle = statistics.median_low(judge(one) for one in rounds)
+    chosen = next(one for one in rounds if judge(one) == middle)
+    totals = {key: sum(one[key] for one in rounds) for key in _COUNTS if chosen[key] is not None}
+    detail = {**(chosen["detail"] or {}), "rounds": [judge(one) for one in rounds]}
+    return {**chosen, **totals, "detail": detail}
+
+
+def ratio(rounds: Sequence[Result], baselines: Sequence[Result], judge: Callable[[Result], float]) -> float:
+    """How one measurement stands to another taken in the same rounds: the median of the rounds' ratios."""
+    return statistics.median(judge(a) / judge(b) for a, b in zip(rounds, baselines, strict=True))
+
+
+def faults(results: Sequence[Result]) -> list[str]:
+    """What the stack promised and did not do, in words; empty when it did."""
+    return [
+        f"{one['what']} size {one['size']}: {one[key]} {key.replace('_', ' ')}"
+        for one in results
+        if one["what"] == "umstack"
+        for key in _FAULTS
+        if one[key]
+    ]

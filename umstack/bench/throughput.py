@@ -1,0 +1,199 @@
+"""Throughput: a publisher's stream to its subscribers, and what raw sockets move, round by round in the same lab."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from umstack.bench import raw
+from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
+from umstack.bench.result import Result, merged, rate, ratio, result
+from umstack.bench.stream_ends import READY_SECONDS, StreamSpec
+from umstack.lab import Lab
+
+Segmentation = Literal["real", "offload", "none"]
+Progress = Callable[[str], None]
+
+MEASURED_OPTIONS = """
+context transport_lbtrm_data_rate_limit 0
+context transport_lbtrm_retransmit_rate_limit 0
+source transport_lbtrm_multicast_address 239.255.7.2
+"""
+"""What differs from the defaults: no rate limit, and every topic on one transport session."""
+
+_PACKED_MESSAGE_MAX_BYTES = raw.PACKED_DATAGRAM_BYTES // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """Which processor each end runs on; None leaves it to the scheduler."""
+
+    publisher: int | None = None
+    subscriber: int | None = None
+
+    @classmethod
+    def apart(cls) -> Pins:
+        """Each end on a processor of its own, where there is more than one."""
+        cpus = sorted(os.sched_getaffinity(0))
+        return cls(cpus[0], cpus[1]) if len(cpus) > 1 else cls()
+
+
+def measure_stream(lab: Lab, spec: StreamSpec, pins: Pins) -> Result:
+    """One stream from host 0 to hosts 1, 2, ...: everything checked by every subscriber."""
+    sender, *receivers = lab.hosts[: spec.receivers + 1]
+    with ExitStack() as stack:
+
+        def start(host: Any, role: str, cpu: int | None) -> Child:
+            told = dataclasses.replace(spec, interface=host.address, cpu=cpu)
+            return stack.enter_context(
+                running(host, "umstack.bench.stream_ends", told.as_arguments(role))
+            )
+
+        publisher = start(sender, "publish", pins.publisher)
+        subscribers = [start(host, "subscribe", pins.subscriber) for host in receivers]
+        transports = publisher.hear(READY_SECONDS)["transports"]
+        for subscriber in subscribers:
+            subscriber.hear(READY_SECONDS + CHILD_SLACK_SECONDS)
+        for transport in transports:
+            lab.await_join(transport.split(":")[4], *(host.number for host in receivers))
+        publisher.tell(go=True)
+        sent = publisher.hear(spec.seconds + READY_SECONDS + CHILD_SLACK_SECONDS)
+        received = [subscriber.hear(CHILD_SLACK_SECONDS) for subscriber in subscribers]
+        publisher.tell(stop=True)
+        sent |= publisher.hear(CHILD_SLACK_SECONDS)
+    return _stream_result(spec, sent, received)
+
+
+def _total(groups: Sequence[dict[str, Any]], *names: str) -> int:
+    return sum(group[name] or 0 for group in groups for name in names)
+
+
+def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[dict[str, Any]]) -> Result:
+    """The slowest subscriber's rate, and the counts of all."""
+    slowest = min(received, key=lambda end: _rate(end))
+    transports = [transport for end in received for transport in end["stats"]["receiver_transports"]]
+    topics = [topic for end in received for topic in end["stats"]["receivers"]]
+    sources = sent["stats"]["source_transports"]
+    datagrams = _total(slowest["stats"]["receiver_transports"], "msgs_rcved")
+    # A subscriber that never heard the end cannot know how much it lacks; the publisher does.
+    lost = sum(max(end["lost"], sent["sent"] - end["received"] + end["duplicates"]) for end in received)
+    return result(
+        what="umstack",
+        link="socket",
+        mode=slowest["stats"]["link"],
+        size=spec.size,
+        api=spec.api,
+        messages_per_second=_rate(slowest),
+        datagrams_per_second=_rate(slowest) * datagrams / max(1, slowest["received"]),
+        lost=lost,
+        out_of_order=sum(end["out_of_order"] for end in received),
+        duplicates=sum(end["duplicates"] for end in received),
+        retransmissions=_total(sources, "rxs_sent"),
+        unrecoverable=_total(topics, "unrecoverable_loss_events", "burst_loss_events"),
+        cpu_seconds={"publisher": sent["cpu_seconds"], "subscriber": slowest["cpu_seconds"]},
+        wait="block",
+        loop="python",
+        detail={
+            "sent": sent["sent"],
+            "seconds": slowest["seconds"],
+            "drained": sent["drained"],
+            "operational_mode": spec.mode,
+            "input": spec.input if spec.api == "batch" else None,
+            "batch_messages": spec.send_messages if spec.api == "batch" else 1,
+            "topics": spec.topics,
+            "receivers": spec.receivers,
+            "datagrams_lost": _total(transports, "lost"),
+            "naks_sent": _total(transports, "naks_sent"),
+            "nak_datagrams_sent": _total(transports, "nak_pckts_sent"),
+            "duplicate_datagrams": _total(transports, "duplicate_data"),
+            "socket_drops": sum(end["stats"]["link_counters"]["receive_drops"] for end in received),
+            "queue_full_pauses": _total(topics, "queue_full_pauses"),
+            "sender_stops": _total(sources, "snd_bpe"),
+        },
+    )
+
+
+def _rate(end: dict[str, Any]) -> float:
+    return float(end["counted"] / end["seconds"]) if end["seconds"] > 0 else 0.0
+
+
+# Baselines
+
+
+def baselines(size: int, segmentation: Segmentation) -> list[raw.What]:
+    """The raw sockets a message size is measured against."""
+    kinds: list[raw.What] = ["raw-udp"]
+    if size <= _PACKED_MESSAGE_MAX_BYTES:
+        kinds.append("raw-udp-packed")
+    if segmentation != "none":
+        kinds.append("raw-udp-gso")
+    return kinds
+
+
+class Baseline:
+    """One raw measurement, repeated: how it does best is found in the first round and kept."""
+
+    def __init__(self, what: raw.What, size: int, seconds: float, pins: Pins) -> None:
+        self._plan = raw.ThroughputPlan(
+            what,
+            size,
+            seconds=seconds,
+            sender_cpu=raw.ANY_CPU if pins.publisher is None else pins.publisher,
+            receiver_cpu=raw.ANY_CPU if pins.subscriber is None else pins.subscriber,
+        )
+        self._is_tuned = False
+
+    def measure(self, lab: Lab) -> Result:
+        """Measure once more."""
+        sender, receiver = lab.hosts[:2]
+        if self._is_tuned:
+            found = raw.measure_throughput(sender, receiver, self._plan)
+        else:
+            found = raw.measure_strongest(sender, receiver, self._plan)
+            self._plan, self._is_tuned = found.plan, True
+        return result(**found.as_result())
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputPlan:
+    """What `umstack bench throughput` measures."""
+
+    specs: Sequence[StreamSpec]
+    segmentation: Segmentation = "real"
+    rounds: int = 3
+    is_pinned: bool = True
+    has_baselines: bool = True
+
+
+def measure(plan: ThroughputPlan, progress: Progress) -> list[Result]:
+    """Every spec and its baselines, in turn, as many rounds as asked for."""
+    pins = Pins.apart() if plan.is_pinned else Pins()
+    hosts = 1 + max(spec.receivers for spec in plan.specs)
+    lab_segmentation = "offload" if plan.segmentation == "offload" else "real"
+    found: list[Result] = []
+    with Lab(hosts=hosts, segmentation=lab_segmentation) as lab:
+        for spec in plan.specs:
+            found += _measure_spec(lab, spec, plan, pins, progress)
+    return found
+
+
+def _measure_spec(
+    lab: Lab, spec: StreamSpec, plan: ThroughputPlan, pins: Pins, progress: Progress
+) -> list[Result]:
+    kinds = baselines(spec.size, plan.segmentation) if plan.has_baselines else []
+    raws = {what: Baseline(what, spec.size, spec.seconds, pins) for what in kinds}
+    own: list[Result] = []
+    others: dict[str, list[Result]] = {what: [] for what in kinds}
+    for number in range(1, plan.rounds + 1):
+        progress(f"{spec.size} B, {spec.api} API, round {number} of {plan.rounds}: umstack")
+        own.append(measure_stream(lab, spec, pins))
+        for what, baseline in raws.items():
+            progress(f"{spec.size} B, round {number} of {plan.rounds}: {what}")
+            others[what].append(baseline.measure(lab))
+    best = merged(own, rate)
+    best["ratios"] = {what: ratio(own, rounds, rate) for what, rounds in others.items()}
+    return [best, *(merged(rounds, rate) for rounds in others.values())]
