@@ -88,7 +88,7 @@ class Batch:
         self._has_views = True
         pointer = ffi.gc(ffi.cast("char *", column), self._view_gone)
         view: memoryview = memoryview(ffi.buffer(pointer, size_bytes)).cast("B")
-        return view.cast(item)
+        return view.cast(item).toreadonly()
 
     def _view_gone(self, _pointer: Any) -> None:
         """Called by cffi when a view is collected; holding this method was its purpose."""

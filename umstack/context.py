@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import secrets
 import threading
@@ -9,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import xdp
 from umstack._core import ffi, lib
@@ -19,7 +20,7 @@ from umstack.dispatch import DispatchThread
 from umstack.errors import Closed, InterfaceError, OptionError, Unsupported, error_from_result
 from umstack.events import Event
 from umstack.interface_follower import InterfaceFollower
-from umstack.receiver import Receiver, timeout_ns
+from umstack.receiver import SLICE_NS, Receiver, timeout_ns
 from umstack.recovery_histogram import RecoveryHistogram
 from umstack.resolution import (
     LbtrmAddress,
@@ -41,7 +42,7 @@ from umstack.statistics_server import StatisticsServer
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from umstack.config import OptionValue
+    from umstack.config import OptionValue, ReceiverOptions, SourceOptions
 
 _HOLD_MESSAGES = 262144
 _COALESCE_NS = 50_000
@@ -50,12 +51,24 @@ _ROOM_FOR_MTU = 9000
 
 _HOUSEKEEPING_NS = 1_000_000
 _SLICE_NS = 10_000_000
-_IDLE_POLLS_PER_LOOK = 64
+_POLLS_PER_LOOK = 64
 """Reading the clock costs about as much as a poll that finds nothing."""
 
 
 class ReceiveBufferWarning(UserWarning):
     """The kernel granted a smaller receive buffer than was asked for."""
+
+
+class ContextMemory:
+    """The core's side of a context: unmapped when neither the context nor anything made from it is left."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def __del__(self) -> None:
+        lib.um_context_free(self._handle)
 
 
 class Context:
@@ -95,6 +108,8 @@ class Context:
         self.receiver_id = secrets.randbits(64)
         self._sources: list[Source] = []
         self._receivers: list[Receiver] = []
+        # Held while an object is made or the context closed, so that any thread may do either.
+        self._making = threading.RLock()
         # Held while stats(), which any thread may call, walks the objects, and while one of them is taken off.
         self._listing = threading.Lock()
         self._statistics: StatisticsServer | None = None
@@ -102,10 +117,14 @@ class Context:
         self._scratch = ffi.new("uint64_t[]", lib.UM_STATISTICS_FIELDS_MAX)
         self._warned_buffer = False
         self._next_housekeeping_ns = 0
-        self._idle_polls = 0
+        self._polls = 0
+        self.slice_ns = _SLICE_NS if self.is_sequential else SLICE_NS
+        self.unblock_count = 0
+        self._unblocks_seen = 0
         self._dispatcher: DispatchThread | None = None
         self.sessions = SessionPool(self)
         self.handle = self._create()
+        self.memory = ContextMemory(self.handle)
         try:
             self._start()
             self._statistics = StatisticsServer(self.stats) if statistics else None
@@ -143,7 +162,8 @@ class Context:
         if result < 0:
             step = ffi.string(lib.um_context_failed_step(handle)).decode() if handle else "memory"
             if handle:
-                lib.um_context_destroy(handle)
+                lib.um_context_close(handle)
+                lib.um_context_free(handle)
             raise error_from_result(result, f"context on {self.interface.name}: {step}")
         return handle
 
@@ -180,9 +200,13 @@ class Context:
 
     def source(self, topic: str, **options: OptionValue) -> Source:
         """Create a source for a topic. `options` are source options by name."""
-        self._check_open()
         encode_topic_name(topic)
         chosen = self._config.source_options(**options)
+        with self._making:
+            self._check_open()
+            return self._make_source(topic, chosen)
+
+    def _make_source(self, topic: str, chosen: SourceOptions) -> Source:
         xdp_check_route(self.interface, chosen.transport_lbtrm_multicast_address)
         session = self.sessions.session_for(chosen)
         try:
@@ -207,9 +231,15 @@ class Context:
         With `on_message`, every message and event goes to the callback: on a dispatch thread in embedded mode,
         inside process_events() in sequential mode.
         """
-        self._check_open()
         encode_topic_name(topic)
         chosen = self._config.receiver_options(**options)
+        with self._making:
+            self._check_open()
+            return self._make_receiver(topic, on_message, chosen)
+
+    def _make_receiver(
+        self, topic: str, on_message: Callable[[Event], None] | None, chosen: ReceiverOptions
+    ) -> Receiver:
         receiver = Receiver(self, topic, chosen, on_message)
         self._receivers.append(receiver)
         if on_message is not None and not self.is_sequential:
@@ -230,7 +260,7 @@ class Context:
             config = receiver_session_config(address, receiver.options, self.receiver_id, self.datagram_bytes)
             number = receiver.source_number(f"{name}[{topic_index}]")
             result = receiver.map(config, topic_index, number)
-            if result < 0 and result != -17:  # EEXIST: mapped already
+            if result not in (0, -errno.EEXIST, lib.UM_CLOSED):  # mapped already; being closed
                 self.check(result, f"joining {name} for {topic!r}")
         self._warn_small_buffer()
 
@@ -310,43 +340,43 @@ class Context:
 
     # Sequential mode
 
-    def process_events(self, timeout: float = 0.0) -> int:
+    def process_events(self, timeout: float | None = 0.0) -> int:
         """Run the protocol on this thread for `timeout` seconds; 0 is one pass that does not sleep (UM-14).
 
-        Returns how many datagrams were handled. Callbacks of receivers run inside.
+        None runs it until unblock(), which also ends a call with a timeout. Returns how many datagrams were handled.
+        Callbacks of receivers run inside.
         """
         self._check_open()
         if not self.is_sequential:
             raise OptionError(
                 "process_events is for sequential mode", hint="create the context with mode='sequential'"
             )
-        end_ns = time.monotonic_ns() + timeout_ns(timeout)
+        end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         handled = 0
         while True:
-            left_ns = max(0, end_ns - time.monotonic_ns())
-            handled += int(lib.um_context_process(self.handle, min(left_ns, _SLICE_NS)))
+            left_ns = _SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
+            handled += self.check(
+                lib.um_context_process(self.handle, min(left_ns, _SLICE_NS)), "process_events"
+            )
             self._keep_house()
             for receiver in list(self._receivers):
                 if receiver.has_callback:
                     receiver.dispatch()
-            if left_ns <= _SLICE_NS:
+            if self._unblocks_seen != self.unblock_count:
+                self._unblocks_seen = self.unblock_count
+                return handled
+            if end_ns is not None and time.monotonic_ns() >= end_ns:
                 return handled
 
-    def drive(self, handle: Any, max_rows: int, wait_ns: int, rows: Any) -> int:
-        """Poll a receiver in sequential mode: this thread runs the protocol meanwhile (called by Receiver)."""
-        self._check_open()
-        end_ns = time.monotonic_ns() + wait_ns if wait_ns > 0 else None
-        while True:
-            left_ns = _SLICE_NS if end_ns is None else min(_SLICE_NS, end_ns - time.monotonic_ns())
-            count = lib.um_subscription_poll(handle, max_rows, max(left_ns, 0), rows)
+    def count_poll(self) -> None:
+        """A receiver was polled in sequential mode: every so often that is when the house is kept."""
+        self._polls += 1
+        if self._polls % _POLLS_PER_LOOK == 0:
             self._keep_house()
-            if count or (end_ns is not None and time.monotonic_ns() >= end_ns):
-                return cast("int", count)
 
-    def idle_poll(self) -> None:
-        """A poll found nothing (called by Receiver). In sequential mode that is when the house is kept."""
-        self._idle_polls += 1
-        if self.is_sequential and self._idle_polls % _IDLE_POLLS_PER_LOOK == 0:
+    def attend(self) -> None:
+        """A call of the application goes on waiting: in sequential mode the house is kept meanwhile."""
+        if self.is_sequential and not self.closed:
             self._keep_house()
 
     def _keep_house(self) -> None:
@@ -360,7 +390,8 @@ class Context:
         self._forget_ended()
 
     def unblock(self) -> None:
-        """Make a process_events() or poll() that waits on another thread return."""
+        """Make process_events() return, the one under way or the next, and every poll() that waits now."""
+        self.unblock_count += 1
         lib.um_context_unblock(self.handle)
 
     def idle(self, seconds: float) -> None:
@@ -431,6 +462,8 @@ class Context:
     def check(self, result: int, doing: str) -> int:
         """Raise the UmError of a negative result of the core."""
         if result < 0:
+            if result == lib.UM_CLOSED:
+                raise Closed(f"{doing}: the context is closed")
             step = ffi.string(lib.um_context_failed_step(self.handle)).decode()
             raise error_from_result(result, f"{doing} ({step})" if step and result > -1000 else doing)
         return result
@@ -441,12 +474,15 @@ class Context:
 
     def close(self) -> None:
         """Close every source and receiver, stop the threads, leave the groups."""
-        if self.closed:
-            return
+        if self._dispatcher is not None:
+            self._dispatcher.close()  # without the lock: the callback it waits for may be making something
+        with self._making:
+            if not self.closed:
+                self._close()
+
+    def _close(self) -> None:
         if self._statistics is not None:
             self._statistics.close()
-        if self._dispatcher is not None:
-            self._dispatcher.close()
         for receiver in list(self._receivers):
             receiver.close()
         for source in list(self._sources):
@@ -459,7 +495,7 @@ class Context:
             resolver.close()
         elif agent := getattr(self, "_agent", None):
             agent.close()
-        lib.um_context_destroy(self.handle)
+        lib.um_context_close(self.handle)
 
     def __enter__(self) -> Context:
         return self

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import threading
 from typing import TYPE_CHECKING
 
+from umstack.errors import Closed
+
 if TYPE_CHECKING:
     from umstack.receiver import Receiver
-
-_logger = logging.getLogger("umstack.dispatch")
 
 
 class DispatchThread:
@@ -27,45 +26,51 @@ class DispatchThread:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
         self._stopping = False
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name="umstack-dispatch", daemon=True)
         self._thread.start()
 
     def add(self, receiver: Receiver) -> None:
         """Serve one more receiver."""
         with self._lock:
+            if self._stopping:
+                raise Closed("the context is closed")
             self._receivers[receiver.fileno()] = receiver
             self._epoll.register(receiver.fileno(), select.EPOLLIN)
-        os.eventfd_write(self._wake_fd, 1)
+            os.eventfd_write(self._wake_fd, 1)
 
     def remove(self, receiver: Receiver) -> None:
         """Stop serving a receiver. Not while its callback runs, unless the callback itself asks for it."""
         with self._lock:
-            if self._receivers.pop(receiver.fileno(), None) is not None:
+            if self._receivers.pop(receiver.fileno(), None) is not None and not self._ended:
                 self._epoll.unregister(receiver.fileno())
 
     def close(self) -> None:
-        """End the thread after the callback it is in."""
-        self._stopping = True
-        os.eventfd_write(self._wake_fd, 1)
+        """End the thread after the callback it is in. A callback may ask for it."""
+        with self._lock:
+            if not self._stopping:
+                self._stopping = True
+                os.eventfd_write(self._wake_fd, 1)
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        self._epoll.close()
-        os.close(self._wake_fd)
 
     def _run(self) -> None:
         while not self._stopping:
             with self._lock:
                 waiting = [self._serve(receiver) for receiver in list(self._receivers.values())]
-            if any(waiting):
+            if any(waiting) or self._stopping:
                 continue
             for fd, _ in self._epoll.poll():
                 if fd == self._wake_fd:
                     os.eventfd_read(fd)
+        with self._lock:
+            self._ended = True
+            self._epoll.close()
+            os.close(self._wake_fd)
 
     def _serve(self, receiver: Receiver) -> bool:
         """Run the callbacks of what waits; true when more came meanwhile."""
-        try:
-            receiver.dispatch()
-        except Exception:
-            _logger.exception("the callback of %r failed", receiver)
-        return not receiver.closed and receiver.arm()
+        if self._stopping or receiver.closed:
+            return False
+        receiver.dispatch()
+        return receiver.arm()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 from collections.abc import Callable
 
 import xdp
 
-_WAIT_S = 0.5
+_WAIT_MS = 500
 
 
 class InterfaceFollower:
@@ -28,6 +30,7 @@ class InterfaceFollower:
         self._on_link_up = on_link_up
         self._on_turn = on_turn
         self._stopping = threading.Event()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -43,15 +46,21 @@ class InterfaceFollower:
     def close(self) -> None:
         """Stop following."""
         self._stopping.set()
+        os.eventfd_write(self._wake_fd, 1)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         self._watch.close()
+        os.close(self._wake_fd)
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            change = self._watch.wait(_WAIT_S)
-            if change is not None and not self._stopping.is_set():
-                self._apply(change)
+        poll = select.poll()
+        poll.register(self._watch, select.POLLIN)
+        poll.register(self._wake_fd, select.POLLIN)
+        while True:
+            poll.poll(_WAIT_MS)
+            if self._stopping.is_set():
+                return
+            self.poll()
             self._on_turn()
 
     def _apply(self, change: xdp.InterfaceChange) -> None:

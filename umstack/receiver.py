@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
 from umstack.batch import Batch
-from umstack.errors import Closed
+from umstack.errors import Closed, OptionError
 from umstack.events import Event, Message, UnrecoverableLoss
 
 if TYPE_CHECKING:
@@ -93,33 +93,28 @@ class Receiver:
 
         The batch is empty after the timeout. In sequential mode this call drives the context.
         """
-        rows = self._rows
-        wait_ns = 0 if timeout == 0 else timeout_ns(timeout)
-        if self._context.is_sequential and wait_ns != 0:
-            count = self._context.drive(self._memory.handle, max_rows, wait_ns, rows)
-        elif self.closed:
+        if self.closed:
             raise Closed(f"receiver {self.topic!r} is closed")
-        else:
-            count = _poll(
-                self._memory.handle, max_rows, wait_ns if 0 <= wait_ns <= SLICE_NS else SLICE_NS, rows
-            )
-            if count == 0 and wait_ns != 0:
-                count = self._wait_on(max_rows, wait_ns)
-            if count == 0:
-                self._context.idle_poll()
-                return self._empty
-        return Batch(self._memory, rows.block, rows.first, count)
+        rows = self._rows
+        count = (
+            _poll(self._memory.handle, max_rows, 0, rows) if timeout == 0 else self._wait(max_rows, timeout)
+        )
+        if self._context.is_sequential:
+            self._context.count_poll()
+        return Batch(self._memory, rows.block, rows.first, count) if count else self._empty
 
-    def _wait_on(self, max_rows: int, wait_ns: int) -> int:
-        """Go on waiting after the first slice: between slices Python sees Ctrl-C."""
-        end_ns = time.monotonic_ns() + wait_ns - SLICE_NS if wait_ns > 0 else None
-        count = 0
-        while count == 0 and not self.closed:
-            left_ns = SLICE_NS if end_ns is None else min(SLICE_NS, end_ns - time.monotonic_ns())
-            if left_ns <= 0:
-                return 0
-            count = _poll(self._memory.handle, max_rows, left_ns, self._rows)
-        return count
+    def _wait(self, max_rows: int, timeout: float | None) -> int:
+        """Poll in slices: between them Python sees Ctrl-C, and in sequential mode topic resolution gets on."""
+        context, handle, rows = self._context, self._memory.handle, self._rows
+        unblock_count = context.unblock_count
+        slice_ns = context.slice_ns
+        end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
+        while True:
+            left_ns = slice_ns if end_ns is None else max(0, end_ns - time.monotonic_ns())
+            count = int(_poll(handle, max_rows, left_ns if left_ns < slice_ns else slice_ns, rows))
+            if count or left_ns == 0 or self.closed or context.unblock_count != unblock_count:
+                return count
+            context.attend()
 
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, for ever or until the receiver is closed. Loss is logged as a warning."""
@@ -151,7 +146,10 @@ class Receiver:
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages as they come, without blocking the event loop."""
         while not self.closed:
-            batch = await self.poll_async()
+            try:
+                batch = await self.poll_async()
+            except Closed:
+                return
             if batch.event_count:
                 self._log_loss(batch)
             for message in batch.messages():
@@ -159,12 +157,16 @@ class Receiver:
 
     async def poll_async(self, max_rows: int = POLL_ROWS) -> Batch:
         """Like poll(), waiting in the running event loop. The context must be in embedded mode."""
+        if self._context.is_sequential:
+            raise OptionError(
+                "poll_async needs the context's own thread", hint="create the context with mode='embedded'"
+            )
         loop = asyncio.get_running_loop()
         while True:
             batch = self.poll(max_rows, 0)
-            if batch or self.closed:
+            if batch:
                 return batch
-            if lib.um_subscription_arm(self._memory.handle):
+            if self.arm():
                 continue
             ready: asyncio.Future[None] = loop.create_future()
             loop.add_reader(self.fileno(), _set_result, ready)
@@ -185,14 +187,17 @@ class Receiver:
         """Hand what waits to the on_message callback; returns how many rows that were."""
         if self._on_message is None:
             return 0
-        batch = self.poll(POLL_ROWS, 0) if not self._context.is_sequential else self._take()
-        for event in batch.events():
-            self._on_message(event)
-        return len(batch)
-
-    def _take(self) -> Batch:
         count = lib.um_subscription_take(self._memory.handle, POLL_ROWS, self._rows)
-        return Batch(self._memory, self._rows.block, self._rows.first, count)
+        if count == 0:
+            return 0
+        for event in Batch(self._memory, self._rows.block, self._rows.first, count).events():
+            if self.closed:
+                break
+            try:
+                self._on_message(event)
+            except Exception:
+                _logger.exception("the on_message callback of %r failed", self)
+        return int(count)
 
     @property
     def has_callback(self) -> bool:

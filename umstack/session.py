@@ -33,10 +33,24 @@ def _power_of_two_at_least(value: int) -> int:
     return 1 << max(value - 1, 0).bit_length()
 
 
+class LogMemory:
+    """A session's publication log: unmapped when no source, and so no claim, can be left that writes into it."""
+
+    __slots__ = ("_address", "_bytes")
+
+    def __init__(self, handle: Any) -> None:
+        size = ffi.new("size_t *")
+        self._address = lib.um_session_memory(handle, size)
+        self._bytes = size[0]
+
+    def __del__(self) -> None:
+        lib.um_unmap(self._address, self._bytes)
+
+
 class SourceSession:
     """One source transport session, shared by the sources mapped to it."""
 
-    __slots__ = ("_context", "address", "group", "handle", "name", "source_count")
+    __slots__ = ("_context", "_memory", "address", "group", "handle", "name", "source_count")
 
     def __init__(self, context: Context, group: tuple[str, int], options: SourceOptions) -> None:
         self._context = context
@@ -74,6 +88,7 @@ class SourceSession:
         result = lib.um_session_open(context.handle, config, *ports, handle)
         context.check(result, f"transport session on {group[0]}:{group[1]}, NAK ports {ports[0]}-{ports[1]}")
         self.handle = handle[0]
+        self._memory = LogMemory(self.handle)
         lib.um_session_limit_datagram(self.handle, context.datagram_bytes)
         self.address = LbtrmAddress(
             source_ip=context.interface.address or "",

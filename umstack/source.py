@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
-from umstack.errors import Closed, NotConnected, OptionError
+from umstack.errors import Closed, InvalidArgument, NotConnected, OptionError, UmError, error_from_result
 from umstack.receiver import SLICE_NS, timeout_ns
 
 if TYPE_CHECKING:
@@ -30,13 +30,26 @@ _BATCH_FLAGS = {None: 0, "start": 1, "end": 2, "complete": 3}
 _POLL_S = 0.001
 _EXPLICIT_BATCH_BYTES = 262144
 _HELD_BACK = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)
+_CONTINUED = lib.UM_SEND_CONTINUED
 _send = lib.um_publication_send
+
+
+class PublicationMemory:
+    """The core's side of a source: unmapped when no thread can be in a call on it any more."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def __del__(self) -> None:
+        lib.um_publication_free(self._handle)
 
 
 class Source:
     """A publisher of one topic. Made by Context.source(). Any number of threads may send."""
 
-    __slots__ = ("_context", "_handle", "_session", "closed", "options", "topic", "topic_index")
+    __slots__ = ("_context", "_handle", "_memory", "_session", "closed", "options", "topic", "topic_index")
 
     def __init__(
         self, context: Context, topic: str, topic_index: int, session: SourceSession, options: SourceOptions
@@ -55,6 +68,7 @@ class Source:
         handle = ffi.new("um_publication **")
         context.check(lib.um_publication_open(session.handle, config, handle), f"source {topic!r}")
         self._handle = handle[0]
+        self._memory = PublicationMemory(self._handle)
 
     # Sending
 
@@ -77,21 +91,42 @@ class Source:
             result = _send(self._handle, data, len(data), _FLUSH if flush else 0, SLICE_NS)
             if result >= 0:
                 return result  # type: ignore[no-any-return]
+            if result not in _HELD_BACK:
+                raise self._error(result, "sending")
+            waited = _CONTINUED
+        else:
+            waited = 0
         flags = (_FLUSH if flush else 0) | (_BATCH_FLAGS[batch] if batch is not None else 0)
         raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
         return self._patiently(
-            lambda wait_ns: _send(self._handle, raw, len(data), flags, wait_ns), timeout, "sending"
+            lambda wait_ns, more: _send(self._handle, raw, len(raw), flags | more, wait_ns),
+            timeout,
+            "sending",
+            waited,
         )
 
-    def _patiently(self, attempt: Callable[[int], int], timeout: float | None, doing: str) -> int:
-        """Repeat an attempt that waits a slice at most until it is taken or the time is up: Python sees Ctrl-C
-        between slices."""
+    def _patiently(
+        self, attempt: Callable[[int, int], int], timeout: float | None, doing: str, waited: int = 0
+    ) -> int:
+        """Repeat an attempt that waits a slice at most until it is taken or the time is up.
+
+        Between slices Python sees Ctrl-C, and in sequential mode topic resolution gets on.
+        """
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         while True:
             left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
-            result = attempt(min(left_ns, SLICE_NS))
+            result = attempt(min(left_ns, self._context.slice_ns), waited)
+            if result >= 0:
+                return result
             if result not in _HELD_BACK or left_ns == 0:
-                return self._context.check(result, f"{doing} on {self.topic!r}")
+                raise self._error(result, doing)
+            waited = _CONTINUED
+            self._context.attend()
+
+    def _error(self, result: int, doing: str) -> UmError:
+        if result == lib.UM_CLOSED:
+            return Closed(f"{doing} on {self.topic!r}: the source is closed")
+        return error_from_result(result, f"{doing} on {self.topic!r}")
 
     def send_many(
         self,
@@ -102,14 +137,16 @@ class Source:
     ) -> int:
         """Publish many messages in one call: a list of buffers, or an Arrow binary array.
 
-        Returns how many were taken: all of them, unless the timeout ran out after some. Raises only when the
-        first was refused.
+        Returns how many were taken: all of them, unless the timeout ran out after some. A message that cannot be
+        sent at all raises; those before it have been sent.
         """
         flags = _FLUSH if flush else 0
         if hasattr(messages, "buffers"):
             return self._send_arrow(messages, flags, timeout)
         data = b"".join(cast("Sequence[bytes]", messages))
         lengths = array("I", map(len, messages))
+        if sum(lengths) != len(data):  # a view of items longer than a byte
+            lengths = array("I", (memoryview(message).nbytes for message in messages))
         return self._send_columns(
             data, ffi.from_buffer("uint32_t[]", lengths), ffi.NULL, len(lengths), flags, timeout
         )
@@ -147,21 +184,20 @@ class Source:
     def _send_columns(
         self, data: Buffer, lengths: Any, offsets: Any, count: int, flags: int, timeout: float | None
     ) -> int:
-        raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
-        return self._send_pointer(
-            ffi.cast("char *", ffi.from_buffer(raw)), lengths, offsets, count, flags, timeout
-        )
+        kept = ffi.from_buffer("char[]", data)
+        return self._send_pointer(ffi.cast("char *", kept), lengths, offsets, count, flags, timeout)
 
     def _send_pointer(
         self, data: Any, lengths: Any, offsets: Any, count: int, flags: int, timeout: float | None
     ) -> int:
-        """Send until all are taken or the time is up; the first message's refusal raises."""
+        """Send until all are taken or the time is up; a refusal of the first then raises."""
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         done = 0
         while done < count:
             left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
+            wait_ns = min(left_ns, self._context.slice_ns)
             result = lib.um_publication_send_many(
-                self._handle, data, lengths, offsets, count - done, flags, min(left_ns, SLICE_NS)
+                self._handle, data, lengths, offsets, count - done, flags, wait_ns
             )
             if result > 0:
                 done += result
@@ -170,12 +206,13 @@ class Source:
                     lengths += result
                 else:
                     offsets += result
-            elif result not in _HELD_BACK:
-                self._context.check(result, f"sending on {self.topic!r}")
-            if left_ns == 0 and done < count:
-                if done == 0:
-                    self._context.check(result, f"sending on {self.topic!r}")
+            elif result not in _HELD_BACK or (left_ns == 0 and done == 0):
+                raise self._error(result, f"message {done} of {count}: sending" if done else "sending")
+            if done < count and left_ns == 0:
                 break
+            if done < count:
+                flags |= _CONTINUED
+                self._context.attend()
         return done
 
     @contextmanager
@@ -188,37 +225,50 @@ class Source:
         """
         claim = ffi.new("um_source_claim *")
         self._patiently(
-            lambda wait_ns: lib.um_publication_claim(self._handle, length, claim, wait_ns),
+            lambda wait_ns, more: lib.um_publication_claim(self._handle, length, claim, more, wait_ns),
             timeout,
             f"claiming {length} bytes",
         )
         view = memoryview(ffi.buffer(claim.payload, length))
         try:
             yield view
+            self._release(view)
         except BaseException:
             lib.um_publication_abort(self._handle, claim)
             raise
-        finally:
+        result = lib.um_publication_commit(self._handle, claim, _FLUSH if flush else 0)
+        if result < 0:
+            raise self._error(result, "committing")
+
+    def _release(self, view: memoryview) -> None:
+        try:
             view.release()
-        self._context.check(
-            lib.um_publication_commit(self._handle, claim, _FLUSH if flush else 0),
-            f"committing on {self.topic!r}",
-        )
+        except BufferError as error:
+            raise InvalidArgument(
+                f"claim on {self.topic!r}: something still refers to the claimed bytes; they were not sent",
+                hint="drop every view and array over them before the block ends",
+            ) from error
 
     def flush(self) -> None:
         """Send everything held on the session now, and this source's explicit batch (UM-27, UM-40)."""
-        self._context.check(lib.um_publication_flush(self._handle), f"flushing {self.topic!r}")
+        self._patiently(lambda _wait_ns, _more: lib.um_publication_flush(self._handle), None, "flushing")
 
     # State
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Closed(f"source {self.topic!r} is closed")
 
     @property
     def is_connected(self) -> bool:
         """Whether flow control knows a receiver; always true with flow_control none."""
+        self._check_open()
         return bool(lib.um_publication_connected(self._handle))
 
     @property
     def message_maximum_bytes(self) -> int:
         """The longest message one send takes."""
+        self._check_open()
         return int(lib.um_publication_message_max(self._handle))
 
     def wait_connected(self, receivers: int = 1, timeout: float | None = None) -> None:
@@ -244,8 +294,7 @@ class Source:
         while not condition():
             if deadline is not None and time.monotonic() >= deadline:
                 return False
-            if self.closed:
-                raise Closed(f"source {self.topic!r} is closed")
+            self._check_open()
             self._context.idle(_POLL_S)
         return True
 
@@ -256,6 +305,7 @@ class Source:
 
     def stats(self) -> dict[str, int | float | None]:
         """This source's counters and those of its transport session."""
+        self._check_open()
         own = self._context.read_counters("source", lib.um_statistics_source, self._handle)
         return {**self._session.stats(), **own}
 

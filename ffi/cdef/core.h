@@ -7,7 +7,7 @@ typedef struct um_publication_session um_publication_session;
 typedef struct um_publication um_publication;
 
 enum {
-    UM_SEND_START_BATCH, UM_SEND_END_BATCH, UM_SEND_FLUSH,
+    UM_SEND_START_BATCH, UM_SEND_END_BATCH, UM_SEND_FLUSH, UM_SEND_CONTINUED,
     UM_MESSAGE_BATCH_START, UM_MESSAGE_BATCH_END, UM_MESSAGE_FRAGMENT,
     UM_ROW_MESSAGE, UM_ROW_BEGINNING_OF_SESSION, UM_ROW_END_OF_SESSION, UM_ROW_UNRECOVERABLE_LOSS, UM_ROW_BURST_LOSS,
     UM_STATISTICS_FIELDS_MAX, UM_RECOVERY_BUCKETS, UM_QUEUE_MESSAGE_BYTES_MIN, UM_QUEUE_BLOCKS_MAX,
@@ -160,11 +160,13 @@ typedef struct um_subscription {
 } um_subscription;
 
 int um_context_create(const um_context_config *config, um_context **context);
-void um_context_destroy(um_context *context);
+void um_context_close(um_context *context);
+void um_context_free(um_context *context);
 int um_context_start(um_context *context);
 void um_context_stop(um_context *context);
 int64_t um_context_process(um_context *context, int64_t timeout_ns);
 void um_context_unblock(um_context *context);
+void um_unmap(void *memory, size_t bytes);
 void um_context_set_datagram_max(um_context *context, uint32_t bytes);
 const char *um_context_failed_step(const um_context *context);
 uint32_t um_context_receive_buffer(const um_context *context);
@@ -174,14 +176,17 @@ bool um_context_take_ended(um_context *context, um_session_id *id);
 int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
                     um_publication_session **session);
 void um_session_limit_datagram(um_publication_session *session, uint32_t bytes);
+void *um_session_memory(const um_publication_session *session, size_t *bytes);
 void um_session_shut(um_publication_session *session);
 int um_publication_open(um_publication_session *session, const um_source_config *config, um_publication **publication);
 void um_publication_close(um_publication *publication);
+void um_publication_free(um_publication *publication);
 int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
                             int64_t timeout_ns);
 int64_t um_publication_send_many(um_publication *publication, const char *data, const uint32_t *lengths,
                                  const int32_t *offsets, uint32_t count, uint32_t flags, int64_t timeout_ns);
-int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claim, int64_t timeout_ns);
+int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claim, uint32_t flags,
+                         int64_t timeout_ns);
 int64_t um_publication_commit(um_publication *publication, um_source_claim *claim, uint32_t flags);
 void um_publication_abort(um_publication *publication, um_source_claim *claim);
 int64_t um_publication_flush(um_publication *publication);

@@ -87,14 +87,6 @@ static void add_gap(um_delivery *delivery, uint32_t first, uint32_t last, int64_
     *gap_at(delivery, delivery->gap_count++) = (um_gap){first, last, now_ns};
 }
 
-static void drop_passed_gaps(um_delivery *delivery)
-{
-    while (delivery->gap_count > 0 && um_serial_before(gap_at(delivery, 0)->last, delivery->next_sqn)) {
-        delivery->gap_first = (delivery->gap_first + 1) % UM_DELIVERY_GAPS_MAX;
-        delivery->gap_count--;
-    }
-}
-
 /* ---- what is held ---- */
 
 static um_hold *find(um_delivery *delivery, uint32_t sqn)
@@ -119,6 +111,28 @@ static um_hold *find_or_add(um_delivery *delivery, uint32_t sqn)
 {
     um_hold *hold = find(delivery, sqn);
     return hold ? hold : add(delivery, sqn);
+}
+
+static bool is_missing(um_delivery *delivery, uint32_t sqn)
+{
+    const um_hold *hold = find(delivery, sqn);
+    return hold == NULL || hold->state == UM_HOLD_EXPECTED;
+}
+
+/* The oldest gap of which something is still missing, NULL without one. Parts that have been filled are taken off:
+ * giving them up would drop messages that have arrived, or still can be complete. */
+static um_gap *oldest_gap(um_delivery *delivery)
+{
+    for (; delivery->gap_count > 0; delivery->gap_count--) {
+        um_gap *gap = gap_at(delivery, 0);
+        if (um_serial_before(gap->first, delivery->next_sqn))
+            gap->first = delivery->next_sqn;
+        for (; !um_serial_before(gap->last, gap->first); gap->first++)
+            if (is_missing(delivery, gap->first))
+                return gap;
+        delivery->gap_first = (delivery->gap_first + 1) % UM_DELIVERY_GAPS_MAX;
+    }
+    return NULL;
 }
 
 /* Counts a fragment towards the message it belongs to. One whose message began before next_sqn is an orphan: it
@@ -250,12 +264,14 @@ static enum step step(um_delivery *delivery, int64_t now_ns)
     return STEP_ON;
 }
 
-/* Gives the oldest gap up: one loss event per sqn that is missing (UM-101); whole messages among them are
- * delivered, incomplete ones dropped. */
-static bool give_up_gap(um_delivery *delivery, int64_t now_ns)
+/* Gives up what is missing of a gap: one loss event per sqn (UM-101); whole messages up to the last of them are
+ * delivered, incomplete ones dropped. A message that begins behind it may wait on for a younger gap. */
+static bool give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns)
 {
-    uint32_t end = gap_at(delivery, 0)->last + 1;
-    while (um_serial_before(delivery->next_sqn, end)) {
+    uint32_t last = gap->last;
+    while (!is_missing(delivery, last))
+        last--;
+    while (!um_serial_before(last, delivery->next_sqn)) {
         enum step result = step(delivery, now_ns);
         if (result == STEP_FULL)
             return false;
@@ -268,7 +284,7 @@ static bool give_up_gap(um_delivery *delivery, int64_t now_ns)
             return false;
         delivery->next_sqn++;
     }
-    drop_passed_gaps(delivery);
+    oldest_gap(delivery); /* takes the passed one off */
     return true;
 }
 
@@ -283,17 +299,17 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
         while (result == STEP_ON);
         if (result == STEP_FULL)
             return false;
-        drop_passed_gaps(delivery);
-        if (delivery->gap_count == 0)
+        const um_gap *gap = oldest_gap(delivery);
+        if (gap == NULL)
             return true;
         bool over_bound = delivery->receiver->config.map_entries_max != 0 &&
                           delivery->held_count > delivery->receiver->config.map_entries_max;
-        bool expired = may_give_up && now_ns - gap_at(delivery, 0)->detected_ns >= delivery->give_up_ns;
+        bool expired = may_give_up && now_ns - gap->detected_ns >= delivery->give_up_ns;
         if (over_bound) /* UX-6 */
             UM_COUNT(delivery->receiver->counters.order_map_overflows, 1);
         if (!over_bound && !expired)
             return true;
-        if (!give_up_gap(delivery, now_ns))
+        if (!give_up_gap(delivery, gap, now_ns))
             return false;
     }
 }
@@ -386,24 +402,23 @@ static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *mess
     if (hold_message(delivery, message, arrival))
         return true;
     UM_COUNT(delivery->receiver->context_counters->hold_store_full, 1);
-    drop_passed_gaps(delivery);
-    if (delivery->gap_count == 0 || !give_up_gap(delivery, arrival->now_ns))
+    const um_gap *gap = oldest_gap(delivery);
+    if (gap == NULL || !give_up_gap(delivery, gap, arrival->now_ns))
         return false;
     return !um_serial_before(message->sqn, delivery->next_sqn) && hold_message(delivery, message, arrival);
 }
 
-/* Arrival order: a whole message goes out at once and only its sqn is remembered (UM-56). */
-static void deliver_on_arrival(um_delivery *delivery, const um_lbmc_message *message)
+/* Arrival order: a message that is whole with the fragment `sqn` goes out at once and only its sqns are remembered
+ * (UM-56). */
+static void deliver_on_arrival(um_delivery *delivery, uint32_t sqn)
 {
-    um_hold *hold = find(delivery, message->sqn);
+    um_hold *hold = find(delivery, sqn);
     if (hold == NULL || hold->state != UM_HOLD_PAYLOAD)
         return;
-    um_hold *first = message->flags & UM_MESSAGE_FRAGMENT ? find(delivery, message->first_sqn) : hold;
-    uint32_t last_sqn = message->sqn;
-    if (delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS)
-        first = hold;
-    if (hold != first || (hold->flags & UM_MESSAGE_FRAGMENT &&
-                          delivery->receiver->config.ordered_delivery == UM_ORDERED_ARRIVAL)) {
+    uint32_t first_sqn = sqn, last_sqn = sqn;
+    if (hold->flags & UM_MESSAGE_FRAGMENT && delivery->receiver->config.ordered_delivery == UM_ORDERED_ARRIVAL) {
+        um_hold *first = find(delivery, hold->first_sqn);
+        first_sqn = hold->first_sqn;
         if (first == NULL || deliver_assembly(delivery, first, &last_sqn) != ASSEMBLY_DELIVERED)
             return;
     } else {
@@ -412,12 +427,11 @@ static void deliver_on_arrival(um_delivery *delivery, const um_lbmc_message *mes
         if (!deliver_payload(delivery, &row, payload, hold->length))
             return;
     }
-    for (uint32_t sqn = first->sqn; sqn != last_sqn + 1; sqn++) {
-        um_hold *seen = find(delivery, sqn);
+    for (uint32_t seen_sqn = first_sqn; seen_sqn != last_sqn + 1; seen_sqn++) {
+        um_hold *seen = find(delivery, seen_sqn);
         um_hold_detach(delivery->receiver->store, seen);
         seen->state = UM_HOLD_SEEN;
     }
-    
 }
 
 static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
@@ -454,6 +468,13 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
     return true;
 }
 
+/* Recovered from before the controller was mapped. To begin with it would make all of the topic that came between
+ * look lost. */
+static bool is_before_mapping(const um_delivery *delivery, const um_arrival *arrival)
+{
+    return delivery->state < UM_DELIVERY_RUNNING && um_serial_before(arrival->transport_sqn, delivery->mapped_sqn);
+}
+
 static void first_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
     delivery->highest_sqn = message->sqn - 1;
@@ -465,11 +486,14 @@ static void first_message(um_delivery *delivery, const um_lbmc_message *message,
         start_at(delivery, message->sqn);
 }
 
+/* One that finds no room is missing from then on. */
 static void on_message_while_starting(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
-    if (is_duplicate(delivery, message->sqn) || !hold_message(delivery, message, arrival))
+    if (is_duplicate(delivery, message->sqn))
         return;
-    if (um_serial_before(message->sqn, delivery->lowest_held))
+    if (!hold_message(delivery, message, arrival))
+        UM_COUNT(delivery->receiver->context_counters->hold_store_full, 1);
+    else if (um_serial_before(message->sqn, delivery->lowest_held))
         delivery->lowest_held = message->sqn;
     if (um_serial_before(delivery->highest_sqn, message->sqn))
         delivery->highest_sqn = message->sqn;
@@ -481,7 +505,7 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         UM_COUNT(delivery->receiver->counters.fragments_received, 1);
     if (UM_LIKELY(deliver_directly(delivery, message, arrival)))
         return;
-    if (delivery->state >= UM_DELIVERY_ENDING)
+    if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
         return;
     if (delivery->state == UM_DELIVERY_WAITING) {
         first_message(delivery, message, arrival);
@@ -496,20 +520,23 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         UM_COUNT(delivery->receiver->counters.duplicate_fragments, 1);
         return;
     }
+    bool newest = um_serial_before(delivery->highest_sqn, message->sqn);
     if (!note_exists(delivery, message->sqn, true, arrival->now_ns))
         return;
     if (!hold_or_make_room(delivery, message, arrival)) {
-        if (message->sqn == delivery->highest_sqn) /* otherwise a gap covers it already */
+        if (newest) /* otherwise a gap covers it already */
             add_gap(delivery, message->sqn, message->sqn, arrival->now_ns);
         return;
     }
     if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE)
-        deliver_on_arrival(delivery, message);
+        deliver_on_arrival(delivery, message->sqn);
     drain(delivery, arrival->now_ns, true);
 }
 
 void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
+    if (is_before_mapping(delivery, arrival))
+        return;
     if (delivery->state == UM_DELIVERY_WAITING && !arrival->earlier_missing) {
         delivery->highest_sqn = sqn;
         start_at(delivery, sqn + 1);
@@ -528,22 +555,36 @@ void um_delivery_begin(um_delivery *delivery)
     UM_COUNT(delivery->receiver->counters.bos_events, 1);
 }
 
+/* Takes one that was held while starting into account; false when there is none, or no room to count its bytes. */
+static bool adopt(um_delivery *delivery, uint32_t sqn)
+{
+    um_hold *hold = find(delivery, sqn);
+    if (hold == NULL || hold->state == UM_HOLD_EXPECTED)
+        return false;
+    if (!(hold->flags & UM_MESSAGE_FRAGMENT) || count_fragment(delivery, hold))
+        return true;
+    forget(delivery, hold);
+    return false;
+}
+
 void um_delivery_start(um_delivery *delivery, int64_t now_ns)
 {
-    uint32_t highest = delivery->highest_sqn;
+    uint32_t end = delivery->highest_sqn + 1;
     start_at(delivery, delivery->lowest_held);
     /* What is still missing between the messages held is a gap like any other from now on. */
     uint32_t gap_start = delivery->next_sqn;
-    for (uint32_t sqn = delivery->next_sqn; sqn != highest + 1; sqn++) {
-        um_hold *hold = find(delivery, sqn);
-        if (hold == NULL || hold->state == UM_HOLD_EXPECTED)
+    for (uint32_t sqn = delivery->next_sqn; sqn != end; sqn++) {
+        if (!adopt(delivery, sqn))
             continue;
         if (gap_start != sqn)
             add_gap(delivery, gap_start, sqn - 1, now_ns);
         gap_start = sqn + 1;
-        if (hold->flags & UM_MESSAGE_FRAGMENT)
-            count_fragment(delivery, hold);
     }
+    if (gap_start != end)
+        add_gap(delivery, gap_start, end - 1, now_ns);
+    if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE)
+        for (uint32_t sqn = delivery->next_sqn; sqn != end; sqn++)
+            deliver_on_arrival(delivery, sqn);
     drain(delivery, now_ns, false);
 }
 
@@ -551,8 +592,8 @@ static bool finish(um_delivery *delivery, int64_t now_ns)
 {
     if (!drain(delivery, now_ns, false))
         return false;
-    while (delivery->gap_count > 0)
-        if (!give_up_gap(delivery, now_ns) || !drain(delivery, now_ns, false))
+    for (const um_gap *gap; (gap = oldest_gap(delivery)) != NULL;)
+        if (!give_up_gap(delivery, gap, now_ns) || !drain(delivery, now_ns, false))
             return false;
     clear_held(delivery);
     if (!append_event(delivery, UM_ROW_END_OF_SESSION, 0, 0, now_ns))

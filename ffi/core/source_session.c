@@ -120,15 +120,30 @@ void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool retransm
     um_lock_release(&limits->lock);
 }
 
-int64_t um_rate_limits_next_ns(um_rate_limits *limits)
+int64_t um_rate_limits_next_ns(um_rate_limits *limits, int64_t now_ns)
 {
     if (!is_limited(limits, true))
         return UM_NEVER_NS;
     lock_limits(limits);
-    int64_t data_ns = limits->data.bits_per_second ? limits->data.slice_end_ns : UM_NEVER_NS;
-    int64_t retransmit_ns = limits->retransmit.bits_per_second ? limits->retransmit.slice_end_ns : UM_NEVER_NS;
+    int64_t next_ns = UM_NEVER_NS;
+    if (limits->data.bits_per_second && limits->data.slice_end_ns > now_ns)
+        next_ns = limits->data.slice_end_ns;
+    if (limits->retransmit.bits_per_second && limits->retransmit.slice_end_ns > now_ns &&
+        limits->retransmit.slice_end_ns < next_ns)
+        next_ns = limits->retransmit.slice_end_ns;
     um_lock_release(&limits->lock);
-    return data_ns < retransmit_ns ? data_ns : retransmit_ns;
+    return next_ns;
+}
+
+/* The slice in which the data limiter held a datagram back is over: publishers may try again (UX-1). */
+static void tick_limits(um_rate_limits *limits, int64_t now_ns)
+{
+    if (!atomic_load_explicit(&limits->blocked, memory_order_relaxed))
+        return;
+    lock_limits(limits);
+    if (now_ns >= limits->data.slice_end_ns)
+        atomic_store_explicit(&limits->blocked, false, memory_order_relaxed);
+    um_lock_release(&limits->lock);
 }
 
 /* Finds the longest run of whole committed frames from `position` that fits one datagram and ends by `limit`
@@ -249,7 +264,8 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
     while (count < budget) {
         uint32_t span;
         uint32_t length = next_run(session, position, limit, body_max, &span);
-        if (length == 0)
+        uint64_t wire_bytes = bytes + length + (uint64_t)(count + 1) * UM_LBTRM_DATA_BYTES;
+        if (length == 0 || (count > 0 && wire_bytes > UM_SEND_BATCH_BYTES_MAX))
             break;
         if (!um_rate_limits_take(session->limits, UM_LBTRM_DATA_BYTES + length, false, now_ns)) {
             atomic_store_explicit(&session->limits->blocked, true, memory_order_relaxed);
@@ -489,9 +505,7 @@ static int64_t earliest(int64_t a, int64_t b)
 int64_t um_session_tick(um_source_session *session, int64_t now_ns)
 {
     int64_t next_ns = tick_flow(session, now_ns);
-    int64_t limiter_ns = um_rate_limits_next_ns(session->limits);
-    if (now_ns >= limiter_ns)
-        atomic_store_explicit(&session->limits->blocked, false, memory_order_relaxed);
+    tick_limits(session->limits, now_ns);
     next_ns = earliest(next_ns, um_source_tick_tsni(session, now_ns));
     next_ns = earliest(next_ns, tick_batch(session, now_ns));
     bool retransmissions_refused = !um_retransmission_pump(session, now_ns);
@@ -501,7 +515,7 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns)
     bool waits_for_limiter =
         atomic_load_explicit(&session->limits->blocked, memory_order_relaxed) || session->retransmit_count > 0;
     if (waits_for_limiter)
-        next_ns = earliest(next_ns, um_rate_limits_next_ns(session->limits));
+        next_ns = earliest(next_ns, um_rate_limits_next_ns(session->limits, now_ns));
     if (retransmissions_refused && session->link_retry_ns == 0)
         session->link_retry_ns = LINK_FULL_RETRY_NS;
     if (session->link_retry_ns != 0)

@@ -22,6 +22,7 @@
 
 enum {
     UM_SEND_BATCH_MAX = 64,         /* datagrams offered to the link at once */
+    UM_SEND_BATCH_BYTES_MAX = 65507, /* and bytes: what the kernel takes as one segmented send */
     UM_DATAGRAM_PARTS_MAX = 16,     /* header and frames gathered without copying */
     UM_RETRANSMIT_QUEUE_MAX = 1024, /* beyond it NAKs are shed (UM-132) */
     UM_DATAGRAM_BYTES_MIN = 500,    /* UM's lower bound of a datagram max size */
@@ -175,7 +176,7 @@ bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool retransmis
 /* Gives back what was taken for a datagram that the link did not take. */
 void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool retransmission);
 
-/* When the limiters' current slice ends. */
-int64_t um_rate_limits_next_ns(um_rate_limits *limits);
+/* When the current slice of a limiter ends that may hold somebody back; one that is over holds nobody back. */
+int64_t um_rate_limits_next_ns(um_rate_limits *limits, int64_t now_ns);
 
 #endif

@@ -101,6 +101,7 @@ int um_context_create(const um_context_config *config, um_context **created)
     context->epoll_fd = context->wake_fd = context->control_link.fd = -1;
     context->next_delivery_id = 1;
     atomic_init(&context->requested_ns, UM_NEVER_NS);
+    context->request_due_ns = UM_NEVER_NS;
     pthread_mutex_init(&context->lock, NULL);
     um_node_init(&context->node);
     int64_t now_ns = um_clock_ns();
@@ -293,6 +294,18 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
     return sleep_until(context, events, no_sleep ? 0 : until_ns);
 }
 
+/* True when a time that was asked for with um_context_wake_by has come. */
+static bool take_request(um_context *context, int64_t now_ns)
+{
+    int64_t requested_ns = atomic_exchange(&context->requested_ns, UM_NEVER_NS);
+    if (requested_ns < context->request_due_ns)
+        context->request_due_ns = requested_ns;
+    bool due = context->request_due_ns <= now_ns;
+    if (due)
+        context->request_due_ns = UM_NEVER_NS;
+    return due;
+}
+
 int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
 {
     struct epoll_event events[EVENTS_MAX];
@@ -301,7 +314,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     step_aside(context);
     pthread_mutex_lock(&context->lock);
     int64_t now_ns = um_clock_ns();
-    bool requested = atomic_exchange(&context->requested_ns, UM_NEVER_NS) != UM_NEVER_NS;
+    bool requested = take_request(context, now_ns);
     int handled = 0;
     for (int i = 0; i < count; i++)
         if (!direct || events[i].data.u64 >> 32 != UM_WATCH_GROUP)
@@ -309,6 +322,8 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     uint32_t received = direct ? (uint32_t)receive_groups(context, now_ns) : (uint32_t)handled;
     handled += direct ? (int)received : 0;
     context->next_due_ns = run_timers(context, requested, now_ns);
+    if (context->request_due_ns < context->next_due_ns)
+        context->next_due_ns = context->request_due_ns;
     if (um_node_pressured(&context->node, now_ns) && context->next_due_ns > now_ns + PRESSURE_CHECK_NS)
         context->next_due_ns = now_ns + PRESSURE_CHECK_NS;
     um_receiving_notify(context);
@@ -386,8 +401,6 @@ int64_t um_context_process(um_context *context, int64_t timeout_ns)
     um_gate_leave(&context->gate);
     return handled;
 }
-
-uint32_t um_context_unblock_count(const um_context *context) { return atomic_load(&context->unblock_count); }
 
 void um_context_set_datagram_max(um_context *context, uint32_t bytes)
 {

@@ -61,6 +61,7 @@ typedef struct um_publication_session {
     void *memory;
     size_t memory_bytes;
     int64_t due_ns;
+    _Atomic int64_t last_run_ns; /* when the sender last ran */
     uint32_t publication_count;
     bool in_use;
 } um_publication_session;
@@ -80,7 +81,6 @@ typedef struct um_subscription {
     struct um_context *context;
     int event_fd; /* readable when rows wait and the reader had armed it */
     _Atomic uint32_t waiting;
-    atomic_bool closed;
     size_t memory_bytes;
     um_gate gate;
     struct um_subscription *next;
@@ -122,6 +122,7 @@ typedef struct um_context {
     _Atomic int64_t requested_ns;      /* somebody needs the loop at this time */
     int64_t last_poll_ns;
     int64_t next_due_ns;
+    int64_t request_due_ns;
     uint32_t last_batch; /* datagrams received in the last pass: while there are some, the next does not wait */
     bool read_directly;  /* the groups are read without having been reported ready */
     int64_t hot_until_ns;
@@ -154,8 +155,6 @@ void um_context_stop(um_context *context);
 int64_t um_context_process(um_context *context, int64_t timeout_ns);
 /* Makes every um_context_process and um_subscription_poll that is under way return. */
 void um_context_unblock(um_context *context);
-/* How often that was called: a caller that waits in slices compares. */
-uint32_t um_context_unblock_count(const um_context *context);
 
 /* The loop must look at its timers at this time at the latest. */
 void um_context_wake_by(um_context *context, int64_t time_ns);
@@ -199,9 +198,11 @@ enum { UM_SEND_CONTINUED = 0x100 };
 /* Publishing. timeout_ns: how long to wait when held back: 0 not at all, negative for ever. See source.h. */
 int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
                             int64_t timeout_ns);
+/* Many messages at once: see um_source_send_many. Offsets that run backwards are refused with -EINVAL. */
 int64_t um_publication_send_many(um_publication *publication, const char *data, const uint32_t *lengths,
                                  const int32_t *offsets, uint32_t count, uint32_t flags, int64_t timeout_ns);
-int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claim, int64_t timeout_ns);
+int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claim, uint32_t flags,
+                         int64_t timeout_ns);
 int64_t um_publication_commit(um_publication *publication, um_source_claim *claim, uint32_t flags);
 void um_publication_abort(um_publication *publication, um_source_claim *claim);
 int64_t um_publication_flush(um_publication *publication);

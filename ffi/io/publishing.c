@@ -11,6 +11,9 @@ enum {
     INLINE_BUDGET = 128,          /* datagrams an application thread sends before it looks up */
     BATCH_BYTES = 128 * 1024,     /* a batch of messages is sent in portions of this size, still in the cache */
     HELD_BACK_NAP_NS = 50000,     /* between attempts while held back */
+    STREAM_GAP_NS = 1000000,      /* a session that sent so recently is streaming: more is likely to follow */
+    DEFER_NS = 500000,            /* while it streams, full datagrams that nobody asked to flush wait so long */
+    DEFER_BYTES = 16 * 1024,      /* or for so many bytes, and then go out together (UDP GSO) */
     SENDER_BUSY_NS = 100000,      /* how soon the loop tries a sender again that another thread runs */
     CONTROL_RECEIVES_MAX = 16,
     IP_UDP_HEADER_BYTES = 28,
@@ -44,6 +47,7 @@ static void run_sender(um_publication_session *session, int64_t now_ns)
     int sent = 1;
     while (sent > 0 && um_session_pending(core) && um_lock_try(&core->sender_lock)) {
         sent = um_session_send(core, now_ns, INLINE_BUDGET);
+        atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
         on_send_error(session);
         /* Held back by a limiter or a full link: the loop's timers go on from here. */
         if (sent < 0 || atomic_load_explicit(&core->sender_blocked, memory_order_relaxed))
@@ -53,9 +57,22 @@ static void run_sender(um_publication_session *session, int64_t now_ns)
     um_context_wake_by(session->context, wake_ns);
 }
 
-static void act(um_publication_session *session, uint32_t actions, int64_t now_ns)
+/* True when full datagrams may wait for company: the loop sends them when the time is up. */
+static bool may_defer(um_publication_session *session, int64_t now_ns)
 {
-    if (actions & UM_ACTION_RUN_SENDER)
+    const um_source_session *core = &session->core;
+    int64_t ready = atomic_load_explicit(&core->flush_limit, memory_order_relaxed) -
+                    atomic_load_explicit(&core->sender_position, memory_order_relaxed);
+    int64_t since_ns = now_ns - atomic_load_explicit(&session->last_run_ns, memory_order_relaxed);
+    return ready < DEFER_BYTES && since_ns < STREAM_GAP_NS && session->context->threaded;
+}
+
+static void act(um_publication_session *session, uint32_t actions, bool flush)
+{
+    int64_t now_ns = um_clock_ns();
+    if ((actions & UM_ACTION_RUN_SENDER) && !flush && may_defer(session, now_ns))
+        um_context_wake_by(session->context, now_ns + DEFER_NS);
+    else if (actions & UM_ACTION_RUN_SENDER)
         run_sender(session, now_ns);
     if (actions & UM_ACTION_BATCH_STARTED)
         um_context_wake_by(session->context, now_ns + session->core.config.batch_interval_ns);
@@ -65,10 +82,17 @@ int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns)
 {
     if (!um_lock_try(&session->core.sender_lock))
         return now_ns + SENDER_BUSY_NS;
+    uint32_t before = session->core.next_sqn;
     int64_t due_ns = um_session_tick(&session->core, now_ns);
+    if (session->core.next_sqn != before)
+        atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
     on_send_error(session);
     um_lock_release(&session->core.sender_lock);
-    return um_session_pending(&session->core) ? now_ns : due_ns;
+    if (um_session_pending(&session->core))
+        return now_ns;
+    /* While it streams, publishers leave datagrams to this loop without waking it. */
+    bool streams = now_ns - atomic_load_explicit(&session->last_run_ns, memory_order_relaxed) < STREAM_GAP_NS;
+    return streams && due_ns > now_ns + DEFER_NS ? now_ns + DEFER_NS : due_ns;
 }
 
 int um_publishing_receive(um_publication_session *session, int64_t now_ns)
@@ -160,8 +184,13 @@ void um_session_shut(um_publication_session *session)
     session->in_use = false;
     um_lock_release(&session->core.sender_lock);
     um_socket_close(&session->link);
-    um_unmap(session->memory, session->memory_bytes);
     um_context_unlock(session->context);
+}
+
+void *um_session_memory(const um_publication_session *session, size_t *bytes)
+{
+    *bytes = session->memory_bytes;
+    return session->memory;
 }
 
 int um_publication_open(um_publication_session *session, const um_source_config *config, um_publication **opened)
@@ -181,16 +210,28 @@ int um_publication_open(um_publication_session *session, const um_source_config 
     return 0;
 }
 
+static int64_t flush(um_publication *publication)
+{
+    int64_t now_ns = um_clock_ns();
+    uint32_t actions = 0;
+    int64_t result = um_source_flush(&publication->core, now_ns, &actions);
+    act(publication->session, actions, true);
+    return result;
+}
+
 void um_publication_close(um_publication *publication)
 {
     um_publication_session *session = publication->session;
-    um_publication_flush(publication);
+    um_gate_shut(&publication->gate);
+    um_gate_await_empty(&publication->gate);
+    flush(publication);
     lock_sender(&session->core);
     um_source_fini(&publication->core);
     session->publication_count--;
     um_lock_release(&session->core.sender_lock);
-    um_unmap(publication, publication->memory_bytes);
 }
+
+void um_publication_free(um_publication *publication) { um_unmap(publication, publication->memory_bytes); }
 
 /* ---- publishing ---- */
 
@@ -211,37 +252,66 @@ static void wait_a_little(um_context *context)
     nanosleep(&nap, NULL);
 }
 
-/* One wait between two attempts; false when the time is up. Keeps UM's counters of blocked sends. */
-static bool wait_held_back(um_publication *publication, int64_t *deadline_ns, int64_t timeout_ns, int64_t now_ns)
+/* A call's waiting: how long it may, and since when it has. */
+typedef struct patience {
+    int64_t timeout_ns; /* 0: none, negative: without end */
+    int64_t deadline_ns; /* 0: has not waited yet */
+    bool counted;
+} patience;
+
+static patience patience_of(int64_t timeout_ns, uint32_t flags)
+{
+    return (patience){timeout_ns, 0, flags & UM_SEND_CONTINUED};
+}
+
+static void count_once(patience *patience, uint64_t *counter)
+{
+    if (!patience->counted)
+        __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
+    patience->counted = true;
+}
+
+/* One wait between two attempts; false when the time is up or the source is being closed. Keeps UM's counters of
+ * blocked sends. */
+static bool wait_held_back(um_publication *publication, patience *patience, int64_t now_ns)
 {
     um_context *context = publication->session->context;
-    if (timeout_ns == 0) {
-        __atomic_fetch_add(&context->node.counters.send_would_block, 1, __ATOMIC_RELAXED);
+    if (patience->timeout_ns == 0) {
+        count_once(patience, &context->node.counters.send_would_block);
         return false;
     }
-    if (*deadline_ns == 0) {
-        *deadline_ns = timeout_ns < 0 ? UM_NEVER_NS : now_ns + timeout_ns;
-        __atomic_fetch_add(&context->node.counters.send_blocked, 1, __ATOMIC_RELAXED);
-    }
-    if (now_ns >= *deadline_ns)
+    if (patience->deadline_ns == 0)
+        patience->deadline_ns = patience->timeout_ns < 0 ? UM_NEVER_NS : now_ns + patience->timeout_ns;
+    count_once(patience, &context->node.counters.send_blocked);
+    if (now_ns >= patience->deadline_ns || um_gate_is_shut(&publication->gate))
         return false;
     wait_a_little(context);
     return true;
 }
 
-int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
-                            int64_t timeout_ns)
+static int64_t send_one(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
+                        int64_t timeout_ns)
 {
-    int64_t deadline_ns = 0;
+    patience patience = patience_of(timeout_ns, flags);
     for (;;) {
-        int64_t now_ns = um_clock_ns();
+        int64_t now_ns = um_clock_coarse_ns(); /* only restarts timers of milliseconds and more */
         uint32_t actions = 0;
         int64_t result = um_source_send(&publication->core, (const uint8_t *)data, length, flags, now_ns, &actions);
         if (actions != 0)
-            act(publication->session, actions, now_ns);
-        if (UM_LIKELY(!is_held_back(result)) || !wait_held_back(publication, &deadline_ns, timeout_ns, now_ns))
+            act(publication->session, actions, (flags & UM_SEND_FLUSH) || result < 0);
+        if (UM_LIKELY(!is_held_back(result)) || !wait_held_back(publication, &patience, now_ns))
             return result;
     }
+}
+
+int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
+                            int64_t timeout_ns)
+{
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    int64_t result = send_one(publication, data, length, flags, timeout_ns);
+    um_gate_leave(&publication->gate);
+    return result;
 }
 
 /* How many messages from `first` on make up one portion. */
@@ -255,77 +325,124 @@ static uint32_t portion(const uint32_t *lengths, const int32_t *offsets, uint32_
     return i - first;
 }
 
-int64_t um_publication_send_many(um_publication *publication, const char *data, const uint32_t *lengths,
-                                 const int32_t *offsets, uint32_t count, uint32_t flags, int64_t timeout_ns)
+static bool run_backwards(const int32_t *offsets, uint32_t count)
 {
-    int64_t deadline_ns = 0, result = 0;
+    uint32_t backwards = 0;
+    for (uint32_t i = 0; i < count; i++)
+        backwards += offsets[i + 1] < offsets[i];
+    return backwards != 0;
+}
+
+static int64_t send_many(um_publication *publication, const char *data, const uint32_t *lengths,
+                         const int32_t *offsets, uint32_t count, uint32_t flags, int64_t timeout_ns)
+{
+    patience patience = patience_of(timeout_ns, flags);
+    int64_t result = 0;
     uint32_t done = 0;
     while (done < count) {
         uint32_t portion_count = portion(lengths, offsets, done, count);
-        um_messages messages = {(const uint8_t *)data, lengths ? lengths + done : NULL, offsets ? offsets + done : NULL, portion_count};
+        um_messages messages = {(const uint8_t *)data, lengths ? lengths + done : NULL, offsets ? offsets + done : NULL,
+                                portion_count};
         bool last = done + portion_count == count;
         int64_t now_ns = um_clock_ns();
         uint32_t actions = 0;
         uint64_t done_bytes;
         result = um_source_send_many(&publication->core, &messages, last ? flags : 0, now_ns, &actions, &done_bytes);
         if (actions != 0)
-            act(publication->session, actions, now_ns);
+            act(publication->session, actions, (last && (flags & UM_SEND_FLUSH)) || result < 0);
         if (result >= 0) {
             done += (uint32_t)result;
             data += lengths ? done_bytes : 0;
-        } else if (!is_held_back(result) || !wait_held_back(publication, &deadline_ns, timeout_ns, now_ns)) {
+        } else if (!is_held_back(result) || !wait_held_back(publication, &patience, now_ns)) {
             break;
         }
     }
     return done > 0 ? (int64_t)done : result;
 }
 
-int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claim, int64_t timeout_ns)
+int64_t um_publication_send_many(um_publication *publication, const char *data, const uint32_t *lengths,
+                                 const int32_t *offsets, uint32_t count, uint32_t flags, int64_t timeout_ns)
 {
-    int64_t deadline_ns = 0;
+    if (lengths == NULL && run_backwards(offsets, count))
+        return -EINVAL;
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    int64_t result = send_many(publication, data, lengths, offsets, count, flags, timeout_ns);
+    um_gate_leave(&publication->gate);
+    return result;
+}
+
+static int claim(um_publication *publication, uint32_t length, um_source_claim *claim, uint32_t flags,
+                 int64_t timeout_ns)
+{
+    patience patience = patience_of(timeout_ns, flags);
     for (;;) {
         int64_t now_ns = um_clock_ns();
         int result = um_source_claim_begin(&publication->core, length, claim);
         if (result != 0)
             run_sender(publication->session, now_ns);
-        if (!is_held_back(result) || !wait_held_back(publication, &deadline_ns, timeout_ns, now_ns))
+        if (!is_held_back(result) || !wait_held_back(publication, &patience, now_ns))
             return result;
     }
 }
 
+int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claimed, uint32_t flags,
+                         int64_t timeout_ns)
+{
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    int result = claim(publication, length, claimed, flags, timeout_ns);
+    um_gate_leave(&publication->gate);
+    return result;
+}
+
 int64_t um_publication_commit(um_publication *publication, um_source_claim *claim, uint32_t flags)
 {
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
     int64_t now_ns = um_clock_ns();
     uint32_t actions = 0;
     int64_t result = um_source_claim_commit(&publication->core, claim, flags, now_ns, &actions);
-    act(publication->session, actions, now_ns);
+    act(publication->session, actions, flags & UM_SEND_FLUSH);
+    um_gate_leave(&publication->gate);
     return result;
 }
 
 void um_publication_abort(um_publication *publication, um_source_claim *claim)
 {
+    if (!um_gate_enter(&publication->gate))
+        return;
     uint32_t actions = 0;
     um_source_claim_abort(&publication->core, claim, &actions);
-    act(publication->session, actions, um_clock_ns());
+    act(publication->session, actions, true);
+    um_gate_leave(&publication->gate);
 }
 
 int64_t um_publication_flush(um_publication *publication)
 {
-    int64_t now_ns = um_clock_ns();
-    uint32_t actions = 0;
-    int64_t result = um_source_flush(&publication->core, now_ns, &actions);
-    act(publication->session, actions, now_ns);
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    int64_t result = flush(publication);
+    um_gate_leave(&publication->gate);
     return result;
 }
 
-bool um_publication_drained(um_publication *publication)
+static bool is_drained(um_source_session *core)
 {
-    um_source_session *core = &publication->session->core;
     lock_sender(core);
     int64_t sent = atomic_load(&core->sender_position);
     bool drained = sent >= um_log_tail(&core->log) && core->retransmit_count == 0 &&
                    (core->config.flow_policy == UM_FLOW_NONE || um_flow_reached(&core->flow) >= sent);
     um_lock_release(&core->sender_lock);
+    return drained;
+}
+
+bool um_publication_drained(um_publication *publication)
+{
+    if (!um_gate_enter(&publication->gate))
+        return false;
+    bool drained = is_drained(&publication->session->core);
+    um_gate_leave(&publication->gate);
     return drained;
 }
 

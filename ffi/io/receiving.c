@@ -181,12 +181,15 @@ int um_subscription_map(um_subscription *subscription, const um_receiver_session
                         uint32_t source)
 {
     um_context *context = subscription->context;
+    if (!um_gate_enter(&subscription->gate))
+        return UM_CLOSED;
     um_context_lock(context);
     int result = map_topic(subscription, config, topic_index, source);
     if (result == 0)
         um_node_wake(&context->node, um_clock_ns());
     um_context_unlock(context);
     um_context_wake_by(context, 0);
+    um_gate_leave(&subscription->gate);
     return result;
 }
 
@@ -207,6 +210,10 @@ static void drop_controllers(um_context *context, um_receiver *receiver)
 void um_subscription_close(um_subscription *subscription)
 {
     um_context *context = subscription->context;
+    um_gate_shut(&subscription->gate);
+    um_subscription_wake(subscription);
+    um_context_wake_by(context, 0); /* in sequential mode a reader waits in the loop */
+    um_gate_await_empty(&subscription->gate);
     um_context_lock(context);
     drop_controllers(context, &subscription->core);
     um_node_remove_receiver(&context->node, &subscription->core);
@@ -214,10 +221,6 @@ void um_subscription_close(um_subscription *subscription)
     while (*link != subscription)
         link = &(*link)->next;
     *link = subscription->next;
-    atomic_store(&subscription->closed, true);
-    uint64_t one = 1;
-    ssize_t ignored = write(subscription->event_fd, &one, sizeof one); /* a reader that waits returns */
-    (void)ignored;
     um_context_unlock(context);
 }
 
@@ -250,9 +253,7 @@ void um_receiving_notify(um_context *context)
         if (atomic_exchange(&s->waiting, 0) == 0)
             continue;
         atomic_fetch_sub(&context->waiting_count, 1);
-        uint64_t one = 1;
-        ssize_t ignored = write(s->event_fd, &one, sizeof one); /* full means readable */
-        (void)ignored;
+        um_subscription_wake(s);
     }
 }
 
@@ -279,13 +280,18 @@ bool um_context_take_ended(um_context *context, um_session_id *id)
 
 /* ---- readers ---- */
 
-bool um_subscription_arm(um_subscription *subscription)
+void um_subscription_wake(um_subscription *subscription)
+{
+    uint64_t one = 1;
+    ssize_t ignored = write(subscription->event_fd, &one, sizeof one); /* full means readable */
+    (void)ignored;
+}
+
+static bool arm(um_subscription *subscription)
 {
     uint64_t ignored;
-    if (atomic_load(&subscription->closed))
-        return true;
-    ssize_t drained = read(subscription->event_fd, &ignored, sizeof ignored);
-    (void)drained;
+    ssize_t unread = read(subscription->event_fd, &ignored, sizeof ignored); /* nothing to read: not readable */
+    (void)unread;
     if (atomic_exchange(&subscription->waiting, 1) == 0)
         atomic_fetch_add(&subscription->context->waiting_count, 1);
     atomic_thread_fence(memory_order_seq_cst);
@@ -294,6 +300,15 @@ bool um_subscription_arm(um_subscription *subscription)
     if (atomic_exchange(&subscription->waiting, 0) == 1)
         atomic_fetch_sub(&subscription->context->waiting_count, 1);
     return true;
+}
+
+bool um_subscription_arm(um_subscription *subscription)
+{
+    if (!um_gate_enter(&subscription->gate))
+        return true;
+    bool ready = arm(subscription);
+    um_gate_leave(&subscription->gate);
+    return ready;
 }
 
 void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary)
@@ -313,12 +328,12 @@ void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *s
     *summary = (um_rows_summary){events, length, source};
 }
 
-static void wait_embedded(um_subscription *subscription, int64_t wait_ns)
+/* False when a signal ended the wait: the application's handlers come first. */
+static bool wait_embedded(um_subscription *subscription, int64_t wait_ns)
 {
     struct timespec timeout = {wait_ns / 1000000000, wait_ns % 1000000000};
     struct pollfd descriptor = {.fd = subscription->event_fd, .events = POLLIN};
-    if (!um_subscription_arm(subscription))
-        ppoll(&descriptor, 1, wait_ns == UM_NEVER_NS ? NULL : &timeout, NULL);
+    return arm(subscription) || ppoll(&descriptor, 1, wait_ns == UM_NEVER_NS ? NULL : &timeout, NULL) >= 0;
 }
 
 uint32_t um_subscription_take(um_subscription *subscription, uint32_t max, um_rows *rows)
@@ -327,22 +342,33 @@ uint32_t um_subscription_take(um_subscription *subscription, uint32_t max, um_ro
     return rows->count;
 }
 
-uint32_t um_subscription_poll(um_subscription *subscription, uint32_t max, int64_t timeout_ns, um_rows *rows)
+static void await_rows(um_subscription *subscription, uint32_t max, int64_t timeout_ns, um_rows *rows)
 {
     um_context *context = subscription->context;
-    *rows = um_queue_take(&subscription->queue, max);
-    if (rows->count > 0 || (timeout_ns == 0 && context->threaded))
-        return rows->count;
+    uint32_t unblocks = atomic_load(&context->unblock_count);
     int64_t now_ns = um_clock_ns();
     int64_t end_ns = timeout_ns < 0 ? UM_NEVER_NS : now_ns + timeout_ns;
     do {
+        bool goes_on = true;
         if (!context->threaded)
             um_context_pass(context, timeout_ns == 0 ? 0 : end_ns);
         else
-            wait_embedded(subscription, end_ns == UM_NEVER_NS ? UM_NEVER_NS : end_ns - now_ns);
+            goes_on = wait_embedded(subscription, end_ns == UM_NEVER_NS ? UM_NEVER_NS : end_ns - now_ns);
         *rows = um_queue_take(&subscription->queue, max);
+        if (!goes_on)
+            return;
         now_ns = um_clock_ns();
-    } while (rows->count == 0 && now_ns < end_ns && !atomic_exchange(&context->unblocked, false) &&
-             !atomic_load(&subscription->closed));
+    } while (rows->count == 0 && now_ns < end_ns && atomic_load(&context->unblock_count) == unblocks &&
+             !um_gate_is_shut(&subscription->gate));
+}
+
+uint32_t um_subscription_poll(um_subscription *subscription, uint32_t max, int64_t timeout_ns, um_rows *rows)
+{
+    *rows = um_queue_take(&subscription->queue, max);
+    if (rows->count > 0 || !um_gate_enter(&subscription->gate))
+        return rows->count;
+    if (timeout_ns != 0 || !subscription->context->threaded)
+        await_rows(subscription, max, timeout_ns, rows);
+    um_gate_leave(&subscription->gate);
     return rows->count;
 }

@@ -44,6 +44,7 @@ int um_sim_set_faults(um_sim_world *world, int host, const um_sim_faults *faults
     if (faults->delay_ns < 0 || faults->jitter_ns < 0 || faults->reorder_ns < 0)
         return -EINVAL;
     world->hosts[host]->faults = *faults;
+    world->hosts[host]->in_burst = false;
     return 0;
 }
 
@@ -163,7 +164,7 @@ int um_sim_join(um_sim_world *world, int receiver_index, int source_index, const
     full.id = (um_session_id){{source->session->host->address.ip, session_config->nak_port},
                               session_config->group,
                               session_config->session_id};
-    full.receiver_id = 1 + host->index;
+    full.receiver_id = um_sim_receiver_id(host);
     um_receiver_session *session = um_node_find_session(host->node, &full.id);
     if (session != NULL && session->ended)
         return -EAGAIN;

@@ -49,11 +49,11 @@ static void complain(um_sim_publisher *publisher, const char *what, int64_t got,
 }
 
 /* A send that was taken: registers the message and checks its sqns. */
-static void accept(um_sim_publisher *publisher, uint32_t length, uint32_t send_flags, uint32_t last_sqn)
+static void accept(um_sim_publisher *publisher, uint32_t length, uint32_t send_flags, uint32_t fragment_count,
+                   uint32_t last_sqn)
 {
     um_sim_topic *topic = publisher->topic;
-    uint16_t flags = batch_flags(send_flags);
-    um_sim_publish_note(topic, fragments_of(publisher, length, flags != 0), length, flags);
+    um_sim_publish_note(topic, fragment_count, length, batch_flags(send_flags));
     if (last_sqn != um_sim_next_published(topic) - 1)
         complain(publisher, "a send returns sqn", last_sqn, um_sim_next_published(topic) - 1);
 }
@@ -106,7 +106,8 @@ static int64_t send_one(um_sim_publisher *publisher)
     int64_t result = um_sim_send(publisher->world, (int)topic->source, data, length, publisher->flags);
     if (result < 0)
         return refused(publisher, result);
-    accept(publisher, length, publisher->flags, (uint32_t)result);
+    uint32_t fragments = fragments_of(publisher, length, batch_flags(publisher->flags) != 0);
+    accept(publisher, length, publisher->flags, fragments, (uint32_t)result);
     publisher->length = 0;
     publisher->group_left -= publisher->group_left > 0;
     if (publisher->flags & UM_SEND_END_BATCH)
@@ -131,7 +132,7 @@ static int64_t send_many(um_sim_publisher *publisher)
     if (result < 0)
         return refused(publisher, result);
     for (uint32_t i = 0; i < (uint32_t)result; i++)
-        accept(publisher, lengths[i], 0, um_sim_next_published(topic));
+        accept(publisher, lengths[i], 0, 1, um_sim_next_published(topic));
     return pause(publisher);
 }
 
@@ -164,7 +165,7 @@ static int64_t end_claim(um_sim_publisher *publisher)
         return publisher->abandon ? pause(publisher) : refused(publisher, result);
     if (result < 0)
         return refused(publisher, result);
-    accept(publisher, publisher->claim_length, 0, (uint32_t)result);
+    accept(publisher, publisher->claim_length, 0, 1, (uint32_t)result);
     return pause(publisher);
 }
 

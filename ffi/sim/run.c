@@ -24,6 +24,7 @@ typedef struct um_sim_run_state {
     um_sim_topic topics[TOPICS_MAX]; /* a session's lie together */
     um_sim_publisher publishers[TOPICS_MAX];
     bool topic_deleted[TOPICS_MAX];
+    bool topic_stranded[TOPICS_MAX]; /* its publisher gave up: nobody is left who could open the window */
     uint32_t topic_session[TOPICS_MAX];
     uint32_t topic_number[TOPICS_MAX]; /* within its session */
     uint32_t topic_count;
@@ -113,6 +114,14 @@ static void rejoin(um_sim_run_state *run)
     }
 }
 
+static bool has_transport(const um_sim_run_state *run, const um_sim_host *host, uint32_t session)
+{
+    for (uint32_t i = 0; i < host->node->session_count; i++)
+        if (host->node->sessions[i]->config.id.session_id == run->scenario.sessions[session].session_id)
+            return true;
+    return false;
+}
+
 static void leave(um_sim_run_state *run, uint32_t receiver)
 {
     run->present[receiver] = false;
@@ -121,19 +130,29 @@ static void leave(um_sim_run_state *run, uint32_t receiver)
             um_sim_leave(run->world, run->joined[receiver][t] - 1);
         run->joined[receiver][t] = 0;
     }
+    const um_sim_host *host = run->world->hosts[receiver_host(run, receiver)];
+    for (uint32_t s = 0; s < run->scenario.session_count; s++)
+        run->gated[run->scenario.receiver_hosts[receiver]][s] &= has_transport(run, host, s);
 }
 
 /* ---- publishing ---- */
 
+static bool is_known(const um_sim_run_state *run, uint32_t session, const um_sim_host *host)
+{
+    const um_flow_control *flow = &run->world->sessions[session]->core.flow;
+    for (uint32_t i = 0; i < flow->receiver_count; i++)
+        if (flow->receivers[i].id == um_sim_receiver_id(host))
+            return true;
+    return false;
+}
+
 /* With flow control min nothing is sent before every receiver counts: then nothing may be lost. */
 static bool gate_open(const um_sim_run_state *run, uint32_t session)
 {
-    uint32_t expected = 0;
-    if (run->scenario.kind != UM_SIM_WINDOWED)
-        return true;
-    for (uint32_t h = 0; h < run->scenario.host_count; h++)
-        expected += run->gated[h][session];
-    return run->world->sessions[session]->core.flow.receiver_count >= expected;
+    for (uint32_t h = 0; h < run->scenario.host_count && run->scenario.kind == UM_SIM_WINDOWED; h++)
+        if (run->gated[h][session] && !is_known(run, session, run->world->hosts[run->scenario.session_count + h]))
+            return false;
+    return true;
 }
 
 static bool anybody_counts(const um_sim_run_state *run, uint32_t session)
@@ -146,9 +165,8 @@ static bool anybody_counts(const um_sim_run_state *run, uint32_t session)
         bool tagged = run->scenario.transports[h].group_tag == config->flow_group_tag;
         if (host->dead || (config->flow_policy == UM_FLOW_TAGGED && !tagged))
             continue;
-        for (uint32_t i = 0; i < host->node->session_count; i++)
-            if (host->node->sessions[i]->config.id.session_id == config->session_id)
-                return true;
+        if (has_transport(run, host, session))
+            return true;
     }
     return false;
 }
@@ -160,8 +178,8 @@ static void on_publish(um_sim_run_state *run, uint32_t topic)
     int64_t wait_ns = GATE_RETRY_NS;
     if (run->topic_deleted[topic])
         return;
-    if (run->calm && !anybody_counts(run, session)) /* nobody is left who could open the window */
-        publisher->done = true;
+    if (run->calm && !anybody_counts(run, session))
+        publisher->done = run->topic_stranded[topic] = true;
     else if (gate_open(run, session) || publisher->topic->message_count > 0)
         wait_ns = um_sim_publisher_step(publisher);
     if (!publisher->done)
@@ -218,70 +236,93 @@ static void plan_faults(um_sim_run_state *run)
 
 /* ---- rest ---- */
 
-static const char *restless_session(const um_sim_run_state *run, uint32_t index)
+typedef struct rest_text {
+    char text[160];
+} rest_text;
+
+static bool session_rests(const um_sim_run_state *run, uint32_t index, rest_text *why)
 {
     const um_source_session *session = &run->world->sessions[index]->core;
-    if (run->world->sessions[index]->deleted)
-        return NULL;
-    if (atomic_load(&session->sender_position) != um_log_tail(&session->log))
-        return "has not sent everything";
-    return session->retransmit_count > 0 ? "has retransmissions queued" : NULL;
+    int64_t sent = atomic_load(&session->sender_position), tail = um_log_tail(&session->log);
+    if (run->world->sessions[index]->deleted || !anybody_counts(run, index) ||
+        (sent == tail && session->retransmit_count == 0))
+        return true;
+    snprintf(why->text, sizeof why->text, "session %u has sent %lld of %lld, sender limit %lld, %u retransmissions wait",
+             index, (long long)sent, (long long)tail, (long long)session->sender_limit, session->retransmit_count);
+    return false;
 }
 
-static const char *restless_join(const um_sim_run_state *run, const um_sim_join_state *of, uint32_t topic_index)
+/* Topics nobody can be sure to get whole: the source is gone, or flow control stopped it, its TSNIs included. */
+static bool is_excused(const um_sim_run_state *run, uint32_t topic)
+{
+    return run->topic_deleted[topic] || run->topic_stranded[topic] || !anybody_counts(run, run->topic_session[topic]);
+}
+
+static bool join_rests(const um_sim_run_state *run, uint32_t join, uint32_t topic_index, rest_text *why)
 {
     const um_sim_topic *topic = &run->topics[topic_index];
-    if (of->session == NULL)
-        return "has ended";
-    if (run->topic_deleted[topic_index] || topic->message_count == 0)
-        return NULL;
-    if (of->core.state != UM_DELIVERY_RUNNING || of->core.next_sqn != um_sim_next_published(topic))
-        return "has not got everything";
-    if (of->core.held_count > 0 || of->core.gap_count > 0 || of->session->losses.count > 0)
-        return "still waits for something";
-    return um_queue_ready((um_message_queue *)&of->receiver->queue) ? "has not been read" : NULL;
+    um_sim_join_state *of = run->world->joins[join];
+    const um_delivery *d = &of->core;
+    bool unread = um_queue_ready(&of->receiver->queue);
+    if (of->session == NULL) {
+        snprintf(why->text, sizeof why->text, "join %u has ended", join);
+        return false;
+    }
+    if (is_excused(run, topic_index) || topic->message_count == 0)
+        return true;
+    uint32_t losses = of->session->losses.count, next_sqn = um_sim_next_published(topic);
+    if (d->state == UM_DELIVERY_RUNNING && d->next_sqn == next_sqn && d->held_count == 0 && d->gap_count == 0 &&
+        losses == 0 && !unread)
+        return true;
+    snprintf(why->text, sizeof why->text,
+             "join %u (host %u, topic %u) in state %d at sqn %u of %u, holds %u, %u gaps, %u datagrams missing%s", join,
+             of->receiver->host->index, topic_index, (int)d->state, d->next_sqn, next_sqn, d->held_count, d->gap_count,
+             losses, unread ? ", unread rows" : "");
+    return false;
 }
 
-/* Who keeps the world from rest; NULL when nobody does. */
-static const char *restless(const um_sim_run_state *run, const char **who, uint32_t *index)
+static bool publishers_rest(const um_sim_run_state *run, rest_text *why)
 {
-    *who = "source";
-    for (*index = 0; *index < run->topic_count; (*index)++)
-        if (!run->publishers[*index].done && !run->topic_deleted[*index])
-            return "is not done publishing";
-    *who = "session";
-    const char *why = NULL;
-    for (*index = 0; *index < run->scenario.session_count; (*index)++)
-        if ((why = restless_session(run, *index)) != NULL)
-            return why;
-    *who = "join";
-    for (uint32_t r = 0; r < run->scenario.receiver_count; r++) {
-        for (uint32_t t = 0; t < run->topic_count; t++) {
-            if (run->joined[r][t] == 0 || run->world->hosts[receiver_host(run, r)]->dead)
-                continue;
-            *index = (uint32_t)run->joined[r][t] - 1;
-            if ((why = restless_join(run, run->world->joins[*index], t)) != NULL)
-                return why;
-        }
+    for (uint32_t t = 0; t < run->topic_count; t++) {
+        const um_sim_publisher *publisher = &run->publishers[t];
+        if (publisher->done || run->topic_deleted[t])
+            continue;
+        snprintf(why->text, sizeof why->text, "source %u has published %u of %u messages and was refused %llu times", t,
+                 publisher->topic->message_count, publisher->plan->message_count,
+                 (unsigned long long)publisher->refused_count);
+        return false;
     }
-    return NULL;
+    return true;
+}
+
+/* Everything published, sent, delivered and read? If not, says what is still to come. */
+static bool rests(const um_sim_run_state *run, rest_text *why)
+{
+    if (!publishers_rest(run, why))
+        return false;
+    for (uint32_t s = 0; s < run->scenario.session_count; s++)
+        if (!session_rests(run, s, why))
+            return false;
+    for (uint32_t r = 0; r < run->scenario.receiver_count; r++)
+        for (uint32_t t = 0; t < run->topic_count; t++)
+            if (run->joined[r][t] != 0 && !run->world->hosts[receiver_host(run, r)]->dead &&
+                !join_rests(run, (uint32_t)run->joined[r][t] - 1, t, why))
+                return false;
+    return true;
 }
 
 static void on_check(um_sim_run_state *run)
 {
     um_sim_world *world = run->world;
-    const char *who = "nobody";
-    uint32_t index = 0;
+    rest_text why = {"there are faults"};
     um_sim_check_structures(world);
     rejoin(run);
-    const char *why = run->calm ? restless(run, &who, &index) : "there are faults";
-    if (why == NULL) {
+    if (run->calm && rests(run, &why)) {
         run->finished = true;
         return;
     }
     if (world->now_ns > run->scenario.faults_end_ns + PATIENCE_NS)
-        um_sim_complain(world, "no rest %lld ms after the last fault: %s %u %s",
-                        (long long)(PATIENCE_NS / MS), who, index, why);
+        um_sim_complain(world, "no rest %lld ms after the last fault: %s", (long long)(PATIENCE_NS / MS), why.text);
     schedule(run, world->now_ns + CHECK_EVERY_NS, RUN_CHECK, 0);
 }
 
@@ -423,13 +464,13 @@ static void check_end(um_sim_run_state *run)
     um_sim_world *world = run->world;
     for (uint32_t r = 0; r < run->scenario.receiver_count; r++)
         for (uint32_t t = 0; t < run->topic_count; t++)
-            if (run->joined[r][t] != 0 && !run->topic_deleted[t] && !world->hosts[receiver_host(run, r)]->dead)
+            if (run->joined[r][t] != 0 && !is_excused(run, t) && !world->hosts[receiver_host(run, r)]->dead)
                 um_sim_check_complete(&run->checkers[run->joined[r][t] - 1]);
     for (uint32_t s = 0; s < run->scenario.session_count; s++) {
         const um_source_transport_counters *c = &world->sessions[s]->core.counters;
         bool complete = !world->sessions[s]->deleted;
         for (uint32_t t = 0; t < run->topic_count; t++)
-            complete &= run->topic_session[t] != s || (!run->topic_deleted[t] && run->publishers[t].done);
+            complete &= run->topic_session[t] != s || (!run->topic_deleted[t] && !run->topic_stranded[t]);
         if (complete && anybody_counts(run, s))
             um_sim_wire_check_complete(world, &run->wires[s]);
         /* Every NAK is answered, put off or counted (reference 4.5). */

@@ -5,6 +5,8 @@
 enum { MS = 1000000, US = 1000, PPM = 1000000, FLOW_TAG = 7, HEADERS_BYTES = 48 };
 
 static const int64_t LONG_NS = (int64_t)600 * 1000 * MS;
+/* Outlasts every fault, but not a receiver whose goodbye was lost. */
+static const int64_t FORGET_NS = (int64_t)2 * 1000 * MS;
 
 static uint32_t between(um_random *random, uint32_t low, uint32_t high)
 {
@@ -45,7 +47,7 @@ static void draw_flow(const um_sim_scenario *scenario, um_session_config *sessio
     session->flow_group_tag = FLOW_TAG;
     session->flow_group_minimum_size = 1;
     session->flow_receiver_timeout_ns =
-        scenario->kind == UM_SIM_HARSH ? between_ns(random, 100 * MS, 400 * MS) : LONG_NS;
+        scenario->kind == UM_SIM_HARSH ? between_ns(random, 100 * MS, 400 * MS) : FORGET_NS;
 }
 
 static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_session_config *session,

@@ -142,6 +142,12 @@ struct um_sim_world {
 /* Address space of a world; pages are backed when they are touched. */
 #define UM_SIM_WORLD_BYTES ((size_t)1 << 30)
 
+/* Under which flow control knows a host. */
+static inline uint64_t um_sim_receiver_id(const um_sim_host *host)
+{
+    return 1 + host->index;
+}
+
 /* world.c */
 /* Zeroed memory that lives as long as the world; NULL when its address space is used up. */
 void *um_sim_take(um_sim_world *world, size_t bytes);

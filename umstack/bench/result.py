@@ -35,6 +35,11 @@ def p50(found: Result) -> float:
     return float(found["round_trip_us"]["p50"])
 
 
+def p99(found: Result) -> float:
+    """By what a round trip under loss is judged: the median does not see the loss."""
+    return float(found["round_trip_us"]["p99"])
+
+
 def merged(rounds: Sequence[Result], judge: Callable[[Result], float]) -> Result:
     """The results of the same measurement in several rounds as one: the round in the middle, judged by this figure,
     with the counts of all rounds added up."""

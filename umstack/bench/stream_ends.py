@@ -5,28 +5,24 @@
 
 from __future__ import annotations
 
-import json
-import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 import umstack
-from umstack.bench.children import hear, is_told, say
+from umstack.bench.children import say
+from umstack.bench.endpoint import READY_SECONDS, EndSpec, await_receivers, await_sources, await_turn, run
 from umstack.bench.stream_check import COUNTER_BYTES, StreamCheck, counters_in, end_message
-from umstack.config import Config
-from umstack.errors import UmError
 from umstack.receiver import POLL_ROWS
 
 Api = Literal["batch", "message"]
 Input = Literal["packed", "arrow", "list"]
 
-READY_SECONDS = 20.0
 SILENCE_SECONDS = 10.0
 """A subscriber that hears nothing for so long reports what it has."""
 
@@ -37,41 +33,24 @@ _MESSAGES_BETWEEN_CLOCKS = 256
 _SLICE_SECONDS = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSpec(EndSpec):
     """What both ends of a stream are told."""
 
-    interface: str
     size: int
-    config: str = ""
-    """Options, as configuration text."""
     api: Api = "batch"
     input: Input = "packed"
-    mode: str = "embedded"
-    link: str = "auto"
     seconds: float = 2.0
     max_messages: int = 0
     batch_messages: int = 0
     """Messages of one send; 0: as many as make 256 KiB."""
     topics: int = 1
     receivers: int = 1
-    cpu: int | None = None
 
     @property
     def send_messages(self) -> int:
         """Messages of one send."""
         return self.batch_messages or max(1, min(_BATCH_MESSAGES, _BATCH_BYTES // self.size))
-
-    def as_arguments(self, role: str) -> list[str]:
-        """The command line a child reads it back from."""
-        return [role, json.dumps(asdict(self))]
-
-
-def open_context(spec: StreamSpec) -> umstack.Context:
-    """The context of an end."""
-    return umstack.Context(
-        spec.interface, link=spec.link, mode=spec.mode, config=Config.parse(spec.config, "the bench's options")
-    )
 
 
 def topic_names(count: int) -> list[str]:
@@ -166,12 +145,11 @@ def _send_all(spec: StreamSpec, sources: Sequence[umstack.Source]) -> list[int]:
 
 def publish(spec: StreamSpec) -> None:
     """Publish when told to, and stay until told that nobody needs anything any more."""
-    with open_context(spec) as context:
+    with spec.open_context() as context:
         sources = [context.source(name) for name in topic_names(spec.topics)]
         say(ready=True, transports=sorted({source.transport for source in sources}))
-        _wait_told(context)
-        if sources[0].options.flow_control != "none":
-            sources[0].wait_connected(spec.receivers, timeout=READY_SECONDS)
+        await_turn(context)
+        await_receivers(sources[0], spec.receivers)
         cpu_seconds, start = time.process_time(), time.monotonic()
         totals = _send_all(spec, sources)
         for source, total in zip(sources, totals, strict=True):
@@ -181,15 +159,8 @@ def publish(spec: StreamSpec) -> None:
         drained = sources[0].wait_drained(timeout=READY_SECONDS)
         cpu_seconds = time.process_time() - cpu_seconds
         say(sent=sum(totals), seconds=sent_seconds, drained=drained, cpu_seconds=cpu_seconds)
-        _wait_told(context)
+        await_turn(context)
         say(stats=context.stats())
-
-
-def _wait_told(context: umstack.Context) -> None:
-    """Wait for the parent, running the protocol meanwhile where this thread has to."""
-    while context.is_sequential and not is_told():
-        context.process_events(0.01)
-    hear()
 
 
 # Subscribing
@@ -284,29 +255,19 @@ def _await_any(context: umstack.Context, receivers: Sequence[umstack.Receiver]) 
     """Wait a moment until one of the receivers has something."""
     if context.is_sequential:
         context.process_events(_SLICE_SECONDS / 100)
-    elif not any([receiver.arm() for receiver in receivers]):
+    elif not any(receiver.arm() for receiver in receivers):
         poll = select.poll()
         for receiver in receivers:
             poll.register(receiver.fileno(), select.POLLIN)
         poll.poll(_SLICE_SECONDS * 1000)
 
 
-def _await_joined(context: umstack.Context, receivers: Iterable[umstack.Receiver]) -> None:
-    """Wait until every receiver follows its source."""
-    deadline = time.monotonic() + READY_SECONDS
-    for receiver in receivers:
-        while not receiver.stats()["delivery_controllers"]:
-            if time.monotonic() > deadline:
-                raise UmError(f"topic {receiver.topic} was not resolved within {READY_SECONDS:.0f} s")
-            context.idle(0.002)
-
-
 def subscribe(spec: StreamSpec) -> None:
     """Receive a stream, check all of it and report."""
-    with open_context(spec) as context:
+    with spec.open_context() as context:
         receivers = [context.receiver(name) for name in topic_names(spec.topics)]
         checks = [StreamCheck(spec.size) for _ in receivers]
-        _await_joined(context, receivers)
+        await_sources(context, receivers)
         say(ready=True)
         span = Span()
         if spec.topics > 1:
@@ -328,19 +289,5 @@ def subscribe(spec: StreamSpec) -> None:
         )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Be one end of a stream."""
-    role, text = arguments
-    spec = StreamSpec(**json.loads(text))
-    if spec.cpu is not None:
-        os.sched_setaffinity(0, {spec.cpu})
-    try:
-        {"publish": publish, "subscribe": subscribe}[role](spec)
-    except UmError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], StreamSpec, {"publish": publish, "subscribe": subscribe}))

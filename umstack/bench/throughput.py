@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from umstack.bench import raw
 from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
+from umstack.bench.endpoint import READY_SECONDS
 from umstack.bench.result import Result, merged, rate, ratio, result
-from umstack.bench.stream_ends import READY_SECONDS, StreamSpec
+from umstack.bench.stream_ends import StreamSpec
 from umstack.lab import Lab
 
 Segmentation = Literal["real", "offload", "none"]
@@ -24,6 +25,15 @@ context transport_lbtrm_retransmit_rate_limit 0
 source transport_lbtrm_multicast_address 239.255.7.2
 """
 """What differs from the defaults: no rate limit, and every topic on one transport session."""
+
+_NO_OFFLOAD_OPTIONS = "context link_gso 0\ncontext link_gro 0\n"
+
+
+def options_text(flow_control: str, segmentation: Segmentation, options: Sequence[str]) -> str:
+    """The configuration of both ends; the user's own lines come last and win."""
+    offload = _NO_OFFLOAD_OPTIONS if segmentation == "none" else ""
+    return f"{MEASURED_OPTIONS.lstrip()}source flow_control {flow_control}\n{offload}" + "\n".join(options)
+
 
 _PACKED_MESSAGE_MAX_BYTES = raw.PACKED_DATAGRAM_BYTES // 2
 
@@ -49,9 +59,7 @@ def measure_stream(lab: Lab, spec: StreamSpec, pins: Pins) -> Result:
 
         def start(host: Any, role: str, cpu: int | None) -> Child:
             told = dataclasses.replace(spec, interface=host.address, cpu=cpu)
-            return stack.enter_context(
-                running(host, "umstack.bench.stream_ends", told.as_arguments(role))
-            )
+            return stack.enter_context(running(host, "umstack.bench.stream_ends", told.as_arguments(role)))
 
         publisher = start(sender, "publish", pins.publisher)
         subscribers = [start(host, "subscribe", pins.subscriber) for host in receivers]
@@ -173,9 +181,8 @@ def measure(plan: ThroughputPlan, progress: Progress) -> list[Result]:
     """Every spec and its baselines, in turn, as many rounds as asked for."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     hosts = 1 + max(spec.receivers for spec in plan.specs)
-    lab_segmentation = "offload" if plan.segmentation == "offload" else "real"
     found: list[Result] = []
-    with Lab(hosts=hosts, segmentation=lab_segmentation) as lab:
+    with Lab(hosts=hosts, segmentation="offload" if plan.segmentation == "offload" else "real") as lab:
         for spec in plan.specs:
             found += _measure_spec(lab, spec, plan, pins, progress)
     return found

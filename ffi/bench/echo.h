@@ -1,0 +1,44 @@
+/* The round trip of `umstack bench latency` with nothing but the core in it: the same calls Python makes, made from C.
+ *
+ * A client sends a message that begins with a counter on its publication and waits for it on its subscription; a
+ * server sends every message of its subscription back on its publication. Each end has a context of its own, which in
+ * sequential mode the calling thread runs meanwhile. Topic resolution is not run: both ends must know each other.
+ *
+ * Threads: the one that reads the subscription. Memory: nothing is allocated; the objects stay the caller's.
+ * Errors: a negative errno or publish result.
+ */
+#ifndef UM_BENCH_ECHO_H
+#define UM_BENCH_ECHO_H
+
+#include "io/context.h"
+
+enum {
+    UM_ECHO_COUNTER_BYTES = 8,
+    UM_ECHO_END_BYTES = 4, /* a message of this length ends the server */
+    UM_ECHO_MESSAGE_BYTES_MAX = 1024,
+};
+
+typedef struct um_echo_config {
+    uint32_t message_bytes; /* UM_ECHO_COUNTER_BYTES to UM_ECHO_MESSAGE_BYTES_MAX */
+    bool busy;              /* ask again and again instead of sleeping */
+    int64_t timeout_ns;     /* silence that ends either end with -ETIMEDOUT */
+} um_echo_config;
+
+typedef struct um_echo_result {
+    uint64_t message_count;   /* round trips measured, or messages sent back */
+    uint64_t misplaced_count; /* replies to something else than what was asked last */
+    int64_t elapsed_ns;       /* without the warm-up */
+    int64_t cpu_ns;           /* of the calling thread, likewise */
+} um_echo_result;
+
+/* warmup_count unmeasured round trips, then up to sample_count measured ones within duration_ns. samples_ns is the
+ * caller's and has room for sample_count; result->message_count of them are filled. Ends the server. */
+int um_echo_ping(um_subscription *replies, um_publication *requests, const um_echo_config *config,
+                 uint64_t warmup_count, uint64_t sample_count, int64_t duration_ns, uint64_t *samples_ns,
+                 um_echo_result *result);
+
+/* Until the client ends it. */
+int um_echo_serve(um_subscription *requests, um_publication *replies, const um_echo_config *config,
+                  um_echo_result *result);
+
+#endif

@@ -1,0 +1,201 @@
+/* The hold store against a plain array: entries, cells shared by the messages of a datagram, and what runs out. */
+#include "core/hold_store.h"
+#include "core/random.h"
+#include "support.h"
+
+enum { CELLS = 8, CELL_BYTES = 256, ENTRIES = 32 };
+
+typedef struct store_fixture {
+    um_hold_store store;
+    void *memory;
+} store_fixture;
+
+static store_fixture *store_open(void)
+{
+    store_fixture *f = zeroed(sizeof *f);
+    f->memory = zeroed(um_hold_footprint(CELLS, CELL_BYTES, ENTRIES));
+    um_hold_init(&f->store, f->memory, CELLS, CELL_BYTES, ENTRIES);
+    return f;
+}
+
+static void store_close(store_fixture *f)
+{
+    free(f->memory);
+    free(f);
+}
+
+TEST("UM-9 UM-10", "a configuration that cannot be is refused")
+{
+    CHECK(um_hold_footprint(CELLS, CELL_BYTES, ENTRIES) > CELLS * CELL_BYTES);
+    CHECK_EQ(um_hold_footprint(0, CELL_BYTES, ENTRIES), 0);
+    CHECK_EQ(um_hold_footprint(CELLS, 0, ENTRIES), 0);
+    CHECK_EQ(um_hold_footprint(CELLS, 65536, ENTRIES), 0);
+    CHECK_EQ(um_hold_footprint(CELLS, CELL_BYTES, ENTRIES + 1), 0);
+}
+
+TEST("UM-9", "messages of one datagram share its copy, which goes with the last of them")
+{
+    store_fixture *f = store_open();
+    uint8_t datagram[100];
+    memset(datagram, 7, sizeof datagram);
+    um_hold_begin_datagram(&f->store, datagram, sizeof datagram);
+    um_hold *holds[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        holds[i] = um_hold_add(&f->store, 1, i);
+        datagram[20 * i] = (uint8_t)i;
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        CHECK(um_hold_attach(&f->store, holds[i], datagram + 20 * i, 20));
+    um_hold_end_datagram(&f->store);
+    memset(datagram, 0, sizeof datagram);
+    CHECK_EQ(f->store.cells_used, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        CHECK_EQ(um_hold_payload(&f->store, holds[i])[0], i);
+        CHECK_EQ(um_hold_payload(&f->store, holds[i])[19], 7);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        CHECK_EQ(f->store.cells_used, 1);
+        um_hold_remove(&f->store, holds[i]);
+    }
+    CHECK_EQ(f->store.cells_used, 0);
+    CHECK_EQ(f->store.entries_used, 0);
+    store_close(f);
+}
+
+TEST("UM-10", "cells run out before entries, entries before cells")
+{
+    store_fixture *f = store_open();
+    uint8_t datagram[10] = {0};
+    for (uint32_t i = 0; i <= CELLS; i++) {
+        um_hold_begin_datagram(&f->store, datagram, sizeof datagram);
+        CHECK_EQ(um_hold_attach(&f->store, um_hold_add(&f->store, 1, i), datagram, 10), i < CELLS);
+        um_hold_end_datagram(&f->store);
+    }
+    for (uint32_t i = CELLS + 1; i < ENTRIES; i++)
+        CHECK(um_hold_add(&f->store, 2, i) != NULL);
+    CHECK(um_hold_add(&f->store, 3, 0) == NULL);
+    um_hold_detach(&f->store, um_hold_find(&f->store, 1, 0));
+    um_hold_begin_datagram(&f->store, datagram, sizeof datagram);
+    CHECK(um_hold_attach(&f->store, um_hold_find(&f->store, 1, CELLS), datagram, 10));
+    store_close(f);
+}
+
+TEST("UM-9", "a datagram longer than a cell is refused, not cut")
+{
+    store_fixture *f = store_open();
+    uint8_t datagram[CELL_BYTES + 1] = {0};
+    um_hold_begin_datagram(&f->store, datagram, sizeof datagram);
+    um_hold *hold = um_hold_add(&f->store, 1, 1);
+    CHECK(!um_hold_attach(&f->store, hold, datagram, 1));
+    CHECK_EQ(hold->state, UM_HOLD_EXPECTED);
+    store_close(f);
+}
+
+TEST("UM-9", "the copy given up in the middle of its datagram is made anew")
+{
+    store_fixture *f = store_open();
+    uint8_t datagram[16] = "abcdefgh";
+    um_hold_begin_datagram(&f->store, datagram, sizeof datagram);
+    um_hold *first = um_hold_add(&f->store, 1, 1), *second = um_hold_add(&f->store, 1, 2);
+    CHECK(um_hold_attach(&f->store, first, datagram, 4));
+    um_hold_detach(&f->store, first);
+    CHECK_EQ(f->store.cells_used, 0);
+    CHECK(um_hold_attach(&f->store, second, datagram + 4, 4));
+    CHECK_BYTES(um_hold_payload(&f->store, second), (const uint8_t *)"efgh", 4);
+    CHECK_EQ(f->store.cells_used, 1);
+    store_close(f);
+}
+
+/* ---- random operations ---- */
+
+typedef struct kept {
+    uint32_t owner, sqn;
+    uint32_t datagram; /* 0: no payload */
+    uint8_t payload[32];
+    uint32_t length;
+} kept;
+
+typedef struct model {
+    kept entries[ENTRIES];
+    uint32_t count;
+} model;
+
+static uint32_t cells_of(const model *m)
+{
+    uint32_t cells = 0;
+    for (uint32_t i = 0; i < m->count; i++) {
+        bool seen = m->entries[i].datagram == 0;
+        for (uint32_t j = 0; j < i && !seen; j++)
+            seen = m->entries[j].datagram == m->entries[i].datagram;
+        cells += !seen;
+    }
+    return cells;
+}
+
+static void check_same(um_hold_store *store, const model *m)
+{
+    CHECK_EQ(store->entries_used, m->count);
+    CHECK_EQ(store->cells_used, cells_of(m));
+    for (uint32_t i = 0; i < m->count; i++) {
+        const kept *k = &m->entries[i];
+        const um_hold *hold = um_hold_find(store, k->owner, k->sqn);
+        CHECK(hold != NULL && hold->owner == k->owner && hold->sqn == k->sqn);
+        CHECK_EQ(hold->state, k->datagram ? UM_HOLD_PAYLOAD : UM_HOLD_EXPECTED);
+        if (k->datagram != 0)
+            CHECK_BYTES(um_hold_payload(store, hold), k->payload, k->length);
+    }
+}
+
+/* Up to six operations while one datagram is being delivered. */
+static void deliver(um_hold_store *store, model *m, um_random *random, uint32_t number)
+{
+    uint8_t datagram[CELL_BYTES];
+    for (uint32_t i = 0; i < sizeof datagram; i++)
+        datagram[i] = (uint8_t)um_random_next(random);
+    um_hold_begin_datagram(store, datagram, 64 + (uint32_t)um_random_below(random, CELL_BYTES - 64));
+    for (uint32_t i = (uint32_t)um_random_below(random, 6); i > 0; i--) {
+        uint32_t owner = 1 + (uint32_t)um_random_below(random, 3), at = 0;
+        uint32_t sqn = UINT32_MAX - 10 + (uint32_t)um_random_below(random, 20);
+        while (at < m->count && (m->entries[at].owner != owner || m->entries[at].sqn != sqn))
+            at++;
+        um_hold *hold = um_hold_find(store, owner, sqn);
+        CHECK((hold != NULL) == (at < m->count));
+        if (hold == NULL) {
+            CHECK((um_hold_add(store, owner, sqn) != NULL) == (m->count < ENTRIES));
+            if (m->count < ENTRIES)
+                m->entries[m->count++] = (kept){.owner = owner, .sqn = sqn};
+        } else if (m->entries[at].datagram == 0) {
+            kept *k = &m->entries[at];
+            uint32_t offset = (uint32_t)um_random_below(random, 32);
+            k->length = 1 + (uint32_t)um_random_below(random, 32);
+            memcpy(k->payload, datagram + offset, k->length);
+            k->datagram = number;
+            bool room = cells_of(m) <= CELLS;
+            k->datagram = room ? number : 0;
+            CHECK_EQ(um_hold_attach(store, hold, datagram + offset, k->length), room);
+        } else if (um_random_below(random, 2) == 0) {
+            um_hold_detach(store, hold);
+            m->entries[at].datagram = 0;
+        } else {
+            um_hold_remove(store, hold);
+            m->entries[at] = m->entries[--m->count];
+        }
+    }
+    um_hold_end_datagram(store);
+}
+
+TEST("UM-9 UM-10 UX-22", "any operations, against a model")
+{
+    um_random random = {check_seed()};
+    for (uint32_t run = 0; run < 20; run++) {
+        store_fixture *f = store_open();
+        model m = {.count = 0};
+        for (uint32_t number = 1; number <= 1500; number++) {
+            deliver(&f->store, &m, &random, number);
+            check_same(&f->store, &m);
+        }
+        store_close(f);
+    }
+}
+
+CHECK_MAIN

@@ -1,0 +1,96 @@
+"""Contexts over loopback that hear nobody but the tests of this process, and what tests wait for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from umstack import Context, Message, Receiver, Source
+from umstack.events import Event
+
+SECONDS = 10.0
+"""How long a test waits for what must happen. What takes so long does not happen."""
+
+DATAGRAM = 1472
+"""Loopback would carry 65507 bytes; with these, fragmentation and batching are those of an Ethernet."""
+
+_PROCESS = os.getpid()
+_BLOCK = f"239.{_PROCESS >> 16 & 0x3F | 0x80}.{_PROCESS >> 8 & 0xFF}"
+
+OWN_ADDRESSES: dict[str, Any] = {
+    "resolver_multicast_address": f"{_BLOCK}.1",
+    "resolver_multicast_port": 20000 + _PROCESS % 10000,
+    "transport_lbtrm_multicast_address_low": f"{_BLOCK}.10",
+    "transport_lbtrm_multicast_address_high": f"{_BLOCK}.14",
+    "transport_lbtrm_source_port_low": 30000,
+    "transport_lbtrm_source_port_high": 39999,
+    "transport_lbtrm_data_rate_limit": 0,
+    "transport_lbtrm_retransmit_rate_limit": 0,
+}
+
+
+def open_context(mode: str = "embedded", **options: Any) -> Context:
+    """A context on loopback with addresses of this process."""
+    chosen = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM, **options}
+    return Context("lo", mode=mode, **chosen)
+
+
+def connect(context: Context, topic: str, **options: Any) -> tuple[Source, Receiver]:
+    """A source and a receiver that know of each other, in one context. Options go to the one that has them."""
+    to_receiver = {name: value for name, value in options.items() if name in _RECEIVER_OPTIONS}
+    to_source = {name: value for name, value in options.items() if name not in to_receiver}
+    receiver = context.receiver(topic, **to_receiver)
+    source = context.source(topic, **{"flow_control": "min", **to_source})
+    wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
+    if source.options.flow_control != "none":
+        source.wait_connected(timeout=SECONDS)
+    return source, receiver
+
+
+SHARED = {"transport_lbtrm_multicast_address": f"{_BLOCK}.20"}
+"""Sources with these options share one transport session; the others go round the pool (UX-10)."""
+
+_RECEIVER_OPTIONS = {
+    "ordered_delivery",
+    "receiver_queue_block_length",
+    "receiver_queue_block_count",
+    "receiver_maximum_message_length",
+    "flow_control_receiver_window",
+    "transport_lbtrm_activity_timeout",
+    "delivery_control_maximum_burst_loss",
+}
+
+
+def wait_for(condition: Callable[[], object], what: str = "the condition", seconds: float = SECONDS) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come about in {seconds} s"
+        time.sleep(0.001)
+
+
+def collect(receiver: Receiver, count: int, seconds: float = SECONDS) -> list[Message]:
+    """The next messages, this many of them; fails when they do not come. Events are passed over."""
+    messages: list[Message] = []
+    deadline = time.monotonic() + seconds
+    while len(messages) < count:
+        messages += receiver.poll(min(count - len(messages), 4096), 0.1).messages()
+        assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came in {seconds} s"
+    return messages
+
+
+def collect_events(receiver: Receiver, count: int, seconds: float = SECONDS) -> list[Event]:
+    """The next rows of any kind, this many of them."""
+    rows: list[Event] = []
+    deadline = time.monotonic() + seconds
+    while len(rows) < count:
+        rows += receiver.poll(count - len(rows), 0.1).events()
+        assert time.monotonic() < deadline, f"{len(rows)} of {count} rows came in {seconds} s: {rows}"
+    return rows
+
+
+def payloads(messages: list[Message]) -> list[bytes]:
+    """What the messages say."""
+    return [message.data for message in messages]

@@ -1,0 +1,402 @@
+"""Receiver: the ways of reading, several readers of a topic, sessions that begin and end, closing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from tests.unit.loopback import (
+    DATAGRAM,
+    SECONDS,
+    SHARED,
+    collect,
+    collect_events,
+    connect,
+    open_context,
+    payloads,
+    wait_for,
+)
+from umstack import (
+    BeginningOfSession,
+    Closed,
+    Context,
+    EndOfSession,
+    Event,
+    Message,
+    Receiver,
+)
+from umstack.errors import OptionError, TopicNameError
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[Context]:
+    with open_context() as context:
+        yield context
+
+
+# ---- ways of reading ----
+
+
+def test_a_receiver_is_iterated(context: Context) -> None:
+    """Public face: `for message in receiver` gives messages; `events()` gives the session's events with them."""
+    source, receiver = connect(context, "iterate")
+    with source, receiver, context.receiver("iterate") as other:
+        wait_for(lambda: other.stats()["delivery_controllers"])
+        source.send_many([b"1", b"2", b"3"], flush=True)
+        assert [message.data for message in islice(receiver, 3)] == [b"1", b"2", b"3"]
+        first, *rest = islice(other.events(), 4)
+        assert isinstance(first, BeginningOfSession)
+        assert [row.data for row in rest if isinstance(row, Message)] == [b"1", b"2", b"3"]
+
+
+def test_poll_waits_for_the_first_row_only(context: Context) -> None:
+    """Public face: poll(max, timeout) returns what is there, at most max; empty after the timeout."""
+    source, receiver = connect(context, "poll")
+    with source, receiver:
+        assert len(receiver.poll()) == 0
+        started = time.monotonic()
+        assert not receiver.poll(10, 0.15)
+        assert 0.15 <= time.monotonic() - started < 1
+        source.send_many([b"%d" % i for i in range(10)], flush=True)
+        collect_events(receiver, 1)  # the beginning of the session
+        wait_for(lambda: receiver.stats()["queued_messages"] == 10)
+        assert payloads(receiver.poll(4, None).messages()) == [b"0", b"1", b"2", b"3"]
+        assert payloads(receiver.poll(100, 5).messages()) == [b"%d" % i for i in range(4, 10)]
+
+
+def test_a_message_knows_where_it_comes_from(context: Context) -> None:
+    """UM-57, UM-59: topic, source, numbers, time of arrival and flags come with every message."""
+    source, receiver = connect(context, "facts")
+    with source, receiver:
+        before = time.time_ns()
+        source.send(b"whole", flush=True)
+        source.send(bytes(3000), flush=True)
+        whole, fragmented = collect(receiver, 2)
+        assert (whole.topic, whole.source) == ("facts", f"{source.transport}[{source.topic_index}]")
+        assert before - 1e9 < whole.received_ns < time.time_ns() + 1e9
+        assert (whole.sequence_number, whole.first_sequence_number, whole.message_length) == (0, 0, 5)
+        assert (fragmented.first_sequence_number, fragmented.sequence_number) == (1, 3)
+
+
+@pytest.mark.parametrize("mode", ["embedded", "sequential"])
+def test_a_callback_gets_every_row_in_order(mode: str) -> None:
+    """W8, UM-13, UM-14: on_message runs on the dispatch thread, or inside process_events in sequential mode."""
+    rows: list[Event] = []
+    threads: set[int] = set()
+
+    def on_message(event: Event) -> None:
+        rows.append(event)
+        threads.add(threading.get_ident())
+
+    with open_context(mode) as own:
+        own.receiver("callback", on_message)
+        source = own.source("callback", flow_control="min")
+        source.wait_connected(timeout=SECONDS)
+        source.send_many([b"%d" % i for i in range(1000)], flush=True)
+        deadline = time.monotonic() + SECONDS
+        while len(rows) < 1001 and time.monotonic() < deadline:
+            own.process_events(0.01) if mode == "sequential" else time.sleep(0.001)
+        source.close()
+    assert isinstance(rows[0], BeginningOfSession)
+    assert [row.data for row in rows if isinstance(row, Message)] == [b"%d" % i for i in range(1000)]
+    assert (threads == {threading.get_ident()}) == (mode == "sequential")
+
+
+@pytest.mark.parametrize("mode", ["embedded", "sequential"])
+def test_a_callback_that_raises_loses_nothing(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The failure is logged with its trace, and the next message goes to the callback all the same."""
+    seen: list[bytes] = []
+
+    def on_message(event: Event) -> None:
+        if isinstance(event, Message):
+            seen.append(event.data)
+            if len(seen) % 2:
+                raise ZeroDivisionError
+
+    with open_context(mode) as own:
+        own.receiver("raises", on_message)
+        source = own.source("raises", flow_control="min")
+        source.wait_connected(timeout=SECONDS)
+        source.send_many([b"a", b"b", b"c", b"d"], flush=True)
+        deadline = time.monotonic() + SECONDS
+        while len(seen) < 4 and time.monotonic() < deadline:
+            own.process_events(0.01) if mode == "sequential" else time.sleep(0.001)
+    assert seen == [b"a", b"b", b"c", b"d"]
+    assert caplog.text.count("ZeroDivisionError") == 2
+
+
+def test_a_callback_may_close_its_receiver_and_its_context() -> None:
+    """Nothing waits for itself: closing from inside a callback ends the delivery there."""
+    own = open_context()
+    seen: list[bytes] = []
+    closed = threading.Event()
+
+    def on_message(event: Event) -> None:
+        if isinstance(event, Message):
+            seen.append(event.data)
+            receiver.close()
+            own.close()
+            closed.set()
+
+    receiver = own.receiver("self", on_message)
+    source = own.source("self", flow_control="min")
+    source.wait_connected(timeout=SECONDS)
+    source.send_many([b"only", b"never"], flush=True)
+    assert closed.wait(SECONDS)
+    assert own.closed
+    assert seen == [b"only"]
+
+
+# ---- topics and receivers ----
+
+
+def test_every_receiver_of_a_topic_gets_every_message(context: Context) -> None:
+    """Several receivers of a topic are independent: each gets all, and one that is closed stops alone."""
+    receivers = [context.receiver("several") for _ in range(3)]
+    with context.source("several", flow_control="min") as source:
+        source.wait_connected(timeout=SECONDS)
+        wait_for(lambda: all(r.stats()["delivery_controllers"] for r in receivers))
+        source.send_many([b"x%d" % i for i in range(100)], flush=True)
+        for receiver in receivers:
+            assert payloads(collect(receiver, 100)) == [b"x%d" % i for i in range(100)]
+        transports = [t for t in context.stats()["receiver_transports"] if t["transport"] == source.transport]
+        assert len(transports) == 1, "one session, received once (UM-73)"
+        receivers[0].close()
+        source.send(b"after", flush=True)
+        assert [payloads(collect(receiver, 1)) for receiver in receivers[1:]] == [[b"after"]] * 2
+    for receiver in receivers:
+        receiver.close()
+
+
+def test_a_late_receiver_hears_of_the_session_at_once(context: Context) -> None:
+    """UM-81, UM-113: on a session that is active already, the beginning is told at once; what was sent is past."""
+    source, receiver = connect(context, "late")
+    with source, receiver:
+        source.send(b"early", flush=True)
+        collect(receiver, 1)
+        with context.receiver("late") as late:
+            (event,) = collect_events(late, 1, seconds=2)
+            assert event == BeginningOfSession("late", f"{source.transport}[{source.topic_index}]")
+            source.send(b"now", flush=True)
+            assert payloads(collect(late, 1)) == [b"now"]
+
+
+def test_many_topics_share_a_session(context: Context) -> None:
+    """UM-4, UM-7, UM-54: one session carries them all; each receiver gets its own; strangers' are counted."""
+    wanted = [f"shared.{i}" for i in range(20)]
+    receivers = {topic: context.receiver(topic) for topic in wanted}
+    sources = {t: context.source(t, flow_control="min", **SHARED) for t in [*wanted, "unwanted"]}
+    sources[wanted[0]].wait_connected(timeout=SECONDS)
+    wait_for(lambda: all(r.stats()["delivery_controllers"] for r in receivers.values()))
+    assert len({source.transport for source in sources.values()}) == 1
+    for i in range(50):
+        for topic, source in sources.items():
+            source.send(f"{topic} {i}".encode())
+    sources[wanted[0]].flush()
+    for topic, receiver in receivers.items():
+        assert payloads(collect(receiver, 50)) == [f"{topic} {i}".encode() for i in range(50)]
+    transport = next(
+        t for t in context.stats()["receiver_transports"] if t["transport"] == sources["unwanted"].transport
+    )
+    assert transport["lbm_msgs_no_topic_rcved"] == 50
+    assert transport["lbm_msgs_rcved"] == 21 * 50
+    for closing in [*receivers.values(), *sources.values()]:
+        closing.close()
+
+
+def test_two_sources_of_a_topic_are_told_apart() -> None:
+    """UM-54, UM-106: order holds within each source; a receiver follows all, also those that come later."""
+    with open_context() as first, open_context() as second, first.receiver("two") as receiver:
+        sources = [first.source("two", flow_control="min"), second.source("two", flow_control="min")]
+        for source in sources:
+            source.wait_connected(timeout=SECONDS)
+        for i in range(100):
+            for number, source in enumerate(sources):
+                source.send(b"%d %d" % (number, i), flush=True)
+        by_source: dict[str, list[bytes]] = {}
+        for message in collect(receiver, 200):
+            by_source.setdefault(message.source, []).append(message.data)
+        assert sorted(by_source.values()) == [[b"%d %d" % (n, i) for i in range(100)] for n in (0, 1)]
+
+
+@pytest.mark.parametrize("ordered_delivery", [1, -1, 0])
+def test_the_three_kinds_of_delivery(context: Context, ordered_delivery: int) -> None:
+    """UM-53, UM-56, UM-58: whole messages in modes 1 and -1; in mode 0 fragments with what rebuilds them."""
+    source, receiver = connect(context, f"mode {ordered_delivery}", ordered_delivery=ordered_delivery)
+    with source, receiver:
+        content = bytes(range(256)) * 20
+        source.send(b"small", flush=True)
+        source.send(content, flush=True)
+        if ordered_delivery != 0:
+            assert payloads(collect(receiver, 2)) == [b"small", content]
+            return
+        small, *fragments = collect(receiver, 1 + -(-len(content) // (DATAGRAM - 48)))
+        assert small.data == b"small"
+        rebuilt = bytearray(fragments[0].message_length)
+        for fragment in fragments:
+            assert fragment.first_sequence_number == 1
+            rebuilt[fragment.fragment_offset : fragment.fragment_offset + len(fragment.data)] = fragment.data
+        assert rebuilt == content
+
+
+def test_the_end_of_a_session_reaches_every_receiver_of_it() -> None:
+    """UM-9 of the reference's 2.12 (UM-104..UM-106), UX-9: silence for the activity timeout is the end; a receiver
+    outlives it and finds the topic's next source."""
+    with open_context() as own:
+        options = {"transport_lbtrm_activity_timeout": 700}
+        with open_context(transport_lbtrm_source_port_low=29000) as publisher:
+            receivers = [own.receiver("ending", **options), own.receiver("ending", **options)]
+            source = publisher.source("ending", transport_lbtrm_sm_maximum_interval=200, flow_control="min")
+            source.wait_connected(timeout=SECONDS)
+            wait_for(lambda: all(r.stats()["delivery_controllers"] for r in receivers))
+            source.send(b"last", flush=True)
+            name = f"{source.transport}[{source.topic_index}]"
+            for receiver in receivers:
+                begin, message = collect_events(receiver, 2)
+                assert begin == BeginningOfSession("ending", name)
+                assert isinstance(message, Message)
+            time.sleep(1)  # session messages keep it alive for longer than the timeout
+            assert not any(receiver.poll() for receiver in receivers)
+        for receiver in receivers:
+            assert collect_events(receiver, 1, seconds=5) == [EndOfSession("ending", name)]
+        again = own.source("ending", flow_control="min")
+        again.send(b"again", flush=True)
+        for receiver in receivers:
+            begin, message = collect_events(receiver, 2)
+            assert isinstance(begin, BeginningOfSession)
+            assert isinstance(message, Message)
+            assert message.data == b"again"
+
+
+@pytest.mark.parametrize("topic", ["", "x" * 247, "nul\0", "€" * 100])
+def test_topic_names_are_checked(context: Context, topic: str) -> None:
+    """UM: a topic is 1 to 246 bytes; the error says so, for sources and receivers alike."""
+    for make in (context.source, context.receiver):
+        with pytest.raises(TopicNameError, match="1 to 246 bytes"):
+            make(topic)
+
+
+# ---- closing and interrupting ----
+
+
+def _in_thread(call: Any) -> tuple[threading.Thread, list[Any]]:
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(call())
+        except Closed as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, outcome
+
+
+@pytest.mark.parametrize("mode", ["embedded", "sequential"])
+@pytest.mark.parametrize("what", ["receiver", "context"])
+def test_closing_ends_a_poll_that_waits(mode: str, what: str) -> None:
+    """A reader in another thread returns at once, empty or told; nothing crashes and nothing hangs."""
+    own = open_context(mode)
+    receiver = own.receiver("closing")
+    reader, outcome = _in_thread(lambda: receiver.poll(10, None))
+    wait_for(lambda: own.stats()["context"]["loop_iterations"] > 2)
+    started = time.monotonic()
+    (receiver if what == "receiver" else own).close()
+    reader.join(SECONDS)
+    assert time.monotonic() - started < 0.5
+    (found,) = outcome
+    assert isinstance(found, Closed) or len(found) == 0
+    own.close()
+
+
+@pytest.mark.parametrize("mode", ["embedded", "sequential"])
+def test_unblock_ends_a_poll_that_waits(mode: str) -> None:
+    """UM's lbm_context_unblock: waiting calls return early and can be made again."""
+    with open_context(mode) as own, own.receiver("unblock") as receiver:
+        reader, outcome = _in_thread(lambda: receiver.poll(10, None))
+        wait_for(lambda: own.stats()["context"]["loop_iterations"] > 2)
+        time.sleep(0.02)
+        own.unblock()
+        reader.join(SECONDS)
+        assert [len(batch) for batch in outcome] == [0]
+
+
+def test_closing_ends_an_iteration() -> None:
+    """`for message in receiver` in another thread simply ends."""
+    with open_context() as own:
+        source, receiver = connect(own, "ends")
+        reader, outcome = _in_thread(lambda: [message.data for message in receiver])
+        source.send(b"one", flush=True)
+        wait_for(lambda: receiver.stats()["messages_delivered"] == 1)
+        wait_for(lambda: receiver.stats()["queued_messages"] == 0)
+        receiver.close()
+        reader.join(SECONDS)
+        assert outcome == [[b"one"]]
+
+
+def test_receivers_close_while_threads_poll_and_messages_come() -> None:
+    """Closing waits for the calls that are under way, whatever the moment."""
+    with open_context() as own, own.source("race") as source:
+        stop = threading.Event()
+
+        def publish() -> None:
+            while not stop.is_set():
+                source.send(b"x", flush=True)
+
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        try:
+            for _ in range(30):
+                receiver = own.receiver("race")
+                reader, _ = _in_thread(lambda receiver=receiver: [m for m in receiver])
+                time.sleep(0.003)
+                receiver.close()
+                reader.join(SECONDS)
+                assert not reader.is_alive()
+        finally:
+            stop.set()
+            publisher.join()
+
+
+def test_a_closed_receiver_says_so(context: Context) -> None:
+    """Every call on a closed receiver raises Closed; iterating it ends at once."""
+    receiver = context.receiver("closed")
+    batch = receiver.poll()
+    receiver.close()
+    receiver.close()
+    for call in (receiver.poll, lambda: receiver.poll(1, None), receiver.stats):
+        with pytest.raises(Closed, match="create a new one"):
+            call()
+    assert list(receiver) == list(receiver.events()) == []
+    assert len(batch) == 0
+    assert receiver.arm(), "an event loop of one's own is sent to poll, which says it"
+    assert "closed" in repr(receiver)
+
+
+def test_batches_outlive_receiver_and_context() -> None:
+    """W9: rows that were taken stay readable when everything they came from is closed."""
+    own = open_context()
+    source, receiver = connect(own, "outlive")
+    source.send_many([b"%d" % i for i in range(100)], flush=True)
+    collect_events(receiver, 1)
+    wait_for(lambda: receiver.stats()["queued_messages"] == 100)
+    batch: Receiver | Any = receiver.poll(100)
+    view = batch.payload
+    receiver.close()
+    own.close()
+    del receiver, own, source
+    assert payloads(batch.messages()) == [b"%d" % i for i in range(100)]
+    del batch
+    assert bytes(view[:4]) == b"0123"
+
+
+def test_wrong_modes_are_refused(context: Context) -> None:
+    """process_events belongs to sequential mode; the error says how to get it."""
+    with pytest.raises(OptionError, match="mode='sequential'"):
+        context.process_events(0)

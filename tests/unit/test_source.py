@@ -1,0 +1,524 @@
+"""Source: sending one message, many, packed, in place; what is held back and what is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.unit.loopback import (
+    DATAGRAM,
+    SECONDS,
+    SHARED,
+    collect,
+    connect,
+    open_context,
+    payloads,
+    wait_for,
+)
+from umstack import BackPressured, Closed, Context, NotConnected, RateLimited, WouldBlock
+from umstack.errors import InvalidArgument, MessageTooLong, OptionError
+
+FRAGMENT = DATAGRAM - 20 - 12 - 16
+"""Payload of a full fragment: the datagram without the headers of LBT-RM, LBMC and the fragment option."""
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[Context]:
+    with open_context() as context:
+        yield context
+
+
+# ---- one message ----
+
+
+def test_send_returns_the_number_of_the_last_fragment(context: Context) -> None:
+    """UM-42, UM-52, UM-57, UM-80: each fragment takes a topic sequence number; the visible one is the last."""
+    source, receiver = connect(context, "numbers")
+    with source, receiver:
+        sizes = [0, 10, 3 * FRAGMENT, 1, 2 * FRAGMENT + 1]
+        returned = [source.send(b"x" * size, flush=True) for size in sizes]
+        assert returned == [0, 1, 4, 5, 8]
+        messages = collect(receiver, len(sizes))
+        assert [len(message.data) for message in messages] == sizes
+        assert [message.sequence_number for message in messages] == returned
+        assert [message.first_sequence_number for message in messages] == [0, 1, 2, 5, 6]
+        assert [message.flags & 4 for message in messages] == [0, 0, 4, 0, 4]
+
+
+def test_a_message_that_fits_a_datagram_is_never_split(context: Context) -> None:
+    """UM-48, UX-25, W4: every header byte is accounted for, so the datagram can be filled to the last byte."""
+    source, receiver = connect(context, "fits")
+    with source, receiver:
+        largest = DATAGRAM - 20 - 12
+        assert source.send(b"a" * largest, flush=True) == 0
+        assert source.send(b"b" * (largest + 1), flush=True) == 2
+        assert [len(m.data) for m in collect(receiver, 2)] == [largest, largest + 1]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"bytes", bytearray(b"array"), memoryview(b"view"), memoryview(array("I", [1, 2, 3])), b"", np.arange(5)],
+    ids=lambda data: type(data).__name__,
+)
+def test_anything_with_a_buffer_is_sent_whole(context: Context, data: Any) -> None:
+    """The public face: data is any contiguous buffer, counted in bytes whatever its items are."""
+    source, receiver = connect(context, "buffers")
+    with source, receiver:
+        source.send(data, flush=True)
+        source.send(data, batch="complete")
+        source.send_many([data, data], flush=True)
+        assert payloads(collect(receiver, 4)) == [bytes(memoryview(data))] * 4
+
+
+def test_text_must_be_encoded_first(context: Context) -> None:
+    """A string is no buffer: the error is Python's own and nothing is sent."""
+    with context.source("text") as source:
+        with pytest.raises(TypeError):
+            source.send("text")  # type: ignore[arg-type]
+        assert source.send(b"first") == 0
+
+
+def test_a_message_waits_for_a_flush(context: Context) -> None:
+    """UM-16, UM-19, UM-27: small messages of all topics of a session are held until one flush sends them all."""
+    source, receiver = connect(context, "held", implicit_batching_interval=60000, **SHARED)
+    with source, receiver, context.source("held too", flow_control="min", **SHARED) as other:
+        assert other.transport == source.transport
+        source.send(b"one")
+        source.send(b"two")
+        before = source.stats()["msgs_sent"]
+        assert not receiver.poll(10, 0.1).messages()
+        other.send(b"last", flush=True)
+        assert payloads(collect(receiver, 2)) == [b"one", b"two"]
+        assert (source.stats()["msgs_sent"] or 0) == (before or 0) + 1, "one datagram carries all three"
+        source.send(b"three")
+        source.flush()
+        assert payloads(collect(receiver, 1)) == [b"three"]
+
+
+def test_a_batch_goes_when_it_is_long_enough_or_old_enough(context: Context) -> None:
+    """UM-17, UM-19a, UM-19b: the minimum length releases a batch, the interval what never reaches it."""
+    with open_context() as own:
+        source, receiver = connect(
+            own, "triggers", implicit_batching_interval=50, implicit_batching_minimum_length=1000
+        )
+        source.send(b"x" * 999)
+        source.send(b"y")
+        collect(receiver, 2)
+        assert source.stats()["flushes_length"] == 1
+        started = time.monotonic()
+        source.send(b"z")
+        collect(receiver, 1)
+        assert 0.04 < time.monotonic() - started < 2
+        assert source.stats()["flushes_interval"] == 1
+
+
+def test_an_explicit_batch_is_held_to_its_end(context: Context) -> None:
+    """UM-34, UM-35, UM-37: nothing of a group goes out before its end; its marks arrive with the messages."""
+    source, receiver = connect(context, "group", implicit_batching_minimum_length=1)
+    with source, receiver:
+        numbers = [source.send(b"first", batch="start"), source.send(b"middle")]
+        assert not receiver.poll(10, 0.1).messages()
+        numbers += [source.send(b"last", batch="end"), source.send(b"whole", batch="complete", flush=True)]
+        messages = collect(receiver, 4)
+        assert payloads(messages) == [b"first", b"middle", b"last", b"whole"]
+        assert [message.flags for message in messages] == [1, 0, 2, 3]
+        assert [message.sequence_number for message in messages] == numbers == [0, 1, 2, 3]
+
+
+def test_a_flush_lets_an_open_group_go(context: Context) -> None:
+    """UM-40: a flush also sends what an explicit batch holds."""
+    source, receiver = connect(context, "flushed group")
+    with source, receiver:
+        source.send(b"first", batch="start")
+        source.send(b"second")
+        source.flush()
+        assert payloads(collect(receiver, 2)) == [b"first", b"second"]
+        source.send(b"third", batch="end", flush=True)
+        assert payloads(collect(receiver, 1)) == [b"third"]
+
+
+# ---- many messages ----
+
+
+def test_send_many_takes_a_list(context: Context) -> None:
+    """W9: one call publishes many messages, of any length, in order, each with a sequence number of its own."""
+    source, receiver = connect(context, "list")
+    with source, receiver:
+        messages = [b"%d" % i * (i % 50) for i in range(1000)] + [b"f" * 4000, b"", b"last"]
+        assert source.send_many(messages, flush=True) == len(messages)
+        received = collect(receiver, len(messages))
+        assert payloads(received) == messages
+        assert source.send_many([]) == 0
+        assert source.send(b"next") == received[-1].sequence_number + 1
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string()])
+def test_send_many_takes_an_arrow_array(context: Context, kind: Any) -> None:
+    """W9: an Arrow array is sent from its own buffers, a slice of it like the whole."""
+    source, receiver = connect(context, "arrow")
+    with source, receiver:
+        texts = [f"message {i}" for i in range(100)]
+        values = pa.array(texts, kind) if kind == pa.string() else pa.array([t.encode() for t in texts], kind)
+        assert source.send_many(values) == 100
+        assert source.send_many(values.slice(10, 5)) == 5
+        assert source.send_many(values.slice(3, 0)) == 0
+        assert source.send_many(pa.array([], kind)) == 0
+        source.flush()
+        assert [m.data.decode() for m in collect(receiver, 105)] == texts + texts[10:15]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [pa.array([b"a", None], pa.binary()), pa.array([b"a"], pa.large_binary()), pa.array([1, 2])],
+    ids=["null", "64-bit offsets", "numbers"],
+)
+def test_other_arrow_arrays_are_refused(context: Context, values: Any) -> None:
+    """What cannot be sent from its own buffers is refused with what can."""
+    with context.source("arrow errors") as source, pytest.raises(OptionError, match="32-bit offsets"):
+        source.send_many(values)
+
+
+def test_send_packed_takes_offsets(context: Context) -> None:
+    """W9: messages that lie end to end in one buffer go out without a list being made."""
+    source, receiver = connect(context, "packed")
+    with source, receiver:
+        assert source.send_packed(b"onetwothree", array("i", [0, 3, 6, 11])) == 3
+        assert source.send_packed(bytearray(b"xxfour"), np.array([2, 2, 6], np.int32), flush=True) == 2
+        assert source.send_packed(b"none", array("i", [0])) == 0
+        assert payloads(collect(receiver, 5)) == [b"one", b"two", b"three", b"", b"four"]
+
+
+@pytest.mark.parametrize("offsets", [[0, 5], [-1, 3], [0, 100, 3], [0, 3, 2]])
+def test_offsets_that_leave_the_data_are_refused(context: Context, offsets: list[int]) -> None:
+    """Issue, bad input: offsets beyond the buffer, negative or running backwards never read outside it."""
+    with context.source("bad offsets") as source:
+        with pytest.raises((OptionError, InvalidArgument)):
+            source.send_packed(b"four", array("i", offsets))
+        assert source.stats()["messages_sent"] == 0
+
+
+def test_a_message_too_long_in_the_middle_raises_after_those_before_it(context: Context) -> None:
+    """Nothing is dropped silently: the error says which message it was."""
+    source, receiver = connect(context, "long one")
+    with source, receiver:
+        too_long = bytes(source.message_maximum_bytes + 1)
+        with pytest.raises(MessageTooLong, match="message 2 of 4"):
+            source.send_many([b"a", b"b", too_long, b"c"])
+        source.flush()
+        assert payloads(collect(receiver, 2)) == [b"a", b"b"]
+
+
+def test_the_longest_message_arrives_and_one_byte_more_is_refused(context: Context) -> None:
+    """UX-23: a refused send takes no sequence number."""
+    source, receiver = connect(context, "longest", receiver_maximum_message_length=8 << 20)
+    with source, receiver:
+        longest = source.message_maximum_bytes
+        with pytest.raises(MessageTooLong):
+            source.send(bytes(longest + 1))
+        last = source.send(b"m" * longest, flush=True)
+        (message,) = collect(receiver, 1)
+        assert (len(message.data), message.first_sequence_number) == (longest, 0)
+        assert message.sequence_number == last == -(-longest // FRAGMENT) - 1
+
+
+# ---- in place ----
+
+
+def test_a_claim_is_written_in_place(context: Context) -> None:
+    """AE-32, AE-33: the bytes are written where they are sent from; the end of the block commits them."""
+    source, receiver = connect(context, "claim")
+    with source, receiver:
+        with source.claim(5, flush=True) as view:
+            view[:] = b"hello"
+        assert payloads(collect(receiver, 1)) == [b"hello"]
+        with pytest.raises(MessageTooLong), source.claim(DATAGRAM):
+            pass
+        with source.claim(0, flush=True) as view:
+            assert len(view) == 0
+        assert payloads(collect(receiver, 1)) == [b""]
+        with pytest.raises(ValueError, match="released"):
+            view[:0] = b""
+
+
+def test_an_exception_gives_the_claim_back(context: Context) -> None:
+    """AE-35, AE-36, UX-23: an abandoned claim is padding nobody sees, and takes no sequence number."""
+    source, receiver = connect(context, "abort")
+    with source, receiver:
+        with pytest.raises(KeyError), source.claim(5) as view:
+            view[:] = b"never"
+            raise KeyError
+        with source.claim(3, flush=True) as view:
+            view[:] = b"yes"
+        (message,) = collect(receiver, 1)
+        assert (message.data, message.sequence_number) == (b"yes", 0)
+        assert source.stats()["claims_aborted"] == 1
+
+
+def test_a_claim_still_referred_to_is_not_sent(context: Context) -> None:
+    """Bytes somebody can still write to must not be on their way: the claim is given back, with a reason."""
+    source, receiver = connect(context, "kept view")
+    with source, receiver:
+        with pytest.raises(InvalidArgument, match="still refers"), source.claim(8) as view:
+            kept = pa.py_buffer(view)
+        del kept
+        source.send(b"next", flush=True)
+        assert payloads(collect(receiver, 1)) == [b"next"]
+
+
+def test_a_claim_never_finished_is_passed_over(context: Context) -> None:
+    """AE-34, AE-35: it holds up what comes after it until publication_unblock_timeout, then it is skipped."""
+    with open_context() as own:
+        source, receiver = connect(own, "stuck", publication_unblock_timeout=200)
+        with pytest.raises(Closed), source.claim(10) as view:
+            view[:] = b"abandoned!"
+            source.send(b"behind", flush=True)
+            (message,) = collect(receiver, 1)
+            assert (message.data, message.sequence_number) == (b"behind", 0)
+        assert source.stats()["unblocked_publications"] == 1
+
+
+def test_closing_the_source_under_a_claim_is_safe(context: Context) -> None:
+    """The claimed bytes stay writable; the commit says that the source is closed."""
+    source = context.source("closed claim")
+    with pytest.raises(Closed), source.claim(1000) as view:
+        source.close()
+        view[:] = bytes(1000)
+
+
+# ---- held back ----
+
+
+def test_without_a_receiver_a_source_with_flow_control_is_not_connected(context: Context) -> None:
+    """AE-12, AE-14, UX-23: NOT_CONNECTED is a result; nothing was sent and no number used."""
+    with open_context() as own, own.source("nobody", flow_control="min") as source:
+        assert not source.is_connected
+        for attempt in (
+            lambda: source.send(b"x", timeout=0),
+            lambda: source.send_many([b"x", b"y"], timeout=0),
+            lambda: source.send_packed(b"xy", array("i", [0, 1, 2]), timeout=0),
+            lambda: source.claim(1, timeout=0).__enter__(),
+            lambda: source.send(b"x", timeout=0.05),
+        ):
+            with pytest.raises(NotConnected, match="start a receiver"):
+                attempt()
+        assert issubclass(NotConnected, WouldBlock)
+        with pytest.raises(NotConnected, match="0 of 2 receivers"):
+            source.wait_connected(2, timeout=0.02)
+        receiver = own.receiver("nobody")
+        assert source.send(b"now", flush=True) == 0, "a blocking send waits for the receiver"
+        assert payloads(collect(receiver, 1)) == [b"now"]
+        assert source.is_connected
+
+
+def test_a_full_window_is_back_pressure(context: Context) -> None:
+    """AE-7, AE-13, AE-20: a reader that stands still stops the publisher, and nothing is lost."""
+    with open_context() as own:
+        source, receiver = connect(
+            own,
+            "full",
+            transport_lbtrm_transmission_window_size=1 << 18,
+            flow_control_receiver_window=1 << 16,
+            receiver_queue_block_length=1 << 14,
+            receiver_queue_block_count=4,
+        )
+        sent = 0
+        for timeout in (0, 0.5):  # a moment later the queue has taken what was under way
+            with pytest.raises(BackPressured, match="receivers catch up"):
+                while sent < 100_000:
+                    source.send(b"%06d" % sent + bytes(1000), flush=True, timeout=timeout)
+                    sent += 1
+        assert 50 < sent < 1000, "about a window, the queue and half a term"
+        before = own.stats()["context"]
+        assert before["send_would_block"] == 1
+        with pytest.raises(BackPressured):
+            source.send(b"still", timeout=0.25)
+        assert own.stats()["context"]["send_blocked"] == before["send_blocked"] + 1
+        assert not source.wait_drained(timeout=0.02)
+        assert [int(m.data[:6]) for m in collect(receiver, sent)] == list(range(sent))
+        assert source.wait_drained(timeout=SECONDS)
+
+
+def test_send_many_says_how_many_were_taken_in_time(context: Context) -> None:
+    """UX-2: with a timeout, a list may be taken in part; the rest can be sent again without a double."""
+    with open_context() as own:
+        source, receiver = connect(
+            own,
+            "partly",
+            transport_lbtrm_transmission_window_size=1 << 18,
+            flow_control_receiver_window=1 << 16,
+            receiver_queue_block_length=1 << 14,
+            receiver_queue_block_count=4,
+        )
+        messages = [b"%06d" % i + bytes(1000) for i in range(2000)]
+        taken = source.send_many(messages, flush=True, timeout=0.05)
+        assert 0 < taken < 2000
+        received: list[bytes] = []
+        reader = threading.Thread(target=lambda: received.extend(payloads(collect(receiver, 2000))))
+        reader.start()
+        assert source.send_many(messages[taken:], flush=True) == 2000 - taken
+        reader.join()
+        assert received == messages
+
+
+def test_the_rate_limit_holds_back(context: Context) -> None:
+    """UX-1, UX-3: the limit is per context; beyond it sends wait for the next slice or are refused."""
+    with open_context(
+        transport_lbtrm_data_rate_limit=8_000_000, transport_lbtrm_rate_interval=20
+    ) as own:
+        source, receiver = connect(own, "limited", flow_control="none")
+        started = time.monotonic()
+        with pytest.raises(RateLimited, match="data_rate_limit"):
+            for _ in range(1000):
+                source.send(bytes(1400), flush=True, timeout=0)
+        for _ in range(100):
+            source.send(bytes(1400), flush=True)
+        elapsed = time.monotonic() - started
+        assert 0.1 < elapsed < 2, "8 Mbit/s are a million bytes a second"
+        collect(receiver, 100)
+
+
+# ---- threads and ending ----
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["one source", "a source each"])
+def test_four_threads_publish(context: Context, shared: bool) -> None:
+    """AE-26, W3: any number of threads publish; every message arrives once and each thread's in its order."""
+    threads, each = 4, 2000
+    topic = f"threads, {shared=}"
+    receiver = context.receiver(topic)
+    sources = [context.source(topic, flow_control="min", **SHARED) for _ in range(1 if shared else threads)]
+    for source in sources:
+        source.wait_connected(timeout=SECONDS)
+    wait_for(lambda: receiver.stats()["delivery_controllers"] == len(sources))
+    returned: list[list[int]] = [[] for _ in range(threads)]
+
+    def publish(thread: int) -> None:
+        source = sources[thread % len(sources)]
+        for i in range(each):
+            returned[thread].append(source.send(b"%d %d" % (thread, i) + bytes(i % 3 * 1000)))
+        source.flush()
+
+    workers = [threading.Thread(target=publish, args=(thread,)) for thread in range(threads)]
+    for worker in workers:
+        worker.start()
+    messages = collect(receiver, threads * each)
+    for worker in workers:
+        worker.join()
+    assert not receiver.poll(1, 0.05).messages()
+    for thread in range(threads):
+        own = [m for m in messages if m.data.startswith(b"%d " % thread)]
+        assert [int(m.data.rstrip(b"\0").split()[1]) for m in own] == list(range(each))
+        assert [m.sequence_number for m in own] == returned[thread]
+    receiver.close()
+    for source in sources:
+        source.close()
+
+
+def test_other_threads_run_while_a_send_waits(context: Context) -> None:
+    """W8: a call that waits does not hold the interpreter lock."""
+    turns = 0
+    waiting = True
+
+    def count() -> None:
+        nonlocal turns
+        while waiting:
+            turns += 1
+            time.sleep(0)
+
+    with open_context() as own, own.source("alone", flow_control="min") as source:
+        other = threading.Thread(target=count)
+        other.start()
+        with pytest.raises(NotConnected):
+            source.send(b"x", timeout=0.3)
+        waiting = False
+        other.join()
+    assert turns > 100
+
+
+def test_closing_ends_a_send_that_waits() -> None:
+    """A sender in another thread hears at once that its source is closed, and nothing crashes."""
+    with open_context() as own:
+        source = own.source("closing", flow_control="min")
+        outcome: list[BaseException] = []
+
+        def send() -> None:
+            try:
+                source.send(b"never taken")
+            except Closed as error:
+                outcome.append(error)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        wait_for(lambda: own.stats()["context"]["send_blocked"] == 1)
+        started = time.monotonic()
+        source.close()
+        sender.join(SECONDS)
+        assert time.monotonic() - started < 0.5
+        assert [type(error) for error in outcome] == [Closed]
+
+
+def test_sources_close_while_threads_send() -> None:
+    """Closing waits for the calls that are under way: threads that race with it are told, never hurt."""
+    with open_context() as own:
+        for _ in range(30):
+            source = own.source("race")
+            stopped: list[bool] = []
+
+            def send(source: Any = source, stopped: list[bool] = stopped) -> None:
+                try:
+                    while True:
+                        source.send(b"racing")
+                        source.send_many([b"racing", b"too"])
+                        with source.claim(6):
+                            pass
+                except Closed:
+                    stopped.append(True)
+
+            senders = [threading.Thread(target=send) for _ in range(3)]
+            for sender in senders:
+                sender.start()
+            time.sleep(0.002)
+            source.close()
+            for sender in senders:
+                sender.join(SECONDS)
+            assert stopped == [True] * 3
+
+
+def test_a_closed_source_says_so(context: Context) -> None:
+    """Every call on a closed source raises Closed, with what to do; closing again does nothing."""
+    source = context.source("closed")
+    source.close()
+    source.close()
+    assert source.closed
+    for call in (
+        lambda: source.send(b"x"),
+        lambda: source.send(b"x", timeout=0),
+        lambda: source.send_many([b"x"]),
+        lambda: source.send_packed(b"x", array("i", [0, 1])),
+        lambda: source.claim(1).__enter__(),
+        source.flush,
+        source.stats,
+        lambda: source.wait_drained(0.1),
+        lambda: source.is_connected,
+        lambda: source.message_maximum_bytes,
+    ):
+        with pytest.raises(Closed, match="create a new one"):
+            call()
+    assert "closed" in repr(source)
+
+
+def test_closing_sends_what_was_held(context: Context) -> None:
+    """UX-17, UM-90: what is held when a source is closed goes out first, an explicit batch too."""
+    source, receiver = connect(context, "last words", implicit_batching_interval=60000)
+    source.send(b"held")
+    source.send(b"grouped", batch="start")
+    source.close()
+    assert payloads(collect(receiver, 2)) == [b"held", b"grouped"]
+    receiver.close()

@@ -1,0 +1,87 @@
+"""What every child of a measurement of the stack itself has in common: its context, and waiting for its turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self, TypeVar
+
+import umstack
+from umstack.bench.children import hear, is_told
+from umstack.config import Config
+from umstack.errors import ResolutionError, UmError
+
+READY_SECONDS = 20.0
+"""How long two ends may take to find each other."""
+
+_IDLE_SECONDS = 0.002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndSpec:
+    """What a child is told, on its command line, in JSON."""
+
+    interface: str = ""
+    config: str = ""
+    """Options, as configuration text."""
+    mode: str = "embedded"
+    link: str = "auto"
+    cpu: int | None = None
+
+    def as_arguments(self, role: str) -> list[str]:
+        """The command line a child reads it back from."""
+        return [role, json.dumps(asdict(self))]
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The spec a child was told."""
+        return cls(**json.loads(text))
+
+    def open_context(self) -> umstack.Context:
+        """The context of this end."""
+        config = Config.parse(self.config, "the bench's options")
+        return umstack.Context(self.interface, link=self.link, mode=self.mode, config=config)
+
+
+S = TypeVar("S", bound=EndSpec)
+
+
+def await_sources(context: umstack.Context, receivers: Iterable[umstack.Receiver]) -> None:
+    """Wait until every receiver follows a source."""
+    deadline = time.monotonic() + READY_SECONDS
+    for receiver in receivers:
+        while not receiver.stats()["delivery_controllers"]:
+            if time.monotonic() > deadline:
+                raise ResolutionError(f"topic {receiver.topic} was not resolved within {READY_SECONDS:.0f} s")
+            context.idle(_IDLE_SECONDS)
+
+
+def await_receivers(source: umstack.Source, count: int) -> None:
+    """Wait until the source knows its receivers, where it can know them."""
+    if source.options.flow_control != "none":
+        source.wait_connected(count, timeout=READY_SECONDS)
+
+
+def await_turn(context: umstack.Context) -> dict[str, Any]:
+    """Wait until the parent tells something, running the protocol meanwhile where this thread has to."""
+    while context.is_sequential and not is_told():
+        context.process_events(_IDLE_SECONDS)
+    return hear()
+
+
+def run(arguments: Sequence[str], kind: type[S], roles: Mapping[str, Callable[[S], None]]) -> int:
+    """Be one end of a measurement: `ROLE SPEC`."""
+    role, text = arguments
+    spec = kind.from_json(text)
+    if spec.cpu is not None:
+        os.sched_setaffinity(0, {spec.cpu})
+    try:
+        roles[role](spec)
+    except UmError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,132 @@
+"""Latency: a message there and back through the stack, and a datagram there and back between raw sockets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from umstack.bench import raw
+from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
+from umstack.bench.endpoint import READY_SECONDS
+from umstack.bench.result import Result, merged, p50, ratio, result
+from umstack.bench.round_trip_ends import RoundTripSpec
+from umstack.bench.throughput import Pins, Progress
+from umstack.lab import Lab
+
+_REQUEST_GROUP, _REPLY_GROUP = "239.255.7.3", "239.255.7.4"
+_GROUP_OPTION = "source transport_lbtrm_multicast_address"
+
+
+def measure_round_trip(lab: Lab, spec: RoundTripSpec, pins: Pins) -> Result:
+    """Round trips between hosts 0 and 1 of the lab, each direction a topic and a session of its own."""
+    client_host, server_host = lab.hosts[:2]
+    with ExitStack() as stack:
+
+        def start(host: Any, role: str, group: str, cpu: int | None) -> Child:
+            config = f"{spec.config}\n{_GROUP_OPTION} {group}\n"
+            told = dataclasses.replace(spec, interface=host.address, cpu=cpu, config=config)
+            return stack.enter_context(
+                running(host, "umstack.bench.round_trip_ends", told.as_arguments(role))
+            )
+
+        server = start(server_host, "echo", _REPLY_GROUP, pins.subscriber)
+        client = start(client_host, "ping", _REQUEST_GROUP, pins.publisher)
+        ends = (server, client)
+        for end in ends:
+            end.hear(READY_SECONDS)
+        for end in ends:
+            end.tell(meet=True)
+        for end in ends:
+            end.hear(READY_SECONDS + CHILD_SLACK_SECONDS)
+        lab.await_join(_REQUEST_GROUP, server_host.number)
+        lab.await_join(_REPLY_GROUP, client_host.number)
+        for end in ends:
+            end.tell(go=True)
+        asked = client.hear(spec.seconds + CHILD_SLACK_SECONDS)
+        answered = server.hear(CHILD_SLACK_SECONDS)
+        for end in ends:
+            end.tell(stop=True)
+    return _round_trip_result(spec, asked, answered)
+
+
+def _round_trip_result(spec: RoundTripSpec, asked: dict[str, Any], answered: dict[str, Any]) -> Result:
+    stats = (asked["stats"], answered["stats"])
+    sent = [transport for one in stats for transport in one["source_transports"]]
+    received = [transport for one in stats for transport in one["receiver_transports"]]
+    topics = [topic for one in stats for topic in one["receivers"]]
+    return result(
+        what="umstack",
+        link="socket",
+        mode=asked["stats"]["link"],
+        size=spec.size,
+        api="message",
+        messages_per_second=asked["samples"] / asked["seconds"],
+        lost=0,
+        out_of_order=asked["misplaced"],
+        duplicates=0,
+        retransmissions=sum(one["rxs_sent"] for one in sent),
+        unrecoverable=sum(one["unrecoverable_loss_events"] + one["burst_loss_events"] for one in topics),
+        cpu_seconds={"publisher": asked["cpu_seconds"], "subscriber": answered["cpu_seconds"]},
+        wait=spec.wait,
+        loop=spec.loop,
+        round_trip_us={"p50": asked["p50_us"], "p99": asked["p99_us"], "p999": asked["p999_us"]},
+        detail={
+            "samples": asked["samples"],
+            "operational_mode": spec.mode,
+            "min_us": asked["min_us"],
+            "max_us": asked["max_us"],
+            "datagrams_lost": sum(one["lost"] for one in received),
+            "naks_sent": sum(one["naks_sent"] for one in received),
+            "session_messages": sum(one["session_messages_sent"] for one in sent),
+        },
+    )
+
+
+def measure_raw(lab: Lab, plan: raw.PingPongPlan, pins: Pins) -> Result:
+    """A datagram there and back, from address to address: what raw sockets do best."""
+    client, server = lab.hosts[:2]
+    pinned = dataclasses.replace(
+        plan,
+        client_cpu=raw.ANY_CPU if pins.publisher is None else pins.publisher,
+        server_cpu=raw.ANY_CPU if pins.subscriber is None else pins.subscriber,
+    )
+    return result(**raw.measure_ping_pong(client, server, pinned).as_result())
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyPlan:
+    """What `umstack bench latency` measures."""
+
+    specs: Sequence[RoundTripSpec]
+    rounds: int = 3
+    loss: float = 0.0
+    is_pinned: bool = True
+
+
+def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
+    """Every spec, and raw sockets that wait the same way, as many rounds as asked for."""
+    pins = Pins.apart() if plan.is_pinned else Pins()
+    own: list[list[Result]] = [[] for _ in plan.specs]
+    others: dict[str, list[Result]] = {spec.wait: [] for spec in plan.specs}
+    with Lab(hosts=2, segmentation="real", loss=plan.loss) as lab:
+        for number in range(1, plan.rounds + 1):
+            for spec, found in zip(plan.specs, own, strict=True):
+                progress(f"round {number} of {plan.rounds}: umstack, {spec.wait}, {spec.loop} loop")
+                found.append(measure_round_trip(lab, spec, pins))
+            for wait, found in others.items():
+                progress(f"round {number} of {plan.rounds}: raw-udp, {wait}")
+                spec = plan.specs[0]
+                raw_plan = raw.PingPongPlan(spec.size, wait, spec.seconds, spec.samples)  # type: ignore[arg-type]
+                found.append(measure_raw(lab, raw_plan, pins))
+    return [
+        _with_ratio(spec, found, others[spec.wait]) for spec, found in zip(plan.specs, own, strict=True)
+    ] + [merged(found, p50) for found in others.values()]
+
+
+def _with_ratio(spec: RoundTripSpec, found: Sequence[Result], baseline: Sequence[Result]) -> Result:
+    best = merged(found, p50)
+    best["ratios"] = {"raw-udp": ratio(found, baseline, p50)}
+    return best

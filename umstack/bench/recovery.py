@@ -1,0 +1,93 @@
+"""Recovery: what loss at a switch port costs a stream, and a round trip, in rate, time and NAKs."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from umstack.bench import throughput
+from umstack.bench.latency import measure_round_trip
+from umstack.bench.result import Result, merged, p99, rate, ratio
+from umstack.bench.round_trip_ends import RoundTripSpec
+from umstack.bench.stream_ends import StreamSpec
+from umstack.bench.throughput import Baseline, Pins, Progress, measure_stream
+from umstack.lab import Lab
+
+STREAM_OPTIONS = """
+receiver transport_lbtrm_nak_initial_backoff_interval 1
+receiver transport_lbtrm_nak_backoff_interval 20
+source transport_lbtrm_ignore_interval 5
+"""
+"""For a fast network: what is missing is asked for within a millisecond or two instead of 50."""
+
+ROUND_TRIP_OPTIONS = """
+source transport_lbtrm_sm_minimum_interval 1
+receiver transport_lbtrm_nak_initial_backoff_interval 0
+receiver transport_lbtrm_nak_backoff_interval 2
+source transport_lbtrm_ignore_interval 0
+"""
+"""For a request and a reply: nothing comes after a lost message to reveal it, so session messages must, and soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """What `umstack bench recovery` measures."""
+
+    stream: StreamSpec
+    round_trip: RoundTripSpec | None
+    loss: float = 0.01
+    rounds: int = 3
+    is_pinned: bool = True
+
+
+def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
+    """The stream without loss and with it, in turn; a raw stream with it, to see it; round trips with it."""
+    pins = Pins.apart() if plan.is_pinned else Pins()
+    spec = plan.stream
+    what = throughput.baselines(spec.size, "real")[-1 if spec.size > 700 else 1]
+    baseline = Baseline(what, spec.size, spec.seconds, pins)
+    lossless: list[Result] = []
+    lossy: list[Result] = []
+    raws: list[Result] = []
+    trips: list[Result] = []
+    with Lab(hosts=1 + spec.receivers, segmentation="real") as lab:
+        for number in range(1, plan.rounds + 1):
+            progress(f"round {number} of {plan.rounds}: {spec.size} B without loss")
+            _lose(lab, 0.0)
+            lossless.append(measure_stream(lab, spec, pins))
+            _lose(lab, plan.loss)
+            progress(f"round {number} of {plan.rounds}: {spec.size} B losing {plan.loss:.2%}")
+            lossy.append(_measure_lossy(lab, spec, plan.loss, pins))
+            progress(f"round {number} of {plan.rounds}: {what} losing {plan.loss:.2%}")
+            raws.append(_with_loss(baseline.measure(lab), plan.loss))
+            if plan.round_trip is not None:
+                progress(f"round {number} of {plan.rounds}: round trips losing {plan.loss:.2%}")
+                trips.append(_with_loss(measure_round_trip(lab, plan.round_trip, pins), plan.loss))
+    best = merged(lossy, rate)
+    best["ratios"] = {"lossless": ratio(lossy, lossless, rate)}
+    found = [merged(lossless, rate), best, merged(raws, rate)]
+    return [*found, merged(trips, p99)] if trips else found
+
+
+def _lose(lab: Lab, loss: float) -> None:
+    """Every port toward a host loses this fraction of the datagrams, each by itself."""
+    for host in lab.hosts:
+        lab.port(host.number).set(loss=loss)
+
+
+def _with_loss(found: Result, loss: float, **more: float | int | None) -> Result:
+    return {**found, "detail": {**found["detail"], "loss": loss, **more}}
+
+
+def _dropped(lab: Lab, spec: StreamSpec) -> int:
+    return sum(lab.port(number).counters().dropped for number in range(1, spec.receivers + 1))
+
+
+def _measure_lossy(lab: Lab, spec: StreamSpec, loss: float, pins: Pins) -> Result:
+    """One stream, and what the switch says it lost of it."""
+    before = _dropped(lab, spec)
+    found = measure_stream(lab, dataclasses.replace(spec), pins)
+    dropped = _dropped(lab, spec) - before
+    naks = found["detail"]["naks_sent"]
+    per_dropped = naks / dropped if dropped else None
+    return _with_loss(found, loss, datagrams_dropped=dropped, naks_per_datagram_dropped=per_dropped)

@@ -1,0 +1,23 @@
+"""What can go wrong with a file transfer."""
+
+from __future__ import annotations
+
+from umstack.errors import UmError
+
+
+class TransferError(UmError):
+    """A file tree cannot be sent or received as asked."""
+
+    default_hint = "docs/file-transfer.md says what travels and what is refused"
+
+
+class RecordError(TransferError):
+    """A message that is no record of this protocol, or one that contradicts those before it."""
+
+    default_hint = "check that the publisher of the topic is `umstack send --files` of the same version"
+
+
+class UnsafePath(TransferError):
+    """A path that would lead out of the directory it belongs to, or that no file system takes."""
+
+    default_hint = "rename the file, or look into who publishes this topic"

@@ -1,0 +1,53 @@
+"""Which paths and links may travel: those that stay inside the tree, whatever else is in it.
+
+A path is bytes, as the file system has it. Both sides apply the same rules, so that a receiver refuses nothing an
+honest sender sends.
+"""
+
+from __future__ import annotations
+
+import os
+
+from umstack.files.errors import UnsafePath
+
+PATH_BYTES_MAX = 4096
+NAME_BYTES_MAX = 255
+DEPTH_MAX = 128
+
+
+def path_parts(path: bytes) -> tuple[bytes, ...]:
+    """The names of a relative path inside the tree; UnsafePath when it is not one."""
+    if not 0 < len(path) <= PATH_BYTES_MAX:
+        raise UnsafePath(f"a path of {len(path)} bytes is not 1 to {PATH_BYTES_MAX} long")
+    parts = tuple(path.split(b"/"))
+    if len(parts) > DEPTH_MAX:
+        raise UnsafePath(f"{shown(path)} is more than {DEPTH_MAX} directories deep")
+    for name in parts:
+        if name in (b"", b".", b"..") or b"\0" in name or len(name) > NAME_BYTES_MAX:
+            raise UnsafePath(f"{shown(path)} is no path inside a tree")
+    return parts
+
+
+def check_link(parts: tuple[bytes, ...], target: bytes) -> None:
+    """UnsafePath unless the link at `parts` points to somewhere inside the tree.
+
+    A target goes up first, no further than the tree's root, and then only down. The directories above a link are
+    never links themselves, so going up leads where it seems to; going down meets only links under the same rule.
+    """
+    if not 0 < len(target) <= PATH_BYTES_MAX or b"\0" in target:
+        raise UnsafePath(f"the link {shown(b'/'.join(parts))} has no target a file system takes")
+    names = target.rstrip(b"/").split(b"/")
+    ups = 0
+    while ups < len(names) and names[ups] == b"..":
+        ups += 1
+    down = names[ups:]
+    if ups >= len(parts) or any(name in (b"", b"..") for name in down):
+        raise UnsafePath(f"the link {shown(b'/'.join(parts))} leads out of the tree, to {shown(target)}")
+
+
+def shown(path: bytes) -> str:
+    """A path as text that is safe to print."""
+    text = os.fsdecode(path)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
