@@ -29,7 +29,12 @@ _NS_PER_S = 1_000_000_000
 SLICE_NS = 100_000_000
 """The longest the core waits in one go; a call that waits longer asks again, so that Ctrl-C is seen."""
 
+_LOSS_KINDS = (lib.UM_ROW_UNRECOVERABLE_LOSS, lib.UM_ROW_BURST_LOSS)
+_RECEIVED_EVENT = lib.UM_RECEIVED_EVENT
+_RECEIVED_NOTHING = lib.UM_RECEIVED_NOTHING
+_buffer = ffi.buffer
 _poll = lib.um_subscription_poll
+_receive = lib.um_subscription_receive
 _logger = logging.getLogger("umstack.receiver")
 
 
@@ -55,7 +60,19 @@ class QueueMemory:
 class Receiver:
     """A subscription. Made by Context.receiver(). One thread at a time reads it."""
 
-    __slots__ = ("_context", "_empty", "_memory", "_on_message", "_rows", "closed", "options", "topic")
+    __slots__ = (
+        "_context",
+        "_empty",
+        "_memory",
+        "_on_message",
+        "_row",
+        "_rows",
+        "_scratch",
+        "_scratch_bytes",
+        "closed",
+        "options",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -85,6 +102,9 @@ class Receiver:
         context.check(lib.um_subscription_open(context.handle, config, handle), f"receiver {topic!r}")
         self._memory = QueueMemory(handle[0], topic)
         self._empty = Batch(self._memory, ffi.NULL, 0, 0)
+        self._scratch: Any = None
+        self._scratch_bytes = 0
+        self._row: Any = None
 
     # Reading
 
@@ -115,6 +135,50 @@ class Receiver:
             if count or left_ns == 0 or self.closed or context.unblock_count != unblock_count:
                 return count
             context.attend()
+
+    def receive(self, timeout: float | None = None) -> bytes | None:
+        """The payload of the next message: the shortest way from the wire to Python, for one message at a time.
+
+        Waits up to timeout seconds (None: for ever; 0: not at all) and returns None when there is no message then.
+        Events are passed over; loss is logged as a warning.
+        """
+        if self.closed:
+            raise Closed(f"receiver {self.topic!r} is closed")
+        if self._scratch is None:
+            self._make_scratch()
+        wait_ns = self._context.slice_ns if timeout is None else 0
+        length = _receive(self._memory.handle, self._scratch, self._scratch_bytes, wait_ns, self._row)
+        if length < 0 and (timeout != 0 or length == _RECEIVED_EVENT):
+            length = self._receive_patiently(length, timeout)
+        if self._context.is_sequential:
+            self._context.count_poll()
+        return _buffer(self._scratch, length)[:] if length >= 0 else None
+
+    def _make_scratch(self) -> None:
+        """Memory for receive(), which takes one message out of the queue at a time."""
+        self._scratch_bytes = max(
+            self.options.receiver_maximum_message_length_bytes, lib.UM_QUEUE_MESSAGE_BYTES_MIN
+        )
+        self._scratch = ffi.new("uint8_t[]", self._scratch_bytes)
+        self._row = ffi.new("um_row *")
+
+    def _receive_patiently(self, length: int, timeout: float | None) -> int:
+        """Pass over events and wait in slices, as _wait() does."""
+        context, slice_ns = self._context, self._context.slice_ns
+        unblock_count = context.unblock_count
+        end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
+        while length < 0:
+            if length == _RECEIVED_EVENT and self._row.flags >> 8 in _LOSS_KINDS:
+                _logger.warning("%s: message %d is lost", self.topic, self._row.sequence_number)
+            left_ns = slice_ns if end_ns is None else max(0, end_ns - time.monotonic_ns())
+            length = _receive(
+                self._memory.handle, self._scratch, self._scratch_bytes, min(left_ns, slice_ns), self._row
+            )
+            if length == _RECEIVED_NOTHING:
+                if left_ns == 0 or self.closed or context.unblock_count != unblock_count:
+                    return length
+                context.attend()
+        return length
 
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, for ever or until the receiver is closed. Loss is logged as a warning."""
@@ -221,6 +285,8 @@ class Receiver:
 
     def stats(self) -> dict[str, int | float | None]:
         """This receiver's counters."""
+        if self.closed:
+            raise Closed(f"receiver {self.topic!r} is closed")
         return self._context.read_counters("receiver", lib.um_statistics_receiver, self._memory.handle)
 
     # Ending

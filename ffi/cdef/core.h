@@ -7,6 +7,7 @@ typedef struct um_publication_session um_publication_session;
 typedef struct um_publication um_publication;
 
 enum {
+    UM_RECEIVED_NOTHING, UM_RECEIVED_EVENT,
     UM_SEND_START_BATCH, UM_SEND_END_BATCH, UM_SEND_FLUSH, UM_SEND_CONTINUED,
     UM_MESSAGE_BATCH_START, UM_MESSAGE_BATCH_END, UM_MESSAGE_FRAGMENT,
     UM_ROW_MESSAGE, UM_ROW_BEGINNING_OF_SESSION, UM_ROW_END_OF_SESSION, UM_ROW_UNRECOVERABLE_LOSS, UM_ROW_BURST_LOSS,
@@ -208,6 +209,18 @@ typedef struct um_rows_summary {
 } um_rows_summary;
 void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary);
 uint32_t um_subscription_take(um_subscription *subscription, uint32_t max, um_rows *rows);
+typedef struct um_row {
+    uint16_t flags;
+    uint32_t sequence_number;
+    uint32_t first_sequence_number;
+    uint32_t fragment_offset;
+    uint32_t message_length;
+    uint32_t source;
+    int64_t received_ns;
+    ...;
+} um_row;
+int64_t um_subscription_receive(um_subscription *subscription, uint8_t *out, uint32_t capacity, int64_t timeout_ns,
+                                um_row *row);
 bool um_subscription_arm(um_subscription *subscription);
 void um_queue_release(um_block *block, uint32_t count);
 

@@ -245,6 +245,12 @@ uint32_t um_subscription_poll(um_subscription *subscription, uint32_t max, int64
 /* Takes rows that are there; never runs the loop. */
 uint32_t um_subscription_take(um_subscription *subscription, uint32_t max, um_rows *rows);
 
+/* One row, its payload copied into out (at most capacity bytes) and its columns into row. Waits as _poll does.
+ * Returns the payload's length, or one of these. */
+enum { UM_RECEIVED_NOTHING = -1, UM_RECEIVED_EVENT = -2 };
+int64_t um_subscription_receive(um_subscription *subscription, uint8_t *out, uint32_t capacity, int64_t timeout_ns,
+                                um_row *row);
+
 /* What a reader needs to know of rows at once: relative payload offsets (count + 1 of them), how many rows are
  * events, the length all payloads share (-1: they differ) and the source all rows share (-1 likewise). */
 typedef struct um_rows_summary {

@@ -372,3 +372,24 @@ uint32_t um_subscription_poll(um_subscription *subscription, uint32_t max, int64
     um_gate_leave(&subscription->gate);
     return rows->count;
 }
+
+int64_t um_subscription_receive(um_subscription *subscription, uint8_t *out, uint32_t capacity, int64_t timeout_ns,
+                                um_row *row)
+{
+    um_rows rows;
+    if (um_subscription_poll(subscription, 1, timeout_ns, &rows) == 0)
+        return UM_RECEIVED_NOTHING;
+    const um_block *block = rows.block;
+    uint32_t i = rows.first;
+    uint32_t length = (uint32_t)(block->offsets[i + 1] - block->offsets[i]);
+    *row = (um_row){.flags = block->flags[i],
+                    .sequence_number = block->sequence_numbers[i],
+                    .first_sequence_number = block->first_sequence_numbers[i],
+                    .fragment_offset = block->fragment_offsets[i],
+                    .message_length = block->message_lengths[i],
+                    .source = block->sources[i],
+                    .received_ns = block->received_ns[i]};
+    memcpy(out, block->payload + block->offsets[i], length < capacity ? length : capacity);
+    um_queue_release(rows.block, 1);
+    return row->flags >> 8 == UM_ROW_MESSAGE ? (int64_t)length : UM_RECEIVED_EVENT;
+}

@@ -1,0 +1,71 @@
+"""Meter: one line on stderr that says how far a command has got, while it takes longer than a second."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.status import Status
+
+_TERMINAL_INTERVAL_SECONDS = 0.25
+_LOG_INTERVAL_SECONDS = 5.0
+_QUIET_SECONDS = 1.0
+
+
+class Meter:
+    """A line that is rewritten on a terminal, and written anew every few seconds elsewhere."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        """Nothing is shown in the first second, nor when not enabled."""
+        self._console = Console(stderr=True)
+        self._enabled = enabled
+        self._status: Status | None = None
+        self._started = time.monotonic()
+        self._next = self._started + _QUIET_SECONDS
+
+    def show(self, text: str) -> None:
+        """Say how far it is, if it is time to."""
+        now = time.monotonic()
+        if not self._enabled or now < self._next:
+            return
+        if not self._console.is_terminal:
+            self._next = now + _LOG_INTERVAL_SECONDS
+            self._console.print(text, highlight=False, soft_wrap=True, markup=False)
+            return
+        self._next = now + _TERMINAL_INTERVAL_SECONDS
+        if self._status is None:
+            self._status = self._console.status(text)
+            self._status.start()
+        self._status.update(text)
+
+    @property
+    def seconds(self) -> float:
+        """Time since it was made."""
+        return time.monotonic() - self._started
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def __enter__(self) -> Self:
+        """Nothing more to do."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the line away."""
+        self.close()
+
+
+def amount(byte_count: float) -> str:
+    """Bytes in the unit that suits them."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if byte_count < 1000 or unit == "GB":
+            return f"{byte_count:.0f} {unit}" if unit == "bytes" else f"{byte_count:.1f} {unit}"
+        byte_count /= 1000
+    raise AssertionError

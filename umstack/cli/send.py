@@ -1,0 +1,258 @@
+"""`umstack send`: standard input or files to a topic."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from umstack.cli.framing import LineSplitter, RecordSplitter, Splitter
+from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
+from umstack.cli.meter import Meter, amount
+from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
+from umstack.config import OptionValue, Scope
+from umstack.context import Context
+from umstack.errors import OptionError, UmError, WouldBlock
+from umstack.files import Manifest, Skipped, TreeSender
+from umstack.files.path import shown
+from umstack.publisher import Publisher
+from umstack.source import Source
+
+_READ_BYTES = 1 << 20
+_DRAIN_SLICE_SECONDS = 0.2
+_EXAMPLES = """\b
+Examples:
+  umstack send orders --interface eth1 < orders.txt
+  tail -f /var/log/syslog | umstack send log --wait-receivers 2
+  umstack send backup --files /etc/ --wait-receivers 3 --json
+  umstack send orders -o transport_lbtrm_data_rate_limit=100000000
+"""
+
+
+class NotTaken(UmError):
+    """Nothing more could be sent for the time allowed."""
+
+    default_hint = "start a receiver of the topic, or allow more time with --timeout"
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run of the command did."""
+
+    topic: str
+    messages: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    receivers: int = 0
+    is_drained: bool = False
+    interrupted: bool = False
+    counters: dict[str, Any] = field(default_factory=dict)
+    tree: dict[str, Any] | None = None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was sent, and reached every receiver that did not leave."""
+        return self.is_drained and not self.interrupted and not self.problems
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("topic")
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path())
+@click.option("--lines", "form", flag_value="lines", default="lines", help="Each line a message (the default).")
+@click.option(
+    "--records", "form", flag_value="records", help="Each message a 4-byte big-endian length and as many bytes."
+)
+@click.option(
+    "--files", "form", flag_value="files", help="Send files and directories; DIR/ sends what is in it."
+)
+@click.option(
+    "--wait-receivers",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    help="Receivers to wait for, and not to outrun; 0: send as UM does, whoever listens.",
+)
+@click.option(
+    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up when nothing is taken for so long."
+)
+@click.option(
+    "--linger",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Stay to repair losses after the last message; 1 with --wait-receivers 0, else 0.",
+)
+@stack_options
+@JSON_OPTION
+def command(
+    topic: str,
+    paths: tuple[str, ...],
+    form: str,
+    wait_receivers: int,
+    timeout: float | None,
+    linger: float | None,
+    interface: str | None,
+    config_file: str | None,
+    options: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Publish standard input, or files, to a TOPIC.
+
+    Ends when all of it has reached every receiver (those that left excepted), with status 0 only then.
+    """
+    if (form == "files") != bool(paths):
+        raise click.UsageError("--files takes one PATH at least, and a PATH needs --files")
+    warn_in_one_line()
+    defaults: dict[tuple[Scope, str], OptionValue] = {}
+    if wait_receivers:
+        defaults[Scope.SOURCE, "flow_control"] = "min"
+    config = configuration((Scope.CONTEXT, Scope.SOURCE), defaults, config_file, options)
+    summary = Summary(topic)
+    with terminable(), Meter() as meter, Context(interface, config=config, statistics=True) as context:
+        source = context.source(topic)
+        if wait_receivers and source.options.flow_control == "none":
+            raise OptionError(
+                "with flow_control none a source knows no receivers to wait for", hint="add --wait-receivers 0"
+            )
+        sending = Sending(source, summary, meter, timeout)
+        try:
+            sending.wait_connected(wait_receivers)
+            if form == "files":
+                sending.send_tree(paths)
+            else:
+                sending.send_stream(form)
+            sending.drain(1.0 if linger is None and not wait_receivers else linger or 0.0)
+        except KeyboardInterrupt:
+            summary.interrupted = True
+        sending.finish()
+    _report(summary, as_json)
+
+
+class Sending:
+    """One run: a source, and what is counted and shown meanwhile."""
+
+    def __init__(self, source: Source, summary: Summary, meter: Meter, timeout: float | None) -> None:
+        self._source = source
+        self._summary = summary
+        self._meter = meter
+        self._timeout = timeout
+        self._publisher = Publisher(source, self._on_wait)
+
+    def wait_connected(self, receivers: int) -> None:
+        """Wait for the receivers that were asked for."""
+        if receivers == 0:
+            return
+        self._await(
+            lambda: int(self._source.stats()["receivers_known"] or 0) >= receivers,
+            lambda: f"waiting for receivers: {self._source.stats()['receivers_known']} of {receivers} there",
+        )
+        self._summary.receivers = receivers
+
+    def send_stream(self, form: str) -> None:
+        """Send standard input until it ends; what is there is sent at once."""
+        limit = self._source.message_maximum_bytes
+        splitter: Splitter = LineSplitter(limit) if form == "lines" else RecordSplitter(limit)
+        while data := os.read(sys.stdin.fileno(), _READ_BYTES):
+            self._send(splitter.feed(data))
+            self._meter.show(f"sent {self._summary.messages:,} messages, {amount(self._summary.bytes)}")
+        self._send(splitter.end())
+
+    def _send(self, messages: list[bytes]) -> None:
+        self._publisher.send_many(messages, flush=True)
+        self._summary.messages += len(messages)
+        self._summary.bytes += sum(map(len, messages))
+
+    def send_tree(self, paths: tuple[str, ...]) -> None:
+        """Send files and directories."""
+
+        def progress(manifest: Manifest, bytes_of_file: int) -> None:
+            done = manifest.byte_count + bytes_of_file
+            self._meter.show(f"sent {manifest.file_count:,} files, {amount(done)}")
+
+        report = TreeSender(self._publisher, on_progress=progress).send(paths)
+        manifest = report.manifest
+        self._summary.bytes = manifest.byte_count
+        self._summary.messages = int(self._source.stats()["messages_sent"] or 0)
+        self._summary.tree = {
+            "transfer": f"{report.transfer:016x}",
+            "files": manifest.file_count,
+            "directories": manifest.directory_count,
+            "links": manifest.link_count,
+            "bytes": manifest.byte_count,
+            "manifest_sha256": manifest.sha256.hex(),
+            "skipped": [_said(item) for item in report.skipped],
+        }
+        self._summary.problems += [_said(item) for item in report.failed]
+
+    def drain(self, linger: float) -> None:
+        """Wait until it has arrived, then stay for as long as was asked for."""
+        self._await(
+            lambda: self._source.wait_drained(_DRAIN_SLICE_SECONDS),
+            lambda: "waiting for the last messages to be received",
+        )
+        self._summary.is_drained = True
+        time.sleep(linger)
+
+    def finish(self) -> None:
+        """Take down the counters; a receiver that fell silent has not had everything."""
+        self._summary.seconds = self._meter.seconds
+        counters = self._summary.counters = self._source.stats()
+        if silent := counters["receivers_timed_out"]:
+            self._summary.problems.append(
+                f"{silent} receivers fell silent before they had everything (flow_control_receiver_timeout)"
+            )
+
+    def _await(self, condition: Callable[[], bool], say: Callable[[], str]) -> None:
+        start = time.monotonic()
+        while not condition():
+            waited = time.monotonic() - start
+            self._meter.show(say())
+            if self._timeout is not None and waited > self._timeout:
+                raise NotTaken(f"{say()} for {waited:.1f} s")
+            time.sleep(0.001)
+
+    def _on_wait(self, waited_seconds: float, why: WouldBlock) -> None:
+        self._meter.show(f"held back: {why.message}")
+        if self._timeout is not None and waited_seconds > self._timeout:
+            raise NotTaken(f"nothing was taken for {waited_seconds:.1f} s: {why.message}")
+
+
+def _said(item: Skipped) -> str:
+    return f"{shown(item.path)}: {item.reason}"
+
+
+def _report(summary: Summary, as_json: bool) -> None:
+    for item in (summary.tree or {}).get("skipped", []):
+        click.echo(f"umstack: left out {item}", err=True)
+    for problem in summary.problems:
+        click.echo(f"umstack: {problem}", err=True)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "topic": summary.topic,
+                    "ok": summary.ok,
+                    "messages": summary.messages,
+                    "bytes": summary.bytes,
+                    "seconds": summary.seconds,
+                    "receivers": summary.receivers,
+                    "drained": summary.is_drained,
+                    "interrupted": summary.interrupted,
+                    "tree": summary.tree,
+                    "problems": summary.problems,
+                    "counters": summary.counters,
+                }
+            )
+        )
+    else:
+        what = f"{summary.tree['files']:,} files" if summary.tree else f"{summary.messages:,} messages"
+        ending = ", interrupted" if summary.interrupted else ""
+        click.echo(f"sent {what}, {amount(summary.bytes)} in {summary.seconds:.1f} s{ending}", err=True)
+    if not summary.ok:
+        raise SystemExit(INTERRUPTED_STATUS if summary.interrupted else 1)

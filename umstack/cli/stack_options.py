@@ -1,0 +1,81 @@
+"""What every command that opens a context takes: the interface, a configuration file and options by name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from umstack.config import OPTIONS, Config, OptionValue, Scope, find_option
+from umstack.errors import OptionError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+
+
+def stack_options(command: F) -> F:
+    """Add --interface, --config and -o to a command."""
+    for option in (
+        click.option(
+            "-o",
+            "--option",
+            "options",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Set an option of the stack (docs/options.md); may be given more than once.",
+        ),
+        click.option("-c", "--config", "config_file", metavar="FILE", help="A configuration file."),
+        click.option(
+            "-i",
+            "--interface",
+            help="Interface to use: a name, an address or a network; otherwise the first that does multicast.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def configuration(
+    scopes: Sequence[Scope],
+    defaults: Mapping[tuple[Scope, str], OptionValue],
+    config_file: str | None,
+    options: Sequence[str],
+) -> Config:
+    """The command's defaults, under the configuration file, under the options named on the command line."""
+    config = Config()
+    for (scope, name), value in defaults.items():
+        config = config.with_options(scope, {name: value})
+    if config_file is not None:
+        config = config.merged(Config.load(config_file))
+    for text in options:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text} is not NAME=VALUE", param_hint="'-o'")
+        scope, name = _placed(name, scopes)
+        config = config.with_options(scope, {name: value})
+    return config
+
+
+def _placed(name: str, scopes: Sequence[Scope]) -> tuple[Scope, str]:
+    """The scope and name of `NAME` or `SCOPE.NAME` among the scopes this command has objects of."""
+    prefix, dot, rest = name.lower().partition(".")
+    if dot:
+        if prefix not in scopes:
+            raise OptionError(f"this command has no {prefix} options", hint=f"it has {' and '.join(scopes)} options")
+        return find_option(Scope(prefix), rest).scope, rest
+    found = next((scope for scope in scopes if name.lower() in OPTIONS[scope]), None)
+    if found is None:
+        found = find_option(scopes[-1], name).scope
+    return found, name.lower()
+
+
+def warn_in_one_line() -> None:
+    """Show the warnings of the stack as a user of the command line reads them, without the place in the source."""
+
+    def show(message: Warning | str, *_: Any) -> None:
+        click.echo(f"umstack: {message}", err=True)
+
+    warnings.showwarning = show
