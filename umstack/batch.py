@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import repeat
 from struct import iter_unpack
@@ -174,42 +174,49 @@ class Batch:
 
     def messages(self) -> list[Message]:
         """The messages of the batch, without its events."""
-        rows = self._rows()
-        if self._summarize().event_count == 0:
-            return rows
-        return [row for row in rows if row.flags >> _KIND_SHIFT == 0]
+        return list(self)
 
-    def _rows(self) -> list[Message]:
-        if self._count == 0:
-            return []
-        block = self._block
-        return list(
-            map(
-                _new_message,
-                zip(
-                    self.payloads(),
-                    repeat(self._memory.topic),
-                    self._sources(),
-                    self._column(block.sequence_numbers),
-                    self._column(block.first_sequence_numbers),
-                    self._column(block.received_ns),
-                    self._column(block.flags),
-                    self._column(block.fragment_offsets),
-                    self._column(block.message_lengths),
-                    strict=False,
-                ),
-            )
-        )
+    def __iter__(self) -> Iterator[Message]:
+        """The messages one by one, made as they are asked for: short-lived objects cost no garbage collection."""
+        rows = self._rows()
+        if self._count == 0 or self._summarize().event_count == 0:
+            return rows
+        return (row for row in rows if row.flags >> _KIND_SHIFT == 0)
 
     def events(self) -> list[Event]:
         """Every row as its typed object."""
-        rows = self._rows()
-        if self._summarize().event_count == 0:
-            return cast("list[Event]", rows)
-        return [_event_of(row) for row in rows]
+        if self._count == 0 or self._summarize().event_count == 0:
+            return list(self._rows())
+        return [_event_of(row) for row in self._rows()]
 
-    def __iter__(self) -> Iterator[Message]:
-        return iter(self.messages())
+    def _rows(self) -> Iterator[Message]:
+        """Every row as if it were a message."""
+        if self._count == 0:
+            return iter(())
+        block = self._block
+        payloads = self.payloads()
+        sequence_numbers = self._column(block.sequence_numbers)
+        columns: tuple[Iterable[int], ...]
+        if self._summarize().plain:
+            columns = (
+                sequence_numbers,
+                self._column(block.received_ns),
+                repeat(0),
+                repeat(0),
+                map(len, payloads),
+            )
+        else:
+            columns = (
+                self._column(block.first_sequence_numbers),
+                self._column(block.received_ns),
+                self._column(block.flags),
+                self._column(block.fragment_offsets),
+                self._column(block.message_lengths),
+            )
+        topic = repeat(self._memory.topic)
+        return map(
+            _new_message, zip(payloads, topic, self._sources(), sequence_numbers, *columns, strict=False)
+        )
 
     def __getitem__(self, index: int) -> Event:
         return self.events()[index]

@@ -185,7 +185,7 @@ class Receiver:
         for batch in self._batches():
             if batch.event_count:
                 self._log_loss(batch)
-            yield from batch.messages()
+            yield from batch
 
     def events(self) -> Iterator[Event]:
         """Messages and events as they come."""

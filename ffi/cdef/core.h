@@ -205,6 +205,7 @@ typedef struct um_rows_summary {
     uint32_t event_count;
     int32_t payload_length;
     int64_t source;
+    bool plain;
     ...;
 } um_rows_summary;
 void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary);

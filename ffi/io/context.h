@@ -252,11 +252,12 @@ int64_t um_subscription_receive(um_subscription *subscription, uint8_t *out, uin
                                 um_row *row);
 
 /* What a reader needs to know of rows at once: relative payload offsets (count + 1 of them), how many rows are
- * events, the length all payloads share (-1: they differ) and the source all rows share (-1 likewise). */
+ * events, the length all payloads share (-1: they differ), the source all rows share (-1 likewise). */
 typedef struct um_rows_summary {
     uint32_t event_count;
     int32_t payload_length;
     int64_t source;
+    bool plain; /* only whole messages without flags */
 } um_rows_summary;
 void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary);
 

@@ -317,15 +317,16 @@ void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *s
     const int32_t *from = block->offsets + rows->first;
     int32_t length = rows->count > 0 ? from[1] - from[0] : 0;
     int64_t source = rows->count > 0 ? (int64_t)block->sources[rows->first] : -1;
-    uint32_t events = 0;
+    uint32_t events = 0, flags = 0;
     offsets[0] = 0;
     for (uint32_t i = 0; i < rows->count; i++) {
         offsets[i + 1] = from[i + 1] - from[0];
         length = from[i + 1] - from[i] == length ? length : -1;
         source = (int64_t)block->sources[rows->first + i] == source ? source : -1;
         events += block->flags[rows->first + i] >> 8 != UM_ROW_MESSAGE;
+        flags |= block->flags[rows->first + i];
     }
-    *summary = (um_rows_summary){events, length, source};
+    *summary = (um_rows_summary){events, length, source, flags == 0};
 }
 
 /* False when a signal ended the wait: the application's handlers come first. */

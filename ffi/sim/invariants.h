@@ -1,5 +1,5 @@
-/* What must hold inside every host after every step: limits, windows, queues and maps within their bounds, and the parts
- * of one structure in agreement with each other.
+/* What must hold inside every host after every step: limits, windows, queues and maps within their bounds, and the
+ * parts of one structure in agreement with each other.
  */
 #ifndef UM_SIM_INVARIANTS_H
 #define UM_SIM_INVARIANTS_H

@@ -199,12 +199,15 @@ static void mangle(um_random *random, um_sim_datagram *datagram, uint8_t *bytes)
             um_store_be32(bytes + at, um_load_be32(bytes + at) + (uint32_t)um_random_below(random, 2000) - 1000);
         return;
     }
-    switch (um_random_below(random, 3)) {
+    switch (um_random_below(random, 4)) {
     case 0:
         datagram->length = (uint32_t)um_random_below(random, UM_LBTRM_NAK_BYTES);
         break;
     case 1:
         bytes[0] |= (uint8_t)(0x10u << um_random_below(random, 4));
+        break;
+    case 2:
+        bytes[0] = (uint8_t)(5 + um_random_below(random, 11)); /* no such type */
         break;
     default:
         bytes[1] ^= (uint8_t)(1 + um_random_below(random, 255));

@@ -13,13 +13,13 @@ typedef struct um_sim_publisher {
     um_random *random;
     const um_sim_publisher_plan *plan;
     um_sim_topic *topic;
-    uint32_t group_left;  /* messages until the end of the explicit batch; 0: none open */
-    uint32_t length;      /* of the message to send next; 0: not chosen yet */
+    uint32_t group_left; /* messages until the end of the explicit batch; 0: none open */
+    uint32_t length;     /* of the message to send next; 0: not chosen yet */
     uint32_t flags;
     bool claimed;
     uint32_t claim_length;
     bool abandon;
-    bool done;            /* everything is published and flushed */
+    bool done; /* everything is published and flushed */
     uint64_t refused_count;
 } um_sim_publisher;
 

@@ -16,8 +16,8 @@ static const char *name_of(const um_sim_row_checker *checker, char *out, size_t 
         um_sim_complain((checker)->world, "%s: " format, name_of(checker, name, sizeof name), __VA_ARGS__);            \
     } while (0)
 
-bool um_sim_row_checker_init(um_sim_row_checker *checker, um_sim_world *world, const um_sim_topic *topic,
-                             uint32_t join, int32_t mode)
+bool um_sim_row_checker_init(um_sim_row_checker *checker, um_sim_world *world, const um_sim_topic *topic, uint32_t join,
+                             int32_t mode)
 {
     *checker = (um_sim_row_checker){.world = world, .topic = topic, .join = join, .mode = mode};
     checker->state = um_sim_take(world, UM_SIM_FRAGMENTS_MAX);

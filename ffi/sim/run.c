@@ -13,7 +13,18 @@ static const int64_t PATIENCE_NS = (int64_t)30 * 1000 * MS;
 enum { TOPICS_MAX = UM_SIM_SCENARIO_SESSIONS_MAX * UM_SIM_SCENARIO_TOPICS_MAX };
 
 /* What the run itself schedules. */
-enum owner_event { RUN_PUBLISH, RUN_JOIN, RUN_LEAVE, RUN_CUT, RUN_HEAL, RUN_PATH, RUN_KILL, RUN_DELETE, RUN_CALM, RUN_CHECK };
+enum owner_event {
+    RUN_PUBLISH,
+    RUN_JOIN,
+    RUN_LEAVE,
+    RUN_CUT,
+    RUN_HEAL,
+    RUN_PATH,
+    RUN_KILL,
+    RUN_DELETE,
+    RUN_CALM,
+    RUN_CHECK
+};
 
 typedef struct um_sim_run_state {
     um_sim_world *world;
@@ -84,7 +95,8 @@ static void join(um_sim_run_state *run, uint32_t receiver, uint32_t topic, bool 
     int32_t mode = scenario->receivers[receiver].ordered_delivery;
     if (!um_sim_row_checker_init(checker, run->world, &run->topics[topic], (uint32_t)handle, mode))
         um_sim_complain(run->world, "no memory for %s", "a checker");
-    checker->no_loss = scenario->kind == UM_SIM_ROOMY || (scenario->kind == UM_SIM_WINDOWED && run->gated[host][session]);
+    checker->no_loss =
+        scenario->kind == UM_SIM_ROOMY || (scenario->kind == UM_SIM_WINDOWED && run->gated[host][session]);
     checker->from_start = from_start && scenario->kind == UM_SIM_WINDOWED;
     run->join_topic[handle] = topic;
     run->joined[receiver][topic] = handle + 1;
@@ -247,8 +259,9 @@ static bool session_rests(const um_sim_run_state *run, uint32_t index, rest_text
     if (run->world->sessions[index]->deleted || !anybody_counts(run, index) ||
         (sent == tail && session->retransmit_count == 0))
         return true;
-    snprintf(why->text, sizeof why->text, "session %u has sent %lld of %lld, sender limit %lld, %u retransmissions wait",
-             index, (long long)sent, (long long)tail, (long long)session->sender_limit, session->retransmit_count);
+    snprintf(why->text, sizeof why->text,
+             "session %u has sent %lld of %lld, sender limit %lld, %u retransmissions wait", index, (long long)sent,
+             (long long)tail, (long long)session->sender_limit, session->retransmit_count);
     return false;
 }
 
@@ -421,8 +434,8 @@ static bool add_session(um_sim_run_state *run, uint32_t session)
             return false;
         run->topic_session[topic] = session;
         run->topic_number[topic] = t;
-        run->publishers[topic] = (um_sim_publisher){
-            .world = world, .random = &run->random, .plan = plan, .topic = &run->topics[topic]};
+        run->publishers[topic] =
+            (um_sim_publisher){.world = world, .random = &run->random, .plan = plan, .topic = &run->topics[topic]};
         schedule(run, plan->start_ns, RUN_PUBLISH, topic);
     }
     return um_sim_wire_init(&run->wires[session], world, world->sessions[session], &run->topics[first],

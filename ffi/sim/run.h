@@ -1,5 +1,5 @@
-/* One random run: a world, what is published in it and what goes wrong in it all come from a seed; for a while there are
- * faults, then there are none and everything must come to rest. Checkers watch every step (checker.h).
+/* One random run: a world, what is published in it and what goes wrong in it all come from a seed; for a while there
+ * are faults, then there are none and everything must come to rest. Checkers watch every step (checker.h).
  */
 #ifndef UM_SIM_RUN_H
 #define UM_SIM_RUN_H
@@ -26,7 +26,7 @@ enum { UM_SIM_MESSAGE_BYTES = 512, UM_SIM_SCENARIO_BYTES = 1024 };
 typedef struct um_sim_result {
     uint64_t seed;
     bool failed;
-    char message[UM_SIM_MESSAGE_BYTES]; /* what was violated, and when */
+    char message[UM_SIM_MESSAGE_BYTES];   /* what was violated, and when */
     char scenario[UM_SIM_SCENARIO_BYTES]; /* what the seed chose */
     uint64_t hash;
     int64_t virtual_ns;

@@ -50,8 +50,7 @@ static void draw_flow(const um_sim_scenario *scenario, um_session_config *sessio
         scenario->kind == UM_SIM_HARSH ? between_ns(random, 100 * MS, 400 * MS) : FORGET_NS;
 }
 
-static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_session_config *session,
-                         um_random *random)
+static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_session_config *session, um_random *random)
 {
     static const uint32_t DATAGRAMS[] = {500, 576, 1000, 1472, 1472, 1472, 4000, 8000};
     static const uint32_t MINIMA[] = {1, 1, 100, 1000, 2048, 8192};
@@ -70,8 +69,8 @@ static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_ses
                                    .sm_minimum_interval_ns = between_ns(random, 4 * MS, 40 * MS),
                                    .unblock_timeout_ns = between_ns(random, 20 * MS, 100 * MS)};
     session->sm_maximum_interval_ns = session->sm_minimum_interval_ns * between(random, 1, 10);
-    session->window_bytes = scenario->kind == UM_SIM_HARSH ? between(random, 4096, session->term_length)
-                                                           : session->term_length;
+    session->window_bytes =
+        scenario->kind == UM_SIM_HARSH ? between(random, 4096, session->term_length) : session->term_length;
     draw_flow(scenario, session, random);
 }
 
@@ -93,6 +92,8 @@ static void draw_publisher(const um_sim_scenario *scenario, const um_session_con
                                       .explicit_capacity = between(random, 2048, 16384)};
     plan->message_bytes_max = message_bytes(session, random);
     plan->message_count = between(random, 5, 80);
+    if (plan->message_bytes_max <= 100 && percent(random, 20)) /* many small ones, to fill tables rather than windows */
+        plan->message_count = between(random, 200, 800);
     if (scenario->kind == UM_SIM_ROOMY) {
         /* The window holds everything this session ever sends, idle TSNIs included. */
         uint32_t budget = session->term_length / 4 / topics;
@@ -102,6 +103,8 @@ static void draw_publisher(const um_sim_scenario *scenario, const um_session_con
     plan->start_ns = between_ns(random, 0, 40 * MS);
     plan->gap_ns = between_ns(random, 20 * US, 4 * MS);
     plan->flush_ppm = PICK(random, FLUSHES);
+    if (plan->message_count > 100)
+        plan->gap_ns = between_ns(random, 5 * US, 100 * US);
     plan->batch_ppm = percent(random, 25) ? PPM / 10 : 0;
     plan->many_ppm = percent(random, 30) ? PPM / 4 : 0;
     plan->claim_ppm = percent(random, 30) ? PPM / 4 : 0;
@@ -196,6 +199,10 @@ static void draw_receiver(const um_sim_scenario *scenario, um_sim_receiver_confi
         receiver->loss_check_interval_ns = between_ns(random, 5 * MS, 40 * MS);
     if (percent(random, 35))
         receiver->read_interval_ns = between_ns(random, 50 * US, 5 * MS);
+    if (percent(random, 8)) { /* all but stuck */
+        receiver->read_interval_ns = between_ns(random, 5 * MS, 50 * MS);
+        receiver->read_rows = between(random, 1, 10);
+    }
 }
 
 static void draw_interest(um_sim_scenario *scenario, um_random *random)
@@ -248,9 +255,10 @@ void um_sim_describe_scenario(const um_sim_scenario *scenario, char *out, size_t
                                    scenario->host_count, (long long)(scenario->faults_end_ns / MS));
     for (uint32_t s = 0; s < scenario->session_count && used < bytes; s++) {
         const um_session_config *c = &scenario->sessions[s];
-        used += (size_t)snprintf(out + used, bytes - used, "; session %u: %u topics, term %u, window %u, datagram %u, %s",
-                                 s, scenario->topic_counts[s], c->term_length, c->window_bytes, c->datagram_max_bytes,
-                                 POLICIES[c->flow_policy]);
+        used +=
+            (size_t)snprintf(out + used, bytes - used, "; session %u: %u topics, term %u, window %u, datagram %u, %s",
+                             s, scenario->topic_counts[s], c->term_length, c->window_bytes, c->datagram_max_bytes,
+                             POLICIES[c->flow_policy]);
     }
     for (uint32_t r = 0; r < scenario->receiver_count && used < bytes; r++)
         used += (size_t)snprintf(out + used, bytes - used, "; receiver %u: host %u, mode %d", r,

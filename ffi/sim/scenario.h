@@ -12,7 +12,6 @@ enum {
     UM_SIM_SCENARIO_TOPICS_MAX = 4, /* of a session */
     UM_SIM_SCENARIO_HOSTS_MAX = 4,  /* with receivers */
     UM_SIM_SCENARIO_RECEIVERS_MAX = 2 * UM_SIM_SCENARIO_HOSTS_MAX,
-    UM_SIM_SCENARIO_MESSAGES_MAX = 256, /* of a topic */
 };
 
 typedef enum um_sim_scenario_kind {

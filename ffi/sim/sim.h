@@ -1,6 +1,7 @@
 /* The simulator (design section 7.2): hosts with the whole C core on them, joined by a network made of numbers. One
  * seed drives delay, loss, duplication, reordering, garbage, clocks and readers; virtual time only moves in
- * um_sim_run_until. Scripts (umstack/sim) build a world with these calls; um_sim_run (sim/run.h) builds one from a seed.
+ * um_sim_run_until. Scripts (umstack/sim) build a world with these calls; um_sim_run (sim/run.h) builds one from a
+ * seed.
  *
  * Threads: a world belongs to one thread at a time. Memory: a world owns all of its own; it is allocated when an object
  * is added and given back by um_sim_destroy. Handles are small numbers, given out in order from 0.
@@ -28,13 +29,13 @@ typedef struct um_sim_host_config {
     uint32_t path_bytes;         /* largest UDP payload the link takes */
     uint32_t datagram_max_bytes; /* of a cell of the hold store */
     uint32_t hold_datagrams;
-    uint32_t hold_messages; /* power of two */
+    uint32_t hold_messages;   /* power of two */
     uint32_t inbox_datagrams; /* the socket's receive buffer */
     uint32_t receive_batch;   /* datagrams handed over between two looks at timers (UX-24) */
     int64_t clock_offset_ns;
     int32_t clock_drift_ppm;
-    uint64_t link_bps;     /* 0: no limit */
-    int64_t link_queue_ns; /* sends are refused when the link is busy for longer */
+    uint64_t link_bps;        /* 0: no limit */
+    int64_t link_queue_ns;    /* sends are refused when the link is busy for longer */
     uint32_t link_refuse_ppm; /* sends refused for no reason */
 } um_sim_host_config;
 
@@ -184,8 +185,8 @@ void um_sim_delete_source(um_sim_world *world, int source);
 
 /* Publishing, as in core/source.h. */
 int64_t um_sim_send(um_sim_world *world, int source, const uint8_t *data, uint32_t length, uint32_t flags);
-int64_t um_sim_send_many(um_sim_world *world, int source, const uint8_t *data, const uint32_t *lengths,
-                         uint32_t count, uint32_t flags);
+int64_t um_sim_send_many(um_sim_world *world, int source, const uint8_t *data, const uint32_t *lengths, uint32_t count,
+                         uint32_t flags);
 int64_t um_sim_flush(um_sim_world *world, int source);
 /* One claim of a source at a time; the payload is written at once, the commit may come later. */
 int um_sim_claim(um_sim_world *world, int source, const uint8_t *data, uint32_t length);

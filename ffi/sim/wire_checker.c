@@ -162,8 +162,8 @@ static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_s
             return;
         }
         if (um_sim_local_ns(host) - loss->detected_ns < transport->config.nak_initial_backoff_ns / 2)
-            um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u before the initial back-off", (long long)world->now_ns,
-                            host->index, sqn);
+            um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u before the initial back-off",
+                            (long long)world->now_ns, host->index, sqn);
         if (at >= UM_SIM_WIRE_SQNS_MAX)
             continue;
         if (world->now_ns < times[at])
@@ -229,8 +229,8 @@ void um_sim_wire_on_received(um_sim_wire_session *wires, uint32_t count, const u
         uint32_t sqn = um_load_be32(packet.list + 4 * i);
         uint32_t at = sqn - wire->session->core.config.initial_sqn;
         if (at < UM_SIM_WIRE_SQNS_MAX && um_loss_map_find(&transport->losses, sqn) != NULL)
-            times[at] = world->now_ns +
-                        shortest_ns(transport->config.nak_suppress_ns + transport->config.nak_backoff_ns / 2);
+            times[at] =
+                world->now_ns + shortest_ns(transport->config.nak_suppress_ns + transport->config.nak_backoff_ns / 2);
     }
 }
 

@@ -16,8 +16,8 @@ typedef struct um_sim_wire_session {
     uint32_t topic_count;
     uint32_t next_sqn;
     uint32_t trail_sqn;
-    uint64_t *body_hashes;                          /* by sqn - initial_sqn */
-    int64_t *next_nak_ns[UM_SIM_HOSTS_MAX];         /* by host, by sqn - initial_sqn: no NAK before */
+    uint64_t *body_hashes;                               /* by sqn - initial_sqn */
+    int64_t *next_nak_ns[UM_SIM_HOSTS_MAX];              /* by host, by sqn - initial_sqn: no NAK before */
     const um_receiver_session *asking[UM_SIM_HOSTS_MAX]; /* whose NAKs those are */
 } um_sim_wire_session;
 

@@ -12,8 +12,8 @@ void *um_sim_take(um_sim_world *world, size_t bytes)
 
 um_sim_world *um_sim_create(uint64_t seed)
 {
-    void *memory = mmap(NULL, UM_SIM_WORLD_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                        -1, 0);
+    void *memory =
+        mmap(NULL, UM_SIM_WORLD_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;
     um_arena arena = {memory, 0};

@@ -16,9 +16,9 @@ enum {
     UM_SIM_JOINS_MAX = 1024,
     UM_SIM_RULES_MAX = 32,
     UM_SIM_EVENTS_MAX = 1 << 16,
-    UM_SIM_DATAGRAMS_MAX = 1 << 13, /* on their way, or in an inbox */
-    UM_SIM_DATAGRAM_BYTES = 9216,   /* the largest a world carries */
-    UM_SIM_PAST_MAX = 64,           /* datagrams remembered for replays */
+    UM_SIM_DATAGRAMS_MAX = 1 << 13,   /* on their way, or in an inbox */
+    UM_SIM_DATAGRAM_BYTES = 9216,     /* the largest a world carries */
+    UM_SIM_PAST_MAX = 64,             /* datagrams remembered for replays */
     UM_SIM_STILL_EVENTS_MAX = 100000, /* events of one instant before a world is called stuck */
 };
 
@@ -136,7 +136,7 @@ struct um_sim_world {
     uint64_t sent_count;
     uint64_t dropped_count;
     char complaint[256];
-    um_arena arena;      /* everything of the world, itself included */
+    um_arena arena; /* everything of the world, itself included */
 };
 
 /* Address space of a world; pages are backed when they are touched. */

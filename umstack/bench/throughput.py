@@ -117,10 +117,15 @@ def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[di
             "datagrams_lost": _total(transports, "lost"),
             "naks_sent": _total(transports, "naks_sent"),
             "nak_datagrams_sent": _total(transports, "nak_pckts_sent"),
+            "recovery_ms": {
+                "mean": max((one["nak_stm_mean"] or 0.0 for one in transports), default=0.0),
+                "max": max((one["nak_stm_max"] or 0.0 for one in transports), default=0.0),
+            },
             "duplicate_datagrams": _total(transports, "duplicate_data"),
             "socket_drops": sum(end["stats"]["link_counters"]["receive_drops"] for end in received),
             "queue_full_pauses": _total(topics, "queue_full_pauses"),
             "sender_stops": _total(sources, "snd_bpe"),
+            "sends_held_back": _total(sources, "back_pressured"),
         },
     )
 

@@ -40,7 +40,8 @@ class LineSplitter:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > self._max or any(len(line) > self._max for line in lines):
             raise MessageTooLong(
-                f"a line is longer than {self._max} bytes", hint="cut it, or send it with --files or --records"
+                f"a line is longer than {self._max} bytes",
+                hint="cut it, or send it with --files or --records",
             )
         return lines
 

@@ -25,7 +25,8 @@ from umstack.publisher import Publisher
 from umstack.source import Source
 
 _READ_BYTES = 1 << 20
-_DRAIN_SLICE_SECONDS = 0.2
+_IDLE_SECONDS = 0.001
+_LINGER_SECONDS = 1.0
 _EXAMPLES = """\b
 Examples:
   umstack send orders --interface eth1 < orders.txt
@@ -65,9 +66,14 @@ class Summary:
 @click.command(epilog=_EXAMPLES)
 @click.argument("topic")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path())
-@click.option("--lines", "form", flag_value="lines", default="lines", help="Each line a message (the default).")
 @click.option(
-    "--records", "form", flag_value="records", help="Each message a 4-byte big-endian length and as many bytes."
+    "--lines", "form", flag_value="lines", default="lines", help="Each line a message (the default)."
+)
+@click.option(
+    "--records",
+    "form",
+    flag_value="records",
+    help="Each message a 4-byte big-endian length and as many bytes.",
 )
 @click.option(
     "--files", "form", flag_value="files", help="Send files and directories; DIR/ sends what is in it."
@@ -80,7 +86,10 @@ class Summary:
     help="Receivers to wait for, and not to outrun; 0: send as UM does, whoever listens.",
 )
 @click.option(
-    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up when nothing is taken for so long."
+    "--timeout",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Give up when nothing is taken for so long.",
 )
 @click.option(
     "--linger",
@@ -118,18 +127,23 @@ def command(
         source = context.source(topic)
         if wait_receivers and source.options.flow_control == "none":
             raise OptionError(
-                "with flow_control none a source knows no receivers to wait for", hint="add --wait-receivers 0"
+                "with flow_control none a source knows no receivers to wait for",
+                hint="add --wait-receivers 0",
             )
-        sending = Sending(source, summary, meter, timeout)
+        if linger is None:
+            linger = 0.0 if wait_receivers else _LINGER_SECONDS
+        sending = Sending(context, source, summary, meter, timeout)
         try:
             sending.wait_connected(wait_receivers)
             if form == "files":
                 sending.send_tree(paths)
             else:
                 sending.send_stream(form)
-            sending.drain(1.0 if linger is None and not wait_receivers else linger or 0.0)
+            sending.drain(linger)
         except KeyboardInterrupt:
             summary.interrupted = True
+        except NotTaken as error:
+            summary.problems.append(str(error))
         sending.finish()
     _report(summary, as_json)
 
@@ -137,7 +151,10 @@ def command(
 class Sending:
     """One run: a source, and what is counted and shown meanwhile."""
 
-    def __init__(self, source: Source, summary: Summary, meter: Meter, timeout: float | None) -> None:
+    def __init__(
+        self, context: Context, source: Source, summary: Summary, meter: Meter, timeout: float | None
+    ) -> None:
+        self._context = context
         self._source = source
         self._summary = summary
         self._meter = meter
@@ -160,12 +177,11 @@ class Sending:
         splitter: Splitter = LineSplitter(limit) if form == "lines" else RecordSplitter(limit)
         while data := os.read(sys.stdin.fileno(), _READ_BYTES):
             self._send(splitter.feed(data))
-            self._meter.show(f"sent {self._summary.messages:,} messages, {amount(self._summary.bytes)}")
+            self._meter.show(f"sent {amount(self._summary.bytes)}")
         self._send(splitter.end())
 
     def _send(self, messages: list[bytes]) -> None:
         self._publisher.send_many(messages, flush=True)
-        self._summary.messages += len(messages)
         self._summary.bytes += sum(map(len, messages))
 
     def send_tree(self, paths: tuple[str, ...]) -> None:
@@ -178,7 +194,6 @@ class Sending:
         report = TreeSender(self._publisher, on_progress=progress).send(paths)
         manifest = report.manifest
         self._summary.bytes = manifest.byte_count
-        self._summary.messages = int(self._source.stats()["messages_sent"] or 0)
         self._summary.tree = {
             "transfer": f"{report.transfer:016x}",
             "files": manifest.file_count,
@@ -193,16 +208,19 @@ class Sending:
     def drain(self, linger: float) -> None:
         """Wait until it has arrived, then stay for as long as was asked for."""
         self._await(
-            lambda: self._source.wait_drained(_DRAIN_SLICE_SECONDS),
+            lambda: self._source.wait_drained(0),
             lambda: "waiting for the last messages to be received",
         )
         self._summary.is_drained = True
-        time.sleep(linger)
+        end = time.monotonic() + linger
+        while time.monotonic() < end:
+            self._context.idle(_IDLE_SECONDS)
 
     def finish(self) -> None:
         """Take down the counters; a receiver that fell silent has not had everything."""
         self._summary.seconds = self._meter.seconds
         counters = self._summary.counters = self._source.stats()
+        self._summary.messages = int(counters["messages_sent"] or 0)
         if silent := counters["receivers_timed_out"]:
             self._summary.problems.append(
                 f"{silent} receivers fell silent before they had everything (flow_control_receiver_timeout)"
@@ -215,7 +233,7 @@ class Sending:
             self._meter.show(say())
             if self._timeout is not None and waited > self._timeout:
                 raise NotTaken(f"{say()} for {waited:.1f} s")
-            time.sleep(0.001)
+            self._context.idle(_IDLE_SECONDS)
 
     def _on_wait(self, waited_seconds: float, why: WouldBlock) -> None:
         self._meter.show(f"held back: {why.message}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
@@ -64,7 +64,9 @@ def _placed(name: str, scopes: Sequence[Scope]) -> tuple[Scope, str]:
     prefix, dot, rest = name.lower().partition(".")
     if dot:
         if prefix not in scopes:
-            raise OptionError(f"this command has no {prefix} options", hint=f"it has {' and '.join(scopes)} options")
+            raise OptionError(
+                f"this command has no {prefix} options", hint=f"it has {' and '.join(scopes)} options"
+            )
         return find_option(Scope(prefix), rest).scope, rest
     found = next((scope for scope in scopes if name.lower() in OPTIONS[scope]), None)
     if found is None:
@@ -75,7 +77,14 @@ def _placed(name: str, scopes: Sequence[Scope]) -> tuple[Scope, str]:
 def warn_in_one_line() -> None:
     """Show the warnings of the stack as a user of the command line reads them, without the place in the source."""
 
-    def show(message: Warning | str, *_: Any) -> None:
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         click.echo(f"umstack: {message}", err=True)
 
     warnings.showwarning = show

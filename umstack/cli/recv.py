@@ -1,0 +1,319 @@
+"""`umstack recv`: a topic to standard output or to files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import click
+
+from umstack.batch import Batch
+from umstack.cli.framing import join_lines, join_records
+from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
+from umstack.cli.meter import Meter, amount
+from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
+from umstack.config import Scope
+from umstack.context import Context
+from umstack.errors import error_from_os
+from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, UnrecoverableLoss
+from umstack.files import Target, TreeReceiver, TreeReport
+from umstack.receiver import POLL_ROWS, Receiver
+
+_POLL_SECONDS = 0.2
+_LOSSES_SHOWN_MAX = 10
+_EXAMPLES = """\b
+Examples:
+  umstack recv orders --interface eth1
+  umstack recv orders --records --output orders.bin --count 1000 --json
+  umstack recv backup --files /var/backups --timeout 60
+  umstack recv log -o transport_lbtrm_activity_timeout=2000 --until-end
+"""
+
+
+class Sink(Protocol):
+    """Where what is received goes."""
+
+    def take(self, batch: Batch) -> int:
+        """Store a batch; returns how many of what `--count` counts are complete with it."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run of the command did."""
+
+    topic: str
+    count: int = 0
+    messages: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    losses: int = 0
+    interrupted: bool = False
+    timed_out: bool = False
+    open_sources: dict[str, None] = field(default_factory=dict)
+    trees: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    counters: dict[str, Any] = field(default_factory=dict)
+
+
+class StreamSink:
+    """Messages to a stream, as lines or as records."""
+
+    def __init__(self, out: BinaryIO, join: Callable[[Sequence[bytes]], bytes]) -> None:
+        self._out = out
+        self._join = join
+
+    def take(self, batch: Batch) -> int:
+        """Write the messages of the batch."""
+        messages = [message.data for message in batch.messages()] if batch.event_count else batch.payloads()
+        self._out.write(self._join(messages))
+        self._out.flush()
+        return len(messages)
+
+    def close(self) -> None:
+        """The stream is closed by whoever opened it."""
+
+
+class TreeSink:
+    """File trees to a directory. Each tree that ends counts, and has to be complete."""
+
+    def __init__(self, target: Target, summary: Summary) -> None:
+        self._summary = summary
+        self._trees = TreeReceiver(target)
+        self._strays_seen = 0
+
+    def take(self, batch: Batch) -> int:
+        """Write what the batch says of trees."""
+        events = batch.events()
+        batch.release()
+        ended = self._trees.take(events)
+        for report in ended:
+            self._note(report)
+        for stray in list(self._trees.strays)[self._strays_seen :]:
+            click.echo(f"umstack: {stray}", err=True)
+        self._strays_seen = len(self._trees.strays)
+        return len(ended)
+
+    def close(self) -> None:
+        """Trees that have not ended never will."""
+        for report in self._trees.close():
+            self._note(report)
+
+    def _note(self, report: TreeReport) -> None:
+        manifest = report.manifest
+        self._summary.trees.append(
+            {
+                "transfer": f"{report.transfer:016x}",
+                "source": report.source,
+                "complete": report.is_complete,
+                "files": manifest.file_count,
+                "directories": manifest.directory_count,
+                "links": manifest.link_count,
+                "bytes": manifest.byte_count,
+                "manifest_sha256": manifest.sha256.hex(),
+                "seconds": report.seconds,
+                "problem_count": report.problem_count,
+            }
+        )
+        self._summary.problems += map(str, report.problems)
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("topic")
+@click.option(
+    "--lines", "form", flag_value="lines", default="lines", help="Each message a line (the default)."
+)
+@click.option(
+    "--records",
+    "form",
+    flag_value="records",
+    help="Each message a 4-byte big-endian length and as many bytes.",
+)
+@click.option(
+    "--files", "directory", type=click.Path(file_okay=False), help="Receive file trees into this directory."
+)
+@click.option("--output", metavar="FILE", help="Write to this file instead of standard output.")
+@click.option(
+    "--count",
+    type=click.IntRange(1),
+    metavar="N",
+    help="End after so many messages, or trees; with --files 1 if not given.",
+)
+@click.option(
+    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="End when nothing has come for so long."
+)
+@click.option("--until-end", is_flag=True, help="End when the session of the publisher has ended.")
+@stack_options
+@JSON_OPTION
+def command(
+    topic: str,
+    form: str,
+    directory: str | None,
+    output: str | None,
+    count: int | None,
+    timeout: float | None,
+    until_end: bool,
+    interface: str | None,
+    config_file: str | None,
+    options: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Write what a TOPIC carries to standard output, or to files.
+
+    Status 0 only if nothing was lost, --count was reached and every file tree is complete and its SHA-256 right.
+    """
+    if as_json and directory is None and output is None:
+        raise click.UsageError("with --json the messages need a place of their own: add --output FILE")
+    if directory is not None and output is not None:
+        raise click.UsageError("--files names a directory, --output a file: give one of them")
+    warn_in_one_line()
+    if directory is not None and count is None:
+        count = 1
+    config = configuration((Scope.CONTEXT, Scope.RECEIVER), {}, config_file, options)
+    summary = Summary(topic)
+    quiet = directory is None and output is None and sys.stdout.isatty()
+    with (
+        terminable(),
+        Meter(enabled=not quiet) as meter,
+        _sink(form, directory, output, summary) as sink,
+        Context(interface, config=config, statistics=True) as context,
+    ):
+        receiver = context.receiver(topic)
+        try:
+            _receive(receiver, sink, summary, meter, Ending(count, timeout, until_end))
+        except KeyboardInterrupt:
+            summary.interrupted = True
+        except BrokenPipeError:
+            _silence_stdout()
+            summary.problems.append("whoever read the output is gone")
+        sink.close()
+        summary.seconds = meter.seconds
+        summary.counters = {**receiver.stats(), "transports": context.stats()["receiver_transports"]}
+    _report(summary, count, as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What ends the run."""
+
+    count: int | None
+    timeout: float | None
+    until_end: bool
+
+
+def _receive(receiver: Receiver, sink: Sink, summary: Summary, meter: Meter, ending: Ending) -> None:
+    last = time.monotonic()
+    while ending.count is None or summary.count < ending.count:
+        rows = POLL_ROWS if ending.count is None else min(POLL_ROWS, ending.count - summary.count)
+        with receiver.poll(rows, _POLL_SECONDS) as batch:
+            if batch:
+                last = time.monotonic()
+                if _take(batch, sink, summary) and ending.until_end:
+                    return
+            elif ending.timeout is not None and time.monotonic() - last > ending.timeout:
+                summary.timed_out = True
+                return
+        meter.show(f"received {summary.messages:,} messages, {amount(summary.bytes)}")
+
+
+def _take(batch: Batch, sink: Sink, summary: Summary) -> bool:
+    """Account for a batch and store it; whether the last session there was ended with it."""
+    rows, events = len(batch), batch.event_count
+    summary.messages += rows - events
+    summary.bytes += batch.offsets[rows]
+    ended = False
+    if events:
+        ended = _on_events(batch.events(), summary)
+    summary.count += sink.take(batch)
+    return ended
+
+
+def _on_events(events: Iterable[Event], summary: Summary) -> bool:
+    """Note losses, and sessions that begin and end; whether the last one that was open has ended."""
+    ended = False
+    for event in events:
+        match event:
+            case BeginningOfSession():
+                summary.open_sources[event.source] = None
+            case EndOfSession():
+                summary.open_sources.pop(event.source, None)
+                ended = not summary.open_sources
+            case UnrecoverableLoss() | BurstLoss():
+                summary.losses += 1
+                if summary.losses <= _LOSSES_SHOWN_MAX:
+                    click.echo(f"umstack: lost for good: {_lost(event)} of {event.source}", err=True)
+    return ended
+
+
+def _lost(event: UnrecoverableLoss | BurstLoss) -> str:
+    if isinstance(event, BurstLoss):
+        return f"topic sequence numbers {event.first_sequence_number} to {event.sequence_number}"
+    return f"topic sequence number {event.sequence_number}"
+
+
+@contextlib.contextmanager
+def _sink(form: str, directory: str | None, output: str | None, summary: Summary) -> Iterator[Sink]:
+    """The sink the options ask for."""
+    if directory is not None:
+        with Target(directory) as target:
+            yield TreeSink(target, summary)
+        return
+    join = join_lines if form == "lines" else join_records
+    if output is None:
+        yield StreamSink(sys.stdout.buffer, join)
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(Path(output).open("wb"))
+        except OSError as error:
+            raise error_from_os(error, f"writing {output}") from error
+        yield StreamSink(file, join)
+
+
+def _silence_stdout() -> None:
+    """Nobody reads it any more; what is still buffered must not raise when the interpreter ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _is_ok(summary: Summary, count: int | None) -> bool:
+    """Whether what the command promises has happened: see its help."""
+    reached = count is None or summary.count >= count
+    whole = all(tree["complete"] for tree in summary.trees)
+    return reached and whole and summary.losses == 0 and not summary.problems
+
+
+def _report(summary: Summary, count: int | None, as_json: bool) -> None:
+    ok = _is_ok(summary, count)
+    for problem in summary.problems:
+        click.echo(f"umstack: {problem}", err=True)
+    if as_json:
+        fields = asdict(summary)
+        del fields["open_sources"]
+        click.echo(json.dumps({"ok": ok, **fields}))
+    else:
+        _say(summary, count)
+    if not ok:
+        raise SystemExit(INTERRUPTED_STATUS if summary.interrupted else 1)
+
+
+def _say(summary: Summary, count: int | None) -> None:
+    took = f"{amount(summary.bytes)} in {summary.seconds:.1f} s"
+    for tree in summary.trees:
+        state = "complete" if tree["complete"] else f"incomplete, {tree['problem_count']} problems"
+        click.echo(f"received {tree['files']:,} files, {amount(tree['bytes'])}: {state}", err=True)
+    if count is not None and summary.count < count:
+        why = "interrupted" if summary.interrupted else "timed out" if summary.timed_out else "stopped"
+        click.echo(f"umstack: {why} after {summary.count:,} of {count:,}", err=True)
+    losses = f", {summary.losses:,} losses" if summary.losses else ""
+    click.echo(f"received {summary.messages:,} messages, {took}{losses}", err=True)

@@ -1,0 +1,179 @@
+"""`umstack stat`: the counters of running contexts, read over their statistics sockets."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from rich.box import SIMPLE
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from umstack.cli.meter import amount
+from umstack.cli.stack_options import JSON_OPTION
+from umstack.errors import UmError
+from umstack.statistics_server import read_statistics, statistics_directory
+
+_EXAMPLES = """\b
+Examples:
+  umstack stat
+  umstack stat 4711
+  umstack stat 4711 --watch 1
+  umstack stat --json
+"""
+_LISTS = {
+    "source_transports": "transport",
+    "receiver_transports": "transport",
+    "sources": "topic",
+    "receivers": "topic",
+}
+Report = Mapping[str, Any]
+
+
+class NoStatistics(UmError):
+    """No context of that process can be read."""
+
+    default_hint = "umstack send, recv and demo can be read, and programs that use Context(statistics=True)"
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("pid", type=click.IntRange(1), required=False)
+@click.option(
+    "--watch", type=click.FloatRange(0.1), metavar="SECONDS", help="Read again and again, and show rates."
+)
+@click.option("--all", "everything", is_flag=True, help="Show counters that are zero as well.")
+@JSON_OPTION
+def command(pid: int | None, watch: float | None, everything: bool, as_json: bool) -> None:
+    """Show the counters of the process PID, or list the processes that can be read.
+
+    A context can be read when it was made with statistics=True, as those of `umstack send` and `recv` are.
+    """
+    if as_json and watch is not None:
+        raise click.UsageError("--json is one object, --watch many readings: give one of them")
+    reports = _read(pid)
+    if as_json:
+        click.echo(json.dumps({"contexts": reports}))
+        return
+    console = Console()
+    console.print(_shown(pid, reports, {}, everything))
+    if watch is not None:
+        _watch(console, pid, reports, watch, everything)
+
+
+def _read(pid: int | None) -> list[dict[str, Any]]:
+    reports = read_statistics(pid)
+    if pid is not None and not reports:
+        raise NoStatistics(f"no context of process {pid} can be read in {statistics_directory()}")
+    return reports
+
+
+def _watch(
+    console: Console, pid: int | None, reports: Sequence[Report], seconds: float, everything: bool
+) -> None:
+    try:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(seconds)
+                before = {_key(report): report for report in reports}
+                reports = _read(pid)
+                live.update(_shown(pid, reports, before, everything), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _key(report: Report) -> tuple[int, float]:
+    return report["pid"], report["started_at"]
+
+
+def _shown(
+    pid: int | None, reports: Sequence[Report], before: Mapping[tuple[int, float], Report], everything: bool
+) -> RenderableType:
+    if pid is None:
+        return _listed(reports, before)
+    return Group(*(_detailed(report, before.get(_key(report)), everything) for report in reports))
+
+
+def _listed(reports: Sequence[Report], before: Mapping[tuple[int, float], Report]) -> RenderableType:
+    if not reports:
+        return f"no context to be read; {NoStatistics.default_hint}"
+    table = Table("pid", "interface", "topics", box=SIMPLE, show_edge=False)
+    for column in ("sent", "received", "lost", "NAKs sent", "retransmitted"):
+        table.add_column(column, justify="right")
+    table.add_column("command", overflow="ellipsis", no_wrap=True)
+    for report in reports:
+        earlier = before.get(_key(report))
+        topics = sorted({item["topic"] for item in (*report["sources"], *report["receivers"])})
+        table.add_row(
+            str(report["pid"]),
+            report["interface"],
+            ", ".join(topics),
+            _traffic(report, earlier, "sources", "bytes_sent"),
+            _traffic(report, earlier, "receivers", "bytes_delivered"),
+            f"{_sum(report, 'receiver_transports', 'lost'):,}",
+            f"{_sum(report, 'receiver_transports', 'naks_sent'):,}",
+            f"{_sum(report, 'source_transports', 'rxs_sent'):,}",
+            report["command"],
+        )
+    return table
+
+
+def _sum(report: Report, group: str, counter: str) -> int:
+    return sum(item[counter] for item in report[group])
+
+
+def _traffic(report: Report, earlier: Report | None, group: str, counter: str) -> str:
+    """Bytes so far or, given an earlier reading, a second."""
+    total = _sum(report, group, counter)
+    if earlier is None:
+        return amount(total)
+    elapsed = report["read_at"] - earlier["read_at"]
+    return f"{amount((total - _sum(earlier, group, counter)) / elapsed)}/s"
+
+
+def _detailed(report: Report, earlier: Report | None, everything: bool) -> RenderableType:
+    """Every counter of one context in a table: what it is of, its name, its value and its rate."""
+    title = f"process {report['pid']} on {report['interface']}, {report['link']}: {report['command']}"
+    table = Table("of", "counter", box=SIMPLE, show_edge=False, title=title, title_justify="left")
+    table.add_column("value", justify="right")
+    if earlier is not None:
+        table.add_column("a second", justify="right")
+    values = _flat(report)
+    past = _flat(earlier) if earlier is not None else {}
+    elapsed = report["read_at"] - earlier["read_at"] if earlier is not None else 0.0
+    last = None
+    for (of, name), value in values.items():
+        if not (value or everything):
+            continue
+        row = [of if of != last else "", name, _number(value)]
+        last = of
+        if earlier is not None:
+            row.append(_rate(value, past.get((of, name)), elapsed))
+        table.add_row(*row)
+    return table
+
+
+def _flat(report: Report) -> dict[tuple[str, str], Any]:
+    """Counters by what they are of and their name."""
+    flat = {("context", name): value for name, value in report["context"].items()}
+    flat |= {("links", name): value for name, value in report["link_counters"].items()}
+    for group, label in _LISTS.items():
+        for item in report[group]:
+            of = f"{group.rstrip('s').replace('_', ' ')} {item[label]}"
+            flat |= {(of, name): value for name, value in item.items() if name not in ("transport", "topic")}
+    return flat
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
+
+
+def _rate(now: Any, before: Any, seconds: float) -> str:
+    if not isinstance(now, int) or not isinstance(before, int) or now == before:
+        return ""
+    return f"{(now - before) / seconds:,.0f}"
