@@ -87,22 +87,24 @@ class Source:
         0: not at all) and then raises BackPressured, NotConnected or RateLimited, all of them WouldBlock.
         """
         if type(data) is bytes and batch is None and timeout is None:
-            # The path of nearly every send, kept free of everything it does not need.
+            # The path of nearly every send, kept free of everything it does not need, closures included.
             result = _send(self._handle, data, len(data), _FLUSH if flush else 0, SLICE_NS)
             if result >= 0:
                 return result  # type: ignore[no-any-return]
-            if result not in _HELD_BACK:
-                raise self._error(result, "sending")
-            waited = _CONTINUED
-        else:
-            waited = 0
+            return self._send_slowly(data, _FLUSH if flush else 0, None, result)
         flags = (_FLUSH if flush else 0) | (_BATCH_FLAGS[batch] if batch is not None else 0)
+        return self._send_slowly(data, flags, timeout, 0)
+
+    def _send_slowly(self, data: Buffer, flags: int, timeout: float | None, refused: int) -> int:
+        """Send with every feature; `refused` is the result of a first attempt, 0 when there was none."""
+        if refused and refused not in _HELD_BACK:
+            raise self._error(refused, "sending")
         raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
         return self._patiently(
             lambda wait_ns, more: _send(self._handle, raw, len(raw), flags | more, wait_ns),
             timeout,
             "sending",
-            waited,
+            _CONTINUED if refused else 0,
         )
 
     def _patiently(

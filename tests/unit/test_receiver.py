@@ -246,7 +246,7 @@ def test_the_three_kinds_of_delivery(context: Context, ordered_delivery: int) ->
 
 
 def test_the_end_of_a_session_reaches_every_receiver_of_it() -> None:
-    """UM-9 of the reference's 2.12 (UM-104..UM-106), UX-9: silence for the activity timeout is the end; a receiver
+    """UM-104, UM-105, UM-106, UX-9: silence for the activity timeout is the end; a receiver
     outlives it and finds the topic's next source."""
     with open_context() as own:
         options = {"transport_lbtrm_activity_timeout": 700}
@@ -265,7 +265,8 @@ def test_the_end_of_a_session_reaches_every_receiver_of_it() -> None:
             assert not any(receiver.poll() for receiver in receivers)
         for receiver in receivers:
             assert collect_events(receiver, 1, seconds=5) == [EndOfSession("ending", name)]
-        again = own.source("ending", flow_control="min")
+        again = own.source("ending", flow_control="min", transport_lbtrm_sm_maximum_interval=200)
+        wait_for(lambda: all(r.stats()["delivery_controllers"] for r in receivers))
         again.send(b"again", flush=True)
         for receiver in receivers:
             begin, message = collect_events(receiver, 2)

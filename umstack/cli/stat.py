@@ -100,10 +100,10 @@ def _shown(
 def _listed(reports: Sequence[Report], before: Mapping[tuple[int, float], Report]) -> RenderableType:
     if not reports:
         return f"no context to be read; {NoStatistics.default_hint}"
-    table = Table("pid", "interface", "topics", box=SIMPLE, show_edge=False)
-    for column in ("sent", "received", "lost", "NAKs sent", "retransmitted"):
-        table.add_column(column, justify="right")
-    table.add_column("command", overflow="ellipsis", no_wrap=True)
+    table = Table("pid", "on", "topics", box=SIMPLE, show_edge=False)
+    for column in ("sent", "received", "lost", "NAKs"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("command")
     for report in reports:
         earlier = before.get(_key(report))
         topics = sorted({item["topic"] for item in (*report["sources"], *report["receivers"])})
@@ -115,10 +115,16 @@ def _listed(reports: Sequence[Report], before: Mapping[tuple[int, float], Report
             _traffic(report, earlier, "receivers", "bytes_delivered"),
             f"{_sum(report, 'receiver_transports', 'lost'):,}",
             f"{_sum(report, 'receiver_transports', 'naks_sent'):,}",
-            f"{_sum(report, 'source_transports', 'rxs_sent'):,}",
-            report["command"],
+            _short(report["command"]),
         )
     return table
+
+
+def _short(command: str) -> str:
+    """A command line without the places of the interpreter and of the program."""
+    words = command.split()
+    words[:2] = [word.rpartition("/")[2] for word in words[:2]]
+    return " ".join(words[1:] if len(words) > 1 and words[0].startswith("python") else words)
 
 
 def _sum(report: Report, group: str, counter: str) -> int:

@@ -1,0 +1,127 @@
+"""Options of the things in a simulated world: UM's defaults, in nanoseconds and bytes, and a network without faults.
+
+Fields are those of the C structures of the same names (ffi/sim/sim.h, ffi/core/source_session.h and
+ffi/core/receiver_session.h), which say what each one means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+US = 1_000
+MS = 1_000_000
+SECOND = 1_000_000_000
+
+ANY = -1
+
+FLOW_NONE, FLOW_MIN, FLOW_MAX, FLOW_TAGGED = range(4)
+
+
+@dataclass(slots=True)
+class HostOptions:
+    """A host: its context's limiters, its stores, its clock and its link."""
+
+    data_rate_bps: int = 0
+    retransmit_rate_bps: int = 0
+    rate_interval_ns: int = 10 * MS
+    path_bytes: int = 8192
+    datagram_max_bytes: int = 8192
+    hold_datagrams: int = 2048
+    hold_messages: int = 8192
+    inbox_datagrams: int = 4096
+    receive_batch: int = 1
+    clock_offset_ns: int = 0
+    clock_drift_ppm: int = 0
+    link_bps: int = 0
+    link_queue_ns: int = 0
+    link_refuse_ppm: int = 0
+
+
+@dataclass(slots=True)
+class SessionOptions:
+    """A source session. The addresses and the session id are the world's business unless given."""
+
+    session_id: int = 0
+    nak_port: int = 0
+    initial_sqn: int = 0
+    initial_term_id: int = 0
+    term_length: int = 1 << 20
+    window_bytes: int = 1 << 20
+    datagram_max_bytes: int = 8192
+    coalesce_threshold: int = 15
+    batch_minimum_bytes: int = 2048
+    batch_interval_ns: int = 200 * MS
+    ignore_interval_ns: int = 500 * MS
+    sm_minimum_interval_ns: int = 200 * MS
+    sm_maximum_interval_ns: int = 10 * SECOND
+    unblock_timeout_ns: int = 15 * SECOND
+    flow_policy: int = FLOW_NONE
+    flow_group_tag: int = 0
+    flow_group_minimum_size: int = 1
+    flow_receiver_timeout_ns: int = 5 * SECOND
+
+
+@dataclass(slots=True)
+class SourceOptions:
+    """A source: one topic of a session."""
+
+    topic_index: int = 0
+    initial_sqn: int = 0
+    tsni_interval_ns: int = 5 * SECOND
+    tsni_threshold_ns: int = 60 * SECOND
+    explicit_capacity: int = 1 << 20
+
+
+@dataclass(slots=True)
+class TransportOptions:
+    """The receiving side of a session; the first join of a host decides for all later ones."""
+
+    nak_initial_backoff_ns: int = 50 * MS
+    nak_backoff_ns: int = 200 * MS
+    nak_suppress_ns: int = 1000 * MS
+    nak_generation_ns: int = 10 * SECOND
+    activity_timeout_ns: int = 60 * SECOND
+    preactivity_timeout_ns: int = 0
+    send_naks: bool = True
+    datagram_max_bytes: int = 8192
+    loss_capacity: int = 4096
+    topic_capacity: int = 64
+    window_bytes: int = 0
+    status_interval_ns: int = 200 * MS
+    group_tag: int = 0
+    random_seed: int = 1
+
+
+@dataclass(slots=True)
+class ReceiverOptions:
+    """A receiver: one subscription and the application that reads it."""
+
+    ordered_delivery: int = 1
+    map_entries_max: int = 200_000
+    burst_loss_max: int = 1024
+    loss_check_interval_ns: int = 0
+    block_count: int = 4
+    block_rows: int = 1024
+    block_bytes: int = 1 << 18
+    message_max_bytes: int = 1 << 18
+    read_interval_ns: int = 0
+    read_rows: int = 1024
+    keep_rows: bool = False
+
+
+@dataclass(slots=True)
+class Faults:
+    """What happens to datagrams on their way to a host; probabilities are parts per million."""
+
+    loss_ppm: int = 0
+    burst_begin_ppm: int = 0
+    burst_end_ppm: int = 0
+    duplicate_ppm: int = 0
+    reorder_ppm: int = 0
+    corrupt_ppm: int = 0
+    replay_ppm: int = 0
+    garbage_ppm: int = 0
+    delay_ns: int = 0
+    jitter_ns: int = 0
+    reorder_ns: int = 0
+    partitioned: bool = False

@@ -1,0 +1,419 @@
+"""A world for a script: hosts, sessions, sources and receivers of the real C core under virtual time.
+
+with World() as world:
+    publisher, subscriber = world.host(), world.host()
+    source = publisher.session().source()
+    receiver = subscriber.receiver()
+    receiver.join(source)
+    source.send(b"hello", flush=True)
+    world.run_for(1 * SECOND)
+    print(receiver.rows)
+
+Every datagram and every row is kept, with its time. Handles stay valid until the world is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from types import TracebackType
+from typing import Any
+
+from umstack._core import ffi, lib
+from umstack.counters import counter_groups
+from umstack.errors import UmError, error_from_result
+from umstack.sim.options import (
+    ANY,
+    Faults,
+    HostOptions,
+    ReceiverOptions,
+    SessionOptions,
+    SourceOptions,
+    TransportOptions,
+)
+from umstack.sim.trace import Datagram, DropReason, Fate, Kind, NcfReason, Row, Type
+
+_GROUP_IP = 0xE00A0A0A
+_GROUP_PORT = 14400
+_NAK_PORT = 14390
+_ACTIONS = {"drop": 0, "delay": 1, "duplicate": 2}
+_BATCH = {None: 0, "start": 1, "end": 2, "complete": 3}
+_FLUSH = 4
+_EVERY_SQN = 0xFFFFFFFF
+
+
+class SimulationFailed(UmError):
+    """A simulated host did what it must never do, or a checker found a violation."""
+
+    default_hint = "run the same seed again with --trace: it will do the same"
+
+
+def checked(result: int, doing: str) -> int:
+    """The result of a call of the core, unless it is an error."""
+    if result < 0:
+        raise error_from_result(result, doing)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine: one context, with any number of sessions and receivers."""
+
+    world: World
+    index: int
+
+    def session(self, *, group: int = 0, **options: Any) -> Session:
+        """Open a source session; `group` numbers the multicast group, equal numbers share one."""
+        number = len(self.world.sessions)
+        chosen = SessionOptions(**options)
+        if chosen.session_id == 0:
+            chosen = replace(chosen, session_id=0x5E550000 + number)
+        if chosen.nak_port == 0:
+            chosen = replace(chosen, nak_port=_NAK_PORT + number)
+        config = ffi.new("um_sim_session_config *", asdict(chosen))
+        config.group.ip, config.group.port = _GROUP_IP + group, _GROUP_PORT
+        index = checked(lib.um_sim_add_session(self.world.handle, self.index, config), "opening a session")
+        session = Session(self.world, self, index, chosen)
+        self.world.sessions.append(session)
+        return session
+
+    def receiver(self, **options: Any) -> Receiver:
+        """Make a receiver; it joins nothing yet."""
+        config = ffi.new("um_sim_receiver_config *", asdict(ReceiverOptions(**options)))
+        index = checked(lib.um_sim_add_receiver(self.world.handle, self.index, config), "making a receiver")
+        return Receiver(self.world, self, index)
+
+    def set_faults(self, **faults: Any) -> None:
+        """What happens from now on to datagrams on their way to this host."""
+        config = ffi.new("um_sim_faults *", asdict(Faults(**faults)))
+        checked(lib.um_sim_set_faults(self.world.handle, self.index, config), "setting faults")
+
+    def set_path(self, path_bytes: int) -> None:
+        """The link takes this many bytes of UDP payload from now on."""
+        checked(lib.um_sim_set_path(self.world.handle, self.index, path_bytes), "setting the path")
+
+    def kill(self) -> None:
+        """The host stops, in the middle of whatever it did."""
+        lib.um_sim_kill_host(self.world.handle, self.index)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counters of the context."""
+        return self.world.read_counters("context", lib.um_sim_context_counters, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The source side of a transport session."""
+
+    world: World
+    host: Host
+    index: int
+    options: SessionOptions
+
+    def source(self, **options: Any) -> Source:
+        """Make a source; topics are numbered from 1 unless `topic_index` says otherwise."""
+        chosen = SourceOptions(**options)
+        if chosen.topic_index == 0:
+            self.world.topic_count += 1
+            chosen = replace(chosen, topic_index=self.world.topic_count)
+        config = ffi.new("um_sim_source_config *", asdict(chosen))
+        index = checked(lib.um_sim_add_source(self.world.handle, self.index, config), "making a source")
+        return Source(self.world, self, index, chosen.topic_index)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counters of the source transport, snapshots refreshed."""
+        return self.world.read_counters("source_transport", lib.um_sim_session_counters, self.index)
+
+    @property
+    def probe(self) -> Any:
+        """Positions, limits and sequence numbers (um_sim_session_probe)."""
+        probe = ffi.new("um_sim_session_probe *")
+        lib.um_sim_probe_session(self.world.handle, self.index, probe)
+        return probe
+
+    def sent(self, *types: Type) -> list[Datagram]:
+        """What the session has put on the wire, of these types or all."""
+        return [
+            datagram
+            for datagram in self.world.trace(Fate.SENT, *types)
+            if datagram.session_id == self.options.session_id and datagram.sender == self.host.index
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A topic as its publisher sees it."""
+
+    world: World
+    session: Session
+    index: int
+    topic_index: int
+
+    def try_send(self, data: bytes, *, flush: bool = False, batch: str | None = None) -> int:
+        """Publish a message: its topic sqn, or the negative result that refused it."""
+        flags = _BATCH[batch] | (_FLUSH if flush else 0)
+        return int(lib.um_sim_send(self.world.handle, self.index, data, len(data), flags))
+
+    def send(self, data: bytes, *, flush: bool = False, batch: str | None = None) -> int:
+        """Publish a message; the topic sqn of its last fragment."""
+        return checked(self.try_send(data, flush=flush, batch=batch), "sending")
+
+    def send_many(self, messages: Sequence[bytes], *, flush: bool = False) -> int:
+        """Publish messages in one call; how many were taken."""
+        lengths = ffi.new("uint32_t[]", [len(message) for message in messages])
+        data = b"".join(messages)
+        flags = _FLUSH if flush else 0
+        taken = lib.um_sim_send_many(self.world.handle, self.index, data, lengths, len(messages), flags)
+        return checked(int(taken), "sending many")
+
+    def flush(self) -> None:
+        """Send what is held back, of this source and of its whole session (UM-27, UM-40)."""
+        checked(lib.um_sim_flush(self.world.handle, self.index), "flushing")
+
+    def claim(self, data: bytes) -> None:
+        """Claim space for a message and write it; `commit` or `abort` follows."""
+        checked(lib.um_sim_claim(self.world.handle, self.index, data, len(data)), "claiming")
+
+    def commit(self, *, flush: bool = False) -> int:
+        """Publish what was claimed: its topic sqn, or the negative result that says it is gone."""
+        return int(lib.um_sim_commit(self.world.handle, self.index, _FLUSH if flush else 0))
+
+    def abort(self) -> None:
+        """Give the claim up."""
+        lib.um_sim_abort(self.world.handle, self.index)
+
+    def delete(self) -> None:
+        """Delete the source; the session goes with its last one (UM-90)."""
+        lib.um_sim_delete_source(self.world.handle, self.index)
+
+    @property
+    def next_sqn(self) -> int:
+        """The topic sqn the next message takes."""
+        return int(lib.um_sim_next_sqn(self.world.handle, self.index))
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counters of the source."""
+        return self.world.read_counters("source", lib.um_sim_source_counters, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """A subscription and the application that reads it."""
+
+    world: World
+    host: Host
+    index: int
+
+    def join(self, source: Source, **options: Any) -> Join:
+        """Discover a source: join its session, make a delivery controller."""
+        config = ffi.new("um_sim_transport_config *", asdict(TransportOptions(**options)))
+        index = lib.um_sim_join(self.world.handle, self.index, source.index, config)
+        return Join(self.world, self, source, checked(index, "joining"))
+
+    def set_reading(self, interval_ns: int, rows: int = 1024) -> None:
+        """How often the application reads, and how many rows at a time; 0: as they come."""
+        lib.um_sim_set_reading(self.world.handle, self.index, interval_ns, rows)
+
+    @property
+    def rows(self) -> list[Row]:
+        """What the application has read."""
+        return [row for row in self.world.rows() if row.receiver == self.index]
+
+    @property
+    def messages(self) -> list[bytes]:
+        """The payloads of the messages it has read."""
+        return [row.payload for row in self.rows if row.kind is Kind.MESSAGE]
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counters of the receiver."""
+        return self.world.read_counters("receiver", lib.um_sim_receiver_counters, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A delivery controller: a receiver's view of one source."""
+
+    world: World
+    receiver: Receiver
+    source: Source
+    index: int
+
+    def leave(self) -> None:
+        """Take the controller down."""
+        lib.um_sim_leave(self.world.handle, self.index)
+
+    @property
+    def rows(self) -> list[Row]:
+        """What came of this source."""
+        return [row for row in self.world.rows() if row.join == self.index]
+
+    @property
+    def probe(self) -> Any:
+        """The state of the controller and of the transport below it (um_sim_join_probe)."""
+        probe = ffi.new("um_sim_join_probe *")
+        lib.um_sim_probe_join(self.world.handle, self.index, probe)
+        return probe
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counters of the receiving transport session."""
+        return self.world.read_counters("receiver_transport", lib.um_sim_transport_counters, self.index)
+
+
+class World:
+    """Hosts and a network under virtual time, which starts at 0 ns."""
+
+    def __init__(self, seed: int = 1, *, handle: Any = None) -> None:
+        """Make an empty world, or take over one that exists."""
+        self.handle = handle or lib.um_sim_create(seed)
+        if not self.handle:
+            raise SimulationFailed("no memory for a world", hint="free memory, or raise `ulimit -v`")
+        self.sessions: list[Session] = []
+        self.topic_count = 0
+        lib.um_sim_keep_trace(self.handle)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the world and everything in it."""
+        if self.handle:
+            lib.um_sim_destroy(self.handle)
+            self.handle = None
+
+    def host(self, **options: Any) -> Host:
+        """Add a host."""
+        config = ffi.new("um_sim_host_config *", asdict(HostOptions(**options)))
+        return Host(self, checked(lib.um_sim_add_host(self.handle, config), "adding a host"))
+
+    @property
+    def now_ns(self) -> int:
+        """The time."""
+        return int(lib.um_sim_now_ns(self.handle))
+
+    @property
+    def digest(self) -> int:
+        """A hash of everything that has happened."""
+        return int(lib.um_sim_hash(self.handle))
+
+    def run_until(self, time_ns: int) -> None:
+        """Let time pass."""
+        lib.um_sim_run_until(self.handle, int(time_ns))
+        complaint = lib.um_sim_complaint(self.handle)
+        if complaint:
+            raise SimulationFailed(ffi.string(complaint).decode())
+
+    def run_for(self, span_ns: int) -> None:
+        """Let this much time pass."""
+        self.run_until(self.now_ns + int(span_ns))
+
+    def rule(
+        self,
+        action: str,
+        *,
+        sender: Host | None = None,
+        receiver: Host | None = None,
+        type: Type | None = None,
+        retransmission: bool | None = None,
+        sqns: tuple[int, int] | int | None = None,
+        skip: int = 0,
+        count: int = 0,
+        delay_ns: int = 0,
+    ) -> None:
+        """Drop, delay or duplicate datagrams of one description.
+
+        `sqns` is one number or an inclusive range: of DATA, of what a NAK or NCF lists, or the lead of an SM. The
+        first `skip` matches pass, then `count` are hit; 0 is all of them.
+        """
+        first, last = sqns if isinstance(sqns, tuple) else (sqns or 0, sqns or 0)
+        rule = {
+            "from": ANY if sender is None else sender.index,
+            "to": ANY if receiver is None else receiver.index,
+            "type": ANY if type is None else int(type),
+            "retransmission": ANY if retransmission is None else int(retransmission),
+            "by_sqn": sqns is not None,
+            "first_sqn": first & _EVERY_SQN,
+            "last_sqn": last & _EVERY_SQN,
+            "skip_count": skip,
+            "match_count": count,
+            "delay_ns": delay_ns,
+            "action": _ACTIONS[action],
+        }
+        checked(lib.um_sim_add_rule(self.handle, ffi.new("um_sim_rule *", rule)), "adding a rule")
+
+    def clear_rules(self) -> None:
+        """Forget all rules."""
+        lib.um_sim_clear_rules(self.handle)
+
+    def inject(self, data: bytes, to_host: Host, to: tuple[int, int], sender: tuple[int, int]) -> None:
+        """Hand a made-up datagram to a host; addresses are (ip, port) numbers."""
+        addresses = ({"ip": sender[0], "port": sender[1]}, {"ip": to[0], "port": to[1]})
+        checked(lib.um_sim_inject(self.handle, *addresses, to_host.index, data, len(data)), "injecting")
+
+    def trace(self, fate: Fate | None = None, *types: Type) -> list[Datagram]:
+        """Datagrams in the order of what happened to them."""
+        count = ffi.new("uint64_t *")
+        entries = lib.um_sim_trace(self.handle, count)
+        memory = lib.um_sim_trace_bytes(self.handle)
+        chosen: Iterable[Any] = (entries[i] for i in range(count[0]))
+        if fate is not None:
+            chosen = (entry for entry in chosen if entry.what == fate)
+        if types:
+            chosen = (entry for entry in chosen if entry.type in types)
+        return [_datagram(entry, memory) for entry in chosen]
+
+    def rows(self) -> list[Row]:
+        """Everything applications have read."""
+        count = ffi.new("uint64_t *")
+        rows = lib.um_sim_rows(self.handle, count)
+        memory = lib.um_sim_payload_bytes(self.handle)
+        return [_row(rows[i], memory) for i in range(count[0])]
+
+    def read_counters(self, group: str, read: Any, index: int) -> dict[str, int]:
+        """One structure of counters, by name."""
+        names = [counter.name for counter in counter_groups()[group].core_counters]
+        values = ffi.unpack(read(self.handle, index), len(names))
+        return dict(zip(names, values, strict=True))
+
+
+def _datagram(entry: Any, memory: Any) -> Datagram:
+    return Datagram(
+        time_ns=entry.time_ns,
+        fate=Fate(entry.what),
+        drop_reason=DropReason(entry.drop_reason),
+        type=Type(entry.type),
+        sender=entry["from"] if isinstance(entry, dict) else getattr(entry, "from"),
+        receiver=entry.to,
+        session_id=entry.session_id,
+        sqn=entry.sqn,
+        trail=entry.trail,
+        lead=entry.lead,
+        retransmission=bool(entry.flags & 0x20),
+        ncf_reason=NcfReason(entry.ncf_reason),
+        data=bytes(ffi.buffer(memory + entry.bytes_at, entry.length)),
+    )
+
+
+def _row(row: Any, memory: Any) -> Row:
+    payload = bytes(ffi.buffer(memory + row.payload_at, row.payload_length)) if row.payload_length else b""
+    return Row(
+        time_ns=row.time_ns,
+        kind=Kind(row.kind),
+        receiver=row.receiver,
+        join=row.join,
+        sequence_number=row.sequence_number,
+        first_sequence_number=row.first_sequence_number,
+        fragment_offset=row.fragment_offset,
+        message_length=row.message_length,
+        flags=row.flags,
+        payload=payload,
+    )
