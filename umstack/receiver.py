@@ -146,10 +146,11 @@ class Receiver:
             raise Closed(f"receiver {self.topic!r} is closed")
         if self._scratch is None:
             self._make_scratch()
+        unblock_count = self._context.unblock_count
         wait_ns = self._context.slice_ns if timeout is None else 0
         length = _receive(self._memory.handle, self._scratch, self._scratch_bytes, wait_ns, self._row)
         if length < 0 and (timeout != 0 or length == _RECEIVED_EVENT):
-            length = self._receive_patiently(length, timeout)
+            length = self._receive_patiently(length, timeout, unblock_count)
         if self._context.is_sequential:
             self._context.count_poll()
         return _buffer(self._scratch, length)[:] if length >= 0 else None
@@ -162,10 +163,9 @@ class Receiver:
         self._scratch = ffi.new("uint8_t[]", self._scratch_bytes)
         self._row = ffi.new("um_row *")
 
-    def _receive_patiently(self, length: int, timeout: float | None) -> int:
+    def _receive_patiently(self, length: int, timeout: float | None, unblock_count: int) -> int:
         """Pass over events and wait in slices, as _wait() does."""
         context, slice_ns = self._context, self._context.slice_ns
-        unblock_count = context.unblock_count
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         while length < 0:
             if length == _RECEIVED_EVENT and self._row.flags >> 8 in _LOSS_KINDS:

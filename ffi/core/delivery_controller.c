@@ -41,6 +41,12 @@ static bool append_event(um_delivery *delivery, enum um_row_kind kind, uint32_t 
     return true;
 }
 
+static bool announce_begin(um_delivery *delivery)
+{
+    delivery->bos_due = !append_event(delivery, UM_ROW_BEGINNING_OF_SESSION, 0, 0, 0);
+    return !delivery->bos_due;
+}
+
 static bool append_loss(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 {
     if (!append_event(delivery, UM_ROW_UNRECOVERABLE_LOSS, sqn, sqn, now_ns))
@@ -184,10 +190,7 @@ static enum assembly deliver_assembly(um_delivery *delivery, um_hold *first, uin
     if (first->fragment_offset != 0 || !check_layout(delivery, first, last_sqn)) {
         UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
         *last_sqn = first->sqn;
-        return ASSEMBLY_REFUSED;
-    }
-    if (first->total > delivery->receiver->queue->message_max_bytes) {
-        UM_COUNT(delivery->receiver->counters.messages_too_long, 1);
+        first->assembled_bytes = 0; /* so that it is looked at again only after as many bytes */
         return ASSEMBLY_REFUSED;
     }
     uint8_t *payload = reserve(delivery, first->total);
@@ -250,6 +253,8 @@ static enum step step(um_delivery *delivery, int64_t now_ns)
     um_hold *head = find(delivery, delivery->next_sqn);
     if (head == NULL || head->state == UM_HOLD_EXPECTED)
         return STEP_STUCK;
+    if (head->state == UM_HOLD_REFUSED && !append_loss(delivery, head->sqn, now_ns))
+        return STEP_FULL;
     if (head->state == UM_HOLD_PAYLOAD && (head->flags & UM_MESSAGE_FRAGMENT) &&
         delivery->receiver->config.ordered_delivery != UM_ORDERED_FRAGMENTS)
         return step_fragment(delivery, head, now_ns);
@@ -288,10 +293,21 @@ static bool give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns
     return true;
 }
 
+/* Nothing is missing, yet the message at the head is not complete: unless its end is still to come, its fragments
+ * contradict each other and it never will be. */
+static bool is_contradicted(um_delivery *delivery)
+{
+    const um_hold *head = find(delivery, delivery->next_sqn);
+    const um_hold *newest = find(delivery, delivery->highest_sqn);
+    return head != NULL && newest != NULL && newest->first_sqn != head->sqn;
+}
+
 /* Delivers what can be delivered. Returns false when the queue is full. */
 static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 {
     delivery->starved = false;
+    if (delivery->bos_due && !announce_begin(delivery))
+        return false;
     for (;;) {
         enum step result;
         do
@@ -300,8 +316,15 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
         if (result == STEP_FULL)
             return false;
         const um_gap *gap = oldest_gap(delivery);
-        if (gap == NULL)
-            return true;
+        if (gap == NULL) {
+            if (!is_contradicted(delivery))
+                return true;
+            if (!pass_as_lost(delivery, delivery->next_sqn, now_ns))
+                return false;
+            UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
+            delivery->next_sqn++;
+            continue;
+        }
         bool over_bound = delivery->receiver->config.map_entries_max != 0 &&
                           delivery->held_count > delivery->receiver->config.map_entries_max;
         bool expired = may_give_up && now_ns - gap->detected_ns >= delivery->give_up_ns;
@@ -349,12 +372,25 @@ static bool burst(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
     return true;
 }
 
-/* Learns that sqn exists; false when it cannot be taken now. */
-static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, int64_t now_ns)
+/* A topic cannot run ahead of its transport. What says it does was not sent by the source; to believe it would give up
+ * everything up to there. */
+static bool is_plausible(const um_delivery *delivery, uint32_t ahead, const um_arrival *arrival)
 {
+    uint64_t datagrams = (uint64_t)(arrival->transport_sqn - delivery->highest_transport_sqn) + 1;
+    return ahead <= datagrams * UM_LBMC_PER_DATAGRAM_MAX;
+}
+
+/* Learns that sqn exists; false when it cannot be taken now, or not at all. */
+static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, const um_arrival *arrival)
+{
+    int64_t now_ns = arrival->now_ns;
     int32_t ahead = um_serial_diff(sqn, delivery->highest_sqn);
     if (ahead <= 0)
         return true;
+    if (!is_plausible(delivery, (uint32_t)ahead, arrival)) {
+        UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
+        return false;
+    }
     if ((uint32_t)ahead > delivery->receiver->config.burst_loss_max && !burst(delivery, sqn, now_ns))
         return false;
     uint32_t first = delivery->highest_sqn + 1;
@@ -362,6 +398,7 @@ static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, int6
         add_gap(delivery, first, sqn, now_ns);
     else if (first != sqn)
         add_gap(delivery, first, sqn - 1, now_ns);
+    delivery->highest_transport_sqn = arrival->transport_sqn;
     delivery->highest_sqn = sqn;
     return true;
 }
@@ -372,13 +409,23 @@ static void start_at(um_delivery *delivery, uint32_t sqn)
     delivery->next_sqn = sqn;
 }
 
+static bool is_too_long(const um_delivery *delivery, const um_lbmc_message *message)
+{
+    return message->flags & UM_MESSAGE_FRAGMENT &&
+           delivery->receiver->config.ordered_delivery != UM_ORDERED_FRAGMENTS &&
+           message->total > delivery->receiver->queue->message_max_bytes;
+}
+
 /* Puts a fragment or an early message into the order map. False when there is no room for it. */
 static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
     um_hold *hold = find_or_add(delivery, message->sqn);
     if (hold == NULL)
         return false;
-    if (!um_hold_attach(delivery->receiver->store, hold, message->payload, message->payload_length)) {
+    if (is_too_long(delivery, message)) { /* it must not crowd the store */
+        hold->state = UM_HOLD_REFUSED;
+        UM_COUNT(delivery->receiver->counters.messages_too_long, message->sqn == message->first_sqn);
+    } else if (!um_hold_attach(delivery->receiver->store, hold, message->payload, message->payload_length)) {
         if (hold->assembled_bytes == 0)
             forget(delivery, hold);
         return false;
@@ -461,6 +508,7 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
     if (!deliver_payload(delivery, &row, message->payload, message->payload_length))
         return false;
     delivery->next_sqn++;
+    delivery->highest_transport_sqn = arrival->transport_sqn;
     if (um_serial_before(delivery->highest_sqn, message->sqn))
         delivery->highest_sqn = message->sqn;
     else if (delivery->gap_count > 0)
@@ -478,6 +526,7 @@ static bool is_before_mapping(const um_delivery *delivery, const um_arrival *arr
 static void first_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
     delivery->highest_sqn = message->sqn - 1;
+    delivery->highest_transport_sqn = arrival->transport_sqn;
     delivery->start_sqn = arrival->transport_sqn;
     delivery->lowest_held = message->sqn;
     if (arrival->earlier_missing)
@@ -486,17 +535,23 @@ static void first_message(um_delivery *delivery, const um_lbmc_message *message,
         start_at(delivery, message->sqn);
 }
 
-/* One that finds no room is missing from then on. */
-static void on_message_while_starting(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+/* Holds a message until delivery starts. One that finds no room, or lies too far off to be waited for, ends the wait:
+ * false, and it is to be taken like any other. */
+static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
     if (is_duplicate(delivery, message->sqn))
-        return;
-    if (!hold_message(delivery, message, arrival))
-        UM_COUNT(delivery->receiver->context_counters->hold_store_full, 1);
-    else if (um_serial_before(message->sqn, delivery->lowest_held))
-        delivery->lowest_held = message->sqn;
-    if (um_serial_before(delivery->highest_sqn, message->sqn))
-        delivery->highest_sqn = message->sqn;
+        return true;
+    uint32_t lowest = delivery->lowest_held, highest = delivery->highest_sqn;
+    lowest = um_serial_before(message->sqn, lowest) ? message->sqn : lowest;
+    highest = um_serial_before(highest, message->sqn) ? message->sqn : highest;
+    if (highest - lowest >= delivery->receiver->store->entry_capacity || !hold_message(delivery, message, arrival)) {
+        um_delivery_start(delivery, arrival->now_ns);
+        return false;
+    }
+    delivery->lowest_held = lowest;
+    delivery->highest_sqn = highest;
+    delivery->highest_transport_sqn = arrival->transport_sqn;
+    return true;
 }
 
 void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
@@ -512,16 +567,14 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         if (delivery->state == UM_DELIVERY_RUNNING && deliver_directly(delivery, message, arrival))
             return;
     }
-    if (delivery->state == UM_DELIVERY_STARTING) {
-        on_message_while_starting(delivery, message, arrival);
+    if (delivery->state == UM_DELIVERY_STARTING && hold_while_starting(delivery, message, arrival))
         return;
-    }
     if (is_duplicate(delivery, message->sqn)) {
         UM_COUNT(delivery->receiver->counters.duplicate_fragments, 1);
         return;
     }
     bool newest = um_serial_before(delivery->highest_sqn, message->sqn);
-    if (!note_exists(delivery, message->sqn, true, arrival->now_ns))
+    if (!note_exists(delivery, message->sqn, true, arrival))
         return;
     if (!hold_or_make_room(delivery, message, arrival)) {
         if (newest) /* otherwise a gap covers it already */
@@ -539,11 +592,12 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
         return;
     if (delivery->state == UM_DELIVERY_WAITING && !arrival->earlier_missing) {
         delivery->highest_sqn = sqn;
+        delivery->highest_transport_sqn = arrival->transport_sqn;
         start_at(delivery, sqn + 1);
     }
     if (delivery->state != UM_DELIVERY_RUNNING)
         return;
-    note_exists(delivery, sqn, false, arrival->now_ns);
+    note_exists(delivery, sqn, false, arrival);
     drain(delivery, arrival->now_ns, true);
 }
 
@@ -551,7 +605,7 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
 
 void um_delivery_begin(um_delivery *delivery)
 {
-    delivery->bos_due = !append_event(delivery, UM_ROW_BEGINNING_OF_SESSION, 0, 0, 0);
+    announce_begin(delivery);
     UM_COUNT(delivery->receiver->counters.bos_events, 1);
 }
 
@@ -614,7 +668,7 @@ void um_delivery_end(um_delivery *delivery, int64_t now_ns)
 int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
 {
     if (delivery->bos_due)
-        delivery->bos_due = !append_event(delivery, UM_ROW_BEGINNING_OF_SESSION, 0, 0, 0);
+        announce_begin(delivery);
     if (delivery->state == UM_DELIVERY_ENDING)
         finish(delivery, now_ns);
     if (delivery->state != UM_DELIVERY_RUNNING)

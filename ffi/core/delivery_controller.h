@@ -71,12 +71,16 @@ typedef struct um_delivery {
     bool starved;
     uint32_t next_sqn;    /* everything before it is delivered or given up */
     uint32_t highest_sqn; /* highest topic sqn known to exist */
+    uint32_t highest_transport_sqn; /* of the datagram that told so */
     uint32_t held_count;
     uint32_t lowest_held; /* while starting */
     uint32_t gap_first;
     uint32_t gap_count;
     um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
     int64_t loss_check_ns;
+    uint32_t blocker_sqn; /* the session's: a missing datagram that may carry the topic */
+    bool has_blocker;
+    uint64_t gaps_examined; /* gaps of the session that are known to hold no blocker */
     struct um_delivery *next_of_topic; /* same topic index, another receiver */
     struct um_delivery *next;          /* the session's list */
 } um_delivery;

@@ -11,6 +11,7 @@ enum um_hold_state {
     UM_HOLD_EXPECTED = 0, /* only counts the bytes of the message that starts here */
     UM_HOLD_PAYLOAD = 1,  /* waits for delivery */
     UM_HOLD_SEEN = 2,     /* delivered out of order; remembered to refuse duplicates (UM-56) */
+    UM_HOLD_REFUSED = 3,  /* of a message longer than the receiver takes; lost when its turn comes */
 };
 
 typedef struct um_hold {

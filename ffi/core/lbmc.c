@@ -106,7 +106,9 @@ enum um_dgram_status um_lbmc_decode(const uint8_t *data, uint32_t available, um_
     message->type = type;
     message->flags = 0;
     message->tsni = NULL;
+    message->tsni_count = 0;
     message->extended = NULL;
+    message->extended_length = 0;
     if (type == UM_LBMC_MESSAGE) {
         message->topic_index = um_load_be32(data + 4);
         message->sqn = um_load_be32(data + 8);

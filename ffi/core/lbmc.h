@@ -27,6 +27,7 @@ enum {
     UM_LBMC_TSNI_RECORDS_MAX = 31, /* the option length is one byte */
     UM_LBMC_EXTENDED_BYTES = 8,    /* before the data */
     UM_LBMC_MESSAGE_BYTES_MAX = 65535,
+    UM_LBMC_PER_DATAGRAM_MAX = 5457, /* messages without payload in the largest datagram */
 };
 
 /* Flags of a message; the batch ones have the values of UM's receive flags (UM-37). */

@@ -108,21 +108,33 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
 
 /* ---- loss ---- */
 
-static bool missing_between(const um_receiver_session *session, uint32_t from, uint32_t before)
+/* Is a datagram missing that may carry something of the topic from before `before`? The newest such is remembered: while
+ * it is missing the answer is found at once, and when it has come its elders mostly have, too. */
+static bool earlier_missing(const um_receiver_session *session, um_delivery *delivery, uint32_t before)
 {
+    if (session->losses.count == 0 ||
+        (!delivery->has_blocker && delivery->gaps_examined == session->gaps_found))
+        return false;
+    if (delivery->has_blocker && um_loss_map_find(&session->losses, delivery->blocker_sqn) != NULL)
+        return true;
+    delivery->has_blocker = false;
+    delivery->gaps_examined = session->gaps_found;
     for (uint32_t i = 0; i < session->losses.count; i++) {
         uint32_t sqn = session->losses.entries[i].sqn;
-        if (!um_serial_before(sqn, from) && um_serial_before(sqn, before))
-            return true;
+        if (um_serial_before(sqn, delivery->mapped_sqn) || !um_serial_before(sqn, before) ||
+            (delivery->has_blocker && um_serial_before(sqn, delivery->blocker_sqn)))
+            continue;
+        delivery->has_blocker = true;
+        delivery->blocker_sqn = sqn;
     }
-    return false;
+    return delivery->has_blocker;
 }
 
 /* Controllers that wait for datagrams from before their first one start when none of those is missing any more. */
 static void start_controllers(um_receiver_session *session, int64_t now_ns)
 {
     for (um_delivery *d = session->controllers; d != NULL && session->starting_count > 0; d = d->next) {
-        if (d->state == UM_DELIVERY_STARTING && !missing_between(session, d->mapped_sqn, d->start_sqn)) {
+        if (d->state == UM_DELIVERY_STARTING && !earlier_missing(session, d, d->start_sqn)) {
             session->starting_count--;
             um_delivery_start(d, now_ns);
         }
@@ -141,19 +153,22 @@ static void note_missing(um_receiver_session *session, uint32_t first, uint32_t 
 {
     um_receiver_transport_counters *counters = &session->counters;
     UM_COUNT(counters->lost, last - first + 1);
+    UM_COUNT(session->gaps_found, 1);
     if (um_serial_before(first, session->trail_sqn)) {
         uint32_t end = um_serial_before(last, session->trail_sqn) ? last + 1 : session->trail_sqn;
         UM_COUNT(counters->unrecovered_txw, end - first);
         first = end;
     }
-    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_initial_backoff_ns);
-    for (; first != last + 1; first++) {
-        if (!um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns)) {
-            UM_COUNT(counters->loss_map_overflows, last - first + 1);
-            UM_COUNT(counters->unrecovered_txw, last - first + 1);
-            return;
-        }
+    uint32_t room = session->losses.capacity - session->losses.count;
+    if (last - first + 1 > room) { /* the newest are the likeliest to be had */
+        uint32_t excess = last - first + 1 - room;
+        UM_COUNT(counters->loss_map_overflows, excess);
+        UM_COUNT(counters->unrecovered_txw, excess);
+        first += excess;
     }
+    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_initial_backoff_ns);
+    for (; first != last + 1; first++)
+        um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns);
 }
 
 static uint64_t moving_mean(uint64_t mean, uint64_t sample, uint64_t count)
@@ -197,8 +212,8 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
     for (uint32_t i = 0; i < message->tsni_count; i++) {
         const uint8_t *record = message->tsni + UM_LBMC_TSNI_RECORD_BYTES * i;
         for (um_delivery *d = topic_slot(session, um_load_be32(record))->first; d != NULL; d = d->next_of_topic) {
-            arrival->earlier_missing = session->losses.count > 0 && d->state == UM_DELIVERY_WAITING &&
-                                       missing_between(session, d->mapped_sqn, arrival->transport_sqn);
+            arrival->earlier_missing =
+                d->state == UM_DELIVERY_WAITING && earlier_missing(session, d, arrival->transport_sqn);
             um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
         }
     }
@@ -208,14 +223,11 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
                              um_arrival *arrival)
 {
     for (um_delivery *d = slot->first; d != NULL; d = d->next_of_topic) {
-        if (UM_UNLIKELY(d->state == UM_DELIVERY_WAITING)) {
-            arrival->earlier_missing =
-                session->losses.count > 0 && missing_between(session, d->mapped_sqn, arrival->transport_sqn);
-            um_delivery_on_message(d, message, arrival);
-            session->starting_count += d->state == UM_DELIVERY_STARTING;
-        } else {
-            um_delivery_on_message(d, message, arrival);
-        }
+        bool was_starting = d->state == UM_DELIVERY_STARTING;
+        if (UM_UNLIKELY(d->state == UM_DELIVERY_WAITING))
+            arrival->earlier_missing = earlier_missing(session, d, arrival->transport_sqn);
+        um_delivery_on_message(d, message, arrival);
+        session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
         if (UM_UNLIKELY(d->gap_count > 0))
             session->tick_controllers_ns = arrival->now_ns;
     }

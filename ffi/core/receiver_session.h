@@ -63,6 +63,7 @@ typedef struct um_receiver_session {
     um_delivery *controllers;
     uint32_t controller_count;
     uint32_t starting_count; /* controllers in state STARTING */
+    uint64_t gaps_found;
 
     bool active; /* a datagram has been seen: BOS is out */
     bool ended;

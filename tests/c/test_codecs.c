@@ -32,6 +32,7 @@ static um_lbmc_message decode_message(const uint8_t *data, uint32_t available, u
 {
     um_lbmc_message message;
     uint32_t length;
+    memset(&message, 0xee, sizeof message);
     CHECK_EQ(um_lbmc_decode(data, available, &message, &length), UM_DGRAM_OK);
     CHECK_EQ(length, expected_length);
     return message;
@@ -263,7 +264,10 @@ TEST("W1", "control message with an extended option")
 TEST("W1", "filler and unknown options that may be ignored")
 {
     bytes filler = hex("08ff0006 0000");
-    CHECK_EQ(decode_message(filler.data, 6, 6).payload_length, 0);
+    um_lbmc_message message = decode_message(filler.data, 6, 6);
+    CHECK_EQ(message.payload_length, 0);
+    CHECK(message.tsni == NULL && message.tsni_count == 0);
+    CHECK(message.extended == NULL && message.extended_length == 0);
     bytes ignorable = hex("00630014 000003e9 00000001 00048000 41424344");
     CHECK_EQ(decode_message(ignorable.data, ignorable.length, 20).payload_length, 4);
 }

@@ -69,6 +69,29 @@ def test_poll_waits_for_the_first_row_only(context: Context) -> None:
         assert payloads(receiver.poll(100, 5).messages()) == [b"%d" % i for i in range(4, 10)]
 
 
+@pytest.mark.parametrize("mode", ["embedded", "sequential"])
+def test_receive_gives_one_payload(mode: str) -> None:
+    """W9: the shortest way for one message at a time; events are passed over, None is the timeout."""
+    with open_context(mode) as own, own.receiver("receive") as receiver:
+        assert receiver.receive(timeout=0) is None
+        started = time.monotonic()
+        assert receiver.receive(timeout=0.12) is None
+        assert 0.12 <= time.monotonic() - started < 1
+        source = own.source("receive", flow_control="min")
+        source.send(b"first", flush=True)
+        source.send(bytes(3000), flush=True)
+        source.send(b"", flush=True)
+        assert receiver.receive() == b"first"
+        assert receiver.receive(timeout=SECONDS) == bytes(3000)
+        assert receiver.receive(timeout=SECONDS) == b""
+        assert receiver.receive(timeout=0) is None
+        reader, outcome = _in_thread(receiver.receive)
+        while reader.is_alive():
+            time.sleep(0.02)
+            own.unblock()
+        assert outcome == [None]
+
+
 def test_a_message_knows_where_it_comes_from(context: Context) -> None:
     """UM-57, UM-59: topic, source, numbers, time of arrival and flags come with every message."""
     source, receiver = connect(context, "facts")
@@ -302,18 +325,19 @@ def _in_thread(call: Any) -> tuple[threading.Thread, list[Any]]:
 
 @pytest.mark.parametrize("mode", ["embedded", "sequential"])
 @pytest.mark.parametrize("what", ["receiver", "context"])
-def test_closing_ends_a_poll_that_waits(mode: str, what: str) -> None:
+@pytest.mark.parametrize("call", ["poll", "receive"])
+def test_closing_ends_a_read_that_waits(mode: str, what: str, call: str) -> None:
     """A reader in another thread returns at once, empty or told; nothing crashes and nothing hangs."""
     own = open_context(mode)
     receiver = own.receiver("closing")
-    reader, outcome = _in_thread(lambda: receiver.poll(10, None))
+    reader, outcome = _in_thread(receiver.receive if call == "receive" else lambda: receiver.poll(10, None))
     time.sleep(0.02)  # whether it waits already or not makes no difference
     started = time.monotonic()
     (receiver if what == "receiver" else own).close()
     reader.join(SECONDS)
     assert time.monotonic() - started < 0.5
     (found,) = outcome
-    assert isinstance(found, Closed) or len(found) == 0
+    assert isinstance(found, Closed) or not found
     own.close()
 
 
@@ -372,7 +396,7 @@ def test_a_closed_receiver_says_so(context: Context) -> None:
     batch = receiver.poll()
     receiver.close()
     receiver.close()
-    for call in (receiver.poll, lambda: receiver.poll(1, None), receiver.stats):
+    for call in (receiver.poll, lambda: receiver.poll(1, None), receiver.receive, receiver.stats):
         with pytest.raises(Closed, match="create a new one"):
             call()
     assert list(receiver) == list(receiver.events()) == []

@@ -22,14 +22,16 @@ class Meter:
         self._console = Console(stderr=True)
         self._enabled = enabled
         self._status: Status | None = None
+        self._shown = ""
         self._started = time.monotonic()
         self._next = self._started + _QUIET_SECONDS
 
     def show(self, text: str) -> None:
         """Say how far it is, if it is time to."""
         now = time.monotonic()
-        if not self._enabled or now < self._next:
+        if not self._enabled or now < self._next or text == self._shown:
             return
+        self._shown = text
         if not self._console.is_terminal:
             self._next = now + _LOG_INTERVAL_SECONDS
             self._console.print(text, highlight=False, soft_wrap=True, markup=False)

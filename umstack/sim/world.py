@@ -15,12 +15,12 @@ Every datagram and every row is kept, with its time. Handles stay valid until th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any
 
 from umstack._core import ffi, lib
-from umstack.counters import counter_groups
+from umstack.counters import schema
 from umstack.errors import UmError, error_from_result
 from umstack.sim.options import (
     ANY,
@@ -319,17 +319,17 @@ class World:
     def rule(
         self,
         action: str,
+        kind: Type | None = None,
         *,
         sender: Host | None = None,
         receiver: Host | None = None,
-        type: Type | None = None,
         retransmission: bool | None = None,
         sqns: tuple[int, int] | int | None = None,
         skip: int = 0,
         count: int = 0,
         delay_ns: int = 0,
     ) -> None:
-        """Drop, delay or duplicate datagrams of one description.
+        """Drop, delay or duplicate datagrams of one description, on their way to each host by itself.
 
         `sqns` is one number or an inclusive range: of DATA, of what a NAK or NCF lists, or the lead of an SM. The
         first `skip` matches pass, then `count` are hit; 0 is all of them.
@@ -338,7 +338,7 @@ class World:
         rule = {
             "from": ANY if sender is None else sender.index,
             "to": ANY if receiver is None else receiver.index,
-            "type": ANY if type is None else int(type),
+            "type": ANY if kind is None else int(kind),
             "retransmission": ANY if retransmission is None else int(retransmission),
             "by_sqn": sqns is not None,
             "first_sqn": first & _EVERY_SQN,
@@ -380,7 +380,7 @@ class World:
 
     def read_counters(self, group: str, read: Any, index: int) -> dict[str, int]:
         """One structure of counters, by name."""
-        names = [counter.name for counter in counter_groups()[group].core_counters]
+        names = [counter.name for counter in schema().group(group).core_counters]
         values = ffi.unpack(read(self.handle, index), len(names))
         return dict(zip(names, values, strict=True))
 
@@ -391,7 +391,7 @@ def _datagram(entry: Any, memory: Any) -> Datagram:
         fate=Fate(entry.what),
         drop_reason=DropReason(entry.drop_reason),
         type=Type(entry.type),
-        sender=entry["from"] if isinstance(entry, dict) else getattr(entry, "from"),
+        sender=getattr(entry, "from"),
         receiver=entry.to,
         session_id=entry.session_id,
         sqn=entry.sqn,

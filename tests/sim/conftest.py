@@ -1,0 +1,37 @@
+"""A world for each script, and a publisher with one subscriber where that is all it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from umstack.sim import MS, Host, World
+
+DELAY = 1 * MS
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """An empty world; it is ended after the test."""
+    with World() as made:
+        yield made
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A publishing and a subscribing host, DELAY apart."""
+
+    world: World
+    publisher: Host
+    subscriber: Host
+
+
+@pytest.fixture
+def pair(world: World) -> Pair:
+    """Two hosts."""
+    made = Pair(world, world.host(), world.host())
+    for host in (made.publisher, made.subscriber):
+        host.set_faults(delay_ns=DELAY)
+    return made

@@ -1,0 +1,236 @@
+"""`umstack sim`: whole stacks under virtual time, by seed."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from umstack.sim import Canary, Datagram, Fate, Kind, Result, Row, Type, World, run_seeds, trace_seed
+
+_EXAMPLES = """\b
+Examples:
+  umstack sim --seeds 10000
+  umstack sim --minutes 5 --first-seed 1
+  umstack sim --seed 4711 --trace
+  umstack sim --canary && echo "the checkers are blind"
+"""
+_SEEDS = 1000
+_FAILURES_KEPT = 10
+_SUMMED = (
+    "virtual_ns",
+    "event_count",
+    "datagrams_sent",
+    "datagrams_dropped",
+    "messages_sent",
+    "messages_delivered",
+    "losses_declared",
+    "naks_sent",
+    "retransmissions",
+)
+_CANARIES = {canary.name.lower().replace("_", "-"): canary for canary in Canary if canary is not Canary.NONE}
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a run of seeds amounts to."""
+
+    first_seed: int
+    seeds: int = 0
+    seconds: float = 0.0
+    failed: list[Result] = field(default_factory=list)
+    totals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0))
+
+    def add(self, result: Result) -> None:
+        """Count one seed."""
+        self.seeds += 1
+        for name in _SUMMED:
+            self.totals[name] += getattr(result, name)
+        if result.violation:
+            self.failed.append(result)
+
+    def report(self, canary: Canary) -> dict[str, Any]:
+        """The object `--json` prints."""
+        failed = [
+            {
+                "seed": result.seed,
+                "violation": result.violation,
+                "scenario": result.scenario,
+                "replay": _replay(result, canary),
+            }
+            for result in self.failed
+        ]
+        return {
+            "first_seed": self.first_seed,
+            "seeds": self.seeds,
+            "canary": canary.name.lower(),
+            "failed": failed,
+            "seconds": round(self.seconds, 3),
+            "seeds_per_second": round(self.seeds / self.seconds, 1) if self.seconds else 0,
+            "totals": self.totals,
+        }
+
+
+def _replay(result: Result, canary: Canary) -> str:
+    planted = f" --canary={canary.name.lower().replace('_', '-')}" if canary else ""
+    return result.replay + planted
+
+
+def _run(tally: _Tally, count: int | None, deadline: float | None, canary: Canary) -> None:
+    began = time.monotonic()
+    columns = (
+        SpinnerColumn(),
+        TextColumn("seed {task.fields[seed]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[failures]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=count, seed=tally.first_seed, failures="")
+        for result in run_seeds(tally.first_seed, count, canary):
+            tally.add(result)
+            failures = f"[red]{len(tally.failed)} failed" if tally.failed else ""
+            progress.update(task, advance=1, seed=result.seed, failures=failures)
+            if len(tally.failed) == _FAILURES_KEPT or (deadline is not None and time.monotonic() >= deadline):
+                break
+    tally.seconds = time.monotonic() - began
+
+
+def _print_tally(tally: _Tally, canary: Canary) -> None:
+    totals = tally.totals
+    for result in tally.failed:
+        click.echo(
+            f"seed {result.seed}: {result.violation}\n  {result.scenario}\n  {_replay(result, canary)}"
+        )
+    click.echo(
+        f"{tally.seeds} seeds from {tally.first_seed}: {len(tally.failed)} failed; "
+        f"{tally.seconds:.1f} s, {tally.seeds / tally.seconds:.0f} seeds/s"
+    )
+    click.echo(
+        f"{totals['virtual_ns'] / 1e9:.0f} s of virtual time, {totals['datagrams_sent']} datagrams sent, "
+        f"{totals['datagrams_dropped']} dropped, {totals['naks_sent']} NAKs, "
+        f"{totals['retransmissions']} retransmissions, {totals['messages_delivered']} messages delivered, "
+        f"{totals['losses_declared']} losses declared"
+    )
+
+
+def _datagram_line(datagram: Datagram) -> str:
+    fate = datagram.fate.name.lower()
+    if datagram.fate is Fate.DROPPED:
+        fate += f" ({datagram.drop_reason.name.lower()})"
+    way = f"{datagram.sender}->" + ("*" if datagram.receiver < 0 else str(datagram.receiver))
+    parts = [
+        f"{datagram.type.name} {way} {fate}, session {datagram.session_id:08x}, {len(datagram.data)} bytes"
+    ]
+    if datagram.type is Type.DATA:
+        parts.append(
+            f"sqn {datagram.sqn} trail {datagram.trail}" + (" retransmission" * datagram.retransmission)
+        )
+        parts += [f"{f.topic_index}:{f.sqn}({len(f.payload)})" for f in datagram.fragments]
+        parts += [f"TSNI {topic}:{sqn}" for topic, sqn in datagram.tsnis]
+    elif datagram.type is Type.SM:
+        parts.append(f"lead {datagram.lead} trail {datagram.trail}")
+    elif datagram.type is Type.STATUS:
+        parts.append(f"next sqn {datagram.sqn}")
+    elif datagram.type is Type.NCF:
+        parts.append(f"{datagram.ncf_reason.name.lower()} {datagram.sqns}")
+    elif datagram.type is Type.NAK:
+        parts.append(str(datagram.sqns))
+    return ", ".join(parts)
+
+
+def _row_line(row: Row) -> str:
+    sqns = f"{row.first_sequence_number}..{row.sequence_number}"
+    detail = f", sqns {sqns}, {len(row.payload)} bytes" if row.kind is Kind.MESSAGE else f", sqns {sqns}"
+    return f"{row.kind.name} to receiver {row.receiver}, join {row.join}{detail}"
+
+
+def _trace_lines(world: World) -> Iterator[tuple[int, str]]:
+    """Everything that happened, in order of time."""
+    lines = [(datagram.time_ns, 0, _datagram_line(datagram)) for datagram in world.trace()]
+    lines += [(row.time_ns, 1, _row_line(row)) for row in world.rows()]
+    for time_ns, _, text in sorted(lines, key=lambda line: line[:2]):
+        yield time_ns, text
+
+
+def _trace(seed: int, canary: Canary, as_json: bool) -> Result:
+    result, world = trace_seed(seed, canary)
+    tally = _Tally(first_seed=seed)
+    tally.add(result)
+    with world:
+        if as_json:
+            events = [{"time_ns": time_ns, "event": text} for time_ns, text in _trace_lines(world)]
+            click.echo(json.dumps({**tally.report(canary), "trace": events}))
+        else:
+            for time_ns, text in _trace_lines(world):
+                click.echo(f"{time_ns / 1e6:14.6f} ms  {text}")
+            click.echo(f"{result.scenario}\n{result.violation or 'everything held'}")
+    return result
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--seeds", type=click.IntRange(min=1), help=f"How many seeds.  [default: {_SEEDS}]")
+@click.option("--first-seed", type=click.IntRange(min=0), help="Where to begin; random otherwise.")
+@click.option("--seed", type=click.IntRange(min=0), help="Run this one seed.")
+@click.option("--trace", is_flag=True, help="With --seed: print every datagram and every row.")
+@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Run seeds for so long.")
+@click.option(
+    "--canary",
+    type=click.Choice(list(_CANARIES)),
+    is_flag=False,
+    flag_value="stale-payload",
+    help="Plant a mistake (stale-payload unless another is named): the run must fail.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def command(
+    seeds: int | None,
+    first_seed: int | None,
+    seed: int | None,
+    trace: bool,
+    minutes: float | None,
+    canary: str | None,
+    as_json: bool,
+) -> None:
+    """Run whole stacks under virtual time, by seed.
+
+    Each seed makes hosts, sessions, topics and options, sends messages while datagrams are lost, doubled, delayed,
+    reordered and mangled, then lets the network recover. Checkers watch every step. The exit status is 0 only if all
+    of them held for every seed; a seed that failed is printed with the command that runs it again.
+    """
+    planted = _CANARIES[canary] if canary else Canary.NONE
+    if trace and seed is None:
+        raise click.UsageError("--trace shows one seed: say which with --seed")
+    if seed is not None and (seeds, first_seed, minutes) != (None, None, None):
+        raise click.UsageError("--seed is one seed: leave out --seeds, --first-seed and --minutes")
+    if trace and seed is not None:
+        sys.exit(1 if _trace(seed, planted, as_json).violation else 0)
+    if seed is not None:
+        first_seed, seeds = seed, 1
+    elif first_seed is None:
+        first_seed = random.SystemRandom().randrange(2**48)
+        click.echo(f"first seed: {first_seed}", err=True)
+    if seeds is None and minutes is None:
+        seeds = _SEEDS
+    tally = _Tally(first_seed)
+    _run(tally, seeds, None if minutes is None else time.monotonic() + 60 * minutes, planted)
+    if as_json:
+        click.echo(json.dumps(tally.report(planted)))
+    else:
+        _print_tally(tally, planted)
+    sys.exit(1 if tally.failed else 0)

@@ -1,0 +1,130 @@
+"""What the demo runs over: a lab with a lossy switch or, where none can be made, the loopback interface."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from umstack.demo.settings import CONTEXT_OPTIONS, RECEIVER_OPTIONS, DemoSettings, Options
+from umstack.lab import Lab, PortCounters
+
+_RMEM_MAX = Path("/proc/sys/net/core/rmem_max")
+_LOOPBACK_DATAGRAM_BYTES = 8192
+_CAP_NET_ADMIN = 12
+
+
+class Network(Protocol):
+    """Hosts to run processes on: the publisher's is number 0."""
+
+    kind: str
+    interface: str
+    why: str | None
+    """Why it is not what was asked for."""
+
+    def run(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process on a host."""
+
+    def context_options(self) -> Options:
+        """The options of contexts here."""
+
+    def receiver_options(self) -> Options:
+        """The options of receivers here."""
+
+    def port_counters(self, host: int) -> PortCounters | None:
+        """What the switch has done to the datagrams toward a host; None where there is no switch."""
+
+
+@dataclass(slots=True)
+class LabNetwork:
+    """A lab whose switch loses datagrams at the subscribers' ports."""
+
+    lab: Lab
+    why: str | None = None
+    kind: str = "lab"
+    interface: str = "eth0"
+
+    def run(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process on a host."""
+        return self.lab.hosts[host].run(argv, **options)
+
+    def context_options(self) -> Options:
+        """The options of contexts here."""
+        return CONTEXT_OPTIONS
+
+    def receiver_options(self) -> Options:
+        """The options of receivers here."""
+        return RECEIVER_OPTIONS
+
+    def port_counters(self, host: int) -> PortCounters | None:
+        """What the switch has done to the datagrams toward a host."""
+        return self.lab.port(host).counters()
+
+
+@dataclass(slots=True)
+class LoopbackNetwork:
+    """This machine alone. Nothing is lost on it but what a receive buffer has no room for."""
+
+    why: str | None
+    kind: str = "loopback"
+    interface: str = "lo"
+    _tail: int = 0
+
+    def __post_init__(self) -> None:
+        """Choose groups and a port no other run on this machine uses."""
+        self._tail = secrets.randbelow(2**16 - 512) + 256
+
+    def run(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process; there is only one host."""
+        return subprocess.Popen(argv, **options)
+
+    def context_options(self) -> Options:
+        """The options of contexts here."""
+        group = f"{self._tail >> 8}.{self._tail & 255}"
+        return {
+            **CONTEXT_OPTIONS,
+            "transport_lbtrm_datagram_max_size": _LOOPBACK_DATAGRAM_BYTES,
+            "transport_lbtrm_multicast_address_low": f"239.193.{group}",
+            "transport_lbtrm_multicast_address_high": f"239.193.{group}",
+            "resolver_multicast_address": f"239.194.{group}",
+            "resolver_multicast_port": 10000 + self._tail % 50000,
+            "resolver_multicast_ttl": 0,
+        }
+
+    def receiver_options(self) -> Options:
+        """The options of receivers here: a window that fits the receive buffer this user gets."""
+        wanted = int(RECEIVER_OPTIONS["flow_control_receiver_window"])
+        return {**RECEIVER_OPTIONS, "flow_control_receiver_window": min(wanted, _receive_buffer_bytes() // 2)}
+
+    def port_counters(self, host: int) -> PortCounters | None:
+        """There is no switch."""
+        return None
+
+
+@contextlib.contextmanager
+def network(settings: DemoSettings) -> Iterator[Network]:
+    """Bring the network up, and take it down at the end."""
+    why = "asked for" if settings.loopback else Lab.supported()
+    if why is not None:
+        yield LoopbackNetwork(why)
+        return
+    why = Lab.loss_supported() if settings.loss else None
+    with Lab(hosts=1 + settings.subscribers, seed=settings.seed) as lab:
+        if settings.loss and why is None:
+            for host in range(1, 1 + settings.subscribers):
+                lab.port(host).set(loss=settings.loss, unicast=True)
+        yield LabNetwork(lab, why)
+
+
+def _receive_buffer_bytes() -> int:
+    """The largest receive buffer this process can have: any, with the capability, or up to the sysctl."""
+    status = Path("/proc/self/status").read_text()
+    effective = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
+    if os.geteuid() == 0 or effective >> _CAP_NET_ADMIN & 1:
+        return int(CONTEXT_OPTIONS["transport_lbtrm_receiver_socket_buffer"])
+    return int(_RMEM_MAX.read_text())

@@ -1,0 +1,82 @@
+"""The publisher process of the demo: sends the tree and writes down what it sent."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from umstack.context import Context
+from umstack.demo.reporting import Reporter
+from umstack.demo.settings import is_left_out_of_library
+from umstack.files import Manifest, ManifestEntry, TreeSender
+from umstack.files.path import shown
+from umstack.publisher import Publisher
+
+_CONNECT_TIMEOUT_SECONDS = 30.0
+_DRAIN_TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherTask:
+    """What the parent wants of it."""
+
+    interface: str
+    topic: str
+    tree: str
+    leave_out: bool
+    subscribers: int
+    manifest_file: str
+    context_options: dict[str, str | int]
+    source_options: dict[str, str | int]
+
+    @property
+    def argv(self) -> list[str]:
+        """The command that carries it out."""
+        return [sys.executable, "-m", __spec__.name if __spec__ else __name__, json.dumps(asdict(self))]
+
+
+def main(task: PublisherTask) -> None:
+    """Carry it out."""
+    reporter = Reporter()
+    with (
+        Path(task.manifest_file).open("w") as manifest_file,
+        Context(task.interface, statistics=True, **task.context_options) as context,
+        context.source(task.topic, **task.source_options) as source,
+    ):
+        source.wait_connected(task.subscribers, _CONNECT_TIMEOUT_SECONDS)
+        reporter.say("connected")
+
+        def on_entry(entry: ManifestEntry) -> None:
+            manifest_file.write(entry.to_json() + "\n")
+
+        def on_progress(manifest: Manifest, bytes_of_file: int) -> None:
+            reporter.progress(bytes=manifest.byte_count + bytes_of_file, files=manifest.file_count)
+
+        start = time.monotonic()
+        sender = TreeSender(Publisher(source), on_entry=on_entry, on_progress=on_progress)
+        report = sender.send([task.tree + "/"], exclude=is_left_out_of_library if task.leave_out else None)
+        manifest = report.manifest
+        reporter.say("sent", bytes=manifest.byte_count, files=manifest.file_count)
+        is_drained = source.wait_drained(_DRAIN_TIMEOUT_SECONDS)
+        facts: dict[str, Any] = {
+            "seconds": time.monotonic() - start,
+            "drained": is_drained,
+            "files": manifest.file_count,
+            "directories": manifest.directory_count,
+            "links": manifest.link_count,
+            "bytes": manifest.byte_count,
+            "manifest_sha256": manifest.sha256.hex(),
+            "skipped": [f"{shown(item.path)}: {item.reason}" for item in report.skipped],
+            "failed": [f"{shown(item.path)}: {item.reason}" for item in report.failed],
+            "datagram_bytes": context.datagram_bytes,
+            "counters": source.stats(),
+        }
+    reporter.say("result", **facts)
+
+
+if __name__ == "__main__":
+    main(PublisherTask(**json.loads(sys.argv[1])))

@@ -1,0 +1,83 @@
+"""What the demo does, and the options of the stack it does it with."""
+
+from __future__ import annotations
+
+import secrets
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from umstack.errors import OptionError
+
+SUBSCRIBERS_MAX = 16
+_LIBRARY_EXCLUDED = frozenset({"site-packages", "dist-packages", "__pycache__"})
+
+Options = Mapping[str, str | int]
+
+CONTEXT_OPTIONS: Options = {
+    # The demo shows what flow control and repair make of a lossy network, not what a limiter allows.
+    "transport_lbtrm_data_rate_limit": 0,
+    "transport_lbtrm_retransmit_rate_limit": 0,
+    # Twice the flow control window, since the kernel charges a datagram with more than its bytes.
+    "transport_lbtrm_receiver_socket_buffer": 16 * 1024 * 1024,
+    # Holds what arrives behind a gap for as long as the window is open.
+    "delivery_hold_datagrams": 16384,
+}
+
+SOURCE_OPTIONS: Options = {
+    "flow_control": "min",
+    "flow_control_receiver_timeout": 3000,
+    "transport_lbtrm_transmission_window_size": 48 * 1024 * 1024,
+    # UM's rule: no more than half of nak_backoff_interval, or the NAK for a lost retransmission is refused.
+    "transport_lbtrm_ignore_interval": 10,
+    # What is lost at the very end shows by a session message.
+    "transport_lbtrm_sm_minimum_interval": 20,
+}
+
+RECEIVER_OPTIONS: Options = {
+    # A switch does not reorder, so a gap is a loss and need not be waited for. Spread over 2.5 to 7.5 ms, the NAKs of
+    # several receivers for one datagram still mostly become one retransmission.
+    "transport_lbtrm_nak_initial_backoff_interval": 5,
+    "transport_lbtrm_nak_backoff_interval": 20,
+    "transport_lbtrm_nak_suppress_interval": 40,
+    # What is in flight while a loss is repaired: 50 ms at 160 MB/s.
+    "flow_control_receiver_window": 8 * 1024 * 1024,
+    "receiver_queue_block_count": 32,
+}
+
+
+def default_tree() -> Path:
+    """The standard library of the running Python."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def is_left_out_of_library(name: str) -> bool:
+    """Installed packages are not the library, and compiled caches may change while they are sent."""
+    return name in _LIBRARY_EXCLUDED
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """One run of the demo."""
+
+    tree: Path = field(default_factory=default_tree)
+    loss: float = 0.02
+    subscribers: int = 3
+    seed: int = field(default_factory=lambda: secrets.randbits(32))
+    loopback: bool = False
+    """Use the loopback interface, even where a lab could be made."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be done."""
+        if not 1 <= self.subscribers <= SUBSCRIBERS_MAX:
+            raise OptionError(f"{self.subscribers} subscribers", hint=f"use 1 to {SUBSCRIBERS_MAX}")
+        if not 0 <= self.loss <= 0.5:
+            raise OptionError(f"a loss of {self.loss}", hint="use a fraction from 0 to 0.5")
+        if not self.tree.is_dir():
+            raise OptionError(f"{self.tree} is no directory", hint="name one with --tree")
+
+    @property
+    def is_default_tree(self) -> bool:
+        """Whether the tree is the standard library, of which some is left out."""
+        return self.tree == default_tree()

@@ -1,0 +1,98 @@
+"""A subscriber process of the demo: receives the tree, then hashes what lies on its disk and writes that down."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from umstack.context import Context
+from umstack.demo.reporting import Reporter
+from umstack.files import Target, TreeReceiver, TreeReport, scan
+from umstack.receiver import POLL_ROWS, Receiver
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberTask:
+    """What the parent wants of it."""
+
+    interface: str
+    topic: str
+    directory: str
+    manifest_file: str
+    context_options: dict[str, str | int]
+    receiver_options: dict[str, str | int]
+
+    @property
+    def argv(self) -> list[str]:
+        """The command that carries it out."""
+        return [sys.executable, "-m", __spec__.name if __spec__ else __name__, json.dumps(asdict(self))]
+
+
+def main(task: SubscriberTask) -> None:
+    """Carry it out."""
+    reporter = Reporter()
+    with Context(task.interface, statistics=True, **task.context_options) as context:
+        receiver = context.receiver(task.topic, **task.receiver_options)
+        reporter.say("ready")
+        with Target(task.directory) as target:
+            report = _receive(receiver, TreeReceiver(target), reporter)
+        facts = _facts(context, receiver, report)
+    reporter.say("received", bytes=report.manifest.byte_count, files=report.manifest.file_count)
+    _write_manifest(task, reporter)
+    reporter.say("result", **facts)
+
+
+def _receive(receiver: Receiver, trees: TreeReceiver, reporter: Reporter) -> TreeReport:
+    """Receive one tree to its end."""
+    while True:
+        with receiver.poll(POLL_ROWS, _POLL_SECONDS) as batch:
+            events = batch.events()
+        ended = trees.take(events)
+        if ended:
+            return ended[0]
+        for report in trees.open_reports():
+            reporter.progress(bytes=report.manifest.byte_count, files=report.manifest.file_count)
+
+
+def _facts(context: Context, receiver: Receiver, report: TreeReport) -> dict[str, Any]:
+    transports = context.stats()["receiver_transports"]
+    counted = ("lost", "naks_sent", "nak_pckts_sent", "rxs_rcved", "duplicate_data", "unrecovered_txw", "unrecovered_tmo")
+    own = receiver.stats()
+    return {
+        "complete": report.is_complete,
+        "problems": [str(problem) for problem in report.problems],
+        "seconds": report.seconds,
+        "bytes": report.manifest.byte_count,
+        "files": report.manifest.file_count,
+        "manifest_sha256": report.manifest.sha256.hex(),
+        "counters": {name: sum(transport[name] for transport in transports) for name in counted},
+        "unrecoverable": sum(own[name] or 0 for name in ("unrecoverable_loss_events", "burst_loss_events")),
+        "receive_drops": context.stats()["link_counters"]["receive_drops"],
+        "recovery_ms": _recovery(context, transports),
+    }
+
+
+def _recovery(context: Context, transports: list[dict[str, Any]]) -> dict[str, float | None]:
+    times = context.recovery_times()
+    return {
+        "p50": times.percentile_ms(50),
+        "p99": times.percentile_ms(99),
+        "max": max((transport["nak_stm_max"] for transport in transports), default=None),
+    }
+
+
+def _write_manifest(task: SubscriberTask, reporter: Reporter) -> None:
+    """Hash every file as it lies on disk now, whatever was said while it was received."""
+    with Path(task.manifest_file).open("w") as file:
+        for count, entry in enumerate(scan(Path(task.directory)), start=1):
+            file.write(entry.to_json() + "\n")
+            reporter.progress(verified=count)
+
+
+if __name__ == "__main__":
+    main(SubscriberTask(**json.loads(sys.argv[1])))

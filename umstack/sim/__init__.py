@@ -1,0 +1,47 @@
+"""The simulator: the whole C core on simulated hosts, under virtual time, from a seed or from a script.
+
+`run_seeds` runs random worlds against checkers (`umstack sim` does it from a shell); `World` builds one by hand.
+"""
+
+from umstack.sim.options import (
+    FLOW_MAX,
+    FLOW_MIN,
+    FLOW_NONE,
+    FLOW_TAGGED,
+    MS,
+    SECOND,
+    US,
+)
+from umstack.sim.seeds import Canary, Result, run_seed, run_seeds, trace_seed
+from umstack.sim.trace import Datagram, DropReason, Fate, Fragment, Kind, NcfReason, Row, Type
+from umstack.sim.world import Host, Join, Receiver, Session, SimulationFailed, Source, World
+
+__all__ = [
+    "FLOW_MAX",
+    "FLOW_MIN",
+    "FLOW_NONE",
+    "FLOW_TAGGED",
+    "MS",
+    "SECOND",
+    "US",
+    "Canary",
+    "Datagram",
+    "DropReason",
+    "Fate",
+    "Fragment",
+    "Host",
+    "Join",
+    "Kind",
+    "NcfReason",
+    "Receiver",
+    "Result",
+    "Row",
+    "Session",
+    "SimulationFailed",
+    "Source",
+    "Type",
+    "World",
+    "run_seed",
+    "run_seeds",
+    "trace_seed",
+]

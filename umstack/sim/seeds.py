@@ -1,0 +1,90 @@
+"""Random runs of the simulator: a seed makes a world, faults trouble it, checkers watch it (ffi/sim/run.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from umstack._core import ffi, lib
+from umstack.sim.world import SimulationFailed, World
+
+
+class Canary(IntEnum):
+    """A deliberate mistake: a run with one must fail, or its checkers are blind."""
+
+    NONE = 0
+    STALE_PAYLOAD = 1
+    LOSE_ROW = 2
+    REPEAT_ROW = 3
+    DEAF_RECEIVER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one seed went; `violation` is empty when everything held."""
+
+    seed: int
+    violation: str
+    scenario: str
+    digest: int
+    virtual_ns: int
+    event_count: int
+    datagrams_sent: int
+    datagrams_dropped: int
+    messages_sent: int
+    messages_delivered: int
+    losses_declared: int
+    naks_sent: int
+    retransmissions: int
+
+    @property
+    def replay(self) -> str:
+        """The command that runs this seed again and shows what happens."""
+        return f"umstack sim --seed {self.seed} --trace"
+
+
+def _result(raw: Any) -> Result:
+    return Result(
+        seed=raw.seed,
+        violation=ffi.string(raw.message).decode() if raw.failed else "",
+        scenario=ffi.string(raw.scenario).decode(),
+        digest=raw.hash,
+        virtual_ns=raw.virtual_ns,
+        event_count=raw.event_count,
+        datagrams_sent=raw.datagrams_sent,
+        datagrams_dropped=raw.datagrams_dropped,
+        messages_sent=raw.messages_sent,
+        messages_delivered=raw.messages_delivered,
+        losses_declared=raw.losses_declared,
+        naks_sent=raw.naks_sent,
+        retransmissions=raw.retransmissions,
+    )
+
+
+def run_seed(seed: int, canary: Canary = Canary.NONE) -> Result:
+    """Run one seed."""
+    params = ffi.new("um_sim_params *", {"canary": int(canary), "trace": False})
+    raw = ffi.new("um_sim_result *")
+    if lib.um_sim_run(params, seed, raw) != 0:
+        raise SimulationFailed("no memory for a world", hint="free memory, or raise `ulimit -v`")
+    return _result(raw)
+
+
+def run_seeds(first: int, count: int | None = None, canary: Canary = Canary.NONE) -> Iterator[Result]:
+    """Run `count` seeds from `first` on; without a count, for ever."""
+    seed = first
+    while count is None or seed < first + count:
+        yield run_seed(seed, canary)
+        seed += 1
+
+
+def trace_seed(seed: int, canary: Canary = Canary.NONE) -> tuple[Result, World]:
+    """Run one seed and keep its world, for its trace and rows; the caller closes it."""
+    params = ffi.new("um_sim_params *", {"canary": int(canary), "trace": True})
+    raw = ffi.new("um_sim_result *")
+    handle = lib.um_sim_run_kept(params, seed, raw)
+    if not handle:
+        raise SimulationFailed("no memory for a world", hint="free memory, or raise `ulimit -v`")
+    return _result(raw), World(handle=handle)
