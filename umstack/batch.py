@@ -66,7 +66,8 @@ class Batch:
         return self._count > 0
 
     def __del__(self) -> None:
-        if self._count:
+        # Of objects that die together in a cycle, the queue's memory may be finalized first.
+        if self._count and not self._memory.freed:
             lib.um_queue_release(self._block, self._count)
 
     def __enter__(self) -> Batch:

@@ -46,14 +46,16 @@ def timeout_ns(timeout: float | None) -> int:
 class QueueMemory:
     """The core's side of a receiver. Lives as long as any batch that looks into its queue."""
 
-    __slots__ = ("handle", "source_names", "topic")
+    __slots__ = ("freed", "handle", "source_names", "topic")
 
     def __init__(self, handle: Any, topic: str) -> None:
+        self.freed = False
         self.handle = handle
         self.topic = topic
         self.source_names: list[str] = []
 
     def __del__(self) -> None:
+        self.freed = True
         lib.um_subscription_free(self.handle)
 
 

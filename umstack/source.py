@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +11,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
-from umstack.errors import Closed, InvalidArgument, NotConnected, OptionError, UmError, error_from_result
+from umstack.errors import (
+    Closed,
+    InvalidArgument,
+    NotConnected,
+    OptionError,
+    UmError,
+    WouldBlock,
+    error_from_result,
+)
 from umstack.receiver import SLICE_NS, timeout_ns
 
 if TYPE_CHECKING:
@@ -273,6 +283,31 @@ class Source:
         self._check_open()
         return int(lib.um_publication_message_max(self._handle))
 
+    def fileno(self) -> int:
+        """Readable when sending is possible again after a send with timeout=0 was refused (UM's WAKEUP, UX-2)."""
+        self._check_open()
+        return int(lib.um_publication_wakeup_fd(self._handle))
+
+    async def send_async(self, data: Buffer, flush: bool = False) -> int:
+        """Like send(), waiting in the running event loop while flow control or a rate limit holds it back."""
+        while True:
+            try:
+                return self.send(data, flush, timeout=0)
+            except WouldBlock:
+                await self._wakeup()
+
+    async def _wakeup(self) -> None:
+        """Wait until a send may succeed. The descriptor is the session's, so each waiter watches a copy."""
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        fd = os.dup(self.fileno())
+        loop.add_reader(fd, _wake, ready)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(fd)
+            os.close(fd)
+
     def wait_connected(self, receivers: int = 1, timeout: float | None = None) -> None:
         """Wait until flow control knows so many receivers; NotConnected after the timeout."""
         if self.options.flow_control == "none":
@@ -332,3 +367,8 @@ class Source:
 
     def __repr__(self) -> str:
         return f"<Source {self.topic!r} on {self.transport}{' closed' if self.closed else ''}>"
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

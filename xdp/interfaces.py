@@ -5,11 +5,15 @@ Works on the network namespace of the calling thread.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
@@ -21,6 +25,9 @@ _IFF_UP = 0x1
 _IFF_LOOPBACK = 0x8
 _IFF_MULTICAST = 0x1000
 _IFF_LOWER_UP = 0x10000
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,22 @@ class Interface:
         return f"{self.name} ({state}, {addresses}, MTU {self.mtu_bytes})"
 
 
+def _off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Run netlink calls of pyroute2 on a thread of their own where an event loop runs: it starts one itself."""
+
+    @wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return function(*args, **kwargs)
+        with ThreadPoolExecutor(max_workers=1) as executor:
+            return executor.submit(function, *args, **kwargs).result()
+
+    return call
+
+
+@_off_the_event_loop
 def interfaces() -> list[Interface]:
     """Return every interface, in the order of their indexes."""
     with IPRoute() as route:
@@ -86,6 +109,7 @@ def find_interface(wanted: str | None = None) -> Interface:
     )
 
 
+@_off_the_event_loop
 def multicast_route(group: str = "224.0.0.0") -> str | None:
     """Return the name of the interface the routing table sends that group through, None if there is no route."""
     with IPRoute() as route:

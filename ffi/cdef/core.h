@@ -192,6 +192,8 @@ int64_t um_publication_commit(um_publication *publication, um_source_claim *clai
 void um_publication_abort(um_publication *publication, um_source_claim *claim);
 int64_t um_publication_flush(um_publication *publication);
 bool um_publication_connected(const um_publication *publication);
+int um_publication_wakeup_fd(const um_publication *publication);
+bool um_publication_sendable(const um_publication *publication);
 bool um_publication_drained(um_publication *publication);
 uint32_t um_publication_message_max(const um_publication *publication);
 

@@ -551,6 +551,8 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
     delivery->lowest_held = lowest;
     delivery->highest_sqn = highest;
     delivery->highest_transport_sqn = arrival->transport_sqn;
+    if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE) /* has nothing to wait for (UM-12) */
+        deliver_on_arrival(delivery, message->sqn);
     return true;
 }
 
@@ -594,6 +596,11 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
         delivery->highest_sqn = sqn;
         delivery->highest_transport_sqn = arrival->transport_sqn;
         start_at(delivery, sqn + 1);
+    }
+    if (delivery->state == UM_DELIVERY_STARTING && um_serial_before(delivery->highest_sqn, sqn) &&
+        sqn - delivery->lowest_held < delivery->receiver->store->entry_capacity) {
+        delivery->highest_sqn = sqn;
+        delivery->highest_transport_sqn = arrival->transport_sqn;
     }
     if (delivery->state != UM_DELIVERY_RUNNING)
         return;

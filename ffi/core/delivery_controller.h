@@ -80,7 +80,7 @@ typedef struct um_delivery {
     int64_t loss_check_ns;
     uint32_t blocker_sqn; /* the session's: a missing datagram that may carry the topic */
     bool has_blocker;
-    uint64_t gaps_examined; /* gaps of the session that are known to hold no blocker */
+    uint64_t gaps_examined; /* gaps of the session that had been found when there was none */
     struct um_delivery *next_of_topic; /* same topic index, another receiver */
     struct um_delivery *next;          /* the session's list */
 } um_delivery;

@@ -1,6 +1,11 @@
 #include "core/receiver_session.h"
 
-enum { MEAN_WEIGHT = 8 }; /* moving averages give the newest sample an eighth */
+enum {
+    MEAN_WEIGHT = 8,            /* moving averages give the newest sample an eighth */
+    JUMP_CONFIRMED_WITHIN = 16, /* datagrams behind a long jump that confirm it */
+    STRAYS_MAX = 64,            /* impossible numbers in a row that end a session */
+    BACKOFF_NS_MIN = 100000,    /* between two NAKs for the same datagram, whatever is configured */
+};
 
 static void lay_out(um_receiver_session *session, um_arena *arena, const um_receiver_session_config *config)
 {
@@ -109,24 +114,30 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
 /* ---- loss ---- */
 
 /* Is a datagram missing that may carry something of the topic from before `before`? The newest such is remembered: while
- * it is missing the answer is found at once, and when it has come its elders mostly have, too. */
-static bool earlier_missing(const um_receiver_session *session, um_delivery *delivery, uint32_t before)
+ * it is missing the answer is found at once, and when it has come its elders mostly have, too. So is that there is none
+ * at all since the controller was mapped, until the next gap. */
+static bool earlier_missing(um_receiver_session *session, um_delivery *delivery, uint32_t before)
 {
-    if (session->losses.count == 0 ||
-        (!delivery->has_blocker && delivery->gaps_examined == session->gaps_found))
+    if (session->losses.count == 0 || delivery->gaps_examined == session->gaps_found)
         return false;
-    if (delivery->has_blocker && um_loss_map_find(&session->losses, delivery->blocker_sqn) != NULL)
+    if (delivery->has_blocker && um_serial_before(delivery->blocker_sqn, before) &&
+        um_loss_map_find(&session->losses, delivery->blocker_sqn) != NULL)
         return true;
     delivery->has_blocker = false;
-    delivery->gaps_examined = session->gaps_found;
+    bool later = false;
     for (uint32_t i = 0; i < session->losses.count; i++) {
         uint32_t sqn = session->losses.entries[i].sqn;
-        if (um_serial_before(sqn, delivery->mapped_sqn) || !um_serial_before(sqn, before) ||
-            (delivery->has_blocker && um_serial_before(sqn, delivery->blocker_sqn)))
+        if (um_serial_before(sqn, delivery->mapped_sqn))
             continue;
-        delivery->has_blocker = true;
-        delivery->blocker_sqn = sqn;
+        if (!um_serial_before(sqn, before)) {
+            later = true;
+        } else if (!delivery->has_blocker || um_serial_before(delivery->blocker_sqn, sqn)) {
+            delivery->has_blocker = true;
+            delivery->blocker_sqn = sqn;
+        }
     }
+    if (!delivery->has_blocker && !later)
+        delivery->gaps_examined = session->gaps_found;
     return delivery->has_blocker;
 }
 
@@ -141,9 +152,17 @@ static void start_controllers(um_receiver_session *session, int64_t now_ns)
     }
 }
 
+/* The sqn that held the position back is missing no more: the source, which may stand still for it, is told now. */
+static void note_gap_closed(um_receiver_session *session, uint32_t sqn)
+{
+    if (sqn == session->status_sqn)
+        session->status_due_ns = INT64_MIN;
+}
+
 static void give_up(um_receiver_session *session, um_loss *loss, uint64_t *reason_counter)
 {
     UM_COUNT(*reason_counter, 1);
+    note_gap_closed(session, loss->sqn);
     um_loss_map_remove(&session->losses, loss);
 }
 
@@ -302,6 +321,46 @@ static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
         d->mapped_sqn = sqn;
 }
 
+/* A jump longer than the loss map could not be repaired anyway. It is believed when a second datagram confirms it, so
+ * that one that is forged or mangled cannot carry the session off. `least`: how far behind it the second lies. */
+static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn, uint32_t least)
+{
+    uint32_t beyond = sqn - session->jump_sqn;
+    bool confirmed = session->jump_seen && beyond >= least && beyond <= JUMP_CONFIRMED_WITHIN;
+    session->jump_seen = !confirmed;
+    session->jump_sqn = sqn;
+    if (!confirmed)
+        UM_COUNT(session->counters.dgrams_dropped_other, 1);
+    return confirmed;
+}
+
+static bool is_long_jump(const um_receiver_session *session, uint32_t sqn)
+{
+    return um_serial_diff(sqn, session->next_sqn) > (int32_t)session->losses.capacity;
+}
+
+static void end_session(um_receiver_session *session, int64_t now_ns)
+{
+    session->ended = true;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next)
+        um_delivery_end(d, now_ns); /* UM-105 */
+}
+
+/* From before anything the source can still send. One such is an old duplicate; so many in a row are a source that has
+ * begun anew under the same identity, or a first datagram that was forged: the session ends and can be joined again. */
+static void note_stray(um_receiver_session *session, int64_t now_ns)
+{
+    if (++session->stray_count == STRAYS_MAX)
+        end_session(session, now_ns);
+}
+
+static void on_duplicate(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+{
+    UM_COUNT(session->counters.duplicate_data, 1);
+    if (um_serial_before(packet->sqn, session->trail_sqn) && !(packet->flags & UM_LBTRM_FLAG_RETRANSMISSION))
+        note_stray(session, now_ns);
+}
+
 static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet, const uint8_t *data, uint32_t length,
                     um_arrival *arrival)
 {
@@ -314,22 +373,27 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
             return;
         set_base(session, packet->sqn, arrival->now_ns);
     }
+    int32_t ahead = um_serial_diff(packet->sqn, session->next_sqn);
+    if (UM_UNLIKELY(is_long_jump(session, packet->sqn)) && !jump_is_confirmed(session, packet->sqn, 1))
+        return;
     if (um_serial_before(session->trail_sqn, packet->trail) || session->counters.msgs_rcved == 0)
         session->trail_sqn = packet->trail;
-    int32_t ahead = um_serial_diff(packet->sqn, session->next_sqn);
     if (UM_UNLIKELY(ahead < 0)) {
         um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
         if (loss == NULL) {
-            UM_COUNT(counters->duplicate_data, 1);
+            on_duplicate(session, packet, arrival->now_ns);
             return;
         }
         note_recovered(session, loss, retransmission, arrival->now_ns);
+        note_gap_closed(session, packet->sqn);
         um_loss_map_remove(&session->losses, loss); /* UM-118, UM-121 */
     } else {
         if (UM_UNLIKELY(ahead > 0))
             note_missing(session, session->next_sqn, packet->sqn - 1, arrival->now_ns);
         session->next_sqn = packet->sqn + 1;
     }
+    session->jump_seen = false;
+    session->stray_count = 0;
     UM_COUNT(counters->msgs_rcved, 1);
     UM_COUNT(counters->bytes_rcved, length);
     session->bytes_since_status += length;
@@ -349,6 +413,17 @@ static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, i
         session->trail_sqn = packet->trail;
         return;
     }
+    if (is_long_jump(session, packet->lead)) {
+        uint32_t least = packet->sqn == session->jump_sm_sqn; /* the same session message twice confirms nothing */
+        session->jump_sm_sqn = packet->sqn;
+        if (!jump_is_confirmed(session, packet->lead, least))
+            return;
+    }
+    if (um_serial_before(packet->lead, session->trail_sqn - 1)) {
+        note_stray(session, now_ns);
+        return;
+    }
+    session->stray_count = 0;
     if (um_serial_before(session->trail_sqn, packet->trail))
         session->trail_sqn = packet->trail;
     if (!um_serial_before(packet->lead, session->next_sqn)) {
@@ -429,7 +504,8 @@ static bool fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
         give_up(session, loss, &session->counters.unrecovered_txw);
         return false;
     }
-    int64_t next_ns = now_ns + um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
+    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
+    int64_t next_ns = now_ns + (backoff_ns > BACKOFF_NS_MIN ? backoff_ns : BACKOFF_NS_MIN);
     loss->naks_sent += session->config.send_naks;
     um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
     return session->config.send_naks;
@@ -468,9 +544,7 @@ static int64_t tick_activity(um_receiver_session *session, int64_t now_ns)
     int64_t due_ns = session->last_activity_ns + timeout_ns;
     if (now_ns < due_ns)
         return due_ns;
-    session->ended = true;
-    for (um_delivery *d = session->controllers; d != NULL; d = d->next)
-        um_delivery_end(d, now_ns); /* UM-105 */
+    end_session(session, now_ns);
     return now_ns;
 }
 
@@ -516,6 +590,7 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
     if (!session->has_base)
         status.flags |= UM_STATUS_ELICIT;
     session->status_window_bytes = status.window_bytes;
+    session->status_sqn = status.next_sqn;
     session->bytes_since_status = 0;
     session->counters.rcv_pos = status.next_sqn;
     session->counters.rcv_window = status.window_bytes;

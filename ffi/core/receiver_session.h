@@ -64,6 +64,10 @@ typedef struct um_receiver_session {
     uint32_t controller_count;
     uint32_t starting_count; /* controllers in state STARTING */
     uint64_t gaps_found;
+    bool jump_seen; /* the last datagram but for repairs was too far ahead to be believed: jump_sqn */
+    uint32_t jump_sqn;
+    uint32_t jump_sm_sqn;
+    uint32_t stray_count; /* datagrams in a row from before the source's window */
 
     bool active; /* a datagram has been seen: BOS is out */
     bool ended;
@@ -77,6 +81,7 @@ typedef struct um_receiver_session {
     int64_t status_due_ns;
     uint64_t bytes_since_status;
     uint32_t status_window_bytes; /* last told */
+    uint32_t status_sqn;          /* last told: the oldest missing, or the next */
     uint64_t recovered_count;
     uint64_t recovery_buckets[UM_RECOVERY_BUCKETS]; /* datagrams by the time it took to have them */
     um_receiver_transport_counters counters;

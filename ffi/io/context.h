@@ -62,6 +62,8 @@ typedef struct um_publication_session {
     size_t memory_bytes;
     int64_t due_ns;
     _Atomic int64_t last_run_ns; /* when the sender last ran */
+    int wakeup_fd;               /* readable once a send may succeed again after one was refused (UX-2) */
+    _Atomic uint32_t wakeup_wanted;
     uint32_t publication_count;
     bool in_use;
 } um_publication_session;
@@ -206,6 +208,11 @@ int um_publication_claim(um_publication *publication, uint32_t length, um_source
 int64_t um_publication_commit(um_publication *publication, um_source_claim *claim, uint32_t flags);
 void um_publication_abort(um_publication *publication, um_source_claim *claim);
 int64_t um_publication_flush(um_publication *publication);
+
+/* UX-2: the descriptor that becomes readable when sending is possible again after a send that did not wait was
+ * refused. It stays the session's. um_publication_sendable says whether it is possible now. */
+int um_publication_wakeup_fd(const um_publication *publication);
+bool um_publication_sendable(const um_publication *publication);
 
 /* True when everything published has been sent and every receiver that flow control knows has it. */
 bool um_publication_drained(um_publication *publication);

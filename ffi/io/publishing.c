@@ -2,6 +2,7 @@
  * the sender on its own thread when nobody else is running it (design W8).
  */
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "io/clock.h"
@@ -39,6 +40,44 @@ static void on_send_error(um_publication_session *session)
         um_session_set_datagram_max(&session->core, (uint32_t)mtu - IP_UDP_HEADER_BYTES);
 }
 
+/* ---- UM's WAKEUP (UX-2) ---- */
+
+static bool is_sendable(const um_publication_session *session)
+{
+    const um_publication_log *log = &session->core.log;
+    return atomic_load(&log->connected) && um_log_tail(log) < atomic_load(&log->publication_limit) &&
+           !atomic_load(&session->context->limits.blocked);
+}
+
+static void notify_sendable(um_publication_session *session)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!atomic_load_explicit(&session->wakeup_wanted, memory_order_relaxed) || !is_sendable(session))
+        return;
+    if (atomic_exchange(&session->wakeup_wanted, 0) == 0)
+        return;
+    uint64_t one = 1;
+    ssize_t ignored = write(session->wakeup_fd, &one, sizeof one); /* full means readable */
+    (void)ignored;
+}
+
+/* A send was refused that did not wait: its caller may wait for the descriptor. Looking again after asking closes
+ * the gap in which the way became free, so a wake-up may come before the refusal is returned. */
+static void want_wakeup(um_publication_session *session)
+{
+    uint64_t ignored;
+    ssize_t drained = read(session->wakeup_fd, &ignored, sizeof ignored);
+    (void)drained;
+    atomic_store(&session->wakeup_wanted, 1);
+    notify_sendable(session);
+}
+
+int um_publication_wakeup_fd(const um_publication *publication) { return publication->session->wakeup_fd; }
+
+bool um_publication_sendable(const um_publication *publication) { return is_sendable(publication->session); }
+
+/* ---- running the sender ---- */
+
 /* Sends what is pending, unless another thread is at it: that one looks again when it is done. */
 static void run_sender(um_publication_session *session, int64_t now_ns)
 {
@@ -54,6 +93,7 @@ static void run_sender(um_publication_session *session, int64_t now_ns)
             wake_ns = now_ns;
         um_lock_release(&core->sender_lock);
     }
+    notify_sendable(session);
     um_context_wake_by(session->context, wake_ns);
 }
 
@@ -88,6 +128,7 @@ int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns)
         atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
     on_send_error(session);
     um_lock_release(&session->core.sender_lock);
+    notify_sendable(session);
     if (um_session_pending(&session->core))
         return now_ns;
     /* While it streams, publishers leave datagrams to this loop without waking it. */
@@ -150,9 +191,12 @@ static int open_session(um_context *context, um_session_config *config, uint16_t
     if (result != 0)
         return result;
     session->memory = um_map(session->memory_bytes);
-    if (session->memory == NULL) {
+    session->wakeup_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (session->memory == NULL || session->wakeup_fd < 0) {
+        result = session->memory == NULL ? -ENOMEM : -errno;
+        um_unmap(session->memory, session->memory_bytes);
         um_socket_close(&session->link);
-        return -ENOMEM;
+        return result;
     }
     config->nak_port = session->link.local.port;
     um_session_init(&session->core, session->memory, config, &session->link.base, &context->limits, um_clock_ns());
@@ -278,6 +322,7 @@ static bool wait_held_back(um_publication *publication, patience *patience, int6
     um_context *context = publication->session->context;
     if (patience->timeout_ns == 0) {
         count_once(patience, &context->node.counters.send_would_block);
+        want_wakeup(publication->session);
         return false;
     }
     if (patience->deadline_ns == 0)

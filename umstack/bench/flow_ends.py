@@ -21,7 +21,7 @@ _ROWS = 256
 _LOOK_SECONDS = 0.02
 _LOOKS_ALIKE = 5
 _QUEUE_SHARE = 0.8
-_SETTLING_SHARE = 0.3
+_SETTLING_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,8 @@ def _take(spec: FlowSpec, receiver: umstack.Receiver, check: StreamCheck) -> int
     """Take some messages, check them and work on them; how many there were, 0 after a long silence."""
     batch = receiver.poll(_ROWS, SILENCE_SECONDS)
     count = len(batch)
-    check.take_batch(batch) if count else None
+    if count:
+        check.take_batch(batch)
     _work(count * spec.cost_us / 1e6)
     return count
 
@@ -55,8 +56,9 @@ def _await_full_queue(context: umstack.Context, receiver: umstack.Receiver) -> i
             context.process_events(_LOOK_SECONDS)
         else:
             select.select([], [], [], _LOOK_SECONDS)
-        before, held = held, int(receiver.stats()["queued_messages"] or 0)
-        alike = alike + 1 if held == before and held > 0 else 0
+        stats = receiver.stats()
+        before, held = held, int(stats["queued_messages"] or 0)
+        alike = alike + 1 if held == before and stats["messages_delivered"] else 0
     return held
 
 
@@ -69,15 +71,14 @@ def _own_maximum(spec: FlowSpec, receiver: umstack.Receiver, check: StreamCheck,
 
 
 def _settled_rate(spec: FlowSpec, receiver: umstack.Receiver, check: StreamCheck) -> float:
-    """The rate once the publisher has found its pace, until the end of the stream."""
-    settled_at = time.perf_counter() + spec.seconds * _SETTLING_SHARE
-    settled = check.received
-    start = now = time.perf_counter()
-    while check.total is None and _take(spec, receiver, check):
-        now = time.perf_counter()
-        if start < settled_at <= now:
-            start, settled, settled_at = now, check.received, float("inf")
-    return (check.received - settled) / max(1e-9, now - start)
+    """The rate once the publisher has found its pace, for as long as the spec says."""
+    begin = time.perf_counter() + spec.seconds * _SETTLING_SHARE
+    while time.perf_counter() < begin and check.total is None:
+        _take(spec, receiver, check)
+    before, start = check.received, time.perf_counter()
+    while time.perf_counter() < start + spec.seconds and check.total is None:
+        _take(spec, receiver, check)
+    return (check.received - before) / (time.perf_counter() - start)
 
 
 def subscribe(spec: FlowSpec) -> None:
@@ -91,12 +92,15 @@ def subscribe(spec: FlowSpec) -> None:
         cpu_seconds = time.process_time()
         maximum = _own_maximum(spec, receiver, check, held)
         settled = _settled_rate(spec, receiver, check)
+        cpu_seconds = time.process_time() - cpu_seconds
+        while check.total is None and _take(spec, receiver, check):
+            pass
         say(
             received=check.received,
             own_maximum=maximum,
             queue_messages=held,
             settled=settled,
-            cpu_seconds=time.process_time() - cpu_seconds,
+            cpu_seconds=cpu_seconds,
             lost=check.lost,
             out_of_order=check.out_of_order,
             duplicates=check.duplicates,

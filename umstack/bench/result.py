@@ -55,6 +55,11 @@ def ratio(rounds: Sequence[Result], baselines: Sequence[Result], judge: Callable
     return statistics.median(judge(a) / judge(b) for a, b in zip(rounds, baselines, strict=True))
 
 
+def settled_ratio(rounds: Sequence[Result]) -> float:
+    """How the rate a stream settled at stands to what its slowest subscriber can take: the median of the rounds."""
+    return statistics.median(rate(one) / one["detail"]["own_maximum"] for one in rounds)
+
+
 def faults(results: Sequence[Result]) -> list[str]:
     """What the stack promised and did not do, in words; empty when it did."""
     return [

@@ -14,10 +14,12 @@ from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
 from umstack.bench.endpoint import READY_SECONDS
 from umstack.bench.result import Result, merged, rate, ratio, result
 from umstack.bench.stream_ends import StreamSpec
-from umstack.lab import Lab
+from umstack.lab import Host, Lab
 
 Segmentation = Literal["real", "offload", "none"]
 Progress = Callable[[str], None]
+
+STREAM_ENDS = "umstack.bench.stream_ends"
 
 MEASURED_OPTIONS = """
 context transport_lbtrm_data_rate_limit 0
@@ -52,27 +54,45 @@ class Pins:
         return cls(cpus[0], cpus[1]) if len(cpus) > 1 else cls()
 
 
-def measure_stream(lab: Lab, spec: StreamSpec, pins: Pins) -> Result:
-    """One stream from host 0 to hosts 1, 2, ...: everything checked by every subscriber."""
-    sender, *receivers = lab.hosts[: spec.receivers + 1]
+@dataclass(frozen=True, slots=True)
+class End:
+    """One subscriber of a stream: where it runs, what it is told and which program it is."""
+
+    host: Host
+    spec: StreamSpec
+    module: str = STREAM_ENDS
+    cpu: int | None = None
+
+
+def carry_out(
+    lab: Lab, spec: StreamSpec, cpu: int | None, ends: Sequence[End]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """One stream from host 0 of the lab to these subscribers; what the publisher and they say of it."""
     with ExitStack() as stack:
 
-        def start(host: Any, role: str, cpu: int | None) -> Child:
-            told = dataclasses.replace(spec, interface=host.address, cpu=cpu)
-            return stack.enter_context(running(host, "umstack.bench.stream_ends", told.as_arguments(role)))
+        def start(host: Host, module: str, role: str, told: StreamSpec, cpu: int | None) -> Child:
+            told = dataclasses.replace(told, interface=host.address, cpu=cpu, receivers=len(ends))
+            return stack.enter_context(running(host, module, told.as_arguments(role)))
 
-        publisher = start(sender, "publish", pins.publisher)
-        subscribers = [start(host, "subscribe", pins.subscriber) for host in receivers]
+        publisher = start(lab.hosts[0], STREAM_ENDS, "publish", spec, cpu)
+        subscribers = [start(end.host, end.module, "subscribe", end.spec, end.cpu) for end in ends]
         transports = publisher.hear(READY_SECONDS)["transports"]
         for subscriber in subscribers:
             subscriber.hear(READY_SECONDS + CHILD_SLACK_SECONDS)
         for transport in transports:
-            lab.await_join(transport.split(":")[4], *(host.number for host in receivers))
+            lab.await_join(transport.split(":")[4], *(end.host.number for end in ends))
         publisher.tell(go=True)
         sent = publisher.hear(spec.seconds + READY_SECONDS + CHILD_SLACK_SECONDS)
         received = [subscriber.hear(CHILD_SLACK_SECONDS) for subscriber in subscribers]
         publisher.tell(stop=True)
         sent |= publisher.hear(CHILD_SLACK_SECONDS)
+    return sent, received
+
+
+def measure_stream(lab: Lab, spec: StreamSpec, pins: Pins) -> Result:
+    """One stream from host 0 to hosts 1, 2, ...: everything checked by every subscriber."""
+    ends = [End(host, spec, cpu=pins.subscriber) for host in lab.hosts[1 : spec.receivers + 1]]
+    sent, received = carry_out(lab, spec, pins.publisher, ends)
     return _stream_result(spec, sent, received)
 
 

@@ -36,7 +36,7 @@ class PublisherTask:
     @property
     def argv(self) -> list[str]:
         """The command that carries it out."""
-        return [sys.executable, "-m", __spec__.name if __spec__ else __name__, json.dumps(asdict(self))]
+        return [sys.executable, "-m", "umstack.demo.publisher", json.dumps(asdict(self))]
 
 
 def main(task: PublisherTask) -> None:

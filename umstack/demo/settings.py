@@ -33,6 +33,7 @@ SOURCE_OPTIONS: Options = {
     "transport_lbtrm_ignore_interval": 10,
     # What is lost at the very end shows by a session message.
     "transport_lbtrm_sm_minimum_interval": 20,
+    "transport_lbtrm_sm_maximum_interval": 1000,
 }
 
 RECEIVER_OPTIONS: Options = {
@@ -41,6 +42,8 @@ RECEIVER_OPTIONS: Options = {
     "transport_lbtrm_nak_initial_backoff_interval": 5,
     "transport_lbtrm_nak_backoff_interval": 20,
     "transport_lbtrm_nak_suppress_interval": 40,
+    # A publisher that dies shows soon; five of its longest intervals between session messages.
+    "transport_lbtrm_activity_timeout": 5000,
     # What is in flight while a loss is repaired: 50 ms at 160 MB/s.
     "flow_control_receiver_window": 8 * 1024 * 1024,
     "receiver_queue_block_count": 32,

@@ -30,7 +30,7 @@ class SubscriberTask:
     @property
     def argv(self) -> list[str]:
         """The command that carries it out."""
-        return [sys.executable, "-m", __spec__.name if __spec__ else __name__, json.dumps(asdict(self))]
+        return [sys.executable, "-m", "umstack.demo.subscriber", json.dumps(asdict(self))]
 
 
 def main(task: SubscriberTask) -> None:
@@ -61,7 +61,15 @@ def _receive(receiver: Receiver, trees: TreeReceiver, reporter: Reporter) -> Tre
 
 def _facts(context: Context, receiver: Receiver, report: TreeReport) -> dict[str, Any]:
     transports = context.stats()["receiver_transports"]
-    counted = ("lost", "naks_sent", "nak_pckts_sent", "rxs_rcved", "duplicate_data", "unrecovered_txw", "unrecovered_tmo")
+    counted = (
+        "lost",
+        "naks_sent",
+        "nak_pckts_sent",
+        "rxs_rcved",
+        "duplicate_data",
+        "unrecovered_txw",
+        "unrecovered_tmo",
+    )
     own = receiver.stats()
     return {
         "complete": report.is_complete,

@@ -7,11 +7,11 @@ for a file its size u64 and its SHA-256, for a link its target. Times are not pa
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import struct
 from dataclasses import dataclass
 from typing import Literal
-
-from umstack.files.path import shown
 
 EntryKind = Literal["directory", "link", "file"]
 
@@ -33,11 +33,18 @@ class ManifestEntry:
     target: bytes = b""
     """Of a link."""
 
-    @property
-    def line(self) -> str:
-        """As text: a digest or what stands for it, and the path."""
-        what = {"directory": "directory", "link": f"link to {shown(self.target)}", "file": self.sha256.hex()}
-        return f"{what[self.kind]}  {self.mode:04o}  {shown(self.path)}"
+    def to_json(self) -> str:
+        """On one line, for files that are compared; the same text means the same entry."""
+        return json.dumps(
+            [
+                self.kind,
+                os.fsdecode(self.path),
+                self.mode,
+                self.size_bytes,
+                self.sha256.hex(),
+                os.fsdecode(self.target),
+            ]
+        )
 
 
 class Manifest:

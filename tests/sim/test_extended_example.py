@@ -1,0 +1,123 @@
+"""The reference's extended example and its recovery example, every event and its time (UM-72..UM-90)."""
+
+from __future__ import annotations
+
+from tests.sim.extended_example import DELAY, LARGE, build, play
+
+from umstack.sim import MS, SECOND, DropReason, Fate, Kind, Type, World
+
+BOS = Kind.BEGINNING_OF_SESSION
+
+
+def seen(receiver) -> list[tuple[int, Kind, int, bytes]]:
+    """What an application saw, and when."""
+    return [(row.time_ns, row.kind, row.sequence_number, row.payload) for row in receiver.rows]
+
+
+def test_a_session_that_never_sent_is_silent(world: World) -> None:
+    """UM-72..UM-74: one joined session, a controller for each topic, and no datagram of any kind."""
+    example = build(world)
+    world.run_for(30 * SECOND)
+    assert world.trace() == []
+    assert example.subscriber.counters["sessions"] == 1
+    assert [join.probe.mapped for join in (example.join_a, example.join_b)] == [True, True]
+
+
+def test_normal_part(world: World) -> None:
+    """UM-75..UM-80: which datagram carries what, BOS to both receivers before the data, one callback for A1+A2."""
+    example = build(world)
+    play(example)
+    carried = [
+        (d.time_ns, d.sqn, [(f.topic_index, f.sqn) for f in d.fragments]) for d in example.session.sent(Type.DATA)
+    ]
+    a, b, c = (source.topic_index for source in (example.a, example.b, example.c))
+    assert carried == [
+        (0, 0, [(a, 0)]),
+        (100 * MS, 1, [(b, 0), (c, 0)]),
+        (200 * MS, 2, [(a, 1)]),
+        (200 * MS, 3, [(a, 2)]),
+    ]
+    assert seen(example.receiver_a) == [
+        (DELAY, BOS, 0, b""),
+        (DELAY, Kind.MESSAGE, 0, b"A0"),
+        (200 * MS + DELAY, Kind.MESSAGE, 2, LARGE),
+    ]
+    assert seen(example.receiver_b) == [(DELAY, BOS, 0, b""), (100 * MS + DELAY, Kind.MESSAGE, 0, b"B0")]
+    large = example.receiver_a.rows[-1]
+    assert (large.first_sequence_number, large.sequence_number) == (1, 2)
+    assert example.join_a.counters["lbm_msgs_no_topic_rcved"] == 1  # C0
+
+
+def lose_c1(example) -> int:
+    """C sqn 1, transport sqn 4, is lost; B and C are deleted at once (UM-82). Returns when."""
+    world = example.world
+    world.rule("drop", Type.DATA, sqns=4, retransmission=False)
+    example.c.send(b"C1", flush=True)
+    example.b.delete()
+    example.c.delete()
+    return world.now_ns
+
+
+def test_loss_at_the_tail_is_invisible_at_first(world: World) -> None:
+    """UM-82: after the loss and the deletions nothing happens: no NAK, no event, no datagram."""
+    example = build(world)
+    play(example)
+    lost_at = lose_c1(example)
+    world.run_for(150 * MS)
+    later = [d for d in world.trace() if d.time_ns > lost_at]
+    assert later == []
+    assert example.join_a.counters["lost"] == 0
+    assert len(example.receiver_a.rows) == 3
+
+
+def test_the_next_datagram_is_delivered_at_once_and_reveals_the_loss(world: World) -> None:
+    """UM-11, UM-84..UM-86, UM-88: A3 passes the gap; 4 is NAKed, sent again after C was deleted, and thrown away."""
+    example = build(world)
+    play(example)
+    lose_c1(example)
+    world.run_for(100 * MS)
+    sent_at = world.now_ns
+    example.a.send(b"A3", flush=True)
+    world.run_for(150 * MS)
+    assert seen(example.receiver_a)[-1] == (sent_at + DELAY, Kind.MESSAGE, 3, b"A3")
+    naks = world.trace(Fate.SENT, Type.NAK)
+    assert [(nak.sqns, nak.sender) for nak in naks] == [([4], example.subscriber.index)]
+    detected_at = sent_at + DELAY
+    assert detected_at + 25 * MS <= naks[0].time_ns <= detected_at + 75 * MS
+    again = [d for d in example.session.sent(Type.DATA) if d.retransmission]
+    assert [(d.time_ns, d.sqn, d.fragments[0].payload) for d in again] == [(naks[0].time_ns + DELAY, 4, b"C1")]
+    assert [len(receiver.rows) for receiver in (example.receiver_a, example.receiver_b)] == [4, 2]
+    counters = example.join_a.counters
+    assert (counters["lost"], counters["rxs_rcved"], counters["lbm_msgs_no_topic_rcved"]) == (1, 1, 2)
+    assert example.join_a.probe.loss_count == 0
+
+
+def test_a_session_message_reveals_the_loss_at_the_tail(world: World) -> None:
+    """UM-87, UM-71, C1, C5: without A3 the session message 0.2 s later says that 4 exists; the NAK cycle follows."""
+    example = build(world)
+    play(example)
+    lost_at = lose_c1(example)
+    world.run_for(1 * SECOND)
+    first = next(d for d in example.session.sent(Type.SM) if d.time_ns > lost_at)
+    assert (first.time_ns, first.lead) == (lost_at + 200 * MS, 4)
+    nak = world.trace(Fate.SENT, Type.NAK)[0]
+    detected_at = first.time_ns + DELAY
+    assert detected_at + 25 * MS <= nak.time_ns <= detected_at + 75 * MS
+    assert [d.sqn for d in example.session.sent(Type.DATA) if d.retransmission] == [4]
+    assert example.join_a.probe.loss_count == 0
+
+
+def test_deleting_the_last_source_ends_retransmission(world: World) -> None:
+    """UM-90: with its last source the session goes; a NAK finds nobody and the loss stays."""
+    example = build(world)
+    play(example)
+    lose_c1(example)
+    world.run_for(100 * MS)
+    example.a.send(b"A3", flush=True)
+    example.a.delete()
+    world.run_for(1 * SECOND)
+    naks = world.trace(Fate.DROPPED, Type.NAK)
+    assert naks
+    assert {nak.drop_reason for nak in naks} == {DropReason.NO_PORT}
+    assert not any(d.retransmission for d in example.session.sent(Type.DATA))
+    assert example.join_a.probe.loss_count == 1

@@ -1,0 +1,167 @@
+"""The reference's unrecoverable-loss timeline, defaults, every event and its time (UM-91..UM-106)."""
+
+from __future__ import annotations
+
+import pytest
+from tests.sim.extended_example import DELAY, Example, build, play
+
+from umstack.sim import MS, SECOND, Fate, Kind, Type, World
+
+
+@pytest.fixture
+def example(world: World) -> Example:
+    """Up to T = 0: transport sqns 0 to 5 are through, all NAKs are blocked, and A 4 = transport #6 is lost."""
+    made = build(world)
+    play(made)
+    made.c.send(b"C1", flush=True)
+    made.b.delete()
+    made.c.delete()
+    world.run_for(100 * MS)
+    made.a.send(b"A3", flush=True)
+    world.run_for(100 * MS)
+    world.rule("drop", Type.NAK)
+    world.rule("drop", Type.DATA, sqns=6)
+    return made
+
+
+def since(start_ns: int, datagrams) -> list[float]:
+    """Seconds from T = 0, to the microsecond."""
+    return [round((d.time_ns - start_ns) / 1e9, 6) for d in datagrams if d.time_ns >= start_ns]
+
+
+def test_timeline(example: Example) -> None:
+    """UM-91..UM-98: SMs at 0.2, 0.6, 1.4, 3.0; NAKs in their ranges; TSNI #7 at 5; give-up at 10.2; loss at 15."""
+    world, start = example.world, example.world.now_ns
+    rows_before = len(example.receiver_a.rows)
+    example.a.send(b"A4", flush=True)
+    assert example.session.sent(Type.DATA)[-1].sqn == 6
+
+    world.run_until(start + 5 * SECOND - 1)
+    assert since(start, example.session.sent(Type.SM)) == [0.2, 0.6, 1.4, 3.0]  # UM-92, UM-94
+    assert {d.lead for d in example.session.sent(Type.SM) if d.time_ns > start} == {6}
+
+    detected_at = start + 200 * MS + DELAY
+    naks = [nak for nak in world.trace(Fate.SENT, Type.NAK) if nak.time_ns > start]
+    assert all(nak.sqns == [6] for nak in naks)
+    assert detected_at + 25 * MS <= naks[0].time_ns <= detected_at + 75 * MS  # UM-92, UM-93
+    gaps = [b.time_ns - a.time_ns for a, b in zip(naks, naks[1:], strict=False)]
+    assert all(100 * MS <= gap <= 300 * MS for gap in gaps)  # UM-94
+    assert 4.7 * SECOND / (300 * MS) <= len(naks) <= 4.8 * SECOND / (100 * MS)
+
+    world.run_until(start + 5 * SECOND + DELAY)
+    tsni = example.session.sent(Type.DATA)[-1]
+    assert (tsni.time_ns - start, tsni.sqn, tsni.tsnis) == (5 * SECOND, 7, [(example.a.topic_index, 4)])  # UM-95
+    assert example.join_a.probe.gap_count == 1
+    assert example.session.counters["rxs_sent"] == 0
+
+    world.run_until(start + 10_200 * MS + DELAY - 1)
+    assert example.join_a.counters["unrecovered_tmo"] == 0
+    world.run_until(start + 10_200 * MS + DELAY)
+    assert example.join_a.counters["unrecovered_tmo"] == 1  # UM-96
+    assert example.join_a.probe.loss_count == 0
+    quiet_from = world.now_ns
+
+    world.run_until(start + 15 * SECOND + DELAY - 1)
+    assert len(example.receiver_a.rows) == rows_before  # UM-96, UM-97
+    assert not [nak for nak in world.trace(Fate.SENT, Type.NAK) if nak.time_ns > quiet_from]
+    world.run_until(start + 15 * SECOND + DELAY)
+    event = example.receiver_a.rows[-1]
+    assert (event.time_ns, event.kind, event.sequence_number) == (
+        start + 15 * SECOND + DELAY,
+        Kind.UNRECOVERABLE_LOSS,
+        4,
+    )  # UM-98, UM-100: on the third TSNI
+    assert since(start, [d for d in example.session.sent(Type.DATA) if d.tsnis]) == [5, 10, 15]
+    assert len(example.receiver_a.rows) == rows_before + 1  # UM-101
+    assert example.receiver_b.rows[-1].kind is Kind.MESSAGE  # B heard nothing of it
+
+
+def test_other_topics_flow_and_later_messages_wait(example: Example) -> None:
+    """UM-99: another topic is delivered at once; A 5 waits for the loss event and follows it, in order."""
+    world, start = example.world, example.world.now_ns
+    other = example.session.source()
+    receiver = example.subscriber.receiver()
+    receiver.join(other)
+    example.a.send(b"A4", flush=True)
+    world.run_until(start + 7 * SECOND)
+    other.send(b"D0", flush=True)
+    world.run_until(start + 8 * SECOND)
+    example.a.send(b"A5", flush=True)
+    world.run_until(start + 20 * SECOND)
+    assert receiver.rows[-1].time_ns == start + 7 * SECOND + DELAY
+    # A 5 itself told of the gap at once, but the TSNI at 5 s had already; the next of A's datagrams after 15 s is the
+    # second TSNI after A 5.
+    told_at = start + 18 * SECOND + DELAY
+    tail = [(row.time_ns, row.kind, row.sequence_number, row.payload) for row in example.receiver_a.rows[-2:]]
+    assert tail == [(told_at, Kind.UNRECOVERABLE_LOSS, 4, b""), (told_at, Kind.MESSAGE, 5, b"A5")]
+
+
+def test_a_later_message_after_the_time_is_up_brings_the_event(example: Example) -> None:
+    """UM-99, UM-100: a message of the topic that comes after 15 s finds the gap given up, and follows the event."""
+    world, start = example.world, example.world.now_ns
+    example.a.send(b"A4", flush=True)
+    world.run_until(start + 14 * SECOND)
+    world.rule("drop", Type.DATA, sqns=9)  # the third TSNI
+    world.run_until(start + 16 * SECOND)
+    assert example.receiver_a.rows[-1].kind is Kind.MESSAGE
+    example.a.send(b"A5", flush=True)
+    world.run_until(start + 17 * SECOND)
+    told_at = start + 16 * SECOND + DELAY
+    tail = [(row.time_ns, row.kind, row.sequence_number) for row in example.receiver_a.rows[-2:]]
+    assert tail == [(told_at, Kind.UNRECOVERABLE_LOSS, 4), (told_at, Kind.MESSAGE, 5)]
+
+
+def test_without_traffic_the_event_waits_unless_loss_is_checked(world: World) -> None:
+    """UM-100: nothing of the topic comes after the time is up: no event; a loss-check interval brings it."""
+    example = build(world)
+    checking = example.subscriber.receiver(loss_check_interval_ns=2500 * MS)
+    checking.join(example.a)
+    example.a.send(b"A0", flush=True)
+    world.run_for(100 * MS)
+    world.rule("drop", Type.NAK)
+    world.rule("drop", Type.DATA, sqns=1)
+    example.a.send(b"A1", flush=True)
+    world.run_for(100 * MS)
+    example.a.send(b"A2", flush=True)
+    world.run_for(100 * MS)
+    found_at = world.now_ns - 100 * MS + DELAY
+    world.rule("drop", Type.DATA)  # no TSNI comes through
+    world.run_for(30 * SECOND)
+    assert example.receiver_a.rows[-1].sequence_number == 0
+    told = checking.rows[-2:]
+    assert [(row.kind, row.sequence_number) for row in told] == [(Kind.UNRECOVERABLE_LOSS, 1), (Kind.MESSAGE, 2)]
+    assert found_at + 10 * SECOND <= told[0].time_ns <= found_at + 12.5 * SECOND
+
+
+def test_the_end_of_the_session(example: Example) -> None:
+    """UM-102..UM-106: deletion is silent; EOS to both receivers 60 s after the last traffic; receivers live on."""
+    world, start = example.world, example.world.now_ns
+    example.a.send(b"A4", flush=True)
+    world.run_until(start + 15_100 * MS)
+    assert since(start, example.session.sent(Type.SM)) == [
+        *(0.2, 0.6, 1.4, 3.0),
+        *(5.2, 5.6, 6.4, 8.0),
+        *(10.2, 10.6, 11.4, 13.0),
+    ]  # UM-102; C18: a TSNI, like any datagram, starts the SMs afresh
+    example.a.delete()
+    deleted_at = world.now_ns
+    last_ns = max(d.time_ns for d in world.trace(Fate.RECEIVED, Type.DATA, Type.SM))
+    assert last_ns == start + 15 * SECOND + DELAY
+
+    world.run_until(last_ns + 60 * SECOND - 1)
+    assert [d for d in world.trace() if d.time_ns > deleted_at] == []  # UM-103
+    assert all(row.kind is not Kind.END_OF_SESSION for row in world.rows())
+    world.run_until(last_ns + 60 * SECOND)
+    for receiver in (example.receiver_a, example.receiver_b):  # UM-104, UM-105: also B, whose source went long before
+        assert (receiver.rows[-1].time_ns, receiver.rows[-1].kind) == (last_ns + 60 * SECOND, Kind.END_OF_SESSION)
+    assert not example.join_a.probe.mapped
+    assert example.subscriber.counters["sessions"] == 0
+
+    again = example.publisher.session().source(topic_index=example.a.topic_index)
+    example.receiver_a.join(again)
+    again.send(b"new", flush=True)
+    world.run_for(10 * MS)
+    assert [row.kind for row in example.receiver_a.rows[-2:]] == [
+        Kind.BEGINNING_OF_SESSION,
+        Kind.MESSAGE,
+    ]  # UM-106

@@ -1,0 +1,17 @@
+"""The demo: one publisher multicasts a file tree to several subscribers across a lossy switch, and every byte is
+compared. `umstack demo` shows it; this package knows nothing of a terminal.
+"""
+
+from umstack.demo.result import DemoResult, SubscriberResult
+from umstack.demo.run import DemoFailed, DemoProgress, run_demo
+from umstack.demo.settings import DemoSettings, default_tree
+
+__all__ = [
+    "DemoFailed",
+    "DemoProgress",
+    "DemoResult",
+    "DemoSettings",
+    "SubscriberResult",
+    "default_tree",
+    "run_demo",
+]

@@ -1,0 +1,128 @@
+"""The processes of the demo, seen from their parent: started, listened to and ended."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from umstack.demo.network import Network
+
+_END_SECONDS = 2.0
+_WORDS_KEPT = 12
+
+
+@dataclass(slots=True)
+class Child:
+    """One process, and the newest it has said."""
+
+    name: str
+    process: subprocess.Popen[str]
+    error_file: Path
+    state: str = "starting"
+    progress: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] | None = None
+    status: int | None = None
+    """Exit status, once it has ended and everything it said has been read."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended without a result, or not well."""
+        return self.status is not None and (self.status != 0 or self.result is None)
+
+    def last_words(self) -> str:
+        """The end of what it wrote to standard error."""
+        with self.error_file.open(errors="replace") as file:
+            return "".join(deque(file, _WORDS_KEPT)).strip()
+
+
+class Children:
+    """The processes together. Leaving the context ends those that still run."""
+
+    def __init__(self, network: Network, work: Path) -> None:
+        """`work` is where their standard errors go."""
+        self._network = network
+        self._work = work
+        self._said: queue.Queue[tuple[Child, dict[str, Any] | None]] = queue.Queue()
+        self._listeners: list[threading.Thread] = []
+        self.all: list[Child] = []
+
+    def start(self, name: str, host: int, argv: Sequence[str]) -> Child:
+        """Start a process on a host of the network."""
+        error_file = self._work / f"{name.replace(' ', '-')}.stderr"
+        with error_file.open("w") as errors:
+            process = self._network.run(
+                host,
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+        child = Child(name, process, error_file)
+        listener = threading.Thread(target=self._listen, args=(child,), name=f"listen {name}", daemon=True)
+        listener.start()
+        self._listeners.append(listener)
+        self.all.append(child)
+        return child
+
+    def _listen(self, child: Child) -> None:
+        assert child.process.stdout is not None
+        for line in child.process.stdout:
+            self._said.put((child, json.loads(line)))
+        self._said.put((child, None))
+
+    def take(self, timeout: float) -> bool:
+        """Take in what one of them says next; False when none says anything for that long."""
+        try:
+            child, said = self._said.get(timeout=timeout)
+        except queue.Empty:
+            return False
+        if said is None:
+            child.status = child.process.wait()
+            child.state = "done" if not child.has_failed else "failed"
+            return True
+        event = said.pop("event")
+        if event == "result":
+            child.result = said
+        elif event == "progress":
+            child.progress |= said
+        else:
+            child.state = event
+            child.progress |= said
+        return True
+
+    def close(self) -> None:
+        """End what still runs."""
+        for child in self.all:
+            if child.process.poll() is None:
+                child.process.terminate()
+        for child in self.all:
+            try:
+                child.process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+            for stream in (child.process.stdin, child.process.stdout):
+                if stream is not None and stream is not child.process.stdout:
+                    stream.close()
+        for listener in self._listeners:
+            listener.join(_END_SECONDS)
+
+    def __enter__(self) -> Self:
+        """Nothing more to do."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End what still runs."""
+        self.close()

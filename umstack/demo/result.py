@@ -1,0 +1,74 @@
+"""What a run of the demo found out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(slots=True)
+class SubscriberResult:
+    """One subscriber: what reached it, what it lost on the way and how that was mended."""
+
+    number: int
+    bytes: int = 0
+    seconds: float = 0.0
+    dropped_at_switch: int | None = None
+    """None where there is no switch."""
+    detected_lost: int = 0
+    naks_sent: int = 0
+    retransmissions_received: int = 0
+    recovery_ms: dict[str, float | None] = field(default_factory=dict)
+    unrecoverable: int = 0
+    receive_drops: int = 0
+    files_verified: int = 0
+    entries_wrong: int = 0
+    """Entries of the manifest that are missing or differ on this subscriber's disk, or do not belong there."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """The rate at which files arrived."""
+        return self.bytes / self.seconds / 1e6 if self.seconds else 0.0
+
+
+@dataclass(slots=True)
+class DemoResult:
+    """The whole run."""
+
+    network: str
+    why: str | None
+    tree: str
+    loss: float
+    seed: int
+    files: int = 0
+    directories: int = 0
+    links: int = 0
+    bytes: int = 0
+    skipped: list[str] = field(default_factory=list)
+    publisher: dict[str, Any] = field(default_factory=dict)
+    subscribers: list[SubscriberResult] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    setup_seconds: float = 0.0
+    transfer_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def is_verified(self, subscriber: SubscriberResult) -> bool:
+        """Whether everything the publisher sent lies unchanged on this subscriber's disk, and nothing else."""
+        whole = subscriber.files_verified == self.files and subscriber.entries_wrong == 0
+        return whole and subscriber.unrecoverable == 0 and not subscriber.problems
+
+    @property
+    def ok(self) -> bool:
+        """Whether the tree arrived whole everywhere."""
+        all_there = bool(self.subscribers) and all(map(self.is_verified, self.subscribers))
+        return all_there and self.files > 0 and not self.problems
+
+
+def compare(sent: Path, found: Path) -> tuple[int, int]:
+    """Compare two manifest files: how many files are the same, and how many entries are not."""
+    wanted, there = set(sent.read_text().splitlines()), set(found.read_text().splitlines())
+    same = wanted & there
+    return sum(json.loads(line)[0] == "file" for line in same), len(wanted ^ there)

@@ -1,0 +1,205 @@
+"""One run of the demo: network up, tree across it, every byte compared, everything taken down again."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from umstack.demo.children import Child, Children
+from umstack.demo.network import Network, network
+from umstack.demo.publisher import PublisherTask
+from umstack.demo.result import DemoResult, SubscriberResult, compare
+from umstack.demo.settings import SOURCE_OPTIONS, DemoSettings, is_left_out_of_library
+from umstack.demo.subscriber import SubscriberTask
+from umstack.errors import UmError
+from umstack.files import Found, walk
+
+_TOPIC = "demo/tree"
+_STEP_SECONDS = 0.1
+_STALL_SECONDS = 30.0
+_SPARE_BYTES = 64 * 1024 * 1024
+
+
+class DemoFailed(UmError):
+    """The demo could not be carried through."""
+
+    default_hint = "run it again with --json and look at `problems`, or with --loopback to leave the lab out"
+
+
+@dataclass(slots=True)
+class DemoProgress:
+    """How far a run is, for whoever shows it."""
+
+    phase: str = "bringing the network up"
+    files: int = 0
+    bytes: int = 0
+    children: list[Child] = field(default_factory=list)
+
+
+OnProgress = Callable[[DemoProgress], None]
+
+
+def run_demo(settings: DemoSettings, on_progress: OnProgress) -> DemoResult:
+    """Carry out one run. `on_progress` is called several times a second, on this thread."""
+    start = time.monotonic()
+    progress = DemoProgress()
+    progress.files, progress.bytes = _measure(settings)
+    on_progress(progress)
+    with tempfile.TemporaryDirectory(prefix="umstack-demo-", ignore_cleanup_errors=True) as work:
+        _check_space(Path(work), progress.bytes * settings.subscribers)
+        with network(settings) as net:
+            run = _Run(settings, net, Path(work), progress, on_progress)
+            run.result.setup_seconds = time.monotonic() - start
+            run.carry_out()
+    run.result.seconds = time.monotonic() - start
+    return run.result
+
+
+def _measure(settings: DemoSettings) -> tuple[int, int]:
+    """Files and bytes of the tree, for the progress and for the space it takes."""
+    exclude = is_left_out_of_library if settings.is_default_tree else None
+    sizes = [
+        item.size_bytes
+        for item in walk(settings.tree, exclude=exclude)
+        if isinstance(item, Found) and item.kind == "file"
+    ]
+    if not sizes:
+        raise DemoFailed(f"there is no file in {settings.tree}", hint="name another directory with --tree")
+    return len(sizes), sum(sizes)
+
+
+def _check_space(work: Path, needed_bytes: int) -> None:
+    free = shutil.disk_usage(work).free
+    if free < needed_bytes + _SPARE_BYTES:
+        raise DemoFailed(
+            f"the subscribers need {needed_bytes:,} bytes in {work.parent}, where {free:,} are free",
+            hint="set TMPDIR to a directory with more room, or name a smaller --tree",
+        )
+
+
+class _Run:
+    """The state of one run, once the network is up."""
+
+    def __init__(
+        self,
+        settings: DemoSettings,
+        net: Network,
+        work: Path,
+        progress: DemoProgress,
+        on_progress: OnProgress,
+    ) -> None:
+        self._settings = settings
+        self._network = net
+        self._work = work
+        self._progress = progress
+        self._on_progress = on_progress
+        self.result = DemoResult(net.kind, net.why, str(settings.tree), settings.loss, settings.seed)
+
+    def carry_out(self) -> None:
+        """Start the processes, wait for them and compare what they found."""
+        with Children(self._network, self._work) as children:
+            self._progress.children = children.all
+            subscribers = [
+                children.start(f"subscriber {number}", number, self._subscriber(number).argv)
+                for number in range(1, 1 + self._settings.subscribers)
+            ]
+            self._show("starting", children)
+            self._await(children, lambda: all(c.state != "starting" for c in subscribers))
+            publisher = children.start("publisher", 0, self._publisher().argv)
+            self._show("transferring", children)
+            start = time.monotonic()
+            self._await(children, lambda: publisher.status is not None or publisher.result is not None)
+            self.result.transfer_seconds = time.monotonic() - start
+            self._show("verifying", children)
+            self._await(
+                children, lambda: publisher.has_failed or all(c.status is not None for c in children.all)
+            )
+            self._conclude(publisher, subscribers)
+
+    def _manifest_file(self, host: int) -> Path:
+        return self._work / f"manifest-{host}"
+
+    def _subscriber(self, number: int) -> SubscriberTask:
+        return SubscriberTask(
+            interface=self._network.interface,
+            topic=_TOPIC,
+            directory=str(self._work / f"subscriber-{number}"),
+            manifest_file=str(self._manifest_file(number)),
+            context_options=dict(self._network.context_options()),
+            receiver_options=dict(self._network.receiver_options()),
+        )
+
+    def _publisher(self) -> PublisherTask:
+        return PublisherTask(
+            interface=self._network.interface,
+            topic=_TOPIC,
+            tree=str(self._settings.tree.absolute()),
+            leave_out=self._settings.is_default_tree,
+            subscribers=self._settings.subscribers,
+            manifest_file=str(self._manifest_file(0)),
+            context_options=dict(self._network.context_options()),
+            source_options=dict(SOURCE_OPTIONS),
+        )
+
+    def _show(self, phase: str, children: Children) -> None:
+        self._progress.phase = phase
+        self._progress.children = children.all
+        self._on_progress(self._progress)
+
+    def _await(self, children: Children, condition: Callable[[], bool]) -> None:
+        """Take in what the processes say until the condition holds."""
+        last = time.monotonic()
+        before = [dict(child.progress) for child in children.all]
+        while not condition():
+            children.take(_STEP_SECONDS)
+            self._on_progress(self._progress)
+            now = [dict(child.progress) for child in children.all]
+            if now != before:
+                last, before = time.monotonic(), now
+            if time.monotonic() - last > _STALL_SECONDS:
+                states = ", ".join(f"{child.name} {child.state}" for child in children.all)
+                self.result.problems.append(f"nothing moved for {_STALL_SECONDS:.0f} s: {states}")
+                return
+
+    def _conclude(self, publisher: Child, subscribers: list[Child]) -> None:
+        result = self.result
+        sent = publisher.result
+        if sent is None:
+            result.problems.append(f"the publisher failed: {publisher.last_words()}")
+        else:
+            result.files, result.directories, result.links = sent["files"], sent["directories"], sent["links"]
+            result.bytes, result.skipped = sent["bytes"], sent["skipped"]
+            result.problems += sent["failed"]
+            if not sent["drained"]:
+                result.problems.append("the publisher did not learn that everything was received")
+            result.publisher = {
+                "seconds": sent["seconds"],
+                "datagram_bytes": sent["datagram_bytes"],
+                **sent["counters"],
+            }
+        for number, child in enumerate(subscribers, start=1):
+            result.subscribers.append(self._subscriber_result(number, child))
+
+    def _subscriber_result(self, number: int, child: Child) -> SubscriberResult:
+        ports = self._network.port_counters(number)
+        found = SubscriberResult(number, dropped_at_switch=ports.dropped if ports else None)
+        facts = child.result
+        if facts is None or child.status != 0:
+            found.problems.append(f"it did not finish ({child.state}): {child.last_words() or 'no message'}")
+            return found
+        counters = facts["counters"]
+        found.bytes, found.seconds = facts["bytes"], facts["seconds"]
+        found.detected_lost, found.naks_sent = counters["lost"], counters["naks_sent"]
+        found.retransmissions_received = counters["rxs_rcved"]
+        found.recovery_ms, found.unrecoverable = facts["recovery_ms"], facts["unrecoverable"]
+        found.receive_drops = facts["receive_drops"]
+        found.problems += facts["problems"]
+        if self._manifest_file(0).exists():
+            found.files_verified, found.entries_wrong = compare(
+                self._manifest_file(0), self._manifest_file(number)
+            )
+        return found
