@@ -289,7 +289,14 @@ class Source:
         return int(lib.um_publication_wakeup_fd(self._handle))
 
     async def send_async(self, data: Buffer, flush: bool = False) -> int:
-        """Like send(), waiting in the running event loop while flow control or a rate limit holds it back."""
+        """Like send(), waiting in the running event loop while flow control or a rate limit holds it back.
+
+        The context must be in embedded mode.
+        """
+        if self._context.is_sequential:
+            raise OptionError(
+                "send_async needs the context's own thread", hint="create the context with mode='embedded'"
+            )
         while True:
             try:
                 return self.send(data, flush, timeout=0)

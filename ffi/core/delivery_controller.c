@@ -1,5 +1,7 @@
 #include "core/delivery_controller.h"
 
+enum { SPAN_MAX = 1 << 30 }; /* sqns that can be told apart from next_sqn on, with room to spare */
+
 void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id, uint32_t source, uint32_t topic_index,
                       int64_t give_up_ns)
 {
@@ -269,6 +271,21 @@ static enum step step(um_delivery *delivery, int64_t now_ns)
     return STEP_ON;
 }
 
+/* Passes the first missing sqn, and with it what was received of the message that lacks it. The event goes out before
+ * anything is dropped: where the queue is full nothing has happened. */
+static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
+{
+    uint32_t missing = delivery->next_sqn;
+    while (!is_missing(delivery, missing))
+        missing++;
+    if (!pass_as_lost(delivery, missing, now_ns))
+        return false;
+    for (; delivery->next_sqn != missing; delivery->next_sqn++)
+        forget(delivery, find(delivery, delivery->next_sqn));
+    delivery->next_sqn++;
+    return true;
+}
+
 /* Gives up what is missing of a gap: one loss event per sqn (UM-101); whole messages up to the last of them are
  * delivered, incomplete ones dropped. A message that begins behind it may wait on for a younger gap. */
 static bool give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns)
@@ -282,12 +299,8 @@ static bool give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns
             return false;
         if (result == STEP_ON)
             continue;
-        um_hold *head = find(delivery, delivery->next_sqn);
-        if (head != NULL && head->state == UM_HOLD_PAYLOAD)
-            forget(delivery, head); /* received, but the rest of its message is not coming */
-        else if (!pass_as_lost(delivery, delivery->next_sqn, now_ns))
+        if (!pass_incomplete(delivery, now_ns))
             return false;
-        delivery->next_sqn++;
     }
     oldest_gap(delivery); /* takes the passed one off */
     return true;
@@ -385,13 +398,15 @@ static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, cons
 {
     int64_t now_ns = arrival->now_ns;
     int32_t ahead = um_serial_diff(sqn, delivery->highest_sqn);
-    if (ahead <= 0)
+    if (ahead <= 0 && ahead != INT32_MIN)
         return true;
     if (!is_plausible(delivery, (uint32_t)ahead, arrival)) {
         UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
         return false;
     }
-    if ((uint32_t)ahead > delivery->receiver->config.burst_loss_max && !burst(delivery, sqn, now_ns))
+    bool too_long =
+        (uint32_t)ahead > delivery->receiver->config.burst_loss_max || sqn - delivery->next_sqn > SPAN_MAX;
+    if (too_long && !burst(delivery, sqn, now_ns))
         return false;
     uint32_t first = delivery->highest_sqn + 1;
     if (!received)
@@ -460,7 +475,7 @@ static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *mess
 static void deliver_on_arrival(um_delivery *delivery, uint32_t sqn)
 {
     um_hold *hold = find(delivery, sqn);
-    if (hold == NULL || hold->state != UM_HOLD_PAYLOAD)
+    if (hold == NULL || hold->state != UM_HOLD_PAYLOAD || (delivery->bos_due && !announce_begin(delivery)))
         return;
     uint32_t first_sqn = sqn, last_sqn = sqn;
     if (hold->flags & UM_MESSAGE_FRAGMENT && delivery->receiver->config.ordered_delivery == UM_ORDERED_ARRIVAL) {
@@ -535,25 +550,36 @@ static void first_message(um_delivery *delivery, const um_lbmc_message *message,
         start_at(delivery, message->sqn);
 }
 
-/* Holds a message until delivery starts. One that finds no room, or lies too far off to be waited for, ends the wait:
- * false, and it is to be taken like any other. */
-static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+/* Widens the range that is waited for to take sqn in. What lies too far off for that ends the wait: false. */
+static bool note_while_starting(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
-    if (is_duplicate(delivery, message->sqn))
-        return true;
     uint32_t lowest = delivery->lowest_held, highest = delivery->highest_sqn;
-    lowest = um_serial_before(message->sqn, lowest) ? message->sqn : lowest;
-    highest = um_serial_before(highest, message->sqn) ? message->sqn : highest;
-    if (highest - lowest >= delivery->receiver->store->entry_capacity || !hold_message(delivery, message, arrival)) {
+    lowest = um_serial_before(sqn, lowest) ? sqn : lowest;
+    highest = um_serial_before(highest, sqn) ? sqn : highest;
+    if (highest - lowest >= delivery->receiver->store->entry_capacity) {
         um_delivery_start(delivery, arrival->now_ns);
         return false;
     }
     delivery->lowest_held = lowest;
     delivery->highest_sqn = highest;
     delivery->highest_transport_sqn = arrival->transport_sqn;
-    if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE) /* has nothing to wait for (UM-12) */
-        deliver_on_arrival(delivery, message->sqn);
     return true;
+}
+
+/* Holds a message until delivery starts. One that finds no room ends the wait, too, and is to be taken like any other:
+ * false. */
+static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    if (is_duplicate(delivery, message->sqn))
+        return true;
+    uint32_t lowest = delivery->lowest_held;
+    if (!note_while_starting(delivery, message->sqn, arrival))
+        return false;
+    if (hold_message(delivery, message, arrival))
+        return true;
+    delivery->lowest_held = lowest;
+    um_delivery_start(delivery, arrival->now_ns);
+    return false;
 }
 
 void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
@@ -597,11 +623,9 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
         delivery->highest_transport_sqn = arrival->transport_sqn;
         start_at(delivery, sqn + 1);
     }
-    if (delivery->state == UM_DELIVERY_STARTING && um_serial_before(delivery->highest_sqn, sqn) &&
-        sqn - delivery->lowest_held < delivery->receiver->store->entry_capacity) {
-        delivery->highest_sqn = sqn;
-        delivery->highest_transport_sqn = arrival->transport_sqn;
-    }
+    bool waits = delivery->state == UM_DELIVERY_STARTING;
+    if (waits && (!um_serial_before(delivery->highest_sqn, sqn) || note_while_starting(delivery, sqn, arrival)))
+        return;
     if (delivery->state != UM_DELIVERY_RUNNING)
         return;
     note_exists(delivery, sqn, false, arrival);
@@ -622,7 +646,7 @@ static bool adopt(um_delivery *delivery, uint32_t sqn)
     um_hold *hold = find(delivery, sqn);
     if (hold == NULL || hold->state == UM_HOLD_EXPECTED)
         return false;
-    if (!(hold->flags & UM_MESSAGE_FRAGMENT) || count_fragment(delivery, hold))
+    if (hold->state == UM_HOLD_SEEN || !(hold->flags & UM_MESSAGE_FRAGMENT) || count_fragment(delivery, hold))
         return true;
     forget(delivery, hold);
     return false;

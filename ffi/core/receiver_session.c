@@ -233,7 +233,9 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
         for (um_delivery *d = topic_slot(session, um_load_be32(record))->first; d != NULL; d = d->next_of_topic) {
             arrival->earlier_missing =
                 d->state == UM_DELIVERY_WAITING && earlier_missing(session, d, arrival->transport_sqn);
+            bool was_starting = d->state == UM_DELIVERY_STARTING;
             um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
+            session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
         }
     }
 }

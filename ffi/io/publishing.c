@@ -49,16 +49,20 @@ static bool is_sendable(const um_publication_session *session)
            !atomic_load(&session->context->limits.blocked);
 }
 
+static void wake_senders(um_publication_session *session)
+{
+    uint64_t one = 1;
+    ssize_t ignored = write(session->wakeup_fd, &one, sizeof one); /* full means readable */
+    (void)ignored;
+}
+
 static void notify_sendable(um_publication_session *session)
 {
     atomic_thread_fence(memory_order_seq_cst);
     if (!atomic_load_explicit(&session->wakeup_wanted, memory_order_relaxed) || !is_sendable(session))
         return;
-    if (atomic_exchange(&session->wakeup_wanted, 0) == 0)
-        return;
-    uint64_t one = 1;
-    ssize_t ignored = write(session->wakeup_fd, &one, sizeof one); /* full means readable */
-    (void)ignored;
+    if (atomic_exchange(&session->wakeup_wanted, 0) != 0)
+        wake_senders(session);
 }
 
 /* A send was refused that did not wait: its caller may wait for the descriptor. Looking again after asking closes
@@ -228,6 +232,7 @@ void um_session_shut(um_publication_session *session)
     session->in_use = false;
     um_lock_release(&session->core.sender_lock);
     um_socket_close(&session->link);
+    close(session->wakeup_fd);
     um_context_unlock(session->context);
 }
 
@@ -267,6 +272,7 @@ void um_publication_close(um_publication *publication)
 {
     um_publication_session *session = publication->session;
     um_gate_shut(&publication->gate);
+    wake_senders(session); /* who waits for the descriptor tries again, and hears that the source is closed */
     um_gate_await_empty(&publication->gate);
     flush(publication);
     lock_sender(&session->core);

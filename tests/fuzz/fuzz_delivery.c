@@ -208,8 +208,11 @@ static void look_at_pressure(void)
 
 /* ---- arrivals ---- */
 
+/* A controller whose queue is full cannot report a burst, and takes what is behind it later, or never. */
 static void note_known(uint32_t index)
 {
+    if (!w.made_up && w.delivery.starved && um_serial_before(w.delivery.highest_sqn, w.base + index))
+        return;
     for (uint32_t i = index + 1; i-- > 0 && !w.pieces[i].known;)
         w.pieces[i].known = true;
 }
@@ -269,7 +272,6 @@ static void deliver(fuzz_input *input, bool earlier_missing)
             w.cursor++;
         if (index >= w.piece_count)
             index = w.piece_count - 1;
-        note_known(index);
         length += write_piece(datagram + length, index);
     }
     um_arrival arrival = {w.now_ns, w.now_ns, w.transport_sqn++, earlier_missing};
@@ -281,6 +283,8 @@ static void deliver(fuzz_input *input, bool earlier_missing)
             break;
         BOUNDED(um_delivery_on_message(&w.delivery, &message, &arrival));
         note_start(message.sqn - w.base);
+        if (message.sqn - w.base < w.piece_count)
+            note_known(message.sqn - w.base);
     }
     um_hold_end_datagram(&w.store);
 }
@@ -295,10 +299,9 @@ static void announce(fuzz_input *input)
     uint32_t sqn = w.base + index;
     if (w.made_up && take_u8(input) % 4 == 0)
         sqn = take_u32(input);
-    else
-        note_known(index);
     BOUNDED(um_delivery_on_tsni(&w.delivery, sqn, &arrival));
     note_start(sqn + 1 - w.base);
+    note_known(index);
 }
 
 static void operate(fuzz_input *input)

@@ -82,9 +82,16 @@ def test_other_topics_flow_and_later_messages_wait(example: Example) -> None:
     other = example.session.source()
     receiver = example.subscriber.receiver()
     receiver.join(other)
+    world.clear_rules()
+    other.send(b"D0", flush=True)
+    world.run_for(10 * MS)
+    assert receiver.messages == [b"D0"]
+    world.rule("drop", Type.NAK)
+    world.rule("drop", Type.DATA, sqns=7)
+    start = world.now_ns
     example.a.send(b"A4", flush=True)
     world.run_until(start + 7 * SECOND)
-    other.send(b"D0", flush=True)
+    other.send(b"D1", flush=True)
     world.run_until(start + 8 * SECOND)
     example.a.send(b"A5", flush=True)
     world.run_until(start + 20 * SECOND)

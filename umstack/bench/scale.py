@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from umstack.bench.result import Result, merged, rate
+from umstack.bench import raw
+from umstack.bench.children import CHILD_SLACK_SECONDS, running
+from umstack.bench.endpoint import READY_SECONDS
+from umstack.bench.result import Result, merged, rate, ratio, result
 from umstack.bench.stream_ends import StreamSpec
 from umstack.bench.throughput import Pins, Progress, measure_stream
 from umstack.lab import Lab
 
-MESSAGES_PER_SEND = 256
-"""Messages a topic gets in one send; the same however many topics there are."""
+MESSAGES_AT_ONCE = 256
+"""Messages a topic gets in one send and gives in one poll; the same however many topics there are."""
 
 _SMALL_QUEUE_OPTIONS = """
-receiver receiver_queue_block_length 65536
-receiver flow_control_receiver_window 524288
+receiver receiver_queue_block_length 32768
+receiver flow_control_receiver_window 262144
 """
 """A thousand receivers with the queue of one would take gigabytes."""
+
+_ROOM_FOR_BURST_OPTIONS = """
+context transport_lbtrm_receiver_socket_buffer 67108864
+receiver receiver_queue_block_count 128
+receiver flow_control_receiver_window 33554432
+"""
+_BURST_BYTES = 12 << 20
+"""What a publisher sends to many subscribers: nothing holds it back, so that waiting for them is no part of its cost,
+which on a machine with fewer processors than subscribers it would be."""
+
+_RAW_DATAGRAM_BYTES = 1400
+_BURST_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +50,12 @@ class ScalePlan:
 
 def publisher_ns(found: Result) -> float:
     """Processor time a message costs its publisher."""
-    return float(found["cpu_seconds"]["publisher"] / found["detail"]["sent"] * 1e9)
+    return float(found["detail"]["publisher_cpu_seconds_until_sent"] / found["detail"]["sent"] * 1e9)
+
+
+def publisher_datagram_ns(found: Result) -> float:
+    """Processor time a datagram costs its publisher."""
+    return publisher_ns(found) * float(found["messages_per_second"] / found["datagrams_per_second"])
 
 
 def subscriber_ns(found: Result) -> float:
@@ -45,26 +66,94 @@ def subscriber_ns(found: Result) -> float:
 def measure(plan: ScalePlan, progress: Progress) -> list[Result]:
     """Every number of topics and of subscribers in turn, as many rounds as asked for."""
     pins = Pins.apart() if plan.is_pinned else Pins()
-    config = f"{_SMALL_QUEUE_OPTIONS}{plan.stream.config}"
-    base = dataclasses.replace(plan.stream, batch_messages=MESSAGES_PER_SEND, config=config)
-    by_topics = [dataclasses.replace(base, topics=count) for count in plan.topics]
-    by_receivers = [dataclasses.replace(base, receivers=count) for count in plan.receivers]
-    specs = [*by_topics, *by_receivers]
-    found: list[list[Result]] = [[] for _ in specs]
     with Lab(hosts=1 + max(plan.receivers), segmentation="real") as lab:
-        for number in range(1, plan.rounds + 1):
-            for spec, results in zip(specs, found, strict=True):
-                progress(
-                    f"round {number} of {plan.rounds}: {spec.topics} topics, {spec.receivers} subscribers"
-                )
-                results.append(measure_stream(lab, spec, pins))
-    merged_results = [merged(results, rate) for results in found]
-    _compare(merged_results[: len(by_topics)], {"publisher": publisher_ns, "subscriber": subscriber_ns})
-    _compare(merged_results[len(by_topics) :], {"publisher": publisher_ns})
-    return merged_results
+        return [*_by_topics(lab, plan, pins, progress), *_by_receivers(lab, plan, pins, progress)]
 
 
-def _compare(results: Sequence[Result], costs: dict[str, Callable[[Result], float]]) -> None:
-    """Note how each one's cost a message stands to that of the first."""
-    for one in results:
-        one["ratios"] = {f"{end}_cost": cost(one) / cost(results[0]) for end, cost in costs.items()}
+def _by_topics(lab: Lab, plan: ScalePlan, pins: Pins, progress: Progress) -> list[Result]:
+    base = dataclasses.replace(
+        plan.stream,
+        config=f"{_SMALL_QUEUE_OPTIONS}{plan.stream.config}",
+        batch_messages=MESSAGES_AT_ONCE,
+        poll_messages=MESSAGES_AT_ONCE,
+    )
+    found: dict[int, list[Result]] = {count: [] for count in plan.topics}
+    for number in range(1, plan.rounds + 1):
+        for count, results in found.items():
+            progress(f"round {number} of {plan.rounds}: {count} topics")
+            results.append(measure_stream(lab, dataclasses.replace(base, topics=count), pins))
+    results = [merged(rounds, rate) for rounds in found.values()]
+    costs: dict[str, Callable[[Result], float]] = {"publisher": publisher_ns, "subscriber": subscriber_ns}
+    for one, rounds in zip(results, found.values(), strict=True):
+        one["ratios"] = {
+            f"{end}_cost_to_{plan.topics[0]}_topic": ratio(rounds, found[plan.topics[0]], cost)
+            for end, cost in costs.items()
+        }
+    return results
+
+
+def _by_receivers(lab: Lab, plan: ScalePlan, pins: Pins, progress: Progress) -> list[Result]:
+    base = dataclasses.replace(
+        plan.stream,
+        config=f"{_ROOM_FOR_BURST_OPTIONS}{plan.stream.config}",
+        seconds=_BURST_SECONDS,
+        max_messages=_BURST_BYTES // plan.stream.size,
+    )
+    found: dict[int, list[Result]] = {count: [] for count in plan.receivers}
+    raws: dict[int, list[Result]] = {count: [] for count in plan.receivers}
+    for number in range(1, plan.rounds + 1):
+        for count in plan.receivers:
+            progress(f"round {number} of {plan.rounds}: {count} subscribers")
+            found[count].append(measure_stream(lab, dataclasses.replace(base, receivers=count), pins))
+            raws[count].append(_raw_burst(lab, count, pins))
+    results = []
+    for count in plan.receivers:
+        # What the kernel does for each further subscriber is in both: a lab's switch works on the sender's time.
+        own = merged(found[count], publisher_ns)
+        own["ratios"] = {"raw-udp-gso_sender_cost": ratio(found[count], raws[count], publisher_datagram_ns)}
+        results += [own, merged(raws[count], publisher_ns)]
+    return results
+
+
+def _raw_burst(lab: Lab, count: int, pins: Pins) -> Result:
+    """As much from a raw sender to as many raw receivers."""
+    plan = raw.ThroughputPlan(
+        "raw-udp-gso",
+        _RAW_DATAGRAM_BYTES,
+        seconds=_BURST_SECONDS,
+        max_messages=_BURST_BYTES // _RAW_DATAGRAM_BYTES,
+        sender_cpu=raw.ANY_CPU if pins.publisher is None else pins.publisher,
+        receiver_cpu=raw.ANY_CPU if pins.subscriber is None else pins.subscriber,
+    )
+    module = raw.__name__
+    with ExitStack() as stack:
+        receivers = []
+        for host in lab.hosts[1 : count + 1]:
+            told = raw.to_arguments(raw.receive_spec(plan, host.address))
+            receivers.append(stack.enter_context(running(host, module, ["receive", *told])))
+        for receiver in receivers:
+            receiver.hear(READY_SECONDS)
+        lab.await_join(plan.group, *range(1, count + 1))
+        sender = lab.hosts[0]
+        told = raw.to_arguments(raw.send_spec(plan, sender.address))
+        sent = stack.enter_context(running(sender, module, ["send", *told])).hear(CHILD_SLACK_SECONDS)
+        received = [receiver.hear(CHILD_SLACK_SECONDS) for receiver in receivers]
+    seconds = sent["elapsed_ns"] / 1e9
+    return result(
+        what="raw-udp-gso",
+        link="socket",
+        mode="socket",
+        size=_RAW_DATAGRAM_BYTES,
+        messages_per_second=sent["message_count"] / seconds,
+        datagrams_per_second=sent["datagram_count"] / seconds,
+        lost=sum(sent["message_count"] - one["message_count"] + one["duplicate_count"] for one in received),
+        out_of_order=sum(one["out_of_order_count"] for one in received),
+        duplicates=sum(one["duplicate_count"] for one in received),
+        cpu_seconds={"publisher": sent["cpu_ns"] / 1e9, "subscriber": received[0]["cpu_ns"] / 1e9},
+        wait="block",
+        detail={
+            "sent": sent["message_count"],
+            "receivers": count,
+            "publisher_cpu_seconds_until_sent": sent["cpu_ns"] / 1e9,
+        },
+    )

@@ -44,6 +44,8 @@ class StreamSpec(EndSpec):
     max_messages: int = 0
     batch_messages: int = 0
     """Messages of one send; 0: as many as make 256 KiB."""
+    poll_messages: int = POLL_ROWS
+    """Messages a subscriber takes at once, at most."""
     topics: int = 1
     receivers: int = 1
 
@@ -155,10 +157,15 @@ def publish(spec: StreamSpec) -> None:
         for source, total in zip(sources, totals, strict=True):
             source.send(end_message(total, spec.size), timeout=_SEND_SECONDS)
         sources[0].flush()
-        sent_seconds = time.monotonic() - start
+        sent_seconds, sent_cpu_seconds = time.monotonic() - start, time.process_time() - cpu_seconds
         drained = sources[0].wait_drained(timeout=READY_SECONDS)
-        cpu_seconds = time.process_time() - cpu_seconds
-        say(sent=sum(totals), seconds=sent_seconds, drained=drained, cpu_seconds=cpu_seconds)
+        say(
+            sent=sum(totals),
+            seconds=sent_seconds,
+            drained=drained,
+            cpu_seconds=time.process_time() - cpu_seconds,
+            sent_cpu_seconds=sent_cpu_seconds,
+        )
         await_turn(context)
         say(stats=context.stats())
 
@@ -199,17 +206,17 @@ class Span:
         return self._cpu_seconds
 
 
-def _take_batches(receiver: umstack.Receiver, check: StreamCheck, span: Span) -> None:
+def _take_batches(receiver: umstack.Receiver, rows: int, check: StreamCheck, span: Span) -> None:
     """Read one topic a batch at a time until its end or a long silence."""
     poll, take = receiver.poll, check.take_batch
     while check.received == 0 and check.total is None:
-        batch = poll(POLL_ROWS, SILENCE_SECONDS)
+        batch = poll(rows, SILENCE_SECONDS)
         if not batch:
             return
         if take(batch):
             span.begin(check.received)
     while check.total is None:
-        batch = poll(POLL_ROWS, SILENCE_SECONDS)
+        batch = poll(rows, SILENCE_SECONDS)
         if not batch:
             break
         take(batch)
@@ -229,6 +236,7 @@ def _take_messages(receiver: umstack.Receiver, check: StreamCheck, span: Span) -
 def _take_round(
     context: umstack.Context,
     receivers: Sequence[umstack.Receiver],
+    rows: int,
     checks: Sequence[StreamCheck],
     span: Span,
 ) -> None:
@@ -238,7 +246,7 @@ def _take_round(
     while left and time.monotonic() - last < SILENCE_SECONDS:
         got = 0
         for receiver, check in left:
-            batch = receiver.poll(POLL_ROWS, 0.0)
+            batch = receiver.poll(rows, 0.0)
             if batch:
                 got += check.take_batch(batch) or len(batch)
         if got:
@@ -271,11 +279,11 @@ def subscribe(spec: StreamSpec) -> None:
         say(ready=True)
         span = Span()
         if spec.topics > 1:
-            _take_round(context, receivers, checks, span)
+            _take_round(context, receivers, spec.poll_messages, checks, span)
         elif spec.api == "message":
             _take_messages(receivers[0], checks[0], span)
         else:
-            _take_batches(receivers[0], checks[0], span)
+            _take_batches(receivers[0], spec.poll_messages, checks[0], span)
         say(
             received=sum(check.received for check in checks),
             counted=sum(check.received for check in checks) - span.first_count,

@@ -129,6 +129,7 @@ def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[di
             "sent": sent["sent"],
             "seconds": slowest["seconds"],
             "drained": sent["drained"],
+            "publisher_cpu_seconds_until_sent": sent["sent_cpu_seconds"],
             "operational_mode": spec.mode,
             "input": spec.input if spec.api == "batch" else None,
             "batch_messages": spec.send_messages if spec.api == "batch" else 1,

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import click
-from rich.box import SIMPLE
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
@@ -22,6 +22,12 @@ from umstack.demo import DemoProgress, DemoResult, DemoSettings, SubscriberResul
 from umstack.demo.children import Child
 
 _LOG_INTERVAL_SECONDS = 2.0
+_PLAIN_WIDTH = 100
+_COLUMNS = ("#", "MB/s", "dropped", "missing", "NAKs", "repairs", "p50 ms", "p99 ms", "lost", "verified")
+_LEGEND = (
+    "dropped by the switch, found missing, NAKs sent, repairs (retransmissions) received, recovery time, "
+    "lost for good, files verified by SHA-256"
+)
 _EXAMPLES = """\b
 Examples:
   umstack demo
@@ -140,6 +146,8 @@ def _described(result: DemoResult) -> dict[str, Any]:
 
 def _print(result: DemoResult) -> None:
     console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, _PLAIN_WIDTH)
     where = "a lab of network namespaces" if result.network == "lab" else "the loopback interface"
     if result.why is not None:
         where += f" ({result.why})"
@@ -147,6 +155,7 @@ def _print(result: DemoResult) -> None:
         f"\n{result.tree}: {result.files:,} files, {amount(result.bytes)}, over {where}", highlight=False
     )
     console.print(_table(result))
+    console.print(_LEGEND, style="dim", highlight=False)
     publisher = result.publisher
     if publisher:
         console.print(
@@ -164,18 +173,8 @@ def _print(result: DemoResult) -> None:
 
 
 def _table(result: DemoResult) -> Table:
-    table = Table("subscriber", box=SIMPLE, show_edge=False)
-    for column in (
-        "MB/s",
-        "dropped",
-        "lost",
-        "NAKs",
-        "repairs",
-        "p50 ms",
-        "p99 ms",
-        "unrecovered",
-        "verified",
-    ):
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1))
+    for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     for subscriber in result.subscribers:
         table.add_row(

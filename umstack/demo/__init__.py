@@ -2,8 +2,9 @@
 compared. `umstack demo` shows it; this package knows nothing of a terminal.
 """
 
+from umstack.demo.errors import DemoFailed
 from umstack.demo.result import DemoResult, SubscriberResult
-from umstack.demo.run import DemoFailed, DemoProgress, run_demo
+from umstack.demo.run import DemoProgress, run_demo
 from umstack.demo.settings import DemoSettings, default_tree
 
 __all__ = [

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from umstack.config import Config, Scope
 from umstack.context import Context
 from umstack.demo.reporting import Reporter
 from umstack.demo.settings import is_left_out_of_library
@@ -42,10 +43,12 @@ class PublisherTask:
 def main(task: PublisherTask) -> None:
     """Carry it out."""
     reporter = Reporter()
+    config = Config().with_options(Scope.CONTEXT, task.context_options)
+    config = config.with_options(Scope.SOURCE, task.source_options)
     with (
         Path(task.manifest_file).open("w") as manifest_file,
-        Context(task.interface, statistics=True, **task.context_options) as context,
-        context.source(task.topic, **task.source_options) as source,
+        Context(task.interface, config=config, statistics=True) as context,
+        context.source(task.topic) as source,
     ):
         source.wait_connected(task.subscribers, _CONNECT_TIMEOUT_SECONDS)
         reporter.say("connected")

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from umstack.demo.children import Child, Children
+from umstack.demo.errors import DemoFailed
 from umstack.demo.network import Network, network
 from umstack.demo.publisher import PublisherTask
 from umstack.demo.result import DemoResult, SubscriberResult, compare
 from umstack.demo.settings import SOURCE_OPTIONS, DemoSettings, is_left_out_of_library
 from umstack.demo.subscriber import SubscriberTask
-from umstack.errors import UmError
+from umstack.demo.workspace import work_directory
 from umstack.files import Found, walk
 
 _TOPIC = "demo/tree"
 _STEP_SECONDS = 0.1
 _STALL_SECONDS = 30.0
-_SPARE_BYTES = 64 * 1024 * 1024
-
-
-class DemoFailed(UmError):
-    """The demo could not be carried through."""
-
-    default_hint = "run it again with --json and look at `problems`, or with --loopback to leave the lab out"
 
 
 @dataclass(slots=True)
@@ -49,12 +41,10 @@ def run_demo(settings: DemoSettings, on_progress: OnProgress) -> DemoResult:
     progress = DemoProgress()
     progress.files, progress.bytes = _measure(settings)
     on_progress(progress)
-    with tempfile.TemporaryDirectory(prefix="umstack-demo-", ignore_cleanup_errors=True) as work:
-        _check_space(Path(work), progress.bytes * settings.subscribers)
-        with network(settings) as net:
-            run = _Run(settings, net, Path(work), progress, on_progress)
-            run.result.setup_seconds = time.monotonic() - start
-            run.carry_out()
+    with work_directory(progress.bytes * settings.subscribers) as work, network(settings) as net:
+        run = _Run(settings, net, work, progress, on_progress)
+        run.result.setup_seconds = time.monotonic() - start
+        run.carry_out()
     run.result.seconds = time.monotonic() - start
     return run.result
 
@@ -70,15 +60,6 @@ def _measure(settings: DemoSettings) -> tuple[int, int]:
     if not sizes:
         raise DemoFailed(f"there is no file in {settings.tree}", hint="name another directory with --tree")
     return len(sizes), sum(sizes)
-
-
-def _check_space(work: Path, needed_bytes: int) -> None:
-    free = shutil.disk_usage(work).free
-    if free < needed_bytes + _SPARE_BYTES:
-        raise DemoFailed(
-            f"the subscribers need {needed_bytes:,} bytes in {work.parent}, where {free:,} are free",
-            hint="set TMPDIR to a directory with more room, or name a smaller --tree",
-        )
 
 
 class _Run:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from umstack.config import Config, Scope
 from umstack.context import Context
 from umstack.demo.reporting import Reporter
 from umstack.files import Target, TreeReceiver, TreeReport, scan
@@ -36,8 +37,10 @@ class SubscriberTask:
 def main(task: SubscriberTask) -> None:
     """Carry it out."""
     reporter = Reporter()
-    with Context(task.interface, statistics=True, **task.context_options) as context:
-        receiver = context.receiver(task.topic, **task.receiver_options)
+    config = Config().with_options(Scope.CONTEXT, task.context_options)
+    config = config.with_options(Scope.RECEIVER, task.receiver_options)
+    with Context(task.interface, config=config, statistics=True) as context:
+        receiver = context.receiver(task.topic)
         reporter.say("ready")
         with Target(task.directory) as target:
             report = _receive(receiver, TreeReceiver(target), reporter)

@@ -1,0 +1,548 @@
+"""Context: options and errors at creation, the two modes, statistics, closing without a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.loopback import (
+    OWN_ADDRESSES,
+    SECONDS,
+    collect,
+    collect_events,
+    connect,
+    open_context,
+    payloads,
+    wait_for,
+)
+from umstack import Closed, Config, Context, Message
+from umstack.counters import schema
+from umstack.errors import ConfigError, InterfaceError, LinkError, OptionError, Unsupported
+
+# ---- creation ----
+
+
+def test_a_context_says_what_it_is() -> None:
+    """Public face: interface, mode and link in force, by attribute and in its repr."""
+    with open_context() as context:
+        assert (context.interface.name, context.link, context.is_sequential) == ("lo", "socket", False)
+        assert repr(context) == "<Context lo embedded socket>"
+        assert not context.closed
+    assert context.closed
+
+
+@pytest.mark.parametrize("interface", ["lo", "127.0.0.1", "127.0.0.0/8"])
+def test_an_interface_goes_by_name_address_or_network(interface: str) -> None:
+    """UM's interface options: any of the three names one."""
+    with Context(interface, **OWN_ADDRESSES) as context:
+        assert context.interface.name == "lo"
+
+
+def test_options_come_from_arguments_over_configuration(tmp_path: Path) -> None:
+    """W10: a text file as UM's, overridden by arguments; both checked alike."""
+    file = tmp_path / "um.cfg"
+    file.write_text("context operational_mode sequential\nsource implicit_batching_interval 50\n")
+    for config in (file, str(file), Config.load(file)):
+        with Context("lo", config=config, **OWN_ADDRESSES) as context:
+            assert context.is_sequential
+            with context.source("configured") as source:
+                assert source.options.implicit_batching_interval_ns == 50_000_000
+            with context.source("overridden", implicit_batching_interval=70) as source:
+                assert source.options.implicit_batching_interval_ns == 70_000_000
+    with Context("lo", config=file, mode="embedded", **OWN_ADDRESSES) as context:
+        assert not context.is_sequential
+    file.write_text("context operational_mode sideways\n")
+    with pytest.raises(ConfigError, match=r"um\.cfg:1: .*sequential"):
+        Context("lo", config=file)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Context("lo", no_such_option=1), "no_such_option"),
+        (lambda: Context("lo", resolver_multicast_prot=1), "resolver_multicast_port"),
+        (lambda: Context("lo", resolver_multicast_ttl="many"), "resolver_multicast_ttl"),
+        (lambda: Context("lo", mode="backwards"), "embedded"),
+        (lambda: Context("lo", link="pigeon"), "socket"),
+        (lambda: Context("lo", transport_lbtrm_datagram_max_size=70000), "65507"),
+    ],
+    ids=["unknown", "misspelt", "ill-typed", "mode", "link", "range"],
+)
+def test_a_wrong_option_is_named(make: Any, says: str) -> None:
+    """Issue, bad input: the error names the option, suggests what was meant, and tells what is allowed."""
+    with pytest.raises(OptionError, match=says):
+        make()
+
+
+def test_wrong_options_of_sources_and_receivers_are_named() -> None:
+    """The same for options given where an object is made; nothing of it is left behind."""
+    with open_context() as context:
+        with pytest.raises(OptionError, match="implicit_batching_interval"):
+            context.source("x", implicit_batching_intervall=1)
+        with pytest.raises(OptionError, match="ordered_delivery"):
+            context.receiver("x", ordered_delivery=7)
+        with pytest.raises(OptionError, match="flow_control"):
+            context.receiver("x", flow_control="min")
+        assert context.stats()["sources"] == context.stats()["receivers"] == []
+
+
+@pytest.mark.parametrize("interface", ["no-such-interface", "203.0.113.1", "203.0.113.0/24"])
+def test_an_interface_that_is_not_there_lists_those_that_are(interface: str) -> None:
+    """Issue, bad input: no such interface."""
+    with pytest.raises(InterfaceError, match=f"{interface}.*lo"):
+        Context(interface)
+
+
+def test_a_datagram_size_the_path_cannot_carry_is_refused_with_one_that_works() -> None:
+    """W4: the error has the number; with that number it works."""
+    mtu = int(Path("/sys/class/net/lo/mtu").read_text())
+    if mtu >= 65535:
+        mtu = 65535
+    fits = min(mtu - 28, 65507)
+    if fits < 65507:
+        with pytest.raises(OptionError, match=f"set it to {fits} or less"):
+            Context("lo", transport_lbtrm_datagram_max_size=fits + 1, **OWN_ADDRESSES)
+    with Context("lo", transport_lbtrm_datagram_max_size=fits, **OWN_ADDRESSES) as context:
+        assert context.datagram_bytes == fits
+    with Context("lo", **OWN_ADDRESSES) as context:
+        assert context.datagram_bytes == fits, "0 follows the MTU"
+
+
+def test_a_forced_link_that_is_not_built_in_says_what_to_use() -> None:
+    """W7: a forced mode fails with what is missing; auto walks down."""
+    with pytest.raises(Unsupported, match="link='socket'"):
+        Context("lo", link="xdp")
+    with open_context(link="auto") as context:
+        assert context.link == "socket"
+
+
+def test_used_up_nak_ports_are_named() -> None:
+    """UM's port range: when every port is taken, the error tells which range to widen."""
+    ports = {"transport_lbtrm_source_port_low": 29990, "transport_lbtrm_source_port_high": 29990}
+    with open_context(**ports) as context, context.source("one"):
+        with pytest.raises(LinkError, match=r"29990-29990.*widen transport_lbtrm_source_port"):
+            context.source("two")
+        assert len(context.stats()["sources"]) == 1
+
+
+# ---- sequential mode ----
+
+
+def test_sequential_mode_does_nothing_by_itself() -> None:
+    """UM-14: no thread is made; nothing progresses until the application calls process_events."""
+    threads = set(os.listdir("/proc/self/task"))
+    with open_context("sequential") as context:
+        assert set(os.listdir("/proc/self/task")) == threads
+        receiver = context.receiver("still")
+        source = context.source("still", flow_control="min")
+        time.sleep(0.1)
+        assert not source.is_connected
+        assert context.stats()["context"]["loop_iterations"] == 0
+        deadline = time.monotonic() + SECONDS
+        while not source.is_connected and time.monotonic() < deadline:
+            context.process_events(0.01)
+        source.send(b"moves", flush=True)
+        assert payloads(collect(receiver, 1)) == [b"moves"]
+    assert set(os.listdir("/proc/self/task")) == threads
+
+
+def test_embedded_mode_has_a_thread() -> None:
+    """UM-13: creating a context makes the thread that handles timers, sockets and the protocol."""
+    before = set(os.listdir("/proc/self/task"))
+    with open_context():
+        names = {
+            Path(f"/proc/self/task/{task}/comm").read_text().strip()
+            for task in set(os.listdir("/proc/self/task")) - before
+        }
+        assert "umstack-context" in names
+        assert names <= {"umstack-context", "umstack-resolut", "umstack-interfa", "python", "pytest"}
+    wait_for(lambda: set(os.listdir("/proc/self/task")) == before)
+
+
+def test_process_events_runs_for_at_least_its_time() -> None:
+    """UM-14: the timeout is a minimum run time; 0 is one pass that does not sleep."""
+    with open_context("sequential") as context:
+        started = time.monotonic()
+        context.process_events(0.15)
+        assert 0.15 <= time.monotonic() - started < 1
+        started = time.monotonic()
+        for _ in range(100):
+            context.process_events(0)
+        assert time.monotonic() - started < 1
+        assert context.stats()["context"]["loop_iterations"] >= 100
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+def test_unblock_makes_process_events_return(timeout: float | None) -> None:
+    """UM-14, lbm_context_unblock: from another thread, before or while it runs."""
+    with open_context("sequential") as context:
+        context.unblock()
+        started = time.monotonic()
+        context.process_events(timeout)
+        timer = threading.Timer(0.05, context.unblock)
+        timer.start()
+        context.process_events(timeout)
+        timer.join()
+        assert time.monotonic() - started < 1
+
+
+def test_a_blocking_send_lets_a_sequential_context_get_on() -> None:
+    """UM-14: the thread that waits in a send is the only one there is; it must still find the receiver."""
+    with open_context("sequential") as context:
+        receiver = context.receiver("waits")
+        source = context.source("waits", flow_control="min")
+        assert source.send(b"found you", flush=True, timeout=SECONDS) == 0
+        assert payloads(collect(receiver, 1)) == [b"found you"]
+
+
+def test_a_busy_poll_keeps_the_house() -> None:
+    """W8: a loop of polls that never wait resolves topics, receives and answers all the same."""
+    with open_context("sequential", file_descriptor_management_behavior="busy_wait") as context:
+        receiver = context.receiver("busy")
+        source = context.source("busy")
+        got: list[bytes] = []
+        deadline = time.monotonic() + SECONDS
+        while len(got) < 10 and time.monotonic() < deadline:
+            source.send(b"x", flush=True)
+            got += payloads(receiver.poll(10, 0).messages())
+        assert len(got) >= 10
+
+
+def test_other_threads_run_while_a_poll_waits() -> None:
+    """W8: neither mode holds the interpreter lock while it waits."""
+    for mode in ("embedded", "sequential"):
+        with open_context(mode) as context, context.receiver("quiet") as receiver:
+            turns, stop = [0], threading.Event()
+
+            def spin(turns: list[int] = turns, stop: threading.Event = stop) -> None:
+                while not stop.is_set():
+                    turns[0] += 1
+                    time.sleep(0)
+
+            other = threading.Thread(target=spin)
+            other.start()
+            receiver.poll(1, 0.2)
+            stop.set()
+            other.join()
+            assert turns[0] > 100, mode
+
+
+# ---- statistics ----
+
+
+def test_statistics_have_every_counter_by_name() -> None:
+    """Design section 4: ctx.stats() has every counter of the schema, under UM's names."""
+    with open_context() as context:
+        source, receiver = connect(context, "counted")
+        source.send(b"12345", flush=True)
+        collect(receiver, 1)
+        stats = context.stats()
+        found = {
+            "context": stats["context"],
+            "link": stats["link_counters"],
+            "source_transport": stats["source_transports"][0],
+            "receiver_transport": stats["receiver_transports"][0],
+            "source": stats["sources"][0],
+            "receiver": stats["receivers"][0],
+        }
+        for group, counters in found.items():
+            assert {c.name for c in schema().group(group).counters} <= counters.keys(), group
+        assert (stats["interface"], stats["link"], stats["datagram_bytes"]) == ("lo", "socket", 1472)
+        assert found["source"]["messages_sent"] == found["receiver"]["messages_delivered"] == 1
+        assert found["source"]["bytes_sent"] == found["receiver"]["bytes_delivered"] == 5
+        assert found["source_transport"]["msgs_sent"] == found["receiver_transport"]["msgs_rcved"] == 1
+        assert found["source_transport"]["transport"] == found["receiver_transport"]["transport"]
+        assert source.stats().items() >= {"messages_sent": 1, "msgs_sent": 1}.items()
+
+
+def test_statistics_may_be_read_while_everything_moves() -> None:
+    """Counters may be read at any time, from any thread, while objects come and go."""
+    with open_context() as context:
+        stop = threading.Event()
+
+        def read() -> None:
+            while not stop.is_set():
+                context.stats()  # an object that is being closed is left out
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for i in range(30):
+                with context.receiver("moving") as receiver, context.source("moving") as source:
+                    source.send(b"%d" % i, flush=True)
+                    receiver.poll(10, 0.001)
+        finally:
+            stop.set()
+            reader.join()
+
+
+# ---- ending ----
+
+
+def test_a_closed_context_says_so() -> None:
+    """Every call on a closed context raises Closed; what was made from it is closed too; closing twice is nothing."""
+    context = open_context()
+    source, receiver = connect(context, "closed")
+    context.close()
+    context.close()
+    assert source.closed
+    assert receiver.closed
+    for call in (
+        lambda: context.source("x"),
+        lambda: context.receiver("x"),
+        lambda: context.process_events(0),
+        context.stats,
+        lambda: source.send(b"x"),
+        receiver.poll,
+    ):
+        with pytest.raises(Closed):
+            call()
+    context.unblock()
+
+
+def _held() -> dict[str, int]:
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    anonymous = [line for line in maps if len(line.split()) == 5]
+    sizes = [int(a, 16) - int(b, 16) for line in anonymous for b, a in [line.split()[0].split("-")]]
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "megabytes mapped": sum(sizes) >> 20,
+    }
+
+
+@pytest.mark.parametrize("mode", ["embedded", "sequential"])
+def test_contexts_leave_nothing_behind(mode: str) -> None:
+    """Issue: memory is bounded. 100 contexts of each mode, used and closed, leak no descriptor, thread or map."""
+
+    def use() -> None:
+        with open_context(mode) as context, context.receiver("leak") as receiver:
+            with context.source("leak", flow_control="min") as source:
+                source.send(b"x", flush=True, timeout=SECONDS)
+                with source.claim(10):
+                    pass
+                assert receiver.receive(SECONDS) == b"x"
+
+    for _ in range(3):
+        use()
+    before = _held()
+    for _ in range(100):
+        use()
+    after = _held()
+    assert after["descriptors"] == before["descriptors"]
+    assert after["threads"] == before["threads"]
+    assert after["megabytes mapped"] <= before["megabytes mapped"] + 8
+
+
+def test_sources_and_receivers_leave_nothing_behind() -> None:
+    """The same for what is made and closed within one context."""
+    with open_context() as context:
+
+        def use() -> None:
+            with context.receiver("leak") as receiver, context.source("leak", flow_control="min") as source:
+                source.send(b"x", flush=True, timeout=SECONDS)
+                collect(receiver, 1)
+
+        for _ in range(3):
+            use()
+        before = _held()
+        for _ in range(100):
+            use()
+        after = _held()
+        assert after["descriptors"] == before["descriptors"]
+        assert after["threads"] == before["threads"]
+        assert after["megabytes mapped"] <= before["megabytes mapped"] + 8
+
+
+def test_a_failed_creation_leaves_nothing_behind() -> None:
+    """An error half-way gives back what was taken before it."""
+    with open_context():
+        pass
+    before = _held()
+    for _ in range(5):
+        with pytest.raises(OptionError):
+            open_context(resolver_datagram_max_size=65535, transport_lbtrm_datagram_max_size=600)
+        with pytest.raises(OptionError):
+            open_context(delivery_hold_datagrams=1)
+    after = _held()
+    assert after["descriptors"] == before["descriptors"]
+    assert after["threads"] == before["threads"]
+
+
+@pytest.fixture
+def program() -> Iterator[Any]:
+    """Runs a Python program against this checkout and returns what became of it."""
+
+    def run(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-c", text, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            cwd=Path(__file__).parents[2],
+        )
+
+    return run
+
+
+def test_a_program_may_end_without_closing(program: Any) -> None:
+    """Nothing hangs or crashes when the interpreter goes down around an open context."""
+    done = program(
+        "from tests.unit.loopback import *\n"
+        "context = open_context()\n"
+        "source, receiver = connect(context, 'open')\n"
+        "callback = context.receiver('open', lambda event: None)\n"
+        "source.send_many([b'x'] * 1000, flush=True)\n"
+        "batch = receiver.poll(100, 1)\n"
+        "view = batch.payload\n"
+        "print('done', flush=True)\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_contexts_close_in_any_order() -> None:
+    """Several contexts of one process are independent."""
+    contexts = [open_context() for _ in range(4)]
+    pairs = [connect(context, f"order {i}") for i, context in enumerate(contexts)]
+    for i in (2, 0, 3, 1):
+        source, receiver = pairs[i]
+        source.send(b"last", flush=True)
+        assert payloads(collect(receiver, 1)) == [b"last"]
+        contexts[i].close()
+
+
+def test_threads_that_race_to_close() -> None:
+    """Closing from several threads at once closes once."""
+    for _ in range(10):
+        context = open_context()
+        connect(context, "race")
+        closers = [threading.Thread(target=context.close) for _ in range(4)]
+        for closer in closers:
+            closer.start()
+        for closer in closers:
+            closer.join(SECONDS)
+            assert not closer.is_alive()
+
+
+def test_threads_make_sources_and_receivers_at_once() -> None:
+    """Any thread may make objects: every source has a topic index of its own and every message arrives."""
+    with open_context() as context:
+        made: list[tuple[Any, Any]] = []
+
+        def make(number: int) -> None:
+            receiver = context.receiver(f"made {number}")
+            made.append((context.source(f"made {number}", flow_control="min"), receiver))
+
+        makers = [threading.Thread(target=make, args=(number,)) for number in range(16)]
+        for maker in makers:
+            maker.start()
+        for maker in makers:
+            maker.join()
+        assert len({source.topic_index for source, _ in made}) == 16
+        for source, receiver in made:
+            source.send(source.topic.encode(), flush=True, timeout=SECONDS)
+            wait_for(lambda receiver=receiver: receiver.stats()["messages_delivered"] == 1)
+            rows = collect_events(receiver, 2)
+            assert [row.data for row in rows if isinstance(row, Message)] == [receiver.topic.encode()]
+
+
+# ---- signals ----
+
+_INTERRUPTED = """
+import os, signal, sys, threading, time
+from tests.unit.loopback import *
+
+what = sys.argv[1]
+context = open_context("sequential" if what in ("process_events", "sequential poll") else "embedded")
+receiver = context.receiver("quiet")
+source = context.source("nobody", flow_control="min")
+calls = {
+    "poll": lambda: receiver.poll(1, None),
+    "poll with a timeout": lambda: receiver.poll(1, 20),
+    "sequential poll": lambda: receiver.poll(1, None),
+    "receive": lambda: receiver.receive(),
+    "iterate": lambda: list(receiver),
+    "send": lambda: source.send(b"x"),
+    "send_many": lambda: source.send_many([b"x"]),
+    "claim": lambda: source.claim(1).__enter__(),
+    "process_events": lambda: context.process_events(None),
+    "wait_connected": lambda: source.wait_connected(),
+}
+pressed = []
+
+def press():
+    time.sleep(0.3)
+    pressed.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=press).start()
+try:
+    calls[what]()
+except KeyboardInterrupt:
+    print(f"{time.monotonic() - pressed[0]:.3f}")
+context.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "poll",
+        "poll with a timeout",
+        "sequential poll",
+        "receive",
+        "iterate",
+        "send",
+        "send_many",
+        "claim",
+        "process_events",
+        "wait_connected",
+    ],
+)
+def test_ctrl_c_ends_a_call_that_waits(program: Any, what: str) -> None:
+    """A person at the keyboard is heard within a fifth of a second, whatever the call waits for."""
+    done = program(_INTERRUPTED, what)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 0.2 + 0.3, "a fifth of a second, and what a busy machine adds"
+
+
+def test_a_handled_signal_does_not_shorten_a_wait() -> None:
+    """As with the standard library's calls: a signal whose handler returns lets the wait go on."""
+    import signal
+
+    with open_context() as context, context.receiver("patient") as receiver:
+        before = signal.signal(signal.SIGUSR1, lambda *_: None)
+        try:
+            timers = [threading.Timer(0.02 * i, os.kill, (os.getpid(), signal.SIGUSR1)) for i in range(1, 4)]
+            for timer in timers:
+                timer.start()
+            started = time.monotonic()
+            assert not receiver.poll(1, 0.3)
+            assert time.monotonic() - started >= 0.3
+        finally:
+            for timer in timers:
+                timer.join()
+            signal.signal(signal.SIGUSR1, before)
+
+
+def test_signals_are_not_taken_by_the_stacks_threads() -> None:
+    """The context thread blocks every signal: they belong to the application's threads."""
+    with open_context():
+        for task in os.listdir("/proc/self/task"):
+            with contextlib.suppress(FileNotFoundError):
+                status = Path(f"/proc/self/task/{task}/status").read_text()
+                fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+                if fields["Name"] == "umstack-context":
+                    blocked = int(fields["SigBlk"], 16)
+                    assert blocked & 1 << 1, "SIGINT"
+                    return
+    pytest.fail("there is no context thread")
