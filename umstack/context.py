@@ -276,6 +276,18 @@ class Context:
                 stacklevel=2,
             )
 
+    def begin_closing(self, thing: Source | Receiver) -> bool:
+        """Mark a source or receiver closed; False when another thread was first (called by it)."""
+        with self._listing:
+            was_closed, thing.closed = thing.closed, True
+        return not was_closed
+
+    def release_session(self, session: SourceSession) -> None:
+        """A source of the session is gone; the last one ends the session (called by it)."""
+        with self._making:
+            if not self.closed:
+                session.release()
+
     def forget_source(self, source: Source) -> None:
         """A source is being closed (called by it)."""
         with self._listing:
@@ -430,8 +442,8 @@ class Context:
             "link_counters": self.read_counters("link", lib.um_statistics_link, self.handle),
             "source_transports": [{"transport": s.name, **s.stats()} for s in self.sessions.sessions],
             "receiver_transports": self._receiver_transports(),
-            "sources": [{"topic": s.topic, "transport": s.transport, **s.stats()} for s in self._sources],
-            "receivers": [{"topic": r.topic, **r.stats()} for r in self._receivers],
+            "sources": [{"topic": s.topic, "transport": s.transport, **s.counters()} for s in self._sources],
+            "receivers": [{"topic": r.topic, **r.counters()} for r in self._receivers],
         }
 
     def _receiver_transports(self) -> list[dict[str, Any]]:

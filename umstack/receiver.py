@@ -289,17 +289,19 @@ class Receiver:
         """This receiver's counters."""
         if self.closed:
             raise Closed(f"receiver {self.topic!r} is closed")
+        return self.counters()
+
+    def counters(self) -> dict[str, int | float | None]:
+        """The same while the receiver is being closed (called by the context)."""
         return self._context.read_counters("receiver", lib.um_statistics_receiver, self._memory.handle)
 
     # Ending
 
     def close(self) -> None:
         """Stop receiving. Batches already taken stay readable."""
-        if self.closed:
-            return
-        self.closed = True
-        self._context.forget_receiver(self)
-        lib.um_subscription_close(self._memory.handle)
+        if self._context.begin_closing(self):
+            self._context.forget_receiver(self)
+            lib.um_subscription_close(self._memory.handle)
 
     def __enter__(self) -> Receiver:
         return self

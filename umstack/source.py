@@ -350,6 +350,10 @@ class Source:
     def stats(self) -> dict[str, int | float | None]:
         """This source's counters and those of its transport session."""
         self._check_open()
+        return self.counters()
+
+    def counters(self) -> dict[str, int | float | None]:
+        """The same while the source is being closed (called by the context)."""
         own = self._context.read_counters("source", lib.um_statistics_source, self._handle)
         return {**self._session.stats(), **own}
 
@@ -357,12 +361,10 @@ class Source:
 
     def close(self) -> None:
         """Flush and end the source. The last source of a session ends the session and its repairs (UM-90)."""
-        if self.closed:
-            return
-        self.closed = True
-        self._context.forget_source(self)
-        lib.um_publication_close(self._handle)
-        self._session.release()
+        if self._context.begin_closing(self):
+            self._context.forget_source(self)
+            lib.um_publication_close(self._handle)
+            self._context.release_session(self._session)
 
     def __enter__(self) -> Source:
         return self

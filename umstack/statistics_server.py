@@ -51,6 +51,7 @@ class StatisticsServer:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _remove_orphans(folder)
             self.path = self._bind(folder)
             self._socket.listen()
         except OSError as error:
@@ -145,6 +146,13 @@ def _read_report(path: Path) -> dict[str, Any] | None:
             raise error_from_os(error, f"reading {path}") from error
     report: dict[str, Any] | None = json.loads(text) if text else None
     return report
+
+
+def _remove_orphans(folder: Path) -> None:
+    """Remove the sockets of processes that ended without closing theirs."""
+    for path in folder.glob("*-*.sock"):
+        if not Path("/proc", path.name.partition("-")[0]).exists():
+            path.unlink(missing_ok=True)
 
 
 def _is_served(path: Path) -> bool:

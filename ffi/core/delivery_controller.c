@@ -706,8 +706,8 @@ int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
         return UM_NEVER_NS;
     int64_t interval_ns = delivery->receiver->config.loss_check_interval_ns;
     bool check = interval_ns != 0 && delivery->gap_count > 0 && now_ns >= delivery->loss_check_ns;
-    if (delivery->starved || check)
-        drain(delivery, now_ns, check);
+    if (delivery->starved || check) /* a gap that was being given up when the queue was full must go on */
+        drain(delivery, now_ns, true);
     if (interval_ns == 0 || delivery->gap_count == 0)
         delivery->loss_check_ns = UM_NEVER_NS;
     else if (check || delivery->loss_check_ns == UM_NEVER_NS)

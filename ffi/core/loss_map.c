@@ -22,6 +22,7 @@ void um_loss_map_init(um_loss_map *map, void *memory, uint32_t capacity)
     um_arena arena = {memory, 0};
     map->capacity = capacity;
     map->count = 0;
+    map->change_count = 0;
     map->table_mask = 2 * capacity - 1;
     lay_out(map, &arena, capacity);
 }
@@ -96,6 +97,7 @@ bool um_loss_map_add(um_loss_map *map, uint32_t sqn, int64_t now_ns, int64_t dea
     uint32_t bucket = table_find(map, sqn);
     um_debug_assert(map->table[bucket] == 0);
     uint32_t entry = map->count++;
+    map->change_count++;
     map->entries[entry] = (um_loss){sqn, 0, now_ns, deadline_ns, 0};
     map->table[bucket] = entry + 1;
     place(map, entry, entry);
@@ -118,6 +120,7 @@ void um_loss_map_remove(um_loss_map *map, um_loss *loss)
     uint32_t last = map->count - 1;
     table_delete(map, table_find(map, loss->sqn));
     map->count = last;
+    map->change_count++;
     if (hole != last) {
         place(map, hole, map->heap[last]);
         sift(map, hole);

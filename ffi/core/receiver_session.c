@@ -5,6 +5,7 @@ enum {
     JUMP_CONFIRMED_WITHIN = 16, /* datagrams behind a long jump that confirm it */
     STRAYS_MAX = 64,            /* impossible numbers in a row that end a session */
     BACKOFF_NS_MIN = 100000,    /* between two NAKs for the same datagram, whatever is configured */
+    NAK_GAP_MAX_NS = 1000000,   /* between two NAK datagrams, at most */
 };
 
 static void lay_out(um_receiver_session *session, um_arena *arena, const um_receiver_session_config *config)
@@ -113,6 +114,27 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
 
 /* ---- loss ---- */
 
+/* Controllers mapped at the same time ask the same question: it is answered once for all of them. */
+static const um_blocker_search *search_blocker(um_receiver_session *session, uint32_t from, uint32_t before)
+{
+    um_blocker_search *search = &session->search;
+    if (search->from == from && search->before == before && search->change_count == session->losses.change_count)
+        return search;
+    *search = (um_blocker_search){.from = from, .before = before, .change_count = session->losses.change_count};
+    for (uint32_t i = 0; i < session->losses.count; i++) {
+        uint32_t sqn = session->losses.entries[i].sqn;
+        if (um_serial_before(sqn, from))
+            continue;
+        if (!um_serial_before(sqn, before)) {
+            search->found_later = true;
+        } else if (!search->found || um_serial_before(search->sqn, sqn)) {
+            search->found = true;
+            search->sqn = sqn;
+        }
+    }
+    return search;
+}
+
 /* Is a datagram missing that may carry something of the topic from before `before`? The newest such is remembered: while
  * it is missing the answer is found at once, and when it has come its elders mostly have, too. So is that there is none
  * at all since the controller was mapped, until the next gap. */
@@ -123,22 +145,12 @@ static bool earlier_missing(um_receiver_session *session, um_delivery *delivery,
     if (delivery->has_blocker && um_serial_before(delivery->blocker_sqn, before) &&
         um_loss_map_find(&session->losses, delivery->blocker_sqn) != NULL)
         return true;
-    delivery->has_blocker = false;
-    bool later = false;
-    for (uint32_t i = 0; i < session->losses.count; i++) {
-        uint32_t sqn = session->losses.entries[i].sqn;
-        if (um_serial_before(sqn, delivery->mapped_sqn))
-            continue;
-        if (!um_serial_before(sqn, before)) {
-            later = true;
-        } else if (!delivery->has_blocker || um_serial_before(delivery->blocker_sqn, sqn)) {
-            delivery->has_blocker = true;
-            delivery->blocker_sqn = sqn;
-        }
-    }
-    if (!delivery->has_blocker && !later)
+    const um_blocker_search *search = search_blocker(session, delivery->mapped_sqn, before);
+    delivery->has_blocker = search->found;
+    delivery->blocker_sqn = search->sqn;
+    if (!search->found && !search->found_later)
         delivery->gaps_examined = session->gaps_found;
-    return delivery->has_blocker;
+    return search->found;
 }
 
 /* Controllers that wait for datagrams from before their first one start when none of those is missing any more. */
@@ -376,11 +388,12 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
         set_base(session, packet->sqn, arrival->now_ns);
     }
     int32_t ahead = um_serial_diff(packet->sqn, session->next_sqn);
+    bool recovered = ahead < 0;
     if (UM_UNLIKELY(is_long_jump(session, packet->sqn)) && !jump_is_confirmed(session, packet->sqn, 1))
         return;
     if (um_serial_before(session->trail_sqn, packet->trail) || session->counters.msgs_rcved == 0)
         session->trail_sqn = packet->trail;
-    if (UM_UNLIKELY(ahead < 0)) {
+    if (UM_UNLIKELY(recovered)) {
         um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
         if (loss == NULL) {
             on_duplicate(session, packet, arrival->now_ns);
@@ -402,7 +415,7 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
     um_hold_begin_datagram(session->store, data, length);
     demultiplex(session, packet->body, packet->body_length, arrival);
     um_hold_end_datagram(session->store);
-    if (UM_UNLIKELY(session->starting_count > 0))
+    if (UM_UNLIKELY(recovered && session->starting_count > 0))
         start_controllers(session, arrival->now_ns);
 }
 
@@ -513,14 +526,25 @@ static bool fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
     return session->config.send_naks;
 }
 
+/* Losses whose timers run out soon after each other share a NAK datagram (UM-119): after one was sent, the next
+ * waits a little, a sixteenth of the back-off and a millisecond at most. */
+static int64_t nak_gap_ns(const um_receiver_session *session)
+{
+    int64_t gap_ns = session->config.nak_backoff_ns / 16;
+    return gap_ns < NAK_GAP_MAX_NS ? gap_ns : NAK_GAP_MAX_NS;
+}
+
 static int64_t tick_losses(um_receiver_session *session, int64_t now_ns)
 {
     uint32_t sqns[UM_NAK_LIST_MAX];
     uint32_t list_max = (session->config.datagram_max_bytes - UM_LBTRM_NAK_BYTES) / 4;
     list_max = list_max < UM_NAK_LIST_MAX ? list_max : UM_NAK_LIST_MAX;
     uint32_t count = 0;
+    uint64_t naks_before = session->counters.nak_pckts_sent;
     bool gave_up = false;
     um_loss *loss;
+    if (now_ns < session->nak_not_before_ns)
+        return um_loss_map_first(&session->losses) ? session->nak_not_before_ns : UM_NEVER_NS;
     while ((loss = um_loss_map_first(&session->losses)) != NULL && loss->deadline_ns <= now_ns) {
         uint32_t sqn = loss->sqn;
         uint32_t before = session->losses.count;
@@ -533,9 +557,13 @@ static int64_t tick_losses(um_receiver_session *session, int64_t now_ns)
         }
     }
     send_naks(session, sqns, count);
+    if (session->counters.nak_pckts_sent != naks_before)
+        session->nak_not_before_ns = now_ns + nak_gap_ns(session);
     if (gave_up && session->starting_count > 0)
         start_controllers(session, now_ns);
-    return loss ? loss->deadline_ns : UM_NEVER_NS;
+    if (loss == NULL)
+        return UM_NEVER_NS;
+    return loss->deadline_ns > session->nak_not_before_ns ? loss->deadline_ns : session->nak_not_before_ns;
 }
 
 static int64_t tick_activity(um_receiver_session *session, int64_t now_ns)

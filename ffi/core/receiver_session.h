@@ -19,6 +19,16 @@ enum { UM_NAK_LIST_MAX = 365 }; /* fills a datagram at MTU 1500 */
  * the last take what lies beyond. Bucket b begins at (4 + b % 4) << (14 + b / 4) ns. */
 enum { UM_RECOVERY_BUCKETS = 64 };
 
+/* The newest missing datagram among [from, before): what the last search of the loss map found. */
+typedef struct um_blocker_search {
+    uint32_t from;
+    uint32_t before;
+    uint64_t change_count; /* of the loss map then */
+    bool found;
+    bool found_later; /* one that is missing at or after before */
+    uint32_t sqn;
+} um_blocker_search;
+
 /* What identifies a session on the wire (reference 1; wire page 3). */
 typedef struct um_session_id {
     um_address source; /* address, and the port NAKs go to */
@@ -64,6 +74,7 @@ typedef struct um_receiver_session {
     uint32_t controller_count;
     uint32_t starting_count; /* controllers in state STARTING */
     uint64_t gaps_found;
+    um_blocker_search search;
     bool jump_seen; /* the last datagram but for repairs was too far ahead to be believed: jump_sqn */
     uint32_t jump_sqn;
     uint32_t jump_sm_sqn;
@@ -83,6 +94,7 @@ typedef struct um_receiver_session {
     uint32_t status_window_bytes; /* last told */
     uint32_t status_sqn;          /* last told: the oldest missing, or the next */
     uint64_t recovered_count;
+    int64_t nak_not_before_ns;
     uint64_t recovery_buckets[UM_RECOVERY_BUCKETS]; /* datagrams by the time it took to have them */
     um_receiver_transport_counters counters;
 } um_receiver_session;

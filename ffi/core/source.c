@@ -41,12 +41,18 @@ uint32_t um_source_message_max(const um_source *source)
 
 /* ---- batching: when the flush limit moves ---- */
 
-void um_source_flush_to(um_source_session *session, int64_t position)
+static void flush_to(um_source_session *session, int64_t position)
 {
     int64_t limit = atomic_load_explicit(&session->flush_limit, memory_order_relaxed);
     while (limit < position && !atomic_compare_exchange_weak_explicit(&session->flush_limit, &limit, position,
                                                                       memory_order_seq_cst, memory_order_relaxed))
         ;
+}
+
+void um_source_flush_all(um_source_session *session)
+{
+    atomic_store_explicit(&session->batch, 0, memory_order_relaxed);
+    flush_to(session, um_log_tail(&session->log));
 }
 
 static void count_shared(uint64_t *counter, uint64_t n)
@@ -65,9 +71,12 @@ typedef struct batcher {
     int64_t flush_to; /* -1: nothing to flush */
 } batcher;
 
-static batcher batcher_open(um_source_session *session)
+/* The batch that the frame at `position` may join. What is held back lies in front of it: when somebody has flushed up
+ * to here there is none, whatever the last publisher noted. */
+static batcher batcher_open(um_source_session *session, int64_t position)
 {
-    uint64_t word = atomic_load_explicit(&session->batch, memory_order_relaxed);
+    bool held = atomic_load_explicit(&session->flush_limit, memory_order_relaxed) < position;
+    uint64_t word = held ? atomic_load_explicit(&session->batch, memory_order_relaxed) : 0;
     return (batcher){session,        (uint32_t)(word >> 32),
                      (uint32_t)word, atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed),
                      word == 0,      -1};
@@ -119,7 +128,7 @@ static void batcher_close(batcher *b, int64_t end_position, bool flush, int64_t 
         *actions |= UM_ACTION_BATCH_STARTED;
     }
     if (b->flush_to >= 0)
-        um_source_flush_to(session, b->flush_to);
+        flush_to(session, b->flush_to);
     wake_sender(session, actions);
 }
 
@@ -141,7 +150,7 @@ static int claim_space(um_source *source, uint32_t span, uint32_t *actions, um_c
     }
     /* What is held back must go out before there can be space: a full log flushes itself. */
     if (result == UM_BACK_PRESSURED || result == UM_ADMIN_ACTION) {
-        um_source_flush_to(session, um_log_tail(&session->log));
+        um_source_flush_all(session);
         *actions |= UM_ACTION_RUN_SENDER;
         count_shared(&session->counters.back_pressured, 1);
         result = UM_BACK_PRESSURED;
@@ -221,7 +230,8 @@ static void write_message(write_state *w, uint32_t sqn, const uint8_t *data, uin
 
 static write_state write_open(um_source *source, const um_claim *claim)
 {
-    return (write_state){source, claim->frames, claim->length, claim->position, batcher_open(source->session)};
+    return (write_state){source, claim->frames, claim->length, claim->position,
+                         batcher_open(source->session, claim->position)};
 }
 
 /* A message of an explicit batch, held until the end of the batch; its bytes follow. */
@@ -449,8 +459,10 @@ int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32
                              .payload_length = claim->length};
     um_lbmc_write_message(claim->claim.frames + UM_FRAME_HEADER_BYTES, &layout);
     um_frame_publish(claim->claim.frames, body);
-    batcher b = batcher_open(source->session);
-    int64_t end = claim->claim.position + claim->claim.length;
+    /* What others have published behind the claim in the meantime belongs to the same batch. */
+    int64_t end = um_log_tail(&source->session->log);
+    bool alone = end == claim->claim.position + claim->claim.length;
+    batcher b = batcher_open(source->session, alone ? claim->claim.position : end);
     batcher_add(&b, claim->claim.position, end, body, claim->length);
     atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
     batcher_close(&b, end, flags & UM_SEND_FLUSH, now_ns, actions);
@@ -477,8 +489,7 @@ int64_t um_source_flush(um_source *source, int64_t now_ns, uint32_t *actions)
         um_lock_release(&source->explicit_lock);
     }
     um_source_session *session = source->session;
-    atomic_store_explicit(&session->batch, 0, memory_order_relaxed);
-    um_source_flush_to(session, um_log_tail(&session->log));
+    um_source_flush_all(session);
     count_shared(&session->counters.flushes_explicit, 1);
     *actions |= UM_ACTION_RUN_SENDER;
     return result;
@@ -511,7 +522,7 @@ static bool publish_tsnis(um_source_session *session, const uint32_t *topics, co
     um_frame_begin(claim.frames, length);
     memcpy(claim.frames + UM_FRAME_HEADER_BYTES, message, length);
     um_frame_publish(claim.frames, length);
-    um_source_flush_to(session, um_log_tail(&session->log));
+    um_source_flush_all(session);
     UM_COUNT(session->counters.tsnis_sent, count);
     return true;
 }

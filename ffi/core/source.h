@@ -105,8 +105,8 @@ void um_source_claim_abort(um_source *source, um_source_claim *claim, uint32_t *
 /* Flushes the whole session's batch (UM-27), and this source's explicit batch (UM-40). 0 or a um_publish_result. */
 int64_t um_source_flush(um_source *source, int64_t now_ns, uint32_t *actions);
 
-/* For the session: moves the flush limit up to position; TSNIs that are due. Sender lock. */
-void um_source_flush_to(um_source_session *session, int64_t position);
+/* For the session: moves the flush limit up to the end of what is published; TSNIs that are due. Sender lock. */
+void um_source_flush_all(um_source_session *session);
 int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns);
 
 #endif

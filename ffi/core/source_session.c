@@ -459,7 +459,7 @@ static int64_t tick_batch(um_source_session *session, int64_t now_ns)
         atomic_load_explicit(&session->batch_started_ns, memory_order_relaxed) + session->config.batch_interval_ns;
     if (now_ns < due_ns)
         return due_ns;
-    um_source_flush_to(session, tail);
+    um_source_flush_all(session);
     UM_COUNT(session->counters.flushes_interval, 1);
     return UM_NEVER_NS;
 }

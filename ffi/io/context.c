@@ -128,12 +128,14 @@ void um_context_close(um_context *context)
     if (context->wake_fd >= 0)
         close(context->wake_fd);
     context->epoll_fd = context->wake_fd = -1;
+    /* Only the loop uses these, which is at its end; the rest may still be looked at. */
+    um_unmap(context->hold_memory, context->hold_bytes);
+    um_unmap(context->ring_memory, (size_t)UM_RECEIVE_BATCH_MAX * UM_RECEIVE_STRIDE_BYTES);
+    context->hold_memory = context->ring_memory = NULL;
 }
 
 void um_context_free(um_context *context)
 {
-    um_unmap(context->hold_memory, context->hold_bytes);
-    um_unmap(context->ring_memory, (size_t)UM_RECEIVE_BATCH_MAX * UM_RECEIVE_STRIDE_BYTES);
     um_unmap(context->sessions, sizeof *context->sessions * UM_CONTEXT_SESSIONS_MAX);
     um_unmap(context->groups, sizeof *context->groups * UM_CONTEXT_GROUPS_MAX);
     pthread_mutex_destroy(&context->lock);

@@ -14,6 +14,21 @@ static bool claims_aborted(const um_source_session *session)
     return false;
 }
 
+/* UM-19b: nothing is held back for longer than the batching interval. */
+static void check_interval(um_sim_world *world, um_sim_session *session, uint32_t index)
+{
+    int64_t flushed = atomic_load_explicit(&session->core.flush_limit, memory_order_relaxed);
+    int64_t longest_ns = session->core.config.batch_interval_ns;
+    bool holds = flushed < um_log_tail(&session->core.log) && um_log_frame_length(&session->core.log, flushed) > 0;
+    if (!holds || !session->holds || flushed != session->held_from)
+        session->held_since_ns = world->now_ns;
+    session->holds = holds;
+    session->held_from = flushed;
+    int64_t held_ns = world->now_ns - session->held_since_ns;
+    REQUIRE(world, held_ns <= longest_ns + longest_ns / 1000 || session->deleted,
+            "session %u: messages held for more than the batching interval", index);
+}
+
 static void check_session_bounds(um_sim_world *world, const um_sim_session *of, uint32_t index)
 {
     const um_source_session *session = &of->core;
@@ -62,8 +77,10 @@ static void check_host_bounds(um_sim_world *world, const um_sim_host *host)
 
 void um_sim_check_bounds(um_sim_world *world)
 {
-    for (uint32_t i = 0; i < world->session_count; i++)
+    for (uint32_t i = 0; i < world->session_count; i++) {
         check_session_bounds(world, world->sessions[i], i);
+        check_interval(world, world->sessions[i], i);
+    }
     for (uint32_t i = 0; i < world->host_count; i++)
         check_host_bounds(world, world->hosts[i]);
 }

@@ -585,7 +585,7 @@ static uint32_t make_lengths(um_random *random, uint32_t *lengths, uint32_t coun
 TEST("W9 UM-16 UM-42", "send_many gives what one send after the other gives")
 {
     um_random random = {check_seed()};
-    enum { COUNT = 3000 };
+    enum { COUNT = 2000 };
     uint32_t lengths[COUNT];
     int32_t offsets[COUNT + 1] = {0};
     uint32_t total = make_lengths(&random, lengths, COUNT);

@@ -33,7 +33,9 @@ def measure(plan: FlowPlan, progress: Progress) -> list[Result]:
     found: list[Result] = []
     with Lab(hosts=1 + plan.stream.receivers, segmentation="real") as lab:
         for number in range(1, plan.rounds + 1):
-            progress(f"round {number} of {plan.rounds}: {plan.cost_us} us a message at the slowest subscriber")
+            progress(
+                f"round {number} of {plan.rounds}: {plan.cost_us} us a message at the slowest subscriber"
+            )
             found.append(_measure_once(lab, plan, pins))
     best = merged(found, rate)
     best["ratios"] = {"own_maximum": settled_ratio(found)}
@@ -44,7 +46,9 @@ def _measure_once(lab: Lab, plan: FlowPlan, pins: Pins) -> Result:
     spec = plan.stream
     shared = {item.name: getattr(spec, item.name) for item in fields(spec)}
     slow = FlowSpec(**shared, cost_us=plan.cost_us)
-    stretched = StreamSpec(**{**shared, "seconds": spec.seconds * _PUBLISHER_STRETCH + _PUBLISHER_EXTRA_SECONDS})
+    stretched = StreamSpec(
+        **{**shared, "seconds": spec.seconds * _PUBLISHER_STRETCH + _PUBLISHER_EXTRA_SECONDS}
+    )
     slow_host, *other_hosts = lab.hosts[1 : spec.receivers + 1]
     # The others share the publisher's processor, which has little to do, and leave the slow one its own.
     others = [End(host, stretched, cpu=pins.publisher) for host in other_hosts]

@@ -40,7 +40,7 @@ _PORT = 17000
 _SOCKET_BUFFER_BYTES = 32 << 20
 _FIRST_DATAGRAM_SECONDS = 15.0
 _IDLE_SECONDS = 1.0
-_PROBE_SECONDS = 0.5
+PROBE_SECONDS = 0.5
 _COALESCE_CANDIDATES_US = (100, 300)
 _GRO_BATCH_CANDIDATES = (2, 16)
 _LOSS_WORTH_PACING = 0.01
@@ -348,7 +348,7 @@ def variants(plan: ThroughputPlan) -> list[ThroughputPlan]:
 
 
 def measure_strongest(
-    sender: Host, receiver: Host, plan: ThroughputPlan, probe_seconds: float = _PROBE_SECONDS
+    sender: Host, receiver: Host, plan: ThroughputPlan, probe_seconds: float = PROBE_SECONDS
 ) -> RawThroughput:
     """Find by short probes how the baseline does best, then measure it that way for the plan's whole time.
 

@@ -57,7 +57,7 @@ def ratio(rounds: Sequence[Result], baselines: Sequence[Result], judge: Callable
 
 def settled_ratio(rounds: Sequence[Result]) -> float:
     """How the rate a stream settled at stands to what its slowest subscriber can take: the median of the rounds."""
-    return statistics.median(rate(one) / one["detail"]["own_maximum"] for one in rounds)
+    return statistics.median(rate(one) / float(one["detail"]["own_maximum"]) for one in rounds)
 
 
 def faults(results: Sequence[Result]) -> list[str]:

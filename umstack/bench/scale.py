@@ -18,6 +18,9 @@ from umstack.lab import Lab
 MESSAGES_AT_ONCE = 256
 """Messages a topic gets in one send and gives in one poll; the same however many topics there are."""
 
+FLAT = 1.25
+"""A cost that grows by no more than this is called flat."""
+
 _SMALL_QUEUE_OPTIONS = """
 receiver receiver_queue_block_length 32768
 receiver flow_control_receiver_window 262144

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +55,29 @@ class StreamSpec(EndSpec):
     def send_messages(self) -> int:
         """Messages of one send."""
         return self.batch_messages or max(1, min(_BATCH_MESSAGES, _BATCH_BYTES // self.size))
+
+
+class Memory:
+    """What this process has in memory when a quarter of a bounded stream has passed, and at its end."""
+
+    __slots__ = ("_at", "_early_bytes")
+
+    def __init__(self, spec: StreamSpec) -> None:
+        self._at = spec.max_messages // 4
+        self._early_bytes: int | None = None
+
+    def look(self, count: int) -> None:
+        """So many messages have passed."""
+        if 0 < self._at <= count:
+            self._at, self._early_bytes = 0, _resident_bytes()
+
+    def found(self) -> dict[str, int | None]:
+        """Both figures; the first is absent when the stream has no set length."""
+        return {"early": self._early_bytes, "end": _resident_bytes()}
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def topic_names(count: int) -> list[str]:
@@ -131,7 +156,7 @@ _INPUTS: dict[Input, Callable[[StreamSpec], Any]] = {
 }
 
 
-def _send_all(spec: StreamSpec, sources: Sequence[umstack.Source]) -> list[int]:
+def _send_all(spec: StreamSpec, sources: Sequence[umstack.Source], memory: Memory) -> list[int]:
     """Publish round the topics until the time is up or there are enough; how many each topic got."""
     messages = SingleMessages(spec) if spec.api == "message" else _INPUTS[spec.input](spec)
     totals = [0] * len(sources)
@@ -141,6 +166,7 @@ def _send_all(spec: StreamSpec, sources: Sequence[umstack.Source]) -> list[int]:
         taken = messages.send(sources[turn], totals[turn])
         totals[turn] += taken
         sent += taken
+        memory.look(sent)
         turn = (turn + 1) % len(sources)
     return totals
 
@@ -152,8 +178,9 @@ def publish(spec: StreamSpec) -> None:
         say(ready=True, transports=sorted({source.transport for source in sources}))
         await_turn(context)
         await_receivers(sources[0], spec.receivers)
+        memory = Memory(spec)
         cpu_seconds, start = time.process_time(), time.monotonic()
-        totals = _send_all(spec, sources)
+        totals = _send_all(spec, sources, memory)
         for source, total in zip(sources, totals, strict=True):
             source.send(end_message(total, spec.size), timeout=_SEND_SECONDS)
         sources[0].flush()
@@ -165,6 +192,7 @@ def publish(spec: StreamSpec) -> None:
             drained=drained,
             cpu_seconds=time.process_time() - cpu_seconds,
             sent_cpu_seconds=sent_cpu_seconds,
+            memory_bytes=memory.found(),
         )
         await_turn(context)
         say(stats=context.stats())
@@ -206,7 +234,9 @@ class Span:
         return self._cpu_seconds
 
 
-def _take_batches(receiver: umstack.Receiver, rows: int, check: StreamCheck, span: Span) -> None:
+def _take_batches(
+    receiver: umstack.Receiver, rows: int, check: StreamCheck, span: Span, memory: Memory
+) -> None:
     """Read one topic a batch at a time until its end or a long silence."""
     poll, take = receiver.poll, check.take_batch
     while check.received == 0 and check.total is None:
@@ -220,6 +250,7 @@ def _take_batches(receiver: umstack.Receiver, rows: int, check: StreamCheck, spa
         if not batch:
             break
         take(batch)
+        memory.look(check.received)
     span.end()
 
 
@@ -277,13 +308,13 @@ def subscribe(spec: StreamSpec) -> None:
         checks = [StreamCheck(spec.size) for _ in receivers]
         await_sources(context, receivers)
         say(ready=True)
-        span = Span()
+        span, memory = Span(), Memory(spec)
         if spec.topics > 1:
             _take_round(context, receivers, spec.poll_messages, checks, span)
         elif spec.api == "message":
             _take_messages(receivers[0], checks[0], span)
         else:
-            _take_batches(receivers[0], spec.poll_messages, checks[0], span)
+            _take_batches(receivers[0], spec.poll_messages, checks[0], span, memory)
         say(
             received=sum(check.received for check in checks),
             counted=sum(check.received for check in checks) - span.first_count,
@@ -292,6 +323,7 @@ def subscribe(spec: StreamSpec) -> None:
             lost=sum(check.lost for check in checks),
             out_of_order=sum(check.out_of_order for check in checks),
             duplicates=sum(check.duplicates for check in checks),
+            memory_bytes=memory.found(),
             ended=all(check.total is not None for check in checks),
             stats=context.stats(),
         )

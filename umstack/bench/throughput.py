@@ -135,6 +135,7 @@ def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[di
             "batch_messages": spec.send_messages if spec.api == "batch" else 1,
             "topics": spec.topics,
             "receivers": spec.receivers,
+            "memory_bytes": {"publisher": sent["memory_bytes"], "subscriber": slowest["memory_bytes"]},
             "datagrams_lost": _total(transports, "lost"),
             "naks_sent": _total(transports, "naks_sent"),
             "nak_datagrams_sent": _total(transports, "nak_pckts_sent"),
@@ -169,7 +170,10 @@ def baselines(size: int, segmentation: Segmentation) -> list[raw.What]:
 
 
 class Baseline:
-    """One raw measurement, repeated: how it does best is found in the first round and kept."""
+    """One raw measurement, repeated: how it does best is found in the first round and kept.
+
+    A run shorter than the probes that find it takes it as it comes.
+    """
 
     def __init__(self, what: raw.What, size: int, seconds: float, pins: Pins) -> None:
         self._plan = raw.ThroughputPlan(
@@ -179,7 +183,7 @@ class Baseline:
             sender_cpu=raw.ANY_CPU if pins.publisher is None else pins.publisher,
             receiver_cpu=raw.ANY_CPU if pins.subscriber is None else pins.subscriber,
         )
-        self._is_tuned = False
+        self._is_tuned = seconds < raw.PROBE_SECONDS
 
     def measure(self, lab: Lab) -> Result:
         """Measure once more."""

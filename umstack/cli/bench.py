@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,21 +10,32 @@ from typing import Any, get_args
 
 import click
 from rich.console import Console
+from rich.table import Table
 
-from umstack.bench import environment, latency, throughput
+from umstack.bench import environment, flow, latency, recovery, scale, targets, throughput
 from umstack.bench.result import Result, faults
 from umstack.bench.round_trip_ends import Loop, RoundTripSpec, Wait
 from umstack.bench.stream_ends import Api, Input, StreamSpec
 from umstack.bench.throughput import Progress, Segmentation
-from umstack.cli.bench_tables import latency_table, throughput_table
+from umstack.cli.bench_tables import (
+    flow_table,
+    latency_table,
+    recovery_table,
+    scale_table,
+    target_table,
+    throughput_table,
+)
 from umstack.config import Config
 from umstack.errors import OptionError
 
+_FILE_WIDTH = 160
 _EXAMPLES = """\b
 Examples:
   umstack bench throughput --size 64 --size 1024
   umstack bench throughput --size 64 --api message --seconds 5
   umstack bench latency --wait busy --loop core
+  umstack bench recovery --loss 1%
+  umstack bench all
   umstack bench throughput -o source.transport_lbtrm_transmission_window_size=50331648
 """
 
@@ -40,6 +52,17 @@ def _option_line(text: str) -> str:
     except OptionError as error:
         raise click.BadParameter(f"{error.message}; {error.hint}") from None
     return line
+
+
+def _rate(text: str) -> float:
+    """A fraction, or a percentage: `0.01` or `1%`."""
+    try:
+        rate = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < 1:
+        raise click.BadParameter(f"{text} is not a rate: give a fraction like 0.01 or a percentage like 1%")
+    return rate
 
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -96,18 +119,31 @@ def _report(
     results: Sequence[Result],
     described: dict[str, Any],
     as_json: bool,
-    table: Callable[[Sequence[Result]], Any],
+    table: Callable[[Sequence[Result]], Table],
+    **more: Any,
 ) -> None:
     """Print what was found; a stack that did not keep its promise is a failure."""
     if as_json:
-        click.echo(json.dumps({"environment": described, "results": results}))
+        click.echo(json.dumps({"environment": described, "results": results, **more}))
     else:
-        Console().print(table(results))
+        _print_table(table(results))
     broken = faults(results)
     for fault in broken:
         click.echo(f"umstack bench: {fault}", err=True)
     if broken:
         raise click.exceptions.Exit(1)
+
+
+def _print_table(table: Table) -> None:
+    console = Console()
+    # A table in a file is not cut to the width a terminal would have had.
+    Console(width=None if console.is_terminal else _FILE_WIDTH).print(table)
+
+
+def _describe(config: str, is_pinned: bool, segmentation: str = "real", **of_run: Any) -> dict[str, Any]:
+    return environment.describe(
+        mtu=1500, segmentation=segmentation, pinned=is_pinned, options=config.split("\n"), **of_run
+    )
 
 
 @click.group(epilog=_EXAMPLES)
@@ -198,9 +234,7 @@ def _throughput(
     plan = throughput.ThroughputPlan(specs, segmentation, rounds, is_pinned, has_baselines)
     with _progress("throughput") as progress:
         results = throughput.measure(plan, progress)
-    described = environment.describe(
-        mtu=1500, segmentation=segmentation, pinned=is_pinned, rounds=rounds, options=config.splitlines()
-    )
+    described = _describe(config, is_pinned, segmentation, rounds=rounds)
     _report(results, described, as_json, throughput_table)
 
 
@@ -234,9 +268,7 @@ def _throughput(
     show_default=True,
     help="Round trips at most.",
 )
-@click.option(
-    "--loss", type=click.FloatRange(0, 1), default=0.0, help="Fraction of datagrams lost in each direction."
-)
+@click.option("--loss", type=_rate, metavar="RATE", default="0", help="Datagrams lost, in each direction.")
 @_MODE
 @_LINK
 @_seconds(2.0)
@@ -265,7 +297,157 @@ def _latency(
     plan = latency.LatencyPlan(specs, rounds, loss, is_pinned)
     with _progress("latency") as progress:
         results = latency.measure(plan, progress)
-    described = environment.describe(
-        mtu=1500, segmentation="real", pinned=is_pinned, rounds=rounds, loss=loss, options=config.splitlines()
-    )
+    described = _describe(config, is_pinned, rounds=rounds, loss=loss)
     _report(results, described, as_json, latency_table)
+
+
+@command.command("recovery", epilog="Example: umstack bench recovery --loss 1% --size 1024")
+@click.option("--loss", type=_rate, metavar="RATE", default="1%", show_default=True, help="Datagrams lost.")
+@click.option(
+    "--size",
+    type=click.IntRange(8, 65000),
+    default=64,
+    show_default=True,
+    help="Message size of the stream in bytes.",
+)
+@click.option("--receivers", type=click.IntRange(1, 16), default=1, show_default=True, help="Subscribers.")
+@click.option("--round-trip/--no-round-trip", "has_round_trip", default=True, help="Measure round trips too.")
+@click.option(
+    "--loop",
+    type=click.Choice(get_args(Loop)),
+    default="core",
+    show_default=True,
+    help="Where the loop of the round trips runs.",
+)
+@_LINK
+@_seconds(2.0)
+@_ROUNDS
+@_PIN
+@_OPTIONS
+@_JSON
+def _recovery(
+    loss: float,
+    has_round_trip: bool,
+    loop: Loop,
+    link: str,
+    seconds: float,
+    options: Sequence[str],
+    rounds: int,
+    is_pinned: bool,
+    as_json: bool,
+    **stream: Any,
+) -> None:
+    """What losing datagrams at the switch costs: a stream without loss and with it, and round trips with it."""
+    config = throughput.options_text("min", "real", options)
+    spec = StreamSpec(config=f"{recovery.STREAM_OPTIONS}{config}", link=link, seconds=seconds, **stream)
+    trip = dataclasses.replace(recovery.round_trip_spec(config, seconds), link=link, loop=loop)
+    plan = recovery.RecoveryPlan(spec, trip if has_round_trip else None, loss, rounds, is_pinned)
+    with _progress("recovery") as progress:
+        results = recovery.measure(plan, progress)
+    described = _describe(spec.config, is_pinned, rounds=rounds, loss=loss, round_trip_options=trip.config)
+    _report(results, described, as_json, recovery_table)
+
+
+@command.command("flow", epilog="Example: umstack bench flow --cost-us 10")
+@click.option(
+    "--cost-us",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    help="What the slowest subscriber spends on a message.",
+)
+@click.option(
+    "--size", type=click.IntRange(8, 65000), default=64, show_default=True, help="Message size in bytes."
+)
+@click.option(
+    "--receivers",
+    type=click.IntRange(1, 16),
+    default=2,
+    show_default=True,
+    help="Subscribers, one of them slow.",
+)
+@_LINK
+@_seconds(2.0)
+@_ROUNDS
+@_PIN
+@_OPTIONS
+@_JSON
+def _flow(
+    cost_us: float, options: Sequence[str], rounds: int, is_pinned: bool, as_json: bool, **stream: Any
+) -> None:
+    """Whether a publisher with flow control finds the pace of its slowest subscriber, and loses nothing."""
+    config = throughput.options_text("min", "real", options)
+    plan = flow.FlowPlan(StreamSpec(config=config, **stream), cost_us, rounds, is_pinned)
+    with _progress("flow control") as progress:
+        results = flow.measure(plan, progress)
+    _report(results, _describe(config, is_pinned, rounds=rounds), as_json, flow_table)
+
+
+@command.command("scale", epilog="Example: umstack bench scale --topics 1 --topics 1000 --receivers 1")
+@click.option(
+    "--topics",
+    type=click.IntRange(1, 4000),
+    multiple=True,
+    default=(1, 10, 100, 1000),
+    show_default=True,
+    help="Topics on one session.",
+)
+@click.option(
+    "--receivers",
+    type=click.IntRange(1, 16),
+    multiple=True,
+    default=(1, 2, 4, 8),
+    show_default=True,
+    help="Subscribers of one topic.",
+)
+@click.option(
+    "--size", type=click.IntRange(8, 1400), default=64, show_default=True, help="Message size in bytes."
+)
+@_LINK
+@_seconds(1.0)
+@_ROUNDS
+@_PIN
+@_OPTIONS
+@_JSON
+def _scale(
+    topics: Sequence[int],
+    receivers: Sequence[int],
+    options: Sequence[str],
+    rounds: int,
+    is_pinned: bool,
+    as_json: bool,
+    **stream: Any,
+) -> None:
+    """What a message costs as topics and subscribers become many; compared with the first number given."""
+    config = throughput.options_text("min", "real", options)
+    plan = scale.ScalePlan(StreamSpec(config=config, **stream), topics, receivers, rounds, is_pinned)
+    with _progress("scale") as progress:
+        results = scale.measure(plan, progress)
+    _report(results, _describe(config, is_pinned, rounds=rounds), as_json, scale_table)
+
+
+@command.command("all", epilog="Example: umstack bench all --seconds 2 --rounds 5")
+@click.option("--loss", type=_rate, metavar="RATE", default="1%", show_default=True, help="Datagrams lost.")
+@click.option(
+    "--soak-messages",
+    type=click.IntRange(4),
+    default=targets.SOAK_MESSAGES,
+    show_default=True,
+    help="Messages over which memory must not grow.",
+)
+@_seconds(1.0)
+@_ROUNDS
+@_PIN
+@_OPTIONS
+@_JSON
+def _all(options: Sequence[str], is_pinned: bool, as_json: bool, **plan: Any) -> None:
+    """Everything, at short settings, against the figures the project set itself (docs/performance.md).
+
+    The exit status says whether everything was measured and delivered; which targets were met the table says.
+    """
+    config = throughput.options_text("min", "real", options)
+    with _progress("everything") as progress:
+        results, reached = targets.measure_all(targets.AllPlan(config, is_pinned=is_pinned, **plan), progress)
+    described = _describe(config, is_pinned, rounds=plan["rounds"], loss=plan["loss"])
+    listed = [target.as_json() for target in reached]
+    _report(results, described, as_json, lambda _: target_table(reached), targets=listed)

@@ -8,6 +8,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from umstack.bench.result import Result
+from umstack.bench.targets import Target
 
 _BASELINES = ("raw-udp", "raw-udp-packed", "raw-udp-gso")
 
@@ -79,5 +80,83 @@ def latency_table(results: Sequence[Result]) -> Table:
             *(f"{trip[key]:.1f}" for key in ("p50", "p99", "p999")),
             _ratio(one, "raw-udp"),
             _count((one["detail"] or {}).get("samples")),
+        )
+    return table
+
+
+def recovery_table(results: Sequence[Result]) -> Table:
+    """Rates with and without loss, and how what was lost came back."""
+    right = ("messages/s", "x lossless", "lost by the switch", "NAKs each", "recovery ms", "longest")
+    table = _table(("what", "size", "loss"), (*right, "unrecoverable", "p50 us", "p99 us", "p99.9 us"))
+    for one in results:
+        detail, trip = one["detail"], one["round_trip_us"]
+        naks, took = detail.get("naks_per_datagram_dropped"), detail.get("recovery_ms") or {}
+        table.add_row(
+            "round trip" if trip else one["what"],
+            str(one["size"]),
+            f"{detail.get('loss', 0):.2%}",
+            "" if trip else _rate(one["messages_per_second"]),
+            _ratio(one, "lossless"),
+            _count(detail.get("datagrams_dropped")),
+            "" if naks is None else f"{naks:.3f}",
+            *(f"{took[key]:.2f}" if took.get(key) else "" for key in ("mean", "max")),
+            _count(one["unrecoverable"]),
+            *(f"{trip[key]:.0f}" if trip else "" for key in ("p50", "p99", "p999")),
+        )
+    return table
+
+
+def flow_table(results: Sequence[Result]) -> Table:
+    """The rate a stream settled at, next to what its slowest subscriber can take."""
+    table = _table(("what", "size"), ("subscribers", "us a message", "own maximum", "settled", "x", "lost"))
+    for one in results:
+        detail = one["detail"]
+        table.add_row(
+            one["what"],
+            str(one["size"]),
+            str(detail["receivers"]),
+            f"{detail['cost_us']:g}",
+            _rate(detail["own_maximum"]),
+            _rate(one["messages_per_second"]),
+            _ratio(one, "own_maximum"),
+            _count(one["lost"]),
+        )
+    return table
+
+
+def scale_table(results: Sequence[Result]) -> Table:
+    """What a message costs at both ends, by the number of topics and of subscribers."""
+    right = ("topics", "subscribers", "messages/s", "cpu ns: send", "receive", "compared")
+    table = _table(("what", "size"), (*right, "lost"))
+    for one in results:
+        detail = one["detail"]
+        sent = detail["sent"]
+        spent = (detail["publisher_cpu_seconds_until_sent"], one["cpu_seconds"]["subscriber"])
+        ratios = one["ratios"] or {}
+        table.add_row(
+            one["what"],
+            str(one["size"]),
+            str(detail.get("topics", "")),
+            str(detail["receivers"]),
+            _rate(one["messages_per_second"]),
+            *(f"{seconds / sent * 1e9:,.0f}" for seconds in spent),
+            ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in ratios.items()),
+            _count(one["lost"]),
+        )
+    return table
+
+
+def target_table(targets: Sequence[Target]) -> Table:
+    """Every target, what was measured and whether it was met."""
+    table = _table(("target",), ("measured", "demanded", "aim", "met"))
+    for target in targets:
+        verdict = "[green]yes[/]" if target.is_met else "[red]no[/]"
+        aim = "" if target.aim is None else f"{target.aim:g}"
+        table.add_row(
+            target.what,
+            "none" if target.measured is None else f"{target.measured:.3g} {target.unit}",
+            f"{target.sense} {target.bound:g}",
+            aim,
+            f"{verdict}{', aim too' if target.is_aim_met else ''}",
         )
     return table

@@ -5,18 +5,27 @@ from __future__ import annotations
 import json
 import queue
 import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from umstack.demo.network import Network
+from umstack.demo.publisher import PublisherTask
+from umstack.demo.subscriber import SubscriberTask
 
 _END_SECONDS = 2.0
 _WORDS_KEPT = 12
+
+
+def command_of(task: PublisherTask | SubscriberTask) -> list[str]:
+    """The command that carries a task out: see umstack/demo/child.py."""
+    role = "publisher" if isinstance(task, PublisherTask) else "subscriber"
+    return [sys.executable, "-m", "umstack.demo.child", role, json.dumps(asdict(task))]
 
 
 @dataclass(slots=True)
@@ -76,8 +85,9 @@ class Children:
 
     def _listen(self, child: Child) -> None:
         assert child.process.stdout is not None
-        for line in child.process.stdout:
-            self._said.put((child, json.loads(line)))
+        with child.process.stdout as lines:
+            for line in lines:
+                self._said.put((child, json.loads(line)))
         self._said.put((child, None))
 
     def take(self, timeout: float) -> bool:
@@ -111,11 +121,10 @@ class Children:
             except subprocess.TimeoutExpired:
                 child.process.kill()
                 child.process.wait()
-            for stream in (child.process.stdin, child.process.stdout):
-                if stream is not None and stream is not child.process.stdout:
-                    stream.close()
+            assert child.process.stdin is not None
+            child.process.stdin.close()
         for listener in self._listeners:
-            listener.join(_END_SECONDS)
+            listener.join()
 
     def __enter__(self) -> Self:
         """Nothing more to do."""

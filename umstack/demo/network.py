@@ -113,6 +113,9 @@ def network(settings: DemoSettings) -> Iterator[Network]:
     if why is not None:
         yield LoopbackNetwork(why)
         return
+    for orphan in Lab.all():
+        if orphan.is_stale:
+            orphan.down()
     why = Lab.loss_supported() if settings.loss else None
     with Lab(hosts=1 + settings.subscribers, seed=settings.seed) as lab:
         if settings.loss and why is None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +32,9 @@ class PublisherTask:
     context_options: dict[str, str | int]
     source_options: dict[str, str | int]
 
-    @property
-    def argv(self) -> list[str]:
-        """The command that carries it out."""
-        return [sys.executable, "-m", "umstack.demo.publisher", json.dumps(asdict(self))]
 
-
-def main(task: PublisherTask) -> None:
+def publish(task: PublisherTask, reporter: Reporter) -> None:
     """Carry it out."""
-    reporter = Reporter()
     config = Config().with_options(Scope.CONTEXT, task.context_options)
     config = config.with_options(Scope.SOURCE, task.source_options)
     with (
@@ -79,7 +71,3 @@ def main(task: PublisherTask) -> None:
             "counters": source.stats(),
         }
     reporter.say("result", **facts)
-
-
-if __name__ == "__main__":
-    main(PublisherTask(**json.loads(sys.argv[1])))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Any
 
 _INTERVAL_SECONDS = 0.2
 _ORPHANED_STATUS = 3
+_GRACE_SECONDS = 2.0
 
 
 class Reporter:
@@ -40,4 +42,6 @@ class Reporter:
 def _end_with_parent() -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_SECONDS)
     os._exit(_ORPHANED_STATUS)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from umstack.demo.children import Child, Children
+from umstack.demo.children import Child, Children, command_of
 from umstack.demo.errors import DemoFailed
 from umstack.demo.network import Network, network
 from umstack.demo.publisher import PublisherTask
@@ -19,7 +19,7 @@ from umstack.files import Found, walk
 
 _TOPIC = "demo/tree"
 _STEP_SECONDS = 0.1
-_STALL_SECONDS = 30.0
+_STALL_SECONDS = 20.0
 
 
 @dataclass(slots=True)
@@ -83,23 +83,33 @@ class _Run:
     def carry_out(self) -> None:
         """Start the processes, wait for them and compare what they found."""
         with Children(self._network, self._work) as children:
-            self._progress.children = children.all
             subscribers = [
-                children.start(f"subscriber {number}", number, self._subscriber(number).argv)
+                children.start(f"subscriber {number}", number, command_of(self._subscriber(number)))
                 for number in range(1, 1 + self._settings.subscribers)
             ]
             self._show("starting", children)
-            self._await(children, lambda: all(c.state != "starting" for c in subscribers))
-            publisher = children.start("publisher", 0, self._publisher().argv)
-            self._show("transferring", children)
-            start = time.monotonic()
-            self._await(children, lambda: publisher.status is not None or publisher.result is not None)
-            self.result.transfer_seconds = time.monotonic() - start
-            self._show("verifying", children)
-            self._await(
-                children, lambda: publisher.has_failed or all(c.status is not None for c in children.all)
-            )
+            self._await(children, lambda: all(child.state != "starting" for child in subscribers))
+            publisher = None
+            if all(child.state == "ready" for child in subscribers):
+                publisher = children.start("publisher", 0, command_of(self._publisher()))
+                self._transfer(children, publisher, subscribers)
             self._conclude(publisher, subscribers)
+
+    def _transfer(self, children: Children, publisher: Child, subscribers: list[Child]) -> None:
+        self._await(
+            children, lambda: publisher.state != "starting" or any(child.has_failed for child in subscribers)
+        )
+        if publisher.state == "starting":
+            self.result.problems.append("a subscriber ended before the transfer began")
+            return
+        self._show("transferring", children)
+        start = time.monotonic()
+        self._await(children, lambda: publisher.status is not None or publisher.result is not None)
+        self.result.transfer_seconds = time.monotonic() - start
+        self._show("verifying", children)
+        self._await(
+            children, lambda: publisher.has_failed or all(child.status is not None for child in children.all)
+        )
 
     def _manifest_file(self, host: int) -> Path:
         return self._work / f"manifest-{host}"
@@ -146,10 +156,12 @@ class _Run:
                 self.result.problems.append(f"nothing moved for {_STALL_SECONDS:.0f} s: {states}")
                 return
 
-    def _conclude(self, publisher: Child, subscribers: list[Child]) -> None:
+    def _conclude(self, publisher: Child | None, subscribers: list[Child]) -> None:
         result = self.result
-        sent = publisher.result
-        if sent is None:
+        sent = publisher.result if publisher is not None else None
+        if publisher is None:
+            result.problems.append("the subscribers did not all start")
+        elif sent is None:
             result.problems.append(f"the publisher failed: {publisher.last_words()}")
         else:
             result.files, result.directories, result.links = sent["files"], sent["directories"], sent["links"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +26,9 @@ class SubscriberTask:
     context_options: dict[str, str | int]
     receiver_options: dict[str, str | int]
 
-    @property
-    def argv(self) -> list[str]:
-        """The command that carries it out."""
-        return [sys.executable, "-m", "umstack.demo.subscriber", json.dumps(asdict(self))]
 
-
-def main(task: SubscriberTask) -> None:
+def subscribe(task: SubscriberTask, reporter: Reporter) -> None:
     """Carry it out."""
-    reporter = Reporter()
     config = Config().with_options(Scope.CONTEXT, task.context_options)
     config = config.with_options(Scope.RECEIVER, task.receiver_options)
     with Context(task.interface, config=config, statistics=True) as context:
@@ -103,7 +95,3 @@ def _write_manifest(task: SubscriberTask, reporter: Reporter) -> None:
         for count, entry in enumerate(scan(Path(task.directory)), start=1):
             file.write(entry.to_json() + "\n")
             reporter.progress(verified=count)
-
-
-if __name__ == "__main__":
-    main(SubscriberTask(**json.loads(sys.argv[1])))

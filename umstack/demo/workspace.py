@@ -14,6 +14,7 @@ from pathlib import Path
 from umstack.demo.errors import DemoFailed
 
 _MEMORY = Path("/dev/shm")
+_PREFIX = "umstack-demo-"
 _SPARE_BYTES = 64 * 1024 * 1024
 
 
@@ -27,8 +28,18 @@ def work_directory(needed_bytes: int) -> Iterator[Path]:
             f"the subscribers need {needed_bytes:,} bytes in {folder}, where {free_bytes:,} are free",
             hint="set TMPDIR to a directory with more room, or name a smaller --tree",
         )
-    with tempfile.TemporaryDirectory(prefix="umstack-demo-", dir=folder, ignore_cleanup_errors=True) as work:
+    _remove_orphans(folder)
+    prefix = f"{_PREFIX}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder, ignore_cleanup_errors=True) as work:
         yield Path(work)
+
+
+def _remove_orphans(folder: Path) -> None:
+    """Remove what runs left that were killed before they could."""
+    for orphan in folder.glob(f"{_PREFIX}*-*"):
+        pid = orphan.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            shutil.rmtree(orphan, ignore_errors=True)
 
 
 def _place(needed_bytes: int) -> Path:

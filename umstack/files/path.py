@@ -21,10 +21,12 @@ def path_parts(path: bytes) -> tuple[bytes, ...]:
         raise UnsafePath(f"a path of {len(path)} bytes is not 1 to {PATH_BYTES_MAX} long")
     parts = tuple(path.split(b"/"))
     if len(parts) > DEPTH_MAX:
-        raise UnsafePath(f"{shown(path)} is more than {DEPTH_MAX} directories deep")
+        raise UnsafePath(f"it is more than {DEPTH_MAX} directories deep")
     for name in parts:
-        if name in (b"", b".", b"..") or b"\0" in name or len(name) > NAME_BYTES_MAX:
-            raise UnsafePath(f"{shown(path)} is no path inside a tree")
+        if name in (b"", b".", b"..") or b"\0" in name:
+            raise UnsafePath("it is no path inside a tree")
+        if len(name) > NAME_BYTES_MAX:
+            raise UnsafePath(f"it has a name of more than {NAME_BYTES_MAX} bytes")
     return parts
 
 
@@ -35,14 +37,13 @@ def check_link(parts: tuple[bytes, ...], target: bytes) -> None:
     never links themselves, so going up leads where it seems to; going down meets only links under the same rule.
     """
     if not 0 < len(target) <= PATH_BYTES_MAX or b"\0" in target:
-        raise UnsafePath(f"the link {shown(b'/'.join(parts))} has no target a file system takes")
+        raise UnsafePath("it is a link with a target no file system takes")
     names = target.rstrip(b"/").split(b"/")
     ups = 0
     while ups < len(names) and names[ups] == b"..":
         ups += 1
-    down = names[ups:]
-    if ups >= len(parts) or any(name in (b"", b"..") for name in down):
-        raise UnsafePath(f"the link {shown(b'/'.join(parts))} leads out of the tree, to {shown(target)}")
+    if ups >= len(parts) or any(name in (b"", b"..") for name in names[ups:]):
+        raise UnsafePath(f"it is a link that leads out of the tree, to {shown(target)}")
 
 
 def shown(path: bytes) -> str:

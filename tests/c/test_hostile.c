@@ -1,0 +1,476 @@
+/* Forged and absurd datagrams against the receiving half at the sizes it ships with: every call ends soon, nothing is
+ * carried off, what the true source sends afterwards still arrives.
+ */
+#include <time.h>
+
+#include "core/node.h"
+#include "support.h"
+
+enum {
+    LOSS_CAPACITY = 65536,
+    TOPICS = 2000,
+    ENTRIES = 262144,
+    CELLS = 4096,
+    SESSION = 0x5eed0001,
+    NAK_PORT = 0x3836,
+};
+
+static const um_address source_address = {0x0a090001, 5555};
+static const um_address group = {0xe00a0a0a, 14400};
+
+/* A call may take 50 ms; instrumented code is slower, so this many of the thread's own time stand for them. */
+static const int64_t call_max_ns = 300 * (int64_t)NS_PER_MS;
+
+typedef struct receiving {
+    um_link link;
+    um_node node;
+    um_receiver_session session;
+    um_receiver receiver;
+    um_message_queue queue;
+    um_delivery deliveries[TOPICS];
+    void *memory[3];
+    int64_t now_ns;
+    int64_t longest_call_ns;
+    uint64_t naks;
+    uint64_t losses, bursts, messages, ends;
+    uint32_t last_sqn; /* of the last message */
+} receiving;
+
+static int count_naks(um_link *link, um_address to, const um_tx *batch, uint32_t count)
+{
+    receiving *f = (receiving *)(void *)link;
+    (void)to;
+    for (uint32_t i = 0; i < count; i++)
+        f->naks += um_load_be16(batch[i].parts[0].data + 8);
+    return (int)count;
+}
+
+static const um_link_ops receiving_ops = {count_naks, NULL};
+
+static receiving *receiving_open(uint32_t topics, uint32_t burst_loss_max, um_ordered_delivery mode)
+{
+    receiving *f = zeroed(sizeof *f);
+    um_receiver_session_config config = {
+        .id = {{source_address.ip, NAK_PORT}, group, SESSION},
+        .nak_initial_backoff_ns = 50 * (int64_t)NS_PER_MS,
+        .nak_backoff_ns = 200 * (int64_t)NS_PER_MS,
+        .nak_suppress_ns = NS_PER_S,
+        .nak_generation_ns = 10 * (int64_t)NS_PER_S,
+        .activity_timeout_ns = 60 * (int64_t)NS_PER_S,
+        .send_naks = true,
+        .datagram_max_bytes = 1472,
+        .loss_capacity = LOSS_CAPACITY,
+        .topic_capacity = 16384,
+        .random_seed = 1,
+    };
+    f->link.ops = &receiving_ops;
+    f->now_ns = NS_PER_S;
+    um_node_init(&f->node);
+    f->memory[0] = zeroed(um_hold_footprint(CELLS, 1472, ENTRIES));
+    um_hold_init(&f->node.store, f->memory[0], CELLS, 1472, ENTRIES);
+    f->memory[1] = zeroed(um_queue_footprint(16, 4096, 1 << 20, 1 << 23));
+    um_queue_init(&f->queue, f->memory[1], 16, 4096, 1 << 20, 1 << 23);
+    f->memory[2] = zeroed(um_receiver_session_footprint(&config));
+    um_receiver_session_init(&f->session, f->memory[2], &config, &f->link, &f->node.store, f->now_ns);
+    CHECK(um_node_add_session(&f->node, &f->session));
+    f->receiver = (um_receiver){.config = {.ordered_delivery = mode, .burst_loss_max = burst_loss_max},
+                                .queue = &f->queue,
+                                .store = &f->node.store,
+                                .context_counters = &f->node.counters};
+    CHECK(um_node_add_receiver(&f->node, &f->receiver));
+    for (uint32_t t = 0; t < topics; t++) {
+        um_delivery_init(&f->deliveries[t], &f->receiver, t + 1, t, t, config.nak_generation_ns);
+        CHECK(um_receiver_session_map(&f->session, &f->deliveries[t], f->now_ns));
+    }
+    return f;
+}
+
+static void receiving_close(receiving *f)
+{
+    while (f->session.controllers != NULL)
+        um_receiver_session_unmap(&f->session, f->session.controllers);
+    CHECK_EQ(f->node.store.cells_used, 0);
+    CHECK_EQ(f->node.store.entries_used, 0);
+    for (uint32_t i = 0; i < 3; i++)
+        free(f->memory[i]);
+    free(f);
+}
+
+static int64_t thread_time_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return now.tv_sec * (int64_t)NS_PER_S + now.tv_nsec;
+}
+
+static void note_time(receiving *f, int64_t started_ns)
+{
+    int64_t took_ns = thread_time_ns() - started_ns;
+    f->longest_call_ns = took_ns > f->longest_call_ns ? took_ns : f->longest_call_ns;
+    if (took_ns > call_max_ns)
+        printf("    a call took %" PRId64 " ms\n", took_ns / NS_PER_MS);
+    CHECK(took_ns < call_max_ns);
+}
+
+static void read_all(receiving *f)
+{
+    um_rows rows;
+    while ((rows = um_queue_take(&f->queue, UINT32_MAX)).count > 0) {
+        for (uint32_t i = rows.first; i < rows.first + rows.count; i++) {
+            uint32_t kind = rows.block->flags[i] >> 8;
+            f->messages += kind == UM_ROW_MESSAGE;
+            f->losses += kind == UM_ROW_UNRECOVERABLE_LOSS;
+            f->bursts += kind == UM_ROW_BURST_LOSS;
+            f->ends += kind == UM_ROW_END_OF_SESSION;
+            f->last_sqn = kind == UM_ROW_MESSAGE ? rows.block->sequence_numbers[i] : f->last_sqn;
+        }
+        um_queue_release(rows.block, rows.count);
+    }
+}
+
+static void receive(receiving *f, const uint8_t *data, uint32_t length)
+{
+    um_rx rx = {data, length, 0, source_address, group, f->now_ns};
+    int64_t started_ns = thread_time_ns();
+    um_node_on_data(&f->node, &rx, f->now_ns);
+    note_time(f, started_ns);
+    read_all(f);
+}
+
+static void tick(receiving *f, int64_t later_ns)
+{
+    f->now_ns += later_ns;
+    um_node_wake(&f->node, f->now_ns);
+    um_node_pressured(&f->node, f->now_ns);
+    int64_t started_ns = thread_time_ns();
+    um_node_tick(&f->node, f->now_ns);
+    note_time(f, started_ns);
+    read_all(f);
+}
+
+static uint32_t data_header(uint8_t *out, uint32_t sqn, uint32_t trail)
+{
+    um_lbtrm_write_data(out, SESSION, NAK_PORT, sqn, trail, false);
+    return UM_LBTRM_DATA_BYTES;
+}
+
+/* A datagram with one small message. */
+static void receive_message(receiving *f, uint32_t sqn, uint32_t topic, uint32_t topic_sqn)
+{
+    uint8_t out[64];
+    uint32_t at = data_header(out, sqn, sqn - 40);
+    um_lbmc_layout layout = {.topic_index = topic, .sqn = topic_sqn, .payload_length = 1};
+    uint8_t *payload = um_lbmc_write_message(out + at, &layout);
+    payload[0] = 1;
+    receive(f, out, (uint32_t)(payload + 1 - out));
+}
+
+static void receive_fragment(receiving *f, uint32_t sqn, um_lbmc_layout layout)
+{
+    uint8_t out[1472];
+    uint32_t at = data_header(out, sqn, sqn - 40);
+    layout.flags = UM_MESSAGE_FRAGMENT;
+    uint8_t *payload = um_lbmc_write_message(out + at, &layout);
+    memset(payload, 1, layout.payload_length);
+    receive(f, out, (uint32_t)(payload - out) + layout.payload_length);
+}
+
+static void receive_sm(receiving *f, uint32_t sm_sqn, uint32_t lead, uint32_t trail)
+{
+    uint8_t out[UM_LBTRM_SM_BYTES];
+    receive(f, out, um_lbtrm_write_sm(out, SESSION, NAK_PORT, sm_sqn, lead, trail));
+}
+
+/* A stream of one topic is received: numbers 100 .. 149 of the transport, 0 .. 49 of the topic. */
+static receiving *streaming(uint32_t burst_loss_max, um_ordered_delivery mode)
+{
+    receiving *f = receiving_open(1, burst_loss_max, mode);
+    for (uint32_t i = 0; i < 50; i++)
+        receive_message(f, 100 + i, 0, i);
+    CHECK_EQ(f->messages, 50);
+    return f;
+}
+
+/* The stream goes on as if nothing had been. */
+static void check_goes_on(receiving *f)
+{
+    uint64_t before = f->messages;
+    for (uint32_t i = 50; i < 100; i++)
+        receive_message(f, 100 + i, 0, i);
+    CHECK_EQ(f->messages, before + 50);
+    CHECK_EQ(f->last_sqn, 99);
+    CHECK_EQ(f->losses + f->bursts + f->ends, 0);
+}
+
+TEST("UM-116 UM-128", "a forged datagram far ahead does not carry the session off")
+{
+    uint32_t jumps[] = {LOSS_CAPACITY + 2, 1 << 20, 1u << 30, INT32_MAX};
+    for (uint32_t i = 0; i < 4; i++) {
+        receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+        receive_message(f, 149 + jumps[i], 0, 1000000);
+        CHECK_EQ(f->session.losses.count, 0);
+        CHECK_EQ(f->session.counters.dgrams_dropped_other, 1);
+        receive_message(f, 149 + jumps[i], 0, 1000000); /* the network doubled it */
+        CHECK_EQ(f->session.losses.count, 0);
+        check_goes_on(f);
+        receiving_close(f);
+    }
+}
+
+TEST("UM-71 UM-87", "a forged session message far ahead neither, not even doubled")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    receive_sm(f, 7, 1u << 30, 1u << 29);
+    receive_sm(f, 7, 1u << 30, 1u << 29);
+    CHECK_EQ(f->session.losses.count, 0);
+    check_goes_on(f);
+    receiving_close(f);
+}
+
+TEST("UM-110 UM-116 UX-7", "after a long outage the stream goes on, the gap said to be lost")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    for (uint32_t i = 0; i < 50; i++)
+        receive_message(f, 10000000 + i, 0, 9000000 + i);
+    CHECK_EQ(f->messages, 50 + 49); /* the first is taken for a forgery until the second confirms it */
+    CHECK_EQ(f->bursts, 1);
+    CHECK(f->session.losses.count <= LOSS_CAPACITY);
+    CHECK_EQ(f->session.next_sqn, 10000050);
+    receiving_close(f);
+}
+
+TEST("UM-87 UM-116", "after a long outage of which only session messages tell, the tail is asked for")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    receive_sm(f, 7, 10000000, 9999991);
+    receive_sm(f, 8, 10000000, 9999991);
+    CHECK_EQ(f->session.next_sqn, 10000001);
+    CHECK_EQ(f->session.losses.count, 10);
+    tick(f, NS_PER_S);
+    CHECK_EQ(f->naks, 10);
+    receiving_close(f);
+}
+
+TEST("UM-116 UM-123", "a gap as long as the loss map: bounded, asked for, given up")
+{
+    receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
+    uint8_t out[64];
+    uint32_t at = data_header(out, 150 + LOSS_CAPACITY, 100); /* all of it in the window still */
+    receive(f, out, at);
+    CHECK_EQ(f->session.losses.count, LOSS_CAPACITY);
+    for (uint32_t i = 0; i < 12; i++)
+        tick(f, NS_PER_S);
+    CHECK(f->naks >= LOSS_CAPACITY);
+    CHECK_EQ(f->session.losses.count, 0);
+    CHECK_EQ(f->session.counters.unrecovered_tmo, LOSS_CAPACITY);
+    receiving_close(f);
+}
+
+TEST("UM-116", "when the map is full the newest are asked for, the oldest given up")
+{
+    receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
+    uint8_t out[64];
+    receive(f, out, data_header(out, 150 + 60000, 100));
+    receive(f, out, data_header(out, 150 + 60000 + 10001, 100));
+    CHECK_EQ(f->session.losses.count, LOSS_CAPACITY);
+    CHECK_EQ(f->session.counters.loss_map_overflows, 70000 - LOSS_CAPACITY);
+    CHECK(um_loss_map_find(&f->session.losses, 150 + 60000 + 10000) != NULL);
+    receiving_close(f);
+}
+
+TEST("UX-22 UM-104", "a first datagram that was forged: the session ends and can be joined anew")
+{
+    receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
+    receive_message(f, 1u << 30, 0, 1u << 30);
+    for (uint32_t i = 0; i < 100; i++)
+        receive_message(f, 100 + i, 0, i);
+    CHECK(f->session.ended);
+    CHECK_EQ(f->ends, 1);
+    CHECK(um_node_finished_session(&f->node) == &f->session);
+    receiving_close(f);
+}
+
+TEST("UX-9 UM-121", "old duplicates, one or a few, are counted and nothing else")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    for (uint32_t round = 0; round < 10; round++) {
+        for (uint32_t i = 0; i < 30; i++)
+            receive_message(f, 100 + i, 0, i);
+        receive_message(f, 150 + round, 0, 50 + round);
+    }
+    CHECK(!f->session.ended);
+    CHECK_EQ(f->session.counters.duplicate_data, 300);
+    CHECK_EQ(f->messages, 60);
+    receiving_close(f);
+}
+
+/* ---- topics ---- */
+
+TEST("UX-7 UM-101", "a topic number that runs ahead of the transport is not believed")
+{
+    uint32_t jumps[] = {2 * UM_LBMC_PER_DATAGRAM_MAX + 1, 1 << 20, INT32_MAX, 1u << 31};
+    for (uint32_t burst = 0; burst < 2; burst++) {
+        for (uint32_t i = 0; i < 4; i++) {
+            receiving *f = streaming(burst ? 1024 : 1000000000, UM_ORDERED_SEQUENCE);
+            receive_message(f, 150, 0, 49 + jumps[i]);
+            CHECK_EQ(f->receiver.counters.malformed_fragments, 1);
+            for (uint32_t n = 50; n < 100; n++)
+                receive_message(f, 101 + n, 0, n);
+            CHECK_EQ(f->messages, 100);
+            CHECK_EQ(f->losses + f->bursts, 0);
+            receiving_close(f);
+        }
+    }
+}
+
+TEST("UM-62 UM-63 UX-7", "nor one in a TSNI")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    uint8_t out[64];
+    uint32_t at = data_header(out, 150, 110);
+    receive(f, out, at + um_lbmc_write_tsni(out + at, (const uint32_t[]){0}, (const uint32_t[]){1u << 30}, 1));
+    for (uint32_t n = 50; n < 100; n++)
+        receive_message(f, 101 + n, 0, n);
+    CHECK_EQ(f->messages, 100);
+    CHECK_EQ(f->losses + f->bursts, 0);
+    receiving_close(f);
+}
+
+TEST("UM-100 UM-101", "a gap of a million topic numbers, no burst: a row each, the queue's worth a call")
+{
+    receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
+    uint8_t out[64];
+    receive(f, out, data_header(out, 150 + 1000, 100));
+    receive_message(f, 1151, 0, 1000049);
+    tick(f, 11 * (int64_t)NS_PER_S);
+    receive_message(f, 1152, 0, 1000050);
+    for (uint32_t i = 0; i < 100 && f->losses < 999999; i++)
+        tick(f, NS_PER_MS);
+    CHECK_EQ(f->losses, 999999);
+    CHECK_EQ(f->messages, 52);
+    receiving_close(f);
+}
+
+TEST("UM-9 UM-81", "messages far apart while delivery waits for earlier datagrams")
+{
+    receiving *f = receiving_open(1, 1000000000, UM_ORDERED_SEQUENCE);
+    uint8_t out[64];
+    receive(f, out, data_header(out, 100, 90));
+    receive_message(f, 102, 0, 0); /* 101 is missing */
+    CHECK_EQ(f->deliveries[0].state, UM_DELIVERY_STARTING);
+    receive_message(f, 103, 0, INT32_MAX);
+    receive_message(f, 104, 0, UINT32_MAX - 5);
+    receive_message(f, 105, 0, 1u << 31);
+    receive_message(f, 106, 0, 1);
+    CHECK_EQ(f->deliveries[0].state, UM_DELIVERY_RUNNING);
+    CHECK_EQ(f->session.starting_count, 0);
+    CHECK_EQ(f->messages, 2);
+    CHECK_EQ(f->last_sqn, 1);
+    receiving_close(f);
+}
+
+/* ---- fragments ---- */
+
+TEST("UM-42 UM-56", "a message of 4 GiB is refused piece by piece and holds nothing up")
+{
+    um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
+    for (uint32_t m = 0; m < 2; m++) {
+        receiving *f = streaming(1024, modes[m]);
+        for (uint32_t i = 0; i < 3000; i++)
+            receive_fragment(f, 150 + i,
+                             (um_lbmc_layout){.sqn = 50 + i,
+                                              .first_sqn = 50,
+                                              .offset = 1400 * i,
+                                              .total = UINT32_MAX,
+                                              .payload_length = 1400});
+        CHECK_EQ(f->node.store.cells_used, 0);
+        CHECK_EQ(f->receiver.counters.messages_too_long, 1);
+        CHECK_EQ(f->losses, 3000);
+        receive_message(f, 3150, 0, 3050);
+        CHECK_EQ(f->last_sqn, 3050);
+        receiving_close(f);
+    }
+}
+
+TEST("UM-5 UM-42", "a message that promises more than comes is given up when the next one is there")
+{
+    um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
+    for (uint32_t m = 0; m < 2; m++) {
+        receiving *f = streaming(1024, modes[m]);
+        receive_fragment(f, 150, (um_lbmc_layout){.sqn = 50, .first_sqn = 50, .total = 5000, .payload_length = 1000});
+        receive_fragment(f, 151, (um_lbmc_layout){.sqn = 51, .first_sqn = 50, .offset = 1000, .total = 5000, .payload_length = 1000});
+        CHECK_EQ(f->messages, 50);
+        receive_message(f, 152, 0, 52);
+        CHECK_EQ(f->messages, 51);
+        CHECK_EQ(f->losses, 1);
+        CHECK_EQ(f->last_sqn, 52);
+        CHECK_EQ(f->node.store.entries_used, 0);
+        receiving_close(f);
+    }
+}
+
+TEST("UM-5 UM-42", "fragments that overlap, disagree or repeat, behind a gap: bounded, and over with it")
+{
+    um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
+    for (uint32_t m = 0; m < 2; m++) {
+        receiving *f = streaming(1024, modes[m]);
+        for (uint32_t i = 0; i < 4000; i++) { /* 50 is missing; a byte each, enough of them, never end to end */
+            uint32_t offset = i < 3000 ? i : i - 1;
+            receive_fragment(f, 151 + i,
+                             (um_lbmc_layout){.sqn = 51 + i, .first_sqn = 51, .offset = offset, .total = 4000, .payload_length = 1});
+        }
+        CHECK(f->receiver.counters.malformed_fragments < 10);
+        tick(f, 11 * (int64_t)NS_PER_S);
+        receive_message(f, 4151, 0, 4051);
+        CHECK_EQ(f->last_sqn, 4051);
+        CHECK_EQ(f->node.store.entries_used, 0);
+        receiving_close(f);
+    }
+}
+
+/* ---- many topics, many losses ---- */
+
+TEST("UM-9 UM-11 UM-62", "thousands of topics wait, the loss map is full, a datagram names them all")
+{
+    static uint8_t out[65507];
+    receiving *f = receiving_open(TOPICS, 1024, UM_ORDERED_SEQUENCE);
+    receive(f, out, data_header(out, 100, 50));
+    receive(f, out, data_header(out, 101 + LOSS_CAPACITY, 50));
+    CHECK_EQ(f->session.losses.count, LOSS_CAPACITY);
+    uint32_t next = 102 + LOSS_CAPACITY;
+    for (uint32_t round = 0; round < 3; round++) { /* records for all of them, over and over */
+        uint32_t at = data_header(out, next++, 50), topics[31], sqns[31];
+        while (at + 256 < sizeof out) {
+            for (uint32_t i = 0; i < 31; i++) {
+                topics[i] = (at + i) % TOPICS;
+                sqns[i] = 5;
+            }
+            at += um_lbmc_write_tsni(out + at, topics, sqns, 31);
+        }
+        receive(f, out, at);
+    }
+    for (uint32_t t = 0; t < TOPICS; t++)
+        receive_message(f, next++, t, 7);
+    CHECK_EQ(f->session.starting_count, TOPICS);
+    for (uint32_t i = 0; i < 1000; i++)
+        receive_message(f, next++, i, 8);
+    CHECK_EQ(f->messages, 0);
+    for (uint32_t i = 0; i < 12; i++)
+        tick(f, NS_PER_S);
+    CHECK_EQ(f->session.starting_count, 0);
+    CHECK_EQ(f->messages, TOPICS + 1000);
+    receiving_close(f);
+}
+
+TEST("UM-119 UM-134", "a back-off of 0 is no endless loop")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    f->session.config.nak_backoff_ns = 0;
+    f->session.config.nak_initial_backoff_ns = 0;
+    receive_message(f, 160, 0, 60);
+    tick(f, 1);
+    CHECK_EQ(f->naks, 10);
+    receiving_close(f);
+}
+
+CHECK_MAIN

@@ -1,0 +1,258 @@
+"""Loss, duplication, reordering, slow and killed ends: what arrives, and what is said of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.netns.endpoints import End, EndSpec, assert_whole, running
+from umstack.lab import Lab
+
+MakeLab = Callable[..., Lab]
+
+QUICK_CONTEXT = {
+    "transport_lbtrm_data_rate_limit": 0,
+    "transport_lbtrm_retransmit_rate_limit": 0,
+    "transport_lbtrm_receiver_socket_buffer": 16 << 20,
+}
+QUICK_SOURCE = {
+    "flow_control": "min",
+    "flow_control_receiver_timeout": 1000,
+    "transport_lbtrm_ignore_interval": 10,
+    "transport_lbtrm_sm_minimum_interval": 20,
+    "transport_lbtrm_sm_maximum_interval": 200,
+    "transport_topic_sequence_number_info_interval": 200,
+}
+QUICK_RECEIVER = {
+    "transport_lbtrm_nak_initial_backoff_interval": 4,
+    "transport_lbtrm_nak_backoff_interval": 40,
+    "transport_lbtrm_nak_suppress_interval": 40,
+    "delivery_control_loss_check_interval": 100,
+}
+SOAK_MESSAGES = 10_000_000
+SOAK_GROWTH_BYTES = 4 << 20
+
+
+class Ends:
+    """One publisher on the first host and subscribers on others, for the length of a test."""
+
+    def __init__(self, lab: Lab, stack: ExitStack) -> None:
+        self.lab, self._stack = lab, stack
+        self.subscribers: list[End] = []
+
+    def subscribe(self, host_number: int, *, context: dict[str, Any] | None = None, **more: Any) -> End:
+        """Start a subscriber."""
+        spec = EndSpec(context={**QUICK_CONTEXT, **(context or {})}, **_with(QUICK_RECEIVER, more))
+        end = self._stack.enter_context(running(self.lab.hosts[host_number], "subscribe", spec))
+        self.subscribers.append(end)
+        end.hear()
+        return end
+
+    def publish(self, *, context: dict[str, Any] | None = None, **more: Any) -> End:
+        """Start the publisher; it knows its receivers when this returns, and has sent nothing."""
+        spec = EndSpec(context={**QUICK_CONTEXT, **(context or {})}, **_with(QUICK_SOURCE, more))
+        end = self._stack.enter_context(running(self.lab.hosts[0], "publish", spec))
+        end.hear()
+        for subscriber in self.subscribers:
+            subscriber.await_report(lambda report: report.counter("receivers", "delivery_controllers") == 1)
+        return end
+
+
+def _with(usual: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    return {**more, "options": {**usual, **more.pop("options", {})}}
+
+
+@pytest.fixture
+def ends_in() -> Iterator[Callable[[Lab], Ends]]:
+    """Give a function that makes the ends of a stream in a lab."""
+    with ExitStack() as stack:
+        yield lambda lab: Ends(lab, stack)
+
+
+EndsIn = Callable[[Lab], Ends]
+
+
+def _assert_no_datagram_was_dropped_by_a_socket(end: End) -> None:
+    assert end.ask().counter("link_counters", "receive_drops") == 0
+
+
+def test_each_of_three_receivers_loses_its_own_datagrams_and_gets_everything(
+    make_lab: MakeLab, ends_in: EndsIn
+) -> None:
+    """2 % loss at every port: all in order, nothing given up, about one NAK a lost datagram (UM-115..UM-124).
+
+    Retransmissions go to all (UM-124), so a receiver may have what it missed before it asks.
+    """
+    lab = make_lab(hosts=4)
+    ends = ends_in(lab)
+    subscribers = [ends.subscribe(number) for number in (1, 2, 3)]
+    publisher = ends.publish(receivers=3)
+    for number in (1, 2, 3):
+        lab.port(number).set(loss=0.02)
+    count = 30_000
+    publisher.ask(send=count)
+    for number, subscriber in enumerate(subscribers, 1):
+        report = subscriber.await_received(count)
+        assert_whole(report, count)
+        transport = report.received_transport
+        dropped = lab.port(number).counters().dropped
+        assert dropped > count * 0.01
+        assert transport["lost"] >= dropped * 0.9
+        assert (transport["unrecovered_tmo"], transport["unrecovered_txw"]) == (0, 0)
+        assert 0 < transport["naks_sent"] <= 1.3 * transport["lost"]
+    report = publisher.ask(stop=5)
+    assert report["drained"]
+    assert (
+        report.sent_transport["rxs_sent"]
+        >= max(lab.port(number).counters().dropped for number in (1, 2, 3)) / 2
+    )
+    assert report.sent_transport["naks_rcved"] >= report.sent_transport["rxs_sent"]
+
+
+def test_duplicates_and_reordering_are_harmless_and_counted(make_lab: MakeLab, ends_in: EndsIn) -> None:
+    """Duplicates are dropped and counted; a late datagram clears its loss map entry (UM-118, UM-121, UM-127)."""
+    lab = make_lab(hosts=2)
+    ends = ends_in(lab)
+    subscriber = ends.subscribe(1)
+    publisher = ends.publish(receivers=1)
+    lab.port(1).set(duplicate=0.1, reorder=0.05)
+    count = 20_000
+    publisher.ask(send=count)
+    report = subscriber.await_received(count)
+    publisher.ask(stop=5)
+    report = subscriber.ask()
+    assert_whole(report, count)
+    at_port = lab.port(1).counters()
+    transport = report.received_transport
+    assert at_port.duplicated > count * 0.05
+    assert transport["duplicate_data"] >= at_port.duplicated * 0.9
+    assert at_port.reordered > count * 0.02
+    assert transport["out_of_order"] >= at_port.reordered * 0.5
+    assert (transport["unrecovered_tmo"], transport["unrecovered_txw"]) == (0, 0)
+
+
+def test_a_killed_subscriber_stops_counting_and_the_others_lose_nothing(
+    make_lab: MakeLab, ends_in: EndsIn
+) -> None:
+    """The slowest window is a dead receiver's until it times out; then the stream goes on (AE-10, AE-19, AE-20)."""
+    lab = make_lab(hosts=4)
+    ends = ends_in(lab)
+    victim, *others = (ends.subscribe(number) for number in (1, 2, 3))
+    publisher = ends.publish(receivers=3, rate=20_000)
+    publisher.ask(send=10**9)
+    victim.await_received(2_000)
+    killed_at = publisher.ask()
+    victim.kill()
+    report = publisher.await_report(lambda now: now.counter("source_transports", "receivers_timed_out") == 1)
+    assert 0.7 < report["at"] - killed_at["at"] < 3
+    assert report.counter("source_transports", "receivers_known") == 2
+    resumed_from = report["sent"]
+    publisher.await_report(lambda now: now["sent"] > resumed_from + 20_000)
+    final = publisher.ask(stop=5)
+    assert final["drained"]
+    assert final.counter("source_transports", "snd_bpe") >= 1
+    for other in others:
+        assert_whole(other.await_received(final["sent"]), final["sent"])
+
+
+def test_a_publisher_that_dies_inside_a_message_ends_the_session_and_delivers_nothing_partial(
+    make_lab: MakeLab, ends_in: EndsIn
+) -> None:
+    """EndOfSession comes after the activity timeout, and of the broken message nothing (UM-5, UM-104, UM-105, UX-9)."""
+    lab = make_lab(hosts=3)
+    ends = ends_in(lab)
+    options = {"transport_lbtrm_activity_timeout": 2000}
+    length = 500_000
+    subscribers = [ends.subscribe(number, size=length, options=options) for number in (1, 2)]
+    publisher = ends.publish(receivers=2, size=length, context={"transport_lbtrm_data_rate_limit": 4_000_000})
+    publisher.tell(send=1)
+    whole = length // 1400
+    for subscriber in subscribers:
+        subscriber.await_report(lambda now: 20 < now.counter("receivers", "fragments_received") < whole)
+    publisher.kill()
+    died = [subscriber.ask() for subscriber in subscribers]
+    for subscriber, then in zip(subscribers, died, strict=True):
+        report = subscriber.await_report(lambda now: "EndOfSession" in now["events"])
+        assert 1.5 < report["at"] - then["at"] < 4
+        assert report["events"]["BeginningOfSession"] == 1
+        assert report["events"]["EndOfSession"] == 1
+        assert (report["received"], report["corrupt"]) == (0, 0)
+        assert report.counter("receivers", "fragments_received") < whole
+        assert report.counter("context", "hold_store_datagrams") == 0
+
+
+def test_a_slow_reader_slows_the_publisher_and_loses_nothing(make_lab: MakeLab, ends_in: EndsIn) -> None:
+    """With flow control min the rate follows the slowest reader, and recovers with it (AE-17, AE-20, AE-44)."""
+    lab = make_lab(hosts=3)
+    ends = ends_in(lab)
+    slow = ends.subscribe(
+        1, rate=5_000, options={"flow_control_receiver_window": 262144, "receiver_queue_block_count": 4}
+    )
+    ends.subscribe(2)
+    publisher = ends.publish(receivers=2)
+    publisher.ask(send=10**9)
+    slow.await_received(4_000)
+    before = publisher.ask()
+    slow.await_received(slow.ask()["received"] + 7_500)
+    after = publisher.ask()
+    rate = (after["sent"] - before["sent"]) / (after["at"] - before["at"])
+    assert 3_500 < rate < 6_500, rate
+    slow.ask(rate=0)
+    sped_up_from = publisher.ask()["sent"]
+    publisher.await_report(lambda now: now["sent"] > sped_up_from + 20_000, seconds=4)
+    final = publisher.ask(stop=5)
+    assert final["drained"]
+    for subscriber in ends.subscribers:
+        assert_whole(subscriber.await_received(final["sent"]), final["sent"])
+
+
+def test_what_a_slow_reader_loses_without_flow_control_is_reported(
+    make_lab: MakeLab, ends_in: EndsIn
+) -> None:
+    """Messages delivered and sequence numbers reported lost add up to what was sent (UM-101, UM-123, UM-128)."""
+    lab = make_lab(hosts=2)
+    ends = ends_in(lab)
+    slow = ends.subscribe(
+        1,
+        size=1400,
+        rate=4_000,
+        context={"transport_lbtrm_receiver_socket_buffer": 65536, "delivery_hold_datagrams": 64},
+        options={
+            "transport_lbtrm_nak_generation_interval": 500,
+            "receiver_queue_block_count": 2,
+            "receiver_queue_block_length": 4096,
+        },
+    )
+    publisher = ends.publish(
+        size=1400,
+        options={"flow_control": "none", "transport_lbtrm_transmission_window_size": 1 << 20},
+    )
+    count = 20_000
+    publisher.ask(send=count, rate=40_000)
+    publisher.await_report(lambda now: now["sent"] == count)
+    slow.ask(rate=0)
+    report = slow.await_report(lambda now: now["received"] + now["lost_sqns"] >= count)
+    assert report["received"] + report["lost_sqns"] == count
+    assert report["lost_sqns"] > 0
+    assert report["missing"] <= report["lost_sqns"]
+    assert (report["out_of_order"], report["corrupt"]) == (0, 0)
+    transport = report.received_transport
+    assert transport["unrecovered_tmo"] + transport["unrecovered_txw"] > 0
+
+
+def test_ten_million_messages_do_not_grow_the_processes(make_lab: MakeLab, ends_in: EndsIn) -> None:
+    """Memory is taken at creation: after the first million neither process grows by more than 4 MiB (AE-27..AE-31)."""
+    lab = make_lab(hosts=2)
+    ends = ends_in(lab)
+    subscriber = ends.subscribe(1, size=64)
+    publisher = ends.publish(size=64, receivers=1)
+    publisher.ask(send=SOAK_MESSAGES // 10)
+    early = subscriber.await_received(SOAK_MESSAGES // 10), publisher.ask()
+    publisher.ask(send=SOAK_MESSAGES - SOAK_MESSAGES // 10)
+    late = subscriber.await_received(SOAK_MESSAGES, seconds=20), publisher.ask(stop=5)
+    assert_whole(late[0], SOAK_MESSAGES)
+    for then, now in zip(early, late, strict=True):
+        assert now["rss"] - then["rss"] < SOAK_GROWTH_BYTES

@@ -1,0 +1,227 @@
+"""asyncio: reading and sending inside a running event loop, which goes on turning meanwhile (design section 4)."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.loopback import SECONDS, collect_events, connect, open_context, payloads, wait_for
+from umstack import BackPressured, Closed, Context, Receiver
+from umstack.errors import OptionError
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[Context]:
+    with open_context() as context:
+        yield context
+
+
+def run(coroutine: Awaitable[Any]) -> Any:
+    """Run it in a new event loop, for as long as a test may take."""
+    return asyncio.run(asyncio.wait_for(coroutine, SECONDS))  # type: ignore[arg-type]
+
+
+async def turns_while(awaited: Awaitable[Any]) -> tuple[Any, int]:
+    """What it gives, and how often another task of the loop got its turn meanwhile."""
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.005)
+
+    other = asyncio.create_task(turn())
+    try:
+        return await awaited, turns
+    finally:
+        other.cancel()
+
+
+def test_messages_are_iterated_in_the_loop(context: Context) -> None:
+    """`async for` gives messages as they come; the loop turns while it waits."""
+    source, receiver = connect(context, "async for")
+
+    async def read() -> list[bytes]:
+        found = []
+        async for message in receiver:
+            found.append(message.data)
+            if len(found) == 3000:
+                break
+        return found
+
+    async def both() -> tuple[list[bytes], int]:
+        asyncio.get_running_loop().call_later(
+            0.1, lambda: source.send_many([b"%d" % i for i in range(3000)], flush=True)
+        )
+        return await turns_while(read())
+
+    with source, receiver:
+        found, turns = run(both())
+    assert found == [b"%d" % i for i in range(3000)]
+    assert turns >= 5
+
+
+def test_poll_async_gives_batches(context: Context) -> None:
+    """One await, many messages (W9); max_rows bounds it as it does poll()."""
+    source, receiver = connect(context, "poll_async")
+
+    async def read() -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < 100:
+            batch = await receiver.poll_async(10)
+            assert 0 < len(batch) <= 10
+            found += payloads(batch.messages())
+        return found
+
+    with source, receiver:
+        source.send_many([b"%d" % i for i in range(100)], flush=True)
+        assert run(read()) == [b"%d" % i for i in range(100)]
+
+
+def test_many_receivers_wait_in_one_loop(context: Context) -> None:
+    """Each receiver has a descriptor of its own; they wait side by side in one thread."""
+    pairs = [connect(context, f"side by side {i}") for i in range(10)]
+
+    async def first(receiver: Receiver) -> bytes:
+        async for message in receiver:
+            return message.data
+        raise AssertionError
+
+    async def everything() -> list[bytes]:
+        readers = [asyncio.create_task(first(receiver)) for _, receiver in pairs]
+        await asyncio.sleep(0.02)
+        for number, (source, _) in enumerate(pairs):
+            source.send(b"%d" % number, flush=True)
+        return list(await asyncio.gather(*readers))
+
+    assert run(everything()) == [b"%d" % i for i in range(10)]
+    for source, receiver in pairs:
+        source.close()
+        receiver.close()
+
+
+def test_a_wait_may_be_cancelled(context: Context) -> None:
+    """Cancelling leaves the receiver as it was: nothing is lost and it can be awaited again."""
+    source, receiver = connect(context, "cancel")
+
+    async def cancelled() -> list[bytes]:
+        found: list[bytes] = []
+        for number in range(5):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await receiver.poll_async()
+            source.send(b"%d" % number, flush=True)
+            found += payloads((await receiver.poll_async()).messages())
+        return found
+
+    with source, receiver:
+        collect_events(receiver, 1)
+        assert run(cancelled()) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_closing_ends_an_async_iteration(context: Context) -> None:
+    """Closed from the loop or from elsewhere, `async for` ends and poll_async says why."""
+
+    async def read(receiver: Receiver) -> None:
+        async for _ in receiver:
+            pass
+
+    async def close_while(wait: Callable[[Receiver], Awaitable[Any]]) -> Any:
+        receiver = context.receiver("async close")
+        asyncio.get_running_loop().call_later(0.05, receiver.close)
+        return await wait(receiver)
+
+    assert run(close_while(read)) is None
+    with pytest.raises(Closed):
+        run(close_while(lambda receiver: receiver.poll_async()))
+
+
+def test_send_async_waits_in_the_loop() -> None:
+    """UX-2: what a refused send waits for is a descriptor; the loop turns until the window opens again."""
+    with open_context() as own:
+        source, receiver = connect(
+            own,
+            "send_async",
+            transport_lbtrm_transmission_window_size=1 << 18,
+            flow_control_receiver_window=1 << 16,
+            receiver_queue_block_length=1 << 14,
+            receiver_queue_block_count=4,
+        )
+        collect_events(receiver, 1)
+        messages = [b"%04d" % i + bytes(1000) for i in range(1500)]
+
+        async def send() -> list[int]:
+            return [await source.send_async(message, flush=True) for message in messages]
+
+        async def read() -> list[bytes]:
+            await asyncio.sleep(0.1)
+            found: list[bytes] = []
+            while len(found) < len(messages):
+                found += payloads((await receiver.poll_async()).messages())
+            return found
+
+        async def both() -> tuple[list[int], list[bytes]]:
+            sent, found = await asyncio.gather(send(), read())
+            return sent, found
+
+        (sent, found), turns = run(turns_while(both()))
+        assert sent == list(range(1500))
+        assert found == messages
+        assert turns >= 5
+        assert own.stats()["context"]["send_would_block"] > 0
+
+
+def test_the_descriptors_work_in_any_event_loop(context: Context) -> None:
+    """fileno() and arm(): a selector of one's own is woken by the next row, and only then."""
+    source, receiver = connect(context, "selector")
+    with source, receiver, selectors.DefaultSelector() as selector:
+        collect_events(receiver, 1)
+        selector.register(receiver, selectors.EVENT_READ)
+        assert not receiver.arm()
+        assert not selector.select(0.05)
+        source.send(b"wake", flush=True)
+        assert selector.select(SECONDS)
+        assert payloads(receiver.poll().messages()) == [b"wake"]
+        source.send(b"there", flush=True)
+        wait_for(lambda: receiver.stats()["queued_messages"] == 1)
+        assert receiver.arm(), "rows wait already: do not sleep"
+
+
+def test_closing_a_source_ends_send_async() -> None:
+    """A task that waits to send hears that its source is closed."""
+    with open_context() as own:
+        source = own.source("nobody", flow_control="min")
+
+        async def send() -> None:
+            asyncio.get_running_loop().call_later(0.05, source.close)
+            await source.send_async(b"never")
+
+        started = time.monotonic()
+        with pytest.raises(Closed):
+            run(send())
+        assert time.monotonic() - started < 2
+
+
+def test_sequential_contexts_are_refused() -> None:
+    """Nobody would run the protocol while the event loop sleeps: the error says which mode to use."""
+    with open_context("sequential") as own, own.receiver("x") as receiver, own.source("x") as source:
+        with pytest.raises(OptionError, match="mode='embedded'"):
+            run(receiver.poll_async())
+        with pytest.raises(OptionError, match="mode='embedded'"):
+            run(source.send_async(b"x"))
+
+
+def test_back_pressure_is_an_exception_without_waiting() -> None:
+    """AE-13: the same send with timeout=0 says at once that it would wait."""
+    with open_context() as own:
+        source, receiver = connect(own, "full", transport_lbtrm_transmission_window_size=1 << 16)
+        with pytest.raises(BackPressured):
+            for _ in range(100_000):
+                source.send(bytes(1000), timeout=0)
+        receiver.close()
