@@ -26,7 +26,8 @@ static void check_interval(um_sim_world *world, um_sim_session *session, uint32_
     session->held_from = flushed;
     int64_t held_ns = world->now_ns - session->held_since_ns;
     REQUIRE(world, held_ns <= longest_ns + longest_ns / 1000 || session->deleted,
-            "session %u: messages held for more than the batching interval", index);
+            "session %u: messages from %lld on are held for %lld ns, the batching interval is %lld", index,
+            (long long)flushed, (long long)held_ns, (long long)longest_ns);
 }
 
 static void check_session_bounds(um_sim_world *world, const um_sim_session *of, uint32_t index)

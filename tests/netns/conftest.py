@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.netns.endpoints import Ends, EndsIn
 from umstack.lab import Lab
 
 
@@ -43,3 +44,10 @@ def shared_lab() -> Iterator[Lab]:
     """Give one lossless lab of three hosts to all tests of a file that leave it as they found it."""
     with ExitStack() as stack:
         yield _up(stack, hosts=3, name=f"shared-{os.getpid()}", segmentation="real")
+
+
+@pytest.fixture
+def ends_in() -> Iterator[EndsIn]:
+    """Give a function that makes the ends of a stream in a lab; their processes are gone when the test ends."""
+    with ExitStack() as stack:
+        yield lambda lab: Ends(lab, stack)

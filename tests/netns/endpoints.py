@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,13 +26,33 @@ import umstack
 from umstack.events import BurstLoss, EndOfSession, Message, UnrecoverableLoss
 
 if TYPE_CHECKING:
-    from umstack.lab import Host
+    from umstack.lab import Host, Lab
 
 TOPIC = "fault/stream"
 GROUP, GROUP_PORT = "224.10.10.10", 14400
 NUMBER_BYTES = 8
 WAIT_SECONDS = 8.0
 """How long a test waits for what must happen."""
+
+QUICK_CONTEXT = {
+    "transport_lbtrm_data_rate_limit": 0,
+    "transport_lbtrm_retransmit_rate_limit": 0,
+    "transport_lbtrm_receiver_socket_buffer": 16 << 20,
+}
+QUICK_SOURCE = {
+    "flow_control": "min",
+    "flow_control_receiver_timeout": 1000,
+    "transport_lbtrm_ignore_interval": 10,
+    "transport_lbtrm_sm_minimum_interval": 20,
+    "transport_lbtrm_sm_maximum_interval": 200,
+    "transport_topic_sequence_number_info_interval": 200,
+}
+QUICK_RECEIVER = {
+    "transport_lbtrm_nak_initial_backoff_interval": 4,
+    "transport_lbtrm_nak_backoff_interval": 40,
+    "transport_lbtrm_nak_suppress_interval": 40,
+    "delivery_control_loss_check_interval": 100,
+}
 
 _ANSWER_SECONDS = 20.0
 _STEP_SECONDS = 0.01
@@ -373,6 +393,39 @@ def running(host: Host, role: str, spec: EndSpec) -> Iterator[End]:
         yield end
     finally:
         end.close()
+
+
+class Ends:
+    """One publisher on the first host and subscribers on others, for the length of a test."""
+
+    def __init__(self, lab: Lab, stack: ExitStack) -> None:
+        self.lab, self._stack = lab, stack
+        self.subscribers: list[End] = []
+
+    def subscribe(self, host_number: int, *, context: dict[str, Any] | None = None, **more: Any) -> End:
+        """Start a subscriber."""
+        spec = EndSpec(context={**QUICK_CONTEXT, **(context or {})}, **_with(QUICK_RECEIVER, more))
+        end = self._stack.enter_context(running(self.lab.hosts[host_number], "subscribe", spec))
+        self.subscribers.append(end)
+        end.hear()
+        return end
+
+    def publish(self, *, context: dict[str, Any] | None = None, **more: Any) -> End:
+        """Start the publisher; it knows its receivers when this returns, and has sent nothing."""
+        spec = EndSpec(context={**QUICK_CONTEXT, **(context or {})}, **_with(QUICK_SOURCE, more))
+        end = self._stack.enter_context(running(self.lab.hosts[0], "publish", spec))
+        end.hear()
+        for subscriber in self.subscribers:
+            subscriber.await_report(lambda report: report.counter("receivers", "delivery_controllers") == 1)
+        return end
+
+
+def _with(usual: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    return {**more, "options": {**usual, **more.pop("options", {})}}
+
+
+EndsIn = Callable[["Lab"], Ends]
+"""What the fixture `ends_in` gives."""
 
 
 def assert_whole(report: Report, count: int) -> None:

@@ -6,6 +6,7 @@ import os
 import stat
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class Wire:
         self.messages: list[bytes] = []
 
     def send_packed(self, data: Any, offsets: array[int], flush: bool = False, **_: Any) -> int:
-        self.messages += [bytes(data[a:b]) for a, b in zip(offsets, offsets[1:], strict=False)]
+        self.messages += [bytes(data[a:b]) for a, b in pairwise(offsets)]
         return len(offsets) - 1
 
 
@@ -102,7 +103,7 @@ def facts(tree: Path) -> dict[str, Any]:
         state = path.lstat()
         content: Any = None
         if path.is_symlink():
-            content = os.readlink(path)
+            content = path.readlink()
         elif path.is_file():
             content = path.read_bytes()
         times = None if path.is_symlink() else (stat.S_IMODE(state.st_mode), state.st_mtime_ns)
@@ -311,11 +312,11 @@ def test_two_trees_at_once_do_not_mix(tree: Path, target: Path) -> None:
         [message(data, source) for data in send(str(tree / name))[0]]
         for source, name in [("A", "deep"), ("B", "one"), ("A", "exact"), ("B", "empty-directory")]
     ]
-    mixed = []
+    mixed: list[Event] = []
     while any(streams):
         for stream in streams:
-            if stream:
-                mixed.append(stream.pop(0))
+            mixed += stream[:1]
+            del stream[:1]
     received = receive(target, mixed)
     assert [report.is_complete for report in received] == [True] * 4
     assert facts(target)["deep/large"] == facts(tree)["deep/large"]

@@ -1,0 +1,137 @@
+"""Every sub-command of `umstack bench` for real, at settings too short to mean anything: it runs, and what it checks holds.
+
+The issue's schema is asserted of all they print, so that the benches cannot rot unseen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from umstack.bench.stream_ends import StreamSpec
+from umstack.bench.throughput import Pins, measure_stream, options_text
+from umstack.lab import Lab
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULT_KEYS = {
+    *("what", "link", "mode", "size", "api", "messages_per_second", "datagrams_per_second"),
+    *("lost", "out_of_order", "duplicates", "retransmissions", "unrecoverable"),
+    *("cpu_seconds", "wait", "loop", "round_trip_us"),
+}
+BASELINES = {"raw-udp", "raw-udp-packed", "raw-udp-gso"}
+QUICK = ("--seconds", "0.1", "--rounds", "1", "--json")
+
+
+def bench(*arguments: str) -> list[dict[str, Any]]:
+    """The results of a sub-command that succeeded, all of them of the schema, the stack's without a fault."""
+    command = [sys.executable, "-m", "umstack", "bench", *arguments, *QUICK]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {"kernel", "cpus", "python", "versions", "mtu", "segmentation", "governor"} <= found[
+        "environment"
+    ].keys()
+    for one in found["results"]:
+        assert one.keys() >= RESULT_KEYS
+        assert one["what"] in BASELINES | {"umstack"}
+        assert one["link"] == "socket"
+        assert one["cpu_seconds"].keys() == {"publisher", "subscriber"}
+        if one["round_trip_us"]:
+            assert (
+                0 < one["round_trip_us"]["p50"] <= one["round_trip_us"]["p99"] <= one["round_trip_us"]["p999"]
+            )
+        else:
+            assert one["messages_per_second"] > 0
+        if one["what"] == "umstack":
+            assert_clean(one)
+    results: list[dict[str, Any]] = found["results"]
+    return results
+
+
+def assert_clean(one: dict[str, Any]) -> None:
+    """Nothing lost, in order, once, nothing given up."""
+    counts = ("lost", "out_of_order", "duplicates", "unrecoverable")
+    assert {name: one[name] for name in counts} == dict.fromkeys(counts, 0)
+
+
+def test_throughput_stands_next_to_raw_sockets() -> None:
+    """Issue 2, `umstack bench throughput`: the stack and the three raw baselines in one run, with ratios."""
+    own, *raws = bench("throughput", "--size", "64", "--api", "batch", "--link", "socket")
+    assert {one["what"] for one in raws} == BASELINES
+    assert own["ratios"].keys() == BASELINES
+    assert (own["api"], own["size"], own["wait"], own["loop"]) == ("batch", 64, "block", "python")
+    for one in raws:
+        assert own["ratios"][one["what"]] == pytest.approx(
+            own["messages_per_second"] / one["messages_per_second"]
+        )
+
+
+def test_latency_stands_next_to_raw_sockets() -> None:
+    """Issue 2, `umstack bench latency`: from Python and in the core, next to a raw round trip that waits alike."""
+    results = bench("latency", "--link", "socket", "--wait", "block", "--count", "200")
+    assert [(one["what"], one["loop"]) for one in results] == [
+        ("umstack", "python"),
+        ("umstack", "core"),
+        ("raw-udp", "core"),
+    ]
+    assert all(one["wait"] == "block" for one in results)
+    assert results[0]["ratios"]["raw-udp"] > 0
+
+
+def test_recovery_repairs_what_the_switch_loses() -> None:
+    """Issue 2, `umstack bench recovery`: datagrams are lost at the switch, and none of them to the application."""
+    lossless, lossy, raw, trip = bench("recovery", "--loss", "2%", "--size", "1024", "--link", "socket")
+    assert lossless["retransmissions"] == 0
+    detail = lossy["detail"]
+    assert lossy["retransmissions"] >= detail["datagrams_lost"] > 0
+    assert detail["datagrams_dropped"] >= detail["datagrams_lost"]
+    assert lossy["ratios"]["lossless"] > 0
+    assert raw["lost"] > 0, "the switch must lose single datagrams, not super-packets"
+    assert trip["detail"]["loss"] == 0.02
+
+
+def test_flow_control_finds_the_pace_of_the_slowest() -> None:
+    """Issue 2, flow control `min`: a publisher faster than its subscribers loses nothing and settles at their pace."""
+    (found,) = bench("flow", "--cost-us", "20")
+    assert found["detail"]["sends_held_back"] > 0
+    assert found["ratios"]["own_maximum"] == pytest.approx(1, abs=0.5)
+
+
+def test_scale_compares_with_the_first() -> None:
+    """Topics on one session, each checked, and subscribers of one topic next to raw receivers of as many."""
+    one_topic, three_topics, one_receiver, raw_one, two_receivers, raw_two = bench(
+        "scale", *("--topics", "1", "--topics", "3", "--receivers", "1", "--receivers", "2")
+    )
+    assert one_topic["ratios"]["publisher_cost_to_1_topic"] == 1
+    assert three_topics["detail"]["topics"] == 3
+    assert [one["what"] for one in (raw_one, raw_two)] == ["raw-udp-gso"] * 2
+    assert two_receivers["detail"]["receivers"] == 2
+    assert one_receiver["ratios"]["raw-udp-gso_sender_cost"] > 0
+
+
+STREAM = StreamSpec(size=100, seconds=0.1, config=options_text("min", "real", ()))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"api": "message"},
+        {"input": "list"},
+        {"input": "arrow"},
+        {"mode": "sequential"},
+        {"size": 5000},
+        {"receivers": 2, "max_messages": 5000, "config": options_text("none", "none", ())},
+    ],
+)
+def test_streams_of_every_kind_arrive_whole(shared_lab: Lab, changed: dict[str, Any]) -> None:
+    """Either API, each form of input, both modes, fragmented messages, no flow control and no offload."""
+    found = measure_stream(shared_lab, dataclasses.replace(STREAM, **changed), Pins.apart())
+    assert_clean(found)
+    assert found["detail"]["sent"] > 0
+    assert found["detail"]["drained"]

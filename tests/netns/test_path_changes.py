@@ -1,0 +1,208 @@
+"""Interfaces that go down and return, MTUs that change and partitions, under a running stream."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+from tests.netns.endpoints import GROUP, GROUP_PORT, End, EndsIn, assert_whole
+from umstack.lab import Host, Lab
+
+MakeLab = Callable[..., Lab]
+
+DOWN_SECONDS = 1.0
+PATIENT_SOURCE = {"flow_control_receiver_timeout": 5000}
+RATE = 20_000
+
+
+def _progress(end: End, messages: int, name: str) -> None:
+    """Wait until the end has this many messages more than now."""
+    had = end.ask()[name]
+    end.await_report(lambda now: now[name] >= had + messages)
+
+
+def _finish(publisher: End, *subscribers: End) -> None:
+    """End the stream: everything sent was received by everybody."""
+    final = publisher.ask(stop=6)
+    assert final["drained"]
+    for subscriber in subscribers:
+        assert_whole(subscriber.await_received(final["sent"]), final["sent"])
+
+
+def _stay_down(host: Host) -> None:
+    host.link_down()
+    time.sleep(DOWN_SECONDS)  # the fault itself takes this long
+    host.link_up()
+
+
+def test_a_subscriber_whose_interface_was_down_loses_nothing(make_lab: MakeLab, ends_in: EndsIn) -> None:
+    """Its window holds the publisher back; what fell into the gap is repaired (AE-10, AE-20, UM-119, UM-121)."""
+    lab = make_lab(hosts=3)
+    ends = ends_in(lab)
+    away, other = ends.subscribe(1), ends.subscribe(2)
+    publisher = ends.publish(receivers=2, rate=RATE, options=PATIENT_SOURCE)
+    publisher.ask(send=10**9)
+    away.await_received(2_000)
+    _stay_down(lab.hosts[1])
+    _progress(away, 20_000, "received")
+    assert publisher.ask().counter("source_transports", "receivers_timed_out") == 0
+    _finish(publisher, away, other)
+
+
+def test_a_publisher_whose_interface_was_down_loses_nothing(make_lab: MakeLab, ends_in: EndsIn) -> None:
+    """What could not be sent is sent or repaired when the interface is back (AE-42, UM-115, UM-120)."""
+    lab = make_lab(hosts=3)
+    ends = ends_in(lab)
+    subscribers = ends.subscribe(1), ends.subscribe(2)
+    publisher = ends.publish(receivers=2, rate=RATE, options=PATIENT_SOURCE)
+    publisher.ask(send=10**9)
+    for subscriber in subscribers:
+        subscriber.await_received(2_000)
+    _stay_down(lab.hosts[0])
+    for subscriber in subscribers:
+        _progress(subscriber, 20_000, "received")
+    assert publisher.ask().counter("source_transports", "receivers_timed_out") == 0
+    _finish(publisher, *subscribers)
+
+
+class Lengths:
+    """The longest UDP payload to the group seen lately at a host that has joined it."""
+
+    def __init__(self, host: Host) -> None:
+        """Join on the host."""
+        self.socket = host.call(lambda: self._open(host.address))
+
+    @staticmethod
+    def _open(address: str) -> socket.socket:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        listener.setblocking(False)
+        listener.bind((GROUP, GROUP_PORT))
+        request = socket.inet_aton(GROUP) + socket.inet_aton(address)
+        listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
+        return listener
+
+    def take(self) -> list[int]:
+        """The lengths of what waits, and of nothing that arrives later."""
+        lengths = []
+        try:
+            for _ in range(100_000):
+                lengths.append(len(self.socket.recv(65536)))
+        except BlockingIOError:
+            pass
+        return lengths
+
+    def longest_new(self) -> int:
+        """The longest of those that arrive from now on."""
+        self.take()
+        lengths: list[int] = []
+        deadline = time.monotonic() + 5
+        while len(lengths) < 200:
+            assert time.monotonic() < deadline, "the group has fallen silent"
+            lengths += self.take()
+            time.sleep(0.002)
+        return max(lengths)
+
+
+def _set_path_mtu(lab: Lab, mtu_bytes: int) -> None:
+    """The publisher's interface first: what was laid out before is then too long for it."""
+    for host in lab.hosts:
+        host.set_mtu(mtu_bytes)
+
+
+def test_the_stream_follows_the_mtu_down_and_up(make_lab: MakeLab, ends_in: EndsIn) -> None:
+    """Later datagrams fit the new MTU; those logged before still arrive; nothing is lost (W4, UM-42..UM-51, UX-25)."""
+    lab = make_lab(hosts=3)
+    ends = ends_in(lab)
+    subscriber = ends.subscribe(1, size=3000)
+    publisher = ends.publish(receivers=1, size=3000, rate=4_000, options=PATIENT_SOURCE)
+    lengths = Lengths(lab.hosts[2])
+    lab.await_join(GROUP, 2)
+    publisher.ask(send=10**9)
+    subscriber.await_received(500)
+    assert 1400 < lengths.longest_new() <= 1472
+    assert publisher.ask()["stats"]["datagram_bytes"] == 1472
+    _set_path_mtu(lab, 1000)
+    publisher.await_report(lambda now: now["stats"]["datagram_bytes"] == 972)
+    _progress(subscriber, 2_000, "received")
+    assert 900 < lengths.longest_new() <= 972
+    _set_path_mtu(lab, 1500)
+    publisher.await_report(lambda now: now["stats"]["datagram_bytes"] == 1472)
+    _progress(subscriber, 2_000, "received")
+    assert 1400 < lengths.longest_new() <= 1472
+    lengths.socket.close()
+    assert publisher.ask().counter("link_counters", "send_errors") == 0
+    _finish(publisher, subscriber)
+
+
+def test_datagrams_logged_before_the_mtu_shrank_still_arrive(make_lab: MakeLab, ends_in: EndsIn) -> None:
+    """What no longer fits is sent with IP fragmentation and counted, new and repaired alike (W4, UM-49)."""
+    lab = make_lab(hosts=2)
+    ends = ends_in(lab)
+    subscriber = ends.subscribe(1, size=1400, rate=1_000, options={"flow_control_receiver_window": 65536})
+    publisher = ends.publish(receivers=1, size=1400, options=PATIENT_SOURCE)
+    publisher.ask(send=4_000)
+    publisher.await_report(lambda now: now["sent"] == 4_000)
+    _set_path_mtu(lab, 1000)
+    publisher.await_report(lambda now: now["stats"]["datagram_bytes"] == 972)
+    subscriber.ask(rate=0)
+    report = subscriber.await_received(4_000)
+    assert_whole(report, 4_000)
+    assert publisher.ask().counter("link_counters", "oversize_sends") > 1_000
+    publisher.ask(send=1_000)
+    _finish(publisher, subscriber)
+    assert subscriber.ask()["last_sqn"] == 4_000 + 2 * 1_000 - 1
+
+
+def test_a_partition_that_outlasts_the_window_is_reported_and_survived(
+    make_lab: MakeLab, ends_in: EndsIn
+) -> None:
+    """What left the transmission window meanwhile is lost and said so; then the stream is live again (UM-101, UM-128)."""
+    lab = make_lab(hosts=3)
+    ends = ends_in(lab)
+    small = {"transport_lbtrm_nak_generation_interval": 1000}
+    cut, other = ends.subscribe(1, size=1400, options=small), ends.subscribe(2, size=1400, options=small)
+    options = {"flow_control": "none", "transport_lbtrm_transmission_window_size": 1 << 20}
+    publisher = ends.publish(size=1400, rate=5_000, options=options)
+    publisher.ask(send=10**9)
+    cut.await_received(1_000)
+    lab.port(1).set(block=True)
+    _progress(publisher, 7_500, "sent")
+    lab.port(1).set(block=False)
+    _progress(cut, 5_000, "received")
+    final = publisher.ask(stop=5)
+    report = cut.await_report(lambda now: now["received"] + now["lost_sqns"] >= final["sent"])
+    assert report["received"] + report["lost_sqns"] == final["sent"]
+    assert report["missing"] == report["lost_sqns"] == report["events"]["UnrecoverableLoss"]
+    assert report["lost_sqns"] > 5_000
+    assert (report["out_of_order"], report["corrupt"]) == (0, 0)
+    assert report.received_transport["unrecovered_txw"] > 5_000
+    assert_whole(other.await_received(final["sent"]), final["sent"])
+
+
+def test_a_receiver_whose_naks_are_cut_off_gives_up_in_time_and_recovers(
+    make_lab: MakeLab, ends_in: EndsIn
+) -> None:
+    """Longer than nak_generation without an answer: UnrecoverableLoss; with the path, repair is back (UM-123, UM-101)."""
+    lab = make_lab(hosts=2)
+    ends = ends_in(lab)
+    cut = ends.subscribe(1, options={"transport_lbtrm_nak_generation_interval": 1000})
+    publisher = ends.publish(rate=5_000, options={"flow_control": "none"})
+    publisher.ask(send=10**9)
+    cut.await_received(1_000)
+    to_publisher = lab.port(1, "from_host")
+    to_publisher.set(block=True, unicast=True)
+    lab.port(1).set(loss=0.02)
+    cut.await_report(lambda now: now["events"].get("UnrecoverableLoss", 0) > 20)
+    to_publisher.set(block=False, unicast=False)
+    # What was found missing while the path was cut is given up at most one interval from now; later loss is repaired.
+    _progress(publisher, 7_500, "sent")
+    lost_meanwhile = cut.ask().received_transport["unrecovered_tmo"]
+    _progress(cut, 10_000, "received")
+    lab.port(1).set(loss=0)
+    final = publisher.ask(stop=5)
+    report = cut.await_report(lambda now: now["received"] + now["lost_sqns"] >= final["sent"])
+    assert report["received"] + report["lost_sqns"] == final["sent"]
+    assert report["missing"] == report["lost_sqns"] == report["events"]["UnrecoverableLoss"]
+    assert (report["out_of_order"], report["corrupt"]) == (0, 0)
+    assert report.received_transport["unrecovered_tmo"] == lost_meanwhile

@@ -1,0 +1,62 @@
+"""RecoveryHistogram: percentiles of recovery times out of the core's buckets."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from umstack._core import lib
+from umstack.recovery_histogram import RecoveryHistogram, bucket_start_ns
+
+
+def bucket_of(time_ns: int) -> int:
+    """Which bucket holds a time, by the layout alone."""
+    later = [bucket for bucket in range(1, lib.UM_RECOVERY_BUCKETS) if bucket_start_ns(bucket) > time_ns]
+    return later[0] - 1 if later else int(lib.UM_RECOVERY_BUCKETS) - 1
+
+
+def histogram(times_ns: list[int]) -> RecoveryHistogram:
+    """The histogram of these times."""
+    counts = [0] * int(lib.UM_RECOVERY_BUCKETS)
+    for time_ns in times_ns:
+        counts[bucket_of(time_ns)] += 1
+    return RecoveryHistogram(tuple(counts))
+
+
+def test_buckets_are_quarters_of_octaves() -> None:
+    """Each bucket begins where the last one ends, at 66 us the first and below 4.3 s the last."""
+    starts = [bucket_start_ns(bucket) for bucket in range(lib.UM_RECOVERY_BUCKETS)]
+    assert starts[0] == 2**16
+    assert starts[-1] < 2**32 == bucket_start_ns(lib.UM_RECOVERY_BUCKETS)
+    assert all(1.1 < later / earlier < 1.3 for earlier, later in zip(starts, starts[1:], strict=False))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_percentiles_are_good_to_a_bucket(seed: int) -> None:
+    """A percentile is off by no more than the width of a bucket, a quarter of its value."""
+    luck = random.Random(seed)
+    times = sorted(int(luck.lognormvariate(16, 1)) for _ in range(5000))
+    times = [min(max(time, 2**16), 2**32 - 1) for time in times]
+    for percent in (1, 25, 50, 90, 99, 99.9):
+        exact_ms = times[min(int(len(times) * percent / 100), len(times) - 1)] / 1e6
+        estimate_ms = histogram(times).percentile_ms(percent)
+        assert estimate_ms == pytest.approx(exact_ms, rel=0.26)
+
+
+def test_nothing_recovered_has_no_percentile() -> None:
+    """No sample, no figure."""
+    assert RecoveryHistogram.empty().percentile_ms(50) is None
+    assert RecoveryHistogram.empty().summary() == {
+        "recovered": 0,
+        "recovery_p50_ms": None,
+        "recovery_p99_ms": None,
+    }
+
+
+def test_sessions_add_up() -> None:
+    """The histogram of several sessions is that of all their samples."""
+    one, other = histogram([100_000] * 3), histogram([50_000_000] * 5)
+    both = one.merged(other)
+    assert both.count == 8
+    assert both == histogram([100_000] * 3 + [50_000_000] * 5)

@@ -1,0 +1,182 @@
+"""Counters of a context, read from outside the process."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.loopback import collect, connect, open_context
+from umstack.cli import command as umstack
+from umstack.errors import UmError
+from umstack.statistics_server import StatisticsServer, read_statistics, statistics_directory
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep the sockets of these tests to themselves."""
+    monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
+    return tmp_path / "stat"
+
+
+def test_a_context_says_its_counters() -> None:
+    """What is read outside is what stats() gives inside, and whose it is."""
+    with open_context(statistics=True) as context:
+        source, receiver = connect(context, "told")
+        source.send(b"hello", flush=True)
+        collect(receiver, 1)
+        (report,) = read_statistics()
+        assert (report["pid"], report["interface"]) == (os.getpid(), "lo")
+        assert report["sources"][0]["messages_sent"] == 1
+        assert report["receivers"][0]["messages_delivered"] == 1
+        assert report["receiver_transports"][0]["recovered"] == 0
+        assert set(context.stats()) <= set(report)
+
+
+def test_a_context_is_silent_unless_asked(folder: Path) -> None:
+    """Without statistics=True there is no socket."""
+    with open_context():
+        assert read_statistics() == []
+    assert not folder.exists()
+
+
+def test_closing_takes_the_socket_away(folder: Path) -> None:
+    """A closed context is not listed, and leaves no file behind."""
+    with open_context(statistics=True):
+        assert len(read_statistics()) == 1
+    assert read_statistics() == []
+    assert list(folder.iterdir()) == []
+
+
+def test_contexts_of_one_process_are_told_apart() -> None:
+    """Each has a socket of its own; the oldest comes first."""
+    with open_context(statistics=True) as first, open_context(statistics=True):
+        first.receiver("of the first")
+        reports = read_statistics(os.getpid())
+        assert [len(report["receivers"]) for report in reports] == [1, 0]
+
+
+def test_only_the_owner_may_connect(folder: Path) -> None:
+    """The socket and its directory are closed to others."""
+    server = StatisticsServer(dict)
+    assert stat.S_IMODE(server.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    server.close()
+
+
+def test_what_a_killed_process_left_is_removed(folder: Path) -> None:
+    """A socket nobody answers on is removed by the next reader, and by the next server."""
+    program = (
+        "import os, signal; from umstack.statistics_server import StatisticsServer;"
+        "StatisticsServer(dict); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    for remove in (read_statistics, lambda: StatisticsServer(dict).close()):
+        subprocess.run([sys.executable, "-c", program], check=False)
+        assert len(list(folder.iterdir())) == 1
+        remove()
+        assert list(folder.iterdir()) == []
+
+
+def test_a_reader_that_hangs_does_not_stop_the_others() -> None:
+    """Whoever connects and reads nothing is waited for a moment only."""
+    server = StatisticsServer(lambda: {"much": "x" * 10_000_000})
+    with socket.socket(socket.AF_UNIX) as idle:
+        idle.connect(str(server.path))
+        (report,) = read_statistics()
+    assert len(report["much"]) == 10_000_000
+    server.close()
+
+
+def test_statistics_may_be_read_while_objects_come_and_go() -> None:
+    """stats() on one thread, sources and receivers opened and closed on another: nobody reads what is freed."""
+    with open_context(statistics=True) as context:
+        stop = threading.Event()
+        failures: list[BaseException] = []
+
+        def read() -> None:
+            while not stop.is_set():
+                try:
+                    context.stats()
+                except BaseException as error:
+                    failures.append(error)
+                    return
+
+        readers = [threading.Thread(target=read) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        for number in range(100):
+            with context.source(f"source {number}"), context.receiver(f"receiver {number}"):
+                pass
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert failures == []
+
+
+def test_the_directory_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """UMSTACK_STAT_DIR first; root's under /run, others' in their runtime directory."""
+    assert str(statistics_directory()) == os.environ["UMSTACK_STAT_DIR"]
+    monkeypatch.delenv("UMSTACK_STAT_DIR")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert statistics_directory() == Path("/run/umstack/stat")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+    assert statistics_directory() == Path("/run/user/1000/umstack/stat")
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert statistics_directory().name == "stat"
+
+
+# ---- umstack stat ----
+
+
+def run(*arguments: str) -> Any:
+    """Run the command."""
+    return CliRunner().invoke(umstack, ["stat", *arguments])
+
+
+def test_stat_lists_the_contexts() -> None:
+    """Without a process: one line a context, or what to do when there is none."""
+    assert "statistics=True" in run().output
+    with open_context(statistics=True) as context:
+        connect(context, "listed")
+        shown = run()
+        assert shown.exit_code == 0
+        assert "listed" in shown.output
+        assert str(os.getpid()) in shown.output
+
+
+def test_stat_shows_every_counter() -> None:
+    """With a process: its counters by name; --all shows those that are zero too."""
+    with open_context(statistics=True) as context:
+        source, receiver = connect(context, "counted")
+        source.send(b"hello", flush=True)
+        collect(receiver, 1)
+        shown = run(str(os.getpid()))
+        assert shown.exit_code == 0
+        assert "messages_delivered" in shown.output
+        assert "dgrams_dropped_size" not in shown.output
+        assert "dgrams_dropped_size" in run(str(os.getpid()), "--all").output
+
+
+def test_stat_json_is_one_object() -> None:
+    """--json gives what was read, and nothing else."""
+    with open_context(statistics=True):
+        (report,) = json.loads(run("--json").output)["contexts"]
+        assert report["pid"] == os.getpid()
+    assert json.loads(run("--json").output) == {"contexts": []}
+
+
+def test_stat_of_a_process_without_contexts_is_an_error() -> None:
+    """A process that cannot be read is an error that says what can."""
+    failed = run(str(os.getpid()))
+    assert isinstance(failed.exception, UmError)
+    assert "statistics=True" in str(failed.exception)
