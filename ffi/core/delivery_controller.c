@@ -465,7 +465,7 @@ static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *mess
         return true;
     UM_COUNT(delivery->receiver->context_counters->hold_store_full, 1);
     const um_gap *gap = oldest_gap(delivery);
-    if (gap == NULL || !give_up_gap(delivery, gap, arrival->now_ns))
+    if (gap == NULL || !give_up_gap(delivery, gap, arrival->now_ns) || !drain(delivery, arrival->now_ns, true))
         return false;
     return !um_serial_before(message->sqn, delivery->next_sqn) && hold_message(delivery, message, arrival);
 }

@@ -14,12 +14,25 @@ static bool claims_aborted(const um_source_session *session)
     return false;
 }
 
+/* Is there a whole message at `position`, or behind the padding there? */
+static bool has_message_at(const um_publication_log *log, int64_t position)
+{
+    int64_t tail = um_log_tail(log);
+    while (position < tail) {
+        int32_t length = um_log_frame_length(log, position);
+        if (length <= 0 || !um_log_frame_is_pad(log, position))
+            return length > 0;
+        position += (int64_t)um_align_up((uint32_t)length, UM_FRAME_ALIGNMENT);
+    }
+    return false;
+}
+
 /* UM-19b: nothing is held back for longer than the batching interval. */
 static void check_interval(um_sim_world *world, um_sim_session *session, uint32_t index)
 {
     int64_t flushed = atomic_load_explicit(&session->core.flush_limit, memory_order_relaxed);
     int64_t longest_ns = session->core.config.batch_interval_ns;
-    bool holds = flushed < um_log_tail(&session->core.log) && um_log_frame_length(&session->core.log, flushed) > 0;
+    bool holds = has_message_at(&session->core.log, flushed);
     if (!holds || !session->holds || flushed != session->held_from)
         session->held_since_ns = world->now_ns;
     session->holds = holds;

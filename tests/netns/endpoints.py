@@ -57,6 +57,7 @@ QUICK_RECEIVER = {
 _ANSWER_SECONDS = 20.0
 _STEP_SECONDS = 0.01
 _LOOK_SECONDS = 0.02
+_BURST_SECONDS = 0.1
 _CHUNK_BYTES = 65536
 _POLL_ROWS = 4096
 _SLOW_ROWS = 64
@@ -111,25 +112,27 @@ def _say(**what: Any) -> None:
 
 
 class _Pace:
-    """How many more messages may pass by now."""
+    """How many more messages may pass by now. What was not used in time is not made up for in a burst."""
 
     def __init__(self, rate: float) -> None:
         self.set(rate)
 
     def set(self, rate: float) -> None:
         """Begin anew at this rate."""
-        self._rate, self._since, self._passed = rate, time.monotonic(), 0
+        self._rate, self._credit, self._since = rate, 0.0, time.monotonic()
 
     def left(self, most: int) -> int:
         """How many may pass now, at most so many."""
         if not self._rate:
             return most
-        due = int(self._rate * (time.monotonic() - self._since)) - self._passed
-        return max(0, min(most, due))
+        now = time.monotonic()
+        self._credit = min(self._credit + self._rate * (now - self._since), self._rate * _BURST_SECONDS)
+        self._since = now
+        return min(most, int(self._credit))
 
     def passed(self, count: int) -> None:
         """So many have."""
-        self._passed += count
+        self._credit -= count
 
 
 class _Publishing:

@@ -1,4 +1,4 @@
-"""Every sub-command of `umstack bench` for real, at settings too short to mean anything: it runs, and what it checks holds.
+"""Every sub-command of `umstack bench` for real, at settings too short to mean anything: it runs and delivers.
 
 The issue's schema is asserted of all they print, so that the benches cannot rot unseen.
 """

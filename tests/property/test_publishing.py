@@ -101,9 +101,13 @@ class Publisher:
         assert taken == len(sizes)
 
     def _aborted(self, sizes: tuple[int, ...], flush: bool, _way: str) -> None:
-        with pytest.raises(KeyError), self.source.claim(sizes[0], flush) as view:
-            view[:] = bytes(sizes[0])
-            raise KeyError
+        def claim_and_fail() -> None:
+            with self.source.claim(sizes[0], flush) as view:
+                view[:] = bytes(sizes[0])
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            claim_and_fail()
 
     def _refused(self, sizes: tuple[int, ...], flush: bool, _way: str) -> None:
         with pytest.raises(MessageTooLong), self.source.claim(sizes[0], flush):

@@ -221,7 +221,11 @@ def test_back_pressure_is_an_exception_without_waiting() -> None:
     """AE-13: the same send with timeout=0 says at once that it would wait."""
     with open_context() as own:
         source, receiver = connect(own, "full", transport_lbtrm_transmission_window_size=1 << 16)
-        with pytest.raises(BackPressured):
+
+        def fill() -> None:
             for _ in range(100_000):
                 source.send(bytes(1000), timeout=0)
+
+        with pytest.raises(BackPressured):
+            fill()
         receiver.close()

@@ -116,7 +116,9 @@ def test_an_empty_batch_has_everything_a_full_one_has(context: Context) -> None:
     receiver = context.receiver("empty")
     batch = receiver.poll()
     assert not batch
-    assert len(batch.payload) == len(batch.sequence_numbers) == len(batch.received_ns) == len(batch.flags) == 0
+    assert (
+        len(batch.payload) == len(batch.sequence_numbers) == len(batch.received_ns) == len(batch.flags) == 0
+    )
     assert list(batch.offsets) == [0]
     assert batch.views() == batch.payloads() == batch.messages() == batch.events() == list(batch) == []
     assert batch.event_count == 0

@@ -140,9 +140,14 @@ def test_used_up_nak_ports_are_named() -> None:
 # ---- the two modes ----
 
 
+def _tasks() -> set[str]:
+    """The threads of this process, by number."""
+    return {task.name for task in Path("/proc/self/task").iterdir()}
+
+
 def _thread_status(name: str) -> dict[str, str]:
     """What /proc says of this process's thread of that name; empty when there is none."""
-    for task in os.listdir("/proc/self/task"):
+    for task in _tasks():
         with contextlib.suppress(FileNotFoundError):
             lines = Path(f"/proc/self/task/{task}/status").read_text().splitlines()
             fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
@@ -153,9 +158,9 @@ def _thread_status(name: str) -> dict[str, str]:
 
 def test_sequential_mode_does_nothing_by_itself() -> None:
     """UM-14: no thread is made; nothing progresses until the application calls process_events."""
-    threads = set(os.listdir("/proc/self/task"))
+    threads = _tasks()
     with open_context("sequential") as context:
-        assert set(os.listdir("/proc/self/task")) == threads
+        assert _tasks() == threads
         receiver = context.receiver("still")
         source = context.source("still", flow_control="min")
         time.sleep(0.1)
@@ -166,15 +171,15 @@ def test_sequential_mode_does_nothing_by_itself() -> None:
             context.process_events(0.01)
         source.send(b"moves", flush=True)
         assert payloads(collect(receiver, 1)) == [b"moves"]
-    assert set(os.listdir("/proc/self/task")) == threads
+    assert _tasks() == threads
 
 
 def test_embedded_mode_has_a_thread() -> None:
     """UM-13: creating a context makes the thread that handles timers, sockets and the protocol."""
-    before = set(os.listdir("/proc/self/task"))
+    before = _tasks()
     with open_context():
         wait_for(lambda: _thread_status("umstack-context"))
-    wait_for(lambda: set(os.listdir("/proc/self/task")) == before)
+    wait_for(lambda: _tasks() == before)
 
 
 def test_process_events_runs_for_at_least_its_time() -> None:
@@ -324,8 +329,8 @@ def _held() -> dict[str, int]:
     anonymous = [line for line in maps if len(line.split()) == 5]
     sizes = [int(a, 16) - int(b, 16) for line in anonymous for b, a in [line.split()[0].split("-")]]
     return {
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "threads": len(os.listdir("/proc/self/task")),
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "threads": len(_tasks()),
         "megabytes mapped": sum(sizes) >> 20,
     }
 
@@ -335,12 +340,15 @@ def test_contexts_leave_nothing_behind(mode: str) -> None:
     """Issue: memory is bounded. 100 contexts of each mode, used and closed, leak no descriptor, thread or map."""
 
     def use() -> None:
-        with open_context(mode) as context, context.receiver("leak") as receiver:
-            with context.source("leak", flow_control="min") as source:
-                source.send(b"x", flush=True, timeout=SECONDS)
-                with source.claim(10):
-                    pass
-                assert receiver.receive(SECONDS) == b"x"
+        with (
+            open_context(mode) as context,
+            context.receiver("leak") as receiver,
+            context.source("leak", flow_control="min") as source,
+        ):
+            source.send(b"x", flush=True, timeout=SECONDS)
+            with source.claim(10):
+                pass
+            assert receiver.receive(SECONDS) == b"x"
 
     for _ in range(3):
         use()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -21,15 +22,7 @@ from tests.unit.loopback import (
     payloads,
     wait_for,
 )
-from umstack import (
-    BeginningOfSession,
-    Closed,
-    Context,
-    EndOfSession,
-    Event,
-    Message,
-    Receiver,
-)
+from umstack import Batch, BeginningOfSession, Closed, Context, EndOfSession, Event, Message
 from umstack.errors import OptionError, TopicNameError
 
 
@@ -380,7 +373,7 @@ def test_receivers_close_while_threads_poll_and_messages_come() -> None:
         try:
             for _ in range(30):
                 receiver = own.receiver("race")
-                reader, _ = _in_thread(lambda receiver=receiver: [m for m in receiver])
+                reader, _ = _in_thread(lambda receiver=receiver: list(receiver))
                 time.sleep(0.003)
                 receiver.close()
                 reader.join(SECONDS)
@@ -405,18 +398,20 @@ def test_a_closed_receiver_says_so(context: Context) -> None:
     assert "closed" in repr(receiver)
 
 
+def _batch_of_something_closed() -> tuple[Batch, memoryview]:
+    with open_context() as own:
+        source, receiver = connect(own, "outlive")
+        source.send_many([b"%d" % i for i in range(100)], flush=True)
+        collect_events(receiver, 1)
+        wait_for(lambda: receiver.stats()["queued_messages"] == 100)
+        batch = receiver.poll(100)
+        return batch, batch.payload
+
+
 def test_batches_outlive_receiver_and_context() -> None:
-    """W9: rows that were taken stay readable when everything they came from is closed."""
-    own = open_context()
-    source, receiver = connect(own, "outlive")
-    source.send_many([b"%d" % i for i in range(100)], flush=True)
-    collect_events(receiver, 1)
-    wait_for(lambda: receiver.stats()["queued_messages"] == 100)
-    batch: Receiver | Any = receiver.poll(100)
-    view = batch.payload
-    receiver.close()
-    own.close()
-    del receiver, own, source
+    """W9: rows that were taken stay readable when everything they came from is closed and gone."""
+    batch, view = _batch_of_something_closed()
+    gc.collect()
     assert payloads(batch.messages()) == [b"%d" % i for i in range(100)]
     del batch
     assert bytes(view[:4]) == b"0123"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_buckets_are_quarters_of_octaves() -> None:
     starts = [bucket_start_ns(bucket) for bucket in range(lib.UM_RECOVERY_BUCKETS)]
     assert starts[0] == 2**16
     assert starts[-1] < 2**32 == bucket_start_ns(lib.UM_RECOVERY_BUCKETS)
-    assert all(1.1 < later / earlier < 1.3 for earlier, later in zip(starts, starts[1:], strict=False))
+    assert all(1.1 < later / earlier < 1.3 for earlier, later in pairwise(starts))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -64,7 +64,14 @@ def test_a_message_that_fits_a_datagram_is_never_split(context: Context) -> None
 
 @pytest.mark.parametrize(
     "data",
-    [b"bytes", bytearray(b"array"), memoryview(b"view"), memoryview(array("I", [1, 2, 3])), b"", np.arange(5)],
+    [
+        b"bytes",
+        bytearray(b"array"),
+        memoryview(b"view"),
+        memoryview(array("I", [1, 2, 3])),
+        b"",
+        np.arange(5),
+    ],
     ids=lambda data: type(data).__name__,
 )
 def test_anything_with_a_buffer_is_sent_whole(context: Context, data: Any) -> None:
@@ -251,9 +258,14 @@ def test_an_exception_gives_the_claim_back(context: Context) -> None:
     """AE-35, AE-36, UX-23: an abandoned claim is padding nobody sees, and takes no sequence number."""
     source, receiver = connect(context, "abort")
     with source, receiver:
-        with pytest.raises(KeyError), source.claim(5) as view:
-            view[:] = b"never"
-            raise KeyError
+
+        def fail() -> None:
+            with source.claim(5) as view:
+                view[:] = b"never"
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            fail()
         with source.claim(3, flush=True) as view:
             view[:] = b"yes"
         (message,) = collect(receiver, 1)
@@ -276,20 +288,30 @@ def test_a_claim_never_finished_is_passed_over(context: Context) -> None:
     """AE-34, AE-35: it holds up what comes after it until publication_unblock_timeout, then it is skipped."""
     with open_context() as own:
         source, receiver = connect(own, "stuck", publication_unblock_timeout=200)
-        with pytest.raises(Closed), source.claim(10) as view:
-            view[:] = b"abandoned!"
-            source.send(b"behind", flush=True)
-            (message,) = collect(receiver, 1)
-            assert (message.data, message.sequence_number) == (b"behind", 0)
+
+        def dawdle() -> None:
+            with source.claim(10) as view:
+                view[:] = b"abandoned!"
+                source.send(b"behind", flush=True)
+                (message,) = collect(receiver, 1)
+                assert (message.data, message.sequence_number) == (b"behind", 0)
+
+        with pytest.raises(Closed):
+            dawdle()
         assert source.stats()["unblocked_publications"] == 1
 
 
 def test_closing_the_source_under_a_claim_is_safe(context: Context) -> None:
     """The claimed bytes stay writable; the commit says that the source is closed."""
     source = context.source("closed claim")
-    with pytest.raises(Closed), source.claim(1000) as view:
-        source.close()
-        view[:] = bytes(1000)
+
+    def close_inside() -> None:
+        with source.claim(1000) as view:
+            source.close()
+            view[:] = bytes(1000)
+
+    with pytest.raises(Closed):
+        close_inside()
 
 
 # ---- held back ----
@@ -329,11 +351,16 @@ def test_a_full_window_is_back_pressure(context: Context) -> None:
             receiver_queue_block_count=4,
         )
         sent = 0
+
+        def fill(timeout: float) -> None:
+            nonlocal sent
+            while sent < 100_000:
+                source.send(b"%06d" % sent + bytes(1000), flush=True, timeout=timeout)
+                sent += 1
+
         for timeout in (0, 0.5):  # a moment later the queue has taken what was under way
             with pytest.raises(BackPressured, match="receivers catch up"):
-                while sent < 100_000:
-                    source.send(b"%06d" % sent + bytes(1000), flush=True, timeout=timeout)
-                    sent += 1
+                fill(timeout)
         assert 50 < sent < 1000, "about a window, the queue and half a term"
         before = own.stats()["context"]
         assert before["send_would_block"] == 1
@@ -369,14 +396,16 @@ def test_send_many_says_how_many_were_taken_in_time(context: Context) -> None:
 
 def test_the_rate_limit_holds_back(context: Context) -> None:
     """UX-1, UX-3: the limit is per context; beyond it sends wait for the next slice or are refused."""
-    with open_context(
-        transport_lbtrm_data_rate_limit=8_000_000, transport_lbtrm_rate_interval=20
-    ) as own:
+    with open_context(transport_lbtrm_data_rate_limit=8_000_000, transport_lbtrm_rate_interval=20) as own:
         source, receiver = connect(own, "limited", flow_control="none")
         started = time.monotonic()
-        with pytest.raises(RateLimited, match="data_rate_limit"):
+
+        def exceed() -> None:
             for _ in range(1000):
                 source.send(bytes(1400), flush=True, timeout=0)
+
+        with pytest.raises(RateLimited, match="data_rate_limit"):
+            exceed()
         for _ in range(100):
             source.send(bytes(1400), flush=True)
         elapsed = time.monotonic() - started

@@ -1,295 +1,385 @@
-"""Every datagram the stack emits, captured on a real wire with loss and dissected by tshark (W1).
-
-One capture is made at the publisher's interface: it sees its own data and what receivers send back.
-"""
+"""Everything the stack says, captured on a loopback of its own and read by tshark, which nobody here wrote (W1)."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from umstack.lab import Lab
+from tests.wire.dissection import MARKS, Frame, frames, number, octets, tshark, values
 
-HERE = Path(__file__).parent
-MARKS = '_ws.malformed || _ws.short || _ws.expert.group == "Malformed" || _ws.expert.group == "Undecoded"'
-TSHARK = [
-    "tshark",
-    "-2",
-    "-o",
-    "udp.try_heuristic_first:TRUE",
-    "-o",
-    "lbtrm.sequence_analysis:TRUE",
-    "-o",
-    "lbmc.reassemble_fragments:TRUE",
-    "-o",
-    "lbmc.use_heuristic_subdissectors:FALSE",
-]
-DATA, SM, NAK, NCF = 0, 2, 3, 4
+ROOT = Path(__file__).parents[2]
+UNSHARE = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
+RETRANSMISSION = 0x20
+UNICAST_NAKS = 0x80
+STATUS_OPTION = 85
 
 
-def _why_not() -> str | None:
-    if missing := [tool for tool in ("tshark", "tcpdump") if shutil.which(tool) is None]:
-        return f"{missing[0]} is not installed"
-    if os.geteuid() != 0:
-        return "capturing in a lab needs root"
-    return Lab.supported() or Lab.loss_supported()
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The capture and the facts, made once."""
+    if missing := [tool for tool in ("tshark", "dumpcap", "unshare") if shutil.which(tool) is None]:
+        pytest.skip(f"{' and '.join(missing)} not installed")
+    if subprocess.run([*UNSHARE, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no network namespace can be made here: run as root")
+    made: Path = tmp_path_factory.mktemp("wire")
+    made.chmod(0o777)
+    done = subprocess.run(
+        [*UNSHARE, sys.executable, "tests/wire/emit.py", str(made)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return made
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """A capture and what both ends say about it."""
-
-    path: Path
-    publisher: dict[str, Any]
-    subscriber: dict[str, Any]
-    packets: list[dict[str, Any]]
-
-    def of_type(self, kind: int) -> list[dict[str, Any]]:
-        """The LBT-RM layers of one type, with the UDP length beside them."""
-        return [p for p in self.packets if int(p["lbtrm"]["lbtrm.hdr"]["lbtrm.hdr.type"], 0) == kind]
+@pytest.fixture(scope="session")
+def capture(directory: Path) -> list[Frame]:
+    """Every UDP frame."""
+    return frames(directory / "wire.pcapng")
 
 
-def values(tree: object, field: str) -> list[int]:
-    """Every value of a field anywhere in a dissection, in order."""
-    return [int(text, 0) for text in texts(tree, field)]
-
-
-def texts(tree: object, field: str) -> list[str]:
-    """Every value of a field anywhere in a dissection, as tshark writes it."""
-    if isinstance(tree, list):
-        return [value for item in tree for value in texts(item, field)]
-    if not isinstance(tree, dict):
-        return []
-    found: list[str] = []
-    for key, item in tree.items():
-        if key == field:
-            found += item if isinstance(item, list) else [item]
-        else:
-            found += texts(item, field)
+@pytest.fixture(scope="session")
+def facts(directory: Path) -> dict[str, Any]:
+    """What those who sent know."""
+    found: dict[str, Any] = json.loads((directory / "facts.json").read_text())
     return found
 
 
-def _tshark(path: Path, *arguments: str) -> str:
-    command = [*TSHARK, "-r", str(path), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+@pytest.fixture(scope="session")
+def session(capture: list[Frame], facts: dict[str, Any]) -> list[Frame]:
+    """The main session's frames, both ways."""
+    return [frame for frame in capture if frame.is_lbtrm and frame.session_id == facts["session_id"]]
 
 
-def _run(lab: Lab, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    publisher, subscriber = lab.hosts[0], lab.hosts[1]
-    tcpdump = publisher.run(
-        [
-            "tcpdump",
-            "-i",
-            publisher.interface,
-            "-U",
-            "--immediate-mode",
-            "-B",
-            "65536",
-            "-w",
-            str(path),
-            "udp",
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert tcpdump.stderr is not None
-    assert tcpdump.stderr.readline()  # it says that it listens
-    receiving = subscriber.run(
-        [sys.executable, str(HERE / "wire_subscriber.py"), subscriber.interface],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert receiving.stdout is not None
-    assert receiving.stdout.readline() == "ready\n"
-    publishing = publisher.run(
-        [sys.executable, str(HERE / "wire_publisher.py"), publisher.interface],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    sent, _ = publishing.communicate(timeout=60)
-    received, _ = receiving.communicate("", timeout=20)
-    tcpdump.terminate()
-    tcpdump.wait(10)
-    assert publishing.returncode == 0
-    assert receiving.returncode == 0
-    return json.loads(sent), json.loads(received)
+def to_group(frame: Frame) -> bool:
+    return int(frame.destination.split(".")[0]) >= 224
 
 
-@pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
-    """A run of one publisher and one subscriber across a switch that loses a fifth of the datagrams."""
-    if (reason := _why_not()) is not None:
-        pytest.skip(reason)
-    path = tmp_path_factory.mktemp("wire") / "run.pcap"
-    with Lab(hosts=2, loss=0.2) as lab:
-        print(f"lab {lab.name}, seed {lab.seed}")
-        publisher, subscriber = _run(lab, path)
-    layers = json.loads(_tshark(path, "-T", "json", "--no-duplicate-keys", "-Y", "lbtrm"))
-    packets = [packet["_source"]["layers"] for packet in layers]
-    return Capture(path, publisher, subscriber, packets)
+def is_retransmission(frame: Frame) -> bool:
+    return frame.kind == 0 and bool(number(frame.layers, "lbtrm.data.flags_fec_type") & RETRANSMISSION)
 
 
-def test_everything_decodes_and_every_type_was_emitted(capture: Capture) -> None:
-    """W1: DATA, SM, NAK, NCF, retransmissions, TSNI, fragments, batch flags and status messages, none malformed."""
-    assert _tshark(capture.path, "-Y", MARKS) == ""
-    every_udp = set(_tshark(capture.path, "-T", "fields", "-e", "frame.number", "-Y", "udp").split())
-    known = set(_tshark(capture.path, "-T", "fields", "-e", "frame.number", "-Y", "lbtrm || lbmr").split())
-    assert every_udp == known
-    kinds = {int(p["lbtrm"]["lbtrm.hdr"]["lbtrm.hdr.type"], 0) for p in capture.packets}
-    assert kinds == {DATA, SM, NAK, NCF}
-    data = capture.of_type(DATA)
-    assert any(values(p, "lbmc.frag.offset") for p in data)
-    assert any(1 in values(p, "lbmc.batch.flags.batch_start") for p in data)
-    assert any(1 in values(p, "lbmc.batch.flags.batch_end") for p in data)
-    assert any(values(p, "lbmc.tsni.num_recs") for p in data)
-    assert any(values(p, "lbmc.extopt.id") == [85] for p in data)
-    assert any(_is_retransmission(p) for p in data)
-    assert capture.subscriber["counts"] == {"alpha": 200 + 3 + 1 + 1 + 400, "beta": 1 + 200 + 1}
+def has(frame: Frame, field: str) -> bool:
+    return bool(values(frame.messages, field))
 
 
-def _is_retransmission(packet: dict[str, Any]) -> bool:
-    return bool(values(packet, "lbtrm.data.flags_fec_type")[0] & 0x20)
+def batch_flags(message: object) -> int:
+    return number(message, "lbmc.batch.flags") if values(message, "lbmc.batch.flags") else 0
 
 
-def test_data_obeys_the_length_rules(capture: Capture) -> None:
-    """W1, W4, UM-115, UX-28: length is headers and messages, version 0, trail not after the sqn, no IP fragment."""
-    for packet in capture.of_type(DATA):
-        payload = int(packet["udp"]["udp.length"]) - 8
-        assert payload == 20 + sum(values(packet, "lbmc.msglen"))
-        assert set(values(packet, "lbmc.version")) <= {0}
-        sqn, trail = values(packet, "lbtrm.data.sqn")[0], values(packet, "lbtrm.data.trail_sqn")[0]
-        assert trail <= sqn
-        assert values(packet, "lbtrm.data.flags_fec_type")[0] & 0x80
-        assert values(packet, "lbtrm.data.flags_tgsz") == [0]
-        assert payload <= 1472
-        assert int(packet["ip"]["ip.frag_offset"], 0) == 0
-        assert texts(packet["ip"], "ip.flags.df") in (["1"], ["True"])
+def ncf_reason(frame: Frame) -> int | None:
+    """Reason in the high half of the byte at 15 (tshark shows it shifted or not, by version: read the byte)."""
+    return frame.payload[15] >> 4 if frame.kind == 4 else None
 
 
-def test_fragments_reassemble_in_tshark(capture: Capture) -> None:
-    """UM-42, UM-52, UX-25: each fragment is a message of its own, offsets run on, tshark puts them together."""
-    fragments = [
-        p for p in capture.of_type(DATA) if values(p, "lbmc.frag.offset") and not _is_retransmission(p)
-    ]
-    for packet in fragments:
-        assert set(values(packet, "lbmc.frag.hdr_len")) == {16}
-    totals = {value for p in fragments for value in values(p, "lbmc.frag.len")}
-    assert totals == {256 * 40, 256 * 30}
-    first = {}
-    for packet in fragments:
-        for sqn, offset, total in zip(
-            values(packet, "lbmc.frag.first_sqn"),
-            values(packet, "lbmc.frag.offset"),
-            values(packet, "lbmc.frag.len"),
-            strict=True,
-        ):
-            first.setdefault((sqn, total), []).append(offset)
-    for (_, total), offsets in first.items():
-        assert sorted(offsets) == list(range(0, total, 1424))
-    assert "lbmc.reassembled" in json.dumps(capture.packets) or "Reassembled" in _tshark(capture.path, "-V")
+def status_flags(frame: Frame) -> int | None:
+    """The flags of a status message; None for any other frame."""
+    if frame.kind != 0 or to_group(frame):
+        return None
+    return octets(frame.messages, "lbmc.extopt.data")[1]
 
 
-def test_session_messages_tell_the_lead(capture: Capture) -> None:
-    """UM-67, UM-68, UM-71: 24 bytes, an own counter, lead and trail of the data."""
-    messages = capture.of_type(SM)
-    counters = [values(p, "lbtrm.sm.sm_sqn")[0] for p in messages]
-    assert counters == sorted(counters)
-    highest = max(values(p, "lbtrm.data.sqn")[0] for p in capture.of_type(DATA) if not _is_status(p))
-    for packet in messages:
-        assert int(packet["udp"]["udp.length"]) - 8 == 24
-        lead, trail = values(packet, "lbtrm.sm.lead_sqn")[0], values(packet, "lbtrm.sm.trail_sqn")[0]
+EVERYTHING: dict[str, Callable[[Frame], bool]] = {
+    "DATA, one message": lambda f: f.kind == 0 and to_group(f) and len(f.messages) == 1,
+    "DATA, several messages": lambda f: f.kind == 0 and len(f.messages) > 2,
+    "DATA, several topics": lambda f: f.kind == 0 and len(set(values(f.messages, "lbmc.tidx"))) > 1,
+    "DATA, full": lambda f: f.kind == 0 and f.payload_bytes == 1472,
+    "DATA, batch start": lambda f: f.kind == 0 and any(batch_flags(m) == 2 for m in f.messages),
+    "DATA, batch end": lambda f: f.kind == 0 and any(batch_flags(m) == 1 for m in f.messages),
+    "DATA, batch of one": lambda f: f.kind == 0 and any(batch_flags(m) == 3 for m in f.messages),
+    "DATA, fragment": lambda f: f.kind == 0 and has(f, "lbmc.frag.first_sqn"),
+    "DATA, TSNI": lambda f: f.kind == 0 and has(f, "lbmc.tsni.num_recs"),
+    "DATA, retransmission": lambda f: is_retransmission(f),
+    "SM": lambda f: f.kind == 2,
+    "NAK": lambda f: f.kind == 3 and f.session_id == 0x5EED0001,
+    "NCF, ignored": lambda f: ncf_reason(f) == 1,
+    "NCF, retransmit delay": lambda f: ncf_reason(f) == 2,
+    "NCF, shed": lambda f: ncf_reason(f) == 3,
+    "status message": lambda f: status_flags(f) == 0,
+    "status message, eliciting": lambda f: status_flags(f) == 1,
+    "status message, leaving": lambda f: status_flags(f) == 2,
+}
+
+
+@pytest.mark.parametrize("kind", EVERYTHING)
+def test_every_kind_of_packet_is_seen(capture: list[Frame], kind: str) -> None:
+    """Done when: tshark decodes every packet type the stack emits."""
+    assert any(EVERYTHING[kind](frame) for frame in capture if frame.is_lbtrm)
+
+
+def test_nothing_is_malformed(directory: Path) -> None:
+    """Section 7: the marks match nothing."""
+    assert tshark(directory / "wire.pcapng", "-Y", MARKS) == ""
+
+
+def test_every_frame_is_what_it_should_be(capture: list[Frame]) -> None:
+    """Section 7: presence. Whatever goes to one of the stack's ports is LBT-RM or LBMR, and nothing else is sent."""
+    for frame in capture:
+        port = number(frame.layers["udp"], "udp.dstport")
+        assert frame.is_lbtrm == (port == 14400 or 14390 <= port <= 14399), port
+        assert ("lbmr" in frame.layers) == (port == 12965), port
+        assert port in (14400, 12965, 9) or 14390 <= port <= 14399
+
+
+def test_no_datagram_is_fragmented_by_ip(capture: list[Frame]) -> None:
+    """W4, UM-51: every LBT-RM datagram fits the MTU and forbids fragmentation; the TTL is the configured one."""
+    for frame in filter(lambda frame: frame.is_lbtrm, capture):
+        assert frame.payload_bytes <= 1472
+        flags = number(frame.layers["ip"], "ip.flags.df"), number(frame.layers["ip"], "ip.flags.mf")
+        is_ours = number(frame.layers["udp"], "udp.srcport") not in (14399,) and frame.kind != 3
+        if is_ours:
+            assert flags == (1, 0)
+        if to_group(frame) and is_ours:
+            assert number(frame.layers["ip"], "ip.ttl") == 16
+    total = sum(frame.payload_bytes == 1472 for frame in capture if frame.is_lbtrm)
+    assert total >= 4, "two full fragments, the largest message, a retransmission"
+
+
+# ---- the length rules tshark does not enforce (section 7) ----
+
+
+def test_data_is_as_long_as_its_messages(capture: list[Frame]) -> None:
+    """L = 20 + the sum of msglen; every LBMC version is 0."""
+    for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind == 0):
+        lengths = [number(message, "lbmc.msglen") for message in frame.messages]
+        assert frame.payload_bytes == 20 + sum(lengths)
+        assert {number(message, "lbmc.version") for message in frame.messages} == {0}
+        assert number(frame.layers, "lbtrm.data.flags_fec_type") & ~RETRANSMISSION == UNICAST_NAKS
+        assert number(frame.layers, "lbtrm.data.flags_tgsz") == 0
+        assert number(frame.layers, "lbtrm.data.fec_symbol") == 0
+
+
+def test_session_messages_keep_their_rules(capture: list[Frame]) -> None:
+    """L = 24; lead is at least trail - 1 in serial arithmetic; the SM counter is its own and counts by one (UM-71)."""
+    counters: dict[int, list[int]] = {}
+    for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind == 2):
+        assert frame.payload_bytes == 24
+        tree = frame.layers["lbtrm"]
+        lead, trail = number(tree, "lbtrm.sm.lead_sqn"), number(tree, "lbtrm.sm.trail_sqn")
         assert (lead - trail + 1) % 2**32 < 2**31
-        assert values(packet, "lbtrm.sm.reserved") == [0]
-    assert values(messages[-1], "lbtrm.sm.lead_sqn")[0] == highest
+        assert number(tree, "lbtrm.sm.flags_fec_type") == UNICAST_NAKS
+        counters.setdefault(frame.session_id, []).append(number(tree, "lbtrm.sm.sm_sqn"))
+    for numbers in counters.values():
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
-def _is_status(packet: dict[str, Any]) -> bool:
-    return values(packet, "lbmc.extopt.id") == [85]
+def test_naks_and_ncfs_are_as_long_as_their_lists(capture: list[Frame]) -> None:
+    """NAK: L = 12 + 4n. NCF: L = 16 + 4n, a reason up to 3. Both selective, with distinct numbers."""
+    for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind in (3, 4)):
+        tree = frame.layers["lbtrm"]
+        name, head = ("nak", 12) if frame.kind == 3 else ("ncf", 16)
+        count = number(tree, f"lbtrm.{name}.num_{name}s")
+        listed = values(tree, f"lbtrm.{name}.list.{name}")
+        assert frame.payload_bytes == head + 4 * count
+        assert len(listed) == len(set(listed)) == count
+        assert frame.payload[head - 1] & 0x0F == 0, "selective"
+        assert to_group(frame) == (frame.kind == 4), "NAKs to the source, confirmations to everybody (UM-124)"
+        if frame.kind == 4:
+            assert ncf_reason(frame) in (1, 2, 3)
+            assert frame.payload[14] == 0
 
 
-def test_naks_go_to_the_source(capture: Capture) -> None:
-    """UM-119, UM-124: unicast to the source's address and NAK port; retransmissions go to the group."""
-    source = capture.packets[0]["ip"]["ip.src"]
-    for packet in capture.of_type(NAK):
-        count = values(packet, "lbtrm.nak.num_naks")[0]
-        assert int(packet["udp"]["udp.length"]) - 8 == 12 + 4 * count
-        assert len(values(packet, "lbtrm.nak.list.nak")) == count
-        assert values(packet, "lbtrm.nak.format")[0] & 0x0F == 0
-        port = values(packet, "lbtrm.hdr.ucast_port")[0]
-        assert int(packet["udp"]["udp.dstport"]) == port
-    publisher = capture.publisher["session"].split(":")[1]
-    assert {p["ip"]["ip.dst"] for p in capture.of_type(NAK)} == {publisher}
-    assert source
-    asked = {value for p in capture.of_type(NAK) for value in values(p, "lbtrm.nak.list.nak")}
-    repaired = [p for p in capture.of_type(DATA) if _is_retransmission(p)]
-    assert {values(p, "lbtrm.data.sqn")[0] for p in repaired} <= asked
-    assert {p["ip"]["ip.dst"] for p in repaired} == {"224.10.10.10"}
+def test_control_messages_are_as_long_as_their_options(capture: list[Frame]) -> None:
+    """TSNI: header length 4 + 8n. Extended option: 8 + data, to be ignored by whoever does not know it."""
+    for message in (m for frame in capture if frame.is_lbtrm for m in frame.messages):
+        if values(message, "lbmc.tsni.num_recs"):
+            count = number(message, "lbmc.tsni.num_recs")
+            assert number(message, "lbmc.tsni.hdr_len") == 4 + 8 * count
+            assert number(message, "lbmc.msglen") == 8 + 8 * count
+            assert len(values(message, "lbmc.tsni.tsni_rec.tidx")) == count
+        if values(message, "lbmc.extopt.id"):
+            assert number(message, "lbmc.extopt.hdr_len") == 8 + len(octets(message, "lbmc.extopt.data"))
+            assert number(message, "lbmc.extopt.flags.ignore") == 1
+            assert number(message, "lbmc.extopt.flags.more_fragments") == 0
 
 
-def test_a_retransmission_is_the_datagram_again(capture: Capture) -> None:
-    """UM-120, UM-121: the same sqn and the same messages; the flag and the trail may differ, LBMC keeps type 0."""
-    originals: dict[int, dict[str, Any]] = {}
-    compared = 0
-    for packet in capture.of_type(DATA):
-        if _is_status(packet):
-            continue
-        sqn = values(packet, "lbtrm.data.sqn")[0]
-        if not _is_retransmission(packet):
-            assert sqn not in originals
-            originals[sqn] = packet
-            continue
-        for field in ("lbmc.tidx", "lbmc.sqn", "lbmc.msglen", "lbmc.type"):
-            assert values(packet, field) == values(originals[sqn], field)
-        compared += 1
-    assert compared > 0
-    assert compared == capture.publisher["stats"]["rxs_sent"]
+# ---- what the fields say ----
 
 
-def test_ncfs_give_their_reason(capture: Capture) -> None:
-    """UM-129, UM-130, UM-132: NCFs to the group, with the list and a reason of the field's."""
-    reasons = set()
-    for packet in capture.of_type(NCF):
-        count = values(packet, "lbtrm.ncf.num_ncfs")[0]
-        assert int(packet["udp"]["udp.length"]) - 8 == 16 + 4 * count
-        assert len(values(packet, "lbtrm.ncf.list.ncf")) == count
-        assert packet["ip"]["ip.dst"] == "224.10.10.10"
-        reasons.add(values(packet, "lbtrm.ncf.reason")[0])
-    assert reasons <= {1, 2, 3}
-    assert 2 in reasons
+def new_data(frames: list[Frame]) -> list[Frame]:
+    return [f for f in frames if f.kind == 0 and to_group(f) and not is_retransmission(f)]
 
 
-def test_tsnis_repeat_the_last_topic_sqn(capture: Capture) -> None:
-    """UM-62, UM-65, UM-66: a control message in a datagram with a transport sqn of its own; records by topic."""
-    found: dict[int, int] = {}
-    for packet in capture.of_type(DATA):
-        for count in values(packet, "lbmc.tsni.num_recs"):
-            topics = values(packet, "lbmc.tsni.tsni_rec.tidx")
-            assert len(topics) == count
-            found.update(zip(topics, values(packet, "lbmc.tsni.tsni_rec.sqn"), strict=True))
-    last: dict[int, int] = {}
-    for packet in capture.of_type(DATA):
-        pairs = zip(values(packet, "lbmc.tidx"), values(packet, "lbmc.sqn"), strict=True)
-        for topic, sqn in pairs:
-            last[topic] = max(sqn, last.get(topic, 0))
-    assert found
-    assert all(last[topic] == sqn for topic, sqn in found.items())
+def test_transport_numbers_follow_each_other(session: list[Frame], facts: dict[str, Any]) -> None:
+    """UM-75, UM-78, UM-112: one transport sqn a datagram, from 0, without a hole, TSNIs included (UM-65)."""
+    numbers = [number(frame.layers, "lbtrm.data.sqn") for frame in new_data(session)]
+    assert numbers == list(range(facts["publisher"]["msgs_sent"]))
+    for frame in new_data(session):
+        assert number(frame.layers, "lbtrm.data.trail_sqn") == 0, "the window still holds everything (UM-125)"
+        assert number(frame.layers, "lbtrm.hdr.ucast_port") == facts["nak_port"]
+        assert not values(frame.layers, "lbtrm.transport.data_sqn_gap")
 
 
-def test_the_status_message_decodes(capture: Capture) -> None:
-    """W1, AE-16, AE-17: a control message with one extended option, sent to the NAK port."""
-    statuses = [p for p in capture.of_type(DATA) if _is_status(p)]
-    assert len(statuses) > 2
-    for packet in statuses:
-        assert values(packet, "lbmc.extopt.subtype") == [1]
-        assert values(packet, "lbmc.type") == [8]
-        assert int(packet["udp"]["udp.length"]) - 8 == 20 + 4 + 8 + 28
-        assert int(packet["udp"]["udp.dstport"]) == values(packet, "lbtrm.hdr.ucast_port")[0]
+def test_topic_numbers_follow_each_other(session: list[Frame], facts: dict[str, Any]) -> None:
+    """UM-52, UM-78: topic sqns count fragments, each topic its own; tshark names the topics from the TIRs."""
+    by_topic: dict[str, list[int]] = {"orders": [], "trades": []}
+    for message in (m for frame in new_data(session) for m in frame.messages):
+        if number(message, "lbmc.type") == 0:
+            (topic,) = values(message, "lbmc.topic")
+            assert number(message, "lbmc.tidx") == facts["topics"][topic]
+            by_topic[topic].append(number(message, "lbmc.sqn"))
+    assert by_topic["orders"] == list(range(facts["messages"] + 2)), "three fragments are one message"
+    assert by_topic["trades"] == [0]
+
+
+def test_one_flush_sends_messages_of_all_topics(session: list[Frame]) -> None:
+    """UM-16, UM-78, UM-79: messages of several topics share a datagram in the order they were sent."""
+    frame = new_data(session)[1]
+    assert values(frame.messages, "lbmc.topic") == ["orders", "trades", "orders"]
+    contents = [octets(message, "data.data") for message in frame.messages]
+    assert contents == [b"first of three", b"second of three", b"third of three"]
+
+
+def test_fragments_are_put_together_by_tshark(session: list[Frame], facts: dict[str, Any]) -> None:
+    """UM-42, UM-80: 16-byte option, first sqn and total in every fragment, offsets end to end; tshark agrees."""
+    fragments = [m for f in new_data(session) for m in f.messages if values(m, "lbmc.frag.first_sqn")]
+    assert len(fragments) == 3
+    reached = 0
+    for message in fragments:
+        assert number(message, "lbmc.frag.hdr_len") == 16
+        assert number(message, "lbmc.frag.first_sqn") == facts["fragmented"] - 2
+        assert number(message, "lbmc.frag.len") == 4000
+        assert number(message, "lbmc.frag.offset") == reached
+        reached += number(message, "lbmc.msglen") - 12 - 16
+    assert reached == 4000
+    assert [number(m, "lbmc.msglen") for m in fragments[:2]] == [1452, 1452], "as full as they can be (UX-25)"
+    joined = [frame for frame in session if "4000" in values(frame.layers, "data.len")]
+    assert joined
+    assert len(values(joined[0].layers, "lbmc.reassembly.fragment")) == 3
+    assert octets(joined[0].layers, "data.data") == bytes(range(250)) * 16
+
+
+def test_a_batch_is_marked_where_it_begins_and_ends(session: list[Frame], facts: dict[str, Any]) -> None:
+    """UM-34, UM-37: the marks travel in a 4-byte option of the first and the last message."""
+    wanted = dict(zip(facts["batch"], (2, 0, 1, 3), strict=True))
+    found = {
+        number(message, "lbmc.sqn"): batch_flags(message)
+        for frame in new_data(session)
+        for message in frame.messages
+        if values(message, "lbmc.topic") == ["orders"] and number(message, "lbmc.sqn") in wanted
+    }
+    assert found == wanted
+
+
+def test_a_session_message_tells_what_was_sent(session: list[Frame]) -> None:
+    """UM-68, UM-71, UM-87: lead is the last transport sqn before it."""
+    last = -1
+    for frame in session:
+        if frame.kind == 0 and to_group(frame) and not is_retransmission(frame):
+            last = number(frame.layers, "lbtrm.data.sqn")
+        elif frame.kind == 2:
+            assert number(frame.layers, "lbtrm.sm.lead_sqn") == last % 2**32
+
+
+def test_a_tsni_repeats_the_last_number(session: list[Frame], facts: dict[str, Any]) -> None:
+    """UM-62, UM-63: topic index and last topic sqn, in a control message that ends the option chain."""
+    last = {facts["topics"]["orders"]: facts["messages"] + 1, facts["topics"]["trades"]: 0}
+    tsnis = [m for f in new_data(session) for m in f.messages if values(m, "lbmc.tsni.num_recs")]
+    assert tsnis
+    for message in tsnis:
+        assert number(message, "lbmc.type") == 8
+        assert number(message, "lbmc.tsni.next_hdr") == 255
+        topics = [int(value, 0) for value in values(message, "lbmc.tsni.tsni_rec.tidx")]
+        numbers = [int(value, 0) for value in values(message, "lbmc.tsni.tsni_rec.sqn")]
+        assert all(last[topic] == sqn for topic, sqn in zip(topics, numbers, strict=True))
+
+
+def test_a_retransmission_is_the_datagram_again(session: list[Frame]) -> None:
+    """UM-86, UM-120, UM-124, UM-133: same number and messages, to the group, only the flag differs."""
+    originals = {number(frame.layers, "lbtrm.data.sqn"): frame for frame in new_data(session)}
+    repairs = [frame for frame in session if is_retransmission(frame)]
+    assert [number(frame.layers, "lbtrm.data.sqn") for frame in repairs] == [0, 2]
+    for repair in repairs:
+        assert to_group(repair)
+        original = originals[number(repair.layers, "lbtrm.data.sqn")]
+        assert repair.payload[20:] == original.payload[20:]
+        assert repair.payload[:16] == original.payload[:16]
+        assert repair.payload[16] == original.payload[16] | RETRANSMISSION
+        assert values(repair.layers, "lbtrm.transport.data_retransmission") != []
+
+
+def test_refusals_say_why(capture: list[Frame], facts: dict[str, Any]) -> None:
+    """UM-129, UM-132: what was just repaired is ignored; beyond the limit NAKs wait; beyond the queue they are shed."""
+    lists: dict[tuple[int, int], list[int]] = {}
+    for frame in (frame for frame in capture if frame.is_lbtrm and frame.kind == 4):
+        numbers = [int(value, 0) for value in values(frame.layers, "lbtrm.ncf.list.ncf")]
+        reason = ncf_reason(frame)
+        assert reason is not None
+        lists.setdefault((frame.session_id, reason), []).extend(numbers)
+        assert number(frame.layers, "lbtrm.ncf.trail_sqn") == 0
+    assert lists[facts["session_id"], 1] == [0]
+    delayed, shed = lists[facts["flooded"], 2], lists[facts["flooded"], 3]
+    assert len(delayed) == facts["flooded_stats"]["naks_rx_delay_ignored"]
+    assert len(shed) == facts["flooded_stats"]["naks_shed"]
+    repaired = [
+        number(f.layers, "lbtrm.data.sqn")
+        for f in capture
+        if f.is_lbtrm and f.session_id == facts["flooded"] and is_retransmission(f)
+    ]
+    assert repaired == sorted(repaired), "the oldest first (UM-133)"
+    assert set(delayed) | set(shed) | set(repaired) == set(range(1500)), "no NAK goes without an answer"
+
+
+def test_the_stacks_own_nak(capture: list[Frame]) -> None:
+    """UM-119, UM-134: from the receiver's address to the source's NAK port, with its port and session in the header."""
+    naks = [f for f in capture if f.is_lbtrm and f.kind == 3 and f.session_id == 0x5EED0001]
+    asked = [int(value, 0) for frame in naks for value in values(frame.layers, "lbtrm.nak.list.nak")]
+    assert set(asked) == {1, 2}
+    for frame in naks:
+        assert frame.destination == "127.0.0.1"
+        assert number(frame.layers["udp"], "udp.dstport") == 14399
+        assert number(frame.layers, "lbtrm.hdr.ucast_port") == 14399
+        assert frame.payload[10:12] == b"\0\0"
+
+
+def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None:
+    """AE-16..AE-19, W1: flow control's only word, in an option of a control message, layout in docs/wire.md."""
+    told = [frame for frame in session if status_flags(frame) is not None]
+    receivers = set()
+    for frame in told:
+        (message,) = frame.messages
+        assert number(message, "lbmc.type") == 8
+        assert number(message, "lbmc.extopt.id") == STATUS_OPTION
+        assert number(message, "lbmc.extopt.subtype") == 1
+        assert number(message, "lbmc.extopt.next_hdr") == 255
+        data = octets(message, "lbmc.extopt.data")
+        version, flags, reserved, next_sqn, window, tag, receiver, rest = struct.unpack("!BBHIIIQI", data)
+        assert (version, reserved, tag, rest) == (1, 0, 0, 0)
+        assert flags in (0, 1, 2)
+        receivers.add(receiver)
+        assert (
+            number(frame.layers, "lbtrm.data.sqn") == next_sqn == number(frame.layers, "lbtrm.data.trail_sqn")
+        )
+        assert number(frame.layers["udp"], "udp.dstport") == facts["nak_port"]
+        assert next_sqn <= facts["publisher"]["msgs_sent"]
+        assert flags != 0 or 0 < window <= 2 << 20
+    assert len(receivers) == 1, "one subscriber, one identity"
+    assert status_flags(told[0]) == 1, "the first asks where the stream is"
+    assert status_flags(told[-1]) == 2, "the last says good-bye"
+
+
+def test_topic_resolution_names_the_session(capture: list[Frame], facts: dict[str, Any]) -> None:
+    """UX-28: the TIR carries everything needed to join, and it is what the datagrams then use."""
+    found = {
+        name: index
+        for frame in capture
+        if "lbmr" in frame.layers
+        for name, index in zip(
+            values(frame.layers, "lbmr.tir.name"), values(frame.layers, "lbmr.tir.index"), strict=True
+        )
+    }
+    assert {topic: int(found[topic]) for topic in facts["topics"]} == facts["topics"]
+    asked = {name for frame in capture for name in values(frame.layers, "lbmr.tqr.name")}
+    assert {"orders", "trades", "forged"} <= asked

@@ -172,6 +172,7 @@ class _Run:
             result.publisher = {
                 "seconds": sent["seconds"],
                 "datagram_bytes": sent["datagram_bytes"],
+                "manifest_sha256": sent["manifest_sha256"],
                 **sent["counters"],
             }
         for number, child in enumerate(subscribers, start=1):

@@ -1,0 +1,214 @@
+"""`umstack demo`: the main job, real, in a lab whose switch loses datagrams; and what is left when it is disturbed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from umstack.lab import namespaces
+from umstack.statistics_server import read_statistics
+
+ROOT = Path(__file__).resolve().parents[2]
+SEED = 20
+FILES = 60
+TIMEOUT_SECONDS = 100
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A small tree: sizes from nothing to many messages, nested, repeatable."""
+    luck = random.Random(SEED)
+    for number in range(FILES):
+        file = tmp_path / "tree" / f"d{number % 7}" / f"e{number % 3}" / f"f{number}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(luck.randbytes(luck.choice([0, 10, 1400, 70_000, 400_000])))
+    return tmp_path / "tree"
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a run keeps its files and sockets. Afterwards nothing of it may be left there."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+@pytest.fixture(autouse=True)
+def _no_namespace_is_left() -> Iterator[None]:
+    """Whatever a run makes is gone when it has ended."""
+    before = set(namespaces.names())
+    yield
+    assert set(namespaces.names()) <= before
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """Begin a run."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "umstack", "demo", "--json", "--seed", str(SEED), *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(demo: subprocess.Popen[str]) -> tuple[int, dict[str, Any], str]:
+    """Exit status, the JSON object if there is one, and standard error."""
+    said, complained = demo.communicate(timeout=TIMEOUT_SECONDS)
+    return demo.returncode, json.loads(said) if said else {}, complained
+
+
+def demo_processes() -> list[int]:
+    """The processes of this test's run, by their statistics sockets, the publisher last."""
+    return [report["pid"] for report in sorted(read_statistics(), key=lambda report: len(report["sources"]))]
+
+
+def wait_until(condition: Callable[[], object], demo: subprocess.Popen[str]) -> None:
+    """Wait for something to happen while a run is under way."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        assert demo.poll() is None, demo.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def has_sent() -> bool:
+    """Whether the publisher is sending."""
+    return any(source["messages_sent"] > 0 for report in read_statistics() for source in report["sources"])
+
+
+def test_every_file_arrives_across_a_lossy_switch(tree: Path, work: Path) -> None:
+    """The issue's main job: 5 % lost at each of three ports, every file verified at every subscriber."""
+    status, result, complained = finish(start("--tree", str(tree), "--loss", "0.05"))
+    assert status == 0, complained
+    assert result["ok"]
+    assert (result["network"], result["why"], result["seed"]) == ("lab", None, SEED)
+    sizes = [path.stat().st_size for path in tree.rglob("*") if path.is_file()]
+    assert (result["files"], result["bytes"]) == (len(sizes), sum(sizes))
+    assert result["publisher"]["rxs_sent"] > 0
+    assert len(result["subscribers"]) == 3
+    for subscriber in result["subscribers"]:
+        assert subscriber["verified"]
+        assert subscriber["files_verified"] == FILES
+        assert subscriber["dropped_at_switch"] > 0
+        assert subscriber["detected_lost"] > 0
+        assert subscriber["naks_sent"] >= subscriber["detected_lost"]
+        assert subscriber["retransmissions_received"] > 0
+        assert subscriber["unrecoverable"] == 0
+        assert 0 < subscriber["recovery_ms"]["p50"] <= subscriber["recovery_ms"]["p99"]
+        assert subscriber["recovery_ms"]["p50"] <= subscriber["recovery_ms"]["max"]
+
+
+def test_the_table_says_what_happened(tree: Path, work: Path) -> None:
+    """For people: a line a subscriber, n of n verified, progress elsewhere than the result."""
+    run = [sys.executable, "-m", "umstack", "demo", "--tree", str(tree), "--subscribers", "2", "--loss", "0"]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"{FILES}/{FILES}") == 2
+    assert "every file verified at every subscriber" in done.stdout
+    assert "transferring" in done.stderr
+
+
+def test_a_subscriber_that_dies_fails_the_run_and_not_the_others(tree: Path, work: Path) -> None:
+    """Status 1, the dead one named, the others complete: flow control stops waiting for it."""
+    (tree / "bulk").write_bytes(os.urandom(100 << 20))
+    demo = start("--tree", str(tree))
+    wait_until(has_sent, demo)
+    os.kill(demo_processes()[0], signal.SIGKILL)
+    status, result, _ = finish(demo)
+    assert status == 1
+    assert not result["ok"]
+    assert sorted(subscriber["verified"] for subscriber in result["subscribers"]) == [False, True, True]
+
+
+def test_a_publisher_that_dies_fails_the_run_at_once(tree: Path, work: Path) -> None:
+    """Nobody waits for what cannot come."""
+    (tree / "bulk").write_bytes(os.urandom(100 << 20))
+    demo = start("--tree", str(tree))
+    wait_until(has_sent, demo)
+    os.kill(demo_processes()[-1], signal.SIGKILL)
+    began = time.monotonic()
+    status, result, _ = finish(demo)
+    assert status == 1
+    assert any("publisher" in problem for problem in result["problems"])
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_nothing(tree: Path, work: Path, number: signal.Signals) -> None:
+    """Ctrl-C within the transfer: no namespace, no process, no file is left; status 130."""
+    (tree / "bulk").write_bytes(os.urandom(100 << 20))
+    demo = start("--tree", str(tree))
+    wait_until(has_sent, demo)
+    children = demo_processes()
+    demo.send_signal(number)
+    status, result, complained = finish(demo)
+    assert (status, result) == (130, {})
+    assert "Traceback" not in complained
+    assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_the_processes_of_a_killed_run_end(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even SIGKILL leaves no process behind, and the next run takes away what it left in files and namespaces."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "work"))
+    monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
+    bulk = tree / "bulk"
+    bulk.write_bytes(os.urandom(100 << 20))
+    demo = start("--tree", str(tree))
+    wait_until(has_sent, demo)
+    children = demo_processes()
+    demo.kill()
+    demo.communicate()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    bulk.unlink()
+    assert finish(start("--tree", str(tree)))[0] == 0
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_the_seed_repeats_the_losses(tree: Path, work: Path) -> None:
+    """Two runs of one seed lose the same datagrams of the first thousand: drops differ only by repairs and timing."""
+    runs = [finish(start("--tree", str(tree), "--subscribers", "1"))[1] for _ in range(2)]
+    drops = [run["subscribers"][0]["dropped_at_switch"] for run in runs]
+    assert drops[0] == pytest.approx(drops[1], abs=0.1 * max(drops) + 5)
+    assert all(run["ok"] for run in runs)
+
+
+def test_sha256_is_that_of_the_files(tree: Path, work: Path) -> None:
+    """The manifest's digest can be computed without this package, as docs/file-transfer.md says."""
+    _, result, _ = finish(start("--tree", str(tree), "--subscribers", "1", "--loss", "0"))
+    digest = hashlib.sha256()
+
+    def visit(folder: Path) -> None:
+        for path in sorted(folder.iterdir(), key=lambda path: os.fsencode(path.name)):
+            mode = (path.stat().st_mode & 0o777).to_bytes(4, "big")
+            name = os.fsencode(path.relative_to(tree))
+            head = mode + len(name).to_bytes(2, "big") + name
+            if path.is_dir():
+                visit(path)
+                digest.update(b"\2" + head)
+            else:
+                data = path.read_bytes()
+                digest.update(b"\4" + head + len(data).to_bytes(8, "big") + hashlib.sha256(data).digest())
+
+    visit(tree)
+    assert result["publisher"]["manifest_sha256"] == digest.hexdigest()

@@ -1,0 +1,342 @@
+"""A third host that forges datagrams of the session: the stream goes on unharmed, and what was refused is counted.
+
+The sender's address is forged where a datagram must seem to come from the publisher, which takes a raw socket.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import Self
+
+import pytest
+
+from tests.netns.endpoints import GROUP, GROUP_PORT, End, Ends, Report, assert_whole
+from umstack.lab import Host, Lab
+
+DATA, SM, NAK, NCF = 0, 2, 3, 4
+RATE = 5_000
+FLOOD_NAKS = 10_000
+AHEAD = 30_000
+"""Ahead of anything the stream reaches meanwhile, and not so far that it is not believed."""
+
+STATUS_ELICIT, STATUS_LEAVE = 1, 2
+_TTL = 16
+_SO_SNDBUFFORCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What every datagram of a session carries."""
+
+    source: str
+    nak_port: int
+    session_id: int
+
+    @classmethod
+    def of(cls, transport: str) -> Self:
+        """Read it from the name of the session."""
+        _, source, nak_port, session_id, _, _ = transport.split(":")
+        return cls(source, int(nak_port), int(session_id, 16))
+
+    def header(self, kind: int, *, version: int = 0, next_header: int = 0) -> bytes:
+        """The main header."""
+        return struct.pack("!BBHI", version << 4 | kind, next_header, self.nak_port, self.session_id)
+
+    def data(self, sqn: int, body: bytes, trail: int | None = None) -> bytes:
+        """A data datagram."""
+        return (
+            self.header(DATA) + struct.pack("!IIBBH", sqn, sqn if trail is None else trail, 0x80, 0, 0) + body
+        )
+
+    def nak(self, *sqns: int, count: int | None = None) -> bytes:
+        """A NAK; `count` is what it says of itself."""
+        listed = len(sqns) if count is None else count
+        return self.header(NAK) + struct.pack(f"!HH{len(sqns)}I", listed, 0, *sqns)
+
+    def status(
+        self,
+        sqn: int,
+        *,
+        receiver: int = 1,
+        window: int = 0,
+        flags: int = 0,
+        version: int = 1,
+        length: int = 28,
+    ) -> bytes:
+        """A status message."""
+        body = struct.pack("!BBHIIIQI", version, flags, 0, sqn, window, 0, receiver, 0).ljust(length, b"\0")[
+            :length
+        ]
+        option = struct.pack("!BBBBHH", 0xFF, 8 + length, 0x80, 85, 1, 0)
+        control = struct.pack("!BBH", 0x08, 254, 4 + 8 + length)
+        return self.data(sqn, control + option + body)
+
+
+class Hostile:
+    """A host that listens to the group and sends what it likes."""
+
+    def __init__(self, lab: Lab, number: int, transport: str) -> None:
+        """Join the group on that host."""
+        self.identity = Identity.of(transport)
+        self._sockets = lab.hosts[number].call(lambda: self._open(lab.hosts[number]))
+        self._raw, self._plain, self._listener = self._sockets
+        lab.await_join(GROUP, number)
+
+    @staticmethod
+    def _open(host: Host) -> tuple[socket.socket, socket.socket, socket.socket]:
+        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+        raw.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 16 << 20)
+        plain = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        listener.bind((GROUP, GROUP_PORT))
+        request = socket.inet_aton(GROUP) + socket.inet_aton(host.address)
+        listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
+        return raw, plain, listener
+
+    def to_group(self, payloads: Iterable[bytes]) -> int:
+        """Send to the group in the publisher's name; how many that were."""
+        return self._forge(GROUP, GROUP_PORT, payloads)
+
+    def to_publisher(self, payloads: Iterable[bytes]) -> int:
+        """Send to the session's NAK port; how many that were."""
+        address = (self.identity.source, self.identity.nak_port)
+        return sum(self._plain.sendto(payload, address) >= 0 for payload in payloads)
+
+    def _forge(self, destination: str, port: int, payloads: Iterable[bytes]) -> int:
+        count = 0
+        ends = socket.inet_aton(self.identity.source), socket.inet_aton(destination)
+        for payload in payloads:
+            udp = struct.pack("!HHHH", self.identity.nak_port, port, 8 + len(payload), 0)
+            # The kernel fills in length, identification and checksum.
+            ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 0, 0, 0, _TTL, socket.IPPROTO_UDP, 0, *ends)
+            self._raw.sendto(ip + udp + payload, (destination, 0))
+            count += 1
+        return count
+
+    def overhear(self) -> bytes:
+        """A data datagram of the stream, as it was on the wire just now."""
+        while select.select([self._listener], [], [], 0)[0]:
+            self._listener.recv(65536)
+        while True:
+            assert select.select([self._listener], [], [], 5)[0], "the stream is silent"
+            datagram = self._listener.recv(65536)
+            if datagram[0] == DATA and len(datagram) > 500:
+                return datagram
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for each in self._sockets:
+            each.close()
+
+
+@dataclass(slots=True)
+class Stream:
+    """A running stream and the host that attacks it."""
+
+    publisher: End
+    subscriber: End
+    hostile: Hostile
+
+
+class Scene:
+    """The stream as one test finds it: what it counts begins now."""
+
+    def __init__(self, stream: Stream) -> None:
+        """Note how things are."""
+        self.publisher, self.subscriber, self.hostile = stream.publisher, stream.subscriber, stream.hostile
+        self.identity = stream.hostile.identity
+        self._sent, self._received = self.publisher.ask(), self.subscriber.ask()
+
+    def sent(self, report: Report, name: str) -> int:
+        """How many the sending session has counted since."""
+        return report.counter("source_transports", name) - self._sent.counter("source_transports", name)
+
+    def await_sent(self, name: str, count: int = 1) -> Report:
+        """Wait until the sending session has counted so many."""
+        return self.publisher.await_report(lambda now: self.sent(now, name) >= count)
+
+    def await_received(self, name: str, count: int = 1, group: str = "receiver_transports") -> Report:
+        """Wait until the receiving session, or the context, has counted so many."""
+        had = self._received.counter(group, name)
+        return self.subscriber.await_report(lambda now: now.counter(group, name) >= had + count)
+
+    def assert_unharmed(self) -> None:
+        """The stream still lives, and everything up to now has arrived as it was sent."""
+        sent = self.publisher.ask()["sent"]
+        report = self.subscriber.await_received(sent + RATE // 10)
+        assert_whole(report, report["received"])
+        assert report.counter("receivers", "malformed_fragments") == 0
+        assert self.publisher.ask().counter("source_transports", "receivers_known") == 1
+
+
+@pytest.fixture(scope="module")
+def stream() -> Iterator[Stream]:
+    """Give a stream that runs as long as the file's tests, and a third host that knows its session."""
+    with ExitStack() as stack:
+        lab = stack.enter_context(Lab(hosts=3))
+        ends = Ends(lab, stack)
+        subscriber = ends.subscribe(1)
+        publisher = ends.publish(receivers=1, rate=RATE)
+        transport = publisher.ask(send=10**9)["stats"]["source_transports"][0]["transport"]
+        subscriber.await_received(500)
+        with closing(Hostile(lab, 2, transport)) as hostile:
+            yield Stream(publisher, subscriber, hostile)
+
+
+@pytest.fixture
+def scene(stream: Stream) -> Scene:
+    """Give that stream as it is now."""
+    return Scene(stream)
+
+
+def test_datagrams_cut_off_at_every_length(scene: Scene) -> None:
+    """Too short for an identity: unknown; for its header: dropped by size; else an old duplicate (UM-118, UX-28)."""
+    real = scene.hostile.overhear()
+    scene.hostile.to_group(real[:length] for length in range(1, len(real)))
+    scene.await_received("lbtrm_unknown_msgs_rcved", 7, "context")
+    scene.await_received("dgrams_dropped_size", 12)
+    scene.await_received("duplicate_data", len(real) - 20)
+    nak, status = scene.identity.nak(1, 2, 3), scene.identity.status(1)
+    scene.hostile.to_publisher(nak[:length] for length in range(1, len(nak)))
+    scene.hostile.to_publisher(status[:length] for length in range(1, len(status)))
+    scene.await_sent("dgrams_dropped_size", len(nak) - 1 + 19)
+    scene.await_sent("status_malformed", len(status) - 20)
+    scene.assert_unharmed()
+
+
+def test_versions_types_and_headers_nobody_knows(scene: Scene) -> None:
+    """Counted by reason on both sides; a version that is not ours may mean anything, identity included (UX-28)."""
+    identity = scene.identity
+    real = scene.hostile.overhear()
+    body = real[8:]
+    versions = [identity.header(DATA, version=version) + body for version in range(1, 16)]
+    types = [identity.header(kind) + body for kind in range(16) if kind not in (DATA, SM, NAK, NCF)]
+    headers = [identity.header(DATA, next_header=number) + body for number in range(1, 256)]
+    scene.hostile.to_group([*versions, *types, *headers, identity.nak(1)])
+    scene.await_received("lbtrm_unknown_msgs_rcved", len(versions), "context")
+    scene.await_received("dgrams_dropped_type", len(types) + 1)
+    scene.await_received("dgrams_dropped_hdr", len(headers))
+    scene.hostile.to_publisher([*versions, *types, *headers, identity.header(SM) + bytes(16)])
+    scene.await_sent("dgrams_dropped_version", len(versions))
+    scene.await_sent("dgrams_dropped_type", len(types) + 1)
+    scene.await_sent("dgrams_dropped_hdr", len(headers))
+    scene.assert_unharmed()
+
+
+def test_forged_session_ids(scene: Scene) -> None:
+    """A stranger's session is nobody's data, and its NAKs and status messages are not served (UX-11, UX-28)."""
+    stranger = replace(scene.identity, session_id=scene.identity.session_id ^ 1)
+    scene.hostile.to_group(stranger.data(sqn, b"\0" * 100) for sqn in range(1_000))
+    scene.await_received("lbtrm_unknown_msgs_rcved", 1_000, "context")
+    scene.hostile.to_publisher([stranger.nak(1), stranger.status(1)])
+    report = scene.await_sent("dgrams_dropped_sid", 2)
+    assert report.counter("source_transports", "receivers_known") == 1
+    scene.assert_unharmed()
+
+
+def test_old_duplicates(scene: Scene) -> None:
+    """A datagram sent again and again is counted and delivered once (UM-121)."""
+    real = scene.hostile.overhear()
+    scene.hostile.to_group([real] * 2_000)
+    scene.await_received("duplicate_data", 2_000)
+    scene.assert_unharmed()
+
+
+def test_a_flood_of_naks(scene: Scene) -> None:
+    """Each datagram is sent again once an ignore interval at most, the rest is refused (UM-129, UM-130)."""
+    sqn = struct.unpack_from("!I", scene.hostile.overhear(), 8)[0]
+    before = scene.publisher.ask()
+    scene.hostile.to_publisher([scene.identity.nak(sqn)] * FLOOD_NAKS)
+    report = scene.await_sent("naks_suppressed", FLOOD_NAKS // 2)
+    intervals = 2 + (report["at"] - before["at"]) / 0.010
+    assert 1 <= scene.sent(report, "rxs_sent") <= intervals
+    assert scene.sent(report, "ncfs_sent") <= intervals
+    scene.assert_unharmed()
+
+
+def test_naks_for_what_was_never_sent_or_lie_about_their_count(scene: Scene) -> None:
+    """Nothing is sent for them (UM-129); a list that says it is longer than it is gets dropped."""
+    identity = scene.identity
+    sqn = struct.unpack_from("!I", scene.hostile.overhear(), 8)[0]
+    unknown = [
+        identity.nak(*range(sqn + 2**30 + first, sqn + 2**30 + first + 100)) for first in range(0, 1000, 100)
+    ]
+    lying = [identity.nak(sqn, count=count) for count in (2, 1000, 65535)]
+    scene.hostile.to_publisher([*unknown, *lying])
+    scene.await_sent("nak_unknown_sqn", 1_000)
+    report = scene.await_sent("dgrams_dropped_size", len(lying))
+    assert scene.sent(report, "rxs_sent") == 0
+    assert scene.sent(report, "ncfs_sent") == 0
+    scene.assert_unharmed()
+
+
+def test_forged_status_messages(scene: Scene) -> None:
+    """Bad layouts and impossible positions are refused; an invented receiver counts until it times out (AE-19)."""
+    identity = scene.identity
+    sqn = struct.unpack_from("!I", scene.hostile.overhear(), 8)[0]
+    malformed = [
+        identity.status(sqn, version=9),
+        identity.status(sqn, length=27),
+        identity.data(sqn, b"\x08\xff\0\x04"),
+    ]
+    impossible = [identity.status((sqn + far) % 2**32) for far in (2**20, 2**30, 2**31)]
+    harmless = [
+        identity.status(sqn, flags=STATUS_LEAVE),
+        *[identity.status(sqn, flags=STATUS_ELICIT)] * 1_000,
+    ]
+    scene.hostile.to_publisher([*malformed, *impossible, *harmless])
+    scene.await_sent("status_malformed", len(malformed))
+    scene.await_sent("status_out_of_range", len(impossible))
+    before = scene.publisher.ask()
+    scene.hostile.to_publisher([identity.status(sqn, window=0)])
+    scene.await_sent("receivers_known")
+    scene.await_sent("receivers_timed_out", 1)
+    after = scene.publisher.await_report(lambda now: now["sent"] > before["sent"] + RATE // 2)
+    assert after["at"] - before["at"] < 4
+    assert after.counter("source_transports", "receivers_known") == 1
+    scene.assert_unharmed()
+
+
+def test_more_invented_receivers_than_there_is_room_for(scene: Scene) -> None:
+    """The table is bounded: the rest is refused, and the real receiver keeps its place (AE-19, AE-20)."""
+    sqn = struct.unpack_from("!I", scene.hostile.overhear(), 8)[0]
+    scene.hostile.to_publisher(
+        scene.identity.status(sqn, receiver=number, window=2**32 - 1) for number in range(1, 2_000)
+    )
+    scene.await_sent("receivers_refused")
+    scene.await_sent("receivers_timed_out", 100)
+    report = scene.publisher.await_report(
+        lambda now: now.counter("source_transports", "receivers_known") == 1
+    )
+    assert report.counter("source_transports", "receivers_known") == 1
+    scene.assert_unharmed()
+
+
+def test_messages_that_lie_inside_a_datagram(scene: Scene) -> None:
+    """A length that cannot be, or an unknown kind, ends the datagram, and nothing else (UM-7, UX-28).
+
+    They come last: numbers ahead of the stream are believed, and the publisher will not use them within this test.
+    """
+    scene.assert_unharmed()
+    topic = struct.pack("!II", 1, 0)
+    lies = {
+        "dgrams_dropped_size": [
+            struct.pack("!BBH", 0, 0, length) + topic for length in (0, 3, 11, 13, 1000, 65535)
+        ],
+        "dgrams_dropped_version": [struct.pack("!BBH", 0x10, 0, 12) + topic],
+        "dgrams_dropped_type": [struct.pack("!BBH", 0x05, 0, 12) + topic],
+    }
+    last = struct.unpack_from("!I", scene.hostile.overhear(), 8)[0]
+    final = scene.publisher.ask(stop=5)
+    assert final["drained"]
+    sqn = last + AHEAD
+    for name, bodies in lies.items():
+        scene.hostile.to_group(scene.identity.data(sqn + n, body, trail=0) for n, body in enumerate(bodies))
+        sqn += len(bodies)
+        scene.await_received(name, len(bodies))
+    assert_whole(scene.subscriber.await_received(final["sent"]), final["sent"])

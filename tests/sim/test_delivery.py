@@ -1,0 +1,384 @@
+"""The delivery controller: demultiplexing, ordering, reassembly, what is told about loss (UM-7..UM-12, UM-53..UM-61,
+UM-76, UM-81, UM-101, UX-6..UX-9, UX-22, UX-24, UX-25)."""
+
+from __future__ import annotations
+
+import pytest
+
+from umstack.sim import MS, SECOND, Fate, Join, Kind, Source, Type
+from tests.sim.conftest import DELAY, Pair
+
+NAK_AT_ONCE = {"nak_initial_backoff_ns": 0}
+
+
+def messages(join: Join) -> list[tuple[int, bytes]]:
+    """When a message was delivered, and which."""
+    return [(row.time_ns, row.payload) for row in join.rows if row.kind is Kind.MESSAGE]
+
+
+def send_each(source: Source, *payloads: bytes) -> None:
+    """One datagram each, at the same time."""
+    for payload in payloads:
+        source.send(payload, flush=True)
+
+
+def test_each_subscribed_topic_has_its_controller(pair: Pair) -> None:
+    """UM-7: two receivers of one topic get it each, one of another topic gets its own, the rest is dropped."""
+    session = pair.publisher.session()
+    a, b, c = session.source(), session.source(), session.source()
+    first, second, third = (pair.subscriber.receiver() for _ in range(3))
+    joins = [first.join(a), second.join(a), third.join(b)]
+    for source in (a, b, c):
+        source.send(bytes([source.topic_index]))
+    a.flush()
+    pair.world.run_for(10 * MS)
+    assert [receiver.messages for receiver in (first, second, third)] == [[b"\x01"], [b"\x01"], [b"\x02"]]
+    assert joins[0].counters["lbm_msgs_rcved"] == 3
+    assert joins[0].counters["lbm_msgs_no_topic_rcved"] == 1
+    assert pair.subscriber.counters["sessions"] == 1
+
+
+def test_one_receiver_follows_a_topic_of_two_sessions(pair: Pair) -> None:
+    """UM-54: order holds within one source; a receiver has a controller for each."""
+    first, second = (pair.publisher.session(group=n).source(topic_index=7) for n in range(2))
+    receiver = pair.subscriber.receiver()
+    joins = [receiver.join(source, **NAK_AT_ONCE) for source in (first, second)]
+    pair.world.rule("drop", Type.DATA, sqns=1, retransmission=False, count=1)
+    send_each(first, b"a0", b"a1", b"a2")
+    send_each(second, b"b0", b"b1", b"b2")
+    pair.world.run_for(100 * MS)
+    assert [payload for _, payload in messages(joins[0])] == [b"a0", b"a1", b"a2"]
+    assert [payload for _, payload in messages(joins[1])] == [b"b0", b"b1", b"b2"]
+    assert receiver.messages != sorted(receiver.messages)  # b was not kept waiting for a's repair
+
+
+def test_sequence_order_waits_for_the_missing_one(pair: Pair) -> None:
+    """UM-8, UM-9, UM-55: what follows a gap waits in the order map and comes out behind the recovered message."""
+    source = pair.publisher.session().source()
+    join = pair.subscriber.receiver().join(source, **NAK_AT_ONCE)
+    pair.world.rule("drop", Type.DATA, sqns=1, retransmission=False)
+    send_each(source, b"0", b"1", b"2", b"3")
+    pair.world.run_for(2 * DELAY)
+    assert messages(join) == [(DELAY, b"0")]
+    assert join.probe.held_count == 2
+    pair.world.run_for(10 * MS)
+    repaired = 3 * DELAY  # there, NAK back, and there again
+    assert messages(join) == [(DELAY, b"0"), (repaired, b"1"), (repaired, b"2"), (repaired, b"3")]
+    assert join.probe.held_count == 0
+
+
+def test_arrival_order_holds_nothing(pair: Pair) -> None:
+    """UM-12, UM-56, UM-8: newer messages at once, the recovered one when it comes."""
+    source = pair.publisher.session().source()
+    join = pair.subscriber.receiver(ordered_delivery=-1).join(source, **NAK_AT_ONCE)
+    pair.world.rule("drop", Type.DATA, sqns=1, retransmission=False)
+    send_each(source, b"0", b"1", b"2", b"3")
+    pair.world.run_for(10 * MS)
+    assert messages(join) == [(DELAY, b"0"), (DELAY, b"2"), (DELAY, b"3"), (3 * DELAY, b"1")]
+
+
+def test_loss_delays_only_the_topics_it_carried(pair: Pair) -> None:
+    """UM-11, UM-54: another topic of the same session is not held up."""
+    session = pair.publisher.session()
+    a, b = session.source(), session.source()
+    join_a, join_b = (pair.subscriber.receiver().join(source) for source in (a, b))
+    send_each(a, b"a0")
+    send_each(b, b"b0")
+    pair.world.rule("drop", Type.DATA, sqns=2, retransmission=False)
+    send_each(a, b"a1", b"a2")
+    send_each(b, b"b1")
+    pair.world.run_for(200 * MS)
+    assert [payload for _, payload in messages(join_a)] == [b"a0", b"a1", b"a2"]
+    assert messages(join_a)[-1][0] > 25 * MS
+    assert messages(join_b) == [(DELAY, b"b0"), (DELAY, b"b1")]
+
+
+LARGE = bytes(range(200)) * 100  # 20000 bytes: three fragments of at most 8144
+
+
+@pytest.mark.parametrize("mode", [1, -1])
+def test_large_messages_are_one_callback(pair: Pair, mode: int) -> None:
+    """UM-53, UM-55..UM-57, UM-59: reassembled; the visible sqn is that of the last fragment, so sqns skip."""
+    source = pair.publisher.session().source()
+    join = pair.subscriber.receiver(ordered_delivery=mode).join(source)
+    send_each(source, b"small", LARGE, b"small")
+    pair.world.run_for(10 * MS)
+    rows = [row for row in join.rows if row.kind is Kind.MESSAGE]
+    assert [(row.first_sequence_number, row.sequence_number, row.message_length) for row in rows] == [
+        (0, 0, 5),
+        (1, 3, 20000),
+        (4, 4, 5),
+    ]
+    assert rows[1].payload == LARGE
+
+
+def test_fragments_as_they_come(pair: Pair) -> None:
+    """UM-53, UM-58: mode 0: each fragment is a callback that says where it belongs; small messages need nothing."""
+    source = pair.publisher.session().source()
+    join = pair.subscriber.receiver(ordered_delivery=0).join(source, **NAK_AT_ONCE)
+    pair.world.rule("drop", Type.DATA, sqns=2, retransmission=False)
+    send_each(source, b"small", LARGE)
+    pair.world.run_for(10 * MS)
+    rows = [row for row in join.rows if row.kind is Kind.MESSAGE]
+    assert [row.sequence_number for row in rows] == [0, 1, 3, 2]  # UM-60: out of order
+    assert {row.first_sequence_number for row in rows[1:]} == {1}
+    assert {row.message_length for row in rows[1:]} == {20000}
+    rebuilt = bytearray(20000)
+    for row in rows[1:]:
+        rebuilt[row.fragment_offset : row.fragment_offset + len(row.payload)] = row.payload
+    assert bytes(rebuilt) == LARGE
+    assert (rows[0].fragment_offset, rows[0].message_length) == (0, 5)
+
+
+def test_a_fragment_that_never_comes(pair: Pair) -> None:
+    """UM-60, UM-56: mode 0 tells which fragment is lost; mode -1 and 1 drop the message and go on."""
+    source = pair.publisher.session().source(tsni_interval_ns=500 * MS)
+    options = {"send_naks": False, "nak_generation_ns": 1 * SECOND}
+    joins = [pair.subscriber.receiver(ordered_delivery=mode).join(source, **options) for mode in (0, -1, 1)]
+    pair.world.rule("drop", Type.DATA, sqns=2)
+    send_each(source, b"before", LARGE, b"behind")
+    pair.world.run_for(3 * SECOND)
+    told = [[(row.kind, row.sequence_number) for row in join.rows[1:]] for join in joins]
+    lost, got = (Kind.UNRECOVERABLE_LOSS, 2), Kind.MESSAGE
+    assert told == [
+        [(got, 0), (got, 1), (got, 3), (got, 4), lost],
+        [(got, 0), (got, 4), lost],
+        [(got, 0), lost, (got, 4)],
+    ]
+
+
+def test_duplicates_are_dropped_in_every_mode(pair: Pair) -> None:
+    """UM-61, C9: a datagram that comes twice, or once more long after, is delivered once, also in modes -1 and 0."""
+    source = pair.publisher.session().source()
+    joins = [pair.subscriber.receiver(ordered_delivery=mode).join(source) for mode in (1, -1, 0)]
+    pair.world.rule("duplicate", Type.DATA)
+    send_each(source, b"0", LARGE, b"2")
+    pair.world.run_for(10 * MS)
+    again = pair.world.trace(Fate.RECEIVED, Type.DATA)[0]
+    group = (0xE00A0A0A, 14400)
+    pair.world.inject(again.data, pair.subscriber, group, (0x0A000001, 40000))
+    pair.world.run_for(10 * MS)
+    for join in joins:
+        assert len(messages(join)) in (3, 5)
+        assert len(set(messages(join))) == len(messages(join))
+    assert joins[0].counters["duplicate_data"] == 6
+
+
+def test_one_event_for_each_lost_message(pair: Pair) -> None:
+    """UM-101: a gap of five is five events, in their place in the order."""
+    source = pair.publisher.session().source(tsni_interval_ns=500 * MS)
+    join = pair.subscriber.receiver().join(source, send_naks=False, nak_generation_ns=1 * SECOND)
+    pair.world.rule("drop", Type.DATA, sqns=(3, 7))
+    send_each(source, *(bytes([n]) for n in range(10)))
+    pair.world.run_for(3 * SECOND)
+    told = [(row.kind, row.sequence_number) for row in join.rows[1:]]
+    assert told == [
+        *((Kind.MESSAGE, n) for n in range(3)),
+        *((Kind.UNRECOVERABLE_LOSS, n) for n in range(3, 8)),
+        *((Kind.MESSAGE, n) for n in (8, 9)),
+    ]
+    assert join.receiver.counters["unrecoverable_loss_events"] == 5
+
+
+def test_a_long_gap_is_one_event(pair: Pair) -> None:
+    """UX-7, UM-101: 10 is lost, 11 to 30 wait, then 1055 comes: 9, one burst event, 1055; what is repaired later is
+    dropped."""
+    source = pair.publisher.session().source()
+    join = pair.subscriber.receiver(burst_loss_max=1024).join(source)
+    pair.world.rule("drop", Type.DATA, sqns=10, retransmission=False)
+    pair.world.rule("drop", Type.DATA, sqns=(31, 1054), retransmission=False)
+    send_each(source, *(n.to_bytes(2, "big") for n in range(1056)))
+    pair.world.run_for(2 * SECOND)
+    told = [(row.kind, row.first_sequence_number, row.sequence_number) for row in join.rows[10:]]
+    assert told == [(Kind.MESSAGE, 9, 9), (Kind.BURST_LOSS, 10, 1054), (Kind.MESSAGE, 1055, 1055)]
+    assert join.rows[-1].time_ns == DELAY
+    assert join.counters["rxs_rcved"] == 1025
+    assert join.probe.loss_count == 0
+
+
+def test_a_gap_at_the_threshold_is_not_a_burst(pair: Pair) -> None:
+    """UX-7: 1024 missing messages are waited for, and repaired."""
+    source = pair.publisher.session().source()
+    join = pair.subscriber.receiver(burst_loss_max=1024).join(source)
+    pair.world.rule("drop", Type.DATA, sqns=(10, 1032), retransmission=False)
+    send_each(source, *(n.to_bytes(2, "big") for n in range(1034)))
+    pair.world.run_for(2 * SECOND)
+    assert [row.sequence_number for row in join.rows[1:]] == list(range(1034))
+    assert {row.kind for row in join.rows[1:]} == {Kind.MESSAGE}
+
+
+def test_a_full_order_map_gives_the_oldest_gap_up(pair: Pair) -> None:
+    """UM-10, UX-6: beyond the bound the oldest gaps are declared lost and what follows is delivered."""
+    source = pair.publisher.session().source()
+    join = pair.subscriber.receiver(map_entries_max=10).join(source, send_naks=False)
+    pair.world.rule("drop", Type.DATA, sqns=2)
+    pair.world.rule("drop", Type.DATA, sqns=8)
+    send_each(source, *(bytes([n]) for n in range(13)))
+    pair.world.run_for(10 * MS)
+    assert [row.sequence_number for row in join.rows[1:]] == [0, 1]
+    assert join.probe.held_count == 9
+    send_each(source, bytes([13]), bytes([14]))
+    pair.world.run_for(10 * MS)
+    told = [(row.kind, row.sequence_number) for row in join.rows[3:]]
+    assert told == [(Kind.UNRECOVERABLE_LOSS, 2), *((Kind.MESSAGE, n) for n in range(3, 8))]
+    assert join.probe.held_count == 6  # 9 to 14 still wait for 8
+    assert join.receiver.counters["order_map_overflows"] == 1
+
+
+def test_a_full_hold_store_gives_the_oldest_gap_up(pair: Pair) -> None:
+    """UM-10, UX-6: the store all order maps share is bounded too; what it cannot take is told, not dropped in silence."""
+    small = pair.world.host(hold_datagrams=4, hold_messages=64)
+    small.set_faults(delay_ns=DELAY)
+    source = pair.publisher.session().source()
+    join = small.receiver().join(source, send_naks=False)
+    pair.world.rule("drop", Type.DATA, sqns=2)
+    send_each(source, *(bytes([n]) for n in range(20)))
+    pair.world.run_for(10 * MS)
+    told = [(row.kind, row.sequence_number) for row in join.rows[1:]]
+    assert told == [
+        (Kind.MESSAGE, 0),
+        (Kind.MESSAGE, 1),
+        (Kind.UNRECOVERABLE_LOSS, 2),
+        *((Kind.MESSAGE, n) for n in range(3, 20)),
+    ]
+    assert small.counters["hold_store_full"] == 1
+
+
+def test_the_last_message_behind_a_gap_is_not_lost_in_silence(pair: Pair) -> None:
+    """UX-8: the publisher is gone: a loss check tells in time; without one the end of the session does."""
+    source = pair.publisher.session().source()
+    plain = pair.subscriber.receiver().join(source)
+    checking = pair.subscriber.receiver(loss_check_interval_ns=2500 * MS).join(source)
+    send_each(source, b"0")
+    pair.world.rule("drop", Type.DATA, sqns=1)
+    send_each(source, b"1", b"2")
+    source.delete()
+    pair.world.run_for(13 * SECOND)
+    expected = [(Kind.UNRECOVERABLE_LOSS, 1), (Kind.MESSAGE, 2)]
+    assert [(row.kind, row.sequence_number) for row in checking.rows[2:]] == expected
+    assert len(plain.rows) == 2
+    pair.world.run_for(50 * SECOND)
+    for join in (plain, checking):
+        assert [(row.kind, row.sequence_number) for row in join.rows[2:4]] == expected
+        assert join.rows[-1].kind is Kind.END_OF_SESSION
+        assert len(join.rows) == 5
+
+
+def test_the_session_begins_with_its_first_datagram(pair: Pair) -> None:
+    """UM-76, UM-81: BOS to every controller before any data; to one that comes later, at once."""
+    session = pair.publisher.session()
+    a, b = session.source(), session.source()
+    join_a, join_b = (pair.subscriber.receiver().join(source) for source in (a, b))
+    pair.world.run_for(10 * MS)
+    assert pair.world.rows() == []
+    send_each(a, b"0")
+    pair.world.run_for(10 * MS)
+    late = pair.subscriber.receiver().join(b)
+    pair.world.run_for(1)
+    assert [(row.time_ns, row.kind) for row in join_a.rows[:1] + join_b.rows + late.rows] == [
+        (10 * MS + DELAY, Kind.BEGINNING_OF_SESSION),
+        (10 * MS + DELAY, Kind.BEGINNING_OF_SESSION),
+        (20 * MS, Kind.BEGINNING_OF_SESSION),
+    ]
+
+
+def test_a_session_message_can_be_the_beginning(pair: Pair) -> None:
+    """UM-76, UM-113: a receiver that comes too late for the data begins with the next datagram, and misses no more."""
+    source = pair.publisher.session().source()
+    send_each(source, b"0", b"1")
+    pair.world.run_for(100 * MS)
+    join = pair.subscriber.receiver().join(source)
+    pair.world.run_for(200 * MS)
+    assert [(row.time_ns, row.kind) for row in join.rows] == [(200 * MS + DELAY, Kind.BEGINNING_OF_SESSION)]
+    send_each(source, b"2")
+    pair.world.run_for(10 * MS)
+    assert [payload for _, payload in messages(join)] == [b"2"]
+    assert join.counters["lost"] == 0
+
+
+def test_the_activity_timeout_is_reset_by_data_and_session_messages(pair: Pair) -> None:
+    """UX-9, UM-104: EOS comes the timeout after the last of either, not before."""
+    source = pair.publisher.session().source(tsni_interval_ns=0)
+    join = pair.subscriber.receiver().join(source, activity_timeout_ns=3 * SECOND)
+    send_each(source, b"0")
+    pair.world.run_for(2900 * MS)
+    send_each(source, b"1")
+    pair.world.run_for(2900 * MS)
+    assert join.probe.mapped
+    pair.world.rule("drop", Type.SM)
+    last_ns = max(d.time_ns for d in pair.world.trace(Fate.RECEIVED, Type.SM, Type.DATA))
+    pair.world.run_until(last_ns + 3 * SECOND - 1)
+    assert join.probe.mapped
+    pair.world.run_for(1)
+    assert (join.rows[-1].time_ns, join.rows[-1].kind) == (last_ns + 3 * SECOND, Kind.END_OF_SESSION)
+
+
+def test_the_end_of_a_session_that_never_began(pair: Pair) -> None:
+    """UX-9: a dead session that is joined all the same ends without having begun."""
+    source = pair.publisher.session().source()
+    join = pair.subscriber.receiver().join(source)
+    pair.world.run_for(61 * SECOND)
+    assert [(row.time_ns, row.kind) for row in join.rows] == [(60 * SECOND, Kind.END_OF_SESSION)]
+
+
+@pytest.mark.parametrize("topic_sqn", [0, 2**32 - 20])
+@pytest.mark.parametrize("transport_sqn", [0, 2**32 - 20, 2**31 - 20])
+@pytest.mark.parametrize("mode", [1, -1, 0])
+def test_sequence_numbers_wrap(pair: Pair, mode: int, transport_sqn: int, topic_sqn: int) -> None:
+    """UX-22: losses, repairs and session messages across the end of 32 bits, of both kinds of sqn."""
+    source = pair.publisher.session(initial_sqn=transport_sqn).source(initial_sqn=topic_sqn)
+    join = pair.subscriber.receiver(ordered_delivery=mode).join(source, **NAK_AT_ONCE)
+    pair.world.host().receiver(ordered_delivery=mode).join(source)
+    for number in range(3, 40, 3):
+        pair.world.rule("drop", Type.DATA, sqns=transport_sqn + number, retransmission=False)
+    payloads = [bytes([n]) for n in range(40)]
+    for payload in payloads:
+        send_each(source, payload)
+        pair.world.run_for(MS // 4)
+    pair.world.run_for(1 * SECOND)
+    got = [row for row in join.rows if row.kind is Kind.MESSAGE]
+    assert sorted(row.payload for row in got) == payloads
+    assert all(row.sequence_number == (topic_sqn + row.payload[0]) % 2**32 for row in got)
+    assert ([row.payload for row in got] == payloads) is (mode == 1)
+    assert all(row.kind is not Kind.UNRECOVERABLE_LOSS for row in join.rows)
+    assert join.probe.transport_next_sqn == (transport_sqn + 40) % 2**32
+
+
+def test_receives_in_batches(pair: Pair) -> None:
+    """UX-24: datagrams that arrive together are handed over together and nothing changes."""
+    rows = []
+    for batch in (1, 7, 64):
+        host = pair.world.host(receive_batch=batch)
+        host.set_faults(delay_ns=DELAY)
+        rows.append(host.receiver())
+    source = pair.publisher.session(batch_minimum_bytes=1).source()
+    for receiver in rows:
+        receiver.join(source)
+    source.send_many([bytes([n]) for n in range(100)])
+    pair.world.run_for(10 * MS)
+    assert [receiver.messages for receiver in rows] == [[bytes([n]) for n in range(100)]] * 3
+
+
+def test_a_refused_send_takes_no_sequence_number(pair: Pair) -> None:
+    """UX-23: neither too long a message, nor a full log, nor an aborted claim leaves a hole."""
+    session = pair.publisher.session(term_length=1 << 16, window_bytes=1 << 16, flow_policy=1)
+    source = session.source()
+    assert source.try_send(b"x") == -1001
+    assert source.try_send(bytes(1 << 16)) < 0
+    receiver = pair.subscriber.receiver()
+    receiver.join(source, window_bytes=1 << 15, status_interval_ns=1 * MS)
+    pair.world.run_for(10 * MS)
+    pair.world.rule("drop", Type.STATUS)
+    sent = 0
+    while source.try_send(bytes([sent]) * 1000, flush=True) >= 0:
+        sent += 1
+    assert source.next_sqn == sent
+    pair.world.clear_rules()
+    pair.world.run_for(100 * MS)
+    source.claim(b"never")
+    source.abort()
+    source.send(b"last", flush=True)
+    pair.world.run_for(100 * MS)
+    assert source.next_sqn == sent + 1
+    assert receiver.messages == [bytes([n]) * 1000 for n in range(sent)] + [b"last"]
+    assert {row.kind for row in receiver.rows} == {Kind.BEGINNING_OF_SESSION, Kind.MESSAGE}

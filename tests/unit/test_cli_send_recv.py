@@ -1,0 +1,388 @@
+"""`umstack send` and `umstack recv` as a person runs them: two processes over loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.loopback import DATAGRAM, OWN_ADDRESSES, SECONDS, wait_for
+from umstack.cli import command as umstack
+from umstack.cli.framing import BrokenStream, LineSplitter, RecordSplitter, join_lines, join_records
+from umstack.errors import MessageTooLong, OptionError
+from umstack.statistics_server import read_statistics
+
+TIMEOUT = 6 * SECONDS
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A configuration with the addresses of this test process."""
+    options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM}
+    file = tmp_path / "um.cfg"
+    file.write_text("".join(f"context {name} {value}\n" for name, value in options.items()))
+    return file
+
+
+@pytest.fixture
+def start(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Start `umstack` with this test's configuration; what still runs at the end is ended."""
+    monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
+    running = []
+
+    def run(action: str, topic: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "umstack", action, topic, "-i", "lo", "-c", str(config), *arguments]
+        pipes: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        }
+        process = subprocess.Popen(command, **{**pipes, **options})
+        running.append(process)
+        return process
+
+    yield run
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def finish(process: subprocess.Popen[bytes], data: bytes | None = None) -> tuple[int, bytes, str]:
+    """Exit status, standard output and standard error."""
+    said, complained = process.communicate(data, timeout=TIMEOUT)
+    return process.returncode, said, complained.decode()
+
+
+def ready(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the process has a context that can be read."""
+
+    def has_context() -> bool:
+        assert process.poll() is None, process.communicate()
+        return any(report["receivers"] or report["sources"] for report in read_statistics(process.pid))
+
+    wait_for(has_context, "a context", TIMEOUT)
+
+
+# ---- streams ----
+
+
+def test_lines_go_through(start: Start) -> None:
+    """Lines in, the same lines out, in order; both ends say so by their status."""
+    lines = b"".join(b"line %d\n" % number for number in range(5000)) + b"\n\nlast, without an end"
+    receiver = start("recv", "lines", "--count", "5003")
+    sender = start("send", "lines")
+    status, said, complained = finish(sender, lines)
+    assert (status, said) == (0, b""), complained
+    assert "sent 5,003 messages" in complained
+    status, said, complained = finish(receiver)
+    assert status == 0, complained
+    assert said == lines + b"\n"
+
+
+def test_records_go_through(start: Start) -> None:
+    """Length-prefixed messages of every size, also empty and many datagrams long, come out as they went in."""
+    sizes = [0, 1, 1400, 1472, 5000, 300_000, *range(100)]
+    data = b"".join(struct.pack(">I", size) + os.urandom(size) for size in sizes)
+    receiver = start("recv", "records", "--records", "--count", str(len(sizes)))
+    assert finish(start("send", "records", "--records"), data)[0] == 0
+    status, said, complained = finish(receiver)
+    assert status == 0, complained
+    assert said == data
+
+
+def test_json_is_one_object_and_the_messages_go_to_a_file(start: Start, tmp_path: Path) -> None:
+    """--json: one object on standard output at both ends, and the counters in it."""
+    out = tmp_path / "out"
+    receiver = start("recv", "json", "--count", "2", "--json", "--output", str(out))
+    status, said, _ = finish(start("send", "json", "--json"), b"a\nb\n")
+    sent = json.loads(said)
+    assert status == 0
+    assert (sent["ok"], sent["messages"], sent["drained"]) == (True, 2, True)
+    status, said, _ = finish(receiver)
+    received = json.loads(said)
+    assert (status, received["ok"], received["messages"]) == (0, True, 2)
+    assert received["counters"]["messages_delivered"] == 2
+    assert out.read_bytes() == b"a\nb\n"
+
+
+def test_send_waits_for_as_many_receivers_as_asked(start: Start) -> None:
+    """With --wait-receivers 2 nothing leaves before the second is there, and both get all of it."""
+    first = start("recv", "two", "--count", "3")
+    sender = start("send", "two", "--wait-receivers", "2")
+    assert sender.stdin is not None
+    sender.stdin.write(b"1\n2\n3\n")
+    sender.stdin.flush()
+    ready(first)
+    ready(sender)
+    assert read_statistics(sender.pid)[0]["sources"][0]["messages_sent"] == 0
+    second = start("recv", "two", "--count", "3")
+    assert finish(sender, b"")[0] == 0
+    assert [finish(receiver)[1] for receiver in (first, second)] == [b"1\n2\n3\n"] * 2
+
+
+def test_lines_are_sent_as_they_come(start: Start) -> None:
+    """A line is not held back for the next: `tail -f` works."""
+    receiver, sender = start("recv", "live"), start("send", "live")
+    assert sender.stdin is not None
+    assert receiver.stdout is not None
+    for line in (b"first\n", b"second\n"):
+        sender.stdin.write(line)
+        sender.stdin.flush()
+        assert select.select([receiver.stdout], [], [], TIMEOUT)[0]
+        assert os.read(receiver.stdout.fileno(), 100) == line
+
+
+def test_the_end_of_the_session_can_end_recv(start: Start) -> None:
+    """--until-end: when the publisher has been silent for its activity timeout."""
+    receiver = start("recv", "end", "--until-end", "-o", "transport_lbtrm_activity_timeout=300")
+    assert finish(start("send", "end"), b"x\n")[0] == 0
+    assert finish(receiver)[:2] == (0, b"x\n")
+
+
+# ---- files ----
+
+
+def test_files_go_through(start: Start, tmp_path: Path) -> None:
+    """A tree to two receivers: every file there, with its mode, and nothing else."""
+    tree = tmp_path / "tree"
+    (tree / "sub" / "empty").mkdir(parents=True)
+    (tree / "sub" / "big").write_bytes(os.urandom(1_000_000))
+    (tree / "tool").write_text("#!/bin/sh\n")
+    (tree / "tool").chmod(0o755)
+    receivers = [start("recv", "tree", "--files", str(tmp_path / f"to{n}"), "--json") for n in range(2)]
+    status, said, complained = finish(
+        start("send", "tree", "--files", f"{tree}/", "--wait-receivers", "2", "--json")
+    )
+    assert status == 0, complained
+    sent = json.loads(said)["tree"]
+    assert (sent["files"], sent["directories"]) == (2, 2)
+    for number, receiver in enumerate(receivers):
+        status, said, complained = finish(receiver)
+        assert status == 0, complained
+        (received,) = json.loads(said)["trees"]
+        assert received["complete"]
+        assert received["manifest_sha256"] == sent["manifest_sha256"]
+        target = tmp_path / f"to{number}"
+        assert (target / "sub" / "big").read_bytes() == (tree / "sub" / "big").read_bytes()
+        assert (target / "tool").stat().st_mode == (tree / "tool").stat().st_mode
+        assert sorted(path.name for path in target.rglob("*")) == ["big", "empty", "sub", "tool"]
+
+
+def test_an_incomplete_tree_is_a_failure(start: Start, tmp_path: Path) -> None:
+    """recv --files ends with status 1 when the publisher dies within the tree, and leaves no half file."""
+    (tmp_path / "big").write_bytes(os.urandom(64 << 20))
+    target = tmp_path / "to"
+    receiver = start("recv", "dies", "--files", str(target), "-o", "transport_lbtrm_activity_timeout=500")
+    sender = start(
+        "send", "dies", "--files", str(tmp_path / "big"), "-o", "transport_lbtrm_data_rate_limit=50000000"
+    )
+    ready(sender)
+    while not any(
+        report["receivers"][0]["messages_delivered"] > 20 for report in read_statistics(receiver.pid)
+    ):
+        assert sender.poll() is None
+    sender.kill()
+    status, _, complained = finish(receiver)
+    assert status == 1
+    assert "the publisher went away" in complained
+    assert list(target.iterdir()) == []
+
+
+# ---- being asked to stop, and failing ----
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_recv_ends_in_order_when_asked_to(start: Start, tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C is how a recv without --count ends: summary, status 0, nothing left behind."""
+    receiver = start("recv", "stop")
+    ready(receiver)
+    receiver.send_signal(number)
+    status, _, complained = finish(receiver)
+    assert status == 0
+    assert "received 0 messages" in complained
+    assert "Traceback" not in complained
+    assert list((tmp_path / "stat").iterdir()) == []
+
+
+def test_recv_that_has_not_all_says_so_when_stopped(start: Start) -> None:
+    """With --count an interruption is a promise not kept."""
+    receiver = start("recv", "stop", "--count", "5")
+    ready(receiver)
+    receiver.send_signal(signal.SIGINT)
+    status, _, complained = finish(receiver)
+    assert status == 130
+    assert "interrupted after 0 of 5" in complained
+
+
+def test_send_ends_in_order_when_asked_to(start: Start) -> None:
+    """Ctrl-C while it waits for receivers, or for input."""
+    sender = start("send", "stop")
+    ready(sender)
+    sender.send_signal(signal.SIGINT)
+    status, _, complained = finish(sender)
+    assert status == 130
+    assert "interrupted" in complained
+    assert "Traceback" not in complained
+
+
+def test_recv_gives_up_after_the_timeout(start: Start) -> None:
+    """--timeout without what was asked for is status 1; without --count it is just the end."""
+    assert finish(start("recv", "silence", "--timeout", "0.2", "--count", "1"))[0] == 1
+    assert finish(start("recv", "silence", "--timeout", "0.2"))[0] == 0
+
+
+def test_send_gives_up_after_the_timeout(start: Start) -> None:
+    """Nobody listens: status 1 and a word on what to do; --wait-receivers 0 sends all the same."""
+    status, said, complained = finish(start("send", "nobody", "--timeout", "0.2", "--json"), b"x\n")
+    assert status == 1
+    assert json.loads(said)["ok"] is False
+    assert "start a receiver" in complained
+    assert finish(start("send", "nobody", "--wait-receivers", "0", "--linger", "0"), b"x\n")[0] == 0
+
+
+def test_a_receiver_that_dies_is_not_passed_over(start: Start) -> None:
+    """send ends with status 1 when a receiver fell silent before it had everything."""
+    receiver = start("recv", "silent")
+    sender = start("send", "silent", "-o", "flow_control_receiver_timeout=500")
+    assert sender.stdin is not None
+    ready(receiver)
+    ready(sender)
+    sender.stdin.write(b"x\n")
+    sender.stdin.flush()
+    assert receiver.stdout is not None
+    assert receiver.stdout.readline() == b"x\n"
+    receiver.kill()
+    wait_for(lambda: read_statistics(sender.pid)[0]["source_transports"][0]["receivers_timed_out"])
+    status, _, complained = finish(sender, b"")
+    assert status == 1
+    assert "fell silent" in complained
+
+
+def test_a_reader_that_goes_away_is_no_crash(start: Start) -> None:
+    """`recv | head`: a closed pipe ends it in one line."""
+    reading, writing = os.pipe()
+    receiver = start("recv", "pipe", stdout=writing)
+    os.close(writing)
+    sender = start("send", "pipe")
+    assert sender.stdin is not None
+    ready(receiver)
+    os.close(reading)
+    sender.stdin.write(b"x\n")
+    sender.stdin.flush()
+    status, _, complained = finish(receiver)
+    assert status == 1
+    assert "whoever read the output is gone" in complained
+    assert "Traceback" not in complained
+
+
+def test_broken_input_is_refused(start: Start) -> None:
+    """Records cut short, or longer than a message can be, stop `send` with a reason."""
+    receiver = start("recv", "broken", "--records")
+    ready(receiver)
+    status, _, complained = finish(start("send", "broken", "--records"), struct.pack(">I", 10) + b"short")
+    assert status == 1
+    assert "ends 9 bytes into a record" in complained
+    status, _, complained = finish(start("send", "broken", "--records"), b"\xff" * 100)
+    assert status == 1
+    assert "4294967295 bytes" in complained
+
+
+# ---- the command line itself ----
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["send", "t", "--files"],
+        ["send", "t", "a/path"],
+        ["recv", "t", "--json"],
+        ["recv", "t", "--files", "d", "--output", "f"],
+        ["recv", "t", "--count", "0"],
+        ["recv", "t", "-o", "nothing"],
+    ],
+)
+def test_a_contradiction_is_a_usage_error(arguments: list[str]) -> None:
+    """Status 2 before anything is opened."""
+    assert CliRunner().invoke(umstack, arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["send", "t", "-o", "nak=1"], "no source option 'nak'"),
+        (["send", "t", "-o", "transport_lbtrm_send_naks=0"], "its scope is receiver"),
+        (["recv", "t", "-o", "source.flow_control=min"], "has no source options"),
+        (["recv", "t", "-o", "ordered_delivery=2"], "ordered_delivery"),
+        (["send", "t", "-c", "/no/such/file"], "/no/such/file"),
+        (["send", "t", "-i", "lo", "-o", "flow_control=none"], "--wait-receivers 0"),
+    ],
+)
+def test_a_wrong_option_is_explained(arguments: list[str], complaint: str) -> None:
+    """An option that does not exist, of another scope, or with a value it cannot have: OptionError says which."""
+    failed = CliRunner().invoke(umstack, arguments)
+    assert isinstance(failed.exception, OptionError)
+    assert complaint in str(failed.exception)
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    """-o over --config over the command's own default, each in its scope."""
+    from umstack.cli.stack_options import configuration
+    from umstack.config import Scope
+
+    file = tmp_path / "um.cfg"
+    file.write_text("source flow_control max\nsource flow_control_receiver_timeout 7\n")
+    defaults = {(Scope.SOURCE, "flow_control"): "min", (Scope.SOURCE, "flow_control_group_tag"): 9}
+    chosen = configuration(
+        (Scope.CONTEXT, Scope.SOURCE),
+        defaults,
+        str(file),
+        ["source.FLOW_CONTROL_receiver_timeout=8", "resolver_multicast_ttl=3"],
+    )
+    options = chosen.source_options()
+    assert options.flow_control == "max"
+    assert options.flow_control_group_tag == 9
+    assert options.flow_control_receiver_timeout_ns == 8_000_000
+    assert chosen.context_options().resolver_multicast_ttl == 3
+
+
+# ---- framing ----
+
+
+def pieces(data: bytes, size: int) -> list[bytes]:
+    """The data in pieces of this size."""
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_framing_does_not_depend_on_the_pieces(size: int) -> None:
+    """However the stream is cut, the messages are the same."""
+    messages = [b"", b"a", b"bc", b"", b"d" * 100]
+    for splitter, join in ((LineSplitter(200), join_lines), (RecordSplitter(200), join_records)):
+        found = [message for piece in pieces(join(messages), size) for message in splitter.feed(piece)]
+        assert [*found, *splitter.end()] == messages
+
+
+def test_framing_is_bounded() -> None:
+    """A line or record longer than a message is refused before it has been collected."""
+    with pytest.raises(MessageTooLong):
+        LineSplitter(10).feed(b"x" * 11)
+    with pytest.raises(MessageTooLong):
+        LineSplitter(10).feed(b"x" * 11 + b"\n")
+    with pytest.raises(MessageTooLong):
+        RecordSplitter(10).feed(struct.pack(">I", 11))
+    splitter = RecordSplitter(10)
+    splitter.feed(b"\0\0\0\5abc")
+    with pytest.raises(BrokenStream):
+        splitter.end()

@@ -1,0 +1,151 @@
+"""The demo without privileges: over loopback, and the parts that judge a run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from umstack.demo import DemoResult, DemoSettings, SubscriberResult, default_tree
+from umstack.demo.network import LoopbackNetwork, network
+from umstack.demo.result import compare
+from umstack.demo.settings import is_left_out_of_library
+from umstack.demo.workspace import work_directory
+from umstack.errors import OptionError, UmError
+from umstack.files import ManifestEntry
+from umstack.lab import Lab
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A small tree."""
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "file").write_bytes(bytes(range(256)) * 2000)
+    (tmp_path / "tree" / "empty").write_bytes(b"")
+    return tmp_path / "tree"
+
+
+def test_it_runs_over_loopback(tree: Path) -> None:
+    """--loopback: no privilege, no switch, and it says so; every file verified all the same."""
+    run = [sys.executable, "-m", "umstack", "demo", "--loopback", "--json", "--tree", str(tree)]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    result = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert (result["ok"], result["network"], result["why"]) == (True, "loopback", "asked for")
+    assert [s["files_verified"] for s in result["subscribers"]] == [2, 2, 2]
+    assert [s["dropped_at_switch"] for s in result["subscribers"]] == [None] * 3
+
+
+def test_it_goes_to_loopback_where_no_lab_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where namespaces cannot be made the reason is kept to be shown."""
+    monkeypatch.setattr(Lab, "supported", staticmethod(lambda: "a lab needs root: run with sudo"))
+    with network(DemoSettings()) as net:
+        assert isinstance(net, LoopbackNetwork)
+        assert net.why == "a lab needs root: run with sudo"
+        assert net.port_counters(1) is None
+
+
+def test_the_window_fits_the_receive_buffer_this_user_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On loopback without privilege a window larger than the buffer would lose what nobody took on purpose."""
+    monkeypatch.setattr("umstack.demo.network._receive_buffer_bytes", lambda: 212_992)
+    assert LoopbackNetwork("why").receiver_options()["flow_control_receiver_window"] == 106_496
+
+
+def test_two_runs_on_loopback_do_not_hear_each_other() -> None:
+    """Each run has groups and a resolution port of its own."""
+    groups = {str(LoopbackNetwork("why").context_options()["resolver_multicast_address"]) for _ in range(20)}
+    assert len(groups) > 1
+    assert all(group.startswith("239.") for group in groups)
+
+
+def manifest(path: Path, *entries: ManifestEntry) -> Path:
+    """A manifest file of these entries."""
+    path.write_text("".join(entry.to_json() + "\n" for entry in entries))
+    return path
+
+
+FILE = ManifestEntry("file", b"f", 0o644, 3, b"\1" * 32)
+DIRECTORY = ManifestEntry("directory", b"d", 0o755)
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        ([FILE, DIRECTORY], (1, 0)),
+        ([FILE], (1, 1)),
+        ([DIRECTORY], (0, 1)),
+        ([], (0, 2)),
+        ([FILE, DIRECTORY, ManifestEntry("file", b"g", 0o644, 3, b"\1" * 32)], (1, 1)),
+        ([ManifestEntry("file", b"f", 0o644, 3, b"\2" * 32), DIRECTORY], (0, 2)),
+        ([ManifestEntry("file", b"f", 0o600, 3, b"\1" * 32), DIRECTORY], (0, 2)),
+        ([ManifestEntry("file", b"f", 0o644, 4, b"\1" * 32), DIRECTORY], (0, 2)),
+    ],
+)
+def test_a_difference_is_seen(tmp_path: Path, found: list[ManifestEntry], outcome: tuple[int, int]) -> None:
+    """Missing, extra, other content, other permissions: each is counted."""
+    sent = manifest(tmp_path / "sent", FILE, DIRECTORY)
+    assert compare(sent, manifest(tmp_path / "found", *found)) == outcome
+
+
+def verified() -> DemoResult:
+    """A result that is good."""
+    result = DemoResult("lab", None, "/tree", 0.02, 1, files=10)
+    result.subscribers = [SubscriberResult(number, files_verified=10) for number in (1, 2)]
+    return result
+
+
+def test_one_flaw_anywhere_is_not_ok() -> None:
+    """Status 0 takes every file at every subscriber, nothing lost for good, no problem at all."""
+    assert verified().ok
+    for flaw in ({"files_verified": 9}, {"entries_wrong": 1}, {"unrecoverable": 1}, {"problems": ["x"]}):
+        result = verified()
+        for name, value in flaw.items():
+            setattr(result.subscribers[1], name, value)
+        assert not result.ok, flaw
+    for name, value in (("problems", ["x"]), ("subscribers", []), ("files", 0)):
+        result = verified()
+        setattr(result, name, value)
+        assert not result.ok, name
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"subscribers": 0}, {"subscribers": 17}, {"loss": -0.1}, {"loss": 0.6}, {"tree": Path("/no/such")}],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    """Before anything is brought up."""
+    with pytest.raises(OptionError):
+        DemoSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_default_tree_is_the_standard_library() -> None:
+    """The Python in use, without what was installed into it and without its caches."""
+    assert (default_tree() / "os.py").exists()
+    assert DemoSettings().is_default_tree
+    assert is_left_out_of_library("site-packages")
+    assert is_left_out_of_library("__pycache__")
+    assert not is_left_out_of_library("json")
+
+
+def test_too_little_room_is_said_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that cannot take it is an error that says what to set."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(UmError, match="TMPDIR"), work_directory(1 << 60):
+        pass
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory of a process that is gone goes with the next run; that of a living one stays."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "umstack-demo-999999999-x" / "file").mkdir(parents=True)
+    (tmp_path / "umstack-demo-1-x").mkdir()
+    with work_directory(1) as work:
+        assert {path.name for path in tmp_path.iterdir()} == {"umstack-demo-1-x", work.name}
+    assert {path.name for path in tmp_path.iterdir()} == {"umstack-demo-1-x"}

@@ -1,0 +1,104 @@
+"""What tshark makes of a capture, frame by frame, with the marks it leaves on what it cannot read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MARKS = '_ws.malformed || _ws.short || _ws.expert.group == "Malformed" || _ws.expert.group == "Undecoded"'
+"""Matches nothing in a good capture. NAKs are warnings, so severity would not do."""
+
+_OPTIONS = {
+    "udp.try_heuristic_first": "TRUE",
+    "lbtrm.sequence_analysis": "TRUE",
+    "lbmc.reassemble_fragments": "TRUE",
+    "lbmc.use_heuristic_subdissectors": "FALSE",
+}
+
+
+def tshark(capture: Path, *arguments: str) -> str:
+    """Run tshark over a capture and return what it prints."""
+    options = [word for name, value in _OPTIONS.items() for word in ("-o", f"{name}:{value}")]
+    command = ["tshark", "-2", "-r", str(capture), *options, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def values(tree: object, field: str) -> list[str]:
+    """Every value of a field anywhere in a dissection, in order."""
+    if isinstance(tree, list):
+        return [value for item in tree for value in values(item, field)]
+    if not isinstance(tree, dict):
+        return []
+    found: list[str] = []
+    for key, item in tree.items():
+        if key == field:
+            found += item if isinstance(item, list) else [item]
+        else:
+            found += values(item, field)
+    return found
+
+
+def number(tree: object, field: str) -> int:
+    """The one value of a field, as a number."""
+    found = values(tree, field)
+    assert len(found) == 1, (field, found)
+    return int(found[0], 0)
+
+
+def octets(tree: object, field: str) -> bytes:
+    """The one value of a field, as bytes."""
+    found = values(tree, field)
+    assert len(found) == 1, (field, found)
+    return bytes.fromhex(found[0].replace(":", ""))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame's layers."""
+
+    layers: dict[str, Any]
+
+    @property
+    def is_lbtrm(self) -> bool:
+        """Whether tshark took it for LBT-RM."""
+        return "lbtrm" in self.layers
+
+    @property
+    def kind(self) -> int:
+        """LBT-RM packet type: 0 DATA, 2 SM, 3 NAK, 4 NCF."""
+        return number(self.layers["lbtrm"], "lbtrm.hdr.type")
+
+    @property
+    def session_id(self) -> int:
+        """The LBT-RM session."""
+        return number(self.layers["lbtrm"], "lbtrm.hdr.session_id")
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The LBMC messages in it, in order."""
+        found = self.layers.get("lbmc", [])
+        return found if isinstance(found, list) else [found]
+
+    @property
+    def destination(self) -> str:
+        """The IP address it goes to."""
+        return str(self.layers["ip"]["ip.dst"])
+
+    @property
+    def payload_bytes(self) -> int:
+        """UDP payload, by the UDP header."""
+        return number(self.layers["udp"], "udp.length") - 8
+
+    @property
+    def payload(self) -> bytes:
+        """The UDP payload itself."""
+        return octets(self.layers["udp"], "udp.payload")
+
+
+def frames(capture: Path) -> list[Frame]:
+    """The UDP frames of a capture."""
+    text = tshark(capture, "-Y", "udp && !icmp", "-T", "json", "--no-duplicate-keys")
+    return [Frame(packet["_source"]["layers"]) for packet in json.loads(text)]

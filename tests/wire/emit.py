@@ -1,0 +1,209 @@
+"""Makes the stack say everything it can say, on the loopback of a network namespace, and captures it.
+
+Run inside a namespace of its own: `unshare --net python tests/wire/emit.py DIRECTORY`. Leaves wire.pcapng there, and
+facts.json: what was sent, as those who sent it know it. Frames carry one datagram each (no GSO), at an MTU of 1500.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import IPRoute
+
+from umstack import Context, Message, Receiver
+from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
+
+MARKER = b"everything was said"
+SECONDS = 20.0
+GROUP = "224.10.10.10"
+FORGED_SESSION = 0x5EED0001
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.005)
+
+
+def set_up_loopback() -> None:
+    """Bring lo up, with the MTU of an Ethernet."""
+    with IPRoute() as route:
+        route.link("set", index=socket.if_nametoindex("lo"), state="up", mtu=1500)
+
+
+@contextmanager
+def capturing(file: Path) -> Iterator[None]:
+    """Capture lo into the file, until the marker that is sent at the end is in it."""
+    command = ["dumpcap", "-q", "-i", "lo", "-B", "64", "-w", str(file)]
+    capture = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert capture.stderr is not None
+    while "File:" not in (line := capture.stderr.readline()):
+        if not line:
+            raise RuntimeError("dumpcap did not start")
+    try:
+        yield
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.sendto(MARKER, ("127.0.0.1", 9))
+        wait_for(lambda: MARKER in file.read_bytes(), "the marker in the capture")
+    finally:
+        capture.send_signal(signal.SIGINT)
+        capture.wait()
+
+
+def nak(session: LbtrmAddress, numbers: list[int]) -> None:
+    """Ask a source for retransmissions, as any receiver may."""
+    head = struct.pack("!BBHIHH", 3, 0, session.nak_port, session.session_id, len(numbers), 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(
+            head + b"".join(struct.pack("!I", n) for n in numbers), (session.source_ip, session.nak_port)
+        )
+
+
+def address_of(transport: str) -> LbtrmAddress:
+    """The address a transport's name is made of."""
+    _, source_ip, nak_port, session_id, group, port = transport.split(":")
+    return LbtrmAddress(source_ip, group, int(session_id, 16), int(port), int(nak_port))
+
+
+def take(receiver: Receiver, count: int) -> list[Message]:
+    """The next messages, this many of them."""
+    messages: list[Message] = []
+    deadline = time.monotonic() + SECONDS
+    while len(messages) < count:
+        messages += receiver.poll(count - len(messages), 0.1).messages()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{receiver} got {len(messages)} of {count}")
+    return messages
+
+
+def open_context(**options: Any) -> Context:
+    """A context whose every datagram is a frame of its own."""
+    return Context("lo", link_gso=0, link_gro=0, **options)
+
+
+def publish(facts: dict[str, Any]) -> None:
+    """Messages of every shape, silence for session messages and TSNIs, repairs, and a receiver that leaves."""
+    options: dict[str, Any] = {
+        "flow_control": "min",
+        "transport_lbtrm_multicast_address": GROUP,
+        "transport_lbtrm_sm_minimum_interval": 60,
+        "transport_topic_sequence_number_info_interval": 300,
+        "transport_lbtrm_ignore_interval": 300,
+        "implicit_batching_interval": 60000,
+    }
+    with open_context() as publisher, open_context() as subscriber:
+        receivers = [subscriber.receiver("orders"), subscriber.receiver("trades")]
+        orders = publisher.source("orders", **options)
+        trades = publisher.source("trades", **options)
+        session = address_of(orders.transport)
+        for receiver in receivers:
+            wait_for(lambda receiver=receiver: receiver.stats()["delivery_controllers"], "resolution")
+        orders.wait_connected(timeout=SECONDS)
+        single = orders.send(b"single", flush=True)
+        orders.send(b"first of three")
+        trades.send(b"second of three")
+        orders.send(b"third of three", flush=True)
+        fragmented = orders.send(bytes(range(250)) * 16, flush=True)
+        largest = orders.send(b"L" * 1440, flush=True)
+        batch = [orders.send(b"begins", batch="start"), orders.send(b"goes on")]
+        batch += [orders.send(b"ends", batch="end"), orders.send(b"alone", batch="complete", flush=True)]
+        orders.send_many([b"%02d" % i for i in range(120)], flush=True)
+        with orders.claim(8, flush=True) as view:
+            view[:] = b"in place"
+        total = len(take(receivers[0], 1 + 2 + 1 + 1 + 4 + 120 + 1))
+        take(receivers[1], 1)
+        wait_for(lambda: (orders.stats()["session_messages_sent"] or 0) >= 2, "session messages")
+        wait_for(lambda: (orders.stats()["tsnis_sent"] or 0) >= 1, "TSNIs")
+        # Transport sqn 0 carries `single`, and so on, in the order of the flushes.
+        nak(session, [0, 2])
+        wait_for(lambda: orders.stats()["rxs_sent"] == 2, "retransmissions")
+        nak(session, [0])
+        wait_for(lambda: orders.stats()["naks_ignored"] == 1, "an NCF")
+        for receiver in receivers:
+            receiver.close()
+        wait_for(lambda: orders.stats()["receivers_known"] == 0, "the receiver's leave")
+        facts |= {
+            "session_id": session.session_id,
+            "nak_port": session.nak_port,
+            "topics": {"orders": orders.topic_index, "trades": trades.topic_index},
+            "single": single,
+            "fragmented": fragmented,
+            "largest": largest,
+            "batch": batch,
+            "messages": total,
+            "publisher": orders.stats(),
+        }
+
+
+def refuse(facts: dict[str, Any]) -> None:
+    """A retransmit limit that a flood of NAKs exceeds: some wait, some are shed."""
+    with open_context(
+        transport_lbtrm_retransmit_rate_limit=80_000, transport_lbtrm_rate_interval=100
+    ) as publisher:
+        source = publisher.source("flooded", transport_lbtrm_multicast_address="224.10.10.11")
+        session = address_of(source.transport)
+        for _ in range(1500):
+            source.send(bytes(300), flush=True)
+        for first in range(0, 1500, 300):
+            nak(session, list(range(first, first + 300)))
+        wait_for(lambda: source.stats()["naks_shed"], "shed NAKs")
+        facts |= {"flooded": session.session_id, "flooded_stats": source.stats()}
+
+
+def ask(facts: dict[str, Any]) -> None:
+    """A forged source with a gap in its datagrams: the stack's own NAK, and its first status message."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger, open_context() as subscriber:
+        forger.bind(("127.0.0.1", 14399))
+        forger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+        receiver = subscriber.receiver("forged")
+        address = LbtrmAddress("127.0.0.1", "224.10.10.12", FORGED_SESSION, 14400, 14399)
+        advertisement = Advertisement("forged", 77, 60, address)
+        forger.sendto(encode(ResolutionDatagram(advertisements=(advertisement,))), ("224.9.10.11", 12965))
+        wait_for(lambda: receiver.stats()["delivery_controllers"], "resolution")
+
+        def say(number: int) -> None:
+            lbmc = struct.pack("!BBHII", 0, 0, 12 + 5, 77, number) + b"%05d" % number
+            header = struct.pack("!BBHIIIBBH", 0, 0, 14399, FORGED_SESSION, number, 0, 0x80, 0, 0)
+            forger.sendto(header + lbmc, ("224.10.10.12", 14400))
+
+        for number in (0, 3, 4):
+            say(number)
+        asked: set[int] = set()
+        while asked != {1, 2}:
+            assert select.select([forger], [], [], SECONDS)[0], "no NAK came"
+            datagram = forger.recv(2000)
+            if datagram[0] == 3:
+                asked.update(struct.unpack_from(f"!{len(datagram) // 4 - 3}I", datagram, 12))
+        for number in (1, 2):
+            say(number)
+        take(receiver, 5)
+
+
+def main() -> None:
+    """Say everything, and write it down."""
+    directory = Path(sys.argv[1])
+    facts: dict[str, Any] = {}
+    set_up_loopback()
+    with capturing(directory / "wire.pcapng"):
+        publish(facts)
+        refuse(facts)
+        ask(facts)
+    (directory / "facts.json").write_text(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    main()
