@@ -447,6 +447,15 @@ static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, i
     }
 }
 
+/* The time to give up comes in any case (UM-123). */
+static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns)
+{
+    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
+    int64_t next_ns = now_ns + session->config.nak_suppress_ns + backoff_ns;
+    int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
+    um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
+}
+
 /* UM-131: silence for the suppress interval, then a normal back-off before the next NAK (C7). */
 static void on_ncf(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
 {
@@ -458,9 +467,7 @@ static void on_ncf(um_receiver_session *session, const um_lbtrm_packet *packet, 
     for (uint32_t i = 0; i < packet->list_count; i++) {
         um_loss *loss = um_loss_map_find(&session->losses, um_load_be32(packet->list + 4 * i));
         if (loss != NULL)
-            um_loss_map_reschedule(&session->losses, loss,
-                                   now_ns + session->config.nak_suppress_ns +
-                                       um_random_backoff_ns(&session->random, session->config.nak_backoff_ns));
+            suppress(session, loss, now_ns);
     }
 }
 

@@ -1,5 +1,5 @@
 /* The test harness: every test is a function with a name and the requirements it proves, and runs in a process of its
- * own, so that one that crashes does not take the others along. A test program includes this once and ends in
+ * own, so that one that crashes or hangs does not take the others along. A test program includes this once and ends in
  * CHECK_MAIN.
  *
  *   TEST("AE-4", "initial tails") { CHECK_EQ(tail, 0x3ed00000000); }
@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CHECK_TESTS_MAX = 128 };
+enum { CHECK_TESTS_MAX = 128, CHECK_SECONDS_MAX = 60 };
 
 typedef struct check_test {
     const char *items;
@@ -108,6 +108,7 @@ static inline int check_run(const check_test *test, const char *program)
         dup2(output[1], STDERR_FILENO);
         close(output[0]);
         close(output[1]);
+        alarm(CHECK_SECONDS_MAX);
         test->function();
         exit(0);
     }

@@ -406,17 +406,18 @@ class Ends:
         self.subscribers: list[End] = []
 
     def subscribe(self, host_number: int, *, context: dict[str, Any] | None = None, **more: Any) -> End:
-        """Start a subscriber."""
+        """Start a subscriber; it is ready once there is a publisher."""
         spec = EndSpec(context={**QUICK_CONTEXT, **(context or {})}, **_with(QUICK_RECEIVER, more))
         end = self._stack.enter_context(running(self.lab.hosts[host_number], "subscribe", spec))
         self.subscribers.append(end)
-        end.hear()
         return end
 
     def publish(self, *, context: dict[str, Any] | None = None, **more: Any) -> End:
         """Start the publisher; it knows its receivers when this returns, and has sent nothing."""
         spec = EndSpec(context={**QUICK_CONTEXT, **(context or {})}, **_with(QUICK_SOURCE, more))
         end = self._stack.enter_context(running(self.lab.hosts[0], "publish", spec))
+        for subscriber in self.subscribers:
+            subscriber.hear()
         end.hear()
         for subscriber in self.subscribers:
             subscriber.await_report(lambda report: report.counter("receivers", "delivery_controllers") == 1)

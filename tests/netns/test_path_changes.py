@@ -46,7 +46,7 @@ def test_a_subscriber_whose_interface_was_down_loses_nothing(make_lab: MakeLab, 
     publisher.ask(send=10**9)
     away.await_received(2_000)
     _stay_down(lab.hosts[1])
-    _progress(away, 20_000, "received")
+    _progress(away, 10_000, "received")
     assert publisher.ask().counter("source_transports", "receivers_timed_out") == 0
     _finish(publisher, away, other)
 
@@ -62,7 +62,7 @@ def test_a_publisher_whose_interface_was_down_loses_nothing(make_lab: MakeLab, e
         subscriber.await_received(2_000)
     _stay_down(lab.hosts[0])
     for subscriber in subscribers:
-        _progress(subscriber, 20_000, "received")
+        _progress(subscriber, 10_000, "received")
     assert publisher.ask().counter("source_transports", "receivers_timed_out") == 0
     _finish(publisher, *subscribers)
 
@@ -199,7 +199,7 @@ def test_a_receiver_whose_naks_are_cut_off_gives_up_in_time_and_recovers(
     # What was found missing while the path was cut is given up at most one interval from now; later loss is repaired.
     _progress(publisher, 7_500, "sent")
     lost_meanwhile = cut.ask().received_transport["unrecovered_tmo"]
-    _progress(cut, 10_000, "received")
+    _progress(cut, 5_000, "received")
     lab.port(1).set(loss=0)
     final = publisher.ask(stop=5)
     report = cut.await_report(lambda now: now["received"] + now["lost_sqns"] >= final["sent"])

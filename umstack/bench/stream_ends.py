@@ -204,11 +204,12 @@ def publish(spec: StreamSpec) -> None:
 class Span:
     """From the first message to the last: time, processor time and the messages in between."""
 
-    __slots__ = ("_cpu_seconds", "_first_ns", "_last_ns", "first_count")
+    __slots__ = ("_cpu_seconds", "_first_ns", "_last_ns", "batches", "first_count")
 
     def __init__(self) -> None:
         self._first_ns = self._last_ns = 0
         self._cpu_seconds = 0.0
+        self.batches = 0
         self.first_count = 0
         """Messages that were there when the clock started, and so do not count."""
 
@@ -250,6 +251,7 @@ def _take_batches(
         if not batch:
             break
         take(batch)
+        span.batches += 1
         memory.look(check.received)
     span.end()
 
@@ -279,6 +281,7 @@ def _take_round(
         for receiver, check in left:
             batch = receiver.poll(rows, 0.0)
             if batch:
+                span.batches += 1
                 got += check.take_batch(batch) or len(batch)
         if got:
             if span.first_count == 0:
@@ -317,6 +320,7 @@ def subscribe(spec: StreamSpec) -> None:
             _take_batches(receivers[0], spec.poll_messages, checks[0], span, memory)
         say(
             received=sum(check.received for check in checks),
+            batches=span.batches,
             counted=sum(check.received for check in checks) - span.first_count,
             seconds=span.seconds,
             cpu_seconds=span.cpu_seconds,

@@ -133,6 +133,7 @@ def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[di
             "operational_mode": spec.mode,
             "input": spec.input if spec.api == "batch" else None,
             "batch_messages": spec.send_messages if spec.api == "batch" else 1,
+            "messages_per_poll": slowest["counted"] / slowest["batches"] if slowest["batches"] else None,
             "topics": spec.topics,
             "receivers": spec.receivers,
             "memory_bytes": {"publisher": sent["memory_bytes"], "subscriber": slowest["memory_bytes"]},

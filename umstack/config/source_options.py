@@ -41,7 +41,7 @@ class SourceOptions:
     implicit_batching_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=200,
-        minimum="0.01",
+        minimum=3,
         maximum=60000,
         doc="Longest wait of the first message in a batch.",
     )

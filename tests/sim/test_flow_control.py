@@ -1,0 +1,485 @@
+"""Positions, limits and status messages (AE-7..AE-24, AE-34..AE-44): what a publisher meets when receivers are slow, gone
+or many."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from umstack.sim import FLOW_MAX, FLOW_MIN, FLOW_TAGGED, MS, SECOND, US, Datagram, Fate, Host, Kind, Session, Source, Type
+from tests.sim.conftest import DELAY, Pair
+
+NOT_CONNECTED, BACK_PRESSURED, CLOSED, RATE_LIMITED = -1001, -1002, -1004, -1006
+STATUS_DATA = 32  # DATA header, control message, extended option, then the status
+
+
+def status_of(datagram: Datagram) -> tuple[int, int, int]:
+    """Flags, next sqn and window of a status message."""
+    flags = datagram.data[STATUS_DATA + 1]
+    next_sqn, window = struct.unpack_from(">II", datagram.data, STATUS_DATA + 4)
+    return flags, next_sqn, window
+
+
+def open_session(pair: Pair, policy: int = FLOW_MIN, **options) -> Session:
+    """A session with flow control, small enough to fill."""
+    return pair.publisher.session(
+        flow_policy=policy, term_length=1 << 17, window_bytes=1 << 17, batch_minimum_bytes=1, **options
+    )
+
+
+def window(size: int = 32768, **options):
+    """Options of a join that reports a window."""
+    return {"window_bytes": size, "status_interval_ns": 20 * MS, **options}
+
+
+def fill(source: Source, size: int = 1000) -> int:
+    """Publish until refused; returns how many were taken and leaves the refusal to be checked."""
+    taken = 0
+    while (result := source.try_send(bytes(size))) >= 0:
+        taken += 1
+    assert result == BACK_PRESSURED
+    return taken
+
+
+def another(pair: Pair) -> Host:
+    """One more subscribing host."""
+    host = pair.world.host()
+    host.set_faults(delay_ns=DELAY)
+    return host
+
+
+# ---- connection ----
+
+
+def test_nobody_is_there(pair: Pair) -> None:
+    """AE-3, AE-12, AE-14: before a receiver is known a publication is refused, and both positions are 0."""
+    session = open_session(pair)
+    source = session.source()
+    assert source.try_send(b"x") == NOT_CONNECTED
+    assert not session.probe.connected
+    counters = session.counters
+    assert (counters["pub_pos"], counters["pub_lmt"], counters["snd_pos"], counters["snd_lmt"]) == (0, 0, 0, 0)
+    assert counters["not_connected"] == 1
+    assert session.sent() == []
+
+
+def test_a_receiver_connects(pair: Pair) -> None:
+    """AE-15, AE-16, AE-19: it knows no position yet and asks for one; the answer makes it report, and that connects."""
+    session = open_session(pair, initial_sqn=77)
+    source = session.source()
+    pair.subscriber.receiver().join(source, **window())
+    pair.world.run_for(10 * MS)
+    said = [(d.time_ns, d.type) for d in pair.world.trace(Fate.SENT)]
+    assert said == [(0, Type.STATUS), (DELAY, Type.SM), (2 * DELAY, Type.STATUS)]
+    first, second = pair.world.trace(Fate.SENT, Type.STATUS)
+    assert status_of(first)[0] == 1
+    assert status_of(second) == (0, 77, 32768)
+    assert session.probe.connected
+    assert session.probe.sender_limit == 32768
+    assert session.counters["receivers_known"] == 1
+
+
+def test_without_flow_control_nothing_waits(pair: Pair) -> None:
+    """AE-9: policy none sends with nobody there; status messages change nothing."""
+    session = pair.publisher.session()
+    source = session.source()
+    assert source.send(b"x", flush=True) == 0
+    pair.subscriber.receiver().join(source, **window())
+    pair.world.run_for(1 * SECOND)
+    assert session.counters["receivers_known"] == 0
+    assert source.send(b"y", flush=True) == 1
+
+
+# ---- positions ----
+
+
+def blocked(pair: Pair) -> Source:
+    """A source whose receiver has granted 32768 bytes and then fell silent."""
+    source = open_session(pair, flow_receiver_timeout_ns=100 * SECOND).source()
+    pair.subscriber.receiver().join(source, **window())
+    pair.world.run_for(10 * MS)
+    pair.world.rule("drop", Type.STATUS)
+    return source
+
+
+def test_publisher_and_sender_stop_at_their_limits(pair: Pair) -> None:
+    """AE-6..AE-10, AE-13, AE-20..AE-24: the sender at position + window, the publisher half a term ahead of it."""
+    source = blocked(pair)
+    session = source.session
+    taken = fill(source)
+    span = 8 + 12 + 1000 + 4  # frame header, message, alignment
+    counters = session.counters
+    assert counters["snd_lmt"] == 32768
+    assert counters["snd_pos"] == 32768 // span * span
+    assert counters["pub_lmt"] == counters["snd_pos"] + (1 << 16)
+    assert counters["pub_pos"] == taken * span
+    assert counters["pub_lmt"] <= counters["pub_pos"] < counters["pub_lmt"] + span  # AE-7: the last one straddles
+    assert counters["back_pressured"] == 1
+    assert counters["snd_bpe"] == 1
+
+
+def test_a_blocked_episode_is_counted_once(pair: Pair) -> None:
+    """AE-10: however often the sender tries; once it has sent something the next stop is another episode."""
+    source = blocked(pair)
+    fill(source)
+    for _ in range(5):
+        source.flush()
+        pair.world.run_for(100 * MS)
+    assert source.session.counters["snd_bpe"] == 1
+    pair.world.clear_rules()
+    pair.world.rule("drop", Type.STATUS, skip=1)
+    pair.world.run_for(100 * MS)
+    assert source.session.counters["snd_bpe"] == 2
+
+
+def test_the_limit_follows_what_is_received(pair: Pair) -> None:
+    """AE-17, AE-19, AE-23, AE-44: each status message moves the sender limit to its position plus its window."""
+    session = open_session(pair)
+    source = session.source()
+    pair.subscriber.receiver().join(source, **window())
+    pair.world.run_for(10 * MS)
+    for _ in range(10):
+        source.send(bytes(1000))
+        pair.world.run_for(50 * MS)
+        probe = session.probe
+        assert probe.sender_limit == probe.sender_position + 32768
+        assert probe.publication_limit == probe.sender_position + (1 << 16)
+
+
+def test_an_older_status_message_takes_nothing_back(pair: Pair) -> None:
+    """AE-19: the limit never retreats, whatever order status messages come in."""
+    session = open_session(pair)
+    source = session.source()
+    pair.subscriber.receiver().join(source, **window())
+    pair.world.run_for(10 * MS)
+    for _ in range(20):
+        source.send(bytes(1000))
+    pair.world.run_for(100 * MS)
+    limit = session.probe.sender_limit
+    old = pair.world.trace(Fate.RECEIVED, Type.STATUS)[1]
+    assert status_of(old)[1] == 0
+    pair.world.inject(old.data, pair.publisher, (0x0A000001, session.options.nak_port), (0x0A000002, 1))
+    pair.world.run_for(1)
+    assert session.probe.sender_limit == limit
+
+
+def test_an_impossible_position_is_refused(pair: Pair) -> None:
+    """AE-19: a status message from beyond what was sent counts nobody and moves nothing."""
+    session = open_session(pair)
+    source = session.source()
+    pair.subscriber.receiver().join(source, **window())
+    pair.world.run_for(10 * MS)
+    status = bytearray(pair.world.trace(Fate.SENT, Type.STATUS)[1].data)
+    struct.pack_into(">I", status, STATUS_DATA + 4, 1_000_000)
+    before = session.probe.sender_limit
+    pair.world.inject(bytes(status), pair.publisher, (0x0A000001, session.options.nak_port), (0x0A000002, 1))
+    pair.world.run_for(1)
+    assert session.counters["status_out_of_range"] == 1
+    assert session.probe.sender_limit == before
+
+
+def test_status_messages_are_periodic(pair: Pair) -> None:
+    """AE-16: never one for each datagram: at the interval, and when a quarter of the window has come in."""
+    source = open_session(pair).source()
+    pair.subscriber.receiver().join(source, **window(32768, status_interval_ns=200 * MS))
+    pair.world.run_for(10 * MS)
+    for _ in range(100):
+        source.send(bytes(10))
+        pair.world.run_for(10 * MS)
+    sent = [d.time_ns for d in pair.world.trace(Fate.SENT, Type.STATUS)]
+    assert [b - a for a, b in zip(sent[1:], sent[2:], strict=False)] == [200 * MS] * 5
+    before = len(sent)
+    for _ in range(16):  # 16 * 1032 bytes: half a window
+        source.send(bytes(1000))
+    pair.world.run_for(2 * DELAY)
+    assert len(pair.world.trace(Fate.SENT, Type.STATUS)) == before + 2
+
+
+def test_a_status_message_names_the_first_datagram_missing(pair: Pair) -> None:
+    """AE-17: what was received beyond a loss does not count: the window starts at the oldest datagram still missing."""
+    source = open_session(pair).source()
+    pair.subscriber.receiver().join(source, **window(send_naks=False))
+    pair.world.run_for(10 * MS)
+    pair.world.rule("drop", Type.DATA, sqns=3)
+    for _ in range(10):
+        source.send(bytes(1000))
+    pair.world.run_for(100 * MS)
+    assert status_of(pair.world.trace(Fate.SENT, Type.STATUS)[-1])[1] == 3
+    assert source.session.probe.sender_limit == 3 * 1024 + 32768
+
+
+# ---- slow, fast and absent receivers ----
+
+
+def publish_for(pair: Pair, sources: list[Source], span_ns: int, retry_ns: int = 100 * US) -> dict[int, int]:
+    """Publish on each source as fast as it is taken; how many each took."""
+    taken = {source.index: 0 for source in sources}
+    end = pair.world.now_ns + span_ns
+    while pair.world.now_ns < end:
+        for source in sources:
+            while source.try_send(bytes(1000)) >= 0:
+                taken[source.index] += 1
+        pair.world.run_for(retry_ns)
+    return taken
+
+
+def test_a_slow_reader_sets_the_pace(pair: Pair) -> None:
+    """AE-20: a publisher faster than its reader loses nothing, and goes at the reader's pace."""
+    source = open_session(pair).source()
+    receiver = pair.subscriber.receiver(
+        block_rows=64, block_bytes=1 << 14, message_max_bytes=1 << 16, read_interval_ns=1 * MS, read_rows=2
+    )
+    receiver.join(source, **window())
+    pair.world.run_for(10 * MS)
+    taken = publish_for(pair, [source], 1 * SECOND)[source.index]
+    queue_and_log = 4 * 16 + 128 + 64
+    assert 2000 <= taken <= 2000 + queue_and_log
+    pair.world.run_for(1 * SECOND)
+    assert len(receiver.messages) == taken
+    assert {row.kind for row in receiver.rows} == {Kind.BEGINNING_OF_SESSION, Kind.MESSAGE}
+    assert source.session.counters["snd_bpe"] > 0
+
+
+def test_a_reader_that_takes_half_opens_half_the_window(pair: Pair) -> None:
+    """AE-44: what is received but not read shrinks the window by as much."""
+    source = open_session(pair).source()
+    receiver = pair.subscriber.receiver(
+        block_rows=64, block_bytes=1 << 13, message_max_bytes=1 << 16, read_interval_ns=3600 * SECOND
+    )
+    receiver.join(source, **window())
+    pair.world.run_for(10 * MS)
+    windows = []
+    for _ in range(3):
+        for _ in range(8):
+            source.send(bytes(1000))
+        pair.world.run_for(100 * MS)
+        windows.append(status_of(pair.world.trace(Fate.SENT, Type.STATUS)[-1])[2])
+    for earlier, later in zip(windows, windows[1:], strict=False):
+        assert 7000 <= earlier - later <= 9000  # blocks of the queue round it
+    receiver.set_reading(0)
+    pair.world.run_for(100 * MS)
+    assert status_of(pair.world.trace(Fate.SENT, Type.STATUS)[-1])[2] > windows[2] + 16000
+
+
+def two_receivers(pair: Pair, policy: int, tag_slow: int = 0, tag_fast: int = 0) -> tuple[Source, Callable[[], list[int]]]:
+    """A receiver that never reads and one that reads at once; returns how many messages each has read."""
+    source = open_session(pair, policy, flow_group_tag=9).source()
+    small = {"block_rows": 64, "block_bytes": 1 << 14, "message_max_bytes": 1 << 16}
+    slow = pair.subscriber.receiver(**small, read_interval_ns=3600 * SECOND)
+    fast = another(pair).receiver(**small)
+    slow.join(source, **window(group_tag=tag_slow))
+    fast.join(source, **window(group_tag=tag_fast))
+    pair.world.run_for(10 * MS)
+    return source, lambda: [len(slow.messages), len(fast.messages)]
+
+
+def test_min_waits_for_the_slowest(pair: Pair) -> None:
+    """AE-9, AE-20, AE-44: the receiver that does not read stops everybody."""
+    source, read = two_receivers(pair, FLOW_MIN)
+    publish_for(pair, [source], 200 * MS)
+    assert source.session.counters["receivers_known"] == 2
+    assert read()[1] < 100
+
+
+def test_max_follows_the_fastest(pair: Pair) -> None:
+    """AE-9: the receiver that does not read is left behind."""
+    source, read = two_receivers(pair, FLOW_MAX)
+    publish_for(pair, [source], 200 * MS)
+    assert read()[1] > 1000
+
+
+def test_tagged_waits_for_its_group_only(pair: Pair) -> None:
+    """AE-9: receivers without the tag are served but do not count."""
+    source, read = two_receivers(pair, FLOW_TAGGED, tag_slow=0, tag_fast=9)
+    publish_for(pair, [source], 200 * MS)
+    assert read()[1] > 1000
+
+
+def test_tagged_waits_for_the_slow_of_its_group(pair: Pair) -> None:
+    """AE-9: the slowest of the group sets the pace."""
+    source, read = two_receivers(pair, FLOW_TAGGED, tag_slow=9, tag_fast=9)
+    publish_for(pair, [source], 200 * MS)
+    assert read()[1] < 100
+
+
+def test_a_group_must_be_complete(pair: Pair) -> None:
+    """AE-12: with a minimum size of two, one tagged receiver does not connect."""
+    session = open_session(pair, FLOW_TAGGED, flow_group_tag=9, flow_group_minimum_size=2)
+    source = session.source()
+    pair.subscriber.receiver().join(source, **window(group_tag=9))
+    another(pair).receiver().join(source, **window(group_tag=8))
+    pair.world.run_for(10 * MS)
+    assert source.try_send(b"x") == NOT_CONNECTED
+    another(pair).receiver().join(source, **window(group_tag=9))
+    pair.world.run_for(10 * MS)
+    assert source.try_send(b"x") == 0
+
+
+def test_a_receiver_that_vanishes_stops_counting(pair: Pair) -> None:
+    """AE-20, AE-23: its host is killed: the others wait for the timeout, no longer, and then go on."""
+    session = open_session(pair, flow_receiver_timeout_ns=500 * MS)
+    source = session.source()
+    dead = another(pair)
+    receiver = pair.subscriber.receiver()
+    for each in (receiver, dead.receiver()):
+        each.join(source, **window())
+    pair.world.run_for(10 * MS)
+    dead.kill()
+    before = publish_for(pair, [source], 400 * MS)[source.index]
+    assert 32 <= before <= 32 + 65
+    after = publish_for(pair, [source], 400 * MS)[source.index]
+    assert after > 10 * before
+    assert session.counters["receivers_timed_out"] == 1
+    pair.world.run_for(100 * MS)
+    assert len(receiver.messages) == before + after
+
+
+def test_the_last_receiver_vanishes(pair: Pair) -> None:
+    """AE-12, AE-23: nobody is left: not connected, and the publication limit falls back to the sender's position."""
+    session = open_session(pair, flow_receiver_timeout_ns=500 * MS)
+    source = session.source()
+    pair.subscriber.receiver().join(source, **window())
+    pair.world.run_for(10 * MS)
+    source.send(bytes(1000))
+    pair.subscriber.kill()
+    pair.world.run_for(400 * MS)
+    assert source.try_send(bytes(1000)) == 1
+    pair.world.run_for(200 * MS)
+    assert source.try_send(b"x") == NOT_CONNECTED
+    probe = session.probe
+    assert not probe.connected
+    assert probe.publication_limit == probe.sender_position
+
+
+def test_a_receiver_that_leaves_stops_counting_at_once(pair: Pair) -> None:
+    """AE-20: it says so on leaving."""
+    session = open_session(pair, flow_receiver_timeout_ns=100 * SECOND)
+    source = session.source()
+    join = pair.subscriber.receiver().join(source, **window())
+    pair.world.run_for(10 * MS)
+    join.leave()
+    pair.world.run_for(DELAY)
+    assert source.try_send(b"x") == NOT_CONNECTED
+    assert session.counters["receivers_known"] == 0
+
+
+def test_small_datagrams_stay_repairable(pair: Pair) -> None:
+    """AE-9, AE-24: with flow control min nothing becomes unrecoverable, also where datagrams are so small that the
+    window's table of datagrams is full before its bytes are."""
+    session = pair.publisher.session(
+        flow_policy=FLOW_MIN, term_length=1 << 16, window_bytes=1 << 16, batch_minimum_bytes=1
+    )
+    source = session.source()
+    receiver = pair.subscriber.receiver()
+    join = receiver.join(source, **window(60_000))
+    pair.world.run_for(10 * MS)
+    pair.world.rule("drop", Type.DATA, sqns=0, retransmission=False)
+    pair.world.rule("drop", Type.NAK, count=3)
+    taken = 0
+    while taken < 4000:
+        taken += source.try_send(taken.to_bytes(2, "big"), flush=True) >= 0
+        if source.session.probe.sender_limit - source.session.probe.sender_position < 100:
+            pair.world.run_for(1 * MS)
+    pair.world.run_for(5 * SECOND)
+    assert join.counters["unrecovered_txw"] == 0
+    assert receiver.messages == [n.to_bytes(2, "big") for n in range(4000)]
+
+
+# ---- the sender and the log ----
+
+
+def test_whole_frames_as_many_as_fit(pair: Pair) -> None:
+    """AE-38..AE-41: one datagram takes the whole messages that fit: two of three."""
+    session = pair.publisher.session(datagram_max_bytes=1472, batch_minimum_bytes=1 << 15)
+    source = session.source()
+    for _ in range(3):
+        source.send(bytes(600))
+    source.flush()
+    assert [len(d.fragments) for d in session.sent(Type.DATA)] == [2, 1]
+
+
+def test_what_the_link_refuses_is_sent_later(pair: Pair) -> None:
+    """AE-42: a send of fewer datagrams than offered moves the position by those only; the rest follows, once."""
+    host = pair.world.host(link_bps=8_000_000)  # 1 ms for 1000 bytes, and nothing waits
+    session = host.session(batch_minimum_bytes=1, datagram_max_bytes=1000)
+    source = session.source()
+    source.send_many([bytes([n]) * 968 for n in range(5)])
+    assert session.probe.next_sqn == 1
+    assert session.probe.sender_position < session.probe.tail
+    pair.world.run_for(20 * MS)
+    sent = session.sent(Type.DATA)
+    assert [(d.sqn, d.fragments[0].payload[0]) for d in sent] == [(n, n) for n in range(5)]
+    gaps = [b.time_ns - a.time_ns for a, b in zip(sent, sent[1:], strict=False)]
+    assert all(1 * MS <= gap <= 1.2 * MS for gap in gaps)
+    assert session.probe.sender_position == session.probe.tail
+
+
+def test_an_uncommitted_claim_blocks_what_follows(pair: Pair) -> None:
+    """AE-27..AE-29, AE-32, AE-34: nothing behind a claim goes out before its commit; then all of it does, in order of
+    the log."""
+    session = pair.publisher.session(batch_minimum_bytes=1)
+    source, other = session.source(), session.source()
+    receiver = pair.subscriber.receiver()
+    receiver.join(source)
+    receiver.join(other)
+    source.claim(b"claimed")
+    other.send(b"behind")
+    pair.world.run_for(1 * SECOND)
+    assert session.sent() == []
+    assert source.commit() == 0
+    pair.world.run_for(10 * MS)
+    assert receiver.messages == [b"claimed", b"behind"]
+
+
+def test_an_abandoned_claim_becomes_padding(pair: Pair) -> None:
+    """AE-35, AE-36, UX-23: after 15 s it is given up, what waited goes out, nobody sees a gap; the late commit is told."""
+    session = pair.publisher.session(batch_minimum_bytes=1)
+    source = session.source()
+    receiver = pair.subscriber.receiver(loss_check_interval_ns=1 * SECOND)
+    receiver.join(source)
+    source.send(b"before")
+    source.claim(b"abandoned")
+    source.send(b"behind")
+    pair.world.run_for(14 * SECOND)
+    assert receiver.messages == [b"before"]
+    pair.world.run_for(2 * SECOND)
+    assert receiver.messages == [b"before", b"behind"]
+    assert session.counters["unblocked_publications"] == 1
+    assert source.commit() == CLOSED
+    source.send(b"after")
+    pair.world.run_for(60 * SECOND)
+    assert [(row.kind, row.sequence_number) for row in receiver.rows[1:]] == [(Kind.MESSAGE, n) for n in range(3)]
+
+
+def test_an_aborted_claim_is_passed_over(pair: Pair) -> None:
+    """AE-36: abort gives the space back as padding at once."""
+    session = pair.publisher.session(batch_minimum_bytes=1)
+    source = session.source()
+    receiver = pair.subscriber.receiver()
+    receiver.join(source)
+    source.claim(b"no")
+    source.send(b"yes")
+    source.abort()
+    pair.world.run_for(10 * MS)
+    assert receiver.messages == [b"yes"]
+    assert source.counters["claims_aborted"] == 1
+
+
+def test_terms_rotate_under_load(pair: Pair) -> None:
+    """AE-2, AE-30, AE-45..AE-49: many terms' worth goes through, cleaned behind the sender, nothing lost or twice."""
+    session = pair.publisher.session(flow_policy=FLOW_MIN, term_length=1 << 16, window_bytes=1 << 16)
+    source = session.source()
+    receiver = pair.subscriber.receiver()
+    receiver.join(source, **window(16384))
+    pair.world.run_for(10 * MS)
+    sent: list[bytes] = []
+    while len(sent) < 2000:
+        payload = len(sent).to_bytes(4, "big") * (1 + 7 * len(sent) % 90)
+        if source.try_send(payload) >= 0:
+            sent.append(payload)
+        else:
+            pair.world.run_for(1 * MS)
+    source.flush()
+    pair.world.run_for(1 * SECOND)
+    assert receiver.messages == sent
+    assert session.counters["term_rotations"] > 4

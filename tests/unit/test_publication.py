@@ -1,0 +1,78 @@
+"""What a publisher may rely on, over loopback."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import pytest
+
+import umstack
+from tests.unit.loopback import open_context
+from umstack.errors import OptionError
+
+WAIT_S = 5.0
+
+
+def take(receiver: umstack.Receiver, count: int) -> list[bytes]:
+    """The payloads of the next messages."""
+    deadline = time.monotonic() + WAIT_S
+    found: list[bytes] = []
+    while len(found) < count and time.monotonic() < deadline:
+        found += [message.data for message in receiver.poll(timeout=0.2)]
+    return found
+
+
+def test_send_copies_and_fragments() -> None:
+    """AE-31: the caller's buffer is the caller's again when send() returns; a long message is fragmented."""
+    with open_context() as context:
+        receiver = context.receiver("copies")
+        source = context.source("copies", flow_control="min")
+        source.wait_connected(timeout=WAIT_S)
+        buffer = bytearray(b"a" * 300_000)
+        last = source.send(buffer)
+        buffer[:] = b"b" * len(buffer)
+        source.send(buffer, flush=True)
+        assert last > 0
+        assert take(receiver, 2) == [b"a" * 300_000, b"b" * 300_000]
+
+
+def test_an_application_batch_is_one_message() -> None:
+    """UM-33: several records packed by the application arrive as the one message that was sent."""
+    with open_context() as context:
+        receiver = context.receiver("records")
+        source = context.source("records", flow_control="min")
+        source.wait_connected(timeout=WAIT_S)
+        records = b"".join(struct.pack(">I", number) for number in range(50))
+        assert source.send(records, flush=True) == 0
+        assert take(receiver, 1) == [records]
+        assert source.stats()["messages_sent"] == 1
+
+
+def test_the_batching_interval_has_a_floor() -> None:
+    """UM-23: three milliseconds is the shortest implicit batching interval."""
+    with open_context() as context:
+        context.source("floor", implicit_batching_interval=3).close()
+        with pytest.raises(OptionError, match="implicit_batching_interval"):
+            context.source("floor", implicit_batching_interval=2)
+
+
+def test_an_idle_source_shows_that_it_lives() -> None:
+    """AE-43, UM-69: with nothing to send, session messages keep the session from timing out at its receivers."""
+    with open_context() as context:
+        receiver = context.receiver("idle", transport_lbtrm_activity_timeout=400)
+        source = context.source(
+            "idle",
+            flow_control="min",
+            transport_lbtrm_sm_minimum_interval=20,
+            transport_lbtrm_sm_maximum_interval=40,
+        )
+        source.wait_connected(timeout=WAIT_S)
+        source.send(b"then silence", flush=True)
+        assert take(receiver, 1) == [b"then silence"]
+        deadline = time.monotonic() + WAIT_S
+        while (source.stats()["session_messages_sent"] or 0) < 25 and time.monotonic() < deadline:
+            context.idle(0.02)
+        assert not [event for event in receiver.poll().events() if isinstance(event, umstack.EndOfSession)]
+        source.send(b"still here", flush=True)
+        assert take(receiver, 1) == [b"still here"]
