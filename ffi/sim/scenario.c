@@ -69,8 +69,9 @@ static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_ses
                                    .sm_minimum_interval_ns = between_ns(random, 4 * MS, 40 * MS),
                                    .unblock_timeout_ns = between_ns(random, 20 * MS, 100 * MS)};
     session->sm_maximum_interval_ns = session->sm_minimum_interval_ns * between(random, 1, 10);
-    session->window_bytes =
-        scenario->kind == UM_SIM_HARSH ? between(random, 4096, session->term_length) : session->term_length;
+    session->window_bytes = scenario->kind == UM_SIM_HARSH      ? between(random, 4096, session->term_length)
+                            : scenario->kind == UM_SIM_WINDOWED ? between(random, 24 * 1024, session->term_length)
+                                                                : session->term_length;
     draw_flow(scenario, session, random);
 }
 

@@ -312,11 +312,11 @@ TEST("W1 UM-42", "fragments that contradict themselves are refused")
 {
     CHECK_EQ(fragment_status(5, 5, 0, 8), UM_DGRAM_OK);
     CHECK_EQ(fragment_status(6, 5, 4, 8), UM_DGRAM_OK);
-    CHECK_EQ(fragment_status(6, 5, 5, 8), UM_DGRAM_HDR);                   /* beyond the end */
+    CHECK_EQ(fragment_status(6, 5, 5, 8), UM_DGRAM_HDR); /* beyond the end */
     CHECK_EQ(fragment_status(6, 5, 8, 8), UM_DGRAM_HDR);
     CHECK_EQ(fragment_status(6, 5, UINT32_MAX, UINT32_MAX), UM_DGRAM_HDR);
     CHECK_EQ(fragment_status(6, 5, UINT32_MAX - 4, UINT32_MAX), UM_DGRAM_OK);
-    CHECK_EQ(fragment_status(5, 6, 0, 8), UM_DGRAM_HDR);                   /* before its first */
+    CHECK_EQ(fragment_status(5, 6, 0, 8), UM_DGRAM_HDR); /* before its first */
     CHECK_EQ(fragment_status(1, UINT32_MAX, 8, 16), UM_DGRAM_OK);
     CHECK_EQ(message_status("0001001c 000003e9 00000005 00100000 00000005 00000000 00000008"), UM_DGRAM_HDR);
     CHECK_EQ(message_status("08010014 ff100000 00000005 00000000 00000008"), UM_DGRAM_HDR); /* not a message */
@@ -379,7 +379,10 @@ TEST("AE-15 AE-17 W1", "status message: bytes and round trip")
 
 TEST("AE-15", "anything else in a DATA datagram is not a status message")
 {
-    const char *others[] = {"", "0000000c 000003e9 00000001", "08ff0004", "08fe0018 ff14c009 00020000 17979cfe362a0000cafef00d",
+    const char *others[] = {"",
+                            "0000000c 000003e9 00000001",
+                            "08ff0004",
+                            "08fe0018 ff14c009 00020000 17979cfe362a0000cafef00d",
                             "08fe0028 ff24c055 00020000 01020000 00000065 00020000 00000007 0102030405060708 00000000",
                             "08fe0028 ff24c055 00010000 02020000 00000065 00020000 00000007 0102030405060708 00000000",
                             "08fe0024 ff20c055 00010000 01020000 00000065 00020000 00000007 0102030405060708"};

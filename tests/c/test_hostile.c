@@ -377,12 +377,10 @@ TEST("UM-42 UM-56", "a message of 4 GiB is refused piece by piece and holds noth
     for (uint32_t m = 0; m < 2; m++) {
         receiving *f = streaming(1024, modes[m]);
         for (uint32_t i = 0; i < 3000; i++)
-            receive_fragment(f, 150 + i,
-                             (um_lbmc_layout){.sqn = 50 + i,
-                                              .first_sqn = 50,
-                                              .offset = 1400 * i,
-                                              .total = UINT32_MAX,
-                                              .payload_length = 1400});
+            receive_fragment(
+                f, 150 + i,
+                (um_lbmc_layout){
+                    .sqn = 50 + i, .first_sqn = 50, .offset = 1400 * i, .total = UINT32_MAX, .payload_length = 1400});
         CHECK_EQ(f->node.store.cells_used, 0);
         CHECK_EQ(f->receiver.counters.messages_too_long, 1);
         CHECK_EQ(f->losses, 3000);
@@ -398,7 +396,9 @@ TEST("UM-5 UM-42", "a message that promises more than comes is given up when the
     for (uint32_t m = 0; m < 2; m++) {
         receiving *f = streaming(1024, modes[m]);
         receive_fragment(f, 150, (um_lbmc_layout){.sqn = 50, .first_sqn = 50, .total = 5000, .payload_length = 1000});
-        receive_fragment(f, 151, (um_lbmc_layout){.sqn = 51, .first_sqn = 50, .offset = 1000, .total = 5000, .payload_length = 1000});
+        receive_fragment(
+            f, 151,
+            (um_lbmc_layout){.sqn = 51, .first_sqn = 50, .offset = 1000, .total = 5000, .payload_length = 1000});
         CHECK_EQ(f->messages, 50);
         receive_message(f, 152, 0, 52);
         CHECK_EQ(f->messages, 51);
@@ -416,8 +416,9 @@ TEST("UM-5 UM-42", "fragments that overlap, disagree or repeat, behind a gap: bo
         receiving *f = streaming(1024, modes[m]);
         for (uint32_t i = 0; i < 4000; i++) { /* 50 is missing; a byte each, enough of them, never end to end */
             uint32_t offset = i < 3000 ? i : i - 1;
-            receive_fragment(f, 151 + i,
-                             (um_lbmc_layout){.sqn = 51 + i, .first_sqn = 51, .offset = offset, .total = 4000, .payload_length = 1});
+            receive_fragment(
+                f, 151 + i,
+                (um_lbmc_layout){.sqn = 51 + i, .first_sqn = 51, .offset = offset, .total = 4000, .payload_length = 1});
         }
         CHECK(f->receiver.counters.malformed_fragments < 10);
         tick(f, 11 * (int64_t)NS_PER_S);

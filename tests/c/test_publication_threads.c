@@ -76,7 +76,8 @@ static void check_frame(const uint8_t *frame, int32_t length, uint32_t *next)
         CHECK_EQ(body[i], filler(number, count));
 }
 
-TEST("AE-7 AE-11 AE-26 AE-27 AE-28 AE-30 AE-36 AE-48", "every frame of four threads is read once, whole and in its thread's order")
+TEST("AE-7 AE-11 AE-26 AE-27 AE-28 AE-30 AE-36 AE-48",
+     "every frame of four threads is read once, whole and in its thread's order")
 {
     um_publication_log *log = zeroed(sizeof *log);
     void *memory = zeroed(um_log_footprint(TERM));

@@ -89,7 +89,8 @@ TEST("UM-88 UM-89 UM-90", "a closed source's datagrams can still be had")
     session_close(f);
 }
 
-TEST("AE-36 AE-47 UM-120", "datagrams over aborted claims, unblocked ones and the end of a term come again as they were")
+TEST("AE-36 AE-47 UM-120",
+     "datagrams over aborted claims, unblocked ones and the end of a term come again as they were")
 {
     um_random random = {check_seed()};
     um_session_config config = default_config();

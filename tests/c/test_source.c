@@ -597,7 +597,8 @@ TEST("W9 UM-16 UM-42", "send_many gives what one send after the other gives")
     um_session_config config = config_8k(2048);
     config.window_bytes = 1 << 20;
     fixture *one = session_open(&config), *many = session_open(&config), *by_offsets = session_open(&config);
-    um_source *a = source_open(one, ORDERS, 9), *b = source_open(many, ORDERS, 9), *c = source_open(by_offsets, ORDERS, 9);
+    um_source *a = source_open(one, ORDERS, 9), *b = source_open(many, ORDERS, 9),
+              *c = source_open(by_offsets, ORDERS, 9);
     const uint8_t *at = data;
     for (uint32_t i = 0; i < COUNT; at += lengths[i++])
         CHECK(um_source_send(a, at, lengths[i], i + 1 == COUNT ? UM_SEND_FLUSH : 0, one->now_ns, &one->actions) >= 0);

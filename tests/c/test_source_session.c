@@ -221,7 +221,7 @@ static uint32_t session_message_times(fixture *f, uint32_t seconds, uint32_t *ti
     return count;
 }
 
-TEST("UM-67 UM-68 UM-94", "session messages after 200 ms of silence, then twice as far apart up to 10 s")
+TEST("UM-67 UM-68 UM-94 AE-43", "session messages after 200 ms of silence, then twice as far apart up to 10 s")
 {
     um_session_config config = default_config();
     fixture *f = session_open(&config);

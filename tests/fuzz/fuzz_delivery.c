@@ -23,12 +23,12 @@ enum {
 
 /* One topic sqn of the stream: a fragment, or a message in one piece. */
 typedef struct piece {
-    uint32_t first;  /* index of the message's first piece */
-    uint32_t count;  /* pieces of the message */
+    uint32_t first; /* index of the message's first piece */
+    uint32_t count; /* pieces of the message */
     uint32_t offset;
     uint32_t total;
     uint32_t length;
-    bool known;      /* the receiver can know of it: it or a later one has been handed over or announced */
+    bool known; /* the receiver can know of it: it or a later one has been handed over or announced */
     bool delivered;
     bool lost;
 } piece;
@@ -40,7 +40,7 @@ typedef struct world {
     um_delivery delivery;
     um_context_counters counters;
     bool any_pressured;
-    bool made_up;  /* hostile pieces are among the input: accounting is off */
+    bool made_up; /* hostile pieces are among the input: accounting is off */
     uint8_t *queue_memory;
     uint8_t *store_memory;
     um_rows taken; /* not released yet */

@@ -24,7 +24,7 @@ enum {
 };
 
 typedef struct topic_state {
-    uint32_t sqn; /* the next that a well-behaved source would send */
+    uint32_t sqn;                      /* the next that a well-behaved source would send */
     uint32_t first_sqn, offset, total; /* of the message in progress; total 0: none */
 } topic_state;
 
@@ -124,7 +124,9 @@ static void open_receivers(fuzz_input *input, size_t *used)
         reader->receiver = (um_receiver){
             .config = {.ordered_delivery = modes[r],
                        .map_entries_max = choice & 1 ? 20 : 0,
-                       .burst_loss_max = choice & 2 ? 1000000000 : choice & 4 ? 1024 : 8,
+                       .burst_loss_max = choice & 2   ? 1000000000
+                                         : choice & 4 ? 1024
+                                                      : 8,
                        .loss_check_interval_ns = choice & 8 ? 3000000 : 0},
             .queue = &reader->queue,
             .store = &w.node.store,
@@ -280,7 +282,8 @@ static uint32_t write_other(uint8_t *out, uint32_t s, fuzz_input *input)
     uint16_t port = (uint16_t)(20000 + s);
     uint8_t choice = take_u8(input);
     if (choice % 3 == 0) {
-        uint32_t lead = peer->sqn - 1 + (choice & 64 ? take_distance(input) : 0) - (choice & 128 ? take_distance(input) : 0);
+        uint32_t lead =
+            peer->sqn - 1 + (choice & 64 ? take_distance(input) : 0) - (choice & 128 ? take_distance(input) : 0);
         return um_lbtrm_write_sm(out, 0x5eed0000 + s, port, take_u8(input), lead, lead - take_u8(input));
     }
     uint32_t sqns[64], count = take_u8(input) % 64, first = peer->sqn - take_distance(input);

@@ -1,5 +1,5 @@
-/* Datagrams at the NAK port of a session that has sent some: raw bytes, and NAKs and status messages with chosen fields.
- * Each call is bounded, what goes out is well-formed, only what was sent is sent again.
+/* Datagrams at the NAK port of a session that has sent some: raw bytes, and NAKs and status messages with chosen
+ * fields. Each call is bounded, what goes out is well-formed, only what was sent is sent again.
  */
 #include "fuzz.h"
 

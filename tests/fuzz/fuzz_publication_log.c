@@ -221,7 +221,8 @@ static void send_many(fuzz_input *input)
     um_messages messages = {data, lengths, NULL, count};
     uint32_t actions = 0;
     uint64_t done_bytes;
-    int64_t done = um_source_send_many(&w.source, &messages, take_u8(input) & UM_SEND_FLUSH, w.now_ns, &actions, &done_bytes);
+    int64_t done =
+        um_source_send_many(&w.source, &messages, take_u8(input) & UM_SEND_FLUSH, w.now_ns, &actions, &done_bytes);
     REQUIRE(done <= count);
     if (done > 0)
         note_published((int64_t)(uint32_t)(next + done - 1), (uint32_t)done, lengths);

@@ -7,6 +7,7 @@ end of a measurement ever has to guess, or sleep, until the other is ready.
 from __future__ import annotations
 
 import json
+import os
 import select
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from umstack.errors import UmError
+
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
+"""The threads numpy's linear algebra starts spin for a while, on the processor the child is to be measured on."""
 
 CHILD_SLACK_SECONDS = 30.0
 """How much longer than its measurement a child may take."""
@@ -90,7 +94,7 @@ def running(host: Host, module: str, arguments: Sequence[str]) -> Iterator[Child
     """Run a module of this package as a child; whatever happens, it is gone afterwards."""
     command = [sys.executable, "-m", module, *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = host.run(command, text=True, **pipes)
+    process = host.run(command, text=True, env={**os.environ, **_ENVIRONMENT}, **pipes)
     try:
         yield Child(process, command)
         process.wait(timeout=CHILD_SLACK_SECONDS)
