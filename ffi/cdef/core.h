@@ -7,17 +7,37 @@ typedef struct um_publication_session um_publication_session;
 typedef struct um_publication um_publication;
 
 enum {
-    UM_RECEIVED_NOTHING, UM_RECEIVED_EVENT,
-    UM_SEND_START_BATCH, UM_SEND_END_BATCH, UM_SEND_FLUSH, UM_SEND_CONTINUED,
-    UM_MESSAGE_BATCH_START, UM_MESSAGE_BATCH_END, UM_MESSAGE_FRAGMENT,
-    UM_ROW_MESSAGE, UM_ROW_BEGINNING_OF_SESSION, UM_ROW_END_OF_SESSION, UM_ROW_UNRECOVERABLE_LOSS, UM_ROW_BURST_LOSS,
-    UM_STATISTICS_FIELDS_MAX, UM_RECOVERY_BUCKETS, UM_QUEUE_MESSAGE_BYTES_MIN, UM_QUEUE_BLOCKS_MAX,
-    UM_LOG_TERM_BYTES_MIN, UM_LOG_TERM_BYTES_MAX,
+    UM_RECEIVED_NOTHING,
+    UM_RECEIVED_EVENT,
+    UM_SEND_START_BATCH,
+    UM_SEND_END_BATCH,
+    UM_SEND_FLUSH,
+    UM_SEND_CONTINUED,
+    UM_MESSAGE_BATCH_START,
+    UM_MESSAGE_BATCH_END,
+    UM_MESSAGE_FRAGMENT,
+    UM_ROW_MESSAGE,
+    UM_ROW_BEGINNING_OF_SESSION,
+    UM_ROW_END_OF_SESSION,
+    UM_ROW_UNRECOVERABLE_LOSS,
+    UM_ROW_BURST_LOSS,
+    UM_STATISTICS_FIELDS_MAX,
+    UM_RECOVERY_BUCKETS,
+    UM_QUEUE_MESSAGE_BYTES_MIN,
+    UM_QUEUE_BLOCKS_MAX,
+    UM_LOG_TERM_BYTES_MIN,
+    UM_LOG_TERM_BYTES_MAX,
     ...
 };
 
 enum um_publish_result {
-    UM_NOT_CONNECTED, UM_BACK_PRESSURED, UM_ADMIN_ACTION, UM_CLOSED, UM_MAX_POSITION_EXCEEDED, UM_RATE_LIMITED, ...
+    UM_NOT_CONNECTED,
+    UM_BACK_PRESSURED,
+    UM_ADMIN_ACTION,
+    UM_CLOSED,
+    UM_MAX_POSITION_EXCEEDED,
+    UM_RATE_LIMITED,
+    ...
 };
 
 enum um_flow_control_policy { UM_FLOW_NONE, UM_FLOW_MIN, UM_FLOW_MAX, UM_FLOW_TAGGED, ... };
@@ -170,7 +190,7 @@ void um_context_unblock(um_context *context);
 void um_unmap(void *memory, size_t bytes);
 void um_context_set_datagram_max(um_context *context, uint32_t bytes);
 const char *um_context_failed_step(const um_context *context);
-uint32_t um_context_receive_buffer(const um_context *context);
+uint32_t um_context_receive_buffer(um_context *context);
 
 bool um_context_take_ended(um_context *context, um_session_id *id);
 
@@ -200,8 +220,8 @@ uint32_t um_publication_message_max(const um_publication *publication);
 int um_subscription_open(um_context *context, const um_subscription_config *config, um_subscription **subscription);
 void um_subscription_close(um_subscription *subscription);
 void um_subscription_free(um_subscription *subscription);
-int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session,
-                        uint32_t topic_index, uint32_t source);
+int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
+                        uint32_t source);
 uint32_t um_subscription_poll(um_subscription *subscription, uint32_t max, int64_t timeout_ns, um_rows *rows);
 typedef struct um_rows_summary {
     uint32_t event_count;

@@ -40,8 +40,14 @@ enum um_publish_result {
 };
 
 /* Serial arithmetic on 32-bit sequence numbers (UX-22): the sign of the difference is the order. */
-static inline int32_t um_serial_diff(uint32_t a, uint32_t b) { return (int32_t)(a - b); }
-static inline bool um_serial_before(uint32_t a, uint32_t b) { return um_serial_diff(a, b) < 0; }
+static inline int32_t um_serial_diff(uint32_t a, uint32_t b)
+{
+    return (int32_t)(a - b);
+}
+static inline bool um_serial_before(uint32_t a, uint32_t b)
+{
+    return um_serial_diff(a, b) < 0;
+}
 
 static inline uint16_t um_load_be16(const uint8_t *p)
 {
@@ -89,7 +95,10 @@ static inline uint64_t um_align_up(uint64_t v, uint64_t power_of_two)
     return (v + power_of_two - 1) & ~(power_of_two - 1);
 }
 
-static inline bool um_is_power_of_two(uint64_t v) { return v != 0 && (v & (v - 1)) == 0; }
+static inline bool um_is_power_of_two(uint64_t v)
+{
+    return v != 0 && (v & (v - 1)) == 0;
+}
 
 static inline uint64_t um_power_of_two_at_least(uint64_t v)
 {
@@ -102,7 +111,10 @@ typedef struct um_address {
     uint16_t port;
 } um_address;
 
-static inline bool um_address_equal(um_address a, um_address b) { return a.ip == b.ip && a.port == b.port; }
+static inline bool um_address_equal(um_address a, um_address b)
+{
+    return a.ip == b.ip && a.port == b.port;
+}
 
 /* Carves one block of memory into cache-aligned parts. With base NULL it only measures, so that the
  * function that lays an object out is also its footprint. */

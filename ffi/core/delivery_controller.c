@@ -404,8 +404,7 @@ static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, cons
         UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
         return false;
     }
-    bool too_long =
-        (uint32_t)ahead > delivery->receiver->config.burst_loss_max || sqn - delivery->next_sqn > SPAN_MAX;
+    bool too_long = (uint32_t)ahead > delivery->receiver->config.burst_loss_max || sqn - delivery->next_sqn > SPAN_MAX;
     if (too_long && !burst(delivery, sqn, now_ns))
         return false;
     uint32_t first = delivery->highest_sqn + 1;
@@ -507,8 +506,8 @@ static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
 /* In order, whole, nothing held: straight from the datagram into the queue. */
 static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
-    bool whole = !(message->flags & UM_MESSAGE_FRAGMENT) ||
-                 delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS;
+    bool whole =
+        !(message->flags & UM_MESSAGE_FRAGMENT) || delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS;
     if (delivery->state != UM_DELIVERY_RUNNING || message->sqn != delivery->next_sqn || delivery->held_count != 0 ||
         !whole || delivery->starved || message->payload_length > delivery->receiver->queue->message_max_bytes)
         return false;

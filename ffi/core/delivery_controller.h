@@ -26,8 +26,8 @@ typedef enum um_ordered_delivery {
 
 typedef struct um_receiver_config {
     um_ordered_delivery ordered_delivery;
-    uint32_t map_entries_max;     /* order map bound of one controller; 0: the store's */
-    uint32_t burst_loss_max;      /* longer gaps are one burst event */
+    uint32_t map_entries_max;       /* order map bound of one controller; 0: the store's */
+    uint32_t burst_loss_max;        /* longer gaps are one burst event */
     int64_t loss_check_interval_ns; /* 0: off */
 } um_receiver_config;
 
@@ -69,8 +69,8 @@ typedef struct um_delivery {
     enum um_delivery_state state;
     bool bos_due;
     bool starved;
-    uint32_t next_sqn;    /* everything before it is delivered or given up */
-    uint32_t highest_sqn; /* highest topic sqn known to exist */
+    uint32_t next_sqn;              /* everything before it is delivered or given up */
+    uint32_t highest_sqn;           /* highest topic sqn known to exist */
     uint32_t highest_transport_sqn; /* of the datagram that told so */
     uint32_t held_count;
     uint32_t lowest_held; /* while starting */
@@ -80,7 +80,7 @@ typedef struct um_delivery {
     int64_t loss_check_ns;
     uint32_t blocker_sqn; /* the session's: a missing datagram that may carry the topic */
     bool has_blocker;
-    uint64_t gaps_examined; /* gaps of the session that had been found when there was none */
+    uint64_t gaps_examined;            /* gaps of the session that had been found when there was none */
     struct um_delivery *next_of_topic; /* same topic index, another receiver */
     struct um_delivery *next;          /* the session's list */
 } um_delivery;

@@ -40,7 +40,10 @@ void um_hold_begin_datagram(um_hold_store *store, const uint8_t *data, uint32_t 
     store->datagram_cell = 0;
 }
 
-void um_hold_end_datagram(um_hold_store *store) { store->datagram = NULL; }
+void um_hold_end_datagram(um_hold_store *store)
+{
+    store->datagram = NULL;
+}
 
 static uint32_t take_cell(um_hold_store *store)
 {

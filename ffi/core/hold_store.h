@@ -53,7 +53,8 @@ typedef struct um_hold_store {
 
 /* entry_capacity: a power of two. cell_bytes: the largest datagram. */
 size_t um_hold_footprint(uint32_t cell_count, uint32_t cell_bytes, uint32_t entry_capacity);
-void um_hold_init(um_hold_store *store, void *memory, uint32_t cell_count, uint32_t cell_bytes, uint32_t entry_capacity);
+void um_hold_init(um_hold_store *store, void *memory, uint32_t cell_count, uint32_t cell_bytes,
+                  uint32_t entry_capacity);
 
 /* Brackets the delivery of one datagram: payloads held in between point into its copy. */
 void um_hold_begin_datagram(um_hold_store *store, const uint8_t *data, uint32_t length);

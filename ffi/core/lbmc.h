@@ -80,7 +80,10 @@ typedef struct um_lbmc_layout {
 
 uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout);
 
-static inline void um_lbmc_set_sqn(uint8_t *message, uint32_t sqn) { um_store_be32(message + 8, sqn); }
+static inline void um_lbmc_set_sqn(uint8_t *message, uint32_t sqn)
+{
+    um_store_be32(message + 8, sqn);
+}
 
 /* Writes a control message with one TSNI option of count records; returns its length. */
 uint32_t um_lbmc_write_tsni(uint8_t *out, const uint32_t *topic_indices, const uint32_t *sqns, uint32_t count);

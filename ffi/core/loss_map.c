@@ -56,7 +56,10 @@ static void table_delete(um_loss_map *map, uint32_t hole)
 
 /* ---- heap ---- */
 
-static int64_t deadline_at(const um_loss_map *map, uint32_t at) { return map->entries[map->heap[at]].deadline_ns; }
+static int64_t deadline_at(const um_loss_map *map, uint32_t at)
+{
+    return map->entries[map->heap[at]].deadline_ns;
+}
 
 static void place(um_loss_map *map, uint32_t at, uint32_t entry)
 {
@@ -138,7 +141,10 @@ void um_loss_map_reschedule(um_loss_map *map, um_loss *loss, int64_t deadline_ns
     sift(map, loss->heap_at);
 }
 
-um_loss *um_loss_map_first(um_loss_map *map) { return map->count ? &map->entries[map->heap[0]] : NULL; }
+um_loss *um_loss_map_first(um_loss_map *map)
+{
+    return map->count ? &map->entries[map->heap[0]] : NULL;
+}
 
 uint32_t um_loss_map_lowest(const um_loss_map *map)
 {

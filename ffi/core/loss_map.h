@@ -19,9 +19,9 @@ typedef struct um_loss_map {
     uint32_t count;
     uint32_t table_mask;
     uint64_t change_count; /* adds and removes, ever */
-    um_loss *entries;   /* dense: [0, count) */
-    uint32_t *heap;     /* entry indices, earliest deadline first */
-    uint32_t *table;    /* entry index + 1, open addressing; 0: empty */
+    um_loss *entries;      /* dense: [0, count) */
+    uint32_t *heap;        /* entry indices, earliest deadline first */
+    uint32_t *table;       /* entry index + 1, open addressing; 0: empty */
 } um_loss_map;
 
 /* capacity: a power of two. */

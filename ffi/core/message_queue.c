@@ -25,8 +25,7 @@ size_t um_queue_footprint(uint32_t block_count, uint32_t row_capacity, uint32_t 
                           uint32_t message_max_bytes)
 {
     if (block_count < 4 || block_count > UM_QUEUE_BLOCKS_MAX || row_capacity < 64 || payload_capacity < 4096 ||
-        message_max_bytes < UM_QUEUE_MESSAGE_BYTES_MIN ||
-        (uint64_t)payload_capacity + message_max_bytes > INT32_MAX)
+        message_max_bytes < UM_QUEUE_MESSAGE_BYTES_MIN || (uint64_t)payload_capacity + message_max_bytes > INT32_MAX)
         return 0;
     um_arena arena = {NULL, 0};
     for (uint32_t i = 0; i < block_count; i++)
@@ -68,8 +67,7 @@ static bool is_free(const um_message_queue *queue, const um_block *block)
 {
     if (!block->in_use)
         return true;
-    return block != queue->current &&
-           block->ordinal < atomic_load_explicit(&queue->read_block, memory_order_acquire) &&
+    return block != queue->current && block->ordinal < atomic_load_explicit(&queue->read_block, memory_order_acquire) &&
            atomic_load_explicit(&block->released_count, memory_order_acquire) ==
                atomic_load_explicit(&block->published_count, memory_order_relaxed);
 }

@@ -32,8 +32,8 @@ enum um_row_kind {
 typedef struct um_block {
     _Atomic uint32_t published_count;
     _Atomic uint32_t released_count;
-    bool in_use;        /* producer only */
-    uint64_t ordinal;   /* producer only: the k-th block opened */
+    bool in_use;      /* producer only */
+    uint64_t ordinal; /* producer only: the k-th block opened */
     uint32_t payload_bytes;
     int32_t *offsets;
     uint32_t *sequence_numbers;

@@ -135,9 +135,9 @@ static const um_blocker_search *search_blocker(um_receiver_session *session, uin
     return search;
 }
 
-/* Is a datagram missing that may carry something of the topic from before `before`? The newest such is remembered: while
- * it is missing the answer is found at once, and when it has come its elders mostly have, too. So is that there is none
- * at all since the controller was mapped, until the next gap. */
+/* Is a datagram missing that may carry something of the topic from before `before`? The newest such is remembered:
+ * while it is missing the answer is found at once, and when it has come its elders mostly have, too. So is that there
+ * is none at all since the controller was mapped, until the next gap. */
 static bool earlier_missing(um_receiver_session *session, um_delivery *delivery, uint32_t before)
 {
     if (session->losses.count == 0 || delivery->gaps_examined == session->gaps_found)

@@ -13,12 +13,21 @@ static inline int64_t um_clock_read_ns(clockid_t clock)
 }
 
 /* For timers: never jumps. */
-static inline int64_t um_clock_ns(void) { return um_clock_read_ns(CLOCK_MONOTONIC); }
+static inline int64_t um_clock_ns(void)
+{
+    return um_clock_read_ns(CLOCK_MONOTONIC);
+}
 
 /* The same clock as of the last timer tick (a few milliseconds at most), at a fraction of the cost. */
-static inline int64_t um_clock_coarse_ns(void) { return um_clock_read_ns(CLOCK_MONOTONIC_COARSE); }
+static inline int64_t um_clock_coarse_ns(void)
+{
+    return um_clock_read_ns(CLOCK_MONOTONIC_COARSE);
+}
 
 /* For what a person or another host reads. */
-static inline int64_t um_clock_wall_ns(void) { return um_clock_read_ns(CLOCK_REALTIME); }
+static inline int64_t um_clock_wall_ns(void)
+{
+    return um_clock_read_ns(CLOCK_REALTIME);
+}
 
 #endif

@@ -25,8 +25,7 @@ enum {
 
 void *um_map(size_t bytes)
 {
-    void *memory =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
@@ -43,7 +42,10 @@ void um_context_lock(um_context *context)
     atomic_fetch_sub(&context->lock_waiters, 1);
 }
 
-void um_context_unlock(um_context *context) { pthread_mutex_unlock(&context->lock); }
+void um_context_unlock(um_context *context)
+{
+    pthread_mutex_unlock(&context->lock);
+}
 
 int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint32_t index)
 {
@@ -147,14 +149,16 @@ const char *um_context_failed_step(const um_context *context)
     return context->error_step ? context->error_step : "";
 }
 
-uint32_t um_context_receive_buffer(const um_context *context)
+uint32_t um_context_receive_buffer(um_context *context)
 {
     uint32_t least = 0;
+    um_context_lock(context);
     for (uint32_t i = 0; i < context->group_limit; i++) {
         uint32_t granted = context->groups[i].in_use ? context->groups[i].link.granted_receive_bytes : 0;
         if (granted != 0 && (least == 0 || granted < least))
             least = granted;
     }
+    um_context_unlock(context);
     return least;
 }
 

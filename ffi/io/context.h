@@ -40,13 +40,13 @@ typedef struct um_context_config {
     bool gro;
     bool timestamps;
     bool busy_wait;
-    int64_t linger_ns; /* how long to go on polling after the last event before sleeping */
+    int64_t linger_ns;   /* how long to go on polling after the last event before sleeping */
     int64_t coalesce_ns; /* under load, how long to let datagrams gather before the next receive; 0: never */
     uint64_t data_rate_bps;
     uint64_t retransmit_rate_bps;
     int64_t rate_interval_ns;
     uint32_t hold_datagrams;
-    uint32_t hold_messages; /* power of two */
+    uint32_t hold_messages;      /* power of two */
     uint32_t datagram_max_bytes; /* largest UDP payload ever sent or held */
     uint64_t random_seed;
 } um_context_config;
@@ -108,7 +108,7 @@ typedef struct um_context {
     size_t hold_bytes;
     um_publication_session *sessions; /* UM_CONTEXT_SESSIONS_MAX, mapped */
     um_group *groups;                 /* UM_CONTEXT_GROUPS_MAX, mapped */
-    uint32_t group_limit;             /* groups beyond it were never used */
+    _Atomic uint32_t group_limit;     /* groups beyond it were never used; read without the lock too */
     uint32_t session_limit;
     um_subscription *subscriptions;
     um_session_id ended[UM_CONTEXT_ENDED_MAX]; /* ring of receiving sessions that timed out */
@@ -146,7 +146,7 @@ void um_context_free(um_context *context);
 /* Which step the last failed call failed at, for its error text. */
 const char *um_context_failed_step(const um_context *context);
 /* The smallest receive buffer the kernel granted to a group's socket; 0 before the first. */
-uint32_t um_context_receive_buffer(const um_context *context);
+uint32_t um_context_receive_buffer(um_context *context);
 
 /* Embedded mode. */
 int um_context_start(um_context *context);
@@ -242,8 +242,8 @@ void um_subscription_free(um_subscription *subscription);
 
 /* Maps a topic of a session to the subscription: joins the group and creates the receiving session where needed.
  * -EEXIST when it is mapped already. */
-int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session,
-                        uint32_t topic_index, uint32_t source);
+int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
+                        uint32_t source);
 
 /* Takes rows, waiting up to timeout_ns for the first (0: not, negative: for ever). In sequential mode the caller's
  * thread runs the loop meanwhile. Returns rows->count; 0 after the timeout, or earlier when unblocked, closed or

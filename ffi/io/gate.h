@@ -39,7 +39,10 @@ static inline bool um_gate_enter(um_gate *gate)
 }
 
 /* From now on nobody enters. */
-static inline void um_gate_shut(um_gate *gate) { atomic_store_explicit(&gate->is_shut, true, memory_order_seq_cst); }
+static inline void um_gate_shut(um_gate *gate)
+{
+    atomic_store_explicit(&gate->is_shut, true, memory_order_seq_cst);
+}
 
 /* Waits until everybody has left a gate that was shut. What they wait for must have been ended before. */
 static inline void um_gate_await_empty(const um_gate *gate)

@@ -16,10 +16,10 @@
 #endif
 
 enum {
-    SEGMENTS_MAX = 64,         /* the kernel's UDP_MAX_SEGMENTS */
-    SUPER_BYTES_MAX = 65507,   /* one UDP datagram before segmentation */
-    SEND_CALLS_MAX = 64,       /* messages in one sendmmsg */
-    SEND_VECTORS_MAX = 1024,   /* the kernel's UIO_MAXIOV */
+    SEGMENTS_MAX = 64,       /* the kernel's UDP_MAX_SEGMENTS */
+    SUPER_BYTES_MAX = 65507, /* one UDP datagram before segmentation */
+    SEND_CALLS_MAX = 64,     /* messages in one sendmmsg */
+    SEND_VECTORS_MAX = 1024, /* the kernel's UIO_MAXIOV */
 };
 
 /* ---- opening ---- */
@@ -34,7 +34,10 @@ static int fail(um_socket_link *link, const char *step)
     return -error;
 }
 
-static int set(int fd, int level, int name, int value) { return setsockopt(fd, level, name, &value, sizeof value); }
+static int set(int fd, int level, int name, int value)
+{
+    return setsockopt(fd, level, name, &value, sizeof value);
+}
 
 /* Asks with force first, which the system's limit does not bound; says what was granted. */
 static uint32_t set_buffer(int fd, int force_name, int name, uint32_t bytes)
@@ -139,6 +142,12 @@ int um_socket_interface_mtu(int fd, const char *interface)
     return ioctl(fd, SIOCGIFMTU, &request) != 0 ? -errno : request.ifr_mtu;
 }
 
+/* A session's socket is sent to by publishers and read by the loop, at the same time. */
+static void count_syscalls(um_socket_link *link, uint64_t count)
+{
+    __atomic_fetch_add(&link->counters.syscalls, count, __ATOMIC_RELAXED);
+}
+
 /* ---- sending ---- */
 
 typedef struct send_plan {
@@ -188,8 +197,8 @@ static void plan_sends(send_plan *plan, const um_tx *batch, uint32_t count, bool
             return;
         uint32_t run = gso ? segment_run(batch + done, count - done, vectors_left) : 1;
         struct msghdr *message = &plan->headers[plan->count].msg_hdr;
-        *message = (struct msghdr){
-            .msg_name = to, .msg_namelen = sizeof *to, .msg_iov = plan->vectors + plan->vector_count};
+        *message =
+            (struct msghdr){.msg_name = to, .msg_namelen = sizeof *to, .msg_iov = plan->vectors + plan->vector_count};
         for (uint32_t i = done; i < done + run; i++)
             for (uint32_t part = 0; part < batch[i].part_count; part++)
                 plan->vectors[plan->vector_count++] =
@@ -202,10 +211,16 @@ static void plan_sends(send_plan *plan, const um_tx *batch, uint32_t count, bool
     }
 }
 
-static bool is_full(int error) { return error == EAGAIN || error == ENOBUFS; }
+static bool is_full(int error)
+{
+    return error == EAGAIN || error == ENOBUFS;
+}
 
 /* The device cannot segment (no checksum offload), or the kernel does not know how. */
-static bool refuses_gso(int error) { return error == EIO || error == EINVAL || error == ENOPROTOOPT; }
+static bool refuses_gso(int error)
+{
+    return error == EIO || error == EINVAL || error == ENOPROTOOPT;
+}
 
 static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint32_t count)
 {
@@ -214,7 +229,7 @@ static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint
     send_plan plan;
     plan_sends(&plan, batch, count, link->gso, &address);
     int calls = sendmmsg(link->fd, plan.headers, plan.count, 0);
-    UM_COUNT(link->counters.syscalls, 1);
+    count_syscalls(link, 1);
     if (calls < 0) {
         int error = errno;
         if (link->gso && plan.datagrams[0] > 1 && refuses_gso(error)) {
@@ -244,7 +259,7 @@ static int send_oversize(um_link *base, um_address to, const um_tx *datagram)
     ssize_t sent = sendmsg(link->fd, &plan.headers[0].msg_hdr, 0);
     int error = errno;
     set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
-    UM_COUNT(link->counters.syscalls, 3);
+    count_syscalls(link, 3);
     if (sent < 0) {
         UM_COUNT(*(is_full(error) ? &link->counters.send_would_block : &link->counters.send_errors), 1);
         return is_full(error) ? 0 : -error;
@@ -262,11 +277,11 @@ void um_receive_ring_init(um_receive_ring *ring, uint8_t *memory)
     memset(ring, 0, sizeof *ring);
     ring->memory = memory;
     for (uint32_t i = 0; i < UM_RECEIVE_BATCH_MAX; i++) {
-        ring->vectors[i] =
-            (struct iovec){memory + (size_t)i * UM_RECEIVE_STRIDE_BYTES, UM_RECEIVE_BUFFER_BYTES};
-        ring->headers[i].msg_hdr = (struct msghdr){
-            .msg_name = &ring->addresses[i], .msg_iov = &ring->vectors[i], .msg_iovlen = 1,
-            .msg_control = ring->control[i]};
+        ring->vectors[i] = (struct iovec){memory + (size_t)i * UM_RECEIVE_STRIDE_BYTES, UM_RECEIVE_BUFFER_BYTES};
+        ring->headers[i].msg_hdr = (struct msghdr){.msg_name = &ring->addresses[i],
+                                                   .msg_iov = &ring->vectors[i],
+                                                   .msg_iovlen = 1,
+                                                   .msg_control = ring->control[i]};
     }
 }
 
@@ -297,7 +312,7 @@ int um_socket_receive(um_socket_link *link, um_receive_ring *ring, int max)
         ring->headers[i].msg_hdr.msg_controllen = sizeof ring->control[i];
     }
     int count = recvmmsg(link->fd, ring->headers, (unsigned)max, MSG_DONTWAIT, NULL);
-    UM_COUNT(link->counters.syscalls, 1);
+    count_syscalls(link, 1);
     if (count < 0) {
         if (errno == EAGAIN || errno == EINTR)
             return 0;
@@ -320,8 +335,7 @@ int um_socket_receive(um_socket_link *link, um_receive_ring *ring, int max)
                       .received_ns = now_ns};
         if (message->msg_controllen > 0)
             read_control(link, message, rx);
-        uint32_t datagrams =
-            rx->segment_length == 0 ? 1 : (rx->length + rx->segment_length - 1) / rx->segment_length;
+        uint32_t datagrams = rx->segment_length == 0 ? 1 : (rx->length + rx->segment_length - 1) / rx->segment_length;
         UM_COUNT(link->counters.gro_receives, datagrams > 1);
         UM_COUNT(link->counters.datagrams_received, datagrams);
         UM_COUNT(link->counters.bytes_received, rx->length);

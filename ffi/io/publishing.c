@@ -9,13 +9,13 @@
 #include "io/context.h"
 
 enum {
-    INLINE_BUDGET = 128,          /* datagrams an application thread sends before it looks up */
-    BATCH_BYTES = 128 * 1024,     /* a batch of messages is sent in portions of this size, still in the cache */
-    HELD_BACK_NAP_NS = 50000,     /* between attempts while held back */
-    STREAM_GAP_NS = 1000000,      /* a session that sent so recently is streaming: more is likely to follow */
-    DEFER_NS = 500000,            /* while it streams, full datagrams that nobody asked to flush wait so long */
-    DEFER_BYTES = 16 * 1024,      /* or for so many bytes, and then go out together (UDP GSO) */
-    SENDER_BUSY_NS = 100000,      /* how soon the loop tries a sender again that another thread runs */
+    INLINE_BUDGET = 128,      /* datagrams an application thread sends before it looks up */
+    BATCH_BYTES = 128 * 1024, /* a batch of messages is sent in portions of this size, still in the cache */
+    HELD_BACK_NAP_NS = 50000, /* between attempts while held back */
+    STREAM_GAP_NS = 1000000,  /* a session that sent so recently is streaming: more is likely to follow */
+    DEFER_NS = 500000,        /* while it streams, full datagrams that nobody asked to flush wait so long */
+    DEFER_BYTES = 16 * 1024,  /* or for so many bytes, and then go out together (UDP GSO) */
+    SENDER_BUSY_NS = 100000,  /* how soon the loop tries a sender again that another thread runs */
     CONTROL_RECEIVES_MAX = 16,
     IP_UDP_HEADER_BYTES = 28,
 };
@@ -76,9 +76,15 @@ static void want_wakeup(um_publication_session *session)
     notify_sendable(session);
 }
 
-int um_publication_wakeup_fd(const um_publication *publication) { return publication->session->wakeup_fd; }
+int um_publication_wakeup_fd(const um_publication *publication)
+{
+    return publication->session->wakeup_fd;
+}
 
-bool um_publication_sendable(const um_publication *publication) { return is_sendable(publication->session); }
+bool um_publication_sendable(const um_publication *publication)
+{
+    return is_sendable(publication->session);
+}
 
 /* ---- running the sender ---- */
 
@@ -281,7 +287,10 @@ void um_publication_close(um_publication *publication)
     um_lock_release(&session->core.sender_lock);
 }
 
-void um_publication_free(um_publication *publication) { um_unmap(publication, publication->memory_bytes); }
+void um_publication_free(um_publication *publication)
+{
+    um_unmap(publication, publication->memory_bytes);
+}
 
 /* ---- publishing ---- */
 
@@ -304,7 +313,7 @@ static void wait_a_little(um_context *context)
 
 /* A call's waiting: how long it may, and since when it has. */
 typedef struct patience {
-    int64_t timeout_ns; /* 0: none, negative: without end */
+    int64_t timeout_ns;  /* 0: none, negative: without end */
     int64_t deadline_ns; /* 0: has not waited yet */
     bool counted;
 } patience;
@@ -384,8 +393,8 @@ static bool run_backwards(const int32_t *offsets, uint32_t count)
     return backwards != 0;
 }
 
-static int64_t send_many(um_publication *publication, const char *data, const uint32_t *lengths,
-                         const int32_t *offsets, uint32_t count, uint32_t flags, int64_t timeout_ns)
+static int64_t send_many(um_publication *publication, const char *data, const uint32_t *lengths, const int32_t *offsets,
+                         uint32_t count, uint32_t flags, int64_t timeout_ns)
 {
     patience patience = patience_of(timeout_ns, flags);
     int64_t result = 0;

@@ -22,8 +22,8 @@ typedef struct delivery_block {
 
 int um_subscription_open(um_context *context, const um_subscription_config *config, um_subscription **opened)
 {
-    size_t queue_bytes = um_queue_footprint(config->block_count, config->block_rows, config->block_bytes,
-                                            config->message_max_bytes);
+    size_t queue_bytes =
+        um_queue_footprint(config->block_count, config->block_rows, config->block_bytes, config->message_max_bytes);
     size_t head_bytes = um_align_up(sizeof(um_subscription), UM_CACHE_LINE_BYTES);
     context->error_step = "receiver queue";
     if (queue_bytes == 0)

@@ -38,9 +38,7 @@ def build(world: World) -> Example:
     a, b, c = session.source(), session.source(), session.source()
     receiver_a, receiver_b = subscriber.receiver(), subscriber.receiver()
     join_a, join_b = receiver_a.join(a), receiver_b.join(b)
-    return Example(
-        world, publisher, subscriber, session, a, b, c, receiver_a, receiver_b, join_a, join_b
-    )
+    return Example(world, publisher, subscriber, session, a, b, c, receiver_a, receiver_b, join_a, join_b)
 
 
 def play(example: Example) -> None:

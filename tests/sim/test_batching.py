@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from umstack.sim import MS, SECOND, Datagram, Kind, Session, Type
 from tests.sim.conftest import Pair
+from umstack.sim import MS, SECOND, Datagram, Kind, Session, Type
 
 HEADER = 20  # of a DATA datagram
 MESSAGE = 12  # of a message in it
@@ -150,7 +150,10 @@ def test_a_message_that_fits_is_not_split(pair: Pair) -> None:
     assert source.send(bytes(most + 1)) == 2
     chunk = most - 16
     assert sizes(session) == [[most], [chunk], [most + 1 - chunk]]
-    assert [f.fragment for d in data(session)[1:] for f in d.fragments] == [(1, 0, most + 1), (1, chunk, most + 1)]
+    assert [f.fragment for d in data(session)[1:] for f in d.fragments] == [
+        (1, 0, most + 1),
+        (1, chunk, most + 1),
+    ]
     assert len(data(session)[1].data) == 1472
 
 
@@ -214,7 +217,13 @@ def test_the_marks_of_a_group_reach_the_receiver(pair: Pair) -> None:
     source.send(b"5")
     pair.world.run_for(10 * MS)
     messages = [row for row in receiver.rows if row.kind is Kind.MESSAGE]
-    assert [(row.payload, row.flags) for row in messages] == [(b"1", 1), (b"2", 0), (b"3", 2), (b"4", 3), (b"5", 0)]
+    assert [(row.payload, row.flags) for row in messages] == [
+        (b"1", 1),
+        (b"2", 0),
+        (b"3", 2),
+        (b"4", 3),
+        (b"5", 0),
+    ]
 
 
 def test_a_flush_releases_a_group(pair: Pair) -> None:
@@ -248,7 +257,10 @@ def test_a_group_may_be_lost_in_part(pair: Pair) -> None:
 def test_many_messages_in_one_call_follow_the_same_rules(pair: Pair) -> None:
     """UM-19a, UM-19c: sending a list fills datagrams as sending one by one does."""
     session = pair.publisher.session(batch_minimum_bytes=2048, datagram_max_bytes=1472)
-    one, many = session.source(), pair.publisher.session(batch_minimum_bytes=2048, datagram_max_bytes=1472).source()
+    one, many = (
+        session.source(),
+        pair.publisher.session(batch_minimum_bytes=2048, datagram_max_bytes=1472).source(),
+    )
     messages = [bytes(50 + 7 * i % 300) for i in range(60)]
     for message in messages:
         one.send(message)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from umstack.sim import MS, SECOND, Fate, Join, Kind, Source, Type
 from tests.sim.conftest import DELAY, Pair
+from umstack.sim import MS, SECOND, Fate, Join, Kind, Source, Type
 
 NAK_AT_ONCE = {"nak_initial_backoff_ns": 0}
 
@@ -226,7 +226,7 @@ def test_a_full_order_map_gives_the_oldest_gap_up(pair: Pair) -> None:
 
 
 def test_a_full_hold_store_gives_the_oldest_gap_up(pair: Pair) -> None:
-    """UM-10, UX-6: the store all order maps share is bounded too; what it cannot take is told, not dropped in silence."""
+    """UM-10, UX-6: the store all order maps share is bounded too; what it cannot take is told as lost."""
     small = pair.world.host(hold_datagrams=4, hold_messages=64)
     small.set_faults(delay_ns=DELAY)
     source = pair.publisher.session().source()

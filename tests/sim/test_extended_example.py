@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.sim.extended_example import DELAY, LARGE, build, play
-
 from umstack.sim import MS, SECOND, DropReason, Fate, Kind, Type, World
 
 BOS = Kind.BEGINNING_OF_SESSION
@@ -28,7 +27,8 @@ def test_normal_part(world: World) -> None:
     example = build(world)
     play(example)
     carried = [
-        (d.time_ns, d.sqn, [(f.topic_index, f.sqn) for f in d.fragments]) for d in example.session.sent(Type.DATA)
+        (d.time_ns, d.sqn, [(f.topic_index, f.sqn) for f in d.fragments])
+        for d in example.session.sent(Type.DATA)
     ]
     a, b, c = (source.topic_index for source in (example.a, example.b, example.c))
     assert carried == [
@@ -85,7 +85,9 @@ def test_the_next_datagram_is_delivered_at_once_and_reveals_the_loss(world: Worl
     detected_at = sent_at + DELAY
     assert detected_at + 25 * MS <= naks[0].time_ns <= detected_at + 75 * MS
     again = [d for d in example.session.sent(Type.DATA) if d.retransmission]
-    assert [(d.time_ns, d.sqn, d.fragments[0].payload) for d in again] == [(naks[0].time_ns + DELAY, 4, b"C1")]
+    assert [(d.time_ns, d.sqn, d.fragments[0].payload) for d in again] == [
+        (naks[0].time_ns + DELAY, 4, b"C1")
+    ]
     assert [len(receiver.rows) for receiver in (example.receiver_a, example.receiver_b)] == [4, 2]
     counters = example.join_a.counters
     assert (counters["lost"], counters["rxs_rcved"], counters["lbm_msgs_no_topic_rcved"]) == (1, 1, 2)

@@ -1,13 +1,27 @@
-"""Positions, limits and status messages (AE-7..AE-24, AE-34..AE-44): what a publisher meets when receivers are slow, gone
-or many."""
+"""Positions, limits and status messages: what a publisher meets when receivers are slow, gone or many (AE-3..AE-49)."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 
-from umstack.sim import FLOW_MAX, FLOW_MIN, FLOW_TAGGED, MS, SECOND, US, Datagram, Fate, Host, Kind, Session, Source, Type
 from tests.sim.conftest import DELAY, Pair
+from umstack.sim import (
+    FLOW_MAX,
+    FLOW_MIN,
+    FLOW_TAGGED,
+    MS,
+    SECOND,
+    US,
+    Datagram,
+    Fate,
+    Host,
+    Kind,
+    Session,
+    Source,
+    Type,
+)
 
 NOT_CONNECTED, BACK_PRESSURED, CLOSED, RATE_LIMITED = -1001, -1002, -1004, -1006
 STATUS_DATA = 32  # DATA header, control message, extended option, then the status
@@ -58,7 +72,12 @@ def test_nobody_is_there(pair: Pair) -> None:
     assert source.try_send(b"x") == NOT_CONNECTED
     assert not session.probe.connected
     counters = session.counters
-    assert (counters["pub_pos"], counters["pub_lmt"], counters["snd_pos"], counters["snd_lmt"]) == (0, 0, 0, 0)
+    assert (counters["pub_pos"], counters["pub_lmt"], counters["snd_pos"], counters["snd_lmt"]) == (
+        0,
+        0,
+        0,
+        0,
+    )
     assert counters["not_connected"] == 1
     assert session.sent() == []
 
@@ -113,7 +132,9 @@ def test_publisher_and_sender_stop_at_their_limits(pair: Pair) -> None:
     assert counters["snd_pos"] == 32768 // span * span
     assert counters["pub_lmt"] == counters["snd_pos"] + (1 << 16)
     assert counters["pub_pos"] == taken * span
-    assert counters["pub_lmt"] <= counters["pub_pos"] < counters["pub_lmt"] + span  # AE-7: the last one straddles
+    assert (
+        counters["pub_lmt"] <= counters["pub_pos"] < counters["pub_lmt"] + span
+    )  # AE-7: the last one straddles
     assert counters["back_pressured"] == 1
     assert counters["snd_bpe"] == 1
 
@@ -187,7 +208,7 @@ def test_status_messages_are_periodic(pair: Pair) -> None:
         source.send(bytes(10))
         pair.world.run_for(10 * MS)
     sent = [d.time_ns for d in pair.world.trace(Fate.SENT, Type.STATUS)]
-    assert [b - a for a, b in zip(sent[1:], sent[2:], strict=False)] == [200 * MS] * 5
+    assert [b - a for a, b in pairwise(sent[1:])] == [200 * MS] * 5
     before = len(sent)
     for _ in range(16):  # 16 * 1032 bytes: half a window
         source.send(bytes(1000))
@@ -254,14 +275,16 @@ def test_a_reader_that_takes_half_opens_half_the_window(pair: Pair) -> None:
             source.send(bytes(1000))
         pair.world.run_for(100 * MS)
         windows.append(status_of(pair.world.trace(Fate.SENT, Type.STATUS)[-1])[2])
-    for earlier, later in zip(windows, windows[1:], strict=False):
+    for earlier, later in pairwise(windows):
         assert 7000 <= earlier - later <= 9000  # blocks of the queue round it
     receiver.set_reading(0)
     pair.world.run_for(100 * MS)
     assert status_of(pair.world.trace(Fate.SENT, Type.STATUS)[-1])[2] > windows[2] + 16000
 
 
-def two_receivers(pair: Pair, policy: int, tag_slow: int = 0, tag_fast: int = 0) -> tuple[Source, Callable[[], list[int]]]:
+def two_receivers(
+    pair: Pair, policy: int, tag_slow: int = 0, tag_fast: int = 0
+) -> tuple[Source, Callable[[], list[int]]]:
     """A receiver that never reads and one that reads at once; returns how many messages each has read."""
     source = open_session(pair, policy, flow_group_tag=9).source()
     small = {"block_rows": 64, "block_bytes": 1 << 14, "message_max_bytes": 1 << 16}
@@ -409,7 +432,7 @@ def test_what_the_link_refuses_is_sent_later(pair: Pair) -> None:
     pair.world.run_for(20 * MS)
     sent = session.sent(Type.DATA)
     assert [(d.sqn, d.fragments[0].payload[0]) for d in sent] == [(n, n) for n in range(5)]
-    gaps = [b.time_ns - a.time_ns for a, b in zip(sent, sent[1:], strict=False)]
+    gaps = [b.time_ns - a.time_ns for a, b in pairwise(sent)]
     assert all(1 * MS <= gap <= 1.2 * MS for gap in gaps)
     assert session.probe.sender_position == session.probe.tail
 
@@ -432,7 +455,7 @@ def test_an_uncommitted_claim_blocks_what_follows(pair: Pair) -> None:
 
 
 def test_an_abandoned_claim_becomes_padding(pair: Pair) -> None:
-    """AE-35, AE-36, UX-23: after 15 s it is given up, what waited goes out, nobody sees a gap; the late commit is told."""
+    """AE-35, AE-36, UX-23: given up after 15 s; what waited goes out, nobody sees a gap, the late commit is told."""
     session = pair.publisher.session(batch_minimum_bytes=1)
     source = session.source()
     receiver = pair.subscriber.receiver(loss_check_interval_ns=1 * SECOND)
@@ -448,7 +471,9 @@ def test_an_abandoned_claim_becomes_padding(pair: Pair) -> None:
     assert source.commit() == CLOSED
     source.send(b"after")
     pair.world.run_for(60 * SECOND)
-    assert [(row.kind, row.sequence_number) for row in receiver.rows[1:]] == [(Kind.MESSAGE, n) for n in range(3)]
+    assert [(row.kind, row.sequence_number) for row in receiver.rows[1:]] == [
+        (Kind.MESSAGE, n) for n in range(3)
+    ]
 
 
 def test_an_aborted_claim_is_passed_over(pair: Pair) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from umstack.sim import MS, SECOND, Fate, Session, Type
 from tests.sim.conftest import DELAY, Pair
+from umstack.sim import MS, SECOND, Fate, Session, Type
 
 
 def seconds(datagrams) -> list[float]:

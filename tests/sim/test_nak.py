@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from statistics import mean
 
-from umstack.sim import MS, SECOND, US, Datagram, Fate, Join, Kind, NcfReason, Session, Type
 from tests.sim.conftest import DELAY, Pair
+from umstack.sim import MS, SECOND, US, Datagram, Fate, Kind, NcfReason, Session, Type
 
 AT_ONCE = {"nak_initial_backoff_ns": 0}
 
@@ -108,12 +109,14 @@ def test_initial_back_off_is_uniform_around_its_nominal_value(pair: Pair) -> Non
     assert 25 * MS <= min(times) <= 27 * MS
     assert 73 * MS <= max(times) <= 75 * MS
     assert abs(mean(times) - 50 * MS) < 3 * MS
-    quarters = [sum(25 * MS + n * 12.5 * MS <= t < 37.5 * MS + n * 12.5 * MS for t in times) for n in range(4)]
+    quarters = [
+        sum(25 * MS + n * 12.5 * MS <= t < 37.5 * MS + n * 12.5 * MS for t in times) for n in range(4)
+    ]
     assert min(quarters) > 45
 
 
 def test_back_off_zero_asks_at_once(pair: Pair) -> None:
-    """UM-117: with an initial back-off of 0 the NAK goes out with the detection; one NAK lists the whole gap (UM-119)."""
+    """UM-117, UM-119: an initial back-off of 0 sends the NAK with the detection; it lists the whole gap."""
     session = pair.publisher.session()
     source = session.source()
     pair.subscriber.receiver().join(source, **AT_ONCE)
@@ -145,7 +148,7 @@ def test_naks_repeat_at_random_intervals(pair: Pair) -> None:
     send_each(source, 3)
     pair.world.run_for(100 * SECOND)
     asked = naks(pair)
-    gaps = [b.time_ns - a.time_ns for a, b in zip(asked, asked[1:], strict=False)]
+    gaps = [b.time_ns - a.time_ns for a, b in pairwise(asked)]
     assert all(nak.sqns == [1] for nak in asked)
     assert 100 * MS <= min(gaps) <= 104 * MS
     assert 296 * MS <= max(gaps) <= 300 * MS
@@ -356,7 +359,12 @@ def test_beyond_the_retransmit_limit_repairs_are_put_off(pair: Pair) -> None:
     assert ncfs(session) == [(NcfReason.RX_DELAY, [5, 3, 4])]
     assert session.counters["naks_rx_delay_ignored"] == 3
     pair.world.run_for(100 * MS)
-    assert [(d.time_ns, d.sqn) for d in repairs(session)] == [(0, 1), (10 * MS, 3), (20 * MS, 4), (30 * MS, 5)]
+    assert [(d.time_ns, d.sqn) for d in repairs(session)] == [
+        (0, 1),
+        (10 * MS, 3),
+        (20 * MS, 4),
+        (30 * MS, 5),
+    ]
     assert len(ncfs(session)) == 1
 
 
@@ -403,7 +411,12 @@ def test_ncf_reasons_are_counted_apart(pair: Pair) -> None:
     pair.world.run_for(1)
     counters = join.counters
     assert counters["ncf_pckts_rcved"] == 6
-    assert [counters[f"ncfs_{reason}"] for reason in ("ignored", "rx_delay", "shed", "unknown")] == [2, 2, 2, 6]
+    assert [counters[f"ncfs_{reason}"] for reason in ("ignored", "rx_delay", "shed", "unknown")] == [
+        2,
+        2,
+        2,
+        6,
+    ]
 
 
 def test_recovery_is_measured(pair: Pair) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from umstack.sim import MS, SECOND, Datagram, Session, Source, Type, World
 from tests.sim.conftest import Pair
+from umstack.sim import MS, SECOND, Datagram, Session, Source, Type, World
 
 RATE_LIMITED = -1006
 HEADER = 32  # of a datagram with one message
@@ -84,6 +84,7 @@ def test_retransmissions_have_a_limit_of_their_own(pair: Pair) -> None:
     world.rule("drop", Type.DATA, sqns=(1, 10), retransmission=False)
     for _ in range(12):
         source.send(bytes(968))
+    world.run_for(10 * MS)
     for _ in range(100):
         world.run_for(1 * MS)
         source.send(bytes(500))
@@ -92,6 +93,6 @@ def test_retransmissions_have_a_limit_of_their_own(pair: Pair) -> None:
     fresh = [d for d in session.sent(Type.DATA) if not d.retransmission]
     assert max(in_slices(repairs, 10 * MS).values()) <= 1250
     assert max(in_slices(session.sent(Type.DATA), 10 * MS).values()) <= 12500
-    assert [d.time_ns for d in fresh[12:]] == [n * MS for n in range(1, 101)]
+    assert [d.time_ns for d in fresh[12:]] == [10 * MS + n * MS for n in range(1, 101)]
     assert join.probe.loss_count == 0
     assert join.counters["unrecovered_tmo"] == 0

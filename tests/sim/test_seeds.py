@@ -73,7 +73,9 @@ def test_the_command_reports_seeds_as_json() -> None:
 
 def test_the_command_names_the_seed_that_failed() -> None:
     """A failure exits 1 and says how to run that seed again; doing so fails the same way."""
-    done = CliRunner().invoke(command, ["--seeds", "20", "--first-seed", "1", "--canary", "lose-row", "--json"])
+    done = CliRunner().invoke(
+        command, ["--seeds", "20", "--first-seed", "1", "--canary", "lose-row", "--json"]
+    )
     assert done.exit_code == 1
     failure = json.loads(done.stdout)["failed"][0]
     assert failure["replay"] == f"umstack sim --seed {failure['seed']} --trace --canary=lose-row"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.sim.extended_example import DELAY, Example, build, play
+from itertools import pairwise
 
+import pytest
+
+from tests.sim.extended_example import DELAY, Example, build, play
 from umstack.sim import MS, SECOND, Fate, Kind, Type, World
 
 
@@ -44,13 +46,17 @@ def test_timeline(example: Example) -> None:
     naks = [nak for nak in world.trace(Fate.SENT, Type.NAK) if nak.time_ns > start]
     assert all(nak.sqns == [6] for nak in naks)
     assert detected_at + 25 * MS <= naks[0].time_ns <= detected_at + 75 * MS  # UM-92, UM-93
-    gaps = [b.time_ns - a.time_ns for a, b in zip(naks, naks[1:], strict=False)]
+    gaps = [b.time_ns - a.time_ns for a, b in pairwise(naks)]
     assert all(100 * MS <= gap <= 300 * MS for gap in gaps)  # UM-94
     assert 4.7 * SECOND / (300 * MS) <= len(naks) <= 4.8 * SECOND / (100 * MS)
 
     world.run_until(start + 5 * SECOND + DELAY)
     tsni = example.session.sent(Type.DATA)[-1]
-    assert (tsni.time_ns - start, tsni.sqn, tsni.tsnis) == (5 * SECOND, 7, [(example.a.topic_index, 4)])  # UM-95
+    assert (tsni.time_ns - start, tsni.sqn, tsni.tsnis) == (
+        5 * SECOND,
+        7,
+        [(example.a.topic_index, 4)],
+    )  # UM-95
     assert example.join_a.probe.gap_count == 1
     assert example.session.counters["rxs_sent"] == 0
 
@@ -136,7 +142,10 @@ def test_without_traffic_the_event_waits_unless_loss_is_checked(world: World) ->
     world.run_for(30 * SECOND)
     assert example.receiver_a.rows[-1].sequence_number == 0
     told = checking.rows[-2:]
-    assert [(row.kind, row.sequence_number) for row in told] == [(Kind.UNRECOVERABLE_LOSS, 1), (Kind.MESSAGE, 2)]
+    assert [(row.kind, row.sequence_number) for row in told] == [
+        (Kind.UNRECOVERABLE_LOSS, 1),
+        (Kind.MESSAGE, 2),
+    ]
     assert found_at + 10 * SECOND <= told[0].time_ns <= found_at + 12.5 * SECOND
 
 
@@ -159,8 +168,14 @@ def test_the_end_of_the_session(example: Example) -> None:
     assert [d for d in world.trace() if d.time_ns > deleted_at] == []  # UM-103
     assert all(row.kind is not Kind.END_OF_SESSION for row in world.rows())
     world.run_until(last_ns + 60 * SECOND)
-    for receiver in (example.receiver_a, example.receiver_b):  # UM-104, UM-105: also B, whose source went long before
-        assert (receiver.rows[-1].time_ns, receiver.rows[-1].kind) == (last_ns + 60 * SECOND, Kind.END_OF_SESSION)
+    for receiver in (
+        example.receiver_a,
+        example.receiver_b,
+    ):  # UM-104, UM-105: also B, whose source went long before
+        assert (receiver.rows[-1].time_ns, receiver.rows[-1].kind) == (
+            last_ns + 60 * SECOND,
+            Kind.END_OF_SESSION,
+        )
     assert not example.join_a.probe.mapped
     assert example.subscriber.counters["sessions"] == 0
 

@@ -265,10 +265,11 @@ def test_the_end_of_a_session_reaches_every_receiver_of_it() -> None:
     """UM-104, UM-105, UM-106, UX-9: silence for the activity timeout is the end; a receiver
     outlives it and finds the topic's next source."""
     with open_context() as own:
-        options = {"transport_lbtrm_activity_timeout": 700}
+        options = {"transport_lbtrm_activity_timeout": 1000}
+        idle = {"transport_lbtrm_sm_minimum_interval": 50, "transport_lbtrm_sm_maximum_interval": 100}
         with open_context(transport_lbtrm_source_port_low=29000) as publisher:
             receivers = [own.receiver("ending", **options), own.receiver("ending", **options)]
-            source = publisher.source("ending", transport_lbtrm_sm_maximum_interval=200, flow_control="min")
+            source = publisher.source("ending", flow_control="min", **idle)
             source.wait_connected(timeout=SECONDS)
             wait_for(lambda: all(r.stats()["delivery_controllers"] for r in receivers))
             source.send(b"last", flush=True)
@@ -277,11 +278,11 @@ def test_the_end_of_a_session_reaches_every_receiver_of_it() -> None:
                 begin, message = collect_events(receiver, 2)
                 assert begin == BeginningOfSession("ending", name)
                 assert isinstance(message, Message)
-            time.sleep(1)  # session messages keep it alive for longer than the timeout
+            time.sleep(1.3)  # session messages keep it alive for longer than the timeout
             assert not any(receiver.poll() for receiver in receivers)
         for receiver in receivers:
             assert collect_events(receiver, 1, seconds=5) == [EndOfSession("ending", name)]
-        again = own.source("ending", flow_control="min", transport_lbtrm_sm_maximum_interval=200)
+        again = own.source("ending", flow_control="min", **idle)
         wait_for(lambda: all(r.stats()["delivery_controllers"] for r in receivers))
         again.send(b"again", flush=True)
         for receiver in receivers:
