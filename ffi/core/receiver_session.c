@@ -636,11 +636,18 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
     UM_COUNT(session->counters.status_messages_sent, 1);
 }
 
+/* A quarter of what the source was last told it may send: it must hear more before it has used that up. */
+static uint64_t report_after_bytes(const um_receiver_session *session)
+{
+    uint32_t window = session->config.window_bytes;
+    return (session->status_window_bytes < window ? session->status_window_bytes : window) / 4;
+}
+
 void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns)
 {
     if (session->config.window_bytes == 0 || session->ended)
         return;
-    if (session->bytes_since_status >= session->config.window_bytes / 4 || now_ns >= session->status_due_ns)
+    if (session->bytes_since_status >= report_after_bytes(session) || now_ns >= session->status_due_ns)
         send_status(session, 0, now_ns);
 }
 

@@ -238,6 +238,24 @@ TEST("UM-19c UM-21", "a message that would not fit the datagram flushes what is 
     session_close(f);
 }
 
+TEST("UM-19c UM-21", "a message that fits to the last byte joins, one byte more does not")
+{
+    um_session_config config = default_config();
+    for (uint32_t more = 0; more <= 1; more++) {
+        fixture *f = session_open(&config);
+        um_source *source = source_open(f, ORDERS, 0);
+        send_bytes(f, source, 700, 0, 0);
+        send_bytes(f, source, 728 + more, 0, 0); /* 712 + 740 LBMC bytes are what a datagram takes */
+        run_sender(f);
+        CHECK_EQ(f->link.count, more);
+        um_source_flush(source, f->now_ns, &f->actions);
+        run_sender(f);
+        CHECK_EQ(f->link.count, 1 + more);
+        CHECK_EQ(f->link.datagrams[0].length, more ? 20 + 712 : 1472);
+        session_close(f);
+    }
+}
+
 TEST("C4 UM-19d", "a flushed message that would not fit: first what is held, then the message")
 {
     um_session_config config = default_config();
@@ -555,7 +573,8 @@ TEST("AE-35 UX-23", "a claim unblocked away cannot be committed and takes no seq
     CHECK_EQ(um_source_claim_begin(source, 100, &claim), 0);
     send_text(f, source, "behind", UM_SEND_FLUSH);
     int64_t start_ns = f->now_ns, next_ns = f->now_ns;
-    while (f->link.count == 0) {
+    for (uint32_t ticks = 0; f->link.count == 0; ticks++) {
+        CHECK(ticks < 100);
         f->now_ns = next_ns;
         next_ns = um_session_tick(f->session, f->now_ns);
         CHECK(next_ns >= f->now_ns && next_ns < UM_NEVER_NS);

@@ -406,11 +406,11 @@ def test_the_rate_limit_holds_back(context: Context) -> None:
 
         with pytest.raises(RateLimited, match="data_rate_limit"):
             exceed()
-        for _ in range(100):
+        for _ in range(400):
             source.send(bytes(1400), flush=True)
         elapsed = time.monotonic() - started
-        assert 0.1 < elapsed < 2, "8 Mbit/s are a million bytes a second"
-        collect(receiver, 100)
+        assert 0.25 < elapsed < 3, "8 Mbit/s are a million bytes a second, less what may wait in the log"
+        collect(receiver, 400)
 
 
 # ---- threads and ending ----

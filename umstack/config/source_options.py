@@ -84,12 +84,12 @@ class SourceOptions:
     transport_lbtrm_sm_minimum_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=200,
-        minimum=1,
+        minimum="0.05",
         maximum=3_600_000,
         doc="Silence after which the first session message is sent; the interval then doubles.",
     )
     transport_lbtrm_sm_maximum_interval_ns: int = option(
-        Kind.MILLISECONDS, um=10000, minimum=1, maximum=3_600_000, doc="Longest interval of session messages."
+        Kind.MILLISECONDS, um=10000, minimum="0.05", maximum=3_600_000, doc="Longest interval of session messages."
     )
     transport_topic_sequence_number_info_interval_ns: int = option(
         Kind.MILLISECONDS,
