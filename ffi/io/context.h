@@ -102,6 +102,7 @@ typedef struct um_context {
     um_node node;
     um_rate_limits limits;
     um_socket_link control_link; /* sends NAKs and status messages */
+    um_link_counters closed_links; /* what links that are gone have counted */
     um_receive_ring ring;
     void *ring_memory;
     void *hold_memory;
@@ -171,6 +172,8 @@ void um_context_unlock(um_context *context);
 enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION };
 int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint32_t index);
 um_socket_config um_context_socket_config(const um_context *context);
+/* Closes a link and keeps its counters. Context lock held. */
+void um_context_close_link(um_context *context, um_socket_link *link);
 /* One pass: receives, timers, wake-ups. wait_until_ns 0: do not sleep. Returns datagrams handled. */
 int64_t um_context_pass(um_context *context, int64_t wait_until_ns);
 void *um_map(size_t bytes);

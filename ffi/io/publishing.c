@@ -237,7 +237,7 @@ void um_session_shut(um_publication_session *session)
     lock_sender(&session->core);
     session->in_use = false;
     um_lock_release(&session->core.sender_lock);
-    um_socket_close(&session->link);
+    um_context_close_link(session->context, &session->link);
     close(session->wakeup_fd);
     um_context_unlock(session->context);
 }

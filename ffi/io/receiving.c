@@ -98,7 +98,7 @@ static void leave_group(um_context *context, um_group *group)
 {
     if (--group->session_count > 0)
         return;
-    um_socket_close(&group->link);
+    um_context_close_link(context, &group->link);
     group->in_use = false;
     while (context->group_limit > 0 && !context->groups[context->group_limit - 1].in_use)
         context->group_limit--;

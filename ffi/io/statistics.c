@@ -78,10 +78,16 @@ static void add_link(uint64_t *sum, const um_link_counters *counters)
         sum[i] += fields[i];
 }
 
+void um_context_close_link(um_context *context, um_socket_link *link)
+{
+    um_socket_close(link);
+    add_link((uint64_t *)&context->closed_links, &link->counters);
+}
+
 uint32_t um_statistics_link(um_context *context, uint64_t *out)
 {
-    memset(out, 0, sizeof(um_link_counters));
     um_context_lock(context);
+    memcpy(out, &context->closed_links, sizeof(um_link_counters));
     add_link(out, &context->control_link.counters);
     for (uint32_t i = 0; i < context->session_limit; i++)
         if (context->sessions[i].in_use)

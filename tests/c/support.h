@@ -245,4 +245,15 @@ static inline void status(fixture *f, um_status_message message)
     control(f, datagram, um_status_encode(datagram, config->session_id, config->nak_port, &message));
 }
 
+/* A session with room for datagrams of 8 KiB, as UM's default is. */
+static inline um_session_config config_8k(uint32_t batch_minimum_bytes)
+{
+    um_session_config config = default_config();
+    config.term_length = 1 << 20;
+    config.window_bytes = 1 << 20;
+    config.datagram_max_bytes = 8192;
+    config.batch_minimum_bytes = batch_minimum_bytes;
+    return config;
+}
+
 #endif

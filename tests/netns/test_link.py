@@ -108,21 +108,24 @@ def test_what_the_socket_buffer_could_not_hold_is_counted_and_repaired(shared_la
 def test_buffers_the_kernel_refuses_are_warned_of_with_the_remedy(make_lab: MakeLab) -> None:
     """Issue: socket buffers forced, or a clear warning with the sysctl that fixes it."""
     lab = make_lab(hosts=2)
+    asked = int(Path("/proc/sys/net/core/rmem_max").read_text()) + (1 << 20)
     program = (
         "import json, sys, warnings, umstack\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
-        "    with umstack.Context('eth0') as context:\n"
+        "    wanted = int(sys.argv[1])\n"
+        "    with umstack.Context('eth0', transport_lbtrm_receiver_socket_buffer=wanted) as context:\n"
         "        receiver, source = context.receiver('x'), context.source('x', flow_control='min')\n"
         "        source.wait_connected(timeout=10)\n"
         "        source.send(b'works', flush=True)\n"
-        "        print(json.dumps([receiver.receive(5).decode(), *(str(w.message) for w in caught)]))\n"
+        "        answer = receiver.receive(5).decode()\n"
+        "    print(json.dumps([answer, *(str(w.message) for w in caught)]))\n"
     )
     without = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"]
     said = {}
     for name, prefix in {"with": [], "without": without}.items():
         child = lab.hosts[0].run(
-            [*prefix, sys.executable, "-c", program],
+            [*prefix, sys.executable, "-c", program, str(asked)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -135,7 +138,7 @@ def test_buffers_the_kernel_refuses_are_warned_of_with_the_remedy(make_lab: Make
     works, *warnings = said["without"]
     assert works == "works"
     (warning,) = warnings
-    assert "sysctl -w net.core.rmem_max=8388608" in warning
+    assert f"sysctl -w net.core.rmem_max={asked}" in warning
     assert "CAP_NET_ADMIN" in warning
 
 

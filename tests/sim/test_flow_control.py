@@ -83,7 +83,8 @@ def test_nobody_is_there(pair: Pair) -> None:
 
 
 def test_a_receiver_connects(pair: Pair) -> None:
-    """AE-15, AE-16, AE-19: it knows no position yet and asks for one; the answer makes it report, and that connects."""
+    """AE-15, AE-16, AE-19, AE-21: it knows no position yet and asks for one; the answer makes it report; that connects
+    and opens the publication limit in one step."""
     session = open_session(pair, initial_sqn=77)
     source = session.source()
     pair.subscriber.receiver().join(source, **window())
@@ -95,6 +96,7 @@ def test_a_receiver_connects(pair: Pair) -> None:
     assert status_of(second) == (0, 77, 32768)
     assert session.probe.connected
     assert session.probe.sender_limit == 32768
+    assert session.probe.publication_limit == 1 << 16
     assert session.counters["receivers_known"] == 1
 
 

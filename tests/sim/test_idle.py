@@ -136,7 +136,7 @@ def test_tsnis_do_not_promise_what_is_held_back(pair: Pair) -> None:
 
 
 def test_idle_sessions_keep_receivers_alive(pair: Pair) -> None:
-    """UM-69, UM-70: session messages alone hold off the activity timeout for as long as the session lives."""
+    """UM-69, AE-43: session messages alone hold off the activity timeout for as long as the session lives."""
     source = pair.publisher.session().source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source)
     source.send(b"0", flush=True)

@@ -1,0 +1,305 @@
+/* Batching at the source: implicit, intelligent and explicit (UM-16..UM-40). */
+#include "support.h"
+
+enum { ORDERS = 0x3e9, TRADES = 0x3ea };
+
+/* ---- implicit batching ---- */
+
+TEST("UM-16 UM-27 UM-30 UM-75 UM-78", "messages of two topics share a datagram, a flush of one flushes both")
+{
+    um_session_config config = default_config();
+    fixture *f = session_open(&config);
+    um_source *orders = source_open(f, ORDERS, 0), *trades = source_open(f, TRADES, 0);
+    CHECK_EQ(send_text(f, orders, "one", 0), 0);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 0);
+    CHECK_EQ(send_text(f, trades, "two", UM_SEND_FLUSH), 0);
+    CHECK(f->actions & UM_ACTION_RUN_SENDER);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 1);
+    um_lbmc_message m[2];
+    CHECK_EQ(messages_at(f, 0, m, 2), 2);
+    CHECK_EQ(m[0].topic_index, ORDERS);
+    CHECK_EQ(m[1].topic_index, TRADES);
+    CHECK_EQ(send_text(f, orders, "three", 0), 1);
+    CHECK_EQ(um_source_flush(trades, f->now_ns, &f->actions), 0);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 2);
+    session_close(f);
+}
+
+TEST("UM-19a UM-20 C2", "the minimum length is tested after appending, and reaching it flushes")
+{
+    um_session_config config = default_config();
+    config.batch_minimum_bytes = 300;
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    send_bytes(f, source, 299, 0, 0);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 0);
+    send_bytes(f, source, 200, 0, 0);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 1);
+    um_lbmc_message m[2];
+    CHECK_EQ(messages_at(f, 0, m, 2), 2);
+    send_bytes(f, source, 300, 0, 0);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 2);
+    CHECK_EQ(f->session->counters.flushes_length, 2);
+    session_close(f);
+}
+
+TEST("UM-17 UM-19b UM-22 UM-26", "what waits longer than the interval leaves by itself")
+{
+    um_session_config config = default_config();
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    send_text(f, source, "one", 0);
+    CHECK(f->actions & UM_ACTION_BATCH_STARTED);
+    f->actions = 0;
+    int64_t started_ns = f->now_ns;
+    f->now_ns += 150 * NS_PER_MS;
+    send_text(f, source, "two", 0);
+    CHECK(!(f->actions & UM_ACTION_BATCH_STARTED)); /* the interval is the oldest message's */
+    CHECK_EQ(um_session_tick(f->session, f->now_ns), started_ns + config.batch_interval_ns);
+    f->now_ns = started_ns + config.batch_interval_ns - 1;
+    um_session_tick(f->session, f->now_ns);
+    CHECK_EQ(f->link.count, 0);
+    um_session_tick(f->session, ++f->now_ns);
+    CHECK_EQ(f->link.count, 1);
+    CHECK_EQ(f->session->counters.flushes_interval, 1);
+    session_close(f);
+}
+
+TEST("UM-19c UM-21", "a message that would not fit the datagram flushes what is held before it")
+{
+    um_session_config config = default_config();
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    send_bytes(f, source, 700, 0, 0);
+    send_bytes(f, source, 700, 0, 0);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 0);
+    send_bytes(f, source, 700, 0, 0);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 1);
+    um_lbmc_message m[3];
+    CHECK_EQ(messages_at(f, 0, m, 3), 2);
+    CHECK_EQ(f->session->counters.flushes_full, 1);
+    session_close(f);
+}
+
+TEST("UM-19c UM-21", "a message that fits to the last byte joins, one byte more does not")
+{
+    um_session_config config = default_config();
+    for (uint32_t more = 0; more <= 1; more++) {
+        fixture *f = session_open(&config);
+        um_source *source = source_open(f, ORDERS, 0);
+        send_bytes(f, source, 700, 0, 0);
+        send_bytes(f, source, 728 + more, 0, 0); /* 712 + 740 LBMC bytes are what a datagram takes */
+        run_sender(f);
+        CHECK_EQ(f->link.count, more);
+        um_source_flush(source, f->now_ns, &f->actions);
+        run_sender(f);
+        CHECK_EQ(f->link.count, 1 + more);
+        CHECK_EQ(f->link.datagrams[0].length, more ? 20 + 712 : 1472);
+        session_close(f);
+    }
+}
+
+TEST("C4 UM-19d", "a flushed message that would not fit: first what is held, then the message")
+{
+    um_session_config config = default_config();
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    send_bytes(f, source, 1000, 0, 0);
+    send_bytes(f, source, 1000, 0, UM_SEND_FLUSH);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 2);
+    session_close(f);
+}
+
+TEST("UM-24", "1900 and 1900 bytes with a minimum of 2000: one datagram")
+{
+    um_session_config config = config_8k(2000);
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    send_bytes(f, source, 1900, 0, 0);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 0);
+    send_bytes(f, source, 1900, 0, 0);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 1);
+    CHECK_EQ(f->link.datagrams[0].length, 3800 + 20 + 2 * 12);
+    session_close(f);
+}
+
+TEST("UM-32 UM-31", "a minimum of 1 sends every message at once")
+{
+    um_session_config config = default_config();
+    config.batch_minimum_bytes = 1;
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    for (uint32_t i = 0; i < 5; i++) {
+        send_text(f, source, "x", 0);
+        run_sender(f);
+        CHECK_EQ(f->link.count, i + 1);
+    }
+    session_close(f);
+}
+
+/* ---- explicit batching ---- */
+
+TEST("UM-38", "worked example: 7899 bytes held, ten of 100 end a batch")
+{
+    um_session_config config = config_8k(8000);
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    send_bytes(f, source, 7899, 0, 0);
+    for (uint32_t i = 0; i < 10; i++)
+        send_bytes(f, source, 100, 0, i == 0 ? UM_SEND_START_BATCH : i == 9 ? UM_SEND_END_BATCH : 0);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 1);
+    um_lbmc_message m[16];
+    CHECK_EQ(messages_at(f, 0, m, 16), 3);
+    CHECK_EQ(m[0].payload_length, 7899);
+    CHECK_EQ(m[2].payload_length, 100);
+    um_source_flush(source, f->now_ns, &f->actions);
+    run_sender(f);
+    CHECK_EQ(messages_at(f, 1, m, 16), 8);
+    session_close(f);
+}
+
+TEST("UM-34 UM-35 UM-36 UM-37", "a group is withheld until its end, then enters the implicit batch")
+{
+    um_session_config config = default_config();
+    config.batch_minimum_bytes = 100;
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0), *other = source_open(f, TRADES, 0);
+    CHECK_EQ(send_bytes(f, source, 90, 0, UM_SEND_START_BATCH), 0);
+    CHECK_EQ(send_bytes(f, source, 90, 0, 0), 1);
+    CHECK_EQ(send_text(f, other, "x", UM_SEND_FLUSH), 0);
+    run_sender(f);
+    um_lbmc_message m[8];
+    CHECK_EQ(f->link.count, 1); /* only the other topic's: the minimum does not count what is withheld */
+    CHECK_EQ(messages_at(f, 0, m, 8), 1);
+    CHECK_EQ(send_bytes(f, source, 5, 0, UM_SEND_END_BATCH), 2);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 2); /* 90 and 90 reached the minimum; the last 5 wait */
+    CHECK_EQ(messages_at(f, 1, m, 8), 2);
+    CHECK_EQ(m[0].flags, UM_MESSAGE_BATCH_START);
+    CHECK_EQ(m[1].flags, 0);
+    um_source_flush(source, f->now_ns, &f->actions);
+    run_sender(f);
+    CHECK_EQ(messages_at(f, 2, m, 8), 1);
+    CHECK_EQ(m[0].flags, UM_MESSAGE_BATCH_END);
+    CHECK_EQ(m[0].sqn, 2);
+    session_close(f);
+}
+
+TEST("UM-34 UM-37", "a complete batch of one message carries both marks")
+{
+    um_session_config config = default_config();
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    CHECK_EQ(send_text(f, source, "x", UM_SEND_START_BATCH | UM_SEND_END_BATCH | UM_SEND_FLUSH), 0);
+    run_sender(f);
+    um_lbmc_message m;
+    CHECK_EQ(messages_at(f, 0, &m, 1), 1);
+    CHECK_EQ(m.flags, UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END);
+    session_close(f);
+}
+
+TEST("UM-40", "a flush releases what an open batch withholds")
+{
+    um_session_config config = default_config();
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    send_text(f, source, "one", UM_SEND_START_BATCH);
+    CHECK_EQ(um_source_flush(source, f->now_ns, &f->actions), 0);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 1);
+    send_text(f, source, "two", 0);
+    send_text(f, source, "three", UM_SEND_FLUSH);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 2);
+    um_lbmc_message m[2];
+    CHECK_EQ(messages_at(f, 1, m, 2), 2);
+    session_close(f);
+}
+
+TEST("UM-39", "a group longer than can be withheld leaves in parts, in order")
+{
+    um_session_config config = default_config();
+    config.batch_minimum_bytes = 0;
+    fixture *f = session_open(&config);
+    um_source_config source_config = {.topic_index = ORDERS, .explicit_capacity = 256};
+    um_source *source = zeroed(sizeof *source);
+    um_source_init(source, zeroed(256), &source_config, f->session);
+    for (uint32_t i = 0; i < 20; i++)
+        CHECK_EQ(send_bytes(f, source, 60, 0, i == 0 ? UM_SEND_START_BATCH : i == 19 ? UM_SEND_END_BATCH : 0), i);
+    run_sender(f);
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < f->link.count; i++) {
+        um_lbmc_message m[32];
+        uint32_t count = messages_at(f, i, m, 32);
+        for (uint32_t j = 0; j < count; j++)
+            CHECK_EQ(m[j].sqn, next++);
+    }
+    CHECK_EQ(next, 20);
+    session_close(f);
+}
+
+TEST("UM-35 UX-23", "back-pressure in the middle of a release loses and repeats nothing")
+{
+    um_session_config config = default_config();
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    f->link.room = 0;
+    while (send_bytes(f, source, 1000, 0, UM_SEND_FLUSH) >= 0)
+        ;
+    uint32_t before = atomic_load(&source->next_sqn);
+    for (uint32_t i = 0; i < 20; i++)
+        CHECK_EQ(send_bytes(f, source, 1000, (uint8_t)i, i == 0 ? UM_SEND_START_BATCH : 0), before + i);
+    CHECK_EQ(send_bytes(f, source, 1000, 20, UM_SEND_END_BATCH | UM_SEND_FLUSH), UM_BACK_PRESSURED);
+    uint32_t tries = 0;
+    do { /* a little room at a time */
+        f->link.room = 3;
+        run_sender(f);
+        CHECK(tries++ < 100);
+    } while (send_bytes(f, source, 1000, 20, UM_SEND_END_BATCH | UM_SEND_FLUSH) == UM_BACK_PRESSURED);
+    f->link.room = UINT32_MAX;
+    run_sender(f);
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < f->link.count; i++) {
+        um_lbmc_message m;
+        CHECK_EQ(messages_at(f, i, &m, 1), 1);
+        CHECK_EQ(m.sqn, next++);
+        CHECK_EQ(m.payload[0], m.sqn < before ? 0 : m.sqn - before);
+    }
+    CHECK_EQ(next, before + 21);
+    session_close(f);
+}
+
+TEST("UM-34 W4", "the path shrinks while a message is withheld: its sequence numbers hold")
+{
+    um_session_config config = default_config();
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    CHECK_EQ(send_bytes(f, source, 3000, 0, UM_SEND_START_BATCH), 2);
+    um_session_set_datagram_max(f->session, 600);
+    CHECK_EQ(send_bytes(f, source, 100, 0, UM_SEND_END_BATCH | UM_SEND_FLUSH), 3);
+    run_sender(f);
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < f->link.count; i++) {
+        um_lbmc_message m[4];
+        uint32_t count = messages_at(f, i, m, 4);
+        for (uint32_t j = 0; j < count; j++)
+            CHECK_EQ(m[j].sqn, next++);
+        CHECK_EQ(f->link.datagrams[i].oversize, f->link.datagrams[i].length > 600);
+    }
+    CHECK_EQ(next, 4);
+    session_close(f);
+}
+
+CHECK_MAIN
