@@ -179,6 +179,7 @@ typedef struct exchange {
     um_message_queue *queue;
     pthread_mutex_t lock;
     um_rows out[OUT_MAX];
+    uint32_t out_first[OUT_MAX]; /* number of the first row of each */
     uint32_t out_count;
     bool done;
 } exchange;
@@ -193,13 +194,16 @@ static void *read_rows(void *argument)
             sched_yield();
             continue;
         }
+        uint32_t first = next;
         for (uint32_t i = 0; i < rows.count; i++)
             check_row(rows.block, rows.first + i, next++);
         for (bool given = false; !given;) {
             pthread_mutex_lock(&x->lock);
             given = x->out_count < OUT_MAX;
-            if (given)
+            if (given) {
+                x->out_first[x->out_count] = first;
                 x->out[x->out_count++] = rows;
+            }
             x->done = next == ROWS;
             pthread_mutex_unlock(&x->lock);
             if (!given)
@@ -216,13 +220,18 @@ static void *release_rows(void *argument)
     for (bool done = false; !done;) {
         pthread_mutex_lock(&x->lock);
         um_rows rows = {0};
+        uint32_t first = 0;
         if (x->out_count > 0) {
             uint32_t i = (uint32_t)um_random_below(&random, x->out_count);
             rows = x->out[i];
+            first = x->out_first[i];
             x->out[i] = x->out[--x->out_count];
+            x->out_first[i] = x->out_first[x->out_count];
         }
         done = x->done && x->out_count == 0;
         pthread_mutex_unlock(&x->lock);
+        for (uint32_t i = 0; i < rows.count; i++) /* still what they were, until they are given back */
+            check_row(rows.block, rows.first + i, first + i);
         if (rows.count > 0)
             um_queue_release(rows.block, rows.count);
         else
