@@ -101,7 +101,7 @@ typedef struct um_context {
     _Atomic uint32_t lock_waiters; /* control calls that want the lock: the loop steps aside */
     um_node node;
     um_rate_limits limits;
-    um_socket_link control_link; /* sends NAKs and status messages */
+    um_socket_link control_link;   /* sends NAKs and status messages */
     um_link_counters closed_links; /* what links that are gone have counted */
     um_receive_ring ring;
     void *ring_memory;

@@ -102,7 +102,7 @@ def publish(facts: dict[str, Any]) -> None:
         "transport_lbtrm_multicast_address": GROUP,
         "transport_lbtrm_sm_minimum_interval": 60,
         "transport_topic_sequence_number_info_interval": 300,
-        "transport_lbtrm_ignore_interval": 300,
+        "transport_lbtrm_ignore_interval": 5000,
         "implicit_batching_interval": 60000,
     }
     with open_context() as publisher, open_context() as subscriber:

@@ -215,7 +215,8 @@ def new_data(frames: list[Frame]) -> list[Frame]:
 def test_transport_numbers_follow_each_other(session: list[Frame], facts: dict[str, Any]) -> None:
     """UM-75, UM-78, UM-112: one transport sqn a datagram, from 0, without a hole, TSNIs included (UM-65)."""
     numbers = [number(frame.layers, "lbtrm.data.sqn") for frame in new_data(session)]
-    assert numbers == list(range(facts["publisher"]["msgs_sent"]))
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) >= facts["publisher"]["msgs_sent"], "a TSNI may have followed"
     for frame in new_data(session):
         assert number(frame.layers, "lbtrm.data.trail_sqn") == 0, "the window still holds everything (UM-125)"
         assert number(frame.layers, "lbtrm.hdr.ucast_port") == facts["nak_port"]
@@ -363,7 +364,7 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
             number(frame.layers, "lbtrm.data.sqn") == next_sqn == number(frame.layers, "lbtrm.data.trail_sqn")
         )
         assert number(frame.layers["udp"], "udp.dstport") == facts["nak_port"]
-        assert next_sqn <= facts["publisher"]["msgs_sent"]
+        assert next_sqn <= len(new_data(session))
         assert flags != 0 or 0 < window <= 2 << 20
     assert len(receivers) == 1, "one subscriber, one identity"
     assert status_flags(told[0]) == 1, "the first asks where the stream is"

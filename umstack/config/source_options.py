@@ -89,7 +89,11 @@ class SourceOptions:
         doc="Silence after which the first session message is sent; the interval then doubles.",
     )
     transport_lbtrm_sm_maximum_interval_ns: int = option(
-        Kind.MILLISECONDS, um=10000, minimum="0.05", maximum=3_600_000, doc="Longest interval of session messages."
+        Kind.MILLISECONDS,
+        um=10000,
+        minimum="0.05",
+        maximum=3_600_000,
+        doc="Longest interval of session messages.",
     )
     transport_topic_sequence_number_info_interval_ns: int = option(
         Kind.MILLISECONDS,
