@@ -523,6 +523,15 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns)
     return um_session_pending(session) ? now_ns : next_ns;
 }
 
+/* How far ahead of a receiver the sender may go so that everything it may still ask for stays in the transmission
+ * window, however small the datagrams. */
+static uint32_t repairable_bytes(const um_source_session *session)
+{
+    uint32_t datagrams = session->sent_mask - UM_SEND_BATCH_MAX;
+    uint32_t by_count = datagrams * um_frame_span(UM_LBMC_HEADER_BYTES + 1);
+    return by_count < session->config.window_bytes ? by_count : session->config.window_bytes;
+}
+
 static void on_status(um_source_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
 {
     um_status_message status;
@@ -552,7 +561,9 @@ static void on_status(um_source_session *session, const um_lbtrm_packet *packet,
     int64_t position =
         sqn == session->next_sqn ? atomic_load(&session->sender_position) : um_session_sent(session, sqn)->position;
     UM_COUNT(session->counters.status_messages_received, 1);
-    um_flow_on_status(&session->flow, status.receiver_id, status.group_tag, position + status.window_bytes, now_ns);
+    uint32_t most = repairable_bytes(session);
+    uint32_t window = status.window_bytes < most ? status.window_bytes : most;
+    um_flow_on_status(&session->flow, status.receiver_id, status.group_tag, position + window, now_ns);
     um_flow_note_position(&session->flow, status.receiver_id, position);
     session->counters.receivers_refused = session->flow.refused_count;
     session->flow_expiry_ns = earliest(session->flow_expiry_ns, now_ns + session->config.flow_receiver_timeout_ns);
