@@ -226,8 +226,9 @@ static int receive_group(um_context *context, um_group *group, int64_t now_ns)
         int count = um_receiving_receive(context, group, now_ns);
         handled += count > 0 ? count : 0;
         if (count < (int)context->config.receive_batch)
-            break;
+            return handled;
     }
+    context->node.behind = true;
     return handled;
 }
 
@@ -322,6 +323,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     int64_t now_ns = um_clock_ns();
     bool requested = take_request(context, now_ns);
     int handled = 0;
+    context->node.behind = false;
     for (int i = 0; i < count; i++)
         if (!direct || events[i].data.u64 >> 32 != UM_WATCH_GROUP)
             handled += handle_event(context, events[i].data.u64, now_ns);
