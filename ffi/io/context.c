@@ -323,6 +323,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     int64_t now_ns = um_clock_ns();
     bool requested = take_request(context, now_ns);
     int handled = 0;
+    context->pass_datagrams = 0;
     context->node.behind = false;
     for (int i = 0; i < count; i++)
         if (!direct || events[i].data.u64 >> 32 != UM_WATCH_GROUP)
@@ -335,7 +336,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     if (um_node_pressured(&context->node, now_ns) && context->next_due_ns > now_ns + PRESSURE_CHECK_NS)
         context->next_due_ns = now_ns + PRESSURE_CHECK_NS;
     um_receiving_notify(context);
-    if (received >= HOT_DATAGRAMS)
+    if (context->pass_datagrams >= HOT_DATAGRAMS)
         context->hot_until_ns = now_ns + HOT_NS;
     if (handled > 0)
         context->linger_until_ns = now_ns + context->config.linger_ns;
