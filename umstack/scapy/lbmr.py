@@ -137,8 +137,8 @@ class LBMRTopicCost(TypedOption):
     minimum_bytes = 8
     fields_desc: ClassVar[list[Any]] = [
         *_head(7),
-        ByteField("hop_count", 0),
         XByteField("flags", 0),
+        ByteField("hop_count", 0),
         SignedIntField("cost", 0),
     ]
 
