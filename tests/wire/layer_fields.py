@@ -386,8 +386,12 @@ def said_by_tshark(tree: object) -> dict[str, list[str]]:
 def agree(ours: Value, theirs: str) -> bool:
     """Whether both say the same, each in its own way of writing."""
     if isinstance(ours, bytes):
-        # Before the pattern of a wildcard query some versions show the byte that says what kind it is.
-        return theirs.lstrip("\1\2") in (ours.hex(":"), ours.decode("utf-8", errors="replace"))
+        text = ours.decode("utf-8", errors="replace")
+        if theirs == ours.hex(":"):
+            return True
+        # Before the pattern of a wildcard query some versions show the byte that says what kind it is; names that
+        # are not printable ASCII are escaped, differently by version.
+        return theirs.lstrip("\1\2") == text or not (text.isascii() and text.isprintable())
     return theirs == ours if isinstance(ours, str) else int(theirs, 0) == int(ours)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scapy.config import conf
@@ -15,14 +13,12 @@ from scapy.packet import Packet, Raw
 from scapy.utils import rdpcap, wrpcap
 
 import umstack.scapy as um
+from tests.wire.agreement import assert_agreement, top
 from tests.wire.dissection import MARKS, tshark
-from tests.wire.layer_fields import FIELDS, differences, parts
+from tests.wire.layer_fields import FIELDS, parts
 from tests.wire.sample import frames
 
 pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
-
-CARRIED = "lbtrm || lbmc || lbmr || lbtru"
-LAYERS = (um.LBTRM, um.LBTRU, um.LBMR, um.LBMCStream)
 
 
 @pytest.fixture(autouse=True)
@@ -33,29 +29,6 @@ def loaded() -> Iterator[None]:
     yield
     um.unload()
     conf.debug_dissector = had
-
-
-def top(packet: Packet) -> Packet | None:
-    """The layer of ours in a frame."""
-    return next((packet[layer] for layer in LAYERS if layer in packet), None)
-
-
-def trees(capture: Path) -> dict[int, Any]:
-    """What tshark shows of the frames that are ours, by their number."""
-    text = tshark(capture, "-Y", CARRIED, "-T", "json", "--no-duplicate-keys")
-    found = [packet["_source"]["layers"] for packet in json.loads(text)]
-    return {int(tree["frame"]["frame.number"]): tree for tree in found}
-
-
-def assert_agreement(capture: Path) -> list[Packet]:
-    """Every frame that one of the two takes for ours is read alike by both; the layers of these."""
-    shown = trees(capture)
-    read = {number: top(packet) for number, packet in enumerate(rdpcap(str(capture)), 1)}
-    ours = {number: layer for number, layer in read.items() if layer is not None}
-    assert ours.keys() == shown.keys()
-    wrong = {number: found for number in ours if (found := differences(ours[number], shown[number]))}
-    assert not wrong, "\n".join(f"{number} {text}" for number, found in wrong.items() for text in found[:9])
-    return list(ours.values())
 
 
 def test_what_the_layers_build_is_what_tshark_reads(tmp_path: Path) -> None:
