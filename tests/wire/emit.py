@@ -64,11 +64,13 @@ def capturing(file: Path) -> Iterator[None]:
         capture.wait()
 
 
-def nak(session: LbtrmAddress, numbers: list[int]) -> None:
-    """Ask a source for retransmissions, as any receiver may."""
-    datagram = LBTRM(nak_port=session.nak_port, session_id=session.session_id) / LBTRMNak(sqns=numbers)
+def nak(session: LbtrmAddress, *requests: list[int]) -> None:
+    """Ask a source for retransmissions, as any receiver may; several requests go out together."""
+    header = LBTRM(nak_port=session.nak_port, session_id=session.session_id)
+    datagrams = [bytes(header / LBTRMNak(sqns=numbers)) for numbers in requests]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.sendto(bytes(datagram), (session.source_ip, session.nak_port))
+        for datagram in datagrams:
+            sender.sendto(datagram, (session.source_ip, session.nak_port))
 
 
 def address_of(transport: str) -> LbtrmAddress:
@@ -156,8 +158,7 @@ def refuse(facts: dict[str, Any]) -> None:
         session = address_of(source.transport)
         for _ in range(1500):
             source.send(bytes(300), flush=True)
-        for first in range(0, 1500, 300):
-            nak(session, list(range(first, first + 300)))
+        nak(session, *[list(range(first, first + 300)) for first in range(0, 1500, 300)])
         wait_for(lambda: source.stats()["naks_rcved"] == 1500, "all NAKs")
         wait_for(lambda: source.stats()["naks_shed"], "shed NAKs")
         facts |= {"flooded": session.session_id, "flooded_stats": source.stats()}
