@@ -241,7 +241,9 @@ class TreeReceiver:
                 case UnrecoverableLoss():
                     self._lost(event.source, 1)
                 case BurstLoss():
-                    self._lost(event.source, (event.sequence_number - event.first_sequence_number) % 2**32 + 1)
+                    self._lost(
+                        event.source, (event.sequence_number - event.first_sequence_number) % 2**32 + 1
+                    )
                 case EndOfSession():
                     for tree in self._trees_of(event.source):
                         self._end(tree, "the publisher went away")
