@@ -31,6 +31,8 @@ _HINTS = {
     errno.ENOSPC: "the driver needs a free queue for each CPU: ethtool -L IFACE combined N",
     errno.ENOMEM: "free some memory: the driver sets up its rings anew",
     errno.ENODEV: "the interface is gone: name another",
+    errno.EBUSY: "another program was there a moment ago: try again",
+    errno.EEXIST: "another program was there a moment ago: try again",
 }
 
 

@@ -38,6 +38,7 @@ from xdp import (
     find_interface,
     occupants,
 )
+from xdp import steering as steering_module
 
 T = TypeVar("T")
 MakeLab = Callable[..., Lab]
@@ -237,6 +238,18 @@ def test_every_interface_takes_generic(namespace: Namespace) -> None:
             (there,) = namespace.call(lambda name=name: occupants(name))
             assert (there.program_id, there.mode) == (steering.program.id, "generic")
         assert not steering.attached()
+
+
+def test_jumbo_frames_need_the_program_for_several_buffers(
+    make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W4: at MTU 9000 the program of new kernels attaches, and the refusal of the one for old kernels says why."""
+    host = make_lab(hosts=2, mtu=9000).hosts[1]
+    with attach(host) as steering:
+        assert steering.attached()
+    monkeypatch.setattr(steering_module, "_PROGRAM", "steering_linear")
+    with pytest.raises(AttachError, match="without multi-buffer: lower the MTU"):
+        attach(host)
 
 
 @MODES
