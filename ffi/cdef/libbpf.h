@@ -1,8 +1,8 @@
+#include "../bpf/steering.h"
 #include "bpf/bpf_map.h"
 #include "bpf/bpf_object.h"
 #include "bpf/bpf_test_run.h"
 #include "bpf/xdp_attachment.h"
-#include "../bpf/steering.h"
 
 struct bpf_object;
 
