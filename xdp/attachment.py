@@ -108,7 +108,11 @@ class Attachment:
             what = f"attaching {program.name} to {self.interface.name} in {mode} mode"
             raise AttachError(what, -result, hint=_HINTS.get(-result))
         self._fd = int(result)
-        self.link_id = int(self._facts().link_id)
+        try:
+            self.link_id = int(self._facts().link_id)
+        except BpfError:
+            self.close()
+            raise
 
     @property
     def is_held(self) -> bool:

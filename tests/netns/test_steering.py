@@ -34,6 +34,7 @@ from xdp import (
     BpfError,
     OccupiedError,
     Steering,
+    SteeringError,
     XdpError,
     find_interface,
     occupants,
@@ -343,22 +344,39 @@ def test_a_program_without_a_link_is_removed_by_the_command_given(host: Host) ->
     attach(host).close()
 
 
-def test_a_program_that_somebody_detached_is_noticed(host: Host) -> None:
-    """Faults: detached by someone else: `attached` says so, closing is still clean, and one can attach again."""
-    with attach(host) as steering:
+def detach_as_somebody_else(steering: Steering) -> None:
+    """Do what `bpftool link detach` does."""
+    assert steering.attachment
+    link = libbpf().bpf_link_get_fd_by_id(steering.attachment.link_id)
+    assert libbpf().bpf_link_detach(link) == 0
+    os.close(link)
+
+
+def test_a_program_that_somebody_detached_is_noticed(shared_lab: Lab, host: Host) -> None:
+    """Faults: detached by someone else: `attached` says so, and with `reattach` the same rules steer again."""
+    with attach(host) as steering, socket.socket(AF_XDP, socket.SOCK_RAW, 0) as ring:
+        steering.add_rule(GROUP, PORT, 0)
+        steering.put_socket(0, 0, ring.fileno())
         assert steering.attached()
-        assert steering.attachment
-        link = libbpf().bpf_link_get_fd_by_id(steering.attachment.link_id)
-        assert libbpf().bpf_link_detach(link) == 0
-        os.close(link)
+        detach_as_somebody_else(steering)
         assert not steering.attached()
-        assert steering.counters().rules == ()
-        with attach(host) as again:
-            assert again.attached()
+        with attach(host), pytest.raises(OccupiedError):
+            host.call(steering.reattach)
+        with Receiver(host, GROUP, PORT) as receiver, Sender(shared_lab.hosts[0], GROUP, PORT) as sender:
+            shared_lab.await_join(GROUP, 1)
+            sender.send(range(5))
+            assert receiver.collect(5) == list(range(5)), "while it is off, the kernel has the datagrams"
+            for _ in range(2):
+                host.call(steering.reattach)
+                assert steering.attached()
+            sender.send(range(7))
+            wait_until(lambda: steering.counters().rules[0].redirected == 7, "the same rule steers")
+    with Steering() as loaded, pytest.raises(SteeringError, match=r"use Steering\.attach"):
+        loaded.reattach()
 
 
 def test_an_interface_that_is_gone_is_noticed(namespace: Namespace) -> None:
-    """Faults: with the interface the attachment is gone; an interface that takes its place is not mistaken for it."""
+    """Faults: with its interface the attachment is gone, and one that takes its name can be attached to."""
     namespace.add("veth0", "veth", peer="veth1")
     with attach(namespace, interface="veth0") as steering:
         assert steering.attached()
@@ -366,6 +384,9 @@ def test_an_interface_that_is_gone_is_noticed(namespace: Namespace) -> None:
         assert not steering.attached()
         namespace.add("veth0", "veth", peer="veth1")
         assert not steering.attached()
+        namespace.call(steering.reattach)
+        assert steering.attached()
+        assert namespace.call(lambda: occupants("veth0")) != ()
 
 
 def test_an_interface_that_goes_down_and_returns_keeps_the_program(shared_lab: Lab, host: Host) -> None:
