@@ -46,7 +46,7 @@ MakeLab = Callable[..., Lab]
 ROOT = Path(__file__).resolve().parents[2]
 AF_XDP = 44
 XDP_REDIRECT = 4
-MULTI_QUEUES = 4
+MANY_QUEUES = 66
 NATIVE_FLAG = 1 << 2
 # Has the MAC address of GROUP, hence passes the same filter in a NIC.
 SAME_MAC_GROUP = "238.205.1.2"
@@ -203,29 +203,33 @@ def test_fragments_of_a_steered_group_still_arrive(shared_lab: Lab, host: Host) 
 
 
 def test_the_receive_queue_chooses_the_socket(namespace: Namespace) -> None:
-    """Steering: on an interface of four queues, a frame goes to the slot's socket for the queue it came in by."""
-    queues = {"num_rx_queues": MULTI_QUEUES, "num_tx_queues": MULTI_QUEUES}
+    """Steering: a frame goes to the slot's socket for its queue; a queue beyond a slot's 64 is not the next slot's."""
+    queues = {"num_rx_queues": MANY_QUEUES, "num_tx_queues": MANY_QUEUES}
     namespace.add("veth0", "veth", peer={"ifname": "veth1", **queues}, **queues)
     with attach(namespace, interface="veth0") as steering, contextlib.ExitStack() as stack:
         steering.add_rule(GROUP, PORT, 5)
         index = namespace.call(lambda: find_interface("veth0")).index
-        served: list[int] = []
 
         def redirecting_queues() -> list[int]:
-            run = steering.program.test_run
-            frame = ethernet(ipv4())
+            run, frame = steering.program.test_run, ethernet(ipv4())
             return [
                 queue
-                for queue in range(MULTI_QUEUES)
+                for queue in range(MANY_QUEUES)
                 if run(frame, is_xdp=True, interface_index=index, queue=queue).result == XDP_REDIRECT
             ]
 
-        for queue in (2, 0, 3, 1):
-            assert namespace.call(redirecting_queues) == sorted(served)
+        def put_socket(slot: int, queue: int) -> None:
             ring = stack.enter_context(socket.socket(AF_XDP, socket.SOCK_RAW, 0))
-            steering.put_socket(5, queue, ring.fileno())
+            steering.put_socket(slot, queue, ring.fileno())
+
+        put_socket(6, 0)
+        put_socket(4, 63)
+        served: list[int] = []
+        for queue in (2, 0, 63, 1):
+            assert namespace.call(redirecting_queues) == sorted(served)
+            put_socket(5, queue)
             served.append(queue)
-        assert namespace.call(redirecting_queues) == [0, 1, 2, 3]
+        assert namespace.call(redirecting_queues) == [0, 1, 2, 63]
 
 
 def test_every_interface_takes_generic(namespace: Namespace) -> None:
