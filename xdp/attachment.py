@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from xdp.errors import AttachError, BpfError, OccupiedError
-from xdp.interfaces import Interface, find_interface
+from xdp.interfaces import Interface, find_interface, xdp_program_ids
 from xdp.loader import AttachedProgram, BpfProgram, checked, libbpf
 
 _LIBXDP_DISPATCHER = "xdp_dispatcher"
@@ -82,11 +82,7 @@ class Occupant:
 def occupants(interface: Interface | str) -> tuple[Occupant, ...]:
     """Return the XDP programs on an interface, our own among them."""
     there = _known(interface)
-    found = libbpf().ffi.new("struct xdp_bpf_interface_programs *")
-    result = libbpf().lib.xdp_bpf_interface_programs(there.index, found)
-    checked(result, f"asking what XDP programs {there.name} has")
-    ids = {"native": found.native_id, "generic": found.generic_id, "offload": found.offloaded_id}
-    return tuple(_occupant(there, int(number), mode) for mode, number in ids.items() if number)
+    return tuple(_occupant(there, number, mode) for mode, number in xdp_program_ids(there.index).items())
 
 
 class Attachment:

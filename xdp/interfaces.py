@@ -26,6 +26,12 @@ _IFF_LOOPBACK = 0x8
 _IFF_MULTICAST = 0x1000
 _IFF_LOWER_UP = 0x10000
 
+_XDP_PROGRAM_IDS = {
+    "native": "IFLA_XDP_DRV_PROG_ID",
+    "generic": "IFLA_XDP_SKB_PROG_ID",
+    "offload": "IFLA_XDP_HW_PROG_ID",
+}
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -107,6 +113,23 @@ def find_interface(wanted: str | None = None) -> Interface:
     raise NoSuchInterfaceError(
         f"no interface is named or has the address {wanted}", hint=f"use one of {_list(candidates)}"
     )
+
+
+@_off_the_event_loop
+def xdp_program_ids(index: int) -> dict[str, int]:
+    """Return the ids of the XDP programs on an interface, by the mode they run in: native, generic, offload."""
+    with IPRoute() as route:
+        try:
+            (link,) = route.get_links(index)
+        except NetlinkError as error:
+            if error.code != errno.ENODEV:
+                raise
+            raise NoSuchInterfaceError(
+                f"no interface has the index {index} any more", hint="name another, or bring it back"
+            ) from error
+    attributes = link.get_attr("IFLA_XDP")
+    ids = {mode: attributes and attributes.get_attr(name) for mode, name in _XDP_PROGRAM_IDS.items()}
+    return {mode: int(number) for mode, number in ids.items() if number}
 
 
 @_off_the_event_loop

@@ -32,6 +32,7 @@ from xdp import (
     AttachError,
     AttachMode,
     BpfError,
+    NoSuchInterfaceError,
     OccupiedError,
     Steering,
     SteeringError,
@@ -384,8 +385,11 @@ def test_an_interface_that_is_gone_is_noticed(namespace: Namespace) -> None:
     namespace.add("veth0", "veth", peer="veth1")
     with attach(namespace, interface="veth0") as steering:
         assert steering.attached()
+        gone = namespace.call(lambda: find_interface("veth0"))
         namespace.call(lambda: namespace.link("del", "veth0"))
         assert not steering.attached()
+        with pytest.raises(NoSuchInterfaceError, match=f"no interface has the index {gone.index}"):
+            namespace.call(lambda: Steering.attach(gone, AttachMode.NATIVE))
         namespace.add("veth0", "veth", peer="veth1")
         assert not steering.attached()
         namespace.call(steering.reattach)
