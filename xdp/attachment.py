@@ -17,12 +17,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from xdp.errors import AttachError, BpfError, OccupiedError
-from xdp.interfaces import Interface, find_interface, xdp_program_ids
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from xdp.errors import AttachError, BpfError, NoSuchInterfaceError, OccupiedError
+from xdp.interfaces import Interface, find_interface, off_the_event_loop
 from xdp.loader import AttachedProgram, BpfProgram, checked, libbpf
 
 _LIBXDP_DISPATCHER = "xdp_dispatcher"
 _REMOVAL_WORDS = {"native": "xdpdrv", "generic": "xdpgeneric", "offload": "xdpoffload"}
+_PROGRAM_IDS = {
+    "native": "IFLA_XDP_DRV_PROG_ID",
+    "generic": "IFLA_XDP_SKB_PROG_ID",
+    "offload": "IFLA_XDP_HW_PROG_ID",
+}
 _HINTS = {
     errno.EOPNOTSUPP: "its driver has no XDP of its own: use mode generic",
     errno.EINVAL: "turn off what the driver cannot combine with XDP (LRO, rings of unequal number), or use generic",
@@ -82,7 +90,7 @@ class Occupant:
 def occupants(interface: Interface | str) -> tuple[Occupant, ...]:
     """Return the XDP programs on an interface, our own among them."""
     there = _known(interface)
-    return tuple(_occupant(there, number, mode) for mode, number in xdp_program_ids(there.index).items())
+    return tuple(_occupant(there, number, mode) for mode, number in _program_ids(there.index).items())
 
 
 class Attachment:
@@ -151,6 +159,23 @@ def refuse_if_occupied(interface: Interface) -> None:
         hint=f"use the socket link there, or end the program's owner, or remove it: {commands}",
         occupants=there,
     )
+
+
+@off_the_event_loop
+def _program_ids(index: int) -> dict[str, int]:
+    """Return the ids of the XDP programs on an interface, by the mode they run in: native, generic, offload."""
+    with IPRoute() as route:
+        try:
+            (link,) = route.get_links(index)
+        except NetlinkError as error:
+            if error.code != errno.ENODEV:
+                raise
+            raise NoSuchInterfaceError(
+                f"no interface has the index {index} any more", hint="name another, or bring it back"
+            ) from error
+    attributes = link.get_attr("IFLA_XDP")
+    ids = {mode: attributes and attributes.get_attr(name) for mode, name in _PROGRAM_IDS.items()}
+    return {mode: int(number) for mode, number in ids.items() if number}
 
 
 def _known(interface: Interface | str) -> Interface:

@@ -26,12 +26,6 @@ _IFF_LOOPBACK = 0x8
 _IFF_MULTICAST = 0x1000
 _IFF_LOWER_UP = 0x10000
 
-_XDP_PROGRAM_IDS = {
-    "native": "IFLA_XDP_DRV_PROG_ID",
-    "generic": "IFLA_XDP_SKB_PROG_ID",
-    "offload": "IFLA_XDP_HW_PROG_ID",
-}
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -67,7 +61,7 @@ class Interface:
         return f"{self.name} ({state}, {addresses}, MTU {self.mtu_bytes})"
 
 
-def _off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Run netlink calls of pyroute2 on a thread of their own where an event loop runs: it starts one itself."""
 
     @wraps(function)
@@ -82,7 +76,7 @@ def _off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return call
 
 
-@_off_the_event_loop
+@off_the_event_loop
 def interfaces() -> list[Interface]:
     """Return every interface, in the order of their indexes."""
     with IPRoute() as route:
@@ -115,24 +109,7 @@ def find_interface(wanted: str | None = None) -> Interface:
     )
 
 
-@_off_the_event_loop
-def xdp_program_ids(index: int) -> dict[str, int]:
-    """Return the ids of the XDP programs on an interface, by the mode they run in: native, generic, offload."""
-    with IPRoute() as route:
-        try:
-            (link,) = route.get_links(index)
-        except NetlinkError as error:
-            if error.code != errno.ENODEV:
-                raise
-            raise NoSuchInterfaceError(
-                f"no interface has the index {index} any more", hint="name another, or bring it back"
-            ) from error
-    attributes = link.get_attr("IFLA_XDP")
-    ids = {mode: attributes and attributes.get_attr(name) for mode, name in _XDP_PROGRAM_IDS.items()}
-    return {mode: int(number) for mode, number in ids.items() if number}
-
-
-@_off_the_event_loop
+@off_the_event_loop
 def multicast_route(group: str = "224.0.0.0") -> str | None:
     """Return the name of the interface the routing table sends that group through, None if there is no route."""
     with IPRoute() as route:
