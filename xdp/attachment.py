@@ -67,9 +67,13 @@ class Occupant:
     """The user who loaded it."""
     holders: tuple[str, ...]
     """Processes that have it open, as `name (pid)`, where /proc shows them."""
+    is_known: bool = True
+    """False where the kernel tells only CAP_SYS_ADMIN what it is called and what holds it."""
 
     def removal(self, interface: str) -> str:
-        """Return the command that takes it off the interface."""
+        """Return the command that takes it off the interface, or the one that tells what it is."""
+        if not self.is_known:
+            return f"bpftool net show dev {interface} (as root) tells what it is"
         if self.name == _LIBXDP_DISPATCHER:
             return f"xdp-loader unload {interface} --all"
         if self.link_id is not None:
@@ -189,10 +193,11 @@ def _occupant(interface: Interface, program_id: int, mode: str) -> Occupant:
         facts = attached.program.facts()
         name, owner_uid = facts.name, facts.owner_uid
     found = libbpf().ffi.new("struct xdp_bpf_link_facts *")
-    if libbpf().lib.xdp_bpf_link_find(interface.index, program_id, found) == 0:
+    result = libbpf().lib.xdp_bpf_link_find(interface.index, program_id, found)
+    if result == 0:
         link_id = int(found.link_id)
     holders = tuple(sorted(set(_holders(program_id, link_id))))
-    return Occupant(program_id, name, mode, link_id, owner_uid, holders)
+    return Occupant(program_id, name, mode, link_id, owner_uid, holders, is_known=result != -errno.EPERM)
 
 
 def _holders(program_id: int, link_id: int | None) -> Iterator[str]:

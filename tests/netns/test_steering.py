@@ -5,6 +5,7 @@ AF_XDP sockets here are bound to nothing: what is redirected to them is gone, wh
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -414,7 +415,12 @@ def test_an_interface_that_goes_down_and_returns_keeps_the_program(shared_lab: L
         assert steering.counters().rules[0].no_socket == 3
 
 
-CAPABILITIES = "cap_bpf,cap_net_admin,cap_net_raw"
+ATTACH = """
+from xdp import AttachMode, Steering
+with Steering.attach("eth0", AttachMode.NATIVE) as steering:
+    steering.add_rule("239.1.1.1", 1, 0)
+    assert steering.attached()
+"""
 
 
 def test_three_capabilities_are_enough(host: Host) -> None:
@@ -422,23 +428,30 @@ def test_three_capabilities_are_enough(host: Host) -> None:
     if not (setpriv := shutil.which("setpriv")):
         pytest.skip("setpriv (util-linux) is needed to drop capabilities")
 
-    def with_capabilities(wanted: str) -> tuple[int, str]:
-        kept = ",".join(f"+{name.removeprefix('cap_')}" for name in wanted.split(","))
-        program = (
-            "from xdp import *; s = Steering.attach('eth0', AttachMode.NATIVE); s.add_rule('239.1.1.1', 1, 0)"
-        )
-        command = [
-            setpriv,
-            f"--bounding-set=-all,{kept}",
-            f"--inh-caps=-all,{kept}",
-            sys.executable,
-            "-c",
-            program,
-        ]
+    def with_capabilities(*kept: str) -> tuple[int, str]:
+        only = ",".join(["-all", *(f"+{name}" for name in kept)])
+        command = [setpriv, f"--bounding-set={only}", f"--inh-caps={only}", sys.executable, "-c", ATTACH]
         child = host.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        return child.wait(20), child.communicate()[1]
+        said = child.communicate(timeout=20)[1]
+        return child.returncode, said
 
-    assert with_capabilities(CAPABILITIES) == (0, "")
-    status, said = with_capabilities("cap_net_admin,cap_net_raw")
+    assert with_capabilities("bpf", "net_admin", "net_raw") == (0, "")
+    status, said = with_capabilities("net_admin", "net_raw")
     assert status != 0
     assert "CAP_BPF" in said
+    with attach(host) as steering:
+        program_id = steering.program.id
+        status, said = with_capabilities("bpf", "net_admin", "net_raw")
+    assert status != 0
+    assert f"whose name only root may know (id {program_id}, native mode" in said
+    assert "bpftool net show dev eth0 (as root)" in said
+
+
+def test_an_application_with_an_event_loop_can_attach(host: Host) -> None:
+    """Netlink is asked on a thread of its own where an event loop runs, in the same namespace."""
+
+    async def attach_and_look() -> tuple[int, bool]:
+        with Steering.attach("eth0", AttachMode.NATIVE) as steering:
+            return len(occupants("eth0")), steering.attached()
+
+    assert host.call(lambda: asyncio.run(attach_and_look())) == (1, True)
