@@ -86,9 +86,8 @@ class Occupant:
         if self.owner_uid is not None:
             who += f", loaded by user {self.owner_uid}"
         kind = ", libxdp's dispatcher of several programs" if self.name == _LIBXDP_DISPATCHER else ""
-        return (
-            f"{self.name or 'a program without a name'} (id {self.program_id}, {self.mode} mode{kind}; {who})"
-        )
+        nameless = "a program without a name" if self.is_known else "a program whose name only root may know"
+        return f"{self.name or nameless} (id {self.program_id}, {self.mode} mode{kind}; {who})"
 
 
 def occupants(interface: Interface | str) -> tuple[Occupant, ...]:
@@ -157,7 +156,7 @@ def refuse_if_occupied(interface: Interface) -> None:
     there = occupants(interface)
     if not there:
         return
-    commands = " && ".join(occupant.removal(interface.name) for occupant in there)
+    commands = "; ".join(occupant.removal(interface.name) for occupant in there)
     raise OccupiedError(
         f"{interface.name} has an XDP program already: {'; '.join(map(str, there))}",
         hint=f"use the socket link there, or end the program's owner, or remove it: {commands}",
