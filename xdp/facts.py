@@ -108,7 +108,7 @@ class Facts:
     xdp_features: frozenset[str] | Unknown
     xsk_features: frozenset[str] | Unknown
     zero_copy_max_segments: int | Unknown
-    attached: AttachedXdp | None | Unknown
+    attached: AttachedXdp | Unknown | None
     irqs: tuple[Irq, ...] | Unknown
     numa_node: int | Unknown
     napi_defer_hard_irqs: int | Unknown

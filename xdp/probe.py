@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+from importlib.util import find_spec
 from pathlib import Path
 
 from pyroute2 import IPRoute
@@ -39,6 +40,7 @@ CAPABILITIES = {
     "CAP_BPF": 39,
 }
 BPF_OBJECTS = ("steering",)
+_RINGS_MODULE = "xdp._xsk"
 
 
 def probe(wanted: str | None = None) -> Facts:
@@ -97,13 +99,19 @@ def probe_interface(interface: Interface) -> Facts:
 
 def kernel_version(release: str) -> tuple[int, int]:
     """Read the first two numbers of a release such as `6.1.0-13-amd64`."""
-    major, minor = (release.split("-")[0].split(".") + ["0"])[:2]
+    major, minor = ([*release.split("-")[0].split("."), "0"])[:2]
     return int(major), int("".join(filter(str.isdigit, minor)) or 0)
 
 
 def missing_parts() -> tuple[str, ...]:
     """Return what the build left out of the bypass, each with how to get it."""
-    return tuple(dict.fromkeys(reason for name in BPF_OBJECTS if (reason := unavailable(name))))
+    reasons = [unavailable(name) for name in BPF_OBJECTS]
+    if find_spec(_RINGS_MODULE) is None:
+        reasons.append(
+            "the AF_XDP rings are not built; apt-get install libxdp-dev libbpf-dev, then build again "
+            "(`pip install .`, or `python ffi/build.py` in a checkout)"
+        )
+    return tuple(dict.fromkeys(filter(None, reasons)))
 
 
 def sysctl(name: str) -> int | Unknown:
@@ -142,7 +150,7 @@ def _number(path: Path) -> int | Unknown:
         return Unknown(str(error))
 
 
-def _attached(index: int) -> AttachedXdp | None | Unknown:
+def _attached(index: int) -> AttachedXdp | Unknown | None:
     with IPRoute() as route:
         link = route.get_links(index)[0]
     xdp = link.get_attr("IFLA_XDP")

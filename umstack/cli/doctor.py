@@ -103,7 +103,7 @@ def _add_step(table: Table, step: Step, below: Step | None) -> None:
     own = [reason for reason in step.reasons if reason not in shared]
     lines = [(escape(reason.problem), escape(reason.remedy)) for reason in own]
     if shared and below:
-        lines.append((f"{'and ' if own else ''}what keeps {below.mode} from being", ""))
+        lines.append((f"{'and ' if own else ''}the same as {below.mode}", ""))
     for number, (problem, remedy) in enumerate(lines or [("", "")]):
         table.add_row(step.mode.value if number == 0 else "", verdict if number == 0 else "", problem, remedy)
 
@@ -140,7 +140,7 @@ def _names(names: frozenset[str] | Unknown) -> str:
     return str(names) if isinstance(names, Unknown) else ", ".join(sorted(names)) or "none"
 
 
-def _attached(attached: AttachedXdp | None | Unknown) -> str:
+def _attached(attached: AttachedXdp | Unknown | None) -> str:
     if isinstance(attached, AttachedXdp):
         return f"program {attached.program_id}, {attached.mode} mode"
     return "nothing" if attached is None else str(attached)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -159,24 +159,26 @@ def _show(interface: str, settings: Sequence[Setting], as_json: bool, *, dry_run
     if not settings:
         click.echo(f"{interface}: nothing to change")
         return
-    table = Table("stage", "setting", box=SIMPLE, show_edge=False)
-    for column in ("is", "should be"):
-        table.add_column(column, overflow="fold")
-    table.add_column("command" if dry_run else "why", overflow="fold")
-    table.add_column("needs")
-    stage = ""
+    console = Console()
+    for stage, members in groupby(settings, key=lambda setting: setting.stage):
+        group = list(members)
+        heading = f"{stage}: {group[0].why} (needs {group[0].privilege})"
+        if dry_run:
+            click.echo(f"# {heading}")
+            for setting in group:
+                click.echo(setting.command)
+        else:
+            console.print(heading, markup=False)
+            console.print(_table(group))
+
+
+def _table(settings: Sequence[Setting]) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 2))
+    table.add_column(min_width=32, no_wrap=True)
     for setting in settings:
-        should = "-" if setting.target is None else str(setting.target)
-        table.add_row(
-            setting.stage if setting.stage != stage else "",
-            setting.key,
-            escape(str(setting.current)),
-            f"[yellow]{should}[/]" if setting.is_to_change else should,
-            escape(setting.command) if dry_run else setting.why if setting.stage != stage else "",
-            setting.privilege,
-        )
-        stage = setting.stage
-    Console().print(table)
+        verdict = f"[yellow]should be {setting.target}[/]" if setting.is_to_change else ""
+        table.add_row(setting.key, escape(str(setting.current)), verdict)
+    return table
 
 
 def _described(setting: Setting) -> dict[str, Any]:
