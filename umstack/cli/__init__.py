@@ -22,6 +22,7 @@ COMMANDS = {
     "doctor": "Say what this host can do and which mode will be used.",
     "nic": "Check, prepare and restore the settings of a NIC.",
     "stat": "Show the counters of a running process.",
+    "trace": "Say where datagrams die in the kernel.",
     "demo": "Multicast a file tree to three subscribers across a lossy switch.",
 }
 
