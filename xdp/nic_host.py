@@ -71,7 +71,7 @@ class LinuxHost:
 
     def irq_numbers(self) -> list[int]:
         """Return the interrupts of the interface."""
-        found = irqs(self.interface, self._ethtool.driver()[1])
+        found = irqs(self._interface, self._ethtool.driver()[1])
         if isinstance(found, Unknown):
             return []
         return sorted(irq.number for irq in found if not irq.action.endswith(("-config", "-control")))

@@ -97,12 +97,14 @@ def init(host: Host, state: Path, wishes: Wishes | None = None) -> Outcome:
                     _write_state(state, host, recorded | _before(outcome, setting) | recorded)
                     outcome.changes.append((setting.key, setting.current, setting.target))
                     host.write(setting.key, setting.target)
-    except SettingError as error:
+    except BaseException as error:
         left = _roll_back(host, outcome)
         if left or recorded:
             _write_state(state, host, recorded | left | recorded)
         else:
             state.unlink(missing_ok=True)
+        if not isinstance(error, SettingError):
+            raise
         undone = "everything was put back" if not left else f"{', '.join(left)} could not be put back"
         raise SettingError(error.what, f"{error.reason} ({undone})", error.errno) from error
     return outcome

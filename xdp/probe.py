@@ -83,7 +83,7 @@ def probe_interface(interface: Interface) -> Facts:
         xsk_features=declared.xsk,
         zero_copy_max_segments=declared.zero_copy_max_segments,
         attached=_attached(interface.index),
-        irqs=irqs(interface.name, bus),
+        irqs=irqs(interface, bus),
         numa_node=numa_node(bus),
         napi_defer_hard_irqs=interface_number(interface, "napi_defer_hard_irqs"),
         gro_flush_timeout_ns=interface_number(interface, "gro_flush_timeout"),
@@ -172,15 +172,20 @@ def _pci_device(bus: str | Unknown) -> Path | None:
     return path if path.is_dir() else None
 
 
-def irqs(name: str, bus: str | Unknown) -> tuple[Irq, ...] | Unknown:
-    """Find the interrupts of the PCI device, or those whose action bears the interface's name."""
-    device = _pci_device(bus)
+def irqs(interface: Interface, bus: str | Unknown) -> tuple[Irq, ...] | Unknown:
+    """Find the interrupts of the PCI device; of another device, those whose action bears the interface's name."""
+    device, name = _pci_device(bus), interface.name
     numbers = {path.name for path in (device / "msi_irqs").glob("*")} if device else set()
+    if device is None:
+        directory = sysfs_directory(interface)
+        if isinstance(directory, Unknown) or not (directory / "device").exists():
+            return Unknown("no device of its own, so no interrupts")
     found = []
     for line in Path("/proc/interrupts").read_text().splitlines()[1:]:
         number, _, rest = line.strip().partition(":")
         action = rest.split()[-1] if rest.split() else ""
-        if number.isdigit() and (number in numbers or action == name or action.startswith(f"{name}-")):
+        is_named = device is None and (action == name or action.startswith(f"{name}-"))
+        if number.isdigit() and (number in numbers or is_named):
             found.append(_irq(int(number), action))
     return tuple(found) or Unknown("no interrupt bears its name")
 

@@ -110,10 +110,11 @@ def _shown(report: TraceReport) -> RenderableType:
         f"{softirq.runs:,} runs, {softirq.share:.1%} of the CPUs"
     ]
     if report.drops:
-        table = _table("group", "port", "reason", "in", "interface")
+        table = _table("group", "port", "reason", "in", "on", "meaning")
         for drop in report.drops:
+            port = str(drop.port or "-")
             table.add_row(
-                drop.group, str(drop.port or "-"), drop.reason, drop.where, drop.interface, f"{drop.count:,}"
+                drop.group, port, drop.reason, drop.where, drop.interface, drop.meaning, f"{drop.count:,}"
             )
         parts.append(table)
     else:

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +36,39 @@ _RING_ERRORS = {
     errno.EINVAL: "the ring is of another queue or interface",
     errno.ENETDOWN: "the interface is down",
     errno.ENOENT: "no ring stands in the map",
+}
+
+
+# What the kernel's reasons mean for a subscriber, and what helps. The receiving function tells the nameless apart.
+_DROP_MEANINGS = {
+    "NO_SOCKET": "nobody listens on that port",
+    "SOCKET_RCVBUFF": "the socket's buffer is full: a slow reader, or sysctl -w net.core.rmem_max=8388608",
+    "SOCKET_FILTER": "a filter on the socket refused it",
+    "PROTO_MEM": "the memory of all UDP sockets is used up: sysctl net.ipv4.udp_mem",
+    "UDP_CSUM": "the UDP checksum is wrong",
+    "IP_CSUM": "the IP checksum is wrong",
+    "IP_INHDR": "the IP header is wrong",
+    "IP_RPFILTER": "the sender is not routed there: sysctl -w net.ipv4.conf.INTERFACE.rp_filter=2",
+    "IP_INADDRERRORS": "the group is not joined on that interface",
+    "IP_INNOROUTES": "no route takes it",
+    "IP_OUTNOROUTES": "no route leads there: ip route add 224.0.0.0/4 dev INTERFACE",
+    "IP_LOCAL_SOURCE": "its source is an address of this host",
+    "IP_INVALID_SOURCE": "its source cannot be one",
+    "OTHERHOST": "it is for another host: the switch floods, or the MAC is wrong",
+    "NETFILTER_DROP": "the firewall dropped it: nft list ruleset",
+    "XDP": "an XDP program dropped it: ip link show dev INTERFACE",
+    "TC_INGRESS": "a tc program or filter dropped it",
+    "TC_EGRESS": "a tc program or filter dropped it",
+    "QDISC_DROP": "the sending queue is full",
+    "CPU_BACKLOG": "a CPU's backlog is full: sysctl -w net.core.netdev_max_backlog=10000",
+    "FRAG_REASM_TIMEOUT": "a fragment of it never came",
+    "PKT_TOO_BIG": "it is larger than the MTU",
+    "QUEUE_PURGE": "its socket was closed with it unread",
+}
+_NAMELESS_MEANINGS = {
+    "__udp4_lib_rcv": "nobody who joined the group listens on that port",
+    "__udp4_lib_mcast_deliver": "nobody who joined the group listens on that port",
+    "ip_rcv_finish_core": "the group is not joined on that interface",
 }
 
 
@@ -69,6 +102,7 @@ class Drop:
     reason: str
     where: str
     interface: str
+    meaning: str
     count: int
 
 
@@ -149,14 +183,14 @@ class Trace:
             flags += ["-DSOME_GROUPS"] if groups else []
         finally:
             types.close()
-        text = files("umstack.trace").joinpath("datagram_drops.c").read_text(encoding="utf-8")
+        text = files("umstack.trace").joinpath("datagram_drops.c").read_bytes()
         try:
             with compiling_with(headers) as include_flags:
                 self._program = self._bcc.BPF(text=text, cflags=[*include_flags, *flags, "-w"])
         except Exception as error:  # bcc raises nothing more specific
             raise TraceFailed(f"bcc cannot load the tracing program: {error}") from error
         self._cleanup.callback(self._program.cleanup)
-        watched = self._program["watched"]
+        watched = self._program[b"watched"]
         for group in self._groups:
             watched[watched.Key(int(ipaddress.IPv4Address(group.address)))] = watched.Leaf(group.port)
         self._started_ns = time.monotonic_ns()
@@ -170,11 +204,11 @@ class Trace:
             drops=sorted(self._drops(names), key=lambda drop: -drop.count),
             xdp_exceptions=[
                 XdpException(name, _XDP_ACTIONS.get(code, str(code)), count)
-                for name, code, count in self._failures("xdp_exceptions", names)
+                for name, code, count in self._failures(b"xdp_exceptions", names)
             ],
             redirect_errors=[
                 RedirectError(name, errno.errorcode.get(-code, str(code)), _RING_ERRORS.get(-code, ""), count)
-                for name, code, count in self._failures("redirect_errors", names)
+                for name, code, count in self._failures(b"redirect_errors", names)
             ],
             softirq_net_rx=self._softirq(seconds),
             rings=self._rings(),
@@ -186,22 +220,18 @@ class Trace:
 
     def _drops(self, names: Mapping[int, str]) -> Iterator[Drop]:
         found: dict[Drop, int] = {}
-        for key, value in self._program["drops"].items():
+        for key, value in self._program[b"drops"].items():
             name = names.get(key.interface_index, "")
             if (self._interface and name and name != self._interface) or not self._is_watched(key):
                 continue
             where = self._program.ksym(key.location).decode(errors="replace")
-            drop = Drop(
-                group=str(ipaddress.IPv4Address(key.group)),
-                port=key.port,
-                reason=self._reason(key.reason),
-                where=where,
-                interface=name,
-                count=0,
-            )
+            reason = self._reason(key.reason)
+            meaning = _DROP_MEANINGS.get(reason) or _NAMELESS_MEANINGS.get(where, "")
+            group = str(ipaddress.IPv4Address(key.group))
+            drop = Drop(group, key.port, reason, where, name, meaning, 0)
             found[drop] = found.get(drop, 0) + value.value
         for drop, count in found.items():
-            yield Drop(drop.group, drop.port, drop.reason, drop.where, drop.interface, count)
+            yield replace(drop, count=count)
 
     def _is_watched(self, key: Any) -> bool:
         """The kernel compares addresses; ports are compared here, as a later fragment has none."""
@@ -214,14 +244,14 @@ class Trace:
             return "not told (Linux 5.17 and later do)"
         return self._reasons.get(number, f"reason {number:#x}").removeprefix(_REASON_PREFIX)
 
-    def _failures(self, table: str, names: Mapping[int, str]) -> Iterator[tuple[str, int, int]]:
+    def _failures(self, table: bytes, names: Mapping[int, str]) -> Iterator[tuple[str, int, int]]:
         for key, value in self._program[table].items():
             name = names.get(key.interface_index, str(key.interface_index))
             if self._interface in (None, name):
                 yield name, key.code, value.value
 
     def _softirq(self, seconds: float) -> Softirq:
-        per_cpu = self._program["softirq_total"][0]
+        per_cpu = self._program[b"softirq_total"][0]
         nanoseconds = sum(total.nanoseconds for total in per_cpu)
         watched_ns = seconds * 1e9 * (os.cpu_count() or 1)
         return Softirq(
