@@ -15,7 +15,7 @@ from pyroute2 import IPRoute
 
 from xdp.ethtool import Ethtool
 from xdp.facts import AttachedXdp, AttachMode, Facts, HugePages, Irq, Unknown
-from xdp.interfaces import Interface, find_interface, interfaces
+from xdp.interfaces import Interface, find_interface, interfaces, off_the_event_loop
 from xdp.loader import unavailable
 from xdp.netdev_family import device_features
 
@@ -49,10 +49,12 @@ def probe(wanted: str | None = None) -> Facts:
 
 
 def multicast_interfaces() -> list[Interface]:
-    """Return the interfaces that carry multicast: those that are up and do it, and the loopback."""
-    return [item for item in interfaces() if item.is_up and (item.is_multicast or item.is_loopback)]
+    """Return the interfaces that carry multicast: up, with an address, and able to; and the loopback."""
+    candidates = [item for item in interfaces() if item.is_up and item.addresses]
+    return [item for item in candidates if item.is_multicast or item.is_loopback]
 
 
+@off_the_event_loop
 def probe_interface(interface: Interface) -> Facts:
     """Find out about an interface that is known."""
     with Ethtool(interface.name) as ethtool:

@@ -11,16 +11,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyroute2 import IPRoute
 
 from umstack.errors import Unsupported
 from umstack.lab import Host, Lab
 from umstack.trace import Drop, Group, Trace
 from umstack.trace.toolkit import find_headers, load_bcc
+from xdp import BpfObject
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP, OTHER_GROUP = "239.9.9.9", "239.9.9.10"
 CLOSED_PORT, SLOW_PORT = 5555, 5556
 DATAGRAMS = 40
+MakeLab = Callable[..., Lab]
 TIMEOUT_SECONDS = 20.0
 
 
@@ -102,6 +105,52 @@ def test_only_what_is_looked_for_is_counted(shared_lab: Lab, subscriber: Host) -
         drops = subscriber.call(trace.report).drops
         assert [(drop.group, drop.port) for drop in drops] == [(GROUP, CLOSED_PORT)]
         assert not [drop for drop in bystander.call(elsewhere.report).drops if drop.group == GROUP]
+
+
+XDP_PROGRAM = """
+static long (*redirect)(unsigned int interface, unsigned long long flags) = (void *)23;
+__attribute__((section("xdp"), used)) int aborting(void *frame) { return 0; }
+__attribute__((section("xdp"), used)) int misleading(void *frame) { return redirect(999999, 0); }
+__attribute__((section("license"), used)) char _license[] = "GPL";
+"""
+
+
+@pytest.fixture(scope="module")
+def xdp_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BpfObject]:
+    """Give XDP programs whose verdicts cannot be carried out."""
+    source = tmp_path_factory.mktemp("xdp") / "failing.c"
+    source.write_text(XDP_PROGRAM)
+    compiled = source.with_suffix(".o")
+    subprocess.run(["clang", "-O2", "-g", "-target", "bpf", "-c", source, "-o", compiled], check=True)
+    with BpfObject(compiled) as loaded:
+        yield loaded
+
+
+@pytest.mark.parametrize("name", ["aborting", "misleading"])
+def test_xdp_failures_show_up(make_lab: MakeLab, xdp_programs: BpfObject, name: str) -> None:
+    """A verdict of XDP_ABORTED is an exception, a redirection to nowhere a redirect error; both name the interface."""
+    lab = make_lab(hosts=2)
+    host = lab.hosts[1]
+
+    def attach() -> None:
+        attributes = [("IFLA_XDP_FD", xdp_programs.program(name).fd), ("IFLA_XDP_FLAGS", 1 << 2)]
+        with IPRoute() as route:
+            route.link("set", index=route.link_lookup(ifname="eth0")[0], xdp={"attrs": attributes})
+
+    def failures(trace: Trace) -> list[tuple[str, str]]:
+        report = host.call(trace.report)
+        exceptions = [(item.interface, item.action) for item in report.xdp_exceptions]
+        return exceptions + [(item.interface, item.error) for item in report.redirect_errors]
+
+    host.call(attach)
+    with host.call(Trace) as trace:
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not failures(trace) and time.monotonic() < deadline:
+            send(lab.hosts[0], CLOSED_PORT, "224.0.0.1")
+        found = failures(trace)
+    expected = {"aborting": {"aborted"}, "misleading": {"EINVAL", "ENODEV", "ENXIO"}}[name]
+    assert found
+    assert all(interface == "eth0" and failure in expected for interface, failure in found), found
 
 
 def test_a_trace_leaves_nothing_in_the_kernel(subscriber: Host) -> None:

@@ -36,7 +36,7 @@ Examples:
 def command(interface: str | None, as_json: bool) -> None:
     """Say what INTERFACE can do, the mode that will be used, and what would change it.
 
-    Without INTERFACE: every interface that carries multicast. The exit status is 0 if each interface shown can be
+    Without INTERFACE: every interface that carries multicast. The exit status is 0 if there is one shown that can be
     used at all, be it over sockets.
     """
     try:
@@ -53,7 +53,7 @@ def command(interface: str | None, as_json: bool) -> None:
         console = Console()
         for facts, steps in found:
             _print(console, facts, steps)
-    if not all(report["mode"] for report in reports):
+    if not any(report["mode"] for report in reports):
         raise SystemExit(1)
 
 

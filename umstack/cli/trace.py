@@ -29,21 +29,16 @@ Examples:
 _REFRESH_SECONDS = 1.0
 
 
-class GroupType(click.ParamType):
-    """`ADDRESS` or `ADDRESS:PORT`."""
-
-    name = "group"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Group:
-        """Read it."""
-        try:
-            return Group.parse(str(value))
-        except ValueError as error:
-            self.fail(f"{value} is not ADDRESS or ADDRESS:PORT: {error}", param, ctx)
+def _groups(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> list[Group]:
+    """Read each `ADDRESS` or `ADDRESS:PORT`."""
+    try:
+        return [Group.parse(text) for text in texts]
+    except ValueError as error:
+        raise click.BadParameter(f"give ADDRESS or ADDRESS:PORT: {error}") from error
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("groups", nargs=-1, type=GroupType(), metavar="[GROUP[:PORT]]...")
+@click.argument("groups", nargs=-1, callback=_groups, metavar="[GROUP[:PORT]]...")
 @click.option("-i", "--interface", help="Only this interface: a name, an address or a network.")
 @click.option(
     "--seconds", type=click.FloatRange(0.1), metavar="N", help="Stop after that long; otherwise at Ctrl-C."
