@@ -56,3 +56,13 @@ class NoSuchInterfaceError(InterfaceError):
 
 class NoMulticastRouteError(InterfaceError):
     """Multicast does not leave through the interface that was chosen."""
+
+
+class RingError(XdpError):
+    """AF_XDP rings cannot be opened as asked. `errno` says why, `step` what was being done."""
+
+    def __init__(self, message: str, *, hint: str, errno: int, step: str) -> None:
+        """Keep the reason, so that whoever tries one mode after another can report it."""
+        super().__init__(message, hint=hint)
+        self.errno = errno
+        self.step = step
