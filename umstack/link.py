@@ -109,7 +109,11 @@ class DataLink:
         }
         if self._port is not None and self._steering is not None:
             facts = {**asdict(self._port.facts), "mode": str(self._port.facts.mode)}
-            found["rings"] = {**facts, "program_attached": self._steering.attached()}
+            found["rings"] = {
+                **facts,
+                "received_by_queue": list(self._port.received().values()),
+                "program_attached": self._steering.attached(),
+            }
         return found
 
     def close(self) -> None:

@@ -152,6 +152,11 @@ class RingPort:
             for index in range(self.facts.queues)
         }
 
+    def received(self) -> dict[int, int]:
+        """How many datagrams each queue has received."""
+        received_on = _binding().lib.um_xsk_port_received
+        return {self.first_queue + i: int(received_on(self._handle, i)) for i in range(self.facts.queues)}
+
     def close(self) -> None:
         """Close the sockets and free the frames; a second call does nothing."""
         if self._handle is not None:

@@ -40,3 +40,4 @@ const char *um_xsk_port_failed_step(const um_xsk_port *port);
 um_port *um_xsk_port_base(um_xsk_port *port);
 void um_xsk_port_facts(const um_xsk_port *port, um_xsk_facts *facts);
 int um_xsk_port_socket(const um_xsk_port *port, uint32_t index);
+uint64_t um_xsk_port_received(const um_xsk_port *port, uint32_t index);

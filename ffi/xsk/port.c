@@ -313,6 +313,11 @@ int um_xsk_port_socket(const um_xsk_port *port, uint32_t index)
     return port->queues[index].fd;
 }
 
+uint64_t um_xsk_port_received(const um_xsk_port *port, uint32_t index)
+{
+    return port->queues[index].counters.datagrams_received;
+}
+
 um_xsk_queue *um_xsk_port_queue(um_xsk_port *port, uint32_t index)
 {
     return &port->queues[index];

@@ -55,6 +55,9 @@ void um_xsk_port_facts(const um_xsk_port *port, um_xsk_facts *facts);
 /* The descriptor of the socket on first_queue + index. It stays the port's. */
 int um_xsk_port_socket(const um_xsk_port *port, uint32_t index);
 
+/* Datagrams received on it. Any thread. */
+uint64_t um_xsk_port_received(const um_xsk_port *port, uint32_t index);
+
 /* For programs that use a queue without a context (ffi/xsk/raw_*.c): the queue, sending what is in its ring, and its
  * Ethernet address. Send lock held where one is needed. */
 um_xsk_queue *um_xsk_port_queue(um_xsk_port *port, uint32_t index);
