@@ -80,8 +80,8 @@ def core_cdefs() -> list[Path]:
 
 
 def libbpf_cdefs() -> list[Path]:
-    """The declarations of the loader module, if they exist."""
-    return sorted((ROOT / "ffi/cdef").glob("libbpf.h"))
+    """The declarations of the loader module, if they exist, and what BPF programs share with Python."""
+    return [*(ROOT / "bpf").glob("steering.h"), *(ROOT / "ffi/cdef").glob("libbpf.h")]
 
 
 def xsk_cdefs() -> list[Path]:
