@@ -40,8 +40,6 @@ from umstack.session import (
 from umstack.source import Source
 from umstack.statistics_server import StatisticsServer
 
-from xdp.xsk import RingSettings
-
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -183,9 +181,9 @@ class Context:
             raise error_from_result(result, f"context on {self.interface.name}: {step}")
         return handle
 
-    def _ring_settings(self) -> RingSettings:
+    def _ring_settings(self) -> xdp.RingSettings:
         options = self.options
-        return RingSettings(
+        return xdp.RingSettings(
             receive_frames=1 << (options.link_xdp_receive_frames - 1).bit_length(),
             queues=options.link_xdp_queues,
             verify_checksum=options.link_xdp_checksum,

@@ -15,7 +15,6 @@ from typing import Any
 
 import xdp
 from umstack.errors import PermissionNeeded, UmError, Unsupported
-from xdp.xsk import RingMode, RingPort, RingSettings
 
 Group = tuple[str, int]
 
@@ -38,9 +37,9 @@ _WANTED: dict[str, tuple[LinkMode, ...]] = {
     "xdp": (LinkMode.ZERO_COPY, LinkMode.NATIVE, LinkMode.GENERIC),
 }
 _RINGS = {
-    LinkMode.ZERO_COPY: (xdp.AttachMode.NATIVE, RingMode.ZERO_COPY),
-    LinkMode.NATIVE: (xdp.AttachMode.NATIVE, RingMode.COPY),
-    LinkMode.GENERIC: (xdp.AttachMode.GENERIC, RingMode.COPY),
+    LinkMode.ZERO_COPY: (xdp.AttachMode.NATIVE, xdp.RingMode.ZERO_COPY),
+    LinkMode.NATIVE: (xdp.AttachMode.NATIVE, xdp.RingMode.COPY),
+    LinkMode.GENERIC: (xdp.AttachMode.GENERIC, xdp.RingMode.COPY),
 }
 
 
@@ -65,7 +64,7 @@ class DataLink:
     def __init__(
         self,
         steps: Sequence[LinkStep],
-        port: RingPort | None = None,
+        port: xdp.RingPort | None = None,
         steering: xdp.Steering | None = None,
     ) -> None:
         """Own the port and the steering; the last step is the mode in effect."""
@@ -129,7 +128,7 @@ class DataLink:
 def open_link(
     wanted: str,
     interface: xdp.Interface,
-    settings: RingSettings,
+    settings: xdp.RingSettings,
     modes: Sequence[LinkMode] | None = None,
 ) -> DataLink:
     """Open the link by the first mode that works, of those that `wanted` (a value of the option `link`) allows."""
@@ -148,13 +147,13 @@ def open_link(
 
 
 def _open_rings(
-    mode: LinkMode, interface: xdp.Interface, settings: RingSettings
-) -> tuple[xdp.Steering, RingPort]:
+    mode: LinkMode, interface: xdp.Interface, settings: xdp.RingSettings
+) -> tuple[xdp.Steering, xdp.RingPort]:
     attach_mode, ring_mode = _RINGS[mode]
     steering = xdp.Steering.attach(interface, attach_mode, max_slots=1)
-    port: RingPort | None = None
+    port: xdp.RingPort | None = None
     try:
-        port = RingPort(interface, ring_mode, settings)
+        port = xdp.RingPort(interface, ring_mode, settings)
         for queue, fd in port.sockets.items():
             steering.put_socket(_SLOT, queue, fd)
     except BaseException:

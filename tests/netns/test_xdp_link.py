@@ -20,7 +20,7 @@ from umstack import Receiver
 from umstack.errors import Unsupported
 from umstack.lab import Host, Lab, namespaces
 from umstack.link import LinkMode, open_link
-from xdp.xsk import RingSettings, unavailable
+from xdp.xsk import unavailable
 
 MakeLab = Callable[..., Lab]
 GROUP, PORT = "239.255.9.1", 14400
@@ -269,7 +269,7 @@ def queue_counts(member: Member) -> dict[int, int]:
 def opened(host: Host, *modes: LinkMode) -> Iterator[tuple[object, xdp.Interface]]:
     """A link opened by trying these modes."""
     interface = host.facts()
-    link = host.call(lambda: open_link("auto", interface, RingSettings(), modes))
+    link = host.call(lambda: open_link("auto", interface, xdp.RingSettings(), modes))
     try:
         yield link, interface
     finally:
@@ -290,10 +290,10 @@ def test_a_second_user_of_the_interface_is_told_who_is_there(shared_lab: Lab) ->
 def test_a_queue_that_is_taken_is_refused_in_time(shared_lab: Lab) -> None:
     """EBUSY is retried, since a queue is busy for a moment after its last user, but not for ever."""
     host = shared_lab.hosts[0]
-    with host.call(lambda: xdp.xsk.RingPort("eth0", xdp.xsk.RingMode.COPY)):
+    with host.call(lambda: xdp.RingPort("eth0", xdp.RingMode.COPY)):
         started = time.monotonic()
         with pytest.raises(xdp.RingError, match="busy") as refused:
-            host.call(lambda: xdp.xsk.RingPort("eth0", xdp.xsk.RingMode.COPY, RingSettings(busy_timeout=0.2)))
+            host.call(lambda: xdp.RingPort("eth0", xdp.RingMode.COPY, xdp.RingSettings(busy_timeout=0.2)))
         assert refused.value.errno == 16
         assert 0.2 <= time.monotonic() - started < 5
 
