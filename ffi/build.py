@@ -58,7 +58,8 @@ class Module:
     """One cffi extension module: which declarations Python sees and which C files stand behind them."""
 
     name: str
-    source_dirs: tuple[str, ...]
+    sources: tuple[str, ...]
+    """Folders, of which all C files are meant, and files."""
     cdefs: Callable[[], list[Path]]
     libraries: tuple[str, ...] = ()
 
@@ -75,8 +76,9 @@ class Toolchain:
 
 def core_cdefs() -> list[Path]:
     """Every declaration file but those of other modules, in name order so that the build is reproducible."""
-    others = {*libbpf_cdefs(), *xsk_cdefs()}
-    return sorted(path for path in (ROOT / "ffi/cdef").glob("*.h") if path not in others)
+    others = set(libbpf_cdefs())
+    found = (ROOT / "ffi/cdef").glob("*.h")
+    return sorted(path for path in found if path not in others and not path.name.startswith("xsk"))
 
 
 def libbpf_cdefs() -> list[Path]:
@@ -86,12 +88,12 @@ def libbpf_cdefs() -> list[Path]:
 
 def xsk_cdefs() -> list[Path]:
     """The declarations of the AF_XDP module."""
-    return sorted((ROOT / "ffi/cdef").glob("xsk*.h"))
+    return [ROOT / "ffi/cdef/bench_raw.h", *sorted((ROOT / "ffi/cdef").glob("xsk*.h"))]
 
 
 CORE = Module("umstack._core", ("ffi/core", "ffi/io", "ffi/sim", "ffi/bench"), core_cdefs)
 LIBBPF = Module("xdp._libbpf", ("ffi/bpf",), libbpf_cdefs, libraries=("bpf", "elf"))
-XSK = Module("xdp._xsk", ("ffi/xsk",), xsk_cdefs, libraries=("xdp", "bpf", "elf"))
+XSK = Module("xdp._xsk", ("ffi/xsk", "ffi/bench/raw_order.c"), xsk_cdefs, libraries=("xdp", "bpf", "elf"))
 
 
 def say(text: str) -> None:
@@ -229,12 +231,17 @@ def link(tools: Toolchain, module: Module, objects: Sequence[Path], target: Path
     recipe.write_text(shlex.join(command))
 
 
+def c_sources(path: Path) -> list[Path]:
+    """A C file, or the C files of a folder."""
+    return list(path.glob("*.c")) if path.is_dir() else [path]
+
+
 def build_module(module: Module, tools: Toolchain, destination: Path) -> None:
     """Build one extension module and put it under `destination`, as `import` expects it."""
     directory = ROOT / "build/ffi" / tools.key
     directory.mkdir(parents=True, exist_ok=True)
     wrapper = generate_wrapper(module, directory)
-    sources = sorted(path for name in module.source_dirs for path in (ROOT / name).glob("*.c"))
+    sources = sorted(path for name in module.sources for path in c_sources(ROOT / name))
     python = f"-I{sysconfig.get_path('include')}"
     common = (*tools.compiler, *LANGUAGE, *REPRODUCIBLE)
     written = [*common, *WARNINGS, *tools.flags]

@@ -88,7 +88,7 @@ class RingFacts:
 def unavailable() -> str | None:
     """Why this installation has no AF_XDP, or None if it has (privileges and kernel aside)."""
     try:
-        _binding()
+        binding()
     except NotBuiltError as error:
         return str(error)
     return None
@@ -125,8 +125,8 @@ class RingPort:
         self.first_queue = settings.first_queue
         queues = settings.queues or queue_count(self.interface) - settings.first_queue
         self._handle = self._open(mode, settings, queues)
-        found = _binding().ffi.new("um_xsk_facts *")
-        _binding().lib.um_xsk_port_facts(self._handle, found)
+        found = binding().ffi.new("um_xsk_facts *")
+        binding().lib.um_xsk_port_facts(self._handle, found)
         self.facts = RingFacts(
             RingMode.ZERO_COPY if found.zero_copy else RingMode.COPY,
             queues,
@@ -138,15 +138,20 @@ class RingPort:
         )
 
     @property
+    def handle(self) -> Any:
+        """The um_xsk_port, for functions of the same library."""
+        return self._handle
+
+    @property
     def address(self) -> int:
         """The um_port, as a number, for um_context_create."""
-        binding = _binding()
-        return int(binding.ffi.cast("uintptr_t", binding.lib.um_xsk_port_base(self._handle)))
+        lib = binding().lib
+        return int(binding().ffi.cast("uintptr_t", lib.um_xsk_port_base(self._handle)))
 
     @property
     def sockets(self) -> dict[int, int]:
         """The descriptor of the socket on each receive queue, for the map of the steering program."""
-        socket_of = _binding().lib.um_xsk_port_socket
+        socket_of = binding().lib.um_xsk_port_socket
         return {
             self.first_queue + index: int(socket_of(self._handle, index))
             for index in range(self.facts.queues)
@@ -154,13 +159,13 @@ class RingPort:
 
     def received(self) -> dict[int, int]:
         """How many datagrams each queue has received."""
-        received_on = _binding().lib.um_xsk_port_received
+        received_on = binding().lib.um_xsk_port_received
         return {self.first_queue + i: int(received_on(self._handle, i)) for i in range(self.facts.queues)}
 
     def close(self) -> None:
         """Close the sockets and free the frames; a second call does nothing."""
         if self._handle is not None:
-            _binding().lib.um_xsk_port_close(self._handle)
+            binding().lib.um_xsk_port_close(self._handle)
             self._handle = None
 
     def _open(self, mode: RingMode, settings: RingSettings, queues: int) -> Any:
@@ -174,11 +179,11 @@ class RingPort:
             return self._attempt(mode, settings, queues, multi_buffer=False)
 
     def _attempt(self, mode: RingMode, settings: RingSettings, queues: int, *, multi_buffer: bool) -> Any:
-        binding = _binding()
+        ffi, lib = binding().ffi, binding().lib
         is_small = self.interface.mtu_bytes <= _frame_room(_SMALL_FRAME_BYTES)
-        config = binding.ffi.new("um_xsk_config *")
+        config = ffi.new("um_xsk_config *")
         config.interface = self.interface.name.encode()
-        config.mode = binding.lib.UM_XSK_ZERO_COPY if mode == RingMode.ZERO_COPY else binding.lib.UM_XSK_COPY
+        config.mode = lib.UM_XSK_ZERO_COPY if mode == RingMode.ZERO_COPY else lib.UM_XSK_COPY
         config.first_queue, config.queue_count = settings.first_queue, max(queues, 0)
         config.frame_bytes = _SMALL_FRAME_BYTES if is_small else _LARGE_FRAME_BYTES
         config.receive_frame_count = settings.receive_frames
@@ -189,14 +194,14 @@ class RingPort:
         config.busy_poll = settings.busy_poll_us > 0
         config.busy_poll_us, config.busy_poll_budget = settings.busy_poll_us, settings.busy_poll_budget
         config.busy_deadline_ns = int(settings.busy_timeout * 1e9)
-        opened = binding.ffi.new("um_xsk_port **")
-        result = binding.lib.um_xsk_port_open(config, opened)
+        opened = ffi.new("um_xsk_port **")
+        result = lib.um_xsk_port_open(config, opened)
         if result == 0:
             return opened[0]
         step = "memory"
-        if opened[0] != binding.ffi.NULL:
-            step = binding.ffi.string(binding.lib.um_xsk_port_failed_step(opened[0])).decode()
-            binding.lib.um_xsk_port_close(opened[0])
+        if opened[0] != ffi.NULL:
+            step = ffi.string(lib.um_xsk_port_failed_step(opened[0])).decode()
+            lib.um_xsk_port_close(opened[0])
         raise self._refusal(mode, -int(result), step)
 
     def _refusal(self, mode: RingMode, number: int, step: str) -> RingError:
@@ -223,7 +228,7 @@ def _frame_room(frame_bytes: int) -> int:
     return frame_bytes - _HEADROOM_BYTES - _FRAME_HEADERS_BYTES
 
 
-def _binding() -> Any:
+def binding() -> Any:
     """Import the compiled rings, which are left out of builds made without libxdp."""
     try:
         return import_module("xdp._xsk")

@@ -153,6 +153,15 @@ uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
     return count;
 }
 
+uint32_t um_xsk_queue_take(um_xsk_queue *queue, uint32_t max, uint32_t *at)
+{
+    uint32_t count = xsk_ring_cons__peek(&queue->receive, max, at);
+    hand_out(queue, *at, count);
+    queue->first_taken = *at;
+    queue->taken_count = count;
+    return count;
+}
+
 void um_xsk_queue_release(um_xsk_queue *queue)
 {
     uint32_t count = queue->taken_count, at = 0;
@@ -199,6 +208,13 @@ uint32_t um_xsk_queue_unsent(const um_xsk_queue *queue)
     return __atomic_load_n(queue->send.producer, __ATOMIC_RELAXED) - consumed;
 }
 
+uint64_t um_xsk_queue_take_frame(um_xsk_queue *queue)
+{
+    uint64_t address = queue->free_frames[--queue->free_count];
+    pass(queue, address, UM_XSK_OWNER_FREE, UM_XSK_OWNER_SEND);
+    return address;
+}
+
 /* Where in the parts of a datagram the copy has got to. */
 typedef struct parts_cursor {
     const um_part *part;
@@ -227,10 +243,9 @@ static void put(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *t
     uint64_t sum = 0;
     uint8_t *first = NULL;
     for (uint32_t i = 0; i < frames; i++) {
-        uint64_t address = queue->free_frames[--queue->free_count];
+        uint64_t address = um_xsk_queue_take_frame(queue);
         uint8_t *frame = queue->area + address;
         uint32_t bytes = left < queue->frame_bytes - headers ? left : queue->frame_bytes - headers;
-        pass(queue, address, UM_XSK_OWNER_FREE, UM_XSK_OWNER_SEND);
         copy_parts(&from, frame + headers, bytes);
         sum = um_xsk_sum(frame + headers, bytes, sum);
         *xsk_ring_prod__tx_desc(&queue->send, at + i) = (struct xdp_desc){

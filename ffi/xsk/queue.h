@@ -69,6 +69,8 @@ void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly);
 /* Receives at most `max` datagrams, without waiting; frames that hold none are counted and passed over. What is handed
  * out must be given back with _release before the next call. received_ns is not set. */
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max);
+/* The same without reading the frames: they are the descriptors from *at on in the receive ring. */
+uint32_t um_xsk_queue_take(um_xsk_queue *queue, uint32_t max, uint32_t *at);
 void um_xsk_queue_release(um_xsk_queue *queue);
 
 /* The largest payload of a datagram that fits. */
@@ -76,6 +78,9 @@ uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue);
 /* Puts datagrams into the send ring, in order, until it or the frames are used up. Returns how many; -EMSGSIZE when
  * the first is larger than what fits. Send lock held. */
 int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *batch, uint32_t count);
+/* A free send frame, for its caller to fill and to put into the send ring; free_count says how many there are. Send
+ * lock held. */
+uint64_t um_xsk_queue_take_frame(um_xsk_queue *queue);
 /* Takes back the frames of datagrams that have left. Send lock held. */
 void um_xsk_queue_reclaim(um_xsk_queue *queue);
 /* Descriptors the kernel has not taken from the send ring yet. Any thread. */
