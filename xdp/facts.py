@@ -26,10 +26,14 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class AttachedXdp:
-    """An XDP program that is on the interface."""
+    """An XDP program that is on the interface, ours or another's."""
 
     program_id: int
     mode: AttachMode
+    description: str
+    """Its name, and who has it open, as far as this process may know."""
+    removal: str
+    """The command that takes it off."""
 
 
 @dataclass(frozen=True, slots=True)

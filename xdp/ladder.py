@@ -15,7 +15,8 @@ from math import ceil
 from xdp.drivers import Driver, KernelVersion, known_drivers, shown_version
 from xdp.facts import Facts, Unknown
 
-DEFAULT_UMEM_BYTES = 16 * 1024 * 1024
+RING_BYTES_PER_QUEUE = (4096 + 2048) * 4096
+"""What the rings of one receive queue lock, by default: frames to receive and to send, 4096 bytes each."""
 _BYPASS_KERNEL = (5, 15)
 _MULTI_BUFFER_KERNEL = (6, 6)
 _GENERIC_MULTI_BUFFER_KERNEL = (6, 9)
@@ -80,7 +81,7 @@ class Situation:
     """What requirements are held against."""
 
     facts: Facts
-    umem_bytes: int
+    ring_bytes: int
     driver: Driver | None
 
     @property
@@ -104,14 +105,17 @@ def decide(
     facts: Facts,
     wanted: Wanted | str = Wanted.AUTO,
     *,
-    umem_bytes: int = DEFAULT_UMEM_BYTES,
+    ring_bytes: int | None = None,
     drivers: Mapping[str, Driver] | None = None,
 ) -> list[Step]:
-    """Judge every mode, the best first. At most one step is `USE`; none if what was wanted cannot be."""
+    """Judge every mode, the best first. At most one step is `USE`; none if what was wanted cannot be.
+
+    `ring_bytes` is what the rings will lock of memory; by default that of all receive queues.
+    """
     asked = _ASKED[Wanted(wanted)]
     table = known_drivers() if drivers is None else drivers
     driver = None if isinstance(facts.driver, Unknown) else table.get(facts.driver)
-    situation = Situation(facts, umem_bytes, driver)
+    situation = Situation(facts, _ring_bytes(facts) if ring_bytes is None else ring_bytes, driver)
     steps: list[Step] = []
     for rung in LADDER:
         reasons = tuple(reason for needs in rung.requirements if (reason := needs(situation)) is not None)
@@ -129,6 +133,10 @@ def decide(
 def chosen(steps: Sequence[Step]) -> Mode | None:
     """Return the mode that is to be used, None if what was wanted cannot be."""
     return next((step.mode for step in steps if step.verdict is Verdict.USE), None)
+
+
+def _ring_bytes(facts: Facts) -> int:
+    return RING_BYTES_PER_QUEUE * (1 if isinstance(facts.queues, Unknown) else max(facts.queues.rx, 1))
 
 
 def _not_asked_for(wanted: Wanted | str) -> Reason:
@@ -192,7 +200,7 @@ def _may(situation: Situation) -> Reason | None:
 
 
 def _may_lock_memory(situation: Situation) -> Reason | None:
-    limit, needed = situation.facts.memlock_limit_bytes, situation.umem_bytes
+    limit, needed = situation.facts.memlock_limit_bytes, situation.ring_bytes
     if limit is None or limit >= needed or situation.facts.has_capability("CAP_IPC_LOCK"):
         return None
     return Reason(
@@ -201,19 +209,12 @@ def _may_lock_memory(situation: Situation) -> Reason | None:
     )
 
 
-def _not_taken(blocking: str, option: str) -> Requirement:
-    """A program in one mode keeps out the other one: the kernel runs only one of them."""
-
-    def requirement(situation: Situation) -> Reason | None:
-        attached = situation.facts.attached
-        if attached is None or isinstance(attached, Unknown) or attached.mode != blocking:
-            return None
-        return Reason(
-            f"XDP program {attached.program_id} is attached in {attached.mode} mode",
-            f"ip link set dev {situation.facts.interface} {option} off, or `bpftool link detach` if a link holds it",
-        )
-
-    return requirement
+def _is_free(situation: Situation) -> Reason | None:
+    """The kernel takes one program; ours replaces nobody's."""
+    attached = situation.facts.attached
+    if attached is None or isinstance(attached, Unknown):
+        return None
+    return Reason(f"an XDP program is there already: {attached.description}", attached.removal)
 
 
 def _driver_runs_xdp(situation: Situation) -> Reason | None:
@@ -293,18 +294,17 @@ def _generic_carries_large_frames(situation: Situation) -> Reason | None:
 
 
 _SOCKET = (_is_up, _has_address, _does_multicast)
-_BYPASS = (*_SOCKET, _is_built, _kernel(_BYPASS_KERNEL, "the bypass"), _may, _may_lock_memory)
+_BYPASS = (*_SOCKET, _is_built, _kernel(_BYPASS_KERNEL, "the bypass"), _may, _may_lock_memory, _is_free)
 _IN_DRIVER = (
     *_BYPASS,
     _driver_runs_xdp,
     _no_offload_in_the_way,
     _copies_large_frames,
-    _not_taken("generic", "xdpgeneric"),
 )
 LADDER = (
     Rung(Mode.ZERO_COPY, (*_IN_DRIVER, _driver_has_zero_copy, _carries_large_frames)),
     Rung(Mode.NATIVE, _IN_DRIVER),
-    Rung(Mode.GENERIC, (*_BYPASS, _generic_carries_large_frames, _not_taken("native", "xdpdrv"))),
+    Rung(Mode.GENERIC, (*_BYPASS, _generic_carries_large_frames)),
     Rung(Mode.SOCKET, _SOCKET),
 )
 _BYPASS_MODES = frozenset({Mode.ZERO_COPY, Mode.NATIVE, Mode.GENERIC})

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 import resource
-from importlib.util import find_spec
+from contextlib import suppress
 from pathlib import Path
 
 from pyroute2 import IPRoute
 
+from xdp.attachment import occupants
+from xdp.errors import XdpError
 from xdp.ethtool import Ethtool
 from xdp.facts import AttachedXdp, AttachMode, Facts, HugePages, Irq, Unknown
 from xdp.interfaces import Interface, find_interface, interfaces, off_the_event_loop
 from xdp.loader import unavailable
 from xdp.netdev_family import device_features
+from xdp.xsk import unavailable as rings_unavailable
 
 _SYS_NET = Path("/sys/class/net")
 _ATTACH_MODES: dict[str, AttachMode] = {
@@ -40,7 +43,6 @@ CAPABILITIES = {
     "CAP_BPF": 39,
 }
 BPF_OBJECTS = ("steering",)
-_RINGS_MODULE = "xdp._xsk"
 
 
 def probe(wanted: str | None = None) -> Facts:
@@ -84,7 +86,7 @@ def probe_interface(interface: Interface) -> Facts:
         xdp_features=declared.xdp,
         xsk_features=declared.xsk,
         zero_copy_max_segments=declared.zero_copy_max_segments,
-        attached=_attached(interface.index),
+        attached=_attached(interface),
         irqs=irqs(interface, bus),
         numa_node=numa_node(bus),
         napi_defer_hard_irqs=interface_number(interface, "napi_defer_hard_irqs"),
@@ -107,12 +109,7 @@ def kernel_version(release: str) -> tuple[int, int]:
 
 def missing_parts() -> tuple[str, ...]:
     """Return what the build left out of the bypass, each with how to get it."""
-    reasons = [unavailable(name) for name in BPF_OBJECTS]
-    if find_spec(_RINGS_MODULE) is None:
-        reasons.append(
-            "the AF_XDP rings are not built; apt-get install libxdp-dev libbpf-dev, then build again "
-            "(`pip install .`, or `python ffi/build.py` in a checkout)"
-        )
+    reasons = [*(unavailable(name) for name in BPF_OBJECTS), rings_unavailable()]
     return tuple(dict.fromkeys(filter(None, reasons)))
 
 
@@ -152,9 +149,9 @@ def _number(path: Path) -> int | Unknown:
         return Unknown(str(error))
 
 
-def _attached(index: int) -> AttachedXdp | Unknown | None:
+def _attached(interface: Interface) -> AttachedXdp | Unknown | None:
     with IPRoute() as route:
-        link = route.get_links(index)[0]
+        link = route.get_links(interface.index)[0]
     xdp = link.get_attr("IFLA_XDP")
     if xdp is None:
         return Unknown("this kernel does not tell")
@@ -162,8 +159,16 @@ def _attached(index: int) -> AttachedXdp | Unknown | None:
     if mode is None or mode not in _ATTACH_MODES:
         return None
     names = ("IFLA_XDP_PROG_ID", "IFLA_XDP_DRV_PROG_ID", "IFLA_XDP_SKB_PROG_ID", "IFLA_XDP_HW_PROG_ID")
-    number = next((value for name in names if (value := xdp.get_attr(name))), 0)
-    return AttachedXdp(int(number), _ATTACH_MODES[mode])
+    number = int(next((value for name in names if (value := xdp.get_attr(name))), 0))
+    # Its name and its holders take privileges and the build's loader; that it is there takes neither.
+    with suppress(XdpError):
+        for occupant in occupants(interface):
+            if occupant.program_id == number:
+                return AttachedXdp(
+                    number, _ATTACH_MODES[mode], str(occupant), occupant.removal(interface.name)
+                )
+    command = f"ip link set dev {interface.name} xdp off, or end the process that holds it"
+    return AttachedXdp(number, _ATTACH_MODES[mode], f"program {number} ({_ATTACH_MODES[mode]} mode)", command)
 
 
 def _pci_device(bus: str | Unknown) -> Path | None:

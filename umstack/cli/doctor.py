@@ -142,7 +142,7 @@ def _names(names: frozenset[str] | Unknown) -> str:
 
 def _attached(attached: AttachedXdp | Unknown | None) -> str:
     if isinstance(attached, AttachedXdp):
-        return f"program {attached.program_id}, {attached.mode} mode"
+        return attached.description
     return "nothing" if attached is None else str(attached)
 
 
@@ -150,11 +150,6 @@ def _notes(facts: Facts) -> Iterator[Reason]:
     """What keeps no mode from being and yet matters."""
     if facts.is_up and not facts.has_carrier:
         yield Reason(f"{facts.interface} has no carrier", "plug the cable in, or bring the other end up")
-    if isinstance(facts.attached, AttachedXdp):
-        yield Reason(
-            f"XDP program {facts.attached.program_id} is attached; it is shared only if it is ours or libxdp's",
-            f"bpftool prog show id {facts.attached.program_id}",
-        )
     with LinuxHost(facts.interface) as host:
         better = [setting.key for setting in check(host) if setting.is_to_change]
     if better:
