@@ -14,12 +14,13 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from umstack.lab import Host, Lab
-from xdp import BpfObject, BpfProgram, Interface, find_interface
+from umstack.link import open_link
+from xdp import BpfObject, BpfProgram, Interface, RingSettings, find_interface
 from xdp.facts import Facts, QueueCounts, Unknown
-from xdp.ladder import Mode, Verdict, decide
+from xdp.ladder import Mode, Verdict, chosen, decide
 from xdp.nic_host import LinuxHost
 from xdp.nic_settings import Wishes, check, init, undo
-from xdp.probe import probe, probe_interface
+from xdp.probe import missing_parts, probe, probe_interface
 
 MakeLab = Callable[..., Lab]
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,6 +178,26 @@ def test_doctor_says_what_will_be_used_and_why_nothing_better(host: Host) -> Non
     assert any("veth is not on the allow-list" in reason["problem"] for reason in zero_copy["reasons"])
     assert report["facts"]["napi_defer_hard_irqs"] == 0
     assert any("umstack nic check eth0" in note["remedy"] for note in report["notes"])
+
+
+@pytest.mark.skipif(bool(missing_parts()), reason="; ".join(missing_parts()))
+def test_what_is_decided_is_what_opens(make_lab: MakeLab) -> None:
+    """W7: the mode the ladder chooses for the bypass is the one the opener ends at, on a plain and a jumbo MTU."""
+    lab = make_lab(hosts=2)
+    host = lab.hosts[0]
+
+    def decided_and_opened() -> tuple[str, str]:
+        link = open_link("xdp", find_interface("eth0"), RingSettings(receive_frames=64, send_frames=64))
+        try:
+            opened = str(link.mode)
+        finally:
+            link.close()
+        return str(chosen(decide(probe("eth0"), "xdp"))), opened
+
+    for mtu_bytes in (1500, 9000):
+        lab.set_mtu(mtu_bytes)
+        decided, opened = host.call(decided_and_opened)
+        assert decided == opened
 
 
 def test_doctor_shows_every_interface_that_carries_multicast(host: Host) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from pyroute2 import IPRoute
 
 from umstack.errors import Unsupported
 from umstack.lab import Host, Lab
-from umstack.trace import Drop, Group, Trace
+from umstack.trace import Drop, Group, RedirectError, Trace
 from umstack.trace.toolkit import find_headers, load_bcc
-from xdp import BpfObject
+from xdp import AttachMode, BpfObject, RingMode, RingPort, RingSettings, Steering
+from xdp.xsk import unavailable as rings_unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUP, OTHER_GROUP = "239.9.9.9", "239.9.9.10"
@@ -151,6 +153,33 @@ def test_xdp_failures_show_up(make_lab: MakeLab, xdp_programs: BpfObject, name: 
     expected = {"aborting": {"aborted"}, "misleading": {"EINVAL", "ENODEV", "ENXIO"}}[name]
     assert found
     assert all(interface == "eth0" and failure in expected for interface, failure in found), found
+
+
+@pytest.mark.skipif(rings_unavailable() is not None, reason=str(rings_unavailable()))
+def test_a_ring_nobody_reads_shows_up(make_lab: MakeLab) -> None:
+    """Datagrams steered into a full ring are redirect errors, with what the errno means there."""
+    lab = make_lab(hosts=2)
+    host = lab.hosts[1]
+    with ExitStack() as opened:
+
+        def open_rings() -> None:
+            steering = opened.enter_context(Steering.attach("eth0", AttachMode.NATIVE, max_slots=1))
+            settings = RingSettings(receive_frames=64, send_frames=64)
+            port = opened.enter_context(RingPort("eth0", RingMode.COPY, settings))
+            for queue, fd in port.sockets.items():
+                steering.put_socket(0, queue, fd)
+            steering.add_rule("224.0.0.1", CLOSED_PORT, 0)
+
+        host.call(open_rings)
+        trace = opened.enter_context(host.call(Trace))
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        errors: list[RedirectError] = []
+        while not errors and time.monotonic() < deadline:
+            send(lab.hosts[0], CLOSED_PORT, "224.0.0.1")
+            errors = list(host.call(trace.report).redirect_errors)
+    assert errors
+    assert all(error.interface == "eth0" and error.count > 0 for error in errors)
+    assert all("ring" in error.meaning for error in errors), errors
 
 
 def test_a_trace_leaves_nothing_in_the_kernel(subscriber: Host) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from umstack.errors import Unsupported
-from umstack.trace import Group, toolkit
+from umstack.trace import Group, RingReport, toolkit, tracer
 from umstack.trace.toolkit import compiling_with, find_headers, load_bcc
+from umstack.trace.tracer import ring_reports
 
 NO_SUCH_RELEASE = "0.0.0-none"
 
@@ -66,6 +67,22 @@ def test_missing_bcc_names_the_packages(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "bcc/__init__.py").write_text("import no_such_module_of_bcc\n")
     with pytest.raises(Unsupported, match="no_such_module_of_bcc"):
         load_bcc()
+
+
+def test_the_rings_of_running_contexts_are_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rings count and is not zero; contexts on sockets, and other interfaces, are left out."""
+    contexts = [
+        {
+            "pid": 7,
+            "interface": "eth0",
+            "link_counters": {"xdp_rx_dropped": 3, "xdp_tx_ring_full": 0, "sent": 9},
+        },
+        {"pid": 8, "interface": "eth1", "link_counters": {"xdp_rx_dropped": 1}},
+        {"pid": 9, "interface": "eth0", "link_counters": {"sent": 9}},
+    ]
+    monkeypatch.setattr(tracer, "read_statistics", lambda _pid: contexts)
+    assert ring_reports("eth0") == [RingReport(7, "eth0", {"xdp_rx_dropped": 3})]
+    assert [report.pid for report in ring_reports(None)] == [7, 8]
 
 
 @pytest.mark.parametrize(

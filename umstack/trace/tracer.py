@@ -10,7 +10,7 @@ import ipaddress
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -211,7 +211,7 @@ class Trace:
                 for name, code, count in self._failures(b"redirect_errors", names)
             ],
             softirq_net_rx=self._softirq(seconds),
-            rings=self._rings(),
+            rings=ring_reports(self._interface),
         )
 
     def close(self) -> None:
@@ -260,19 +260,6 @@ class Trace:
             share=round(nanoseconds / watched_ns, 4) if watched_ns else 0.0,
         )
 
-    def _rings(self) -> list[RingReport]:
-        found = []
-        with suppress(UmError, OSError):
-            for report in read_statistics(None):
-                counters = {
-                    name: value
-                    for name, value in report["link_counters"].items()
-                    if name.startswith("xdp_") and value
-                }
-                if counters and self._interface in (None, report["interface"]):
-                    found.append(RingReport(report["pid"], report["interface"], counters))
-        return found
-
     def __enter__(self) -> Self:
         """Return the trace."""
         return self
@@ -285,6 +272,20 @@ class Trace:
     ) -> None:
         """Close it."""
         self.close()
+
+
+def ring_reports(interface: str | None) -> list[RingReport]:
+    """Read what the rings of running contexts count, on one interface or on all; only contexts with statistics."""
+    found = []
+    for report in read_statistics(None):
+        counters = {
+            name: value
+            for name, value in report["link_counters"].items()
+            if name.startswith("xdp_") and value
+        }
+        if counters and interface in (None, report["interface"]):
+            found.append(RingReport(report["pid"], report["interface"], counters))
+    return found
 
 
 def _definitions(types: KernelTypes, has_reason: bool) -> Iterator[str]:
