@@ -131,6 +131,8 @@ def _shown(report: TraceReport) -> RenderableType:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(*columns, box=SIMPLE, show_edge=False)
+    table = Table(box=SIMPLE, show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
     table.add_column("count", justify="right")
     return table
