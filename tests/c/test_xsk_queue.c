@@ -32,14 +32,23 @@ typedef struct rings {
 
 static void set_up_producer(struct xsk_ring_prod *ring, ring_memory *memory, uint32_t size)
 {
-    *ring = (struct xsk_ring_prod){.cached_cons = size, .mask = size - 1, .size = size, .producer = &memory->producer,
-                                   .consumer = &memory->consumer, .ring = memory->entries, .flags = &memory->flags};
+    *ring = (struct xsk_ring_prod){.cached_cons = size,
+                                   .mask = size - 1,
+                                   .size = size,
+                                   .producer = &memory->producer,
+                                   .consumer = &memory->consumer,
+                                   .ring = memory->entries,
+                                   .flags = &memory->flags};
 }
 
 static void set_up_consumer(struct xsk_ring_cons *ring, ring_memory *memory, uint32_t size)
 {
-    *ring = (struct xsk_ring_cons){.mask = size - 1, .size = size, .producer = &memory->producer,
-                                   .consumer = &memory->consumer, .ring = memory->entries, .flags = &memory->flags};
+    *ring = (struct xsk_ring_cons){.mask = size - 1,
+                                   .size = size,
+                                   .producer = &memory->producer,
+                                   .consumer = &memory->consumer,
+                                   .ring = memory->entries,
+                                   .flags = &memory->flags};
 }
 
 static rings *rings_open(bool multi_buffer)
@@ -337,7 +346,8 @@ TEST("W6", "sending: parts are joined, headers are right, and order is kept over
     static uint8_t payload[DATAGRAM_MAX], frame[DATAGRAM_MAX + UM_XSK_HEADER_BYTES];
     uint32_t sent = 0, seen = 0;
     while (seen < COUNT) {
-        uint32_t length = 4 + (uint32_t)um_random_below(&random, um_random_below(&random, 3) == 0 ? DATAGRAM_MAX - 4 : 100);
+        uint32_t length =
+            4 + (uint32_t)um_random_below(&random, um_random_below(&random, 3) == 0 ? DATAGRAM_MAX - 4 : 100);
         uint32_t split = (uint32_t)um_random_below(&random, length + 1);
         memset(payload, (int)(sent & 255), length);
         um_store_be32(payload, sent);
