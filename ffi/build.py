@@ -334,6 +334,9 @@ def build_bpf_objects(destination: Path) -> None:
         say(f"xdp/objects/{target.name}: {'installed' if changed else 'unchanged'}")
 
 
+STEPS = {"core": build_core, "libbpf": build_libbpf, "xsk": build_xsk, "bpf": build_bpf_objects}
+
+
 @contextmanager
 def exclusive() -> Iterator[None]:
     """Let one build at a time work in this checkout."""
@@ -349,10 +352,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--into", type=Path, default=ROOT, help="directory that receives umstack/ and xdp/")
-    destination = parser.parse_args().into.resolve()
+    parser.add_argument("--only", choices=list(STEPS), help="build this part alone")
+    asked = parser.parse_args()
+    destination = asked.into.resolve()
     refusals: list[str] = []
     with exclusive():
-        for step in (build_core, build_libbpf, build_xsk, build_bpf_objects):
+        for step in [STEPS[asked.only]] if asked.only else STEPS.values():
             try:
                 step(destination)
             except BuildError as error:

@@ -1,7 +1,7 @@
 """The link of a context: kernel sockets, or AF_XDP rings opened by walking down the modes one after another.
 
-Every mode is tried on purpose, with its own flags; a step that failed is kept with its errno, so that the mode in effect
-and the reasons for it can be shown. `auto` ends at kernel sockets; a link that was forced fails with what is missing.
+Every mode is tried on purpose, with its own flags; a step that failed is kept with its errno, so that the mode in
+effect and the reasons for it can be shown. A link that was forced fails with what is missing.
 Rings carry a context's data both ways; NAKs, topic resolution and group membership stay on kernel sockets (design W5).
 """
 

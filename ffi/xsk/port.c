@@ -30,8 +30,8 @@
 
 enum {
     BUSY_RETRY_NS = 2000000,
-    KICKS_MAX = 256,        /* calls to empty a send ring; the kernel takes 32 frames or more in each */
-    STALL_RETRY_NS = 50000, /* how soon a send ring the kernel would not empty is tried again */
+    KICKS_MAX = 256,          /* calls to empty a send ring; the kernel takes 32 frames or more in each */
+    STALL_RETRY_NS = 50000,   /* how soon a send ring the kernel would not empty is tried again */
     DOWN_RETRY_NS = 10000000, /* and one whose interface is down */
     SEND_BUDGET = 256,
     HUGE_PAGE_BYTES = 2 << 20,

@@ -248,8 +248,8 @@ static void put(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *t
         uint32_t bytes = left < queue->frame_bytes - headers ? left : queue->frame_bytes - headers;
         copy_parts(&from, frame + headers, bytes);
         sum = um_xsk_sum(frame + headers, bytes, sum);
-        *xsk_ring_prod__tx_desc(&queue->send, at + i) = (struct xdp_desc){
-            .addr = address, .len = headers + bytes, .options = i + 1 < frames ? XDP_PKT_CONTD : 0};
+        *xsk_ring_prod__tx_desc(&queue->send, at + i) =
+            (struct xdp_desc){.addr = address, .len = headers + bytes, .options = i + 1 < frames ? XDP_PKT_CONTD : 0};
         first = i == 0 ? frame : first;
         left -= bytes;
         headers = 0;

@@ -1,5 +1,5 @@
-"""The AF_XDP link between hosts of the lab: the whole path over rings, what it must look like on the wire, jumbo frames,
-several queues, and every fault that has an outcome of its own."""
+"""The AF_XDP link between hosts of the lab: the whole path over rings, what it must look like on the wire, jumbo
+frames, several queues, and every fault that has an outcome of its own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import os
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,7 @@ from umstack.lab import Host, Lab, namespaces
 from umstack.link import LinkMode, open_link
 from xdp.xsk import unavailable
 
+ROOT = Path(__file__).parents[2]
 MakeLab = Callable[..., Lab]
 GROUP, PORT = "239.255.9.1", 14400
 FIXED = {"transport_lbtrm_multicast_address": GROUP, "transport_lbtrm_destination_port": PORT}
@@ -36,7 +39,9 @@ def numbered(count: int, size: int) -> list[bytes]:
     return [b"%08d" % i + bytes(size - 8) for i in range(count)]
 
 
-def exchange(publisher: Member, subscriber: Member, count: int, size: int, **receiver_options: object) -> None:
+def exchange(
+    publisher: Member, subscriber: Member, count: int, size: int, **receiver_options: object
+) -> None:
     """Send numbered messages and see that all arrive, in order."""
     topic = f"rings/{count}/{size}/{time.monotonic_ns()}"
     with subscriber.receiver(topic, **receiver_options) as receiver, publisher.source(topic) as source:
@@ -65,7 +70,10 @@ def test_data_travels_over_rings_in_native_mode(shared_lab: Lab) -> None:
         exchange(publisher, subscriber, 5000, 1400)
         stats = subscriber.context.stats()
         assert (stats["link"], stats["link_mode"]) == ("xdp", "native")
-        assert [(step["mode"], step["errno"]) for step in stats["link_steps"]] == [("zero-copy", 95), ("native", 0)]
+        assert [(step["mode"], step["errno"]) for step in stats["link_steps"]] == [
+            ("zero-copy", 95),
+            ("native", 0),
+        ]
         assert subscriber.link("ring_kernel_path") == 0
         assert subscriber.link("datagrams_received") >= 5000
         assert subscriber.link("ring_frames_refused") == subscriber.link("xdp_rx_dropped") == 0
@@ -87,7 +95,7 @@ def test_what_is_lost_is_repaired_over_rings(make_lab: MakeLab) -> None:
 
 @pytest.mark.parametrize("rings_at", ["publisher", "subscriber"])
 def test_rings_and_sockets_understand_each_other(shared_lab: Lab, rings_at: str) -> None:
-    """W6: a link is nobody else's business. With the checksum verified, as one side computes it and the other checks."""
+    """W6: a link is nobody else's business. Checksums are verified: what one kind computes the other finds right."""
     first, second, _ = shared_lab.hosts
     rings = {**RINGS, "link_xdp_checksum": 1}
     with (
@@ -163,7 +171,11 @@ def test_the_wire_looks_the_same(shared_lab: Lab, length: int) -> None:
     (by_socket,), (by_rings,) = (data_frames(shared_lab, link, payload) for link in ("socket", "xdp"))
     assert len(by_socket) == len(by_rings)
     assert by_rings[:6] == bytes.fromhex("01005e7f0901")
-    for at, what in ((slice(0, 16), "Ethernet"), (slice(18, 24), "identification to protocol"), (slice(26, 34), "addresses")):
+    for at, what in (
+        (slice(0, 16), "Ethernet"),
+        (slice(18, 24), "identification to protocol"),
+        (slice(26, 34), "addresses"),
+    ):
         assert by_rings[at] == by_socket[at], what
     ip, udp = by_rings[14:34], by_rings[34:]
     assert ones_complement(ip) == 0xFFFF
@@ -210,9 +222,14 @@ def test_the_mtu_is_followed(make_lab: MakeLab) -> None:
     with members(*lab.hosts, **RINGS) as (publisher, subscriber):
         for mtu in (900, 9000):
             lab.set_mtu(mtu)
-            wait_for(lambda: publisher.context.datagram_bytes == mtu - 28, "the new datagram size")
+            await_datagram_size(publisher, mtu - 28)
             exchange(publisher, subscriber, 1000, 3000)
         assert subscriber.link("ring_multi_buffer") > 0
+
+
+def await_datagram_size(member: Member, size: int) -> None:
+    """Wait until the context sends datagrams of this size."""
+    wait_for(lambda: member.context.datagram_bytes == size, f"a datagram size of {size}")
 
 
 # ---- queues ----
@@ -301,12 +318,17 @@ def test_a_queue_that_is_taken_is_refused_in_time(shared_lab: Lab) -> None:
 def test_a_link_can_be_opened_again_at_once_and_leaves_nothing(shared_lab: Lab) -> None:
     """What a context opened is gone with it: descriptors, program, sockets."""
     host = shared_lab.hosts[0]
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(5):
         with members(host, **RINGS) as (member,):
             assert member.context.link_mode == "native"
         assert host.call(lambda: xdp.occupants("eth0")) == ()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
+
+
+def open_descriptors() -> int:
+    """How many descriptors this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_program_that_was_taken_off_leaves_the_kernels_path(shared_lab: Lab) -> None:
@@ -326,30 +348,84 @@ def test_an_interface_that_comes_back_is_used_again(make_lab: MakeLab) -> None:
     lab = make_lab(hosts=2)
     with members(*lab.hosts, **RINGS) as (publisher, subscriber):
         exchange(publisher, subscriber, 500, 1000)
-        for host in lab.hosts:
-            host.link_down()
-        for host in lab.hosts:
-            host.link_up()
+        with subscriber.receiver("down", **QUICK_NAKS) as receiver, publisher.source("down") as source:
+            source.wait_connected(timeout=10)
+            lab.hosts[0].link_down()
+            source.send_many(numbered(200, 1000), flush=True, timeout=0)
+            wait_for(lambda: publisher.link("send_errors") > 0, "an error for a send while it is down")
+            lab.hosts[0].link_up()
+            received = collect(receiver, 200, 20)
+            assert [message.data for message in received] == numbered(200, 1000)
+        lab.hosts[1].link_down()
+        lab.hosts[1].link_up()
         exchange(publisher, subscriber, 500, 1000)
         assert ring_facts(subscriber)["program_attached"] is True
+
+
+HOLD_A_LINK = """
+import sys, umstack
+context = umstack.Context("eth0", link="xdp")
+print(context.link_mode, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_process_leaves_no_program_and_no_queue(shared_lab: Lab) -> None:
+    """kill -9 in the middle: the kernel takes the program off and frees the queues, and the next process has them."""
+    host = shared_lab.hosts[0]
+    child = host.run(
+        [sys.executable, "-c", HOLD_A_LINK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline().strip() == "native"
+    child.kill()
+    child.wait()
+    wait_for(lambda: host.call(lambda: xdp.occupants("eth0")) == (), "the program's end")
+    with members(host, **RINGS) as (member,):
+        assert member.context.link_mode == "native"
+
+
+# ---- ownership of frames ----
+
+
+def test_no_frame_ever_has_two_owners(tmp_path: Path) -> None:
+    """A debug build asserts each frame's owner at every step: the tests above on it, with loss and jumbo frames."""
+    environment = {**os.environ, "UMSTACK_BUILD": "debug"}
+    build = [sys.executable, "ffi/build.py", "--into", str(tmp_path), "--only", "xsk"]
+    subprocess.run(build, cwd=ROOT, env=environment, check=True, capture_output=True)
+    (module,) = (tmp_path / "xdp").glob("_xsk*.so")
+    chosen = "native_mode or repaired_over_rings or several_frames_of_the_ring or ran_dry or neither_starves"
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "tests.netns.debug_rings", "-k", chosen, __file__]
+    done = subprocess.run(
+        tests,
+        cwd=ROOT,
+        env={**os.environ, "UMSTACK_RINGS": str(module), "UMSTACK_REQUIRE_TIERS": "netns"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "5 passed" in done.stdout
 
 
 def test_a_fill_ring_that_ran_dry_is_counted_and_repaired(shared_lab: Lab) -> None:
     """A burst larger than the frames there are: the kernel's counters say so, NAKs bring back what was dropped."""
     first, second, _ = shared_lab.hosts
-    with members(first, **RINGS) as (publisher,), members(second, **RINGS, link_xdp_receive_frames=64) as (subscriber,):
+    with (
+        members(first, **RINGS) as (publisher,),
+        members(second, **RINGS, link_xdp_receive_frames=64) as (subscriber,),
+    ):
         with subscriber.receiver("burst", **QUICK_NAKS) as receiver, publisher.source("burst") as source:
             source.wait_connected(timeout=10)
-            sent = burst_until(subscriber, source.send_many, lambda: subscriber.link("xdp_rx_fill_ring_empty_descs") > 0)
+            dry = "xdp_rx_fill_ring_empty_descs"
+            sent = burst_until(source.send_many, lambda: subscriber.link(dry) > 0)
             received = collect_all(receiver, sent)
             assert received == list(range(sent))
         assert subscriber.link("receive_drops") > 0
 
 
-def burst_until(
-    subscriber: Member, send_many: Callable[..., int], condition: Callable[[], bool], seconds: float = 10
-) -> int:
-    """Send bursts while the receiving loop stands still, until the condition holds; how many messages."""
+def burst_until(send_many: Callable[..., int], condition: Callable[[], bool], seconds: float = 10) -> int:
+    """Send bursts until the condition holds; how many messages."""
     deadline, sent = time.monotonic() + seconds, 0
     while not condition():
         assert time.monotonic() < deadline, "the burst never was too large"

@@ -643,7 +643,12 @@ def run_end(module: str, ends: Mapping[str, Callable[[Any], None]], arguments: S
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Be one end of a measurement over kernel sockets."""
-    ends = {"send": _send, "receive": _receive, "echo": _echo, "ping": _ping}
+    ends: dict[str, Callable[[Any], None]] = {
+        "send": _send,
+        "receive": _receive,
+        "echo": _echo,
+        "ping": _ping,
+    }
     return run_end("umstack.bench.raw", ends, arguments)
 
 

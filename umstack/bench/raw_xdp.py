@@ -7,8 +7,9 @@ native copy mode, with the steering program the stack uses.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +83,12 @@ def _ping(spec: raw.PingSpec) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Be one end of a measurement over rings."""
-    ends = {"send": _send, "receive": _receive, "echo": _echo, "ping": _ping}
+    ends: dict[str, Callable[[Any], None]] = {
+        "send": _send,
+        "receive": _receive,
+        "echo": _echo,
+        "ping": _ping,
+    }
     return raw.run_end("umstack.bench.raw_xdp", ends, arguments)
 
 
