@@ -15,6 +15,7 @@ from xdp.errors import (
     NoSuchInterfaceError,
     NotBuiltError,
     OccupiedError,
+    RingError,
     SteeringError,
     XdpError,
 )
@@ -39,6 +40,7 @@ from xdp.loader import (
     unavailable,
 )
 from xdp.steering import RuleCounters, Steering, SteeringCounters
+from xdp.xsk import RingFacts, RingMode, RingPort, RingSettings
 
 __all__ = [
     "AttachError",
@@ -64,6 +66,11 @@ __all__ = [
     "Occupant",
     "OccupiedError",
     "ProgramFacts",
+    "RingError",
+    "RingFacts",
+    "RingMode",
+    "RingPort",
+    "RingSettings",
     "RuleCounters",
     "Steering",
     "SteeringCounters",

@@ -566,7 +566,8 @@ int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
             source->tsni_sent_ns = now_ns;
         }
         int64_t due_ns = tsni_due_ns(source);
-        due_ns = due_ns > now_ns ? due_ns : now_ns + TSNI_RETRY_NS;
+        if (due_ns <= now_ns && count < UM_LBMC_TSNI_RECORDS_MAX) /* it had to wait, not only for the next datagram */
+            due_ns = now_ns + TSNI_RETRY_NS;
         next_ns = due_ns < next_ns ? due_ns : next_ns;
     }
     if (count > 0 && publish_tsnis(session, topics, sqns, count))

@@ -88,6 +88,13 @@ bool um_publication_sendable(const um_publication *publication)
 
 /* ---- running the sender ---- */
 
+/* The kernel left some of it in the ring: the loop goes on with it. */
+static bool port_stalled(const um_publication_session *session)
+{
+    const um_port *port = session->port_link != NULL ? session->context->port : NULL;
+    return port != NULL && atomic_load_explicit(&port->stalled, memory_order_relaxed);
+}
+
 /* Sends what is pending, unless another thread is at it: that one looks again when it is done. */
 static void run_sender(um_publication_session *session, int64_t now_ns)
 {
@@ -99,7 +106,7 @@ static void run_sender(um_publication_session *session, int64_t now_ns)
         atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
         on_send_error(session);
         /* Held back by a limiter or a full link: the loop's timers go on from here. */
-        if (sent < 0 || atomic_load_explicit(&core->sender_blocked, memory_order_relaxed))
+        if (sent < 0 || atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) || port_stalled(session))
             wake_ns = now_ns;
         um_lock_release(&core->sender_lock);
     }
@@ -184,6 +191,25 @@ static int open_nak_socket(um_publication_session *session, uint16_t port_low, u
     return result;
 }
 
+/* Data leaves by the context's port, under the address and the port of the NAK socket. */
+static int open_port_link(um_publication_session *session)
+{
+    um_port *port = session->context->port;
+    if (port == NULL)
+        return 0;
+    um_port_sender sender = {session->link.local, session->context->config.ttl, &session->link.base};
+    session->context->error_step = "a link on the port";
+    return port->ops->open_link(port, &sender, &session->port_link);
+}
+
+static void close_port_link(um_publication_session *session)
+{
+    um_port *port = session->context->port;
+    if (session->port_link != NULL && port != NULL)
+        port->ops->close_link(port, session->port_link);
+    session->port_link = NULL;
+}
+
 static int open_session(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
                         um_publication_session **opened)
 {
@@ -202,14 +228,20 @@ static int open_session(um_context *context, um_session_config *config, uint16_t
         return result;
     session->memory = um_map(session->memory_bytes);
     session->wakeup_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (session->memory == NULL || session->wakeup_fd < 0) {
+    if (session->memory == NULL || session->wakeup_fd < 0)
         result = session->memory == NULL ? -ENOMEM : -errno;
+    if (result == 0)
+        result = open_port_link(session);
+    if (result != 0) {
+        if (session->wakeup_fd >= 0)
+            close(session->wakeup_fd);
         um_unmap(session->memory, session->memory_bytes);
         um_socket_close(&session->link);
         return result;
     }
     config->nak_port = session->link.local.port;
-    um_session_init(&session->core, session->memory, config, &session->link.base, &context->limits, um_clock_ns());
+    um_link *link = session->port_link != NULL ? session->port_link : &session->link.base;
+    um_session_init(&session->core, session->memory, config, link, &context->limits, um_clock_ns());
     session->in_use = true;
     *opened = session;
     return um_context_watch(context, session->link.fd, UM_WATCH_SESSION, (uint32_t)(session - context->sessions));
@@ -237,6 +269,7 @@ void um_session_shut(um_publication_session *session)
     lock_sender(&session->core);
     session->in_use = false;
     um_lock_release(&session->core.sender_lock);
+    close_port_link(session);
     um_context_close_link(session->context, &session->link);
     close(session->wakeup_fd);
     um_context_unlock(session->context);

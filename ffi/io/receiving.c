@@ -244,9 +244,23 @@ int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns)
         um_node_on_data(&context->node, &context->ring.batch[i], now_ns);
         context->pass_datagrams += datagrams_in(&context->ring.batch[i]);
     }
+    if (count > 0 && context->port != NULL)
+        UM_COUNT(group->link.counters.ring_kernel_path, count);
     if (count > 0)
         um_node_after_batch(&context->node, now_ns);
     return count;
+}
+
+int um_receiving_receive_port(um_context *context, int64_t now_ns)
+{
+    um_port *port = context->port;
+    int count = port->ops->receive(port, context->port_batch, UM_PORT_BATCH_MAX);
+    for (int i = 0; i < count; i++)
+        um_node_on_data(&context->node, &context->port_batch[i], now_ns);
+    if (count > 0)
+        um_node_after_batch(&context->node, now_ns);
+    port->ops->release(port);
+    return count > 0 ? count : 0;
 }
 
 void um_receiving_notify(um_context *context)
