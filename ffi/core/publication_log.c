@@ -1,9 +1,5 @@
 #include "core/publication_log.h"
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 size_t um_log_footprint(uint32_t term_length)
 {
     if (!um_is_power_of_two(term_length) || term_length < UM_LOG_TERM_BYTES_MIN || term_length > UM_LOG_TERM_BYTES_MAX)
@@ -129,30 +125,12 @@ bool um_log_abort(const um_claim *claim)
                                               memory_order_acq_rel, memory_order_relaxed);
 }
 
-/* Zeroes what nobody will touch soon: around the cache where the processor can, so that the sender's data stay in it.
- */
-static void zero_cold(uint8_t *at, uint32_t length)
-{
-#if defined(__SSE2__)
-    uint32_t head = (uint32_t)(-(uintptr_t)at & 15);
-    head = head < length ? head : length;
-    memset(at, 0, head);
-    uint32_t whole = (length - head) & ~15u;
-    for (uint32_t i = head; i < head + whole; i += 16)
-        _mm_stream_si128((__m128i *)(void *)(at + i), _mm_setzero_si128());
-    memset(at + head + whole, 0, length - head - whole);
-    _mm_sfence();
-#else
-    memset(at, 0, length);
-#endif
-}
-
 /* Zeroes [from, from + length) inside one term, the first frame header last: a reader that meets it early
  * still finds the old, committed length instead of a hole (AE-48). */
 static void clean(um_publication_log *log, int64_t from, uint32_t length)
 {
     uint8_t *at = um_log_at(log, from);
-    zero_cold(at + UM_FRAME_HEADER_BYTES, length - UM_FRAME_HEADER_BYTES);
+    memset(at + UM_FRAME_HEADER_BYTES, 0, length - UM_FRAME_HEADER_BYTES);
     atomic_store_explicit((_Atomic uint64_t *)(void *)at, 0, memory_order_release);
 }
 
