@@ -55,10 +55,12 @@ typedef struct um_context_config {
 
 struct um_context;
 
-/* A source session with its socket, which sends to the group and receives NAKs. */
+/* A source session with its sockets. One sends to the group, the other receives NAKs: the loop waits for that one, and
+ * the kernel would look for who waits each time something sent through it is freed. */
 typedef struct um_publication_session {
     um_source_session core;
-    um_socket_link link;
+    um_socket_link data_link;
+    um_socket_link nak_link;
     um_link *port_link; /* where data goes when the context has a port, else NULL */
     struct um_context *context;
     void *memory;
