@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +11,6 @@ import pytest
 
 from tests.wire.dissection import MARKS, Frame, number, octets, tshark, values
 
-ROOT = Path(__file__).parents[2]
-UNSHARE = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
 RETRANSMISSION = 0x20
 UNICAST_NAKS = 0x80
 STATUS_OPTION = 85

@@ -69,15 +69,15 @@ def compression_of(path: str | Path) -> str | None:
         with Path(path).open("rb") as file:
             magic = file.read(4)
     except OSError as error:
-        raise cannot_read(path, error) from error
+        raise cannot_open(path, error) from error
     if magic.startswith(_GZIP_MAGIC):
         return "gzip"
     return "zstd" if magic == _ZSTD_MAGIC else None
 
 
-def cannot_read(path: str | Path, error: OSError) -> CaptureError:
-    """The error for a file the system does not give."""
-    return CaptureError(f"{path} cannot be read: {error.strerror or error}", errno=error.errno or 0)
+def cannot_open(path: str | os.PathLike[str], error: OSError) -> CaptureError:
+    """The error for a file the system refuses to read or write."""
+    return CaptureError(f"{os.fspath(path)}: {error.strerror or error}", errno=error.errno or 0)
 
 
 class Window:
@@ -134,7 +134,7 @@ class MappedFile(Window):
                 if self.length:
                     self._map = mmap.mmap(file.fileno(), self.length, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise cannot_read(path, error if isinstance(error, OSError) else OSError(str(error))) from error
+            raise cannot_open(path, error if isinstance(error, OSError) else OSError(str(error))) from error
         if self._map is not None:
             self._map.madvise(mmap.MADV_SEQUENTIAL)
             self.data = ffi.from_buffer("uint8_t[]", self._map)
@@ -163,7 +163,7 @@ class InflatedFile(Window):
                 pa = arrow()
                 self._stream = cast("BinaryIO", pa.CompressedInputStream(pa.OSFile(str(path)), compression))
         except OSError as error:
-            raise cannot_read(path, error) from error
+            raise cannot_open(path, error) from error
         self._bytes = bytearray(WINDOW_BYTES)
         self.data = ffi.from_buffer("uint8_t[]", self._bytes)
 
