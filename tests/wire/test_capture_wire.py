@@ -192,7 +192,7 @@ def test_what_others_send_agrees(tmp_path: Path) -> None:
         data(
             103,
             body(
-                "0006003c000003e900000031fe0c812300112233445566770014c009000100008899aabbccddeeff010203040a0b0c0d"
+                "00060030000003e900000031fe0c812300112233445566770014c009000100008899aabbccddeeff010203040a0b0c0d"
             ),
         ),
         data(104, body("08ff00060000"), message(5, 1, b"filler before")),
