@@ -146,6 +146,8 @@ def test_ip_fragments_are_rows(tmp_path: Path) -> None:
     assert (row["status"], row["ip_fragment"], row["packet_type"]) == ("IP fragment", True, "DATA")
     assert (row["transport_sqn"], row["udp_bytes"]) == (3, 20 + 12 + 3000)
     assert row["messages"][0]["payload_bytes"] == 3000
+    row = row_of(tmp_path, ethernet(ipv4(datagram, fragment=0x1000)))
+    assert (row["status"], row["packet_type"]) == ("IP fragment", None)
     row = row_of(tmp_path, ethernet(ipv4(datagram[1480:2960], fragment=0x2000 | 185)))
     assert (row["status"], row["ip_fragment"], row["packet_type"]) == ("IP fragment", True, None)
     assert (row["source_address"], row["udp_bytes"], row["source_port"]) == (SOURCE, None, None)

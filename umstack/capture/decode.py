@@ -113,7 +113,7 @@ def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split) -> No
     elif step == lib.UM_CAPTURE_DAMAGED:
         text = f"damaged at byte {position}: no record can begin there, {remaining} bytes from there on are not read"
         notes.add(NoteKind.DAMAGED, text, position)
-    elif step == lib.UM_CAPTURE_INCOMPLETE and remaining == 0 and position == 0:
+    elif step == lib.UM_CAPTURE_INCOMPLETE and remaining == 0 and position == 0 and not window.problem:
         notes.add(NoteKind.EMPTY, "an empty file", 0)
     elif step == lib.UM_CAPTURE_INCOMPLETE and remaining:
         text = f"truncated: the record at byte {position} has only {remaining} bytes, the file ends in its middle"
