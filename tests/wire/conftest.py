@@ -1,14 +1,18 @@
-"""The capture every test of this tier reads, made once."""
+"""The capture of everything the stack says, made once."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.wire.dissection import Frame, frames
 
 ROOT = Path(__file__).parents[2]
 UNSHARE = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
@@ -33,3 +37,16 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return made
+
+
+@pytest.fixture(scope="session")
+def capture(directory: Path) -> list[Frame]:
+    """Every UDP frame."""
+    return frames(directory / "wire.pcapng")
+
+
+@pytest.fixture(scope="session")
+def facts(directory: Path) -> dict[str, Any]:
+    """What those who sent know."""
+    found: dict[str, Any] = json.loads((directory / "facts.json").read_text())
+    return found

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.wire.dissection import MARKS, Frame, frames, number, octets, tshark, values
+from tests.wire.dissection import MARKS, Frame, number, octets, tshark, values
 from umstack.scapy import LBTRMData, LBTRMNcf
 
 RETRANSMISSION = 0x20
 UNICAST_NAKS = 0x80
 STATUS_OPTION = 85
-
-
-@pytest.fixture(scope="session")
-def capture(directory: Path) -> list[Frame]:
-    """Every UDP frame."""
-    return frames(directory / "wire.pcapng")
-
-
-@pytest.fixture(scope="session")
-def facts(directory: Path) -> dict[str, Any]:
-    """What those who sent know."""
-    found: dict[str, Any] = json.loads((directory / "facts.json").read_text())
-    return found
 
 
 @pytest.fixture(scope="session")

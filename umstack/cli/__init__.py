@@ -23,6 +23,7 @@ COMMANDS = {
     "nic": "Check, prepare and restore the settings of a NIC.",
     "stat": "Show the counters of a running process.",
     "trace": "Say where datagrams die in the kernel.",
+    "decode": "Show what captures hold, or turn them into Parquet.",
     "demo": "Multicast a file tree to three subscribers across a lossy switch.",
 }
 
