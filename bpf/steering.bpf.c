@@ -19,6 +19,7 @@
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/udp.h>
+#include <stddef.h>
 
 #include "packet.h"
 #include "steering.h"
@@ -29,6 +30,9 @@
 #define IP_HEADER_WORD_BYTES 4
 #define IP_OPTION_WORDS_MAX 10
 #define IPV4_MAPPED_PREFIX 0xffff /* the last four bytes before an IPv4 address in IPv6 form */
+
+/* The bytes of a frame in all its buffers. Named here because libbpf before 0.8 does not have it in its list. */
+static __u64 (*const buffer_bytes)(struct xdp_md *ctx) = (void *)188;
 
 /* The sizes are those of a small host; xdp/steering.py sets the ones it was asked for before it loads. */
 struct {
@@ -242,7 +246,7 @@ static __always_inline int steer(struct xdp_md *ctx, __u64 frame_bytes)
 SEC("xdp.frags")
 int steering(struct xdp_md *ctx)
 {
-    return steer(ctx, bpf_xdp_get_buff_len(ctx));
+    return steer(ctx, buffer_bytes(ctx));
 }
 
 SEC("xdp")

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from umstack.config import OptionValue, ReceiverOptions, SourceOptions
 
 _HOLD_MESSAGES = 262144
-_COALESCE_NS = 50_000
+_COALESCE_NS = 300_000
 _ROOM_FOR_MTU = 9000
 """Datagram memory is sized for this MTU at least, so that a link that is given jumbo frames can use them."""
 

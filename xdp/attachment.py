@@ -17,12 +17,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from xdp.errors import AttachError, BpfError, OccupiedError
-from xdp.interfaces import Interface, find_interface
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from xdp.errors import AttachError, BpfError, NoSuchInterfaceError, OccupiedError
+from xdp.interfaces import Interface, find_interface, off_the_event_loop
 from xdp.loader import AttachedProgram, BpfProgram, checked, libbpf
 
 _LIBXDP_DISPATCHER = "xdp_dispatcher"
 _REMOVAL_WORDS = {"native": "xdpdrv", "generic": "xdpgeneric", "offload": "xdpoffload"}
+_PROGRAM_IDS = {
+    "native": "IFLA_XDP_DRV_PROG_ID",
+    "generic": "IFLA_XDP_SKB_PROG_ID",
+    "offload": "IFLA_XDP_HW_PROG_ID",
+}
 _HINTS = {
     errno.EOPNOTSUPP: "its driver has no XDP of its own: use mode generic",
     errno.EINVAL: "turn off what the driver cannot combine with XDP (LRO, rings of unequal number), or use generic",
@@ -31,6 +39,8 @@ _HINTS = {
     errno.ENOSPC: "the driver needs a free queue for each CPU: ethtool -L IFACE combined N",
     errno.ENOMEM: "free some memory: the driver sets up its rings anew",
     errno.ENODEV: "the interface is gone: name another",
+    errno.EBUSY: "another program was there a moment ago: try again",
+    errno.EEXIST: "another program was there a moment ago: try again",
 }
 
 
@@ -57,9 +67,13 @@ class Occupant:
     """The user who loaded it."""
     holders: tuple[str, ...]
     """Processes that have it open, as `name (pid)`, where /proc shows them."""
+    is_known: bool = True
+    """False where the kernel tells only CAP_SYS_ADMIN what it is called and what holds it."""
 
     def removal(self, interface: str) -> str:
-        """Return the command that takes it off the interface."""
+        """Return the command that takes it off the interface, or the one that tells what it is."""
+        if not self.is_known:
+            return f"bpftool net show dev {interface} (as root) tells what it is"
         if self.name == _LIBXDP_DISPATCHER:
             return f"xdp-loader unload {interface} --all"
         if self.link_id is not None:
@@ -72,19 +86,14 @@ class Occupant:
         if self.owner_uid is not None:
             who += f", loaded by user {self.owner_uid}"
         kind = ", libxdp's dispatcher of several programs" if self.name == _LIBXDP_DISPATCHER else ""
-        return (
-            f"{self.name or 'a program without a name'} (id {self.program_id}, {self.mode} mode{kind}; {who})"
-        )
+        nameless = "a program without a name" if self.is_known else "a program whose name only root may know"
+        return f"{self.name or nameless} (id {self.program_id}, {self.mode} mode{kind}; {who})"
 
 
 def occupants(interface: Interface | str) -> tuple[Occupant, ...]:
     """Return the XDP programs on an interface, our own among them."""
     there = _known(interface)
-    found = libbpf().ffi.new("struct xdp_bpf_interface_programs *")
-    result = libbpf().lib.xdp_bpf_interface_programs(there.index, found)
-    checked(result, f"asking what XDP programs {there.name} has")
-    ids = {"native": found.native_id, "generic": found.generic_id, "offload": found.offloaded_id}
-    return tuple(_occupant(there, int(number), mode) for mode, number in ids.items() if number)
+    return tuple(_occupant(there, number, mode) for mode, number in _program_ids(there.index).items())
 
 
 class Attachment:
@@ -106,7 +115,11 @@ class Attachment:
             what = f"attaching {program.name} to {self.interface.name} in {mode} mode"
             raise AttachError(what, -result, hint=_HINTS.get(-result))
         self._fd = int(result)
-        self.link_id = int(self._facts().link_id)
+        try:
+            self.link_id = int(self._facts().link_id)
+        except BpfError:
+            self.close()
+            raise
 
     @property
     def is_held(self) -> bool:
@@ -143,12 +156,29 @@ def refuse_if_occupied(interface: Interface) -> None:
     there = occupants(interface)
     if not there:
         return
-    commands = " && ".join(occupant.removal(interface.name) for occupant in there)
+    commands = "; ".join(occupant.removal(interface.name) for occupant in there)
     raise OccupiedError(
         f"{interface.name} has an XDP program already: {'; '.join(map(str, there))}",
         hint=f"use the socket link there, or end the program's owner, or remove it: {commands}",
         occupants=there,
     )
+
+
+@off_the_event_loop
+def _program_ids(index: int) -> dict[str, int]:
+    """Return the ids of the XDP programs on an interface, by the mode they run in: native, generic, offload."""
+    with IPRoute() as route:
+        try:
+            (link,) = route.get_links(index)
+        except NetlinkError as error:
+            if error.code != errno.ENODEV:
+                raise
+            raise NoSuchInterfaceError(
+                f"no interface has the index {index} any more", hint="name another, or bring it back"
+            ) from error
+    attributes = link.get_attr("IFLA_XDP")
+    ids = {mode: attributes and attributes.get_attr(name) for mode, name in _PROGRAM_IDS.items()}
+    return {mode: int(number) for mode, number in ids.items() if number}
 
 
 def _known(interface: Interface | str) -> Interface:
@@ -162,10 +192,11 @@ def _occupant(interface: Interface, program_id: int, mode: str) -> Occupant:
         facts = attached.program.facts()
         name, owner_uid = facts.name, facts.owner_uid
     found = libbpf().ffi.new("struct xdp_bpf_link_facts *")
-    if libbpf().lib.xdp_bpf_link_find(interface.index, program_id, found) == 0:
+    result = libbpf().lib.xdp_bpf_link_find(interface.index, program_id, found)
+    if result == 0:
         link_id = int(found.link_id)
     holders = tuple(sorted(set(_holders(program_id, link_id))))
-    return Occupant(program_id, name, mode, link_id, owner_uid, holders)
+    return Occupant(program_id, name, mode, link_id, owner_uid, holders, is_known=result != -errno.EPERM)
 
 
 def _holders(program_id: int, link_id: int | None) -> Iterator[str]:

@@ -86,6 +86,20 @@ class NoMulticastRouteError(InterfaceError):
     """Multicast does not leave through the interface that was chosen."""
 
 
+class SettingError(XdpError):
+    """A setting of the NIC or of the host could not be changed."""
+
+    def __init__(self, what: str, reason: str, error_number: int = 0) -> None:
+        """Say what was being set and who refused; `errno` is the kernel's number, 0 where it gave none."""
+        self.what, self.reason, self.errno = what, reason, error_number
+        hint = (
+            "run as root, or with CAP_NET_ADMIN"
+            if error_number in (errno.EPERM, errno.EACCES)
+            else "see what `umstack nic check` shows, and leave its stage out with --skip"
+        )
+        super().__init__(f"{what}: {reason}", hint=hint)
+
+
 class RingError(XdpError):
     """AF_XDP rings cannot be opened as asked. `errno` says why, `step` what was being done."""
 

@@ -18,16 +18,17 @@ import fcntl
 import ipaddress
 import os
 import socket
-from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from pyroute2.ethtool.ioctl import IoctlEthtool
+from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError
 
 from xdp.errors import FlowSteeringError, FlowSteeringUnsupportedError
 from xdp.interfaces import Interface, find_interface
 
+T = TypeVar("T")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _SIOCETHTOOL = 0x8946
@@ -101,6 +102,16 @@ class _FilterRequest(ctypes.Structure):
     ]
 
 
+class _Envelope(ctypes.Structure):
+    """struct ifreq, as the ethtool ioctl takes it."""
+
+    _fields_: ClassVar = [
+        ("name", ctypes.c_char * 16),
+        ("request", ctypes.c_void_p),
+        ("unused", ctypes.c_uint8 * 16),
+    ]
+
+
 class Device(Protocol):
     """What is asked of a NIC."""
 
@@ -126,37 +137,34 @@ class EthtoolDevice:
     def call(self, request: ctypes.Array[ctypes.c_char] | ctypes.Structure) -> None:
         """Carry out one ethtool request by ioctl."""
 
-        class Envelope(ctypes.Structure):
-            """struct ifreq."""
-
-            _fields_: ClassVar = [
-                ("name", ctypes.c_char * 16),
-                ("request", ctypes.c_void_p),
-                ("unused", ctypes.c_uint8 * 16),
-            ]
-
+        envelope = _Envelope(self._name.encode(), ctypes.addressof(request))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way_in:
-            fcntl.ioctl(way_in, _SIOCETHTOOL, Envelope(self._name.encode(), ctypes.addressof(request)))
+            fcntl.ioctl(way_in, _SIOCETHTOOL, envelope)
 
     def is_on(self, feature: str) -> bool:
         """Whether the feature is there, and on."""
-        features = self._features()
-        return feature in features and bool(features[feature])
+        with self._ethtool() as ethtool:
+            features = ethtool.get_features()
+            return feature in features and bool(features[feature])
 
     def switch(self, feature: str, is_on: bool) -> None:
         """Turn a feature on or off."""
-        ethtool = IoctlEthtool(self._name)
-        try:
+        with self._ethtool() as ethtool:
             features = ethtool.get_features()
-            features[feature] = is_on
-            ethtool.set_features(features)
-        finally:
-            ethtool.close()
+            if feature in features:
+                features[feature] = is_on
+                ethtool.set_features(features)
 
-    def _features(self) -> Any:
+    @contextmanager
+    def _ethtool(self) -> Iterator[Any]:
+        """Open pyroute2's way in; what it calls by names of its own becomes an OSError again."""
         ethtool = IoctlEthtool(self._name)
         try:
-            return ethtool.get_features()
+            yield ethtool
+        except NotSupportedError as error:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP)) from error
+        except NoSuchDevice as error:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV)) from error
         finally:
             ethtool.close()
 
@@ -206,10 +214,13 @@ class FlowSteering:
         self._undo.close()
 
     def _turn_filters_on(self, what: str) -> None:
-        if self._device.is_on(_FILTER_FEATURE):
+        def is_on() -> bool:
+            return self._device.is_on(_FILTER_FEATURE)
+
+        if self._guarded(what, is_on):
             return
         self._guarded(what, lambda: self._device.switch(_FILTER_FEATURE, True))
-        if not self._device.is_on(_FILTER_FEATURE):
+        if not self._guarded(what, is_on):
             raise self._unsupported(what)
         self._undo.callback(
             self._guarded, "turning filters off", lambda: self._device.switch(_FILTER_FEATURE, False)
@@ -274,9 +285,9 @@ class FlowSteering:
         self._guarded(what, lambda: self._device.call(request))
         return request
 
-    def _guarded(self, what: str, act: Callable[[], None]) -> None:
+    def _guarded(self, what: str, act: Callable[[], T]) -> T:
         try:
-            act()
+            return act()
         except OSError as error:
             raise self._refusal(what, error.errno or 0) from error
 

@@ -2,17 +2,20 @@
 
 The bypass receives from rings, but the kernel keeps IGMP and MLD: it answers the switch's queries and programs the
 NIC's address filter for as long as a socket is a member. These sockets are bound to no port and so receive nothing.
-The process's end, in whatever way, leaves the groups. Works on the network namespace of the calling thread.
+The process's end, in whatever way, leaves the groups. Memberships are in the network namespace of the thread that made
+the object.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import os
 import socket
 import struct
 from collections import Counter
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -25,7 +28,6 @@ _MEMBERSHIP_OPTIONS = {
     4: (socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.IP_DROP_MEMBERSHIP),
     6: (socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, socket.IPV6_LEAVE_GROUP),
 }
-_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _HINTS = {
     (4, errno.ENOBUFS): "a socket may join only so many: raise sysctl net.ipv4.igmp_max_memberships",
     (4, errno.ENOMEM): "raise sysctl net.core.optmem_max",
@@ -36,13 +38,13 @@ _HINTS = {
         6,
         errno.ENODEV,
     ): "the interface is gone, or has IPv6 disabled: sysctl net.ipv6.conf.IFACE.disable_ipv6=0",
-    (6, errno.EAFNOSUPPORT): "this kernel has no IPv6: use an IPv4 group",
-    (6, errno.EINVAL): "the interface has IPv6 disabled: sysctl net.ipv6.conf.IFACE.disable_ipv6=0",
+    (6, errno.EAFNOSUPPORT): "use an IPv4 group, or turn IPv6 on and begin again: "
+    "sysctl net.ipv6.conf.IFACE.disable_ipv6=0",
 }
 
 
 class GroupMemberships:
-    """The groups one interface is a member of on our behalf. Context manager: closing it leaves them all.
+    """The groups one interface is a member of on our behalf. Context manager: closing it leaves them all for good.
 
     A group that was joined twice is left when it was left twice. One thread at a time.
     """
@@ -53,7 +55,12 @@ class GroupMemberships:
         """Begin with no group."""
         self.interface = interface if isinstance(interface, Interface) else find_interface(interface)
         self._joins: Counter[Group] = Counter()
-        self._sockets: dict[int, socket.socket] = {}
+        # Both at once: a socket belongs to the namespace it was made in, wherever groups are joined later.
+        self._sockets = {4: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)}
+        # No IPv6 is no error before it is asked for. Where it is disabled a join succeeds, but tells no switch of it.
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/sys/net/ipv6/conf/{self.interface.name}/disable_ipv6").read_text().strip() == "0":
+                self._sockets[6] = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -102,7 +109,7 @@ class GroupMemberships:
 
     def _set_membership(self, group: Group, *, is_member: bool) -> None:
         if group.version not in self._sockets:
-            self._sockets[group.version] = socket.socket(_FAMILIES[group.version], socket.SOCK_DGRAM)
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
         level, join, leave = _MEMBERSHIP_OPTIONS[group.version]
         # struct ip_mreqn (group, local address, index) and struct ipv6_mreq (group, index)
         local = bytes(4) if group.version == 4 else b""

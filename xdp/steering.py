@@ -115,6 +115,19 @@ class Steering:
         """Whether the program is on its interface now: others may detach it, or remove the interface."""
         return self._attachment is not None and self._attachment.is_held
 
+    def reattach(self) -> None:
+        """Put the program back after somebody took it off; rules, sockets and counters are as they were.
+
+        While it is still there nothing is done. Another program there by now is refused as by `attach`.
+        """
+        if self._attachment is None:
+            raise SteeringError("the program was attached to nothing", hint="use Steering.attach")
+        if not self._attachment.is_held:
+            self._attachment.close()
+            self._attachment = Attachment(
+                self.program, self._attachment.interface.name, self._attachment.mode
+            )
+
     def map(self, name: str) -> BpfMap:
         """Return one of the program's maps, by its name in bpf/steering.bpf.c."""
         return self._object.map(name)

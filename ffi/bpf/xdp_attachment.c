@@ -8,23 +8,11 @@
 
 int xdp_bpf_attach(int program_fd, uint32_t interface_index, enum xdp_bpf_attach_mode mode)
 {
-    LIBBPF_OPTS(bpf_link_create_opts, options,
-                .flags = mode == XDP_BPF_NATIVE ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE);
+    DECLARE_LIBBPF_OPTS(bpf_link_create_opts, options,
+                        .flags = mode == XDP_BPF_NATIVE ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE);
     int fd = bpf_link_create(program_fd, (int)interface_index, BPF_XDP, &options);
 
     return fd < 0 ? -errno : fd;
-}
-
-int xdp_bpf_interface_programs(uint32_t interface_index, struct xdp_bpf_interface_programs *programs)
-{
-    LIBBPF_OPTS(bpf_xdp_query_opts, found);
-    int error = bpf_xdp_query((int)interface_index, 0, &found);
-
-    if (error)
-        return error;
-    *programs = (struct xdp_bpf_interface_programs){
-        .native_id = found.drv_prog_id, .generic_id = found.skb_prog_id, .offloaded_id = found.hw_prog_id};
-    return 0;
 }
 
 int xdp_bpf_link_describe(int link_fd, struct xdp_bpf_link_facts *facts)

@@ -1,4 +1,4 @@
-/* XDP attachments: a program on an interface, held by a bpf_link, and what is attached to an interface already.
+/* XDP attachments: a program on an interface, held by a bpf_link, and the links others hold.
  *
  * Contract. An attachment is a descriptor: whoever closes it (or dies) detaches. Interfaces are those of the calling
  * thread's network namespace. Any thread may call. Errors are negative errno values. (design W11)
@@ -13,13 +13,6 @@ enum xdp_bpf_attach_mode {
     XDP_BPF_GENERIC, /* in the kernel's receive path, after the driver made a packet of it */
 };
 
-/* Ids of the programs on an interface, by the place they run in; 0: none there. */
-struct xdp_bpf_interface_programs {
-    uint32_t native_id;
-    uint32_t generic_id;
-    uint32_t offloaded_id;
-};
-
 struct xdp_bpf_link_facts {
     uint32_t link_id;
     uint32_t program_id;
@@ -28,8 +21,6 @@ struct xdp_bpf_link_facts {
 
 /* Returns the link's descriptor, which belongs to the caller. -EBUSY, -EEXIST: another program is there. */
 int xdp_bpf_attach(int program_fd, uint32_t interface_index, enum xdp_bpf_attach_mode mode);
-
-int xdp_bpf_interface_programs(uint32_t interface_index, struct xdp_bpf_interface_programs *programs);
 
 /* -EINVAL: the descriptor is of some other kind of link. */
 int xdp_bpf_link_describe(int link_fd, struct xdp_bpf_link_facts *facts);

@@ -1,8 +1,8 @@
+#include "../bpf/steering.h"
 #include "bpf/bpf_map.h"
 #include "bpf/bpf_object.h"
 #include "bpf/bpf_test_run.h"
 #include "bpf/xdp_attachment.h"
-#include "../bpf/steering.h"
 
 struct bpf_object;
 
@@ -65,12 +65,6 @@ int xdp_bpf_test_run(int program_fd, struct xdp_bpf_test_run *run);
 
 enum xdp_bpf_attach_mode { XDP_BPF_NATIVE, XDP_BPF_GENERIC };
 
-struct xdp_bpf_interface_programs {
-    uint32_t native_id;
-    uint32_t generic_id;
-    uint32_t offloaded_id;
-};
-
 struct xdp_bpf_link_facts {
     uint32_t link_id;
     uint32_t program_id;
@@ -78,6 +72,5 @@ struct xdp_bpf_link_facts {
 };
 
 int xdp_bpf_attach(int program_fd, uint32_t interface_index, enum xdp_bpf_attach_mode mode);
-int xdp_bpf_interface_programs(uint32_t interface_index, struct xdp_bpf_interface_programs *programs);
 int xdp_bpf_link_describe(int link_fd, struct xdp_bpf_link_facts *facts);
 int xdp_bpf_link_find(uint32_t interface_index, uint32_t program_id, struct xdp_bpf_link_facts *facts);

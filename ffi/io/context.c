@@ -246,8 +246,9 @@ static int receive_group(um_context *context, um_group *group, int64_t now_ns)
         int count = um_receiving_receive(context, group, now_ns);
         handled += count > 0 ? count : 0;
         if (count < (int)context->config.receive_batch)
-            break;
+            return handled;
     }
+    context->node.behind = true;
     return handled;
 }
 
@@ -358,6 +359,8 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     int64_t now_ns = um_clock_ns();
     bool requested = take_request(context, now_ns);
     int handled = 0;
+    context->pass_datagrams = 0;
+    context->node.behind = false;
     for (int i = 0; i < count; i++)
         if (!direct || events[i].data.u64 >> 32 != UM_WATCH_GROUP)
             handled += handle_event(context, events[i].data.u64, now_ns);
@@ -374,7 +377,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     if (um_node_pressured(&context->node, now_ns) && context->next_due_ns > now_ns + PRESSURE_CHECK_NS)
         context->next_due_ns = now_ns + PRESSURE_CHECK_NS;
     um_receiving_notify(context);
-    if (received >= HOT_DATAGRAMS)
+    if (context->pass_datagrams >= HOT_DATAGRAMS)
         context->hot_until_ns = now_ns + HOT_NS;
     if (handled > 0)
         context->linger_until_ns = now_ns + context->config.linger_ns;

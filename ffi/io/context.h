@@ -55,10 +55,12 @@ typedef struct um_context_config {
 
 struct um_context;
 
-/* A source session with its socket, which sends to the group and receives NAKs. */
+/* A source session with its sockets. One sends to the group, the other receives NAKs: the loop waits for that one, and
+ * the kernel would look for who waits each time something sent through it is freed. */
 typedef struct um_publication_session {
     um_source_session core;
-    um_socket_link link;
+    um_socket_link data_link;
+    um_socket_link nak_link;
     um_link *port_link; /* where data goes when the context has a port, else NULL */
     struct um_context *context;
     void *memory;
@@ -131,8 +133,9 @@ typedef struct um_context {
     int64_t last_poll_ns;
     int64_t next_due_ns;
     int64_t request_due_ns;
-    uint32_t last_batch; /* datagrams received in the last pass: while there are some, the next does not wait */
-    bool read_directly;  /* the groups are read without having been reported ready */
+    uint32_t last_batch;     /* what the last pass received: while there is something, the next does not wait */
+    uint32_t pass_datagrams; /* datagrams of this pass; coalesced ones count singly */
+    bool read_directly;      /* the groups are read without having been reported ready */
     int64_t hot_until_ns;
     int64_t linger_until_ns;
 

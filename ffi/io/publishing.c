@@ -35,7 +35,7 @@ static void on_send_error(um_publication_session *session)
     session->core.link_error = 0;
     if (error != -EMSGSIZE)
         return;
-    int mtu = um_socket_interface_mtu(session->link.fd, session->context->config.interface);
+    int mtu = um_socket_interface_mtu(session->nak_link.fd, session->context->config.interface);
     if (mtu > IP_UDP_HEADER_BYTES)
         um_session_set_datagram_max(&session->core, (uint32_t)mtu - IP_UDP_HEADER_BYTES);
 }
@@ -156,7 +156,7 @@ int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns)
 int um_publishing_receive(um_publication_session *session, int64_t now_ns)
 {
     um_receive_ring *ring = &session->context->ring;
-    int count = um_socket_receive(&session->link, ring, CONTROL_RECEIVES_MAX);
+    int count = um_socket_receive(&session->nak_link, ring, CONTROL_RECEIVES_MAX);
     if (count <= 0)
         return 0;
     lock_sender(&session->core);
@@ -181,13 +181,19 @@ static um_publication_session *free_session(um_context *context)
     return NULL;
 }
 
-static int open_nak_socket(um_publication_session *session, uint16_t port_low, uint16_t port_high)
+static int open_sockets(um_publication_session *session, uint16_t port_low, uint16_t port_high)
 {
     um_socket_config config = um_context_socket_config(session->context);
     int result = -EADDRINUSE;
     for (uint32_t port = port_low; port <= port_high && result == -EADDRINUSE; port++)
-        result = um_socket_open_unicast(&session->link, &config, (uint16_t)port);
-    session->context->error_step = session->link.failed_step;
+        result = um_socket_open_unicast(&session->nak_link, &config, (uint16_t)port);
+    session->context->error_step = session->nak_link.failed_step;
+    if (result != 0)
+        return result;
+    result = um_socket_open_unicast(&session->data_link, &config, 0);
+    session->context->error_step = session->data_link.failed_step;
+    if (result != 0)
+        um_socket_close(&session->nak_link);
     return result;
 }
 
@@ -197,7 +203,7 @@ static int open_port_link(um_publication_session *session)
     um_port *port = session->context->port;
     if (port == NULL)
         return 0;
-    um_port_sender sender = {session->link.local, session->context->config.ttl, &session->link.base};
+    um_port_sender sender = {session->nak_link.local, session->context->config.ttl, &session->data_link.base};
     session->context->error_step = "a link on the port";
     return port->ops->open_link(port, &sender, &session->port_link);
 }
@@ -223,7 +229,7 @@ static int open_session(um_context *context, um_session_config *config, uint16_t
     session->memory_bytes = um_session_footprint(config);
     if (session->memory_bytes == 0)
         return -EINVAL;
-    int result = open_nak_socket(session, port_low, port_high);
+    int result = open_sockets(session, port_low, port_high);
     if (result != 0)
         return result;
     session->memory = um_map(session->memory_bytes);
@@ -236,15 +242,16 @@ static int open_session(um_context *context, um_session_config *config, uint16_t
         if (session->wakeup_fd >= 0)
             close(session->wakeup_fd);
         um_unmap(session->memory, session->memory_bytes);
-        um_socket_close(&session->link);
+        um_socket_close(&session->nak_link);
+        um_socket_close(&session->data_link);
         return result;
     }
-    config->nak_port = session->link.local.port;
-    um_link *link = session->port_link != NULL ? session->port_link : &session->link.base;
+    config->nak_port = session->nak_link.local.port;
+    um_link *link = session->port_link != NULL ? session->port_link : &session->data_link.base;
     um_session_init(&session->core, session->memory, config, link, &context->limits, um_clock_ns());
     session->in_use = true;
     *opened = session;
-    return um_context_watch(context, session->link.fd, UM_WATCH_SESSION, (uint32_t)(session - context->sessions));
+    return um_context_watch(context, session->nak_link.fd, UM_WATCH_SESSION, (uint32_t)(session - context->sessions));
 }
 
 int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
@@ -270,7 +277,8 @@ void um_session_shut(um_publication_session *session)
     session->in_use = false;
     um_lock_release(&session->core.sender_lock);
     close_port_link(session);
-    um_context_close_link(session->context, &session->link);
+    um_context_close_link(session->context, &session->data_link);
+    um_context_close_link(session->context, &session->nak_link);
     close(session->wakeup_fd);
     um_context_unlock(session->context);
 }

@@ -55,6 +55,7 @@ C_ROOMS = {
     "bench": {"core", "io"},
     "bpf": set(),
     "xsk": {"core", "io", "bench"},
+    "capture": {"core"},
 }
 
 
