@@ -125,7 +125,7 @@ system_packages() {
         return 0
     fi
     # shellcheck disable=SC2046
-    apt_install gcc libc6-dev clang llvm libbpf-dev libelf-dev zlib1g-dev iproute2 $(python_packages "$python")
+    apt_install gcc libc6-dev clang llvm libbpf-dev libxdp-dev libelf-dev zlib1g-dev iproute2 $(python_packages "$python")
     if [ "$purpose" = test ]; then
         apt_install ethtool tshark
         install_clang_runtime

@@ -132,9 +132,15 @@ def open_link(
     modes: Sequence[LinkMode] | None = None,
 ) -> DataLink:
     """Open the link by the first mode that works, of those that `wanted` (a value of the option `link`) allows."""
+    modes = modes or _WANTED[wanted]
+    if interface.is_loopback and LinkMode.SOCKET not in modes:
+        raise Unsupported(
+            f"no AF_XDP link on {interface.name}: rings are past the kernel, which is where loopback ends",
+            hint="use link='socket', or another interface",
+        )
     steps: list[LinkStep] = []
     failures: list[xdp.XdpError] = []
-    for mode in modes or _WANTED[wanted]:
+    for mode in modes:
         if mode is LinkMode.SOCKET:
             return DataLink([*steps, LinkStep(mode)])
         try:

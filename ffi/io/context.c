@@ -55,16 +55,20 @@ int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint3
 
 /* ---- making and ending ---- */
 
-static int watch_port(um_context *context)
+int um_context_watch_port(um_context *context, bool is_watched)
 {
     int fds[UM_PORT_DESCRIPTORS_MAX];
-    if (context->port == NULL)
+    if (context->port == NULL || context->port_is_watched == is_watched)
         return 0;
     context->error_step = "watching the rings";
     uint32_t count = context->port->ops->descriptors(context->port, fds, UM_PORT_DESCRIPTORS_MAX);
     int result = count > UM_PORT_DESCRIPTORS_MAX ? -E2BIG : 0;
     for (uint32_t i = 0; i < count && result == 0; i++)
-        result = um_context_watch(context, fds[i], UM_WATCH_PORT, i);
+        if (!is_watched)
+            epoll_ctl(context->epoll_fd, EPOLL_CTL_DEL, fds[i], NULL);
+        else
+            result = um_context_watch(context, fds[i], UM_WATCH_PORT, i);
+    context->port_is_watched = is_watched;
     return result;
 }
 
@@ -79,9 +83,6 @@ static int open_descriptors(um_context *context)
     if (context->wake_fd < 0)
         return -errno;
     int result = um_context_watch(context, context->wake_fd, UM_WATCH_WAKE, 0);
-    if (result != 0)
-        return result;
-    result = watch_port(context);
     if (result != 0)
         return result;
     um_socket_config socket = um_context_socket_config(context);
@@ -270,6 +271,7 @@ static int receive_port(um_context *context, int64_t now_ns)
         if (count < UM_PORT_BATCH_MAX)
             return handled;
     }
+    context->node.behind = true;
     return handled;
 }
 

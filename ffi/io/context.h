@@ -111,6 +111,7 @@ typedef struct um_context {
     um_receive_ring ring;
     um_port *port; /* NULL: none, or the context is closed */
     um_rx port_batch[UM_PORT_BATCH_MAX];
+    bool port_is_watched;
     void *ring_memory;
     void *hold_memory;
     size_t hold_bytes;
@@ -182,6 +183,9 @@ void um_context_lock(um_context *context);
 void um_context_unlock(um_context *context);
 enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_PORT };
 int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint32_t index);
+/* While groups are joined the loop waits for the port. A port that only sends is not waited for: the kernel would look
+ * for who waits each time something sent through it is freed. */
+int um_context_watch_port(um_context *context, bool is_watched);
 um_socket_config um_context_socket_config(const um_context *context);
 /* Closes a link and keeps its counters. Context lock held. */
 void um_context_close_link(um_context *context, um_socket_link *link);

@@ -91,6 +91,9 @@ static int join_group(um_context *context, um_address address, um_group **joined
     uint32_t index = (uint32_t)(group - context->groups);
     if (index >= context->group_limit)
         context->group_limit = index + 1;
+    result = um_context_watch_port(context, true);
+    if (result != 0)
+        return result;
     return um_context_watch(context, group->link.fd, UM_WATCH_GROUP, index);
 }
 
@@ -102,6 +105,8 @@ static void leave_group(um_context *context, um_group *group)
     group->in_use = false;
     while (context->group_limit > 0 && !context->groups[context->group_limit - 1].in_use)
         context->group_limit--;
+    if (context->group_limit == 0)
+        um_context_watch_port(context, false);
 }
 
 static int open_session(um_context *context, const um_receiver_session_config *config, session_block **opened)
@@ -260,6 +265,7 @@ int um_receiving_receive_port(um_context *context, int64_t now_ns)
     if (count > 0)
         um_node_after_batch(&context->node, now_ns);
     port->ops->release(port);
+    context->pass_datagrams += count > 0 ? (uint32_t)count : 0;
     return count > 0 ? count : 0;
 }
 

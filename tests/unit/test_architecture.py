@@ -129,7 +129,7 @@ def imports(path: Path, *, everywhere: bool) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             submodules = {f"{node.module}.{alias.name}" for alias in node.names}
-            known = submodules & (modules().keys() | {"umstack._core", "xdp._libbpf"})
+            known = submodules & (modules().keys() | {"umstack._core", "xdp._libbpf", "xdp._xsk"})
             found.update(known)
             if len(known) < len(submodules):
                 found.add(node.module)

@@ -120,7 +120,7 @@ def test_a_datagram_size_the_path_cannot_carry_is_refused_with_one_that_works() 
         assert context.datagram_bytes == fits, "0 follows the MTU"
 
 
-def test_a_forced_link_that_is_not_built_in_says_what_to_use() -> None:
+def test_a_forced_link_that_cannot_be_says_what_to_use() -> None:
     """W7: a forced mode fails with what is missing; auto walks down."""
     with pytest.raises(Unsupported, match="link='socket'"):
         Context("lo", link="xdp")

@@ -86,7 +86,7 @@ def receive(
             for datagram in datagrams:
                 sender.sendto(datagram, group)
         status = lib.um_raw_receive(fd, config, result)
-    return {"status": status, **raw._fields(result)}
+    return {"status": status, **raw.fields_of(ffi, result)}
 
 
 def send(group: Address, **options: Any) -> tuple[dict[str, Any], list[bytes]]:
@@ -120,7 +120,7 @@ def send(group: Address, **options: Any) -> tuple[dict[str, Any], list[bytes]]:
         with contextlib.suppress(BlockingIOError):
             while True:
                 received.append(receiver.recv(65536))
-    return raw._fields(result), received
+    return raw.fields_of(ffi, result), received
 
 
 def counters_of(datagrams: Sequence[bytes], size: int = 64) -> list[int]:
