@@ -22,6 +22,7 @@
 #include "core/source.h"
 #include "io/gate.h"
 #include "io/link_socket.h"
+#include "io/tap.h"
 
 enum {
     UM_CONTEXT_ENDED_MAX = 64,     /* ended sessions remembered until they are asked for */
@@ -57,6 +58,7 @@ struct um_context;
 typedef struct um_publication_session {
     um_source_session core;
     um_socket_link link;
+    um_tap_link tapped; /* the link as the session sees it */
     struct um_context *context;
     void *memory;
     size_t memory_bytes;
@@ -102,6 +104,7 @@ typedef struct um_context {
     um_node node;
     um_rate_limits limits;
     um_socket_link control_link;   /* sends NAKs and status messages */
+    um_tap_link tapped_control;    /* as the sessions see it */
     um_link_counters closed_links; /* what links that are gone have counted */
     um_receive_ring ring;
     void *ring_memory;
@@ -131,6 +134,7 @@ typedef struct um_context {
     int64_t hot_until_ns;
     int64_t linger_until_ns;
 
+    um_tap tap; /* runs between um_context_tap_start and _stop */
     um_gate gate;
     pthread_t thread;
     bool threaded;
@@ -164,6 +168,15 @@ void um_context_wake_by(um_context *context, int64_t time_ns);
 
 /* The interface takes datagrams of this many payload bytes from now on (design W4). */
 void um_context_set_datagram_max(um_context *context, uint32_t bytes);
+
+/* What the context sends and receives from now on goes to a file as well: see tap.h. One tap at a time: -EBUSY. */
+int um_context_tap_start(um_context *context, const um_tap_config *config);
+int um_context_tap_stop(um_context *context, um_tap_counters *counters);
+void um_context_tap_read(const um_context *context, um_tap_counters *counters);
+bool um_context_tap_is_running(const um_context *context);
+/* Shows the tap a datagram that did not pass a link of the context: topic resolution. */
+void um_context_tap_datagram(um_context *context, bool sent, um_address from, um_address to, const char *data,
+                             uint32_t length);
 
 /* ---- loop internals shared by the files of this folder ---- */
 

@@ -116,7 +116,7 @@ static int open_session(um_context *context, const um_receiver_session_config *c
     block->memory_bytes = head_bytes + bytes;
     int result = join_group(context, config->id.group, &block->group);
     if (result == 0) {
-        um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, config, &context->control_link.base,
+        um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, config, &context->tapped_control.base,
                                  &context->node.store, um_clock_ns());
         result = um_node_add_session(&context->node, &block->core) ? 0 : -ENOSPC;
         block->group->session_count++;
@@ -235,6 +235,8 @@ void um_subscription_free(um_subscription *subscription)
 int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns)
 {
     int count = um_socket_receive(&group->link, &context->ring, (int)context->config.receive_batch);
+    if (count > 0)
+        um_tap_received(&context->tap, context->ring.batch, (uint32_t)count);
     for (int i = 0; i < count; i++)
         um_node_on_data(&context->node, &context->ring.batch[i], now_ns);
     if (count > 0)
