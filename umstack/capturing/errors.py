@@ -8,7 +8,9 @@ from umstack.errors import UmError
 class CaptureError(UmError):
     """A capture or tap cannot be written, or has lost what was still to be written."""
 
-    default_hint = "what the file has is whole and can be read; free space or choose another place and start again"
+    default_hint = (
+        "what the file has is whole and can be read; free space or choose another place and start again"
+    )
 
 
 class TapRunning(UmError):

@@ -19,6 +19,8 @@ COMMANDS = {
     "bench": "Measure throughput, latency and recovery against raw sockets.",
     "lab": "Make hosts and a lossy switch out of network namespaces.",
     "sim": "Run whole stacks under virtual time, by seed.",
+    "capture": "Write what passes an interface to pcapng files.",
+    "record": "Write what topics carry to Parquet files, or to a journal.",
     "stat": "Show the counters of a running process.",
     "demo": "Multicast a file tree to three subscribers across a lossy switch.",
 }
