@@ -329,6 +329,19 @@ class Context:
         with self._listing:
             self.sessions.sessions.remove(session)
 
+    def topics(self) -> list[str]:
+        """Topics that were heard to have a source, in this context's cache of topic resolution (UX-16).
+
+        What is being published becomes known as it is advertised; discover_topics() asks for that at once.
+        """
+        self._check_open()
+        return (self._resolver or self._agent).topics()
+
+    def discover_topics(self) -> None:
+        """Ask every source to advertise itself now, so that topics() soon has them all."""
+        self._check_open()
+        self._on_link_up()
+
     # Following the interface
 
     def _on_mtu(self, mtu_bytes: int) -> None:

@@ -131,6 +131,10 @@ class ResolutionAgent:
         self.machine.request_resolution()
         self._send_due(now_ns)
 
+    def topics(self) -> list[str]:
+        """Topics somebody was heard to have a source of. Any thread may ask."""
+        return self.machine.topics()
+
     def set_mtu(self, mtu_bytes: int) -> None:
         """Follow the interface's MTU. A configured size that no longer fits gives way to one that does."""
         configured = self._options.resolver_datagram_max_size_bytes
