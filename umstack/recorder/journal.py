@@ -180,6 +180,16 @@ class JournalReader:
         segments = self._refresh()
         return segments[-1].end_offset if segments else 0
 
+    def size_bytes(self, start: int = 0) -> int:
+        """What the batches from this offset on take."""
+        return sum(
+            entry.length_bytes
+            for segment in self._refresh()
+            if segment.end_offset > start
+            for entry in segment.entries
+            if entry.first_offset >= start
+        )
+
     def read(self, start: int, end: int | None = None) -> Iterator[pyarrow.RecordBatch]:
         """The rows from start up to end (None: as far as there are any now), in batches as they were appended.
 
