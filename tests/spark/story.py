@@ -1,4 +1,4 @@
-"""Packets written by hand: what the data source gives for a capture, with every time and number chosen."""
+"""Packets written by hand: the columns of a capture that the analyses read, with every time and number chosen."""
 
 from __future__ import annotations
 
@@ -44,11 +44,13 @@ SCHEMA = pa.schema(
         ("packet_type", pa.string()),
         ("session_id", pa.int64()),
         ("transport_sqn", pa.int64()),
+        ("lead_sqn", pa.int64()),
         ("trail_sqn", pa.int64()),
         ("retransmission", pa.bool_()),
         ("sqns", pa.list_(pa.int64())),
         ("ncf_reason", pa.string()),
         ("messages", pa.list_(MESSAGE)),
+        ("next_sqn", pa.int64()),
     ]
 )
 
@@ -118,7 +120,7 @@ class Story:
 
     def status(self, time_ns: int, receiver: str, sqn: int) -> None:
         """A receiver tells the source how far it is."""
-        values = {"packet_type": "DATA", "transport_sqn": sqn % WRAP, "retransmission": False, "messages": []}
+        values = {"packet_type": "STATUS", "next_sqn": sqn % WRAP}
         self._add(time_ns, receiver, self.publisher, 44, **values)
 
     def stream(self, start_ns: int, step_ns: int, first: int, count: int) -> None:

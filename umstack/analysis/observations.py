@@ -24,14 +24,18 @@ NCF = "NCF"
 STATUS = "STATUS"
 """A control message sent to the source alone: how far a receiver has come (flow control)."""
 
+CONTENT_KINDS = ("message", "proactive", "recovered")
+"""The kinds of messages in a datagram that carry payload; the others are control."""
+
 NS_PER_SECOND = 1_000_000_000
 EPOCH_NS = 60 * NS_PER_SECOND
 _HALF = 2**31
+_TYPES = (DATA, SESSION_MESSAGE, NAK, NCF, STATUS)
 
 NEEDED = (
     *("capture_file", "time_ns", "interface_name", "frame_bytes", "source_address", "destination_address"),
-    *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "trail_sqn"),
-    *("retransmission", "sqns", "ncf_reason", "ip_fragment", "status", "message_count", "message_bytes"),
+    *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "lead_sqn"),
+    *("trail_sqn", "retransmission", "sqns", "ncf_reason", "ip_fragment", "status", "message_count", "message_bytes"),
 )
 """The columns of a packet that the analyses read."""
 
@@ -54,10 +58,11 @@ def with_message_totals(packets: DataFrame) -> DataFrame:
     """Packets with `message_count` and `message_bytes`, made from `messages` where the reader did not."""
     if "message_count" in packets.columns:
         return packets
-    total = F.aggregate("messages", F.lit(0), lambda so_far, message: so_far + message["payload_bytes"])
+    content = F.filter("messages", lambda message: message["kind"].isin(*CONTENT_KINDS))
+    total = F.aggregate(content, F.lit(0), lambda so_far, message: so_far + message["payload_bytes"])
     return packets.withColumns(
         {
-            "message_count": F.coalesce(F.size("messages"), F.lit(0)),
+            "message_count": F.coalesce(F.size(content), F.lit(0)),
             "message_bytes": F.coalesce(total, F.lit(0)),
         }
     )
@@ -65,17 +70,13 @@ def with_message_totals(packets: DataFrame) -> DataFrame:
 
 def classify(packets: DataFrame) -> DataFrame:
     """Packets of sessions as observations whose sequence numbers still wrap (`sqn`, `trail`, `sqns`)."""
-    known = with_message_totals(packets).where("session_id IS NOT NULL AND packet_type IS NOT NULL")
+    known = with_message_totals(packets).where("session_id IS NOT NULL AND time_ns IS NOT NULL")
     to_group = _is_multicast(F.col("destination_address"))
-    data = F.col("packet_type") == "DATA"
-    kind = (
-        F.when(data & ~to_group, STATUS)
-        .when(data & F.col("retransmission"), RETRANSMISSION)
-        .otherwise(F.col("packet_type"))
-    )
-    from_receiver = (F.col("packet_type") == "NAK") | (data & ~to_group)
+    is_data = F.col("packet_type") == "DATA"
+    kind = F.when(is_data & F.col("retransmission"), RETRANSMISSION).otherwise(F.col("packet_type"))
+    from_receiver = F.col("packet_type").isin(NAK, STATUS)
     publisher = F.when(from_receiver, F.col("destination_address")).otherwise(F.col("source_address"))
-    return known.where(F.col("packet_type").isin("DATA", "SM", "NAK", "NCF")).select(
+    return known.where(F.col("packet_type").isin(*_TYPES)).select(
         point_of(F.col("capture_file"), F.col("interface_name")).alias("point"),
         "time_ns",
         kind.alias("kind"),
@@ -83,7 +84,7 @@ def classify(packets: DataFrame) -> DataFrame:
         "session_id",
         F.when(from_receiver, F.col("source_address")).alias("receiver"),
         F.when(to_group, F.concat_ws(":", "destination_address", "destination_port")).alias("group"),
-        F.col("transport_sqn").alias("sqn"),
+        F.coalesce("transport_sqn", "lead_sqn").alias("sqn"),
         F.col("trail_sqn").alias("trail"),
         "sqns",
         "ncf_reason",

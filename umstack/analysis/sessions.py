@@ -5,7 +5,16 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from umstack.analysis.observations import DATA, NAK, NCF, NS_PER_SECOND, RETRANSMISSION, SESSION, STATUS
+from umstack.analysis.observations import (
+    CONTENT_KINDS,
+    DATA,
+    NAK,
+    NCF,
+    NS_PER_SECOND,
+    RETRANSMISSION,
+    SESSION,
+    STATUS,
+)
 
 
 def sessions(observations: DataFrame) -> DataFrame:
@@ -64,12 +73,15 @@ def topics(packets: DataFrame) -> DataFrame:
 
 
 def _partial_topics(packets: DataFrame) -> DataFrame:
-    messages = packets.where(
+    first_sendings = packets.where(
         "packet_type = 'DATA' AND NOT retransmission AND session_id IS NOT NULL AND messages IS NOT NULL"
-    ).select("source_address", "session_id", "time_ns", F.explode("messages").alias("message"))
+    )
+    messages = first_sendings.select(
+        "source_address", "session_id", "time_ns", F.explode("messages").alias("message")
+    )
     starts = F.coalesce(F.col("message.fragment_offset"), F.lit(0)) == 0
     return (
-        messages.where("message.topic_index IS NOT NULL")
+        messages.where(F.col("message.kind").isin(*CONTENT_KINDS))
         .groupBy("source_address", "session_id", F.col("message.topic_index").alias("topic_index"))
         .agg(
             F.min("time_ns").alias("first_ns"),
