@@ -83,7 +83,7 @@ def libbpf_cdefs() -> list[Path]:
     return sorted((ROOT / "ffi/cdef").glob("libbpf.h"))
 
 
-CORE = Module("umstack._core", ("ffi/core", "ffi/io", "ffi/sim", "ffi/bench"), core_cdefs)
+CORE = Module("umstack._core", ("ffi/core", "ffi/capture", "ffi/io", "ffi/sim", "ffi/bench"), core_cdefs)
 LIBBPF = Module("xdp._libbpf", ("ffi/bpf",), libbpf_cdefs, libraries=("bpf", "elf"))
 
 

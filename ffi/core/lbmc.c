@@ -80,6 +80,35 @@ static enum um_dgram_status decode_chain(uint8_t next, const uint8_t *data, uint
     return UM_DGRAM_OK;
 }
 
+/* decode_chain for a bystander: what we do not know is skipped, and the chain may end where the capture does. */
+static enum um_dgram_status observe_chain(const uint8_t *data, uint32_t at, uint32_t captured, uint32_t length,
+                                          um_lbmc_message *message)
+{
+    uint8_t next = data[1];
+    while (next != UM_LBMC_OPTION_DATA && next != UM_LBMC_OPTION_NONE) {
+        if (length - at < OPTION_HEAD_BYTES)
+            return UM_DGRAM_HDR;
+        if (captured < at + OPTION_HEAD_BYTES)
+            return UM_DGRAM_CUT;
+        const uint8_t *option = data + at;
+        uint32_t option_length = option[1];
+        if (option_length < OPTION_HEAD_BYTES || option_length > length - at)
+            return UM_DGRAM_HDR;
+        if (option_length > captured - at)
+            return UM_DGRAM_CUT;
+        bool known = next == UM_LBMC_OPTION_FRAGMENT || next == UM_LBMC_OPTION_BATCH || next == UM_LBMC_OPTION_TSNI ||
+                     next == UM_LBMC_OPTION_EXTENDED;
+        enum um_dgram_status status = known ? decode_option(next, option, option_length, message) : UM_DGRAM_OK;
+        if (status != UM_DGRAM_OK)
+            return status;
+        next = option[0];
+        at += option_length;
+    }
+    message->payload = data + at;
+    message->payload_length = next == UM_LBMC_OPTION_DATA ? length - at : 0;
+    return UM_DGRAM_OK;
+}
+
 static enum um_dgram_status check_fragment(const um_lbmc_message *message)
 {
     bool inside = message->offset < message->total && message->payload_length > 0 &&
@@ -121,6 +150,43 @@ enum um_dgram_status um_lbmc_decode(const uint8_t *data, uint32_t available, um_
     enum um_dgram_status status = decode_chain(data[1], data, header_bytes, message_length, message);
     if (status == UM_DGRAM_OK && (message->flags & UM_MESSAGE_FRAGMENT))
         status = type == UM_LBMC_MESSAGE ? check_fragment(message) : UM_DGRAM_HDR;
+    return status;
+}
+
+static bool has_topic(uint8_t type)
+{
+    return type == UM_LBMC_MESSAGE || type == UM_LBMC_PROACTIVE || type == UM_LBMC_RECOVERED;
+}
+
+enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uint32_t available,
+                                     um_lbmc_message *message, uint32_t *length)
+{
+    if (available < UM_LBMC_CONTROL_BYTES)
+        return UM_DGRAM_SIZE;
+    if (captured < UM_LBMC_CONTROL_BYTES)
+        return UM_DGRAM_CUT;
+    if (data[0] >> 4 != 0)
+        return UM_DGRAM_VERSION;
+    *message = (um_lbmc_message){.type = data[0] & 0x0f};
+    bool topic = has_topic(message->type);
+    if (!topic && message->type != UM_LBMC_CONTROL && message->type != UM_LBMC_END)
+        return UM_DGRAM_TYPE;
+    uint32_t header_bytes = topic ? UM_LBMC_HEADER_BYTES : UM_LBMC_CONTROL_BYTES;
+    *length = um_load_be16(data + 2);
+    if (*length > available)
+        return UM_DGRAM_SIZE;
+    if (*length < header_bytes)
+        return UM_DGRAM_HDR;
+    if (captured < header_bytes)
+        return UM_DGRAM_CUT;
+    if (topic) {
+        message->topic_index = um_load_be32(data + 4);
+        message->sqn = um_load_be32(data + 8);
+    }
+    uint32_t kept = captured < *length ? captured : *length;
+    enum um_dgram_status status = observe_chain(data, header_bytes, kept, *length, message);
+    if (status == UM_DGRAM_OK && (message->flags & UM_MESSAGE_FRAGMENT))
+        status = topic ? check_fragment(message) : UM_DGRAM_HDR;
     return status;
 }
 

@@ -6,7 +6,14 @@
 
 #include "core/lbtrm.h"
 
-enum um_lbmc_type { UM_LBMC_MESSAGE = 0, UM_LBMC_CONTROL = 8 };
+/* We send the first and the last; the others are seen in captures. */
+enum um_lbmc_type {
+    UM_LBMC_MESSAGE = 0,
+    UM_LBMC_END = 1, /* end of the transport */
+    UM_LBMC_PROACTIVE = 2,
+    UM_LBMC_RECOVERED = 10, /* late join and recovery */
+    UM_LBMC_CONTROL = 8,
+};
 
 enum um_lbmc_option {
     UM_LBMC_OPTION_DATA = 0, /* end of the chain: payload follows */
@@ -59,6 +66,12 @@ typedef struct um_lbmc_message {
  * caller advances. On any status but UM_DGRAM_OK the rest of the datagram must be given up. */
 enum um_dgram_status um_lbmc_decode(const uint8_t *data, uint32_t available, um_lbmc_message *message,
                                     uint32_t *length);
+
+/* The same for a bystander who reads a capture: data is the first captured bytes of available ones, every message type
+ * is accepted, options we do not know are skipped. payload_length is what the datagram held. UM_DGRAM_CUT when the
+ * message's headers are not all there. */
+enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uint32_t available,
+                                     um_lbmc_message *message, uint32_t *length);
 
 /* Bytes of headers that a message with these properties takes (design W4: every header byte counted). */
 static inline uint32_t um_lbmc_overhead(bool fragment, bool batch)

@@ -136,3 +136,41 @@ enum um_dgram_status um_lbtrm_decode(const uint8_t *data, uint32_t length, um_lb
         return UM_DGRAM_TYPE;
     }
 }
+
+static uint32_t fixed_bytes(uint8_t type)
+{
+    switch (type) {
+    case UM_LBTRM_DATA:
+        return UM_LBTRM_DATA_BYTES;
+    case UM_LBTRM_SM:
+        return UM_LBTRM_SM_BYTES;
+    case UM_LBTRM_NAK:
+        return UM_LBTRM_NAK_BYTES;
+    case UM_LBTRM_NCF:
+        return UM_LBTRM_NCF_BYTES;
+    default:
+        return UM_LBTRM_HEADER_BYTES;
+    }
+}
+
+enum um_dgram_status um_lbtrm_decode_captured(const uint8_t *data, uint32_t captured, uint32_t length,
+                                              um_lbtrm_packet *packet)
+{
+    if (UM_LIKELY(captured >= length))
+        return um_lbtrm_decode(data, length, packet);
+    /* A list is only pointed at, not read, so once the fixed header is there the datagram's own length may be used. */
+    uint32_t needed = captured == 0 ? 1 : fixed_bytes(data[0] & 0x0f);
+    if (captured < needed && length >= needed) {
+        *packet = (um_lbtrm_packet){0};
+        if (captured >= UM_LBTRM_HEADER_BYTES)
+            (void)um_lbtrm_decode(data, UM_LBTRM_HEADER_BYTES, packet);
+        return UM_DGRAM_CUT;
+    }
+    enum um_dgram_status status = um_lbtrm_decode(data, length < needed ? captured : length, packet);
+    uint32_t list_captured = captured > needed ? (captured - needed) / 4 : 0;
+    if (packet->list_count > list_captured)
+        packet->list_count = list_captured;
+    if (packet->body != NULL)
+        packet->body_length = captured - needed;
+    return status;
+}

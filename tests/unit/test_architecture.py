@@ -48,7 +48,14 @@ CORE_FORBIDDEN_CALLS = re.compile(
     r"|eventfd|pthread_\w+|mtx_\w+|thrd_\w+|cnd_\w+)\s*\("
 )
 # Which C rooms a C room may include from, besides itself.
-C_ROOMS = {"core": set(), "io": {"core"}, "sim": {"core"}, "bench": {"core", "io"}, "bpf": set()}
+C_ROOMS = {
+    "core": set(),
+    "io": {"core"},
+    "sim": {"core"},
+    "bench": {"core", "io"},
+    "bpf": set(),
+    "capture": {"core"},
+}
 
 
 @cache

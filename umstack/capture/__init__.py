@@ -1,0 +1,38 @@
+"""Captures made by any tool (pcap, pcapng, gzip or zstd) as Arrow record batches. docs/capture.md explains the columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from umstack.capture.container import Interface
+from umstack.capture.decode import CapturePorts, decode
+from umstack.capture.errors import CaptureError
+from umstack.capture.notes import CaptureNote, CaptureNotes, NoteKind
+from umstack.capture.split import Split, split
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    SCHEMA: pyarrow.Schema
+
+__all__ = [
+    "SCHEMA",
+    "CaptureError",
+    "CaptureNote",
+    "CaptureNotes",
+    "CapturePorts",
+    "Interface",
+    "NoteKind",
+    "Split",
+    "decode",
+    "split",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`SCHEMA` needs pyarrow, which is imported when somebody asks for it."""
+    if name == "SCHEMA":
+        from umstack.capture.schema import schema
+
+        return schema()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

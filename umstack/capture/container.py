@@ -1,0 +1,207 @@
+"""Capture files as windows of bytes: mapped when they are plain, inflated as a stream when they are compressed."""
+
+from __future__ import annotations
+
+import gzip
+import mmap
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self, cast
+
+from umstack._core import ffi, lib
+from umstack.capture.errors import CaptureError
+from umstack.capture.schema import arrow
+
+WINDOW_BYTES = 4 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """An interface as its capture describes it: what is needed to read packets of it without the description."""
+
+    link_type: int
+    snap_bytes: int
+    resolution: int
+    offset_s: int
+    name: str | None
+
+
+def new_reader() -> Any:
+    """A reader of the core at the beginning of a file."""
+    reader = ffi.new("um_capture_reader *")
+    lib.um_capture_reader_init(reader)
+    return reader
+
+
+def interfaces_of(reader: Any) -> tuple[Interface, ...]:
+    """The interfaces a reader knows so far."""
+    return tuple(_interface(reader.interfaces[i]) for i in range(reader.interface_count))
+
+
+def _interface(described: Any) -> Interface:
+    name = ffi.string(described.name).decode("utf-8", "replace") or None
+    return Interface(
+        described.link_type, described.snap_bytes, described.resolution, described.offset_s, name
+    )
+
+
+def add_interface(reader: Any, interface: Interface) -> None:
+    """Tell a reader of an interface that was described before the place it begins at."""
+    described = ffi.new("um_capture_interface *")
+    described.link_type = interface.link_type
+    described.snap_bytes = interface.snap_bytes
+    described.resolution = interface.resolution
+    described.offset_s = interface.offset_s
+    name = (interface.name or "").encode()[: lib.UM_CAPTURE_NAME_BYTES - 1]
+    ffi.memmove(described.name, name, len(name))
+    if lib.um_capture_add_interface(reader, described) != 0:
+        raise CaptureError(f"a capture with more than {reader.interface_count} interfaces")
+
+
+def compression_of(path: str | Path) -> str | None:
+    """`gzip`, `zstd`, or nothing, by a file's first bytes."""
+    try:
+        with Path(path).open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    if magic.startswith(_GZIP_MAGIC):
+        return "gzip"
+    return "zstd" if magic == _ZSTD_MAGIC else None
+
+
+def cannot_read(path: str | Path, error: OSError) -> CaptureError:
+    """The error for a file the system does not give."""
+    return CaptureError(f"{path} cannot be read: {error.strerror or error}", errno=error.errno or 0)
+
+
+class Window:
+    """Some bytes of a file at `data`, `length` of them, from byte `base` on; the reader has come to `at` of them."""
+
+    __slots__ = ("at", "base", "data", "length", "problem")
+
+    def __init__(self) -> None:
+        self.data: Any = ffi.NULL
+        self.length = 0
+        self.base = 0
+        self.at = ffi.new("uint64_t *")
+        self.problem: str | None = None
+        """Why a compressed stream ended early, if it did."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def position(self) -> int:
+        """Where in the file the reader has come to."""
+        return self.base + int(self.at[0])
+
+    @property
+    def remaining(self) -> int:
+        """Bytes of the window the reader has not taken."""
+        return self.length - int(self.at[0])
+
+    def more(self) -> bool:
+        """Move on to later bytes of the file, keeping what the reader has not taken; false when there are none."""
+        return False
+
+    def close(self) -> None:
+        """Let the file go."""
+
+
+class MappedFile(Window):
+    """A plain file as one window over all of it."""
+
+    __slots__ = ("_map",)
+
+    def __init__(self, path: str | Path, start: int = 0) -> None:
+        """Map the file; the reader begins at `start`."""
+        super().__init__()
+        self._map: mmap.mmap | None = None
+        try:
+            with Path(path).open("rb") as file:
+                self.length = os.fstat(file.fileno()).st_size
+                if self.length:
+                    self._map = mmap.mmap(file.fileno(), self.length, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise cannot_read(path, error if isinstance(error, OSError) else OSError(str(error))) from error
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_SEQUENTIAL)
+            self.data = ffi.from_buffer("uint8_t[]", self._map)
+        self.at[0] = start
+
+    def close(self) -> None:
+        """Unmap the file."""
+        if self._map is not None:
+            ffi.release(self.data)
+            self._map.close()
+            self._map = None
+
+
+class InflatedFile(Window):
+    """A compressed file, inflated into a window that moves along it."""
+
+    __slots__ = ("_bytes", "_stream")
+
+    def __init__(self, path: str | Path, compression: str) -> None:
+        """Open the file; `compression` is what `compression_of` says."""
+        super().__init__()
+        try:
+            if compression == "gzip":
+                self._stream = cast("BinaryIO", gzip.open(path, "rb"))
+            else:
+                pa = arrow()
+                self._stream = cast("BinaryIO", pa.CompressedInputStream(pa.OSFile(str(path)), compression))
+        except OSError as error:
+            raise cannot_read(path, error) from error
+        self._bytes = bytearray(WINDOW_BYTES)
+        self.data = ffi.from_buffer("uint8_t[]", self._bytes)
+
+    def more(self) -> bool:
+        """Inflate as much as fits behind what is left; a window that one record fills is doubled."""
+        taken, left = int(self.at[0]), self.remaining
+        if left == len(self._bytes):
+            self._double()
+        elif taken:
+            ffi.memmove(self.data, self.data + taken, left)
+        self.base += taken
+        self.at[0] = 0
+        self.length = left
+        return self._fill()
+
+    def _double(self) -> None:
+        larger = bytearray(2 * len(self._bytes))
+        larger[: len(self._bytes)] = self._bytes
+        ffi.release(self.data)
+        self._bytes = larger
+        self.data = ffi.from_buffer("uint8_t[]", larger)
+
+    def _fill(self) -> bool:
+        if self.problem is not None:
+            return False
+        start = self.length
+        try:
+            while self.length < len(self._bytes):
+                block = self._stream.read(min(len(self._bytes) - self.length, WINDOW_BYTES // 4))
+                if not block:
+                    break
+                ffi.memmove(self.data + self.length, block, len(block))
+                self.length += len(block)
+        except (OSError, EOFError, zlib.error) as error:
+            self.problem = str(error)
+        return self.length > start
+
+    def close(self) -> None:
+        """Close the stream."""
+        ffi.release(self.data)
+        self._stream.close()

@@ -1,0 +1,157 @@
+"""Captures decoded in bulk: the core reads packets, Arrow record batches come out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from umstack._core import ffi, lib
+from umstack.capture.container import InflatedFile, MappedFile, Window, compression_of, interfaces_of
+from umstack.capture.notes import CaptureNotes, NoteKind
+from umstack.capture.rows import ROWS_DEFAULT, PacketRows
+from umstack.capture.schema import arrow
+from umstack.capture.split import Split
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_FORMATS = {lib.UM_CAPTURE_PCAP: "pcap", lib.UM_CAPTURE_PCAPNG: "pcapng"}
+
+
+@dataclass(frozen=True, slots=True)
+class CapturePorts:
+    """UDP destination ports, each from first to last, whose datagrams are ours, well formed or not.
+
+    The defaults cover those of the options of the same purpose. A datagram to any other port is taken for LBT-RM only
+    when every length in it agrees.
+    """
+
+    lbtrm: tuple[int, int] = (14390, 14401)
+    resolution: tuple[int, int] = (12965, 12965)
+
+
+def decode(
+    source: str | os.PathLike[str] | Split,
+    *,
+    only_ours: bool = False,
+    ports: CapturePorts | None = None,
+    batch_rows: int = ROWS_DEFAULT,
+    notes: CaptureNotes | None = None,
+) -> Iterator[pyarrow.RecordBatch]:
+    """Decode a capture file, or a split of one, into record batches of `SCHEMA`, a row a packet, in the file's order.
+
+    With `only_ours` packets of other protocols are left out. What the file does not hold is told in `notes`. A file
+    must not be shortened while it is read.
+    """
+    part = source if isinstance(source, Split) else Split(os.fspath(source))
+    if batch_rows < 1:
+        raise ValueError(f"batch_rows is {batch_rows}: use 1 or more")
+    arrow()
+    return _batches(part, ports or CapturePorts(), only_ours, batch_rows, notes or CaptureNotes())
+
+
+def _options(ports: CapturePorts, only_ours: bool) -> Any:
+    lbtrm, resolution = ports.lbtrm, ports.resolution
+    return ffi.new(
+        "um_packet_rows_options *",
+        {"ports": (lbtrm[0], lbtrm[1], resolution[0], resolution[1]), "only_ours": only_ours},
+    )
+
+
+def _open(part: Split, compression: str | None) -> Window:
+    return InflatedFile(part.path, compression) if compression else MappedFile(part.path, part.start)
+
+
+def _batches(
+    part: Split, ports: CapturePorts, only_ours: bool, batch_rows: int, notes: CaptureNotes
+) -> Iterator[pyarrow.RecordBatch]:
+    options = _options(ports, only_ours)
+    reader = part.new_reader()
+    notes.path = part.path
+    notes.compression = compression_of(part.path)
+    until = 2**64 - 1 if part.end is None else part.end
+    pa = arrow()
+    # One array of the file's name, of which every batch takes as many as it has rows.
+    names: Any = None
+    with _open(part, notes.compression) as window:
+        step = lib.UM_CAPTURE_FULL
+        while step == lib.UM_CAPTURE_FULL:
+            rows = PacketRows(batch_rows)
+            step = _fill(rows, reader, options, window, until)
+            if len(rows):
+                names = pa.repeat(part.path, rows.core.row_capacity) if names is None else names
+                notes.rows += len(rows)
+                interfaces = [interface.name for interface in interfaces_of(reader)]
+                yield rows.to_batch(names, interfaces)
+        _note_end(notes, reader, window, step, part)
+    _note_findings(notes, reader)
+
+
+def _fill(rows: PacketRows, reader: Any, options: Any, window: Window, until: int) -> int:
+    """Decode until the rows are full or the file ends, however many windows that takes."""
+    while True:
+        step = lib.um_packet_rows_decode(
+            reader, rows.core, options, window.data, window.length, window.base, until, window.at
+        )
+        if step != lib.UM_CAPTURE_INCOMPLETE or not window.more():
+            return int(step)
+
+
+def _note_end(notes: CaptureNotes, reader: Any, window: Window, step: int, part: Split) -> None:
+    """Why reading ended, unless it ended where the file, or the split, does."""
+    position, remaining = window.position, window.remaining
+    if window.problem is not None:
+        text = f"the {notes.compression} stream ends early, behind byte {window.base + window.length} of its content"
+        notes.add(NoteKind.COMPRESSION, f"{text}: {window.problem}", window.base + window.length)
+    if step == lib.UM_CAPTURE_FOREIGN:
+        start = bytes(ffi.buffer(window.data, min(8, window.length)))
+        notes.add(NoteKind.NOT_A_CAPTURE, f"not a capture: it begins with {start.hex(' ')}", 0)
+    elif step == lib.UM_CAPTURE_DAMAGED:
+        text = f"damaged at byte {position}: no record can begin there, {remaining} bytes from there on are not read"
+        notes.add(NoteKind.DAMAGED, text, position)
+    elif step == lib.UM_CAPTURE_INCOMPLETE and remaining == 0 and position == 0:
+        notes.add(NoteKind.EMPTY, "an empty file", 0)
+    elif step == lib.UM_CAPTURE_INCOMPLETE and remaining:
+        text = f"truncated: the record at byte {position} has only {remaining} bytes, the file ends in its middle"
+        notes.add(NoteKind.TRUNCATED, text, position)
+    elif step == lib.UM_CAPTURE_ENDED and part.end is not None and position != part.end:
+        text = f"the split ends at byte {part.end}, in the middle of a record: the file has changed since it was cut"
+        notes.add(NoteKind.DAMAGED, text, part.end)
+
+
+def _note_findings(notes: CaptureNotes, reader: Any) -> None:
+    """What the core found on the way."""
+    found = reader.findings
+    notes.format = _FORMATS.get(reader.format)
+    notes.packets = found.packet_count
+    if found.clock_step_count:
+        text = (
+            f"the clock steps backwards {found.clock_step_count} times, "
+            f"by up to {found.clock_step_max_ns / 1e9:.6f} s, first at byte {found.clock_step_position}"
+        )
+        notes.add(NoteKind.CLOCK_STEP, text, found.clock_step_position)
+    if found.timeless_count:
+        notes.add(NoteKind.NO_TIME, f"{found.timeless_count} packets have no time")
+    if found.unknown_link_count:
+        text = (
+            f"{found.unknown_link_count} packets of link type {found.unknown_link_type}, which is not known"
+        )
+        notes.add(NoteKind.LINK_TYPE, text)
+    if found.unknown_block_count:
+        text = (
+            f"{found.unknown_block_count} blocks of unknown types are passed over, "
+            f"the first at byte {found.unknown_block_position}, type {found.unknown_block_type:#x}"
+        )
+        notes.add(NoteKind.UNKNOWN_BLOCK, text, found.unknown_block_position)
+    if found.cut_count:
+        notes.add(NoteKind.CUT_PACKETS, f"of {found.cut_count} packets only the beginning was captured")
+    for i in range(reader.interface_count):
+        described = reader.interfaces[i]
+        if described.drop_count:
+            name = ffi.string(described.name).decode("utf-8", "replace") or str(i)
+            notes.add(
+                NoteKind.CAPTURE_DROPS,
+                f"the capturing side lost {described.drop_count} packets of interface {name}",
+            )

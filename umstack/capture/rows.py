@@ -1,0 +1,208 @@
+"""Rows of packets between the core, which fills columns, and Arrow, which owns their memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from umstack._core import ffi, lib
+from umstack.capture.schema import arrow, message_type, schema
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ROWS_DEFAULT = 32768
+"""Rows of a batch: large enough that Python's share is lost in it, small enough to stay in a processor's cache."""
+
+_WIDTHS = {"int64": 8, "int32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of numbers: its name, here and in the core, its type, and which bitmap says where it is not null."""
+
+    name: str
+    kind: str
+    valid: int | None = None
+
+
+_NUMBERS = (
+    _Column("position", "int64"),
+    _Column("time_ns", "int64", lib.UM_PACKETS_TIME),
+    _Column("interface_id", "int32"),
+    _Column("link_type", "int32"),
+    _Column("frame_bytes", "int32"),
+    _Column("captured_bytes", "int32"),
+    _Column("vlan", "int32", lib.UM_PACKETS_VLAN),
+    _Column("inner_vlan", "int32", lib.UM_PACKETS_INNER_VLAN),
+    _Column("source_port", "int32", lib.UM_PACKETS_UDP),
+    _Column("destination_port", "int32", lib.UM_PACKETS_UDP),
+    _Column("udp_bytes", "int32", lib.UM_PACKETS_UDP),
+    _Column("session_id", "int64", lib.UM_PACKETS_SESSION),
+    _Column("nak_port", "int32", lib.UM_PACKETS_SESSION),
+    _Column("transport_flags", "int32", lib.UM_PACKETS_FLAGS),
+    _Column("transport_sqn", "int64", lib.UM_PACKETS_DATA),
+    _Column("sm_sqn", "int64", lib.UM_PACKETS_SM),
+    _Column("lead_sqn", "int64", lib.UM_PACKETS_SM),
+    _Column("trail_sqn", "int64", lib.UM_PACKETS_TRAIL),
+    _Column("next_sqn", "int64", lib.UM_PACKETS_STATUS),
+    _Column("window_bytes", "int64", lib.UM_PACKETS_STATUS),
+    _Column("group_tag", "int64", lib.UM_PACKETS_STATUS),
+    _Column("receiver_id", "int64", lib.UM_PACKETS_STATUS),
+)
+_MESSAGE_NUMBERS = (
+    _Column("topic_index", "int64", lib.UM_PACKETS_MESSAGE_TOPIC),
+    _Column("topic_sqn", "int64", lib.UM_PACKETS_MESSAGE_TOPIC),
+    _Column("first_sqn", "int64", lib.UM_PACKETS_MESSAGE_LENGTH),
+    _Column("fragment_offset", "int64", lib.UM_PACKETS_MESSAGE_LENGTH),
+    _Column("message_length", "int64", lib.UM_PACKETS_MESSAGE_LENGTH),
+    _Column("payload_bytes", "int32"),
+)
+# Texts: the most bytes one takes, and its bitmap.
+_TEXTS: dict[str, tuple[int, int | None]] = {
+    "source_address": (lib.UM_PACKETS_ADDRESS_BYTES_MAX, lib.UM_PACKETS_IP),
+    "destination_address": (lib.UM_PACKETS_ADDRESS_BYTES_MAX, lib.UM_PACKETS_IP),
+    "status": (lib.UM_PACKETS_STATUS_BYTES_MAX, None),
+    "packet_type": (lib.UM_PACKETS_TYPE_BYTES_MAX, lib.UM_PACKETS_TYPE),
+    "ncf_reason": (lib.UM_PACKETS_REASON_BYTES_MAX, lib.UM_PACKETS_NCF),
+}
+_FLAGS: dict[str, tuple[int, int | None]] = {
+    "ip_fragment": (lib.UM_PACKETS_IP_FRAGMENT, None),
+    "retransmission": (lib.UM_PACKETS_RETRANSMISSION, lib.UM_PACKETS_DATA),
+}
+
+
+@cache
+def _arrow_type(kind: str) -> Any:
+    return getattr(arrow(), kind)()
+
+
+class PacketRows:
+    """Columns for so many packets, filled by the core once and then turned into a record batch."""
+
+    __slots__ = ("_bitmaps", "_buffers", "_message_bitmaps", "_pa", "core")
+
+    def __init__(self, row_capacity: int) -> None:
+        """The memory comes from Arrow's pool, which gives what earlier batches have given back."""
+        self._pa = arrow()
+        self._buffers: dict[str, Any] = {}
+        rows = -(-row_capacity // lib.UM_PACKETS_MULTIPLE) * lib.UM_PACKETS_MULTIPLE
+        messages = lib.UM_PACKETS_PACKET_ITEMS_MAX + 2 * rows
+        sqns = lib.UM_PACKETS_PACKET_ITEMS_MAX + rows
+        self.core = ffi.new(
+            "um_packet_rows *",
+            {"row_capacity": rows, "message_capacity": messages, "sqn_capacity": sqns},
+        )
+        for column in _NUMBERS:
+            self._allocate(column.name, rows * _WIDTHS[column.kind])
+        for column in _MESSAGE_NUMBERS:
+            self._allocate(column.name, messages * _WIDTHS[column.kind])
+        for name, (most, _) in _TEXTS.items():
+            self._allocate_text(name, rows, most)
+        self._allocate_text("kind", messages, lib.UM_PACKETS_KIND_BYTES_MAX)
+        self._allocate("sqn_offsets", (rows + 1) * 4)
+        self._allocate("message_offsets", (rows + 1) * 4)
+        self._allocate("sqns", sqns * 8)
+        self._allocate("present", rows * 4)
+        self._allocate("message_present", messages)
+        self._bitmaps = [self._bitmap(self.core.bitmaps, i, rows) for i in range(lib.UM_PACKETS_BITS)]
+        self._message_bitmaps = [
+            self._bitmap(self.core.message_bitmaps, i, messages) for i in range(lib.UM_PACKETS_MESSAGE_BITS)
+        ]
+        lib.um_packet_rows_begin(self.core)
+
+    def _buffer(self, size_bytes: int) -> Any:
+        return self._pa.allocate_buffer(size_bytes)
+
+    def _allocate(self, name: str, size_bytes: int) -> None:
+        buffer = self._buffers[name] = self._buffer(size_bytes)
+        setattr(self.core, name, ffi.cast("void *", buffer.address))
+
+    def _allocate_text(self, name: str, count: int, most_bytes: int) -> None:
+        offsets = self._buffers[f"{name}.offsets"] = self._buffer((count + 1) * 4)
+        data = self._buffers[name] = self._buffer(count * most_bytes + lib.UM_PACKETS_TEXT_SLACK_BYTES)
+        text = getattr(self.core, name)
+        text.offsets = ffi.cast("int32_t *", offsets.address)
+        text.data = ffi.cast("char *", data.address)
+
+    def _bitmap(self, bitmaps: Any, index: int, count: int) -> Any:
+        buffer = self._buffer(-(-count // 64) * 8)
+        bitmaps[index] = ffi.cast("uint8_t *", buffer.address)
+        return buffer
+
+    def __len__(self) -> int:
+        return int(self.core.row_count)
+
+    def to_batch(self, capture_file: Any, interface_names: list[str | None]) -> pyarrow.RecordBatch:
+        """The rows as a record batch over the same memory. `capture_file` is an array that holds its name often enough."""
+        lib.um_packet_rows_finish(self.core)
+        count = len(self)
+        arrays = {column.name: self._number(column, count) for column in _NUMBERS}
+        arrays |= {name: self._text(name, valid, count) for name, (_, valid) in _TEXTS.items()}
+        arrays |= {name: self._flag(bits, valid, count) for name, (bits, valid) in _FLAGS.items()}
+        arrays["capture_file"] = capture_file.slice(0, count)
+        arrays["interface_name"] = self._interface_names(arrays["interface_id"], interface_names)
+        arrays["sqns"] = self._sqns(count)
+        arrays["messages"] = self._messages(count)
+        wanted = schema()
+        return self._pa.RecordBatch.from_arrays([arrays[name] for name in wanted.names], schema=wanted)
+
+    def _valid(self, bit: int | None, count: int) -> tuple[Any, int]:
+        """The validity bitmap and the number of nulls; no bitmap when there are none."""
+        if bit is None:
+            return None, 0
+        nulls = count - int(self.core.set_counts[bit])
+        return (self._bitmaps[bit] if nulls else None), nulls
+
+    def _number(self, column: _Column, count: int) -> Any:
+        valid, nulls = self._valid(column.valid, count)
+        buffers = [valid, self._buffers[column.name]]
+        return self._pa.Array.from_buffers(_arrow_type(column.kind), count, buffers, nulls)
+
+    def _text(self, name: str, valid_bit: int | None, count: int) -> Any:
+        valid, nulls = self._valid(valid_bit, count)
+        return self._text_array(name, count, valid, nulls)
+
+    def _text_array(self, name: str, count: int, valid: Any, nulls: int) -> Any:
+        buffers = [valid, self._buffers[f"{name}.offsets"], self._buffers[name]]
+        return self._pa.Array.from_buffers(self._pa.string(), count, buffers, nulls)
+
+    def _flag(self, bit: int, valid_bit: int | None, count: int) -> Any:
+        valid, nulls = self._valid(valid_bit, count)
+        return self._pa.Array.from_buffers(self._pa.bool_(), count, [valid, self._bitmaps[bit]], nulls)
+
+    def _interface_names(self, interface_ids: Any, names: list[str | None]) -> Any:
+        pa = self._pa
+        if not any(names):
+            return pa.nulls(len(interface_ids), pa.string())
+        # -1 stands for an interface that was never described.
+        table = pa.array([*names, None], pa.string())
+        places = pa.compute.if_else(pa.compute.less(interface_ids, 0), len(names), interface_ids)
+        return table.take(places)
+
+    def _sqns(self, count: int) -> Any:
+        pa = self._pa
+        items = pa.Array.from_buffers(pa.int64(), int(self.core.sqn_count), [None, self._buffers["sqns"]], 0)
+        return self._list("sqns", lib.UM_PACKETS_LIST, "sqn_offsets", items, count)
+
+    def _messages(self, count: int) -> Any:
+        pa = self._pa
+        total = int(self.core.message_count)
+        children = [self._message_number(column, total) for column in _MESSAGE_NUMBERS]
+        children.append(self._text_array("kind", total, None, 0))
+        items = pa.Array.from_buffers(message_type(), total, [None], 0, children=children)
+        return self._list("messages", lib.UM_PACKETS_MESSAGES, "message_offsets", items, count)
+
+    def _message_number(self, column: _Column, total: int) -> Any:
+        nulls = 0 if column.valid is None else total - int(self.core.message_set_counts[column.valid])
+        valid = self._message_bitmaps[column.valid] if nulls and column.valid is not None else None
+        buffers = [valid, self._buffers[column.name]]
+        return self._pa.Array.from_buffers(_arrow_type(column.kind), total, buffers, nulls)
+
+    def _list(self, name: str, valid_bit: int, offsets: str, items: Any, count: int) -> Any:
+        valid, nulls = self._valid(valid_bit, count)
+        kind = schema().field(name).type
+        return self._pa.Array.from_buffers(
+            kind, count, [valid, self._buffers[offsets]], nulls, children=[items]
+        )

@@ -1,0 +1,82 @@
+"""Splits: parts of a large capture that can be decoded each by itself, in any order and on any machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from umstack._core import lib
+from umstack.capture.container import (
+    Interface,
+    MappedFile,
+    add_interface,
+    compression_of,
+    interfaces_of,
+    new_reader,
+)
+
+SPLIT_BYTES_DEFAULT = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of a capture file that begins and ends between packets, and what its packets need from before it.
+
+    A split can be pickled. `end` is None in a file's last split (and its only one): it goes on to the end.
+    """
+
+    path: str
+    start: int = 0
+    end: int | None = None
+    format: int = lib.UM_CAPTURE_UNKNOWN
+    swapped: bool = False
+    section_first: int = 0
+    interfaces: tuple[Interface, ...] = ()
+
+    def new_reader(self) -> Any:
+        """A reader of the core that knows what a reader of the whole file knows where this split begins."""
+        reader = new_reader()
+        reader.format = self.format
+        reader.swapped = self.swapped
+        reader.section_first = self.section_first
+        for interface in self.interfaces:
+            add_interface(reader, interface)
+        return reader
+
+
+def split(path: str | os.PathLike[str], target_bytes: int = SPLIT_BYTES_DEFAULT) -> list[Split]:
+    """Cut a capture file into splits of about `target_bytes`; every packet is in exactly one.
+
+    Cuts are found by walking from packet to packet, because nothing in a packet's bytes tells a boundary for sure. A
+    compressed file, and a file that is no capture, is one split.
+    """
+    if target_bytes < 1:
+        raise ValueError(f"target_bytes is {target_bytes}: use 1 or more")
+    name = os.fspath(path)
+    if compression_of(name) is not None:
+        return [Split(name)]
+    return list(_walk(name, target_bytes))
+
+
+def _walk(path: str, target_bytes: int) -> Iterator[Split]:
+    reader = new_reader()
+    begun: dict[str, Any] = {"path": path}
+    with MappedFile(path) as file:
+        until = target_bytes
+        while until < file.length:
+            step = lib.um_capture_skip(reader, file.data, file.length, until, file.at)
+            if step != lib.UM_CAPTURE_ENDED or file.remaining == 0:
+                break
+            yield Split(**begun, end=file.position)
+            begun = {
+                "path": path,
+                "start": file.position,
+                "format": reader.format,
+                "swapped": bool(reader.swapped),
+                "section_first": reader.section_first,
+                "interfaces": interfaces_of(reader),
+            }
+            until = file.position + target_bytes
+    yield Split(**begun)
