@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -12,6 +13,7 @@ from umstack.cli.meter import Meter, amount
 from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
 from umstack.config import OptionValue, Scope
 from umstack.context import Context
+from umstack.recorder.background import unread_seconds
 from umstack.recorder.recorder import Recorder, RecorderReport, RecorderSettings
 
 _MEBIBYTE = 1 << 20
@@ -83,6 +85,12 @@ def _fsync_seconds(_ctx: click.Context, _option: click.Parameter, value: str) ->
     metavar="SECONDS",
     help="How often the transports' counters are recorded.",
 )
+@click.option(
+    "--until-unread",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Stop when no query has read the journal for so long (those of Spark's live source say that they do).",
+)
 @click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after this; else at Ctrl-C.")
 @stack_options
@@ -98,6 +106,7 @@ def command(
     part_seconds: float,
     part_rows: int,
     interval: float,
+    until_unread: float | None,
     count: int | None,
     seconds: float | None,
     interface: str | None,
@@ -116,6 +125,8 @@ def command(
         raise click.UsageError("name a directory: --out for Parquet, --journal for a journal, or both")
     if hold and journal_size is None:
         raise click.UsageError("--hold needs --journal-size")
+    if until_unread is not None and journal is None:
+        raise click.UsageError("--until-unread needs --journal")
     warn_in_one_line()
     defaults: dict[tuple[Scope, str], OptionValue] = {
         (Scope.RECEIVER, "receiver_queue_block_count"): _QUEUE_BLOCKS
@@ -129,6 +140,10 @@ def command(
         part_rows=part_rows,
         interval_seconds=interval,
     )
+
+    def is_unread() -> bool:
+        return until_unread is not None and unread_seconds(Path(str(journal))) > until_unread
+
     interrupted = False
     with (
         Meter() as meter,
@@ -140,7 +155,7 @@ def command(
             recorder.run(
                 seconds,
                 lambda report: meter.show(_progress(report)),
-                lambda report: count is not None and report.messages >= count,
+                lambda report: (count is not None and report.messages >= count) or is_unread(),
             )
         except KeyboardInterrupt:
             interrupted = True

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES = 64 << 20
 DATA_SUFFIX, INDEX_SUFFIX = ".arrows", ".index"
-_LOCK_NAME = "writer.lock"
+LOCK_NAME = "writer.lock"
+_LOCK_SECONDS, _LOCK_LOOK_SECONDS = 0.3, 0.01
 _ENTRY = struct.Struct("<QQIII")
 _ENTRY_BYTES = _ENTRY.size + 4
 _OFFSET_DIGITS = 20
@@ -267,19 +268,7 @@ class Journal(JournalReader):
         self._index: Any = None
         self._position = 0
         self._sealed_bytes = 0
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.directory / _LOCK_NAME).open("a")
-        except OSError as error:
-            raise error_from_os(error, f"journal {self.directory}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise JournalError(
-                f"another process writes the journal {self.directory}",
-                hint="end it, or choose another directory",
-            ) from None
+        self._lock = self._take_lock()
         try:
             self._end = self._recover()
         except OSError as error:
@@ -290,6 +279,32 @@ class Journal(JournalReader):
     def end(self) -> int:
         """The offset the next row will get."""
         return self._end
+
+    def _take_lock(self) -> Any:
+        """The lock file, locked and with this process's number in it. Others may look at it for a moment."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            lock = (self.directory / LOCK_NAME).open("a")
+        except OSError as error:
+            raise error_from_os(error, f"journal {self.directory}") from error
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() < deadline:
+                    time.sleep(_LOCK_LOOK_SECONDS)
+                    continue
+            lock.close()
+            raise JournalError(
+                f"another process writes the journal {self.directory}",
+                hint=f"end it ({LOCK_NAME} has its number), or choose another directory",
+            )
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        return lock
 
     # Mending
 
