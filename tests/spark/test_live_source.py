@@ -65,7 +65,7 @@ class Numbers:
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        while not self._stopping.wait(0.005):
+        while not self._stopping.wait(0.05):
             self._source.send_many([b"%d" % n for n in range(self.sent, self.sent + 50)], flush=True)
             self.sent += 50
 
@@ -105,8 +105,8 @@ def test_a_restarted_query_neither_loses_nor_repeats(
             .option("topicPattern", "live/.*")
             .option("interface", "lo")
             .option("config", str(config))
-            .option("rowsPerPartition", 400)
-            .option("maxRowsPerTrigger", 2000)
+            .option("rowsPerPartition", 3000)
+            .option("maxRowsPerTrigger", 10000)
             .load(str(journal))
         )
         return rows.writeStream.option("checkpointLocation", str(checkpoint)).start(str(out))
