@@ -14,12 +14,17 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.pandas.types import from_arrow_schema
+
 from tests.unit.loopback import DATAGRAM, OWN_ADDRESSES, collect, open_context, wait_for
 from umstack import Source
-from umstack.recorder import JournalReader
+from umstack.recorder import Journal, JournalReader
 from umstack.recorder.background import BackgroundRecorder, is_recording
+from umstack.recorder.journal import arrow
 from umstack.recorder.recorder import Recorder
-from umstack.spark.live_source import UmstackDataSource, ranges
+from umstack.recorder.tables import messages
+from umstack.spark.live_options import LiveOptions
+from umstack.spark.live_source import LiveReader, UmstackDataSource, live_schema, ranges
 
 START_SECONDS = 60.0
 
@@ -134,7 +139,6 @@ def test_a_restarted_query_neither_loses_nor_repeats(
         with running(start()) as third:
             third.processAllAvailable()
     assert numbers(live, out) == list(range(publishing.sent))
-    assert JournalReader(journal / "messages").start > 0, "what was committed is let go"
 
 
 def test_the_journal_as_a_table(live: Any, tmp_path: Path) -> None:
@@ -160,14 +164,38 @@ def test_rows_are_published(live: Any, config: Path) -> None:
         rows = live.range(2000, numPartitions=2).selectExpr(
             "concat('spark/', id % 2) AS topic", "CAST(id AS STRING) AS payload"
         )
+        found: list[list[int]] = [[], []]
+
+        def read() -> None:
+            for numbers, receiver in zip(found, receivers, strict=True):
+                numbers += sorted(int(message.data) for message in collect(receiver, 1000, START_SECONDS))
+
+        reading = threading.Thread(target=read)
+        reading.start()
         writer = rows.write.format("umstack").mode("append").option("interface", "lo")
-        threads = threading.Thread(target=lambda: writer.option("config", str(config)).save())
-        threads.start()
-        found = [
-            sorted(int(m.data) for m in collect(receiver, 1000, START_SECONDS)) for receiver in receivers
-        ]
-        threads.join()
+        writer.option("config", str(config)).save()
+        reading.join()
     assert found == [list(range(0, 2000, 2)), list(range(1, 2000, 2))]
+
+
+def test_what_was_committed_is_let_go(tmp_path: Path) -> None:
+    """Issue 4, live source: commit removes what no restart asks for, offsets stay; a trigger takes a bounded range."""
+    table = messages()
+    with Journal(tmp_path / "messages", table.schema, segment_bytes=2000) as journal:
+        for n in range(100):
+            row = {"topic": "t", "source": "s", "sequence_number": n, "received_ns": n, "payload": bytes(50)}
+            journal.append(arrow().RecordBatch.from_pylist([row] * 10, schema=table.schema))
+    options = LiveOptions.of({"path": str(tmp_path), "forgetCommitted": "true", "maxRowsPerTrigger": "300"})
+    reader = LiveReader(from_arrow_schema(live_schema()), options)
+    assert reader.initialOffset() == {"offset": 0}
+    reader.partitions({"offset": 0}, {"offset": 200})
+    assert reader.latestOffset() == {"offset": 500}
+    reader.commit({"offset": 200})
+    assert 0 < reader.initialOffset()["offset"] <= 200
+    (part,) = reader.partitions({"offset": 200}, {"offset": 500})
+    rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(200, 500))
+    assert [row["sequence_number"] for row in rows] == [n // 10 for n in range(200, 500)]
 
 
 @pytest.mark.parametrize(
