@@ -15,7 +15,7 @@ enum {
     DATAGRAM_MAX_BYTES = 65536,
     IDLE_NAP_NS = 1000000,
     FLUSH_NAPS = 100,     /* so many naps in a row and the file gets what is gathered */
-    WRITER_NICENESS = 10, /* the data path comes first */
+    WRITER_NICENESS = 15, /* the data path comes first */
 };
 
 /* What precedes a datagram, or a run of them, in the ring. */
