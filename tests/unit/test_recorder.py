@@ -257,9 +257,9 @@ def test_a_range_interrupted_between_its_files_is_written_again(tmp_path: Path) 
         settings = RecorderSettings(part_seconds=1000)
         with Recorder(context, ["a", "b"], out=tmp_path, settings=settings) as recorder:
             sources = [connected(context, topic, recorder) for topic in ("a", "b")]
-            for source in sources:
+            for done, source in enumerate(sources, 1):
                 source.send_many([source.topic.encode() * 10] * 50, flush=True)
-            record(recorder, 100)
+                record(recorder, 50 * done)
             progress = (tmp_path / JOURNAL_NAME / "parquet-progress.json").read_bytes()
             recorder._parts._forget = False  # type: ignore[union-attr]
         whole = sorted(payloads(tmp_path))
@@ -268,7 +268,8 @@ def test_a_range_interrupted_between_its_files_is_written_again(tmp_path: Path) 
         assert len(files) == len({source.transport for source in sources})
         (tmp_path / JOURNAL_NAME / "parquet-progress.json").write_bytes(progress)
         files[-1].rename(files[-1].with_name(f".{files[-1].name}.tmp"))
-        with Recorder(context, ["c"], out=tmp_path, settings=settings):
+        smaller = RecorderSettings(part_seconds=1000, part_rows=30)
+        with Recorder(context, ["c"], out=tmp_path, settings=smaller):
             pass
     assert sorted(payloads(tmp_path)) == whole
     assert sorted((tmp_path / "messages").rglob("*.parquet")) == files
