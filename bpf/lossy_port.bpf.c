@@ -22,20 +22,17 @@
  * Layouts below are packed by umstack/lab/port.py; change both together.
  */
 #include <linux/bpf.h>
-#include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/pkt_cls.h>
 
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+#include "packet.h"
 
 #define LOSSY_BLOCK (1u << 0)   /* partition: drop every datagram that matches */
 #define LOSSY_UNICAST (1u << 1) /* unicast UDP matches too */
 #define LOSSY_INGRESS (1u << 2) /* attached to the ingress of the port: re-inject there */
 
 #define LOSSY_HELD_MAX 64
-#define LOSSY_VLAN_TAGS_MAX 2
 
 /* skb->mark of a datagram this object has already decided on. The switch end of a veth never carries a mark
  * from a host: crossing a namespace clears it. */
@@ -106,11 +103,6 @@ struct {
     __type(value, struct lossy_counters);
 } lossy_counters SEC(".maps");
 
-struct vlan_tag {
-    __be16 tci;
-    __be16 encapsulated_proto;
-};
-
 enum fate { FATE_LOSS, FATE_DUPLICATE, FATE_REORDER, FATE_COUNT };
 
 /* splitmix64's finaliser over a counter: independent draws for every (seed, index, fate). */
@@ -139,8 +131,8 @@ static __always_inline int matches(struct __sk_buff *skb, __u32 flags)
 
     if (bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), &proto, sizeof(proto)))
         return 0;
-    for (int i = 0; i < LOSSY_VLAN_TAGS_MAX; i++) {
-        if (proto != bpf_htons(ETH_P_8021Q) && proto != bpf_htons(ETH_P_8021AD))
+    for (int i = 0; i < VLAN_TAGS_MAX; i++) {
+        if (!is_vlan(proto))
             break;
         if (bpf_skb_load_bytes(skb, offset, &tag, sizeof(tag)))
             return 0;

@@ -1,7 +1,7 @@
-"""Build the C half in place: `umstack._core`, `xdp._libbpf` and the BPF objects under `xdp/objects/`.
+"""Build the C half in place: `umstack._core`, `xdp._libbpf`, `xdp._xsk` and the BPF objects under `xdp/objects/`.
 
 Run as `python ffi/build.py` (or `scripts/dev build`); `pip install` reaches it through ffi/build_ext.py. It
-needs cffi and a C compiler, nothing else. What needs more (libbpf, clang) is left out, with a warning that says
+needs cffi and a C compiler, nothing else. What needs more (libbpf, libxdp, clang) is left out, with a warning that says
 what to install. Only what changed is compiled again: every object has the list of files it was made from.
 
 Environment: CC, CLANG, CFLAGS and LDFLAGS as usual (CFLAGS come last, so `CFLAGS=-Wno-error` wins);
@@ -58,7 +58,8 @@ class Module:
     """One cffi extension module: which declarations Python sees and which C files stand behind them."""
 
     name: str
-    source_dirs: tuple[str, ...]
+    sources: tuple[str, ...]
+    """Folders, of which all C files are meant, and files."""
     cdefs: Callable[[], list[Path]]
     libraries: tuple[str, ...] = ()
 
@@ -74,17 +75,25 @@ class Toolchain:
 
 
 def core_cdefs() -> list[Path]:
-    """Every declaration file but libbpf's, in name order so that the build is reproducible."""
-    return sorted(path for path in (ROOT / "ffi/cdef").glob("*.h") if path.name != "libbpf.h")
+    """Every declaration file but those of other modules, in name order so that the build is reproducible."""
+    others = set(libbpf_cdefs())
+    found = (ROOT / "ffi/cdef").glob("*.h")
+    return sorted(path for path in found if path not in others and not path.name.startswith("xsk"))
 
 
 def libbpf_cdefs() -> list[Path]:
-    """The declarations of the loader module, if they exist."""
-    return sorted((ROOT / "ffi/cdef").glob("libbpf.h"))
+    """The declarations of the loader module, if they exist, and what BPF programs share with Python."""
+    return [*(ROOT / "bpf").glob("steering.h"), *(ROOT / "ffi/cdef").glob("libbpf.h")]
+
+
+def xsk_cdefs() -> list[Path]:
+    """The declarations of the AF_XDP module."""
+    return [ROOT / "ffi/cdef/bench_raw.h", *sorted((ROOT / "ffi/cdef").glob("xsk*.h"))]
 
 
 CORE = Module("umstack._core", ("ffi/core", "ffi/capture", "ffi/io", "ffi/sim", "ffi/bench"), core_cdefs)
 LIBBPF = Module("xdp._libbpf", ("ffi/bpf",), libbpf_cdefs, libraries=("bpf", "elf"))
+XSK = Module("xdp._xsk", ("ffi/xsk", "ffi/bench/raw_order.c"), xsk_cdefs, libraries=("xdp", "bpf", "elf"))
 
 
 def say(text: str) -> None:
@@ -222,12 +231,17 @@ def link(tools: Toolchain, module: Module, objects: Sequence[Path], target: Path
     recipe.write_text(shlex.join(command))
 
 
+def c_sources(path: Path) -> list[Path]:
+    """A C file, or the C files of a folder."""
+    return list(path.glob("*.c")) if path.is_dir() else [path]
+
+
 def build_module(module: Module, tools: Toolchain, destination: Path) -> None:
     """Build one extension module and put it under `destination`, as `import` expects it."""
     directory = ROOT / "build/ffi" / tools.key
     directory.mkdir(parents=True, exist_ok=True)
     wrapper = generate_wrapper(module, directory)
-    sources = sorted(path for name in module.source_dirs for path in (ROOT / name).glob("*.c"))
+    sources = sorted(path for name in module.sources for path in c_sources(ROOT / name))
     python = f"-I{sysconfig.get_path('include')}"
     common = (*tools.compiler, *LANGUAGE, *REPRODUCIBLE)
     written = [*common, *WARNINGS, *tools.flags]
@@ -259,6 +273,12 @@ def libbpf_is_usable(tools: Toolchain) -> bool:
     return compiles(tools.compiler, program, [f"-l{name}" for name in LIBBPF.libraries])
 
 
+def libxdp_is_usable(tools: Toolchain) -> bool:
+    """Whether the headers and the library of libxdp are installed."""
+    program = "#include <xdp/xsk.h>\nint main(void) { xsk_socket__delete(0); return 0; }\n"
+    return compiles(tools.compiler, program, [f"-l{name}" for name in XSK.libraries])
+
+
 def build_core(destination: Path) -> None:
     """Build what every machine needs."""
     build_module(CORE, toolchain(), destination)
@@ -274,6 +294,16 @@ def build_libbpf(destination: Path) -> None:
     else:
         say("WARNING: xdp._libbpf is left out (no kernel bypass, no lossy switch): libbpf is not installed")
         say("         apt-get install libbpf-dev libelf-dev, then build again")
+
+
+def build_xsk(destination: Path) -> None:
+    """Build the AF_XDP module where libxdp is installed."""
+    tools = toolchain()
+    if libxdp_is_usable(tools):
+        build_module(XSK, tools, destination)
+    else:
+        say("WARNING: xdp._xsk is left out (no AF_XDP link): libxdp is not installed")
+        say("         apt-get install libxdp-dev libbpf-dev libelf-dev, then build again")
 
 
 def bpf_command() -> list[str]:
@@ -304,6 +334,9 @@ def build_bpf_objects(destination: Path) -> None:
         say(f"xdp/objects/{target.name}: {'installed' if changed else 'unchanged'}")
 
 
+STEPS = {"core": build_core, "libbpf": build_libbpf, "xsk": build_xsk, "bpf": build_bpf_objects}
+
+
 @contextmanager
 def exclusive() -> Iterator[None]:
     """Let one build at a time work in this checkout."""
@@ -319,10 +352,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--into", type=Path, default=ROOT, help="directory that receives umstack/ and xdp/")
-    destination = parser.parse_args().into.resolve()
+    parser.add_argument("--only", choices=list(STEPS), help="build this part alone")
+    asked = parser.parse_args()
+    destination = asked.into.resolve()
     refusals: list[str] = []
     with exclusive():
-        for step in (build_core, build_libbpf, build_bpf_objects):
+        for step in [STEPS[asked.only]] if asked.only else STEPS.values():
             try:
                 step(destination)
             except BuildError as error:

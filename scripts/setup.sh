@@ -107,6 +107,13 @@ install_clang_runtime() {
     [[ $(clang --version) =~ version\ ([0-9]+) ]] && apt_install_if_known "libclang-rt-${BASH_REMATCH[1]}-dev"
 }
 
+# bcc, which `umstack trace` is built on, and kernel headers for its compiler: of any version, see docs/doctor.md.
+install_bcc() {
+    apt_install_if_known python3-bpfcc
+    [ -e "/lib/modules/$(uname -r)/build" ] || compgen -G "/usr/src/linux-headers-*" >/dev/null ||
+        apt_install_if_known "linux-headers-$(dpkg --print-architecture)" linux-headers-generic
+}
+
 system_packages() {
     local purpose=$1 python=$2
     [ -z "${UMSTACK_NO_APT:-}" ] || return 0
@@ -122,6 +129,7 @@ system_packages() {
     if [ "$purpose" = test ]; then
         apt_install ethtool tshark
         install_clang_runtime
+        install_bcc
     fi
 }
 

@@ -18,9 +18,10 @@ from umstack.capturing.tap import TAP_RING_BYTES, Tap, datagram_observer
 from umstack.config import Config, ContextOptions
 from umstack.counters import schema
 from umstack.dispatch import DispatchThread
-from umstack.errors import Closed, InterfaceError, OptionError, Unsupported, error_from_result
+from umstack.errors import Closed, InterfaceError, OptionError, error_from_result
 from umstack.events import Event
 from umstack.interface_follower import InterfaceFollower
+from umstack.link import open_link
 from umstack.receiver import SLICE_NS, Receiver, timeout_ns
 from umstack.recovery_histogram import RecoveryHistogram
 from umstack.resolution import (
@@ -46,10 +47,11 @@ if TYPE_CHECKING:
     from umstack.config import OptionValue, ReceiverOptions, SourceOptions
 
 _HOLD_MESSAGES = 262144
-_COALESCE_NS = 50_000
+_COALESCE_NS = 300_000
 _ROOM_FOR_MTU = 9000
 """Datagram memory is sized for this MTU at least, so that a link that is given jumbo frames can use them."""
 
+_GROUPS_MAX = 256
 _HOUSEKEEPING_NS = 1_000_000
 _SLICE_NS = 10_000_000
 _POLLS_PER_LOOK = 64
@@ -98,11 +100,6 @@ class Context:
         overrides |= {"operational_mode": mode} if mode is not None else {}
         overrides |= {"link": link} if link is not None else {}
         self.options: ContextOptions = self._config.context_options(**overrides)
-        if self.options.link == "xdp":
-            raise Unsupported(
-                "this build has no AF_XDP link", hint="use link='auto' or link='socket': kernel sockets"
-            )
-        self.link = "socket"
         self.closed = False
         self.is_sequential = self.options.operational_mode == "sequential"
         self.interface = _find_interface(interface or self.options.interface or None)
@@ -127,7 +124,13 @@ class Context:
         self._unblocks_seen = 0
         self._dispatcher: DispatchThread | None = None
         self.sessions = SessionPool(self)
-        self.handle = self._create()
+        self._link = open_link(self.options.link, self.interface, self._ring_settings())
+        try:
+            self.datagram_bytes = self._bounded_by_rings(self.datagram_bytes)
+            self.handle = self._create()
+        except BaseException:
+            self._link.close()
+            raise
         self.memory = ContextMemory(self.handle)
         try:
             if tap is not None:
@@ -137,6 +140,16 @@ class Context:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def link(self) -> str:
+        """What data travels on: `xdp` or `socket`."""
+        return self._link.kind
+
+    @property
+    def link_mode(self) -> str:
+        """How: `zero-copy`, `native`, `generic` or `socket`."""
+        return str(self._link.mode)
 
     # Set-up
 
@@ -162,6 +175,7 @@ class Context:
         config.hold_messages = _HOLD_MESSAGES
         config.datagram_max_bytes = self.datagram_max_bytes
         config.random_seed = secrets.randbits(64)
+        config.port = ffi.cast("um_port *", self._link.port_address)
         created = ffi.new("um_context **")
         result = lib.um_context_create(config, created)
         handle = created[0]
@@ -172,6 +186,20 @@ class Context:
                 lib.um_context_free(handle)
             raise error_from_result(result, f"context on {self.interface.name}: {step}")
         return handle
+
+    def _ring_settings(self) -> xdp.RingSettings:
+        options = self.options
+        return xdp.RingSettings(
+            receive_frames=1 << (options.link_xdp_receive_frames - 1).bit_length(),
+            queues=options.link_xdp_queues,
+            verify_checksum=options.link_xdp_checksum,
+            busy_poll_us=options.link_xdp_busy_poll,
+        )
+
+    def _bounded_by_rings(self, datagram_bytes: int) -> int:
+        """The datagram size in force when the rings cannot carry all the MTU allows."""
+        most = self._link.datagram_max_bytes
+        return datagram_bytes if most is None else min(datagram_bytes, most)
 
     def _start(self) -> None:
         self._resolver: ResolverThread | None = None
@@ -269,7 +297,15 @@ class Context:
             result = receiver.map(config, topic_index, number)
             if result not in (0, -errno.EEXIST, lib.UM_CLOSED):  # mapped already; being closed
                 self.check(result, f"joining {name} for {topic!r}")
+        self._steer()
         self._warn_small_buffer()
+
+    def _steer(self) -> None:
+        """Have the groups joined now come by the rings, where there are some."""
+        if self._link.kind == "xdp":
+            groups = ffi.new("um_address[]", _GROUPS_MAX)
+            joined = groups[0 : lib.um_context_groups(self.handle, groups, _GROUPS_MAX)]
+            self._link.steer((str(ipaddress.IPv4Address(one.ip)), one.port) for one in joined)
 
     def _warn_small_buffer(self) -> None:
         asked = self.options.transport_lbtrm_receiver_socket_buffer_bytes
@@ -347,7 +383,7 @@ class Context:
     def _on_mtu(self, mtu_bytes: int) -> None:
         configured = self.options.source_datagram_size_bytes
         fits = mtu_bytes - IP_UDP_HEADER_BYTES
-        self.datagram_bytes = min(configured or fits, fits, self.datagram_max_bytes)
+        self.datagram_bytes = self._bounded_by_rings(min(configured or fits, fits, self.datagram_max_bytes))
         lib.um_context_set_datagram_max(self.handle, self.datagram_bytes)
         if self._resolver is not None:
             self._resolver.set_mtu(mtu_bytes)
@@ -369,6 +405,7 @@ class Context:
                 self._resolver.forget_session(address)
             else:
                 self._agent.forget_session(address, time.monotonic_ns())
+        self._steer()
 
     # Sequential mode
 
@@ -454,6 +491,7 @@ class Context:
         return {
             "interface": self.interface.name,
             "link": self.link,
+            **self._link.stats(),
             "datagram_bytes": self.datagram_bytes,
             "context": {
                 **self.read_counters("context", lib.um_statistics_context, self.handle),
@@ -552,6 +590,7 @@ class Context:
                 self._tap.stop()
         finally:
             lib.um_context_close(self.handle)
+            self._link.close()
 
     def __enter__(self) -> Context:
         return self

@@ -63,10 +63,12 @@ class Receiver:
     """A subscription. Made by Context.receiver(). One thread at a time reads it."""
 
     __slots__ = (
+        "_awaited",
         "_context",
         "_empty",
         "_memory",
         "_on_message",
+        "_reading",
         "_row",
         "_rows",
         "_scratch",
@@ -89,6 +91,9 @@ class Receiver:
         self._context = context
         self._on_message = on_message
         self._rows = ffi.new("um_rows *")
+        # What a read needs: it takes it and puts it back, so that a second one finds nothing there.
+        self._reading: Any = self._rows if on_message is None else None
+        self._awaited = False
         config = ffi.new("um_subscription_config *")
         config.receiver.ordered_delivery = options.ordered_delivery
         config.receiver.map_entries_max = context.options.delivery_control_maximum_total_map_entries
@@ -117,17 +122,35 @@ class Receiver:
         """
         if self.closed:
             raise Closed(f"receiver {self.topic!r} is closed")
-        rows = self._rows
-        count = (
-            _poll(self._memory.handle, max_rows, 0, rows) if timeout == 0 else self._wait(max_rows, timeout)
-        )
-        if self._context.is_sequential:
-            self._context.count_poll()
-        return Batch(self._memory, rows.block, rows.first, count) if count else self._empty
+        rows, self._reading = self._reading, None
+        if rows is None:
+            raise self._refusal()
+        try:
+            if self._context.is_sequential:
+                self._context.count_poll()
+            count = (
+                _poll(self._memory.handle, max_rows, 0, rows)
+                if timeout == 0
+                else self._wait(rows, max_rows, timeout)
+            )
+            return Batch(self._memory, rows.block, rows.first, count) if count else self._empty
+        finally:
+            self._reading = rows
 
-    def _wait(self, max_rows: int, timeout: float | None) -> int:
+    def _refusal(self) -> OptionError:
+        if self.has_callback:
+            return OptionError(
+                f"receiver {self.topic!r} gives its messages to on_message",
+                hint="make a receiver without a callback to read from",
+            )
+        return OptionError(
+            f"receiver {self.topic!r} is being read by another thread",
+            hint="one thread at a time reads a receiver: make one for each thread",
+        )
+
+    def _wait(self, rows: Any, max_rows: int, timeout: float | None) -> int:
         """Poll in slices: between them Python sees Ctrl-C, and in sequential mode topic resolution gets on."""
-        context, handle, rows = self._context, self._memory.handle, self._rows
+        context, handle = self._context, self._memory.handle
         unblock_count = context.unblock_count
         slice_ns = context.slice_ns
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
@@ -146,16 +169,22 @@ class Receiver:
         """
         if self.closed:
             raise Closed(f"receiver {self.topic!r} is closed")
-        if self._scratch is None:
-            self._make_scratch()
-        unblock_count = self._context.unblock_count
-        wait_ns = self._context.slice_ns if timeout is None else 0
-        length = _receive(self._memory.handle, self._scratch, self._scratch_bytes, wait_ns, self._row)
-        if length < 0 and (timeout != 0 or length == _RECEIVED_EVENT):
-            length = self._receive_patiently(length, timeout, unblock_count)
-        if self._context.is_sequential:
-            self._context.count_poll()
-        return _buffer(self._scratch, length)[:] if length >= 0 else None
+        rows, self._reading = self._reading, None
+        if rows is None:
+            raise self._refusal()
+        try:
+            if self._context.is_sequential:
+                self._context.count_poll()
+            if self._scratch is None:
+                self._make_scratch()
+            unblock_count = self._context.unblock_count
+            wait_ns = self._context.slice_ns if timeout is None else 0
+            length = _receive(self._memory.handle, self._scratch, self._scratch_bytes, wait_ns, self._row)
+            if length < 0 and (timeout != 0 or length == _RECEIVED_EVENT):
+                length = self._receive_patiently(length, timeout, unblock_count)
+            return _buffer(self._scratch, length)[:] if length >= 0 else None
+        finally:
+            self._reading = rows
 
     def _make_scratch(self) -> None:
         """Memory for receive(), which takes one message out of the queue at a time."""
@@ -234,11 +263,18 @@ class Receiver:
                 return batch
             if self.arm():
                 continue
+            if self._awaited:
+                raise OptionError(
+                    f"receiver {self.topic!r} is being awaited by another task",
+                    hint="one task at a time reads a receiver: make one for each task",
+                )
             ready: asyncio.Future[None] = loop.create_future()
             loop.add_reader(self.fileno(), _set_result, ready)
+            self._awaited = True
             try:
                 await ready
             finally:
+                self._awaited = False
                 loop.remove_reader(self.fileno())
 
     def fileno(self) -> int:

@@ -3,14 +3,24 @@
 A library of its own: it knows interfaces and packets, never a topic, and imports nothing of umstack.
 """
 
+from xdp.attachment import Attachment, AttachMode, Occupant, occupants
 from xdp.errors import (
+    AttachError,
     BpfError,
+    FlowSteeringError,
+    FlowSteeringUnsupportedError,
+    GroupError,
     InterfaceError,
     NoMulticastRouteError,
     NoSuchInterfaceError,
     NotBuiltError,
+    OccupiedError,
+    RingError,
+    SteeringError,
     XdpError,
 )
+from xdp.flow_steering import FlowSteering
+from xdp.groups import GroupMemberships
 from xdp.interface_watch import InterfaceChange, InterfaceWatch
 from xdp.interfaces import (
     Interface,
@@ -19,14 +29,33 @@ from xdp.interfaces import (
     multicast_route,
     require_multicast_route,
 )
-from xdp.loader import AttachedProgram, BpfMap, BpfObject, BpfProgram, TestRun, object_path, unavailable
+from xdp.loader import (
+    AttachedProgram,
+    BpfMap,
+    BpfObject,
+    BpfProgram,
+    ProgramFacts,
+    TestRun,
+    object_path,
+    unavailable,
+)
+from xdp.steering import RuleCounters, Steering, SteeringCounters
+from xdp.xsk import RingFacts, RingMode, RingPort, RingSettings
 
 __all__ = [
+    "AttachError",
+    "AttachMode",
     "AttachedProgram",
+    "Attachment",
     "BpfError",
     "BpfMap",
     "BpfObject",
     "BpfProgram",
+    "FlowSteering",
+    "FlowSteeringError",
+    "FlowSteeringUnsupportedError",
+    "GroupError",
+    "GroupMemberships",
     "Interface",
     "InterfaceChange",
     "InterfaceError",
@@ -34,12 +63,25 @@ __all__ = [
     "NoMulticastRouteError",
     "NoSuchInterfaceError",
     "NotBuiltError",
+    "Occupant",
+    "OccupiedError",
+    "ProgramFacts",
+    "RingError",
+    "RingFacts",
+    "RingMode",
+    "RingPort",
+    "RingSettings",
+    "RuleCounters",
+    "Steering",
+    "SteeringCounters",
+    "SteeringError",
     "TestRun",
     "XdpError",
     "find_interface",
     "interfaces",
     "multicast_route",
     "object_path",
+    "occupants",
     "require_multicast_route",
     "unavailable",
 ]

@@ -35,15 +35,43 @@ class NotBuiltError(XdpError):
 class BpfError(XdpError):
     """The kernel or libbpf refused. `errno` says how, `log` is what libbpf and the verifier said about it."""
 
-    def __init__(self, what: str, error_number: int, log: str = "") -> None:
-        """Put what was tried, the reason and the log into one message."""
+    def __init__(self, what: str, error_number: int, log: str = "", *, hint: str | None = None) -> None:
+        """Put what was tried, the reason and the log into one message; `hint` where more is known than `errno`."""
         self.errno = error_number
         self.log = log.strip()
         reason = "libbpf refused it" if error_number >= _LIBBPF_ERRNO_FIRST else os.strerror(error_number)
         message = f"{what}: {reason}\n{self.log}" if self.log else f"{what}: {reason}"
-        super().__init__(
-            message, hint=_HINTS.get(error_number, "check that the kernel has CONFIG_BPF_SYSCALL")
-        )
+        hint = hint or _HINTS.get(error_number, "check that the kernel has CONFIG_BPF_SYSCALL")
+        super().__init__(message, hint=hint)
+
+
+class AttachError(BpfError):
+    """The program is loaded, but the interface does not take it."""
+
+
+class OccupiedError(XdpError):
+    """Another XDP program is on the interface; `occupants` says which."""
+
+    def __init__(self, message: str, *, hint: str, occupants: tuple[object, ...]) -> None:
+        """Keep who is there."""
+        super().__init__(message, hint=hint)
+        self.occupants = occupants
+
+
+class SteeringError(XdpError):
+    """A rule or a socket cannot be had as asked."""
+
+
+class GroupError(XdpError):
+    """A multicast group cannot be joined."""
+
+
+class FlowSteeringError(XdpError):
+    """The NIC refused a filter or a spread of its queues."""
+
+
+class FlowSteeringUnsupportedError(FlowSteeringError):
+    """The NIC or its driver has no such thing."""
 
 
 class InterfaceError(XdpError):
@@ -56,3 +84,27 @@ class NoSuchInterfaceError(InterfaceError):
 
 class NoMulticastRouteError(InterfaceError):
     """Multicast does not leave through the interface that was chosen."""
+
+
+class SettingError(XdpError):
+    """A setting of the NIC or of the host could not be changed."""
+
+    def __init__(self, what: str, reason: str, error_number: int = 0) -> None:
+        """Say what was being set and who refused; `errno` is the kernel's number, 0 where it gave none."""
+        self.what, self.reason, self.errno = what, reason, error_number
+        hint = (
+            "run as root, or with CAP_NET_ADMIN"
+            if error_number in (errno.EPERM, errno.EACCES)
+            else "see what `umstack nic check` shows, and leave its stage out with --skip"
+        )
+        super().__init__(f"{what}: {reason}", hint=hint)
+
+
+class RingError(XdpError):
+    """AF_XDP rings cannot be opened as asked. `errno` says why, `step` what was being done."""
+
+    def __init__(self, message: str, *, hint: str, errno: int, step: str) -> None:
+        """Keep the reason, so that whoever tries one mode after another can report it."""
+        super().__init__(message, hint=hint)
+        self.errno = errno
+        self.step = step

@@ -61,7 +61,7 @@ class Interface:
         return f"{self.name} ({state}, {addresses}, MTU {self.mtu_bytes})"
 
 
-def _off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Run netlink calls of pyroute2 on a thread of their own where an event loop runs: it starts one itself."""
 
     @wraps(function)
@@ -76,7 +76,7 @@ def _off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return call
 
 
-@_off_the_event_loop
+@off_the_event_loop
 def interfaces() -> list[Interface]:
     """Return every interface, in the order of their indexes."""
     with IPRoute() as route:
@@ -109,7 +109,7 @@ def find_interface(wanted: str | None = None) -> Interface:
     )
 
 
-@_off_the_event_loop
+@off_the_event_loop
 def multicast_route(group: str = "224.0.0.0") -> str | None:
     """Return the name of the interface the routing table sends that group through, None if there is no route."""
     with IPRoute() as route:

@@ -7,16 +7,18 @@ program can be reached again, from any process, by the id its attachment shows (
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from xdp.errors import BpfError, NotBuiltError
 
 _OBJECT_DIR = Path(__file__).parent / "objects"
 _LOG_BYTES = 64 * 1024
+_NOTHING_CHANGED: Mapping[str, int] = MappingProxyType({})
 _BUILD_AGAIN = "build again (`pip install .`, or `python ffi/build.py` in a checkout)"
 
 
@@ -34,14 +36,14 @@ def object_path(name: str) -> Path:
 def unavailable(name: str) -> str | None:
     """Why this installation cannot load `bpf/NAME.bpf.c`, or None if it can (privileges aside)."""
     try:
-        _binding()
+        libbpf()
         object_path(name)
     except NotBuiltError as error:
         return str(error)
     return None
 
 
-def _binding() -> Any:
+def libbpf() -> Any:
     """Import the compiled loader, which is left out of builds made without libbpf."""
     try:
         return import_module("xdp._libbpf")
@@ -52,7 +54,8 @@ def _binding() -> Any:
         ) from error
 
 
-def _checked(result: int, what: str) -> int:
+def checked(result: int, what: str) -> int:
+    """Return what a call of the loader returned, or raise if that was an error."""
     if result < 0:
         raise BpfError(what, -result)
     return result
@@ -70,6 +73,15 @@ class TestRun:
     duration_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramFacts:
+    """What the kernel knows of a loaded program."""
+
+    id: int
+    name: str
+    owner_uid: int
+
+
 class BpfMap:
     """One map. Keys and values are bytes in the layout the BPF program declares; any thread may use it."""
 
@@ -77,11 +89,11 @@ class BpfMap:
 
     def __init__(self, name: str, fd: int) -> None:
         """Wrap a descriptor that stays its owner's."""
-        binding = _binding()
+        binding = libbpf()
         self._lib, self._new = binding.lib, binding.ffi.new
         self.name, self.fd = name, fd
         self._facts = self._new("struct xdp_bpf_map_facts *")
-        _checked(self._lib.xdp_bpf_map_describe(fd, self._facts), f"map {name}")
+        checked(self._lib.xdp_bpf_map_describe(fd, self._facts), f"map {name}")
 
     @property
     def max_entries(self) -> int:
@@ -108,18 +120,24 @@ class BpfMap:
         expected = (self._facts.value_stride or self._facts.value_bytes) * self._facts.value_count
         if len(value) != expected:
             raise ValueError(f"map {self.name} takes values of {expected} bytes, not {len(value)}")
-        _checked(self._lib.xdp_bpf_map_write(self.fd, key, value), f"writing map {self.name}")
+        checked(self._lib.xdp_bpf_map_write(self.fd, key, value), f"writing map {self.name}")
+
+    def clear(self, key: bytes = bytes(4)) -> None:
+        """Put zeros at `key`, for every CPU if it is a per-CPU map."""
+        self.write(
+            bytes((self._facts.value_stride or self._facts.value_bytes) * self._facts.value_count), key
+        )
 
     def erase(self, key: bytes) -> None:
         """Remove the entry at `key`."""
         self._check_key(key)
-        _checked(self._lib.xdp_bpf_map_erase(self.fd, key), f"erasing from map {self.name}")
+        checked(self._lib.xdp_bpf_map_erase(self.fd, key), f"erasing from map {self.name}")
 
     def _read(self, key: bytes, size: int) -> bytes:
         self._check_key(key)
         room = self._new("char[]", size)
-        _checked(self._lib.xdp_bpf_map_read(self.fd, key, room), f"reading map {self.name}")
-        return bytes(_binding().ffi.buffer(room, size))
+        checked(self._lib.xdp_bpf_map_read(self.fd, key, room), f"reading map {self.name}")
+        return bytes(libbpf().ffi.buffer(room, size))
 
     def _check_key(self, key: bytes) -> None:
         if len(key) != self._facts.key_bytes:
@@ -138,16 +156,33 @@ class BpfProgram:
     @property
     def id(self) -> int:
         """The kernel's number for the program, the same in every process."""
-        binding = _binding()
-        number = binding.ffi.new("uint32_t *")
-        _checked(binding.lib.xdp_bpf_program_id(self.fd, number), f"program {self.name}")
-        return int(number[0])
+        return self.facts().id
+
+    def facts(self) -> ProgramFacts:
+        """Return what the kernel knows of the program."""
+        binding = libbpf()
+        found = binding.ffi.new("struct xdp_bpf_program_facts *")
+        checked(binding.lib.xdp_bpf_program_describe(self.fd, found), f"program {self.name}")
+        name = binding.ffi.string(found.name).decode(errors="replace")
+        return ProgramFacts(int(found.program_id), name, int(found.owner_uid))
 
     def test_run(
-        self, packet: bytes, *, repeat: int = 1, mark: int = 0, gso_segments: int = 0, is_xdp: bool = False
+        self,
+        packet: bytes,
+        *,
+        repeat: int = 1,
+        mark: int = 0,
+        gso_segments: int = 0,
+        is_xdp: bool = False,
+        interface_index: int = 0,
+        queue: int = 0,
     ) -> TestRun:
-        """Run the program over one packet. `mark` and `gso_segments` are for tc programs only."""
-        binding = _binding()
+        """Run the program over one packet.
+
+        `mark` and `gso_segments` are for tc programs only; `interface_index` and `queue`, where the frame seems to
+        come in, for XDP programs.
+        """
+        binding = libbpf()
         room = binding.ffi.new("uint8_t[]", len(packet) + 256)
         held = binding.ffi.from_buffer("uint8_t[]", packet)
         run = binding.ffi.new("struct xdp_bpf_test_run *")
@@ -155,9 +190,19 @@ class BpfProgram:
         run.packet_out, run.packet_out_bytes = room, len(packet) + 256
         run.repeat_count, run.has_skb_context = repeat, not is_xdp
         run.mark, run.gso_segments = mark, gso_segments
-        _checked(binding.lib.xdp_bpf_test_run(self.fd, run), f"test run of program {self.name}")
+        run.interface_index, run.queue = interface_index, queue
+        checked(binding.lib.xdp_bpf_test_run(self.fd, run), f"test run of program {self.name}")
         left = bytes(binding.ffi.buffer(room, run.packet_out_bytes))
         return TestRun(int(run.result), left, int(run.mark), int(run.duration_ns))
+
+
+def _load_options(ffi: Any, program: str | None, map_entries: Mapping[str, int]) -> tuple[Any, list[Any]]:
+    """Make the C form of the options, and the list of what must live as long as it is used."""
+    names = [ffi.new("char[]", map_name.encode()) for map_name in map_entries]
+    sizes = ffi.new("struct xdp_bpf_map_size[]", list(zip(names, map_entries.values(), strict=True)))
+    program_name = ffi.NULL if program is None else ffi.new("char[]", program.encode())
+    options = ffi.new("struct xdp_bpf_load_options *", (program_name, sizes, len(names)))
+    return options, [*names, sizes, program_name]
 
 
 class BpfObject:
@@ -165,32 +210,43 @@ class BpfObject:
 
     __slots__ = ("_object", "path")
 
-    def __init__(self, name: str | Path) -> None:
-        """Load `bpf/NAME.bpf.c` as compiled at build time, or any object file by path."""
-        binding = _binding()
+    def __init__(
+        self,
+        name: str | Path,
+        *,
+        program: str | None = None,
+        map_entries: Mapping[str, int] = _NOTHING_CHANGED,
+    ) -> None:
+        """Load `bpf/NAME.bpf.c` as compiled at build time, or any object file by path.
+
+        `program` names the one to load where the file has several; `map_entries` says how many entries its maps
+        shall have, where that is not what the file says.
+        """
+        binding = libbpf()
         self._object: Any = None
         self.path = name if isinstance(name, Path) else object_path(name)
+        options, _kept_alive = _load_options(binding.ffi, program, map_entries)
         loaded = binding.ffi.new("struct bpf_object **")
         log = binding.ffi.new("char[]", _LOG_BYTES)
-        result = binding.lib.xdp_bpf_object_load(os.fsencode(self.path), loaded, log, _LOG_BYTES)
+        result = binding.lib.xdp_bpf_object_load(os.fsencode(self.path), options, loaded, log, _LOG_BYTES)
         if result < 0:
             raise BpfError(f"loading {self.path}", -result, binding.ffi.string(log).decode(errors="replace"))
         self._object = loaded[0]
 
     def program(self, name: str) -> BpfProgram:
         """Return the program with that C function name."""
-        fd = _binding().lib.xdp_bpf_program_fd(self._opened(), name.encode())
-        return BpfProgram(name, _checked(fd, f"program {name} in {self.path}"))
+        fd = libbpf().lib.xdp_bpf_program_fd(self._opened(), name.encode())
+        return BpfProgram(name, checked(fd, f"program {name} in {self.path}"))
 
     def map(self, name: str) -> BpfMap:
         """Return the map with that C variable name."""
-        fd = _binding().lib.xdp_bpf_map_fd(self._opened(), name.encode())
-        return BpfMap(name, _checked(fd, f"map {name} in {self.path}"))
+        fd = libbpf().lib.xdp_bpf_map_fd(self._opened(), name.encode())
+        return BpfMap(name, checked(fd, f"map {name} in {self.path}"))
 
     def close(self) -> None:
         """Free the object and its descriptors; a second call does nothing."""
         if self._object is not None:
-            _binding().lib.xdp_bpf_object_close(self._object)
+            libbpf().lib.xdp_bpf_object_close(self._object)
             self._object = None
 
     def _opened(self) -> Any:
@@ -219,14 +275,14 @@ class AttachedProgram:
 
     def __init__(self, program_id: int) -> None:
         """Open the program with that id."""
-        fd = _checked(_binding().lib.xdp_bpf_program_fd_by_id(program_id), f"BPF program {program_id}")
+        fd = checked(libbpf().lib.xdp_bpf_program_fd_by_id(program_id), f"BPF program {program_id}")
         self._fds = [fd]
         self.program = BpfProgram(f"#{program_id}", fd)
 
     def map(self, name: str) -> BpfMap:
         """Return the program's map of that name."""
-        fd = _binding().lib.xdp_bpf_program_map_fd(self.program.fd, name.encode())
-        self._fds.append(_checked(fd, f"map {name} of BPF program {self.program.name}"))
+        fd = libbpf().lib.xdp_bpf_program_map_fd(self.program.fd, name.encode())
+        self._fds.append(checked(fd, f"map {name} of BPF program {self.program.name}"))
         return BpfMap(name, fd)
 
     def close(self) -> None:

@@ -64,8 +64,38 @@ static void start_capture(void)
     print_before = libbpf_set_print(capture);
 }
 
+static int keep_one_program(struct bpf_object *object, const char *name)
+{
+    struct bpf_program *program;
+
+    if (!bpf_object__find_program_by_name(object, name))
+        return -ENOENT;
+    bpf_object__for_each_program(program, object)
+    {
+        int error = bpf_program__set_autoload(program, strcmp(bpf_program__name(program), name) == 0);
+
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+static int apply(struct bpf_object *object, const struct xdp_bpf_load_options *options)
+{
+    int error = 0;
+
+    if (options && options->program_name)
+        error = keep_one_program(object, options->program_name);
+    for (uint32_t i = 0; !error && options && i < options->map_size_count; i++) {
+        struct bpf_map *map = bpf_object__find_map_by_name(object, options->map_sizes[i].map_name);
+
+        error = map ? bpf_map__set_max_entries(map, options->map_sizes[i].max_entries) : -ENOENT;
+    }
+    return error;
+}
+
 /* Every failure is an error code here, whichever way the installed libbpf is set to report a bad pointer. */
-static int open_and_load(const char *path, struct bpf_object **object)
+static int open_and_load(const char *path, const struct xdp_bpf_load_options *options, struct bpf_object **object)
 {
     struct bpf_object *opened;
     int error;
@@ -75,7 +105,9 @@ static int open_and_load(const char *path, struct bpf_object **object)
     error = (int)libbpf_get_error(opened);
     if (error)
         return error;
-    error = bpf_object__load(opened);
+    error = apply(opened, options);
+    if (!error)
+        error = bpf_object__load(opened);
     if (error) {
         bpf_object__close(opened);
         return error;
@@ -84,7 +116,8 @@ static int open_and_load(const char *path, struct bpf_object **object)
     return 0;
 }
 
-int xdp_bpf_object_load(const char *path, struct bpf_object **object, char *log, size_t log_bytes)
+int xdp_bpf_object_load(const char *path, const struct xdp_bpf_load_options *options, struct bpf_object **object,
+                        char *log, size_t log_bytes)
 {
     struct log_listener mine = {.text = log, .capacity_bytes = log_bytes};
     int error;
@@ -94,7 +127,7 @@ int xdp_bpf_object_load(const char *path, struct bpf_object **object, char *log,
     log[0] = '\0';
     pthread_once(&print_is_captured, start_capture);
     listener = &mine;
-    error = open_and_load(path, object);
+    error = open_and_load(path, options, object);
     listener = NULL;
     return error;
 }
@@ -125,14 +158,16 @@ int xdp_bpf_program_fd_by_id(uint32_t program_id)
     return fd < 0 ? -errno : fd;
 }
 
-int xdp_bpf_program_id(int program_fd, uint32_t *program_id)
+int xdp_bpf_program_describe(int program_fd, struct xdp_bpf_program_facts *facts)
 {
     struct bpf_prog_info info = {0};
     __u32 info_bytes = sizeof(info);
 
     if (bpf_obj_get_info_by_fd(program_fd, &info, &info_bytes))
         return -errno;
-    *program_id = info.id;
+    *facts = (struct xdp_bpf_program_facts){.program_id = info.id, .owner_uid = info.created_by_uid};
+    _Static_assert(sizeof(facts->name) == sizeof(info.name), "the kernel's names fit");
+    memcpy(facts->name, info.name, sizeof(facts->name));
     return 0;
 }
 

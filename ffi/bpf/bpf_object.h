@@ -12,10 +12,24 @@
 
 struct bpf_object;
 
-/* Opens and loads the file. On success *object belongs to the caller, who closes it. What libbpf and the
- * verifier had to say ends up in log (the last log_bytes - 1 bytes of it, always terminated), on success too.
+struct xdp_bpf_map_size {
+    const char *map_name;
+    uint32_t max_entries;
+};
+
+/* What to make other than the file has it; all zero changes nothing. Only read during the call. */
+struct xdp_bpf_load_options {
+    const char *program_name; /* load this one alone; NULL: every program of the file */
+    const struct xdp_bpf_map_size *map_sizes;
+    uint32_t map_size_count;
+};
+
+/* Opens and loads the file; options may be NULL. On success *object belongs to the caller, who closes it. What
+ * libbpf and the verifier had to say ends up in log (the last log_bytes - 1 bytes of it, always terminated), on
+ * success too. -ENOENT: the file, or the program or map that options name, is not there.
  */
-int xdp_bpf_object_load(const char *path, struct bpf_object **object, char *log, size_t log_bytes);
+int xdp_bpf_object_load(const char *path, const struct xdp_bpf_load_options *options, struct bpf_object **object,
+                        char *log, size_t log_bytes);
 
 /* Frees the object and every descriptor it gave out. NULL is allowed. */
 void xdp_bpf_object_close(struct bpf_object *object);
@@ -24,11 +38,19 @@ void xdp_bpf_object_close(struct bpf_object *object);
 int xdp_bpf_program_fd(const struct bpf_object *object, const char *name);
 int xdp_bpf_map_fd(const struct bpf_object *object, const char *name);
 
+#define XDP_BPF_NAME_BYTES 16
+
+struct xdp_bpf_program_facts {
+    uint32_t program_id;
+    uint32_t owner_uid; /* the user who loaded it */
+    char name[XDP_BPF_NAME_BYTES];
+};
+
 /* The other way in: from a loaded program's id, as an attachment shows it, to the program and its maps.
  * The descriptors belong to the caller. The kernel keeps the first 15 bytes of a map's name; more are
  * ignored. */
 int xdp_bpf_program_fd_by_id(uint32_t program_id);
-int xdp_bpf_program_id(int program_fd, uint32_t *program_id);
+int xdp_bpf_program_describe(int program_fd, struct xdp_bpf_program_facts *facts);
 int xdp_bpf_program_map_fd(int program_fd, const char *map_name);
 
 #endif

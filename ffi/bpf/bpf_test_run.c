@@ -6,6 +6,8 @@
 int xdp_bpf_test_run(int program_fd, struct xdp_bpf_test_run *run)
 {
     struct __sk_buff skb = {.mark = run->mark, .gso_segs = run->gso_segments};
+    struct xdp_md xdp = {
+        .data_end = run->packet_bytes, .ingress_ifindex = run->interface_index, .rx_queue_index = run->queue};
     struct bpf_test_run_opts options = {
         .sz = sizeof(options),
         .data_in = run->packet,
@@ -18,6 +20,9 @@ int xdp_bpf_test_run(int program_fd, struct xdp_bpf_test_run *run)
     if (run->has_skb_context) {
         options.ctx_in = options.ctx_out = &skb;
         options.ctx_size_in = options.ctx_size_out = sizeof(skb);
+    } else if (run->interface_index) {
+        options.ctx_in = &xdp;
+        options.ctx_size_in = sizeof(xdp);
     }
     errno = 0;
     if (bpf_prog_test_run_opts(program_fd, &options)) {

@@ -17,8 +17,10 @@ struct xdp_bpf_test_run {
     uint32_t has_skb_context;  /* 1 for tc programs, to give and get the fields below; 0 for XDP */
     uint32_t mark;             /* in and out */
     uint32_t gso_segments;
-    uint32_t result;      /* out: what the program returned */
-    uint32_t duration_ns; /* out: mean of a run */
+    uint32_t interface_index; /* XDP: which interface the frame seems to come in by, and by which of its queues; */
+    uint32_t queue;           /* 0 and 0: the loopback */
+    uint32_t result;          /* out: what the program returned */
+    uint32_t duration_ns;     /* out: mean of a run */
 };
 
 int xdp_bpf_test_run(int program_fd, struct xdp_bpf_test_run *run);

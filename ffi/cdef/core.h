@@ -5,6 +5,7 @@
 typedef struct um_context um_context;
 typedef struct um_publication_session um_publication_session;
 typedef struct um_publication um_publication;
+typedef struct um_port um_port;
 
 enum {
     UM_RECEIVED_NOTHING,
@@ -75,6 +76,7 @@ typedef struct um_context_config {
     uint32_t hold_messages;
     uint32_t datagram_max_bytes;
     uint64_t random_seed;
+    um_port *port;
     ...;
 } um_context_config;
 
@@ -192,6 +194,7 @@ void um_context_set_datagram_max(um_context *context, uint32_t bytes);
 const char *um_context_failed_step(const um_context *context);
 uint32_t um_context_receive_buffer(um_context *context);
 
+uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max);
 bool um_context_take_ended(um_context *context, um_session_id *id);
 
 int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,

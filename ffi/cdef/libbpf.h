@@ -1,15 +1,36 @@
+#include "../bpf/steering.h"
 #include "bpf/bpf_map.h"
 #include "bpf/bpf_object.h"
 #include "bpf/bpf_test_run.h"
+#include "bpf/xdp_attachment.h"
 
 struct bpf_object;
 
-int xdp_bpf_object_load(const char *path, struct bpf_object **object, char *log, size_t log_bytes);
+struct xdp_bpf_map_size {
+    const char *map_name;
+    uint32_t max_entries;
+};
+
+struct xdp_bpf_load_options {
+    const char *program_name;
+    const struct xdp_bpf_map_size *map_sizes;
+    uint32_t map_size_count;
+};
+
+int xdp_bpf_object_load(const char *path, const struct xdp_bpf_load_options *options, struct bpf_object **object,
+                        char *log, size_t log_bytes);
 void xdp_bpf_object_close(struct bpf_object *object);
 int xdp_bpf_program_fd(const struct bpf_object *object, const char *name);
 int xdp_bpf_map_fd(const struct bpf_object *object, const char *name);
 int xdp_bpf_program_fd_by_id(uint32_t program_id);
-int xdp_bpf_program_id(int program_fd, uint32_t *program_id);
+
+struct xdp_bpf_program_facts {
+    uint32_t program_id;
+    uint32_t owner_uid;
+    char name[16];
+};
+
+int xdp_bpf_program_describe(int program_fd, struct xdp_bpf_program_facts *facts);
 int xdp_bpf_program_map_fd(int program_fd, const char *map_name);
 
 struct xdp_bpf_map_facts {
@@ -34,8 +55,22 @@ struct xdp_bpf_test_run {
     uint32_t has_skb_context;
     uint32_t mark;
     uint32_t gso_segments;
+    uint32_t interface_index;
+    uint32_t queue;
     uint32_t result;
     uint32_t duration_ns;
 };
 
 int xdp_bpf_test_run(int program_fd, struct xdp_bpf_test_run *run);
+
+enum xdp_bpf_attach_mode { XDP_BPF_NATIVE, XDP_BPF_GENERIC };
+
+struct xdp_bpf_link_facts {
+    uint32_t link_id;
+    uint32_t program_id;
+    uint32_t interface_index;
+};
+
+int xdp_bpf_attach(int program_fd, uint32_t interface_index, enum xdp_bpf_attach_mode mode);
+int xdp_bpf_link_describe(int link_fd, struct xdp_bpf_link_facts *facts);
+int xdp_bpf_link_find(uint32_t interface_index, uint32_t program_id, struct xdp_bpf_link_facts *facts);

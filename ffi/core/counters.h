@@ -315,6 +315,26 @@ typedef struct um_link_counters {
     uint64_t oversize_sends;
     /* counter, calls: System calls made to send, to receive and to wait. */
     uint64_t syscalls;
+    /* counter, frames: Frames from a ring that hold no whole UDP datagram. */
+    uint64_t ring_frames_refused;
+    /* counter, datagrams: Datagrams from a ring refused for their UDP checksum, where link_xdp_checksum has it verified. */
+    uint64_t ring_checksum_errors;
+    /* counter, datagrams: Datagrams received in several frames of a ring (jumbo). */
+    uint64_t ring_multi_buffer;
+    /* counter, datagrams: Datagrams of steered groups that came by the kernel all the same: IP fragments, and what another queue received. */
+    uint64_t ring_kernel_path;
+    /* counter, frames: XDP_STATISTICS: dropped by the kernel for want of a frame in the fill ring, or too long for one. */
+    uint64_t xdp_rx_dropped;
+    /* counter, frames: XDP_STATISTICS: fill ring entries the kernel refused. */
+    uint64_t xdp_rx_invalid_descs;
+    /* counter, frames: XDP_STATISTICS: send ring entries the kernel refused. */
+    uint64_t xdp_tx_invalid_descs;
+    /* counter, frames: XDP_STATISTICS: dropped because the receive ring was full. */
+    uint64_t xdp_rx_ring_full;
+    /* counter, looks: XDP_STATISTICS: times the kernel found the fill ring empty. */
+    uint64_t xdp_rx_fill_ring_empty_descs;
+    /* counter, looks: XDP_STATISTICS: times the kernel found the send ring empty. */
+    uint64_t xdp_tx_ring_empty_descs;
 } um_link_counters;
 
 static inline void um_link_counters_reset(um_link_counters *counters)

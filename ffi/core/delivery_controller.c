@@ -291,6 +291,8 @@ static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
 static bool give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns)
 {
     uint32_t last = gap->last;
+    if (delivery->bos_due && !announce_begin(delivery))
+        return false;
     while (!is_missing(delivery, last))
         last--;
     while (!um_serial_before(last, delivery->next_sqn)) {
@@ -375,6 +377,8 @@ static void clear_held(um_delivery *delivery)
 /* UX-7: a gap too long to wait for is one event, and what was held before it goes too. */
 static bool burst(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 {
+    if (delivery->bos_due && !announce_begin(delivery))
+        return false;
     if (!append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, sqn - 1, now_ns))
         return false;
     UM_COUNT(delivery->receiver->counters.burst_loss_events, 1);

@@ -148,8 +148,10 @@ int64_t um_node_tick(um_node *node, int64_t now_ns)
 {
     int64_t next_ns = UM_NEVER_NS;
     for (uint32_t i = 0; i < node->session_count; i++) {
-        if (node->due_ns[i] <= now_ns)
+        if (node->due_ns[i] <= now_ns) {
+            node->sessions[i]->behind = node->behind;
             node->due_ns[i] = um_receiver_session_tick(node->sessions[i], now_ns);
+        }
         next_ns = node->due_ns[i] < next_ns ? node->due_ns[i] : next_ns;
     }
     node->counters.hold_store_datagrams = node->store.cells_used;

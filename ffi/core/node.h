@@ -19,6 +19,7 @@ typedef struct um_node {
     um_receiver *receivers[UM_NODE_RECEIVERS_MAX];
     uint32_t receiver_count;
     bool any_pressured;
+    bool behind; /* the owner's word before a tick: datagrams that have arrived are yet to be read */
     um_hold_store store;
     um_context_counters counters;
 } um_node;

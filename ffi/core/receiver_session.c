@@ -6,6 +6,7 @@ enum {
     STRAYS_MAX = 64,            /* impossible numbers in a row that end a session */
     BACKOFF_NS_MIN = 100000,    /* between two NAKs for the same datagram, whatever is configured */
     NAK_GAP_MAX_NS = 1000000,   /* between two NAK datagrams, at most */
+    UNREAD_CHECK_NS = 1000000,  /* how soon to see again whether the owner has caught up */
 };
 
 static void lay_out(um_receiver_session *session, um_arena *arena, const um_receiver_session_config *config)
@@ -445,14 +446,17 @@ static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, i
         note_missing(session, session->next_sqn, packet->lead, now_ns);
         session->next_sqn = packet->lead + 1;
     }
+    if (session->status_sqn != session->next_sqn)
+        session->status_due_ns = now_ns; /* the source may be waiting to hear how far we are */
 }
 
-/* The time to give up comes in any case (UM-123). */
+/* The time to give up comes in any case (UM-123), and a NAK never sooner for having been confirmed to somebody else. */
 static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns)
 {
     int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
     int64_t next_ns = now_ns + session->config.nak_suppress_ns + backoff_ns;
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
+    next_ns = next_ns > loss->deadline_ns ? next_ns : loss->deadline_ns;
     um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
 }
 
@@ -514,6 +518,16 @@ static void send_naks(um_receiver_session *session, const uint32_t *sqns, uint32
     UM_COUNT(session->counters.naks_sent, count);
 }
 
+/* What is asked for may have arrived and lie unread behind everything else that has. Asking again before that has been
+ * read would make it longer still, for every receiver of the group, until nothing else is sent (a repair storm). It is
+ * put off until the owner has caught up, or for so long that something else must be wrong. */
+static bool may_lie_unread(const um_receiver_session *session, const um_loss *loss, int64_t now_ns)
+{
+    enum { BEHIND_BACKOFFS = 16 };
+    return session->behind && loss->naks_sent > 0 &&
+           now_ns - loss->detected_ns < BEHIND_BACKOFFS * session->config.nak_backoff_ns * loss->naks_sent;
+}
+
 /* One entry whose time has come (UM-119, UM-122, UM-123, UM-128). True when it is to be NAKed. */
 static bool fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
 {
@@ -524,6 +538,10 @@ static bool fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
     }
     if (um_serial_before(loss->sqn, session->trail_sqn)) {
         give_up(session, loss, &session->counters.unrecovered_txw);
+        return false;
+    }
+    if (may_lie_unread(session, loss, now_ns)) {
+        um_loss_map_reschedule(&session->losses, loss, now_ns + UNREAD_CHECK_NS);
         return false;
     }
     int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);

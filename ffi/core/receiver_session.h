@@ -85,6 +85,7 @@ typedef struct um_receiver_session {
     bool has_base; /* next_sqn is known */
     uint32_t next_sqn;
     uint32_t trail_sqn;
+    bool behind; /* datagrams that have arrived are yet to be read; the owner says so before a tick */
     int64_t created_ns;
     int64_t last_activity_ns;
     int64_t tick_controllers_ns;

@@ -2,6 +2,7 @@
 
 enum {
     GROUP_SPAN_MAX = 32 * 1024, /* log bytes claimed at once by a batch of messages */
+    TSNI_RETRY_NS = 1000000,    /* how soon a TSNI that could not go out is tried again */
     CLAIM_RETRIES_MAX = 64,     /* term rotations met in a row before a claim reports back-pressure */
 };
 
@@ -441,6 +442,9 @@ int um_source_claim_begin(um_source *source, uint32_t length, um_source_claim *c
     int result = claim_space(source, um_frame_span(body), &actions, &claim->claim);
     if (result != 0)
         return result;
+    int64_t claimed_to = claim->claim.position + claim->claim.length;
+    if (claimed_to > atomic_load_explicit(&source->claimed_to, memory_order_relaxed))
+        atomic_store_explicit(&source->claimed_to, claimed_to, memory_order_relaxed);
     um_frame_lend(claim->claim.frames, body);
     claim->payload = claim->claim.frames + UM_FRAME_HEADER_BYTES + UM_LBMC_HEADER_BYTES;
     claim->length = length;
@@ -528,9 +532,13 @@ static bool publish_tsnis(um_source_session *session, const uint32_t *topics, co
 }
 
 /* The last topic sqn that is in the log; false when a publisher is just changing that. What an explicit batch holds
- * has its sqns already, but must not be announced: receivers would miss it and give it up. */
+ * has its sqns already, but must not be announced: receivers would miss it and give it up. A claim that is still with
+ * the application has its place in the log but no sqn: who began to receive at a TSNI behind it would wait for that. */
 static bool last_published_sqn(um_source *source, uint32_t *sqn)
 {
+    if (atomic_load_explicit(&source->session->sender_position, memory_order_relaxed) <
+        atomic_load_explicit(&source->claimed_to, memory_order_relaxed))
+        return false;
     if (!um_lock_try(&source->explicit_lock))
         return false;
     held_record record;
@@ -558,6 +566,8 @@ int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
             source->tsni_sent_ns = now_ns;
         }
         int64_t due_ns = tsni_due_ns(source);
+        if (due_ns <= now_ns && count < UM_LBMC_TSNI_RECORDS_MAX) /* it had to wait, not only for the next datagram */
+            due_ns = now_ns + TSNI_RETRY_NS;
         next_ns = due_ns < next_ns ? due_ns : next_ns;
     }
     if (count > 0 && publish_tsnis(session, topics, sqns, count))

@@ -28,6 +28,7 @@ typedef struct um_source {
     uint32_t topic_index;
     _Atomic uint32_t next_sqn;
     _Atomic int64_t last_send_ns; /* INT64_MIN: never sent */
+    _Atomic int64_t claimed_to;   /* log position behind the youngest claim lent to an application */
     atomic_bool closed;
 
     /* TSNI state, under the session's sender lock (UM-62..UM-64). */

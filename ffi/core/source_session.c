@@ -407,18 +407,6 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
     return result;
 }
 
-int um_session_send(um_source_session *session, int64_t now_ns, uint32_t budget)
-{
-    int sent = 0, taken;
-    do {
-        uint32_t left = budget - (uint32_t)sent;
-        taken = send_batch(session, now_ns, left < UM_SEND_BATCH_MAX ? left : UM_SEND_BATCH_MAX);
-        sent += taken > 0 ? taken : 0;
-        conduct(session);
-    } while (taken > 0 && (uint32_t)sent < budget);
-    return taken < 0 ? taken : sent;
-}
-
 static void send_sm(um_source_session *session, int64_t now_ns)
 {
     uint8_t datagram[UM_LBTRM_SM_BYTES];
@@ -429,6 +417,41 @@ static void send_sm(um_source_session *session, int64_t now_ns)
     session->last_sm_ns = now_ns;
     if (session->link->ops->send(session->link, session->config.group, &tx, 1) == 1)
         UM_COUNT(session->counters.session_messages_sent, 1);
+}
+
+/* How far ahead of a receiver the sender may go so that everything it may still ask for stays in the transmission
+ * window, however small the datagrams. */
+static uint32_t repairable_bytes(const um_source_session *session)
+{
+    uint32_t datagrams = session->sent_mask - UM_SEND_BATCH_MAX;
+    uint32_t by_count = datagrams * um_frame_span(UM_LBMC_HEADER_BYTES + 1);
+    return by_count < session->config.window_bytes ? by_count : session->config.window_bytes;
+}
+
+/* A receiver reports by its own window. One that takes more than can be repaired would be heard of too late, so before
+ * the sender has used up what it may, a session message asks for the position; two more if that is lost. */
+static void ask_for_position(um_source_session *session, int64_t now_ns)
+{
+    int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
+    int64_t most = repairable_bytes(session);
+    if (position < session->sender_limit - most / 2 || position < session->asked_position + most / 4)
+        return;
+    session->asked_position = position;
+    send_sm(session, now_ns);
+}
+
+int um_session_send(um_source_session *session, int64_t now_ns, uint32_t budget)
+{
+    int sent = 0, taken;
+    do {
+        uint32_t left = budget - (uint32_t)sent;
+        taken = send_batch(session, now_ns, left < UM_SEND_BATCH_MAX ? left : UM_SEND_BATCH_MAX);
+        sent += taken > 0 ? taken : 0;
+        conduct(session);
+        if (session->window_capped)
+            ask_for_position(session, now_ns);
+    } while (taken > 0 && (uint32_t)sent < budget);
+    return taken < 0 ? taken : sent;
 }
 
 /* UM-68: the first after the minimum interval of silence, then twice as far apart each time, up to the maximum. */
@@ -523,15 +546,6 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns)
     return um_session_pending(session) ? now_ns : next_ns;
 }
 
-/* How far ahead of a receiver the sender may go so that everything it may still ask for stays in the transmission
- * window, however small the datagrams. */
-static uint32_t repairable_bytes(const um_source_session *session)
-{
-    uint32_t datagrams = session->sent_mask - UM_SEND_BATCH_MAX;
-    uint32_t by_count = datagrams * um_frame_span(UM_LBMC_HEADER_BYTES + 1);
-    return by_count < session->config.window_bytes ? by_count : session->config.window_bytes;
-}
-
 static void on_status(um_source_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
 {
     um_status_message status;
@@ -563,6 +577,7 @@ static void on_status(um_source_session *session, const um_lbtrm_packet *packet,
     UM_COUNT(session->counters.status_messages_received, 1);
     uint32_t most = repairable_bytes(session);
     uint32_t window = status.window_bytes < most ? status.window_bytes : most;
+    session->window_capped |= status.window_bytes > most;
     um_flow_on_status(&session->flow, status.receiver_id, status.group_tag, position + window, now_ns);
     um_flow_note_position(&session->flow, status.receiver_id, position);
     session->counters.receivers_refused = session->flow.refused_count;

@@ -92,10 +92,12 @@ typedef struct um_source_session {
     uint32_t next_sqn;
     uint32_t trail_sqn;
     uint64_t window_used_bytes;
-    bool has_sent;         /* UM-74 */
-    bool at_limit;         /* in a blocked episode (AE-10) */
-    int64_t link_retry_ns; /* the link took less than it was offered, or failed: when to try again; 0: it did not */
-    int link_error;        /* the last negative errno of the link; the owner clears it */
+    bool has_sent;          /* UM-74 */
+    bool at_limit;          /* in a blocked episode (AE-10) */
+    bool window_capped;     /* a receiver's window is larger than what can be repaired */
+    int64_t asked_position; /* where the sender was when it last asked for the receivers' positions */
+    int64_t link_retry_ns;  /* the link took less than it was offered, or failed: when to try again; 0: it did not */
+    int link_error;         /* the last negative errno of the link; the owner clears it */
     uint32_t sm_sqn;
     int64_t sm_interval_ns;
     int64_t last_sent_ns;

@@ -55,6 +55,19 @@ int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint3
 
 /* ---- making and ending ---- */
 
+static int watch_port(um_context *context)
+{
+    int fds[UM_PORT_DESCRIPTORS_MAX];
+    if (context->port == NULL)
+        return 0;
+    context->error_step = "watching the rings";
+    uint32_t count = context->port->ops->descriptors(context->port, fds, UM_PORT_DESCRIPTORS_MAX);
+    int result = count > UM_PORT_DESCRIPTORS_MAX ? -E2BIG : 0;
+    for (uint32_t i = 0; i < count && result == 0; i++)
+        result = um_context_watch(context, fds[i], UM_WATCH_PORT, i);
+    return result;
+}
+
 static int open_descriptors(um_context *context)
 {
     context->error_step = "epoll_create";
@@ -66,6 +79,9 @@ static int open_descriptors(um_context *context)
     if (context->wake_fd < 0)
         return -errno;
     int result = um_context_watch(context, context->wake_fd, UM_WATCH_WAKE, 0);
+    if (result != 0)
+        return result;
+    result = watch_port(context);
     if (result != 0)
         return result;
     um_socket_config socket = um_context_socket_config(context);
@@ -101,6 +117,7 @@ int um_context_create(const um_context_config *config, um_context **created)
     if (context == NULL)
         return -ENOMEM;
     context->config = *config;
+    context->port = config->port;
     context->epoll_fd = context->wake_fd = context->control_link.fd = -1;
     context->next_delivery_id = 1;
     atomic_init(&context->requested_ns, UM_NEVER_NS);
@@ -125,6 +142,9 @@ void um_context_close(um_context *context)
     for (uint32_t i = 0; context->sessions != NULL && i < context->session_limit; i++)
         if (context->sessions[i].in_use)
             um_session_shut(&context->sessions[i]);
+    um_context_lock(context);
+    context->port = NULL;
+    um_context_unlock(context);
     um_socket_close(&context->control_link);
     um_tap_counters ignored;
     um_tap_stop(&context->tap, &ignored);
@@ -229,8 +249,9 @@ static int receive_group(um_context *context, um_group *group, int64_t now_ns)
         int count = um_receiving_receive(context, group, now_ns);
         handled += count > 0 ? count : 0;
         if (count < (int)context->config.receive_batch)
-            break;
+            return handled;
     }
+    context->node.behind = true;
     return handled;
 }
 
@@ -243,6 +264,18 @@ static int receive_groups(um_context *context, int64_t now_ns)
     return handled;
 }
 
+static int receive_port(um_context *context, int64_t now_ns)
+{
+    int handled = 0;
+    for (int i = 0; i < RECEIVES_PER_PASS && !um_node_pressured(&context->node, now_ns); i++) {
+        int count = um_receiving_receive_port(context, now_ns);
+        handled += count;
+        if (count < UM_PORT_BATCH_MAX)
+            return handled;
+    }
+    return handled;
+}
+
 static int handle_event(um_context *context, uint64_t data, int64_t now_ns)
 {
     uint32_t index = (uint32_t)data;
@@ -252,6 +285,8 @@ static int handle_event(um_context *context, uint64_t data, int64_t now_ns)
         return context->groups[index].in_use ? receive_group(context, &context->groups[index], now_ns) : 0;
     case UM_WATCH_SESSION:
         return context->sessions[index].in_use ? um_publishing_receive(&context->sessions[index], now_ns) : 0;
+    case UM_WATCH_PORT: /* every pass looks at the rings */
+        return 0;
     default:
         return (int)read(context->wake_fd, &ignored, sizeof ignored) * 0;
     }
@@ -270,7 +305,8 @@ static int64_t run_timers(um_context *context, bool all, int64_t now_ns)
         next_ns = session->due_ns < next_ns ? session->due_ns : next_ns;
     }
     um_receiving_reap(context);
-    return next_ns;
+    int64_t port_ns = context->port != NULL ? context->port->ops->tend(context->port, now_ns) : UM_NEVER_NS;
+    return port_ns < next_ns ? port_ns : next_ns;
 }
 
 /* A control call waits for the lock: give it a chance, since a mutex does not queue fairly. */
@@ -289,13 +325,14 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
     if (now_ns < context->hot_until_ns && wait_until_ns > now_ns && context->config.coalesce_ns != 0) {
         struct timespec nap = {0, context->config.coalesce_ns};
         nanosleep(&nap, NULL);
-        context->read_directly = true;
+        context->read_directly = context->port == NULL;
         return 0;
     }
-    bool direct = context->group_limit <= GROUPS_DIRECT_MAX;
+    /* With a port the groups' sockets are silent as a rule: they are read when they are reported ready. */
+    bool direct = context->port == NULL && context->group_limit <= GROUPS_DIRECT_MAX;
     bool no_sleep = context->config.busy_wait || until_ns <= now_ns || now_ns < context->linger_until_ns;
-    if (no_sleep && direct && now_ns - context->last_poll_ns < POLL_INTERVAL_NS) {
-        context->read_directly = true;
+    if (no_sleep && (direct || context->port != NULL) && now_ns - context->last_poll_ns < POLL_INTERVAL_NS) {
+        context->read_directly = direct;
         return 0;
     }
     context->last_poll_ns = now_ns;
@@ -325,18 +362,25 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     int64_t now_ns = um_clock_ns();
     bool requested = take_request(context, now_ns);
     int handled = 0;
+    context->pass_datagrams = 0;
+    context->node.behind = false;
     for (int i = 0; i < count; i++)
         if (!direct || events[i].data.u64 >> 32 != UM_WATCH_GROUP)
             handled += handle_event(context, events[i].data.u64, now_ns);
     uint32_t received = direct ? (uint32_t)receive_groups(context, now_ns) : (uint32_t)handled;
     handled += direct ? (int)received : 0;
+    if (context->port != NULL) {
+        int by_port = receive_port(context, now_ns);
+        received += (uint32_t)by_port;
+        handled += by_port;
+    }
     context->next_due_ns = run_timers(context, requested, now_ns);
     if (context->request_due_ns < context->next_due_ns)
         context->next_due_ns = context->request_due_ns;
     if (um_node_pressured(&context->node, now_ns) && context->next_due_ns > now_ns + PRESSURE_CHECK_NS)
         context->next_due_ns = now_ns + PRESSURE_CHECK_NS;
     um_receiving_notify(context);
-    if (received >= HOT_DATAGRAMS)
+    if (context->pass_datagrams >= HOT_DATAGRAMS)
         context->hot_until_ns = now_ns + HOT_NS;
     if (handled > 0)
         context->linger_until_ns = now_ns + context->config.linger_ns;
@@ -409,6 +453,17 @@ int64_t um_context_process(um_context *context, int64_t timeout_ns)
     int64_t handled = process(context, timeout_ns);
     um_gate_leave(&context->gate);
     return handled;
+}
+
+uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max)
+{
+    uint32_t count = 0;
+    um_context_lock(context);
+    for (uint32_t i = 0; i < context->group_limit && count < max; i++)
+        if (context->groups[i].in_use)
+            groups[count++] = context->groups[i].link.local;
+    um_context_unlock(context);
+    return count;
 }
 
 void um_context_set_datagram_max(um_context *context, uint32_t bytes)

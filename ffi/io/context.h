@@ -22,6 +22,7 @@
 #include "core/source.h"
 #include "io/gate.h"
 #include "io/link_socket.h"
+#include "io/port.h"
 #include "io/tap.h"
 
 enum {
@@ -50,15 +51,19 @@ typedef struct um_context_config {
     uint32_t hold_messages;      /* power of two */
     uint32_t datagram_max_bytes; /* largest UDP payload ever sent or held */
     uint64_t random_seed;
+    um_port *port; /* the rings its data travels on, open as long as the context; NULL: kernel sockets */
 } um_context_config;
 
 struct um_context;
 
-/* A source session with its socket, which sends to the group and receives NAKs. */
+/* A source session with its sockets. One sends to the group, the other receives NAKs: the loop waits for that one, and
+ * the kernel would look for who waits each time something sent through it is freed. */
 typedef struct um_publication_session {
     um_source_session core;
-    um_socket_link link;
-    um_tap_link tapped; /* the link as the session sees it */
+    um_socket_link data_link;
+    um_socket_link nak_link;
+    um_link *port_link; /* where data goes when the context has a port, else NULL */
+    um_tap_link tapped; /* that link, or data_link, as the session sees it */
     struct um_context *context;
     void *memory;
     size_t memory_bytes;
@@ -107,6 +112,8 @@ typedef struct um_context {
     um_tap_link tapped_control;    /* as the sessions see it */
     um_link_counters closed_links; /* what links that are gone have counted */
     um_receive_ring ring;
+    um_port *port; /* NULL: none, or the context is closed */
+    um_rx port_batch[UM_PORT_BATCH_MAX];
     void *ring_memory;
     void *hold_memory;
     size_t hold_bytes;
@@ -129,8 +136,9 @@ typedef struct um_context {
     int64_t last_poll_ns;
     int64_t next_due_ns;
     int64_t request_due_ns;
-    uint32_t last_batch; /* datagrams received in the last pass: while there are some, the next does not wait */
-    bool read_directly;  /* the groups are read without having been reported ready */
+    uint32_t last_batch;     /* what the last pass received: while there is something, the next does not wait */
+    uint32_t pass_datagrams; /* datagrams of this pass; coalesced ones count singly */
+    bool read_directly;      /* the groups are read without having been reported ready */
     int64_t hot_until_ns;
     int64_t linger_until_ns;
 
@@ -166,6 +174,9 @@ void um_context_unblock(um_context *context);
 /* The loop must look at its timers at this time at the latest. */
 void um_context_wake_by(um_context *context, int64_t time_ns);
 
+/* The groups joined now, at most `max` of them. Returns how many. */
+uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max);
+
 /* The interface takes datagrams of this many payload bytes from now on (design W4). */
 void um_context_set_datagram_max(um_context *context, uint32_t bytes);
 
@@ -182,7 +193,7 @@ void um_context_tap_datagram(um_context *context, bool sent, um_address from, um
 
 void um_context_lock(um_context *context);
 void um_context_unlock(um_context *context);
-enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION };
+enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_PORT };
 int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint32_t index);
 um_socket_config um_context_socket_config(const um_context *context);
 /* Closes a link and keeps its counters. Context lock held. */
@@ -296,6 +307,8 @@ bool um_context_take_ended(um_context *context, um_session_id *id);
 void um_receiving_notify(um_context *context);
 /* Receives from a group's socket. Returns datagrams, or -errno. */
 int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns);
+/* Receives a batch from the port and hands it to the sessions. Returns how many datagrams. */
+int um_receiving_receive_port(um_context *context, int64_t now_ns);
 /* Takes down what has ended. */
 void um_receiving_reap(um_context *context);
 

@@ -35,7 +35,7 @@ static void on_send_error(um_publication_session *session)
     session->core.link_error = 0;
     if (error != -EMSGSIZE)
         return;
-    int mtu = um_socket_interface_mtu(session->link.fd, session->context->config.interface);
+    int mtu = um_socket_interface_mtu(session->nak_link.fd, session->context->config.interface);
     if (mtu > IP_UDP_HEADER_BYTES)
         um_session_set_datagram_max(&session->core, (uint32_t)mtu - IP_UDP_HEADER_BYTES);
 }
@@ -88,6 +88,13 @@ bool um_publication_sendable(const um_publication *publication)
 
 /* ---- running the sender ---- */
 
+/* The kernel left some of it in the ring: the loop goes on with it. */
+static bool port_stalled(const um_publication_session *session)
+{
+    const um_port *port = session->port_link != NULL ? session->context->port : NULL;
+    return port != NULL && atomic_load_explicit(&port->stalled, memory_order_relaxed);
+}
+
 /* Sends what is pending, unless another thread is at it: that one looks again when it is done. */
 static void run_sender(um_publication_session *session, int64_t now_ns)
 {
@@ -99,7 +106,7 @@ static void run_sender(um_publication_session *session, int64_t now_ns)
         atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
         on_send_error(session);
         /* Held back by a limiter or a full link: the loop's timers go on from here. */
-        if (sent < 0 || atomic_load_explicit(&core->sender_blocked, memory_order_relaxed))
+        if (sent < 0 || atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) || port_stalled(session))
             wake_ns = now_ns;
         um_lock_release(&core->sender_lock);
     }
@@ -149,7 +156,7 @@ int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns)
 int um_publishing_receive(um_publication_session *session, int64_t now_ns)
 {
     um_receive_ring *ring = &session->context->ring;
-    int count = um_socket_receive(&session->link, ring, CONTROL_RECEIVES_MAX);
+    int count = um_socket_receive(&session->nak_link, ring, CONTROL_RECEIVES_MAX);
     if (count <= 0)
         return 0;
     um_tap_received(&session->context->tap, ring->batch, (uint32_t)count);
@@ -175,14 +182,39 @@ static um_publication_session *free_session(um_context *context)
     return NULL;
 }
 
-static int open_nak_socket(um_publication_session *session, uint16_t port_low, uint16_t port_high)
+static int open_sockets(um_publication_session *session, uint16_t port_low, uint16_t port_high)
 {
     um_socket_config config = um_context_socket_config(session->context);
     int result = -EADDRINUSE;
     for (uint32_t port = port_low; port <= port_high && result == -EADDRINUSE; port++)
-        result = um_socket_open_unicast(&session->link, &config, (uint16_t)port);
-    session->context->error_step = session->link.failed_step;
+        result = um_socket_open_unicast(&session->nak_link, &config, (uint16_t)port);
+    session->context->error_step = session->nak_link.failed_step;
+    if (result != 0)
+        return result;
+    result = um_socket_open_unicast(&session->data_link, &config, 0);
+    session->context->error_step = session->data_link.failed_step;
+    if (result != 0)
+        um_socket_close(&session->nak_link);
     return result;
+}
+
+/* Data leaves by the context's port, under the address and the port of the NAK socket. */
+static int open_port_link(um_publication_session *session)
+{
+    um_port *port = session->context->port;
+    if (port == NULL)
+        return 0;
+    um_port_sender sender = {session->nak_link.local, session->context->config.ttl, &session->data_link.base};
+    session->context->error_step = "a link on the port";
+    return port->ops->open_link(port, &sender, &session->port_link);
+}
+
+static void close_port_link(um_publication_session *session)
+{
+    um_port *port = session->context->port;
+    if (session->port_link != NULL && port != NULL)
+        port->ops->close_link(port, session->port_link);
+    session->port_link = NULL;
 }
 
 static int open_session(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
@@ -198,23 +230,32 @@ static int open_session(um_context *context, um_session_config *config, uint16_t
     session->memory_bytes = um_session_footprint(config);
     if (session->memory_bytes == 0)
         return -EINVAL;
-    int result = open_nak_socket(session, port_low, port_high);
+    int result = open_sockets(session, port_low, port_high);
     if (result != 0)
         return result;
     session->memory = um_map(session->memory_bytes);
     session->wakeup_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (session->memory == NULL || session->wakeup_fd < 0) {
+    if (session->memory == NULL || session->wakeup_fd < 0)
         result = session->memory == NULL ? -ENOMEM : -errno;
+    if (result == 0)
+        result = open_port_link(session);
+    if (result != 0) {
+        if (session->wakeup_fd >= 0)
+            close(session->wakeup_fd);
         um_unmap(session->memory, session->memory_bytes);
-        um_socket_close(&session->link);
+        um_socket_close(&session->nak_link);
+        um_socket_close(&session->data_link);
         return result;
     }
-    config->nak_port = session->link.local.port;
-    um_tap_link_init(&session->tapped, &session->link.base, &context->tap, session->link.local);
+    config->nak_port = session->nak_link.local.port;
+    if (session->port_link != NULL)
+        um_tap_link_init(&session->tapped, session->port_link, &context->tap, session->nak_link.local);
+    else
+        um_tap_link_init(&session->tapped, &session->data_link.base, &context->tap, session->data_link.local);
     um_session_init(&session->core, session->memory, config, &session->tapped.base, &context->limits, um_clock_ns());
     session->in_use = true;
     *opened = session;
-    return um_context_watch(context, session->link.fd, UM_WATCH_SESSION, (uint32_t)(session - context->sessions));
+    return um_context_watch(context, session->nak_link.fd, UM_WATCH_SESSION, (uint32_t)(session - context->sessions));
 }
 
 int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
@@ -239,7 +280,9 @@ void um_session_shut(um_publication_session *session)
     lock_sender(&session->core);
     session->in_use = false;
     um_lock_release(&session->core.sender_lock);
-    um_context_close_link(session->context, &session->link);
+    close_port_link(session);
+    um_context_close_link(session->context, &session->data_link);
+    um_context_close_link(session->context, &session->nak_link);
     close(session->wakeup_fd);
     um_context_unlock(session->context);
 }

@@ -232,16 +232,39 @@ void um_subscription_free(um_subscription *subscription)
 
 /* ---- the loop's part ---- */
 
+static uint32_t datagrams_in(const um_rx *rx)
+{
+    return rx->segment_length == 0 ? 1 : (rx->length + rx->segment_length - 1) / rx->segment_length;
+}
+
 int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns)
 {
     int count = um_socket_receive(&group->link, &context->ring, (int)context->config.receive_batch);
     if (count > 0)
         um_tap_received(&context->tap, context->ring.batch, (uint32_t)count);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         um_node_on_data(&context->node, &context->ring.batch[i], now_ns);
+        context->pass_datagrams += datagrams_in(&context->ring.batch[i]);
+    }
+    if (count > 0 && context->port != NULL)
+        UM_COUNT(group->link.counters.ring_kernel_path, count);
     if (count > 0)
         um_node_after_batch(&context->node, now_ns);
     return count;
+}
+
+int um_receiving_receive_port(um_context *context, int64_t now_ns)
+{
+    um_port *port = context->port;
+    int count = port->ops->receive(port, context->port_batch, UM_PORT_BATCH_MAX);
+    if (count > 0)
+        um_tap_received(&context->tap, context->port_batch, (uint32_t)count);
+    for (int i = 0; i < count; i++)
+        um_node_on_data(&context->node, &context->port_batch[i], now_ns);
+    if (count > 0)
+        um_node_after_batch(&context->node, now_ns);
+    port->ops->release(port);
+    return count > 0 ? count : 0;
 }
 
 void um_receiving_notify(um_context *context)

@@ -89,12 +89,18 @@ uint32_t um_statistics_link(um_context *context, uint64_t *out)
     um_context_lock(context);
     memcpy(out, &context->closed_links, sizeof(um_link_counters));
     add_link(out, &context->control_link.counters);
-    for (uint32_t i = 0; i < context->session_limit; i++)
-        if (context->sessions[i].in_use)
-            add_link(out, &context->sessions[i].link.counters);
+    for (uint32_t i = 0; i < context->session_limit; i++) {
+        const um_publication_session *session = &context->sessions[i];
+        if (!session->in_use)
+            continue;
+        add_link(out, &session->data_link.counters);
+        add_link(out, &session->nak_link.counters);
+    }
     for (uint32_t i = 0; i < context->group_limit; i++)
         if (context->groups[i].in_use)
             add_link(out, &context->groups[i].link.counters);
+    if (context->port != NULL)
+        context->port->ops->add_counters(context->port, (um_link_counters *)out);
     um_context_unlock(context);
     return FIELDS(um_link_counters);
 }

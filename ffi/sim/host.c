@@ -349,6 +349,7 @@ void um_sim_abort(um_sim_world *world, int index)
     if (source == NULL)
         return;
     uint32_t actions = 0;
+    source->session->aborted_claim = true;
     um_source_claim_abort(&source->core, &source->claim, &actions);
     act(source->session, actions, um_sim_local_ns(source->session->host));
 }

@@ -6,14 +6,6 @@
             um_sim_complain((world), "t=%lld ns: " format, (long long)(world)->now_ns, __VA_ARGS__);                   \
     } while (0)
 
-static bool claims_aborted(const um_source_session *session)
-{
-    for (const um_source *source = session->sources; source != NULL; source = source->next)
-        if (source->counters.claims_aborted > 0)
-            return true;
-    return false;
-}
-
 /* Is there a whole message at `position`, or behind the padding there? */
 static bool has_message_at(const um_publication_log *log, int64_t position)
 {
@@ -60,7 +52,7 @@ static void check_session_bounds(um_sim_world *world, const um_sim_session *of, 
             session->retransmit_count);
     REQUIRE(world, sent <= tail, "session %u: sent %lld of %lld", index, (long long)sent, (long long)tail);
     /* Padding is never sent, so it may reach beyond the limit: at a term's end, or where a claim was given up. */
-    bool padded = sent % config->term_length == 0 || session->log.unblocked_count > 0 || claims_aborted(session);
+    bool padded = sent % config->term_length == 0 || session->log.unblocked_count > 0 || of->aborted_claim;
     REQUIRE(world, sent <= session->sender_limit || config->flow_policy == UM_FLOW_NONE || padded,
             "session %u: sent %lld beyond the sender limit %lld", index, (long long)sent,
             (long long)session->sender_limit);

@@ -271,6 +271,15 @@ static bool is_excused(const um_sim_run_state *run, uint32_t topic)
     return run->topic_deleted[topic] || run->topic_stranded[topic] || !anybody_counts(run, run->topic_session[topic]);
 }
 
+/* A host that came late may miss what left the window before the source heard of it. Where giving up takes longer than
+ * the run, its topics wait for that to the end. */
+static bool waits_for_what_is_gone(const um_sim_run_state *run, const um_sim_join_state *join, uint32_t topic)
+{
+    uint32_t host = join->receiver->host->index - run->scenario.session_count;
+    return run->scenario.kind == UM_SIM_WINDOWED && !run->gated[host][run->topic_session[topic]] &&
+           join->session->counters.unrecovered_txw > 0 && join->session->losses.count == 0;
+}
+
 static bool join_rests(const um_sim_run_state *run, uint32_t join, uint32_t topic_index, rest_text *why)
 {
     const um_sim_topic *topic = &run->topics[topic_index];
@@ -281,7 +290,7 @@ static bool join_rests(const um_sim_run_state *run, uint32_t join, uint32_t topi
         snprintf(why->text, sizeof why->text, "join %u has ended", join);
         return false;
     }
-    if (is_excused(run, topic_index) || topic->message_count == 0)
+    if (is_excused(run, topic_index) || topic->message_count == 0 || waits_for_what_is_gone(run, of, topic_index))
         return true;
     uint32_t losses = of->session->losses.count, next_sqn = um_sim_next_published(topic);
     if (d->state == UM_DELIVERY_RUNNING && d->next_sqn == next_sqn && d->held_count == 0 && d->gap_count == 0 &&
@@ -477,7 +486,8 @@ static void check_end(um_sim_run_state *run)
     um_sim_world *world = run->world;
     for (uint32_t r = 0; r < run->scenario.receiver_count; r++)
         for (uint32_t t = 0; t < run->topic_count; t++)
-            if (run->joined[r][t] != 0 && !is_excused(run, t) && !world->hosts[receiver_host(run, r)]->dead)
+            if (run->joined[r][t] != 0 && !is_excused(run, t) && !world->hosts[receiver_host(run, r)]->dead &&
+                !waits_for_what_is_gone(run, world->joins[run->joined[r][t] - 1], t))
                 um_sim_check_complete(&run->checkers[run->joined[r][t] - 1]);
     for (uint32_t s = 0; s < run->scenario.session_count; s++) {
         const um_source_transport_counters *c = &world->sessions[s]->core.counters;

@@ -64,7 +64,8 @@ typedef struct um_sim_session {
     uint32_t source_count;
     int64_t due_ns; /* local */
     bool deleted;
-    bool holds; /* invariants.c: since held_since_ns there is something to flush at held_from */
+    bool aborted_claim; /* there is padding where one was */
+    bool holds;         /* invariants.c: since held_since_ns there is something to flush at held_from */
     int64_t held_from;
     int64_t held_since_ns;
 } um_sim_session;

@@ -255,6 +255,14 @@ static uint32_t write_tsni(uint8_t *out, const peer *peer, fuzz_input *input)
     return um_lbmc_write_tsni(out, topics, sqns, count);
 }
 
+/* A control message of which a receiver of topics wants nothing. */
+static uint32_t write_filler(uint8_t *out)
+{
+    static const uint8_t filler[] = {0x08, 0xff, 0x00, 0x04};
+    memcpy(out, filler, sizeof filler);
+    return sizeof filler;
+}
+
 static uint32_t write_data(uint8_t *out, uint32_t s, fuzz_input *input)
 {
     peer *peer = &w.peers[s];
@@ -269,8 +277,12 @@ static uint32_t write_data(uint8_t *out, uint32_t s, fuzz_input *input)
     uint32_t trail = sqn - (choice & 4 ? take_distance(input) & INT32_MAX : 100);
     um_lbtrm_write_data(out, 0x5eed0000 + s, (uint16_t)(20000 + s), sqn, trail, choice & 8);
     uint32_t length = UM_LBTRM_DATA_BYTES;
-    for (uint32_t i = choice >> 4; i > 0; i--)
-        length += i % 5 == 4 ? write_tsni(out + length, peer, input) : write_message(out + length, peer, input);
+    for (uint32_t i = choice >> 4; i > 0; i--) {
+        if (i % 5 == 4)
+            length += write_tsni(out + length, peer, input);
+        else
+            length += i % 5 == 3 ? write_filler(out + length) : write_message(out + length, peer, input);
+    }
     if (choice & 16 && take_u8(input) > 240) /* one byte is mangled */
         out[take_u8(input) % length] ^= (uint8_t)(1 << take_u8(input) % 8);
     return length;

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import select
 import socket
-import struct
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Self
 
 import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.packet import Packet, Raw
 
 from tests.netns.endpoints import GROUP, GROUP_PORT, End, Ends, Report, assert_whole
 from umstack.lab import Host, Lab
+from umstack.scapy import LBMC, LBTRM, LBMCExtended, LBMCStatus, LBTRMData, LBTRMNak
 
 DATA, SM, NAK, NCF = 0, 2, 3, 4
 RATE = 5_000
@@ -43,38 +45,29 @@ class Identity:
         _, source, nak_port, session_id, _, _ = transport.split(":")
         return cls(source, int(nak_port), int(session_id, 16))
 
-    def header(self, kind: int, *, version: int = 0, next_header: int = 0) -> bytes:
-        """The main header."""
-        return struct.pack("!BBHI", version << 4 | kind, next_header, self.nak_port, self.session_id)
-
-    def data(self, sqn: int, body: bytes, trail: int | None = None) -> bytes:
-        """A data datagram."""
-        return (
-            self.header(DATA) + struct.pack("!IIBBH", sqn, sqn if trail is None else trail, 0x80, 0, 0) + body
+    def header(self, kind: int | None = None, *, version: int = 0, next_header: int = 0) -> Packet:
+        """The main header; without a kind, that of what is put on it."""
+        header = LBTRM(
+            version=version, next_header=next_header, nak_port=self.nak_port, session_id=self.session_id
         )
+        if kind is not None:
+            header.type = kind
+        return header
+
+    def data(self, sqn: int, *messages: Packet, trail: int | None = None) -> bytes:
+        """A data datagram."""
+        body = LBTRMData(sqn=sqn, trail=sqn if trail is None else trail, messages=list(messages))
+        return bytes(self.header() / body)
 
     def nak(self, *sqns: int, count: int | None = None) -> bytes:
         """A NAK; `count` is what it says of itself."""
-        listed = len(sqns) if count is None else count
-        return self.header(NAK) + struct.pack(f"!HH{len(sqns)}I", listed, 0, *sqns)
+        return bytes(self.header() / LBTRMNak(sqns=list(sqns), count=count))
 
-    def status(
-        self,
-        sqn: int,
-        *,
-        receiver: int = 1,
-        window: int = 0,
-        flags: int = 0,
-        version: int = 1,
-        length: int = 28,
-    ) -> bytes:
-        """A status message."""
-        body = struct.pack("!BBHIIIQI", version, flags, 0, sqn, window, 0, receiver, 0).ljust(length, b"\0")[
-            :length
-        ]
-        option = struct.pack("!BBBBHH", 0xFF, 8 + length, 0x80, 85, 1, 0)
-        control = struct.pack("!BBH", 0x08, 254, 4 + 8 + length)
-        return self.data(sqn, control + option + body)
+    def status(self, sqn: int, *, length: int = 28, **said: int) -> bytes:
+        """A status message; `length` is that of its data."""
+        whole = LBMCStatus(**{"next_sqn": sqn, "receiver_id": 1} | said)
+        option = LBMCExtended(id=whole.id, subtype=whole.subtype, data=bytes(whole)[8 : 8 + length])
+        return self.data(sqn, LBMC(type="CONTROL", options=[option]))
 
 
 class Hostile:
@@ -109,12 +102,12 @@ class Hostile:
 
     def _forge(self, destination: str, port: int, payloads: Iterable[bytes]) -> int:
         count = 0
-        ends = socket.inet_aton(self.identity.source), socket.inet_aton(destination)
+        header = IP(src=self.identity.source, dst=destination, ttl=_TTL)
+        datagram = bytes(header / UDP(sport=self.identity.nak_port, dport=port, chksum=0))
         for payload in payloads:
-            udp = struct.pack("!HHHH", self.identity.nak_port, port, 8 + len(payload), 0)
-            # The kernel fills in length, identification and checksum.
-            ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 0, 0, 0, _TTL, socket.IPPROTO_UDP, 0, *ends)
-            self._raw.sendto(ip + udp + payload, (destination, 0))
+            # The kernel fills in the length, the identification and the checksum of the IP header only.
+            size = (8 + len(payload)).to_bytes(2, "big")
+            self._raw.sendto(datagram[:24] + size + datagram[26:] + payload, (destination, 0))
             count += 1
         return count
 
@@ -127,6 +120,10 @@ class Hostile:
             datagram = self._listener.recv(65536)
             if datagram[0] == kind and (kind != DATA or len(datagram) > 500):
                 return datagram
+
+    def overheard(self, kind: int = DATA) -> Packet:
+        """Such a datagram, read."""
+        return LBTRM(self.overhear(kind))
 
     def close(self) -> None:
         """Close the sockets."""
@@ -214,14 +211,14 @@ def test_versions_types_and_headers_nobody_knows(scene: Scene) -> None:
     identity = scene.identity
     real = scene.hostile.overhear()
     body = real[8:]
-    versions = [identity.header(DATA, version=version) + body for version in range(1, 16)]
-    types = [identity.header(kind) + body for kind in range(16) if kind not in (DATA, SM, NAK, NCF)]
-    headers = [identity.header(DATA, next_header=number) + body for number in range(1, 256)]
+    versions = [bytes(identity.header(DATA, version=version)) + body for version in range(1, 16)]
+    types = [bytes(identity.header(kind)) + body for kind in range(16) if kind not in (DATA, SM, NAK, NCF)]
+    headers = [bytes(identity.header(DATA, next_header=number)) + body for number in range(1, 256)]
     scene.hostile.to_group([*versions, *types, *headers, identity.nak(1)])
     scene.await_received("lbtrm_unknown_msgs_rcved", len(versions), "context")
     scene.await_received("dgrams_dropped_type", len(types) + 1)
     scene.await_received("dgrams_dropped_hdr", len(headers))
-    scene.hostile.to_publisher([*versions, *types, *headers, identity.header(SM) + bytes(16)])
+    scene.hostile.to_publisher([*versions, *types, *headers, bytes(identity.header(SM)) + bytes(16)])
     scene.await_sent("dgrams_dropped_version", len(versions))
     scene.await_sent("dgrams_dropped_type", len(types) + 1)
     scene.await_sent("dgrams_dropped_hdr", len(headers))
@@ -231,7 +228,7 @@ def test_versions_types_and_headers_nobody_knows(scene: Scene) -> None:
 def test_forged_session_ids(scene: Scene) -> None:
     """A stranger's session is nobody's data, and its NAKs and status messages are not served (UX-11, UX-28)."""
     stranger = replace(scene.identity, session_id=scene.identity.session_id ^ 1)
-    scene.hostile.to_group(stranger.data(sqn, b"\0" * 100) for sqn in range(1_000))
+    scene.hostile.to_group(stranger.data(sqn, *[LBMC()] * 8) for sqn in range(1_000))
     scene.await_received("lbtrm_unknown_msgs_rcved", 1_000, "context")
     scene.hostile.to_publisher([stranger.nak(1), stranger.status(1)])
     report = scene.await_sent("dgrams_dropped_sid", 2)
@@ -249,7 +246,7 @@ def test_old_duplicates(scene: Scene) -> None:
 
 def test_a_flood_of_naks(scene: Scene) -> None:
     """Each datagram is sent again once an ignore interval at most, the rest is refused (UM-129, UM-130)."""
-    sqn = struct.unpack_from("!I", scene.hostile.overhear(), 8)[0]
+    sqn = scene.hostile.overheard().sqn
     before = scene.publisher.ask()
     scene.hostile.to_publisher([scene.identity.nak(sqn)] * FLOOD_NAKS)
     scene.await_sent("naks_suppressed", FLOOD_NAKS // 2)
@@ -264,7 +261,7 @@ def test_a_flood_of_naks(scene: Scene) -> None:
 def test_naks_for_what_was_never_sent_or_lie_about_their_count(scene: Scene) -> None:
     """Nothing is sent for them (UM-129); a list that says it is longer than it is gets dropped."""
     identity = scene.identity
-    sqn = struct.unpack_from("!I", scene.hostile.overhear(), 8)[0]
+    sqn = scene.hostile.overheard().sqn
     unknown = [
         identity.nak(*range(sqn + 2**30 + first, sqn + 2**30 + first + 100)) for first in range(0, 1000, 100)
     ]
@@ -280,22 +277,22 @@ def test_naks_for_what_was_never_sent_or_lie_about_their_count(scene: Scene) -> 
 def test_forged_status_messages(scene: Scene) -> None:
     """Bad layouts and impossible positions are refused; an invented receiver counts until it times out (AE-19)."""
     identity = scene.identity
-    sqn = struct.unpack_from("!I", scene.hostile.overhear(), 8)[0]
+    sqn = scene.hostile.overheard().sqn
     malformed = [
-        identity.status(sqn, version=9),
+        identity.status(sqn, status_version=9),
         identity.status(sqn, length=27),
-        identity.data(sqn, b"\x08\xff\0\x04"),
+        identity.data(sqn, LBMC(type="CONTROL")),
     ]
     impossible = [identity.status((sqn + far) % 2**32) for far in (2**20, 2**30, 2**31)]
     harmless = [
-        identity.status(sqn, flags=STATUS_LEAVE),
-        *[identity.status(sqn, flags=STATUS_ELICIT)] * 1_000,
+        identity.status(sqn, status_flags=STATUS_LEAVE),
+        *[identity.status(sqn, status_flags=STATUS_ELICIT)] * 1_000,
     ]
     scene.hostile.to_publisher([*malformed, *impossible, *harmless])
     scene.await_sent("status_malformed", len(malformed))
     scene.await_sent("status_out_of_range", len(impossible))
     before = scene.publisher.ask()
-    scene.hostile.to_publisher([identity.status(sqn, window=0)])
+    scene.hostile.to_publisher([identity.status(sqn, window_bytes=0)])
     scene.await_sent("receivers_known")
     scene.await_sent("receivers_timed_out", 1)
     after = scene.publisher.await_report(lambda now: now["sent"] > before["sent"] + RATE // 2)
@@ -306,9 +303,9 @@ def test_forged_status_messages(scene: Scene) -> None:
 
 def test_more_invented_receivers_than_there_is_room_for(scene: Scene) -> None:
     """The table is bounded: the rest is refused, and the real receiver keeps its place (AE-19, AE-20)."""
-    sqn = struct.unpack_from("!I", scene.hostile.overhear(), 8)[0]
+    sqn = scene.hostile.overheard().sqn
     scene.hostile.to_publisher(
-        scene.identity.status(sqn, receiver=number, window=2**32 - 1) for number in range(1, 2_000)
+        scene.identity.status(sqn, receiver_id=number, window_bytes=2**32 - 1) for number in range(1, 2_000)
     )
     scene.await_sent("receivers_refused")
     scene.await_sent("receivers_timed_out", 100)
@@ -325,16 +322,15 @@ def test_messages_that_lie_inside_a_datagram(scene: Scene) -> None:
     They come last: numbers ahead of the stream are believed, and the publisher will not use them within this test.
     """
     scene.assert_unharmed()
-    topic = struct.pack("!II", 1, 0)
     lies = {
-        "dgrams_dropped_size": [struct.pack("!BBH", 0, 0, length) + topic for length in (13, 1000, 65535)],
-        "dgrams_dropped_hdr": [struct.pack("!BBH", 0, 0, length) + topic for length in (0, 3, 11)],
-        "dgrams_dropped_version": [struct.pack("!BBH", 0x10, 0, 12) + topic],
-        "dgrams_dropped_type": [struct.pack("!BBH", 0x05, 0, 12) + topic],
+        "dgrams_dropped_size": [LBMC(topic_index=1, length=length) for length in (13, 1000, 65535)],
+        "dgrams_dropped_hdr": [LBMC(topic_index=1, length=length) for length in (0, 3, 11)],
+        "dgrams_dropped_version": [LBMC(topic_index=1, version=1)],
+        "dgrams_dropped_type": [LBMC(type=5, next_header=0) / Raw(bytes(8))],
     }
     final = scene.publisher.ask(stop=5)
     assert final["drained"]
-    last = struct.unpack_from("!I", scene.hostile.overhear(SM), 12)[0]
+    last = scene.hostile.overheard(SM).lead
     sqn = last + AHEAD
     for name, bodies in lies.items():
         scene.hostile.to_group(scene.identity.data(sqn + n, body, trail=0) for n, body in enumerate(bodies))

@@ -120,6 +120,35 @@ def test_a_publisher_that_dies_inside_a_message_ends_the_session_and_delivers_no
         assert report.counter("context", "hold_store_datagrams") == 0
 
 
+def test_a_slow_reader_slows_the_publisher_and_loses_nothing(make_lab: MakeLab, ends_in: EndsIn) -> None:
+    """With flow control min the rate follows the slowest reader, and recovers with it (AE-13, AE-20, AE-44)."""
+    lab = make_lab(hosts=3)
+    ends = ends_in(lab)
+    small = {"flow_control_receiver_window": 262144, "receiver_queue_block_count": 4}
+    slow = ends.subscribe(1, rate=5_000, options=small)
+    ends.subscribe(2)
+    publisher = ends.publish(receivers=2, options={"transport_lbtrm_transmission_window_size": 1 << 20})
+    publisher.ask(send=10**9)
+    slow.await_received(4_000)
+    reader_before, before = slow.ask(), publisher.ask()
+    slow.await_received(reader_before["received"] + 5_000)
+    reader_after, after = slow.ask(), publisher.ask()
+    rate = (after["sent"] - before["sent"]) / (after["at"] - before["at"])
+    # The reader paces itself by sleeping, so on a busy machine its own rate is what it turned out to be.
+    reader_rate = (reader_after["received"] - reader_before["received"]) / (
+        reader_after["at"] - reader_before["at"]
+    )
+    assert 0.75 * reader_rate < rate < 1.25 * reader_rate
+    assert after.counter("source_transports", "snd_bpe") > 0
+    slow.ask(rate=0)
+    sped_up_from = publisher.ask()["sent"]
+    publisher.await_report(lambda now: now["sent"] > sped_up_from + 20_000, seconds=3)
+    final = publisher.ask(stop=5)
+    assert final["drained"]
+    for subscriber in ends.subscribers:
+        assert_whole(subscriber.await_received(final["sent"]), final["sent"])
+
+
 def test_what_a_slow_reader_loses_without_flow_control_is_reported(
     make_lab: MakeLab, ends_in: EndsIn
 ) -> None:

@@ -382,3 +382,23 @@ def test_a_refused_send_takes_no_sequence_number(pair: Pair) -> None:
     assert source.next_sqn == sent + 1
     assert receiver.messages == [bytes([n]) * 1000 for n in range(sent)] + [b"last"]
     assert {row.kind for row in receiver.rows} == {Kind.BEGINNING_OF_SESSION, Kind.MESSAGE}
+
+
+def test_giving_a_gap_up_leaves_alone_what_can_still_be_whole(pair: Pair) -> None:
+    """UM-99, UM-101: a message whose first fragment filled part of a gap waits for its own missing fragment, whose time
+    is not up yet, and is delivered when that is repaired."""
+    source = pair.publisher.session(datagram_max_bytes=1000, ignore_interval_ns=0).source()
+    join = pair.subscriber.receiver().join(source, nak_backoff_ns=20 * MS, nak_suppress_ns=0)
+    world = pair.world
+    world.rule("drop", Type.DATA, sqns=(2, 3), retransmission=False)
+    world.rule("drop", Type.DATA, sqns=2, retransmission=True)
+    world.rule("drop", Type.DATA, sqns=5)
+    large = bytes(range(250)) * 10  # sqns 3, 4 and 5
+    send_each(source, b"0", b"1", b"2", large)
+    world.run_until(5050 * MS)
+    send_each(source, b"6")  # tells of 5
+    world.run_until(10_050 * MS + DELAY)  # the TSNI, after the time of 2 and before that of 5
+    assert [(row.kind, row.sequence_number) for row in join.rows[3:]] == [(Kind.UNRECOVERABLE_LOSS, 2)]
+    world.clear_rules()
+    world.run_for(100 * MS)
+    assert [(row.kind, row.payload) for row in join.rows[4:]] == [(Kind.MESSAGE, large), (Kind.MESSAGE, b"6")]

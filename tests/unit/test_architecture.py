@@ -54,6 +54,7 @@ C_ROOMS = {
     "sim": {"core"},
     "bench": {"core", "io"},
     "bpf": set(),
+    "xsk": {"core", "io", "bench"},
     "capture": {"core"},
 }
 

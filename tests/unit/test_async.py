@@ -106,6 +106,23 @@ def test_many_receivers_wait_in_one_loop(context: Context) -> None:
         receiver.close()
 
 
+def test_one_task_at_a_time_waits(context: Context) -> None:
+    """A second task that awaits the same receiver is told, instead of both waiting for ever."""
+    source, receiver = connect(context, "two tasks")
+
+    async def both() -> bytes:
+        first = asyncio.create_task(receiver.poll_async())
+        await asyncio.sleep(0.02)
+        with pytest.raises(OptionError, match="one task at a time"):
+            await receiver.poll_async()
+        source.send(b"to the first", flush=True)
+        return (await first).messages()[0].data
+
+    with source, receiver:
+        collect_events(receiver, 1)
+        assert run(both()) == b"to the first"
+
+
 def test_a_wait_may_be_cancelled(context: Context) -> None:
     """Cancelling leaves the receiver as it was: nothing is lost and it can be awaited again."""
     source, receiver = connect(context, "cancel")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import time
@@ -382,6 +383,62 @@ def test_receivers_close_while_threads_poll_and_messages_come() -> None:
         finally:
             stop.set()
             publisher.join()
+
+
+def test_a_receiver_has_one_reader_at_a_time(context: Context) -> None:
+    """A second thread that reads is refused, with what to do; when the first is done, anybody may read."""
+    source, receiver = connect(context, "one reader")
+    with source, receiver:
+        collect_events(receiver, 1)
+        reader, outcome = _in_thread(lambda: receiver.poll(10, None))
+        second: list[OptionError] = []
+
+        def refused() -> bool:
+            for read in (receiver.poll, lambda: receiver.receive(0)):
+                try:
+                    read()
+                except OptionError as error:
+                    second.append(error)
+            return bool(second)
+
+        wait_for(refused)
+        assert all("one thread at a time" in str(error) for error in second)
+        source.send(b"x", flush=True)
+        reader.join(SECONDS)
+        assert [payloads(batch.messages()) for batch in outcome] == [[b"x"]]
+        assert not receiver.poll()
+
+
+def test_threads_that_read_together_lose_and_double_nothing(context: Context) -> None:
+    """Whatever the threads do at once, each message goes to one of them, or they are refused."""
+    source, receiver = connect(context, "readers")
+    with source, receiver:
+        found: list[bytes] = []
+        stop = threading.Event()
+
+        def read() -> None:
+            while not stop.is_set():
+                with contextlib.suppress(OptionError):
+                    found.extend(payloads(receiver.poll(100, 0.001).messages()))
+
+        readers = [threading.Thread(target=read) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        for first in range(0, 50_000, 1000):
+            source.send_many([b"%d" % i for i in range(first, first + 1000)], flush=True)
+        wait_for(lambda: len(found) >= 50_000)
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert sorted(found, key=int) == [b"%d" % i for i in range(50_000)]
+
+
+def test_a_receiver_with_a_callback_is_not_read(context: Context) -> None:
+    """Its messages go to the callback; reading them as well is refused."""
+    with context.receiver("callback only", lambda event: None) as receiver:
+        for read in (receiver.poll, receiver.receive, lambda: next(iter(receiver))):
+            with pytest.raises(OptionError, match="on_message"):
+                read()
 
 
 def test_a_closed_receiver_says_so(context: Context) -> None:

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scapy.packet import Packet
+
+from umstack.scapy import LBTRM
+
 MARKS = '_ws.malformed || _ws.short || _ws.expert.group == "Malformed" || _ws.expert.group == "Undecoded"'
 """Matches nothing in a good capture. NAKs are warnings, so severity would not do."""
 
@@ -96,6 +100,11 @@ class Frame:
     def payload(self) -> bytes:
         """The UDP payload itself."""
         return octets(self.layers["udp"], "udp.payload")
+
+    @property
+    def read(self) -> Packet:
+        """The LBT-RM datagram as the scapy layers read it."""
+        return LBTRM(self.payload)
 
 
 def frames(capture: Path) -> list[Frame]:

@@ -10,7 +10,6 @@ import json
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from pyroute2 import IPRoute
 
 from umstack import Context, Message, Receiver
 from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
+from umstack.scapy import LBMC, LBTRM, LBTRMData, LBTRMNak
 
 MARKER = b"everything was said"
 SECONDS = 20.0
@@ -64,13 +64,13 @@ def capturing(file: Path) -> Iterator[None]:
         capture.wait()
 
 
-def nak(session: LbtrmAddress, numbers: list[int]) -> None:
-    """Ask a source for retransmissions, as any receiver may."""
-    head = struct.pack("!BBHIHH", 3, 0, session.nak_port, session.session_id, len(numbers), 0)
+def nak(session: LbtrmAddress, *requests: list[int]) -> None:
+    """Ask a source for retransmissions, as any receiver may; several requests go out together."""
+    header = LBTRM(nak_port=session.nak_port, session_id=session.session_id)
+    datagrams = [bytes(header / LBTRMNak(sqns=numbers)) for numbers in requests]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.sendto(
-            head + b"".join(struct.pack("!I", n) for n in numbers), (session.source_ip, session.nak_port)
-        )
+        for datagram in datagrams:
+            sender.sendto(datagram, (session.source_ip, session.nak_port))
 
 
 def address_of(transport: str) -> LbtrmAddress:
@@ -158,8 +158,9 @@ def refuse(facts: dict[str, Any]) -> None:
         session = address_of(source.transport)
         for _ in range(1500):
             source.send(bytes(300), flush=True)
-        for first in range(0, 1500, 300):
-            nak(session, list(range(first, first + 300)))
+        wait_for(lambda: (source.stats()["msgs_sent"] or 0) >= 1500, "all data on the wire")
+        nak(session, *[list(range(first, first + 300)) for first in range(0, 1500, 300)])
+        wait_for(lambda: source.stats()["naks_rcved"] == 1500, "all NAKs")
         wait_for(lambda: source.stats()["naks_shed"], "shed NAKs")
         facts |= {"flooded": session.session_id, "flooded_stats": source.stats()}
 
@@ -176,18 +177,19 @@ def ask(facts: dict[str, Any]) -> None:
         wait_for(lambda: receiver.stats()["delivery_controllers"], "resolution")
 
         def say(number: int) -> None:
-            lbmc = struct.pack("!BBHII", 0, 0, 12 + 5, 77, number) + b"%05d" % number
-            header = struct.pack("!BBHIIIBBH", 0, 0, 14399, FORGED_SESSION, number, 0, 0x80, 0, 0)
-            forger.sendto(header + lbmc, ("224.10.10.12", 14400))
+            message = LBMC(topic_index=77, sqn=number) / (b"%05d" % number)
+            body = LBTRMData(sqn=number, trail=0, messages=[message])
+            datagram = LBTRM(nak_port=14399, session_id=FORGED_SESSION) / body
+            forger.sendto(bytes(datagram), ("224.10.10.12", 14400))
 
         for number in (0, 3, 4):
             say(number)
         asked: set[int] = set()
         while asked != {1, 2}:
             assert select.select([forger], [], [], SECONDS)[0], "no NAK came"
-            datagram = forger.recv(2000)
-            if datagram[0] == 3:
-                asked.update(struct.unpack_from(f"!{len(datagram) // 4 - 3}I", datagram, 12))
+            heard = LBTRM(forger.recv(2000))
+            if LBTRMNak in heard:
+                asked.update(heard[LBTRMNak].sqns)
         for number in (1, 2):
             say(number)
         take(receiver, 5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,18 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 from scapy.utils import wrpcap
 
+from tests.wire.dissection import MARKS, tshark, values
+from tests.wire.layer_fields import differences
 from umstack.config import Config
 from umstack.resolution.codec import LbtrmAddress, ResolutionDatagram, decode
 from umstack.resolution.machine import ResolutionMachine
+from umstack.scapy import LBMR
 
 pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 
 MS = 1_000_000
 HOST = "10.9.0.1"
 GROUP, PORT = "224.9.10.11", 12965
-MARKS = '_ws.malformed || _ws.short || _ws.expert.group == "Malformed" || _ws.expert.group == "Undecoded"'
 
 
 def address(session_id: int = 0x5EED0001) -> LbtrmAddress:
@@ -45,35 +46,17 @@ def write(path: Path, payloads: list[bytes]) -> None:
     wrpcap(str(path), packets)
 
 
-def tshark(path: Path, *arguments: str) -> str:
-    command = ["tshark", "-2", "-r", str(path), "-o", "udp.try_heuristic_first:TRUE", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-
-
 def dissect(path: Path, payloads: list[bytes]) -> list[dict[str, Any]]:
-    """The LBMR layer of each datagram. Fails when one is not LBMR or carries a mark of malformedness."""
+    """The LBMR layer of each datagram. Fails when one is not LBMR, is marked malformed, or scapy reads another."""
     write(path, payloads)
     assert tshark(path, "-Y", MARKS) == ""
     packets = json.loads(tshark(path, "-T", "json", "--no-duplicate-keys"))
     layers = [packet["_source"]["layers"] for packet in packets]
     assert len(layers) == len(payloads)
     assert all("lbmr" in layer for layer in layers)
+    for payload, layer in zip(payloads, layers, strict=True):
+        assert differences(LBMR(payload), layer["lbmr"]) == []
     return [layer["lbmr"] for layer in layers]
-
-
-def values(tree: object, field: str) -> list[str]:
-    """Every value of a field anywhere in a dissection, in order."""
-    if isinstance(tree, list):
-        return [value for item in tree for value in values(item, field)]
-    if not isinstance(tree, dict):
-        return []
-    found: list[str] = []
-    for key, item in tree.items():
-        if key == field:
-            found += item if isinstance(item, list) else [item]
-        else:
-            found += values(item, field)
-    return found
 
 
 def test_an_advertisement_has_every_field(tmp_path: Path) -> None:

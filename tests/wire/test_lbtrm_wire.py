@@ -2,59 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.wire.dissection import MARKS, Frame, frames, number, octets, tshark, values
+from tests.wire.dissection import MARKS, Frame, number, octets, tshark, values
+from umstack.scapy import LBTRMData, LBTRMNcf
 
-ROOT = Path(__file__).parents[2]
-UNSHARE = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
 RETRANSMISSION = 0x20
 UNICAST_NAKS = 0x80
 STATUS_OPTION = 85
-
-
-@pytest.fixture(scope="session")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The capture and the facts, made once."""
-    if missing := [tool for tool in ("tshark", "dumpcap", "unshare") if shutil.which(tool) is None]:
-        pytest.skip(f"{' and '.join(missing)} not installed")
-    if subprocess.run([*UNSHARE, "true"], capture_output=True).returncode != 0:
-        pytest.skip("no network namespace can be made here: run as root")
-    made: Path = tmp_path_factory.mktemp("wire")
-    made.chmod(0o777)
-    done = subprocess.run(
-        [*UNSHARE, sys.executable, "tests/wire/emit.py", str(made)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return made
-
-
-@pytest.fixture(scope="session")
-def capture(directory: Path) -> list[Frame]:
-    """Every UDP frame."""
-    return frames(directory / "wire.pcapng")
-
-
-@pytest.fixture(scope="session")
-def facts(directory: Path) -> dict[str, Any]:
-    """What those who sent know."""
-    found: dict[str, Any] = json.loads((directory / "facts.json").read_text())
-    return found
 
 
 @pytest.fixture(scope="session")
@@ -80,15 +39,17 @@ def batch_flags(message: object) -> int:
 
 
 def ncf_reason(frame: Frame) -> int | None:
-    """Reason in the high half of the byte at 15 (tshark shows it shifted or not, by version: read the byte)."""
-    return frame.payload[15] >> 4 if frame.kind == 4 else None
+    """Reason of an NCF (tshark shows it shifted or not, by version: ask the layers)."""
+    return frame.read[LBTRMNcf].reason if frame.kind == 4 else None
 
 
 def status_flags(frame: Frame) -> int | None:
     """The flags of a status message; None for any other frame."""
     if frame.kind != 0 or to_group(frame):
         return None
-    return octets(frame.messages, "lbmc.extopt.data")[1]
+    status = frame.read[LBTRMData].status()
+    assert status is not None
+    return int(status.status_flags)
 
 
 EVERYTHING: dict[str, Callable[[Frame], bool]] = {
@@ -184,11 +145,12 @@ def test_naks_and_ncfs_are_as_long_as_their_lists(capture: list[Frame]) -> None:
         listed = values(tree, f"lbtrm.{name}.list.{name}")
         assert frame.payload_bytes == head + 4 * count
         assert len(listed) == len(set(listed)) == count
-        assert frame.payload[head - 1] & 0x0F == 0, "selective"
+        body = frame.read.payload
+        assert body.format == 0, "selective"
         assert to_group(frame) == (frame.kind == 4), "NAKs to the source, confirmations to everybody (UM-124)"
         if frame.kind == 4:
             assert ncf_reason(frame) in (1, 2, 3)
-            assert frame.payload[14] == 0
+            assert body.reserved == 0
 
 
 def test_control_messages_are_as_long_as_their_options(capture: list[Frame]) -> None:
@@ -305,9 +267,11 @@ def test_a_retransmission_is_the_datagram_again(session: list[Frame]) -> None:
     for repair in repairs:
         assert to_group(repair)
         original = originals[number(repair.layers, "lbtrm.data.sqn")]
-        assert repair.payload[20:] == original.payload[20:]
-        assert repair.payload[:16] == original.payload[:16]
-        assert repair.payload[16] == original.payload[16] | RETRANSMISSION
+        again = repair.read
+        assert again.flags.retransmission
+        again.flags.retransmission = False
+        again.clear_cache()
+        assert bytes(again) == original.payload
         assert values(repair.layers, "lbtrm.transport.data_retransmission") != []
 
 
@@ -342,7 +306,7 @@ def test_the_stacks_own_nak(capture: list[Frame]) -> None:
         assert frame.destination == "127.0.0.1"
         assert number(frame.layers["udp"], "udp.dstport") == 14399
         assert number(frame.layers, "lbtrm.hdr.ucast_port") == 14399
-        assert frame.payload[10:12] == b"\0\0"
+        assert (frame.read.reserved, frame.read.format) == (0, 0)
 
 
 def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None:
@@ -355,17 +319,18 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
         assert number(message, "lbmc.extopt.id") == STATUS_OPTION
         assert number(message, "lbmc.extopt.subtype") == 1
         assert number(message, "lbmc.extopt.next_hdr") == 255
-        data = octets(message, "lbmc.extopt.data")
-        version, flags, reserved, next_sqn, window, tag, receiver, rest = struct.unpack("!BBHIIIQI", data)
-        assert (version, reserved, tag, rest) == (1, 0, 0, 0)
+        status = frame.read[LBTRMData].status()
+        assert status is not None
+        assert bytes(status)[8:] == octets(message, "lbmc.extopt.data")
+        assert (status.status_version, status.reserved, status.group_tag, status.reserved_end) == (1, 0, 0, 0)
+        flags = int(status.status_flags)
         assert flags in (0, 1, 2)
-        receivers.add(receiver)
-        assert (
-            number(frame.layers, "lbtrm.data.sqn") == next_sqn == number(frame.layers, "lbtrm.data.trail_sqn")
-        )
+        receivers.add(status.receiver_id)
+        told_sqns = {number(frame.layers, "lbtrm.data.sqn"), number(frame.layers, "lbtrm.data.trail_sqn")}
+        assert told_sqns == {status.next_sqn}
         assert number(frame.layers["udp"], "udp.dstport") == facts["nak_port"]
-        assert next_sqn <= len(new_data(session))
-        assert flags != 0 or 0 < window <= 2 << 20
+        assert status.next_sqn <= len(new_data(session))
+        assert flags != 0 or 0 < status.window_bytes <= 2 << 20
     assert len(receivers) == 1, "one subscriber, one identity"
     assert status_flags(told[0]) == 1, "the first asks where the stream is"
     assert status_flags(told[-1]) == 2, "the last says good-bye"

@@ -63,8 +63,8 @@ def _flow_result(plan: FlowPlan, sent: dict[str, Any], received: list[dict[str, 
     sources = sent["stats"]["source_transports"]
     return result(
         what="umstack",
-        link="socket",
-        mode=slow["stats"]["link"],
+        link=slow["stats"]["link"],
+        mode=slow["stats"]["link_mode"],
         size=plan.stream.size,
         api=plan.stream.api,
         messages_per_second=slow["settled"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from umstack.bench.throughput import Pins, Progress
 from umstack.lab import Lab
 
 _REQUEST_GROUP, _REPLY_GROUP = "239.255.7.3", "239.255.7.4"
+_RAW_REQUEST_GROUP, _RAW_REPLY_GROUP = "239.255.7.5", "239.255.7.6"
 _GROUP_OPTION = "source transport_lbtrm_multicast_address"
 
 
@@ -59,8 +60,8 @@ def _round_trip_result(spec: RoundTripSpec, asked: dict[str, Any], answered: dic
     topics = [topic for one in stats for topic in one["receivers"]]
     return result(
         what="umstack",
-        link="socket",
-        mode=asked["stats"]["link"],
+        link=asked["stats"]["link"],
+        mode=asked["stats"]["link_mode"],
         size=spec.size,
         api="message",
         messages_per_second=asked["samples"] / asked["seconds"],
@@ -110,23 +111,37 @@ def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
     """Every spec, and raw sockets that wait the same way, as many rounds as asked for."""
     pins = Pins.apart() if plan.is_pinned else Pins()
     own: list[list[Result]] = [[] for _ in plan.specs]
-    others: dict[str, list[Result]] = {spec.wait: [] for spec in plan.specs}
+    others: dict[tuple[raw.What, str], list[Result]] = {
+        (what, spec.wait): [] for spec in plan.specs for what in _baselines(spec)
+    }
     with Lab(hosts=2, segmentation="real", loss=plan.loss) as lab:
         for number in range(1, plan.rounds + 1):
             for spec, found in zip(plan.specs, own, strict=True):
                 progress(f"round {number} of {plan.rounds}: umstack, {spec.wait}, {spec.loop} loop")
                 found.append(measure_round_trip(lab, spec, pins))
-            for wait, found in others.items():
-                progress(f"round {number} of {plan.rounds}: raw-udp, {wait}")
-                spec = plan.specs[0]
-                raw_plan = raw.PingPongPlan(spec.size, wait, spec.seconds, spec.samples)  # type: ignore[arg-type]
-                found.append(measure_raw(lab, raw_plan, pins))
-    return [
-        _with_ratio(spec, found, others[spec.wait]) for spec, found in zip(plan.specs, own, strict=True)
-    ] + [merged(found, p50) for found in others.values()]
+            for (what, wait), found in others.items():
+                progress(f"round {number} of {plan.rounds}: {what}, {wait}")
+                found.append(measure_raw(lab, _raw_plan(what, wait, plan.specs[0]), pins))
+    return [_with_ratios(spec, found, others) for spec, found in zip(plan.specs, own, strict=True)] + [
+        merged(found, p50) for found in others.values()
+    ]
 
 
-def _with_ratio(spec: RoundTripSpec, found: Sequence[Result], baseline: Sequence[Result]) -> Result:
+def _baselines(spec: RoundTripSpec) -> list[raw.What]:
+    """What waits the same way: raw sockets and, over rings, raw rings, which know no other way than busy."""
+    return ["raw-udp", "raw-xdp"] if spec.link == "xdp" and spec.wait == "busy" else ["raw-udp"]
+
+
+def _raw_plan(what: raw.What, wait: str, spec: RoundTripSpec) -> raw.PingPongPlan:
+    plan = raw.PingPongPlan(spec.size, wait, spec.seconds, spec.samples, what=what)  # type: ignore[arg-type]
+    if what != "raw-xdp":
+        return plan
+    return dataclasses.replace(plan, to_server_group=_RAW_REQUEST_GROUP, to_client_group=_RAW_REPLY_GROUP)
+
+
+def _with_ratios(
+    spec: RoundTripSpec, found: Sequence[Result], others: Mapping[tuple[raw.What, str], Sequence[Result]]
+) -> Result:
     best = merged(found, p50)
-    best["ratios"] = {"raw-udp": ratio(found, baseline, p50)}
+    best["ratios"] = {what: ratio(found, others[what, spec.wait], p50) for what in _baselines(spec)}
     return best

@@ -18,7 +18,7 @@ import ipaddress
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
@@ -28,8 +28,9 @@ import numpy as np
 from umstack._core import ffi, lib
 from umstack.bench.children import CHILD_SLACK_SECONDS, BenchError, Child, Host, running
 from umstack.errors import LinkError, UmError, error_from_result
+from xdp import XdpError
 
-What = Literal["raw-udp", "raw-udp-packed", "raw-udp-gso"]
+What = Literal["raw-udp", "raw-udp-packed", "raw-udp-gso", "raw-xdp"]
 Wait = Literal["block", "busy"]
 
 PACKED_DATAGRAM_BYTES = 1408
@@ -96,6 +97,7 @@ class PingPongPlan:
     wait: Wait = "block"
     seconds: float = 2.0
     samples: int = 200_000
+    what: What = "raw-udp"
     warmup: int = 200
     port: int = _PORT
     to_server_group: str = ""
@@ -128,8 +130,7 @@ class RawThroughput:
         """One entry of the `results` of `umstack bench --json`."""
         return {
             "what": self.plan.what,
-            "link": "socket",
-            "mode": "socket",
+            **_link_of(self.plan.what),
             "size": self.plan.message_bytes,
             "messages_per_second": self.messages_per_second,
             "datagrams_per_second": self.datagrams_per_second,
@@ -185,9 +186,8 @@ class RawPingPong:
     def as_result(self) -> dict[str, Any]:
         """One entry of the `results` of `umstack bench --json`; the client counts as the publisher."""
         return {
-            "what": "raw-udp",
-            "link": "socket",
-            "mode": "socket",
+            "what": self.plan.what,
+            **_link_of(self.plan.what),
             "size": self.plan.message_bytes,
             "lost": self.lost,
             "cpu_seconds": {"publisher": self.client_cpu_seconds, "subscriber": self.server_cpu_seconds},
@@ -202,6 +202,10 @@ class RawPingPong:
                 "cast": "multicast" if self.plan.to_server_group else "unicast",
             },
         }
+
+
+def _link_of(what: What) -> dict[str, str]:
+    return {"link": "xdp", "mode": "native"} if what == "raw-xdp" else {"link": "socket", "mode": "socket"}
 
 
 # What a child is told. A spec becomes the child's command line and is read back from it.
@@ -309,9 +313,10 @@ def receive_spec(plan: ThroughputPlan, interface: str) -> ReceiveSpec:
 def measure_throughput(sender: Host, receiver: Host, plan: ThroughputPlan) -> RawThroughput:
     """Carry out one measurement between two hosts."""
     limit = plan.seconds + CHILD_SLACK_SECONDS
-    with _child(receiver, "receive", receive_spec(plan, receiver.address)) as receiving:
+    module = _module(plan.what)
+    with _child(receiver, module, "receive", receive_spec(plan, receiver.address)) as receiving:
         ready = receiving.hear(_FIRST_DATAGRAM_SECONDS)
-        with _child(sender, "send", send_spec(plan, sender.address)) as sending:
+        with _child(sender, module, "send", send_spec(plan, sender.address)) as sending:
             sent = sending.hear(limit)
         received = receiving.hear(limit)
     # The first batch was there when the clock started; the rest arrived while it ran.
@@ -399,9 +404,10 @@ def measure_ping_pong(client: Host, server: Host, plan: PingPongPlan) -> RawPing
         warmup=plan.warmup,
         seconds=plan.seconds,
     )
-    with _child(server, "echo", serve) as serving:
+    module = _module(plan.what)
+    with _child(server, module, "echo", serve) as serving:
         serving.hear(_FIRST_DATAGRAM_SECONDS)
-        with _child(client, "ping", ask) as asking:
+        with _child(client, module, "ping", ask) as asking:
             found = asking.hear(limit)
         echoed = serving.hear(limit)
     return RawPingPong(
@@ -415,8 +421,12 @@ def measure_ping_pong(client: Host, server: Host, plan: PingPongPlan) -> RawPing
     )
 
 
-def _child(host: Host, role: str, spec: Spec) -> AbstractContextManager[Child]:
-    return running(host, __spec__.name, [role, *to_arguments(spec)])
+def _module(what: What) -> str:
+    return "umstack.bench.raw_xdp" if what == "raw-xdp" else __spec__.name
+
+
+def _child(host: Host, module: str, role: str, spec: Spec) -> AbstractContextManager[Child]:
+    return running(host, module, [role, *to_arguments(spec)])
 
 
 def to_arguments(spec: Spec) -> list[str]:
@@ -435,21 +445,25 @@ def from_arguments(kind: type[S], namespace: argparse.Namespace) -> S:
 # The child's side.
 
 
-def _ip(address: str) -> int:
+def ip(address: str) -> int:
+    """An address as C takes it."""
     return int(ipaddress.IPv4Address(address))
 
 
-def _ns(seconds: float) -> int:
+def ns(seconds: float) -> int:
+    """Seconds as C takes them."""
     return int(seconds * _NS)
 
 
-def _wait_mode(wait: Wait, coalesce_us: int = 0) -> int:
+def wait_mode(wait: Wait, coalesce_us: int = 0) -> int:
+    """How C is told to wait."""
     if wait == "busy":
         return int(lib.UM_RAW_WAIT_BUSY)
     return int(lib.UM_RAW_WAIT_COALESCE if coalesce_us > 0 else lib.UM_RAW_WAIT_BLOCK)
 
 
-def _check(result: int, doing: str) -> int:
+def check(result: int, doing: str) -> int:
+    """A result that is not an error."""
     if result == -errno.ETIMEDOUT:
         hint = "see that both hosts are up, have a multicast route and reach each other (`ping`)"
         raise LinkError(f"{doing}: nothing arrived", hint=hint, errno=errno.ETIMEDOUT)
@@ -458,97 +472,107 @@ def _check(result: int, doing: str) -> int:
     return result
 
 
-def _print(found: dict[str, Any]) -> None:
+def tell(found: dict[str, Any]) -> None:
+    """The line a child is heard by."""
     print(json.dumps(found), flush=True)
 
 
-def _fields(struct: Any) -> dict[str, Any]:
-    """A result struct of the core as a dict of its fields."""
-    return {name: getattr(struct, name) for name, _ in ffi.typeof(struct).item.fields}
+def fields_of(binding: Any, struct: Any) -> dict[str, Any]:
+    """A result struct of C as a dict of its fields; `binding` is the ffi it comes from."""
+    return {name: getattr(struct, name) for name, _ in binding.typeof(struct).item.fields}
 
 
 @contextmanager
 def _socket(fd: int, doing: str) -> Iterator[int]:
-    _check(fd, doing)
+    check(fd, doing)
     try:
         yield fd
     finally:
         os.close(fd)
 
 
-def _send(spec: SendSpec) -> None:
-    datagram_bytes = spec.message_bytes * spec.messages_per_datagram
-    config = ffi.new(
+def send_config(binding: Any, spec: SendSpec) -> Any:
+    """What the sending end in C is told."""
+    return binding.new(
         "um_raw_send_config *",
         {
-            "group_ip": _ip(spec.group),
+            "group_ip": ip(spec.group),
             "group_port": spec.port,
             "message_bytes": spec.message_bytes,
             "messages_per_datagram_count": spec.messages_per_datagram,
             "segments_per_send_count": spec.segments_per_send,
             "batch_count": spec.batch,
-            "duration_ns": _ns(spec.seconds),
+            "duration_ns": ns(spec.seconds),
             "max_message_count": spec.max_messages,
             "pace_messages_per_second": spec.pace_messages_per_second,
         },
     )
-    result = ffi.new("um_raw_send_result *")
+
+
+def _send(spec: SendSpec) -> None:
+    config, result = send_config(ffi, spec), ffi.new("um_raw_send_result *")
+    datagram_bytes = spec.message_bytes * spec.messages_per_datagram
     segment_bytes = datagram_bytes if spec.segments_per_send > 1 else 0
-    opened = lib.um_raw_open_sender(_ip(spec.interface), segment_bytes, spec.buffer_bytes)
+    opened = lib.um_raw_open_sender(ip(spec.interface), segment_bytes, spec.buffer_bytes)
     with _socket(opened, f"opening a sender on {spec.interface}") as fd:
-        _check(lib.um_raw_send(fd, config, result), f"sending to {spec.group}:{spec.port}")
-    _print(_fields(result))
+        check(lib.um_raw_send(fd, config, result), f"sending to {spec.group}:{spec.port}")
+    tell(fields_of(ffi, result))
 
 
-def _receive(spec: ReceiveSpec) -> None:
-    config = ffi.new(
+def receive_config(binding: Any, spec: ReceiveSpec) -> Any:
+    """What the receiving end in C is told."""
+    return binding.new(
         "um_raw_receive_config *",
         {
             "message_bytes": spec.message_bytes,
             "max_datagram_bytes": spec.max_datagram_bytes,
             "batch_count": spec.batch,
-            "wait": _wait_mode(spec.wait, spec.coalesce_us),
+            "wait": wait_mode(spec.wait, spec.coalesce_us),
             "gro": bool(spec.gro),
             "coalesce_ns": spec.coalesce_us * 1000,
-            "first_timeout_ns": _ns(spec.first_timeout_seconds),
-            "idle_timeout_ns": _ns(spec.idle_timeout_seconds),
+            "first_timeout_ns": ns(spec.first_timeout_seconds),
+            "idle_timeout_ns": ns(spec.idle_timeout_seconds),
         },
     )
-    result = ffi.new("um_raw_receive_result *")
+
+
+def _receive(spec: ReceiveSpec) -> None:
+    config, result = receive_config(ffi, spec), ffi.new("um_raw_receive_result *")
     doing = f"receiving {spec.group}:{spec.port} on {spec.interface}"
     opened = lib.um_raw_open_receiver(
-        _ip(spec.interface), _ip(spec.group), spec.port, bool(spec.gro), spec.buffer_bytes
+        ip(spec.interface), ip(spec.group), spec.port, bool(spec.gro), spec.buffer_bytes
     )
     with _socket(opened, doing) as fd:
-        _print({"ready": True, "buffer_bytes": _check(lib.um_raw_buffer_bytes(fd, True), doing)})
-        _check(lib.um_raw_receive(fd, config, result), doing)
-    _print(_fields(result))
+        tell({"ready": True, "buffer_bytes": check(lib.um_raw_buffer_bytes(fd, True), doing)})
+        check(lib.um_raw_receive(fd, config, result), doing)
+    tell(fields_of(ffi, result))
 
 
-def _end_config(spec: EndSpec | PingSpec) -> Any:
-    return ffi.new(
+def end_config(binding: Any, spec: EndSpec | PingSpec) -> Any:
+    """What an end of a ping-pong in C is told."""
+    return binding.new(
         "um_raw_pingpong_config *",
         {
-            "interface_ip": _ip(spec.interface),
-            "listen_ip": _ip(spec.listen),
+            "interface_ip": ip(spec.interface),
+            "listen_ip": ip(spec.listen),
             "listen_port": spec.listen_port,
-            "peer_ip": _ip(spec.peer),
+            "peer_ip": ip(spec.peer),
             "peer_port": spec.peer_port,
             "message_bytes": spec.message_bytes,
-            "wait": _wait_mode(spec.wait),
-            "timeout_ns": _ns(spec.timeout_seconds),
+            "wait": wait_mode(spec.wait),
+            "timeout_ns": ns(spec.timeout_seconds),
         },
     )
 
 
 def _echo(spec: EndSpec) -> None:
-    config = _end_config(spec)
+    config = end_config(ffi, spec)
     result = ffi.new("um_raw_echo_result *")
     doing = f"answering on {spec.listen}:{spec.listen_port}"
     with _socket(lib.um_raw_open_pingpong(config), doing) as fd:
-        _print({"ready": True})
-        _check(lib.um_raw_echo(fd, config, result), doing)
-    _print(_fields(result))
+        tell({"ready": True})
+        check(lib.um_raw_echo(fd, config, result), doing)
+    tell(fields_of(ffi, result))
 
 
 def percentiles_us(samples_ns: np.ndarray[Any, np.dtype[np.uint64]]) -> dict[str, float]:
@@ -564,17 +588,17 @@ def percentiles_us(samples_ns: np.ndarray[Any, np.dtype[np.uint64]]) -> dict[str
 
 
 def _ping(spec: PingSpec) -> None:
-    config = _end_config(spec)
+    config = end_config(ffi, spec)
     result = ffi.new("um_raw_ping_result *")
     samples = np.zeros(spec.samples, dtype=np.uint64)
     doing = f"sending to {spec.peer}:{spec.peer_port}"
     with _socket(lib.um_raw_open_pingpong(config), doing) as fd:
         buffer = ffi.from_buffer("uint64_t[]", samples, require_writable=True)
-        asked = lib.um_raw_ping(fd, config, spec.warmup, spec.samples, _ns(spec.seconds), buffer, result)
-        _check(asked, doing)
+        asked = lib.um_raw_ping(fd, config, spec.warmup, spec.samples, ns(spec.seconds), buffer, result)
+        check(asked, doing)
     if result.sample_count == 0:
         raise LinkError(f"{doing}: no datagram came back", hint="measure for longer, or for more samples")
-    _print({**_fields(result), "round_trip_us": percentiles_us(samples[: result.sample_count])})
+    tell({**fields_of(ffi, result), "round_trip_us": percentiles_us(samples[: result.sample_count])})
 
 
 def _add_arguments(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
@@ -592,28 +616,40 @@ def _add_arguments(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
         )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Be one end of a measurement."""
-    parser = argparse.ArgumentParser(prog="python -m umstack.bench.raw", description=__doc__)
+SPECS: dict[str, type[Any]] = {
+    "send": SendSpec,
+    "receive": ReceiveSpec,
+    "echo": EndSpec,
+    "ping": PingSpec,
+}
+
+
+def run_end(module: str, ends: Mapping[str, Callable[[Any], None]], arguments: Sequence[str] | None) -> int:
+    """Be the end of a measurement that the command line asks for."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=__doc__)
     roles = parser.add_subparsers(dest="role", required=True)
-    ends: dict[str, tuple[type[Any], Any]] = {
-        "send": (SendSpec, _send),
-        "receive": (ReceiveSpec, _receive),
-        "echo": (EndSpec, _echo),
-        "ping": (PingSpec, _ping),
-    }
-    for role, (kind, _) in ends.items():
+    for role, kind in SPECS.items():
         _add_arguments(roles.add_parser(role, help=kind.__doc__), kind)
     told = parser.parse_args(arguments)
-    kind, end = ends[told.role]
     if told.cpu != ANY_CPU:
         os.sched_setaffinity(0, {told.cpu})
     try:
-        end(from_arguments(kind, told))
-    except UmError as error:
+        ends[told.role](from_arguments(SPECS[told.role], told))
+    except (UmError, XdpError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Be one end of a measurement over kernel sockets."""
+    ends: dict[str, Callable[[Any], None]] = {
+        "send": _send,
+        "receive": _receive,
+        "echo": _echo,
+        "ping": _ping,
+    }
+    return run_end("umstack.bench.raw", ends, arguments)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ source transport_lbtrm_ignore_interval 2
 """For a fast network: what is missing is asked for at once, not after UM's 50 ms, in which a window fills."""
 
 ROUND_TRIP_OPTIONS = """
-source transport_lbtrm_sm_minimum_interval 1
+source transport_lbtrm_sm_minimum_interval 0.3
 source transport_lbtrm_ignore_interval 0
 receiver transport_lbtrm_nak_initial_backoff_interval 0
 receiver transport_lbtrm_nak_backoff_interval 1

@@ -15,7 +15,8 @@ from umstack.bench.throughput import Progress
 
 SOAK_MESSAGES = 10_000_000
 
-_SOAK_GROWTH_BYTES = 4 << 20
+_SOAK_GROWTH_MIB = 4
+_MIB = 1 << 20
 _MILLION = 1e6
 
 
@@ -204,8 +205,8 @@ def _soak(plan: AllPlan, progress: Progress) -> tuple[list[Result], list[Target]
     return results, [
         Target(
             f"growth over {plan.soak_messages / _MILLION:g} M messages, {end}",
-            (at["end"] - at["early"]) / (1 << 20),
-            _SOAK_GROWTH_BYTES / (1 << 20),
+            None if at["early"] is None else (at["end"] - at["early"]) / _MIB,
+            _SOAK_GROWTH_MIB,
             "at most",
             unit="MiB",
         )

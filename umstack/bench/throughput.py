@@ -111,8 +111,8 @@ def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[di
     lost = sum(max(end["lost"], sent["sent"] - end["received"] + end["duplicates"]) for end in received)
     return result(
         what="umstack",
-        link="socket",
-        mode=slowest["stats"]["link"],
+        link=slowest["stats"]["link"],
+        mode=slowest["stats"]["link_mode"],
         size=spec.size,
         api=spec.api,
         messages_per_second=_rate(slowest),
@@ -160,9 +160,9 @@ def _rate(end: dict[str, Any]) -> float:
 # Baselines
 
 
-def baselines(size: int, segmentation: Segmentation) -> list[raw.What]:
-    """The raw sockets a message size is measured against."""
-    kinds: list[raw.What] = ["raw-udp"]
+def baselines(size: int, segmentation: Segmentation, link: str = "socket") -> list[raw.What]:
+    """What a message size is measured against: raw sockets and, over rings, raw rings too."""
+    kinds: list[raw.What] = ["raw-xdp", "raw-udp"] if link == "xdp" else ["raw-udp"]
     if size <= _PACKED_MESSAGE_MAX_BYTES:
         kinds.append("raw-udp-packed")
     if segmentation != "none":
@@ -222,7 +222,7 @@ def measure(plan: ThroughputPlan, progress: Progress) -> list[Result]:
 def _measure_spec(
     lab: Lab, spec: StreamSpec, plan: ThroughputPlan, pins: Pins, progress: Progress
 ) -> list[Result]:
-    kinds = baselines(spec.size, plan.segmentation) if plan.has_baselines else []
+    kinds = baselines(spec.size, plan.segmentation, spec.link) if plan.has_baselines else []
     raws = {what: Baseline(what, spec.size, spec.seconds, pins) for what in kinds}
     own: list[Result] = []
     others: dict[str, list[Result]] = {what: [] for what in kinds}

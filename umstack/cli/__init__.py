@@ -19,9 +19,13 @@ COMMANDS = {
     "bench": "Measure throughput, latency and recovery against raw sockets.",
     "lab": "Make hosts and a lossy switch out of network namespaces.",
     "sim": "Run whole stacks under virtual time, by seed.",
+    "doctor": "Say what this host can do and which mode will be used.",
+    "nic": "Check, prepare and restore the settings of a NIC.",
+    "stat": "Show the counters of a running process.",
+    "trace": "Say where datagrams die in the kernel.",
     "capture": "Write what passes an interface to pcapng files.",
     "record": "Write what topics carry to Parquet files, or to a journal.",
-    "stat": "Show the counters of a running process.",
+    "decode": "Show what captures hold, or turn them into Parquet.",
     "demo": "Multicast a file tree to three subscribers across a lossy switch.",
 }
 

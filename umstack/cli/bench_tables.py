@@ -10,7 +10,7 @@ from rich.table import Table
 from umstack.bench.result import Result
 from umstack.bench.targets import Target
 
-_BASELINES = ("raw-udp", "raw-udp-packed", "raw-udp-gso")
+_BASELINES = ("raw-udp", "raw-udp-packed", "raw-udp-gso", "raw-xdp")
 
 
 def _table(left: Sequence[str], right: Sequence[str]) -> Table:
@@ -50,7 +50,17 @@ def _cpu(one: Result) -> tuple[str, str]:
 def throughput_table(results: Sequence[Result]) -> Table:
     """Rates, what raw sockets moved, and what went wrong."""
     left = ("what", "size", "API")
-    right = ("messages/s", "datagrams/s", "x raw", "x packed", "x GSO", "cpu ns: send", "receive", "lost")
+    right = (
+        "messages/s",
+        "datagrams/s",
+        "x raw",
+        "x packed",
+        "x GSO",
+        "x rings",
+        "cpu ns: send",
+        "receive",
+        "lost",
+    )
     table = _table(left, (*right, "disordered", "retransmitted"))
     for one in results:
         table.add_row(
@@ -70,7 +80,9 @@ def throughput_table(results: Sequence[Result]) -> Table:
 
 def latency_table(results: Sequence[Result]) -> Table:
     """Round trips in microseconds."""
-    table = _table(("what", "wait", "loop"), ("p50 us", "p99 us", "p99.9 us", "x raw", "round trips"))
+    table = _table(
+        ("what", "wait", "loop"), ("p50 us", "p99 us", "p99.9 us", "x raw", "x rings", "round trips")
+    )
     for one in results:
         trip = one["round_trip_us"]
         table.add_row(
@@ -79,6 +91,7 @@ def latency_table(results: Sequence[Result]) -> Table:
             one["loop"],
             *(f"{trip[key]:.1f}" for key in ("p50", "p99", "p999")),
             _ratio(one, "raw-udp"),
+            _ratio(one, "raw-xdp"),
             _count((one["detail"] or {}).get("samples")),
         )
     return table

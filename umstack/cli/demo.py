@@ -23,6 +23,7 @@ from umstack.demo.children import Child
 
 _LOG_INTERVAL_SECONDS = 2.0
 _PLAIN_WIDTH = 100
+_PROBLEMS_SHOWN_MAX = 5
 _COLUMNS = ("#", "MB/s", "dropped", "missing", "NAKs", "repairs", "p50 ms", "p99 ms", "lost", "verified")
 _LEGEND = (
     "dropped by the switch, found missing, NAKs sent, repairs (retransmissions) received, recovery time, "
@@ -204,7 +205,10 @@ def _milliseconds(value: float | None) -> str:
 
 def _problems(result: DemoResult) -> list[str]:
     def of(subscriber: SubscriberResult) -> list[str]:
-        wrong = [f"{subscriber.entries_wrong:,} entries differ"] if subscriber.entries_wrong else []
-        return [f"subscriber {subscriber.number}: {text}" for text in (*wrong, *subscriber.problems)]
+        texts = [f"{subscriber.entries_wrong:,} entries differ"] if subscriber.entries_wrong else []
+        texts += subscriber.problems[:_PROBLEMS_SHOWN_MAX]
+        if (more := len(subscriber.problems) - _PROBLEMS_SHOWN_MAX) > 0:
+            texts.append(f"and {more:,} more, which --json lists")
+        return [f"subscriber {subscriber.number}: {text}" for text in texts]
 
     return [*result.problems, *(text for subscriber in result.subscribers for text in of(subscriber))]

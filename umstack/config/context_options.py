@@ -65,6 +65,34 @@ class ContextOptions:
         ours=1,
         doc="Let the socket link take runs of datagrams from the kernel as one (UDP GRO).",
     )
+    link_xdp_queues: int = option(
+        Kind.INTEGER,
+        ours=0,
+        maximum=64,
+        zero="all",
+        doc="Receive queues of the interface the AF_XDP link opens rings on, from the first on.",
+    )
+    link_xdp_receive_frames: int = option(
+        Kind.INTEGER,
+        ours=4096,
+        minimum=64,
+        maximum=65536,
+        doc="Datagrams that can wait in the rings of one queue, rounded up to a power of two: "
+        "what a receiver may fall behind in a burst. They are locked memory, 2048 or 4096 bytes each.",
+    )
+    link_xdp_checksum: bool = option(
+        Kind.SWITCH,
+        ours=0,
+        doc="Verify the UDP checksum of datagrams from the rings. NICs drop frames damaged on the wire by "
+        "themselves; this finds damage on the way to it.",
+    )
+    link_xdp_busy_poll: int = option(
+        Kind.INTEGER,
+        ours=0,
+        maximum=10_000,
+        zero="off",
+        doc="Preferred busy polling: microseconds a receive that finds the rings empty lets the driver work.",
+    )
 
     # Interface
 

@@ -51,7 +51,7 @@ def _receive(receiver: Receiver, trees: TreeReceiver, reporter: Reporter) -> Tre
         if ended:
             return ended[0]
         for report in trees.open_reports():
-            reporter.progress(bytes=report.manifest.byte_count, files=report.manifest.file_count)
+            reporter.progress(bytes=report.received_bytes, files=report.manifest.file_count)
 
 
 def _facts(context: Context, receiver: Receiver, report: TreeReport) -> dict[str, Any]:

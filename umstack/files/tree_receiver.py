@@ -57,6 +57,10 @@ class TreeReport:
     problems: list[Problem] = field(default_factory=list)
     """The first of them."""
     problem_count: int = 0
+    received_bytes: int = 0
+    """Of file contents, those of files that have not ended included."""
+    lost_messages: int = 0
+    missing_entries: int = 0
     is_ended: bool = False
     seconds: float = 0.0
 
@@ -126,8 +130,7 @@ class _IncomingTree:
         missed = entry - self._entry - is_new
         if missed < 0:
             raise RecordError(f"entry {entry} comes after entry {self._entry}")
-        if missed > 0:
-            self.report.note(b"", f"{missed} entries are missing")
+        self.report.missing_entries += missed
         self._entry = entry
 
     def _carry_out(self, path: bytes, act: Callable[[], None]) -> None:
@@ -151,6 +154,7 @@ class _IncomingTree:
         elif chunk.offset + len(chunk.data) > file.begin.size_bytes:
             self._give_up_file("it is longer than announced")
         else:
+            self.report.received_bytes += len(chunk.data)
             file.digest.update(chunk.data)
             try:
                 file.part.write(chunk.data)
@@ -203,6 +207,10 @@ class _IncomingTree:
         """The transfer is over, whether it got to its end or not."""
         if self._file is not None:
             self._give_up_file("its end is missing")
+        if self.report.missing_entries:
+            self.report.note(b"", f"{self.report.missing_entries:,} entries are missing")
+        if self.report.lost_messages:
+            self.report.note(b"", f"{self.report.lost_messages:,} messages were lost for good")
         self.report.is_ended = True
         self.report.seconds = time.monotonic() - self._started
 
@@ -230,9 +238,12 @@ class TreeReceiver:
             match event:
                 case Message():
                     self._take_message(event.source, memoryview(event.data))
-                case UnrecoverableLoss() | BurstLoss():
-                    for tree in self._trees_of(event.source):
-                        tree.report.note(b"", "messages were lost for good")
+                case UnrecoverableLoss():
+                    self._lost(event.source, 1)
+                case BurstLoss():
+                    self._lost(
+                        event.source, (event.sequence_number - event.first_sequence_number) % 2**32 + 1
+                    )
                 case EndOfSession():
                     for tree in self._trees_of(event.source):
                         self._end(tree, "the publisher went away")
@@ -264,6 +275,10 @@ class TreeReceiver:
                 self._stray(f"{source}: the beginning of a tree was missed; start receiving before sending")
         except RecordError as error:
             self._stray(f"{source}: {error.message}")
+
+    def _lost(self, source: str, count: int) -> None:
+        for tree in self._trees_of(source):
+            tree.report.lost_messages += count
 
     def _begin(self, source: str, transfer: int) -> None:
         if len(self._open) < TRANSFERS_MAX:

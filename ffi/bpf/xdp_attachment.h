@@ -1,0 +1,31 @@
+/* XDP attachments: a program on an interface, held by a bpf_link, and the links others hold.
+ *
+ * Contract. An attachment is a descriptor: whoever closes it (or dies) detaches. Interfaces are those of the calling
+ * thread's network namespace. Any thread may call. Errors are negative errno values. (design W11)
+ */
+#ifndef XDP_XDP_ATTACHMENT_H
+#define XDP_XDP_ATTACHMENT_H
+
+#include <stdint.h>
+
+enum xdp_bpf_attach_mode {
+    XDP_BPF_NATIVE,  /* in the driver */
+    XDP_BPF_GENERIC, /* in the kernel's receive path, after the driver made a packet of it */
+};
+
+struct xdp_bpf_link_facts {
+    uint32_t link_id;
+    uint32_t program_id;
+    uint32_t interface_index; /* 0: somebody detached it, or the interface is gone */
+};
+
+/* Returns the link's descriptor, which belongs to the caller. -EBUSY, -EEXIST: another program is there. */
+int xdp_bpf_attach(int program_fd, uint32_t interface_index, enum xdp_bpf_attach_mode mode);
+
+/* -EINVAL: the descriptor is of some other kind of link. */
+int xdp_bpf_link_describe(int link_fd, struct xdp_bpf_link_facts *facts);
+
+/* Finds the link that holds a program on an interface, whoever made it. -ENOENT: it was attached without one. */
+int xdp_bpf_link_find(uint32_t interface_index, uint32_t program_id, struct xdp_bpf_link_facts *facts);
+
+#endif

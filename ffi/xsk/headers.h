@@ -1,0 +1,55 @@
+/* The headers of a datagram on a ring: Ethernet, IPv4 and UDP, written from a template and read with every bound
+ * checked.
+ *
+ * A sending session has one template. Of a datagram only its lengths and checksums are written anew; it carries the
+ * don't-fragment bit and, being never fragmented, the identification 0 (design W4), as a kernel socket's would.
+ * What is read comes from the wire: up to two VLAN tags, IPv4 with options, UDP; everything else is refused with its
+ * reason. Nothing here allocates or calls the system. Any thread; memory is the caller's.
+ */
+#ifndef UM_XSK_HEADERS_H
+#define UM_XSK_HEADERS_H
+
+#include "core/link.h"
+
+enum {
+    UM_XSK_MAC_BYTES = 6,
+    UM_XSK_ETHERNET_BYTES = 14,
+    UM_XSK_IP_BYTES = 20,
+    UM_XSK_UDP_BYTES = 8,
+    UM_XSK_HEADER_BYTES = UM_XSK_ETHERNET_BYTES + UM_XSK_IP_BYTES + UM_XSK_UDP_BYTES,
+    UM_XSK_DATAGRAM_MAX_BYTES = 65507,
+};
+
+typedef struct um_xsk_template {
+    uint8_t bytes[UM_XSK_HEADER_BYTES];
+    um_address to;
+    uint32_t ip_sum;  /* of the IP header without length and checksum */
+    uint32_t udp_sum; /* of the pseudo header and the ports, without the lengths */
+} um_xsk_template;
+
+/* The Ethernet address of a multicast group (RFC 1112 6.4). */
+void um_xsk_group_mac(uint32_t group_ip, uint8_t *mac);
+
+void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, um_address from, um_address to,
+                          uint32_t ttl);
+
+/* Writes the headers of a datagram of `length` bytes whose payload has the given one's-complement sum. */
+void um_xsk_write_headers(const um_xsk_template *made, uint8_t *frame, uint32_t length, uint64_t payload_sum);
+
+/* The one's-complement sum of bytes in memory order, not folded, added to `sum`. Parts of a datagram may be summed
+ * one after another as long as all but the last have an even length. */
+uint64_t um_xsk_sum(const uint8_t *data, uint32_t length, uint64_t sum);
+
+enum um_xsk_refusal {
+    UM_XSK_READ = 0,
+    UM_XSK_TRUNCATED,    /* shorter than its headers say */
+    UM_XSK_NOT_UDP,      /* not IPv4, not UDP, or a fragment */
+    UM_XSK_BAD_CHECKSUM, /* the UDP checksum is wrong */
+};
+
+/* Finds the datagram in a frame: data, length, from and to. With `verify` a wrong UDP checksum is refused. One the
+ * sender's kernel left to its NIC, and that no NIC completed because both ends are on one machine, holds only the sum
+ * of the pseudo header and passes; so does a checksum that was not computed (RFC 768). */
+enum um_xsk_refusal um_xsk_read_headers(const uint8_t *frame, uint32_t length, bool verify, um_rx *rx);
+
+#endif

@@ -1,0 +1,524 @@
+#include "xsk/port.h"
+
+#include <fcntl.h>
+#include <linux/if_xdp.h>
+#include <net/if.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SOL_XDP
+#define SOL_XDP 283
+#endif
+#ifndef SO_PREFER_BUSY_POLL
+#define SO_PREFER_BUSY_POLL 69
+#endif
+#ifndef SO_BUSY_POLL_BUDGET
+#define SO_BUSY_POLL_BUDGET 70
+#endif
+#ifndef XDP_USE_SG
+#define XDP_USE_SG (1 << 4)
+#endif
+#ifndef XDP_MAX_TX_SKB_BUDGET
+#define XDP_MAX_TX_SKB_BUDGET 9
+#endif
+
+enum {
+    BUSY_RETRY_NS = 2000000,
+    KICKS_MAX = 256,          /* calls to empty a send ring; the kernel takes 32 frames or more in each */
+    STALL_RETRY_NS = 50000,   /* how soon a send ring the kernel would not empty is tried again */
+    DOWN_RETRY_NS = 10000000, /* and one whose interface is down */
+    SEND_BUDGET = 256,
+    HUGE_PAGE_BYTES = 2 << 20,
+};
+
+typedef struct xsk_handles {
+    struct xsk_umem *umem;
+    struct xsk_socket *socket;
+} xsk_handles;
+
+struct um_xsk_port {
+    um_port base;
+    um_xsk_config config;
+    uint8_t mac[UM_XSK_MAC_BYTES];
+    bool zero_copy;
+    bool huge_pages;
+    bool busy_poll;
+    const char *failed_step;
+    uint8_t *area; /* the frames of all queues */
+    size_t area_bytes;
+    uint8_t *bookkeeping; /* of all queues, and one assembly buffer */
+    size_t bookkeeping_bytes;
+    uint32_t turn; /* the queue the next receive begins with */
+    _Atomic uint32_t link_count;
+    _Atomic uint32_t next_queue; /* sessions take the queues in turn to send on */
+    um_xsk_queue queues[UM_PORT_DESCRIPTORS_MAX];
+    xsk_handles handles[UM_PORT_DESCRIPTORS_MAX];
+};
+
+typedef struct um_xsk_link {
+    um_link base;
+    um_xsk_port *port;
+    uint32_t queue;
+    um_port_sender sender;
+    um_xsk_template made;
+} um_xsk_link;
+
+static int64_t clock_ns(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void count_syscall(um_xsk_queue *queue)
+{
+    __atomic_fetch_add(&queue->counters.syscalls, 1, __ATOMIC_RELAXED);
+}
+
+/* ---- opening ---- */
+
+static void *map(size_t bytes, int flags)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static size_t queue_area_bytes(const um_xsk_config *config)
+{
+    return ((size_t)config->receive_frame_count + config->send_frame_count) * config->frame_bytes;
+}
+
+static int map_memory(um_xsk_port *port)
+{
+    const um_xsk_config *config = &port->config;
+    port->failed_step = "frame memory";
+    port->area_bytes = um_align_up(queue_area_bytes(config) * config->queue_count, HUGE_PAGE_BYTES);
+    if (config->huge_pages)
+        port->area = map(port->area_bytes, MAP_HUGETLB | MAP_POPULATE);
+    port->huge_pages = port->area != NULL;
+    if (port->area == NULL)
+        port->area = map(port->area_bytes, MAP_POPULATE);
+    size_t footprint = um_xsk_queue_footprint(config->receive_frame_count, config->send_frame_count);
+    port->bookkeeping_bytes = UM_XSK_ASSEMBLY_BYTES + footprint * config->queue_count;
+    port->bookkeeping = map(port->bookkeeping_bytes, 0);
+    return port->area == NULL || port->bookkeeping == NULL ? -ENOMEM : 0;
+}
+
+/* The rings' memory is libxdp's, which maps them; it expects the structs zeroed. */
+static int create_umem(um_xsk_port *port, uint32_t index)
+{
+    um_xsk_queue *queue = &port->queues[index];
+    const struct xsk_umem_config config = {.fill_size = queue->receive_frame_count,
+                                           .comp_size = queue->send_frame_count,
+                                           .frame_size = queue->frame_bytes};
+    port->failed_step = "XDP_UMEM_REG";
+    int result = xsk_umem__create(&port->handles[index].umem, queue->area, queue_area_bytes(&port->config),
+                                  &queue->fill, &queue->completion, &config);
+    if (result == 0)
+        fcntl(xsk_umem__fd(port->handles[index].umem), F_SETFD, FD_CLOEXEC);
+    return result;
+}
+
+static int bind_socket(um_xsk_port *port, uint32_t index)
+{
+    um_xsk_queue *queue = &port->queues[index];
+    const um_xsk_config *asked = &port->config;
+    const struct xsk_socket_config config = {
+        .rx_size = queue->receive_frame_count,
+        .tx_size = queue->send_frame_count,
+        .libxdp_flags = XSK_LIBXDP_FLAGS__INHIBIT_PROG_LOAD,
+        .bind_flags = (uint16_t)(XDP_USE_NEED_WAKEUP | (asked->mode == UM_XSK_ZERO_COPY ? XDP_ZEROCOPY : XDP_COPY) |
+                                 (asked->multi_buffer ? XDP_USE_SG : 0))};
+    port->failed_step = "AF_XDP bind";
+    return xsk_socket__create(&port->handles[index].socket, asked->interface, asked->first_queue + index,
+                              port->handles[index].umem, &queue->receive, &queue->send, &config);
+}
+
+static void discard_rings(um_xsk_queue *queue)
+{
+    memset(&queue->fill, 0, sizeof queue->fill);
+    memset(&queue->receive, 0, sizeof queue->receive);
+    memset(&queue->send, 0, sizeof queue->send);
+    memset(&queue->completion, 0, sizeof queue->completion);
+}
+
+static void delete_handles(um_xsk_port *port, uint32_t index)
+{
+    xsk_handles *handles = &port->handles[index];
+    xsk_socket__delete(handles->socket);
+    if (handles->umem != NULL)
+        xsk_umem__delete(handles->umem);
+    *handles = (xsk_handles){NULL, NULL};
+    discard_rings(&port->queues[index]);
+}
+
+static int set(int fd, int level, int name, int value)
+{
+    return setsockopt(fd, level, name, &value, sizeof value);
+}
+
+/* What a kernel lacks of these costs speed, not function. */
+static void tune(um_xsk_port *port, um_xsk_queue *queue)
+{
+    const um_xsk_config *config = &port->config;
+    uint32_t budget = SEND_BUDGET < queue->send_frame_count ? SEND_BUDGET : queue->send_frame_count;
+    set(queue->fd, SOL_XDP, XDP_MAX_TX_SKB_BUDGET, (int)budget);
+    port->busy_poll = config->busy_poll && set(queue->fd, SOL_SOCKET, SO_PREFER_BUSY_POLL, 1) == 0 &&
+                      set(queue->fd, SOL_SOCKET, SO_BUSY_POLL, (int)config->busy_poll_us) == 0 &&
+                      set(queue->fd, SOL_SOCKET, SO_BUSY_POLL_BUDGET, (int)config->busy_poll_budget) == 0;
+}
+
+static int learn_mode(um_xsk_port *port, int fd)
+{
+    struct xdp_options options = {0};
+    socklen_t length = sizeof options;
+    port->failed_step = "XDP_OPTIONS";
+    if (getsockopt(fd, SOL_XDP, XDP_OPTIONS, &options, &length) != 0)
+        return -errno;
+    port->zero_copy = options.flags & XDP_OPTIONS_ZEROCOPY;
+    return 0;
+}
+
+/* A queue stays busy for some milliseconds after its last user has closed it: the kernel lets go of it later. */
+static int open_socket(um_xsk_port *port, uint32_t index)
+{
+    const struct timespec pause = {0, BUSY_RETRY_NS};
+    int64_t deadline_ns = clock_ns(CLOCK_MONOTONIC) + port->config.busy_deadline_ns;
+    for (;;) {
+        int result = create_umem(port, index);
+        if (result == 0)
+            result = bind_socket(port, index);
+        if (result == 0)
+            return 0;
+        delete_handles(port, index);
+        if (result != -EBUSY || clock_ns(CLOCK_MONOTONIC) >= deadline_ns)
+            return result;
+        nanosleep(&pause, NULL);
+    }
+}
+
+static int open_queue(um_xsk_port *port, uint32_t index)
+{
+    const um_xsk_config *config = &port->config;
+    um_xsk_queue *queue = &port->queues[index];
+    queue->area = port->area + index * queue_area_bytes(config);
+    queue->frame_bytes = config->frame_bytes;
+    queue->receive_frame_count = config->receive_frame_count;
+    queue->send_frame_count = config->send_frame_count;
+    queue->verify_checksum = config->verify_checksum;
+    queue->multi_buffer = config->multi_buffer;
+    int result = open_socket(port, index);
+    if (result != 0)
+        return result;
+    queue->fd = xsk_socket__fd(port->handles[index].socket);
+    size_t footprint = um_xsk_queue_footprint(config->receive_frame_count, config->send_frame_count);
+    um_xsk_queue_init(queue, port->bookkeeping + UM_XSK_ASSEMBLY_BYTES + footprint * index, port->bookkeeping);
+    tune(port, queue);
+    return learn_mode(port, queue->fd);
+}
+
+static int learn_address(um_xsk_port *port)
+{
+    struct ifreq request = {0};
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", port->config.interface);
+    port->failed_step = "SIOCGIFHWADDR";
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -errno;
+    int result = ioctl(fd, SIOCGIFHWADDR, &request) != 0 ? -errno : 0;
+    close(fd);
+    memcpy(port->mac, request.ifr_hwaddr.sa_data, sizeof port->mac);
+    return result;
+}
+
+static bool config_is_valid(const um_xsk_config *config)
+{
+    return config->queue_count > 0 && config->queue_count <= UM_PORT_DESCRIPTORS_MAX &&
+           (config->frame_bytes == 2048 || config->frame_bytes == 4096) &&
+           um_is_power_of_two(config->receive_frame_count) && um_is_power_of_two(config->send_frame_count);
+}
+
+static int receive(um_port *base, um_rx *batch, uint32_t max);
+static void release(um_port *base);
+static int open_link(um_port *base, const um_port_sender *sender, um_link **link);
+static void close_link(um_port *base, um_link *link);
+static uint32_t descriptors(const um_port *base, int *fds, uint32_t max);
+static int64_t tend(um_port *base, int64_t now_ns);
+static void add_counters(um_port *base, um_link_counters *sum);
+static const um_port_ops PORT_OPS = {receive, release, open_link, close_link, descriptors, tend, add_counters};
+
+int um_xsk_port_open(const um_xsk_config *config, um_xsk_port **opened)
+{
+    um_xsk_port *port = map(sizeof *port, 0);
+    *opened = port;
+    if (port == NULL)
+        return -ENOMEM;
+    port->base.ops = &PORT_OPS;
+    port->config = *config;
+    port->failed_step = "configuration";
+    if (!config_is_valid(config))
+        return -EINVAL;
+    int result = learn_address(port);
+    if (result == 0)
+        result = map_memory(port);
+    for (uint32_t i = 0; result == 0 && i < config->queue_count; i++)
+        result = open_queue(port, i);
+    if (result == 0)
+        port->failed_step = "";
+    return result;
+}
+
+void um_xsk_port_close(um_xsk_port *port)
+{
+    um_debug_assert(atomic_load(&port->link_count) == 0);
+    for (uint32_t i = 0; i < port->config.queue_count && i < UM_PORT_DESCRIPTORS_MAX; i++)
+        delete_handles(port, i);
+    if (port->area != NULL)
+        munmap(port->area, port->area_bytes);
+    if (port->bookkeeping != NULL)
+        munmap(port->bookkeeping, port->bookkeeping_bytes);
+    munmap(port, sizeof *port);
+}
+
+const char *um_xsk_port_failed_step(const um_xsk_port *port)
+{
+    return port->failed_step;
+}
+
+/* ---- facts ---- */
+
+um_port *um_xsk_port_base(um_xsk_port *port)
+{
+    return &port->base;
+}
+
+void um_xsk_port_facts(const um_xsk_port *port, um_xsk_facts *facts)
+{
+    *facts = (um_xsk_facts){.zero_copy = port->zero_copy,
+                            .multi_buffer = port->config.multi_buffer,
+                            .huge_pages = port->huge_pages,
+                            .busy_poll = port->busy_poll,
+                            .datagram_max_bytes = um_xsk_queue_datagram_max(&port->queues[0]),
+                            .locked_bytes = port->area_bytes};
+}
+
+int um_xsk_port_socket(const um_xsk_port *port, uint32_t index)
+{
+    return port->queues[index].fd;
+}
+
+uint64_t um_xsk_port_received(const um_xsk_port *port, uint32_t index)
+{
+    return port->queues[index].counters.datagrams_received;
+}
+
+um_xsk_queue *um_xsk_port_queue(um_xsk_port *port, uint32_t index)
+{
+    return &port->queues[index];
+}
+
+const uint8_t *um_xsk_port_mac(const um_xsk_port *port)
+{
+    return port->mac;
+}
+
+static uint32_t descriptors(const um_port *base, int *fds, uint32_t max)
+{
+    const um_xsk_port *port = (const um_xsk_port *)base;
+    uint32_t count = port->config.queue_count < max ? port->config.queue_count : max;
+    for (uint32_t i = 0; i < count; i++)
+        fds[i] = port->queues[i].fd;
+    return port->config.queue_count;
+}
+
+static void add_kernel_statistics(const um_xsk_queue *queue, um_link_counters *sum)
+{
+    struct xdp_statistics statistics = {0};
+    socklen_t length = sizeof statistics;
+    if (getsockopt(queue->fd, SOL_XDP, XDP_STATISTICS, &statistics, &length) != 0)
+        return;
+    UM_COUNT(sum->receive_drops, statistics.rx_dropped + statistics.rx_ring_full);
+    UM_COUNT(sum->xdp_rx_dropped, statistics.rx_dropped);
+    UM_COUNT(sum->xdp_rx_invalid_descs, statistics.rx_invalid_descs);
+    UM_COUNT(sum->xdp_tx_invalid_descs, statistics.tx_invalid_descs);
+    UM_COUNT(sum->xdp_rx_ring_full, statistics.rx_ring_full);
+    UM_COUNT(sum->xdp_rx_fill_ring_empty_descs, statistics.rx_fill_ring_empty_descs);
+    UM_COUNT(sum->xdp_tx_ring_empty_descs, statistics.tx_ring_empty_descs);
+}
+
+static void add_counters(um_port *base, um_link_counters *sum)
+{
+    const um_xsk_port *port = (const um_xsk_port *)base;
+    for (uint32_t i = 0; i < port->config.queue_count; i++) {
+        uint64_t *to = (uint64_t *)sum;
+        const uint64_t *from = (const uint64_t *)&port->queues[i].counters;
+        for (size_t field = 0; field < sizeof *sum / sizeof *to; field++)
+            to[field] += from[field];
+        add_kernel_statistics(&port->queues[i], sum);
+    }
+}
+
+/* ---- receiving ---- */
+
+void um_xsk_port_poll(um_xsk_port *port, uint32_t index)
+{
+    um_xsk_queue *queue = &port->queues[index];
+    if (!port->busy_poll && !xsk_ring_prod__needs_wakeup(&queue->fill))
+        return;
+    count_syscall(queue);
+    recvfrom(queue->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);
+}
+
+/* Begins with another queue each time, so that one that is always full does not starve the others. */
+static int receive(um_port *base, um_rx *batch, uint32_t max)
+{
+    um_xsk_port *port = (um_xsk_port *)base;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < port->config.queue_count && count < max; i++) {
+        uint32_t index = (port->turn + i) % port->config.queue_count;
+        uint32_t received = um_xsk_queue_receive(&port->queues[index], batch + count, max - count);
+        if (received == 0)
+            um_xsk_port_poll(port, index);
+        count += received;
+    }
+    port->turn = (port->turn + 1) % port->config.queue_count;
+    if (count == 0)
+        return 0;
+    int64_t received_ns = clock_ns(CLOCK_REALTIME);
+    for (uint32_t i = 0; i < count; i++)
+        batch[i].received_ns = received_ns;
+    return (int)count;
+}
+
+static void release(um_port *base)
+{
+    um_xsk_port *port = (um_xsk_port *)base;
+    for (uint32_t i = 0; i < port->config.queue_count; i++)
+        um_xsk_queue_release(&port->queues[i]);
+}
+
+/* ---- sending ---- */
+
+static bool will_pass(int error)
+{
+    return error == EAGAIN || error == EBUSY || error == ENOBUFS;
+}
+
+/* In copy mode the call is what sends, at most the budget's frames of it; with zero copy the driver sends, and the
+ * call only wakes it. */
+int um_xsk_port_kick(um_xsk_port *port, uint32_t index)
+{
+    um_xsk_queue *queue = &port->queues[index];
+    uint32_t unsent = um_xsk_queue_unsent(queue);
+    for (int i = 0; i < KICKS_MAX && unsent > 0 && xsk_ring_prod__needs_wakeup(&queue->send); i++) {
+        count_syscall(queue);
+        if (sendto(queue->fd, NULL, 0, MSG_DONTWAIT, NULL, 0) < 0 && !will_pass(errno)) {
+            int error = errno;
+            UM_COUNT(queue->counters.send_errors, 1);
+            atomic_store(&port->base.stalled, 1);
+            return -error;
+        }
+        if (port->zero_copy)
+            return 0;
+        uint32_t before = unsent;
+        um_xsk_queue_reclaim(queue);
+        unsent = um_xsk_queue_unsent(queue);
+        if (unsent == before) {
+            UM_COUNT(queue->counters.send_would_block, 1);
+            atomic_store(&port->base.stalled, 1);
+            return 0;
+        }
+    }
+    return 0;
+}
+
+static void lock_sending(um_xsk_queue *queue)
+{
+    while (!um_lock_try(&queue->send_lock))
+        sched_yield();
+}
+
+static int send_locked(um_xsk_link *link, um_address to, const um_tx *batch, uint32_t count)
+{
+    um_xsk_port *port = link->port;
+    um_xsk_queue *queue = &port->queues[link->queue];
+    if (!um_address_equal(to, link->made.to))
+        um_xsk_template_init(&link->made, port->mac, link->sender.from, to, link->sender.ttl);
+    int result = um_xsk_port_kick(port, link->queue); /* what was left over has to go first */
+    if (result < 0)
+        return result;
+    int taken = um_xsk_queue_send(queue, &link->made, batch, count);
+    if (taken <= 0) {
+        UM_COUNT(queue->counters.send_would_block, taken == 0);
+        return taken;
+    }
+    um_xsk_port_kick(port, link->queue);
+    return taken;
+}
+
+static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint32_t count)
+{
+    um_xsk_link *link = (um_xsk_link *)base;
+    um_xsk_queue *queue = &link->port->queues[link->queue];
+    lock_sending(queue);
+    int result = send_locked(link, to, batch, count);
+    um_lock_release(&queue->send_lock);
+    return result;
+}
+
+static int send_oversize(um_link *base, um_address to, const um_tx *datagram)
+{
+    um_link *otherwise = ((um_xsk_link *)base)->sender.otherwise;
+    return otherwise->ops->send_oversize(otherwise, to, datagram);
+}
+
+static const um_link_ops LINK_OPS = {send_datagrams, send_oversize};
+
+static int64_t tend(um_port *base, int64_t now_ns)
+{
+    um_xsk_port *port = (um_xsk_port *)base;
+    if (!atomic_load_explicit(&base->stalled, memory_order_relaxed))
+        return INT64_MAX;
+    atomic_store(&base->stalled, 0);
+    int64_t retry_ns = STALL_RETRY_NS;
+    for (uint32_t i = 0; i < port->config.queue_count; i++) {
+        um_xsk_queue *queue = &port->queues[i];
+        if (um_xsk_queue_unsent(queue) == 0)
+            continue;
+        if (!um_lock_try(&queue->send_lock)) {
+            atomic_store(&base->stalled, 1);
+            continue;
+        }
+        if (um_xsk_port_kick(port, i) < 0)
+            retry_ns = DOWN_RETRY_NS;
+        um_lock_release(&queue->send_lock);
+    }
+    return atomic_load(&base->stalled) ? now_ns + retry_ns : INT64_MAX;
+}
+
+static int open_link(um_port *base, const um_port_sender *sender, um_link **opened)
+{
+    um_xsk_port *port = (um_xsk_port *)base;
+    um_xsk_link *link = calloc(1, sizeof *link);
+    if (link == NULL)
+        return -ENOMEM;
+    *link = (um_xsk_link){.base = {&LINK_OPS},
+                          .port = port,
+                          .queue = atomic_fetch_add(&port->next_queue, 1) % port->config.queue_count,
+                          .sender = *sender};
+    atomic_fetch_add(&port->link_count, 1);
+    *opened = &link->base;
+    return 0;
+}
+
+static void close_link(um_port *base, um_link *link)
+{
+    atomic_fetch_sub(&((um_xsk_port *)base)->link_count, 1);
+    free(link);
+}

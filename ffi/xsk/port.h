@@ -1,0 +1,70 @@
+/* AF_XDP through libxdp: a port (io/port.h) of one interface with a socket on each of its receive queues.
+ *
+ * Each queue has memory of its own for its frames (UMEM), in huge pages where there are some. The program that steers
+ * datagrams to the sockets is not this library's: whoever opens the port puts um_xsk_port_socket's descriptors into
+ * the program's map (libxdp is told to load none).
+ *
+ * Threads: opening, closing and the facts belong to the opener; the rest is io/port.h's.
+ * System calls: mmap, socket, setsockopt, getsockopt, bind, ioctl, sendto, recvfrom, close.
+ */
+#ifndef UM_XSK_PORT_H
+#define UM_XSK_PORT_H
+
+#include "io/port.h"
+#include "xsk/queue.h"
+
+enum um_xsk_mode { UM_XSK_COPY, UM_XSK_ZERO_COPY };
+
+typedef struct um_xsk_config {
+    char interface[16];
+    enum um_xsk_mode mode; /* asked for by its own flag, so that the kernel does not choose silently */
+    uint32_t first_queue;
+    uint32_t queue_count;         /* 1 to UM_PORT_DESCRIPTORS_MAX */
+    uint32_t frame_bytes;         /* 2048 or 4096 */
+    uint32_t receive_frame_count; /* of each queue; powers of two, also the sizes of the rings */
+    uint32_t send_frame_count;
+    bool multi_buffer; /* XDP_USE_SG */
+    bool verify_checksum;
+    bool huge_pages;
+    bool busy_poll; /* SO_PREFER_BUSY_POLL: a receive that finds nothing runs the driver itself */
+    uint32_t busy_poll_us;
+    uint32_t busy_poll_budget;
+    int64_t busy_deadline_ns; /* how long a queue that is busy, as it is a moment after its last user, is tried */
+} um_xsk_config;
+
+typedef struct um_xsk_facts {
+    bool zero_copy; /* what the kernel says it does */
+    bool multi_buffer;
+    bool huge_pages;
+    bool busy_poll;
+    uint32_t datagram_max_bytes; /* UDP payload */
+    uint64_t locked_bytes;
+} um_xsk_facts;
+
+typedef struct um_xsk_port um_xsk_port;
+
+/* 0 or a negative errno: EOPNOTSUPP the driver cannot, EBUSY the queue is another's, EINVAL there is no such queue,
+ * ENOBUFS locked memory, ENODEV no such interface. *port is set unless memory ran out, and must be closed either way;
+ * um_xsk_port_failed_step names what failed. */
+int um_xsk_port_open(const um_xsk_config *config, um_xsk_port **port);
+void um_xsk_port_close(um_xsk_port *port);
+const char *um_xsk_port_failed_step(const um_xsk_port *port);
+
+um_port *um_xsk_port_base(um_xsk_port *port);
+void um_xsk_port_facts(const um_xsk_port *port, um_xsk_facts *facts);
+/* The descriptor of the socket on first_queue + index. It stays the port's. */
+int um_xsk_port_socket(const um_xsk_port *port, uint32_t index);
+
+/* Datagrams received on it. Any thread. */
+uint64_t um_xsk_port_received(const um_xsk_port *port, uint32_t index);
+
+/* For programs that use a queue without a context (ffi/xsk/raw_*.c): the queue, sending what is in its ring, and its
+ * Ethernet address. Send lock held where one is needed. */
+um_xsk_queue *um_xsk_port_queue(um_xsk_port *port, uint32_t index);
+/* 0, or a negative errno when the interface cannot send now. */
+int um_xsk_port_kick(um_xsk_port *port, uint32_t index);
+const uint8_t *um_xsk_port_mac(const um_xsk_port *port);
+/* Lets the driver of a busy-polling queue receive, where that is how it works. */
+void um_xsk_port_poll(um_xsk_port *port, uint32_t index);
+
+#endif

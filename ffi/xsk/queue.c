@@ -1,0 +1,281 @@
+#include "xsk/queue.h"
+
+#ifndef XDP_PKT_CONTD
+#define XDP_PKT_CONTD (1 << 0)
+#endif
+
+enum { RECEIVE_HEADROOM_BYTES = 256 }; /* the kernel's, before each frame it fills */
+
+/* ---- who owns a frame ---- */
+
+static void pass(um_xsk_queue *queue, uint64_t address, enum um_xsk_owner from, enum um_xsk_owner to)
+{
+#ifdef UM_DEBUG
+    uint64_t frame = address / queue->frame_bytes;
+    assert(frame < (uint64_t)queue->receive_frame_count + queue->send_frame_count);
+    assert(queue->owners[frame] == (uint8_t)from);
+    queue->owners[frame] = (uint8_t)to;
+#else
+    (void)queue, (void)address, (void)from, (void)to;
+#endif
+}
+
+static uint64_t frame_of(const um_xsk_queue *queue, uint64_t address)
+{
+    return address & ~((uint64_t)queue->frame_bytes - 1);
+}
+
+static void lay_out(um_xsk_queue *queue, um_arena *arena, uint32_t receive_frame_count, uint32_t send_frame_count)
+{
+    uint64_t *free_frames = um_arena_take(arena, sizeof *free_frames * send_frame_count);
+    uint8_t *owners = um_arena_take(arena, (size_t)receive_frame_count + send_frame_count);
+    if (queue == NULL)
+        return;
+    queue->free_frames = free_frames;
+#ifdef UM_DEBUG
+    queue->owners = owners;
+#else
+    (void)owners;
+#endif
+}
+
+size_t um_xsk_queue_footprint(uint32_t receive_frame_count, uint32_t send_frame_count)
+{
+    um_arena arena = {0};
+    lay_out(NULL, &arena, receive_frame_count, send_frame_count);
+    return arena.used_bytes;
+}
+
+void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly)
+{
+    um_arena arena = {.base = memory};
+    lay_out(queue, &arena, queue->receive_frame_count, queue->send_frame_count);
+    queue->assembly = assembly;
+    queue->taken_count = 0;
+    um_link_counters_reset(&queue->counters);
+    uint32_t at = 0;
+    uint32_t reserved = xsk_ring_prod__reserve(&queue->fill, queue->receive_frame_count, &at);
+    assert(reserved == queue->receive_frame_count);
+    for (uint32_t i = 0; i < reserved; i++) {
+        uint64_t address = (uint64_t)i * queue->frame_bytes;
+        pass(queue, address, UM_XSK_OWNER_FREE, UM_XSK_OWNER_FILL);
+        *xsk_ring_prod__fill_addr(&queue->fill, at + i) = address;
+    }
+    xsk_ring_prod__submit(&queue->fill, reserved);
+    queue->free_count = queue->send_frame_count;
+    for (uint32_t i = 0; i < queue->send_frame_count; i++)
+        queue->free_frames[i] = (uint64_t)(queue->receive_frame_count + i) * queue->frame_bytes;
+}
+
+/* ---- receiving ---- */
+
+/* How many descriptors from `at` on make up one packet; 0 when its end is not there. */
+static uint32_t chain(const um_xsk_queue *queue, uint32_t at, uint32_t available)
+{
+    uint32_t length = 1;
+    while (xsk_ring_cons__rx_desc(&queue->receive, at + length - 1)->options & XDP_PKT_CONTD)
+        if (++length > available)
+            return 0;
+    return length;
+}
+
+/* Puts a packet of several frames together. NULL when it is larger than the room. */
+static const uint8_t *assemble(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint8_t *room, uint32_t room_bytes,
+                               uint32_t *length)
+{
+    *length = 0;
+    for (uint32_t i = 0; i < frames; i++) {
+        const struct xdp_desc *piece = xsk_ring_cons__rx_desc(&queue->receive, at + i);
+        if (piece->len > room_bytes - *length)
+            return NULL;
+        memcpy(room + *length, queue->area + piece->addr, piece->len);
+        *length += piece->len;
+    }
+    return room;
+}
+
+static bool read_packet(um_xsk_queue *queue, const uint8_t *packet, uint32_t length, um_rx *rx)
+{
+    enum um_xsk_refusal refusal = um_xsk_read_headers(packet, length, queue->verify_checksum, rx);
+    UM_COUNT(queue->counters.ring_frames_refused, refusal == UM_XSK_TRUNCATED || refusal == UM_XSK_NOT_UDP);
+    UM_COUNT(queue->counters.ring_checksum_errors, refusal == UM_XSK_BAD_CHECKSUM);
+    if (refusal != UM_XSK_READ)
+        return false;
+    rx->segment_length = 0;
+    UM_COUNT(queue->counters.bytes_received, rx->length);
+    return true;
+}
+
+static void hand_out(um_xsk_queue *queue, uint32_t at, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        pass(queue, xsk_ring_cons__rx_desc(&queue->receive, at + i)->addr, UM_XSK_OWNER_FILL, UM_XSK_OWNER_READER);
+}
+
+/* Takes one packet of `frames` descriptors. Returns false when there is no room left to put it together in. */
+static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint32_t *assembled_bytes, um_rx *batch,
+                        uint32_t *count)
+{
+    const struct xdp_desc *first = xsk_ring_cons__rx_desc(&queue->receive, at);
+    const uint8_t *packet = queue->area + first->addr;
+    uint32_t length = first->len;
+    if (frames > 1) {
+        packet = assemble(queue, at, frames, queue->assembly + *assembled_bytes,
+                          UM_XSK_ASSEMBLY_BYTES - *assembled_bytes, &length);
+        if (packet == NULL)
+            return false;
+        *assembled_bytes += (uint32_t)um_align_up(length, UM_CACHE_LINE_BYTES);
+        UM_COUNT(queue->counters.ring_multi_buffer, 1);
+    }
+    *count += read_packet(queue, packet, length, &batch[*count]);
+    return true;
+}
+
+uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
+{
+    uint32_t at = 0, done = 0, count = 0, assembled_bytes = 0;
+    uint32_t available = xsk_ring_cons__peek(&queue->receive, max + UM_XSK_CHAIN_MAX, &at);
+    while (done < available && count < max) {
+        uint32_t frames = chain(queue, at + done, available - done);
+        if (done + 1 < available)
+            __builtin_prefetch(queue->area + xsk_ring_cons__rx_desc(&queue->receive, at + done + 1)->addr);
+        if (frames == 0) /* its end may have come meanwhile */
+            queue->receive.cached_prod = __atomic_load_n(queue->receive.producer, __ATOMIC_ACQUIRE);
+        if (frames == 0 || !take_packet(queue, at + done, frames, &assembled_bytes, batch, &count))
+            break;
+        done += frames;
+    }
+    hand_out(queue, at, done);
+    xsk_ring_cons__cancel(&queue->receive, available - done);
+    queue->first_taken = at;
+    queue->taken_count = done;
+    UM_COUNT(queue->counters.datagrams_received, count);
+    return count;
+}
+
+uint32_t um_xsk_queue_take(um_xsk_queue *queue, uint32_t max, uint32_t *at)
+{
+    uint32_t count = xsk_ring_cons__peek(&queue->receive, max, at);
+    hand_out(queue, *at, count);
+    queue->first_taken = *at;
+    queue->taken_count = count;
+    return count;
+}
+
+void um_xsk_queue_release(um_xsk_queue *queue)
+{
+    uint32_t count = queue->taken_count, at = 0;
+    if (count == 0)
+        return;
+    uint32_t reserved = xsk_ring_prod__reserve(&queue->fill, count, &at);
+    um_debug_assert(reserved == count); /* the fill ring has room for every receive frame */
+    for (uint32_t i = 0; i < reserved; i++) {
+        uint64_t frame = frame_of(queue, xsk_ring_cons__rx_desc(&queue->receive, queue->first_taken + i)->addr);
+        pass(queue, frame, UM_XSK_OWNER_READER, UM_XSK_OWNER_FILL);
+        *xsk_ring_prod__fill_addr(&queue->fill, at + i) = frame;
+    }
+    xsk_ring_prod__submit(&queue->fill, reserved);
+    xsk_ring_cons__release(&queue->receive, count);
+    queue->taken_count = 0;
+}
+
+/* ---- sending ---- */
+
+uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue)
+{
+    uint32_t frames = queue->multi_buffer ? UM_XSK_CHAIN_MAX - 1 : 1;
+    /* A datagram that can be sent can be received by the like: received frames have headroom. */
+    uint32_t bytes = frames * (queue->frame_bytes - RECEIVE_HEADROOM_BYTES) - UM_XSK_HEADER_BYTES;
+    return bytes < UM_XSK_DATAGRAM_MAX_BYTES ? bytes : UM_XSK_DATAGRAM_MAX_BYTES;
+}
+
+void um_xsk_queue_reclaim(um_xsk_queue *queue)
+{
+    uint32_t at = 0;
+    uint32_t count = xsk_ring_cons__peek(&queue->completion, queue->send_frame_count, &at);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t address = *xsk_ring_cons__comp_addr(&queue->completion, at + i);
+        pass(queue, address, UM_XSK_OWNER_SEND, UM_XSK_OWNER_FREE);
+        queue->free_frames[queue->free_count++] = address;
+    }
+    if (count > 0)
+        xsk_ring_cons__release(&queue->completion, count);
+}
+
+uint32_t um_xsk_queue_unsent(const um_xsk_queue *queue)
+{
+    uint32_t consumed = __atomic_load_n(queue->send.consumer, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(queue->send.producer, __ATOMIC_RELAXED) - consumed;
+}
+
+uint64_t um_xsk_queue_take_frame(um_xsk_queue *queue)
+{
+    uint64_t address = queue->free_frames[--queue->free_count];
+    pass(queue, address, UM_XSK_OWNER_FREE, UM_XSK_OWNER_SEND);
+    return address;
+}
+
+/* Where in the parts of a datagram the copy has got to. */
+typedef struct parts_cursor {
+    const um_part *part;
+    uint32_t offset;
+} parts_cursor;
+
+static void copy_parts(parts_cursor *from, uint8_t *to, uint32_t length)
+{
+    while (length > 0) {
+        uint32_t left = from->part->length - from->offset;
+        uint32_t bytes = left < length ? left : length;
+        memcpy(to, from->part->data + from->offset, bytes);
+        to += bytes;
+        length -= bytes;
+        from->offset += bytes;
+        if (from->offset == from->part->length)
+            *from = (parts_cursor){from->part + 1, 0};
+    }
+}
+
+/* Writes one datagram into `frames` free frames and their descriptors. */
+static void put(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *tx, uint32_t at, uint32_t frames)
+{
+    parts_cursor from = {tx->parts, 0};
+    uint32_t left = tx->length, headers = UM_XSK_HEADER_BYTES;
+    uint64_t sum = 0;
+    uint8_t *first = NULL;
+    for (uint32_t i = 0; i < frames; i++) {
+        uint64_t address = um_xsk_queue_take_frame(queue);
+        uint8_t *frame = queue->area + address;
+        uint32_t bytes = left < queue->frame_bytes - headers ? left : queue->frame_bytes - headers;
+        copy_parts(&from, frame + headers, bytes);
+        sum = um_xsk_sum(frame + headers, bytes, sum);
+        *xsk_ring_prod__tx_desc(&queue->send, at + i) =
+            (struct xdp_desc){.addr = address, .len = headers + bytes, .options = i + 1 < frames ? XDP_PKT_CONTD : 0};
+        first = i == 0 ? frame : first;
+        left -= bytes;
+        headers = 0;
+    }
+    um_xsk_write_headers(made, first, tx->length, sum);
+}
+
+static uint32_t frames_for(const um_xsk_queue *queue, uint32_t length)
+{
+    return (length + UM_XSK_HEADER_BYTES + queue->frame_bytes - 1) / queue->frame_bytes;
+}
+
+int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *batch, uint32_t count)
+{
+    uint32_t most_bytes = um_xsk_queue_datagram_max(queue), descriptors = 0, done = 0;
+    um_xsk_queue_reclaim(queue);
+    for (; done < count && batch[done].length <= most_bytes; done++) {
+        uint32_t frames = frames_for(queue, batch[done].length), at = 0;
+        if (queue->free_count < frames || xsk_ring_prod__reserve(&queue->send, frames, &at) == 0)
+            break;
+        put(queue, made, &batch[done], at, frames);
+        descriptors += frames;
+        UM_COUNT(queue->counters.bytes_sent, batch[done].length);
+    }
+    if (descriptors > 0)
+        xsk_ring_prod__submit(&queue->send, descriptors);
+    UM_COUNT(queue->counters.datagrams_sent, done);
+    return done == 0 && count > 0 && batch[0].length > most_bytes ? -EMSGSIZE : (int)done;
+}

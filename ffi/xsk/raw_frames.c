@@ -1,0 +1,41 @@
+#include "xsk/raw_xdp.h"
+
+enum {
+    IP_LENGTH_AT = UM_XSK_ETHERNET_BYTES + 2,
+    UDP_CHECKSUM_AT = UM_XSK_ETHERNET_BYTES + UM_XSK_IP_BYTES + 6,
+};
+
+void um_xsk_raw_prepare(um_xsk_port *port, um_address from, um_address to, uint32_t length)
+{
+    um_xsk_queue *queue = um_xsk_port_queue(port, 0);
+    um_xsk_template made;
+    um_xsk_template_init(&made, um_xsk_port_mac(port), from, to, 1);
+    for (uint32_t i = 0; i < queue->free_count; i++) {
+        uint8_t *frame = queue->area + queue->free_frames[i];
+        memset(frame, 0x5a, queue->frame_bytes);
+        um_xsk_write_headers(&made, frame, length, 0);
+        memset(frame + UDP_CHECKSUM_AT, 0, sizeof(uint16_t));
+    }
+}
+
+bool um_xsk_raw_put(um_xsk_queue *queue, const uint8_t *payload, uint32_t payload_bytes, uint32_t length)
+{
+    uint32_t at = 0;
+    if (queue->free_count == 0 || xsk_ring_prod__reserve(&queue->send, 1, &at) == 0)
+        return false;
+    uint64_t address = um_xsk_queue_take_frame(queue);
+    memcpy(queue->area + address + UM_XSK_HEADER_BYTES, payload, payload_bytes);
+    *xsk_ring_prod__tx_desc(&queue->send, at) =
+        (struct xdp_desc){.addr = address, .len = UM_XSK_HEADER_BYTES + length, .options = 0};
+    return true;
+}
+
+/* The IP length tells a short datagram from the padding Ethernet adds. */
+const uint8_t *um_xsk_raw_payload(const um_xsk_queue *queue, uint32_t at, uint32_t *length)
+{
+    const struct xdp_desc *descriptor = xsk_ring_cons__rx_desc(&queue->receive, at);
+    const uint8_t *frame = queue->area + descriptor->addr;
+    uint32_t said = um_load_be16(frame + IP_LENGTH_AT), there = descriptor->len - UM_XSK_ETHERNET_BYTES;
+    *length = (said < there ? said : there) - UM_XSK_IP_BYTES - UM_XSK_UDP_BYTES;
+    return frame + UM_XSK_HEADER_BYTES;
+}

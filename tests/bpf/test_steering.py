@@ -1,0 +1,446 @@
+"""bpf/steering.bpf.c through BPF_PROG_TEST_RUN on packets built with scapy (issue: steering program; wall W5).
+
+Redirects are real decisions: the sockets are AF_XDP sockets, bound to nothing, so that the map holds them.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scapy.layers.inet import ICMP, TCP
+from scapy.layers.inet6 import (
+    ICMPv6ND_NS,
+    IPv6ExtHdrDestOpt,
+    IPv6ExtHdrFragment,
+    IPv6ExtHdrHopByHop,
+    IPv6ExtHdrRouting,
+)
+from scapy.layers.ipsec import AH
+from scapy.layers.l2 import ARP
+from scapy.packet import Packet, Raw
+
+from tests.bpf.frames import (
+    GROUP,
+    GROUP6,
+    OPTION_WORDS,
+    PAYLOAD,
+    PORT,
+    TAGS,
+    THREE_TAGS,
+    ethernet,
+    ipv4,
+    ipv6,
+    udp,
+    with_bytes,
+)
+from xdp import BpfError, BpfObject, Steering, SteeringError, unavailable
+from xdp import steering as steering_module
+from xdp.steering import queues_max, rule_key, verdict_names
+
+pytestmark = pytest.mark.skipif(unavailable("steering") is not None, reason=str(unavailable("steering")))
+
+XDP_PASS, XDP_REDIRECT = 2, 4
+AF_XDP = 44
+ETHERNET_BYTES, TAG_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES = 14, 4, 20, 40, 8
+# BPF_PROG_TEST_RUN takes no frame shorter than an Ethernet header.
+SHORTEST = ETHERNET_BYTES
+
+
+@dataclass
+class Bench:
+    """The program with a rule for each family, and AF_XDP sockets where a test puts them."""
+
+    steering: Steering
+    sockets: ExitStack
+
+    def run(self, frame: bytes, *, interface_index: int = 0, queue: int = 0) -> tuple[int, str]:
+        """Pass one frame; returns the action and the one verdict that was counted."""
+        before = self.steering.counters().verdicts
+        run = self.steering.program.test_run(frame, is_xdp=True, interface_index=interface_index, queue=queue)
+        after = self.steering.counters().verdicts
+        assert run.packet == frame, "the program changes nothing"
+        counted = [name for name in after for _ in range(after[name] - before[name])]
+        assert len(counted) == 1, f"every frame has one verdict, this one {counted}"
+        return run.result, counted[0]
+
+    def socket_at(self, slot: int, queue: int = 0) -> socket.socket:
+        """Put an AF_XDP socket there."""
+        ring = self.sockets.enter_context(socket.socket(AF_XDP, socket.SOCK_RAW, 0))
+        self.steering.put_socket(slot, queue, ring.fileno())
+        return ring
+
+    def hits(self, address: str = GROUP, port: int = PORT) -> tuple[int, int, int]:
+        """What a rule counted: redirected, no socket, fragments."""
+        rules = self.steering.counters().rules
+        (rule,) = [rule for rule in rules if (str(rule.address), rule.port) == (address, port)]
+        return rule.redirected, rule.no_socket, rule.fragments
+
+
+@pytest.fixture(params=["steering", "steering_linear"])
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """Load each of the two programs, with a rule for each family at slot 1."""
+    monkeypatch.setattr(steering_module, "_PROGRAM", request.param)
+    with ExitStack() as sockets, Steering(max_slots=4, max_rules=8) as steering:
+        steering.add_rule(GROUP, PORT, 1)
+        steering.add_rule(GROUP6, PORT, 1)
+        yield Bench(steering, sockets)
+
+
+def test_the_verdicts_are_those_of_the_header() -> None:
+    """Steering: names and numbers come from bpf/steering.h alone; the first is the only redirect."""
+    assert verdict_names() == (
+        "redirected",
+        "no_socket",
+        "fragment",
+        "not_owned",
+        "not_udp",
+        "not_ip",
+        "ipv6_extension",
+        "truncated",
+        "malformed",
+    )
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        *(ipv4(option_words=words) for words in OPTION_WORDS),
+        ipv6(),
+        ipv4(udp(payload=b"")),
+        ipv6(udp(payload=b"")),
+    ],
+    ids=[
+        *(f"IPv4 with {words} words of options" for words in OPTION_WORDS),
+        "IPv6",
+        "empty IPv4",
+        "empty IPv6",
+    ],
+)
+def test_an_owned_datagram_is_redirected(bench: Bench, packet: Packet) -> None:
+    """Steering: behind up to two tags and any IPv4 options, a datagram of a rule goes to the socket at its slot."""
+    frames = [ethernet(packet, tags) for tags in TAGS.values()]
+    assert [bench.run(frame) for frame in frames] == [(XDP_PASS, "no_socket")] * len(frames)
+    bench.socket_at(1)
+    assert [bench.run(frame) for frame in frames] == [(XDP_REDIRECT, "redirected")] * len(frames)
+    padded = frames[0].ljust(200, b"\0")
+    assert bench.run(padded) == (XDP_REDIRECT, "redirected"), "padding is no part of the datagram"
+    assert bench.hits(GROUP if packet.version == 4 else GROUP6) == (len(frames) + 1, len(frames), 0)
+
+
+def test_the_slot_and_the_queue_choose_the_socket(bench: Bench) -> None:
+    """Steering: index = slot * 64 + queue; a socket elsewhere gets nothing, and no slot sees another's datagrams."""
+    frame = ethernet(ipv4())
+    for slot, queue in ((0, 0), (2, 0), (1, 1), (1, 63)):
+        bench.socket_at(slot, queue)
+    assert bench.run(frame) == (XDP_PASS, "no_socket")
+    bench.steering.add_rule("239.77.1.3", PORT, 2)
+    assert bench.run(ethernet(ipv4(destination="239.77.1.3"))) == (XDP_REDIRECT, "redirected")
+    assert bench.run(frame) == (XDP_PASS, "no_socket")
+    bench.socket_at(1, 0)
+    assert bench.run(frame) == (XDP_REDIRECT, "redirected")
+    assert queues_max() == 64
+
+
+def test_a_socket_that_is_gone_leaves_the_datagram_to_the_kernel(bench: Bench) -> None:
+    """Steering: closed or removed, the socket is out of the map, and the kernel gets what it had."""
+    frame = ethernet(ipv4())
+    with bench.socket_at(1):
+        assert bench.run(frame) == (XDP_REDIRECT, "redirected")
+    assert bench.run(frame) == (XDP_PASS, "no_socket")
+    bench.socket_at(1)
+    bench.steering.remove_socket(1, 0)
+    bench.steering.remove_socket(1, 0)
+    assert bench.run(frame) == (XDP_PASS, "no_socket")
+    assert bench.hits() == (1, 2, 0)
+
+
+OTHERS = {
+    "same MAC, another group": (ipv4(destination="238.205.1.2"), "not_owned"),
+    "another port": (ipv4(udp(PORT + 1)), "not_owned"),
+    "the port with its bytes swapped": (ipv4(udp(socket.htons(PORT))), "not_owned"),
+    "port 0": (ipv4(udp(0)), "not_owned"),
+    "unicast": (ipv4(destination="10.77.0.2"), "not_owned"),
+    "another IPv6 group": (ipv6(destination="ff15::77:2"), "not_owned"),
+    "another IPv6 port": (ipv6(udp(PORT + 1)), "not_owned"),
+    "IPv6 port 0": (ipv6(udp(0)), "not_owned"),
+    "IGMP report": (ipv4(Raw(bytes([0x16, 0, 0, 0, 239, 77, 1, 2])), proto=2, option_words=1), "not_udp"),
+    "IGMP query": (
+        ipv4(Raw(bytes([0x11, 0, 0, 0, 0, 0, 0, 0])), proto=2, destination="224.0.0.1"),
+        "not_udp",
+    ),
+    "ICMP": (ipv4(ICMP()), "not_udp"),
+    "TCP to the same port": (ipv4(TCP(dport=PORT)), "not_udp"),
+    "UDP-Lite": (ipv4(udp(), proto=136), "not_udp"),
+    "IPv6 neighbour solicitation": (ipv6(ICMPv6ND_NS(tgt="fe80::2")), "not_udp"),
+    "TCP over IPv6": (ipv6(TCP(dport=PORT)), "not_udp"),
+    "MLD report": (
+        ipv6(IPv6ExtHdrHopByHop(nh=58) / Raw(bytes(20)), destination="ff02::16"),
+        "ipv6_extension",
+    ),
+    "routing header": (ipv6(IPv6ExtHdrRouting() / udp()), "ipv6_extension"),
+    "destination options": (ipv6(IPv6ExtHdrDestOpt() / udp()), "ipv6_extension"),
+    "authentication header": (ipv6(AH() / udp()), "ipv6_extension"),
+    "a stranger's IPv6 fragment": (
+        ipv6(IPv6ExtHdrFragment() / udp(), destination="ff15::9"),
+        "ipv6_extension",
+    ),
+    "a stranger's IPv4 fragment": (ipv4(flags="MF", destination="239.77.1.9"), "not_owned"),
+    "ARP": (ARP(pdst="10.77.0.2"), "not_ip"),
+}
+
+
+def test_what_is_not_owned_passes(bench: Bench) -> None:
+    """Steering: everything without a rule is the kernel's, counted by what it is, and no rule counts it."""
+    bench.socket_at(1)
+    for name, (packet, verdict) in OTHERS.items():
+        for tags in TAGS.values():
+            assert bench.run(ethernet(packet, tags)) == (XDP_PASS, verdict), name
+    assert bench.hits(GROUP) == bench.hits(GROUP6) == (0, 0, 0)
+
+
+def test_a_third_tag_is_not_looked_behind(bench: Bench) -> None:
+    """Steering: up to two VLAN tags; a datagram behind three passes."""
+    bench.socket_at(1)
+    assert bench.run(ethernet(ipv4(), THREE_TAGS)) == (XDP_PASS, "not_ip")
+
+
+FRAGMENTS = {
+    "first": (ipv4(flags="MF"), GROUP),
+    "last": (ipv4(Raw(PAYLOAD), proto=17, frag=185), GROUP),
+    "middle": (ipv4(Raw(PAYLOAD), proto=17, frag=1, flags="MF"), GROUP),
+    "another port": (ipv4(udp(PORT + 1), flags="MF"), GROUP),
+    "with options": (ipv4(flags="MF", option_words=3), GROUP),
+    "IPv6 first": (ipv6(IPv6ExtHdrFragment(m=1) / udp()), GROUP6),
+    "IPv6 last": (ipv6(IPv6ExtHdrFragment(offset=185) / Raw(PAYLOAD)), GROUP6),
+}
+
+
+def test_fragments_pass_and_are_counted(bench: Bench) -> None:
+    """W4: a fragment to an owned address is the kernel's to reassemble, and its rule counts it, first or not."""
+    bench.socket_at(1)
+    for name, (packet, _) in FRAGMENTS.items():
+        assert bench.run(ethernet(packet)) == (XDP_PASS, "fragment"), name
+    assert (bench.hits(GROUP), bench.hits(GROUP6)) == ((0, 0, 5), (0, 0, 2))
+
+
+def test_dont_fragment_is_no_fragment(bench: Bench) -> None:
+    """Steering: the DF bit, and the reserved one, say nothing about fragments."""
+    bench.socket_at(1)
+    assert bench.run(ethernet(ipv4(flags="DF"))) == (XDP_REDIRECT, "redirected")
+    assert bench.run(ethernet(ipv4(flags="evil"))) == (XDP_REDIRECT, "redirected")
+
+
+def test_the_oldest_rule_of_an_address_counts_its_fragments(bench: Bench) -> None:
+    """Steering: rules that share an address share its fragments; when the oldest goes, the next one counts on."""
+    fragment = ethernet(ipv4(flags="MF"))
+    bench.steering.add_rule(GROUP, 9, 0)
+    bench.run(fragment)
+    assert (bench.hits(), bench.hits(port=9)) == ((0, 0, 1), (0, 0, 0))
+    bench.steering.remove_rule(GROUP, PORT)
+    bench.run(fragment)
+    assert bench.hits(port=9) == (0, 0, 1)
+    bench.steering.remove_rule(GROUP, 9)
+    assert bench.run(fragment) == (XDP_PASS, "not_owned")
+
+
+IPV4_MALFORMED = {
+    "version 6": (0, b"\x65"),
+    "version 0": (0, b"\x05"),
+    "header of 0 words": (0, b"\x40"),
+    "header of 4 words": (0, b"\x44"),
+    "total length 0": (2, b"\0\0"),
+    "total length below the header": (2, b"\0\x13"),
+    "total length with no room for UDP": (2, b"\0\x1b"),
+    "UDP length 0": (IPV4_BYTES + 4, b"\0\0"),
+    "UDP length 7": (IPV4_BYTES + 4, b"\0\x07"),
+    "UDP length one too few": (IPV4_BYTES + 4, (UDP_BYTES + len(PAYLOAD) - 1).to_bytes(2, "big")),
+    "UDP length one too many": (IPV4_BYTES + 4, (UDP_BYTES + len(PAYLOAD) + 1).to_bytes(2, "big")),
+    "UDP length 65535": (IPV4_BYTES + 4, b"\xff\xff"),
+}
+IPV6_MALFORMED = {
+    "version 4": (0, b"\x45"),
+    "version 0": (0, b"\0"),
+    "payload length 0": (4, b"\0\0"),
+    "payload length 7": (4, b"\0\x07"),
+    "UDP length 0": (IPV6_BYTES + 4, b"\0\0"),
+    "UDP length one too few": (IPV6_BYTES + 4, (UDP_BYTES + len(PAYLOAD) - 1).to_bytes(2, "big")),
+    "UDP length one too many": (IPV6_BYTES + 4, (UDP_BYTES + len(PAYLOAD) + 1).to_bytes(2, "big")),
+}
+
+
+@pytest.mark.parametrize(
+    ("packet", "offset", "lie"),
+    [
+        *((ipv4(), *change) for change in IPV4_MALFORMED.values()),
+        *((ipv6(), *change) for change in IPV6_MALFORMED.values()),
+    ],
+    ids=[*(f"IPv4 {name}" for name in IPV4_MALFORMED), *(f"IPv6 {name}" for name in IPV6_MALFORMED)],
+)
+def test_a_header_that_lies_passes(bench: Bench, packet: Packet, offset: int, lie: bytes) -> None:
+    """Steering: versions and lengths that cannot be are the kernel's to judge, and counted."""
+    bench.socket_at(1)
+    for tags in TAGS.values():
+        start = ETHERNET_BYTES + (len(tags) if tags else 0)
+        frame = with_bytes(ethernet(packet, tags), start + offset, lie)
+        assert bench.run(frame) == (XDP_PASS, "malformed"), tags
+    assert bench.hits(GROUP) == bench.hits(GROUP6) == (0, 0, 0)
+
+
+def test_an_ipv4_address_in_ipv6_form_is_not_taken_for_ipv4(bench: Bench) -> None:
+    """Steering: the key's form for IPv4 is no address on the wire."""
+    bench.socket_at(1)
+    assert bench.run(ethernet(ipv6(destination=f"::ffff:{GROUP}"))) == (XDP_PASS, "malformed")
+
+
+@pytest.mark.parametrize("tags", TAGS.values(), ids=TAGS.keys())
+def test_every_truncation_passes(bench: Bench, tags: Packet | None) -> None:
+    """Steering: a frame cut after any byte is passed and counted as truncated, and redirected only when it is whole."""
+    bench.socket_at(1)
+    for packet in (ipv4(), ipv4(option_words=3), ipv4(option_words=10), ipv6()):
+        whole = ethernet(packet, tags)
+        for length in range(SHORTEST, len(whole)):
+            assert bench.run(whole[:length]) == (XDP_PASS, "truncated"), f"cut at {length}"
+        assert bench.run(whole) == (XDP_REDIRECT, "redirected")
+
+
+def test_a_length_beyond_the_frame_is_a_truncation(bench: Bench) -> None:
+    """Steering: headers that agree with each other but not with the frame: what they promise is not there."""
+    bench.socket_at(1)
+    for packet in (ipv4(udp(payload=bytes(65))), ipv6(udp(payload=bytes(65)))):
+        assert bench.run(ethernet(packet)[:-1]) == (XDP_PASS, "truncated")
+    huge = with_bytes(ethernet(ipv4()), ETHERNET_BYTES + 2, b"\xff\xff")
+    assert bench.run(huge) == (XDP_PASS, "truncated")
+
+
+def test_a_jumbo_frame_of_several_buffers_is_redirected() -> None:
+    """W4: a datagram of MTU 9000 lies in several buffers; its length is that of all of them."""
+    frame = ethernet(ipv4(udp(payload=bytes(8972))))
+    with Steering() as steering, socket.socket(AF_XDP, socket.SOCK_RAW, 0) as ring:
+        assert steering.has_frags
+        steering.add_rule(GROUP, PORT, 0)
+        steering.put_socket(0, 0, ring.fileno())
+        bench = Bench(steering, ExitStack())
+        assert bench.run(frame) == (XDP_REDIRECT, "redirected")
+        assert bench.run(frame[:-1]) == (XDP_PASS, "truncated")
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    proto=st.sampled_from([0x0800, 0x86DD, 0x8100, 0x88A8, 0x0806]),
+    start=st.sampled_from([b"", b"\x45", b"\x4f", b"\x60", b"\0\0\x08\0\x46", b"\0\0\x86\xdd\x60"]),
+    rest=st.binary(min_size=1, max_size=120),
+)
+def test_any_bytes_are_safe(bench: Bench, proto: int, start: bytes, rest: bytes) -> None:
+    """Steering: whatever follows an Ethernet header has one verdict, and none of it is taken for ours."""
+    bench.socket_at(1)
+    action, verdict = bench.run(bytes(12) + proto.to_bytes(2, "big") + start + rest)
+    assert (action, verdict == "redirected") == (XDP_PASS, False)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), tags=st.sampled_from(list(TAGS.values())), is_ipv6=st.booleans())
+def test_a_flipped_byte_is_judged_as_the_kernel_would(
+    bench: Bench, data: st.DataObject, tags: Packet | None, is_ipv6: bool
+) -> None:
+    """Steering: of a datagram with one byte changed, only what still is to our address and port is redirected."""
+    bench.socket_at(1)
+    frame = ethernet(ipv6() if is_ipv6 else ipv4(), tags)
+    start = ETHERNET_BYTES + (len(tags) if tags else 0)
+    header_bytes = (IPV6_BYTES if is_ipv6 else IPV4_BYTES) + UDP_BYTES
+    offset = data.draw(st.integers(0, header_bytes - 1), label="offset")
+    changed = with_bytes(
+        frame, start + offset, bytes([frame[start + offset] ^ data.draw(st.integers(1, 255))])
+    )
+    # What may change: traffic class, flow label, identification, TTL, source and checksums.
+    if is_ipv6:
+        harmless = {1, 2, 3, 7, *range(8, 24), 40, 41, 46, 47} | ({0} if changed[start] >> 4 == 6 else set())
+    else:
+        still_whole = changed[start + 6] & 0x3F == 0
+        harmless = {1, 4, 5, 8, 10, 11, *range(12, 16), 20, 21, 26, 27} | ({6} if still_whole else set())
+    assert (bench.run(changed)[0] == XDP_REDIRECT) == (offset in harmless)
+
+
+def test_rules_come_and_go(bench: Bench) -> None:
+    """Steering: a rule's number is used again with its counters at zero, and no other rule is touched."""
+    bench.socket_at(1)
+    frame = ethernet(ipv4())
+    bench.run(frame)
+    bench.steering.remove_rule(GROUP, PORT)
+    assert bench.run(frame) == (XDP_PASS, "not_owned")
+    bench.steering.add_rule("239.77.1.3", PORT, 1)
+    assert bench.hits("239.77.1.3") == (0, 0, 0)
+    assert bench.run(ethernet(ipv6())) == (XDP_REDIRECT, "redirected")
+    bench.steering.add_rule(f"::ffff:{GROUP}", PORT, 1)
+    assert bench.run(frame) == (XDP_REDIRECT, "redirected"), "the mapped form means the IPv4 address"
+
+
+def test_the_map_holds_what_is_written_in_the_header(bench: Bench) -> None:
+    """Steering: the key is address, port and zero padding, as others who read the map with bpftool find it."""
+    key = bytes(10) + b"\xff\xff" + socket.inet_aton(GROUP) + PORT.to_bytes(2, "big") + bytes(2)
+    assert bench.steering.map("rules").read(key) == (1).to_bytes(4, sys.byteorder) + bytes(4)
+    assert rule_key(bench.steering.counters().rules[0].address, PORT) == key
+    assert bench.steering.map("sockets").max_entries == 4 * queues_max()
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda s: s.add_rule(GROUP, PORT, 0), r"239\.77\.1\.2:14400 is steered to slot 1 already"),
+        (lambda s: s.add_rule("239.1.2.3", 0, 0), "port 0 cannot be steered; use 1 to 65535"),
+        (lambda s: s.add_rule("239.1.2.3", 65536, 0), "port 65536 cannot be steered"),
+        (lambda s: s.add_rule("239.1.2.3", 9, 4), "there is no slot 4; use 0 to 3"),
+        (lambda s: s.add_rule("all of them", 9, 0), "all of them is no IP address"),
+        (
+            lambda s: s.remove_rule("ff15::9", 9),
+            r"\[ff15::9\]:9 is not steered; use one of 239\.77\.1\.2:14400",
+        ),
+        (lambda s: s.put_socket(0, 64, 0), "queue 64 cannot be steered to; use 0 to 63"),
+        (lambda s: s.put_socket(-1, 0, 0), "there is no slot -1"),
+        (lambda s: s.put_socket(0, 0, s.program.fd), "it is no AF_XDP socket"),
+        (lambda s: [s.add_rule(GROUP, n, 0) for n in range(1, 9)], "8 rules, which is all there is room for"),
+        (lambda _: Steering(max_slots=0), "no room for a slot"),
+    ],
+)
+def test_nonsense_is_refused_with_what_would_work(bench: Bench, act: object, message: str) -> None:
+    """Errors say what to do next."""
+    assert callable(act)
+    with pytest.raises(SteeringError, match=message):
+        act(bench.steering)
+
+
+def test_a_kernel_without_frags_gets_the_other_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels from 5.15 on: where the flag for several buffers is unknown, the program without it is loaded."""
+    refusals = [errno.EINVAL]
+
+    def refuse_frags(name: str, *, program: str, map_entries: dict[str, int]) -> BpfObject:
+        if program == "steering":
+            raise BpfError("loading", refusals[0])
+        return BpfObject(name, program=program, map_entries=map_entries)
+
+    monkeypatch.setattr(steering_module, "BpfObject", refuse_frags)
+    with Steering() as steering:
+        assert (steering.has_frags, steering.program.name) == (False, "steering_linear")
+    refusals[0] = errno.EPERM
+    with pytest.raises(BpfError, match="CAP_BPF"):
+        Steering()
+
+
+def test_one_program_of_an_object_can_be_loaded_alone() -> None:
+    """The loader: the program that is not wanted is not loaded, sizes are as asked, and unknown names are refused."""
+    with BpfObject("steering", program="steering", map_entries={"rules": 7}) as loaded:
+        assert loaded.program("steering").facts().name == "steering"
+        assert loaded.map("rules").max_entries == 7
+        with pytest.raises(BpfError, match="steering_linear"):
+            loaded.program("steering_linear")
+    with pytest.raises(BpfError):
+        BpfObject("steering", program="no_such_program")
+    with pytest.raises(BpfError):
+        BpfObject("steering", map_entries={"no_such_map": 7})

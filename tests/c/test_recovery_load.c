@@ -1,0 +1,163 @@
+/* The receiving half under load: asking again only for what has had a chance to arrive, telling the source at once when
+ * it may go on, and counting how long recovery took.
+ */
+#include "core/receiver_session.h"
+#include "support.h"
+
+enum {
+    BACKOFF_NS = 50 * NS_PER_MS,
+    WINDOW = 1 << 20,
+    HOLD_DATAGRAMS = 64,
+    HOLD_MESSAGES = 64,
+    HOLD_BYTES = 2048,
+};
+
+typedef struct receiving {
+    um_receiver_session session;
+    um_hold_store store;
+    capture_link link;
+    void *memory;
+    void *hold;
+} receiving;
+
+static receiving *receiving_open(void)
+{
+    um_receiver_session_config config = {
+        .id = {.source = {0x7f000001, 14390}, .group = {0xe00a0a0a, 14400}, .session_id = 7},
+        .nak_initial_backoff_ns = 10 * NS_PER_MS,
+        .nak_backoff_ns = BACKOFF_NS,
+        .nak_suppress_ns = 100 * NS_PER_MS,
+        .nak_generation_ns = 10 * (int64_t)NS_PER_S,
+        .activity_timeout_ns = 60 * (int64_t)NS_PER_S,
+        .send_naks = true,
+        .datagram_max_bytes = 1472,
+        .loss_capacity = 1024,
+        .topic_capacity = 16,
+        .window_bytes = WINDOW,
+        .status_interval_ns = 200 * NS_PER_MS,
+        .random_seed = 1,
+    };
+    receiving *r = zeroed(sizeof *r);
+    r->link.base.ops = &capture_ops;
+    r->link.room = UINT32_MAX;
+    r->memory = zeroed(um_receiver_session_footprint(&config));
+    r->hold = zeroed(um_hold_footprint(HOLD_DATAGRAMS, HOLD_BYTES, HOLD_MESSAGES));
+    um_hold_init(&r->store, r->hold, HOLD_DATAGRAMS, HOLD_BYTES, HOLD_MESSAGES);
+    um_receiver_session_init(&r->session, r->memory, &config, &r->link.base, &r->store, 0);
+    return r;
+}
+
+static void receiving_close(receiving *r)
+{
+    capture_clear(&r->link);
+    free(r->memory);
+    free(r->hold);
+    free(r);
+}
+
+/* A data datagram without messages: the session looks at its sqn only. */
+static void arrive(receiving *r, uint32_t sqn, bool retransmission, int64_t now_ns)
+{
+    uint8_t datagram[1000] = {0};
+    um_lbtrm_packet packet = {.type = UM_LBTRM_DATA,
+                              .flags = retransmission ? UM_LBTRM_FLAG_RETRANSMISSION : 0,
+                              .session_id = 7,
+                              .sqn = sqn,
+                              .body = datagram};
+    um_receiver_session_on_packet(&r->session, &packet, datagram, sizeof datagram, now_ns, now_ns);
+    um_receiver_session_after_batch(&r->session, now_ns);
+}
+
+/* Ticks every millisecond of (from, to]; returns the NAKs sent meanwhile. */
+static uint64_t tick_through(receiving *r, int64_t from_ns, int64_t to_ns)
+{
+    uint64_t before = r->session.counters.naks_sent;
+    for (int64_t now_ns = from_ns + NS_PER_MS; now_ns <= to_ns; now_ns += NS_PER_MS)
+        um_receiver_session_tick(&r->session, now_ns);
+    return r->session.counters.naks_sent - before;
+}
+
+TEST("UM-119", "a receiver that has yet to read its buffer does not ask again")
+{
+    receiving *r = receiving_open();
+    arrive(r, 1, false, 0);
+    arrive(r, 3, false, 0);
+    r->session.behind = true; /* the first NAK is not held back */
+    CHECK_EQ(tick_through(r, 0, 20 * NS_PER_MS), 1);
+    CHECK_EQ(tick_through(r, 20 * NS_PER_MS, 400 * NS_PER_MS), 0);
+    r->session.behind = false;
+    CHECK_EQ(tick_through(r, 400 * NS_PER_MS, 402 * NS_PER_MS), 1);
+    receiving_close(r);
+}
+
+TEST("UM-119 UM-123", "a receiver that never catches up asks again all the same, and gives up in time")
+{
+    receiving *r = receiving_open();
+    arrive(r, 1, false, 0);
+    arrive(r, 3, false, 0);
+    r->session.behind = true;
+    uint64_t naks = tick_through(r, 0, 9 * (int64_t)NS_PER_S);
+    CHECK(naks >= 3 && naks <= 13);
+    tick_through(r, 9 * (int64_t)NS_PER_S, 11 * (int64_t)NS_PER_S);
+    CHECK_EQ(r->session.counters.unrecovered_tmo, 1);
+    CHECK_EQ(r->session.losses.count, 0);
+    receiving_close(r);
+}
+
+/* The position of the status message captured last. */
+static uint32_t told(const receiving *r)
+{
+    const capture *last = &r->link.datagrams[r->link.count - 1];
+    um_lbtrm_packet packet;
+    um_status_message status;
+    CHECK_EQ(um_lbtrm_decode(last->data, last->length, &packet), UM_DGRAM_OK);
+    CHECK(um_status_decode(&packet, &status));
+    return status.next_sqn;
+}
+
+TEST("AE-15 AE-17", "the source is told at once when the gap that held the position back is closed")
+{
+    receiving *r = receiving_open();
+    arrive(r, 1, false, 0);
+    for (uint32_t sqn = 3; sqn < 3 + WINDOW / 1000; sqn++)
+        arrive(r, sqn, false, NS_PER_MS);
+    CHECK_EQ(told(r), 2);
+    uint32_t before = r->link.count;
+    arrive(r, 2, true, 2 * NS_PER_MS);
+    CHECK_EQ(r->link.count, before + 1);
+    CHECK_EQ(told(r), 3 + WINDOW / 1000);
+    receiving_close(r);
+}
+
+TEST("AE-15", "a gap that is given up lets the position go on as well")
+{
+    receiving *r = receiving_open();
+    arrive(r, 1, false, 0);
+    arrive(r, 3, false, 0);
+    r->session.status_due_ns = 0;
+    um_receiver_session_after_batch(&r->session, 0);
+    CHECK_EQ(told(r), 2);
+    tick_through(r, 0, 11 * (int64_t)NS_PER_S);
+    um_receiver_session_after_batch(&r->session, 11 * (int64_t)NS_PER_S);
+    CHECK_EQ(told(r), 4);
+    receiving_close(r);
+}
+
+TEST("UX-9", "recovery times are counted four buckets to an octave")
+{
+    /* microseconds, bucket */
+    static const uint32_t cases[][2] = {{1, 0},      {65, 0},       {66, 0},       {82, 1},
+                                        {131, 3},    {132, 4},      {1000, 15},    {5000, 24},
+                                        {10000, 28}, {1000000, 55}, {4294967, 63}, {9000000, 63}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        receiving *r = receiving_open();
+        arrive(r, 1, false, 0);
+        arrive(r, 3, false, 0);
+        arrive(r, 2, true, (int64_t)cases[i][0] * 1000);
+        for (uint32_t bucket = 0; bucket < UM_RECOVERY_BUCKETS; bucket++)
+            CHECK_EQ(r->session.recovery_buckets[bucket], bucket == cases[i][1]);
+        receiving_close(r);
+    }
+}
+
+CHECK_MAIN

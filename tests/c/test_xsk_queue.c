@@ -1,0 +1,439 @@
+/* The rings of AF_XDP without a kernel: the test plays it, at the other end of the same memory. */
+#include "xsk/queue.h"
+
+#include "core/random.h"
+#include "support.h"
+
+enum {
+    FRAME_BYTES = 2048,
+    RECEIVE_FRAMES = 64,
+    SEND_FRAMES = 32,
+    HEADROOM_BYTES = 256,
+    CONTINUED = 1, /* XDP_PKT_CONTD */
+};
+
+static const um_address FROM = {0x0a4d0001, 14390}, GROUP = {0xe00a0a0a, 14400};
+static const uint8_t MAC[UM_XSK_MAC_BYTES] = {2, 0, 0, 0, 0, 7};
+
+typedef struct ring_memory {
+    uint32_t producer;
+    uint32_t consumer;
+    uint32_t flags;
+    uint64_t entries[RECEIVE_FRAMES * 2]; /* addresses, or descriptors of twice the size */
+} ring_memory;
+
+typedef struct rings {
+    um_xsk_queue queue;
+    um_xsk_template made;
+    ring_memory fill, receive, send, completion;
+    void *bookkeeping;
+    uint8_t *assembly;
+} rings;
+
+static void set_up_producer(struct xsk_ring_prod *ring, ring_memory *memory, uint32_t size)
+{
+    *ring = (struct xsk_ring_prod){.cached_cons = size,
+                                   .mask = size - 1,
+                                   .size = size,
+                                   .producer = &memory->producer,
+                                   .consumer = &memory->consumer,
+                                   .ring = memory->entries,
+                                   .flags = &memory->flags};
+}
+
+static void set_up_consumer(struct xsk_ring_cons *ring, ring_memory *memory, uint32_t size)
+{
+    *ring = (struct xsk_ring_cons){.mask = size - 1,
+                                   .size = size,
+                                   .producer = &memory->producer,
+                                   .consumer = &memory->consumer,
+                                   .ring = memory->entries,
+                                   .flags = &memory->flags};
+}
+
+static rings *rings_open(bool multi_buffer)
+{
+    rings *r = zeroed(sizeof *r);
+    um_xsk_queue *queue = &r->queue;
+    queue->area = zeroed((size_t)(RECEIVE_FRAMES + SEND_FRAMES) * FRAME_BYTES);
+    queue->frame_bytes = FRAME_BYTES;
+    queue->receive_frame_count = RECEIVE_FRAMES;
+    queue->send_frame_count = SEND_FRAMES;
+    queue->multi_buffer = multi_buffer;
+    queue->verify_checksum = true;
+    set_up_producer(&queue->fill, &r->fill, RECEIVE_FRAMES);
+    set_up_consumer(&queue->receive, &r->receive, RECEIVE_FRAMES);
+    set_up_producer(&queue->send, &r->send, SEND_FRAMES);
+    set_up_consumer(&queue->completion, &r->completion, SEND_FRAMES);
+    r->bookkeeping = zeroed(um_xsk_queue_footprint(RECEIVE_FRAMES, SEND_FRAMES));
+    r->assembly = zeroed(UM_XSK_ASSEMBLY_BYTES);
+    um_xsk_queue_init(queue, r->bookkeeping, r->assembly);
+    um_xsk_template_init(&r->made, MAC, FROM, GROUP, 16);
+    return r;
+}
+
+static void rings_close(rings *r)
+{
+    free(r->queue.area);
+    free(r->bookkeeping);
+    free(r->assembly);
+    free(r);
+}
+
+/* ---- the kernel's end ---- */
+
+static uint32_t frames_to_fill(const rings *r)
+{
+    return r->fill.producer - r->fill.consumer;
+}
+
+/* Puts a frame into the receive ring, over several descriptors if it must; false when the fill ring is dry. */
+static bool kernel_receives(rings *r, const uint8_t *frame, uint32_t length)
+{
+    enum { ROOM = FRAME_BYTES - HEADROOM_BYTES };
+    struct xdp_desc *descriptors = (struct xdp_desc *)r->receive.entries;
+    uint32_t pieces = (length + ROOM - 1) / ROOM;
+    if (frames_to_fill(r) < pieces)
+        return false;
+    for (uint32_t i = 0; i < pieces; i++) {
+        uint32_t bytes = length < ROOM ? length : ROOM;
+        uint64_t address = r->fill.entries[r->fill.consumer++ % RECEIVE_FRAMES] + HEADROOM_BYTES;
+        memcpy(r->queue.area + address, frame, bytes);
+        descriptors[r->receive.producer++ % RECEIVE_FRAMES] =
+            (struct xdp_desc){address, bytes, i + 1 < pieces ? CONTINUED : 0};
+        frame += bytes;
+        length -= bytes;
+    }
+    return true;
+}
+
+/* Takes one packet from the send ring into `frame`; 0 when there is none. Completes it unless told not to. */
+static uint32_t kernel_sends(rings *r, uint8_t *frame, bool completes)
+{
+    const struct xdp_desc *descriptors = (const struct xdp_desc *)r->send.entries;
+    uint32_t length = 0;
+    while (r->send.consumer != r->send.producer) {
+        struct xdp_desc piece = descriptors[r->send.consumer++ % SEND_FRAMES];
+        memcpy(frame + length, r->queue.area + piece.addr, piece.len);
+        length += piece.len;
+        if (completes)
+            r->completion.entries[r->completion.producer++ % SEND_FRAMES] = piece.addr;
+        if (!(piece.options & CONTINUED))
+            break;
+    }
+    return length;
+}
+
+/* ---- packets ---- */
+
+static uint16_t naive_sum(const uint8_t *data, uint32_t length, uint32_t sum)
+{
+    for (uint32_t i = 0; i < length; i++)
+        sum += i % 2 == 0 ? (uint32_t)data[i] << 8 : data[i];
+    while (sum >> 16)
+        sum = (sum & 0xffff) + (sum >> 16);
+    return (uint16_t)sum;
+}
+
+static uint32_t write_packet(const rings *r, uint8_t *frame, const uint8_t *payload, uint32_t length)
+{
+    memcpy(frame + UM_XSK_HEADER_BYTES, payload, length);
+    um_xsk_write_headers(&r->made, frame, length, um_xsk_sum(payload, length, 0));
+    return UM_XSK_HEADER_BYTES + length;
+}
+
+/* A copy that ends where its memory does, so that the sanitizer sees one byte read beyond. free() takes *memory. */
+static uint8_t *copy_to_the_end(const uint8_t *data, uint32_t length, uint8_t **memory)
+{
+    size_t bytes = um_align_up(length + 1, UM_CACHE_LINE_BYTES);
+    *memory = zeroed(bytes);
+    memcpy(*memory + bytes - length, data, length);
+    return *memory + bytes - length;
+}
+
+static void fill_random(um_random *random, uint8_t *data, uint32_t length)
+{
+    for (uint32_t i = 0; i < length; i++)
+        data[i] = (uint8_t)um_random_below(random, 256);
+}
+
+TEST("W6", "headers: the group's address, the kernel's values, right checksums at every length")
+{
+    rings *r = rings_open(false);
+    um_random random = {check_seed()};
+    uint8_t payload[300], frame[UM_XSK_HEADER_BYTES + sizeof payload];
+    for (uint32_t length = 0; length <= sizeof payload; length++) {
+        fill_random(&random, payload, length);
+        CHECK_EQ(write_packet(r, frame, payload, length), UM_XSK_HEADER_BYTES + length);
+        const uint8_t group[] = {1, 0, 0x5e, 0x0a, 0x0a, 0x0a};
+        CHECK_BYTES(frame, group, sizeof group);
+        CHECK_BYTES(frame + 6, MAC, sizeof MAC);
+        const uint8_t *ip = frame + UM_XSK_ETHERNET_BYTES, *udp = ip + UM_XSK_IP_BYTES;
+        CHECK_EQ(um_load_be16(ip + 2), 28 + length);
+        CHECK_EQ(um_load_be32(ip + 4), 0x4000); /* identification 0, don't fragment */
+        CHECK_EQ(ip[8], 16);
+        CHECK_EQ(naive_sum(ip, UM_XSK_IP_BYTES, 0), 0xffff);
+        CHECK_EQ(naive_sum(udp, 8 + length, naive_sum(ip + 12, 8, 17 + 8 + length)), 0xffff);
+        CHECK(um_load_be16(udp + 6) != 0);
+    }
+    rings_close(r);
+}
+
+TEST("W6", "reading: VLAN tags and IP options are looked behind, what is cut short anywhere is refused")
+{
+    rings *r = rings_open(false);
+    const uint8_t payload[] = "seventeen bytes!!";
+    uint8_t plain[128], frame[256];
+    uint32_t plain_length = write_packet(r, plain, payload, 17), length = 12;
+    memcpy(frame, plain, length);
+    const uint8_t tags[] = {0x88, 0xa8, 0, 5, 0x81, 0, 0, 6};
+    memcpy(frame + length, tags, sizeof tags);
+    length += sizeof tags;
+    memcpy(frame + length, plain + 12, 2 + UM_XSK_IP_BYTES);
+    uint8_t *ip = frame + length + 2;
+    length += 2 + UM_XSK_IP_BYTES;
+    ip[0] = 0x46; /* one word of options */
+    um_store_be16(ip + 2, (uint16_t)(um_load_be16(ip + 2) + 4));
+    memset(frame + length, 1, 4);
+    length += 4;
+    memcpy(frame + length, plain + 34, plain_length - 34);
+    length += plain_length - 34;
+    um_rx rx = {0};
+    CHECK_EQ(um_xsk_read_headers(frame, length, true, &rx), UM_XSK_READ);
+    CHECK_EQ(rx.length, 17);
+    CHECK_BYTES(rx.data, payload, 17);
+    CHECK(um_address_equal(rx.from, FROM) && um_address_equal(rx.to, GROUP));
+    for (uint32_t cut = 0; cut < length; cut++) {
+        uint8_t *memory;
+        CHECK_EQ(um_xsk_read_headers(copy_to_the_end(frame, cut, &memory), cut, true, &rx), UM_XSK_TRUNCATED);
+        free(memory);
+    }
+    rings_close(r);
+}
+
+TEST("W6", "reading: fragments, other protocols and wrong checksums are refused; a checksum left to the NIC is not")
+{
+    rings *r = rings_open(false);
+    const uint8_t payload[] = "0123456789";
+    uint8_t frame[128];
+    um_rx rx;
+    uint32_t length = write_packet(r, frame, payload, 10);
+    uint8_t *ip = frame + UM_XSK_ETHERNET_BYTES, *udp = ip + UM_XSK_IP_BYTES;
+    ip[6] = 0x20;
+    CHECK_EQ(um_xsk_read_headers(frame, length, false, &rx), UM_XSK_NOT_UDP);
+    ip[6] = 0x40;
+    ip[9] = 6;
+    CHECK_EQ(um_xsk_read_headers(frame, length, false, &rx), UM_XSK_NOT_UDP);
+    ip[9] = 17;
+    frame[12] = 0x86;
+    CHECK_EQ(um_xsk_read_headers(frame, length, false, &rx), UM_XSK_NOT_UDP);
+    frame[12] = 0x08;
+    frame[length - 1] ^= 1;
+    CHECK_EQ(um_xsk_read_headers(frame, length, false, &rx), UM_XSK_READ);
+    CHECK_EQ(um_xsk_read_headers(frame, length, true, &rx), UM_XSK_BAD_CHECKSUM);
+    um_store_be16(udp + 6, naive_sum(ip + 12, 8, 17 + 8 + 10));
+    CHECK_EQ(um_xsk_read_headers(frame, length, true, &rx), UM_XSK_READ);
+    um_store_be16(udp + 6, 0);
+    CHECK_EQ(um_xsk_read_headers(frame, length, true, &rx), UM_XSK_READ);
+    rings_close(r);
+}
+
+TEST("W6", "reading: nothing that was bent or made up is read beyond its end")
+{
+    rings *r = rings_open(false);
+    um_random random = {check_seed()};
+    uint8_t payload[64], frame[UM_XSK_HEADER_BYTES + sizeof payload];
+    for (int round = 0; round < 50000; round++) {
+        uint32_t length = UM_XSK_HEADER_BYTES + (uint32_t)um_random_below(&random, sizeof payload);
+        uint8_t *memory;
+        fill_random(&random, payload, sizeof payload);
+        write_packet(r, frame, payload, length - UM_XSK_HEADER_BYTES);
+        for (uint64_t bends = um_random_below(&random, 6); bends > 0; bends--)
+            frame[um_random_below(&random, length)] = (uint8_t)um_random_below(&random, 256);
+        um_rx rx;
+        uint32_t said = (uint32_t)um_random_below(&random, length + 1);
+        const uint8_t *copy = copy_to_the_end(frame, said, &memory);
+        if (um_xsk_read_headers(copy, said, true, &rx) == UM_XSK_READ)
+            CHECK(rx.data >= copy && rx.data + rx.length <= copy + said);
+        free(memory);
+    }
+    rings_close(r);
+}
+
+/* ---- the queue ---- */
+
+TEST("W6", "receiving: every datagram once and in order, one frame or several, and every frame comes back")
+{
+    enum { ROUNDS = 4000, DATAGRAM_MAX = 9000 };
+    rings *r = rings_open(true);
+    um_random random = {check_seed()};
+    static uint8_t payload[DATAGRAM_MAX], frame[DATAGRAM_MAX + UM_XSK_HEADER_BYTES];
+    uint32_t arrived = 0, received = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        for (uint64_t burst = um_random_below(&random, 40); burst > 0; burst--) {
+            uint32_t most = um_random_below(&random, 4) == 0 ? DATAGRAM_MAX : 600;
+            uint32_t length = 4 + (uint32_t)um_random_below(&random, most - 4);
+            memset(payload, (int)(arrived & 255), length);
+            um_store_be32(payload, arrived);
+            arrived += kernel_receives(r, frame, write_packet(r, frame, payload, length));
+        }
+        um_rx batch[16];
+        uint32_t count = um_xsk_queue_receive(&r->queue, batch, 1 + (uint32_t)um_random_below(&random, 16));
+        for (uint32_t i = 0; i < count; i++) {
+            CHECK_EQ(um_load_be32(batch[i].data), received);
+            for (uint32_t at = 4; at < batch[i].length; at++)
+                CHECK_EQ(batch[i].data[at], received & 255);
+            received++;
+        }
+        um_xsk_queue_release(&r->queue);
+    }
+    um_rx batch[64];
+    while (received < arrived) {
+        received += um_xsk_queue_receive(&r->queue, batch, 64);
+        um_xsk_queue_release(&r->queue);
+    }
+    CHECK_EQ(frames_to_fill(r), RECEIVE_FRAMES);
+    CHECK_EQ(r->queue.counters.datagrams_received, arrived);
+    CHECK(r->queue.counters.ring_multi_buffer > 100);
+    CHECK_EQ(r->queue.counters.ring_frames_refused, 0);
+    rings_close(r);
+}
+
+TEST("W6", "receiving: frames that hold no datagram are counted and given back")
+{
+    rings *r = rings_open(false);
+    const uint8_t junk[60] = {0}, payload[] = "good";
+    uint8_t frame[128];
+    um_rx batch[8];
+    CHECK(kernel_receives(r, junk, sizeof junk));
+    CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 4)));
+    uint32_t length = write_packet(r, frame, payload, 4);
+    frame[length - 1] ^= 1;
+    CHECK(kernel_receives(r, frame, length));
+    CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 1);
+    CHECK_BYTES(batch[0].data, payload, 4);
+    um_xsk_queue_release(&r->queue);
+    CHECK_EQ(r->queue.counters.ring_frames_refused, 1);
+    CHECK_EQ(r->queue.counters.ring_checksum_errors, 1);
+    CHECK_EQ(frames_to_fill(r), RECEIVE_FRAMES);
+    rings_close(r);
+}
+
+TEST("W6", "receiving: a datagram whose end is not there yet waits for it")
+{
+    rings *r = rings_open(true);
+    static uint8_t payload[5000], frame[5000 + UM_XSK_HEADER_BYTES];
+    um_rx batch[4];
+    CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, sizeof payload)));
+    uint32_t end = r->receive.producer;
+    for (r->receive.producer = 1; r->receive.producer < end; r->receive.producer++) {
+        CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 4), 0);
+        um_xsk_queue_release(&r->queue);
+    }
+    /* One look finds that there is more, the next takes it. */
+    uint32_t count = um_xsk_queue_receive(&r->queue, batch, 4);
+    um_xsk_queue_release(&r->queue);
+    CHECK_EQ(count + (count == 0 ? um_xsk_queue_receive(&r->queue, batch, 4) : 0), 1);
+    CHECK_EQ(batch[0].length, sizeof payload);
+    rings_close(r);
+}
+
+TEST("W6", "sending: parts are joined, headers are right, and order is kept over every back-pressure")
+{
+    enum { COUNT = 3000, DATAGRAM_MAX = 6000 };
+    rings *r = rings_open(true);
+    um_random random = {check_seed()};
+    static uint8_t payload[DATAGRAM_MAX], frame[DATAGRAM_MAX + UM_XSK_HEADER_BYTES];
+    uint32_t sent = 0, seen = 0;
+    while (seen < COUNT) {
+        uint32_t length =
+            4 + (uint32_t)um_random_below(&random, um_random_below(&random, 3) == 0 ? DATAGRAM_MAX - 4 : 100);
+        uint32_t split = (uint32_t)um_random_below(&random, length + 1);
+        memset(payload, (int)(sent & 255), length);
+        um_store_be32(payload, sent);
+        um_part parts[] = {{payload, split}, {payload + split, length - split}};
+        um_tx tx = {parts, 2, length};
+        if (sent < COUNT)
+            sent += (uint32_t)um_xsk_queue_send(&r->queue, &r->made, &tx, 1);
+        while (um_random_below(&random, 3) == 0 || sent == COUNT) {
+            uint32_t taken = kernel_sends(r, frame, true);
+            if (taken == 0)
+                break;
+            um_rx rx;
+            CHECK_EQ(um_xsk_read_headers(frame, taken, true, &rx), UM_XSK_READ);
+            CHECK_EQ(um_load_be32(rx.data), seen);
+            for (uint32_t at = 4; at < rx.length; at++)
+                CHECK_EQ(rx.data[at], seen & 255);
+            seen++;
+        }
+    }
+    um_xsk_queue_reclaim(&r->queue);
+    CHECK_EQ(r->queue.free_count, SEND_FRAMES);
+    CHECK_EQ(um_xsk_queue_unsent(&r->queue), 0);
+    rings_close(r);
+}
+
+TEST("W6", "sending: a full ring takes no more, a completion ring that stalls holds it, what cannot fit is refused")
+{
+    rings *r = rings_open(false);
+    static uint8_t payload[FRAME_BYTES], frame[FRAME_BYTES];
+    um_part part = {payload, 100};
+    um_tx batch[SEND_FRAMES + 5];
+    for (int i = 0; i < SEND_FRAMES + 5; i++)
+        batch[i] = (um_tx){&part, 1, 100};
+    CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, batch, SEND_FRAMES + 5), SEND_FRAMES);
+    CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, batch, 5), 0);
+    CHECK_EQ(um_xsk_queue_unsent(&r->queue), SEND_FRAMES);
+    for (int i = 0; i < SEND_FRAMES; i++)
+        CHECK(kernel_sends(r, frame, false) > 0);
+    CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, batch, 5), 0); /* sent, but the frames are still the kernel's */
+    part.length = um_xsk_queue_datagram_max(&r->queue) + 1;
+    um_tx large = {&part, 1, part.length};
+    CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, &large, 1), -EMSGSIZE);
+    rings_close(r);
+}
+
+/* True when the function ends its process by an assertion. */
+static bool is_caught(void (*function)(rings *), rings *r)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        fclose(stderr);
+        function(r);
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+static void complete_twice(rings *r)
+{
+    uint8_t payload[8] = {0}, frame[FRAME_BYTES];
+    um_part part = {payload, sizeof payload};
+    um_tx tx = {&part, 1, sizeof payload};
+    um_xsk_queue_send(&r->queue, &r->made, &tx, 1);
+    kernel_sends(r, frame, true);
+    r->completion.entries[r->completion.producer % SEND_FRAMES] = r->completion.entries[0];
+    r->completion.producer++;
+    um_xsk_queue_reclaim(&r->queue);
+}
+
+static void receive_into_a_send_frame(rings *r)
+{
+    um_rx batch[1];
+    struct xdp_desc *descriptors = (struct xdp_desc *)r->receive.entries;
+    descriptors[r->receive.producer++] = (struct xdp_desc){RECEIVE_FRAMES * FRAME_BYTES, 60, 0};
+    um_xsk_queue_receive(&r->queue, batch, 1);
+}
+
+TEST("W6", "a debug build sees a frame with two owners")
+{
+    rings *r = rings_open(false);
+    CHECK(is_caught(complete_twice, r));
+    CHECK(is_caught(receive_into_a_send_frame, r));
+    rings_close(r);
+}
+
+CHECK_MAIN

@@ -1,0 +1,327 @@
+"""The probe, `umstack doctor` and `umstack nic` on real interfaces in namespaces (issue: doctor, nic)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from umstack.lab import Host, Lab
+from umstack.link import open_link
+from xdp import BpfObject, BpfProgram, Interface, RingSettings, find_interface
+from xdp.facts import Facts, QueueCounts, Unknown
+from xdp.ladder import Mode, Verdict, chosen, decide
+from xdp.nic_host import LinuxHost
+from xdp.nic_settings import Wishes, check, init, undo
+from xdp.probe import missing_parts, probe, probe_interface
+
+MakeLab = Callable[..., Lab]
+ROOT = Path(__file__).resolve().parents[2]
+# Root without a single capability: may read what root owns, may do nothing that takes a privilege.
+UNPRIVILEGED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+ETHTOOL_FEATURE = "feature.rx-vlan-hw-parse"
+
+
+@pytest.fixture(scope="module")
+def host(shared_lab: Lab) -> Host:
+    """Give a host whose settings may be changed if they are put back."""
+    return shared_lab.hosts[1]
+
+
+def umstack(host: Host, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line inside, with a /sys of its own, as `ip netns exec` mounts it."""
+    inside = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "umstack", *arguments]
+    return subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def as_json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The one object a command printed."""
+    read = json.loads(done.stdout)
+    assert isinstance(read, dict)
+    return read
+
+
+def test_the_probe_reads_a_veth(host: Host) -> None:
+    """Driver, link, queues, XDP features, offloads and privileges of a real interface; the rest says why not."""
+    facts = host.call(lambda: probe("eth0"))
+    assert (facts.driver, facts.mtu_bytes, facts.addresses) == ("veth", 1500, (f"{host.address}/24",))
+    assert facts.is_up
+    assert facts.has_carrier
+    assert isinstance(facts.queues, QueueCounts)
+    assert facts.queues.rx >= 1
+    assert isinstance(facts.features, dict)
+    assert facts.features["rx-vlan-hw-parse"] in (True, False)
+    assert facts.attached is None
+    assert facts.has_capability("CAP_NET_ADMIN")
+    for unknown in (facts.rings, facts.irqs, facts.numa_node):
+        assert isinstance(unknown, Unknown)
+    if facts.kernel_version >= (6, 3):
+        assert isinstance(facts.xdp_features, frozenset)
+        assert {"basic", "redirect"} <= facts.xdp_features
+    json.dumps(facts.to_json())
+
+
+def test_sysfs_of_another_namespace_is_not_believed(host: Host) -> None:
+    """Entered by setns alone, /sys shows the outside: what stands there is unknown, not that of a namesake."""
+    facts = host.call(lambda: probe("eth0"))
+    assert isinstance(facts.napi_defer_hard_irqs, Unknown)
+    assert "ip netns exec" in facts.napi_defer_hard_irqs.reason
+
+
+@pytest.mark.parametrize("kind", ["ifb", "bridge"])
+def test_any_kind_of_interface_can_be_probed(make_lab: MakeLab, kind: str) -> None:
+    """An interface without XDP in its driver is never native; where it does multicast, it has a mode."""
+    host = make_lab(hosts=2).hosts[0]
+
+    def make() -> Facts:
+        with IPRoute() as route:
+            try:
+                route.link("add", ifname="other0", kind=kind)
+            except NetlinkError as error:
+                pytest.skip(f"this kernel makes no {kind}: {error}")
+            index = route.link_lookup(ifname="other0")[0]
+            route.addr("add", index=index, address="10.99.0.1", prefixlen=24)
+            route.link("set", index=index, state="up")
+        return probe("other0")
+
+    facts = host.call(make)
+    assert facts.driver == kind
+    steps = {step.mode: step for step in decide(facts)}
+    assert steps[Mode.NATIVE].verdict is Verdict.CANNOT
+    assert (steps[Mode.SOCKET].verdict is not Verdict.CANNOT) == facts.is_multicast
+
+
+def test_the_loopback_has_a_mode(host: Host) -> None:
+    """lo carries multicast within the host; its driver runs no XDP, and it is told so."""
+    facts = host.call(lambda: probe("lo"))
+    assert facts.driver == "loopback"
+    steps = {step.mode: step for step in decide(facts)}
+    assert steps[Mode.SOCKET].verdict is not Verdict.CANNOT
+    assert steps[Mode.NATIVE].verdict is Verdict.CANNOT
+
+
+@pytest.fixture(scope="module")
+def passing_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BpfProgram]:
+    """Give an XDP program that passes everything on."""
+    source = tmp_path_factory.mktemp("xdp") / "passing.c"
+    source.write_text(
+        '__attribute__((section("xdp"), used)) int passing(void *frame) { return 2; }\n'
+        '__attribute__((section("license"), used)) char _license[] = "GPL";\n'
+    )
+    compiled = source.with_suffix(".o")
+    subprocess.run(["clang", "-O2", "-g", "-target", "bpf", "-c", source, "-o", compiled], check=True)
+    with BpfObject(compiled) as loaded:
+        yield loaded.program("passing")
+
+
+@pytest.mark.parametrize(("flags", "mode"), [(1 << 1, "generic"), (1 << 2, "native")])
+def test_an_attached_program_is_seen(
+    make_lab: MakeLab, passing_program: BpfProgram, flags: int, mode: str
+) -> None:
+    """The probe tells what is on the interface, and the bypass is ruled out with its name and its removal."""
+    host = make_lab(hosts=2).hosts[0]
+
+    def attach() -> Facts:
+        attributes = [("IFLA_XDP_FD", passing_program.fd), ("IFLA_XDP_FLAGS", flags)]
+        with IPRoute() as route:
+            route.link("set", index=route.link_lookup(ifname="eth0")[0], xdp={"attrs": attributes})
+        return probe("eth0")
+
+    facts = host.call(attach)
+    assert facts.attached is not None
+    assert not isinstance(facts.attached, Unknown)
+    assert facts.attached.mode == mode
+    assert facts.attached.program_id == passing_program.id
+    assert "passing" in facts.attached.description
+    for step in decide(facts)[:3]:
+        assert any("passing" in reason.problem for reason in step.reasons)
+        assert any("eth0 xdp" in reason.remedy for reason in step.reasons)
+
+
+def test_the_probe_works_without_privileges(host: Host) -> None:
+    """An unprivileged process is told what it lacks; everything that can be read is still read."""
+    script = (
+        "import json;"
+        "from xdp.probe import probe; from xdp.ladder import decide, chosen;"
+        "facts = probe('eth0'); print(json.dumps([facts.to_json(), chosen(decide(facts))]))"
+    )
+    child = host.run(
+        [*UNPRIVILEGED, sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    said, complained = child.communicate(timeout=60)
+    assert child.returncode == 0, complained
+    facts, mode = json.loads(said)
+    assert (facts["capabilities"], facts["driver"], mode) == ([], "veth", "socket")
+    assert facts["queues"]["rx"] >= 1
+
+
+def test_doctor_says_what_will_be_used_and_why_nothing_better(host: Host) -> None:
+    """One object: mode, steps with reasons and remedies, facts. A veth never does zero-copy, and says why."""
+    done = umstack(host, "doctor", "eth0", "--json")
+    assert done.returncode == 0, done.stderr
+    (report,) = as_json(done)["interfaces"]
+    assert report["mode"] in ("native", "generic", "socket")
+    assert [step["mode"] for step in report["steps"]] == ["zero-copy", "native", "generic", "socket"]
+    zero_copy = report["steps"][0]
+    assert zero_copy["verdict"] == "cannot"
+    assert any("veth is not on the allow-list" in reason["problem"] for reason in zero_copy["reasons"])
+    assert report["facts"]["napi_defer_hard_irqs"] == 0
+    assert any("umstack nic check eth0" in note["remedy"] for note in report["notes"])
+
+
+@pytest.mark.skipif(bool(missing_parts()), reason="; ".join(missing_parts()))
+def test_what_is_decided_is_what_opens(make_lab: MakeLab) -> None:
+    """W7: the mode the ladder chooses for the bypass is the one the opener ends at, on a plain and a jumbo MTU."""
+    lab = make_lab(hosts=2)
+    host = lab.hosts[0]
+
+    def decided_and_opened() -> tuple[str, str]:
+        link = open_link("xdp", find_interface("eth0"), RingSettings(receive_frames=64, send_frames=64))
+        try:
+            opened = str(link.mode)
+        finally:
+            link.close()
+        return str(chosen(decide(probe("eth0"), "xdp"))), opened
+
+    for mtu_bytes in (1500, 9000):
+        lab.set_mtu(mtu_bytes)
+        decided, opened = host.call(decided_and_opened)
+        assert decided == opened
+
+
+def test_doctor_shows_every_interface_that_carries_multicast(host: Host) -> None:
+    """Without a name: lo and eth0, as tables."""
+    done = umstack(host, "doctor")
+    assert done.returncode == 0, done.stderr
+    for shown in ("lo: ", "eth0: ", "will be used", "zero-copy", "socket"):
+        assert shown in done.stdout
+
+
+def test_doctor_fails_on_what_cannot_be_used(make_lab: MakeLab) -> None:
+    """An interface that is down, or is not there, is exit status 1 with the command that helps."""
+    host = make_lab(hosts=2).hosts[0]
+    host.link_down()
+    done = umstack(host, "doctor", "eth0", "--json")
+    assert done.returncode == 1
+    (report,) = as_json(done)["interfaces"]
+    assert report["mode"] is None
+    assert "ip link set dev eth0 up" in done.stdout
+    missing = umstack(host, "doctor", "eth7")
+    assert missing.returncode == 1
+    assert "no interface is named" in missing.stderr
+
+
+@pytest.fixture
+def settings_before(host: Host) -> Iterator[dict[str, Any]]:
+    """Give the host's settings, and see that they are the same after the test."""
+    before = read_settings(host)
+    yield before
+    assert read_settings(host) == before
+
+
+def read_settings(host: Host) -> dict[str, Any]:
+    """Every setting and its value."""
+    done = umstack(host, "nic", "check", "eth0", "--json")
+    return {setting["setting"]: setting["is"] for setting in as_json(done)["settings"]}
+
+
+def test_nic_init_and_undo_on_a_real_interface(
+    host: Host, settings_before: dict[str, Any], tmp_path: Path
+) -> None:
+    """What a veth has is changed, stays changed, and is put back exactly; --dry-run changes nothing."""
+    state = str(tmp_path / "state.json")
+    skip = ("--skip", "socket buffers")  # host-wide where the kernel has no such sysctl in a namespace
+    tried = umstack(host, "nic", "init", "eth0", "--dry-run", *skip)
+    assert tried.returncode == 0, tried.stderr
+    assert "ethtool -K eth0 rx-vlan-hw-parse off" in tried.stdout
+    assert read_settings(host) == settings_before
+
+    done = umstack(host, "nic", "init", "eth0", "--state", state, "--json", *skip)
+    assert done.returncode == 0, done.stderr
+    changed = {change["setting"]: change for change in as_json(done)["changes"]}
+    assert changed[ETHTOOL_FEATURE]["before"] == settings_before[ETHTOOL_FEATURE] == 1
+    assert changed["interface.napi_defer_hard_irqs"]["after"] == 2
+    now = read_settings(host)
+    assert {key: now[key] for key in changed} == {key: change["after"] for key, change in changed.items()}
+    assert umstack(host, "nic", "check", "eth0", *skip).returncode == 0
+
+    undone = umstack(host, "nic", "undo", "eth0", "--state", state)
+    assert undone.returncode == 0, undone.stderr
+    again = umstack(host, "nic", "undo", "eth0", "--state", state)
+    assert again.returncode == 1
+    assert "nothing is recorded" in again.stderr
+
+
+def test_nic_init_rolls_back_what_a_real_driver_refuses(host: Host, tmp_path: Path) -> None:
+    """A veth of few queues refuses many: the offloads that were changed before are as they were."""
+    state = tmp_path / "state.json"
+    skip = "socket buffers"
+    before = read_settings(host)
+    done = umstack(host, "nic", "init", "eth0", "--queues", "100000", "--state", str(state), "--skip", skip)
+    assert done.returncode == 1
+    assert "everything was put back" in done.stderr
+    assert "queues" in done.stderr
+    assert read_settings(host) == before
+    assert not state.exists()
+
+
+def test_nic_settings_without_privileges_change_nothing(host: Host, tmp_path: Path) -> None:
+    """The error names the privilege; nothing is recorded."""
+    state = tmp_path / "state.json"
+    arguments = ["nic", "init", "eth0", "--state", str(state), "--skip", "socket buffers"]
+    child = host.run(
+        [*UNPRIVILEGED, sys.executable, "-m", "umstack", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    _, complained = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert "run as root, or with CAP_NET_ADMIN" in complained
+    assert not state.exists()
+
+
+def test_queues_of_a_multi_queue_interface_are_set_and_put_back(make_lab: MakeLab, tmp_path: Path) -> None:
+    """A veth made with four queues: one is asked for, set, and undone."""
+    host = make_lab(hosts=2).hosts[0]
+
+    def make() -> Interface:
+        with IPRoute() as route:
+            route.link(
+                "add",
+                ifname="wide0",
+                kind="veth",
+                num_rx_queues=4,
+                num_tx_queues=4,
+                peer={"ifname": "wide1", "num_rx_queues": 4, "num_tx_queues": 4},
+            )
+            route.link("set", index=route.link_lookup(ifname="wide0")[0], state="up")
+        return find_interface("wide0")
+
+    def change_and_undo() -> tuple[Any, Any, Any]:
+        wishes = Wishes(queues=2, skip=frozenset({"socket buffers", "busy polling"}))
+        with LinuxHost("wide0") as nic:
+            before = probe("wide0").queues
+            init(nic, tmp_path / "wide.json", wishes)
+            during = probe("wide0").queues
+            assert not [setting for setting in check(nic, wishes) if setting.is_to_change]
+            undo(nic, tmp_path / "wide.json")
+            return before, during, probe_interface(find_interface("wide0")).queues
+
+    host.call(make)
+    before, during, after = host.call(change_and_undo)
+    assert (during.rx, during.tx) == (2, 2)
+    assert (before.rx_max, before.rx) == (4, after.rx)
+    assert before == after

@@ -1,0 +1,166 @@
+"""Group memberships held on kernel sockets: the switch forwards, and errors say what to do (issue: group joins)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyroute2 import IPRoute
+
+from umstack.lab import Host, Lab, namespaces
+from xdp import GroupError, GroupMemberships
+
+ROOT = Path(__file__).resolve().parents[2]
+GROUPS = ("239.77.5.1", "239.77.5.2", "239.77.5.3")
+GROUP6 = "ff15::77:5"
+
+
+@pytest.fixture
+def host(shared_lab: Lab) -> Host:
+    """Give a host of the lab."""
+    return shared_lab.hosts[1]
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_seconds: float = 20.0) -> None:
+    """Ask again and again until the condition holds."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_seconds} s: {what}"
+        time.sleep(0.01)
+
+
+def is_member(host: Host, group: str) -> bool:
+    """Whether the host's kernel is in the group, as its own list has it."""
+    wanted = f"{int.from_bytes(socket.inet_aton(group), sys.byteorder):08X}"
+    return wanted in host.call(lambda: Path("/proc/thread-self/net/igmp").read_text())
+
+
+def test_the_switch_forwards_what_is_joined(shared_lab: Lab, host: Host) -> None:
+    """W5: the kernel does IGMP for as long as a membership is held; several groups, each left by itself."""
+    with host.call(lambda: GroupMemberships("eth0")) as memberships:
+        for group in GROUPS:
+            memberships.join(group)
+            shared_lab.await_join(group, 1)
+        memberships.join(GROUPS[0])
+        assert [str(group) for group in memberships.groups] == list(GROUPS)
+        memberships.leave(GROUPS[0])
+        assert is_member(host, GROUPS[0]), "joined twice, left once"
+        memberships.leave(GROUPS[0])
+        assert not is_member(host, GROUPS[0])
+        assert is_member(host, GROUPS[1])
+    assert not any(is_member(host, group) for group in GROUPS)
+
+
+CHILD = """
+import sys
+from xdp import GroupMemberships
+memberships = GroupMemberships("eth0")
+memberships.join(sys.argv[1])
+print("joined", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_crash_leaves_the_group(shared_lab: Lab, host: Host) -> None:
+    """Faults: kill -9 ends the membership."""
+    command = [sys.executable, "-c", CHILD, GROUPS[0]]
+    child = host.run(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout
+    assert child.stdout.readline() == "joined\n"
+    shared_lab.await_join(GROUPS[0], 1)
+    child.send_signal(signal.SIGKILL)
+    child.communicate(timeout=10)
+    wait_until(lambda: not is_member(host, GROUPS[0]), "the group is left")
+
+
+def test_the_limit_on_memberships_is_named(host: Host) -> None:
+    """Errors: a socket that may join no more groups says which sysctl allows more, and what it holds is kept."""
+    limit = Path("/proc/sys/net/ipv4/igmp_max_memberships")
+    host.call(lambda: limit.write_text("2"))
+    try:
+        with host.call(lambda: GroupMemberships("eth0")) as memberships:
+            memberships.join(GROUPS[0])
+            memberships.join(GROUPS[1])
+            with pytest.raises(
+                GroupError, match=r"cannot join 239\.77\.5\.3 on eth0.*net\.ipv4\.igmp_max_memberships"
+            ):
+                memberships.join(GROUPS[2])
+            assert [str(group) for group in memberships.groups] == list(GROUPS[:2])
+            memberships.leave(GROUPS[0])
+            memberships.join(GROUPS[2])
+    finally:
+        host.call(lambda: limit.write_text("20"))
+
+
+def test_what_cannot_be_joined_is_refused(host: Host) -> None:
+    """Errors: no address, no group, not joined, and IPv6 where it is off."""
+    with host.call(lambda: GroupMemberships("eth0")) as memberships:
+        for group, message in (
+            ("nonsense", "nonsense is no IP address"),
+            ("10.1.2.3", "10.1.2.3 is no multicast group"),
+            ("fe80::1", "fe80::1 is no multicast group"),
+            (GROUP6, "cannot join ff15::77:5 on eth0.*disable_ipv6=0"),
+        ):
+            with pytest.raises(GroupError, match=message):
+                memberships.join(group)
+        with pytest.raises(GroupError, match=r"239\.77\.5\.1 was not joined on eth0; leave one of: none"):
+            memberships.leave(GROUPS[0])
+        assert memberships.groups == ()
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    """Give a namespace with a veth that does IPv6."""
+    name = f"umgroups-{os.getpid()}"
+    namespaces.create(name)
+
+    def make() -> None:
+        with IPRoute() as route:
+            route.link("add", ifname="veth0", kind="veth", peer="veth1")
+            for end in ("veth0", "veth1"):
+                route.link("set", index=route.link_lookup(ifname=end)[0], state="up")
+
+    namespaces.call(name, make)
+    yield name
+    namespaces.remove(name)
+
+
+def test_ipv6_groups_are_joined_by_mld(namespace: str) -> None:
+    """Both families: an IPv6 group is in the interface's list while it is held, next to an IPv4 one."""
+
+    def members() -> str:
+        return Path("/proc/thread-self/net/igmp6").read_text()
+
+    wanted = socket.inet_pton(socket.AF_INET6, GROUP6).hex()
+    with namespaces.call(namespace, lambda: GroupMemberships("veth0")) as memberships:
+        for group in (GROUP6, GROUPS[0], f"{GROUP6}%veth0"):
+            memberships.join(group)
+        assert wanted in namespaces.call(namespace, members)
+        memberships.leave(GROUP6)
+        memberships.leave(GROUP6)
+        assert wanted not in namespaces.call(namespace, members)
+        assert [str(group) for group in memberships.groups] == [GROUPS[0]]
+
+
+def test_a_membership_does_not_outlive_its_interface(namespace: str) -> None:
+    """Faults: when the interface is gone, leaving and closing are still clean."""
+    with namespaces.call(namespace, lambda: GroupMemberships("veth0")) as memberships:
+        for group in (GROUPS[0], GROUP6):
+            memberships.join(group)
+
+        def remove() -> None:
+            with IPRoute() as route:
+                route.link("del", index=route.link_lookup(ifname="veth0")[0])
+
+        namespaces.call(namespace, remove)
+        memberships.leave(GROUPS[0])
+        memberships.leave(GROUP6)
+        with pytest.raises(GroupError, match="the interface is gone"):
+            memberships.join(GROUPS[1])

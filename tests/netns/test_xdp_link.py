@@ -1,0 +1,440 @@
+"""The AF_XDP link between hosts of the lab: the whole path over rings, what it must look like on the wire, jumbo
+frames, several queues, and every fault that has an outcome of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import xdp
+from tests.netns.contexts import Member, collect, members, wait_for
+from umstack import Receiver
+from umstack.errors import Unsupported
+from umstack.lab import Host, Lab, namespaces
+from umstack.link import LinkMode, open_link
+from xdp.xsk import unavailable
+
+ROOT = Path(__file__).parents[2]
+MakeLab = Callable[..., Lab]
+GROUP, PORT = "239.255.9.1", 14400
+FIXED = {"transport_lbtrm_multicast_address": GROUP, "transport_lbtrm_destination_port": PORT}
+RINGS = {"link": "xdp"}
+QUICK_NAKS = {"transport_lbtrm_nak_initial_backoff_interval": 2, "transport_lbtrm_nak_backoff_interval": 20}
+
+pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+
+
+def numbered(count: int, size: int) -> list[bytes]:
+    """Messages that tell which they are."""
+    return [b"%08d" % i + bytes(size - 8) for i in range(count)]
+
+
+def exchange(
+    publisher: Member, subscriber: Member, count: int, size: int, **receiver_options: object
+) -> None:
+    """Send numbered messages and see that all arrive, in order."""
+    topic = f"rings/{count}/{size}/{time.monotonic_ns()}"
+    with subscriber.receiver(topic, **receiver_options) as receiver, publisher.source(topic) as source:
+        source.wait_connected(timeout=10)
+        messages = numbered(count, size)
+        sender = threading.Thread(target=lambda: source.send_many(messages, flush=True))
+        sender.start()
+        received = collect(receiver, count, 20)
+        sender.join()
+        assert [message.data for message in received] == messages
+
+
+def ring_facts(member: Member) -> dict[str, object]:
+    """What the statistics say of the rings."""
+    facts: dict[str, object] = member.context.stats()["rings"]
+    return facts
+
+
+# ---- the path ----
+
+
+def test_data_travels_over_rings_in_native_mode(shared_lab: Lab) -> None:
+    """W5, W7: each step down the ladder is tried and kept with its errno; data and repairs use the rings, and nothing
+    of a steered group comes by the kernel."""
+    with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
+        exchange(publisher, subscriber, 5000, 1400)
+        stats = subscriber.context.stats()
+        assert (stats["link"], stats["link_mode"]) == ("xdp", "native")
+        assert [(step["mode"], step["errno"]) for step in stats["link_steps"]] == [
+            ("zero-copy", 95),
+            ("native", 0),
+        ]
+        assert subscriber.link("ring_kernel_path") == 0
+        assert subscriber.link("datagrams_received") >= 5000
+        assert subscriber.link("ring_frames_refused") == subscriber.link("xdp_rx_dropped") == 0
+        assert publisher.link("datagrams_sent") >= 5000
+        assert publisher.link("xdp_tx_invalid_descs") == publisher.link("send_errors") == 0
+        # The kernel sends many frames a call.
+        assert publisher.link("syscalls") < publisher.link("datagrams_sent") / 4
+
+
+def test_what_is_lost_is_repaired_over_rings(make_lab: MakeLab) -> None:
+    """UM-72: NAKs go by sockets, retransmissions by rings, and every message arrives in its order."""
+    lab = make_lab(hosts=2, loss=0.02)
+    with members(*lab.hosts, **RINGS) as (publisher, subscriber):
+        exchange(publisher, subscriber, 10000, 1400, **QUICK_NAKS)
+        assert publisher.context.stats()["source_transports"] == []
+        assert subscriber.context.stats()["context"]["fragments_unrecoverably_lost"] == 0
+        assert publisher.link("datagrams_sent") > 10100
+
+
+@pytest.mark.parametrize("rings_at", ["publisher", "subscriber"])
+def test_rings_and_sockets_understand_each_other(shared_lab: Lab, rings_at: str) -> None:
+    """W6: a link is nobody else's business. Checksums are verified: what one kind computes the other finds right."""
+    first, second, _ = shared_lab.hosts
+    rings = {**RINGS, "link_xdp_checksum": 1}
+    with (
+        members(first, **(rings if rings_at == "publisher" else {"link": "socket"})) as (publisher,),
+        members(second, **(rings if rings_at == "subscriber" else {"link": "socket"})) as (subscriber,),
+    ):
+        exchange(publisher, subscriber, 3000, 1001)
+        assert subscriber.link("ring_checksum_errors") == 0
+
+
+def test_generic_mode_is_a_step_of_its_own(shared_lab: Lab) -> None:
+    """W7: where the driver has no XDP the kernel's own runs the program."""
+    host = shared_lab.hosts[0]
+    with opened(host, LinkMode.GENERIC) as (link, _):
+        assert link.mode is LinkMode.GENERIC
+        assert [one.mode for one in host.call(lambda: xdp.occupants("eth0"))] == ["generic"]
+
+
+# ---- the wire ----
+
+
+@contextmanager
+def sniffing(lab: Lab, host: Host) -> Iterator[socket.socket]:
+    """What arrives at the switch from a host."""
+    port = f"port{host.number}"
+
+    def open_socket() -> socket.socket:
+        sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+        sniffer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        sniffer.bind((port, 0x0003))
+        sniffer.settimeout(5)
+        return sniffer
+
+    with namespaces.call(lab.switch_namespace, open_socket) as sniffer:
+        yield sniffer
+
+
+def data_frames(lab: Lab, link: str, payload: bytes) -> list[bytes]:
+    """The frames that carried a message, as the switch saw them."""
+    first, second, _ = lab.hosts
+    with (
+        members(first, link=link, link_gso=0) as (publisher,),
+        members(second, link="socket") as (subscriber,),
+        subscriber.receiver(f"wire/{link}") as receiver,
+        publisher.source(f"wire/{link}", **FIXED) as source,
+        sniffing(lab, first) as sniffer,
+    ):
+        source.wait_connected(timeout=10)
+        source.send(payload, flush=True)
+        collect(receiver, 1)
+        found: list[bytes] = []
+        while not found:
+            frame = sniffer.recv(65536)
+            if payload in frame:
+                found.append(frame)
+        return found
+
+
+def ones_complement(data: bytes) -> int:
+    """RFC 1071."""
+    padded = data + bytes(len(data) % 2)
+    total = sum(struct.unpack(f"!{len(padded) // 2}H", padded))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
+@pytest.mark.parametrize("length", [9, 300, 1234])
+def test_the_wire_looks_the_same(shared_lab: Lab, length: int) -> None:
+    """W1, W4: Ethernet, IP and UDP headers of a datagram from a ring are those of the kernel's, and its checksums are
+    right: odd lengths too."""
+    payload = os.urandom(length)
+    (by_socket,), (by_rings,) = (data_frames(shared_lab, link, payload) for link in ("socket", "xdp"))
+    assert len(by_socket) == len(by_rings)
+    assert by_rings[:6] == bytes.fromhex("01005e7f0901")
+    for at, what in (
+        (slice(0, 16), "Ethernet"),
+        (slice(18, 24), "identification to protocol"),
+        (slice(26, 34), "addresses"),
+    ):
+        assert by_rings[at] == by_socket[at], what
+    ip, udp = by_rings[14:34], by_rings[34:]
+    assert ones_complement(ip) == 0xFFFF
+    assert ones_complement(ip[12:20] + struct.pack("!HH", 17, len(udp)) + udp) == 0xFFFF
+
+
+def test_fragments_come_by_the_kernel_and_are_counted(shared_lab: Lab) -> None:
+    """W4: a datagram somebody sent in IP fragments is reassembled by the kernel and received all the same."""
+    first, second, _ = shared_lab.hosts
+    with (
+        members(first, **RINGS) as (publisher,),
+        members(second, **RINGS) as (subscriber,),
+        subscriber.receiver("fragments"),
+        publisher.source("fragments", **FIXED) as source,
+    ):
+        source.wait_connected(timeout=10)
+
+        def send_fragments() -> None:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                sender.setsockopt(socket.IPPROTO_IP, 10, 0)  # IP_MTU_DISCOVER: fragments are allowed
+                sender.sendto(bytes(4000), (GROUP, PORT))
+
+        first.call(send_fragments)
+        wait_for(lambda: subscriber.link("ring_kernel_path") > 0, "a datagram by the kernel's path")
+
+
+# ---- size ----
+
+
+def test_jumbo_frames_take_several_frames_of_the_ring(make_lab: MakeLab) -> None:
+    """W4: at MTU 9000 a datagram fills the MTU; multi-buffer carries it both ways."""
+    lab = make_lab(hosts=2, mtu=9000)
+    with members(*lab.hosts, **RINGS) as (publisher, subscriber):
+        assert publisher.context.datagram_bytes == 8972
+        assert ring_facts(subscriber)["multi_buffer"]
+        exchange(publisher, subscriber, 2000, 8900)
+        assert subscriber.link("ring_multi_buffer") >= 2000
+        assert subscriber.link("ring_kernel_path") == 0
+
+
+def test_the_mtu_is_followed(make_lab: MakeLab) -> None:
+    """W4: datagrams shrink and grow with the MTU while the rings stay open."""
+    lab = make_lab(hosts=2, mtu=1500)
+    with members(*lab.hosts, **RINGS) as (publisher, subscriber):
+        for mtu in (900, 9000):
+            lab.set_mtu(mtu)
+            await_datagram_size(publisher, mtu - 28)
+            exchange(publisher, subscriber, 1000, 3000)
+        assert subscriber.link("ring_multi_buffer") > 0
+
+
+def await_datagram_size(member: Member, size: int) -> None:
+    """Wait until the context sends datagrams of this size."""
+    wait_for(lambda: member.context.datagram_bytes == size, f"a datagram size of {size}")
+
+
+# ---- queues ----
+
+
+def test_two_queues_carry_two_sessions_and_neither_starves(make_lab: MakeLab) -> None:
+    """W5: a session sends on a queue of its own, arrives on one of its own, and both get on alike."""
+    lab = make_lab(hosts=2, queues=2)
+    count = 6000
+    groups = ("239.255.9.11", "239.255.9.12")
+    with members(*lab.hosts, **RINGS) as (publisher, subscriber):
+        assert ring_facts(subscriber)["queues"] == 2
+        receivers = [subscriber.receiver(f"queue/{group}") for group in groups]
+        sources = [
+            publisher.source(f"queue/{group}", transport_lbtrm_multicast_address=group) for group in groups
+        ]
+        for source in sources:
+            source.wait_connected(timeout=10)
+        senders = [
+            threading.Thread(target=lambda s=source: s.send_many(numbered(count, 1000), flush=True))
+            for source in sources
+        ]
+        for sender in senders:
+            sender.start()
+        got = [0, 0]
+        when_first_ended = None
+        deadline = time.monotonic() + 20
+        while min(got) < count:
+            assert time.monotonic() < deadline, got
+            for i, receiver in enumerate(receivers):
+                got[i] += len(receiver.poll(512, 0.01).messages())
+            if when_first_ended is None and max(got) == count:
+                when_first_ended = min(got)
+        for sender in senders:
+            sender.join()
+        assert when_first_ended is not None
+        assert when_first_ended > count // 4
+        queues = queue_counts(subscriber)
+        assert all(frames > count // 2 for frames in queues.values()), queues
+        for thing in (*receivers, *sources):
+            thing.close()
+
+
+def queue_counts(member: Member) -> dict[int, int]:
+    """Datagrams received on each queue."""
+    received: list[int] = member.context.stats()["rings"]["received_by_queue"]
+    return dict(enumerate(received))
+
+
+# ---- faults ----
+
+
+@contextmanager
+def opened(host: Host, *modes: LinkMode) -> Iterator[tuple[object, xdp.Interface]]:
+    """A link opened by trying these modes."""
+    interface = host.facts()
+    link = host.call(lambda: open_link("auto", interface, xdp.RingSettings(), modes))
+    try:
+        yield link, interface
+    finally:
+        link.close()
+
+
+def test_a_second_user_of_the_interface_is_told_who_is_there(shared_lab: Lab) -> None:
+    """A forced mode fails by naming the program in the way; walking down ends at sockets, with every reason kept."""
+    host = shared_lab.hosts[0]
+    with members(host, **RINGS):
+        with pytest.raises(Unsupported, match="has an XDP program already"):
+            Member(host, **RINGS)
+        with opened(host, LinkMode.NATIVE, LinkMode.GENERIC, LinkMode.SOCKET) as (link, _):
+            assert link.mode is LinkMode.SOCKET
+            assert [bool(step.reason) for step in link.steps] == [True, True, False]
+
+
+def test_a_queue_that_is_taken_is_refused_in_time(shared_lab: Lab) -> None:
+    """EBUSY is retried, since a queue is busy for a moment after its last user, but not for ever."""
+    host = shared_lab.hosts[0]
+    with host.call(lambda: xdp.RingPort("eth0", xdp.RingMode.COPY)):
+        started = time.monotonic()
+        with pytest.raises(xdp.RingError, match="busy") as refused:
+            host.call(lambda: xdp.RingPort("eth0", xdp.RingMode.COPY, xdp.RingSettings(busy_timeout=0.2)))
+        assert refused.value.errno == 16
+        assert 0.2 <= time.monotonic() - started < 5
+
+
+def test_a_link_can_be_opened_again_at_once_and_leaves_nothing(shared_lab: Lab) -> None:
+    """What a context opened is gone with it: descriptors, program, sockets."""
+    host = shared_lab.hosts[0]
+    before = open_descriptors()
+    for _ in range(5):
+        with members(host, **RINGS) as (member,):
+            assert member.context.link_mode == "native"
+        assert host.call(lambda: xdp.occupants("eth0")) == ()
+    assert open_descriptors() == before
+
+
+def open_descriptors() -> int:
+    """How many descriptors this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_program_that_was_taken_off_leaves_the_kernels_path(shared_lab: Lab) -> None:
+    """Somebody detaches the program: data goes on by the kernel's sockets, is counted, and the statistics say so."""
+    first, second, _ = shared_lab.hosts
+    with members(first, **RINGS) as (publisher,), members(second, **RINGS) as (subscriber,):
+        exchange(publisher, subscriber, 100, 1000)
+        (occupant,) = second.call(lambda: xdp.occupants("eth0"))
+        subprocess.run(["bpftool", "link", "detach", "id", str(occupant.link_id)], check=True)
+        assert ring_facts(subscriber)["program_attached"] is False
+        exchange(publisher, subscriber, 500, 1000)
+        assert subscriber.link("ring_kernel_path") >= 500
+
+
+def test_an_interface_that_comes_back_is_used_again(make_lab: MakeLab) -> None:
+    """The interface goes down and comes up: rings and program are still there, and the stream goes on."""
+    lab = make_lab(hosts=2)
+    with members(*lab.hosts, **RINGS) as (publisher, subscriber):
+        exchange(publisher, subscriber, 500, 1000)
+        with subscriber.receiver("down", **QUICK_NAKS) as receiver, publisher.source("down") as source:
+            source.wait_connected(timeout=10)
+            lab.hosts[0].link_down()
+            source.send_many(numbered(200, 1000), flush=True, timeout=0)
+            wait_for(lambda: publisher.link("send_errors") > 0, "an error for a send while it is down")
+            lab.hosts[0].link_up()
+            received = collect(receiver, 200, 20)
+            assert [message.data for message in received] == numbered(200, 1000)
+        lab.hosts[1].link_down()
+        lab.hosts[1].link_up()
+        exchange(publisher, subscriber, 500, 1000)
+        assert ring_facts(subscriber)["program_attached"] is True
+
+
+HOLD_A_LINK = """
+import sys, umstack
+context = umstack.Context("eth0", link="xdp")
+print(context.link_mode, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_process_leaves_no_program_and_no_queue(shared_lab: Lab) -> None:
+    """kill -9 in the middle: the kernel takes the program off and frees the queues, and the next process has them."""
+    host = shared_lab.hosts[0]
+    child = host.run(
+        [sys.executable, "-c", HOLD_A_LINK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline().strip() == "native"
+    child.kill()
+    child.wait()
+    wait_for(lambda: host.call(lambda: xdp.occupants("eth0")) == (), "the program's end")
+    with members(host, **RINGS) as (member,):
+        assert member.context.link_mode == "native"
+
+
+# ---- ownership of frames ----
+
+
+def test_no_frame_ever_has_two_owners(tmp_path: Path) -> None:
+    """A debug build asserts each frame's owner at every step: the tests above on it, with loss and jumbo frames."""
+    environment = {**os.environ, "UMSTACK_BUILD": "debug"}
+    build = [sys.executable, "ffi/build.py", "--into", str(tmp_path), "--only", "xsk"]
+    subprocess.run(build, cwd=ROOT, env=environment, check=True, capture_output=True)
+    (module,) = (tmp_path / "xdp").glob("_xsk*.so")
+    chosen = "native_mode or repaired_over_rings or several_frames_of_the_ring or ran_dry or neither_starves"
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "tests.netns.debug_rings", "-k", chosen, __file__]
+    done = subprocess.run(
+        tests,
+        cwd=ROOT,
+        env={**os.environ, "UMSTACK_RINGS": str(module), "UMSTACK_REQUIRE_TIERS": "netns"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "5 passed" in done.stdout
+
+
+def test_a_fill_ring_that_ran_dry_is_counted_and_repaired(shared_lab: Lab) -> None:
+    """A burst larger than the frames there are: the kernel's counters say so, NAKs bring back what was dropped."""
+    first, second, _ = shared_lab.hosts
+    with (
+        members(first, **RINGS) as (publisher,),
+        members(second, **RINGS, link_xdp_receive_frames=64) as (subscriber,),
+    ):
+        with subscriber.receiver("burst", **QUICK_NAKS) as receiver, publisher.source("burst") as source:
+            source.wait_connected(timeout=10)
+            dry = "xdp_rx_fill_ring_empty_descs"
+            sent = burst_until(source.send_many, lambda: subscriber.link(dry) > 0)
+            received = collect_all(receiver, sent)
+            assert received == list(range(sent))
+        assert subscriber.link("receive_drops") > 0
+
+
+def burst_until(send_many: Callable[..., int], condition: Callable[[], bool], seconds: float = 10) -> int:
+    """Send bursts until the condition holds; how many messages."""
+    deadline, sent = time.monotonic() + seconds, 0
+    while not condition():
+        assert time.monotonic() < deadline, "the burst never was too large"
+        messages = [b"%08d" % i + bytes(1392) for i in range(sent, sent + 1000)]
+        send_many(messages, flush=True)
+        sent += len(messages)
+    return sent
+
+
+def collect_all(receiver: Receiver, count: int) -> list[int]:
+    """The numbers of that many messages."""
+    return [int(message.data[:8]) for message in collect(receiver, count, 20)]

@@ -1,0 +1,270 @@
+"""Settings of a NIC on a host that is made up: what is changed, recorded, put back and rolled back (issue: nic)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from umstack.cli.nic import command
+from umstack.errors import InterfaceError, UmError
+from xdp.errors import SettingError
+from xdp.facts import Unknown
+from xdp.nic_host import Value, cpu_list
+from xdp.nic_settings import STAGES, NoStateError, Wishes, check, command_for, init, state_path, undo
+
+MIB = 1024 * 1024
+
+
+class FakeHost:
+    """A NIC with all there is, in a dictionary. `refused` keys cannot be written."""
+
+    interface = "eth1"
+    mac = "02:00:00:00:00:01"
+
+    def __init__(self, values: Mapping[str, Value], refused: tuple[str, ...] = ()) -> None:
+        """Begin with these settings."""
+        self.values = dict(values)
+        self.refused = set(refused)
+        self.written: list[tuple[str, Value]] = []
+
+    def read(self, key: str) -> Value | Unknown:
+        """Return what is there."""
+        return self.values.get(key, Unknown("no such setting"))
+
+    def write(self, key: str, value: Value) -> None:
+        """Change it, or refuse."""
+        if key in self.refused:
+            raise SettingError(f"writing {key}", "Invalid argument", 22)
+        self.written.append((key, value))
+        self.values[key] = value
+
+    def changeable_features(self) -> frozenset[str]:
+        """All offloads that are there."""
+        return frozenset(key.removeprefix("feature.") for key in self.values if key.startswith("feature."))
+
+    def irq_numbers(self) -> list[int]:
+        """One interrupt a queue."""
+        return [int(key.removeprefix("irq.")) for key in self.values if key.startswith("irq.")]
+
+    def cpus(self) -> list[int]:
+        """Four CPUs."""
+        return [0, 1, 2, 3]
+
+
+FRESH: Mapping[str, Value] = {
+    "feature.rx-lro": 1,
+    "feature.rx-gro-hw": 0,
+    "feature.rx-vlan-hw-parse": 1,
+    "feature.rx-ntuple-filter": 0,
+    "queues.combined": 16,
+    "queues.combined_max": 32,
+    "queues.rx": 0,
+    "queues.tx": 0,
+    "rings.rx": 512,
+    "rings.tx": 512,
+    "rings.rx_max": 8160,
+    "rings.tx_max": 1024,
+    "coalescing.rx_usecs": 50,
+    "coalescing.adaptive_rx": 1,
+    "interface.napi_defer_hard_irqs": 0,
+    "interface.gro_flush_timeout": 0,
+    "irq.60": "0-3",
+    "irq.61": "0-3",
+    "irq.62": "0-3",
+    "irq.63": "0-3",
+    "irq.64": "0-3",
+    "sysctl.net/core/busy_poll": 0,
+    "sysctl.net/core/busy_read": 0,
+    "sysctl.net/core/rmem_max": 212992,
+    "sysctl.net/core/wmem_max": 16 * MIB,
+}
+PREPARED: Mapping[str, Value] = {
+    **FRESH,
+    "feature.rx-lro": 0,
+    "feature.rx-vlan-hw-parse": 0,
+    "feature.rx-ntuple-filter": 1,
+    "queues.combined": 4,
+    "rings.rx": 2048,
+    "rings.tx": 1024,
+    "coalescing.rx_usecs": 8,
+    "coalescing.adaptive_rx": 0,
+    "interface.napi_defer_hard_irqs": 2,
+    "interface.gro_flush_timeout": 200_000,
+    "irq.60": "0",
+    "irq.61": "1",
+    "irq.62": "2",
+    "irq.63": "3",
+    "irq.64": "0",
+    "sysctl.net/core/rmem_max": 8 * MIB,
+}
+
+
+def test_init_changes_what_matters_and_undo_restores_exactly(tmp_path: Path) -> None:
+    """Every setting is what it should be after init, and what it was after undo, in the opposite order."""
+    host, state = FakeHost(FRESH), tmp_path / "deep" / "state.json"
+    outcome = init(host, state)
+    assert host.values == PREPARED
+    assert [key for key, _, _ in outcome.changes] == [key for key, _ in host.written]
+    assert not [setting for setting in check(host) if setting.is_to_change]
+    forward, host.written = host.written, []
+    undo(host, state)
+    assert host.values == FRESH
+    assert [key for key, _ in host.written] == [key for key, _ in reversed(forward)]
+    assert not state.exists()
+
+
+def test_a_second_init_changes_nothing_and_forgets_nothing(tmp_path: Path) -> None:
+    """Undo after two leads to before the first, whatever was wished for in between."""
+    host, state = FakeHost(FRESH), tmp_path / "state.json"
+    init(host, state)
+    assert not init(host, state).changes
+    init(host, state, Wishes(queues=2, busy_poll_us=50))
+    assert host.values["queues.combined"] == 2
+    assert host.values["sysctl.net/core/busy_read"] == 50
+    undo(host, state)
+    assert host.values == FRESH
+
+
+@pytest.mark.parametrize("refused", sorted(set(PREPARED.items()) - set(FRESH.items())))
+def test_a_refused_change_takes_all_others_back(tmp_path: Path, refused: tuple[str, Value]) -> None:
+    """Whichever change fails, the host is as before, nothing is recorded, and the error says which it was."""
+    host, state = FakeHost(FRESH, (refused[0],)), tmp_path / "state.json"
+    with pytest.raises(SettingError, match="everything was put back") as error:
+        init(host, state)
+    assert refused[0] in str(error.value)
+    assert host.values == FRESH
+    assert not state.exists()
+
+
+def test_a_failed_second_init_keeps_the_record_of_the_first(tmp_path: Path) -> None:
+    """What the first one changed can still be undone."""
+    host, state = FakeHost(FRESH), tmp_path / "state.json"
+    init(host, state)
+    host.refused = {"sysctl.net/core/busy_poll"}
+    with pytest.raises(SettingError):
+        init(host, state, Wishes(queues=2, busy_poll_us=50))
+    assert host.values == PREPARED
+    host.refused = set()
+    undo(host, state)
+    assert host.values == FRESH
+
+
+def test_what_cannot_be_put_back_stays_recorded(tmp_path: Path) -> None:
+    """Undo goes on with the rest, says what is left, and can be run again."""
+    host, state = FakeHost(FRESH), tmp_path / "state.json"
+    init(host, state)
+    host.refused = {"rings.rx", "queues.combined"}
+    with pytest.raises(SettingError, match=r"rings\.rx, queues\.combined"):
+        undo(host, state)
+    assert list(json.loads(state.read_text())["before"]) == ["queues.combined", "rings.rx"]
+    host.refused = set()
+    undo(host, state)
+    assert host.values == FRESH
+
+
+def test_what_was_there_is_recorded_before_it_is_changed(tmp_path: Path) -> None:
+    """Whenever it is killed, the file leads back to where it began."""
+    state = tmp_path / "state.json"
+
+    class Watched(FakeHost):
+        def write(self, key: str, value: Value) -> None:
+            super().write(key, value)
+            survivor, copy = FakeHost(self.values), tmp_path / "copy.json"
+            copy.write_text(state.read_text())
+            undo(survivor, copy)
+            assert survivor.values == FRESH
+
+    host = Watched(FRESH)
+    init(host, state)
+    assert host.values == PREPARED
+
+
+def test_an_interrupted_init_is_put_back(tmp_path: Path) -> None:
+    """Ctrl-C in the middle is a failure like any other."""
+    state = tmp_path / "state.json"
+
+    class Interrupted(FakeHost):
+        def write(self, key: str, value: Value) -> None:
+            super().write(key, value)
+            if key == "coalescing.rx_usecs" and value == 8:
+                raise KeyboardInterrupt
+
+    host = Interrupted(FRESH)
+    with pytest.raises(KeyboardInterrupt):
+        init(host, state)
+    assert host.values == FRESH
+    assert not state.exists()
+
+
+def test_settings_an_interface_lacks_are_left_alone(tmp_path: Path) -> None:
+    """A host with nothing to set: nothing is changed, nothing recorded, everything unknown is shown as such."""
+    host, state = FakeHost({}), tmp_path / "state.json"
+    assert not init(host, state).changes
+    assert not state.exists()
+    assert all(setting.target is None for setting in check(host))
+
+
+def test_stages_can_be_left_out(tmp_path: Path) -> None:
+    """--skip leaves a stage as it was."""
+    host = FakeHost(FRESH)
+    init(host, tmp_path / "state.json", Wishes(skip=frozenset({"affinity", "rings"})))
+    assert (host.values["irq.60"], host.values["rings.rx"]) == ("0-3", 512)
+    assert host.values["queues.combined"] == 4
+
+
+def test_a_state_of_another_interface_is_refused(tmp_path: Path) -> None:
+    """Nothing is put back onto a NIC it was not taken from; a broken or missing file is named."""
+    host, state = FakeHost(FRESH), tmp_path / "state.json"
+    with pytest.raises(NoStateError, match="nothing is recorded"):
+        undo(host, state)
+    init(host, state)
+    other = FakeHost(PREPARED)
+    other.mac = "02:00:00:00:00:02"
+    with pytest.raises(NoStateError, match="is of eth1 02:00:00:00:00:01"):
+        undo(other, state)
+    state.write_text("{")
+    with pytest.raises(NoStateError, match="cannot be read"):
+        undo(host, state)
+    assert other.values == PREPARED
+
+
+def test_every_change_has_its_command_and_privilege() -> None:
+    """What init would do can be done by hand."""
+    commands = {setting.key: setting.command for setting in check(FakeHost(FRESH), Wishes(busy_poll_us=50))}
+    assert commands["queues.combined"] == "ethtool -L eth1 combined 4"
+    assert commands["rings.rx"] == "ethtool -G eth1 rx 2048"
+    assert commands["coalescing.adaptive_rx"] == "ethtool -C eth1 adaptive-rx off"
+    assert commands["coalescing.rx_usecs"] == "ethtool -C eth1 rx-usecs 8"
+    assert commands["feature.rx-lro"] == "ethtool -K eth1 rx-lro off"
+    assert commands["interface.gro_flush_timeout"] == "echo 200000 > /sys/class/net/eth1/gro_flush_timeout"
+    assert commands["irq.61"] == "echo 1 > /proc/irq/61/smp_affinity_list"
+    assert commands["sysctl.net/core/busy_poll"] == "sysctl -w net.core.busy_poll=50"
+    assert command_for("eth1", "feature.rx-ntuple-filter", 1) == "ethtool -K eth1 rx-ntuple-filter on"
+    assert all(stage.privilege and stage.why for stage in STAGES)
+
+
+def test_cpu_lists_are_read_as_the_kernel_writes_them() -> None:
+    """Ranges, single CPUs, nothing."""
+    assert cpu_list("0-3,8,10-11\n") == [0, 1, 2, 3, 8, 10, 11]
+    assert cpu_list("\n") == []
+
+
+def test_the_state_file_is_of_the_interface_and_the_namespace() -> None:
+    """Interfaces of the same name in two namespaces do not share a file."""
+    path = state_path("eth1")
+    assert path.parent == Path("/run/umstack")
+    assert path.name.startswith("nic-eth1-")
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
+    """An interface that is not there, and an undo with nothing recorded, are errors with what to do next."""
+    runner = CliRunner()
+    missing = runner.invoke(command, ["check", "no-such-interface"])
+    assert isinstance(missing.exception, InterfaceError)
+    nothing = runner.invoke(command, ["undo", "lo", "--state", str(tmp_path / "none.json")])
+    assert isinstance(nothing.exception, UmError)
+    assert "umstack nic init" in str(nothing.exception)

@@ -1,0 +1,168 @@
+"""The scapy layers read every field of every frame as tshark does: what they build, and what the stack says (W1)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scapy.config import conf
+from scapy.layers.inet import TCP, UDP
+from scapy.packet import Packet, Raw
+from scapy.utils import rdpcap, wrpcap
+
+import umstack.scapy as um
+from tests.wire.agreement import assert_agreement, top
+from tests.wire.dissection import MARKS, tshark
+from tests.wire.layer_fields import FIELDS, parts
+from tests.wire.sample import frames
+
+pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+
+
+@pytest.fixture(autouse=True)
+def loaded() -> Iterator[None]:
+    """The layers on their default ports, exceptions in the open; afterwards as before."""
+    had, conf.debug_dissector = conf.debug_dissector, True
+    um.load()
+    yield
+    um.unload()
+    conf.debug_dissector = had
+
+
+def test_what_the_layers_build_is_what_tshark_reads(tmp_path: Path) -> None:
+    """Issue "scapy layers": every layer and option, every field, nothing malformed, nothing only one of them sees."""
+    capture = tmp_path / "sample.pcap"
+    wrpcap(str(capture), frames())
+    assert tshark(capture, "-Y", MARKS) == ""
+    read = assert_agreement(capture)
+    seen = {type(part) for layer in read for part in parts(layer)}
+    assert not set(FIELDS) - seen - {um.LBMRTopicOriginatingTransport}
+
+
+def test_what_the_stack_says_is_read_alike(directory: Path) -> None:
+    """Issue "scapy layers": agreement over a real run, with NAKs, NCFs, retransmissions and status messages."""
+    read = assert_agreement(directory / "wire.pcapng")
+    kinds = {layer.type for layer in read if isinstance(layer, um.LBTRM)}
+    assert kinds == {0, 2, 3, 4}
+    for layer in read:
+        data = bytes(layer)
+        assert um.guess(data) is type(layer)
+        layer.clear_cache()
+        assert bytes(layer) == data
+
+
+def open_up(packet: Packet) -> None:
+    """Forget everything that can be computed."""
+    for part in parts(packet):
+        for name in (
+            "length",
+            "count",
+            "next_header",
+            "tqr_count",
+            "tir_count",
+            "info_length",
+            "options_present",
+        ):
+            if name in part.fields:
+                part.fields[name] = None
+    packet.clear_cache()
+
+
+def test_what_the_c_core_leaves_out_is_computed_alike(directory: Path) -> None:
+    """W1: lengths, counts and chains that the layers compute are those the C encoders wrote."""
+    compared = 0
+    for frame in rdpcap(str(directory / "wire.pcapng")):
+        layer = top(frame)
+        if layer is not None:
+            data = bytes(layer)
+            open_up(layer)
+            assert bytes(layer) == data
+            compared += 1
+    assert compared > 1000
+
+
+def test_answers(directory: Path) -> None:
+    """Issue "scapy layers": retransmissions and NCFs answer a NAK before them, and nothing else does."""
+    read = [layer for frame in rdpcap(str(directory / "wire.pcapng")) if (layer := top(frame))]
+    naks: list[Packet] = []
+    answers = 0
+    for layer in read:
+        if um.LBTRMNak in layer:
+            naks.append(layer)
+        elif um.LBTRM in layer:
+            is_repair = um.LBTRMData in layer and bool(layer[um.LBTRMData].flags.retransmission)
+            is_answer = is_repair or um.LBTRMNcf in layer
+            assert any(layer.answers(nak) for nak in naks) == is_answer
+            answers += is_answer
+    assert answers > 10
+    queries = [layer for layer in read if isinstance(layer, um.LBMR) and layer.tqrs]
+    tirs = [layer for layer in read if isinstance(layer, um.LBMR) and layer.tirs]
+    assert any(tir.answers(query) for tir in tirs for query in queries)
+    assert not any(query.answers(query) for query in queries if not query.tirs)
+    elicits = [layer for layer in read if um.LBTRMData in layer and layer[um.LBTRMData].status() is not None]
+    assert any(sm.answers(status) for sm in read if um.LBTRMSm in sm for status in elicits)
+
+
+def test_answers_of_unicast() -> None:
+    """LBT-RU: SYN answers the connection request, ACK the SYN, NCF and retransmission the NAK."""
+    layers = [packet[um.LBTRU] for packet in frames() if um.LBTRU in packet]
+    request, syn, ack, data, nak, ncf, repair = layers[:7]
+    assert syn.answers(request)
+    assert ack.answers(syn)
+    assert ncf.answers(nak)
+    assert repair.answers(nak)
+    assert not data.answers(nak)
+    assert not ack.answers(nak)
+
+
+def test_other_ports_and_no_port_at_all() -> None:
+    """`bind_ports` and `guess_everywhere` are asked for, and `unload` takes all of it back."""
+    nak = um.LBTRM(session_id=5) / um.LBTRMNak(sqns=[1])
+    raw = bytes(UDP(sport=1, dport=5000) / Raw(bytes(nak)))
+    assert um.LBTRM not in UDP(raw)
+    um.bind_ports(lbtrm=[5000])
+    assert UDP(raw)[um.LBTRMNak].sqns == [1]
+    um.unload()
+    assert um.LBTRM not in UDP(raw)
+    assert um.LBTRM not in UDP(bytes(UDP(dport=14400) / Raw(bytes(nak))))
+    um.guess_everywhere()
+    for frame in frames():
+        if UDP in frame:
+            expected = top(frame)
+            assert expected is not None
+            elsewhere = UDP(bytes(UDP(sport=1, dport=5000) / Raw(bytes(expected))))
+            found = top(elsewhere)
+            assert type(found) is type(expected) or bytes(expected)[0] in (5, 6, 7), expected
+    assert Raw in UDP(bytes(UDP(sport=1, dport=5000) / Raw(b"anything else")))
+
+
+def test_default_ports_are_filled_in() -> None:
+    """With the layers loaded, UDP knows where they go."""
+    assert (UDP() / um.LBTRM()).dport == 14400
+    assert (UDP() / um.LBMR()).dport == 12965
+
+
+def test_options_of_the_lbtrm_header(tmp_path: Path) -> None:
+    """Section 3: option headers lie behind the type header; tshark skips them when it is told what they are."""
+    options = [um.LBTRMOption(data=b"\1\2\3\4"), um.LBTRMOption()]
+    message = um.LBMC(topic_index=1, sqn=2) / Raw(b"behind options")
+    packet = um.LBTRM(session_id=5) / um.LBTRMData(sqn=9, trail=9, options=options, messages=[message])
+    read = um.LBTRM(bytes(packet))
+    assert [option.data for option in read[um.LBTRMData].options] == [b"\1\2\3\4", b""]
+    assert read[um.LBTRMData].messages[0][Raw].load == b"behind options"
+
+
+def test_messages_on_tcp_are_put_together() -> None:
+    """Section 6: a stream of LBMC is framed by the messages' own lengths, however it was cut."""
+    whole = bytes(um.LBMC(type=10, topic_index=1, sqn=2) / Raw(b"x" * 100))
+    assert um.LBMCStream.tcp_reassemble(whole + whole[:50], {}, {}) is None
+    assert um.LBMCStream.tcp_reassemble(whole[:3], {}, {}) is None
+    found = um.LBMCStream.tcp_reassemble(whole * 3, {}, {})
+    assert found is not None
+    assert len(found.messages) == 3
+    lost = um.LBMCStream.tcp_reassemble(whole + b"\0\0\0\3 nonsense", {}, {})
+    assert lost is not None
+    assert lost.payload.load == b"\0\0\0\3 nonsense"
+    assert TCP in next(frame for frame in frames() if um.LBMC in frame and TCP in frame)

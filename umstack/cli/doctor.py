@@ -1,0 +1,158 @@
+"""`umstack doctor`: what this host and its interfaces can do, which mode will be used and what would improve it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from umstack.cli.stack_options import JSON_OPTION
+from umstack.errors import InterfaceError
+from xdp import XdpError, find_interface
+from xdp.drivers import known_drivers
+from xdp.facts import AttachedXdp, Facts, Unknown
+from xdp.ladder import Reason, Step, Verdict, chosen, decide
+from xdp.nic_host import LinuxHost
+from xdp.nic_settings import check
+from xdp.probe import multicast_interfaces, probe_interface
+
+_EXAMPLES = """\b
+Examples:
+  umstack doctor
+  umstack doctor eth1
+  umstack doctor eth1 --json
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("interface", required=False)
+@JSON_OPTION
+def command(interface: str | None, as_json: bool) -> None:
+    """Say what INTERFACE can do, the mode that will be used, and what would change it.
+
+    Without INTERFACE: every interface that carries multicast. The exit status is 0 if there is one shown that can be
+    used at all, be it over sockets.
+    """
+    try:
+        wanted = multicast_interfaces() if interface is None else [find_interface(interface)]
+        found = [(facts, decide(facts)) for facts in map(probe_interface, wanted)]
+    except XdpError as error:
+        raise InterfaceError(error.message, hint=error.hint) from error
+    if not found:
+        raise InterfaceError("no interface is up and carries multicast", hint="ip link set dev NAME up")
+    reports = [_report(facts, steps) for facts, steps in found]
+    if as_json:
+        click.echo(json.dumps({"interfaces": reports}))
+    else:
+        console = Console()
+        for facts, steps in found:
+            _print(console, facts, steps)
+    if not any(report["mode"] for report in reports):
+        raise SystemExit(1)
+
+
+def _report(facts: Facts, steps: Sequence[Step]) -> dict[str, Any]:
+    mode = chosen(steps)
+    return {
+        "interface": facts.interface,
+        "mode": None if mode is None else mode.value,
+        "steps": [
+            {
+                "mode": step.mode.value,
+                "verdict": step.verdict.value,
+                "reasons": [{"problem": item.problem, "remedy": item.remedy} for item in step.reasons],
+            }
+            for step in steps
+        ],
+        "notes": [{"problem": note.problem, "remedy": note.remedy} for note in _notes(facts)],
+        "facts": facts.to_json(),
+    }
+
+
+def _print(console: Console, facts: Facts, steps: Sequence[Step]) -> None:
+    mode = chosen(steps)
+    console.print(f"[bold]{facts.interface}[/]: " + (f"{mode} will be used" if mode else "cannot be used"))
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in _shown_facts(facts):
+        table.add_row(f"  {name}", escape(value))
+    console.print(table)
+    ladder = Table("mode", "verdict", "why not", "what would change it", box=SIMPLE, show_edge=False)
+    for step, below in zip(steps, [*steps[1:], None], strict=True):
+        _add_step(ladder, step, below)
+    console.print(ladder)
+    notes = list(_notes(facts))
+    if notes:
+        table = Table("note", "remedy", box=SIMPLE, show_edge=False)
+        for note in notes:
+            table.add_row(escape(note.problem), escape(note.remedy))
+        console.print(table)
+    console.print()
+
+
+def _add_step(table: Table, step: Step, below: Step | None) -> None:
+    """What also keeps the next mode down from being is shown there, once."""
+    colour = {Verdict.USE: "green", Verdict.CANNOT: "yellow"}.get(step.verdict, "")
+    verdict = f"[{colour}]{step.verdict}[/]" if colour else step.verdict.value
+    shared = set(below.reasons) & set(step.reasons) if below else set()
+    own = [reason for reason in step.reasons if reason not in shared]
+    lines = [(escape(reason.problem), escape(reason.remedy)) for reason in own]
+    if shared and below:
+        lines.append((f"{'and ' if own else ''}the same as {below.mode}", ""))
+    for number, (problem, remedy) in enumerate(lines or [("", "")]):
+        table.add_row(step.mode.value if number == 0 else "", verdict if number == 0 else "", problem, remedy)
+
+
+def _shown_facts(facts: Facts) -> Iterator[tuple[str, str]]:
+    yield "link", _link(facts)
+    yield "driver", f"{facts.driver}, {facts.bus}, Linux {facts.kernel_release}"
+    driver = None if isinstance(facts.driver, Unknown) else known_drivers().get(facts.driver)
+    if driver is not None:
+        yield "expect", driver.expect
+    if isinstance(facts.queues, Unknown):
+        yield "queues", str(facts.queues)
+    else:
+        queues = facts.queues
+        yield (
+            "queues",
+            f"{queues.rx} receive, {queues.tx} transmit (at most {queues.rx_max} and {queues.tx_max})",
+        )
+    yield "XDP", _names(facts.xdp_features)
+    yield "attached", _attached(facts.attached)
+    yield "privileges", _names(facts.capabilities)
+    limit = facts.memlock_limit_bytes
+    yield "locked memory", "unlimited" if limit is None else f"at most {limit} bytes"
+    yield "NUMA node", str(facts.numa_node)
+
+
+def _link(facts: Facts) -> str:
+    state = "up" if facts.is_up and facts.has_carrier else "no carrier" if facts.is_up else "down"
+    speed = "" if isinstance(facts.speed_mbps, Unknown) else f", {facts.speed_mbps} Mbit/s"
+    return f"{state}, {' '.join(facts.addresses) or 'no IPv4 address'}, MTU {facts.mtu_bytes}{speed}"
+
+
+def _names(names: frozenset[str] | Unknown) -> str:
+    return str(names) if isinstance(names, Unknown) else ", ".join(sorted(names)) or "none"
+
+
+def _attached(attached: AttachedXdp | Unknown | None) -> str:
+    if isinstance(attached, AttachedXdp):
+        return attached.description
+    return "nothing" if attached is None else str(attached)
+
+
+def _notes(facts: Facts) -> Iterator[Reason]:
+    """What keeps no mode from being and yet matters."""
+    if facts.is_up and not facts.has_carrier:
+        yield Reason(f"{facts.interface} has no carrier", "plug the cable in, or bring the other end up")
+    with LinuxHost(facts.interface) as host:
+        better = [setting.key for setting in check(host) if setting.is_to_change]
+    if better:
+        yield Reason(
+            f"settings that could be better: {', '.join(better)}", f"umstack nic check {facts.interface}"
+        )

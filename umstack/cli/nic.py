@@ -1,0 +1,211 @@
+"""`umstack nic`: the settings of a NIC and its host that matter, checked, applied and put back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from umstack.cli.interruption import terminable
+from umstack.cli.stack_options import JSON_OPTION
+from umstack.errors import InterfaceError, PermissionNeeded, UmError
+from xdp import NoSuchInterfaceError, XdpError
+from xdp.errors import SettingError
+from xdp.facts import Unknown
+from xdp.nic_host import LinuxHost
+from xdp.nic_settings import STAGES, Outcome, Setting, Wishes, check, init, state_path, undo
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_EXAMPLES = """\b
+Examples:
+  umstack nic check eth1
+  umstack nic init eth1 --dry-run
+  umstack nic init eth1 --queues 2
+  umstack nic undo eth1
+"""
+_NOT_PERMITTED = (1, 13)
+
+
+class NicError(UmError):
+    """A setting could not be read, changed or put back."""
+
+    default_hint = "see `umstack nic check INTERFACE`"
+
+
+def _wishes(command: F) -> F:
+    """Add what can be wished for to a command."""
+    for option in (
+        click.option(
+            "--skip",
+            multiple=True,
+            type=click.Choice([stage.name for stage in STAGES]),
+            help="Leave a stage out; may be given more than once.",
+        ),
+        click.option(
+            "--busy-poll",
+            "busy_poll_us",
+            type=click.IntRange(0),
+            metavar="MICROSECONDS",
+            help="How long blocking reads of every process spin; left alone otherwise.",
+        ),
+        click.option(
+            "--queues", type=click.IntRange(1), help="How many queues; at most one a CPU otherwise."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+_STATE = click.option(
+    "--state",
+    "state_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where what was there is recorded; a file in /run/umstack otherwise.",
+)
+
+
+@click.group(epilog=_EXAMPLES)
+def command() -> None:
+    """Check, apply and put back the settings that matter to the bypass.
+
+    Offloads, queues, rings, coalescing, busy polling, interrupt affinity and socket buffers. `init` records what was
+    there, `undo` restores exactly that.
+    """
+
+
+@command.command("check", epilog="Example: umstack nic check eth1 --json")
+@click.argument("interface")
+@_wishes
+@JSON_OPTION
+def check_command(interface: str, as_json: bool, **wishes: Any) -> None:
+    """Show each setting, what it should be, why, and the privilege it takes. Changes nothing.
+
+    The exit status is 0 if everything is as it should be.
+    """
+    with _host(interface) as host:
+        settings = check(host, _as_wishes(wishes))
+        _show(host.interface, settings, as_json)
+    if any(setting.is_to_change for setting in settings):
+        raise SystemExit(1)
+
+
+@command.command("init", epilog="Example: umstack nic init eth1 --queues 2 --dry-run")
+@click.argument("interface")
+@_wishes
+@_STATE
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be changed, by which commands; change nothing."
+)
+@JSON_OPTION
+def init_command(
+    interface: str, state_file: Path | None, dry_run: bool, as_json: bool, **wishes: Any
+) -> None:
+    """Apply what `check` shows, and record what was there. If one change fails, all are put back."""
+    with _host(interface) as host, terminable():
+        if dry_run:
+            settings = [setting for setting in check(host, _as_wishes(wishes)) if setting.is_to_change]
+            _show(host.interface, settings, as_json, dry_run=True)
+            return
+        state = state_file or state_path(host.interface)
+        outcome = init(host, state, _as_wishes(wishes))
+        _tell(host.interface, outcome, state if outcome.changes else None, as_json)
+
+
+@command.command("undo", epilog="Example: umstack nic undo eth1")
+@click.argument("interface")
+@_STATE
+@click.option("--dry-run", is_flag=True, help="Show what would be put back; change nothing.")
+@JSON_OPTION
+def undo_command(interface: str, state_file: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Put back what `init` found there."""
+    with _host(interface) as host, terminable(once=True):
+        outcome = undo(host, state_file or state_path(host.interface), dry_run=dry_run)
+        _tell(host.interface, outcome, None, as_json)
+
+
+def _as_wishes(wishes: dict[str, Any]) -> Wishes:
+    return Wishes(wishes["queues"], wishes["busy_poll_us"], frozenset(wishes["skip"]))
+
+
+@contextmanager
+def _host(interface: str) -> Iterator[LinuxHost]:
+    """Open the interface; what goes wrong becomes an error of the stack."""
+    try:
+        with LinuxHost(interface) as host:
+            yield host
+    except NoSuchInterfaceError as error:
+        raise InterfaceError(error.message, hint=error.hint) from error
+    except SettingError as error:
+        kind = PermissionNeeded if error.errno in _NOT_PERMITTED else NicError
+        raise kind(error.message, hint=error.hint, errno=error.errno) from error
+    except XdpError as error:
+        raise NicError(error.message, hint=error.hint) from error
+
+
+def _show(interface: str, settings: Sequence[Setting], as_json: bool, *, dry_run: bool = False) -> None:
+    if as_json:
+        described = [_described(setting) for setting in settings]
+        click.echo(json.dumps({"interface": interface, "dry_run": dry_run, "settings": described}))
+        return
+    if not settings:
+        click.echo(f"{interface}: nothing to change")
+        return
+    console = Console()
+    for stage, members in groupby(settings, key=lambda setting: setting.stage):
+        group = list(members)
+        heading = f"{stage}: {group[0].why} (needs {group[0].privilege})"
+        if dry_run:
+            click.echo(f"# {heading}")
+            for setting in group:
+                click.echo(setting.command)
+        else:
+            console.print(heading, markup=False)
+            console.print(_table(group))
+
+
+def _table(settings: Sequence[Setting]) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 2))
+    table.add_column(min_width=32, no_wrap=True)
+    for setting in settings:
+        verdict = f"[yellow]should be {setting.target}[/]" if setting.is_to_change else ""
+        table.add_row(setting.key, escape(str(setting.current)), verdict)
+    return table
+
+
+def _described(setting: Setting) -> dict[str, Any]:
+    current = setting.current
+    return {
+        "stage": setting.stage,
+        "setting": setting.key,
+        "is": {"unknown": current.reason} if isinstance(current, Unknown) else current,
+        "should_be": setting.target,
+        "is_to_change": setting.is_to_change,
+        "why": setting.why,
+        "privilege": setting.privilege,
+        "command": setting.command,
+    }
+
+
+def _tell(interface: str, outcome: Outcome, state: Path | None, as_json: bool) -> None:
+    if as_json:
+        changes = [
+            {"setting": key, "before": before, "after": after} for key, before, after in outcome.changes
+        ]
+        recorded = None if state is None else str(state)
+        click.echo(json.dumps({"interface": interface, "changes": changes, "state": recorded}))
+        return
+    for key, before, after in outcome.changes:
+        click.echo(f"{interface}: {key} {before} -> {after}")
+    if not outcome.changes:
+        click.echo(f"{interface}: nothing to change")
+    if state is not None:
+        click.echo(f"recorded in {state}; `umstack nic undo {interface}` puts it back", err=True)

@@ -1,0 +1,194 @@
+"""What the layers are made of: packets that a short datagram cannot break, lists that end where the bytes do.
+
+A count or a length that a datagram states is believed only as far as there are bytes. What does not fit the layout
+stays behind as `Raw`, so that dissecting never raises and building gives back the bytes that were dissected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from scapy.config import conf
+from scapy.fields import ByteField, FieldListField, IntField, PacketListField, StrField
+from scapy.packet import Packet
+
+END_DATA = 0
+"""Ends a chain of options: what is carried follows."""
+
+END_NONE = 255
+"""Ends a chain of options: nothing follows (LBMC control messages)."""
+
+_CHAINED_HEAD_BYTES = 4
+_TYPED_HEAD_BYTES = 2
+_SQN_BYTES = 4
+
+
+class WirePacket(Packet):  # type: ignore[misc, unused-ignore]
+    """A layer with a least length: of fewer bytes, scapy makes a `Raw` instead."""
+
+    minimum_bytes: ClassVar[int] = 0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Give every layer a dispatch hook of its own, since scapy does not look for inherited ones."""
+        super().__init_subclass__(**kwargs)
+        if "dispatch_hook" not in cls.__dict__:
+            cls.dispatch_hook = classmethod(_raw_if_short)  # type: ignore[attr-defined, unused-ignore]
+
+    @classmethod
+    def accepts(cls, data: bytes) -> bool:
+        """Whether these bytes can begin with this layer."""
+        return len(data) >= cls.minimum_bytes
+
+
+def _raw_if_short(cls: type[WirePacket], _pkt: bytes = b"", *args: Any, **kwargs: Any) -> type[Packet]:
+    if _pkt and not cls.accepts(bytes(_pkt)):
+        raw: type[Packet] = conf.raw_layer
+        return raw
+    return cls
+
+
+class Part(WirePacket):
+    """A record or an option inside a layer: it was cut out before, so what follows it is not its payload."""
+
+    def extract_padding(self, data: bytes) -> tuple[bytes, bytes]:
+        """All that is left belongs to the part."""
+        return data, b""
+
+
+class Record(Part):
+    """A part of a fixed layout in a list of its like: what is behind it is the next one."""
+
+    def extract_padding(self, data: bytes) -> tuple[bytes, bytes]:
+        """Nothing of the rest belongs to the record."""
+        return b"", data
+
+
+class ChainedOption(Part):
+    """An option of a chain: what comes next, its own length, its body. Its type stands in what is before it.
+
+    `next_header` None becomes the type of the option that follows, or the end; `length` None the bytes built.
+    """
+
+    minimum_bytes: ClassVar[int] = _CHAINED_HEAD_BYTES
+    option_type: ClassVar[int | None] = None
+
+    def post_build(self, built: bytes, payload: bytes) -> bytes:
+        """Fill in the length."""
+        built += payload
+        return built if self.length is not None else built[:1] + bytes((len(built) & 0xFF,)) + built[2:]
+
+
+class UnknownOption(ChainedOption):
+    """An option nobody described, or one too short for its layout. What is before it must name its type."""
+
+    name = "Unknown option"
+    fields_desc: ClassVar[list[Any]] = [
+        ByteField("next_header", None),
+        ByteField("length", None),
+        StrField("data", b""),
+    ]
+
+
+def chain_start(options: Iterable[Packet], end: int) -> int:
+    """The next-header value that leads to these options."""
+    for option in options:
+        kind: int | None = getattr(option, "option_type", None)
+        if kind is None:
+            raise ValueError(
+                f"{option!r} does not know its own type: set next_header of what is before it in the chain"
+            )
+        return kind
+    return end
+
+
+class ChainField(PacketListField):  # type: ignore[misc, unused-ignore]
+    """The options of a layer, each of which names the type of the next."""
+
+    __slots__ = ("_choose", "_end", "_first", "_room")
+
+    def __init__(
+        self,
+        name: str,
+        choose: Callable[[int, bytes], type[ChainedOption]],
+        first: Callable[[Packet], int],
+        end: Callable[[Packet], int] = lambda packet: END_DATA,
+        room: Callable[[Packet], int | None] = lambda packet: None,
+    ) -> None:
+        """Tell how a type becomes a class, where the first type stands, what ends a chain, and what bounds it."""
+        super().__init__(name, [], ChainedOption)
+        self._choose, self._first, self._end, self._room = choose, first, end, room
+
+    def getfield(self, pkt: Packet, s: bytes) -> tuple[bytes, Any]:
+        """Take options until the chain ends or stops making sense."""
+        room = self._room(pkt)
+        remain, rest = (s, b"") if room is None else (s[:room], s[room:])
+        kind, options = self._first(pkt), []
+        while kind not in (END_DATA, END_NONE) and len(remain) >= _CHAINED_HEAD_BYTES:
+            size = remain[1]
+            if not _CHAINED_HEAD_BYTES <= size <= len(remain):
+                break
+            chosen = self._choose(kind, remain[:size])
+            option = (chosen if chosen.accepts(remain[:size]) else UnknownOption)(remain[:size], _parent=pkt)
+            options.append(option)
+            kind, remain = remain[0], remain[size:]
+        return remain + rest, options
+
+    def addfield(self, pkt: Packet, s: bytes, val: Any) -> bytes:
+        """Build the options, each with the type of the one behind it."""
+        for option, following in pairwise([*val, None]):
+            built = bytes(option)
+            if isinstance(option, ChainedOption) and option.next_header is None:
+                kind = chain_start([following] if following is not None else [], self._end(pkt))
+                built = bytes((kind,)) + built[1:]
+            s += built
+        return s
+
+
+class TypedOption(Part):
+    """An option that begins with its own type and length, as LBMR's do; `length` None is computed."""
+
+    minimum_bytes: ClassVar[int] = _TYPED_HEAD_BYTES
+
+    def post_build(self, built: bytes, payload: bytes) -> bytes:
+        """Fill in the length."""
+        built += payload
+        return built if self.length is not None else built[:1] + bytes((len(built) & 0xFF,)) + built[2:]
+
+
+class PartListField(PacketListField):  # type: ignore[misc, unused-ignore]
+    """Parts one after the other; `measure` says which bytes are the next one, or None at the end of the list."""
+
+    __slots__ = ("_measure",)
+
+    def __init__(
+        self,
+        name: str,
+        measure: Callable[[Packet, list[Packet], bytes], tuple[type[Packet], int] | None],
+    ) -> None:
+        """Tell how the next part is found."""
+        super().__init__(name, [], Packet)
+        self._measure = measure
+
+    def getfield(self, pkt: Packet, s: bytes) -> tuple[bytes, Any]:
+        """Take parts as long as there is one."""
+        parts: list[Packet] = []
+        while s and (found := self._measure(pkt, parts, s)) is not None:
+            kind, size = found
+            parts.append(kind(s[:size], _parent=pkt))
+            s = s[size:]
+        return s, parts
+
+
+class SqnListField(FieldListField):  # type: ignore[misc, unused-ignore]
+    """Sequence numbers, as many as `count` says and the bytes allow."""
+
+    def __init__(self, name: str) -> None:
+        """Begin with none."""
+        super().__init__(name, [], IntField("", 0))
+
+    def getfield(self, pkt: Packet, s: bytes) -> tuple[bytes, list[int]]:
+        """Take them."""
+        end = min(pkt.count, len(s) // _SQN_BYTES) * _SQN_BYTES
+        return s[end:], [int.from_bytes(s[at : at + _SQN_BYTES], "big") for at in range(0, end, _SQN_BYTES)]

@@ -1,0 +1,471 @@
+"""LBMC, the topic layer: messages with a chain of options, inside LBT-RM and LBT-RU data or on TCP."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from scapy.fields import (
+    BitEnumField,
+    BitField,
+    ByteEnumField,
+    ByteField,
+    ConditionalField,
+    FlagsField,
+    IntField,
+    IPField,
+    LongField,
+    ShortField,
+    StrField,
+    XLongField,
+    XShortField,
+    XStrField,
+)
+from scapy.packet import Packet
+
+from umstack.scapy.fields import (
+    END_DATA,
+    END_NONE,
+    ChainedOption,
+    ChainField,
+    PartListField,
+    Record,
+    UnknownOption,
+    WirePacket,
+    chain_start,
+)
+
+LBMC_TYPES = {0: "MESSAGE", 1: "EOT", 2: "PRORX", 8: "CONTROL", 10: "RETRANSMISSION"}
+LBMC_OPTION_NAMES = {
+    0: "data",
+    1: "fragment",
+    2: "batch",
+    4: "request",
+    5: "topic_name",
+    6: "application_header",
+    14: "source_index",
+    21: "retransmission_request",
+    30: "late_join_info",
+    32: "tsni",
+    66: "context_instance",
+    78: "late_join_request",
+    98: "hmac",
+    107: "tcp_session_id",
+    254: "extended",
+    255: "none",
+}
+STATUS_OPTION_ID = 85
+STATUS_OPTION_SUBTYPE = 1
+
+_TYPES_WITH_TOPIC = (0, 2, 10)
+_CONTROL_BYTES = 4
+_MESSAGE_BYTES = 12
+_TSNI_RECORD_BYTES = 8
+_EXTENDED_TYPE = 254
+_IGNORE_16 = 0x8000
+_IGNORE_8 = 0x80
+
+
+def _head() -> list[Any]:
+    return [ByteEnumField("next_header", None, LBMC_OPTION_NAMES), ByteField("length", None)]
+
+
+def _flags(default: int, **bits: int) -> FlagsField:
+    """Sixteen flags, of which 0x8000 lets a reader ignore the option."""
+    names = {1 << bit: f"b{bit}" for bit in range(16)} | {_IGNORE_16: "ignore"}
+    return FlagsField("flags", default, 16, names | {value: name for name, value in bits.items()})
+
+
+class LBMCFragment(ChainedOption):
+    """Says which part of a message that is longer than one datagram this is."""
+
+    name = "LBMC fragment"
+    option_type = 1
+    minimum_bytes = 16
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        _flags(0),
+        IntField("first_sqn", 0),
+        IntField("offset", 0),
+        IntField("total", 0),
+    ]
+
+
+class LBMCBatch(ChainedOption):
+    """Marks the first and the last message of an explicit batch."""
+
+    name = "LBMC batch"
+    option_type = 2
+    minimum_bytes = 4
+    fields_desc: ClassVar[list[Any]] = [*_head(), _flags(0, end=0x0001, start=0x0002)]
+
+
+class LBMCRequest(ChainedOption):
+    """Where the answer to a request is to go."""
+
+    name = "LBMC request"
+    option_type = 4
+    minimum_bytes = 16
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        FlagsField("flags", 0, 8, {_IGNORE_8: "ignore"} | {1 << bit: f"b{bit}" for bit in range(7)}),
+        ByteEnumField("transport", 0, {0: "TCP"}),
+        IntField("request_index", 0),
+        ShortField("port", 0),
+        ShortField("reserved", 0),
+        IPField("ip", "0.0.0.0"),
+    ]
+
+
+class LBMCTopicName(ChainedOption):
+    """The topic by name."""
+
+    name = "LBMC topic name"
+    option_type = 5
+    minimum_bytes = 4
+    fields_desc: ClassVar[list[Any]] = [*_head(), _flags(0), StrField("topic", b"")]
+
+
+class LBMCApplicationHeader(ChainedOption):
+    """Bytes of the application beside its message."""
+
+    name = "LBMC application header"
+    option_type = 6
+    minimum_bytes = 4
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        BitField("ignore", 1, 1),
+        BitField("code", 0, 15),
+        XStrField("data", b""),
+    ]
+
+
+class LBMCSourceIndex(ChainedOption):
+    """The source by number."""
+
+    name = "LBMC source index"
+    option_type = 14
+    minimum_bytes = 12
+    fields_desc: ClassVar[list[Any]] = [*_head(), _flags(0), LongField("source_index", 0)]
+
+
+class LBMCRetransmissionRequest(ChainedOption):
+    """Asks a source, over TCP, for one topic sequence number."""
+
+    name = "LBMC retransmission request"
+    option_type = 21
+    minimum_bytes = 28
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        BitField("ignore", 0, 1),
+        BitField("tsni", 0, 1),
+        BitField("reserved_flags", 0, 6),
+        BitField("marker", 0, 8),
+        IntField("request_index", 0),
+        IntField("transport_index", 0),
+        IntField("topic_index", 0),
+        IntField("sqn", 0),
+        ShortField("port", 0),
+        ShortField("reserved", 0),
+        IPField("ip", "0.0.0.0"),
+    ]
+
+
+class LBMCLateJoinInfo(ChainedOption):
+    """The range a source can still send."""
+
+    name = "LBMC late join info"
+    option_type = 30
+    minimum_bytes = 16
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        _flags(0),
+        IntField("low_sqn", 0),
+        IntField("high_sqn", 0),
+        IntField("request_index", 0),
+    ]
+
+
+class LBMCTsniRecord(Record):
+    """A topic and its last sequence number."""
+
+    name = "LBMC TSNI record"
+    minimum_bytes = _TSNI_RECORD_BYTES
+    fields_desc: ClassVar[list[Any]] = [IntField("topic_index", 0), IntField("sqn", 0)]
+
+
+def _next_record(packet: Packet, found: list[Packet], data: bytes) -> tuple[type[Packet], int] | None:
+    return (LBMCTsniRecord, _TSNI_RECORD_BYTES) if len(data) >= _TSNI_RECORD_BYTES else None
+
+
+class LBMCTsni(ChainedOption):
+    """Topic sequence number information: where silent topics stand. `count` None is computed."""
+
+    name = "LBMC TSNI"
+    option_type = 32
+    minimum_bytes = 4
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        BitField("ignore", 0, 1),
+        BitField("count", None, 15),
+        PartListField("records", _next_record),
+    ]
+
+    def post_build(self, built: bytes, payload: bytes) -> bytes:
+        """Fill in the count, then the length."""
+        if self.count is None:
+            built = built[:2] + (self.ignore << 15 | len(self.records)).to_bytes(2, "big") + built[4:]
+        return super().post_build(built, payload)
+
+
+class LBMCContextInstance(ChainedOption):
+    """Who sends, by its instance."""
+
+    name = "LBMC context instance"
+    option_type = 66
+    minimum_bytes = 12
+    fields_desc: ClassVar[list[Any]] = [*_head(), _flags(0), XLongField("instance", 0)]
+
+
+class LBMCLateJoinRequest(ChainedOption):
+    """Asks a source, over TCP, for the range it can still send."""
+
+    name = "LBMC late join request"
+    option_type = 78
+    minimum_bytes = 36
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        _flags(7, low_sqn_present=0x0001, request_max_present=0x0002, outstanding_max_present=0x0004),
+        IntField("request_index", 0),
+        IntField("transport_index", 0),
+        IntField("topic_index", 0),
+        IPField("ip", "0.0.0.0"),
+        ShortField("port", 0),
+        ShortField("reserved", 0),
+        IntField("low_sqn", 0),
+        IntField("request_max", 0),
+        IntField("outstanding_max", 0),
+    ]
+
+
+class LBMCHmac(ChainedOption):
+    """A tag of 20 bytes."""
+
+    name = "LBMC HMAC"
+    option_type = 98
+    minimum_bytes = 24
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        FlagsField("flags", 0x80, 8, {_IGNORE_8: "ignore"} | {1 << bit: f"b{bit}" for bit in range(7)}),
+        ByteField("padding", 0),
+        XStrField("data", bytes(20)),
+    ]
+
+
+class LBMCTcpSessionId(ChainedOption):
+    """The session of a TCP connection."""
+
+    name = "LBMC TCP session id"
+    option_type = 107
+    minimum_bytes = 8
+    fields_desc: ClassVar[list[Any]] = [*_head(), _flags(0), IntField("session_id", 0)]
+
+
+_EXTENDED_FLAGS = {_IGNORE_8: "ignore", 0x40: "ignore_subtype", 0x20: "more_fragments"} | {
+    1 << bit: f"b{bit}" for bit in range(5)
+}
+
+
+class LBMCExtended(ChainedOption):
+    """An extended option: an id and a subtype of somebody's own, and data."""
+
+    name = "LBMC extended option"
+    option_type = _EXTENDED_TYPE
+    minimum_bytes = 8
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
+        ByteField("id", 0),
+        ShortField("subtype", 0),
+        ShortField("fragment_offset", 0),
+        XStrField("data", b""),
+    ]
+
+
+class LBMCStatus(ChainedOption):
+    """The status message of flow control: an extended option of umstack's own (docs/wire.md)."""
+
+    name = "LBMC status message"
+    option_type = _EXTENDED_TYPE
+    minimum_bytes = 36
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
+        ByteField("id", STATUS_OPTION_ID),
+        ShortField("subtype", STATUS_OPTION_SUBTYPE),
+        ShortField("fragment_offset", 0),
+        ByteField("status_version", 1),
+        FlagsField("status_flags", 0, 8, ["elicit", "leave", *(f"b{bit}" for bit in range(2, 8))]),
+        XShortField("reserved", 0),
+        IntField("next_sqn", 0),
+        IntField("window_bytes", 0),
+        IntField("group_tag", 0),
+        XLongField("receiver_id", 0),
+        IntField("reserved_end", 0),
+    ]
+
+
+_OPTIONS: dict[int, type[ChainedOption]] = {
+    each.option_type: each
+    for each in (
+        LBMCFragment,
+        LBMCBatch,
+        LBMCRequest,
+        LBMCTopicName,
+        LBMCApplicationHeader,
+        LBMCSourceIndex,
+        LBMCRetransmissionRequest,
+        LBMCLateJoinInfo,
+        LBMCTsni,
+        LBMCContextInstance,
+        LBMCLateJoinRequest,
+        LBMCHmac,
+        LBMCTcpSessionId,
+        LBMCExtended,
+    )
+}
+
+
+def _option_class(kind: int, data: bytes) -> type[ChainedOption]:
+    if kind == _EXTENDED_TYPE and len(data) == LBMCStatus.minimum_bytes:
+        owner = data[3], int.from_bytes(data[4:6], "big")
+        if owner == (STATUS_OPTION_ID, STATUS_OPTION_SUBTYPE):
+            return LBMCStatus
+    return _OPTIONS.get(kind, UnknownOption)
+
+
+def _has_topic(packet: Packet) -> bool:
+    return packet.type in _TYPES_WITH_TOPIC
+
+
+def _chain_end(packet: Packet) -> int:
+    return END_DATA if _has_topic(packet) else END_NONE
+
+
+def _room(packet: Packet) -> int:
+    size: int = packet.length - (_MESSAGE_BYTES if _has_topic(packet) else _CONTROL_BYTES)
+    return size
+
+
+def message_bytes(data: bytes) -> int | None:
+    """The length of the LBMC message these bytes begin with; None where there is no whole one."""
+    if len(data) < _CONTROL_BYTES:
+        return None
+    length = int.from_bytes(data[2:4], "big")
+    header = _MESSAGE_BYTES if data[0] & 0x0F in _TYPES_WITH_TOPIC else _CONTROL_BYTES
+    return length if header <= length <= len(data) else None
+
+
+class LBMC(WirePacket):
+    """A message (its content is the payload), or a control message (options only).
+
+    `next_header` and `length` None are computed, also those of the options.
+    """
+
+    name = "LBMC"
+    minimum_bytes = _CONTROL_BYTES
+    fields_desc: ClassVar[list[Any]] = [
+        BitField("version", 0, 4),
+        BitEnumField("type", 0, 4, LBMC_TYPES),
+        ByteEnumField("next_header", None, LBMC_OPTION_NAMES),
+        ShortField("length", None),
+        ConditionalField(IntField("topic_index", 0), _has_topic),
+        ConditionalField(IntField("sqn", 0), _has_topic),
+        ChainField("options", _option_class, lambda packet: packet.next_header, _chain_end, _room),
+    ]
+
+    @classmethod
+    def accepts(cls, data: bytes) -> bool:
+        """Whether a whole message is there."""
+        return message_bytes(data) is not None
+
+    def extract_padding(self, data: bytes) -> tuple[bytes, bytes]:
+        """The payload ends where the message does."""
+        end = self.length - (len(self.original) - len(data))
+        return data[:end], data[end:]
+
+    def post_build(self, built: bytes, payload: bytes) -> bytes:
+        """Fill in what leads to the options, and the length."""
+        next_header: int | None = self.next_header
+        length: int | None = self.length
+        if next_header is None:
+            next_header = chain_start(self.options, _chain_end(self))
+        if length is None:
+            length = len(built) + len(payload)
+        return built[:1] + bytes((next_header,)) + (length & 0xFFFF).to_bytes(2, "big") + built[4:] + payload
+
+    def option(self, kind: type[Packet]) -> Packet | None:
+        """The first option of a class, if there is one."""
+        return next((option for option in self.options if isinstance(option, kind)), None)
+
+    def mysummary(self) -> str:
+        """Show one line."""
+        where = f" topic {self.topic_index} sqn {self.sqn}" if _has_topic(self) else ""
+        return f"LBMC {LBMC_TYPES.get(self.type, self.type)}{where}"
+
+
+def _next_message(packet: Packet, found: list[Packet], data: bytes) -> tuple[type[Packet], int] | None:
+    size = message_bytes(data)
+    return None if size is None else (LBMC, size)
+
+
+class MessageListField(PartListField):
+    """LBMC messages back to back. One that reaches past the end stays behind as `Raw`, with all behind it."""
+
+    def __init__(self, name: str) -> None:
+        """Begin with none."""
+        super().__init__(name, _next_message)
+
+
+class LBMCStream(WirePacket):
+    """LBMC messages on TCP, where late join and recovery requests go; use with scapy's TCPSession."""
+
+    name = "LBMC stream"
+    fields_desc: ClassVar[list[Any]] = [MessageListField("messages")]
+
+    @classmethod
+    def tcp_reassemble(cls, data: bytes, metadata: dict[str, Any], session: dict[str, Any]) -> Packet | None:
+        """Wait for the last message to be whole; what can never become one is given up as `Raw`."""
+        at = 0
+        while size := message_bytes(data[at:]):
+            at += size
+        head = data[at : at + _CONTROL_BYTES]
+        partial = len(head) < _CONTROL_BYTES or int.from_bytes(head[2:4], "big") > len(data) - at
+        return None if at < len(data) and partial else cls(data)
+
+
+__all__ = [
+    "LBMC",
+    "LBMC_OPTION_NAMES",
+    "LBMC_TYPES",
+    "STATUS_OPTION_ID",
+    "STATUS_OPTION_SUBTYPE",
+    "LBMCApplicationHeader",
+    "LBMCBatch",
+    "LBMCContextInstance",
+    "LBMCExtended",
+    "LBMCFragment",
+    "LBMCHmac",
+    "LBMCLateJoinInfo",
+    "LBMCLateJoinRequest",
+    "LBMCRequest",
+    "LBMCRetransmissionRequest",
+    "LBMCSourceIndex",
+    "LBMCStatus",
+    "LBMCStream",
+    "LBMCTcpSessionId",
+    "LBMCTopicName",
+    "LBMCTsni",
+    "LBMCTsniRecord",
+    "MessageListField",
+    "message_bytes",
+]

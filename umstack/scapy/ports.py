@@ -1,0 +1,166 @@
+"""Which UDP and TCP payloads are ours: by the default ports, by ports named, or by what the bytes look like.
+
+Nothing is bound when the layers are imported; `load()` does it, and `unload()` undoes all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from scapy.config import conf
+from scapy.layers.inet import TCP, UDP
+from scapy.packet import (
+    Packet,
+    bind_bottom_up,
+    bind_top_down,
+    split_bottom_up,
+    split_top_down,
+)
+
+from umstack.scapy.lbmc import LBMCStream
+from umstack.scapy.lbmr import LBMR, LBMRTopicManagement
+from umstack.scapy.lbtrm import LBTRM
+from umstack.scapy.lbtru import LBTRU
+
+LBTRM_PORT = 14400
+LBTRM_NAK_PORTS = range(14390, 14400)
+LBMR_PORT = 12965
+LBMR_UNICAST_PORTS = (*range(14402, 14407), 15380)
+LBTRU_SOURCE_PORTS = range(14380, 14390)
+LBTRU_RECEIVER_PORTS = range(14360, 14380)
+TCP_REQUEST_PORTS = range(14391, 14396)
+
+_LBTRM_TYPES = (0, 2, 3, 4)
+_LBMR_TYPES = (0, 1, 2, 3, 4, 6, 7)
+_LBTRU_TYPES = (0, 2, 3, 4, 5, 6, 7)
+_REQUEST_SUBTYPES = range(1, 8)
+
+
+def load() -> None:
+    """Bind the layers to the default ports; a second call changes nothing."""
+    unload()
+    bind_ports(
+        lbtrm=(*LBTRM_NAK_PORTS, LBTRM_PORT),
+        lbmr=(*LBMR_UNICAST_PORTS, LBMR_PORT),
+        lbtru=(*LBTRU_RECEIVER_PORTS, *LBTRU_SOURCE_PORTS),
+        tcp=TCP_REQUEST_PORTS,
+    )
+    bind_top_down(UDP, LBTRM, dport=LBTRM_PORT)
+    bind_top_down(UDP, LBMR, dport=LBMR_PORT)
+
+
+def unload() -> None:
+    """Undo every binding of the layers to UDP and TCP, whoever made it, and stop guessing."""
+    for lower, uppers in ((UDP, (LBTRM, LBMR, LBTRU, UmGuess)), (TCP, (LBMCStream,))):
+        for match, upper in list(lower.payload_guess):
+            if upper in uppers:
+                split_bottom_up(lower, upper, **match)
+    for upper in (LBTRM, LBMR):
+        for lower, match in list(upper._overload_fields.items()):
+            split_top_down(lower, upper, **match)
+
+
+def bind_ports(
+    *,
+    lbtrm: Iterable[int] = (),
+    lbmr: Iterable[int] = (),
+    lbtru: Iterable[int] = (),
+    tcp: Iterable[int] = (),
+) -> None:
+    """Dissect what goes to these ports, and for `tcp` also what comes from them, as these layers."""
+    for lower, upper, ports in ((UDP, LBTRM, lbtrm), (UDP, LBMR, lbmr), (UDP, LBTRU, lbtru)):
+        for port in ports:
+            _bind_first(lower, upper, dport=port)
+    for port in tcp:
+        _bind_first(TCP, LBMCStream, dport=port)
+        _bind_first(TCP, LBMCStream, sport=port)
+
+
+def _bind_first(lower: type[Packet], upper: type[Packet], **match: int) -> None:
+    """Bind before what scapy or somebody else has bound to the same port."""
+    split_bottom_up(lower, upper, **match)
+    bind_bottom_up(lower, upper, **match)
+    lower.payload_guess.insert(0, lower.payload_guess.pop())
+
+
+def guess_everywhere() -> None:
+    """Dissect every UDP payload nobody claims by its port as what it looks like (see `guess`)."""
+    split_bottom_up(UDP, UmGuess)
+    bind_bottom_up(UDP, UmGuess)
+
+
+def guess(data: bytes) -> type[Packet] | None:
+    """The layer these bytes are by their structure alone: every length and count must come out even.
+
+    Stricter than tshark, which looks at addresses and ports, and at version, type and next header of LBT-RM. LBT-RU is
+    taken only where its type has no other reading: a datagram can be both, and LBT-RM is tried first, then LBMR.
+    """
+    return next((layer for layer, fits in _LOOKS.items() if fits(data)), None)
+
+
+def _whole(data: bytes, layer: type[Packet]) -> Packet | None:
+    """The dissection, if it explains every byte."""
+    packet = layer(data)
+    rest = packet.lastlayer()
+    return None if isinstance(rest, conf.raw_layer | conf.padding_layer) else packet
+
+
+def _lists_agree(packet: Packet) -> bool:
+    body = packet.payload
+    sqns = getattr(body, "sqns", None)
+    return sqns is None or (0 < len(sqns) == body.count)
+
+
+def _carries_messages(packet: Packet) -> bool:
+    messages = getattr(packet.payload, "messages", None)
+    return messages is None or (bool(messages) and all(message.version == 0 for message in messages))
+
+
+def _looks_like_lbtrm(data: bytes) -> bool:
+    if len(data) < 8 or data[0] not in _LBTRM_TYPES or data[1] != 0:
+        return False
+    packet = _whole(data, LBTRM)
+    return packet is not None and bool(packet.payload) and _lists_agree(packet) and _carries_messages(packet)
+
+
+def _looks_like_lbmr(data: bytes) -> bool:
+    if len(data) < 4 or data[0] >> 4 or data[0] & 0x07 not in _LBMR_TYPES:
+        return False
+    packet = _whole(data, LBMR)
+    if packet is None:
+        return False
+    if packet.type == 7:
+        return packet.extended_type in _REQUEST_SUBTYPES and len(data) == 4
+    if isinstance(packet.payload, LBMRTopicManagement):
+        return len(packet.payload.tmrs) == int(packet.payload.count)
+    return packet.type in (0, 1) and (len(packet.tqrs), len(packet.tirs)) == (
+        packet.tqr_count,
+        packet.tir_count,
+    )
+
+
+def _looks_like_lbtru(data: bytes) -> bool:
+    if len(data) < 4 or data[0] not in _LBTRU_TYPES or data[1] > 2:
+        return False
+    packet = _whole(data, LBTRU)
+    if packet is None or not (_lists_agree(packet) and _carries_messages(packet)):
+        return False
+    return bool(packet.payload) or packet.type in (6, 7)
+
+
+_LOOKS = {LBTRM: _looks_like_lbtrm, LBMR: _looks_like_lbmr, LBTRU: _looks_like_lbtru}
+
+
+class UmGuess(Packet):  # type: ignore[misc, unused-ignore]
+    """Stands for whatever `guess` finds; never seen in a packet itself."""
+
+    name = "UM datagram"
+
+    @classmethod
+    def dispatch_hook(cls, _pkt: bytes = b"", *args: Any, **kwargs: Any) -> type[Packet]:
+        """Choose the layer."""
+        return guess(bytes(_pkt)) or conf.raw_layer
+
+
+__all__ = ["bind_ports", "guess", "guess_everywhere", "load", "unload"]

@@ -1,0 +1,23 @@
+"""Where did my datagrams die? The kernel's drops, XDP's failures and the time of receiving, by bcc."""
+
+from umstack.trace.tracer import (
+    Drop,
+    Group,
+    RedirectError,
+    RingReport,
+    Softirq,
+    Trace,
+    TraceReport,
+    XdpException,
+)
+
+__all__ = [
+    "Drop",
+    "Group",
+    "RedirectError",
+    "RingReport",
+    "Softirq",
+    "Trace",
+    "TraceReport",
+    "XdpException",
+]

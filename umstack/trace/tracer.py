@@ -1,0 +1,314 @@
+"""A running trace: the program in the kernel, and what it has counted.
+
+Looks at the network namespace of the thread that starts it. Nothing is left in the kernel once it is closed.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from umstack.errors import PermissionNeeded, UmError, Unsupported
+from umstack.statistics_server import read_statistics
+from umstack.trace.kernel_types import KernelTypes
+from umstack.trace.toolkit import compiling_with, find_headers, libbpf_in, load_bcc
+from xdp import interfaces
+from xdp.probe import kernel_version
+
+_RECEIVER_KERNEL = (6, 11)
+_REASON_PREFIX = "SKB_DROP_REASON_"
+_XDP_ACTIONS = {0: "aborted", 1: "drop", 2: "pass", 3: "tx", 4: "redirect"}
+# What an AF_XDP socket answers when it cannot take a frame.
+_RING_ERRORS = {
+    errno.ENOBUFS: "the receive ring is full",
+    errno.ENOSPC: "a ring is full, or the fill ring is empty",
+    errno.ENOMEM: "the fill ring is empty",
+    errno.ENXIO: "no ring is bound to that queue",
+    errno.EINVAL: "the ring is of another queue or interface",
+    errno.ENETDOWN: "the interface is down",
+    errno.ENOENT: "no ring stands in the map",
+}
+
+
+# What the kernel's reasons mean for a subscriber, and what helps. The receiving function tells the nameless apart.
+_DROP_MEANINGS = {
+    "NO_SOCKET": "nobody listens on that port",
+    "SOCKET_RCVBUFF": "the socket's buffer is full: a slow reader, or sysctl -w net.core.rmem_max=8388608",
+    "SOCKET_FILTER": "a filter on the socket refused it",
+    "PROTO_MEM": "the memory of all UDP sockets is used up: sysctl net.ipv4.udp_mem",
+    "UDP_CSUM": "the UDP checksum is wrong",
+    "IP_CSUM": "the IP checksum is wrong",
+    "IP_INHDR": "the IP header is wrong",
+    "IP_RPFILTER": "the sender is not routed there: sysctl -w net.ipv4.conf.INTERFACE.rp_filter=2",
+    "IP_INADDRERRORS": "the group is not joined on that interface",
+    "IP_INNOROUTES": "no route takes it",
+    "IP_OUTNOROUTES": "no route leads there: ip route add 224.0.0.0/4 dev INTERFACE",
+    "IP_LOCAL_SOURCE": "its source is an address of this host",
+    "IP_INVALID_SOURCE": "its source cannot be one",
+    "OTHERHOST": "it is for another host: the switch floods, or the MAC is wrong",
+    "NETFILTER_DROP": "the firewall dropped it: nft list ruleset",
+    "XDP": "an XDP program dropped it: ip link show dev INTERFACE",
+    "TC_INGRESS": "a tc program or filter dropped it",
+    "TC_EGRESS": "a tc program or filter dropped it",
+    "QDISC_DROP": "the sending queue is full",
+    "CPU_BACKLOG": "a CPU's backlog is full: sysctl -w net.core.netdev_max_backlog=10000",
+    "FRAG_REASM_TIMEOUT": "a fragment of it never came",
+    "PKT_TOO_BIG": "it is larger than the MTU",
+    "QUEUE_PURGE": "its socket was closed with it unread",
+}
+_NAMELESS_MEANINGS = {
+    "__udp4_lib_rcv": "nobody who joined the group listens on that port",
+    "__udp4_lib_mcast_deliver": "nobody who joined the group listens on that port",
+    "ip_rcv_finish_core": "the group is not joined on that interface",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A destination that is looked for: an IPv4 address and a port, 0 for every port."""
+
+    address: str
+    port: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Group:
+        """Read `ADDRESS` or `ADDRESS:PORT`; raises ValueError."""
+        address, colon, port = text.partition(":")
+        number = int(port) if colon else 0
+        if not 0 <= number <= 65535:
+            raise ValueError(f"{number} is no port")
+        return cls(str(ipaddress.IPv4Address(address)), number)
+
+    def __str__(self) -> str:
+        """Show it the way it is read."""
+        return f"{self.address}:{self.port}" if self.port else self.address
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Datagrams the kernel gave up: to where, why, in which of its functions, and how many."""
+
+    group: str
+    port: int
+    reason: str
+    where: str
+    interface: str
+    meaning: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class XdpException:
+    """Frames whose XDP verdict the kernel could not carry out."""
+
+    interface: str
+    action: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RedirectError:
+    """Frames that could not be redirected, most often into a ring, by the errno and what it means there."""
+
+    interface: str
+    error: str
+    meaning: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Softirq:
+    """How long the CPUs were receiving, of how long all CPUs were watched."""
+
+    microseconds: int
+    runs: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class RingReport:
+    """What the rings of one running context count, those that are not zero (see docs/counters.md)."""
+
+    pid: int
+    interface: str
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReport:
+    """Everything counted since the trace began."""
+
+    seconds: float
+    drops: Sequence[Drop]
+    xdp_exceptions: Sequence[XdpException]
+    redirect_errors: Sequence[RedirectError]
+    softirq_net_rx: Softirq
+    rings: Sequence[RingReport]
+
+
+class TraceFailed(UmError):
+    """The trace could not be started."""
+
+    default_hint = "see what the compiler or the verifier said above, and docs/doctor.md"
+
+
+class Trace:
+    """Counts from creation to `close()`. Context manager; one thread at a time."""
+
+    __slots__ = ("_bcc", "_cleanup", "_groups", "_interface", "_program", "_reasons", "_started_ns")
+
+    def __init__(self, groups: Sequence[Group] = (), interface: str | None = None) -> None:
+        """Look for these destinations, or for all multicast; on one interface, or on all of this namespace."""
+        if os.geteuid() != 0:
+            raise PermissionNeeded(
+                "tracing the kernel needs root", hint="run as root (CAP_BPF and CAP_PERFMON)"
+            )
+        self._groups, self._interface = tuple(groups), interface
+        self._bcc = load_bcc()
+        headers = find_headers()
+        types = KernelTypes(libbpf_in(self._bcc))
+        self._cleanup = ExitStack()
+        try:
+            self._reasons = types.enumeration("skb_drop_reason")
+            flags = [*_definitions(types, bool(self._reasons))]
+            flags += ["-DSOME_GROUPS"] if groups else []
+        finally:
+            types.close()
+        text = files("umstack.trace").joinpath("datagram_drops.c").read_bytes()
+        try:
+            with compiling_with(headers) as include_flags:
+                self._program = self._bcc.BPF(text=text, cflags=[*include_flags, *flags, "-w"])
+        except Exception as error:  # bcc raises nothing more specific
+            raise TraceFailed(f"bcc cannot load the tracing program: {error}") from error
+        self._cleanup.callback(self._program.cleanup)
+        watched = self._program[b"watched"]
+        for group in self._groups:
+            watched[watched.Key(int(ipaddress.IPv4Address(group.address)))] = watched.Leaf(group.port)
+        self._started_ns = time.monotonic_ns()
+
+    def report(self) -> TraceReport:
+        """Return what was counted up to now."""
+        seconds = (time.monotonic_ns() - self._started_ns) / 1e9
+        names = {interface.index: interface.name for interface in interfaces()}
+        return TraceReport(
+            seconds=seconds,
+            drops=sorted(self._drops(names), key=lambda drop: -drop.count),
+            xdp_exceptions=[
+                XdpException(name, _XDP_ACTIONS.get(code, str(code)), count)
+                for name, code, count in self._failures(b"xdp_exceptions", names)
+            ],
+            redirect_errors=[
+                RedirectError(name, errno.errorcode.get(-code, str(code)), _RING_ERRORS.get(-code, ""), count)
+                for name, code, count in self._failures(b"redirect_errors", names)
+            ],
+            softirq_net_rx=self._softirq(seconds),
+            rings=ring_reports(self._interface),
+        )
+
+    def close(self) -> None:
+        """Take the program out of the kernel; a second call does nothing."""
+        self._cleanup.close()
+
+    def _drops(self, names: Mapping[int, str]) -> Iterator[Drop]:
+        found: dict[Drop, int] = {}
+        for key, value in self._program[b"drops"].items():
+            name = names.get(key.interface_index, "")
+            if (self._interface and name and name != self._interface) or not self._is_watched(key):
+                continue
+            where = self._program.ksym(key.location).decode(errors="replace")
+            reason = self._reason(key.reason)
+            meaning = _DROP_MEANINGS.get(reason) or _NAMELESS_MEANINGS.get(where, "")
+            group = str(ipaddress.IPv4Address(key.group))
+            drop = Drop(group, key.port, reason, where, name, meaning, 0)
+            found[drop] = found.get(drop, 0) + value.value
+        for drop, count in found.items():
+            yield replace(drop, count=count)
+
+    def _is_watched(self, key: Any) -> bool:
+        """The kernel compares addresses; ports are compared here, as a later fragment has none."""
+        address = str(ipaddress.IPv4Address(key.group))
+        ports = {group.port for group in self._groups if group.address == address}
+        return not self._groups or 0 in ports or key.port in ports
+
+    def _reason(self, number: int) -> str:
+        if not self._reasons:
+            return "not told (Linux 5.17 and later do)"
+        return self._reasons.get(number, f"reason {number:#x}").removeprefix(_REASON_PREFIX)
+
+    def _failures(self, table: bytes, names: Mapping[int, str]) -> Iterator[tuple[str, int, int]]:
+        for key, value in self._program[table].items():
+            name = names.get(key.interface_index, str(key.interface_index))
+            if self._interface in (None, name):
+                yield name, key.code, value.value
+
+    def _softirq(self, seconds: float) -> Softirq:
+        per_cpu = self._program[b"softirq_total"][0]
+        nanoseconds = sum(total.nanoseconds for total in per_cpu)
+        watched_ns = seconds * 1e9 * (os.cpu_count() or 1)
+        return Softirq(
+            microseconds=nanoseconds // 1000,
+            runs=sum(total.runs for total in per_cpu),
+            share=round(nanoseconds / watched_ns, 4) if watched_ns else 0.0,
+        )
+
+    def __enter__(self) -> Self:
+        """Return the trace."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def ring_reports(interface: str | None) -> list[RingReport]:
+    """Read what the rings of running contexts count, on one interface or on all; only contexts with statistics."""
+    found = []
+    for report in read_statistics(None):
+        counters = {
+            name: value
+            for name, value in report["link_counters"].items()
+            if name.startswith("xdp_") and value
+        }
+        if counters and interface in (None, report["interface"]):
+            found.append(RingReport(report["pid"], report["interface"], counters))
+    return found
+
+
+def _definitions(types: KernelTypes, has_reason: bool) -> Iterator[str]:
+    """The offsets and abilities of this kernel, as the program's macros."""
+    offsets = {
+        "SKB_HEAD": types.offset("sk_buff", "head"),
+        "SKB_NETWORK_HEADER": types.offset("sk_buff", "network_header"),
+        "SKB_DEV": types.offset("sk_buff", "dev"),
+        "DEV_INDEX": types.offset("net_device", "ifindex"),
+        "DEV_NET": types.offset("net_device", "nd_net", "net"),
+        "SOCK_NET": types.offset("sock", "__sk_common", "skc_net", "net"),
+        "NET_NUMBER": types.offset("net", "ns", "inum"),
+        "THIS_NETWORK": Path("/proc/thread-self/ns/net").stat().st_ino,
+    }
+    for name, value in offsets.items():
+        yield f"-D{name}={value}"
+    if has_reason:
+        yield "-DHAS_REASON"
+    if kernel_version(os.uname().release) >= _RECEIVER_KERNEL:
+        yield "-DHAS_RECEIVER"
+    if types.has_tracepoint("xdp_redirect_map_err"):
+        yield "-DHAS_REDIRECT_MAP_ERROR"
+    if not types.has_tracepoint("kfree_skb"):
+        raise Unsupported(
+            "this kernel has no tracepoint kfree_skb", hint="run a kernel with CONFIG_TRACEPOINTS"
+        )

@@ -1,0 +1,222 @@
+"""XDP attachments: a program on an interface, held by a bpf_link, and who is on an interface already.
+
+The link's descriptor is the attachment: when it is closed, or its process dies in whatever way, the kernel detaches the
+program. Works on the network namespace of the calling thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from xdp.errors import AttachError, BpfError, NoSuchInterfaceError, OccupiedError
+from xdp.interfaces import Interface, find_interface, off_the_event_loop
+from xdp.loader import AttachedProgram, BpfProgram, checked, libbpf
+
+_LIBXDP_DISPATCHER = "xdp_dispatcher"
+_REMOVAL_WORDS = {"native": "xdpdrv", "generic": "xdpgeneric", "offload": "xdpoffload"}
+_PROGRAM_IDS = {
+    "native": "IFLA_XDP_DRV_PROG_ID",
+    "generic": "IFLA_XDP_SKB_PROG_ID",
+    "offload": "IFLA_XDP_HW_PROG_ID",
+}
+_HINTS = {
+    errno.EOPNOTSUPP: "its driver has no XDP of its own: use mode generic",
+    errno.EINVAL: "turn off what the driver cannot combine with XDP (LRO, rings of unequal number), or use generic",
+    errno.ERANGE: "the MTU, or a veth's peer, is too large for a program without multi-buffer: lower the MTU, "
+    "use a kernel from 5.18 on, or mode generic",
+    errno.ENOSPC: "the driver needs a free queue for each CPU: ethtool -L IFACE combined N",
+    errno.ENOMEM: "free some memory: the driver sets up its rings anew",
+    errno.ENODEV: "the interface is gone: name another",
+    errno.EBUSY: "another program was there a moment ago: try again",
+    errno.EEXIST: "another program was there a moment ago: try again",
+}
+
+
+class AttachMode(StrEnum):
+    """Where the program runs."""
+
+    NATIVE = "native"
+    """In the driver, before the kernel has made anything of the frame."""
+    GENERIC = "generic"
+    """In the kernel's receive path: any interface, but no faster than the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """An XDP program on an interface."""
+
+    program_id: int
+    name: str
+    mode: str
+    """`native`, `generic` or `offload`."""
+    link_id: int | None
+    """The bpf_link that holds it; None if it was attached without one, and outlives whoever did."""
+    owner_uid: int | None
+    """The user who loaded it."""
+    holders: tuple[str, ...]
+    """Processes that have it open, as `name (pid)`, where /proc shows them."""
+    is_known: bool = True
+    """False where the kernel tells only CAP_SYS_ADMIN what it is called and what holds it."""
+
+    def removal(self, interface: str) -> str:
+        """Return the command that takes it off the interface, or the one that tells what it is."""
+        if not self.is_known:
+            return f"bpftool net show dev {interface} (as root) tells what it is"
+        if self.name == _LIBXDP_DISPATCHER:
+            return f"xdp-loader unload {interface} --all"
+        if self.link_id is not None:
+            return f"bpftool link detach id {self.link_id}"
+        return f"ip link set dev {interface} {_REMOVAL_WORDS[self.mode]} off"
+
+    def __str__(self) -> str:
+        """Show it the way it is written in messages to people."""
+        who = f"held by {', '.join(self.holders)}" if self.holders else "held by no process that can be seen"
+        if self.owner_uid is not None:
+            who += f", loaded by user {self.owner_uid}"
+        kind = ", libxdp's dispatcher of several programs" if self.name == _LIBXDP_DISPATCHER else ""
+        nameless = "a program without a name" if self.is_known else "a program whose name only root may know"
+        return f"{self.name or nameless} (id {self.program_id}, {self.mode} mode{kind}; {who})"
+
+
+def occupants(interface: Interface | str) -> tuple[Occupant, ...]:
+    """Return the XDP programs on an interface, our own among them."""
+    there = _known(interface)
+    return tuple(_occupant(there, number, mode) for mode, number in _program_ids(there.index).items())
+
+
+class Attachment:
+    """One program attached to one interface. Context manager: closing it detaches, and so does the process's end."""
+
+    __slots__ = ("_fd", "interface", "link_id", "mode")
+
+    def __init__(self, program: BpfProgram, interface: Interface | str, mode: AttachMode) -> None:
+        """Attach; an interface that has a program already is refused by naming that program."""
+        self._fd = -1
+        self.interface, self.mode = _known(interface), mode
+        refuse_if_occupied(self.interface)
+        lib = libbpf().lib
+        number = {AttachMode.NATIVE: lib.XDP_BPF_NATIVE, AttachMode.GENERIC: lib.XDP_BPF_GENERIC}[mode]
+        result = lib.xdp_bpf_attach(program.fd, self.interface.index, number)
+        if result in (-errno.EBUSY, -errno.EEXIST):
+            refuse_if_occupied(self.interface)
+        if result < 0:
+            what = f"attaching {program.name} to {self.interface.name} in {mode} mode"
+            raise AttachError(what, -result, hint=_HINTS.get(-result))
+        self._fd = int(result)
+        try:
+            self.link_id = int(self._facts().link_id)
+        except BpfError:
+            self.close()
+            raise
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the program is still on the interface: somebody may have detached it, or removed the interface."""
+        return self._fd >= 0 and self._facts().interface_index == self.interface.index
+
+    def close(self) -> None:
+        """Detach; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _facts(self) -> Any:
+        facts = libbpf().ffi.new("struct xdp_bpf_link_facts *")
+        checked(libbpf().lib.xdp_bpf_link_describe(self._fd, facts), f"the link to {self.interface.name}")
+        return facts
+
+    def __enter__(self) -> Self:
+        """Return the attachment."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Detach."""
+        self.close()
+
+
+def refuse_if_occupied(interface: Interface) -> None:
+    """Raise an error that names the programs on the interface and the commands that remove them, if there are any."""
+    there = occupants(interface)
+    if not there:
+        return
+    commands = "; ".join(occupant.removal(interface.name) for occupant in there)
+    raise OccupiedError(
+        f"{interface.name} has an XDP program already: {'; '.join(map(str, there))}",
+        hint=f"use the socket link there, or end the program's owner, or remove it: {commands}",
+        occupants=there,
+    )
+
+
+@off_the_event_loop
+def _program_ids(index: int) -> dict[str, int]:
+    """Return the ids of the XDP programs on an interface, by the mode they run in: native, generic, offload."""
+    with IPRoute() as route:
+        try:
+            (link,) = route.get_links(index)
+        except NetlinkError as error:
+            if error.code != errno.ENODEV:
+                raise
+            raise NoSuchInterfaceError(
+                f"no interface has the index {index} any more", hint="name another, or bring it back"
+            ) from error
+    attributes = link.get_attr("IFLA_XDP")
+    ids = {mode: attributes and attributes.get_attr(name) for mode, name in _PROGRAM_IDS.items()}
+    return {mode: int(number) for mode, number in ids.items() if number}
+
+
+def _known(interface: Interface | str) -> Interface:
+    return interface if isinstance(interface, Interface) else find_interface(interface)
+
+
+def _occupant(interface: Interface, program_id: int, mode: str) -> Occupant:
+    name, owner_uid, link_id = "", None, None
+    # What may not be known, or has just ended, is left out: the message is no better for failing.
+    with contextlib.suppress(BpfError), AttachedProgram(program_id) as attached:
+        facts = attached.program.facts()
+        name, owner_uid = facts.name, facts.owner_uid
+    found = libbpf().ffi.new("struct xdp_bpf_link_facts *")
+    result = libbpf().lib.xdp_bpf_link_find(interface.index, program_id, found)
+    if result == 0:
+        link_id = int(found.link_id)
+    holders = tuple(sorted(set(_holders(program_id, link_id))))
+    return Occupant(program_id, name, mode, link_id, owner_uid, holders, is_known=result != -errno.EPERM)
+
+
+def _holders(program_id: int, link_id: int | None) -> Iterator[str]:
+    """Find the processes that have the program or its link open."""
+    ours = (
+        rf"^prog_id:\s*{program_id}$"
+        if link_id is None
+        else rf"^(?:link_id:\s*{link_id}|prog_id:\s*{program_id})$"
+    )
+    pattern = re.compile(ours, re.MULTILINE)
+    for process in Path("/proc").glob("[0-9]*"):
+        # Processes end while they are looked at, and others' may not be.
+        with contextlib.suppress(OSError):
+            if any(pattern.search(text) for text in _bpf_descriptors(process)):
+                yield f"{(process / 'comm').read_text().strip()} ({process.name})"
+
+
+def _bpf_descriptors(process: Path) -> Iterator[str]:
+    """Read what the kernel says about each BPF program and link the process has open."""
+    for descriptor in (process / "fd").iterdir():
+        with contextlib.suppress(OSError):
+            if str(descriptor.readlink()).startswith("anon_inode:bpf"):
+                yield (process / "fdinfo" / descriptor.name).read_text()

@@ -1,0 +1,190 @@
+"""What ethtool tells and changes, for one interface of the calling thread's namespace.
+
+What a driver does not have reads as `Unknown`; what it refuses to change raises `SettingError`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool, NotSupportedError
+
+from xdp.errors import SettingError
+from xdp.facts import Coalescing, QueueCounts, RingSizes, Unknown
+
+T = TypeVar("T")
+QueueKind = Literal["rx", "tx", "combined"]
+RingKind = Literal["rx", "tx"]
+
+_GET_DRIVER_INFO = 3
+_SPEED_UNKNOWN = 0xFFFFFFFF
+
+
+class _DriverInfo(ctypes.Structure):
+    """struct ethtool_drvinfo, which pyroute2 does not have."""
+
+    _fields_ = (
+        ("cmd", ctypes.c_uint32),
+        ("driver", ctypes.c_char * 32),
+        ("version", ctypes.c_char * 32),
+        ("firmware_version", ctypes.c_char * 32),
+        ("bus", ctypes.c_char * 32),
+        ("rest", ctypes.c_char * 64),
+    )
+
+
+class Ethtool:
+    """One interface. Context manager; one thread at a time."""
+
+    __slots__ = ("_ioctl", "interface")
+
+    def __init__(self, interface: str) -> None:
+        """Open the socket the requests go through."""
+        self.interface = interface
+        self._ioctl = IoctlEthtool(interface)
+
+    def driver(self) -> tuple[str | Unknown, str | Unknown]:
+        """Return the driver's name and the bus address of the device."""
+        info = _DriverInfo(cmd=_GET_DRIVER_INFO)
+        self._ioctl.ifreq.gstrings = ctypes.cast(ctypes.byref(info), ctypes.POINTER(None))
+        asked = self._read(self._ioctl.ioctl, "no driver tells its name here")
+        if isinstance(asked, Unknown):
+            return asked, asked
+        return info.driver.decode(), info.bus.decode() or Unknown("not on a bus")
+
+    def queues(self) -> QueueCounts | Unknown:
+        """Return how many queues there are and could be."""
+        read = self._read(self._ioctl.get_channels, "the driver does not tell its queues")
+        if isinstance(read, Unknown):
+            return read
+        combined = int(read["combined_count"])
+        return QueueCounts(
+            rx=int(read["rx_count"]) + combined,
+            tx=int(read["tx_count"]) + combined,
+            rx_max=int(read["max_rx"]) or int(read["max_combined"]),
+            tx_max=int(read["max_tx"]) or int(read["max_combined"]),
+            combined=combined,
+            combined_max=int(read["max_combined"]),
+        )
+
+    def rings(self) -> RingSizes | Unknown:
+        """Return how many descriptors the rings have and could have."""
+        read = self._read(self._ioctl.get_rings, "the driver has no rings to size")
+        if isinstance(read, Unknown):
+            return read
+        return RingSizes(*(int(read[name]) for name in ("rx", "tx", "rx_max", "tx_max")))
+
+    def coalescing(self) -> Coalescing | Unknown:
+        """Return how interrupts are held back."""
+        read = self._read(self._ioctl.get_coalesce, "the driver does not hold interrupts back")
+        if isinstance(read, Unknown):
+            return read
+        return Coalescing(
+            rx_usecs=int(read["rx_coalesce_usecs"]),
+            rx_frames=int(read["rx_max_coalesced_frames"]),
+            tx_usecs=int(read["tx_coalesce_usecs"]),
+            tx_frames=int(read["tx_max_coalesced_frames"]),
+            is_rx_adaptive=bool(read["use_adaptive_rx_coalesce"]),
+            is_tx_adaptive=bool(read["use_adaptive_tx_coalesce"]),
+        )
+
+    def features(self) -> Mapping[str, bool] | Unknown:
+        """Return every offload by its name and whether it is on."""
+        read = self._read(self._ioctl.get_features, "the interface has no offloads")
+        if isinstance(read, Unknown):
+            return read
+        return {name: bool(read[name]) for name in read.keys() if name}  # noqa: SIM118
+
+    def changeable_features(self) -> frozenset[str]:
+        """Return the offloads that can be turned on and off here."""
+        read = self._read(self._ioctl.get_features, "the interface has no offloads")
+        if isinstance(read, Unknown):
+            return frozenset()
+        return frozenset(
+            name
+            for name in read.keys()  # noqa: SIM118
+            if name and read.is_available(name) and not read.is_never_changed(name)
+        )
+
+    def speed_mbps(self) -> int | Unknown:
+        """Return the speed of the link."""
+        read = self._read(self._ioctl.get_link_settings, "the interface has no speed")
+        if isinstance(read, Unknown):
+            return read
+        speed = int(read["speed"])
+        return Unknown("the link does not tell its speed") if speed in (0, _SPEED_UNKNOWN) else speed
+
+    def set_queues(self, kind: QueueKind, count: int) -> None:
+        """Set how many queues of that kind there are."""
+        channels = self._change(self._ioctl.get_channels, "reading the queues")
+        channels[f"{kind}_count"] = count
+        self._change(lambda: self._ioctl.set_channels(channels), f"setting {count} {kind} queues")
+
+    def set_ring(self, kind: RingKind, size: int) -> None:
+        """Set how many descriptors the receive or the transmit ring has."""
+        rings = self._change(self._ioctl.get_rings, "reading the rings")
+        rings[kind] = size
+        self._change(lambda: self._ioctl.set_rings(rings), f"setting a {kind} ring of {size}")
+
+    def set_rx_usecs(self, microseconds: int) -> None:
+        """Set how long the NIC holds receive interrupts back."""
+        coalescing = self._change(self._ioctl.get_coalesce, "reading the coalescing")
+        coalescing["rx_coalesce_usecs"] = microseconds
+        self._change(lambda: self._ioctl.set_coalesce(coalescing), f"setting rx-usecs {microseconds}")
+
+    def set_rx_adaptive(self, is_on: bool) -> None:
+        """Set whether the NIC chooses by itself how long to hold receive interrupts back."""
+        coalescing = self._change(self._ioctl.get_coalesce, "reading the coalescing")
+        coalescing["use_adaptive_rx_coalesce"] = int(is_on)
+        self._change(lambda: self._ioctl.set_coalesce(coalescing), "setting adaptive-rx")
+
+    def set_feature(self, feature: str, is_on: bool) -> None:
+        """Turn one offload on or off."""
+        features = self._change(self._ioctl.get_features, "reading the offloads")
+        features[feature] = is_on
+        self._change(
+            lambda: self._ioctl.set_features(features), f"turning {feature} {'on' if is_on else 'off'}"
+        )
+        now = self.features()
+        if isinstance(now, Unknown) or now.get(feature) is not is_on:
+            raise SettingError(f"{self.interface}: {feature} stays {'off' if is_on else 'on'}", "the driver")
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._ioctl.close()
+
+    def _read(self, ask: Callable[[], T], absent: str) -> T | Unknown:
+        try:
+            return ask()
+        except NotSupportedError:
+            return Unknown(absent)
+        except (EthtoolError, OSError) as error:
+            return Unknown(f"{absent}: {error}")
+
+    def _change(self, act: Callable[[], Any], what: str) -> Any:
+        try:
+            return act()
+        except NotSupportedError as error:
+            raise SettingError(f"{self.interface}: {what}", "the driver does not support it") from error
+        except EthtoolError as error:
+            raise SettingError(f"{self.interface}: {what}", str(error)) from error
+        except OSError as error:
+            raise SettingError(
+                f"{self.interface}: {what}", error.strerror or str(error), error.errno or 0
+            ) from error
+
+    def __enter__(self) -> Self:
+        """Return the interface."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()

@@ -1,0 +1,148 @@
+"""What is known of one interface and of the host around it, as far as the bypass cares.
+
+Each fact is a value or `Unknown` with the reason it could not be found out: a kernel too old to be asked, a missing
+privilege, an interface that has no such thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
+
+AttachMode = Literal["native", "generic", "offload", "several"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A fact that could not be found out, and why."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        """Show it the way tables do."""
+        return f"unknown ({self.reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedXdp:
+    """An XDP program that is on the interface, ours or another's."""
+
+    program_id: int
+    mode: AttachMode
+    description: str
+    """Its name, and who has it open, as far as this process may know."""
+    removal: str
+    """The command that takes it off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Irq:
+    """One interrupt of the interface and the CPUs it may run on, as the kernel writes them (`0-3,8`)."""
+
+    number: int
+    action: str
+    cpus: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """Receive and transmit queues in use, and how many there could be."""
+
+    rx: int
+    tx: int
+    rx_max: int
+    tx_max: int
+    combined: int
+    combined_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class RingSizes:
+    """Descriptors in a receive and a transmit ring, and how many there could be."""
+
+    rx: int
+    tx: int
+    rx_max: int
+    tx_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coalescing:
+    """How long, or for how many frames, the NIC waits before it raises an interrupt."""
+
+    rx_usecs: int
+    rx_frames: int
+    tx_usecs: int
+    tx_frames: int
+    is_rx_adaptive: bool
+    is_tx_adaptive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HugePages:
+    """The default huge page pool."""
+
+    page_bytes: int
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One interface, this host and this process, as they were when asked."""
+
+    interface: str
+    index: int
+    is_up: bool
+    has_carrier: bool
+    is_multicast: bool
+    is_loopback: bool
+    addresses: tuple[str, ...]
+    mtu_bytes: int
+    driver: str | Unknown
+    bus: str | Unknown
+    speed_mbps: int | Unknown
+    kernel_release: str
+    kernel_version: tuple[int, int]
+    queues: QueueCounts | Unknown
+    rings: RingSizes | Unknown
+    coalescing: Coalescing | Unknown
+    features: Mapping[str, bool] | Unknown
+    xdp_features: frozenset[str] | Unknown
+    xsk_features: frozenset[str] | Unknown
+    zero_copy_max_segments: int | Unknown
+    attached: AttachedXdp | Unknown | None
+    irqs: tuple[Irq, ...] | Unknown
+    numa_node: int | Unknown
+    napi_defer_hard_irqs: int | Unknown
+    gro_flush_timeout_ns: int | Unknown
+    busy_poll_us: int | Unknown
+    busy_read_us: int | Unknown
+    unprivileged_bpf_disabled: int | Unknown
+    huge_pages: HugePages | Unknown
+    capabilities: frozenset[str] | Unknown
+    memlock_limit_bytes: int | None
+    """None is no limit."""
+    missing_parts: tuple[str, ...]
+    """What the build left out of the bypass, each with how to get it; empty where all is there."""
+
+    def has_capability(self, name: str) -> bool:
+        """Whether this process may do what the capability allows; where that is unknown, trying is how to tell."""
+        return isinstance(self.capabilities, Unknown) or name in self.capabilities
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON has it; an unknown fact is `{"unknown": reason}`."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Unknown):
+        return {"unknown": value.reason}
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value

@@ -1,0 +1,315 @@
+"""The mode ladder as data: what each way to move datagrams needs, and which one a host can have.
+
+`decide` is a pure function of facts. It says which mode to open, and of each better one why it cannot be and what
+would change that. Opening may still fail: the one who opens goes down to the next step that is not `CANNOT`.
+An unknown fact forbids nothing: the kernel's answer to the attempt is the better authority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil
+
+from xdp.drivers import Driver, KernelVersion, known_drivers, shown_version
+from xdp.facts import Facts, Unknown
+
+RING_BYTES_PER_QUEUE = (4096 + 2048) * 4096
+"""What the rings of one receive queue lock, by default: frames to receive and to send, 4096 bytes each."""
+_BYPASS_KERNEL = (5, 15)
+_MULTI_BUFFER_KERNEL = (6, 6)
+_GENERIC_MULTI_BUFFER_KERNEL = (6, 9)
+# A frame buffer is a page of 4096 bytes of which XDP keeps 256 free before the frame.
+_BUFFER_BYTES = 4096 - 256
+_LINK_HEADER_BYTES = 14 + 2 * 4
+_MAX_SINGLE_BUFFER_MTU_BYTES = _BUFFER_BYTES - _LINK_HEADER_BYTES
+_CAPABILITIES = ("CAP_NET_RAW", "CAP_NET_ADMIN", "CAP_BPF")
+
+
+class Mode(StrEnum):
+    """How datagrams travel, from the best to the one that always works."""
+
+    ZERO_COPY = "zero-copy"
+    NATIVE = "native"
+    GENERIC = "generic"
+    SOCKET = "socket"
+
+
+class Verdict(StrEnum):
+    """What becomes of a mode."""
+
+    USE = "use"
+    CANNOT = "cannot"
+    NOT_TRIED = "not tried"
+
+
+class Wanted(StrEnum):
+    """What was asked for: the best there is, the best of the bypass, or one mode and no other."""
+
+    AUTO = "auto"
+    XDP = "xdp"
+    ZERO_COPY = "zero-copy"
+    NATIVE = "native"
+    GENERIC = "generic"
+    SOCKET = "socket"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a mode cannot be, and the command (or the deed) that would change it."""
+
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        """Show both."""
+        return f"{self.problem}; {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One mode and what was decided about it. `reasons` is empty unless it cannot be, or was not asked for."""
+
+    mode: Mode
+    verdict: Verdict
+    reasons: tuple[Reason, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What requirements are held against."""
+
+    facts: Facts
+    ring_bytes: int
+    driver: Driver | None
+
+    @property
+    def frame_buffers(self) -> int:
+        """How many buffers the largest frame of the interface takes."""
+        return ceil((self.facts.mtu_bytes + _LINK_HEADER_BYTES) / _BUFFER_BYTES)
+
+
+Requirement = Callable[[Situation], Reason | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One mode and what it needs."""
+
+    mode: Mode
+    requirements: tuple[Requirement, ...]
+
+
+def decide(
+    facts: Facts,
+    wanted: Wanted | str = Wanted.AUTO,
+    *,
+    ring_bytes: int | None = None,
+    drivers: Mapping[str, Driver] | None = None,
+) -> list[Step]:
+    """Judge every mode, the best first. At most one step is `USE`; none if what was wanted cannot be.
+
+    `ring_bytes` is what the rings will lock of memory; by default that of all receive queues.
+    """
+    asked = _ASKED[Wanted(wanted)]
+    table = known_drivers() if drivers is None else drivers
+    driver = None if isinstance(facts.driver, Unknown) else table.get(facts.driver)
+    situation = Situation(facts, _ring_bytes(facts) if ring_bytes is None else ring_bytes, driver)
+    steps: list[Step] = []
+    for rung in LADDER:
+        reasons = tuple(reason for needs in rung.requirements if (reason := needs(situation)) is not None)
+        if reasons:
+            steps.append(Step(rung.mode, Verdict.CANNOT, reasons))
+        elif rung.mode not in asked:
+            steps.append(Step(rung.mode, Verdict.NOT_TRIED, (_not_asked_for(wanted),)))
+        elif chosen(steps) is not None:
+            steps.append(Step(rung.mode, Verdict.NOT_TRIED))
+        else:
+            steps.append(Step(rung.mode, Verdict.USE))
+    return steps
+
+
+def chosen(steps: Sequence[Step]) -> Mode | None:
+    """Return the mode that is to be used, None if what was wanted cannot be."""
+    return next((step.mode for step in steps if step.verdict is Verdict.USE), None)
+
+
+def _ring_bytes(facts: Facts) -> int:
+    return RING_BYTES_PER_QUEUE * (1 if isinstance(facts.queues, Unknown) else max(facts.queues.rx, 1))
+
+
+def _not_asked_for(wanted: Wanted | str) -> Reason:
+    return Reason(f"the mode was chosen to be {wanted}", "ask for link=auto")
+
+
+def _is_up(situation: Situation) -> Reason | None:
+    facts = situation.facts
+    if facts.is_up:
+        return None
+    return Reason(f"{facts.interface} is down", f"ip link set dev {facts.interface} up")
+
+
+def _has_address(situation: Situation) -> Reason | None:
+    facts = situation.facts
+    if facts.addresses:
+        return None
+    return Reason(
+        f"{facts.interface} has no IPv4 address", f"ip address add ADDRESS/PREFIX dev {facts.interface}"
+    )
+
+
+def _does_multicast(situation: Situation) -> Reason | None:
+    facts = situation.facts
+    if facts.is_multicast or facts.is_loopback:
+        return None
+    return Reason(f"{facts.interface} does no multicast", f"ip link set dev {facts.interface} multicast on")
+
+
+def _is_built(situation: Situation) -> Reason | None:
+    missing = situation.facts.missing_parts
+    if not missing:
+        return None
+    problem, _, remedy = missing[0].partition("; ")
+    return Reason(problem, remedy or "see docs/doctor.md")
+
+
+def _kernel(needed: KernelVersion, what: str) -> Requirement:
+    def requirement(situation: Situation) -> Reason | None:
+        if situation.facts.kernel_version >= needed:
+            return None
+        return Reason(
+            f"{what} needs Linux {shown_version(needed)}, this is {situation.facts.kernel_release}",
+            "run a newer kernel",
+        )
+
+    return requirement
+
+
+def _may(situation: Situation) -> Reason | None:
+    facts = situation.facts
+    missing = [name for name in _CAPABILITIES if not facts.has_capability(name)]
+    if "CAP_BPF" in missing and facts.has_capability("CAP_SYS_ADMIN"):
+        missing.remove("CAP_BPF")
+    if not missing:
+        return None
+    return Reason(
+        f"this process lacks {', '.join(missing)}",
+        "run as root, or: setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock+ep PYTHON",
+    )
+
+
+def _may_lock_memory(situation: Situation) -> Reason | None:
+    limit, needed = situation.facts.memlock_limit_bytes, situation.ring_bytes
+    if limit is None or limit >= needed or situation.facts.has_capability("CAP_IPC_LOCK"):
+        return None
+    return Reason(
+        f"the rings need {needed} bytes of locked memory, the limit is {limit}",
+        "ulimit -l unlimited (LimitMEMLOCK=infinity in a systemd unit), or CAP_IPC_LOCK",
+    )
+
+
+def _is_free(situation: Situation) -> Reason | None:
+    """The kernel takes one program; ours replaces nobody's."""
+    attached = situation.facts.attached
+    if attached is None or isinstance(attached, Unknown):
+        return None
+    return Reason(f"an XDP program is there already: {attached.description}", attached.removal)
+
+
+def _driver_runs_xdp(situation: Situation) -> Reason | None:
+    """The kernel's own declaration decides; where it makes none, the table does."""
+    facts, driver = situation.facts, situation.driver
+    name = "its driver" if isinstance(facts.driver, Unknown) else facts.driver
+    if not isinstance(facts.xdp_features, Unknown):
+        missing = {"basic", "redirect"} - facts.xdp_features
+        if not missing:
+            return None
+        return Reason(
+            f"{name} declares no XDP {' and '.join(sorted(missing))}", "use a NIC from docs/drivers.md"
+        )
+    if driver is None or driver.native is None:
+        return Reason(f"{name} is not known to run XDP programs", "use a NIC from docs/drivers.md")
+    return _kernel(driver.native, f"XDP in {name}")(situation)
+
+
+def _driver_has_zero_copy(situation: Situation) -> Reason | None:
+    facts, driver = situation.facts, situation.driver
+    name = "its driver" if isinstance(facts.driver, Unknown) else facts.driver
+    if driver is None or driver.zero_copy is None:
+        return Reason(f"{name} is not on the allow-list of zero-copy", "use a NIC from docs/drivers.md")
+    if not isinstance(facts.xdp_features, Unknown) and "xsk-zerocopy" not in facts.xdp_features:
+        return Reason(
+            f"{name} declares no zero-copy on this device", "update the kernel or the NIC's firmware"
+        )
+    return _kernel(driver.zero_copy, f"zero-copy in {name}")(situation)
+
+
+def _no_offload_in_the_way(situation: Situation) -> Reason | None:
+    facts, driver = situation.facts, situation.driver
+    if driver is None or isinstance(facts.features, Unknown):
+        return None
+    on = [name for name in driver.needs_off if facts.features.get(name)]
+    if not on:
+        return None
+    return Reason(
+        f"{driver.name} takes no XDP program while {' and '.join(on)} is on",
+        f"ethtool -K {facts.interface} {' '.join(f'{name} off' for name in on)}",
+    )
+
+
+def _smaller_mtu(situation: Situation, problem: str) -> Reason:
+    facts = situation.facts
+    return Reason(
+        f"a frame of MTU {facts.mtu_bytes} takes {situation.frame_buffers} buffers: {problem}",
+        f"ip link set dev {facts.interface} mtu {_MAX_SINGLE_BUFFER_MTU_BYTES}",
+    )
+
+
+def _copies_large_frames(situation: Situation) -> Reason | None:
+    facts = situation.facts
+    if situation.frame_buffers == 1:
+        return None
+    if facts.kernel_version < _MULTI_BUFFER_KERNEL:
+        return _smaller_mtu(
+            situation, f"AF_XDP takes more than one since Linux {shown_version(_MULTI_BUFFER_KERNEL)}"
+        )
+    if not isinstance(facts.xdp_features, Unknown) and "rx-sg" not in facts.xdp_features:
+        return _smaller_mtu(situation, "the driver declares no rx-sg")
+    return None
+
+
+def _carries_large_frames(situation: Situation) -> Reason | None:
+    segments = situation.facts.zero_copy_max_segments
+    if isinstance(segments, Unknown) or situation.frame_buffers <= max(segments, 1):
+        return None
+    return _smaller_mtu(situation, f"the driver's zero-copy takes {max(segments, 1)}")
+
+
+def _generic_carries_large_frames(situation: Situation) -> Reason | None:
+    since = _GENERIC_MULTI_BUFFER_KERNEL
+    if situation.frame_buffers == 1 or situation.facts.kernel_version >= since:
+        return None
+    return _smaller_mtu(situation, f"generic XDP takes more than one since Linux {shown_version(since)}")
+
+
+_SOCKET = (_is_up, _has_address, _does_multicast)
+_BYPASS = (*_SOCKET, _is_built, _kernel(_BYPASS_KERNEL, "the bypass"), _may, _may_lock_memory, _is_free)
+_IN_DRIVER = (
+    *_BYPASS,
+    _driver_runs_xdp,
+    _no_offload_in_the_way,
+    _copies_large_frames,
+)
+LADDER = (
+    Rung(Mode.ZERO_COPY, (*_IN_DRIVER, _driver_has_zero_copy, _carries_large_frames)),
+    Rung(Mode.NATIVE, _IN_DRIVER),
+    Rung(Mode.GENERIC, (*_BYPASS, _generic_carries_large_frames)),
+    Rung(Mode.SOCKET, _SOCKET),
+)
+_BYPASS_MODES = frozenset({Mode.ZERO_COPY, Mode.NATIVE, Mode.GENERIC})
+_ASKED: dict[Wanted, frozenset[Mode]] = {
+    Wanted.AUTO: frozenset(Mode),
+    Wanted.XDP: _BYPASS_MODES,
+    **{Wanted(mode.value): frozenset({mode}) for mode in Mode},
+}

@@ -1,0 +1,220 @@
+"""The settings of one interface and its host as keys with values, so that stages of change are data.
+
+queues.combined queues.rx queues.tx     how many queues            rings.rx rings.tx      descriptors
+queues.*_max rings.*_max                at most (read only)        feature.NAME           an offload, 0 or 1
+coalescing.rx_usecs .adaptive_rx        interrupts held back       interface.NAME         /sys/class/net/*/NAME
+irq.NUMBER                              CPUs of an interrupt       sysctl.net/core/NAME   a sysctl
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, get_args
+
+from xdp.errors import SettingError
+from xdp.ethtool import Ethtool, QueueKind, RingKind
+from xdp.facts import Coalescing, QueueCounts, RingSizes, Unknown
+from xdp.interfaces import find_interface
+from xdp.probe import interface_number, irqs, numa_node, sysctl, sysfs_directory
+
+Value = int | str
+
+
+class Host(Protocol):
+    """Where settings are read and written."""
+
+    interface: str
+    mac: str
+
+    def read(self, key: str) -> Value | Unknown:
+        """Return a value."""
+
+    def write(self, key: str, value: Value) -> None:
+        """Change a value; raises SettingError."""
+
+    def changeable_features(self) -> frozenset[str]:
+        """Return the offloads that can be turned on and off here."""
+
+    def irq_numbers(self) -> list[int]:
+        """Return the interrupts of the interface's queues, in the order of their numbers."""
+
+    def cpus(self) -> list[int]:
+        """Return the CPUs near the interface."""
+
+
+class LinuxHost:
+    """The real one. Context manager; works on the network namespace of the calling thread, one thread at a time."""
+
+    __slots__ = ("_ethtool", "_interface", "interface", "mac")
+
+    def __init__(self, interface: str) -> None:
+        """Find the interface (see `find_interface` for what may be named)."""
+        self._interface = find_interface(interface)
+        self.interface, self.mac = self._interface.name, self._interface.mac
+        self._ethtool = Ethtool(self.interface)
+
+    def read(self, key: str) -> Value | Unknown:
+        """Return a value."""
+        group, _, name = key.partition(".")
+        return _READERS[group](self, name)
+
+    def write(self, key: str, value: Value) -> None:
+        """Change a value."""
+        group, _, name = key.partition(".")
+        _WRITERS[group](self, name, value)
+
+    def changeable_features(self) -> frozenset[str]:
+        """Return the offloads that can be turned on and off here."""
+        return self._ethtool.changeable_features()
+
+    def irq_numbers(self) -> list[int]:
+        """Return the interrupts of the interface."""
+        found = irqs(self._interface, self._ethtool.driver()[1])
+        if isinstance(found, Unknown):
+            return []
+        return sorted(irq.number for irq in found if not irq.action.endswith(("-config", "-control")))
+
+    def cpus(self) -> list[int]:
+        """Return the CPUs of the interface's NUMA node, or all."""
+        node = numa_node(self._ethtool.driver()[1])
+        path = (
+            Path("/sys/devices/system/cpu/online")
+            if isinstance(node, Unknown)
+            else Path(f"/sys/devices/system/node/node{node}/cpulist")
+        )
+        return cpu_list(path.read_text())
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self._ethtool.close()
+
+    def _read_queues(self, name: str) -> Value | Unknown:
+        queues = self._ethtool.queues()
+        if isinstance(queues, Unknown):
+            return queues
+        return _of_queues(queues)[name]
+
+    def _read_rings(self, name: str) -> Value | Unknown:
+        rings = self._ethtool.rings()
+        return rings if isinstance(rings, Unknown) else _of_rings(rings)[name]
+
+    def _read_coalescing(self, name: str) -> Value | Unknown:
+        coalescing = self._ethtool.coalescing()
+        return coalescing if isinstance(coalescing, Unknown) else _of_coalescing(coalescing)[name]
+
+    def _read_feature(self, name: str) -> Value | Unknown:
+        features = self._ethtool.features()
+        if isinstance(features, Unknown):
+            return features
+        return int(features[name]) if name in features else Unknown("this kernel has no such offload")
+
+    def _read_interface(self, name: str) -> Value | Unknown:
+        return interface_number(self._interface, name)
+
+    def _read_irq(self, number: str) -> Value | Unknown:
+        try:
+            return _affinity(number).read_text().strip()
+        except OSError as error:
+            return Unknown(str(error))
+
+    def _write_queues(self, name: str, value: Value) -> None:
+        for kind in get_args(QueueKind):
+            if kind == name:
+                self._ethtool.set_queues(kind, int(value))
+
+    def _write_rings(self, name: str, value: Value) -> None:
+        for kind in get_args(RingKind):
+            if kind == name:
+                self._ethtool.set_ring(kind, int(value))
+
+    def _write_coalescing(self, name: str, value: Value) -> None:
+        if name == "rx_usecs":
+            self._ethtool.set_rx_usecs(int(value))
+        else:
+            self._ethtool.set_rx_adaptive(bool(value))
+
+    def _write_feature(self, name: str, value: Value) -> None:
+        self._ethtool.set_feature(name, bool(value))
+
+    def _write_interface(self, name: str, value: Value) -> None:
+        directory = sysfs_directory(self._interface)
+        if isinstance(directory, Unknown):
+            raise SettingError(f"{self.interface}: setting {name}", directory.reason)
+        _write(directory / name, value)
+
+    def _write_irq(self, number: str, value: Value) -> None:
+        _write(_affinity(number), value)
+
+    def __enter__(self) -> Self:
+        """Return the host."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def cpu_list(text: str) -> list[int]:
+    """Read a list of CPUs as the kernel writes it: `0-3,8`."""
+    cpus: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cpus.extend(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def _of_queues(queues: QueueCounts) -> Mapping[str, int]:
+    return {
+        "combined": queues.combined,
+        "rx": queues.rx - queues.combined,
+        "tx": queues.tx - queues.combined,
+        "combined_max": queues.combined_max,
+    }
+
+
+def _of_rings(rings: RingSizes) -> Mapping[str, int]:
+    return {"rx": rings.rx, "tx": rings.tx, "rx_max": rings.rx_max, "tx_max": rings.tx_max}
+
+
+def _of_coalescing(coalescing: Coalescing) -> Mapping[str, int]:
+    return {"rx_usecs": coalescing.rx_usecs, "adaptive_rx": int(coalescing.is_rx_adaptive)}
+
+
+def _affinity(irq: str) -> Path:
+    return Path("/proc/irq", irq, "smp_affinity_list")
+
+
+def _write(path: Path, value: Value) -> None:
+    try:
+        path.write_text(f"{value}\n")
+    except OSError as error:
+        raise SettingError(
+            f"writing {value} to {path}", error.strerror or str(error), error.errno or 0
+        ) from error
+
+
+_READERS: Mapping[str, Callable[[LinuxHost, str], Value | Unknown]] = {
+    "queues": LinuxHost._read_queues,
+    "rings": LinuxHost._read_rings,
+    "coalescing": LinuxHost._read_coalescing,
+    "feature": LinuxHost._read_feature,
+    "interface": LinuxHost._read_interface,
+    "irq": LinuxHost._read_irq,
+    "sysctl": lambda _host, name: sysctl(name),
+}
+_WRITERS: Mapping[str, Callable[[LinuxHost, str, Value], None]] = {
+    "queues": LinuxHost._write_queues,
+    "rings": LinuxHost._write_rings,
+    "coalescing": LinuxHost._write_coalescing,
+    "feature": LinuxHost._write_feature,
+    "interface": LinuxHost._write_interface,
+    "irq": LinuxHost._write_irq,
+    "sysctl": lambda _host, name, value: _write(Path("/proc/sys", name), value),
+}

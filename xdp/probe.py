@@ -1,0 +1,239 @@
+"""Finding the facts out: netlink, ethtool, /proc and /sys, unprivileged as far as that goes.
+
+Works on the network namespace of the calling thread. /sys shows the interfaces of the namespace it was mounted in:
+where that is another one, what stands only there is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import suppress
+from pathlib import Path
+
+from pyroute2 import IPRoute
+
+from xdp.attachment import occupants
+from xdp.errors import XdpError
+from xdp.ethtool import Ethtool
+from xdp.facts import AttachedXdp, AttachMode, Facts, HugePages, Irq, Unknown
+from xdp.interfaces import Interface, find_interface, interfaces, off_the_event_loop
+from xdp.loader import unavailable
+from xdp.netdev_family import device_features
+from xdp.xsk import unavailable as rings_unavailable
+
+_SYS_NET = Path("/sys/class/net")
+_ATTACH_MODES: dict[str, AttachMode] = {
+    "xdp": "native",
+    "xdpgeneric": "generic",
+    "xdpoffload": "offload",
+    "xdpmulti": "several",
+}
+_NO_SYSFS = Unknown(
+    "/sys belongs to another network namespace; enter this one by `ip netns exec`, which mounts its own"
+)
+# The names of the capabilities by their bits, as include/uapi/linux/capability.h numbers them.
+CAPABILITIES = {
+    "CAP_NET_ADMIN": 12,
+    "CAP_NET_RAW": 13,
+    "CAP_IPC_LOCK": 14,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_SYS_RESOURCE": 24,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
+}
+BPF_OBJECTS = ("steering",)
+
+
+def probe(wanted: str | None = None) -> Facts:
+    """Find out about one interface (see `find_interface` for what may be named)."""
+    return probe_interface(find_interface(wanted))
+
+
+def multicast_interfaces() -> list[Interface]:
+    """Return the interfaces that carry multicast: up, with an address, and able to; and the loopback."""
+    candidates = [item for item in interfaces() if item.is_up and item.addresses]
+    return [item for item in candidates if item.is_multicast or item.is_loopback]
+
+
+@off_the_event_loop
+def probe_interface(interface: Interface) -> Facts:
+    """Find out about an interface that is known."""
+    with Ethtool(interface.name) as ethtool:
+        driver, bus = ethtool.driver()
+        queues, rings, coalescing = ethtool.queues(), ethtool.rings(), ethtool.coalescing()
+        features, speed_mbps = ethtool.features(), ethtool.speed_mbps()
+    declared = device_features(interface.index)
+    release = os.uname().release
+    return Facts(
+        interface=interface.name,
+        index=interface.index,
+        is_up=interface.is_up,
+        has_carrier=interface.has_carrier,
+        is_multicast=interface.is_multicast,
+        is_loopback=interface.is_loopback,
+        addresses=tuple(map(str, interface.addresses)),
+        mtu_bytes=interface.mtu_bytes,
+        driver="loopback" if interface.is_loopback else driver,
+        bus=bus,
+        speed_mbps=speed_mbps,
+        kernel_release=release,
+        kernel_version=kernel_version(release),
+        queues=queues,
+        rings=rings,
+        coalescing=coalescing,
+        features=features,
+        xdp_features=declared.xdp,
+        xsk_features=declared.xsk,
+        zero_copy_max_segments=declared.zero_copy_max_segments,
+        attached=_attached(interface),
+        irqs=irqs(interface, bus),
+        numa_node=numa_node(bus),
+        napi_defer_hard_irqs=interface_number(interface, "napi_defer_hard_irqs"),
+        gro_flush_timeout_ns=interface_number(interface, "gro_flush_timeout"),
+        busy_poll_us=sysctl("net/core/busy_poll"),
+        busy_read_us=sysctl("net/core/busy_read"),
+        unprivileged_bpf_disabled=sysctl("kernel/unprivileged_bpf_disabled"),
+        huge_pages=_huge_pages(),
+        capabilities=_capabilities(),
+        memlock_limit_bytes=_memlock_limit_bytes(),
+        missing_parts=missing_parts(),
+    )
+
+
+def kernel_version(release: str) -> tuple[int, int]:
+    """Read the first two numbers of a release such as `6.1.0-13-amd64`."""
+    major, minor = ([*release.split("-")[0].split("."), "0"])[:2]
+    return int(major), int("".join(filter(str.isdigit, minor)) or 0)
+
+
+def missing_parts() -> tuple[str, ...]:
+    """Return what the build left out of the bypass, each with how to get it."""
+    reasons = [*(unavailable(name) for name in BPF_OBJECTS), rings_unavailable()]
+    return tuple(dict.fromkeys(filter(None, reasons)))
+
+
+def sysctl(name: str) -> int | Unknown:
+    """Read a sysctl that is one number."""
+    return _number(Path("/proc/sys", name))
+
+
+def sysfs_directory(interface: Interface) -> Path | Unknown:
+    """Return where /sys describes the interface, unless /sys is of another namespace."""
+    directory = _SYS_NET / interface.name
+    shown = {path.name for path in _SYS_NET.iterdir()} if _SYS_NET.is_dir() else set()
+    if not {item.name for item in interfaces()} <= shown:
+        return _NO_SYSFS
+    try:
+        is_same = (
+            int((directory / "ifindex").read_text()) == interface.index
+            and (directory / "address").read_text().strip() == interface.mac
+        )
+    except (OSError, ValueError) as error:
+        return Unknown(str(error))
+    return directory if is_same else _NO_SYSFS
+
+
+def interface_number(interface: Interface, name: str) -> int | Unknown:
+    """Read one number of /sys/class/net/INTERFACE."""
+    directory = sysfs_directory(interface)
+    return directory if isinstance(directory, Unknown) else _number(directory / name)
+
+
+def _number(path: Path) -> int | Unknown:
+    try:
+        return int(path.read_text())
+    except FileNotFoundError:
+        return Unknown(f"no {path} here")
+    except (OSError, ValueError) as error:
+        return Unknown(str(error))
+
+
+def _attached(interface: Interface) -> AttachedXdp | Unknown | None:
+    with IPRoute() as route:
+        link = route.get_links(interface.index)[0]
+    xdp = link.get_attr("IFLA_XDP")
+    if xdp is None:
+        return Unknown("this kernel does not tell")
+    mode = xdp.get_attr("IFLA_XDP_ATTACHED")
+    if mode is None or mode not in _ATTACH_MODES:
+        return None
+    names = ("IFLA_XDP_PROG_ID", "IFLA_XDP_DRV_PROG_ID", "IFLA_XDP_SKB_PROG_ID", "IFLA_XDP_HW_PROG_ID")
+    number = int(next((value for name in names if (value := xdp.get_attr(name))), 0))
+    # Its name and its holders take privileges and the build's loader; that it is there takes neither.
+    with suppress(XdpError):
+        for occupant in occupants(interface):
+            if occupant.program_id == number:
+                return AttachedXdp(
+                    number, _ATTACH_MODES[mode], str(occupant), occupant.removal(interface.name)
+                )
+    command = f"ip link set dev {interface.name} xdp off, or end the process that holds it"
+    return AttachedXdp(number, _ATTACH_MODES[mode], f"program {number} ({_ATTACH_MODES[mode]} mode)", command)
+
+
+def _pci_device(bus: str | Unknown) -> Path | None:
+    """The device in /sys/bus, which is the same in every network namespace."""
+    if isinstance(bus, Unknown):
+        return None
+    path = Path("/sys/bus/pci/devices", bus)
+    return path if path.is_dir() else None
+
+
+def irqs(interface: Interface, bus: str | Unknown) -> tuple[Irq, ...] | Unknown:
+    """Find the interrupts of the PCI device; of another device, those whose action bears the interface's name."""
+    device, name = _pci_device(bus), interface.name
+    numbers = {path.name for path in (device / "msi_irqs").glob("*")} if device else set()
+    if device is None:
+        directory = sysfs_directory(interface)
+        if isinstance(directory, Unknown) or not (directory / "device").exists():
+            return Unknown("no device of its own, so no interrupts")
+    found = []
+    for line in Path("/proc/interrupts").read_text().splitlines()[1:]:
+        number, _, rest = line.strip().partition(":")
+        action = rest.split()[-1] if rest.split() else ""
+        is_named = device is None and (action == name or action.startswith(f"{name}-"))
+        if number.isdigit() and (number in numbers or is_named):
+            found.append(_irq(int(number), action))
+    return tuple(found) or Unknown("no interrupt bears its name")
+
+
+def _irq(number: int, action: str) -> Irq:
+    try:
+        cpus = Path(f"/proc/irq/{number}/smp_affinity_list").read_text().strip()
+    except OSError:
+        cpus = ""
+    return Irq(number, action, cpus)
+
+
+def numa_node(bus: str | Unknown) -> int | Unknown:
+    """Find the memory the PCI device is near to."""
+    device = _pci_device(bus)
+    if device is None:
+        return Unknown("not a PCI device")
+    node = _number(device / "numa_node")
+    return Unknown("the host has one node, or does not tell") if node == -1 else node
+
+
+def _huge_pages() -> HugePages | Unknown:
+    read: dict[str, int] = {}
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("HugePages_Total", "HugePages_Free", "Hugepagesize"):
+            read[name] = int(value.split()[0])
+    if "Hugepagesize" not in read:
+        return Unknown("this kernel has no huge pages")
+    return HugePages(read["Hugepagesize"] * 1024, read["HugePages_Total"], read["HugePages_Free"])
+
+
+def _capabilities() -> frozenset[str] | Unknown:
+    for line in Path("/proc/thread-self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "CapEff":
+            bits = int(value, 16)
+            return frozenset(name for name, bit in CAPABILITIES.items() if bits >> bit & 1)
+    return Unknown("/proc does not tell")
+
+
+def _memlock_limit_bytes() -> int | None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if limit == resource.RLIM_INFINITY else limit

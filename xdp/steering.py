@@ -1,0 +1,337 @@
+"""Steering: the XDP program that puts the datagrams of chosen (address, UDP port) pairs into AF_XDP sockets.
+
+`bpf/steering.bpf.c` is the program, `bpf/steering.h` the layout of its maps and the names of its verdicts. Whatever no
+rule claims, and what no socket is there for, goes on to the kernel untouched. Nothing is pinned: when a `Steering` is
+closed, or its process dies, the program is off the interface and its maps are gone.
+
+One thread at a time changes rules and sockets; any thread may read the counters.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from xdp.attachment import Attachment, AttachMode
+from xdp.errors import BpfError, SteeringError
+from xdp.interfaces import Interface
+from xdp.loader import BpfMap, BpfObject, BpfProgram, libbpf
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_PROGRAM, _PROGRAM_WITHOUT_FRAGS = "steering", "steering_linear"
+# Of a hash map's entries: one for each rule and one for each address, which at worst are as many.
+_ENTRIES_PER_RULE = 2
+_ANY_PORT = 0
+_PORT_MAX = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCounters:
+    """One rule, and what became of its datagrams."""
+
+    address: Address
+    port: int
+    slot: int
+    redirected: int
+    """Handed to a socket."""
+    no_socket: int
+    """Passed to the kernel for want of a socket at the slot and receive queue."""
+    fragments: int
+    """IP fragments to the address, passed. Of several rules for one address the oldest counts them all: only the
+    first fragment of a datagram carries a port."""
+
+
+@dataclass(frozen=True, slots=True)
+class SteeringCounters:
+    """What the program did since it was attached."""
+
+    verdicts: dict[str, int]
+    """Frames by verdict, under the names of `enum steering_verdict` in bpf/steering.h, in small letters."""
+    rules: tuple[RuleCounters, ...]
+    """The rules there are now, in the order they were added."""
+
+    @property
+    def frames(self) -> int:
+        """Every frame that came in: each has exactly one verdict."""
+        return sum(self.verdicts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    slot: int
+    number: int
+
+
+class Steering:
+    """The loaded program on one interface. Context manager: closing it detaches and frees everything."""
+
+    __slots__ = ("_attachment", "_max_rules", "_max_slots", "_object", "_rules", "has_frags", "program")
+
+    def __init__(self, *, max_slots: int = 64, max_rules: int = 256) -> None:
+        """Load the program, attached to nothing yet; most callers want `Steering.attach`."""
+        if max_slots < 1 or max_rules < 1:
+            raise SteeringError(
+                "no room for a slot or for a rule", hint="use max_slots and max_rules of at least 1"
+            )
+        self._max_slots, self._max_rules = max_slots, max_rules
+        self._rules: dict[tuple[Address, int], _Rule] = {}
+        self._attachment: Attachment | None = None
+        self._object, self.program = _load(
+            {
+                "rules": max_rules * _ENTRIES_PER_RULE,
+                "rule_hits": max_rules,
+                "sockets": max_slots * queues_max(),
+            }
+        )
+        self.has_frags = self.program.name == _PROGRAM
+        """Whether frames of several buffers (jumbo frames) can be received; on kernels before 5.18 they cannot."""
+
+    @classmethod
+    def attach(
+        cls, interface: Interface | str, mode: AttachMode, *, max_slots: int = 64, max_rules: int = 256
+    ) -> Self:
+        """Load the program and put it on the interface, which must have no other XDP program."""
+        steering = cls(max_slots=max_slots, max_rules=max_rules)
+        try:
+            steering._attachment = Attachment(steering.program, interface, mode)
+        except BaseException:
+            steering.close()
+            raise
+        return steering
+
+    @property
+    def attachment(self) -> Attachment | None:
+        """What holds the program on its interface."""
+        return self._attachment
+
+    def attached(self) -> bool:
+        """Whether the program is on its interface now: others may detach it, or remove the interface."""
+        return self._attachment is not None and self._attachment.is_held
+
+    def reattach(self) -> None:
+        """Put the program back after somebody took it off; rules, sockets and counters are as they were.
+
+        While it is still there nothing is done. Another program there by now is refused as by `attach`.
+        """
+        if self._attachment is None:
+            raise SteeringError("the program was attached to nothing", hint="use Steering.attach")
+        if not self._attachment.is_held:
+            self._attachment.close()
+            self._attachment = Attachment(
+                self.program, self._attachment.interface.name, self._attachment.mode
+            )
+
+    def map(self, name: str) -> BpfMap:
+        """Return one of the program's maps, by its name in bpf/steering.bpf.c."""
+        return self._object.map(name)
+
+    def add_rule(self, address: Address | str, port: int, slot: int) -> None:
+        """Steer the UDP datagrams to that destination address and port into the sockets of the slot."""
+        where = _destination(address, port)
+        self._check_slot(slot)
+        if (there := self._rules.get(where)) is not None:
+            raise SteeringError(
+                f"{_shown(where)} is steered to slot {there.slot} already", hint="remove that rule first"
+            )
+        rule = _Rule(slot, self._free_number())
+        self._clear_hits(rule.number)
+        self._rules[where] = rule
+        try:
+            self._write_rule(where, rule)
+            self._claim_fragments(where[0])
+        except BpfError:
+            self._erase_rule(where)
+            raise
+
+    def remove_rule(self, address: Address | str, port: int) -> None:
+        """Leave the datagrams to that address and port to the kernel again."""
+        where = _destination(address, port)
+        if where not in self._rules:
+            raise SteeringError(f"{_shown(where)} is not steered", hint=f"use one of {self._list()}")
+        self._erase_rule(where)
+
+    def put_socket(self, slot: int, queue: int, xsk_fd: int) -> None:
+        """Let the AF_XDP socket have what a slot's rules match on one receive queue, in place of any other there.
+
+        The kernel takes it out again when the socket is closed.
+        """
+        what = f"putting descriptor {xsk_fd} at slot {slot}, queue {queue}"
+        try:
+            self.map("sockets").write(_number_bytes(xsk_fd), self._socket_index(slot, queue))
+        except BpfError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.ENOTSOCK, errno.EBADF):
+                raise SteeringError(f"{what}: it is no AF_XDP socket", hint="open one first") from error
+            raise
+
+    def remove_socket(self, slot: int, queue: int) -> None:
+        """Take the socket out; its datagrams go to the kernel. None there is no error."""
+        self.map("sockets").erase(self._socket_index(slot, queue))
+
+    def counters(self) -> SteeringCounters:
+        """Read all counters, each summed over the CPUs."""
+        verdicts = self.map("verdicts")
+        return SteeringCounters(
+            {
+                name: sum(
+                    int.from_bytes(count, sys.byteorder)
+                    for count in verdicts.read_per_cpu(_number_bytes(index))
+                )
+                for index, name in enumerate(verdict_names())
+            },
+            tuple(self._rule_counters()),
+        )
+
+    def close(self) -> None:
+        """Detach and free the program and its maps; a second call does nothing."""
+        if self._attachment is not None:
+            self._attachment.close()
+        self._object.close()
+
+    def _rule_counters(self) -> Iterator[RuleCounters]:
+        hits, from_buffer = self.map("rule_hits"), libbpf().ffi.from_buffer
+        for (address, port), rule in self._rules.items():
+            values = hits.read_per_cpu(_number_bytes(rule.number))
+            found = [from_buffer("struct steering_rule_hits *", value) for value in values]
+            yield RuleCounters(
+                address,
+                port,
+                rule.slot,
+                redirected=sum(int(one.redirected) for one in found),
+                no_socket=sum(int(one.no_socket) for one in found),
+                fragments=sum(int(one.fragments) for one in found),
+            )
+
+    def _check_slot(self, slot: int) -> None:
+        if not 0 <= slot < self._max_slots:
+            raise SteeringError(
+                f"there is no slot {slot}", hint=f"use 0 to {self._max_slots - 1}, or more max_slots"
+            )
+
+    def _socket_index(self, slot: int, queue: int) -> bytes:
+        self._check_slot(slot)
+        if not 0 <= queue < queues_max():
+            raise SteeringError(
+                f"queue {queue} cannot be steered to",
+                hint=f"use 0 to {queues_max() - 1}: fewer queues with ethtool -L IFACE combined N",
+            )
+        return _number_bytes(slot * queues_max() + queue)
+
+    def _free_number(self) -> int:
+        taken = {rule.number for rule in self._rules.values()}
+        if len(taken) == self._max_rules:
+            raise SteeringError(
+                f"there are {self._max_rules} rules, which is all there is room for",
+                hint="remove one, or attach with more max_rules",
+            )
+        return next(number for number in range(self._max_rules) if number not in taken)
+
+    def _clear_hits(self, number: int) -> None:
+        self.map("rule_hits").clear(_number_bytes(number))
+
+    def _write_rule(self, where: tuple[Address, int], rule: _Rule) -> None:
+        value = libbpf().ffi.new("struct steering_rule *", (rule.slot, rule.number))
+        self.map("rules").write(bytes(libbpf().ffi.buffer(value)), rule_key(*where))
+
+    def _claim_fragments(self, address: Address) -> None:
+        """Let the oldest rule of the address count its fragments."""
+        oldest = next((rule for (there, _), rule in self._rules.items() if there == address), None)
+        if oldest is not None:
+            self._write_rule((address, _ANY_PORT), oldest)
+        else:
+            self._erase((address, _ANY_PORT))
+
+    def _erase_rule(self, where: tuple[Address, int]) -> None:
+        del self._rules[where]
+        self._erase(where)
+        self._claim_fragments(where[0])
+
+    def _erase(self, where: tuple[Address, int]) -> None:
+        try:
+            self.map("rules").erase(rule_key(*where))
+        except BpfError as error:
+            if error.errno != errno.ENOENT:
+                raise
+
+    def _list(self) -> str:
+        return ", ".join(map(_shown, self._rules)) or "none: there are no rules"
+
+    def __enter__(self) -> Self:
+        """Return the steering."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def queues_max() -> int:
+    """Return how many receive queues a slot has room for."""
+    return int(libbpf().lib.STEERING_QUEUES_MAX)
+
+
+def verdict_names() -> tuple[str, ...]:
+    """Return the names of the verdicts, in the order of their numbers: `redirected` first."""
+    elements: dict[int, str] = libbpf().ffi.typeof("enum steering_verdict").elements
+    return tuple(elements[n].removeprefix("STEERING_").lower() for n in range(libbpf().lib.STEERING_VERDICTS))
+
+
+def rule_key(address: Address, port: int) -> bytes:
+    """Return a key of the map `rules`; port 0 stands for the address's fragments."""
+    packed = address.packed if address.version == 6 else bytes(10) + b"\xff\xff" + address.packed
+    key = libbpf().ffi.new("struct steering_rule_key *", (packed, socket.htons(port), 0))
+    return bytes(libbpf().ffi.buffer(key))
+
+
+def _load(map_entries: dict[str, int]) -> tuple[BpfObject, BpfProgram]:
+    """Load the program that takes frames of several buffers, or on a kernel without them the other one."""
+    name = _PROGRAM
+    try:
+        loaded = BpfObject("steering", program=name, map_entries=map_entries)
+    except BpfError as refusal:
+        # The answer of a kernel that does not know the flag for such frames, but of others too.
+        if refusal.errno != errno.EINVAL:
+            raise
+        name = _PROGRAM_WITHOUT_FRAGS
+        try:
+            loaded = BpfObject("steering", program=name, map_entries=map_entries)
+        except BpfError:
+            raise refusal from None
+    return loaded, loaded.program(name)
+
+
+def _number_bytes(number: int) -> bytes:
+    return number.to_bytes(4, sys.byteorder)
+
+
+def _destination(address: Address | str, port: int) -> tuple[Address, int]:
+    try:
+        parsed = ipaddress.ip_address(address) if isinstance(address, str) else address
+    except ValueError as error:
+        raise SteeringError(
+            f"{address} is no IP address", hint="use one like 239.1.2.3 or ff15::1234"
+        ) from error
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.scope_id is not None:
+            parsed = ipaddress.IPv6Address(parsed.packed)
+        if parsed.ipv4_mapped is not None:
+            parsed = parsed.ipv4_mapped
+    if not 1 <= port <= _PORT_MAX:
+        raise SteeringError(f"port {port} cannot be steered", hint=f"use 1 to {_PORT_MAX}")
+    return parsed, port
+
+
+def _shown(where: tuple[Address, int]) -> str:
+    address, port = where
+    return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"

@@ -1,0 +1,240 @@
+"""AF_XDP rings from Python: a port, which is a socket on every receive queue of an interface, with its frames.
+
+A port receives nothing until its sockets stand in the map of a steering program on the interface (`xdp.steering`), and
+sends at once. The rings are worked by C (ffi/xsk/): Python opens and closes them and hands their address on.
+Works on the network namespace of the calling thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Self
+
+from pyroute2 import IPRoute
+from pyroute2.ethtool.ioctl import IoctlEthtool
+
+from xdp.errors import NotBuiltError, RingError
+from xdp.interfaces import Interface, find_interface
+
+_HEADROOM_BYTES = 256
+"""What the kernel leaves free before each frame it fills."""
+_FRAME_HEADERS_BYTES = 22
+"""Ethernet and two VLAN tags, which the MTU does not count."""
+_SMALL_FRAME_BYTES, _LARGE_FRAME_BYTES = 2048, 4096
+
+_HINTS = {
+    errno.EOPNOTSUPP: "its driver cannot do this mode: use another (`umstack doctor` shows which)",
+    errno.EBUSY: "another AF_XDP socket has the queue: end its process (`ss --xdp -e` shows it), or use other queues",
+    errno.EINVAL: "check the number of queues (`ethtool -l IFACE`) and that the kernel is 5.11 or later",
+    errno.EPERM: "run as root, or give the process CAP_NET_RAW",
+    errno.ENOBUFS: "too little locked memory: raise `ulimit -l`, or give the process CAP_IPC_LOCK",
+    errno.ENODEV: "the interface is gone: name another",
+    errno.ENXIO: "the interface is gone: name another",
+    errno.ENETDOWN: "bring the interface up: `ip link set IFACE up`",
+    errno.ENOMEM: "free memory, or use fewer frames or queues",
+    errno.EAFNOSUPPORT: "this kernel has no AF_XDP: it needs CONFIG_XDP_SOCKETS",
+}
+
+
+class RingMode(StrEnum):
+    """How frames get into the rings."""
+
+    ZERO_COPY = "zero-copy"
+    """The NIC writes them there."""
+    COPY = "copy"
+    """The kernel copies them there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingSettings:
+    """What a port is made of."""
+
+    receive_frames: int = 4096
+    """Frames of each queue for receiving, a power of two: how many datagrams can wait."""
+    send_frames: int = 2048
+    queues: int = 0
+    """How many receive queues, from `first_queue` on; 0 is all."""
+    first_queue: int = 0
+    verify_checksum: bool = False
+    huge_pages: bool = True
+    busy_poll_us: int = 0
+    """With more than 0 a receive that finds nothing lets the driver work for so long (preferred busy polling)."""
+    busy_poll_budget: int = 64
+    busy_timeout: float = 1.0
+    """How long a queue that is busy is tried: it stays so for a moment after its last user."""
+
+
+@dataclass(frozen=True, slots=True)
+class RingFacts:
+    """What a port turned out to be."""
+
+    mode: RingMode
+    queues: int
+    multi_buffer: bool
+    """Datagrams may take several frames (jumbo)."""
+    huge_pages: bool
+    busy_poll: bool
+    datagram_max_bytes: int
+    """The largest UDP payload it can carry."""
+    locked_bytes: int
+
+
+def unavailable() -> str | None:
+    """Why this installation has no AF_XDP, or None if it has (privileges and kernel aside)."""
+    try:
+        binding()
+    except NotBuiltError as error:
+        return str(error)
+    return None
+
+
+def queue_count(interface: Interface | str) -> int:
+    """Return how many receive queues the interface has."""
+    name = interface if isinstance(interface, str) else interface.name
+    with contextlib.suppress(OSError, NotImplementedError):
+        ethtool = IoctlEthtool(name)
+        try:
+            channels = ethtool.get_channels()
+            if count := int(channels["combined_count"]) + int(channels["rx_count"]):
+                return count
+        finally:
+            ethtool.close()
+    with IPRoute() as route:
+        link = route.get_links(ifname=name)[0]
+    return int(link.get_attr("IFLA_NUM_RX_QUEUES") or 1)
+
+
+class RingPort:
+    """An open port. Context manager; close it after whatever was given its `address`."""
+
+    __slots__ = ("_handle", "facts", "first_queue", "interface")
+
+    def __init__(
+        self, interface: Interface | str, mode: RingMode, settings: RingSettings | None = None
+    ) -> None:
+        """Open it in exactly this mode, with multi-buffer where kernel and driver have it."""
+        self._handle: Any = None
+        self.interface = interface if isinstance(interface, Interface) else find_interface(interface)
+        settings = settings or RingSettings()
+        self.first_queue = settings.first_queue
+        queues = settings.queues or queue_count(self.interface) - settings.first_queue
+        self._handle = self._open(mode, settings, queues)
+        found = binding().ffi.new("um_xsk_facts *")
+        binding().lib.um_xsk_port_facts(self._handle, found)
+        self.facts = RingFacts(
+            RingMode.ZERO_COPY if found.zero_copy else RingMode.COPY,
+            queues,
+            bool(found.multi_buffer),
+            bool(found.huge_pages),
+            bool(found.busy_poll),
+            int(found.datagram_max_bytes),
+            int(found.locked_bytes),
+        )
+
+    @property
+    def handle(self) -> Any:
+        """The um_xsk_port, for functions of the same library."""
+        return self._handle
+
+    @property
+    def address(self) -> int:
+        """The um_port, as a number, for um_context_create."""
+        lib = binding().lib
+        return int(binding().ffi.cast("uintptr_t", lib.um_xsk_port_base(self._handle)))
+
+    @property
+    def sockets(self) -> dict[int, int]:
+        """The descriptor of the socket on each receive queue, for the map of the steering program."""
+        socket_of = binding().lib.um_xsk_port_socket
+        return {
+            self.first_queue + index: int(socket_of(self._handle, index))
+            for index in range(self.facts.queues)
+        }
+
+    def received(self) -> dict[int, int]:
+        """How many datagrams each queue has received."""
+        received_on = binding().lib.um_xsk_port_received
+        return {self.first_queue + i: int(received_on(self._handle, i)) for i in range(self.facts.queues)}
+
+    def close(self) -> None:
+        """Close the sockets and free the frames; a second call does nothing."""
+        if self._handle is not None:
+            binding().lib.um_xsk_port_close(self._handle)
+            self._handle = None
+
+    def _open(self, mode: RingMode, settings: RingSettings, queues: int) -> Any:
+        needs_multi_buffer = _frame_room(_LARGE_FRAME_BYTES) < self.interface.mtu_bytes
+        try:
+            return self._attempt(mode, settings, queues, multi_buffer=True)
+        except RingError as error:
+            # Kernels before 6.6 do not know the flag; drivers without multi-buffer refuse zero copy with it.
+            if needs_multi_buffer or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+            return self._attempt(mode, settings, queues, multi_buffer=False)
+
+    def _attempt(self, mode: RingMode, settings: RingSettings, queues: int, *, multi_buffer: bool) -> Any:
+        ffi, lib = binding().ffi, binding().lib
+        is_small = self.interface.mtu_bytes <= _frame_room(_SMALL_FRAME_BYTES)
+        config = ffi.new("um_xsk_config *")
+        config.interface = self.interface.name.encode()
+        config.mode = lib.UM_XSK_ZERO_COPY if mode == RingMode.ZERO_COPY else lib.UM_XSK_COPY
+        config.first_queue, config.queue_count = settings.first_queue, max(queues, 0)
+        config.frame_bytes = _SMALL_FRAME_BYTES if is_small else _LARGE_FRAME_BYTES
+        config.receive_frame_count = settings.receive_frames
+        config.send_frame_count = settings.send_frames
+        config.multi_buffer = multi_buffer
+        config.verify_checksum = settings.verify_checksum
+        config.huge_pages = settings.huge_pages
+        config.busy_poll = settings.busy_poll_us > 0
+        config.busy_poll_us, config.busy_poll_budget = settings.busy_poll_us, settings.busy_poll_budget
+        config.busy_deadline_ns = int(settings.busy_timeout * 1e9)
+        opened = ffi.new("um_xsk_port **")
+        result = lib.um_xsk_port_open(config, opened)
+        if result == 0:
+            return opened[0]
+        step = "memory"
+        if opened[0] != ffi.NULL:
+            step = ffi.string(lib.um_xsk_port_failed_step(opened[0])).decode()
+            lib.um_xsk_port_close(opened[0])
+        raise self._refusal(mode, -int(result), step)
+
+    def _refusal(self, mode: RingMode, number: int, step: str) -> RingError:
+        hint = _HINTS.get(number, "see `umstack doctor`").replace("IFACE", self.interface.name)
+        message = f"AF_XDP rings on {self.interface.name} in {mode} mode: {step}: {os.strerror(number)}"
+        return RingError(message, hint=hint, errno=number, step=step)
+
+    def __enter__(self) -> Self:
+        """Return the open port."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def _frame_room(frame_bytes: int) -> int:
+    """Return the largest MTU whose frames fit into one of ours."""
+    return frame_bytes - _HEADROOM_BYTES - _FRAME_HEADERS_BYTES
+
+
+def binding() -> Any:
+    """Import the compiled rings, which are left out of builds made without libxdp."""
+    try:
+        return import_module("xdp._xsk")
+    except ImportError as error:
+        raise NotBuiltError(
+            f"AF_XDP rings are not available ({error})",
+            hint="apt-get install libxdp-dev libbpf-dev libelf-dev, then build again "
+            "(`pip install .`, or `python ffi/build.py` in a checkout)",
+        ) from error
