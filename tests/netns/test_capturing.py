@@ -108,13 +108,15 @@ def test_capture_has_every_datagram_as_it_is_on_the_wire(
     assert not fields(file, "frame.number", keep="!udp")
 
 
-@pytest.mark.parametrize("segmentation", ["real", "offload"])
+@pytest.mark.parametrize(
+    ("segmentation", "link"), [("real", "socket"), ("offload", "socket"), ("real", "xdp")]
+)
 def test_taps_have_what_was_sent_and_what_was_received(
-    make_lab: MakeLab, tmp_path: Path, segmentation: str
+    make_lab: MakeLab, tmp_path: Path, segmentation: str, link: str
 ) -> None:
     """Issue 4, tap: both ends of a transfer write the same datagrams, each with its direction, in valid frames."""
     lab = make_lab(hosts=2, segmentation=segmentation)
-    with members(*lab.hosts) as (publisher, subscriber):
+    with members(*lab.hosts, link=link) as (publisher, subscriber):
         taps = [
             member.context.tap(tmp_path / f"{i}.pcapng") for i, member in enumerate((publisher, subscriber))
         ]
