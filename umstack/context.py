@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import xdp
 from umstack._core import ffi, lib
+from umstack.capturing.tap import TAP_RING_BYTES, Tap, datagram_observer
 from umstack.config import Config, ContextOptions
 from umstack.counters import schema
 from umstack.dispatch import DispatchThread
@@ -84,13 +85,15 @@ class Context:
         mode: str | None = None,
         config: Config | str | Path | None = None,
         statistics: bool = False,
+        tap: str | Path | None = None,
         **options: OptionValue,
     ) -> None:
         """Open a context on an interface (a name, an address or a network; None: the first that does multicast).
 
         `mode` "embedded" runs the protocol on a thread of its own; "sequential" on the thread that calls
         process_events() or polls. `config` is a Config or the path of a configuration file; `options` are context
-        options by name. `statistics` lets `umstack stat` read the counters from outside the process.
+        options by name. `statistics` lets `umstack stat` read the counters from outside the process. `tap` is a
+        pcapng file that gets what the context sends and receives, as with tap().
         """
         self._config = config if isinstance(config, Config) else Config.load(config) if config else Config()
         overrides: dict[str, OptionValue] = dict(options)
@@ -110,6 +113,7 @@ class Context:
         # Held while stats(), which any thread may call, walks the objects, and while one of them is taken off.
         self._listing = threading.Lock()
         self._statistics: StatisticsServer | None = None
+        self._tap: Tap | None = None
         self._next_topic_index = secrets.randbelow(2**20) + 1
         self._scratch = ffi.new("uint64_t[]", lib.UM_STATISTICS_FIELDS_MAX)
         self._warned_buffer = False
@@ -129,6 +133,8 @@ class Context:
             raise
         self.memory = ContextMemory(self.handle)
         try:
+            if tap is not None:
+                self.tap(tap)
             self._start()
             self._statistics = StatisticsServer(self.stats) if statistics else None
         except BaseException:
@@ -205,6 +211,7 @@ class Context:
             ),
             time.monotonic_ns(),
             self._on_source,
+            on_datagram=datagram_observer(self.handle),
         )
         self._follower = InterfaceFollower(interface, self._on_mtu, self._on_link_up, self._forget_ended)
         if not self.is_sequential:
@@ -358,6 +365,19 @@ class Context:
         with self._listing:
             self.sessions.sessions.remove(session)
 
+    def topics(self) -> list[str]:
+        """Topics that were heard to have a source, in this context's cache of topic resolution (UX-16).
+
+        What is being published becomes known as it is advertised; discover_topics() asks for that at once.
+        """
+        self._check_open()
+        return (self._resolver or self._agent).topics()
+
+    def discover_topics(self) -> None:
+        """Ask every source to advertise itself now, so that topics() soon has them all."""
+        self._check_open()
+        self._on_link_up()
+
     # Following the interface
 
     def _on_mtu(self, mtu_bytes: int) -> None:
@@ -507,6 +527,26 @@ class Context:
         counters = schema().group(group).core_counters
         return {c.name: c.value(raw) for c, raw in zip(counters, ffi.unpack(out, count), strict=True)}
 
+    # The tap
+
+    def tap(self, path: str | Path, *, snap_bytes: int = 0, ring_bytes: int = TAP_RING_BYTES) -> Tap:
+        """Write what the context sends and receives from now on to a pcapng file as well; stop() ends that.
+
+        The data path never waits for the file: what `ring_bytes` (a power of two) cannot hold is left out and counted.
+        """
+        with self._making:
+            self._check_open()
+            self._tap = Tap(self, path, snap_bytes, ring_bytes)
+            return self._tap
+
+    def end_tap(self, tap: Tap, counters: Any) -> int:
+        """A tap is being stopped (called by it). Returns the result of the core."""
+        with self._making:
+            if self._tap is not tap:
+                return 0
+            self._tap = None
+            return int(lib.um_context_tap_stop(self.handle, counters))
+
     # Errors and ending
 
     def check(self, result: int, doing: str) -> int:
@@ -545,8 +585,12 @@ class Context:
             resolver.close()
         elif agent := getattr(self, "_agent", None):
             agent.close()
-        lib.um_context_close(self.handle)
-        self._link.close()
+        try:
+            if self._tap is not None:
+                self._tap.stop()
+        finally:
+            lib.um_context_close(self.handle)
+            self._link.close()
 
     def __enter__(self) -> Context:
         return self

@@ -88,6 +88,7 @@ static int open_descriptors(um_context *context)
     um_socket_config socket = um_context_socket_config(context);
     result = um_socket_open_unicast(&context->control_link, &socket, 0);
     context->error_step = context->control_link.failed_step;
+    um_tap_link_init(&context->tapped_control, &context->control_link.base, &context->tap, context->control_link.local);
     return result;
 }
 
@@ -146,6 +147,8 @@ void um_context_close(um_context *context)
     context->port = NULL;
     um_context_unlock(context);
     um_socket_close(&context->control_link);
+    um_tap_counters ignored;
+    um_tap_stop(&context->tap, &ignored);
     if (context->epoll_fd >= 0)
         close(context->epoll_fd);
     if (context->wake_fd >= 0)
@@ -472,4 +475,39 @@ void um_context_set_datagram_max(um_context *context, uint32_t bytes)
         if (context->sessions[i].in_use)
             um_session_set_datagram_max(&context->sessions[i].core, bytes);
     um_context_unlock(context);
+}
+
+/* ---- the tap ---- */
+
+int um_context_tap_start(um_context *context, const um_tap_config *config)
+{
+    if (!um_gate_enter(&context->gate))
+        return UM_CLOSED;
+    um_context_lock(context);
+    int result = um_tap_start(&context->tap, config);
+    um_context_unlock(context);
+    um_gate_leave(&context->gate);
+    return result;
+}
+
+/* Not under the lock: the tap's thread may have much to write. */
+int um_context_tap_stop(um_context *context, um_tap_counters *counters)
+{
+    return um_tap_stop(&context->tap, counters);
+}
+
+void um_context_tap_read(const um_context *context, um_tap_counters *counters)
+{
+    um_tap_read(&context->tap, counters);
+}
+
+bool um_context_tap_is_running(const um_context *context)
+{
+    return um_tap_is_running(&context->tap);
+}
+
+void um_context_tap_datagram(um_context *context, bool sent, um_address from, um_address to, const char *data,
+                             uint32_t length)
+{
+    um_tap_datagram(&context->tap, sent, from, to, (const uint8_t *)data, length, um_clock_wall_ns());
 }

@@ -23,6 +23,7 @@
 #include "io/gate.h"
 #include "io/link_socket.h"
 #include "io/port.h"
+#include "io/tap.h"
 
 enum {
     UM_CONTEXT_ENDED_MAX = 64,     /* ended sessions remembered until they are asked for */
@@ -62,6 +63,7 @@ typedef struct um_publication_session {
     um_socket_link data_link;
     um_socket_link nak_link;
     um_link *port_link; /* where data goes when the context has a port, else NULL */
+    um_tap_link tapped; /* that link, or data_link, as the session sees it */
     struct um_context *context;
     void *memory;
     size_t memory_bytes;
@@ -107,6 +109,7 @@ typedef struct um_context {
     um_node node;
     um_rate_limits limits;
     um_socket_link control_link;   /* sends NAKs and status messages */
+    um_tap_link tapped_control;    /* as the sessions see it */
     um_link_counters closed_links; /* what links that are gone have counted */
     um_receive_ring ring;
     um_port *port; /* NULL: none, or the context is closed */
@@ -140,6 +143,7 @@ typedef struct um_context {
     int64_t hot_until_ns;
     int64_t linger_until_ns;
 
+    um_tap tap; /* runs between um_context_tap_start and _stop */
     um_gate gate;
     pthread_t thread;
     bool threaded;
@@ -176,6 +180,15 @@ uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max
 
 /* The interface takes datagrams of this many payload bytes from now on (design W4). */
 void um_context_set_datagram_max(um_context *context, uint32_t bytes);
+
+/* What the context sends and receives from now on goes to a file as well: see tap.h. One tap at a time: -EBUSY. */
+int um_context_tap_start(um_context *context, const um_tap_config *config);
+int um_context_tap_stop(um_context *context, um_tap_counters *counters);
+void um_context_tap_read(const um_context *context, um_tap_counters *counters);
+bool um_context_tap_is_running(const um_context *context);
+/* Shows the tap a datagram that did not pass a link of the context: topic resolution. */
+void um_context_tap_datagram(um_context *context, bool sent, um_address from, um_address to, const char *data,
+                             uint32_t length);
 
 /* ---- loop internals shared by the files of this folder ---- */
 

@@ -121,7 +121,7 @@ static int open_session(um_context *context, const um_receiver_session_config *c
     block->memory_bytes = head_bytes + bytes;
     int result = join_group(context, config->id.group, &block->group);
     if (result == 0) {
-        um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, config, &context->control_link.base,
+        um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, config, &context->tapped_control.base,
                                  &context->node.store, um_clock_ns());
         result = um_node_add_session(&context->node, &block->core) ? 0 : -ENOSPC;
         block->group->session_count++;
@@ -245,6 +245,8 @@ static uint32_t datagrams_in(const um_rx *rx)
 int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns)
 {
     int count = um_socket_receive(&group->link, &context->ring, (int)context->config.receive_batch);
+    if (count > 0)
+        um_tap_received(&context->tap, context->ring.batch, (uint32_t)count);
     for (int i = 0; i < count; i++) {
         um_node_on_data(&context->node, &context->ring.batch[i], now_ns);
         context->pass_datagrams += datagrams_in(&context->ring.batch[i]);
@@ -260,6 +262,8 @@ int um_receiving_receive_port(um_context *context, int64_t now_ns)
 {
     um_port *port = context->port;
     int count = port->ops->receive(port, context->port_batch, UM_PORT_BATCH_MAX);
+    if (count > 0)
+        um_tap_received(&context->tap, context->port_batch, (uint32_t)count);
     for (int i = 0; i < count; i++)
         um_node_on_data(&context->node, &context->port_batch[i], now_ns);
     if (count > 0)

@@ -23,6 +23,8 @@ COMMANDS = {
     "nic": "Check, prepare and restore the settings of a NIC.",
     "stat": "Show the counters of a running process.",
     "trace": "Say where datagrams die in the kernel.",
+    "capture": "Write what passes an interface to pcapng files.",
+    "record": "Write what topics carry to Parquet files, or to a journal.",
     "decode": "Show what captures hold, or turn them into Parquet.",
     "demo": "Multicast a file tree to three subscribers across a lossy switch.",
 }

@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
+from umstack.errors import OptionError
 from umstack.resolution.cache import KnownSource, ResolverCache
 from umstack.resolution.codec import (
     Advertisement,
@@ -229,6 +230,15 @@ class ResolutionMachine:
         """Ask everybody to advertise and query anew, as after an interface was down."""
         if not self._requests:
             self._requests.append(encode_request(RequestScope.QUERIES | RequestScope.ADVERTISEMENTS))
+
+    def topics(self) -> list[str]:
+        """Topics somebody was heard to have a source of. Any thread may ask."""
+        if self._cache is None:
+            raise OptionError(
+                "with resolver_cache 0 only topics with a receiver are known",
+                hint="leave resolver_cache at 1",
+            )
+        return self._cache.topics()
 
     # What the network brings
 
