@@ -31,6 +31,10 @@ NS_PER_SECOND = 1_000_000_000
 EPOCH_NS = 60 * NS_PER_SECOND
 _HALF = 2**31
 _TYPES = (DATA, SESSION_MESSAGE, NAK, NCF, STATUS)
+KINDS = (*_TYPES, RETRANSMISSION)
+FRAGMENT, NOTE, OTHER = "FRAGMENT", "NOTE", "OTHER"
+NOTE_STATUS = "note: "
+"""What the status of a row begins with that is no packet, but says what a file does not hold."""
 
 NEEDED = (
     *("capture_file", "time_ns", "interface_name", "frame_bytes", "source_address", "destination_address"),
@@ -68,15 +72,25 @@ def with_message_totals(packets: DataFrame) -> DataFrame:
     )
 
 
-def classify(packets: DataFrame) -> DataFrame:
-    """Packets of sessions as observations whose sequence numbers still wrap (`sqn`, `trail`, `sqns`)."""
-    known = with_message_totals(packets).where("session_id IS NOT NULL AND time_ns IS NOT NULL")
+def label(packets: DataFrame) -> DataFrame:
+    """All packets by their `kind`: those of sessions, IP fragments that show no session, notes of the reader, others.
+
+    The columns are those of observations, whose sequence numbers still wrap, and what is left of the packet.
+    """
+    known = with_message_totals(packets)
     to_group = _is_multicast(F.col("destination_address"))
-    is_data = F.col("packet_type") == "DATA"
-    kind = F.when(is_data & F.col("retransmission"), RETRANSMISSION).otherwise(F.col("packet_type"))
+    of_session = F.col("session_id").isNotNull() & F.col("time_ns").isNotNull() & F.col("packet_type").isin(*_TYPES)
+    is_again = (F.col("packet_type") == DATA) & F.col("retransmission")
+    kind = (
+        F.when(of_session & is_again, RETRANSMISSION)
+        .when(of_session, F.col("packet_type"))
+        .when(F.col("ip_fragment"), FRAGMENT)
+        .when(F.col("status").startswith(NOTE_STATUS), NOTE)
+        .otherwise(OTHER)
+    )
     from_receiver = F.col("packet_type").isin(NAK, STATUS)
     publisher = F.when(from_receiver, F.col("destination_address")).otherwise(F.col("source_address"))
-    return known.where(F.col("packet_type").isin(*_TYPES)).select(
+    return known.select(
         point_of(F.col("capture_file"), F.col("interface_name")).alias("point"),
         "time_ns",
         kind.alias("kind"),
@@ -92,6 +106,23 @@ def classify(packets: DataFrame) -> DataFrame:
         "frame_bytes",
         "message_count",
         "message_bytes",
+        "ip_fragment",
+        "status",
+        "capture_file",
+        "source_address",
+        "destination_address",
+    )
+
+
+def classify(packets: DataFrame) -> DataFrame:
+    """Packets of sessions as observations whose sequence numbers still wrap (`sqn`, `trail`, `sqns`)."""
+    return of_sessions(label(packets))
+
+
+def of_sessions(labelled: DataFrame) -> DataFrame:
+    """What belongs to sessions, of what `label` gave."""
+    return labelled.where(F.col("kind").isin(*KINDS)).drop(
+        "ip_fragment", "status", "capture_file", "source_address", "destination_address"
     )
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from umstack.analysis.observations import SESSION
+from umstack.analysis.rates import at_one_point
 
 MS = 1_000_000
 _PEAK_NS = 100 * MS
@@ -139,18 +140,11 @@ def _facts(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, rated:
     )
 
 
-def _at_one_point(rated: DataFrame) -> DataFrame:
-    """A session's rates where most of it was seen: two points of capture do not make twice the rate."""
-    totals = rated.groupBy(*SESSION, "point").agg(F.sum("bytes").alias("total"))
-    best = totals.groupBy(*SESSION).agg(F.max_by("point", F.struct("total", "point")).alias("point"))
-    return rated.join(F.broadcast(best), [*SESSION, "point"], "left_semi")
-
-
 def _volumes(rated: DataFrame) -> DataFrame:
     peak_window = F.expr(f"start_ns div {_PEAK_NS}").alias("window")
     data = F.col("bytes") - F.col("retransmitted_bytes")
     windows = (
-        _at_one_point(rated)
+        at_one_point(rated)
         .groupBy(*SESSION, peak_window)
         .agg(F.sum(data).alias("bytes"), F.min("start_ns").alias("first_ns"), F.max("start_ns").alias("last_ns"))
     )
@@ -164,7 +158,7 @@ def _volumes(rated: DataFrame) -> DataFrame:
 def _lossy_rates(in_bursts: DataFrame, rated: DataFrame) -> DataFrame:
     """The rate, over ten milliseconds, at which bursts of loss began; the lower tenth of what was seen."""
     window = F.expr(f"start_ns div {_BURST_NS}").alias("window")
-    sent = _at_one_point(rated).groupBy(*SESSION, window).agg(F.sum("bytes").alias("bytes"))
+    sent = at_one_point(rated).groupBy(*SESSION, window).agg(F.sum("bytes").alias("bytes"))
     began = in_bursts.select(*SESSION, window)
     found = began.join(sent, [*SESSION, "window"])
     return found.groupBy(*SESSION).agg(

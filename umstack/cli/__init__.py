@@ -20,6 +20,7 @@ COMMANDS = {
     "lab": "Make hosts and a lossy switch out of network namespaces.",
     "sim": "Run whole stacks under virtual time, by seed.",
     "stat": "Show the counters of a running process.",
+    "report": "Say what captures tell about loss, recovery and rates.",
     "demo": "Multicast a file tree to three subscribers across a lossy switch.",
 }
 
