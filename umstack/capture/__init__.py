@@ -1,4 +1,4 @@
-"""Captures made by any tool (pcap, pcapng, gzip or zstd) as Arrow record batches. docs/capture.md explains the columns."""
+"""Captures made by any tool (pcap, pcapng, gzip, zstd) as Arrow record batches: docs/capture.md explains the columns."""
 
 from __future__ import annotations
 

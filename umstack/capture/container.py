@@ -158,7 +158,7 @@ class InflatedFile(Window):
         super().__init__()
         try:
             if compression == "gzip":
-                self._stream = cast("BinaryIO", gzip.open(path, "rb"))
+                self._stream = cast("BinaryIO", gzip.GzipFile(path, "rb"))
             else:
                 pa = arrow()
                 self._stream = cast("BinaryIO", pa.CompressedInputStream(pa.OSFile(str(path)), compression))

@@ -135,7 +135,7 @@ class PacketRows:
         return int(self.core.row_count)
 
     def to_batch(self, capture_file: Any, interface_names: list[str | None]) -> pyarrow.RecordBatch:
-        """The rows as a record batch over the same memory. `capture_file` is an array that holds its name often enough."""
+        """The rows as a record batch over the same memory; `capture_file` is an array of its name, long enough."""
         lib.um_packet_rows_finish(self.core)
         count = len(self)
         arrays = {column.name: self._number(column, count) for column in _NUMBERS}
