@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
 from umstack.cli.stack_options import JSON_OPTION
+from umstack.errors import Unsupported
 
 _EXAMPLES = """\b
 Examples:
@@ -33,7 +34,10 @@ def command(
 
     Writes OUT/report.html, one page with plots and findings in sentences, and every table behind it as Parquet in OUT.
     """
-    from umstack.report import ReportOptions, make_report
+    try:
+        from umstack.report import ReportOptions, make_report
+    except ImportError as error:
+        raise Unsupported(f"reports need {error.name}", hint="pip install 'umstack[report]'") from None
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:

@@ -34,26 +34,27 @@ class Summary:
         return self.tables.get(name, [])
 
 
-# Which rows of a table come first; the page shows no more than it can.
+# What makes a row of a table come first, the largest; the page shows no more than it can.
 _ORDER = {
-    "sessions": F.desc("datagrams"),
-    "topics": F.desc("payload_bytes"),
-    "incidents": F.desc("lost"),
-    "recovery_latency": F.desc("lost"),
-    "recovery_histogram": F.asc("from_ns"),
-    "rate_summary": F.desc("peak_bytes_per_second"),
-    "bursts": F.desc("bytes"),
-    "datagram_fill": F.desc("datagrams"),
-    "fill_histogram": F.asc("from"),
-    "repairs": F.desc("retransmissions"),
-    "duplicates": F.desc("copies"),
-    "gaps": F.desc("missing"),
-    "nak_storms": F.desc("requests"),
-    "suggestions": F.desc("losses_helped"),
-    "latency": F.desc("datagrams"),
-    "ip_fragments": F.desc("fragments"),
-    "remarks": F.desc("packets"),
+    "sessions": "datagrams",
+    "topics": "payload_bytes",
+    "incidents": "lost",
+    "recovery_latency": "lost",
+    "recovery_histogram": "from_ns",
+    "rate_summary": "peak_bytes_per_second",
+    "bursts": "bytes",
+    "datagram_fill": "datagrams",
+    "fill_histogram": "from",
+    "repairs": "retransmissions",
+    "duplicates": "copies",
+    "gaps": "missing",
+    "nak_storms": "requests",
+    "suggestions": "losses_helped",
+    "latency": "datagrams",
+    "ip_fragments": "fragments",
+    "remarks": "packets",
 }
+# Histograms are shown whole, from the left.
 _WHOLE = {"recovery_histogram", "fill_histogram"}
 
 
@@ -68,7 +69,8 @@ def summarise(tables: Tables) -> Summary:
             frame = frame.groupBy("from_ns", "to_ns").agg(F.sum("losses").alias("losses"))
         elif name == "fill_histogram":
             frame = frame.groupBy("from", "to").agg(F.sum("datagrams").alias("datagrams"))
-        rows = frame.orderBy(order).limit(10 * _MOST_ROWS if name in _WHOLE else _MOST_ROWS).collect()
+        whole = name in _WHOLE
+        rows = frame.orderBy(F.asc(order) if whole else F.desc(order)).limit(10 * _MOST_ROWS if whole else _MOST_ROWS).collect()
         summary.tables[name] = [row.asDict(recursive=True) for row in rows]
         summary.totals[name] = len(rows) if len(rows) < _MOST_ROWS else frame.count()
     summary.tables["causes"] = _causes(tables.read("incidents"))
