@@ -37,19 +37,19 @@ NOTE_STATUS = "note: "
 """What the status of a row begins with that is no packet, but says what a file does not hold."""
 
 NEEDED = (
-    *("capture_file", "time_ns", "interface_name", "frame_bytes", "source_address", "destination_address"),
+    *("capture_file", "point", "time_ns", "frame_bytes", "source_address", "destination_address"),
     *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "lead_sqn"),
     *("trail_sqn", "retransmission", "sqns", "ncf_reason", "ip_fragment", "status", "message_count", "message_bytes"),
 )
 """The columns of a packet that the analyses read."""
 
 # What rotation adds to a capture's name (dumpcap: _00001_20260102030405, umstack: -0001), and the containers' suffixes.
-_ROTATION = r"(?:[-_]\d{4,5}(?:_\d{14})?)?(?:\.pcap(?:ng)?|\.cap)?\d*(?:\.gz|\.zst)?$"
+ROTATION = r"(?:[-_]\d{4,5}(?:_\d{14})?)?(?:\.pcap(?:ng)?|\.cap)?\d*(?:\.gz|\.zst)?$"
 
 
 def point_of(file: Column, interface: Column) -> Column:
     """The name of the place of capture: the file's without what rotation added, and the interface's."""
-    name = F.regexp_replace(F.substring_index(file, "/", -1), _ROTATION, "")
+    name = F.regexp_replace(F.substring_index(file, "/", -1), ROTATION, "")
     has_interface = interface.isNotNull() & (interface != "")
     return F.when(has_interface, F.concat(name, F.lit(":"), interface)).otherwise(name)
 
@@ -90,8 +90,10 @@ def label(packets: DataFrame) -> DataFrame:
     )
     from_receiver = F.col("packet_type").isin(NAK, STATUS)
     publisher = F.when(from_receiver, F.col("destination_address")).otherwise(F.col("source_address"))
+    by_name = "point" not in packets.columns
+    point = point_of(F.col("capture_file"), F.col("interface_name")) if by_name else F.col("point")
     return known.select(
-        point_of(F.col("capture_file"), F.col("interface_name")).alias("point"),
+        point.alias("point"),
         "time_ns",
         kind.alias("kind"),
         publisher.alias("publisher"),

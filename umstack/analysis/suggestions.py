@@ -124,7 +124,7 @@ def _facts(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, rated:
     )
     in_bursts = incidents.where("cause = 'burst'")
     burst = in_bursts.groupBy(*key).agg(
-        F.max(F.col("end_ns") - F.col("start_ns")).alias("burst_ns"),
+        F.max("longest_run_ns").alias("burst_ns"),
         F.sum("lost").alias("burst_lost"),
         F.count_distinct("receiver").alias("bursting"),
     )

@@ -21,6 +21,7 @@ COMMANDS = {
     "sim": "Run whole stacks under virtual time, by seed.",
     "stat": "Show the counters of a running process.",
     "report": "Say what captures tell about loss, recovery and rates.",
+    "monitor": "Watch a folder of captures as it grows.",
     "demo": "Multicast a file tree to three subscribers across a lossy switch.",
 }
 
