@@ -14,7 +14,7 @@ from umstack.analysis.observations import NEEDED
 from umstack.analysis.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
 from umstack.errors import SystemFailure
 from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Prometheus, Sink
-from umstack.monitor.windows import recovery_windows, timed, traffic_windows
+from umstack.monitor.windows import loss_windows, recovery, timed, traffic_windows
 from umstack.spark import UmpcapDataSource
 
 
@@ -45,7 +45,11 @@ def monitor(options: MonitorOptions, say: Callable[[str], None], started: Callab
             queries = _start(spark, options, say, options.checkpoint or Path(folder))
             started()
             try:
-                _wait(spark, queries)
+                if options.once:
+                    for query in queries:
+                        query.processAllAvailable()
+                else:
+                    _wait(spark, queries)
             finally:
                 for query in queries:
                     query.stop()
@@ -77,7 +81,7 @@ def _start(
     observed = timed(packets(spark, options.captures), options.late_seconds)
     frames = {
         TRAFFIC: traffic_windows(observed, options.window_seconds, options.mtu),
-        RECOVERY: recovery_windows(observed, options.window_seconds),
+        RECOVERY: loss_windows(observed, options.window_seconds),
     }
     sinks = _sinks(options, say)
     return [_query(kind, frame, options, sinks, checkpoint) for kind, frame in frames.items()]
@@ -95,19 +99,19 @@ def _sinks(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
 def _query(
     kind: str, frame: DataFrame, options: MonitorOptions, sinks: list[Sink], checkpoint: Path
 ) -> StreamingQuery:
-    # A file sink writes windows that are over, once; people and gauges want them as they grow. The recovery windows
-    # are two aggregations deep, which Spark gives only when they are over.
     writer = frame.writeStream.queryName(kind).option("checkpointLocation", str(checkpoint / kind))
-    if options.once:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=f"{options.interval_seconds} seconds")
+    # Spark's own "available now" leaves windows open whose end the last packets have passed.
+    writer = writer.trigger(processingTime=f"{0 if options.once else options.interval_seconds} seconds")
     if options.parquet is not None:
         return writer.format("parquet").option("path", str(options.parquet / kind)).outputMode("append").start()
 
     def tell(batch: DataFrame, _number: int) -> None:
-        rows = [row.asDict() for row in batch.collect()]
+        found = recovery(batch) if kind == RECOVERY else batch
+        rows = [row.asDict() for row in found.collect()]
         for sink in sinks:
             sink.take(kind, rows, options.window_seconds)
 
-    return writer.outputMode("update" if kind == TRAFFIC else "append").foreachBatch(tell).start()
+    # Traffic is shown as it grows. Losses are shown when their window is over, so that all of it are in one batch;
+    # where there is only one batch they all are.
+    mode = "update" if kind == TRAFFIC or options.once else "append"
+    return writer.outputMode(mode).foreachBatch(tell).start()

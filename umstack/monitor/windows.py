@@ -35,33 +35,37 @@ def traffic_windows(observed: DataFrame, window_seconds: float, mtu: int) -> Dat
     return _flat(counted)
 
 
-def recovery_windows(observed: DataFrame, window_seconds: float) -> DataFrame:
-    """One row a window and session: losses asked for, how many were repaired, and percentiles of how long it took.
+def loss_windows(observed: DataFrame, window_seconds: float) -> DataFrame:
+    """One row a window, session and lost sequence number: the first NAK (`nak_ns`) and the last retransmission after it.
 
     A loss whose repair falls into the next window counts as open here.
     """
-    length = f"{window_seconds} seconds"
+    time, never = F.col("time_ns"), F.lit(None).cast("long")
     asked = observed.where(F.col("kind") == NAK).select(
-        _TIME, *SESSION, F.explode("sqns").alias("sqn"), F.col("time_ns").alias("nak_ns"), F.lit(None).cast("long").alias("again_ns")
+        _TIME, *SESSION, F.explode("sqns").alias("sqn"), time.alias("nak_ns"), never.alias("again_ns")
     )
     again = observed.where(F.col("kind") == RETRANSMISSION).select(
-        _TIME, *SESSION, "sqn", F.lit(None).cast("long").alias("nak_ns"), F.col("time_ns").alias("again_ns")
+        _TIME, *SESSION, "sqn", never.alias("nak_ns"), time.alias("again_ns")
     )
     per_loss = (
         asked.unionByName(again)
-        .groupBy(F.window(_TIME, length), *SESSION, "sqn")
+        .groupBy(F.window(_TIME, f"{window_seconds} seconds"), *SESSION, "sqn")
         .agg(F.min("nak_ns").alias("nak_ns"), F.max("again_ns").alias("again_ns"))
         .where("nak_ns IS NOT NULL")
-        .withColumn("took_ns", F.when(F.expr("again_ns >= nak_ns"), F.expr("again_ns - nak_ns")))
     )
-    spread = F.percentile_approx("took_ns", [0.5, 0.99], 1000)
-    counted = per_loss.groupBy(F.window(F.window_time("window"), length), *SESSION).agg(
+    return _flat(per_loss)
+
+
+def recovery(losses: DataFrame) -> DataFrame:
+    """One row a window and session, of the rows of `loss_windows`: losses, repairs and how long they took."""
+    took = F.when(F.expr("again_ns >= nak_ns"), F.expr("again_ns - nak_ns"))
+    spread = F.percentile_approx(took, [0.5, 0.99], 1000)
+    return losses.groupBy("from", "to", *SESSION).agg(
         F.count("*").alias("lost"),
-        F.count("took_ns").alias("repaired"),
+        F.count(took).alias("repaired"),
         spread[0].alias("request_p50"),
         spread[1].alias("request_p99"),
     )
-    return _flat(counted)
 
 
 def _flat(windowed: DataFrame) -> DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +21,7 @@ from umstack.report.tables import PACKETS, Tables
 from umstack.spark.capture_files import capture_files
 
 PAGE = "report.html"
+_AT_A_TIME = 2
 
 Progress = Callable[[str, int, int], None]
 """Called with the step that begins, its number and how many there are."""
@@ -86,13 +88,7 @@ def make_report(
         "umstack report", chosen.master, driver_memory=chosen.driver_memory, options=dict(chosen.spark_options)
     ) as spark:
         tables = Tables(spark, folder.as_uri(), files, chosen.mtu)
-        steps = [*tables.steps()]
-        for number, (name, step) in enumerate(steps, 1):
-            progress(name, number, len(steps) + 1)
-            started = time.monotonic()
-            _run(name, step)
-            took[name] = time.monotonic() - started
-        progress("page", len(steps) + 1, len(steps) + 1)
+        _make(tables, took, progress)
         started = time.monotonic()
         summary = summarise(tables)
         packets = tables.read(PACKETS).where("kind != 'NOTE'").count()
@@ -101,6 +97,29 @@ def make_report(
     _write(target, page(summary, found, files, metadata.version("umstack")))
     took["page"] = time.monotonic() - started
     return Report(target, files, packets, time.monotonic() - began, found, summary, took)
+
+
+def _make(tables: Tables, took: dict[str, float], progress: Progress) -> None:
+    """Make all tables. Two at a time: Spark plans one query while it runs the other."""
+    groups = list(tables.steps())
+    total = sum(map(len, groups)) + 1
+    with ThreadPoolExecutor(_AT_A_TIME, "umstack-report") as pool:
+        for group in groups:
+            running = {pool.submit(_timed, name, step): name for name, step in group.items()}
+            progress(next(iter(group)), len(took) + 1, total)
+            try:
+                for done in as_completed(running):
+                    took[running.pop(done)] = done.result()
+                    progress(next(iter(running.values()), "page"), len(took) + 1, total)
+            finally:
+                for future in running:
+                    future.cancel()
+
+
+def _timed(name: str, step: Callable[[], None]) -> float:
+    started = time.monotonic()
+    _run(name, step)
+    return time.monotonic() - started
 
 
 def _run(name: str, step: Callable[[], None]) -> None:

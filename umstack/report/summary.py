@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from umstack.analysis.observations import NOTE, SESSION
 from umstack.analysis.rates import BUCKET_NS, at_one_point
@@ -59,40 +66,61 @@ _WHOLE = {"recovery_histogram", "fill_histogram"}
 
 
 def summarise(tables: Tables) -> Summary:
-    """Collect the page's rows."""
+    """Take the page's rows out of the tables. What is small by nature is read here, what grows with time by Spark."""
     summary = Summary()
     for name, order in _ORDER.items():
         if name not in tables.names:
             continue
-        frame = tables.read(name)
+        table = _load(tables, name)
         if name == "recovery_histogram":
-            frame = frame.groupBy("from_ns", "to_ns").agg(F.sum("losses").alias("losses"))
+            table = _added(table, ["from_ns", "to_ns"], "losses")
         elif name == "fill_histogram":
-            frame = frame.groupBy("from", "to").agg(F.sum("datagrams").alias("datagrams"))
+            table = _added(table, ["from", "to"], "datagrams")
         whole = name in _WHOLE
-        rows = frame.orderBy(F.asc(order) if whole else F.desc(order)).limit(10 * _MOST_ROWS if whole else _MOST_ROWS).collect()
-        summary.tables[name] = [row.asDict(recursive=True) for row in rows]
-        summary.totals[name] = len(rows) if len(rows) < _MOST_ROWS else frame.count()
-    summary.tables["causes"] = _causes(tables.read("incidents"))
+        table = table.sort_by([(order, "ascending" if whole else "descending")])
+        summary.totals[name] = len(table)
+        summary.tables[name] = (table if whole else table.slice(0, _MOST_ROWS)).to_pylist()
+    incidents = _load(tables, "incidents")
+    summary.tables["causes"] = _causes(incidents)
     summary.tables["lost"] = _lost(tables.read("losses"))
-    summary.tables["missing"] = [
-        row.asDict() for row in tables.read("gaps").groupBy("point").agg(F.sum("missing").alias("missing")).collect()
-    ]
+    summary.tables["missing"] = _added(_load(tables, "gaps"), ["point"], "missing").to_pylist()
     summary.tables["notes"] = [row for row in summary["remarks"] if row["kind"] == NOTE]
     _timelines(tables, summary)
     return summary
 
 
-def _causes(incidents: DataFrame) -> list[Row]:
-    grouped = incidents.groupBy("cause").agg(
-        F.count("*").alias("incidents"),
-        F.sum("lost").alias("lost"),
-        F.sum("unrepaired").alias("unrepaired"),
-        F.max(F.col("end_ns") - F.col("start_ns")).alias("longest_ns"),
-        F.max("longest_run").alias("longest_run"),
-        F.size(F.collect_set("receiver")).alias("receivers"),
+def _load(tables: Tables, name: str) -> pa.Table:
+    """A table as it lies on disk; without a file of it, its columns without rows."""
+    path = Path(url2pathname(urlsplit(tables.path(name)).path))
+    empty = to_arrow_schema(tables.read(name).schema).empty_table()
+    parts = [pq.read_table(file, partitioning=None) for file in sorted(path.glob("*.parquet"))]
+    return pa.concat_tables([empty, *parts], promote_options="permissive")
+
+
+def _added(table: pa.Table, keys: list[str], value: str) -> pa.Table:
+    """One row for each of the keys, with the sum of a value."""
+    return table.group_by(keys).aggregate([(value, "sum")]).rename_columns([*keys, value])
+
+
+def _causes(incidents: pa.Table) -> list[Row]:
+    lasted = pc.subtract(incidents["end_ns"], incidents["start_ns"])
+    grouped = (
+        incidents.append_column("lasted_ns", lasted)
+        .group_by("cause")
+        .aggregate(
+            [
+                ("cause", "count"),
+                ("lost", "sum"),
+                ("unrepaired", "sum"),
+                ("lasted_ns", "max"),
+                ("longest_run", "max"),
+                ("receiver", "count_distinct"),
+            ]
+        )
     )
-    return [row.asDict() for row in grouped.orderBy(F.desc("lost")).collect()]
+    names = ["cause", "incidents", "lost", "unrepaired", "longest_ns", "longest_run", "receivers"]
+    rows: list[Row] = grouped.rename_columns(names).sort_by([("lost", "descending")]).to_pylist()
+    return rows
 
 
 def _lost(losses: DataFrame) -> list[Row]:

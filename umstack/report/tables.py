@@ -11,6 +11,7 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from umstack.analysis.datagram_fill import datagram_fill, fill_histogram
 from umstack.analysis.incidents import incidents
@@ -39,28 +40,34 @@ class Tables:
     mtu: int
     only_ours: bool = True
     names: list[str] = field(default_factory=list)
+    _schemas: dict[str, StructType] = field(default_factory=dict)
     _references: DataFrame | None = None
 
+    def path(self, name: str) -> str:
+        """Where a table is."""
+        return f"{self.folder}/{name}"
+
     def read(self, name: str) -> DataFrame:
-        """A table that was written."""
-        return self.spark.read.parquet(f"{self.folder}/{name}")
+        """A table that was written. Its schema is known: Spark need not open files to find it."""
+        return self.spark.read.schema(self._schemas[name]).parquet(self.path(name))
 
     def write(self, name: str, frame: DataFrame) -> None:
         """Write a table, in place of an older one."""
-        frame.write.mode("overwrite").parquet(f"{self.folder}/{name}")
+        frame.write.mode("overwrite").parquet(self.path(name))
+        self._wrote(name, frame)
+
+    def _wrote(self, name: str, frame: DataFrame) -> None:
+        self._schemas[name] = frame.schema
         self.names.append(name)
 
     def observations(self) -> DataFrame:
         """The observations, from the packets that were written."""
-        labelled = of_sessions(self.read(PACKETS))
-        if self._references is None:
-            self._references = references(labelled).cache()
-        return unwrap(labelled, self._references)
+        return unwrap(of_sessions(self.read(PACKETS)), self._references)
 
-    def steps(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        """What there is to do, in order: its name and how."""
-        yield "decode", self._decode
-        yield "topics", self._topics
+    def steps(self) -> Iterator[dict[str, Callable[[], None]]]:
+        """What there is to do, by name; what is in one of these dictionaries may be done at the same time."""
+        yield {"decode": self._decode}
+        yield {"references": self._refer}
         whole: dict[str, Callable[[DataFrame], DataFrame]] = {
             "sessions": sessions,
             "losses": losses,
@@ -72,20 +79,17 @@ class Tables:
             "gaps": gaps,
             "nak_storms": nak_storms,
         }
-        for name, analysis in whole.items():
-            yield name, partial(self._analyse, name, analysis)
-        yield "incidents", self._incidents
+        analyses = {name: partial(self._analyse, name, analysis) for name, analysis in whole.items()}
+        yield {"topics": self._topics, **analyses, "remarks": self._remarks}
         derived: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
             "recovery_latency": ("losses", recovery_latency),
             "recovery_histogram": ("losses", recovery_histogram),
             "rate_summary": ("rates", rate_summary),
             "bursts": ("rates", bursts),
         }
-        for name, (of, analysis) in derived.items():
-            yield name, partial(self._derive, name, of, analysis)
-        yield "suggestions", self._suggestions
-        yield "latency", self._latency
-        yield "remarks", self._remarks
+        more = {name: partial(self._derive, name, of, analysis) for name, (of, analysis) in derived.items()}
+        yield {"incidents": self._incidents, **more, "latency": self._latency}
+        yield {"suggestions": self._suggestions}
 
     def _decode(self) -> None:
         self.spark.dataSource.register(UmpcapDataSource)
@@ -99,9 +103,15 @@ class Tables:
             .option("notes", "true")
             .load(list(self.captures))
         )
-        kind_on_disk = label(packets).write.mode("overwrite").partitionBy("kind")
-        kind_on_disk.option("compression", "lz4").parquet(f"{self.folder}/{PACKETS}")
-        self.names.append(PACKETS)
+        labelled = label(packets)
+        kind_on_disk = labelled.write.mode("overwrite").partitionBy("kind")
+        kind_on_disk.option("compression", "lz4").parquet(self.path(PACKETS))
+        self._wrote(PACKETS, labelled)
+
+    def _refer(self) -> None:
+        """Keep the references to unwrap by: a row a session and minute, wanted by every analysis."""
+        found = references(of_sessions(self.read(PACKETS)))
+        self._references = self.spark.createDataFrame(found.toArrow())
 
     def _topics(self) -> None:
         partial_counts = self.spark.read.format("umpcap").option("rows", "topics").load(list(self.captures))
@@ -123,8 +133,7 @@ class Tables:
         self.write("suggestions", made)
 
     def _latency(self) -> None:
-        points = self.read("sessions").where("datagrams > 0").select("point").distinct().count()
-        if points > 1:
+        if len(self.read("sessions").where("datagrams > 0").select("point").distinct().take(2)) > 1:
             self.write("latency", latency(self.observations()))
 
     def _remarks(self) -> None:
@@ -133,5 +142,3 @@ class Tables:
         self.write("ip_fragments", ip_fragments(packets))
         others = packets.where(F.col("kind").isin(OTHER, FRAGMENT, NOTE) | (F.col("status") != "ok"))
         self.write("remarks", others.groupBy("capture_file", "kind", "status").agg(F.count("*").alias("packets")))
-        if self._references is not None:
-            self._references.unpersist()
