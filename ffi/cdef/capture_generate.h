@@ -10,13 +10,7 @@ enum {
     ...
 };
 
-enum um_generate_outcome {
-    UM_GENERATE_RECOVERED,
-    UM_GENERATE_REFUSED,
-    UM_GENERATE_GIVEN_UP,
-    UM_GENERATE_OPEN,
-    ...
-};
+enum um_generate_outcome { UM_GENERATE_RECOVERED, UM_GENERATE_REFUSED, UM_GENERATE_GIVEN_UP, UM_GENERATE_OPEN, ... };
 
 typedef struct um_generate_config {
     uint64_t seed;
@@ -69,6 +63,5 @@ typedef struct um_generator {
 
 int um_generator_init(um_generator *generator, const um_generate_config *config);
 void um_generator_run(um_generator *generator, uint64_t packet_count, uint8_t *out, uint64_t out_bytes,
-                      um_generate_loss *losses, uint32_t loss_capacity, uint64_t *written_bytes,
-                      uint32_t *loss_count);
+                      um_generate_loss *losses, uint32_t loss_capacity, uint64_t *written_bytes, uint32_t *loss_count);
 uint32_t um_generator_open_losses(um_generator *generator, um_generate_loss *losses, uint32_t capacity);

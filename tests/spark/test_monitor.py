@@ -23,12 +23,14 @@ PACKETS = 12_000
 
 
 def test_windows_hold_what_was_captured_and_nothing_is_counted_twice(spark: Any, tmp_path: Path) -> None:
-    """Lines and Parquet of the same capture; a second run over the same checkpoint adds nothing (watermarks, windows)."""
+    """Lines and Parquet of the same capture; a second run from the checkpoint adds nothing."""
     folder = tmp_path / "captures"
     folder.mkdir()
     truth = generate(folder / "switch.pcap", PACKETS, TRAFFIC_OF)
     lines: list[str] = []
-    options = MonitorOptions((str(folder),), window_seconds=0.1, late_seconds=0.1, once=True, checkpoint=tmp_path / "one")
+    options = MonitorOptions(
+        (str(folder),), window_seconds=0.1, late_seconds=0.1, once=True, checkpoint=tmp_path / "one"
+    )
     monitor(options, lines.append)
     traffic = [line for line in lines if "datagrams/s" in line]
     assert len(traffic) == len(range(0, PACKETS, 1000))
@@ -40,7 +42,12 @@ def test_windows_hold_what_was_captured_and_nothing_is_counted_twice(spark: Any,
     assert len([line for line in lines[said:] if "datagrams/s" in line]) == 0
     out = tmp_path / "windows"
     stored = MonitorOptions(
-        (str(folder),), window_seconds=0.1, late_seconds=0.1, once=True, checkpoint=tmp_path / "two", parquet=out
+        (str(folder),),
+        window_seconds=0.1,
+        late_seconds=0.1,
+        once=True,
+        checkpoint=tmp_path / "two",
+        parquet=out,
     )
     monitor(stored, lines.append)
     windows = spark.read.parquet(str(out / "traffic"))
@@ -61,7 +68,14 @@ def test_gauges_are_served_and_written(tmp_path: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     sink = Prometheus(port, tmp_path / "umstack.prom")
-    row = {"from": 2, "publisher": "10.0.0.1", "session_id": 0xABC, "receiver": None, "datagrams": 20, "bytes": 900}
+    row = {
+        "from": 2,
+        "publisher": "10.0.0.1",
+        "session_id": 0xABC,
+        "receiver": None,
+        "datagrams": 20,
+        "bytes": 900,
+    }
     sink.take(TRAFFIC, [row], 1.0)
     sink.take(TRAFFIC, [row | {"from": 1, "datagrams": 7}], 1.0)
     wanted = 'umstack_datagrams{publisher="10.0.0.1",receiver="",session="00000abc"} 20.0'

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-pyspark = pytest.importorskip("pyspark")
+pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
+
+import pyspark
 
 from umstack.capture import CaptureError
 from umstack.capture.generate import Traffic, Truth, generate
@@ -69,7 +71,9 @@ def known(truth: Truth) -> dict[str, int]:
 def test_the_page_stands_alone_and_tells_the_truth(spark: Any, truth: Truth, tmp_path: Path) -> None:
     """One HTML file with its plots inside; losses by receiver are the generator's; Parquet is beside it."""
     steps: list[str] = []
-    report = make_report([str(truth.path)], tmp_path / "out", progress=lambda step, _at, _of: steps.append(step))
+    report = make_report(
+        [str(truth.path)], tmp_path / "out", progress=lambda step, _at, _of: steps.append(step)
+    )
     assert report.packets == PACKETS
     page = Page(report.page.read_text())
     assert page.outside == []
@@ -105,7 +109,9 @@ def test_captures_of_something_else_give_a_page_that_says_so(spark: Any, tmp_pat
 
 
 @contextmanager
-def spark_process(name: str, ready: re.Pattern[str], environment: dict[str, str], *arguments: str) -> Iterator[str]:
+def spark_process(
+    name: str, ready: re.Pattern[str], environment: dict[str, str], *arguments: str
+) -> Iterator[str]:
     """One of Spark's daemons, until it says it is ready; what it said then. It ends with the block."""
     launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
     process = subprocess.Popen(
@@ -157,9 +163,9 @@ def test_a_cluster_gives_the_same(truth: Truth, tmp_path: Path) -> None:
             stack.enter_context(
                 spark_process("worker.Worker", re.compile(REGISTERED), environment, *at, *work, master)
             )
+        options = ("--out", str(tmp_path / "out"), "--master", master, "--driver-memory", "600m", "--json")
         done = subprocess.run(
-            [sys.executable, "-m", "umstack", "report", str(truth.path), "--out", str(tmp_path / "out")]
-            + ["--master", master, "--driver-memory", "600m", "--json"],
+            [sys.executable, "-m", "umstack", "report", str(truth.path), *options],
             capture_output=True,
             text=True,
             env=environment,

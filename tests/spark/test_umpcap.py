@@ -65,7 +65,11 @@ def test_losses_are_those_that_were_generated(source: Any, truth: Truth) -> None
     }
     asked = truth.losses[truth.losses["nak_count"] > 0]
     wanted = {
-        (truth.session_id(int(one["session"])), truth.receiver_address(int(one["receiver"])), int(one["sqn"])): one
+        (
+            truth.session_id(int(one["session"])),
+            truth.receiver_address(int(one["receiver"])),
+            int(one["sqn"]),
+        ): one
         for one in asked
     }
     assert found.keys() == wanted.keys()
@@ -84,7 +88,7 @@ def _types(source: Any, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 def test_topics_are_the_same_with_and_without_a_row_a_message(source: Any, truth: Truth) -> None:
     """The partial counts of `rows=topics` add up to what the messages themselves give."""
     quick = topics(read(source, None, rows="topics").load(str(truth.path)))
-    needed = "packet_type, retransmission, session_id, source_address, time_ns, messages".split(", ")
+    needed = ["packet_type", "retransmission", "session_id", "source_address", "time_ns", "messages"]
     schema = ", ".join(f"{name} {kind}" for name, kind in _types(source, tuple(needed)))
     slow = topics(read(source, schema).load(str(truth.path)))
     counted = sorted(tuple(row) for row in quick.collect())
@@ -128,7 +132,9 @@ def test_broken_captures_give_their_rows_and_a_note(source: Any, truth: Truth, t
         (None, {"rows": "bytes"}, "rows is bytes"),
     ],
 )
-def test_a_wrong_question_is_refused(source: Any, truth: Truth, schema: str | None, options: Any, said: str) -> None:
+def test_a_wrong_question_is_refused(
+    source: Any, truth: Truth, schema: str | None, options: Any, said: str
+) -> None:
     """Unknown columns, types and options are errors that name them, before anything is read."""
     with pytest.raises(Exception, match=said):
         read(source, schema, **options).load(str(truth.path)).count()
@@ -141,17 +147,29 @@ def test_globs_and_links_name_each_file_once(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "link.pcap").symlink_to(tmp_path / "a.pcap")
     found = capture_files([str(tmp_path), f"{tmp_path}/*.pcap", f"file:{tmp_path}/f.txt"])
-    assert [Path(file).name for file in found] == ["a.pcap", "b.pcapng", "c.pcap1", "f.txt", "d.cap", "e.pcap.gz"]
+    assert [Path(file).name for file in found] == [
+        "a.pcap",
+        "b.pcapng",
+        "c.pcap1",
+        "f.txt",
+        "d.cap",
+        "e.pcap.gz",
+    ]
 
 
-def test_a_growing_folder_is_read_exactly_once_across_restarts(source: Any, truth: Truth, tmp_path: Path) -> None:
+def test_a_growing_folder_is_read_exactly_once_across_restarts(
+    source: Any, truth: Truth, tmp_path: Path
+) -> None:
     """Files cut in mid-packet, that grow, join and are rotated, over three runs of a query: each packet once."""
     captures, out, marks = tmp_path / "captures", tmp_path / "out", tmp_path / "checkpoint"
     captures.mkdir()
     whole = truth.path.read_bytes()
     growing = captures / "growing.pcap"
     stream = (
-        source.readStream.format("umpcap").option("targetPartitionBytes", 500_000).schema(COUNTED).load(str(captures))
+        source.readStream.format("umpcap")
+        .option("targetPartitionBytes", 500_000)
+        .schema(COUNTED)
+        .load(str(captures))
     )
 
     def run() -> None:
@@ -179,7 +197,9 @@ def test_a_growing_folder_is_read_exactly_once_across_restarts(source: Any, trut
         file.write(whole[len(whole) // 2 :])
     run()
     got = source.read.parquet(str(out))
-    by_file = {Path(row[0]).name: row for row in got.groupBy("capture_file").agg({"position": "count"}).collect()}
+    by_file = {
+        Path(row[0]).name: row for row in got.groupBy("capture_file").agg({"position": "count"}).collect()
+    }
     assert by_file.keys() == {"growing.pcap", "another.pcap"}
     assert by_file["growing.pcap"][1] == PACKETS
     assert got.select("capture_file", "position").distinct().count() == got.count()

@@ -39,7 +39,9 @@ class Thresholds:
 DEFAULTS = Thresholds()
 
 
-def incidents(observations: DataFrame, thresholds: Thresholds = DEFAULTS, lost: DataFrame | None = None) -> DataFrame:
+def incidents(
+    observations: DataFrame, thresholds: Thresholds = DEFAULTS, lost: DataFrame | None = None
+) -> DataFrame:
     """One row an incident: session, receiver, span, sequence numbers, `lost`, `unrepaired`, `longest_run` (and how
     long that lasted) and `cause`.
 
@@ -98,7 +100,11 @@ def _with_ends(merged: DataFrame, observations: DataFrame, thresholds: Threshold
     spans = originals.groupBy(*SESSION).agg(
         F.min("sqn").alias("session_first_sqn"), F.max("sqn").alias("session_last_sqn")
     )
-    joined = merged.join(F.broadcast(spans), list(SESSION), "left").join(after, [*SESSION, "last_sqn"], "left")
+    joined = merged.join(F.broadcast(spans), list(SESSION), "left").join(
+        after, [*SESSION, "last_sqn"], "left"
+    )
     paused = F.col("next_ns") - F.col("end_ns") >= thresholds.pause_ns
     ends = F.col("last_sqn") >= F.col("session_last_sqn")
-    return joined.withColumn("is_last", F.coalesce(paused, ends, F.lit(False))).drop("next_ns", "session_last_sqn")
+    return joined.withColumn("is_last", F.coalesce(paused, ends, F.lit(False))).drop(
+        "next_ns", "session_last_sqn"
+    )

@@ -39,7 +39,16 @@ NOTE_STATUS = "note: "
 NEEDED = (
     *("capture_file", "point", "time_ns", "frame_bytes", "source_address", "destination_address"),
     *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "lead_sqn"),
-    *("trail_sqn", "retransmission", "sqns", "ncf_reason", "ip_fragment", "status", "message_count", "message_bytes"),
+    *(
+        "trail_sqn",
+        "retransmission",
+        "sqns",
+        "ncf_reason",
+        "ip_fragment",
+        "status",
+        "message_count",
+        "message_bytes",
+    ),
 )
 """The columns of a packet that the analyses read."""
 
@@ -79,7 +88,9 @@ def label(packets: DataFrame) -> DataFrame:
     """
     known = with_message_totals(packets)
     to_group = _is_multicast(F.col("destination_address"))
-    of_session = F.col("session_id").isNotNull() & F.col("time_ns").isNotNull() & F.col("packet_type").isin(*_TYPES)
+    of_session = (
+        F.col("session_id").isNotNull() & F.col("time_ns").isNotNull() & F.col("packet_type").isin(*_TYPES)
+    )
     is_again = (F.col("packet_type") == DATA) & F.col("retransmission")
     kind = (
         F.when(of_session & is_again, RETRANSMISSION)
@@ -135,7 +146,9 @@ def _distance(later: Column, earlier: Column) -> Column:
 
 def references(classified: DataFrame) -> DataFrame:
     """An unwrapped sequence number (`reference`) for every session and every minute (`epoch`) of the capture."""
-    numbered = classified.where(F.col("kind").isin(DATA, RETRANSMISSION, SESSION_MESSAGE) & F.col("sqn").isNotNull())
+    numbered = classified.where(
+        F.col("kind").isin(DATA, RETRANSMISSION, SESSION_MESSAGE) & F.col("sqn").isNotNull()
+    )
     epoch = F.expr(f"time_ns div {EPOCH_NS}").alias("epoch")
     firsts = numbered.groupBy(*SESSION, epoch).agg(F.min_by("sqn", "time_ns").alias("first"))
     by_time = Window.partitionBy(*SESSION).orderBy("epoch")
@@ -143,7 +156,9 @@ def references(classified: DataFrame) -> DataFrame:
     unwrapped = firsts.withColumn("step", F.coalesce(step, F.col("first"))).select(
         *SESSION,
         "epoch",
-        F.sum("step").over(by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)).alias("reference"),
+        F.sum("step")
+        .over(by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+        .alias("reference"),
         F.lead("epoch").over(by_time).alias("next"),
         (F.row_number().over(by_time) == 1).alias("is_first"),
     )

@@ -1,10 +1,10 @@
 """Which option would have helped whom: values after the vendor's rules, from what was observed.
 
-    initial backoff       longest burst of losses + round trip
-    backoff               at least the initial backoff, and longer than repairs took, so that nobody asks twice
-    transmission window   peak bytes/s x (initial backoff + 3 x backoff + 2 x longest round trip)
-    retransmit limit      below a tenth of the mean data rate
-    data limit            four fifths of the rate that was lost at
+initial backoff       longest burst of losses + round trip
+backoff               at least the initial backoff, and longer than repairs took, so that nobody asks twice
+transmission window   peak bytes/s x (initial backoff + 3 x backoff + 2 x longest round trip)
+retransmit limit      below a tenth of the mean data rate
+data limit            four fifths of the rate that was lost at
 """
 
 from __future__ import annotations
@@ -87,13 +87,26 @@ def suggestions(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, r
     return (
         facts.select(*SESSION, F.explode(choices).alias("choice"))
         .where("choice.wanted")
-        .select(*SESSION, "choice.option", "choice.value", "choice.unit", "choice.reason", "choice.losses_helped",
-                "choice.receivers_helped")
+        .select(
+            *SESSION,
+            "choice.option",
+            "choice.value",
+            "choice.unit",
+            "choice.reason",
+            "choice.losses_helped",
+            "choice.receivers_helped",
+        )
     )
 
 
 def _choice(
-    option: str, value: Column, unit: str, reason: str, wanted: Column, losses_helped: Column, receivers: Column
+    option: str,
+    value: Column,
+    unit: str,
+    reason: str,
+    wanted: Column,
+    losses_helped: Column,
+    receivers: Column,
 ) -> Column:
     return F.struct(
         F.lit(option).alias("option"),
@@ -146,7 +159,11 @@ def _volumes(rated: DataFrame) -> DataFrame:
     windows = (
         at_one_point(rated)
         .groupBy(*SESSION, peak_window)
-        .agg(F.sum(data).alias("bytes"), F.min("start_ns").alias("first_ns"), F.max("start_ns").alias("last_ns"))
+        .agg(
+            F.sum(data).alias("bytes"),
+            F.min("start_ns").alias("first_ns"),
+            F.max("start_ns").alias("last_ns"),
+        )
     )
     span_s = (F.max("last_ns") - F.min("first_ns") + MS) / 1e9
     return windows.groupBy(*SESSION).agg(

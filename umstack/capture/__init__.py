@@ -1,4 +1,4 @@
-"""Captures made by any tool (pcap, pcapng, gzip, zstd) as Arrow record batches: docs/capture.md explains the columns."""
+"""Captures made by any tool (pcap, pcapng, gzip, zstd) as Arrow record batches; the columns are in docs/capture.md."""
 
 from __future__ import annotations
 

@@ -9,13 +9,15 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, Self
 
 from umstack._core import ffi, lib
 from umstack.capture.errors import CaptureError
 from umstack.capture.schema import arrow
 
 WINDOW_BYTES = 4 << 20
+_READ_BYTES = 64 << 10
+"""Inflated at a time: what a broken stream loses before its break is less than this."""
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -69,15 +71,15 @@ def compression_of(path: str | Path) -> str | None:
         with Path(path).open("rb") as file:
             magic = file.read(4)
     except OSError as error:
-        raise cannot_read(path, error) from error
+        raise cannot_open(path, error) from error
     if magic.startswith(_GZIP_MAGIC):
         return "gzip"
     return "zstd" if magic == _ZSTD_MAGIC else None
 
 
-def cannot_read(path: str | Path, error: OSError) -> CaptureError:
-    """The error for a file the system does not give."""
-    return CaptureError(f"{path} cannot be read: {error.strerror or error}", errno=error.errno or 0)
+def cannot_open(path: str | os.PathLike[str], error: OSError) -> CaptureError:
+    """The error for a file the system refuses to read or write."""
+    return CaptureError(f"{os.fspath(path)}: {error.strerror or error}", errno=error.errno or 0)
 
 
 class Window:
@@ -134,7 +136,7 @@ class MappedFile(Window):
                 if self.length:
                     self._map = mmap.mmap(file.fileno(), self.length, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise cannot_read(path, error if isinstance(error, OSError) else OSError(str(error))) from error
+            raise cannot_open(path, error if isinstance(error, OSError) else OSError(str(error))) from error
         if self._map is not None:
             self._map.madvise(mmap.MADV_SEQUENTIAL)
             self.data = ffi.from_buffer("uint8_t[]", self._map)
@@ -151,19 +153,22 @@ class MappedFile(Window):
 class InflatedFile(Window):
     """A compressed file, inflated into a window that moves along it."""
 
-    __slots__ = ("_bytes", "_stream")
+    __slots__ = ("_bytes", "_read", "_stream")
 
     def __init__(self, path: str | Path, compression: str) -> None:
         """Open the file; `compression` is what `compression_of` says."""
         super().__init__()
         try:
             if compression == "gzip":
-                self._stream = cast("BinaryIO", gzip.GzipFile(path, "rb"))
+                self._stream: Any = gzip.GzipFile(path, "rb")
+                # read() would give nothing of a block in which the stream breaks.
+                self._read = self._stream.read1
             else:
                 pa = arrow()
-                self._stream = cast("BinaryIO", pa.CompressedInputStream(pa.OSFile(str(path)), compression))
+                self._stream = pa.CompressedInputStream(pa.OSFile(str(path)), compression)
+                self._read = self._stream.read
         except OSError as error:
-            raise cannot_read(path, error) from error
+            raise cannot_open(path, error) from error
         self._bytes = bytearray(WINDOW_BYTES)
         self.data = ffi.from_buffer("uint8_t[]", self._bytes)
 
@@ -192,7 +197,7 @@ class InflatedFile(Window):
         start = self.length
         try:
             while self.length < len(self._bytes):
-                block = self._stream.read(min(len(self._bytes) - self.length, WINDOW_BYTES // 4))
+                block = self._read(min(len(self._bytes) - self.length, _READ_BYTES))
                 if not block:
                     break
                 ffi.memmove(self.data + self.length, block, len(block))

@@ -76,17 +76,19 @@ def _batches(
     # One array of the file's name, of which every batch takes as many as it has rows.
     names: Any = None
     with _open(part, notes.compression) as window:
-        step = lib.UM_CAPTURE_FULL
-        while step == lib.UM_CAPTURE_FULL:
-            rows = PacketRows(batch_rows)
-            step = _fill(rows, reader, options, window, until)
-            if len(rows):
-                names = pa.repeat(part.path, rows.core.row_capacity) if names is None else names
-                notes.rows += len(rows)
-                interfaces = [interface.name for interface in interfaces_of(reader)]
-                yield rows.to_batch(names, interfaces)
-        _note_end(notes, reader, window, step, part)
-    _note_findings(notes, reader)
+        try:
+            step = lib.UM_CAPTURE_FULL
+            while step == lib.UM_CAPTURE_FULL:
+                rows = PacketRows(batch_rows)
+                step = _fill(rows, reader, options, window, until)
+                if len(rows):
+                    names = pa.repeat(part.path, rows.core.row_capacity) if names is None else names
+                    notes.rows += len(rows)
+                    interfaces = [interface.name for interface in interfaces_of(reader)]
+                    yield rows.to_batch(names, interfaces)
+            _note_end(notes, window, step, part)
+        finally:
+            _note_findings(notes, reader)
 
 
 def _fill(rows: PacketRows, reader: Any, options: Any, window: Window, until: int) -> int:
@@ -99,7 +101,7 @@ def _fill(rows: PacketRows, reader: Any, options: Any, window: Window, until: in
             return int(step)
 
 
-def _note_end(notes: CaptureNotes, reader: Any, window: Window, step: int, part: Split) -> None:
+def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split) -> None:
     """Why reading ended, unless it ended where the file, or the split, does."""
     position, remaining = window.position, window.remaining
     if window.problem is not None:
@@ -111,7 +113,7 @@ def _note_end(notes: CaptureNotes, reader: Any, window: Window, step: int, part:
     elif step == lib.UM_CAPTURE_DAMAGED:
         text = f"damaged at byte {position}: no record can begin there, {remaining} bytes from there on are not read"
         notes.add(NoteKind.DAMAGED, text, position)
-    elif step == lib.UM_CAPTURE_INCOMPLETE and remaining == 0 and position == 0:
+    elif step == lib.UM_CAPTURE_INCOMPLETE and remaining == 0 and position == 0 and not window.problem:
         notes.add(NoteKind.EMPTY, "an empty file", 0)
     elif step == lib.UM_CAPTURE_INCOMPLETE and remaining:
         text = f"truncated: the record at byte {position} has only {remaining} bytes, the file ends in its middle"

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from umstack._core import ffi, lib
-from umstack.capture.container import cannot_read
+from umstack.capture.container import cannot_open
 from umstack.errors import InvalidArgument
 
 _PCAP_NANOSECONDS = 0xA1B23C4D
@@ -50,8 +50,8 @@ LOSS = np.dtype(
         "itemsize": ffi.sizeof("um_generate_loss"),
     }
 )
-"""One datagram one receiver did not get: indices of its session and receiver, its transport sqn, how often and when first
-the receiver asked (-1: never), and when (-1: not before the end) it ended in which `Outcome`."""
+"""One datagram one receiver did not get: indices of its session and receiver, its transport sqn, how often and when
+first the receiver asked (-1: never), and when (-1: not before the end) it ended in which `Outcome`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def generate(path: str | os.PathLike[str], packets: int, traffic: Traffic | None
             file.write(_file_header(truth.traffic.snap_bytes))
             losses = list(_run(generator, packets, file))
     except OSError as error:
-        raise cannot_read(path, error) from error
+        raise cannot_open(path, error) from error
     counts = generator.counts
     truth.packets, truth.data = counts.packet_count, counts.data_count
     truth.retransmissions, truth.naks, truth.ncfs = (

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from umstack._core import ffi, lib
 from umstack.capture.schema import arrow, message_type, schema
 
@@ -178,8 +180,8 @@ class PacketRows:
             return pa.nulls(len(interface_ids), pa.string())
         # -1 stands for an interface that was never described.
         table = pa.array([*names, None], pa.string())
-        places = pa.compute.if_else(pa.compute.less(interface_ids, 0), len(names), interface_ids)
-        return table.take(places)
+        ids = interface_ids.to_numpy()
+        return table.take(pa.array(np.where(ids < 0, len(names), ids)))
 
     def _sqns(self, count: int) -> Any:
         pa = self._pa

@@ -22,6 +22,7 @@ COMMANDS = {
     "stat": "Show the counters of a running process.",
     "report": "Say what captures tell about loss, recovery and rates.",
     "monitor": "Watch a folder of captures as it grows.",
+    "decode": "Show what captures hold, or turn them into Parquet.",
     "demo": "Multicast a file tree to three subscribers across a lossy switch.",
 }
 

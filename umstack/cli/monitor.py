@@ -22,13 +22,29 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("captures", metavar="FOLDER")
-@click.option("--window", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds of a window.")
-@click.option("--late", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds to wait for stragglers.")
-@click.option("--interval", type=click.FloatRange(0), default=2.0, show_default=True, help="Seconds between looks.")
-@click.option("--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network.")
+@click.option(
+    "--window", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds of a window."
+)
+@click.option(
+    "--late",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    help="Seconds to wait for stragglers.",
+)
+@click.option(
+    "--interval", type=click.FloatRange(0), default=2.0, show_default=True, help="Seconds between looks."
+)
+@click.option(
+    "--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network."
+)
 @click.option("--parquet", type=_FOLDER, help="Append finished windows to Parquet here, each exactly once.")
 @click.option("--prometheus-port", type=click.IntRange(1, 65535), help="Serve gauges over HTTP on this port.")
-@click.option("--prometheus-file", type=click.Path(dir_okay=False, path_type=Path), help="Write gauges to this text file.")
+@click.option(
+    "--prometheus-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write gauges to this text file.",
+)
 @click.option("--checkpoint", type=_FOLDER, help="Keep what was read here, to go on from after a restart.")
 @click.option("--once", is_flag=True, help="Take in what is there and end.")
 @click.option("--master", help="Spark master; the cores of this machine otherwise.")

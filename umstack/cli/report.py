@@ -6,7 +6,14 @@ import json
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
 from umstack.cli.stack_options import JSON_OPTION
@@ -22,9 +29,13 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
-@click.option("--out", type=click.Path(file_okay=False), required=True, help="Folder for the page and its tables.")
+@click.option(
+    "--out", type=click.Path(file_okay=False), required=True, help="Folder for the page and its tables."
+)
 @click.option("--master", help="Spark master; the cores of this machine otherwise.")
-@click.option("--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network.")
+@click.option(
+    "--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network."
+)
 @click.option("--driver-memory", default="2g", show_default=True, help="Memory of Spark's driver.")
 @JSON_OPTION
 def command(
@@ -39,7 +50,13 @@ def command(
     except ImportError as error:
         raise Unsupported(f"reports need {error.name}", hint="pip install 'umstack[report]'") from None
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     try:
         with terminable(), Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("starting Spark", total=None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from umstack.analysis.observations import NEEDED
 from umstack.analysis.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
@@ -38,21 +38,25 @@ class MonitorOptions:
     driver_memory: str = DEFAULT_DRIVER_MEMORY
 
 
-def monitor(options: MonitorOptions, say: Callable[[str], None], started: Callable[[], None] = lambda: None) -> None:
+def monitor(
+    options: MonitorOptions, say: Callable[[str], None], started: Callable[[], None] = lambda: None
+) -> None:
     """Watch until interrupted (or, with `once`, until everything that is there was taken in). `say` takes lines."""
-    with spark_session("umstack monitor", options.master, driver_memory=options.driver_memory) as spark:
-        with tempfile.TemporaryDirectory(prefix="umstack-monitor-", ignore_cleanup_errors=True) as folder:
-            queries = _start(spark, options, say, options.checkpoint or Path(folder))
-            started()
-            try:
-                if options.once:
-                    for query in queries:
-                        query.processAllAvailable()
-                else:
-                    _wait(spark, queries)
-            finally:
+    with (
+        spark_session("umstack monitor", options.master, driver_memory=options.driver_memory) as spark,
+        tempfile.TemporaryDirectory(prefix="umstack-monitor-", ignore_cleanup_errors=True) as folder,
+    ):
+        queries = _start(spark, options, say, options.checkpoint or Path(folder))
+        started()
+        try:
+            if options.once:
                 for query in queries:
-                    query.stop()
+                    query.processAllAvailable()
+            else:
+                _wait(spark, queries)
+        finally:
+            for query in queries:
+                query.stop()
 
 
 def _wait(spark: SparkSession, queries: list[StreamingQuery]) -> None:
@@ -61,7 +65,9 @@ def _wait(spark: SparkSession, queries: list[StreamingQuery]) -> None:
         spark.streams.resetTerminated()
     for query in queries:
         if (error := query.exception()) is not None:
-            raise SystemFailure(f"watching ended: {str(error).splitlines()[0]}", hint="docs/spark.md") from error
+            raise SystemFailure(
+                f"watching ended: {str(error).splitlines()[0]}", hint="docs/spark.md"
+            ) from error
 
 
 def packets(spark: SparkSession, captures: tuple[str, ...]) -> DataFrame:
@@ -103,7 +109,9 @@ def _query(
     # Spark's own "available now" leaves windows open whose end the last packets have passed.
     writer = writer.trigger(processingTime=f"{0 if options.once else options.interval_seconds} seconds")
     if options.parquet is not None:
-        return writer.format("parquet").option("path", str(options.parquet / kind)).outputMode("append").start()
+        return (
+            writer.format("parquet").option("path", str(options.parquet / kind)).outputMode("append").start()
+        )
 
     def tell(batch: DataFrame, _number: int) -> None:
         found = recovery(batch) if kind == RECOVERY else batch

@@ -86,7 +86,9 @@ class Prometheus:
         self._registry = CollectorRegistry()
         self._text_file = text_file
         self._gauges = {
-            name: Gauge(f"umstack_{name}", text, ["publisher", "session", "receiver"], registry=self._registry)
+            name: Gauge(
+                f"umstack_{name}", text, ["publisher", "session", "receiver"], registry=self._registry
+            )
             for name, text in _GAUGES.items()
         }
         self._latest: dict[tuple[str, str, int, str], Any] = {}

@@ -18,7 +18,7 @@ def timed(packets: DataFrame, late_seconds: float) -> DataFrame:
 
 
 def traffic_windows(observed: DataFrame, window_seconds: float, mtu: int) -> DataFrame:
-    """One row a window, session and receiver: what the receiver asked for; the row without a receiver is the source's."""
+    """One row a window, session and receiver: what it asked for; the row without a receiver is the source's."""
     original = F.col("kind") == DATA
     again = F.col("kind") == RETRANSMISSION
     fill = F.col("udp_bytes") / (mtu - IP_AND_UDP_BYTES)
@@ -36,7 +36,7 @@ def traffic_windows(observed: DataFrame, window_seconds: float, mtu: int) -> Dat
 
 
 def loss_windows(observed: DataFrame, window_seconds: float) -> DataFrame:
-    """One row a window, session and lost sequence number: the first NAK (`nak_ns`) and the last retransmission after it.
+    """One row a window, session and lost sequence number: the first NAK and the last retransmission.
 
     A loss whose repair falls into the next window counts as open here.
     """

@@ -80,14 +80,16 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
 def _loss(summary: Summary) -> Iterator[Finding]:
     [lost] = summary["lost"]
     if not lost["losses"]:
-        yield Finding("loss", Severity.GOOD, "Nobody asked for a datagram, and none was sent again: no loss was seen.")
+        yield Finding(
+            "loss", Severity.GOOD, "Nobody asked for a datagram, and none was sent again: no loss was seen."
+        )
         return
     sent = _sent(summary)
     ratio = lost["datagrams"] / sent if sent else 1.0
     unrepaired = lost["losses"] - lost["repaired"]
     text = (
         f"{count(lost['datagrams'])} of {count(sent)} datagrams ({share(ratio)}) were missed by at least one receiver; "
-        f"with receivers counted apart, {count(lost['losses'])} losses, of which {count(lost['repaired'])} were "
+        f"with receivers counted apart, {count(lost['losses'])} losses, {count(lost['repaired'])} of them "
         "seen to be repaired."
     )
     yield Finding("loss", Severity.BAD if ratio >= _NOTABLE_LOSS else Severity.WORTH_A_LOOK, text)
@@ -97,7 +99,7 @@ def _loss(summary: Summary) -> Iterator[Finding]:
 
 
 def _causes(summary: Summary) -> Iterator[Finding]:
-    worst = {}
+    worst: dict[str, Row] = {}
     for row in summary["incidents"]:
         worst.setdefault(row["cause"], row)
     for row in summary["causes"]:
@@ -120,7 +122,7 @@ def _causes(summary: Summary) -> Iterator[Finding]:
 def _gaps(summary: Summary) -> Iterator[Finding]:
     for row in summary["missing"]:
         text = (
-            f"At {row['point']} the first sending of {count(row['missing'])} datagrams was not captured: they were lost "
+            f"At {row['point']} the first sending of {count(row['missing'])} datagrams was not captured: lost "
             "on the way there, or the capture itself dropped them."
         )
         yield Finding("gaps", Severity.WORTH_A_LOOK, text)
@@ -136,9 +138,8 @@ def _recovery(summary: Summary) -> Iterator[Finding]:
         f"the median and {duration(slowest['request_p99'])} for one loss in a hundred"
     )
     if slowest["recovery_p99"] is not None:
-        text += (
-            f"; counted from the sending, {duration(slowest['recovery_p50'])} and {duration(slowest['recovery_p99'])}"
-        )
+        times = f"{duration(slowest['recovery_p50'])} and {duration(slowest['recovery_p99'])}"
+        text += f"; counted from the sending, {times}"
     yield Finding("recovery", Severity.NOTE, text + ".")
     impatient = [row for row in rows if row["naks_per_loss"] > 1.1]
     if impatient:
@@ -225,7 +226,7 @@ def _fill(summary: Summary) -> Iterator[Finding]:
             text += " Batching would put several messages into one."
         yield Finding("fill", Severity.WORTH_A_LOOK if wasteful and busy else Severity.NOTE, text)
         if row["over_mtu"]:
-            text = f"{count(row['over_mtu'])} datagrams of {session_name(row)} do not fit the MTU and had to be cut by IP."
+            text = f"{count(row['over_mtu'])} datagrams of {session_name(row)} do not fit the MTU: IP had to cut them."
             yield Finding("over-mtu", Severity.BAD, text)
 
 
@@ -253,7 +254,9 @@ def _latency(summary: Summary) -> Iterator[Finding]:
 
 def _suggestions(summary: Summary) -> Iterator[Finding]:
     for row in summary["suggestions"][:5]:
-        text = f"Set {row['option']} of {session_name(row)} to {row['value']:,} {row['unit']}: {row['reason']}"
+        text = (
+            f"Set {row['option']} of {session_name(row)} to {row['value']:,} {row['unit']}: {row['reason']}"
+        )
         if row["losses_helped"]:
             text += f" (bears on {count(row['losses_helped'])} losses of {count(row['receivers_helped'])} receivers)"
         yield Finding("suggestion", Severity.NOTE, text + ".")

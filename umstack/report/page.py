@@ -48,7 +48,7 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "Receivers",
         "recovery_latency",
-        "What each receiver lost and how long it waited: from its first NAK to the retransmission, and from the sending.",
+        "What each receiver lost and how long it waited: from its first NAK to the repair, and from the sending.",
         (
             _SESSION,
             _RECEIVER,
@@ -268,7 +268,11 @@ def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str],
         sections.append(
             f'<h2>{title}</h2>\n<p class="under">{html.escape(under + more)}</p>\n{_table(rows, columns)}'
         )
-    span = f"{moment(summary.start_ns)} to {moment(summary.end_ns)} UTC" if summary.timeline else "no session data"
+    span = (
+        f"{moment(summary.start_ns)} to {moment(summary.end_ns)} UTC"
+        if summary.timeline
+        else "no session data"
+    )
     named = ", ".join(captures[:5]) + (f" and {len(captures) - 5} more" if len(captures) > 5 else "")
     return f"""<!doctype html>
 <html lang="en">

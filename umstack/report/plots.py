@@ -42,7 +42,9 @@ def timeline(summary: Summary) -> str:
     rate.set_ylabel("Mbit/s")
     rate.legend(frameon=False, fontsize=8, loc="upper right", ncols=3)
     at = [(row["start_ns"] - summary.start_ns) / 1e9 for row in summary.lost_timeline]
-    lost.bar(at, [row["lost"] for row in summary.lost_timeline], width, align="edge", color=_LOST, label="lost")
+    lost.bar(
+        at, [row["lost"] for row in summary.lost_timeline], width, align="edge", color=_LOST, label="lost"
+    )
     unrepaired = [row["unrepaired"] for row in summary.lost_timeline]
     if any(unrepaired):
         lost.bar(at, unrepaired, width, align="edge", color=_UNREPAIRED, label="no repair seen")
@@ -61,7 +63,15 @@ def recovery(summary: Summary) -> str:
     rows = summary["recovery_histogram"]
     left = [row["from_ns"] / 1e6 for row in rows]
     widths = [(row["to_ns"] - row["from_ns"]) / 1e6 for row in rows]
-    axes.bar(left, [row["losses"] for row in rows], widths, align="edge", color=_SENT, edgecolor="white", linewidth=0.3)
+    axes.bar(
+        left,
+        [row["losses"] for row in rows],
+        widths,
+        align="edge",
+        color=_SENT,
+        edgecolor="white",
+        linewidth=0.3,
+    )
     axes.set_xscale("log")
     axes.set_xlabel("milliseconds from loss to repair")
     axes.set_ylabel("losses")

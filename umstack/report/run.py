@@ -57,7 +57,8 @@ class Report:
             "packets": self.packets,
             "seconds": round(self.seconds, 3),
             "findings": [
-                {"topic": one.topic, "severity": one.severity.name.lower(), "text": one.text} for one in self.findings
+                {"topic": one.topic, "severity": one.severity.name.lower(), "text": one.text}
+                for one in self.findings
             ],
             "tables": self.summary.tables,
             "step_seconds": {name: round(taken, 3) for name, taken in self.step_seconds.items()},
@@ -69,7 +70,10 @@ def _silent(_step: str, _number: int, _count: int) -> None:
 
 
 def make_report(
-    captures: Sequence[str], out: str | os.PathLike[str], options: ReportOptions | None = None, progress: Progress = _silent
+    captures: Sequence[str],
+    out: str | os.PathLike[str],
+    options: ReportOptions | None = None,
+    progress: Progress = _silent,
 ) -> Report:
     """Analyse captures (files, folders, globs) and write the page and its tables into the folder `out`.
 
@@ -82,10 +86,15 @@ def make_report(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ReportError(f"{folder} cannot be made: {error.strerror}", hint="name a folder you may write to") from error
+        raise ReportError(
+            f"{folder} cannot be made: {error.strerror}", hint="name a folder you may write to"
+        ) from error
     took: dict[str, float] = {}
     with spark_session(
-        "umstack report", chosen.master, driver_memory=chosen.driver_memory, options=dict(chosen.spark_options)
+        "umstack report",
+        chosen.master,
+        driver_memory=chosen.driver_memory,
+        options=dict(chosen.spark_options),
     ) as spark:
         tables = Tables(spark, folder.as_uri(), files, chosen.mtu)
         _make(tables, took, progress)
@@ -136,7 +145,9 @@ def _run(name: str, step: Callable[[], None]) -> None:
             ) from error
         if CaptureError.__name__ in said:
             reason = said.rpartition(f"{CaptureError.__name__}: ")[2].splitlines()[0]
-            raise CaptureError(reason, hint="the captures must stay as they are, where they are, until the report ends") from error
+            raise CaptureError(
+                reason, hint="the captures must stay as they are, where they are, until the report ends"
+            ) from error
         line = next((line for line in reversed(said.splitlines()) if line.strip()), said)
         raise ReportError(f"{name} failed: {line.strip()}") from error
 

@@ -151,8 +151,10 @@ def _timelines(tables: Tables, summary: Summary) -> None:
         F.sum("retransmitted_bytes").alias("retransmitted_bytes"),
         F.max("bytes").alias("peak_bytes"),
     )
-    lost = tables.read("losses").groupBy(binned("lost_ns")).agg(
-        F.count("*").alias("lost"), F.count_if(F.col("repaired_ns").isNull()).alias("unrepaired")
+    lost = (
+        tables.read("losses")
+        .groupBy(binned("lost_ns"))
+        .agg(F.count("*").alias("lost"), F.count_if(F.col("repaired_ns").isNull()).alias("unrepaired"))
     )
     summary.timeline = [row.asDict() for row in sent.orderBy("start_ns").collect()]
     summary.lost_timeline = [row.asDict() for row in lost.orderBy("start_ns").collect()]

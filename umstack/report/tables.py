@@ -19,7 +19,16 @@ from umstack.analysis.ip_fragments import ip_fragments
 from umstack.analysis.latency import latency
 from umstack.analysis.losses import gaps, losses
 from umstack.analysis.nak_storms import nak_storms
-from umstack.analysis.observations import FRAGMENT, NEEDED, NOTE, OTHER, label, of_sessions, references, unwrap
+from umstack.analysis.observations import (
+    FRAGMENT,
+    NEEDED,
+    NOTE,
+    OTHER,
+    label,
+    of_sessions,
+    references,
+    unwrap,
+)
 from umstack.analysis.rates import bursts, rate_summary, rates
 from umstack.analysis.recovery import recovery_histogram, recovery_latency
 from umstack.analysis.repairs import duplicates, repairs
@@ -141,4 +150,6 @@ class Tables:
         packets = self.read(PACKETS)
         self.write("ip_fragments", ip_fragments(packets))
         others = packets.where(F.col("kind").isin(OTHER, FRAGMENT, NOTE) | (F.col("status") != "ok"))
-        self.write("remarks", others.groupBy("capture_file", "kind", "status").agg(F.count("*").alias("packets")))
+        self.write(
+            "remarks", others.groupBy("capture_file", "kind", "status").agg(F.count("*").alias("packets"))
+        )

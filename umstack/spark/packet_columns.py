@@ -67,7 +67,9 @@ def points(batch: pa.RecordBatch) -> pa.Array:
     interfaces = batch.column("interface_name")
     if interfaces.null_count == len(interfaces):
         return pa.repeat(file, len(interfaces))
-    named = pc.if_else(pc.equal(pc.fill_null(interfaces, ""), ""), "", pc.binary_join_element_wise(":", interfaces, ""))
+    named = pc.if_else(
+        pc.equal(pc.fill_null(interfaces, ""), ""), "", pc.binary_join_element_wise(":", interfaces, "")
+    )
     return pc.binary_join_element_wise(file, named, "")
 
 
@@ -127,7 +129,12 @@ def _no_topics() -> pa.RecordBatch:
 def note_row(names: list[str], capture_file: str, text: str, position: int | None) -> pa.RecordBatch:
     """A row that says, in `status`, what a file does not hold; what must not be null is nothing."""
     file = ROTATION.sub("", capture_file.rpartition("/")[2])
-    said = {"capture_file": capture_file, POINT.name: file, "status": text, "position": -1 if position is None else position}
+    said = {
+        "capture_file": capture_file,
+        POINT.name: file,
+        "status": text,
+        "position": -1 if position is None else position,
+    }
     nothing = {pa.string(): "", pa.bool_(): False}
     row = {}
     for name in names:

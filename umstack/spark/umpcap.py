@@ -122,7 +122,11 @@ class PartReader:
         notes = CaptureNotes()
         options = self.options
         for batch in decode(
-            part.split, only_ours=options.only_ours, ports=options.ports, batch_rows=options.batch_rows, notes=notes
+            part.split,
+            only_ours=options.only_ours,
+            ports=options.ports,
+            batch_rows=options.batch_rows,
+            notes=notes,
         ):
             if options.rows == "topics":
                 yield topics(batch).select(self.names)

@@ -1,0 +1,277 @@
+/* Captures of raw bytes, decoded into columns: nothing outside the file is read, nothing outside the columns is
+ * written, and the rows do not depend on how the file was cut into windows, or into splits.
+ */
+#include "fuzz.h"
+
+#include "capture/rows.h"
+
+enum { ROWS = 64, MESSAGES = UM_PACKETS_PACKET_ITEMS_MAX + ROWS, SQNS = MESSAGES };
+
+/* Columns whose memory is theirs alone, so that a write beside one is seen. */
+typedef struct columns {
+    um_packet_rows rows;
+    uint32_t memory_count;
+} columns;
+
+static void *column(columns *into, size_t bytes)
+{
+    void *memory = malloc(bytes);
+    REQUIRE(memory != NULL);
+    into->memory_count++;
+    return memory;
+}
+
+static void text_column(columns *into, um_packet_rows_text *text, size_t count, size_t most_bytes)
+{
+    text->offsets = column(into, (count + 1) * sizeof *text->offsets);
+    text->data = column(into, count * most_bytes + UM_PACKETS_TEXT_SLACK_BYTES);
+}
+
+static void open_columns(columns *into)
+{
+    um_packet_rows *rows = &into->rows;
+    *into = (columns){.rows = {.row_capacity = ROWS, .message_capacity = MESSAGES, .sqn_capacity = SQNS}};
+    int64_t **row_longs[] = {&rows->position,  &rows->time_ns,      &rows->session_id, &rows->transport_sqn,
+                             &rows->sm_sqn,    &rows->lead_sqn,     &rows->trail_sqn,  &rows->next_sqn,
+                             &rows->group_tag, &rows->window_bytes, &rows->receiver_id};
+    int32_t **row_ints[] = {&rows->interface_id, &rows->link_type,  &rows->frame_bytes,    &rows->captured_bytes,
+                            &rows->vlan,         &rows->inner_vlan, &rows->source_port,    &rows->destination_port,
+                            &rows->udp_bytes,    &rows->nak_port,   &rows->transport_flags};
+    int64_t **message_longs[] = {&rows->topic_index, &rows->topic_sqn, &rows->first_sqn, &rows->fragment_offset,
+                                 &rows->message_length};
+    for (size_t i = 0; i < sizeof row_longs / sizeof row_longs[0]; i++)
+        *row_longs[i] = column(into, ROWS * sizeof(int64_t));
+    for (size_t i = 0; i < sizeof row_ints / sizeof row_ints[0]; i++)
+        *row_ints[i] = column(into, ROWS * sizeof(int32_t));
+    for (size_t i = 0; i < sizeof message_longs / sizeof message_longs[0]; i++)
+        *message_longs[i] = column(into, MESSAGES * sizeof(int64_t));
+    rows->payload_bytes = column(into, MESSAGES * sizeof(int32_t));
+    rows->sqns = column(into, SQNS * sizeof(int64_t));
+    rows->sqn_offsets = column(into, (ROWS + 1) * sizeof(int32_t));
+    rows->message_offsets = column(into, (ROWS + 1) * sizeof(int32_t));
+    rows->present = column(into, ROWS * sizeof(uint32_t));
+    rows->message_present = column(into, MESSAGES);
+    text_column(into, &rows->source_address, ROWS, UM_PACKETS_ADDRESS_BYTES_MAX);
+    text_column(into, &rows->destination_address, ROWS, UM_PACKETS_ADDRESS_BYTES_MAX);
+    text_column(into, &rows->status, ROWS, UM_PACKETS_STATUS_BYTES_MAX);
+    text_column(into, &rows->packet_type, ROWS, UM_PACKETS_TYPE_BYTES_MAX);
+    text_column(into, &rows->ncf_reason, ROWS, UM_PACKETS_REASON_BYTES_MAX);
+    text_column(into, &rows->kind, MESSAGES, UM_PACKETS_KIND_BYTES_MAX);
+    for (int bit = 0; bit < UM_PACKETS_BITS; bit++)
+        rows->bitmaps[bit] = column(into, ROWS / 8);
+    for (int bit = 0; bit < UM_PACKETS_MESSAGE_BITS; bit++)
+        rows->message_bitmaps[bit] = column(into, MESSAGES / 8);
+}
+
+/* The same columns serve every input. */
+static columns *shared_columns(void)
+{
+    static columns shared;
+    if (shared.memory_count == 0)
+        open_columns(&shared);
+    um_packet_rows_begin(&shared.rows);
+    return &shared;
+}
+
+static uint64_t mixed(uint64_t sum, uint64_t value)
+{
+    return (sum ^ value) * UINT64_C(0x9e3779b97f4a7c15) + (sum >> 29);
+}
+
+static uint64_t mixed_text(uint64_t sum, const um_packet_rows_text *text, uint32_t i)
+{
+    REQUIRE(text->offsets[i] <= text->offsets[i + 1]);
+    for (int32_t at = text->offsets[i]; at < text->offsets[i + 1]; at++)
+        sum = mixed(sum, (uint8_t)text->data[at]);
+    return mixed(sum, 256);
+}
+
+/* One number that all the rows go into. */
+static uint64_t digest(const um_packet_rows *rows, uint64_t sum)
+{
+    for (uint32_t i = 0; i < rows->row_count; i++) {
+        sum = mixed(sum, (uint64_t)rows->position[i]);
+        sum = mixed(sum, rows->present[i]);
+        sum = mixed(sum, (uint64_t)rows->time_ns[i]);
+        sum = mixed(sum, (uint64_t)rows->transport_sqn[i] + (uint64_t)rows->session_id[i]);
+        sum = mixed_text(sum, &rows->source_address, i);
+        sum = mixed_text(sum, &rows->status, i);
+        sum = mixed_text(sum, &rows->packet_type, i);
+        for (int32_t at = rows->sqn_offsets[i]; at < rows->sqn_offsets[i + 1]; at++)
+            sum = mixed(sum, (uint64_t)rows->sqns[at]);
+        for (int32_t at = rows->message_offsets[i]; at < rows->message_offsets[i + 1]; at++) {
+            sum = mixed(sum, (uint64_t)rows->topic_sqn[at]);
+            sum = mixed_text(sum, &rows->kind, (uint32_t)at);
+        }
+    }
+    return sum;
+}
+
+static const um_packet_rows_options OPTIONS = {{14390, 14401, 12965, 12965}, false};
+
+/* Decodes what is there of the file until the window's end, digesting rows as they fill. */
+static enum um_capture_step decode_window(um_capture_reader *reader, columns *into, const uint8_t *data,
+                                          uint64_t length, uint64_t base, uint64_t until, uint64_t *at, uint64_t *sum)
+{
+    for (;;) {
+        uint64_t before = *at;
+        enum um_capture_step step = um_packet_rows_decode(reader, &into->rows, &OPTIONS, data, length, base, until, at);
+        REQUIRE(*at >= before && *at <= length && step != UM_CAPTURE_PACKET);
+        REQUIRE(into->rows.row_count <= ROWS && into->rows.message_count <= MESSAGES);
+        um_packet_rows_finish(&into->rows);
+        *sum = digest(&into->rows, *sum);
+        um_packet_rows_begin(&into->rows);
+        if (step != UM_CAPTURE_FULL)
+            return step;
+    }
+}
+
+static um_capture_reader reader, reader_of_parts;
+
+static uint64_t in_one_window(columns *into, const uint8_t *data, size_t size, enum um_capture_step *step)
+{
+    uint64_t sum = 0, at = 0;
+    um_capture_reader_init(&reader);
+    *step = decode_window(&reader, into, data, size, 0, UINT64_MAX, &at, &sum);
+    return sum;
+}
+
+/* As a stream is read: each window holds what the last one left and a little more. Each is a copy of its own. */
+static uint64_t in_windows(columns *into, const uint8_t *data, size_t size, size_t more, enum um_capture_step *step)
+{
+    uint64_t sum = 0, base = 0;
+    um_capture_reader_init(&reader);
+    for (size_t end = more < size ? more : size;; end = size - end < more ? size : end + more) {
+        size_t length = end - base;
+        uint8_t *window = malloc(length > 0 ? length : 1);
+        REQUIRE(window != NULL);
+        memcpy(window, data + base, length);
+        uint64_t at = 0;
+        *step = decode_window(&reader, into, window, length, base, UINT64_MAX, &at, &sum);
+        free(window);
+        base += at;
+        if (*step != UM_CAPTURE_INCOMPLETE || end == size)
+            return sum;
+    }
+}
+
+static uint64_t in_splits(columns *into, const uint8_t *data, size_t size, uint64_t split_bytes,
+                          enum um_capture_step *step)
+{
+    uint64_t sum = 0, start = 0;
+    um_capture_reader_init(&reader);
+    um_capture_reader_init(&reader_of_parts);
+    for (;;) {
+        uint64_t end = start, at = start;
+        *step = um_capture_skip(&reader, data, size, start + split_bytes, &end);
+        bool last = *step != UM_CAPTURE_ENDED;
+        *step = decode_window(&reader_of_parts, into, data, size, 0, last ? UINT64_MAX : end, &at, &sum);
+        if (last)
+            return sum;
+        REQUIRE(*step == UM_CAPTURE_ENDED && at == end);
+        start = end;
+        reader_of_parts = reader;
+    }
+}
+
+/* The file: raw bytes, or a program that writes records around parts of the input, so that most get as far as LBMC. */
+
+typedef struct image {
+    uint8_t data[8192];
+    size_t size;
+} image;
+
+static void put(image *file, const void *bytes, size_t size)
+{
+    REQUIRE(size <= sizeof file->data - file->size);
+    if (size > 0)
+        memcpy(file->data + file->size, bytes, size);
+    file->size += size;
+}
+
+static void put_u32(image *file, uint32_t v)
+{
+    put(file, &v, sizeof v);
+}
+
+static void put_datagram_headers(image *file, uint8_t choice, uint32_t bytes)
+{
+    static const uint16_t ports[] = {14400, 14390, 12965, 5000};
+    uint8_t headers[] = {1, 0, 0x5e, 10, 10, 10, 2, 0, 0, 0,   0,  1,  8,  0,    0x45, 0, 0, 0, 0, 0, 0,
+                         0, 1, 17,   0,  0,  10, 0, 0, 1, 224, 10, 10, 10, 0x38, 0x36, 0, 0, 0, 0, 0, 0};
+    um_store_be16(headers + 16, (uint16_t)(28 + bytes + (choice & 0x10 ? 1000 : 0)));
+    um_store_be16(headers + 36, ports[choice & 3]);
+    um_store_be16(headers + 38, (uint16_t)(8 + bytes + (choice & 0x20 ? 500 : 0)));
+    put(file, headers, sizeof headers);
+}
+
+static void put_packet(image *file, fuzz_input *input, bool pcapng)
+{
+    uint8_t choice = take_u8(input);
+    fuzz_input body = take_bytes(input, take_u8(input));
+    image frame = {.size = 0};
+    if (choice & 0x80)
+        put_datagram_headers(&frame, choice, (uint32_t)body.left);
+    put(&frame, body.at, body.left);
+    uint32_t captured = (uint32_t)frame.size, padded = (captured + 3) & ~3u;
+    frame.size = padded;
+    if (pcapng) {
+        const uint32_t block[] = {6, 32 + padded, choice & 8, 0, take_u8(input), captured, captured};
+        put(file, block, sizeof block);
+        put(file, frame.data, padded);
+        put_u32(file, 32 + padded);
+    } else {
+        const uint32_t record[] = {take_u8(input), 0, captured, captured};
+        put(file, record, sizeof record);
+        put(file, frame.data, captured);
+    }
+}
+
+static void put_beginning(image *file, uint8_t link_type, bool pcapng)
+{
+    const uint32_t pcap[] = {0xa1b2c3d4, 0x00040002, 0, 0, 65535, link_type};
+    const uint32_t section[] = {0x0a0d0d0a, 28, 0x1a2b3c4d, 1, 0xffffffff, 0xffffffff, 28};
+    const uint32_t interface[] = {1, 20, link_type, 0, 20};
+    if (!pcapng) {
+        put(file, pcap, sizeof pcap);
+        return;
+    }
+    put(file, section, sizeof section);
+    put(file, interface, sizeof interface);
+}
+
+static void write_file(image *file, fuzz_input *input)
+{
+    enum { LINK_ETHERNET = 1, RAW_PART_BYTES_MAX = 64, PACKET_ROOM_BYTES = 512 };
+    uint8_t choice = take_u8(input);
+    bool pcapng = choice & 1;
+    if (choice & 2)
+        put_beginning(file, choice & 4 ? take_u8(input) : LINK_ETHERNET, pcapng);
+    while (input->left > 0 && sizeof file->data - file->size > PACKET_ROOM_BYTES) {
+        if (take_u8(input) % 4 != 0) {
+            put_packet(file, input, pcapng);
+        } else {
+            fuzz_input raw = take_bytes(input, take_u8(input) % RAW_PART_BYTES_MAX);
+            put(file, raw.at, raw.left);
+        }
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_input input = {data, size};
+    image file = {.size = 0};
+    columns *into = shared_columns();
+    size_t more = 1 + (size_t)take_u8(&input);
+    uint64_t split_bytes = 1 + (uint64_t)take_u8(&input);
+    write_file(&file, &input);
+    uint8_t *exact = malloc(file.size > 0 ? file.size : 1); /* so that a read behind the end is seen */
+    REQUIRE(exact != NULL);
+    memcpy(exact, file.data, file.size);
+    enum um_capture_step whole, windowed, split;
+    uint64_t sum = in_one_window(into, exact, file.size, &whole);
+    REQUIRE(in_windows(into, exact, file.size, more, &windowed) == sum && windowed == whole);
+    REQUIRE(in_splits(into, exact, file.size, split_bytes, &split) == sum && split == whole);
+    free(exact);
+    return 0;
+}

@@ -1,0 +1,244 @@
+"""What a packet's row says, field by field, and what a packet that is not as it should be is called."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.capture_bytes import (
+    GROUP,
+    RECEIVER,
+    SESSION,
+    SOURCE,
+    START_NS,
+    Packet,
+    data,
+    ethernet,
+    frame,
+    ipv4,
+    ipv6,
+    message,
+    nak,
+    ncf,
+    pcap,
+    sm,
+    udp,
+)
+
+pytest.importorskip("pyarrow")
+
+from umstack.capture import CapturePorts, decode
+
+FRAGMENT_OPTION = struct.pack("!BBHIII", 0, 16, 0, 41, 1200, 2000)
+
+
+def row_of(tmp_path: Path, content: bytes, original: int | None = None, **options: Any) -> dict[str, Any]:
+    """The row of one Ethernet frame."""
+    path = tmp_path / "capture"
+    path.write_bytes(pcap([Packet(START_NS, content, original)]))
+    rows = [row for batch in decode(path, batch_rows=64, **options) for row in batch.to_pylist()]
+    assert len(rows) == 1
+    found: dict[str, Any] = rows[0]
+    return found
+
+
+def present(row: dict[str, Any]) -> set[str]:
+    """The columns that are not null, of those that may be."""
+    return {name for name, value in row.items() if value is not None}
+
+
+def test_data(tmp_path: Path) -> None:
+    """A DATA datagram: the transport's fields, and every message with its place in the whole message."""
+    part = struct.pack("!BBHII", 0, 1, 12 + 16 + 5, 9, 42) + FRAGMENT_OPTION + b"01234"
+    row = row_of(tmp_path, frame(data(100, message(7, 3, b"hello"), part, trail=90, flags=0xA0)))
+    assert (row["source_address"], row["source_port"]) == (SOURCE, 14390)
+    assert (row["destination_address"], row["destination_port"]) == (GROUP, 14400)
+    assert (row["status"], row["packet_type"], row["session_id"], row["nak_port"]) == (
+        "ok",
+        "DATA",
+        SESSION,
+        14390,
+    )
+    assert (row["transport_sqn"], row["trail_sqn"], row["retransmission"]) == (100, 90, True)
+    assert (row["transport_flags"], row["udp_bytes"], row["ip_fragment"]) == (0xA0, 20 + 17 + 33, False)
+    assert row["messages"] == [
+        {
+            "topic_index": 7,
+            "topic_sqn": 3,
+            "first_sqn": 3,
+            "fragment_offset": 0,
+            "message_length": 5,
+            "payload_bytes": 5,
+            "kind": "message",
+        },
+        {
+            "topic_index": 9,
+            "topic_sqn": 42,
+            "first_sqn": 41,
+            "fragment_offset": 1200,
+            "message_length": 2000,
+            "payload_bytes": 5,
+            "kind": "message",
+        },
+    ]
+    assert not {"sm_sqn", "lead_sqn", "sqns", "ncf_reason", "vlan", "next_sqn", "window_bytes"} & present(row)
+
+
+def test_sm_nak_and_ncf(tmp_path: Path) -> None:
+    """Session messages, NAKs and NCFs: their own fields, and nulls in those they have not."""
+    row = row_of(tmp_path, frame(sm(5, 200, 150)))
+    assert (row["packet_type"], row["sm_sqn"], row["lead_sqn"], row["trail_sqn"]) == ("SM", 5, 200, 150)
+    assert not {"transport_sqn", "retransmission", "messages", "sqns"} & present(row)
+    row = row_of(tmp_path, ethernet(ipv4(udp(nak(7, 0xFFFFFFFF), 14395, 14390), RECEIVER, SOURCE)))
+    assert (row["packet_type"], row["sqns"], row["source_address"]) == ("NAK", [7, 0xFFFFFFFF], RECEIVER)
+    assert not {"trail_sqn", "transport_flags", "ncf_reason", "messages"} & present(row)
+    for reason, name in enumerate(["no_retry", "ignored", "rx_delay", "shed", "unknown"]):
+        row = row_of(tmp_path, frame(ncf(reason, 6, 8, 9)))
+        assert (row["packet_type"], row["ncf_reason"], row["sqns"], row["trail_sqn"]) == (
+            "NCF",
+            name,
+            [8, 9],
+            6,
+        )
+
+
+def test_the_status_message(tmp_path: Path) -> None:
+    """Flow control's own datagram is told apart from DATA: position, window, group tag, receiver."""
+    body = struct.pack("!BBHIIIQI", 1, 0, 0, 1234, 1 << 24, 77, 0xFEDCBA9876543210, 0)
+    control = struct.pack("!BBHBBBBHH", 8, 254, 4 + 8 + 28, 255, 8 + 28, 0xC0, 85, 1, 0) + body
+    row = row_of(
+        tmp_path, ethernet(ipv4(udp(data(1234, control, trail=1234), 5000, 14390), RECEIVER, SOURCE))
+    )
+    assert (row["packet_type"], row["status"], row["transport_sqn"]) == ("STATUS", "ok", 1234)
+    assert (row["next_sqn"], row["window_bytes"], row["group_tag"]) == (1234, 1 << 24, 77)
+    assert row["receiver_id"] == 0xFEDCBA9876543210 - (1 << 64)
+    assert [item["kind"] for item in row["messages"]] == ["status"]
+
+
+def test_tsni_is_an_entry_a_record(tmp_path: Path) -> None:
+    """Topic sqn records name topics and their sqns; a control message that holds nothing else has no entry."""
+    tsni = struct.pack("!BBHBBHIIII", 8, 32, 24, 255, 20, 2, 1001, 46, 1002, 8)
+    row = row_of(tmp_path, frame(data(5, tsni)))
+    found = [(m["kind"], m["topic_index"], m["topic_sqn"], m["first_sqn"]) for m in row["messages"]]
+    assert found == [("tsni", 1001, 46, None), ("tsni", 1002, 8, None)]
+
+
+def test_vlan_ip_options_and_ipv6(tmp_path: Path) -> None:
+    """One tag and two, IP options, IPv6 and its extension headers: the same datagram inside."""
+    inside = ipv4(udp(data(1)), options=b"\x94\x04\0\0")
+    for tags, vlan, inner in [((), None, None), ((42,), 42, None), ((100, 42), 100, 42)]:
+        row = row_of(tmp_path, ethernet(inside, tags=tags))
+        assert (row["status"], row["vlan"], row["inner_vlan"], row["transport_sqn"]) == ("ok", vlan, inner, 1)
+    hop_by_hop = bytes([17, 0, 1, 4, 0, 0, 0, 0])
+    for packet in (ipv6(udp(data(1))), ipv6(hop_by_hop + udp(data(1)), 0)):
+        row = row_of(tmp_path, ethernet(packet, 0x86DD))
+        assert (row["source_address"], row["destination_address"]) == ("fd00::1", "ff05::e")
+        assert (row["status"], row["transport_sqn"]) == ("ok", 1)
+
+
+def test_ip_fragments_are_rows(tmp_path: Path) -> None:
+    """The first has the datagram's fields, as far as it goes; the others only addresses. Both say what they are."""
+    datagram = udp(data(3, message(1, 2, bytes(3000))))
+    row = row_of(tmp_path, ethernet(ipv4(datagram[:1480], fragment=0x2000)))
+    assert (row["status"], row["ip_fragment"], row["packet_type"]) == ("IP fragment", True, "DATA")
+    assert (row["transport_sqn"], row["udp_bytes"]) == (3, 20 + 12 + 3000)
+    assert row["messages"][0]["payload_bytes"] == 3000
+    row = row_of(tmp_path, ethernet(ipv4(datagram, fragment=0x1000)))
+    assert (row["status"], row["packet_type"]) == ("IP fragment", None)
+    row = row_of(tmp_path, ethernet(ipv4(datagram[1480:2960], fragment=0x2000 | 185)))
+    assert (row["status"], row["ip_fragment"], row["packet_type"]) == ("IP fragment", True, None)
+    assert (row["source_address"], row["udp_bytes"], row["source_port"]) == (SOURCE, None, None)
+
+
+def test_a_frame_that_was_cut_when_captured(tmp_path: Path) -> None:
+    """As far as headers reach there are fields, and that is no fault of the packet; how much was kept is there."""
+    whole = frame(data(100, message(7, 3, bytes(30)), message(8, 4, bytes(60))))
+    names = {}
+    for kept in range(len(whole)):
+        row = row_of(tmp_path, whole[:kept], len(whole))
+        names[kept] = row["status"]
+        assert (row["captured_bytes"], row["frame_bytes"]) == (kept, len(whole))
+        if kept >= 62:
+            assert (row["status"], row["transport_sqn"], row["udp_bytes"]) == ("ok", 100, len(whole) - 42)
+            topics = [m["topic_index"] for m in row["messages"]]
+            assert topics == [7, 8][: (kept >= 74) + (kept >= 74 + 30 + 12)]
+        else:
+            assert row["status"] == "cut before the end of its headers"
+            assert (row["session_id"] is not None) == (kept >= 50)
+    row = row_of(tmp_path, frame(nak(*range(20)))[:96], 42 + 92)
+    assert (row["status"], row["sqns"]) == ("ok", list(range(10)))
+
+
+@pytest.mark.parametrize(
+    ("datagram", "status"),
+    [
+        (b"", "LBT-RM: shorter than its fields say"),
+        (data(1)[:19], "LBT-RM: shorter than its fields say"),
+        (sm(1, 2, 1)[:23], "LBT-RM: shorter than its fields say"),
+        (nak(1, 2)[:-1], "LBT-RM: shorter than its fields say"),
+        (b"\x10" + data(1)[1:], "LBT-RM: unknown version"),
+        (b"\x01" + data(1)[1:], "LBT-RM: unknown type"),
+        (data(1, trail=2), "LBT-RM: malformed header"),
+        (data(1)[:1] + b"\x01" + data(1)[2:], "LBT-RM: malformed header"),
+        (data(1, message(1, 1, b"abc")[:-1]), "LBMC: longer than its datagram"),
+        (data(1, message(1, 1, b"") + b"\0\0"), "LBMC: longer than its datagram"),
+        (data(1, b"\x07\0\0\x04"), "LBMC: unknown type"),
+        (data(1, b"\x10\0\0\x0c" + bytes(8)), "LBMC: unknown version"),
+        (data(1, b"\0\0\0\x04"), "LBMC: malformed header or option"),
+        (data(1, b"\0\x01\0\x0d" + bytes(9)), "LBMC: malformed header or option"),
+    ],
+)
+def test_malformed_datagrams_are_rows_with_a_reason(tmp_path: Path, datagram: bytes, status: str) -> None:
+    """On a port of ours nothing is passed over in silence."""
+    row = row_of(tmp_path, frame(datagram))
+    assert row["status"] == status
+    assert (row["source_address"], row["udp_bytes"]) == (SOURCE, len(datagram))
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"", "cut before the end of its headers"),
+        (ethernet(ipv4(udp(data(1)))[:19]), "cut before the end of its headers"),
+        (ethernet(b"\x65" + ipv4(udp(data(1)))[1:]), "malformed IP header"),
+        (ethernet(b"\x44" + ipv4(udp(data(1)))[1:]), "malformed IP header"),
+        (ethernet(ipv4(udp(data(1)), total=19)), "malformed IP header"),
+        (ethernet(ipv4(udp(data(1)), total=0)), "ok"),
+        (ethernet(ipv4(udp(data(1), length=7))), "malformed UDP length"),
+        (ethernet(ipv4(udp(data(1), length=500))), "malformed UDP length"),
+        (ethernet(ipv4(udp(data(1)), protocol=6)), "not ours"),
+        (ethernet(b"arp", 0x0806), "not ours"),
+        (ethernet(ipv4(udp(data(1))), tags=(1, 2, 3)), "not ours"),
+        (frame(data(1)) + bytes(12), "ok"),
+    ],
+)
+def test_malformed_frames_are_rows_with_a_reason(tmp_path: Path, content: bytes, status: str) -> None:
+    """Below the datagram too; padding behind the packet is no fault."""
+    assert row_of(tmp_path, content)["status"] == status
+
+
+def test_ports_nobody_named(tmp_path: Path) -> None:
+    """LBT-RM on any port is found when all of it agrees, and only then; a port can be named."""
+    good = [data(1, message(1, 1, b"x")), sm(1, 2, 1), nak(1), ncf(1, 0, 1)]
+    for datagram in good:
+        row = row_of(tmp_path, frame(datagram, destination_port=20000))
+        assert row["status"] == "ok"
+        assert row["packet_type"] is not None
+        row = row_of(tmp_path, frame(datagram + b"\0", destination_port=20000))
+        assert (row["status"], row["packet_type"], row["session_id"], row["sqns"]) == (
+            "not ours",
+            None,
+            None,
+            None,
+        )
+    for zeros in range(1, 40):
+        assert row_of(tmp_path, frame(bytes(zeros), destination_port=20000))["status"] == "not ours"
+    named = CapturePorts(lbtrm=(20000, 20000), resolution=(30000, 30000))
+    row = row_of(tmp_path, frame(bytes(7), destination_port=20000), ports=named)
+    assert row["status"] == "LBT-RM: shorter than its fields say"
+    row = row_of(tmp_path, frame(b"\0\0\0\0", destination_port=30000), ports=named)
+    assert (row["status"], row["packet_type"]) == ("ok", "LBMR")
+    assert row_of(tmp_path, frame(b"\0", destination_port=12965))["status"] == "LBMR: malformed header"

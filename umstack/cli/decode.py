@@ -1,0 +1,244 @@
+"""`umstack decode`: captures as rows a person can read, or as JSON, CSV or Parquet."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from umstack.capture import SCHEMA, CaptureNotes, CapturePorts, decode
+from umstack.capture.errors import CaptureError
+from umstack.capture.schema import arrow
+from umstack.cli.meter import Meter
+from umstack.cli.stack_options import JSON_OPTION
+
+_EXAMPLES = """\b
+Examples:
+  umstack decode switch.pcapng | less
+  umstack decode capture.pcap.gz --type NAK --type NCF
+  umstack decode captures/*.pcap --parquet packets.parquet
+  umstack decode capture.pcapng --json
+"""
+_TYPES = ("DATA", "SM", "NAK", "NCF", "STATUS", "LBMR")
+_SQNS_SHOWN = 8
+_CSV_LEFT_OUT = ("sqns", "messages")
+
+
+def _ports(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
+    """Read `14400` or `14390-14401`."""
+    first, _, last = value.partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal()):
+        raise click.BadParameter(f"{value} is no port and no range of ports")
+    low, high = int(first), int(last or first)
+    if not low <= high <= 65535:
+        raise click.BadParameter(f"{value} is no range within 0-65535")
+    return low, high
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("captures", nargs=-1, required=True, type=click.Path(), metavar="CAPTURE...")
+@click.option("--type", "types", multiple=True, type=click.Choice(_TYPES), help="Only packets of this type.")
+@click.option("--all", "everything", is_flag=True, help="Packets of other protocols too.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after N packets.")
+@click.option("--parquet", type=click.Path(), metavar="FILE", help="Write all columns to a Parquet file.")
+@click.option(
+    "--csv", "csv_file", type=click.Path(), metavar="FILE", help="Write all columns but lists as CSV."
+)
+@click.option(
+    "--lbtrm-ports",
+    default="14390-14401",
+    metavar="FIRST[-LAST]",
+    show_default=True,
+    callback=_ports,
+    help="UDP ports of LBT-RM, well formed or not.",
+)
+@click.option(
+    "--resolution-ports",
+    default="12965",
+    metavar="FIRST[-LAST]",
+    show_default=True,
+    callback=_ports,
+    help="UDP ports of topic resolution.",
+)
+@JSON_OPTION
+def command(
+    captures: tuple[str, ...],
+    types: tuple[str, ...],
+    everything: bool,
+    limit: int | None,
+    parquet: str | None,
+    csv_file: str | None,
+    lbtrm_ports: tuple[int, int],
+    resolution_ports: tuple[int, int],
+    as_json: bool,
+) -> None:
+    """Show what captures hold: pcap or pcapng, plain or compressed with gzip or zstd.
+
+    What a file does not hold, a missing end or a clock that steps, is told on standard error. With --json it is one
+    object with counts and these notes; rows go to --parquet or --csv.
+    """
+    files = [CaptureNotes(path=path) for path in captures]
+    ports = CapturePorts(lbtrm_ports, resolution_ports)
+    counts: Counter[str] = Counter()
+    with ExitStack() as stack:
+        writers = [_parquet_writer(stack, parquet)] if parquet else []
+        writers += [_csv_writer(stack, csv_file)] if csv_file else []
+        shown = not (as_json or writers)
+        meter = stack.enter_context(Meter(enabled=not shown))
+        for batch in _limited(_batches(files, ports, everything, types, meter), limit):
+            counts.update(_counted(batch))
+            for writer in writers:
+                writer(batch)
+            if shown:
+                _show(batch)
+    _report(files, counts, as_json)
+    if any(note.rows_are_missing for notes in files for note in notes.notes):
+        sys.exit(1)
+
+
+def _batches(
+    files: list[CaptureNotes], ports: CapturePorts, everything: bool, types: tuple[str, ...], meter: Meter
+) -> Iterator[Any]:
+    rows = 0
+    for notes in files:
+        for batch in decode(notes.path, only_ours=not everything, ports=ports, notes=notes):
+            rows += batch.num_rows
+            meter.show(f"{notes.path}: {rows:,} packets")
+            yield _of_types(batch, types)
+
+
+def _of_types(batch: Any, types: tuple[str, ...]) -> Any:
+    if not types:
+        return batch
+    import pyarrow.compute as compute
+
+    return batch.filter(compute.is_in(batch["packet_type"], arrow().array(types)))
+
+
+def _limited(batches: Iterator[Any], limit: int | None) -> Iterator[Any]:
+    left = limit
+    for batch in batches:
+        yield batch if left is None else batch.slice(0, left)
+        if left is not None:
+            left -= batch.num_rows
+            if left <= 0:
+                return
+
+
+def _counted(batch: Any) -> dict[str, int]:
+    """Packets by type, or by status where they have none or are not well formed."""
+    groups = (
+        arrow().Table.from_batches([batch]).group_by(["packet_type", "status"]).aggregate([([], "count_all")])
+    )
+    counts: Counter[str] = Counter()
+    for row in groups.to_pylist():
+        name = row["packet_type"] if row["packet_type"] and row["status"] == "ok" else row["status"]
+        counts[name] += row["count_all"]
+    return dict(counts)
+
+
+def _parquet_writer(stack: ExitStack, path: str) -> Any:
+    import pyarrow.parquet as parquet
+
+    try:
+        writer = stack.enter_context(parquet.ParquetWriter(path, SCHEMA, compression="zstd"))
+    except OSError as error:
+        raise CaptureError(f"{path} cannot be written: {error}") from error
+    return writer.write_batch
+
+
+def _csv_writer(stack: ExitStack, path: str) -> Any:
+    import pyarrow.csv as csv
+
+    fields = [field for field in SCHEMA if field.name not in _CSV_LEFT_OUT]
+    names = [field.name for field in fields]
+    try:
+        writer = stack.enter_context(csv.CSVWriter(path, arrow().schema(fields)))
+    except OSError as error:
+        raise CaptureError(f"{path} cannot be written: {error}") from error
+    return lambda batch: writer.write_batch(batch.select(names))
+
+
+def _show(batch: Any) -> None:
+    """A line a packet."""
+    lines = [_line(row) for row in batch.to_pylist()]
+    if lines:
+        click.echo("\n".join(lines))
+
+
+def _line(row: dict[str, Any]) -> str:
+    when = "-" if row["time_ns"] is None else _when(row["time_ns"])
+    ends = f"{_end(row, 'source')} > {_end(row, 'destination')}"
+    what = row["packet_type"] or "-"
+    session = "" if row["session_id"] is None else f" {row['session_id']:08x}"
+    status = "" if row["status"] == "ok" else f"  [{row['status']}]"
+    return f"{when}  {ends:<44} {what:<6}{session}{_details(row)}{status}".rstrip()
+
+
+def _when(time_ns: int) -> str:
+    """UTC, to the nanosecond; a time no calendar has, from a damaged file, as it is."""
+    seconds, fraction = divmod(time_ns, 10**9)
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{fraction:09}"
+    except (OverflowError, ValueError):
+        return f"{seconds}.{fraction:09}"
+
+
+def _end(row: dict[str, Any], end: str) -> str:
+    address, port = row[f"{end}_address"], row[f"{end}_port"]
+    if address is None:
+        return "-"
+    return address if port is None else f"{address}:{port}"
+
+
+def _details(row: dict[str, Any]) -> str:
+    kind = row["packet_type"]
+    if kind == "STATUS" and row["next_sqn"] is not None:
+        return f" next {row['next_sqn']} window {row['window_bytes']:,}"
+    if kind in ("DATA", "STATUS") and row["transport_sqn"] is not None:
+        again = " again" if row["retransmission"] else ""
+        return f" sqn {row['transport_sqn']}{again} trail {row['trail_sqn']} {_messages(row['messages'])}"
+    if kind == "SM" and row["lead_sqn"] is not None:
+        return f" {row['sm_sqn']} lead {row['lead_sqn']} trail {row['trail_sqn']}"
+    if row["sqns"] is not None:
+        reason = f" {row['ncf_reason']}" if row["ncf_reason"] else ""
+        more = f" and {len(row['sqns']) - _SQNS_SHOWN} more" if len(row["sqns"]) > _SQNS_SHOWN else ""
+        return f"{reason} {' '.join(map(str, row['sqns'][:_SQNS_SHOWN]))}{more}"
+    return ""
+
+
+def _messages(messages: list[dict[str, Any]]) -> str:
+    """`2 messages of 34 bytes`, and what else there is."""
+    kinds = Counter(message["kind"] for message in messages)
+    size = sum(message["payload_bytes"] for message in messages)
+    texts = [
+        f"{count} {kind}{'s' if count > 1 and kind == 'message' else ''}" for kind, count in kinds.items()
+    ]
+    return f"{', '.join(texts)}, {size} bytes" if texts else "empty"
+
+
+def _report(files: list[CaptureNotes], counts: Counter[str], as_json: bool) -> None:
+    if not as_json:
+        for notes in files:
+            if notes.notes:
+                click.echo(str(notes), err=True)
+        return
+    described = [
+        {
+            "path": notes.path,
+            "format": notes.format,
+            "compression": notes.compression,
+            "packets": notes.packets,
+            "notes": [
+                {"kind": note.kind, "text": note.text, "position": note.position} for note in notes.notes
+            ],
+        }
+        for notes in files
+    ]
+    click.echo(json.dumps({"packets": dict(counts), "files": described}))
