@@ -107,6 +107,15 @@ install_clang_runtime() {
     [[ $(clang --version) =~ version\ ([0-9]+) ]] && apt_install_if_known "libclang-rt-${BASH_REMATCH[1]}-dev"
 }
 
+# Java for Spark 4: 17 or 21, headless.
+install_java() {
+    local version
+    for version in 17 21; do
+        apt_install_if_known "openjdk-$version-jre-headless"
+        ! command -v java >/dev/null || return 0
+    done
+}
+
 system_packages() {
     local purpose=$1 python=$2
     [ -z "${UMSTACK_NO_APT:-}" ] || return 0
@@ -122,6 +131,8 @@ system_packages() {
     if [ "$purpose" = test ]; then
         apt_install ethtool tshark
         install_clang_runtime
+        # Spark's; the first that the distribution has. The spark tier is skipped without.
+        command -v java >/dev/null || install_java
     fi
 }
 
