@@ -78,7 +78,9 @@ class Story:
     packets: list[dict[str, Any]] = field(default_factory=list)
 
     def _add(self, time_ns: int, source: str, destination: str, udp_bytes: int, **values: Any) -> None:
-        packet = dict.fromkeys(("transport_sqn", "trail_sqn", "retransmission", "sqns", "ncf_reason", "messages"))
+        packet = dict.fromkeys(
+            ("transport_sqn", "trail_sqn", "retransmission", "sqns", "ncf_reason", "messages")
+        )
         packet |= {
             "capture_file": f"file:/captures/{self.point}.pcapng",
             "position": len(self.packets) * 100,
@@ -100,7 +102,12 @@ class Story:
         """A datagram of one message of 100 bytes, unless said otherwise."""
         messages = values.pop("messages", [message(topic_sqn=sqn)])
         size = values.pop("udp_bytes", 20 + sum(12 + one["payload_bytes"] for one in messages))
-        numbered = {"transport_sqn": sqn % WRAP, "trail_sqn": 0, "retransmission": again, "messages": messages}
+        numbered = {
+            "transport_sqn": sqn % WRAP,
+            "trail_sqn": 0,
+            "retransmission": again,
+            "messages": messages,
+        }
         self._add(time_ns, self.publisher, GROUP, size, **{"packet_type": "DATA", **numbered, **values})
 
     def again(self, time_ns: int, sqn: int) -> None:

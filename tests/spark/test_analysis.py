@@ -101,7 +101,9 @@ def losing_story() -> Story:
 def test_loss_incidents_have_their_causes(spark: Any) -> None:
     """Gaps and islands by receiver: head, sporadic, burst, connectivity and tail are told apart."""
     found = rows(incidents(seen(spark, losing_story())), "start_ns")
-    assert [(row["cause"], row["receiver"], row["lost"], row["first_sqn"], row["last_sqn"]) for row in found] == [
+    assert [
+        (row["cause"], row["receiver"], row["lost"], row["first_sqn"], row["last_sqn"]) for row in found
+    ] == [
         ("head", ONE, 2, 1, 2),
         ("sporadic", ONE, 2, 2000, 2010),
         ("burst", ONE, 10, 4000, 4009),

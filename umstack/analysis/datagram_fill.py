@@ -40,5 +40,10 @@ def fill_histogram(observations: DataFrame, mtu: int = DEFAULT_MTU, bins: int = 
         observations.where((F.col("kind") == DATA) & (F.col("message_count") > 0))
         .groupBy(*SESSION, position)
         .agg(F.count("*").alias("datagrams"))
-        .select(*SESSION, (F.col("bin") / bins).alias("from"), ((F.col("bin") + 1) / bins).alias("to"), "datagrams")
+        .select(
+            *SESSION,
+            (F.col("bin") / bins).alias("from"),
+            ((F.col("bin") + 1) / bins).alias("to"),
+            "datagrams",
+        )
     )

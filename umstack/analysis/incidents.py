@@ -5,7 +5,7 @@ Losses are merged as long as they follow each other within a quiet time. The sha
     head          it begins with the first datagram of the session: the receiver, or the capture, came late
     tail          it ends with the last datagram before a pause: only a session message could tell of it
     connectivity  everything was lost for so long that a path must have been away
-    burst         several in a row: a queue or a socket buffer overflowed
+    burst         most were lost several in a row: a queue or a socket buffer overflowed
     sporadic      single datagrams here and there: a link with errors, or a policer
 """
 
@@ -39,8 +39,11 @@ class Thresholds:
 DEFAULTS = Thresholds()
 
 
-def incidents(observations: DataFrame, thresholds: Thresholds = DEFAULTS, lost: DataFrame | None = None) -> DataFrame:
-    """One row an incident: session, receiver, span, sequence numbers, `lost`, `unrepaired`, `longest_run` and `cause`.
+def incidents(
+    observations: DataFrame, thresholds: Thresholds = DEFAULTS, lost: DataFrame | None = None
+) -> DataFrame:
+    """One row an incident: session, receiver, span, sequence numbers, `lost`, `unrepaired`, `longest_run` (and how
+    long that lasted) and `cause`.
 
     `lost` is what `losses` gave, where it was kept.
     """
@@ -70,6 +73,7 @@ def incidents(observations: DataFrame, thresholds: Thresholds = DEFAULTS, lost: 
         F.sum("lost").alias("lost"),
         F.sum("unrepaired").alias("unrepaired"),
         F.max("lost").alias("longest_run"),
+        F.sum(F.when(F.col("lost") >= thresholds.burst_run, F.col("lost")).otherwise(0)).alias("in_bursts"),
         F.max("run_ns").alias("longest_run_ns"),
     )
     marked = _with_ends(merged, observations, thresholds)
@@ -77,10 +81,10 @@ def incidents(observations: DataFrame, thresholds: Thresholds = DEFAULTS, lost: 
         F.when(F.col("longest_run_ns") >= thresholds.connectivity_ns, "connectivity")
         .when(F.col("first_sqn") <= F.col("session_first_sqn"), "head")
         .when(F.col("is_last"), "tail")
-        .when(F.col("longest_run") >= thresholds.burst_run, "burst")
+        .when(2 * F.col("in_bursts") >= F.col("lost"), "burst")
         .otherwise("sporadic")
     )
-    return marked.withColumn("cause", cause).drop("is_last", "session_first_sqn", "incident", "longest_run_ns")
+    return marked.withColumn("cause", cause).drop("is_last", "session_first_sqn", "incident", "in_bursts")
 
 
 def _with_ends(merged: DataFrame, observations: DataFrame, thresholds: Thresholds) -> DataFrame:
@@ -96,7 +100,11 @@ def _with_ends(merged: DataFrame, observations: DataFrame, thresholds: Threshold
     spans = originals.groupBy(*SESSION).agg(
         F.min("sqn").alias("session_first_sqn"), F.max("sqn").alias("session_last_sqn")
     )
-    joined = merged.join(F.broadcast(spans), list(SESSION), "left").join(after, [*SESSION, "last_sqn"], "left")
+    joined = merged.join(F.broadcast(spans), list(SESSION), "left").join(
+        after, [*SESSION, "last_sqn"], "left"
+    )
     paused = F.col("next_ns") - F.col("end_ns") >= thresholds.pause_ns
     ends = F.col("last_sqn") >= F.col("session_last_sqn")
-    return joined.withColumn("is_last", F.coalesce(paused, ends, F.lit(False))).drop("next_ns", "session_last_sqn")
+    return joined.withColumn("is_last", F.coalesce(paused, ends, F.lit(False))).drop(
+        "next_ns", "session_last_sqn"
+    )

@@ -42,7 +42,9 @@ def losses(observations: DataFrame) -> DataFrame:
     first_after = F.element_at(F.filter("repairs", lambda time: time >= F.col("nak_ns")), 1)
     known = (
         asked.join(repairs, [*SESSION, "sqn"], "full")
-        .withColumn("repaired_ns", F.when(F.col("nak_ns").isNull(), F.element_at("repairs", 1)).otherwise(first_after))
+        .withColumn(
+            "repaired_ns", F.when(F.col("nak_ns").isNull(), F.element_at("repairs", 1)).otherwise(first_after)
+        )
         .drop("repairs")
     )
     wanted = F.broadcast(known.select(*SESSION, "sqn").distinct())
@@ -79,13 +81,23 @@ def gaps(observations: DataFrame) -> DataFrame:
         F.max_by("time_ns", "sqn").alias("high_ns"),
         F.bitmap_construct_agg(F.expr(f"sqn - bucket * {_BUCKET}")).alias("seen"),
     )
-    buckets = counted.withColumn("missing", F.col("high") - F.col("low") + 1 - F.bitmap_count("seen")).drop("seen")
+    buckets = counted.withColumn("missing", F.col("high") - F.col("low") + 1 - F.bitmap_count("seen")).drop(
+        "seen"
+    )
     by_bucket = Window.partitionBy("point", *SESSION).orderBy("bucket")
     between = (
-        buckets.withColumns({"before": F.lag("high").over(by_bucket), "before_ns": F.lag("high_ns").over(by_bucket)})
+        buckets.withColumns(
+            {"before": F.lag("high").over(by_bucket), "before_ns": F.lag("high_ns").over(by_bucket)}
+        )
         .where("low > before + 1")
-        .select("point", *SESSION, F.expr("before + 1").alias("first_sqn"), F.expr("low - 1").alias("last_sqn"),
-                F.col("before_ns"), F.col("low_ns").alias("after_ns"))
+        .select(
+            "point",
+            *SESSION,
+            F.expr("before + 1").alias("first_sqn"),
+            F.expr("low - 1").alias("last_sqn"),
+            F.col("before_ns"),
+            F.col("low_ns").alias("after_ns"),
+        )
     )
     holed = F.broadcast(buckets.where("missing > 0").select(*key))
     by_sqn = Window.partitionBy(*key).orderBy("sqn", "time_ns")
@@ -93,7 +105,13 @@ def gaps(observations: DataFrame) -> DataFrame:
         bucketed.join(holed, key, "left_semi")
         .withColumns({"before": F.lag("sqn").over(by_sqn), "before_ns": F.lag("time_ns").over(by_sqn)})
         .where("sqn > before + 1")
-        .select("point", *SESSION, F.expr("before + 1").alias("first_sqn"), F.expr("sqn - 1").alias("last_sqn"),
-                F.col("before_ns"), F.col("time_ns").alias("after_ns"))
+        .select(
+            "point",
+            *SESSION,
+            F.expr("before + 1").alias("first_sqn"),
+            F.expr("sqn - 1").alias("last_sqn"),
+            F.col("before_ns"),
+            F.col("time_ns").alias("after_ns"),
+        )
     )
     return inside.unionByName(between).withColumn("missing", F.expr("last_sqn - first_sqn + 1"))

@@ -37,9 +37,7 @@ def nak_storms(observations: DataFrame, minimum_per_second: int = MINIMUM_PER_SE
         )
     )
     total = F.sum("requests")
-    behind = F.sort_array(
-        F.collect_list(F.struct("requests", "receiver", F.col("distinct"))), asc=False
-    )
+    behind = F.sort_array(F.collect_list(F.struct("requests", "receiver", F.col("distinct"))), asc=False)
     return (
         by_receiver.groupBy(*SESSION, "storm")
         .agg(

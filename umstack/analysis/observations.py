@@ -31,21 +31,34 @@ NS_PER_SECOND = 1_000_000_000
 EPOCH_NS = 60 * NS_PER_SECOND
 _HALF = 2**31
 _TYPES = (DATA, SESSION_MESSAGE, NAK, NCF, STATUS)
+KINDS = (*_TYPES, RETRANSMISSION)
+FRAGMENT, NOTE, OTHER = "FRAGMENT", "NOTE", "OTHER"
+NOTE_STATUS = "note: "
+"""What the status of a row begins with that is no packet, but says what a file does not hold."""
 
 NEEDED = (
-    *("capture_file", "time_ns", "interface_name", "frame_bytes", "source_address", "destination_address"),
+    *("capture_file", "point", "time_ns", "frame_bytes", "source_address", "destination_address"),
     *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "lead_sqn"),
-    *("trail_sqn", "retransmission", "sqns", "ncf_reason", "ip_fragment", "status", "message_count", "message_bytes"),
+    *(
+        "trail_sqn",
+        "retransmission",
+        "sqns",
+        "ncf_reason",
+        "ip_fragment",
+        "status",
+        "message_count",
+        "message_bytes",
+    ),
 )
 """The columns of a packet that the analyses read."""
 
 # What rotation adds to a capture's name (dumpcap: _00001_20260102030405, umstack: -0001), and the containers' suffixes.
-_ROTATION = r"(?:[-_]\d{4,5}(?:_\d{14})?)?(?:\.pcap(?:ng)?|\.cap)?\d*(?:\.gz|\.zst)?$"
+ROTATION = r"(?:[-_]\d{4,5}(?:_\d{14})?)?(?:\.pcap(?:ng)?|\.cap)?\d*(?:\.gz|\.zst)?$"
 
 
 def point_of(file: Column, interface: Column) -> Column:
     """The name of the place of capture: the file's without what rotation added, and the interface's."""
-    name = F.regexp_replace(F.substring_index(file, "/", -1), _ROTATION, "")
+    name = F.regexp_replace(F.substring_index(file, "/", -1), ROTATION, "")
     has_interface = interface.isNotNull() & (interface != "")
     return F.when(has_interface, F.concat(name, F.lit(":"), interface)).otherwise(name)
 
@@ -68,16 +81,30 @@ def with_message_totals(packets: DataFrame) -> DataFrame:
     )
 
 
-def classify(packets: DataFrame) -> DataFrame:
-    """Packets of sessions as observations whose sequence numbers still wrap (`sqn`, `trail`, `sqns`)."""
-    known = with_message_totals(packets).where("session_id IS NOT NULL AND time_ns IS NOT NULL")
+def label(packets: DataFrame) -> DataFrame:
+    """All packets by their `kind`: those of sessions, IP fragments that show no session, notes of the reader, others.
+
+    The columns are those of observations, whose sequence numbers still wrap, and what is left of the packet.
+    """
+    known = with_message_totals(packets)
     to_group = _is_multicast(F.col("destination_address"))
-    is_data = F.col("packet_type") == "DATA"
-    kind = F.when(is_data & F.col("retransmission"), RETRANSMISSION).otherwise(F.col("packet_type"))
+    of_session = (
+        F.col("session_id").isNotNull() & F.col("time_ns").isNotNull() & F.col("packet_type").isin(*_TYPES)
+    )
+    is_again = (F.col("packet_type") == DATA) & F.col("retransmission")
+    kind = (
+        F.when(of_session & is_again, RETRANSMISSION)
+        .when(of_session, F.col("packet_type"))
+        .when(F.col("ip_fragment"), FRAGMENT)
+        .when(F.col("status").startswith(NOTE_STATUS), NOTE)
+        .otherwise(OTHER)
+    )
     from_receiver = F.col("packet_type").isin(NAK, STATUS)
     publisher = F.when(from_receiver, F.col("destination_address")).otherwise(F.col("source_address"))
-    return known.where(F.col("packet_type").isin(*_TYPES)).select(
-        point_of(F.col("capture_file"), F.col("interface_name")).alias("point"),
+    by_name = "point" not in packets.columns
+    point = point_of(F.col("capture_file"), F.col("interface_name")) if by_name else F.col("point")
+    return known.select(
+        point.alias("point"),
         "time_ns",
         kind.alias("kind"),
         publisher.alias("publisher"),
@@ -92,6 +119,23 @@ def classify(packets: DataFrame) -> DataFrame:
         "frame_bytes",
         "message_count",
         "message_bytes",
+        "ip_fragment",
+        "status",
+        "capture_file",
+        "source_address",
+        "destination_address",
+    )
+
+
+def classify(packets: DataFrame) -> DataFrame:
+    """Packets of sessions as observations whose sequence numbers still wrap (`sqn`, `trail`, `sqns`)."""
+    return of_sessions(label(packets))
+
+
+def of_sessions(labelled: DataFrame) -> DataFrame:
+    """What belongs to sessions, of what `label` gave."""
+    return labelled.where(F.col("kind").isin(*KINDS)).drop(
+        "ip_fragment", "status", "capture_file", "source_address", "destination_address"
     )
 
 
@@ -102,7 +146,9 @@ def _distance(later: Column, earlier: Column) -> Column:
 
 def references(classified: DataFrame) -> DataFrame:
     """An unwrapped sequence number (`reference`) for every session and every minute (`epoch`) of the capture."""
-    numbered = classified.where(F.col("kind").isin(DATA, RETRANSMISSION, SESSION_MESSAGE) & F.col("sqn").isNotNull())
+    numbered = classified.where(
+        F.col("kind").isin(DATA, RETRANSMISSION, SESSION_MESSAGE) & F.col("sqn").isNotNull()
+    )
     epoch = F.expr(f"time_ns div {EPOCH_NS}").alias("epoch")
     firsts = numbered.groupBy(*SESSION, epoch).agg(F.min_by("sqn", "time_ns").alias("first"))
     by_time = Window.partitionBy(*SESSION).orderBy("epoch")
@@ -110,7 +156,9 @@ def references(classified: DataFrame) -> DataFrame:
     unwrapped = firsts.withColumn("step", F.coalesce(step, F.col("first"))).select(
         *SESSION,
         "epoch",
-        F.sum("step").over(by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)).alias("reference"),
+        F.sum("step")
+        .over(by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+        .alias("reference"),
         F.lead("epoch").over(by_time).alias("next"),
         (F.row_number().over(by_time) == 1).alias("is_first"),
     )

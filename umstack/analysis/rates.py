@@ -26,6 +26,13 @@ def rates(observations: DataFrame, bucket_ns: int = BUCKET_NS) -> DataFrame:
     )
 
 
+def at_one_point(rated: DataFrame) -> DataFrame:
+    """A session's rates where most of it was seen: two points of capture do not make twice the rate."""
+    totals = rated.groupBy(*SESSION, "point").agg(F.sum("bytes").alias("total"))
+    best = totals.groupBy(*SESSION).agg(F.max_by("point", F.struct("total", "point")).alias("point"))
+    return rated.join(F.broadcast(best), [*SESSION, "point"], "left_semi")
+
+
 def rate_summary(rated: DataFrame, bucket_ns: int = BUCKET_NS) -> DataFrame:
     """One row a session and point of capture: mean, p99 and peak of the milliseconds in which it sent, in bytes/s."""
     per_second = 1e9 / bucket_ns

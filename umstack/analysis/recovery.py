@@ -14,9 +14,7 @@ _ACCURACY = 10_000
 def percentiles(value: str | Column, prefix: str) -> list[Column]:
     """Columns `prefix_p50` to `prefix_p999` and `prefix_max` of an aggregation."""
     found = F.percentile_approx(value, list(_PERCENTILES), _ACCURACY)
-    named = [
-        found[at].alias(f"{prefix}_p{str(p)[2:].ljust(2, '0')}") for at, p in enumerate(_PERCENTILES)
-    ]
+    named = [found[at].alias(f"{prefix}_p{str(p)[2:].ljust(2, '0')}") for at, p in enumerate(_PERCENTILES)]
     return [*named, F.max(value).alias(f"{prefix}_max")]
 
 

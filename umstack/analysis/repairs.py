@@ -62,7 +62,12 @@ def _refusals(observations: DataFrame) -> DataFrame:
     return (
         observations.where(F.col("kind") == NCF)
         .groupBy("point", *SESSION)
-        .agg(*(F.sum(F.when(reason == key, F.size("sqns")).otherwise(0)).alias(name) for key, name in _REASONS.items()))
+        .agg(
+            *(
+                F.sum(F.when(reason == key, F.size("sqns")).otherwise(0)).alias(name)
+                for key, name in _REASONS.items()
+            )
+        )
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from umstack.analysis.observations import (
@@ -20,7 +20,7 @@ from umstack.analysis.observations import (
 def sessions(observations: DataFrame) -> DataFrame:
     """One row a session and point of capture: its span, its datagrams by kind, its volume and its rate."""
 
-    def count(kind: str, name: str) -> F.Column:
+    def count(kind: str, name: str) -> Column:
         return F.count_if(F.col("kind") == kind).alias(name)
 
     original = F.col("kind") == DATA

@@ -21,6 +21,15 @@ _JAVA_MAJOR = 17
 # Started by spark-submit, the JVM is there already and has been told the master.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
+# Loggers that warn of what is as it should be here.
+_CHATTY = (
+    "org.apache.hadoop.util.NativeCodeLoader",
+    "org.apache.spark.SparkConf",
+    "org.apache.spark.sql.catalyst.util",
+    "org.apache.spark.sql.execution.streaming",
+    "org.apache.spark.sql.execution.window.WindowExec",
+    "org.apache.spark.util.Utils",
+)
 _LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -29,16 +38,6 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{short}
-logger.native.name = org.apache.hadoop.util.NativeCodeLoader
-logger.native.level = error
-logger.ports.name = org.apache.spark.util.Utils
-logger.ports.level = error
-logger.window.name = org.apache.spark.sql.execution.window.WindowExec
-logger.window.level = error
-logger.plans.name = org.apache.spark.sql.catalyst.util.SparkStringUtils
-logger.plans.level = error
-logger.triggers.name = org.apache.spark.sql.execution.streaming
-logger.triggers.level = error
 """
 
 _OPTIONS = {
@@ -54,7 +53,6 @@ _OPTIONS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.faulthandler.enabled": "true",
-    "spark.sql.sources.useV1SourceList": "avro,csv,json,kafka,orc,parquet,text",
 }
 
 
@@ -100,7 +98,8 @@ def _build(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     logging = folder / "log4j2.properties"
-    logging.write_text(_LOGGING)
+    quiet = [f"logger.l{n}.name = {name}\nlogger.l{n}.level = error\n" for n, name in enumerate(_CHATTY)]
+    logging.write_text(_LOGGING + "".join(quiet))
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)

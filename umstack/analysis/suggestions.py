@@ -1,10 +1,10 @@
 """Which option would have helped whom: values after the vendor's rules, from what was observed.
 
-    initial backoff       longest burst of losses + round trip
-    backoff               at least the initial backoff, and longer than repairs took, so that nobody asks twice
-    transmission window   peak bytes/s x (initial backoff + 3 x backoff + 2 x longest round trip)
-    retransmit limit      below a tenth of the mean data rate
-    data limit            four fifths of the rate that was lost at
+initial backoff       longest burst of losses + round trip
+backoff               at least the initial backoff, and longer than repairs took, so that nobody asks twice
+transmission window   peak bytes/s x (initial backoff + 3 x backoff + 2 x longest round trip)
+retransmit limit      below a tenth of the mean data rate
+data limit            four fifths of the rate that was lost at
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from umstack.analysis.observations import SESSION
+from umstack.analysis.rates import at_one_point
 
 MS = 1_000_000
 _PEAK_NS = 100 * MS
@@ -86,13 +87,26 @@ def suggestions(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, r
     return (
         facts.select(*SESSION, F.explode(choices).alias("choice"))
         .where("choice.wanted")
-        .select(*SESSION, "choice.option", "choice.value", "choice.unit", "choice.reason", "choice.losses_helped",
-                "choice.receivers_helped")
+        .select(
+            *SESSION,
+            "choice.option",
+            "choice.value",
+            "choice.unit",
+            "choice.reason",
+            "choice.losses_helped",
+            "choice.receivers_helped",
+        )
     )
 
 
 def _choice(
-    option: str, value: Column, unit: str, reason: str, wanted: Column, losses_helped: Column, receivers: Column
+    option: str,
+    value: Column,
+    unit: str,
+    reason: str,
+    wanted: Column,
+    losses_helped: Column,
+    receivers: Column,
 ) -> Column:
     return F.struct(
         F.lit(option).alias("option"),
@@ -123,7 +137,7 @@ def _facts(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, rated:
     )
     in_bursts = incidents.where("cause = 'burst'")
     burst = in_bursts.groupBy(*key).agg(
-        F.max(F.col("end_ns") - F.col("start_ns")).alias("burst_ns"),
+        F.max("longest_run_ns").alias("burst_ns"),
         F.sum("lost").alias("burst_lost"),
         F.count_distinct("receiver").alias("bursting"),
     )
@@ -139,20 +153,17 @@ def _facts(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, rated:
     )
 
 
-def _at_one_point(rated: DataFrame) -> DataFrame:
-    """A session's rates where most of it was seen: two points of capture do not make twice the rate."""
-    totals = rated.groupBy(*SESSION, "point").agg(F.sum("bytes").alias("total"))
-    best = totals.groupBy(*SESSION).agg(F.max_by("point", F.struct("total", "point")).alias("point"))
-    return rated.join(F.broadcast(best), [*SESSION, "point"], "left_semi")
-
-
 def _volumes(rated: DataFrame) -> DataFrame:
     peak_window = F.expr(f"start_ns div {_PEAK_NS}").alias("window")
     data = F.col("bytes") - F.col("retransmitted_bytes")
     windows = (
-        _at_one_point(rated)
+        at_one_point(rated)
         .groupBy(*SESSION, peak_window)
-        .agg(F.sum(data).alias("bytes"), F.min("start_ns").alias("first_ns"), F.max("start_ns").alias("last_ns"))
+        .agg(
+            F.sum(data).alias("bytes"),
+            F.min("start_ns").alias("first_ns"),
+            F.max("start_ns").alias("last_ns"),
+        )
     )
     span_s = (F.max("last_ns") - F.min("first_ns") + MS) / 1e9
     return windows.groupBy(*SESSION).agg(
@@ -164,7 +175,7 @@ def _volumes(rated: DataFrame) -> DataFrame:
 def _lossy_rates(in_bursts: DataFrame, rated: DataFrame) -> DataFrame:
     """The rate, over ten milliseconds, at which bursts of loss began; the lower tenth of what was seen."""
     window = F.expr(f"start_ns div {_BURST_NS}").alias("window")
-    sent = _at_one_point(rated).groupBy(*SESSION, window).agg(F.sum("bytes").alias("bytes"))
+    sent = at_one_point(rated).groupBy(*SESSION, window).agg(F.sum("bytes").alias("bytes"))
     began = in_bursts.select(*SESSION, window)
     found = began.join(sent, [*SESSION, "window"])
     return found.groupBy(*SESSION).agg(

@@ -1,9 +1,9 @@
 """PySpark data sources: captures as DataFrames.
 
-    from umstack.spark import UmpcapDataSource
+from umstack.spark import UmpcapDataSource
 
-    spark.dataSource.register(UmpcapDataSource)
-    spark.read.format("umpcap").load("captures/")
+spark.dataSource.register(UmpcapDataSource)
+spark.read.format("umpcap").load("captures/")
 """
 
 from umstack.spark.umpcap import UmpcapDataSource

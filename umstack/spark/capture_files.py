@@ -13,7 +13,6 @@ from umstack.capture import CaptureError
 # Rotation may put its number behind the suffix (tcpdump -W) and compression another behind that.
 _CAPTURE_NAME = re.compile(r"\.(?:pcap|pcapng|cap)\d*(?:\.gz|\.zst)?$", re.IGNORECASE)
 _COMPRESSED_NAME = re.compile(r"\.(?:gz|zst)$", re.IGNORECASE)
-_HASH_BYTES = 1 << 20
 
 
 def capture_files(paths: Iterable[str]) -> list[str]:
@@ -31,10 +30,14 @@ def capture_files(paths: Iterable[str]) -> list[str]:
 
 def _expanded(path: str) -> set[str]:
     # A file may have a name that looks like a glob.
-    matches = [path] if Path(path).exists() else glob.glob(path, recursive=True)
+    matches = [path] if Path(path).exists() else glob.glob(path, recursive=True)  # noqa: PTH207 (absolute globs)
     files: set[str] = set()
     for match in map(Path, matches):
-        inside = [match] if match.is_file() else (one for one in match.rglob("*") if _CAPTURE_NAME.search(one.name))
+        inside = (
+            [match]
+            if match.is_file()
+            else (one for one in match.rglob("*") if _CAPTURE_NAME.search(one.name))
+        )
         files.update(str(one.resolve()) for one in inside if one.is_file())
     return files
 
@@ -62,5 +65,5 @@ def copies(files: Iterable[str]) -> dict[str, str]:
 
 
 def _digest(path: str) -> bytes:
-    with Path(path).open("rb", buffering=_HASH_BYTES) as file:
+    with Path(path).open("rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").digest()

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from umstack.analysis.observations import ROTATION as ROTATION_PATTERN
 from umstack.capture import SCHEMA
+
+ROTATION = re.compile(ROTATION_PATTERN)
 
 _CONTENT_KINDS = pa.array(["message", "proactive", "recovered"])
 
 MESSAGE_COUNT = pa.field("message_count", pa.int32(), nullable=False)
 MESSAGE_BYTES = pa.field("message_bytes", pa.int32(), nullable=False)
 
-PACKETS = pa.schema([*SCHEMA, MESSAGE_COUNT, MESSAGE_BYTES])
-"""A row a packet: what the decoder gives, and how many messages with how much payload it carries."""
+POINT = pa.field("point", pa.string(), nullable=False)
+
+PACKETS = pa.schema([*SCHEMA, POINT, MESSAGE_COUNT, MESSAGE_BYTES])
+"""A row a packet: what the decoder gives, where it was captured, and how many messages with how much payload it has."""
 
 TOPICS = pa.schema(
     [
@@ -55,11 +61,25 @@ def _sums(values: Any, offsets: Any) -> pa.Array:
     return pa.array((running[offsets[1:]] - running[offsets[:-1]]).astype(np.int32))
 
 
+def points(batch: pa.RecordBatch) -> pa.Array:
+    """Where packets were captured: the file's name without what rotation added, and the interface's."""
+    file = ROTATION.sub("", batch.column("capture_file")[0].as_py().rpartition("/")[2])
+    interfaces = batch.column("interface_name")
+    if interfaces.null_count == len(interfaces):
+        return pa.repeat(file, len(interfaces))
+    named = pc.if_else(
+        pc.equal(pc.fill_null(interfaces, ""), ""), "", pc.binary_join_element_wise(":", interfaces, "")
+    )
+    return pc.binary_join_element_wise(file, named, "")
+
+
 def select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     """The batch with these columns of PACKETS, in this order."""
     derived: dict[str, pa.Array] = {}
     if MESSAGE_COUNT.name in names or MESSAGE_BYTES.name in names:
         derived[MESSAGE_COUNT.name], derived[MESSAGE_BYTES.name] = message_totals(batch)
+    if POINT.name in names:
+        derived[POINT.name] = points(batch)
     columns = [derived[name] if name in derived else batch.column(name) for name in names]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([PACKETS.field(name) for name in names]))
 
@@ -108,7 +128,13 @@ def _no_topics() -> pa.RecordBatch:
 
 def note_row(names: list[str], capture_file: str, text: str, position: int | None) -> pa.RecordBatch:
     """A row that says, in `status`, what a file does not hold; what must not be null is nothing."""
-    said = {"capture_file": capture_file, "status": text, "position": -1 if position is None else position}
+    file = ROTATION.sub("", capture_file.rpartition("/")[2])
+    said = {
+        "capture_file": capture_file,
+        POINT.name: file,
+        "status": text,
+        "position": -1 if position is None else position,
+    }
     nothing = {pa.string(): "", pa.bool_(): False}
     row = {}
     for name in names:

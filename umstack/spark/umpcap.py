@@ -15,13 +15,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from umstack.analysis.observations import NOTE_STATUS
 from umstack.capture import CaptureError, CaptureNotes, CapturePorts, Split, decode, split
 from umstack.spark.capture_files import capture_files, copies
 from umstack.spark.packet_columns import PACKETS, TOPICS, note_row, select, topics
 
 NAME = "umpcap"
-NOTE = "note: "
-"""What `status` begins with in a row that is no packet but says what a file does not hold."""
 
 _TARGET_BYTES = 64 << 20
 _BATCH_ROWS = 32768
@@ -118,12 +117,16 @@ class PartReader:
     def read(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
         """The record batches of a partition."""
         if part.note is not None:
-            yield note_row(self.names, part.split.path, NOTE + part.note, None)
+            yield note_row(self.names, part.split.path, NOTE_STATUS + part.note, None)
             return
         notes = CaptureNotes()
         options = self.options
         for batch in decode(
-            part.split, only_ours=options.only_ours, ports=options.ports, batch_rows=options.batch_rows, notes=notes
+            part.split,
+            only_ours=options.only_ours,
+            ports=options.ports,
+            batch_rows=options.batch_rows,
+            notes=notes,
         ):
             if options.rows == "topics":
                 yield topics(batch).select(self.names)
@@ -131,7 +134,7 @@ class PartReader:
                 yield select(batch, self.names)
         if options.notes and options.rows == "packets":
             for note in notes.notes:
-                yield note_row(self.names, part.split.path, NOTE + note.text, note.position)
+                yield note_row(self.names, part.split.path, NOTE_STATUS + note.text, note.position)
 
 
 class UmpcapReader(DataSourceReader):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -72,22 +73,24 @@ class UmpcapStreamReader(DataSourceStreamReader):
         except CaptureError:
             # The folder is there before its first capture is.
             return {"files": {}}
-        return {"files": {file: self._frontier(file) for file in files if not is_compressed_name(file)}}
+        ends = {file: self._frontier(file) for file in files if not is_compressed_name(file)}
+        return {"files": {file: end for file, end in ends.items() if end is not None}}
 
-    def _frontier(self, file: str) -> int:
+    def _frontier(self, file: str) -> int | None:
+        """The end of the last whole packet; None if the file went away."""
         places = self._places.setdefault(file, {0: Split(file)})
         try:
-            with MappedFile(file) as now:
-                length = now.length
-            latest = places[max(places)]
-            if length < latest.start:
+            if Path(file).stat().st_size < max(places):
                 # Another file under the same name.
                 places.clear()
-                places[0] = latest = Split(file)
-            place = walk(latest, _UNENDING)
-        except CaptureError:
+                places[0] = Split(file)
+            place = walk(places[max(places)], _UNENDING)
+        except (CaptureError, OSError):
+            if Path(file).exists():
+                raise
             # Rotation removed it between the listing and now.
-            return 0
+            self._places.pop(file)
+            return None
         places[place.start] = place
         return place.start
 
@@ -120,10 +123,10 @@ class UmpcapStreamReader(DataSourceStreamReader):
         return places[position]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Forget the places before those that the next partitions begin at."""
+        """Forget the places before those that the next partitions begin at; from the start one can always walk."""
         for file, position in end["files"].items():
             places = self._places.get(file, {})
-            for older in [known for known in places if known < position]:
+            for older in [known for known in places if 0 < known < position]:
                 del places[older]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
