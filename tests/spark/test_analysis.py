@@ -14,7 +14,7 @@ from umstack.analysis.datagram_fill import datagram_fill, fill_histogram
 from umstack.analysis.incidents import incidents
 from umstack.analysis.ip_fragments import ip_fragments
 from umstack.analysis.latency import latency
-from umstack.analysis.losses import gaps, losses
+from umstack.analysis.losses import coverage, gaps, losses
 from umstack.analysis.nak_storms import nak_storms
 from umstack.analysis.observations import observe
 from umstack.analysis.rates import bursts, rate_summary, rates
@@ -208,9 +208,9 @@ def test_useless_repairs_are_counted(spark: Any) -> None:
     assert (found["retransmissions"], found["repeated"], found["unrequested"]) == (4, 1, 1)
     assert found["useless_bytes"] == 2 * (20 + 112)
     assert (found["refused_ignored"], found["refused_shed"], found["refused_rx_delay"]) == (3, 1, 0)
-    assert rows(duplicates(seen(spark, story))) == []
+    assert rows(duplicates(coverage(seen(spark, story)))) == []
     story.data(START + 30 * MS, 12)
-    [copied] = rows(duplicates(seen(spark, story)))
+    [copied] = rows(duplicates(coverage(seen(spark, story))))
     assert (copied["datagrams"], copied["copies"]) == (51, 1)
 
 

@@ -66,24 +66,38 @@ def losses(observations: DataFrame) -> DataFrame:
     )
 
 
-def gaps(observations: DataFrame) -> DataFrame:
-    """Runs of sequence numbers whose first sending was not captured: `first_sqn` to `last_sqn`, and when.
+def coverage(observations: DataFrame) -> DataFrame:
+    """One row for each 32768 sequence numbers of a session at a point: how many were captured, how many are `missing`.
 
-    They were lost before the point of capture, or the capture itself dropped them.
+    Exact, and without a sort: what was seen is a bitmap.
     """
-    originals = observations.where(F.col("kind") == DATA).select("point", *SESSION, "sqn", "time_ns")
-    bucketed = originals.withColumn("bucket", F.expr(f"sqn div {_BUCKET}"))
-    key = ["point", *SESSION, "bucket"]
-    counted = bucketed.groupBy(*key).agg(
+    originals = _originals(observations)
+    seen = F.bitmap_count(F.bitmap_construct_agg(F.expr(f"sqn - bucket * {_BUCKET}")))
+    counted = originals.groupBy("point", *SESSION, "bucket").agg(
         F.min("sqn").alias("low"),
         F.max("sqn").alias("high"),
         F.min_by("time_ns", "sqn").alias("low_ns"),
         F.max_by("time_ns", "sqn").alias("high_ns"),
-        F.bitmap_construct_agg(F.expr(f"sqn - bucket * {_BUCKET}")).alias("seen"),
+        F.count("*").alias("datagrams"),
+        seen.alias("distinct"),
     )
-    buckets = counted.withColumn("missing", F.col("high") - F.col("low") + 1 - F.bitmap_count("seen")).drop(
-        "seen"
-    )
+    return counted.withColumn("missing", F.col("high") - F.col("low") + 1 - F.col("distinct"))
+
+
+def _originals(observations: DataFrame) -> DataFrame:
+    originals = observations.where(F.col("kind") == DATA).select("point", *SESSION, "sqn", "time_ns")
+    return originals.withColumn("bucket", F.expr(f"sqn div {_BUCKET}"))
+
+
+def gaps(observations: DataFrame, covered: DataFrame | None = None) -> DataFrame:
+    """Runs of sequence numbers whose first sending was not captured: `first_sqn` to `last_sqn`, and when.
+
+    They were lost before the point of capture, or the capture itself dropped them. `covered` is what `coverage` gave,
+    where it was kept.
+    """
+    bucketed = _originals(observations)
+    key = ["point", *SESSION, "bucket"]
+    buckets = coverage(observations) if covered is None else covered
     by_bucket = Window.partitionBy("point", *SESSION).orderBy("bucket")
     between = (
         buckets.withColumns(

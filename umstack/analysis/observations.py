@@ -37,10 +37,9 @@ NOTE_STATUS = "note: "
 """What the status of a row begins with that is no packet, but says what a file does not hold."""
 
 NEEDED = (
-    *("capture_file", "point", "time_ns", "frame_bytes", "source_address", "destination_address"),
+    *("point", "time_ns", "frame_bytes", "source_address", "destination_address"),
     *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "lead_sqn"),
     *(
-        "trail_sqn",
         "retransmission",
         "sqns",
         "ncf_reason",
@@ -112,7 +111,6 @@ def label(packets: DataFrame) -> DataFrame:
         F.when(from_receiver, F.col("source_address")).alias("receiver"),
         F.when(to_group, F.concat_ws(":", "destination_address", "destination_port")).alias("group"),
         F.coalesce("transport_sqn", "lead_sqn").alias("sqn"),
-        F.col("trail_sqn").alias("trail"),
         "sqns",
         "ncf_reason",
         "udp_bytes",
@@ -120,22 +118,24 @@ def label(packets: DataFrame) -> DataFrame:
         "message_count",
         "message_bytes",
         "ip_fragment",
-        "status",
-        "capture_file",
-        "source_address",
-        "destination_address",
+        # What is said of a session is enough: these texts are for the packets of none.
+        F.when(kind.isin(*KINDS) & (F.col("status") == "ok"), None)
+        .otherwise(F.col("status"))
+        .alias("status"),
+        F.when(~kind.isin(*KINDS), F.col("source_address")).alias("source_address"),
+        F.when(~kind.isin(*KINDS), F.col("destination_address")).alias("destination_address"),
     )
 
 
 def classify(packets: DataFrame) -> DataFrame:
-    """Packets of sessions as observations whose sequence numbers still wrap (`sqn`, `trail`, `sqns`)."""
+    """Packets of sessions as observations whose sequence numbers still wrap (`sqn`, `sqns`)."""
     return of_sessions(label(packets))
 
 
 def of_sessions(labelled: DataFrame) -> DataFrame:
     """What belongs to sessions, of what `label` gave."""
     return labelled.where(F.col("kind").isin(*KINDS)).drop(
-        "ip_fragment", "status", "capture_file", "source_address", "destination_address"
+        "ip_fragment", "status", "source_address", "destination_address"
     )
 
 
@@ -187,7 +187,6 @@ def unwrap(classified: DataFrame, known_references: DataFrame | None = None) -> 
     return joined.withColumns(
         {
             "sqn": F.when(known, unwrapped(F.col("sqn"))).otherwise(F.col("sqn")),
-            "trail": F.when(known, unwrapped(F.col("trail"))).otherwise(F.col("trail")),
             "sqns": F.when(known, F.transform("sqns", unwrapped)).otherwise(F.col("sqns")),
         }
     ).drop("epoch", "reference")

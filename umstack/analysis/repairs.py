@@ -71,19 +71,14 @@ def _refusals(observations: DataFrame) -> DataFrame:
     )
 
 
-def duplicates(observations: DataFrame) -> DataFrame:
+def duplicates(covered: DataFrame) -> DataFrame:
     """One row a session and point of capture at which datagrams were seen more often than they were sent.
 
     The network doubled them, or the capture sees a datagram at several ports. `copies` counts those beyond the first.
+    Takes what `losses.coverage` gave.
     """
-    sent_once = observations.where(F.col("kind") == "DATA")
-    bucket = F.expr("sqn div 32768").alias("bucket")
-    seen = sent_once.groupBy("point", *SESSION, bucket).agg(
-        F.count("*").alias("datagrams"),
-        F.bitmap_count(F.bitmap_construct_agg(F.expr("sqn - (sqn div 32768) * 32768"))).alias("distinct"),
-    )
     return (
-        seen.groupBy("point", *SESSION)
+        covered.groupBy("point", *SESSION)
         .agg(F.sum("datagrams").alias("datagrams"), F.sum("distinct").alias("distinct"))
         .withColumn("copies", F.col("datagrams") - F.col("distinct"))
         .where("copies > 0")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from umstack.cli.interruption import terminable
+from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
+from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import Unsupported
 
 _EXAMPLES = """\b
@@ -15,7 +17,7 @@ Examples:
   umstack monitor captures/
   umstack monitor captures/ --window 60 --parquet /data/windows --checkpoint /data/state
   umstack monitor captures/ --prometheus-port 9464
-  umstack monitor captures/ --once
+  umstack monitor captures/ --once --json
 """
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
@@ -49,6 +51,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--once", is_flag=True, help="Take in what is there and end.")
 @click.option("--master", help="Spark master; the cores of this machine otherwise.")
 @click.option("--driver-memory", default="2g", show_default=True, help="Memory of Spark's driver.")
+@JSON_OPTION
 def command(
     captures: str,
     window: float,
@@ -62,18 +65,25 @@ def command(
     once: bool,
     master: str | None,
     driver_memory: str,
+    as_json: bool,
 ) -> None:
     """Watch the captures in FOLDER (or a glob) as they grow: rates, loss, NAKs by receiver and recovery by windows.
 
     Prints lines, or with --parquet or --prometheus-... writes there instead. Ends on Ctrl-C.
     """
+    if as_json and (not once or parquet is not None):
+        raise click.UsageError(
+            "--json is one object, printed at the end: give --once with it, and no --parquet"
+        )
     try:
         from umstack.monitor import MonitorOptions, monitor
+        from umstack.monitor.sinks import Windows
     except ImportError as error:
         raise Unsupported(f"watching needs {error.name}", hint="pip install 'umstack[spark]'") from None
+    windows = Windows() if as_json else None
     options = MonitorOptions(
-        (captures,), window, late, interval, mtu, once, parquet, prometheus_port, prometheus_file, checkpoint, master,
-        driver_memory,
+        (captures,), window, late, interval, mtu, once, parquet, prometheus_port, prometheus_file, checkpoint,
+        windows, master, driver_memory,
     )  # fmt: skip
     console = Console(stderr=True)
     try:
@@ -81,3 +91,7 @@ def command(
             monitor(options, click.echo, status.stop)
     except KeyboardInterrupt:
         console.print("watching ended")
+        if as_json:
+            raise SystemExit(INTERRUPTED_STATUS) from None
+    if windows is not None:
+        click.echo(json.dumps(windows.to_dict()))

@@ -34,6 +34,8 @@ class MonitorOptions:
     prometheus_port: int | None = None
     prometheus_file: Path | None = None
     checkpoint: Path | None = None
+    sink: Sink | None = None
+    """Takes the windows instead of the lines."""
     master: str | None = None
     driver_memory: str = DEFAULT_DRIVER_MEMORY
 
@@ -97,6 +99,8 @@ def _sinks(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
     sinks: list[Sink] = []
     if options.prometheus_port is not None or options.prometheus_file is not None:
         sinks.append(Prometheus(options.prometheus_port, options.prometheus_file))
+    if options.sink is not None:
+        sinks.append(options.sink)
     if not sinks and options.parquet is None:
         sinks.append(Lines(say))
     return sinks

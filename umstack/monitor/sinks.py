@@ -79,6 +79,33 @@ def _recovery(row: Row, _window_seconds: float) -> str:
     )
 
 
+class Windows:
+    """The latest rows of every window, kept for who asks when all is taken in."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, ...], Row] = {}
+
+    def take(self, kind: str, rows: Iterable[Row], window_seconds: float) -> None:
+        """Keep the rows in place of older ones of the same window."""
+        for row in rows:
+            key = (
+                kind,
+                str(row["from"]),
+                str(row["publisher"]),
+                str(row["session_id"]),
+                str(row.get("receiver")),
+            )
+            self._rows[key] = row
+
+    def to_dict(self) -> dict[str, list[Row]]:
+        """The rows by kind, in order of time, with times as text."""
+        found: dict[str, list[Row]] = {TRAFFIC: [], RECOVERY: []}
+        for key, row in sorted(self._rows.items()):
+            told = {"from": row["from"].isoformat(), "to": row["to"].isoformat()}
+            found[key[0]].append(row | told)
+        return found
+
+
 class Prometheus:
     """Gauges of the latest window, served over HTTP on a port or written to a text file for the node exporter."""
 

@@ -264,12 +264,12 @@ def _suggestions(summary: Summary) -> Iterator[Finding]:
 
 def _malformed(summary: Summary) -> Iterator[Finding]:
     for row in summary["remarks"]:
-        if row["status"] not in ("ok", "not ours", "IP fragment") and row["kind"] != "NOTE":
-            text = f"{count(row['packets'])} packets of {row['capture_file']} could not be decoded: {row['status']}."
+        if row["status"] not in (None, "ok", "not ours", "IP fragment") and row["kind"] != "NOTE":
+            text = f"{count(row['packets'])} packets of {row['point']} could not be decoded: {row['status']}."
             yield Finding("malformed", Severity.WORTH_A_LOOK, text)
 
 
 def _notes(summary: Summary) -> Iterator[Finding]:
     for row in summary["notes"]:
-        text = f"{row['capture_file']}: {row['status'].removeprefix('note: ')}."
+        text = row["status"].removeprefix("note: ") + "."
         yield Finding("capture", Severity.WORTH_A_LOOK, text)

@@ -213,8 +213,8 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
         "remarks",
         "Packets that are no session's, and what could not be read.",
         (
-            _text("capture", "capture_file"),
-            _text("what", lambda row: row["status"].removeprefix("note: ")),
+            _text("captured at", "point"),
+            _text("what", lambda row: (row["status"] or "").removeprefix("note: ")),
             _number("packets", "packets"),
         ),
     ),

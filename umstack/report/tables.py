@@ -17,7 +17,7 @@ from umstack.analysis.datagram_fill import datagram_fill, fill_histogram
 from umstack.analysis.incidents import incidents
 from umstack.analysis.ip_fragments import ip_fragments
 from umstack.analysis.latency import latency
-from umstack.analysis.losses import gaps, losses
+from umstack.analysis.losses import coverage, gaps, losses
 from umstack.analysis.nak_storms import nak_storms
 from umstack.analysis.observations import (
     FRAGMENT,
@@ -84,8 +84,7 @@ class Tables:
             "datagram_fill": partial(datagram_fill, mtu=self.mtu),
             "fill_histogram": partial(fill_histogram, mtu=self.mtu),
             "repairs": repairs,
-            "duplicates": duplicates,
-            "gaps": gaps,
+            "coverage": coverage,
             "nak_storms": nak_storms,
         }
         analyses = {name: partial(self._analyse, name, analysis) for name, analysis in whole.items()}
@@ -95,9 +94,10 @@ class Tables:
             "recovery_histogram": ("losses", recovery_histogram),
             "rate_summary": ("rates", rate_summary),
             "bursts": ("rates", bursts),
+            "duplicates": ("coverage", duplicates),
         }
         more = {name: partial(self._derive, name, of, analysis) for name, (of, analysis) in derived.items()}
-        yield {"incidents": self._incidents, **more, "latency": self._latency}
+        yield {"incidents": self._incidents, "gaps": self._gaps, **more, "latency": self._latency}
         yield {"suggestions": self._suggestions}
 
     def _decode(self) -> None:
@@ -132,6 +132,9 @@ class Tables:
     def _derive(self, name: str, of: str, analysis: Callable[[DataFrame], DataFrame]) -> None:
         self.write(name, analysis(self.read(of)))
 
+    def _gaps(self) -> None:
+        self.write("gaps", gaps(self.observations(), self.read("coverage")))
+
     def _incidents(self) -> None:
         self.write("incidents", incidents(self.observations(), lost=self.read("losses")))
 
@@ -150,6 +153,4 @@ class Tables:
         packets = self.read(PACKETS)
         self.write("ip_fragments", ip_fragments(packets))
         others = packets.where(F.col("kind").isin(OTHER, FRAGMENT, NOTE) | (F.col("status") != "ok"))
-        self.write(
-            "remarks", others.groupBy("capture_file", "kind", "status").agg(F.count("*").alias("packets"))
-        )
+        self.write("remarks", others.groupBy("point", "kind", "status").agg(F.count("*").alias("packets")))

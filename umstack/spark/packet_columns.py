@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from umstack.analysis.observations import NOTE_STATUS
 from umstack.analysis.observations import ROTATION as ROTATION_PATTERN
 from umstack.capture import SCHEMA
 
@@ -132,7 +133,7 @@ def note_row(names: list[str], capture_file: str, text: str, position: int | Non
     said = {
         "capture_file": capture_file,
         POINT.name: file,
-        "status": text,
+        "status": f"{NOTE_STATUS}{capture_file}: {text}",
         "position": -1 if position is None else position,
     }
     nothing = {pa.string(): "", pa.bool_(): False}

@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from umstack.analysis.observations import NOTE_STATUS
 from umstack.capture import CaptureError, CaptureNotes, CapturePorts, Split, decode, split
 from umstack.spark.capture_files import capture_files, copies
 from umstack.spark.packet_columns import PACKETS, TOPICS, note_row, select, topics
@@ -117,7 +116,7 @@ class PartReader:
     def read(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
         """The record batches of a partition."""
         if part.note is not None:
-            yield note_row(self.names, part.split.path, NOTE_STATUS + part.note, None)
+            yield note_row(self.names, part.split.path, part.note, None)
             return
         notes = CaptureNotes()
         options = self.options
@@ -134,7 +133,7 @@ class PartReader:
                 yield select(batch, self.names)
         if options.notes and options.rows == "packets":
             for note in notes.notes:
-                yield note_row(self.names, part.split.path, NOTE_STATUS + note.text, note.position)
+                yield note_row(self.names, part.split.path, note.text, note.position)
 
 
 class UmpcapReader(DataSourceReader):
