@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from umstack._core import ffi, lib
 from umstack.batch import Batch
 from umstack.events import Message
-from umstack.receiver import POLL_ROWS
+from umstack.reader import POLL_ROWS
 
 COUNTER_BYTES = 8
 END = 1 << 63

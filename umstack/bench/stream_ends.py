@@ -20,7 +20,7 @@ import umstack
 from umstack.bench.children import say
 from umstack.bench.endpoint import READY_SECONDS, EndSpec, await_receivers, await_sources, await_turn, run
 from umstack.bench.stream_check import COUNTER_BYTES, StreamCheck, counters_in, end_message
-from umstack.receiver import POLL_ROWS
+from umstack.reader import POLL_ROWS
 
 Api = Literal["batch", "message"]
 Input = Literal["packed", "arrow", "list"]
