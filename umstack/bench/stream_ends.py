@@ -19,11 +19,12 @@ import numpy as np
 import umstack
 from umstack.bench.children import say
 from umstack.bench.endpoint import READY_SECONDS, EndSpec, await_receivers, await_sources, await_turn, run
-from umstack.bench.stream_check import COUNTER_BYTES, StreamCheck, counters_in, end_message
+from umstack.bench.stream_check import COUNTER_BYTES, StreamCheck, TopicsCheck, counters_in, end_message
 from umstack.reader import POLL_ROWS
 
 Api = Literal["batch", "message"]
 Input = Literal["packed", "arrow", "list"]
+Queue = Literal["shared", "own"]
 
 SILENCE_SECONDS = 10.0
 """A subscriber that hears nothing for so long reports what it has."""
@@ -49,6 +50,8 @@ class StreamSpec(EndSpec):
     poll_messages: int = POLL_ROWS
     """Messages a subscriber takes at once, at most."""
     topics: int = 1
+    queue: Queue = "shared"
+    """Whether the receivers of several topics deliver into one event queue, or each into its own."""
     receivers: int = 1
 
     @property
@@ -266,6 +269,25 @@ def _take_messages(receiver: umstack.Receiver, check: StreamCheck, span: Span) -
     span.end()
 
 
+def _take_queue(queue: umstack.EventQueue, rows: int, check: TopicsCheck, span: Span, memory: Memory) -> None:
+    """Read many topics through one queue, a batch at a time, until the end of all or a long silence."""
+    poll, take = queue.poll, check.take_batch
+    received = 0
+    while not check.is_ended:
+        batch = poll(rows, SILENCE_SECONDS)
+        if not batch:
+            break
+        taken = take(batch)
+        received += taken
+        if span.first_count:
+            span.batches += 1
+            memory.look(received)
+        elif taken:
+            span.begin(taken)
+    span.end()
+    check.settle()
+
+
 def _take_round(
     context: umstack.Context,
     receivers: Sequence[umstack.Receiver],
@@ -307,12 +329,17 @@ def _await_any(context: umstack.Context, receivers: Sequence[umstack.Receiver]) 
 def subscribe(spec: StreamSpec) -> None:
     """Receive a stream, check all of it and report."""
     with spec.open_context() as context:
-        receivers = [context.receiver(name) for name in topic_names(spec.topics)]
-        checks = [StreamCheck(spec.size) for _ in receivers]
+        topics = topic_names(spec.topics)
+        queue = context.event_queue() if spec.topics > 1 and spec.queue == "shared" else None
+        receivers = [context.receiver(name, queue=queue) for name in topics]
+        together = TopicsCheck(topics, spec.size)
+        checks = together.checks
         await_sources(context, receivers)
         say(ready=True)
         span, memory = Span(), Memory(spec)
-        if spec.topics > 1:
+        if queue is not None:
+            _take_queue(queue, spec.poll_messages, together, span, memory)
+        elif spec.topics > 1:
             _take_round(context, receivers, spec.poll_messages, checks, span)
         elif spec.api == "message":
             _take_messages(receivers[0], checks[0], span)
@@ -325,7 +352,7 @@ def subscribe(spec: StreamSpec) -> None:
             seconds=span.seconds,
             cpu_seconds=span.cpu_seconds,
             lost=sum(check.lost for check in checks),
-            out_of_order=sum(check.out_of_order for check in checks),
+            out_of_order=sum(check.out_of_order for check in checks) + together.sqn_faults,
             duplicates=sum(check.duplicates for check in checks),
             memory_bytes=memory.found(),
             ended=all(check.total is not None for check in checks),
