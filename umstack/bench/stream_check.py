@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from umstack._core import ffi, lib
 from umstack.batch import Batch
-from umstack.events import Message
+from umstack.events import Event, Message
 from umstack.reader import POLL_ROWS
 
 COUNTER_BYTES = 8
@@ -117,6 +117,11 @@ class StreamCheck:
         self.expected = self._order.next
         self.received += 1
 
+    def advance(self, expected: int, sqn_faults: int) -> None:
+        """Messages up to this counter have been found in their places, and so many sequence numbers not."""
+        self._settle(self.expected, expected)
+        self._sqn_faults += sqn_faults
+
     @property
     def lost(self) -> int:
         """Messages known to be missing: skipped, or short of the total."""
@@ -134,109 +139,65 @@ class StreamCheck:
 
 
 class TopicsCheck:
-    """The accounts of many topics whose messages come through one event queue.
+    """The accounts of several topics, whose messages may come through one event queue.
 
-    While all goes well a batch costs a few array operations, however its rows are spread over the topics. A batch
-    that holds anything else, events or an end included, is gone through message by message.
+    While all goes well a batch is one call of the core, however its rows are spread over the topics. What does not
+    fit, events and ends included, is gone through message by message.
     """
 
     __slots__ = (
-        *("_bases", "_expected", "_has_base", "_numbers", "_ramp", "_size", "_sqn_faults", "_sqn_step"),
-        *("_topic_of", "checks", "is_ended"),
+        *("_numbers", "_rows", "_size", "_sources", "_stream_of", "_streams"),
+        *("checks", "is_ended", "received"),
     )
 
     def __init__(self, topics: Sequence[str], size: int) -> None:
         self.checks = [StreamCheck(size) for _ in topics]
-        """One for each topic: what they say of it is complete after settle()."""
+        """One for each topic."""
+        self.received = 0
+        """Messages received of all topics."""
         self.is_ended = False
         """Whether the end of every topic has come."""
         self._size = size
         self._numbers = {topic: number for number, topic in enumerate(topics)}
-        self._topic_of = np.zeros(0, dtype=np.uint16)
-        self._expected = np.zeros(len(topics), dtype=np.uint64)
-        self._bases = np.zeros(len(topics), dtype=np.uint32)
-        self._has_base = np.zeros(len(topics), dtype=np.bool_)
-        self._ramp = np.arange(POLL_ROWS, dtype=np.uint64)
-        self._sqn_step = 0
-        self._sqn_faults = 0
+        self._streams = ffi.new("um_stream[]", len(topics))
+        self._stream_of = ffi.new("uint32_t[]", 0)
+        self._sources = 0
+        self._rows = ffi.new("um_rows *")
 
     def take_batch(self, batch: Batch) -> int:
         """Account for every row of a batch; how many messages of the streams it held."""
-        if self._are_next(batch):
-            return len(batch)
-        self.settle()
-        before = self.received
-        for message in batch:
-            self.checks[self._numbers[message.topic]].take_each((message,))
-        for number, check in enumerate(self.checks):
-            self._expected[number] = check.expected
-        self.is_ended = all(check.total is not None for check in self.checks)
+        rows, before = self._rows, self.received
+        rows.block, rows.first, rows.count = batch._block, batch._first, len(batch)
+        taken = lib.um_stream_take(self._streams, self._stream_of, self._sources, rows, self._size)
+        self.received += taken
+        if taken < len(batch):
+            self._note_sources(batch)
+            self._take_each(batch.events()[taken:])
         return self.received - before
 
-    def _are_next(self, batch: Batch) -> bool:
-        """Whether each topic's messages in the batch are exactly those that were to come next of it."""
-        count, payload = len(batch), batch.payload
-        if len(payload) != count * self._size:
-            return False
-        topics = self._topics_of(batch)
-        counters = counters_in(payload, count, self._size)
-        sqns = np.frombuffer(batch.sequence_numbers, np.uint32)
-        starts = np.concatenate(([0], np.flatnonzero(topics[1:] != topics[:-1]) + 1))
-        if len(np.unique(topics[starts])) < len(starts):  # some topic comes in more than one run
-            order = np.argsort(topics, kind="stable")
-            topics, counters, sqns = topics[order], counters[order], sqns[order]
-            starts = np.concatenate(([0], np.flatnonzero(topics[1:] != topics[:-1]) + 1))
-        counts = np.diff(starts, append=count)
-        present = topics[starts]
-        firsts = self._expected[present]
-        if not (counters - self._ramp[:count] == np.repeat(firsts - self._ramp[starts], counts)).all():
-            return False
-        self._check_sqns(present, counters, sqns, starts, counts)
-        self._expected[present] = firsts + counts.astype(np.uint64)
-        return True
+    def _note_sources(self, batch: Batch) -> None:
+        """Topics of the sources that are heard for the first time."""
+        count = max(batch.sources) + 1
+        if count > self._sources:
+            self._stream_of = ffi.new(
+                "uint32_t[]", [self._numbers[batch.topic_of(number)] for number in range(count)]
+            )
+            self._sources = count
 
-    def _topics_of(self, batch: Batch) -> NDArray[np.uint16]:
-        sources = np.frombuffer(batch.sources, np.uint32)
-        known = len(self._topic_of)
-        if known <= (highest := int(sources.max())):
-            more = [self._numbers[batch.topic_of(source)] for source in range(known, highest + 1)]
-            self._topic_of = np.concatenate((self._topic_of, np.array(more, dtype=np.uint16)))
-        return self._topic_of[sources]
-
-    def _check_sqns(
-        self,
-        present: NDArray[np.uint16],
-        counters: NDArray[np.uint64],
-        sqns: NDArray[np.uint32],
-        starts: NDArray[np.int64],
-        counts: NDArray[np.int64],
-    ) -> None:
-        """A topic's sequence numbers go on by the number of fragments a message takes, modulo 2**32."""
-        if self._sqn_step == 0:
-            longest = int(counts.argmax())
-            if counts[longest] < 2:
-                return
-            at = int(starts[longest])
-            self._sqn_step = (int(sqns[at + 1]) - int(sqns[at])) & _SQN_MASK
-        bases = sqns - counters.astype(np.uint32) * np.uint32(self._sqn_step)
-        new = present[~self._has_base[present]]
-        if len(new):
-            self._bases[present] = np.where(self._has_base[present], self._bases[present], bases[starts])
-            self._has_base[new] = True
-        self._sqn_faults += int((bases != np.repeat(self._bases[present], counts)).sum())
+    def _take_each(self, events: Iterable[Event]) -> None:
+        """Account for what is not a run of messages in their places."""
+        self.settle()
+        for event in events:
+            if isinstance(event, Message):
+                self.checks[self._numbers[event.topic]].take_each((event,))
+        for stream, check in zip(self._streams, self.checks, strict=True):
+            stream.next = check.expected
+            stream.has_sqn = False
+        self.received = sum(check.received for check in self.checks)
+        self.is_ended = all(check.total is not None for check in self.checks)
 
     def settle(self) -> None:
-        """Hand what was accounted for in one stroke to the topics' own accounts."""
-        for check, expected in zip(self.checks, self._expected.tolist(), strict=True):
-            check.received += expected - check.expected
-            check.expected = expected
-
-    @property
-    def received(self) -> int:
-        """Messages received of all topics, after settle()."""
-        return sum(check.received for check in self.checks)
-
-    @property
-    def sqn_faults(self) -> int:
-        """Messages whose sequence number did not follow."""
-        return self._sqn_faults
+        """Hand what the core has counted to the topics' own accounts."""
+        for stream, check in zip(self._streams, self.checks, strict=True):
+            check.advance(stream.next, stream.sqn_fault_count)
+            stream.sqn_fault_count = 0

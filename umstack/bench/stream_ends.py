@@ -239,24 +239,22 @@ class Span:
 
 
 def _take_batches(
-    receiver: umstack.Receiver, rows: int, check: StreamCheck, span: Span, memory: Memory
+    reader: umstack.Receiver | umstack.EventQueue, rows: int, check: TopicsCheck, span: Span, memory: Memory
 ) -> None:
-    """Read one topic a batch at a time until its end or a long silence."""
-    poll, take = receiver.poll, check.take_batch
-    while check.received == 0 and check.total is None:
-        batch = poll(rows, SILENCE_SECONDS)
-        if not batch:
-            return
-        if take(batch):
-            span.begin(check.received)
-    while check.total is None:
+    """Read a batch at a time until the end of every topic or a long silence."""
+    poll, take = reader.poll, check.take_batch
+    while not check.is_ended:
         batch = poll(rows, SILENCE_SECONDS)
         if not batch:
             break
-        take(batch)
-        span.batches += 1
-        memory.look(check.received)
+        taken = take(batch)
+        if span.first_count:
+            span.batches += 1
+            memory.look(check.received)
+        elif taken:
+            span.begin(taken)
     span.end()
+    check.settle()
 
 
 def _take_messages(receiver: umstack.Receiver, check: StreamCheck, span: Span) -> None:
@@ -267,25 +265,6 @@ def _take_messages(receiver: umstack.Receiver, check: StreamCheck, span: Span) -
     if not check.take_each([first]):
         check.take_each(messages)
     span.end()
-
-
-def _take_queue(queue: umstack.EventQueue, rows: int, check: TopicsCheck, span: Span, memory: Memory) -> None:
-    """Read many topics through one queue, a batch at a time, until the end of all or a long silence."""
-    poll, take = queue.poll, check.take_batch
-    received = 0
-    while not check.is_ended:
-        batch = poll(rows, SILENCE_SECONDS)
-        if not batch:
-            break
-        taken = take(batch)
-        received += taken
-        if span.first_count:
-            span.batches += 1
-            memory.look(received)
-        elif taken:
-            span.begin(taken)
-    span.end()
-    check.settle()
 
 
 def _take_round(
@@ -337,14 +316,12 @@ def subscribe(spec: StreamSpec) -> None:
         await_sources(context, receivers)
         say(ready=True)
         span, memory = Span(), Memory(spec)
-        if queue is not None:
-            _take_queue(queue, spec.poll_messages, together, span, memory)
-        elif spec.topics > 1:
+        if spec.topics > 1 and queue is None:
             _take_round(context, receivers, spec.poll_messages, checks, span)
-        elif spec.api == "message":
+        elif spec.topics == 1 and spec.api == "message":
             _take_messages(receivers[0], checks[0], span)
         else:
-            _take_batches(receivers[0], spec.poll_messages, checks[0], span, memory)
+            _take_batches(queue or receivers[0], spec.poll_messages, together, span, memory)
         say(
             received=sum(check.received for check in checks),
             batches=span.batches,
@@ -352,7 +329,7 @@ def subscribe(spec: StreamSpec) -> None:
             seconds=span.seconds,
             cpu_seconds=span.cpu_seconds,
             lost=sum(check.lost for check in checks),
-            out_of_order=sum(check.out_of_order for check in checks) + together.sqn_faults,
+            out_of_order=sum(check.out_of_order for check in checks),
             duplicates=sum(check.duplicates for check in checks),
             memory_bytes=memory.found(),
             ended=all(check.total is not None for check in checks),
