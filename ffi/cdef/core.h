@@ -246,8 +246,7 @@ typedef struct um_row {
     int64_t received_ns;
     ...;
 } um_row;
-int64_t um_event_queue_receive(um_event_queue *queue, uint8_t *out, uint32_t capacity, int64_t timeout_ns,
-                                um_row *row);
+int64_t um_event_queue_receive(um_event_queue *queue, uint8_t *out, uint32_t capacity, int64_t timeout_ns, um_row *row);
 bool um_event_queue_arm(um_event_queue *queue);
 void um_queue_release(um_block *block, uint32_t count);
 
