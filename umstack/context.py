@@ -19,10 +19,12 @@ from umstack.config import Config, ContextOptions
 from umstack.counters import schema
 from umstack.dispatch import DispatchThread
 from umstack.errors import Closed, InterfaceError, OptionError, error_from_result
+from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.interface_follower import InterfaceFollower
 from umstack.link import open_link
-from umstack.receiver import SLICE_NS, Receiver, timeout_ns
+from umstack.reader import SLICE_NS, timeout_ns
+from umstack.receiver import Receiver
 from umstack.recovery_histogram import RecoveryHistogram
 from umstack.resolution import (
     LbtrmAddress,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from umstack.config import OptionValue, ReceiverOptions, SourceOptions
+    from umstack.reader import Reader
 
 _HOLD_MESSAGES = 262144
 _COALESCE_NS = 300_000
@@ -108,6 +111,7 @@ class Context:
         self.receiver_id = secrets.randbits(64)
         self._sources: list[Source] = []
         self._receivers: list[Receiver] = []
+        self._queues: list[EventQueue] = []
         # Held while an object is made or the context closed, so that any thread may do either.
         self._making = threading.RLock()
         # Held while stats(), which any thread may call, walks the objects, and while one of them is taken off.
@@ -259,32 +263,71 @@ class Context:
         return source
 
     def receiver(
-        self, topic: str, on_message: Callable[[Event], None] | None = None, **options: OptionValue
+        self,
+        topic: str,
+        on_message: Callable[[Event], None] | None = None,
+        *,
+        queue: EventQueue | None = None,
+        **options: OptionValue,
     ) -> Receiver:
         """Create a receiver for a topic. `options` are receiver options by name.
 
         With `on_message`, every message and event goes to the callback: on a dispatch thread in embedded mode,
-        inside process_events() in sequential mode.
+        inside process_events() in sequential mode. With `queue`, it goes into that event queue, which is read instead.
         """
         encode_topic_name(topic)
         chosen = self._config.receiver_options(**options)
+        if queue is not None and on_message is not None:
+            raise OptionError(
+                f"receiver {topic!r} has both an event queue and a callback",
+                hint="give on_message to event_queue(), which calls it for all of its receivers",
+            )
         with self._making:
             self._check_open()
-            return self._make_receiver(topic, on_message, chosen)
+            return self._make_receiver(topic, on_message, queue, chosen)
 
     def _make_receiver(
-        self, topic: str, on_message: Callable[[Event], None] | None, chosen: ReceiverOptions
+        self,
+        topic: str,
+        on_message: Callable[[Event], None] | None,
+        queue: EventQueue | None,
+        chosen: ReceiverOptions,
     ) -> Receiver:
-        receiver = Receiver(self, topic, chosen, on_message)
+        if queue is not None and not queue.closed and queue not in self._queues:
+            raise OptionError(
+                f"receiver {topic!r}: its event queue is another context's",
+                hint="make one with this context's event_queue()",
+            )
+        receiver = Receiver(self, topic, chosen, on_message, queue)
         self._receivers.append(receiver)
-        if on_message is not None and not self.is_sequential:
-            self._dispatcher = self._dispatcher or DispatchThread()
-            self._dispatcher.add(receiver)
+        self._dispatch(receiver)
         if self._resolver is not None:
             self._resolver.query(topic, chosen)
         else:
             self._agent.query(topic, chosen, time.monotonic_ns())
         return receiver
+
+    def event_queue(
+        self, on_message: Callable[[Event], None] | None = None, **options: OptionValue
+    ) -> EventQueue:
+        """Create an event queue: receivers made with `queue=` deliver into it. `options` are receiver options by name.
+
+        Those that size a queue are the queue's, whatever its receivers have. With `on_message`, every message and
+        event of all of them goes to the callback, as with a receiver.
+        """
+        chosen = self._config.receiver_options(**options)
+        with self._making:
+            self._check_open()
+            queue = EventQueue(self, chosen, on_message)
+            self._queues.append(queue)
+            self._dispatch(queue)
+            return queue
+
+    def _dispatch(self, reader: Reader) -> None:
+        """Have the callback of a new reader called, where it has one and the context a thread for it."""
+        if reader.has_callback and not self.is_sequential:
+            self._dispatcher = self._dispatcher or DispatchThread()
+            self._dispatcher.add(reader)
 
     def _on_source(self, topic: str, topic_index: int, address: LbtrmAddress) -> None:
         """Resolution found a source: map it to the topic's receivers."""
@@ -293,8 +336,7 @@ class Context:
             if receiver.topic != topic or receiver.closed:
                 continue
             config = receiver_session_config(address, receiver.options, self.receiver_id, self.datagram_bytes)
-            number = receiver.source_number(f"{name}[{topic_index}]")
-            result = receiver.map(config, topic_index, number)
+            result = receiver.map(config, topic_index, f"{name}[{topic_index}]")
             if result not in (0, -errno.EEXIST, lib.UM_CLOSED):  # mapped already; being closed
                 self.check(result, f"joining {name} for {topic!r}")
         self._steer()
@@ -319,11 +361,28 @@ class Context:
                 stacklevel=2,
             )
 
-    def begin_closing(self, thing: Source | Receiver) -> bool:
-        """Mark a source or receiver closed; False when another thread was first (called by it)."""
+    def begin_closing(self, thing: Source | Reader) -> bool:
+        """Mark a source, receiver or event queue closed; False when another thread was first (called by it)."""
         with self._listing:
             was_closed, thing.closed = thing.closed, True
         return not was_closed
+
+    def begin_closing_queue(self, queue: EventQueue) -> bool:
+        """The same of an event queue: no receiver is made on it any more once this has returned (called by it)."""
+        with self._making:
+            return self.begin_closing(queue)
+
+    def receivers_into(self, queue: EventQueue) -> list[Receiver]:
+        """The receivers that deliver into an event queue (asked by it)."""
+        with self._listing:
+            return [receiver for receiver in self._receivers if receiver.queue is queue]
+
+    def forget_queue(self, queue: EventQueue) -> None:
+        """An event queue is being closed (called by it)."""
+        with self._listing:
+            self._queues.remove(queue)
+        if self._dispatcher is not None and queue.has_callback:
+            self._dispatcher.remove(queue)
 
     def release_session(self, session: SourceSession) -> None:
         """A source of the session is gone; the last one ends the session (called by it)."""
@@ -428,9 +487,9 @@ class Context:
                 lib.um_context_process(self.handle, min(left_ns, _SLICE_NS)), "process_events"
             )
             self._keep_house()
-            for receiver in list(self._receivers):
-                if receiver.has_callback:
-                    receiver.dispatch()
+            for reader in [*self._receivers, *self._queues]:
+                if reader.has_callback:
+                    reader.dispatch()
             if self._unblocks_seen != self.unblock_count:
                 self._unblocks_seen = self.unblock_count
                 return handled
@@ -573,8 +632,8 @@ class Context:
     def _close(self) -> None:
         if self._statistics is not None:
             self._statistics.close()
-        for receiver in list(self._receivers):
-            receiver.close()
+        for reader in [*self._receivers, *self._queues]:
+            reader.close()
         for source in list(self._sources):
             source.close()
         self.closed = True

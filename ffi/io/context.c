@@ -35,6 +35,13 @@ void um_unmap(void *memory, size_t bytes)
         munmap(memory, bytes);
 }
 
+void *um_allocate(size_t bytes)
+{
+    bytes = um_align_up(bytes, UM_CACHE_LINE_BYTES);
+    void *memory = aligned_alloc(UM_CACHE_LINE_BYTES, bytes);
+    return memory == NULL ? NULL : memset(memory, 0, bytes);
+}
+
 void um_context_lock(um_context *context)
 {
     atomic_fetch_add(&context->lock_waiters, 1);
@@ -140,6 +147,8 @@ void um_context_close(um_context *context)
     um_context_stop(context);
     while (context->subscriptions != NULL)
         um_subscription_close(context->subscriptions);
+    while (context->event_queues != NULL)
+        um_event_queue_close(context->event_queues);
     for (uint32_t i = 0; context->sessions != NULL && i < context->session_limit; i++)
         if (context->sessions[i].in_use)
             um_session_shut(&context->sessions[i]);
@@ -381,7 +390,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
         context->next_due_ns = context->request_due_ns;
     if (um_node_pressured(&context->node, now_ns) && context->next_due_ns > now_ns + PRESSURE_CHECK_NS)
         context->next_due_ns = now_ns + PRESSURE_CHECK_NS;
-    um_receiving_notify(context);
+    um_event_queue_notify(context);
     if (context->pass_datagrams >= HOT_DATAGRAMS)
         context->hot_until_ns = now_ns + HOT_NS;
     if (handled > 0)
@@ -430,8 +439,8 @@ void um_context_unblock(um_context *context)
     atomic_fetch_add(&context->unblock_count, 1);
     um_context_wake_by(context, 0);
     um_context_lock(context);
-    for (um_subscription *s = context->subscriptions; s != NULL; s = s->next)
-        um_subscription_wake(s);
+    for (um_event_queue *q = context->event_queues; q != NULL; q = q->next)
+        um_event_queue_wake(q);
     um_context_unlock(context);
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from umstack.errors import OptionError
-from umstack.receiver import POLL_ROWS
+from umstack.reader import POLL_ROWS
 from umstack.recorder import tables
 from umstack.recorder.journal import SEGMENT_BYTES, Journal, WhenFull, arrow
 from umstack.recorder.parquet_parts import PART_BYTES, PART_ROWS, PartWriter, open_part_writers

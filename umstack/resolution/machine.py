@@ -12,6 +12,7 @@ import heapq
 import ipaddress
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
 from umstack.errors import OptionError
@@ -424,6 +425,7 @@ class ResolutionMachine:
         return True
 
 
+@lru_cache(maxsize=1024)
 def is_joinable(address: LbtrmAddress) -> bool:
     """Whether an advertised session could exist: a host's address, a multicast group, an id and two ports."""
     source = ipaddress.IPv4Address(address.source_ip)
