@@ -238,21 +238,16 @@ def test_a_full_queue_holds_every_topic_back_and_loses_nothing(context: Context)
     queue = context.event_queue(receiver_queue_block_length=4096, receiver_queue_block_count=4)
     palette = Palette(context, "full", queue)
     sent = [0, 0, 0]
-    stop = threading.Event()
 
     def publish() -> None:
         for number in range(900):
             palette.sources[number % 3].send(b"%08d" % number + bytes(100), timeout=SECONDS)
             sent[number % 3] += 1
         palette.sources[0].flush()
-        stop.set()
 
     thread = threading.Thread(target=publish)
     thread.start()
-    wait_for(
-        lambda: context.stats()["source_transports"][-1]["snd_bpe"] or stop.is_set(), "the source to stop"
-    )
-    assert not stop.is_set(), "a queue of 16 KiB took 100 KB"
+    wait_for(lambda: context.stats()["source_transports"][-1]["snd_bpe"], "the source to stop at the window")
     counters: list[int] = []
     seen: Counter[str] = Counter()
     while len(counters) < 900:
