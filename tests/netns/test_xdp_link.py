@@ -3,6 +3,7 @@ frames, several queues, and every fault that has an outcome of its own."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,8 @@ from tests.netns.contexts import Member, collect, members, wait_for
 from umstack import Receiver
 from umstack.errors import Unsupported
 from umstack.lab import Host, Lab, namespaces
-from umstack.link import LinkMode, open_link
+from umstack.link import DataLink, open_link
+from xdp.ladder import Mode
 from xdp.xsk import unavailable
 
 ROOT = Path(__file__).parents[2]
@@ -70,10 +73,11 @@ def test_data_travels_over_rings_in_native_mode(shared_lab: Lab) -> None:
         exchange(publisher, subscriber, 5000, 1400)
         stats = subscriber.context.stats()
         assert (stats["link"], stats["link_mode"]) == ("xdp", "native")
-        assert [(step["mode"], step["errno"]) for step in stats["link_steps"]] == [
-            ("zero-copy", 95),
-            ("native", 0),
+        assert [(step["mode"], step["tried"], step["errno"]) for step in stats["link_steps"]] == [
+            ("zero-copy", False, 0),
+            ("native", True, 0),
         ]
+        assert "allow-list" in stats["link_steps"][0]["reason"]
         assert subscriber.link("ring_kernel_path") == 0
         assert subscriber.link("datagrams_received") >= 5000
         assert subscriber.link("ring_frames_refused") == subscriber.link("xdp_rx_dropped") == 0
@@ -109,8 +113,8 @@ def test_rings_and_sockets_understand_each_other(shared_lab: Lab, rings_at: str)
 def test_generic_mode_is_a_step_of_its_own(shared_lab: Lab) -> None:
     """W7: where the driver has no XDP the kernel's own runs the program."""
     host = shared_lab.hosts[0]
-    with opened(host, LinkMode.GENERIC) as (link, _):
-        assert link.mode is LinkMode.GENERIC
+    with opened(host, "generic") as link:
+        assert link.mode is Mode.GENERIC
         assert [one.mode for one in host.call(lambda: xdp.occupants("eth0"))] == ["generic"]
 
 
@@ -283,12 +287,12 @@ def queue_counts(member: Member) -> dict[int, int]:
 
 
 @contextmanager
-def opened(host: Host, *modes: LinkMode) -> Iterator[tuple[object, xdp.Interface]]:
-    """A link opened by trying these modes."""
+def opened(host: Host, wanted: str, **settings: Any) -> Iterator[DataLink]:
+    """A link opened as wanted."""
     interface = host.facts()
-    link = host.call(lambda: open_link("auto", interface, xdp.RingSettings(), modes))
+    link = host.call(lambda: open_link(wanted, interface, xdp.RingSettings(**settings)))
     try:
-        yield link, interface
+        yield link
     finally:
         link.close()
 
@@ -297,11 +301,13 @@ def test_a_second_user_of_the_interface_is_told_who_is_there(shared_lab: Lab) ->
     """A forced mode fails by naming the program in the way; walking down ends at sockets, with every reason kept."""
     host = shared_lab.hosts[0]
     with members(host, **RINGS):
-        with pytest.raises(Unsupported, match="has an XDP program already"):
+        with pytest.raises(Unsupported, match="an XDP program is there already"):
             Member(host, **RINGS)
-        with opened(host, LinkMode.NATIVE, LinkMode.GENERIC, LinkMode.SOCKET) as (link, _):
-            assert link.mode is LinkMode.SOCKET
-            assert [bool(step.reason) for step in link.steps] == [True, True, False]
+        with opened(host, "auto") as link:
+            assert link.mode is Mode.SOCKET
+            assert [(step.tried, bool(step.reason)) for step in link.steps] == [(False, True)] * 3 + [
+                (True, False)
+            ]
 
 
 def test_a_queue_that_is_taken_is_refused_in_time(shared_lab: Lab) -> None:
@@ -311,8 +317,87 @@ def test_a_queue_that_is_taken_is_refused_in_time(shared_lab: Lab) -> None:
         started = time.monotonic()
         with pytest.raises(xdp.RingError, match="busy") as refused:
             host.call(lambda: xdp.RingPort("eth0", xdp.RingMode.COPY, xdp.RingSettings(busy_timeout=0.2)))
-        assert refused.value.errno == 16
+        assert refused.value.errno == errno.EBUSY
         assert 0.2 <= time.monotonic() - started < 5
+
+
+def test_auto_walks_down_past_a_queue_that_is_taken(shared_lab: Lab) -> None:
+    """W7: a second process wants the queue. Each mode is tried, each refusal kept with its errno, and sockets do."""
+    host = shared_lab.hosts[0]
+    with (
+        host.call(lambda: xdp.RingPort("eth0", xdp.RingMode.COPY)),
+        opened(host, "auto", busy_timeout=0.1) as link,
+    ):
+        assert [(step.mode, step.tried, step.errno) for step in link.steps] == [
+            (Mode.ZERO_COPY, False, 0),
+            (Mode.NATIVE, True, errno.EBUSY),
+            (Mode.GENERIC, True, errno.EBUSY),
+            (Mode.SOCKET, True, 0),
+        ]
+        assert "ss --xdp" in link.steps[1].remedy
+    assert host.call(lambda: xdp.occupants("eth0")) == ()
+
+
+OPEN_A_LINK = """
+import resource, sys, umstack
+wanted, memlock_bytes = sys.argv[1], int(sys.argv[2])
+if memlock_bytes:
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (memlock_bytes, memlock_bytes))
+try:
+    with umstack.Context("eth0", link=wanted) as context:
+        print(context.link_mode, *(step["reason"] for step in context.stats()["link_steps"]), sep="; ")
+except umstack.UmError as error:
+    print(type(error).__name__, error, sep="; ")
+"""
+
+OPEN_RINGS = """
+import resource, xdp
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
+try:
+    xdp.RingPort("eth0", xdp.RingMode.COPY)
+except xdp.RingError as error:
+    print(error.errno, error)
+"""
+
+
+def without(host: Host, capabilities: str, program: str, *arguments: str) -> str:
+    """What a Python program prints that runs on the host without these capabilities."""
+    command = ["setpriv", f"--bounding-set={capabilities}", sys.executable, "-c", program, *arguments]
+    child = host.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    said, complained = child.communicate(timeout=20)
+    assert child.returncode == 0, complained
+    return str(said)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "memlock_bytes", "says"),
+    [
+        ("-bpf,-sys_admin", 0, "lacks CAP_BPF; run as root, or: setcap"),
+        ("-net_raw,-net_admin", 0, "lacks CAP_NET_RAW, CAP_NET_ADMIN; run as root"),
+        ("-ipc_lock", 1 << 20, "bytes of locked memory, the limit is 1048576; ulimit -l unlimited"),
+    ],
+)
+def test_what_a_process_may_not_is_named(
+    shared_lab: Lab, capabilities: str, memlock_bytes: int, says: str
+) -> None:
+    """Issue, bad input: without a capability or locked memory a forced link says which, `auto` uses sockets."""
+    host = shared_lab.hosts[0]
+    forced, fallen_back = (
+        without(host, capabilities, OPEN_A_LINK, wanted, str(memlock_bytes)) for wanted in ("xdp", "auto")
+    )
+    assert forced.startswith("PermissionNeeded; no AF_XDP link on eth0: ")
+    assert says in forced
+    assert fallen_back.startswith("socket; ")
+    assert says.partition("; ")[0] in fallen_back
+    assert host.call(lambda: xdp.occupants("eth0")) == ()
+
+
+def test_the_kernel_too_refuses_more_locked_memory_than_is_allowed(shared_lab: Lab) -> None:
+    """Issue, bad input: who opens rings without asking the ladder is told by the kernel, with the limit to raise."""
+    said = without(shared_lab.hosts[0], "-ipc_lock", OPEN_RINGS)
+    assert said.startswith(f"{errno.ENOBUFS} ")
+    assert "XDP_UMEM_REG" in said
+    assert "ulimit -l" in said
 
 
 def test_a_link_can_be_opened_again_at_once_and_leaves_nothing(shared_lab: Lab) -> None:
