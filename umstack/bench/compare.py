@@ -103,7 +103,7 @@ def measure(plan: ComparePlan, progress: Progress) -> tuple[list[Result], list[R
     rows: list[Row] = []
     for mtu, sizes in groupby(sorted(plan.sizes), _mtu_for):
         with Lab(hosts=2, mtu=mtu, segmentation="real") as lab:
-            _require_rings(lab)
+            require_rings(lab)
             for size in sizes:
                 found, compared = _Size(lab, plan, size, pins, progress).measure()
                 results += found
@@ -115,7 +115,8 @@ def _mtu_for(size: int) -> int:
     return _ETHERNET_MTU if size <= _ETHERNET_SIZE_MAX else _JUMBO_MTU
 
 
-def _require_rings(lab: Lab) -> None:
+def require_rings(lab: Lab) -> None:
+    """Fail with what is missing where the lab's hosts have no rings."""
     host = lab.hosts[0]
     steps = host.call(lambda: decide(probe_interface(host.facts()), "xdp"))
     if chosen(steps) is None:
@@ -123,6 +124,18 @@ def _require_rings(lab: Lab) -> None:
         problems = " and ".join(reason.problem for reason in least.reasons)
         remedies = "; ".join(reason.remedy for reason in least.reasons)
         raise Unsupported(f"nothing to compare: {problems}", hint=remedies)
+
+
+def take_turns(
+    contenders: dict[str, Callable[[], Result]], rounds: int, progress: Progress, about: str
+) -> Rounds:
+    """Measure each of them once a round."""
+    found: Rounds = {what: [] for what in contenders}
+    for number in range(1, rounds + 1):
+        for what, measure_once in contenders.items():
+            progress(f"{about}, round {number} of {rounds}: {what}")
+            found[what].append(measure_once())
+    return found
 
 
 class _Size:
@@ -136,21 +149,16 @@ class _Size:
         """Their results, and a row of the comparison for each."""
         streams = self._rounds(dict(self._streams()))
         rows = {what: self._row(what, found, streams[SOCKETS]) for what, found in streams.items()}
-        results = [_named(what, merged(found, rate)) for what, found in streams.items()]
+        results = [labelled(what, merged(found, rate)) for what, found in streams.items()]
         for wait in self._plan.waits:
             for what, found in self._rounds(dict(self._trips(wait)), f", {wait}").items():
                 trip = merged(found, p50)
-                results.append(_named(what, trip))
+                results.append(labelled(what, trip))
                 rows[what].round_trip_us[wait] = trip["round_trip_us"]
         return results, list(rows.values())
 
     def _rounds(self, contenders: dict[str, Callable[[], Result]], about: str = "") -> Rounds:
-        found: Rounds = {what: [] for what in contenders}
-        for number in range(1, self._plan.rounds + 1):
-            for what, measure_once in contenders.items():
-                self._progress(f"{self._size} B{about}, round {number} of {self._plan.rounds}: {what}")
-                found[what].append(measure_once())
-        return found
+        return take_turns(contenders, self._plan.rounds, self._progress, f"{self._size} B{about}")
 
     def _streams(self) -> Iterator[tuple[str, Callable[[], Result]]]:
         for name, spec in self._plan.streams(self._size).items():
@@ -184,6 +192,6 @@ class _Size:
         )
 
 
-def _named(what: str, found: Result) -> Result:
+def labelled(what: str, found: Result) -> Result:
     """The result, telling the stack's contenders apart by more than the link."""
     return {**found, "detail": {**found["detail"], "contender": what}}

@@ -7,12 +7,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from umstack.bench.compare import RINGS, SOCKETS, Row
+from umstack.bench.compare import RINGS, SOCKETS, SOCKETS_PLAIN, Row
 from umstack.errors import OptionError, Unsupported
 
 _FORMATS = (".svg", ".png")
 _INCHES = (11.0, 8.0)
-_STRONG = {RINGS: "tab:orange", SOCKETS: "tab:blue"}
+_COLOURS = {
+    RINGS: "tab:orange",
+    SOCKETS: "tab:blue",
+    SOCKETS_PLAIN: "tab:cyan",
+    "raw-xdp": "tab:red",
+    "raw-udp": "tab:green",
+    "raw-udp-packed": "tab:olive",
+    "raw-udp-gso": "tab:purple",
+}
+_STRONG = (RINGS, SOCKETS)
 """The two that are compared are drawn to be seen first."""
 
 Figure = Callable[[Row], float | None]
@@ -66,7 +75,7 @@ def _draw_panel(axis: Any, rows: Sequence[Row], figure: Figure) -> None:
                 *zip(*points, strict=True),
                 marker="o",
                 label=what,
-                color=_STRONG.get(what),
+                color=_COLOURS[what],
                 linewidth=2.5 if is_strong else 1.2,
                 linestyle="-" if is_strong else "--",
             )

@@ -13,7 +13,17 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from umstack.bench import compare, environment, flow, latency, recovery, scale, targets, throughput
+from umstack.bench import (
+    compare,
+    environment,
+    flow,
+    latency,
+    recovery,
+    ring_targets,
+    scale,
+    targets,
+    throughput,
+)
 from umstack.bench.plot import check_plot, draw_comparison
 from umstack.bench.result import Result, faults
 from umstack.bench.round_trip_ends import Loop, RoundTripSpec, Wait
@@ -487,6 +497,27 @@ def _compare(plot: Path | None, as_json: bool, **asked: Any) -> None:
     )
     listed = [row.as_json() for row in rows]
     _report(results, described, as_json, lambda _: comparison_table(rows, plan.waits), comparison=listed)
+
+
+@command.command("rings", epilog="Example: umstack bench rings --seconds 2 --rounds 5")
+@_seconds(1.0)
+@_ROUNDS
+@_PIN
+@_OPTIONS
+@_JSON
+def _rings(as_json: bool, **asked: Any) -> None:
+    """The AF_XDP link against the figures the project set itself for it (docs/performance.md).
+
+    The exit status says whether everything was measured and delivered; which targets were met the table says.
+    """
+    plan = compare.ComparePlan(**asked)
+    with _progress("rings") as progress:
+        results, reached = ring_targets.measure(plan, progress)
+    described = _describe(
+        throughput.options_text("min", "real", plan.options), plan.is_pinned, rounds=plan.rounds
+    )
+    listed = [target.as_json() for target in reached]
+    _report(results, described, as_json, lambda _: target_table(reached), targets=listed)
 
 
 @command.command("all", epilog="Example: umstack bench all --seconds 2 --rounds 5")
