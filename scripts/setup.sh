@@ -114,6 +114,15 @@ install_bcc() {
         apt_install_if_known "linux-headers-$(dpkg --print-architecture)" linux-headers-generic
 }
 
+# Java for Spark 4: 17 or 21, headless.
+install_java() {
+    local version
+    for version in 17 21; do
+        apt_install_if_known "openjdk-$version-jre-headless"
+        ! command -v java >/dev/null || return 0
+    done
+}
+
 system_packages() {
     local purpose=$1 python=$2
     [ -z "${UMSTACK_NO_APT:-}" ] || return 0
@@ -130,6 +139,8 @@ system_packages() {
         apt_install ethtool tshark
         install_clang_runtime
         install_bcc
+        # Spark's; the first that the distribution has. The spark tier is skipped without.
+        command -v java >/dev/null || install_java
     fi
 }
 

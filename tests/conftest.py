@@ -25,6 +25,7 @@ TIERS = {
     "sim": "whole stacks under virtual time, one seed a run",
     "wire": "golden bytes, tshark and scapy over what is sent",
     "bpf": "BPF programs through BPF_PROG_TEST_RUN; root",
+    "spark": "captures as DataFrames: data source, analyses, report; Java",
     "netns": "real sockets and rings between network namespaces; root",
     "fuzz": "fuzzers for every parser, a short run of each",
 }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from umstack.errors import RateLimited as RateLimited
     from umstack.errors import UmError as UmError
     from umstack.errors import WouldBlock as WouldBlock
+    from umstack.event_queue import EventQueue as EventQueue
     from umstack.events import BeginningOfSession as BeginningOfSession
     from umstack.events import BurstLoss as BurstLoss
     from umstack.events import EndOfSession as EndOfSession
@@ -41,6 +42,7 @@ _HOME = {
     "RateLimited": "errors",
     "UmError": "errors",
     "WouldBlock": "errors",
+    "EventQueue": "event_queue",
     "BeginningOfSession": "events",
     "BurstLoss": "events",
     "EndOfSession": "events",

@@ -1,4 +1,4 @@
-"""A batch of received rows: columns over the receiver's memory, turned into messages or Arrow on request."""
+"""A batch of received rows: columns over the queue's memory, turned into messages or Arrow on request."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from struct import iter_unpack
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
-from umstack.errors import Unsupported
 from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, Message, UnrecoverableLoss
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from umstack.receiver import QueueMemory
+    from umstack.reader import QueueMemory
 
 _new_message: Any = partial(tuple.__new__, Message)
 _KIND_SHIFT = 8
@@ -42,9 +41,9 @@ _EMPTY_BLOCK = ffi.new(
 
 
 class Batch:
-    """Rows of one receiver in the order they were delivered: messages and events.
+    """Rows of one receiver or event queue in the order they were delivered: messages and events.
 
-    Columns and payloads are views into the receiver's queue, without a copy. The queue gets its memory back when
+    Columns and payloads are views into the queue, without a copy. The queue gets its memory back when
     the batch and every view and Arrow array made from it are gone, or the batch is released.
     """
 
@@ -77,7 +76,7 @@ class Batch:
         self.release()
 
     def release(self) -> None:
-        """Give the rows back to the receiver now; the batch is empty then. Views handed out keep them instead."""
+        """Give the rows back to the queue now; the batch is empty then. Views handed out keep them instead."""
         if self._count and not self._has_views:
             lib.um_queue_release(self._block, self._count)
             self._count = 0
@@ -121,6 +120,19 @@ class Batch:
     def flags(self) -> memoryview:
         """Row kind * 256 + message flags; below 256 is a message."""
         return self._view(self._block.flags + self._first, 2 * self._count, "H")
+
+    @property
+    def sources(self) -> memoryview:
+        """Numbers of the sources: topic_of() and source_of() name them."""
+        return self._view(self._block.sources + self._first, 4 * self._count, "I")
+
+    def topic_of(self, number: int) -> str:
+        """The topic of the rows with this source number."""
+        return self._memory.sources.topics[number]
+
+    def source_of(self, number: int) -> str:
+        """The source of the rows with this source number."""
+        return self._memory.sources.names[number]
 
     def views(self) -> list[memoryview]:
         """One view a row; empty for events."""
@@ -166,12 +178,13 @@ class Batch:
     def _column(self, column: Any) -> list[int]:
         return cast("list[int]", ffi.unpack(column + self._first, self._count))
 
-    def _sources(self) -> Iterator[str]:
-        names = self._memory.source_names
+    def _topics_and_sources(self) -> tuple[Iterator[str], Iterator[str]]:
+        sources = self._memory.sources
         source = self._summarize().source
         if source >= 0:
-            return repeat(names[source], self._count)
-        return map(names.__getitem__, self._column(self._block.sources))
+            return repeat(sources.topics[source], self._count), repeat(sources.names[source], self._count)
+        numbers = self._column(self._block.sources)
+        return map(sources.topics.__getitem__, numbers), map(sources.names.__getitem__, numbers)
 
     def messages(self) -> list[Message]:
         """The messages of the batch, without its events."""
@@ -214,10 +227,8 @@ class Batch:
                 self._column(block.fragment_offsets),
                 self._column(block.message_lengths),
             )
-        topic = repeat(self._memory.topic)
-        return map(
-            _new_message, zip(payloads, topic, self._sources(), sequence_numbers, *columns, strict=False)
-        )
+        topics, sources = self._topics_and_sources()
+        return map(_new_message, zip(payloads, topics, sources, sequence_numbers, *columns, strict=False))
 
     def __getitem__(self, index: int) -> Event:
         return self.events()[index]
@@ -227,14 +238,11 @@ class Batch:
 
         Events are left out: a batch that has some is copied once to drop them.
         """
-        try:
-            import pyarrow as pa
-        except ImportError:
-            raise Unsupported("to_arrow needs pyarrow", hint="pip install 'umstack[arrow]'") from None
+        topics, names = self._memory.sources.as_arrow()
+        import pyarrow as pa
+
         count = self._count
-        names = self._memory.source_names
-        table = pa.array(names, pa.string())
-        sources = pa.array(self._column(self._block.sources), pa.int32())
+        numbers = pa.Array.from_buffers(pa.uint32(), count, [None, pa.py_buffer(self.sources)])
         offsets = self.offsets
         payload = pa.Array.from_buffers(
             pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(self.payload)]
@@ -243,13 +251,10 @@ class Batch:
         received = pa.Array.from_buffers(
             pa.timestamp("ns", "UTC"), count, [None, pa.py_buffer(self.received_ns)]
         )
-        topic = pa.DictionaryArray.from_arrays(
-            pa.array([0] * count, pa.int32()), pa.array([self._memory.topic], pa.string())
-        )
         columns = {
-            "topic": topic,
+            "topic": topics.take(numbers),
             "sequence_number": sequence,
-            "source": pa.DictionaryArray.from_arrays(sources, table),
+            "source": names.take(numbers),
             "received_ns": received,
             "payload": payload,
         }

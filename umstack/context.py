@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import xdp
 from umstack._core import ffi, lib
+from umstack.capturing.tap import TAP_RING_BYTES, Tap, datagram_observer
 from umstack.config import Config, ContextOptions
 from umstack.counters import schema
 from umstack.dispatch import DispatchThread
 from umstack.errors import Closed, InterfaceError, OptionError, error_from_result
+from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.interface_follower import InterfaceFollower
 from umstack.link import open_link
-from umstack.receiver import SLICE_NS, Receiver, timeout_ns
+from umstack.reader import SLICE_NS, timeout_ns
+from umstack.receiver import Receiver
 from umstack.recovery_histogram import RecoveryHistogram
 from umstack.resolution import (
     LbtrmAddress,
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from umstack.config import OptionValue, ReceiverOptions, SourceOptions
+    from umstack.reader import Reader
 
 _HOLD_MESSAGES = 262144
 _COALESCE_NS = 300_000
@@ -84,13 +88,15 @@ class Context:
         mode: str | None = None,
         config: Config | str | Path | None = None,
         statistics: bool = False,
+        tap: str | Path | None = None,
         **options: OptionValue,
     ) -> None:
         """Open a context on an interface (a name, an address or a network; None: the first that does multicast).
 
         `mode` "embedded" runs the protocol on a thread of its own; "sequential" on the thread that calls
         process_events() or polls. `config` is a Config or the path of a configuration file; `options` are context
-        options by name. `statistics` lets `umstack stat` read the counters from outside the process.
+        options by name. `statistics` lets `umstack stat` read the counters from outside the process. `tap` is a
+        pcapng file that gets what the context sends and receives, as with tap().
         """
         self._config = config if isinstance(config, Config) else Config.load(config) if config else Config()
         overrides: dict[str, OptionValue] = dict(options)
@@ -105,11 +111,13 @@ class Context:
         self.receiver_id = secrets.randbits(64)
         self._sources: list[Source] = []
         self._receivers: list[Receiver] = []
+        self._queues: list[EventQueue] = []
         # Held while an object is made or the context closed, so that any thread may do either.
         self._making = threading.RLock()
         # Held while stats(), which any thread may call, walks the objects, and while one of them is taken off.
         self._listing = threading.Lock()
         self._statistics: StatisticsServer | None = None
+        self._tap: Tap | None = None
         self._next_topic_index = secrets.randbelow(2**20) + 1
         self._scratch = ffi.new("uint64_t[]", lib.UM_STATISTICS_FIELDS_MAX)
         self._warned_buffer = False
@@ -129,6 +137,8 @@ class Context:
             raise
         self.memory = ContextMemory(self.handle)
         try:
+            if tap is not None:
+                self.tap(tap)
             self._start()
             self._statistics = StatisticsServer(self.stats) if statistics else None
         except BaseException:
@@ -205,6 +215,7 @@ class Context:
             ),
             time.monotonic_ns(),
             self._on_source,
+            on_datagram=datagram_observer(self.handle),
         )
         self._follower = InterfaceFollower(interface, self._on_mtu, self._on_link_up, self._forget_ended)
         if not self.is_sequential:
@@ -252,32 +263,71 @@ class Context:
         return source
 
     def receiver(
-        self, topic: str, on_message: Callable[[Event], None] | None = None, **options: OptionValue
+        self,
+        topic: str,
+        on_message: Callable[[Event], None] | None = None,
+        *,
+        queue: EventQueue | None = None,
+        **options: OptionValue,
     ) -> Receiver:
         """Create a receiver for a topic. `options` are receiver options by name.
 
         With `on_message`, every message and event goes to the callback: on a dispatch thread in embedded mode,
-        inside process_events() in sequential mode.
+        inside process_events() in sequential mode. With `queue`, it goes into that event queue, which is read instead.
         """
         encode_topic_name(topic)
         chosen = self._config.receiver_options(**options)
+        if queue is not None and on_message is not None:
+            raise OptionError(
+                f"receiver {topic!r} has both an event queue and a callback",
+                hint="give on_message to event_queue(), which calls it for all of its receivers",
+            )
         with self._making:
             self._check_open()
-            return self._make_receiver(topic, on_message, chosen)
+            return self._make_receiver(topic, on_message, queue, chosen)
 
     def _make_receiver(
-        self, topic: str, on_message: Callable[[Event], None] | None, chosen: ReceiverOptions
+        self,
+        topic: str,
+        on_message: Callable[[Event], None] | None,
+        queue: EventQueue | None,
+        chosen: ReceiverOptions,
     ) -> Receiver:
-        receiver = Receiver(self, topic, chosen, on_message)
+        if queue is not None and not queue.closed and queue not in self._queues:
+            raise OptionError(
+                f"receiver {topic!r}: its event queue is another context's",
+                hint="make one with this context's event_queue()",
+            )
+        receiver = Receiver(self, topic, chosen, on_message, queue)
         self._receivers.append(receiver)
-        if on_message is not None and not self.is_sequential:
-            self._dispatcher = self._dispatcher or DispatchThread()
-            self._dispatcher.add(receiver)
+        self._dispatch(receiver)
         if self._resolver is not None:
             self._resolver.query(topic, chosen)
         else:
             self._agent.query(topic, chosen, time.monotonic_ns())
         return receiver
+
+    def event_queue(
+        self, on_message: Callable[[Event], None] | None = None, **options: OptionValue
+    ) -> EventQueue:
+        """Create an event queue: receivers made with `queue=` deliver into it. `options` are receiver options by name.
+
+        Those that size a queue are the queue's, whatever its receivers have. With `on_message`, every message and
+        event of all of them goes to the callback, as with a receiver.
+        """
+        chosen = self._config.receiver_options(**options)
+        with self._making:
+            self._check_open()
+            queue = EventQueue(self, chosen, on_message)
+            self._queues.append(queue)
+            self._dispatch(queue)
+            return queue
+
+    def _dispatch(self, reader: Reader) -> None:
+        """Have the callback of a new reader called, where it has one and the context a thread for it."""
+        if reader.has_callback and not self.is_sequential:
+            self._dispatcher = self._dispatcher or DispatchThread()
+            self._dispatcher.add(reader)
 
     def _on_source(self, topic: str, topic_index: int, address: LbtrmAddress) -> None:
         """Resolution found a source: map it to the topic's receivers."""
@@ -286,8 +336,7 @@ class Context:
             if receiver.topic != topic or receiver.closed:
                 continue
             config = receiver_session_config(address, receiver.options, self.receiver_id, self.datagram_bytes)
-            number = receiver.source_number(f"{name}[{topic_index}]")
-            result = receiver.map(config, topic_index, number)
+            result = receiver.map(config, topic_index, f"{name}[{topic_index}]")
             if result not in (0, -errno.EEXIST, lib.UM_CLOSED):  # mapped already; being closed
                 self.check(result, f"joining {name} for {topic!r}")
         self._steer()
@@ -312,11 +361,28 @@ class Context:
                 stacklevel=2,
             )
 
-    def begin_closing(self, thing: Source | Receiver) -> bool:
-        """Mark a source or receiver closed; False when another thread was first (called by it)."""
+    def begin_closing(self, thing: Source | Reader) -> bool:
+        """Mark a source, receiver or event queue closed; False when another thread was first (called by it)."""
         with self._listing:
             was_closed, thing.closed = thing.closed, True
         return not was_closed
+
+    def begin_closing_queue(self, queue: EventQueue) -> bool:
+        """The same of an event queue: no receiver is made on it any more once this has returned (called by it)."""
+        with self._making:
+            return self.begin_closing(queue)
+
+    def receivers_into(self, queue: EventQueue) -> list[Receiver]:
+        """The receivers that deliver into an event queue (asked by it)."""
+        with self._listing:
+            return [receiver for receiver in self._receivers if receiver.queue is queue]
+
+    def forget_queue(self, queue: EventQueue) -> None:
+        """An event queue is being closed (called by it)."""
+        with self._listing:
+            self._queues.remove(queue)
+        if self._dispatcher is not None and queue.has_callback:
+            self._dispatcher.remove(queue)
 
     def release_session(self, session: SourceSession) -> None:
         """A source of the session is gone; the last one ends the session (called by it)."""
@@ -357,6 +423,19 @@ class Context:
         """A source session ends (called by it)."""
         with self._listing:
             self.sessions.sessions.remove(session)
+
+    def topics(self) -> list[str]:
+        """Topics that were heard to have a source, in this context's cache of topic resolution (UX-16).
+
+        What is being published becomes known as it is advertised; discover_topics() asks for that at once.
+        """
+        self._check_open()
+        return (self._resolver or self._agent).topics()
+
+    def discover_topics(self) -> None:
+        """Ask every source to advertise itself now, so that topics() soon has them all."""
+        self._check_open()
+        self._on_link_up()
 
     # Following the interface
 
@@ -408,9 +487,9 @@ class Context:
                 lib.um_context_process(self.handle, min(left_ns, _SLICE_NS)), "process_events"
             )
             self._keep_house()
-            for receiver in list(self._receivers):
-                if receiver.has_callback:
-                    receiver.dispatch()
+            for reader in [*self._receivers, *self._queues]:
+                if reader.has_callback:
+                    reader.dispatch()
             if self._unblocks_seen != self.unblock_count:
                 self._unblocks_seen = self.unblock_count
                 return handled
@@ -507,6 +586,26 @@ class Context:
         counters = schema().group(group).core_counters
         return {c.name: c.value(raw) for c, raw in zip(counters, ffi.unpack(out, count), strict=True)}
 
+    # The tap
+
+    def tap(self, path: str | Path, *, snap_bytes: int = 0, ring_bytes: int = TAP_RING_BYTES) -> Tap:
+        """Write what the context sends and receives from now on to a pcapng file as well; stop() ends that.
+
+        The data path never waits for the file: what `ring_bytes` (a power of two) cannot hold is left out and counted.
+        """
+        with self._making:
+            self._check_open()
+            self._tap = Tap(self, path, snap_bytes, ring_bytes)
+            return self._tap
+
+    def end_tap(self, tap: Tap, counters: Any) -> int:
+        """A tap is being stopped (called by it). Returns the result of the core."""
+        with self._making:
+            if self._tap is not tap:
+                return 0
+            self._tap = None
+            return int(lib.um_context_tap_stop(self.handle, counters))
+
     # Errors and ending
 
     def check(self, result: int, doing: str) -> int:
@@ -533,8 +632,8 @@ class Context:
     def _close(self) -> None:
         if self._statistics is not None:
             self._statistics.close()
-        for receiver in list(self._receivers):
-            receiver.close()
+        for reader in [*self._receivers, *self._queues]:
+            reader.close()
         for source in list(self._sources):
             source.close()
         self.closed = True
@@ -545,8 +644,12 @@ class Context:
             resolver.close()
         elif agent := getattr(self, "_agent", None):
             agent.close()
-        lib.um_context_close(self.handle)
-        self._link.close()
+        try:
+            if self._tap is not None:
+                self._tap.stop()
+        finally:
+            lib.um_context_close(self.handle)
+            self._link.close()
 
     def __enter__(self) -> Context:
         return self

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 from umstack.errors import Closed
 
 if TYPE_CHECKING:
-    from umstack.receiver import Receiver
+    from umstack.reader import Reader
 
 
 class DispatchThread:
-    """Waits on the receivers it was given and hands their rows to their callbacks, one receiver after another.
+    """Waits on the readers it was given and hands their rows to their callbacks, one after another.
 
     A callback that raises is logged; the next message goes to it all the same. Callbacks run without a lock held, so
-    they may make and close receivers, this one included.
+    they may make and close readers, this one included.
     """
 
     def __init__(self) -> None:
-        self._receivers: dict[int, Receiver] = {}
-        self._serving: Receiver | None = None
+        self._readers: dict[int, Reader] = {}
+        self._serving: Reader | None = None
         self._changed = threading.Condition()
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -31,22 +31,22 @@ class DispatchThread:
         self._thread = threading.Thread(target=self._run, name="umstack-dispatch", daemon=True)
         self._thread.start()
 
-    def add(self, receiver: Receiver) -> None:
-        """Serve one more receiver."""
+    def add(self, reader: Reader) -> None:
+        """Serve one more reader."""
         with self._changed:
             if self._stopping:
                 raise Closed("the context is closed")
-            self._receivers[receiver.fileno()] = receiver
-            self._epoll.register(receiver.fileno(), select.EPOLLIN)
+            self._readers[reader.fileno()] = reader
+            self._epoll.register(reader.fileno(), select.EPOLLIN)
             os.eventfd_write(self._wake_fd, 1)
 
-    def remove(self, receiver: Receiver) -> None:
-        """Stop serving a receiver; waits for its callback to return, unless it is the callback that asks."""
+    def remove(self, reader: Reader) -> None:
+        """Stop serving a reader; waits for its callback to return, unless it is the callback that asks."""
         with self._changed:
-            if self._receivers.pop(receiver.fileno(), None) is not None and not self._epoll.closed:
-                self._epoll.unregister(receiver.fileno())
+            if self._readers.pop(reader.fileno(), None) is not None and not self._epoll.closed:
+                self._epoll.unregister(reader.fileno())
             if threading.current_thread() is not self._thread:
-                self._changed.wait_for(lambda: self._serving is not receiver)
+                self._changed.wait_for(lambda: self._serving is not reader)
 
     def close(self) -> None:
         """End the thread after the callback it is in. A callback may ask for it."""
@@ -60,8 +60,8 @@ class DispatchThread:
     def _run(self) -> None:
         while not self._stopping:
             with self._changed:
-                receivers = list(self._receivers.values())
-            waiting = sum(self._serve(receiver) for receiver in receivers)
+                readers = list(self._readers.values())
+            waiting = sum(self._serve(reader) for reader in readers)
             if waiting or self._stopping:
                 continue
             for fd, _ in self._epoll.poll():
@@ -71,15 +71,15 @@ class DispatchThread:
             self._epoll.close()
             os.close(self._wake_fd)
 
-    def _serve(self, receiver: Receiver) -> bool:
+    def _serve(self, reader: Reader) -> bool:
         """Run the callbacks of what waits; true when more came meanwhile."""
         with self._changed:
-            if self._stopping or receiver.fileno() not in self._receivers:
+            if self._stopping or reader.fileno() not in self._readers:
                 return False
-            self._serving = receiver
+            self._serving = reader
         try:
-            receiver.dispatch()
-            return receiver.arm()
+            reader.dispatch()
+            return reader.arm()
         finally:
             with self._changed:
                 self._serving = None

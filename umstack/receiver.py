@@ -1,82 +1,41 @@
-"""Receiver: a subscription to one topic, read as messages, batches or events, or through a callback."""
+"""Receiver: a subscription to one topic, with a queue of its own or one that it shares."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
-from umstack.batch import Batch
 from umstack.errors import Closed, OptionError
-from umstack.events import Event, Message, UnrecoverableLoss
+from umstack.events import Event
+from umstack.reader import QueueMemory, Reader
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from umstack.config import ReceiverOptions
     from umstack.context import Context
-
-POLL_ROWS = 4096
-"""Rows taken at once when the caller does not say."""
-
-_ORDER_MAP_DEFAULT = 0
-_BLOCK_ROWS = 4096
-_NS_PER_S = 1_000_000_000
-
-SLICE_NS = 100_000_000
-"""The longest the core waits in one go; a call that waits longer asks again, so that Ctrl-C is seen."""
-
-_LOSS_KINDS = (lib.UM_ROW_UNRECOVERABLE_LOSS, lib.UM_ROW_BURST_LOSS)
-_RECEIVED_EVENT = lib.UM_RECEIVED_EVENT
-_RECEIVED_NOTHING = lib.UM_RECEIVED_NOTHING
-_buffer = ffi.buffer
-_poll = lib.um_subscription_poll
-_receive = lib.um_subscription_receive
-_logger = logging.getLogger("umstack.receiver")
+    from umstack.event_queue import EventQueue
 
 
-def timeout_ns(timeout: float | None) -> int:
-    """Seconds as the core counts them; None is for ever."""
-    return -1 if timeout is None else int(timeout * _NS_PER_S)
+class SubscriptionMemory:
+    """The core's side of a receiver, which writes into its queue's memory."""
 
+    __slots__ = ("_queue", "handle")
 
-class QueueMemory:
-    """The core's side of a receiver. Lives as long as any batch that looks into its queue."""
-
-    __slots__ = ("freed", "handle", "source_names", "topic")
-
-    def __init__(self, handle: Any, topic: str) -> None:
-        self.freed = False
+    def __init__(self, handle: Any, queue: QueueMemory) -> None:
         self.handle = handle
-        self.topic = topic
-        self.source_names: list[str] = []
+        self._queue = queue
 
     def __del__(self) -> None:
-        self.freed = True
         lib.um_subscription_free(self.handle)
 
 
-class Receiver:
-    """A subscription. Made by Context.receiver(). One thread at a time reads it."""
+class Receiver(Reader):
+    """A subscription. Made by Context.receiver(). One thread at a time reads it.
 
-    __slots__ = (
-        "_awaited",
-        "_context",
-        "_empty",
-        "_memory",
-        "_on_message",
-        "_reading",
-        "_row",
-        "_rows",
-        "_scratch",
-        "_scratch_bytes",
-        "closed",
-        "options",
-        "topic",
-    )
+    With an event queue, it is the queue that is read: reading the receiver is refused.
+    """
+
+    __slots__ = ("_subscription", "options", "queue", "topic")
 
     def __init__(
         self,
@@ -84,276 +43,90 @@ class Receiver:
         topic: str,
         options: ReceiverOptions,
         on_message: Callable[[Event], None] | None,
+        queue: EventQueue | None,
     ) -> None:
         self.topic = topic
         self.options = options
-        self.closed = False
-        self._context = context
-        self._on_message = on_message
-        self._rows = ffi.new("um_rows *")
-        # What a read needs: it takes it and puts it back, so that a second one finds nothing there.
-        self._reading: Any = self._rows if on_message is None else None
-        self._awaited = False
-        config = ffi.new("um_subscription_config *")
-        config.receiver.ordered_delivery = options.ordered_delivery
-        config.receiver.map_entries_max = context.options.delivery_control_maximum_total_map_entries
-        config.receiver.burst_loss_max = options.delivery_control_maximum_burst_loss
-        config.receiver.loss_check_interval_ns = options.delivery_control_loss_check_interval_ns
-        config.block_count = min(max(options.receiver_queue_block_count, 4), lib.UM_QUEUE_BLOCKS_MAX)
-        config.block_rows = _BLOCK_ROWS
-        config.block_bytes = options.receiver_queue_block_length_bytes
-        config.message_max_bytes = max(
-            options.receiver_maximum_message_length_bytes, lib.UM_QUEUE_MESSAGE_BYTES_MIN
-        )
+        self.queue = queue
+        """The event queue it delivers into; None: a queue of its own."""
+        name = f"receiver {topic!r}"
+        memory = QueueMemory(context, options, name) if queue is None else queue.memory_for(options, name)
+        super().__init__(context, memory, name, on_message)
+        if queue is not None:
+            self._reading = None
+        try:
+            handle = self._open()
+        except BaseException:
+            self._close_own_queue()
+            raise
+        self._subscription = SubscriptionMemory(handle, memory)
+
+    def _open(self) -> Any:
+        context, options = self._context, self.options
+        config = ffi.new("um_receiver_config *")
+        config.ordered_delivery = options.ordered_delivery
+        config.map_entries_max = context.options.delivery_control_maximum_total_map_entries
+        config.burst_loss_max = options.delivery_control_maximum_burst_loss
+        config.loss_check_interval_ns = options.delivery_control_loss_check_interval_ns
         handle = ffi.new("um_subscription **")
-        context.check(lib.um_subscription_open(context.handle, config, handle), f"receiver {topic!r}")
-        self._memory = QueueMemory(handle[0], topic)
-        self._empty = Batch(self._memory, ffi.NULL, 0, 0)
-        self._scratch: Any = None
-        self._scratch_bytes = 0
-        self._row: Any = None
+        context.check(lib.um_subscription_open(self._memory.handle, config, handle), self._name)
+        return handle[0]
 
     # Reading
 
-    def poll(self, max_rows: int = POLL_ROWS, timeout: float | None = 0.0) -> Batch:
-        """Take up to max_rows rows, waiting up to timeout seconds for the first (None: for ever).
-
-        The batch is empty after the timeout. In sequential mode this call drives the context.
-        """
-        if self.closed:
-            raise Closed(f"receiver {self.topic!r} is closed")
-        rows, self._reading = self._reading, None
-        if rows is None:
-            raise self._refusal()
-        try:
-            if self._context.is_sequential:
-                self._context.count_poll()
-            count = (
-                _poll(self._memory.handle, max_rows, 0, rows)
-                if timeout == 0
-                else self._wait(rows, max_rows, timeout)
-            )
-            return Batch(self._memory, rows.block, rows.first, count) if count else self._empty
-        finally:
-            self._reading = rows
-
     def _refusal(self) -> OptionError:
-        if self.has_callback:
-            return OptionError(
-                f"receiver {self.topic!r} gives its messages to on_message",
-                hint="make a receiver without a callback to read from",
-            )
+        return self._shared_refusal() if self.queue is not None else super()._refusal()
+
+    def _shared_refusal(self) -> OptionError:
         return OptionError(
-            f"receiver {self.topic!r} is being read by another thread",
-            hint="one thread at a time reads a receiver: make one for each thread",
+            f"{self._name} delivers into an event queue",
+            hint="read the queue, or make the receiver without queue=",
         )
-
-    def _wait(self, rows: Any, max_rows: int, timeout: float | None) -> int:
-        """Poll in slices: between them Python sees Ctrl-C, and in sequential mode topic resolution gets on."""
-        context, handle = self._context, self._memory.handle
-        unblock_count = context.unblock_count
-        slice_ns = context.slice_ns
-        end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
-        while True:
-            left_ns = slice_ns if end_ns is None else max(0, end_ns - time.monotonic_ns())
-            count = int(_poll(handle, max_rows, left_ns if left_ns < slice_ns else slice_ns, rows))
-            if count or left_ns == 0 or self.closed or context.unblock_count != unblock_count:
-                return count
-            context.attend()
-
-    def receive(self, timeout: float | None = None) -> bytes | None:
-        """The payload of the next message: the shortest way from the wire to Python, for one message at a time.
-
-        Waits up to timeout seconds (None: for ever; 0: not at all) and returns None when there is no message then.
-        Events are passed over; loss is logged as a warning.
-        """
-        if self.closed:
-            raise Closed(f"receiver {self.topic!r} is closed")
-        rows, self._reading = self._reading, None
-        if rows is None:
-            raise self._refusal()
-        try:
-            if self._context.is_sequential:
-                self._context.count_poll()
-            if self._scratch is None:
-                self._make_scratch()
-            unblock_count = self._context.unblock_count
-            wait_ns = self._context.slice_ns if timeout is None else 0
-            length = _receive(self._memory.handle, self._scratch, self._scratch_bytes, wait_ns, self._row)
-            if length < 0 and (timeout != 0 or length == _RECEIVED_EVENT):
-                length = self._receive_patiently(length, timeout, unblock_count)
-            return _buffer(self._scratch, length)[:] if length >= 0 else None
-        finally:
-            self._reading = rows
-
-    def _make_scratch(self) -> None:
-        """Memory for receive(), which takes one message out of the queue at a time."""
-        self._scratch_bytes = max(
-            self.options.receiver_maximum_message_length_bytes, lib.UM_QUEUE_MESSAGE_BYTES_MIN
-        )
-        self._scratch = ffi.new("uint8_t[]", self._scratch_bytes)
-        self._row = ffi.new("um_row *")
-
-    def _receive_patiently(self, length: int, timeout: float | None, unblock_count: int) -> int:
-        """Pass over events and wait in slices, as _wait() does."""
-        context, slice_ns = self._context, self._context.slice_ns
-        end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
-        while length < 0:
-            if length == _RECEIVED_EVENT and self._row.flags >> 8 in _LOSS_KINDS:
-                _logger.warning("%s: message %d is lost", self.topic, self._row.sequence_number)
-            left_ns = slice_ns if end_ns is None else max(0, end_ns - time.monotonic_ns())
-            length = _receive(
-                self._memory.handle, self._scratch, self._scratch_bytes, min(left_ns, slice_ns), self._row
-            )
-            if length == _RECEIVED_NOTHING:
-                if left_ns == 0 or self.closed or context.unblock_count != unblock_count:
-                    return length
-                context.attend()
-        return length
-
-    def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, for ever or until the receiver is closed. Loss is logged as a warning."""
-        for batch in self._batches():
-            if batch.event_count:
-                self._log_loss(batch)
-            yield from batch
-
-    def events(self) -> Iterator[Event]:
-        """Messages and events as they come."""
-        for batch in self._batches():
-            yield from batch.events()
-
-    def _batches(self) -> Iterator[Batch]:
-        while not self.closed:
-            try:
-                batch = self.poll(POLL_ROWS, None)
-            except Closed:
-                return
-            if batch:
-                yield batch
-
-    def _log_loss(self, batch: Batch) -> None:
-        for event in batch.events():
-            if not isinstance(event, Message):
-                level = logging.WARNING if isinstance(event, UnrecoverableLoss) else logging.INFO
-                _logger.log(level, "%s", event)
-
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come, without blocking the event loop."""
-        while not self.closed:
-            try:
-                batch = await self.poll_async()
-            except Closed:
-                return
-            if batch.event_count:
-                self._log_loss(batch)
-            for message in batch.messages():
-                yield message
-
-    async def poll_async(self, max_rows: int = POLL_ROWS) -> Batch:
-        """Like poll(), waiting in the running event loop. The context must be in embedded mode."""
-        if self._context.is_sequential:
-            raise OptionError(
-                "poll_async needs the context's own thread", hint="create the context with mode='embedded'"
-            )
-        loop = asyncio.get_running_loop()
-        while True:
-            batch = self.poll(max_rows, 0)
-            if batch:
-                return batch
-            if self.arm():
-                continue
-            if self._awaited:
-                raise OptionError(
-                    f"receiver {self.topic!r} is being awaited by another task",
-                    hint="one task at a time reads a receiver: make one for each task",
-                )
-            ready: asyncio.Future[None] = loop.create_future()
-            loop.add_reader(self.fileno(), _set_result, ready)
-            self._awaited = True
-            try:
-                await ready
-            finally:
-                self._awaited = False
-                loop.remove_reader(self.fileno())
 
     def fileno(self) -> int:
         """Readable when rows wait, once armed: for an event loop of your own call arm() first."""
-        return int(self._memory.handle.event_fd)
+        if self.queue is not None:
+            raise self._shared_refusal()
+        return super().fileno()
 
     def arm(self) -> bool:
         """Ask for fileno() to become readable at the next row; True when rows wait already."""
-        return bool(lib.um_subscription_arm(self._memory.handle))
-
-    def dispatch(self) -> int:
-        """Hand what waits to the on_message callback; returns how many rows that were."""
-        if self._on_message is None:
-            return 0
-        count = lib.um_subscription_take(self._memory.handle, POLL_ROWS, self._rows)
-        if count == 0:
-            return 0
-        for event in Batch(self._memory, self._rows.block, self._rows.first, count).events():
-            if self.closed:
-                break
-            try:
-                self._on_message(event)
-            except Exception:
-                _logger.exception("the on_message callback of %r failed", self)
-        return int(count)
-
-    @property
-    def has_callback(self) -> bool:
-        """Whether messages go to a callback instead of poll() and iteration."""
-        return self._on_message is not None
+        if self.queue is not None:
+            raise self._shared_refusal()
+        return super().arm()
 
     # Sources (called by the context)
 
-    def source_number(self, name: str) -> int:
-        """The number rows carry for a source of this name."""
-        names = self._memory.source_names
-        if name not in names:
-            names.append(name)
-        return names.index(name)
-
-    def map(self, session: Any, topic_index: int, source: int) -> int:
-        """Map a session's topic to this receiver; the core's result."""
+    def map(self, session: Any, topic_index: int, source: str) -> int:
+        """Map a session's topic, a source of this name, to this receiver; the core's result."""
         if self.closed:
             return 0
-        return int(lib.um_subscription_map(self._memory.handle, session, topic_index, source))
+        number = self._memory.sources.number(self.topic, source)
+        return int(lib.um_subscription_map(self._subscription.handle, session, topic_index, number))
 
     def stats(self) -> dict[str, int | float | None]:
         """This receiver's counters."""
         if self.closed:
-            raise Closed(f"receiver {self.topic!r} is closed")
+            raise Closed(f"{self._name} is closed")
         return self.counters()
 
     def counters(self) -> dict[str, int | float | None]:
         """The same while the receiver is being closed (called by the context)."""
-        return self._context.read_counters("receiver", lib.um_statistics_receiver, self._memory.handle)
+        handle = self._subscription.handle
+        return self._context.read_counters("receiver", lib.um_statistics_receiver, handle)
 
     # Ending
 
     def close(self) -> None:
-        """Stop receiving. Batches already taken stay readable."""
+        """Stop receiving. Batches already taken stay readable, and so does what waits in an event queue."""
         if self._context.begin_closing(self):
             self._context.forget_receiver(self)
-            lib.um_subscription_close(self._memory.handle)
+            lib.um_subscription_close(self._subscription.handle)
+            self._close_own_queue()
 
-    def __enter__(self) -> Receiver:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<Receiver {self.topic!r}{' closed' if self.closed else ''}>"
+    def _close_own_queue(self) -> None:
+        if self.queue is None:
+            lib.um_event_queue_close(self._memory.handle)
 
 
-def _set_result(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-__all__ = ["POLL_ROWS", "SLICE_NS", "QueueMemory", "Receiver", "timeout_ns"]
+__all__ = ["Receiver"]

@@ -20,7 +20,7 @@ from umstack.errors import (
     WouldBlock,
     error_from_result,
 )
-from umstack.receiver import SLICE_NS, timeout_ns
+from umstack.reader import SLICE_NS, timeout_ns
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -16,13 +16,12 @@ static int send_now(um_publication *publication, const uint8_t *data, uint32_t l
 }
 
 /* The length of the next message, copied to buffer as far as it has room; -ETIMEDOUT when none comes. */
-static int receive_one(um_subscription *subscription, const um_echo_config *config, uint8_t *buffer,
-                       uint32_t buffer_bytes)
+static int receive_one(um_event_queue *queue, const um_echo_config *config, uint8_t *buffer, uint32_t buffer_bytes)
 {
     int64_t deadline_ns = clock_ns(CLOCK_MONOTONIC) + config->timeout_ns;
     for (;;) {
         um_rows rows;
-        if (um_subscription_poll(subscription, 1, config->busy ? 0 : config->timeout_ns, &rows) == 0) {
+        if (um_event_queue_poll(queue, 1, config->busy ? 0 : config->timeout_ns, &rows) == 0) {
             if (clock_ns(CLOCK_MONOTONIC) >= deadline_ns)
                 return -ETIMEDOUT;
             continue;
@@ -37,8 +36,8 @@ static int receive_one(um_subscription *subscription, const um_echo_config *conf
     }
 }
 
-static int round_trip(um_subscription *replies, um_publication *requests, const um_echo_config *config,
-                      uint64_t counter, um_echo_result *result)
+static int round_trip(um_event_queue *replies, um_publication *requests, const um_echo_config *config, uint64_t counter,
+                      um_echo_result *result)
 {
     uint8_t message[UM_ECHO_MESSAGE_BYTES_MAX];
     memset(message, 0, config->message_bytes);
@@ -57,7 +56,7 @@ static int round_trip(um_subscription *replies, um_publication *requests, const 
     return outcome;
 }
 
-static int measure(um_subscription *replies, um_publication *requests, const um_echo_config *config,
+static int measure(um_event_queue *replies, um_publication *requests, const um_echo_config *config,
                    uint64_t sample_count, int64_t deadline_ns, uint64_t *samples_ns, um_echo_result *result)
 {
     while (result->message_count < sample_count) {
@@ -72,9 +71,8 @@ static int measure(um_subscription *replies, um_publication *requests, const um_
     return 0;
 }
 
-int um_echo_ping(um_subscription *replies, um_publication *requests, const um_echo_config *config,
-                 uint64_t warmup_count, uint64_t sample_count, int64_t duration_ns, uint64_t *samples_ns,
-                 um_echo_result *result)
+int um_echo_ping(um_event_queue *replies, um_publication *requests, const um_echo_config *config, uint64_t warmup_count,
+                 uint64_t sample_count, int64_t duration_ns, uint64_t *samples_ns, um_echo_result *result)
 {
     const uint8_t end[UM_ECHO_END_BYTES] = {0};
     memset(result, 0, sizeof *result);
@@ -91,7 +89,7 @@ int um_echo_ping(um_subscription *replies, um_publication *requests, const um_ec
     return outcome != 0 ? outcome : send_now(requests, end, sizeof end, config->timeout_ns);
 }
 
-int um_echo_serve(um_subscription *requests, um_publication *replies, const um_echo_config *config,
+int um_echo_serve(um_event_queue *requests, um_publication *replies, const um_echo_config *config,
                   um_echo_result *result)
 {
     uint8_t message[UM_ECHO_MESSAGE_BYTES_MAX];

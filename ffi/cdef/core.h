@@ -128,14 +128,13 @@ typedef struct um_receiver_config {
     ...;
 } um_receiver_config;
 
-typedef struct um_subscription_config {
-    um_receiver_config receiver;
+typedef struct um_event_queue_config {
     uint32_t block_count;
     uint32_t block_rows;
     uint32_t block_bytes;
     uint32_t message_max_bytes;
     ...;
-} um_subscription_config;
+} um_event_queue_config;
 
 typedef struct um_receiver_session_config {
     um_session_id id;
@@ -177,10 +176,12 @@ typedef struct um_rows {
     ...;
 } um_rows;
 
-typedef struct um_subscription {
+typedef struct um_event_queue {
     int event_fd;
     ...;
-} um_subscription;
+} um_event_queue;
+
+typedef struct um_subscription um_subscription;
 
 int um_context_create(const um_context_config *config, um_context **context);
 void um_context_close(um_context *context);
@@ -220,12 +221,15 @@ bool um_publication_sendable(const um_publication *publication);
 bool um_publication_drained(um_publication *publication);
 uint32_t um_publication_message_max(const um_publication *publication);
 
-int um_subscription_open(um_context *context, const um_subscription_config *config, um_subscription **subscription);
+int um_event_queue_open(um_context *context, const um_event_queue_config *config, um_event_queue **queue);
+void um_event_queue_close(um_event_queue *queue);
+void um_event_queue_free(um_event_queue *queue);
+int um_subscription_open(um_event_queue *queue, const um_receiver_config *config, um_subscription **subscription);
 void um_subscription_close(um_subscription *subscription);
 void um_subscription_free(um_subscription *subscription);
 int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
                         uint32_t source);
-uint32_t um_subscription_poll(um_subscription *subscription, uint32_t max, int64_t timeout_ns, um_rows *rows);
+uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows);
 typedef struct um_rows_summary {
     uint32_t event_count;
     int32_t payload_length;
@@ -234,7 +238,7 @@ typedef struct um_rows_summary {
     ...;
 } um_rows_summary;
 void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary);
-uint32_t um_subscription_take(um_subscription *subscription, uint32_t max, um_rows *rows);
+uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows);
 typedef struct um_row {
     uint16_t flags;
     uint32_t sequence_number;
@@ -245,9 +249,8 @@ typedef struct um_row {
     int64_t received_ns;
     ...;
 } um_row;
-int64_t um_subscription_receive(um_subscription *subscription, uint8_t *out, uint32_t capacity, int64_t timeout_ns,
-                                um_row *row);
-bool um_subscription_arm(um_subscription *subscription);
+int64_t um_event_queue_receive(um_event_queue *queue, uint8_t *out, uint32_t capacity, int64_t timeout_ns, um_row *row);
+bool um_event_queue_arm(um_event_queue *queue);
 void um_queue_release(um_block *block, uint32_t count);
 
 uint32_t um_statistics_context(um_context *context, uint64_t *out);

@@ -18,8 +18,7 @@ typedef struct um_echo_result {
     ...;
 } um_echo_result;
 
-int um_echo_ping(um_subscription *replies, um_publication *requests, const um_echo_config *config,
-                 uint64_t warmup_count, uint64_t sample_count, int64_t duration_ns, uint64_t *samples_ns,
-                 um_echo_result *result);
-int um_echo_serve(um_subscription *requests, um_publication *replies, const um_echo_config *config,
+int um_echo_ping(um_event_queue *replies, um_publication *requests, const um_echo_config *config, uint64_t warmup_count,
+                 uint64_t sample_count, int64_t duration_ns, uint64_t *samples_ns, um_echo_result *result);
+int um_echo_serve(um_event_queue *requests, um_publication *replies, const um_echo_config *config,
                   um_echo_result *result);

@@ -268,7 +268,7 @@ typedef struct um_receiver_counters {
     uint64_t held_datagrams;
     /* counter, pauses: Times delivery paused because the application had not emptied its queue. */
     uint64_t queue_full_pauses;
-    /* snapshot, messages: Messages delivered to the queue and not yet read. */
+    /* snapshot, messages: Rows in the queue it delivers into, not yet read. */
     uint64_t queued_messages;
     /* counter, events: UnrecoverableLoss events delivered. */
     uint64_t unrecoverable_loss_events;

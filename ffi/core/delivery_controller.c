@@ -22,10 +22,11 @@ static uint8_t *reserve(um_delivery *delivery, uint32_t bytes)
 {
     uint8_t *payload = um_queue_reserve(delivery->receiver->queue, bytes);
     if (UM_UNLIKELY(payload == NULL)) {
+        um_message_queue *queue = delivery->receiver->queue;
         delivery->starved = true;
-        if (!delivery->receiver->pressured)
+        if (!queue->full)
             UM_COUNT(delivery->receiver->counters.queue_full_pauses, 1);
-        delivery->receiver->pressured = *delivery->receiver->any_pressured = true;
+        queue->full = *queue->any_full = true;
     }
     return payload;
 }

@@ -31,14 +31,13 @@ typedef struct um_receiver_config {
     int64_t loss_check_interval_ns; /* 0: off */
 } um_receiver_config;
 
-/* One subscription: what its controllers share. Owned by the context. */
+/* One subscription: what its controllers share. Owned by the context. Several receivers may have the same queue: it
+ * takes their rows as they come, and the controller's source number tells them apart. */
 typedef struct um_receiver {
     um_receiver_config config;
     um_message_queue *queue;
     um_hold_store *store;
     um_context_counters *context_counters;
-    bool pressured;      /* the queue was full when last looked at */
-    bool *any_pressured; /* the node's: some receiver is */
     uint32_t controller_count;
     um_receiver_counters counters;
 } um_receiver;

@@ -1,5 +1,5 @@
-/* The queue from the context to one receiver's reader: blocks of columns, so that a batch is handed to Python as
- * views and to Arrow as buffers without copying a payload again (design W9).
+/* The queue from the context to one reader, of one receiver's rows or of many: blocks of columns, so that a batch is
+ * handed to Python as views and to Arrow as buffers without copying a payload again (design W9).
  *
  *   block: offsets[n+1] | sequence numbers | ... | payload bytes, laid end to end
  *
@@ -58,6 +58,8 @@ typedef struct um_message_queue {
     um_block *current;
     uint32_t current_row;
     uint64_t appended_count; /* rows, ever */
+    bool full;               /* it was when it was last asked for room; its owner looks again */
+    bool *any_full;          /* the owner's: some queue is */
 
     UM_CACHE_ALIGNED _Atomic uint64_t read_block; /* consumer: ordinal of the block it stands in, not reused before */
     uint32_t read_row;

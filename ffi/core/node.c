@@ -63,20 +63,20 @@ void um_node_remove_session(um_node *node, um_receiver_session *session)
     node->counters.sessions = node->session_count;
 }
 
-bool um_node_add_receiver(um_node *node, um_receiver *receiver)
+bool um_node_add_queue(um_node *node, um_message_queue *queue)
 {
-    if (node->receiver_count == UM_NODE_RECEIVERS_MAX)
+    if (node->queue_count == UM_NODE_QUEUES_MAX)
         return false;
-    receiver->any_pressured = &node->any_pressured;
-    node->receivers[node->receiver_count++] = receiver;
+    queue->any_full = &node->any_full;
+    node->queues[node->queue_count++] = queue;
     return true;
 }
 
-void um_node_remove_receiver(um_node *node, um_receiver *receiver)
+void um_node_remove_queue(um_node *node, um_message_queue *queue)
 {
-    for (uint32_t i = 0; i < node->receiver_count; i++) {
-        if (node->receivers[i] == receiver) {
-            node->receivers[i] = node->receivers[--node->receiver_count];
+    for (uint32_t i = 0; i < node->queue_count; i++) {
+        if (node->queues[i] == queue) {
+            node->queues[i] = node->queues[--node->queue_count];
             return;
         }
     }
@@ -129,17 +129,17 @@ void um_node_after_batch(um_node *node, int64_t now_ns)
 
 bool um_node_pressured(um_node *node, int64_t now_ns)
 {
-    if (UM_LIKELY(!node->any_pressured))
+    if (UM_LIKELY(!node->any_full))
         return false;
     bool pressured = false;
-    for (uint32_t i = 0; i < node->receiver_count; i++) {
-        um_receiver *receiver = node->receivers[i];
-        if (UM_LIKELY(!receiver->pressured))
+    for (uint32_t i = 0; i < node->queue_count; i++) {
+        um_message_queue *queue = node->queues[i];
+        if (UM_LIKELY(!queue->full))
             continue;
-        receiver->pressured = !um_queue_has_free_blocks(receiver->queue, 1);
-        pressured |= receiver->pressured;
+        queue->full = !um_queue_has_free_blocks(queue, 1);
+        pressured |= queue->full;
     }
-    node->any_pressured = pressured;
+    node->any_full = pressured;
     um_node_wake(node, now_ns); /* controllers that waited for room go on */
     return pressured;
 }

@@ -1,14 +1,14 @@
 /* A node: the receiving sessions of one context, found by the datagrams that belong to them, and the receivers
  * whose queues hold them back. Sans-I/O: ffi/io/context.c drives it from sockets, ffi/sim from a simulated network.
  *
- * Threads: the context lock. Sessions and receivers stay their creators'; the node only refers to them.
+ * Threads: the context lock. Sessions and queues stay their creators'; the node only refers to them.
  */
 #ifndef UM_CORE_NODE_H
 #define UM_CORE_NODE_H
 
 #include "core/receiver_session.h"
 
-enum { UM_NODE_SESSIONS_MAX = 512, UM_NODE_RECEIVERS_MAX = 16384 };
+enum { UM_NODE_SESSIONS_MAX = 512, UM_NODE_QUEUES_MAX = 16384 };
 
 typedef struct um_node {
     um_receiver_session *table[2 * UM_NODE_SESSIONS_MAX]; /* open addressing by session identity */
@@ -16,9 +16,9 @@ typedef struct um_node {
     int64_t due_ns[UM_NODE_SESSIONS_MAX];                 /* when each wants its tick */
     uint32_t session_count;
     um_receiver_session *last_session;
-    um_receiver *receivers[UM_NODE_RECEIVERS_MAX];
-    uint32_t receiver_count;
-    bool any_pressured;
+    um_message_queue *queues[UM_NODE_QUEUES_MAX]; /* each once, however many receivers it has */
+    uint32_t queue_count;
+    bool any_full;
     bool behind; /* the owner's word before a tick: datagrams that have arrived are yet to be read */
     um_hold_store store;
     um_context_counters counters;
@@ -31,8 +31,9 @@ bool um_node_add_session(um_node *node, um_receiver_session *session);
 void um_node_remove_session(um_node *node, um_receiver_session *session);
 um_receiver_session *um_node_find_session(um_node *node, const um_session_id *id);
 
-bool um_node_add_receiver(um_node *node, um_receiver *receiver);
-void um_node_remove_receiver(um_node *node, um_receiver *receiver);
+/* A queue that receivers of the node deliver into: added before them, removed after them. */
+bool um_node_add_queue(um_node *node, um_message_queue *queue);
+void um_node_remove_queue(um_node *node, um_message_queue *queue);
 
 /* A receive from the group: one datagram or a coalesced run. */
 void um_node_on_data(um_node *node, const um_rx *rx, int64_t now_ns);
@@ -40,7 +41,7 @@ void um_node_on_data(um_node *node, const um_rx *rx, int64_t now_ns);
 /* After a batch of receives: status messages that became due. */
 void um_node_after_batch(um_node *node, int64_t now_ns);
 
-/* True while some receiver's queue is full: the owner leaves datagrams where they are (its reader is slow). Call
+/* True while some queue is full: the owner leaves datagrams where they are (its reader is slow). Call
  * it before each batch; it looks at full queues again. */
 bool um_node_pressured(um_node *node, int64_t now_ns);
 

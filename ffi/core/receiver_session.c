@@ -14,6 +14,7 @@ static void lay_out(um_receiver_session *session, um_arena *arena, const um_rece
     um_receiver_session ignored;
     um_receiver_session *s = session ? session : &ignored;
     s->topics = um_arena_take(arena, 2 * (size_t)config->topic_capacity * sizeof *s->topics);
+    s->queues = um_arena_take(arena, (size_t)config->topic_capacity * sizeof *s->queues);
 }
 
 size_t um_receiver_session_footprint(const um_receiver_session_config *config)
@@ -57,10 +58,48 @@ static um_topic_slot *topic_slot(um_receiver_session *session, uint32_t topic_in
     return &session->topics[at];
 }
 
+static um_session_queue *find_queue(um_receiver_session *session, const um_message_queue *queue)
+{
+    um_session_queue *found = session->queues;
+    while (found != session->queues + session->queue_count && found->queue != queue)
+        found++;
+    return found;
+}
+
+static bool join_queue(um_receiver_session *session, um_message_queue *queue)
+{
+    um_session_queue *joined = find_queue(session, queue);
+    if (joined == session->queues + session->queue_count) {
+        if (session->queue_count == session->config.topic_capacity)
+            return false;
+        *joined = (um_session_queue){queue, 0};
+        session->queue_count++;
+    }
+    joined->controller_count++;
+    return true;
+}
+
+static void leave_queue(um_receiver_session *session, const um_message_queue *queue)
+{
+    um_session_queue *left = find_queue(session, queue);
+    if (--left->controller_count == 0)
+        *left = session->queues[--session->queue_count];
+}
+
+bool um_receiver_session_is_mapped(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index)
+{
+    const um_delivery *d = topic_slot(session, topic_index)->first;
+    while (d != NULL && d->receiver != receiver)
+        d = d->next_of_topic;
+    return d != NULL;
+}
+
 bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     um_topic_slot *slot = topic_slot(session, delivery->topic_index);
     if (slot->first == NULL && session->topic_count == session->config.topic_capacity)
+        return false;
+    if (!join_queue(session, delivery->receiver->queue))
         return false;
     session->topic_count += slot->first == NULL;
     slot->topic_index = delivery->topic_index;
@@ -110,6 +149,7 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
     if (slot->first == NULL)
         remove_topic(session, slot);
     session->last_topic = &session->topics[0];
+    leave_queue(session, delivery->receiver->queue);
     um_delivery_fini(delivery);
 }
 
@@ -620,12 +660,8 @@ static int64_t tick_controllers(um_receiver_session *session, int64_t now_ns)
 static uint32_t window_now(const um_receiver_session *session)
 {
     uint64_t window = session->config.window_bytes;
-    const um_message_queue *seen = NULL;
-    for (const um_delivery *d = session->controllers; d != NULL; d = d->next) {
-        if (d->receiver->queue == seen)
-            continue;
-        seen = d->receiver->queue;
-        uint64_t free_bytes = um_queue_free_bytes(seen);
+    for (uint32_t i = 0; i < session->queue_count; i++) {
+        uint64_t free_bytes = um_queue_free_bytes(session->queues[i].queue);
         window = free_bytes < window ? free_bytes : window;
     }
     return (uint32_t)window;

@@ -47,13 +47,19 @@ typedef struct um_receiver_session_config {
     bool send_naks;
     uint32_t datagram_max_bytes; /* bounds a NAK's length */
     uint32_t loss_capacity;      /* power of two */
-    uint32_t topic_capacity;     /* power of two: most delivery controllers' topics */
+    uint32_t topic_capacity;     /* power of two: most topics, and most queues, of the delivery controllers */
     uint32_t window_bytes;       /* flow control window offered at most */
     int64_t status_interval_ns;
     uint64_t receiver_id;
     uint32_t group_tag;
     uint64_t random_seed;
 } um_receiver_session_config;
+
+/* A queue that controllers of the session deliver into. */
+typedef struct um_session_queue {
+    um_message_queue *queue;
+    uint32_t controller_count;
+} um_session_queue;
 
 typedef struct um_topic_slot {
     uint32_t topic_index;
@@ -72,6 +78,8 @@ typedef struct um_receiver_session {
     um_topic_slot *last_topic; /* of the last message: the next one is often the same */
     um_delivery *controllers;
     uint32_t controller_count;
+    um_session_queue *queues; /* dense: each queue once, so that the window counts it once */
+    uint32_t queue_count;
     uint32_t starting_count; /* controllers in state STARTING */
     uint64_t gaps_found;
     um_blocker_search search;
@@ -104,9 +112,10 @@ size_t um_receiver_session_footprint(const um_receiver_session_config *config);
 void um_receiver_session_init(um_receiver_session *session, void *memory, const um_receiver_session_config *config,
                               um_link *link, um_hold_store *store, int64_t now_ns);
 
-/* Maps a controller to its topic index; delivers BOS at once on an active session (UM-81). False when the topic
- * table is full. The delivery stays the caller's. */
+/* Maps a controller to its topic index; delivers BOS at once on an active session (UM-81). False when there are too
+ * many topics or queues. The delivery stays the caller's. */
 bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery, int64_t now_ns);
+bool um_receiver_session_is_mapped(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index);
 void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery);
 
 /* A decoded datagram of this session. */

@@ -35,6 +35,13 @@ void um_unmap(void *memory, size_t bytes)
         munmap(memory, bytes);
 }
 
+void *um_allocate(size_t bytes)
+{
+    bytes = um_align_up(bytes, UM_CACHE_LINE_BYTES);
+    void *memory = aligned_alloc(UM_CACHE_LINE_BYTES, bytes);
+    return memory == NULL ? NULL : memset(memory, 0, bytes);
+}
+
 void um_context_lock(um_context *context)
 {
     atomic_fetch_add(&context->lock_waiters, 1);
@@ -68,6 +75,7 @@ int um_context_watch_port(um_context *context, bool is_watched)
             epoll_ctl(context->epoll_fd, EPOLL_CTL_DEL, fds[i], NULL);
         else
             result = um_context_watch(context, fds[i], UM_WATCH_PORT, i);
+    result = result == -EEXIST ? 0 : result; /* the loop and a thread that joins did it at once */
     context->port_is_watched = is_watched;
     return result;
 }
@@ -88,6 +96,7 @@ static int open_descriptors(um_context *context)
     um_socket_config socket = um_context_socket_config(context);
     result = um_socket_open_unicast(&context->control_link, &socket, 0);
     context->error_step = context->control_link.failed_step;
+    um_tap_link_init(&context->tapped_control, &context->control_link.base, &context->tap, context->control_link.local);
     return result;
 }
 
@@ -139,6 +148,8 @@ void um_context_close(um_context *context)
     um_context_stop(context);
     while (context->subscriptions != NULL)
         um_subscription_close(context->subscriptions);
+    while (context->event_queues != NULL)
+        um_event_queue_close(context->event_queues);
     for (uint32_t i = 0; context->sessions != NULL && i < context->session_limit; i++)
         if (context->sessions[i].in_use)
             um_session_shut(&context->sessions[i]);
@@ -146,6 +157,8 @@ void um_context_close(um_context *context)
     context->port = NULL;
     um_context_unlock(context);
     um_socket_close(&context->control_link);
+    um_tap_counters ignored;
+    um_tap_stop(&context->tap, &ignored);
     if (context->epoll_fd >= 0)
         close(context->epoll_fd);
     if (context->wake_fd >= 0)
@@ -318,18 +331,25 @@ static void step_aside(um_context *context)
 static int take_events(um_context *context, struct epoll_event *events, int64_t wait_until_ns)
 {
     int64_t now_ns = um_clock_ns();
+    bool never_sleeps = context->config.busy_wait || wait_until_ns == 0;
     if (context->last_batch > 0) /* there may be more: do not wait for it */
         wait_until_ns = 0;
     int64_t until_ns = context->next_due_ns < wait_until_ns ? context->next_due_ns : wait_until_ns;
     if (now_ns < context->hot_until_ns && wait_until_ns > now_ns && context->config.coalesce_ns != 0) {
         struct timespec nap = {0, context->config.coalesce_ns};
+        um_context_watch_port(context, false);
         nanosleep(&nap, NULL);
         context->read_directly = context->port == NULL;
         return 0;
     }
     /* With a port the groups' sockets are silent as a rule: they are read when they are reported ready. */
     bool direct = context->port == NULL && context->group_limit <= GROUPS_DIRECT_MAX;
-    bool no_sleep = context->config.busy_wait || until_ns <= now_ns || now_ns < context->linger_until_ns;
+    bool no_sleep = never_sleeps || until_ns <= now_ns || now_ns < context->linger_until_ns;
+    /* Watched rings cost the kernel a call for every datagram that comes, so they are only while somebody sleeps. */
+    if (never_sleeps)
+        um_context_watch_port(context, false);
+    else if (!no_sleep && context->port_is_read)
+        um_context_watch_port(context, true);
     if (no_sleep && (direct || context->port != NULL) && now_ns - context->last_poll_ns < POLL_INTERVAL_NS) {
         context->read_directly = direct;
         return 0;
@@ -378,7 +398,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
         context->next_due_ns = context->request_due_ns;
     if (um_node_pressured(&context->node, now_ns) && context->next_due_ns > now_ns + PRESSURE_CHECK_NS)
         context->next_due_ns = now_ns + PRESSURE_CHECK_NS;
-    um_receiving_notify(context);
+    um_event_queue_notify(context);
     if (context->pass_datagrams >= HOT_DATAGRAMS)
         context->hot_until_ns = now_ns + HOT_NS;
     if (handled > 0)
@@ -427,8 +447,8 @@ void um_context_unblock(um_context *context)
     atomic_fetch_add(&context->unblock_count, 1);
     um_context_wake_by(context, 0);
     um_context_lock(context);
-    for (um_subscription *s = context->subscriptions; s != NULL; s = s->next)
-        um_subscription_wake(s);
+    for (um_event_queue *q = context->event_queues; q != NULL; q = q->next)
+        um_event_queue_wake(q);
     um_context_unlock(context);
 }
 
@@ -472,4 +492,39 @@ void um_context_set_datagram_max(um_context *context, uint32_t bytes)
         if (context->sessions[i].in_use)
             um_session_set_datagram_max(&context->sessions[i].core, bytes);
     um_context_unlock(context);
+}
+
+/* ---- the tap ---- */
+
+int um_context_tap_start(um_context *context, const um_tap_config *config)
+{
+    if (!um_gate_enter(&context->gate))
+        return UM_CLOSED;
+    um_context_lock(context);
+    int result = um_tap_start(&context->tap, config);
+    um_context_unlock(context);
+    um_gate_leave(&context->gate);
+    return result;
+}
+
+/* Not under the lock: the tap's thread may have much to write. */
+int um_context_tap_stop(um_context *context, um_tap_counters *counters)
+{
+    return um_tap_stop(&context->tap, counters);
+}
+
+void um_context_tap_read(const um_context *context, um_tap_counters *counters)
+{
+    um_tap_read(&context->tap, counters);
+}
+
+bool um_context_tap_is_running(const um_context *context)
+{
+    return um_tap_is_running(&context->tap);
+}
+
+void um_context_tap_datagram(um_context *context, bool sent, um_address from, um_address to, const char *data,
+                             uint32_t length)
+{
+    um_tap_datagram(&context->tap, sent, from, to, (const uint8_t *)data, length, um_clock_wall_ns());
 }

@@ -23,6 +23,7 @@
 #include "io/gate.h"
 #include "io/link_socket.h"
 #include "io/port.h"
+#include "io/tap.h"
 
 enum {
     UM_CONTEXT_ENDED_MAX = 64,     /* ended sessions remembered until they are asked for */
@@ -62,6 +63,7 @@ typedef struct um_publication_session {
     um_socket_link data_link;
     um_socket_link nak_link;
     um_link *port_link; /* where data goes when the context has a port, else NULL */
+    um_tap_link tapped; /* that link, or data_link, as the session sees it */
     struct um_context *context;
     void *memory;
     size_t memory_bytes;
@@ -81,14 +83,22 @@ typedef struct um_publication {
     um_gate gate;
 } um_publication;
 
-/* A receiver: its queue and the wake-up of its reader. */
-typedef struct um_subscription {
-    um_receiver core;
-    um_message_queue queue;
+/* What receivers deliver into and one reader reads: the queue of one receiver, or of as many as share it. */
+typedef struct um_event_queue {
+    um_message_queue core;
     struct um_context *context;
     int event_fd; /* readable when rows wait and the reader had armed it */
     _Atomic uint32_t waiting;
     size_t memory_bytes;
+    um_gate gate;
+    struct um_event_queue *next;
+} um_event_queue;
+
+/* A receiver. */
+typedef struct um_subscription {
+    um_receiver core;
+    struct um_context *context;
+    um_event_queue *queue; /* outlives it */
     um_gate gate;
     struct um_subscription *next;
 } um_subscription;
@@ -107,11 +117,13 @@ typedef struct um_context {
     um_node node;
     um_rate_limits limits;
     um_socket_link control_link;   /* sends NAKs and status messages */
+    um_tap_link tapped_control;    /* as the sessions see it */
     um_link_counters closed_links; /* what links that are gone have counted */
     um_receive_ring ring;
     um_port *port; /* NULL: none, or the context is closed */
     um_rx port_batch[UM_PORT_BATCH_MAX];
-    bool port_is_watched;
+    _Atomic bool port_is_read;    /* a group is joined, so its rings are to be waited for */
+    _Atomic bool port_is_watched; /* they are in the epoll set now */
     void *ring_memory;
     void *hold_memory;
     size_t hold_bytes;
@@ -119,6 +131,7 @@ typedef struct um_context {
     um_group *groups;                 /* UM_CONTEXT_GROUPS_MAX, mapped */
     _Atomic uint32_t group_limit;     /* groups beyond it were never used; read without the lock too */
     uint32_t session_limit;
+    um_event_queue *event_queues;
     um_subscription *subscriptions;
     um_session_id ended[UM_CONTEXT_ENDED_MAX]; /* ring of receiving sessions that timed out */
     uint32_t ended_count;
@@ -140,6 +153,7 @@ typedef struct um_context {
     int64_t hot_until_ns;
     int64_t linger_until_ns;
 
+    um_tap tap; /* runs between um_context_tap_start and _stop */
     um_gate gate;
     pthread_t thread;
     bool threaded;
@@ -165,7 +179,7 @@ void um_context_stop(um_context *context);
 /* Sequential mode: runs the loop for timeout_ns; 0 is one pass that does not sleep, negative is until unblocked
  * (UM-14). Returns datagrams handled. */
 int64_t um_context_process(um_context *context, int64_t timeout_ns);
-/* Makes every um_context_process and um_subscription_poll that is under way return. */
+/* Makes every um_context_process and um_event_queue_poll that is under way return. */
 void um_context_unblock(um_context *context);
 
 /* The loop must look at its timers at this time at the latest. */
@@ -176,6 +190,15 @@ uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max
 
 /* The interface takes datagrams of this many payload bytes from now on (design W4). */
 void um_context_set_datagram_max(um_context *context, uint32_t bytes);
+
+/* What the context sends and receives from now on goes to a file as well: see tap.h. One tap at a time: -EBUSY. */
+int um_context_tap_start(um_context *context, const um_tap_config *config);
+int um_context_tap_stop(um_context *context, um_tap_counters *counters);
+void um_context_tap_read(const um_context *context, um_tap_counters *counters);
+bool um_context_tap_is_running(const um_context *context);
+/* Shows the tap a datagram that did not pass a link of the context: topic resolution. */
+void um_context_tap_datagram(um_context *context, bool sent, um_address from, um_address to, const char *data,
+                             uint32_t length);
 
 /* ---- loop internals shared by the files of this folder ---- */
 
@@ -191,8 +214,12 @@ um_socket_config um_context_socket_config(const um_context *context);
 void um_context_close_link(um_context *context, um_socket_link *link);
 /* One pass: receives, timers, wake-ups. wait_until_ns 0: do not sleep. Returns datagrams handled. */
 int64_t um_context_pass(um_context *context, int64_t wait_until_ns);
+/* Zeroed pages, for what is large: they are backed when first touched. */
 void *um_map(size_t bytes);
 void um_unmap(void *memory, size_t bytes);
+/* Zeroed memory for what is small and many: it lies close together, where objects that each begin a page would compete
+ * for the same few lines of the caches. Given back with free. */
+void *um_allocate(size_t bytes);
 
 /* ---- sources (publishing.c) ---- */
 
@@ -243,38 +270,33 @@ bool um_publication_connected(const um_publication *publication);
 int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns);
 int um_publishing_receive(um_publication_session *session, int64_t now_ns);
 
-/* ---- receivers (receiving.c) ---- */
+/* ---- event queues (event_queue.c) ---- */
 
-typedef struct um_subscription_config {
-    um_receiver_config receiver;
+typedef struct um_event_queue_config {
     uint32_t block_count;
     uint32_t block_rows;
     uint32_t block_bytes;
-    uint32_t message_max_bytes;
-} um_subscription_config;
+    uint32_t message_max_bytes; /* of its receivers together */
+} um_event_queue_config;
 
-int um_subscription_open(um_context *context, const um_subscription_config *config, um_subscription **subscription);
-/* Rows not yet released stay readable until um_subscription_free. */
-void um_subscription_close(um_subscription *subscription);
-void um_subscription_free(um_subscription *subscription);
-
-/* Maps a topic of a session to the subscription: joins the group and creates the receiving session where needed.
- * -EEXIST when it is mapped already. */
-int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
-                        uint32_t source);
+int um_event_queue_open(um_context *context, const um_event_queue_config *config, um_event_queue **queue);
+/* Ends reading; no subscription can be opened on it any more, and those it has are closed before it. Rows not yet
+ * released stay readable until um_event_queue_free. */
+void um_event_queue_close(um_event_queue *queue);
+/* Not before every subscription of it has been freed. */
+void um_event_queue_free(um_event_queue *queue);
 
 /* Takes rows, waiting up to timeout_ns for the first (0: not, negative: for ever). In sequential mode the caller's
  * thread runs the loop meanwhile. Returns rows->count; 0 after the timeout, or earlier when unblocked, closed or
- * interrupted by a signal. */
-uint32_t um_subscription_poll(um_subscription *subscription, uint32_t max, int64_t timeout_ns, um_rows *rows);
+ * interrupted by a signal. One thread at a time reads a queue. */
+uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows);
 /* Takes rows that are there; never runs the loop. */
-uint32_t um_subscription_take(um_subscription *subscription, uint32_t max, um_rows *rows);
+uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows);
 
 /* One row, its payload copied into out (at most capacity bytes) and its columns into row. Waits as _poll does.
  * Returns the payload's length, or one of these. */
 enum { UM_RECEIVED_NOTHING = -1, UM_RECEIVED_EVENT = -2 };
-int64_t um_subscription_receive(um_subscription *subscription, uint8_t *out, uint32_t capacity, int64_t timeout_ns,
-                                um_row *row);
+int64_t um_event_queue_receive(um_event_queue *queue, uint8_t *out, uint32_t capacity, int64_t timeout_ns, um_row *row);
 
 /* What a reader needs to know of rows at once: relative payload offsets (count + 1 of them), how many rows are
  * events, the length all payloads share (-1: they differ), the source all rows share (-1 likewise). */
@@ -287,15 +309,28 @@ typedef struct um_rows_summary {
 void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary);
 
 /* Arms event_fd: true when rows wait already, or never will (then it is not armed). */
-bool um_subscription_arm(um_subscription *subscription);
-/* Makes event_fd readable. The caller holds the context lock or knows that the subscription is not closed. */
-void um_subscription_wake(um_subscription *subscription);
+bool um_event_queue_arm(um_event_queue *queue);
+/* Makes event_fd readable. The caller holds the context lock or knows that the queue is not closed. */
+void um_event_queue_wake(um_event_queue *queue);
+/* Wakes the readers whose queues got rows: the loop's part. */
+void um_event_queue_notify(um_context *context);
+
+/* ---- receivers (receiving.c) ---- */
+
+/* Delivers into the queue, its own or one it shares. UM_CLOSED when that is closed. */
+int um_subscription_open(um_event_queue *queue, const um_receiver_config *config, um_subscription **subscription);
+/* What it has delivered stays in the queue and is read. */
+void um_subscription_close(um_subscription *subscription);
+void um_subscription_free(um_subscription *subscription);
+
+/* Maps a topic of a session to the subscription: joins the group and creates the receiving session where needed.
+ * -EEXIST when it is mapped already. */
+int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *session, uint32_t topic_index,
+                        uint32_t source);
 
 /* The next receiving session that has ended since the last call; false when there is none. */
 bool um_context_take_ended(um_context *context, um_session_id *id);
 
-/* Wakes the readers whose queues got rows: the loop's part. */
-void um_receiving_notify(um_context *context);
 /* Receives from a group's socket. Returns datagrams, or -errno. */
 int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns);
 /* Receives a batch from the port and hands it to the sessions. Returns how many datagrams. */

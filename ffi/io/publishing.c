@@ -159,6 +159,7 @@ int um_publishing_receive(um_publication_session *session, int64_t now_ns)
     int count = um_socket_receive(&session->nak_link, ring, CONTROL_RECEIVES_MAX);
     if (count <= 0)
         return 0;
+    um_tap_received(&session->context->tap, ring->batch, (uint32_t)count);
     lock_sender(&session->core);
     for (int i = 0; i < count; i++)
         um_session_on_control(&session->core, ring->batch[i].data, ring->batch[i].length, now_ns);
@@ -247,8 +248,11 @@ static int open_session(um_context *context, um_session_config *config, uint16_t
         return result;
     }
     config->nak_port = session->nak_link.local.port;
-    um_link *link = session->port_link != NULL ? session->port_link : &session->data_link.base;
-    um_session_init(&session->core, session->memory, config, link, &context->limits, um_clock_ns());
+    if (session->port_link != NULL)
+        um_tap_link_init(&session->tapped, session->port_link, &context->tap, session->nak_link.local);
+    else
+        um_tap_link_init(&session->tapped, &session->data_link.base, &context->tap, session->data_link.local);
+    um_session_init(&session->core, session->memory, config, &session->tapped.base, &context->limits, um_clock_ns());
     session->in_use = true;
     *opened = session;
     return um_context_watch(context, session->nak_link.fd, UM_WATCH_SESSION, (uint32_t)(session - context->sessions));

@@ -1,8 +1,5 @@
-/* The receiving half of a context: subscriptions, the groups they need, and waking their readers. */
-#include <poll.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
+/* The receiving half of a context: subscriptions, and the groups and sessions they need. */
+#include <stdlib.h>
 
 #include "io/clock.h"
 #include "io/context.h"
@@ -14,47 +11,33 @@ typedef struct session_block {
     size_t memory_bytes;
 } session_block;
 
-typedef struct delivery_block {
-    um_delivery core;
-} delivery_block;
-
 /* ---- subscriptions ---- */
 
-int um_subscription_open(um_context *context, const um_subscription_config *config, um_subscription **opened)
+int um_subscription_open(um_event_queue *queue, const um_receiver_config *config, um_subscription **opened)
 {
-    size_t queue_bytes =
-        um_queue_footprint(config->block_count, config->block_rows, config->block_bytes, config->message_max_bytes);
-    size_t head_bytes = um_align_up(sizeof(um_subscription), UM_CACHE_LINE_BYTES);
-    context->error_step = "receiver queue";
-    if (queue_bytes == 0)
-        return -EINVAL;
-    um_subscription *subscription = um_map(head_bytes + queue_bytes);
+    um_context *context = queue->context;
+    context->error_step = "receiver";
+    um_subscription *subscription = um_allocate(sizeof *subscription);
     if (subscription == NULL)
         return -ENOMEM;
-    subscription->memory_bytes = head_bytes + queue_bytes;
     subscription->context = context;
-    subscription->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (subscription->event_fd < 0) {
-        int error = errno;
-        um_unmap(subscription, subscription->memory_bytes);
-        return -error;
-    }
-    um_queue_init(&subscription->queue, (uint8_t *)subscription + head_bytes, config->block_count, config->block_rows,
-                  config->block_bytes, config->message_max_bytes);
-    subscription->core.config = config->receiver;
-    subscription->core.queue = &subscription->queue;
+    subscription->queue = queue;
+    subscription->core.config = *config;
+    subscription->core.queue = &queue->core;
     subscription->core.store = &context->node.store;
     subscription->core.context_counters = &context->node.counters;
     um_receiver_counters_reset(&subscription->core.counters);
     um_context_lock(context);
-    bool added = um_node_add_receiver(&context->node, &subscription->core);
-    if (added) {
+    bool is_open = !um_gate_is_shut(&queue->gate);
+    if (is_open) {
         subscription->next = context->subscriptions;
         context->subscriptions = subscription;
     }
     um_context_unlock(context);
-    *opened = subscription;
-    return added ? 0 : -ENOSPC;
+    if (!is_open)
+        free(subscription);
+    *opened = is_open ? subscription : NULL;
+    return is_open ? 0 : UM_CLOSED;
 }
 
 /* ---- groups and sessions ---- */
@@ -91,6 +74,7 @@ static int join_group(um_context *context, um_address address, um_group **joined
     uint32_t index = (uint32_t)(group - context->groups);
     if (index >= context->group_limit)
         context->group_limit = index + 1;
+    context->port_is_read = true;
     result = um_context_watch_port(context, true);
     if (result != 0)
         return result;
@@ -105,8 +89,10 @@ static void leave_group(um_context *context, um_group *group)
     group->in_use = false;
     while (context->group_limit > 0 && !context->groups[context->group_limit - 1].in_use)
         context->group_limit--;
-    if (context->group_limit == 0)
+    if (context->group_limit == 0) {
+        context->port_is_read = false;
         um_context_watch_port(context, false);
+    }
 }
 
 static int open_session(um_context *context, const um_receiver_session_config *config, session_block **opened)
@@ -121,7 +107,7 @@ static int open_session(um_context *context, const um_receiver_session_config *c
     block->memory_bytes = head_bytes + bytes;
     int result = join_group(context, config->id.group, &block->group);
     if (result == 0) {
-        um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, config, &context->control_link.base,
+        um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, config, &context->tapped_control.base,
                                  &context->node.store, um_clock_ns());
         result = um_node_add_session(&context->node, &block->core) ? 0 : -ENOSPC;
         block->group->session_count++;
@@ -139,7 +125,7 @@ static int open_session(um_context *context, const um_receiver_session_config *c
 static void unmap_controller(um_receiver_session *session, um_delivery *delivery)
 {
     um_receiver_session_unmap(session, delivery);
-    um_unmap(delivery, sizeof(delivery_block));
+    free(delivery);
 }
 
 static void close_session(um_context *context, session_block *block)
@@ -166,18 +152,17 @@ static int map_topic(um_subscription *subscription, const um_receiver_session_co
     }
     if (session->ended)
         return -EAGAIN;
-    for (const um_delivery *d = session->controllers; d != NULL; d = d->next)
-        if (d->receiver == &subscription->core && d->topic_index == topic_index)
-            return -EEXIST;
-    delivery_block *delivery = um_map(sizeof *delivery);
+    if (um_receiver_session_is_mapped(session, &subscription->core, topic_index))
+        return -EEXIST;
+    um_delivery *delivery = um_allocate(sizeof *delivery);
     if (delivery == NULL)
         return -ENOMEM;
-    um_delivery_init(&delivery->core, &subscription->core, context->next_delivery_id++, source, topic_index,
+    um_delivery_init(delivery, &subscription->core, context->next_delivery_id++, source, topic_index,
                      session->config.nak_generation_ns);
-    if (um_receiver_session_map(session, &delivery->core, um_clock_ns()))
+    if (um_receiver_session_map(session, delivery, um_clock_ns()))
         return 0;
     subscription->core.controller_count--;
-    um_unmap(delivery, sizeof *delivery);
+    free(delivery);
     context->error_step = "topic table";
     return -ENOSPC;
 }
@@ -216,12 +201,9 @@ void um_subscription_close(um_subscription *subscription)
 {
     um_context *context = subscription->context;
     um_gate_shut(&subscription->gate);
-    um_subscription_wake(subscription);
-    um_context_wake_by(context, 0); /* in sequential mode a reader waits in the loop */
     um_gate_await_empty(&subscription->gate);
     um_context_lock(context);
     drop_controllers(context, &subscription->core);
-    um_node_remove_receiver(&context->node, &subscription->core);
     um_subscription **link = &context->subscriptions;
     while (*link != subscription)
         link = &(*link)->next;
@@ -231,8 +213,7 @@ void um_subscription_close(um_subscription *subscription)
 
 void um_subscription_free(um_subscription *subscription)
 {
-    close(subscription->event_fd);
-    um_unmap(subscription, subscription->memory_bytes);
+    free(subscription);
 }
 
 /* ---- the loop's part ---- */
@@ -245,6 +226,8 @@ static uint32_t datagrams_in(const um_rx *rx)
 int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns)
 {
     int count = um_socket_receive(&group->link, &context->ring, (int)context->config.receive_batch);
+    if (count > 0)
+        um_tap_received(&context->tap, context->ring.batch, (uint32_t)count);
     for (int i = 0; i < count; i++) {
         um_node_on_data(&context->node, &context->ring.batch[i], now_ns);
         context->pass_datagrams += datagrams_in(&context->ring.batch[i]);
@@ -260,6 +243,8 @@ int um_receiving_receive_port(um_context *context, int64_t now_ns)
 {
     um_port *port = context->port;
     int count = port->ops->receive(port, context->port_batch, UM_PORT_BATCH_MAX);
+    if (count > 0)
+        um_tap_received(&context->tap, context->port_batch, (uint32_t)count);
     for (int i = 0; i < count; i++)
         um_node_on_data(&context->node, &context->port_batch[i], now_ns);
     if (count > 0)
@@ -267,21 +252,6 @@ int um_receiving_receive_port(um_context *context, int64_t now_ns)
     port->ops->release(port);
     context->pass_datagrams += count > 0 ? (uint32_t)count : 0;
     return count > 0 ? count : 0;
-}
-
-void um_receiving_notify(um_context *context)
-{
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&context->waiting_count, memory_order_relaxed) == 0)
-        return;
-    for (um_subscription *s = context->subscriptions; s != NULL; s = s->next) {
-        if (!atomic_load_explicit(&s->waiting, memory_order_relaxed) || !um_queue_holds_rows(&s->queue))
-            continue;
-        if (atomic_exchange(&s->waiting, 0) == 0)
-            continue;
-        atomic_fetch_sub(&context->waiting_count, 1);
-        um_subscription_wake(s);
-    }
 }
 
 void um_receiving_reap(um_context *context)
@@ -303,121 +273,4 @@ bool um_context_take_ended(um_context *context, um_session_id *id)
         *id = context->ended[context->ended_taken++ % UM_CONTEXT_ENDED_MAX];
     um_context_unlock(context);
     return any;
-}
-
-/* ---- readers ---- */
-
-void um_subscription_wake(um_subscription *subscription)
-{
-    uint64_t one = 1;
-    ssize_t ignored = write(subscription->event_fd, &one, sizeof one); /* full means readable */
-    (void)ignored;
-}
-
-static bool arm(um_subscription *subscription)
-{
-    uint64_t ignored;
-    ssize_t unread = read(subscription->event_fd, &ignored, sizeof ignored); /* nothing to read: not readable */
-    (void)unread;
-    if (atomic_exchange(&subscription->waiting, 1) == 0)
-        atomic_fetch_add(&subscription->context->waiting_count, 1);
-    atomic_thread_fence(memory_order_seq_cst);
-    if (!um_queue_ready(&subscription->queue))
-        return false;
-    if (atomic_exchange(&subscription->waiting, 0) == 1)
-        atomic_fetch_sub(&subscription->context->waiting_count, 1);
-    return true;
-}
-
-bool um_subscription_arm(um_subscription *subscription)
-{
-    if (!um_gate_enter(&subscription->gate))
-        return true;
-    bool ready = arm(subscription);
-    um_gate_leave(&subscription->gate);
-    return ready;
-}
-
-void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary)
-{
-    const um_block *block = rows->block;
-    const int32_t *from = block->offsets + rows->first;
-    int32_t length = rows->count > 0 ? from[1] - from[0] : 0;
-    int64_t source = rows->count > 0 ? (int64_t)block->sources[rows->first] : -1;
-    uint32_t events = 0, flags = 0;
-    offsets[0] = 0;
-    for (uint32_t i = 0; i < rows->count; i++) {
-        offsets[i + 1] = from[i + 1] - from[0];
-        length = from[i + 1] - from[i] == length ? length : -1;
-        source = (int64_t)block->sources[rows->first + i] == source ? source : -1;
-        events += block->flags[rows->first + i] >> 8 != UM_ROW_MESSAGE;
-        flags |= block->flags[rows->first + i];
-    }
-    *summary = (um_rows_summary){events, length, source, flags == 0};
-}
-
-/* False when a signal ended the wait: the application's handlers come first. */
-static bool wait_embedded(um_subscription *subscription, int64_t wait_ns)
-{
-    struct timespec timeout = {wait_ns / 1000000000, wait_ns % 1000000000};
-    struct pollfd descriptor = {.fd = subscription->event_fd, .events = POLLIN};
-    return arm(subscription) || ppoll(&descriptor, 1, wait_ns == UM_NEVER_NS ? NULL : &timeout, NULL) >= 0;
-}
-
-uint32_t um_subscription_take(um_subscription *subscription, uint32_t max, um_rows *rows)
-{
-    *rows = um_queue_take(&subscription->queue, max);
-    return rows->count;
-}
-
-static void await_rows(um_subscription *subscription, uint32_t max, int64_t timeout_ns, um_rows *rows)
-{
-    um_context *context = subscription->context;
-    uint32_t unblocks = atomic_load(&context->unblock_count);
-    int64_t now_ns = um_clock_ns();
-    int64_t end_ns = timeout_ns < 0 ? UM_NEVER_NS : now_ns + timeout_ns;
-    do {
-        bool goes_on = true;
-        if (!context->threaded)
-            um_context_pass(context, timeout_ns == 0 ? 0 : end_ns);
-        else
-            goes_on = wait_embedded(subscription, end_ns == UM_NEVER_NS ? UM_NEVER_NS : end_ns - now_ns);
-        *rows = um_queue_take(&subscription->queue, max);
-        if (!goes_on)
-            return;
-        now_ns = um_clock_ns();
-    } while (rows->count == 0 && now_ns < end_ns && atomic_load(&context->unblock_count) == unblocks &&
-             !um_gate_is_shut(&subscription->gate));
-}
-
-uint32_t um_subscription_poll(um_subscription *subscription, uint32_t max, int64_t timeout_ns, um_rows *rows)
-{
-    *rows = um_queue_take(&subscription->queue, max);
-    if (rows->count > 0 || !um_gate_enter(&subscription->gate))
-        return rows->count;
-    if (timeout_ns != 0 || !subscription->context->threaded)
-        await_rows(subscription, max, timeout_ns, rows);
-    um_gate_leave(&subscription->gate);
-    return rows->count;
-}
-
-int64_t um_subscription_receive(um_subscription *subscription, uint8_t *out, uint32_t capacity, int64_t timeout_ns,
-                                um_row *row)
-{
-    um_rows rows;
-    if (um_subscription_poll(subscription, 1, timeout_ns, &rows) == 0)
-        return UM_RECEIVED_NOTHING;
-    const um_block *block = rows.block;
-    uint32_t i = rows.first;
-    uint32_t length = (uint32_t)(block->offsets[i + 1] - block->offsets[i]);
-    *row = (um_row){.flags = block->flags[i],
-                    .sequence_number = block->sequence_numbers[i],
-                    .first_sequence_number = block->first_sequence_numbers[i],
-                    .fragment_offset = block->fragment_offsets[i],
-                    .message_length = block->message_lengths[i],
-                    .source = block->sources[i],
-                    .received_ns = block->received_ns[i]};
-    memcpy(out, block->payload + block->offsets[i], length < capacity ? length : capacity);
-    um_queue_release(rows.block, 1);
-    return row->flags >> 8 == UM_ROW_MESSAGE ? (int64_t)length : UM_RECEIVED_EVENT;
 }

@@ -33,7 +33,8 @@ uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out)
 {
     um_context_lock(subscription->context);
     um_receiver_counters *counters = &subscription->core.counters;
-    counters->queued_messages = subscription->queue.appended_count - atomic_load(&subscription->queue.taken_count);
+    const um_message_queue *queue = subscription->core.queue;
+    counters->queued_messages = queue->appended_count - atomic_load(&queue->taken_count);
     counters->order_map_entries = 0;
     const um_node *node = &subscription->context->node;
     for (uint32_t i = 0; i < node->session_count; i++)

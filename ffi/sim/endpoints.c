@@ -134,7 +134,7 @@ int um_sim_add_receiver(um_sim_world *world, int host, const um_sim_receiver_con
     receiver->core.store = &receiver->host->node->store;
     receiver->core.context_counters = &receiver->host->node->counters;
     um_receiver_counters_reset(&receiver->core.counters);
-    if (!um_node_add_receiver(receiver->host->node, &receiver->core))
+    if (!um_node_add_queue(receiver->host->node, &receiver->queue))
         return -ENOSPC;
     world->receivers[world->receiver_count++] = receiver;
     um_sim_set_reading(world, (int)receiver->index, config->read_interval_ns, config->read_rows);

@@ -77,7 +77,7 @@ static receiving *receiving_open(uint32_t topics, uint32_t burst_loss_max, um_or
                                 .queue = &f->queue,
                                 .store = &f->node.store,
                                 .context_counters = &f->node.counters};
-    CHECK(um_node_add_receiver(&f->node, &f->receiver));
+    CHECK(um_node_add_queue(&f->node, &f->queue));
     for (uint32_t t = 0; t < topics; t++) {
         um_delivery_init(&f->deliveries[t], &f->receiver, t + 1, t, t, config.nak_generation_ns);
         CHECK(um_receiver_session_map(&f->session, &f->deliveries[t], f->now_ns));

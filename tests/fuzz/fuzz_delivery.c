@@ -39,7 +39,7 @@ typedef struct world {
     um_receiver receiver;
     um_delivery delivery;
     um_context_counters counters;
-    bool any_pressured;
+    bool any_full;
     bool made_up; /* hostile pieces are among the input: accounting is off */
     uint8_t *queue_memory;
     uint8_t *store_memory;
@@ -104,7 +104,7 @@ static void open_world(fuzz_input *input)
     w.receiver.queue = &w.queue;
     w.receiver.store = &w.store;
     w.receiver.context_counters = &w.counters;
-    w.receiver.any_pressured = &w.any_pressured;
+    w.queue.any_full = &w.any_full;
     um_delivery_init(&w.delivery, &w.receiver, 1, 77, TOPIC, GIVE_UP_NS);
     w.transport_sqn = choice & 128 ? UINT32_MAX - 20 : 1000;
     w.delivery.mapped_sqn = w.transport_sqn - 10;
@@ -201,9 +201,9 @@ static bool read_rows(uint32_t most)
 /* What the node does before it takes more datagrams. */
 static void look_at_pressure(void)
 {
-    if (w.receiver.pressured)
-        w.receiver.pressured = !um_queue_has_free_blocks(&w.queue, 1);
-    w.any_pressured = w.receiver.pressured;
+    if (w.queue.full)
+        w.queue.full = !um_queue_has_free_blocks(&w.queue, 1);
+    w.any_full = w.queue.full;
 }
 
 /* ---- arrivals ---- */
@@ -258,7 +258,7 @@ static void deliver(fuzz_input *input, bool earlier_missing)
 {
     uint8_t datagram[CELL_BYTES];
     uint32_t length = 0, count = 1 + take_u8(input) % 4;
-    if (w.receiver.pressured)
+    if (w.queue.full)
         return;
     for (uint32_t i = 0; i < count; i++) {
         uint8_t choice = take_u8(input);
@@ -292,7 +292,7 @@ static void deliver(fuzz_input *input, bool earlier_missing)
 static void announce(fuzz_input *input)
 {
     um_arrival arrival = {w.now_ns, w.now_ns, w.transport_sqn++, false};
-    if (w.receiver.pressured)
+    if (w.queue.full)
         return;
     uint32_t index = w.cursor + take_u8(input) % 8;
     index = index < w.piece_count ? index : w.piece_count - 1;

@@ -132,7 +132,7 @@ static void open_receivers(fuzz_input *input, size_t *used)
             .store = &w.node.store,
             .context_counters = &w.node.counters,
         };
-        REQUIRE(um_node_add_receiver(&w.node, &reader->receiver));
+        REQUIRE(um_node_add_queue(&w.node, &reader->queue));
     }
 }
 

@@ -16,16 +16,10 @@ from umstack.bench.throughput import Pins, Progress, measure_stream
 from umstack.lab import Lab
 
 MESSAGES_AT_ONCE = 256
-"""Messages a topic gets in one send and gives in one poll; the same however many topics there are."""
+"""Messages a topic gets in one send; the same however many topics there are."""
 
 FLAT = 1.25
 """A cost that grows by no more than this is called flat."""
-
-_SMALL_QUEUE_OPTIONS = """
-receiver receiver_queue_block_length 32768
-receiver flow_control_receiver_window 262144
-"""
-"""A thousand receivers with the queue of one would take gigabytes."""
 
 _ROOM_FOR_BURST_OPTIONS = """
 context transport_lbtrm_receiver_socket_buffer 67108864
@@ -74,12 +68,7 @@ def measure(plan: ScalePlan, progress: Progress) -> list[Result]:
 
 
 def _by_topics(lab: Lab, plan: ScalePlan, pins: Pins, progress: Progress) -> list[Result]:
-    base = dataclasses.replace(
-        plan.stream,
-        config=f"{_SMALL_QUEUE_OPTIONS}{plan.stream.config}",
-        batch_messages=MESSAGES_AT_ONCE,
-        poll_messages=MESSAGES_AT_ONCE,
-    )
+    base = dataclasses.replace(plan.stream, batch_messages=MESSAGES_AT_ONCE)
     found: dict[int, list[Result]] = {count: [] for count in plan.topics}
     for number in range(1, plan.rounds + 1):
         for count, results in found.items():

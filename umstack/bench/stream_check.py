@@ -7,7 +7,7 @@ topic carries how many there were, with `END` added.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from umstack._core import ffi, lib
 from umstack.batch import Batch
-from umstack.events import Message
-from umstack.receiver import POLL_ROWS
+from umstack.events import Event, Message
+from umstack.reader import POLL_ROWS
 
 COUNTER_BYTES = 8
 END = 1 << 63
@@ -117,6 +117,11 @@ class StreamCheck:
         self.expected = self._order.next
         self.received += 1
 
+    def advance(self, expected: int, sqn_faults: int) -> None:
+        """Messages up to this counter have been found in their places, and so many sequence numbers not."""
+        self._settle(self.expected, expected)
+        self._sqn_faults += sqn_faults
+
     @property
     def lost(self) -> int:
         """Messages known to be missing: skipped, or short of the total."""
@@ -131,3 +136,68 @@ class StreamCheck:
     def duplicates(self) -> int:
         """Messages that came more than once."""
         return int(self._order.duplicate_count)
+
+
+class TopicsCheck:
+    """The accounts of several topics, whose messages may come through one event queue.
+
+    While all goes well a batch is one call of the core, however its rows are spread over the topics. What does not
+    fit, events and ends included, is gone through message by message.
+    """
+
+    __slots__ = (
+        *("_numbers", "_rows", "_size", "_sources", "_stream_of", "_streams"),
+        *("checks", "is_ended", "received"),
+    )
+
+    def __init__(self, topics: Sequence[str], size: int) -> None:
+        self.checks = [StreamCheck(size) for _ in topics]
+        """One for each topic."""
+        self.received = 0
+        """Messages received of all topics."""
+        self.is_ended = False
+        """Whether the end of every topic has come."""
+        self._size = size
+        self._numbers = {topic: number for number, topic in enumerate(topics)}
+        self._streams = ffi.new("um_stream[]", len(topics))
+        self._stream_of = ffi.new("uint32_t[]", 0)
+        self._sources = 0
+        self._rows = ffi.new("um_rows *")
+
+    def take_batch(self, batch: Batch) -> int:
+        """Account for every row of a batch; how many messages of the streams it held."""
+        rows, before = self._rows, self.received
+        rows.block, rows.first, rows.count = batch._block, batch._first, len(batch)
+        taken = lib.um_stream_take(self._streams, self._stream_of, self._sources, rows, self._size)
+        self.received += taken
+        if taken < len(batch):
+            self._note_sources(batch)
+            self._take_each(batch.events()[taken:])
+        return self.received - before
+
+    def _note_sources(self, batch: Batch) -> None:
+        """Topics of the sources that are heard for the first time."""
+        count = max(batch.sources) + 1
+        if count > self._sources:
+            self._stream_of = ffi.new(
+                "uint32_t[]", [self._numbers[batch.topic_of(number)] for number in range(count)]
+            )
+            self._sources = count
+
+    def _take_each(self, events: Iterable[Event]) -> None:
+        """Account for what is not a run of messages in their places."""
+        self.settle()
+        for event in events:
+            if isinstance(event, Message):
+                self.checks[self._numbers[event.topic]].take_each((event,))
+        for stream, check in zip(self._streams, self.checks, strict=True):
+            stream.next = check.expected
+            stream.has_sqn = False
+        self.received = sum(check.received for check in self.checks)
+        self.is_ended = all(check.total is not None for check in self.checks)
+
+    def settle(self) -> None:
+        """Hand what the core has counted to the topics' own accounts."""
+        for stream, check in zip(self._streams, self.checks, strict=True):
+            check.advance(stream.next, stream.sqn_fault_count)
+            stream.sqn_fault_count = 0

@@ -19,11 +19,12 @@ import numpy as np
 import umstack
 from umstack.bench.children import say
 from umstack.bench.endpoint import READY_SECONDS, EndSpec, await_receivers, await_sources, await_turn, run
-from umstack.bench.stream_check import COUNTER_BYTES, StreamCheck, counters_in, end_message
-from umstack.receiver import POLL_ROWS
+from umstack.bench.stream_check import COUNTER_BYTES, StreamCheck, TopicsCheck, counters_in, end_message
+from umstack.reader import POLL_ROWS
 
 Api = Literal["batch", "message"]
 Input = Literal["packed", "arrow", "list"]
+Queue = Literal["shared", "own"]
 
 SILENCE_SECONDS = 10.0
 """A subscriber that hears nothing for so long reports what it has."""
@@ -49,6 +50,8 @@ class StreamSpec(EndSpec):
     poll_messages: int = POLL_ROWS
     """Messages a subscriber takes at once, at most."""
     topics: int = 1
+    queue: Queue = "shared"
+    """Whether the receivers of several topics deliver into one event queue, or each into its own."""
     receivers: int = 1
 
     @property
@@ -236,24 +239,22 @@ class Span:
 
 
 def _take_batches(
-    receiver: umstack.Receiver, rows: int, check: StreamCheck, span: Span, memory: Memory
+    reader: umstack.Receiver | umstack.EventQueue, rows: int, check: TopicsCheck, span: Span, memory: Memory
 ) -> None:
-    """Read one topic a batch at a time until its end or a long silence."""
-    poll, take = receiver.poll, check.take_batch
-    while check.received == 0 and check.total is None:
-        batch = poll(rows, SILENCE_SECONDS)
-        if not batch:
-            return
-        if take(batch):
-            span.begin(check.received)
-    while check.total is None:
+    """Read a batch at a time until the end of every topic or a long silence."""
+    poll, take = reader.poll, check.take_batch
+    while not check.is_ended:
         batch = poll(rows, SILENCE_SECONDS)
         if not batch:
             break
-        take(batch)
-        span.batches += 1
-        memory.look(check.received)
+        taken = take(batch)
+        if span.first_count:
+            span.batches += 1
+            memory.look(check.received)
+        elif taken:
+            span.begin(taken)
     span.end()
+    check.settle()
 
 
 def _take_messages(receiver: umstack.Receiver, check: StreamCheck, span: Span) -> None:
@@ -307,17 +308,20 @@ def _await_any(context: umstack.Context, receivers: Sequence[umstack.Receiver]) 
 def subscribe(spec: StreamSpec) -> None:
     """Receive a stream, check all of it and report."""
     with spec.open_context() as context:
-        receivers = [context.receiver(name) for name in topic_names(spec.topics)]
-        checks = [StreamCheck(spec.size) for _ in receivers]
+        topics = topic_names(spec.topics)
+        queue = context.event_queue() if spec.topics > 1 and spec.queue == "shared" else None
+        receivers = [context.receiver(name, queue=queue) for name in topics]
+        together = TopicsCheck(topics, spec.size)
+        checks = together.checks
         await_sources(context, receivers)
         say(ready=True)
         span, memory = Span(), Memory(spec)
-        if spec.topics > 1:
+        if spec.topics > 1 and queue is None:
             _take_round(context, receivers, spec.poll_messages, checks, span)
-        elif spec.api == "message":
+        elif spec.topics == 1 and spec.api == "message":
             _take_messages(receivers[0], checks[0], span)
         else:
-            _take_batches(receivers[0], spec.poll_messages, checks[0], span, memory)
+            _take_batches(queue or receivers[0], spec.poll_messages, together, span, memory)
         say(
             received=sum(check.received for check in checks),
             batches=span.batches,

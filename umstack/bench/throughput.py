@@ -135,6 +135,7 @@ def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[di
             "batch_messages": spec.send_messages if spec.api == "batch" else 1,
             "messages_per_poll": slowest["counted"] / slowest["batches"] if slowest["batches"] else None,
             "topics": spec.topics,
+            "queue": spec.queue if spec.topics > 1 else "own",
             "receivers": spec.receivers,
             "memory_bytes": {"publisher": sent["memory_bytes"], "subscriber": slowest["memory_bytes"]},
             "datagrams_lost": _total(transports, "lost"),

@@ -23,6 +23,10 @@ COMMANDS = {
     "nic": "Check, prepare and restore the settings of a NIC.",
     "stat": "Show the counters of a running process.",
     "trace": "Say where datagrams die in the kernel.",
+    "capture": "Write what passes an interface to pcapng files.",
+    "record": "Write what topics carry to Parquet files, or to a journal.",
+    "report": "Say what captures tell about loss, recovery and rates.",
+    "monitor": "Watch a folder of captures as it grows.",
     "decode": "Show what captures hold, or turn them into Parquet.",
     "demo": "Multicast a file tree to three subscribers across a lossy switch.",
 }

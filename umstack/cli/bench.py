@@ -27,7 +27,7 @@ from umstack.bench import (
 from umstack.bench.plot import check_plot, draw_comparison
 from umstack.bench.result import Result, faults
 from umstack.bench.round_trip_ends import Loop, RoundTripSpec, Wait
-from umstack.bench.stream_ends import Api, Input, StreamSpec
+from umstack.bench.stream_ends import Api, Input, Queue, StreamSpec
 from umstack.bench.throughput import Progress, Segmentation
 from umstack.cli.bench_tables import (
     comparison_table,
@@ -210,6 +210,13 @@ def command() -> None:
 )
 @click.option(
     "--topics", type=click.IntRange(1, 1000), default=1, show_default=True, help="Topics on the session."
+)
+@click.option(
+    "--queue",
+    type=click.Choice(get_args(Queue)),
+    default="shared",
+    show_default=True,
+    help="Several topics: one event queue for all receivers, or each its own.",
 )
 @click.option("--receivers", type=click.IntRange(1, 16), default=1, show_default=True, help="Subscribers.")
 @click.option(

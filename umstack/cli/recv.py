@@ -24,7 +24,8 @@ from umstack.context import Context
 from umstack.errors import error_from_os
 from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, UnrecoverableLoss
 from umstack.files import Target, TreeReceiver, TreeReport
-from umstack.receiver import POLL_ROWS, Receiver
+from umstack.reader import POLL_ROWS
+from umstack.receiver import Receiver
 
 _POLL_SECONDS = 0.2
 _LOSSES_SHOWN_MAX = 10

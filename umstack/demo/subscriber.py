@@ -11,7 +11,8 @@ from umstack.config import Config, Scope
 from umstack.context import Context
 from umstack.demo.reporting import Reporter
 from umstack.files import Target, TreeReceiver, TreeReport, scan
-from umstack.receiver import POLL_ROWS, Receiver
+from umstack.reader import POLL_ROWS
+from umstack.receiver import Receiver
 
 _POLL_SECONDS = 0.2
 

@@ -26,6 +26,8 @@ _IP_MULTICAST_ALL = 49
 _SO_RCVBUFFORCE = 33
 
 OnSource = Callable[[str, int, LbtrmAddress], None]
+OnDatagram = Callable[[bool, tuple[str, int], tuple[str, int], bytes], None]
+"""Told of each datagram: whether it was sent, whence, whither, and its payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ def _ignore_source(_topic: str, _index: int, _address: LbtrmAddress) -> None:
     """For owners without interest in sources that say good-bye."""
 
 
+def _ignore_datagram(_sent: bool, _source: tuple[str, int], _to: tuple[str, int], _data: bytes) -> None:
+    """For owners without a tap."""
+
+
 class ResolutionAgent:
     """Topic resolution of one context. One thread at a time; callbacks run inside the call that causes them."""
 
@@ -64,12 +70,14 @@ class ResolutionAgent:
         now_ns: int,
         on_source: OnSource,
         on_source_gone: OnSource = _ignore_source,
+        on_datagram: OnDatagram = _ignore_datagram,
     ) -> None:
         """Open the sockets; raises the UmError that tells why that cannot be."""
         self._options = options
         self._interface = interface
         self._on_source = on_source
         self._on_source_gone = on_source_gone
+        self._on_datagram = on_datagram
         self._destination = options.resolver_outgoing
         size = resolver_datagram_size(options, interface.mtu_bytes)
         self.machine = ResolutionMachine(options, size, now_ns)
@@ -77,6 +85,7 @@ class ResolutionAgent:
         with contextlib.ExitStack() as stack:
             self._receiver = stack.enter_context(self._open_receiver())
             self._sender = stack.enter_context(self._open_sender())
+            self._local: tuple[str, int] = self._sender.getsockname()
             self._sockets = stack.pop_all()
         self._buffer = bytearray(UDP_PAYLOAD_MAXIMUM_BYTES + 1)
 
@@ -122,6 +131,10 @@ class ResolutionAgent:
         self.machine.request_resolution()
         self._send_due(now_ns)
 
+    def topics(self) -> list[str]:
+        """Topics somebody was heard to have a source of. Any thread may ask."""
+        return self.machine.topics()
+
     def set_mtu(self, mtu_bytes: int) -> None:
         """Follow the interface's MTU. A configured size that no longer fits gives way to one that does."""
         configured = self._options.resolver_datagram_max_size_bytes
@@ -149,14 +162,16 @@ class ResolutionAgent:
     def _receive(self, now_ns: int) -> bool:
         for _ in range(_DATAGRAMS_PER_TURN):
             try:
-                count = self._receiver.recv_into(self._buffer)
+                count, source = self._receiver.recvfrom_into(self._buffer)
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError as error:
                 # A pending asynchronous error (the interface went down) is cleared by being read.
                 self.last_error = error
                 return False
-            self._deliver(self.machine.datagram_received(bytes(memoryview(self._buffer)[:count]), now_ns))
+            data = bytes(memoryview(self._buffer)[:count])
+            self._on_datagram(False, source, self._options.resolver_incoming, data)
+            self._deliver(self.machine.datagram_received(data, now_ns))
         return True
 
     def _deliver(self, events: list[ResolutionEvent]) -> None:
@@ -183,6 +198,7 @@ class ResolutionAgent:
             else:
                 counters.tr_dgrams_sent += 1
                 counters.tr_bytes_sent += len(datagram)
+                self._on_datagram(True, self._local, self._destination, datagram)
 
     def _membership(self, group: str) -> bytes:
         return struct.pack(

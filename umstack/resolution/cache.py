@@ -58,6 +58,10 @@ class ResolverCache:
         """The sources of a topic, the first heard of first."""
         return list(self._by_topic.get(topic, ()))
 
+    def topics(self) -> list[str]:
+        """The topics it knows sources of. Any thread may ask."""
+        return list(self._by_topic)
+
     def _forget_by_topic(self, source: KnownSource) -> None:
         sources = self._by_topic[source.topic]
         del sources[source]

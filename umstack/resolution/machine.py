@@ -12,8 +12,10 @@ import heapq
 import ipaddress
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
+from umstack.errors import OptionError
 from umstack.resolution.cache import KnownSource, ResolverCache
 from umstack.resolution.codec import (
     Advertisement,
@@ -230,6 +232,15 @@ class ResolutionMachine:
         if not self._requests:
             self._requests.append(encode_request(RequestScope.QUERIES | RequestScope.ADVERTISEMENTS))
 
+    def topics(self) -> list[str]:
+        """Topics somebody was heard to have a source of. Any thread may ask."""
+        if self._cache is None:
+            raise OptionError(
+                "with resolver_cache 0 only topics with a receiver are known",
+                hint="leave resolver_cache at 1",
+            )
+        return self._cache.topics()
+
     # What the network brings
 
     def datagram_received(self, data: bytes, now_ns: int) -> list[ResolutionEvent]:
@@ -414,6 +425,7 @@ class ResolutionMachine:
         return True
 
 
+@lru_cache(maxsize=1024)
 def is_joinable(address: LbtrmAddress) -> bool:
     """Whether an advertised session could exist: a host's address, a multicast group, an id and two ports."""
     source = ipaddress.IPv4Address(address.source_ip)

@@ -79,6 +79,10 @@ class ResolverThread:
         """Follow the interface's MTU."""
         self._post(lambda _now_ns: self._agent.set_mtu(mtu_bytes))
 
+    def topics(self) -> list[str]:
+        """Topics somebody was heard to have a source of."""
+        return self._agent.topics()
+
     def stats(self) -> dict[str, int]:
         """The tr_* counters by name."""
         return self._agent.stats()

@@ -1,0 +1,25 @@
+/* Whether the rows of a batch are the messages that were to come next of their streams, each of which carries the
+ * counters 0, 1, 2, ... in little endian. One pass in C, so that a thousand streams cost what one costs: what is
+ * measured is the stack, not the check.
+ *
+ * The streams belong to their caller, one thread at a time uses them.
+ */
+#ifndef UM_BENCH_STREAM_CHECK_H
+#define UM_BENCH_STREAM_CHECK_H
+
+#include "core/message_queue.h"
+
+typedef struct um_stream {
+    uint64_t next; /* the counter that is due */
+    uint64_t sqn_fault_count;
+    uint32_t next_sqn;
+    bool has_sqn; /* next_sqn is known */
+} um_stream;
+
+/* Takes rows from the first on, up to one that is an event, has another length or another counter, and returns how
+ * many. stream_of: the stream of each source number below source_count. Topic sequence numbers that do not follow are
+ * counted. */
+uint32_t um_stream_take(um_stream *streams, const uint32_t *stream_of, uint32_t source_count, const um_rows *rows,
+                        uint32_t message_bytes);
+
+#endif

@@ -1,0 +1,67 @@
+/* Taps and captures as Python sees them. Contracts: ffi/io/tap.h, ffi/io/interface_capture.h. */
+#include "io/interface_capture.h"
+#include "io/tap.h"
+
+typedef struct um_tap_config {
+    const char *path;
+    const char *interface;
+    uint32_t ring_bytes;
+    uint32_t snap_bytes;
+    uint8_t ttl;
+    ...;
+} um_tap_config;
+
+typedef struct um_tap_counters {
+    uint64_t written_count;
+    uint64_t dropped_count;
+    uint64_t file_bytes;
+    int error;
+    ...;
+} um_tap_counters;
+
+int um_context_tap_start(um_context *context, const um_tap_config *config);
+int um_context_tap_stop(um_context *context, um_tap_counters *counters);
+void um_context_tap_read(const um_context *context, um_tap_counters *counters);
+bool um_context_tap_is_running(const um_context *context);
+void um_context_tap_datagram(um_context *context, bool sent, um_address from, um_address to, const char *data,
+                             uint32_t length);
+
+struct sock_filter {
+    uint16_t code;
+    uint8_t jt;
+    uint8_t jf;
+    uint32_t k;
+};
+
+typedef struct um_interface_capture_config {
+    const char *interface;
+    uint32_t block_bytes;
+    uint32_t block_count;
+    uint32_t snap_bytes;
+    bool promiscuous;
+    const char *filter_text;
+    const struct sock_filter *filter;
+    uint16_t filter_length;
+    ...;
+} um_interface_capture_config;
+
+typedef struct um_interface_capture_counters {
+    uint64_t packet_count;
+    uint64_t drop_count;
+    uint64_t file_bytes;
+    uint64_t file_packet_count;
+    int64_t file_start_ns;
+    ...;
+} um_interface_capture_counters;
+
+typedef struct um_interface_capture um_interface_capture;
+
+int um_interface_capture_open(const um_interface_capture_config *config, um_interface_capture **capture);
+const char *um_interface_capture_failed_step(const um_interface_capture *capture);
+bool um_interface_capture_splits_runs(const um_interface_capture *capture);
+void um_interface_capture_close(um_interface_capture *capture);
+int um_interface_capture_begin_file(um_interface_capture *capture, const char *path);
+int um_interface_capture_end_file(um_interface_capture *capture);
+int64_t um_interface_capture_run(um_interface_capture *capture, int64_t timeout_ns, uint64_t limit_bytes);
+void um_interface_capture_stop(um_interface_capture *capture);
+void um_interface_capture_read(const um_interface_capture *capture, um_interface_capture_counters *counters);

@@ -1,0 +1,27 @@
+/* The IPv4 and UDP headers around a datagram that was seen without them, or that was cut out of a longer run of
+ * datagrams (UDP GSO and GRO), with the checksums a receiver would find. No state, any thread.
+ */
+#ifndef UM_IO_DATAGRAM_FRAME_H
+#define UM_IO_DATAGRAM_FRAME_H
+
+#include "core/base.h"
+
+enum { UM_IPV4_HEADER_BYTES = 20, UM_UDP_HEADER_BYTES = 8, UM_IPV4_UDP_HEADER_BYTES = 28 };
+
+/* The ones' complement sum of 16-bit words in the host's byte order, not folded; an odd last octet counts as if a
+ * zero followed it. Sums may be added as long as every part but the last has an even length. */
+uint64_t um_checksum_add(uint64_t sum, const uint8_t *data, uint32_t bytes);
+/* The checksum of a sum, to be stored in the host's byte order. */
+uint16_t um_checksum_fold(uint64_t sum);
+
+/* Writes both headers of a datagram of payload_bytes, the first captured_bytes of which are at `payload`. A UDP
+ * checksum needs all of them; where some were cut off it is zero, which says that there is none. */
+void um_datagram_frame(uint8_t *header, um_address from, um_address to, uint8_t ttl, uint16_t identification,
+                       const uint8_t *payload, uint32_t captured_bytes, uint32_t payload_bytes);
+
+/* The same for headers that were copied from a run: `ip` has ip_header_bytes of IPv4 header and
+ * then the UDP header. */
+void um_datagram_refit(uint8_t *ip, uint32_t ip_header_bytes, uint16_t identification, const uint8_t *payload,
+                       uint32_t captured_bytes, uint32_t payload_bytes);
+
+#endif

@@ -1,0 +1,192 @@
+/* Event queues: what receivers deliver into, how their readers wait and are woken. */
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "io/clock.h"
+#include "io/context.h"
+
+int um_event_queue_open(um_context *context, const um_event_queue_config *config, um_event_queue **opened)
+{
+    size_t queue_bytes =
+        um_queue_footprint(config->block_count, config->block_rows, config->block_bytes, config->message_max_bytes);
+    size_t head_bytes = um_align_up(sizeof(um_event_queue), UM_CACHE_LINE_BYTES);
+    context->error_step = "receiver queue";
+    if (queue_bytes == 0)
+        return -EINVAL;
+    um_event_queue *queue = um_map(head_bytes + queue_bytes);
+    if (queue == NULL)
+        return -ENOMEM;
+    queue->memory_bytes = head_bytes + queue_bytes;
+    queue->context = context;
+    queue->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (queue->event_fd < 0) {
+        int error = errno;
+        um_unmap(queue, queue->memory_bytes);
+        return -error;
+    }
+    um_queue_init(&queue->core, (uint8_t *)queue + head_bytes, config->block_count, config->block_rows,
+                  config->block_bytes, config->message_max_bytes);
+    um_context_lock(context);
+    bool added = um_node_add_queue(&context->node, &queue->core);
+    if (added) {
+        queue->next = context->event_queues;
+        context->event_queues = queue;
+    }
+    um_context_unlock(context);
+    if (!added)
+        um_event_queue_free(queue);
+    *opened = added ? queue : NULL;
+    return added ? 0 : -ENOSPC;
+}
+
+void um_event_queue_close(um_event_queue *queue)
+{
+    um_context *context = queue->context;
+    um_gate_shut(&queue->gate);
+    um_event_queue_wake(queue);
+    um_context_wake_by(context, 0); /* in sequential mode a reader waits in the loop */
+    um_gate_await_empty(&queue->gate);
+    um_context_lock(context);
+    um_node_remove_queue(&context->node, &queue->core);
+    um_event_queue **link = &context->event_queues;
+    while (*link != queue)
+        link = &(*link)->next;
+    *link = queue->next;
+    um_context_unlock(context);
+}
+
+void um_event_queue_free(um_event_queue *queue)
+{
+    close(queue->event_fd);
+    um_unmap(queue, queue->memory_bytes);
+}
+
+void um_event_queue_notify(um_context *context)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&context->waiting_count, memory_order_relaxed) == 0)
+        return;
+    for (um_event_queue *q = context->event_queues; q != NULL; q = q->next) {
+        if (!atomic_load_explicit(&q->waiting, memory_order_relaxed) || !um_queue_holds_rows(&q->core))
+            continue;
+        if (atomic_exchange(&q->waiting, 0) == 0)
+            continue;
+        atomic_fetch_sub(&context->waiting_count, 1);
+        um_event_queue_wake(q);
+    }
+}
+
+void um_event_queue_wake(um_event_queue *queue)
+{
+    uint64_t one = 1;
+    ssize_t ignored = write(queue->event_fd, &one, sizeof one); /* full means readable */
+    (void)ignored;
+}
+
+static bool arm(um_event_queue *queue)
+{
+    uint64_t ignored;
+    ssize_t unread = read(queue->event_fd, &ignored, sizeof ignored); /* nothing to read: not readable */
+    (void)unread;
+    if (atomic_exchange(&queue->waiting, 1) == 0)
+        atomic_fetch_add(&queue->context->waiting_count, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!um_queue_ready(&queue->core))
+        return false;
+    if (atomic_exchange(&queue->waiting, 0) == 1)
+        atomic_fetch_sub(&queue->context->waiting_count, 1);
+    return true;
+}
+
+bool um_event_queue_arm(um_event_queue *queue)
+{
+    if (!um_gate_enter(&queue->gate))
+        return true;
+    bool ready = arm(queue);
+    um_gate_leave(&queue->gate);
+    return ready;
+}
+
+void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary)
+{
+    const um_block *block = rows->block;
+    const int32_t *from = block->offsets + rows->first;
+    int32_t length = rows->count > 0 ? from[1] - from[0] : 0;
+    int64_t source = rows->count > 0 ? (int64_t)block->sources[rows->first] : -1;
+    uint32_t events = 0, flags = 0;
+    offsets[0] = 0;
+    for (uint32_t i = 0; i < rows->count; i++) {
+        offsets[i + 1] = from[i + 1] - from[0];
+        length = from[i + 1] - from[i] == length ? length : -1;
+        source = (int64_t)block->sources[rows->first + i] == source ? source : -1;
+        events += block->flags[rows->first + i] >> 8 != UM_ROW_MESSAGE;
+        flags |= block->flags[rows->first + i];
+    }
+    *summary = (um_rows_summary){events, length, source, flags == 0};
+}
+
+/* False when a signal ended the wait: the application's handlers come first. */
+static bool wait_embedded(um_event_queue *queue, int64_t wait_ns)
+{
+    struct timespec timeout = {wait_ns / 1000000000, wait_ns % 1000000000};
+    struct pollfd descriptor = {.fd = queue->event_fd, .events = POLLIN};
+    return arm(queue) || ppoll(&descriptor, 1, wait_ns == UM_NEVER_NS ? NULL : &timeout, NULL) >= 0;
+}
+
+uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows)
+{
+    *rows = um_queue_take(&queue->core, max);
+    return rows->count;
+}
+
+static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows)
+{
+    um_context *context = queue->context;
+    uint32_t unblocks = atomic_load(&context->unblock_count);
+    int64_t now_ns = um_clock_ns();
+    int64_t end_ns = timeout_ns < 0 ? UM_NEVER_NS : now_ns + timeout_ns;
+    do {
+        bool goes_on = true;
+        if (!context->threaded)
+            um_context_pass(context, timeout_ns == 0 ? 0 : end_ns);
+        else
+            goes_on = wait_embedded(queue, end_ns == UM_NEVER_NS ? UM_NEVER_NS : end_ns - now_ns);
+        *rows = um_queue_take(&queue->core, max);
+        if (!goes_on)
+            return;
+        now_ns = um_clock_ns();
+    } while (rows->count == 0 && now_ns < end_ns && atomic_load(&context->unblock_count) == unblocks &&
+             !um_gate_is_shut(&queue->gate));
+}
+
+uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows)
+{
+    *rows = um_queue_take(&queue->core, max);
+    if (rows->count > 0 || !um_gate_enter(&queue->gate))
+        return rows->count;
+    if (timeout_ns != 0 || !queue->context->threaded)
+        await_rows(queue, max, timeout_ns, rows);
+    um_gate_leave(&queue->gate);
+    return rows->count;
+}
+
+int64_t um_event_queue_receive(um_event_queue *queue, uint8_t *out, uint32_t capacity, int64_t timeout_ns, um_row *row)
+{
+    um_rows rows;
+    if (um_event_queue_poll(queue, 1, timeout_ns, &rows) == 0)
+        return UM_RECEIVED_NOTHING;
+    const um_block *block = rows.block;
+    uint32_t i = rows.first;
+    uint32_t length = (uint32_t)(block->offsets[i + 1] - block->offsets[i]);
+    *row = (um_row){.flags = block->flags[i],
+                    .sequence_number = block->sequence_numbers[i],
+                    .first_sequence_number = block->first_sequence_numbers[i],
+                    .fragment_offset = block->fragment_offsets[i],
+                    .message_length = block->message_lengths[i],
+                    .source = block->sources[i],
+                    .received_ns = block->received_ns[i]};
+    memcpy(out, block->payload + block->offsets[i], length < capacity ? length : capacity);
+    um_queue_release(rows.block, 1);
+    return row->flags >> 8 == UM_ROW_MESSAGE ? (int64_t)length : UM_RECEIVED_EVENT;
+}

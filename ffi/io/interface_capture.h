@@ -1,0 +1,58 @@
+/* Captures what passes a network interface into pcapng files, through a ring of the kernel's mapped into this process
+ * (AF_PACKET, TPACKET_V3) behind a filter in the kernel (classic BPF). Packets that an XDP program takes off the
+ * interface never get here: those are the tap's (tap.h).
+ *
+ * Frames come with their link header. A VLAN tag the kernel took out is put back, a checksum left to the device is
+ * filled in, and a run of datagrams that the kernel keeps whole (UDP GSO, GRO) is cut into the datagrams it is on the
+ * wire, where the kernel says what it is (PACKET_VNET_HDR); um_interface_capture_splits_runs tells.
+ *
+ * Threads: one at a time. Memory: um_interface_capture_open maps everything, _close unmaps it. Errors: 0 or a negative
+ * errno; um_interface_capture_failed_step names what failed.
+ */
+#ifndef UM_IO_INTERFACE_CAPTURE_H
+#define UM_IO_INTERFACE_CAPTURE_H
+
+#include <linux/filter.h>
+
+#include "io/pcapng_writer.h"
+
+typedef struct um_interface_capture_config {
+    const char *interface;
+    uint32_t block_bytes; /* a power of two, a page at least */
+    uint32_t block_count;
+    uint32_t snap_bytes; /* keep so much of a frame; 0: all of it */
+    bool promiscuous;
+    const char *filter_text; /* what the filter says, for the file */
+    const struct sock_filter *filter;
+    uint16_t filter_length; /* 0: everything */
+} um_interface_capture_config;
+
+typedef struct um_interface_capture_counters {
+    uint64_t packet_count; /* written */
+    uint64_t drop_count;   /* the kernel's ring was full */
+    uint64_t file_bytes;   /* of the file that is open */
+    uint64_t file_packet_count;
+    int64_t file_start_ns; /* when its first packet was seen; 0: it has none */
+} um_interface_capture_counters;
+
+typedef struct um_interface_capture um_interface_capture;
+
+/* Opens the ring; nothing is kept until there is a file. *capture is set even on failure, and closed as any other. */
+int um_interface_capture_open(const um_interface_capture_config *config, um_interface_capture **capture);
+const char *um_interface_capture_failed_step(const um_interface_capture *capture);
+bool um_interface_capture_splits_runs(const um_interface_capture *capture);
+void um_interface_capture_close(um_interface_capture *capture);
+
+/* Writes to this file from now on. The one before must have been ended. */
+int um_interface_capture_begin_file(um_interface_capture *capture, const char *path);
+/* Ends the file with the interface's statistics and closes it. */
+int um_interface_capture_end_file(um_interface_capture *capture);
+
+/* Writes packets until the time is up, the file has limit_bytes (0: no limit), or stopped. Returns how many were
+ * written, or a negative errno: that of the file (nothing more can be kept) or of the interface. */
+int64_t um_interface_capture_run(um_interface_capture *capture, int64_t timeout_ns, uint64_t limit_bytes);
+/* Makes a run that waits return. From any thread. */
+void um_interface_capture_stop(um_interface_capture *capture);
+void um_interface_capture_read(const um_interface_capture *capture, um_interface_capture_counters *counters);
+
+#endif

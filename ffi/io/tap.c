@@ -1,0 +1,374 @@
+#include "io/tap.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "io/clock.h"
+#include "io/datagram_frame.h"
+
+enum {
+    RECORD_ALIGNMENT = 64,
+    RING_MINIMUM_BYTES = 1 << 20,
+    DATAGRAM_MAX_BYTES = 65536,
+    IDLE_NAP_NS = 1000000,
+    FLUSH_NAPS = 100,     /* so many naps in a row and the file gets what is gathered */
+    WRITER_NICENESS = 15, /* the data path comes first */
+};
+
+/* What precedes a datagram, or a run of them, in the ring. */
+typedef struct tap_record {
+    _Atomic uint32_t claimed_bytes; /* with this header; 0: not written yet */
+    uint32_t captured_bytes;
+    uint32_t length; /* of the datagram before it was cut */
+    uint32_t segment_length;
+    int64_t time_ns;
+    uint64_t drop_count; /* lost until it was claimed */
+    um_address from;
+    um_address to;
+    bool is_padding;
+    bool is_sent;
+} tap_record;
+
+_Static_assert(sizeof(tap_record) <= RECORD_ALIGNMENT, "a header is one cache line");
+
+/* ---- the data path's side ---- */
+
+static bool enter(um_tap *tap)
+{
+    if (!um_tap_is_running(tap))
+        return false;
+    atomic_fetch_add_explicit(&tap->users, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&tap->running, memory_order_seq_cst))
+        return true;
+    atomic_fetch_sub_explicit(&tap->users, 1, memory_order_release);
+    return false;
+}
+
+static void leave(um_tap *tap)
+{
+    atomic_fetch_sub_explicit(&tap->users, 1, memory_order_release);
+}
+
+static tap_record *record_at(const um_tap *tap, uint64_t position)
+{
+    return (tap_record *)(tap->ring + (position & (tap->ring_bytes - 1)));
+}
+
+/* Room for a record of so many bytes, or NULL when the ring has none. What is left before the ring's end is skipped
+ * when it is too small, since a record is in one piece. */
+static tap_record *claim(um_tap *tap, uint32_t bytes)
+{
+    uint64_t tail = atomic_load_explicit(&tap->tail, memory_order_relaxed), skipped;
+    do {
+        uint64_t to_end = tap->ring_bytes - (tail & (tap->ring_bytes - 1));
+        skipped = to_end < bytes ? to_end : 0;
+        uint64_t used = tail - atomic_load_explicit(&tap->head, memory_order_acquire);
+        if (used + skipped + bytes > tap->ring_bytes)
+            return NULL;
+    } while (!atomic_compare_exchange_weak_explicit(&tap->tail, &tail, tail + skipped + bytes, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    if (skipped > 0) {
+        tap_record *padding = record_at(tap, tail);
+        padding->is_padding = true;
+        atomic_store_explicit(&padding->claimed_bytes, (uint32_t)skipped, memory_order_release);
+    }
+    return record_at(tap, tail + skipped);
+}
+
+static void drop(um_tap *tap, uint64_t count)
+{
+    atomic_fetch_add_explicit(&tap->dropped_count, count, memory_order_relaxed);
+}
+
+/* Copies a datagram into the ring; `record` says all about it but what only the ring knows. */
+static void append(um_tap *tap, tap_record record, const um_part *parts, uint32_t part_count)
+{
+    uint32_t bytes = (uint32_t)um_align_up(RECORD_ALIGNMENT + (uint64_t)record.captured_bytes, RECORD_ALIGNMENT);
+    tap_record *claimed = claim(tap, bytes);
+    if (claimed == NULL) {
+        drop(tap, record.segment_length == 0 ? 1 : (record.length + record.segment_length - 1) / record.segment_length);
+        return;
+    }
+    uint8_t *out = (uint8_t *)claimed + RECORD_ALIGNMENT;
+    for (uint32_t i = 0, left = record.captured_bytes; i < part_count && left > 0; i++) {
+        uint32_t part = parts[i].length < left ? parts[i].length : left;
+        memcpy(out, parts[i].data, part);
+        out += part;
+        left -= part;
+    }
+    claimed->captured_bytes = record.captured_bytes;
+    claimed->length = record.length;
+    claimed->segment_length = record.segment_length;
+    claimed->time_ns = record.time_ns;
+    claimed->drop_count = atomic_load_explicit(&tap->dropped_count, memory_order_relaxed);
+    claimed->from = record.from;
+    claimed->to = record.to;
+    claimed->is_padding = false;
+    claimed->is_sent = record.is_sent;
+    atomic_store_explicit(&claimed->claimed_bytes, bytes, memory_order_release);
+}
+
+static uint32_t snapped(const um_tap *tap, uint32_t length)
+{
+    return tap->snap_bytes != 0 && length > tap->snap_bytes ? tap->snap_bytes : length;
+}
+
+static void append_one(um_tap *tap, bool sent, um_address from, um_address to, const um_part *parts,
+                       uint32_t part_count, uint32_t length, int64_t time_ns)
+{
+    tap_record record = {.captured_bytes = snapped(tap, length),
+                         .length = length,
+                         .time_ns = time_ns,
+                         .from = from,
+                         .to = to,
+                         .is_sent = sent};
+    append(tap, record, parts, part_count);
+}
+
+static void append_received(um_tap *tap, const um_rx *rx)
+{
+    um_part whole = {rx->data, rx->length};
+    uint32_t segment = rx->segment_length != 0 ? rx->segment_length : rx->length;
+    if (rx->length <= segment) {
+        append_one(tap, false, rx->from, rx->to, &whole, 1, rx->length, rx->received_ns);
+        return;
+    }
+    if (snapped(tap, segment) == segment) {
+        tap_record record = {.captured_bytes = rx->length,
+                             .length = rx->length,
+                             .segment_length = rx->segment_length,
+                             .time_ns = rx->received_ns,
+                             .from = rx->from,
+                             .to = rx->to};
+        append(tap, record, &whole, 1);
+        return;
+    }
+    for (uint32_t at = 0; at < rx->length; at += segment) {
+        uint32_t length = rx->length - at < segment ? rx->length - at : segment;
+        um_part part = {rx->data + at, length};
+        append_one(tap, false, rx->from, rx->to, &part, 1, length, rx->received_ns);
+    }
+}
+
+void um_tap_received(um_tap *tap, const um_rx *batch, uint32_t count)
+{
+    if (!enter(tap))
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        append_received(tap, &batch[i]);
+    leave(tap);
+}
+
+void um_tap_datagram(um_tap *tap, bool sent, um_address from, um_address to, const uint8_t *data, uint32_t length,
+                     int64_t time_ns)
+{
+    if (length > DATAGRAM_MAX_BYTES || !enter(tap))
+        return;
+    um_part part = {data, length};
+    append_one(tap, sent, from, to, &part, 1, length, time_ns);
+    leave(tap);
+}
+
+/* ---- the link in front of another ---- */
+
+static void show(um_tap_link *link, um_address to, const um_tx *batch, int count, int64_t time_ns)
+{
+    if (count <= 0 || !enter(link->tap))
+        return;
+    for (int i = 0; i < count; i++)
+        append_one(link->tap, true, link->local, to, batch[i].parts, batch[i].part_count, batch[i].length, time_ns);
+    leave(link->tap);
+}
+
+static int send_batch(um_link *base, um_address to, const um_tx *batch, uint32_t count)
+{
+    um_tap_link *link = (um_tap_link *)base;
+    if (!um_tap_is_running(link->tap))
+        return link->next->ops->send(link->next, to, batch, count);
+    int64_t time_ns = um_clock_wall_ns();
+    int sent = link->next->ops->send(link->next, to, batch, count);
+    show(link, to, batch, sent, time_ns);
+    return sent;
+}
+
+static int send_oversize(um_link *base, um_address to, const um_tx *datagram)
+{
+    um_tap_link *link = (um_tap_link *)base;
+    int64_t time_ns = um_clock_wall_ns();
+    int sent = link->next->ops->send_oversize(link->next, to, datagram);
+    show(link, to, datagram, sent, time_ns);
+    return sent;
+}
+
+void um_tap_link_init(um_tap_link *link, um_link *next, um_tap *tap, um_address local)
+{
+    static const um_link_ops OPS = {send_batch, send_oversize};
+    *link = (um_tap_link){.base.ops = &OPS, .next = next, .tap = tap, .local = local};
+}
+
+/* ---- the writer's side ---- */
+
+static void write_datagram(um_tap *tap, const tap_record *record, const uint8_t *data, uint32_t captured_bytes,
+                           uint32_t length)
+{
+    uint8_t header[UM_IPV4_UDP_HEADER_BYTES];
+    um_datagram_frame(header, record->from, record->to, tap->ttl, tap->identification++, data, captured_bytes, length);
+    um_pcapng_packet packet = {.time_ns = record->time_ns,
+                               .wire_bytes = sizeof header + length,
+                               .direction = record->is_sent ? UM_PCAPNG_OUTBOUND : UM_PCAPNG_INBOUND,
+                               .drop_count = record->drop_count - tap->seen_drop_count,
+                               .queue = UM_PCAPNG_UNKNOWN,
+                               .verdict = UM_PCAPNG_UNKNOWN};
+    if (record->drop_count < tap->seen_drop_count) /* claimed before one that was written earlier looked */
+        packet.drop_count = 0;
+    tap->seen_drop_count += packet.drop_count;
+    um_pcapng_write(&tap->writer, &packet, header, sizeof header, data, captured_bytes);
+}
+
+static void write_record(um_tap *tap, const tap_record *record)
+{
+    const uint8_t *data = (const uint8_t *)record + RECORD_ALIGNMENT;
+    if (record->segment_length == 0) {
+        write_datagram(tap, record, data, record->captured_bytes, record->length);
+        return;
+    }
+    for (uint32_t at = 0; at < record->length; at += record->segment_length) {
+        uint32_t left = record->length - at;
+        uint32_t length = left < record->segment_length ? left : record->segment_length;
+        write_datagram(tap, record, data + at, length, length);
+    }
+}
+
+/* Once writing has failed, only what reached the file counts. */
+static void publish_counters(um_tap *tap)
+{
+    const um_pcapng_writer *writer = &tap->writer;
+    uint64_t written_count = writer->error == 0 ? writer->packet_count : writer->kept_count;
+    atomic_store_explicit(&tap->written_count, written_count, memory_order_relaxed);
+    atomic_store_explicit(&tap->discarded_count, writer->packet_count - written_count, memory_order_relaxed);
+    atomic_store_explicit(&tap->error, writer->error, memory_order_relaxed);
+    atomic_store_explicit(&tap->file_bytes, writer->file_bytes, memory_order_relaxed);
+}
+
+/* Records begin only where a cache line does: nothing else need be zero when a line is claimed anew. */
+static void give_back(um_tap *tap, uint64_t head, uint32_t bytes)
+{
+    for (uint32_t at = 0; at < bytes; at += RECORD_ALIGNMENT)
+        atomic_store_explicit(&record_at(tap, head + at)->claimed_bytes, 0, memory_order_relaxed);
+    atomic_store_explicit(&tap->head, head + bytes, memory_order_release);
+}
+
+/* Writes the oldest record; false when there is none. */
+static bool write_next(um_tap *tap)
+{
+    uint64_t head = atomic_load_explicit(&tap->head, memory_order_relaxed);
+    tap_record *record = record_at(tap, head);
+    uint32_t bytes = atomic_load_explicit(&record->claimed_bytes, memory_order_acquire);
+    if (bytes == 0)
+        return false;
+    if (!record->is_padding) {
+        write_record(tap, record);
+        publish_counters(tap);
+    }
+    give_back(tap, head, bytes);
+    return true;
+}
+
+static void *run(void *argument)
+{
+    um_tap *tap = argument;
+    pthread_setname_np(pthread_self(), "umstack-tap");
+    setpriority(PRIO_PROCESS, (id_t)gettid(), WRITER_NICENESS);
+    struct timespec nap = {0, IDLE_NAP_NS};
+    for (uint32_t naps = 0;;) {
+        bool ending = !atomic_load_explicit(&tap->running, memory_order_acquire) &&
+                      atomic_load_explicit(&tap->users, memory_order_acquire) == 0;
+        if (write_next(tap)) {
+            naps = 0;
+            continue;
+        }
+        if (ending)
+            return NULL;
+        if (++naps % FLUSH_NAPS == 0)
+            um_pcapng_flush(&tap->writer);
+        nanosleep(&nap, NULL);
+    }
+}
+
+/* ---- starting and stopping ---- */
+
+int um_tap_start(um_tap *tap, const um_tap_config *config)
+{
+    if (um_tap_is_running(tap))
+        return -EBUSY;
+    if (!um_is_power_of_two(config->ring_bytes) || config->ring_bytes < RING_MINIMUM_BYTES)
+        return -EINVAL;
+    void *ring = mmap(NULL, config->ring_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (ring == MAP_FAILED)
+        return -ENOMEM;
+    int result = um_pcapng_open(&tap->writer, config->path);
+    if (result != 0) {
+        munmap(ring, config->ring_bytes);
+        return result;
+    }
+    uint32_t snap_bytes = config->snap_bytes;
+    um_pcapng_add_interface(&tap->writer, config->interface, UM_PCAPNG_LINK_IPV4, snap_bytes, NULL);
+    tap->ring = ring;
+    tap->ring_bytes = config->ring_bytes;
+    tap->snap_bytes = 0;
+    if (snap_bytes != 0)
+        tap->snap_bytes = snap_bytes > UM_IPV4_UDP_HEADER_BYTES ? snap_bytes - UM_IPV4_UDP_HEADER_BYTES : 1;
+    tap->ttl = config->ttl;
+    tap->started_ns = um_clock_wall_ns();
+    tap->seen_drop_count = 0;
+    atomic_store(&tap->head, 0);
+    atomic_store(&tap->tail, 0);
+    atomic_store(&tap->dropped_count, 0);
+    atomic_store(&tap->written_count, 0);
+    atomic_store(&tap->discarded_count, 0);
+    atomic_store(&tap->file_bytes, 0);
+    atomic_store(&tap->error, 0);
+    atomic_store(&tap->running, true);
+    /* Signals belong to the application's threads. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    result = -pthread_create(&tap->thread, NULL, run, tap);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (result != 0) {
+        atomic_store(&tap->running, false);
+        um_pcapng_close(&tap->writer);
+        munmap(ring, config->ring_bytes);
+    }
+    return result;
+}
+
+int um_tap_stop(um_tap *tap, um_tap_counters *counters)
+{
+    if (um_tap_is_running(tap)) {
+        atomic_store(&tap->running, false);
+        pthread_join(tap->thread, NULL);
+        um_pcapng_statistics statistics = {.start_ns = tap->started_ns, .end_ns = um_clock_wall_ns()};
+        statistics.dropped_count = atomic_load(&tap->dropped_count);
+        statistics.received_count = atomic_load(&tap->written_count) + statistics.dropped_count;
+        um_pcapng_write_statistics(&tap->writer, &statistics);
+        int result = um_pcapng_close(&tap->writer);
+        publish_counters(tap);
+        atomic_store(&tap->error, result);
+        munmap(tap->ring, tap->ring_bytes);
+    }
+    um_tap_read(tap, counters);
+    return counters->error;
+}
+
+void um_tap_read(const um_tap *tap, um_tap_counters *counters)
+{
+    uint64_t dropped_count = atomic_load(&tap->dropped_count) + atomic_load(&tap->discarded_count);
+    *counters = (um_tap_counters){.written_count = atomic_load(&tap->written_count),
+                                  .dropped_count = dropped_count,
+                                  .file_bytes = atomic_load(&tap->file_bytes),
+                                  .error = atomic_load(&tap->error)};
+}

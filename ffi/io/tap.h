@@ -1,0 +1,87 @@
+/* A tap on a context (design W6): writes what the context sends and receives to a pcapng file, without holding the
+ * data path up. The data path copies datagrams into a bounded ring; a thread of the tap's own, at a low priority,
+ * takes them out and writes them. When the ring is full a datagram is left out of the file and counted, in the
+ * packet that follows it (epb_dropcount) and in the statistics at the file's end.
+ *
+ * Sockets deliver datagrams without headers, so the file's link type is raw IPv4 and the IP and UDP headers are made
+ * up: addresses, ports, lengths and checksums are real, the time to live is the context's. Runs of datagrams that the
+ * kernel segments or coalesces are written as the single datagrams they are on the wire.
+ *
+ * Several threads send, while one receives, so the ring has many producers: a record is claimed by moving the tail,
+ * and is the reader's once its size is stored. Nobody waits for anybody.
+ *
+ * Threads: um_tap_start and um_tap_stop one at a time; the rest any thread, at any time between um_tap_init and the
+ * end of the memory. Memory: the ring is mapped by start and unmapped by stop. Errors: 0 or a negative errno.
+ */
+#ifndef UM_IO_TAP_H
+#define UM_IO_TAP_H
+
+#include <pthread.h>
+
+#include "core/link.h"
+#include "io/pcapng_writer.h"
+
+typedef struct um_tap_config {
+    const char *path;
+    const char *interface;
+    uint32_t ring_bytes; /* power of two, 1 MiB at least */
+    uint32_t snap_bytes; /* keep so much of a datagram, headers included; 0: all of it */
+    uint8_t ttl;
+} um_tap_config;
+
+typedef struct um_tap_counters {
+    uint64_t written_count; /* datagrams in the file */
+    uint64_t dropped_count; /* datagrams the file lacks: the ring was full, or writing failed */
+    uint64_t file_bytes;
+    int error; /* the first that writing met, a negative errno */
+} um_tap_counters;
+
+typedef struct um_tap {
+    atomic_bool running;
+    _Atomic uint32_t users; /* producers at work */
+    uint8_t *ring;
+    uint64_t ring_bytes;
+    uint32_t snap_bytes; /* of a datagram's payload */
+    UM_CACHE_ALIGNED _Atomic uint64_t tail;
+    UM_CACHE_ALIGNED _Atomic uint64_t head;
+    _Atomic uint64_t dropped_count;
+    _Atomic uint64_t written_count;
+    _Atomic uint64_t discarded_count; /* what a failed write cost */
+    _Atomic uint64_t file_bytes;
+    _Atomic int error;
+    uint64_t seen_drop_count; /* the writer's */
+    int64_t started_ns;
+    uint16_t identification;
+    uint8_t ttl;
+    um_pcapng_writer writer;
+    pthread_t thread;
+} um_tap;
+
+int um_tap_start(um_tap *tap, const um_tap_config *config);
+/* Writes what the ring has, ends the thread and closes the file. Returns the first error writing met; 0 as well when
+ * the tap does not run. */
+int um_tap_stop(um_tap *tap, um_tap_counters *counters);
+void um_tap_read(const um_tap *tap, um_tap_counters *counters);
+
+static inline bool um_tap_is_running(const um_tap *tap)
+{
+    return atomic_load_explicit(&tap->running, memory_order_relaxed);
+}
+
+/* What a link received. */
+void um_tap_received(um_tap *tap, const um_rx *batch, uint32_t count);
+/* One datagram by itself, sent or received. */
+void um_tap_datagram(um_tap *tap, bool sent, um_address from, um_address to, const uint8_t *data, uint32_t length,
+                     int64_t time_ns);
+
+/* A link that shows the tap what it sends, and is otherwise the link behind it. */
+typedef struct um_tap_link {
+    um_link base;
+    um_link *next;
+    um_tap *tap;
+    um_address local; /* whence the link sends */
+} um_tap_link;
+
+void um_tap_link_init(um_tap_link *link, um_link *next, um_tap *tap, um_address local);
+
+#endif

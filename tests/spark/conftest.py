@@ -1,0 +1,30 @@
+"""One Spark session for the whole tier: it takes seconds to start, so nobody starts a second one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+TWO_CORES = "local[2]"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """Give the session, or skip where there is no Java to run it."""
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        pytest.skip("Spark needs Java 17: apt-get install openjdk-17-jre-headless")
+    from umstack.analysis.spark_session import spark_session
+
+    # A few hundred rows a query: compiling a plan costs more than running it, and so does one task more.
+    options = {
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    with spark_session("umstack tests", TWO_CORES, driver_memory="1g", options=options) as session:
+        yield session

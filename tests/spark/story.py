@@ -1,0 +1,140 @@
+"""Packets written by hand: the columns of a capture that the analyses read, with every time and number chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+PUBLISHER = "10.0.0.1"
+RECEIVERS = ("10.0.0.2", "10.0.0.3", "10.0.0.4")
+GROUP = "239.101.3.10"
+SESSION_ID = 0x5EED0001
+WRAP = 2**32
+US = 1_000
+MS = 1_000_000
+HEADERS = 42
+
+MESSAGE = pa.struct(
+    [
+        ("topic_index", pa.int64()),
+        ("topic_sqn", pa.int64()),
+        ("first_sqn", pa.int64()),
+        ("fragment_offset", pa.int64()),
+        ("message_length", pa.int64()),
+        ("payload_bytes", pa.int32()),
+        ("kind", pa.string()),
+    ]
+)
+SCHEMA = pa.schema(
+    [
+        ("capture_file", pa.string()),
+        ("position", pa.int64()),
+        ("time_ns", pa.int64()),
+        ("interface_name", pa.string()),
+        ("frame_bytes", pa.int32()),
+        ("source_address", pa.string()),
+        ("source_port", pa.int32()),
+        ("destination_address", pa.string()),
+        ("destination_port", pa.int32()),
+        ("ip_fragment", pa.bool_()),
+        ("udp_bytes", pa.int32()),
+        ("status", pa.string()),
+        ("packet_type", pa.string()),
+        ("session_id", pa.int64()),
+        ("transport_sqn", pa.int64()),
+        ("lead_sqn", pa.int64()),
+        ("trail_sqn", pa.int64()),
+        ("retransmission", pa.bool_()),
+        ("sqns", pa.list_(pa.int64())),
+        ("ncf_reason", pa.string()),
+        ("messages", pa.list_(MESSAGE)),
+        ("next_sqn", pa.int64()),
+    ]
+)
+
+
+def message(topic_index: int = 1, topic_sqn: int = 0, payload_bytes: int = 100) -> dict[str, Any]:
+    """A whole message."""
+    return {
+        "topic_index": topic_index,
+        "topic_sqn": topic_sqn,
+        "first_sqn": None,
+        "fragment_offset": None,
+        "message_length": None,
+        "payload_bytes": payload_bytes,
+        "kind": "message",
+    }
+
+
+@dataclass(slots=True)
+class Story:
+    """A capture in the making. Times are nanoseconds; sequence numbers wrap as they do on the wire."""
+
+    point: str = "switch"
+    session_id: int = SESSION_ID
+    publisher: str = PUBLISHER
+    packets: list[dict[str, Any]] = field(default_factory=list)
+
+    def _add(self, time_ns: int, source: str, destination: str, udp_bytes: int, **values: Any) -> None:
+        packet = dict.fromkeys(
+            ("transport_sqn", "trail_sqn", "retransmission", "sqns", "ncf_reason", "messages")
+        )
+        packet |= {
+            "capture_file": f"file:/captures/{self.point}.pcapng",
+            "position": len(self.packets) * 100,
+            "time_ns": time_ns,
+            "interface_name": "",
+            "frame_bytes": udp_bytes + HEADERS,
+            "source_address": source,
+            "source_port": 14400,
+            "destination_address": destination,
+            "destination_port": 14400,
+            "ip_fragment": False,
+            "udp_bytes": udp_bytes,
+            "status": "ok",
+            "session_id": self.session_id,
+        }
+        self.packets.append(packet | values)
+
+    def data(self, time_ns: int, sqn: int, *, again: bool = False, **values: Any) -> None:
+        """A datagram of one message of 100 bytes, unless said otherwise."""
+        messages = values.pop("messages", [message(topic_sqn=sqn)])
+        size = values.pop("udp_bytes", 20 + sum(12 + one["payload_bytes"] for one in messages))
+        numbered = {
+            "transport_sqn": sqn % WRAP,
+            "trail_sqn": 0,
+            "retransmission": again,
+            "messages": messages,
+        }
+        self._add(time_ns, self.publisher, GROUP, size, **{"packet_type": "DATA", **numbered, **values})
+
+    def again(self, time_ns: int, sqn: int) -> None:
+        """A retransmission."""
+        self.data(time_ns, sqn, again=True)
+
+    def nak(self, time_ns: int, receiver: str, *sqns: int) -> None:
+        """A receiver asks for these."""
+        wrapped = [sqn % WRAP for sqn in sqns]
+        self._add(time_ns, receiver, self.publisher, 12 + 4 * len(sqns), packet_type="NAK", sqns=wrapped)
+
+    def ncf(self, time_ns: int, reason: str, *sqns: int) -> None:
+        """The source declines these."""
+        wrapped = [sqn % WRAP for sqn in sqns]
+        values = {"packet_type": "NCF", "sqns": wrapped, "ncf_reason": reason, "trail_sqn": 0}
+        self._add(time_ns, self.publisher, GROUP, 16 + 4 * len(sqns), **values)
+
+    def status(self, time_ns: int, receiver: str, sqn: int) -> None:
+        """A receiver tells the source how far it is."""
+        values = {"packet_type": "STATUS", "next_sqn": sqn % WRAP}
+        self._add(time_ns, receiver, self.publisher, 44, **values)
+
+    def stream(self, start_ns: int, step_ns: int, first: int, count: int) -> None:
+        """Datagrams at even times."""
+        for number in range(count):
+            self.data(start_ns + number * step_ns, first + number)
+
+    def frame(self, spark: Any) -> Any:
+        """The DataFrame."""
+        return spark.createDataFrame(pa.Table.from_pylist(self.packets, SCHEMA))

@@ -1,0 +1,293 @@
+"""The analyses, on captures of which every packet was chosen: the answers are known to the last number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.spark.story import MS, PUBLISHER, RECEIVERS, US, WRAP, Story, message
+
+pytest.importorskip("pyspark")
+
+from umstack.analysis.datagram_fill import datagram_fill, fill_histogram
+from umstack.analysis.incidents import incidents
+from umstack.analysis.ip_fragments import ip_fragments
+from umstack.analysis.latency import latency
+from umstack.analysis.losses import coverage, gaps, losses
+from umstack.analysis.nak_storms import nak_storms
+from umstack.analysis.observations import observe
+from umstack.analysis.rates import bursts, rate_summary, rates
+from umstack.analysis.recovery import recovery_histogram, recovery_latency
+from umstack.analysis.repairs import duplicates, repairs
+from umstack.analysis.sessions import sessions, topics
+from umstack.analysis.suggestions import suggestions
+
+START = 1_700_000_000 * 1_000_000_000
+ONE, TWO, THREE = RECEIVERS
+
+
+def rows(frame: Any, *order: str) -> list[dict[str, Any]]:
+    """All rows of a small DataFrame."""
+    return [row.asDict(recursive=True) for row in (frame.orderBy(*order) if order else frame).collect()]
+
+
+def kept(frame: Any) -> Any:
+    """The same rows as data, not as a plan that each use would run anew."""
+    return frame.sparkSession.createDataFrame(frame.toArrow())
+
+
+def seen(spark: Any, story: Story) -> Any:
+    """The observations in a story."""
+    return kept(observe(story.frame(spark)))
+
+
+def test_sequence_numbers_are_unwrapped(spark: Any) -> None:
+    """A session that wraps, NAKs before and after included, is one run of numbers."""
+    story = Story()
+    first = WRAP - 50
+    story.stream(START, 10 * MS, first, 100)
+    story.nak(START + 990 * MS, ONE, WRAP - 2, WRAP + 3)
+    story.data(START + 180_000 * MS, first + 100)
+    story.nak(START + 170_000 * MS, ONE, WRAP + 10)
+    sent = rows(seen(spark, story).where("kind = 'DATA'"), "time_ns")
+    assert [row["sqn"] for row in sent] == list(range(first, first + 101))
+    asked = rows(seen(spark, story).where("kind = 'NAK'"), "time_ns")
+    assert [row["sqns"] for row in asked] == [[WRAP - 2, WRAP + 3], [WRAP + 10]]
+
+
+def test_a_session_and_its_topics(spark: Any) -> None:
+    """Span, counts by kind, receivers; messages and fragments by topic, retransmissions not counted twice."""
+    story = Story()
+    head = message(2, 8, 300) | {"first_sqn": 8, "fragment_offset": 0, "message_length": 500}
+    tail = message(2, 9, 200) | {"first_sqn": 8, "fragment_offset": 300, "message_length": 500}
+    story.data(START, 10, messages=[message(1, 5, 100), message(1, 6, 50), message(2, 7, 25)])
+    story.data(START + MS, 11, messages=[head])
+    story.data(START + 2 * MS, 12, messages=[tail])
+    story.nak(START + 3 * MS, ONE, 11)
+    story.again(START + 4 * MS, 11)
+    story.status(START + 1000 * MS, TWO, 12)
+    [session] = rows(sessions(seen(spark, story)))
+    assert (session["publisher"], session["group"]) == (PUBLISHER, "239.101.3.10:14400")
+    assert (session["datagrams"], session["retransmissions"], session["naks"]) == (3, 1, 1)
+    assert (session["status_messages"], session["receivers"], session["messages"]) == (1, 2, 5)
+    assert (session["first_sqn"], session["last_sqn"], session["seconds"]) == (10, 12, 1.0)
+    one, two = rows(topics(story.frame(spark)), "topic_index")
+    assert (one["messages"], one["fragments"], one["payload_bytes"]) == (2, 2, 150)
+    assert (two["messages"], two["fragments"], two["payload_bytes"]) == (2, 3, 525)
+    assert (two["lowest_sqn"], two["highest_sqn"]) == (7, 9)
+
+
+def losing_story() -> Story:
+    """1000 datagrams a second for ten seconds and a pause; one loss of every kind, each at another time."""
+    story = Story()
+    story.stream(START, MS, 1, 10_000)
+    story.stream(START + 12_000 * MS, MS, 10_001, 10)
+
+    def lost(receiver: str, *sqns: int) -> None:
+        for sqn in sqns:
+            at = START + (sqn - 1) * MS
+            story.nak(at + 20 * MS, receiver, sqn)
+            story.again(at + 21 * MS, sqn)
+
+    lost(ONE, 1, 2)  # head
+    lost(ONE, 2000, 2010)  # sporadic
+    lost(ONE, *range(4000, 4010))  # burst
+    lost(TWO, *range(6000, 6500))  # connectivity
+    lost(ONE, 9999, 10_000)  # tail
+    return story
+
+
+def test_loss_incidents_have_their_causes(spark: Any) -> None:
+    """Gaps and islands by receiver: head, sporadic, burst, connectivity and tail are told apart."""
+    found = rows(incidents(seen(spark, losing_story())), "start_ns")
+    assert [
+        (row["cause"], row["receiver"], row["lost"], row["first_sqn"], row["last_sqn"]) for row in found
+    ] == [
+        ("head", ONE, 2, 1, 2),
+        ("sporadic", ONE, 2, 2000, 2010),
+        ("burst", ONE, 10, 4000, 4009),
+        ("connectivity", TWO, 500, 6000, 6499),
+        ("tail", ONE, 2, 9999, 10_000),
+    ]
+    assert all(row["unrepaired"] == 0 for row in found)
+    assert found[2]["start_ns"] == START + 3999 * MS
+    assert found[2]["end_ns"] == START + 4008 * MS
+
+
+def test_losses_are_merged_by_quiet_time_and_wrap(spark: Any) -> None:
+    """Less than the quiet time apart is one incident, more is two; a run across the wrap is one run."""
+    story = Story()
+    first = WRAP - 100
+    story.stream(START, MS, first, 400)
+    for sqn in (*range(WRAP - 3, WRAP + 3), WRAP + 40, WRAP + 200):
+        story.nak(START + (sqn - first) * MS + 5 * MS, ONE, sqn)
+    near, far = rows(incidents(seen(spark, story)), "start_ns")
+    assert (near["lost"], near["longest_run"], near["cause"], near["unrepaired"]) == (7, 6, "burst", 7)
+    assert (far["lost"], far["first_sqn"], far["cause"]) == (1, WRAP + 200, "sporadic")
+
+
+def test_recovery_latency_by_receiver(spark: Any) -> None:
+    """From the first NAK to the first retransmission after it, and from the sending; NAKs a loss."""
+    story = Story()
+    story.stream(START, MS, 1, 200)
+    for sqn in range(1, 101):
+        at = START + (sqn - 1) * MS
+        story.nak(at + 10 * MS, ONE, sqn)
+        story.again(at + 10 * MS + sqn * 10 * US, sqn)
+    story.again(START + 150 * MS - US, 151)  # before anybody asked: another's repair
+    story.nak(START + 151 * MS, TWO, 151)
+    story.nak(START + 161 * MS, TWO, 151)
+    story.again(START + 163 * MS, 151)
+    story.nak(START + 190 * MS, TWO, 152)
+    lost = kept(losses(seen(spark, story)))
+    one, two = rows(recovery_latency(lost), "receiver")
+    assert (one["lost"], one["repaired"], one["naks_per_loss"]) == (100, 100, 1.0)
+    assert (one["request_p50"], one["request_p99"], one["request_max"]) == (500 * US, 990 * US, MS)
+    assert one["recovery_max"] == 11 * MS
+    assert (two["lost"], two["repaired"], two["naks"], two["request_max"]) == (2, 1, 3, 12 * MS)
+    histogram = rows(recovery_histogram(lost), "receiver", "from_ns")
+    assert sum(row["losses"] for row in histogram) == 101
+    assert all(row["from_ns"] < row["to_ns"] for row in histogram)
+
+
+def test_retransmissions_without_a_nak_are_losses_of_somebody_unknown(spark: Any) -> None:
+    """A capture that does not see the NAKs still tells of the loss."""
+    story = Story()
+    story.stream(START, MS, 1, 100)
+    story.again(START + 60 * MS, 20)
+    [lost] = rows(losses(seen(spark, story)))
+    assert (lost["receiver"], lost["sqn"], lost["naks"], lost["sent_ns"]) == (None, 20, 0, START + 19 * MS)
+    [repair] = rows(repairs(seen(spark, story)))
+    assert (repair["retransmissions"], repair["unrequested"], repair["useless_bytes"]) == (1, None, None)
+
+
+def test_gaps_at_the_point_of_capture(spark: Any) -> None:
+    """What was not captured, within a bitmap's bucket and across two, with its neighbours' times."""
+    story = Story()
+    for sqn in [*range(32_700, 32_720), *range(32_722, 32_760), *range(32_775, 32_800)]:
+        story.data(START + sqn * US, sqn)
+    found = rows(gaps(seen(spark, story)), "first_sqn")
+    assert [(row["first_sqn"], row["last_sqn"], row["missing"]) for row in found] == [
+        (32_720, 32_721, 2),
+        (32_760, 32_774, 15),
+    ]
+    assert found[1]["before_ns"] == START + 32_759 * US
+    assert found[1]["after_ns"] == START + 32_775 * US
+
+
+def test_nak_storms_name_their_receivers(spark: Any) -> None:
+    """Windows over the threshold in a row are one storm; the receiver that asked most comes first."""
+    story = Story()
+    story.stream(START, MS, 1, 1000)
+    for step in range(30):
+        story.nak(START + 200 * MS + step * 10 * MS, TWO, *range(100, 150))
+        story.nak(START + 200 * MS + step * 10 * MS, ONE, *range(step * 5, step * 5 + 5))
+    story.nak(START + 900 * MS, THREE, 700)
+    [storm] = rows(nak_storms(seen(spark, story)))
+    assert storm["start_ns"] == START + 200 * MS
+    assert storm["requests"] == 30 * 55
+    assert storm["repeated"] == 29 * 50
+    assert [one["receiver"] for one in storm["receivers"]] == [TWO, ONE]
+    assert storm["receivers"][0]["share"] == pytest.approx(50 / 55)
+
+
+def test_useless_repairs_are_counted(spark: Any) -> None:
+    """Sent again without being asked for, or twice for one NAK; refusals by reason."""
+    story = Story()
+    story.stream(START, MS, 1, 50)
+    story.nak(START + 20 * MS, ONE, 5)
+    story.again(START + 21 * MS, 5)
+    story.again(START + 22 * MS, 5)
+    story.nak(START + 23 * MS, TWO, 5)
+    story.again(START + 24 * MS, 5)
+    story.again(START + 25 * MS, 9)
+    story.ncf(START + 26 * MS, "ignored", 5, 6, 7)
+    story.ncf(START + 26 * MS, "shed", 8)
+    [found] = rows(repairs(seen(spark, story)))
+    assert (found["retransmissions"], found["repeated"], found["unrequested"]) == (4, 1, 1)
+    assert found["useless_bytes"] == 2 * (20 + 112)
+    assert (found["refused_ignored"], found["refused_shed"], found["refused_rx_delay"]) == (3, 1, 0)
+    assert rows(duplicates(coverage(seen(spark, story)))) == []
+    story.data(START + 30 * MS, 12)
+    [copied] = rows(duplicates(coverage(seen(spark, story))))
+    assert (copied["datagrams"], copied["copies"]) == (51, 1)
+
+
+def test_rates_and_bursts_at_one_millisecond(spark: Any) -> None:
+    """Ten datagrams a millisecond for three milliseconds in a second of one: the burst and its size."""
+    story = Story()
+    story.stream(START, MS, 1, 1000)
+    for number in range(27):
+        story.data(START + 500 * MS + (number % 3) * MS + 10 * US * (number + 1), 1001 + number)
+    rated = rates(seen(spark, story))
+    assert rated.count() == 1000
+    [summary] = rows(rate_summary(rated))
+    assert summary["peak_datagrams_per_second"] == 10_000
+    assert summary["p50_bytes_per_second"] == (132 + 42) * 1000
+    [burst] = rows(bursts(rated))
+    assert (burst["start_ns"], burst["duration_ns"]) == (START + 500 * MS, 3 * MS)
+    assert burst["datagrams"] == 30
+    assert burst["times_mean"] == pytest.approx(10 / 1.027)
+
+
+def test_batching_and_fill(spark: Any) -> None:
+    """Messages a datagram, fill against the MTU, and what does not fit it."""
+    story = Story()
+    story.data(START, 1, messages=[message(payload_bytes=100)] * 10, udp_bytes=1472)
+    story.data(START + MS, 2, messages=[message(payload_bytes=100)] * 2, udp_bytes=368)
+    story.data(START + 2 * MS, 3, messages=[message(payload_bytes=1800)], udp_bytes=1840)
+    story.data(START + 3 * MS, 4, messages=[])
+    [found] = rows(datagram_fill(seen(spark, story)))
+    assert (found["datagrams"], found["messages"], found["most_messages"]) == (3, 13, 10)
+    assert found["fill"] == pytest.approx((1 + 0.25 + 1.25) / 3)
+    assert (found["half_empty"], found["over_mtu"]) == (1, 1)
+    assert found["payload_share"] == pytest.approx(3000 / (1472 + 368 + 1840 + 3 * 42))
+    histogram = rows(fill_histogram(seen(spark, story)), "from")
+    assert [(row["from"], row["datagrams"]) for row in histogram] == [(0.25, 1), (0.95, 2)]
+
+
+def test_ip_fragments(spark: Any) -> None:
+    """Fragments by the pair they travelled between."""
+    story = Story()
+    story.data(START, 1, ip_fragment=True, udp_bytes=1480)
+    story.data(START, 1, ip_fragment=True, udp_bytes=600, packet_type=None, session_id=None)
+    story.data(START, 2)
+    [found] = rows(ip_fragments(story.frame(spark)))
+    assert (found["source_address"], found["fragments"], found["bytes"]) == (PUBLISHER, 2, 2080 + 84)
+
+
+def test_latency_between_two_points(spark: Any) -> None:
+    """The same datagrams at both ends, in the direction they went."""
+    sent, received = Story("publisher"), Story("subscriber")
+    for sqn in range(1, 101):
+        sent.data(START + sqn * MS, sqn)
+        if sqn != 50:
+            received.data(START + sqn * MS + sqn * US, sqn)
+    received.again(START + 500 * MS, 50)
+    both = sent.frame(spark).unionByName(received.frame(spark))
+    [found] = rows(latency(kept(observe(both))))
+    assert (found["from_point"], found["to_point"], found["datagrams"]) == ("publisher", "subscriber", 99)
+    assert (found["latency_min"], found["latency_max"], found["negative"]) == (US, 100 * US, 0)
+
+
+def test_suggestions_follow_the_vendors_rules(spark: Any) -> None:
+    """Backoffs, window and limits from what was seen, and how many losses each bears on."""
+    story = losing_story()
+    story.nak(START + 1999 * MS + 20 * MS + 500 * US, ONE, 2000)  # asked again before the repair
+    for sqn in range(4000, 4010):
+        story.nak(START + (sqn - 1) * MS + 20 * MS + 500 * US, ONE, sqn)
+    for sqn in range(6000, 6100):
+        story.nak(START + (sqn - 1) * MS + 20 * MS + 500 * US, TWO, sqn)
+    observed = seen(spark, story)
+    lost, rated = kept(losses(observed)), kept(rates(observed))
+    found = kept(incidents(observed, lost=lost))
+    chosen = {row["option"]: row for row in rows(suggestions(lost, found, recovery_latency(lost), rated))}
+    # Ten lost in a row last 9 ms, a round trip 1 ms.
+    assert chosen["transport_lbtrm_nak_initial_backoff_interval"]["value"] == 10
+    backoff = chosen["transport_lbtrm_nak_backoff_interval"]
+    assert (backoff["value"], backoff["losses_helped"], backoff["receivers_helped"]) == (10, 111, 2)
+    # 100 datagrams of 174 bytes in the fullest tenth of a second, for 10 + 3 * 10 + 2 * 1 ms.
+    assert chosen["transport_lbtrm_transmission_window_size"]["value"] == 100 * 174 * 10 * 42 // 1000
+    mean = 10_010 * 174 * 8 / 12.01
+    assert chosen["transport_lbtrm_retransmit_rate_limit"]["value"] == pytest.approx(mean / 10, rel=0.02)

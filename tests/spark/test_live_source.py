@@ -1,0 +1,227 @@
+"""The umstack data source: live topics read through a journal, exactly once over restarts; rows published to topics."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tests.unit.loopback import DATAGRAM, OWN_ADDRESSES, collect, open_context, wait_for
+from umstack import Source
+from umstack.recorder import Journal, JournalReader
+from umstack.recorder.background import BackgroundRecorder, is_recording
+from umstack.recorder.journal import arrow
+from umstack.recorder.recorder import Recorder
+from umstack.recorder.tables import messages
+from umstack.spark.live_options import LiveOptions
+from umstack.spark.live_source import LiveReader, UmstackDataSource, live_schema, ranges
+
+START_SECONDS = 60.0
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A configuration with the addresses of this test process."""
+    options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM}
+    file = tmp_path / "um.cfg"
+    file.write_text("".join(f"context {name} {value}\n" for name, value in options.items()))
+    return file
+
+
+@pytest.fixture
+def live(spark: Any) -> Any:
+    """The session, with the data source."""
+    spark.dataSource.register(UmstackDataSource)
+    return spark
+
+
+def writer_of(journal: Path) -> int:
+    """The process that writes a journal."""
+    return int((journal / "messages" / "writer.lock").read_text())
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Path]:
+    """A place for a journal; a recorder that writes it is ended."""
+    place = tmp_path / "journal"
+    yield place
+    if is_recording(place):
+        with suppress(ProcessLookupError):
+            os.kill(writer_of(place), signal.SIGKILL)
+
+
+class Numbers:
+    """Publishes numbers, one after another, until it is stopped."""
+
+    def __init__(self, source: Source) -> None:
+        self.sent = 0
+        self._source = source
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.05):
+            self._source.send_many([b"%d" % n for n in range(self.sent, self.sent + 50)], flush=True)
+            self.sent += 50
+
+    def __enter__(self) -> Numbers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+@contextmanager
+def running(query: Any) -> Iterator[Any]:
+    """A query, stopped at the end."""
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def numbers(live: Any, out: Path) -> list[int]:
+    """What a query has written."""
+    rows = live.read.parquet(str(out)).selectExpr("CAST(CAST(payload AS STRING) AS LONG) AS n").collect()
+    return sorted(row.n for row in rows)
+
+
+def test_a_restarted_query_neither_loses_nor_repeats(
+    live: Any, journal: Path, config: Path, tmp_path: Path
+) -> None:
+    """Issue 4, live source: three runs of a query, messages all the while, a killed recorder's journal replayed."""
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+
+    def start() -> Any:
+        rows = (
+            live.readStream.format("umstack")
+            .option("topicPattern", "live/.*")
+            .option("interface", "lo")
+            .option("config", str(config))
+            .option("rowsPerPartition", 3000)
+            .option("maxRowsPerTrigger", 10000)
+            .load(str(journal))
+        )
+        return rows.writeStream.option("checkpointLocation", str(checkpoint)).start(str(out))
+
+    def taken(query: Any) -> int:
+        assert query.isActive, query.exception()
+        return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+    with open_context() as context, context.source("live/numbers", flow_control="min") as source:
+        with running(start()) as query:
+            wait_for(lambda: query.isActive and source.is_connected, "the recorder", START_SECONDS)
+            recorder = writer_of(journal)
+            with Numbers(source) as publishing:
+                wait_for(lambda: taken(query) > 1000, "rows", START_SECONDS)
+                query.stop()
+                sent = publishing.sent
+                wait_for(lambda: publishing.sent > sent + 500, "messages while no query runs")
+                with running(start()) as second:
+                    wait_for(lambda: taken(second) > 1000, "rows of the second run", START_SECONDS)
+            assert source.wait_drained(10)
+        wait_for(lambda: JournalReader(journal / "messages").end == publishing.sent, "all in the journal")
+        assert writer_of(journal) == recorder
+        os.kill(recorder, signal.SIGKILL)
+        wait_for(lambda: not is_recording(journal), "the recorder's end")
+        with running(start()) as third:
+            third.processAllAvailable()
+    assert numbers(live, out) == list(range(publishing.sent))
+
+
+def test_the_journal_as_a_table(live: Any, tmp_path: Path) -> None:
+    """Issue 4, journal: a batch query reads what there is, with offsets, in partitions; columns may be chosen."""
+    with open_context() as context, Recorder(context, ["orders"], journal=tmp_path) as recorder:
+        source = context.source("orders", flow_control="min")
+        wait_for(lambda: recorder.step() is not None and source.is_connected, "the receiver")
+        source.send_many([b"%d" % n for n in range(1000)], flush=True)
+        wait_for(lambda: recorder.step() is not None and recorder.report.messages == 1000, "messages")
+    rows = live.read.format("umstack").option("rowsPerPartition", 300).load(str(tmp_path))
+    assert rows.rdd.getNumPartitions() == 4
+    found = rows.orderBy("offset").collect()
+    assert [(row.offset, row.payload) for row in found] == [(n, b"%d" % n) for n in range(1000)]
+    assert {row.topic for row in found} == {"orders"}
+    narrow = live.read.format("umstack").schema("payload BINARY, offset LONG").load(str(tmp_path))
+    assert narrow.where("offset = 7").collect() == [(b"7", 7)]
+
+
+def test_rows_are_published(live: Any, config: Path) -> None:
+    """Issue 4: df.write publishes every row to its topic; the write ends when receivers have it all."""
+    with open_context() as context:
+        receivers = [context.receiver(f"spark/{n}") for n in range(2)]
+        rows = live.range(2000, numPartitions=2).selectExpr(
+            "concat('spark/', id % 2) AS topic", "CAST(id AS STRING) AS payload"
+        )
+        found: list[list[int]] = [[], []]
+
+        def read() -> None:
+            for numbers, receiver in zip(found, receivers, strict=True):
+                numbers += sorted(int(message.data) for message in collect(receiver, 1000, START_SECONDS))
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        writer = rows.write.format("umstack").mode("append").option("interface", "lo")
+        writer.option("config", str(config)).save()
+        reading.join()
+    assert found == [list(range(0, 2000, 2)), list(range(1, 2000, 2))]
+
+
+def test_what_was_committed_is_let_go(tmp_path: Path) -> None:
+    """Issue 4, live source: commit removes what no restart asks for, offsets stay; a trigger takes a bounded range."""
+    table = messages()
+    with Journal(tmp_path / "messages", table.schema, segment_bytes=2000) as journal:
+        for n in range(100):
+            row = {"topic": "t", "source": "s", "sequence_number": n, "received_ns": n, "payload": bytes(50)}
+            journal.append(arrow().RecordBatch.from_pylist([row] * 10, schema=table.schema))
+    options = LiveOptions.of({"path": str(tmp_path), "forgetCommitted": "true", "maxRowsPerTrigger": "300"})
+    reader = LiveReader(from_arrow_schema(live_schema()), options)
+    assert reader.initialOffset() == {"offset": 0}
+    reader.partitions({"offset": 0}, {"offset": 200})
+    assert reader.latestOffset() == {"offset": 500}
+    reader.commit({"offset": 200})
+    assert 0 < reader.initialOffset()["offset"] <= 200
+    (part,) = reader.partitions({"offset": 200}, {"offset": 500})
+    rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(200, 500))
+    assert [row["sequence_number"] for row in rows] == [n // 10 for n in range(200, 500)]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"path": ""}, "no journal is named"),
+        ({"path": "x", "startingOffset": "middle"}, "earliest or latest"),
+        ({"path": "x", "topics": "a", "topicPattern": "b"}, "exclude"),
+        ({"path": "x", "rowsPerPartition": "0"}, "above 0"),
+    ],
+)
+def test_a_wrong_option_is_said(live: Any, options: dict[str, str], said: str) -> None:
+    """Errors say what is wrong with what was asked for."""
+    with pytest.raises(Exception, match=said):
+        live.read.format("umstack").options(**options).load().collect()
+
+
+def test_a_recorder_that_cannot_start_is_said(journal: Path) -> None:
+    """Issue 4, live source: what the recorder complains of reaches the query."""
+    with pytest.raises(Exception, match="nowhere0"):
+        BackgroundRecorder(journal, ("orders",), interface="nowhere0").ensure()
+
+
+def test_ranges_cover_without_overlap() -> None:
+    """Partitions of a range are its rows, once each."""
+    for start, end, rows in [(0, 0, 5), (3, 4, 5), (0, 5, 5), (0, 6, 5), (7, 1000, 13)]:
+        parts = ranges(start, end, rows)
+        assert [n for part in parts for n in range(part.start, part.end)] == list(range(start, end))
+        assert all(0 < part.end - part.start <= rows for part in parts)

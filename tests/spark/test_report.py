@@ -1,0 +1,182 @@
+"""The report: its page stands alone and says what is known to have happened; the same on a cluster of processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("matplotlib")
+
+import pyspark
+
+from umstack.capture import CaptureError
+from umstack.capture.generate import Traffic, Truth, generate
+from umstack.report import make_report
+
+TRAFFIC = Traffic(seed=11, sessions=1, receivers=3, messages_per_datagram=4, message_bytes=50, loss=0.01)
+PACKETS = 10_000
+LISTENING = re.compile(r"Starting Spark master at (spark://\S+)")
+REGISTERED = "Successfully registered with master"
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
+    """Give a generated capture and what it holds."""
+    return generate(tmp_path_factory.mktemp("captures") / "switch.pcap", PACKETS, TRAFFIC)
+
+
+class Page(HTMLParser):
+    """What a page holds: its text, its elements, and what it would load from elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.elements: list[str] = []
+        self.outside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element."""
+        self.elements.append(tag)
+        links = [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+        self.outside += [link for link in links if not link.startswith(("#", "data:"))]
+
+    def handle_data(self, data: str) -> None:
+        """Note text."""
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        """All words."""
+        return " ".join(" ".join(self.words).split())
+
+
+def known(truth: Truth) -> dict[str, int]:
+    """What a report must say."""
+    asked = truth.losses[truth.losses["nak_count"] > 0]
+    return {"losses": len(asked), "datagrams": len({int(one["sqn"]) for one in asked})}
+
+
+def test_the_page_stands_alone_and_tells_the_truth(spark: Any, truth: Truth, tmp_path: Path) -> None:
+    """One HTML file with its plots inside; losses by receiver are the generator's; Parquet is beside it."""
+    steps: list[str] = []
+    report = make_report(
+        [str(truth.path)], tmp_path / "out", progress=lambda step, _at, _of: steps.append(step)
+    )
+    assert report.packets == PACKETS
+    page = Page(report.page.read_text())
+    assert page.outside == []
+    assert page.elements.count("svg") == 3
+    assert steps[0] == "decode"
+    assert steps[-1] == "page"
+    [lost] = report.summary["lost"]
+    assert (lost["losses"], lost["datagrams"]) == (known(truth)["losses"], known(truth)["datagrams"])
+    for receiver in range(TRAFFIC.receivers):
+        of_receiver = truth.losses[(truth.losses["receiver"] == receiver) & (truth.losses["nak_count"] > 0)]
+        [row] = [
+            row
+            for row in report.summary["recovery_latency"]
+            if row["receiver"] == truth.receiver_address(receiver)
+        ]
+        assert row["lost"] == len(of_receiver)
+        assert row["naks"] == int(of_receiver["nak_count"].sum())
+        assert truth.receiver_address(receiver) in page.text
+    assert f"{lost['datagrams']:,} of {truth.data:,} datagrams" in page.text
+    [session] = report.summary["sessions"]
+    assert (session["datagrams"], session["messages"]) == (truth.data, truth.data * 4)
+    assert spark.read.parquet(str(report.page.parent / "losses")).count() == lost["losses"]
+
+
+def test_captures_of_something_else_give_a_page_that_says_so(spark: Any, tmp_path: Path) -> None:
+    """No session is a finding, not a failure; no file is an error that says what to name."""
+    (tmp_path / "other.pcap").write_bytes(b"certainly not a capture, whatever its name")
+    report = make_report([str(tmp_path / "other.pcap")], tmp_path / "out")
+    assert report.findings[0].topic == "sessions"
+    assert any("not a capture" in finding.text for finding in report.findings)
+    with pytest.raises(CaptureError, match="names no capture"):
+        make_report([str(tmp_path / "nothing*.pcap")], tmp_path / "out")
+
+
+@contextmanager
+def spark_process(
+    name: str, ready: re.Pattern[str], environment: dict[str, str], *arguments: str
+) -> Iterator[str]:
+    """One of Spark's daemons, until it says it is ready; what it said then. It ends with the block."""
+    launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    process = subprocess.Popen(
+        [launcher, f"org.apache.spark.deploy.{name}", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+    try:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if ready.search(line):
+                break
+        else:
+            pytest.fail(f"{name} ended: {''.join(said[-5:])}")
+        yield line
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+@pytest.mark.timeout(300)
+def test_a_cluster_gives_the_same(truth: Truth, tmp_path: Path) -> None:
+    """A standalone master and two workers, each a process of its own: nothing assumes local mode."""
+    environment = {
+        **os.environ,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        # Five virtual machines on few cores, each for a minute: none is worth its best compiler.
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_CONF_DIR": str(tmp_path),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    (tmp_path / "spark-defaults.conf").write_text("spark.sql.codegen.wholeStage false\n")
+    (tmp_path / "log4j2.properties").write_text(
+        "rootLogger.level = info\nrootLogger.appenderRef.e.ref = e\nappender.e.type = Console\nappender.e.name = e\n"
+        "appender.e.target = SYSTEM_ERR\nappender.e.layout.type = PatternLayout\nappender.e.layout.pattern = %m%n\n"
+    )
+    with ExitStack() as stack:
+        at = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        said = stack.enter_context(spark_process("master.Master", LISTENING, environment, *at))
+        found = LISTENING.search(said)
+        assert found is not None
+        master = found.group(1)
+        for number in range(2):
+            work = ("--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / f"work{number}"))
+            stack.enter_context(
+                spark_process("worker.Worker", re.compile(REGISTERED), environment, *at, *work, master)
+            )
+        options = ("--out", str(tmp_path / "out"), "--master", master, "--driver-memory", "600m", "--json")
+        done = subprocess.run(
+            [sys.executable, "-m", "umstack", "report", str(truth.path), *options],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=240,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout)
+    [lost] = report["tables"]["lost"]
+    assert (lost["losses"], lost["datagrams"]) == (known(truth)["losses"], known(truth)["datagrams"])
+    assert report["packets"] == PACKETS
+    executors = {path.name for work in tmp_path.glob("work*") for path in work.glob("app-*/*")}
+    assert len(executors) == 2

@@ -1,0 +1,222 @@
+"""Journal: offsets that can be read again, whatever becomes of the writer; retention; damage."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+from tests.unit.loopback import wait_for  # noqa: E402
+from umstack.recorder import Journal, JournalError, JournalFull, JournalReader, OffsetGone  # noqa: E402
+
+SCHEMA = pa.schema([("number", pa.int64()), ("payload", pa.binary())])
+
+
+def batch(first: int, count: int, size: int = 20) -> pa.RecordBatch:
+    """Rows numbered from `first` on."""
+    numbers = range(first, first + count)
+    return pa.record_batch([list(numbers), [b"%d" % n + bytes(size) for n in numbers]], schema=SCHEMA)
+
+
+def numbers(reader: JournalReader, start: int, end: int | None = None) -> list[int]:
+    """The numbers of these rows."""
+    return [n for found in reader.read(start, end) for n in found.column("number").to_pylist()]
+
+
+def fill(directory: Path, *counts: int, **options: object) -> None:
+    """Append batches of so many rows, numbered by offset."""
+    with Journal(directory, SCHEMA, **options) as journal:  # type: ignore[arg-type]
+        for count in counts:
+            assert journal.append(batch(journal.end, count)) == journal.end - count
+
+
+def append_many(journal: Journal) -> None:
+    """More than any of the limits here lets in."""
+    for _ in range(200):
+        journal.append(batch(journal.end, 20))
+
+
+def test_rows_keep_their_offsets(tmp_path: Path) -> None:
+    """Issue 4, journal: append gives offsets, read gives the same rows for them, over segments and restarts."""
+    fill(tmp_path, 10, 1, 300, 200, segment_bytes=4096)
+    fill(tmp_path, 7, 90, segment_bytes=4096)
+    reader = JournalReader(tmp_path)
+    assert (reader.start, reader.end) == (0, 608)
+    assert len(list(tmp_path.glob("*.arrows"))) > 2
+    assert numbers(reader, 0) == list(range(608))
+    for start, end in [(0, 1), (9, 11), (10, 11), (3, 511), (511, 512), (600, 608), (5, 5)]:
+        assert numbers(reader, start, end) == list(range(start, end))
+
+
+def test_an_offset_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """Issue 4, journal: what cannot be replayed is said, not skipped."""
+    reader = JournalReader(tmp_path / "journal")
+    assert (reader.start, reader.end, numbers(reader, 0)) == (0, 0, [])
+    fill(tmp_path / "journal", 10)
+    for start, end in [(0, 11), (11, 12), (5, 4)]:
+        with pytest.raises(OffsetGone):
+            list(reader.read(start, end))
+
+
+def test_a_segment_is_an_arrow_stream(tmp_path: Path) -> None:
+    """Issue 4, journal: segment files are Arrow IPC, which others read without this library."""
+    fill(tmp_path, 3, 4)
+    (file,) = tmp_path.glob("*.arrows")
+    with pa.ipc.open_stream(file.read_bytes()) as stream:
+        assert stream.read_all().column("number").to_pylist() == list(range(7))
+
+
+@pytest.mark.parametrize("suffix", [".arrows", ".index"])
+def test_a_file_cut_at_any_byte_keeps_what_is_before(tmp_path: Path, suffix: str) -> None:
+    """Issue 4, journal: wherever a kill cut the last segment, whole batches stay and appending goes on."""
+    whole = tmp_path / "whole"
+    fill(whole, 3, 2, 4)
+    (data,) = whole.glob("*.arrows")
+    (cut_file,) = whole.glob(f"*{suffix}")
+    ends = []
+    with data.open("rb") as file:
+        pa.ipc.read_schema(file)
+        for _ in range(3):
+            pa.ipc.read_message(file)
+            ends.append(file.tell())
+    if suffix == ".index":
+        ends = [32, 64, 96]
+    rows = [0, 3, 5, 9]
+    contents = {file.name: file.read_bytes() for file in (data, data.with_suffix(".index"))}
+    for size in range(len(contents[cut_file.name]) + 1):
+        directory = tmp_path / f"cut{size}"
+        directory.mkdir()
+        for name, content in contents.items():
+            (directory / name).write_bytes(content[:size] if name == cut_file.name else content)
+        kept = rows[sum(end <= size for end in ends)]
+        with Journal(directory, SCHEMA) as journal:
+            assert journal.end == kept, size
+            assert journal.append(batch(kept, 2)) == kept
+        assert numbers(JournalReader(directory), 0) == list(range(kept + 2)), size
+
+
+def test_damage_inside_is_found(tmp_path: Path) -> None:
+    """Issue 4, journal: a flipped byte is an error that names the file, not a wrong row."""
+    fill(tmp_path, 3, 2)
+    fill(tmp_path, 4)
+    first = min(tmp_path.glob("*.arrows"))
+    content = bytearray(first.read_bytes())
+    content[-40] ^= 1
+    first.write_bytes(content)
+    reader = JournalReader(tmp_path)
+    assert numbers(reader, 5, 9) == list(range(5, 9))
+    with pytest.raises(JournalError, match=first.name):
+        list(reader.read(0, 9))
+
+
+def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
+    """Issue 4, journal: another process sees each batch once it was appended, over new segments."""
+    reader = JournalReader(tmp_path)
+    with Journal(tmp_path, SCHEMA, segment_bytes=2000) as journal:
+        for _ in range(50):
+            journal.append(batch(journal.end, 9))
+            assert reader.end == journal.end
+            assert numbers(reader, max(0, journal.end - 20)) == list(
+                range(max(0, journal.end - 20), journal.end)
+            )
+
+
+def test_one_process_writes(tmp_path: Path) -> None:
+    """Issue 4, journal: a second writer is refused, until the first has gone."""
+    with Journal(tmp_path, SCHEMA), pytest.raises(JournalError, match="another process"):
+        Journal(tmp_path, SCHEMA)
+    Journal(tmp_path, SCHEMA).close()
+
+
+def test_truncate_removes_what_is_before(tmp_path: Path) -> None:
+    """Issue 4, journal: whole segments go, the rest stays at its offsets, also after a restart."""
+    fill(tmp_path, *[20] * 20, segment_bytes=2000)
+    reader = JournalReader(tmp_path)
+    reader.truncate(200)
+    assert 0 < reader.start <= 200
+    assert numbers(reader, reader.start) == list(range(reader.start, 400))
+    reader.truncate(400)
+    assert reader.end == 400
+    fill(tmp_path, 5)
+    assert numbers(reader, 400) == list(range(400, 405))
+
+
+def test_the_size_is_bounded(tmp_path: Path) -> None:
+    """Issue 4, journal: with a size given the oldest segments make room, and it is never much exceeded."""
+    with Journal(tmp_path, SCHEMA, max_bytes=40_000) as journal:
+        for _ in range(200):
+            journal.append(batch(journal.end, 20))
+            assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 60_000
+        assert journal.start > 0
+        assert numbers(journal, journal.start) == list(range(journal.start, 4000))
+
+
+def test_a_full_journal_can_refuse(tmp_path: Path) -> None:
+    """Issue 4, journal: a journal whose rows must not be lost refuses more until some are consumed."""
+    with Journal(tmp_path, SCHEMA, max_bytes=40_000, when_full="refuse") as journal:
+        with pytest.raises(JournalFull):
+            append_many(journal)
+        assert not journal.has_room
+        full = journal.end
+        assert numbers(journal, 0) == list(range(full))
+        journal.truncate(full)
+        assert journal.has_room
+        assert journal.append(batch(full, 20)) == full
+
+
+def test_a_full_disk_damages_nothing(tmp_path: Path) -> None:
+    """Issue 4: when the disk takes no more, append says so and the journal is as it was before."""
+    import resource
+
+    with Journal(tmp_path, SCHEMA) as journal:
+        journal.append(batch(0, 50))
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+        try:
+            with pytest.raises(JournalError, match="File too large"):
+                append_many(journal)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, ignored)
+        end = journal.end
+        assert numbers(JournalReader(tmp_path), 0) == list(range(end))
+        journal.append(batch(end, 20))
+    assert numbers(JournalReader(tmp_path), 0) == list(range(end + 20))
+
+
+def _append_for_ever(directory: Path, acknowledged: int) -> None:
+    with Journal(directory, SCHEMA, segment_bytes=20_000) as journal:
+        while True:
+            journal.append(batch(journal.end, 1 + journal.end % 30, 50))
+            os.pwrite(acknowledged, journal.end.to_bytes(8, "little"), 0)
+
+
+def test_a_killed_writer_loses_nothing_it_had_appended(tmp_path: Path) -> None:
+    """Issue 4, journal: kill -9 again and again; every acknowledged row is there once, in order."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    luck = random.Random(seed)
+    directory = tmp_path / "journal"
+    file = os.open(tmp_path / "acknowledged", os.O_RDWR | os.O_CREAT)
+    reader = JournalReader(directory)
+    spawn = multiprocessing.get_context("fork")
+    acknowledged = 0
+    for _ in range(5):
+        process = spawn.Process(target=_append_for_ever, args=(directory, file))
+        process.start()
+        goal = acknowledged + luck.randrange(500, 3000)
+        wait_for(lambda goal=goal: int.from_bytes(os.pread(file, 8, 0), "little") > goal, "appending")
+        process.kill()
+        process.join()
+        acknowledged = int.from_bytes(os.pread(file, 8, 0), "little")
+        with Journal(directory, SCHEMA) as journal:
+            assert journal.end >= acknowledged
+        assert numbers(reader, 0) == list(range(reader.end))
+    os.close(file)

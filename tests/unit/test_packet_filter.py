@@ -1,0 +1,150 @@
+"""Packet filter: the program is run here, instruction by instruction, over packets made by hand; and by the kernel."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+import struct
+
+import pytest
+
+from umstack.capturing.packet_filter import Instruction, PacketFilter, parse_group, parse_port
+from umstack.config import Config, Scope
+from umstack.errors import OptionError
+
+
+def kept(program: list[Instruction], packet: bytes) -> bool:
+    """What the kernel's interpreter of classic BPF would say; a load beyond the packet rejects it."""
+    accumulator = index = at = 0
+    while True:
+        code, if_true, if_false, constant = program[at]
+        at += 1
+        try:
+            match code:
+                case 0x20:
+                    (accumulator,) = struct.unpack_from("!I", packet, constant)
+                case 0x28:
+                    (accumulator,) = struct.unpack_from("!H", packet, constant)
+                case 0x30:
+                    accumulator = packet[constant]
+                case 0x48:
+                    (accumulator,) = struct.unpack_from("!H", packet, index + constant)
+                case 0xB1:
+                    index = (packet[constant] & 15) * 4
+                case 0x06:
+                    return constant > 0
+                case 0x15 | 0x25 | 0x35 | 0x45:
+                    holds = {
+                        0x15: accumulator == constant,
+                        0x25: accumulator > constant,
+                        0x35: accumulator >= constant,
+                        0x45: bool(accumulator & constant),
+                    }[code]
+                    at += if_true if holds else if_false
+                case _:
+                    raise AssertionError(f"unknown code {code:#x}")
+        except (struct.error, IndexError):
+            return False
+
+
+def frame(
+    to: str, port: int, *, protocol: int = 17, options: int = 0, fragment: int = 0, kind: int = 0x0800
+) -> bytes:
+    """An Ethernet frame with an IPv4 and a UDP header."""
+    ip = struct.pack("!BBHHHBBH", 0x45 + options, 0, 100, 1, fragment, 16, protocol, 0)
+    ip += ipaddress.IPv4Address("10.0.0.1").packed + ipaddress.IPv4Address(to).packed + bytes(4 * options)
+    return bytes(12) + struct.pack("!H", kind) + ip + struct.pack("!HHHH", 1000, port, 30, 0) + bytes(22)
+
+
+DEFAULT = PacketFilter.of_configuration(Config())
+
+
+@pytest.mark.parametrize(
+    ("packet", "expected"),
+    [
+        (frame("224.10.10.10", 14400), True),
+        (frame("224.10.10.14", 14400), True),
+        (frame("224.10.10.15", 14400), False),
+        (frame("224.10.10.10", 14401), False),
+        (frame("224.9.10.11", 12965), True),
+        (frame("224.10.10.10", 14400, options=5), True),
+        (frame("224.10.10.10", 14400, protocol=6), False),
+        (frame("224.10.10.10", 14400, kind=0x86DD), False),
+        (frame("224.10.10.10", 9, fragment=100), True),
+        (frame("224.10.10.10", 9, fragment=0x2000), False),
+        (frame("10.0.0.2", 14390), True),
+        (frame("10.0.0.2", 14399), True),
+        (frame("10.0.0.2", 14400), False),
+        (frame("10.0.0.2", 14390, fragment=100), False),
+        (frame("239.1.1.1", 14390), False),
+        (frame("224.10.10.10", 14400)[:20], False),
+    ],
+)
+def test_the_default_keeps_the_stack_and_nothing_else(packet: bytes, expected: bool) -> None:
+    """Issue 4, capture: the groups and ports of the configuration, NAKs to source ports, later fragments of groups."""
+    assert kept(DEFAULT.program(), packet) is expected
+
+
+def test_groups_and_ports_can_be_named() -> None:
+    """Issue 4, capture: --group and --port instead of the configuration's; any port of groups that are named alone."""
+    named = DEFAULT.narrowed(["239.1.0.0/16", "239.2.1.1-239.2.1.3"], []).program()
+    assert kept(named, frame("239.1.255.255", 5))
+    assert kept(named, frame("239.2.1.3", 5))
+    assert not kept(named, frame("239.2.1.4", 5))
+    assert not kept(named, frame("224.10.10.10", 14400))
+    narrow = DEFAULT.narrowed(["239.1.1.1"], ["100", "200-210"]).program()
+    assert [port for port in range(90, 220) if kept(narrow, frame("239.1.1.1", port))] == [
+        100,
+        *range(200, 211),
+    ]
+
+
+def test_the_configuration_chooses() -> None:
+    """W10: options of the stack move the filter along."""
+    config = Config().with_options(Scope.SOURCE, {"transport_lbtrm_multicast_address": "239.9.9.9"})
+    config = config.with_options(Scope.CONTEXT, {"resolver_multicast_port": 7777})
+    program = PacketFilter.of_configuration(config).program()
+    assert kept(program, frame("239.9.9.9", 14400))
+    assert kept(program, frame("224.9.10.11", 7777))
+    assert not kept(program, frame("224.9.10.11", 12965))
+
+
+def test_the_program_agrees_with_its_meaning() -> None:
+    """Random ranges and packets: the program keeps what the ranges say."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    luck = random.Random(seed)
+    base = int(ipaddress.IPv4Address("239.0.0.0"))
+    for _ in range(50):
+        groups = [sorted(luck.randrange(64) for _ in range(2)) for _ in range(luck.randrange(1, 8))]
+        ports = [tuple(sorted(luck.randrange(1, 64) for _ in range(2))) for _ in range(luck.randrange(0, 5))]
+        address = ipaddress.IPv4Address
+        program = PacketFilter(
+            tuple((address(base + low), address(base + high)) for low, high in groups), tuple(ports)
+        ).program()
+        for _ in range(100):
+            group, port = luck.randrange(70), luck.randrange(1, 70)
+            expected = any(low <= group <= high for low, high in groups) and (
+                not ports or any(low <= port <= high for low, high in ports)
+            )
+            assert kept(program, frame(str(address(base + group)), port)) == expected
+
+
+@pytest.mark.parametrize("text", ["nonsense", "239.1.1.1/8", "239.1.1.1-x", ""])
+def test_a_group_that_is_none_is_refused(text: str) -> None:
+    """Errors show what would do."""
+    with pytest.raises(OptionError):
+        parse_group(text)
+
+
+@pytest.mark.parametrize("text", ["0", "65536", "9-8", "x", "", "1-"])
+def test_a_port_that_is_none_is_refused(text: str) -> None:
+    """Errors show what would do."""
+    with pytest.raises(OptionError):
+        parse_port(text)
+
+
+def test_too_much_for_one_filter_is_refused() -> None:
+    """A program's jumps reach 255 instructions; what needs more is said, not cut off."""
+    with pytest.raises(OptionError, match="too many"):
+        DEFAULT.narrowed([f"239.1.1.{n}" for n in range(200)], []).program()

@@ -1,0 +1,309 @@
+"""Recorder: what topics carry, in a journal and as Parquet; kills, restarts, patterns, a full disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+import pyarrow.dataset as ds  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+
+from tests.unit.loopback import DATAGRAM, OWN_ADDRESSES, SECONDS, open_context, wait_for  # noqa: E402
+from umstack import Context, Source  # noqa: E402
+from umstack.errors import OptionError  # noqa: E402
+from umstack.recorder import JournalReader, RecorderError  # noqa: E402
+from umstack.recorder.recorder import JOURNAL_NAME, Recorder, RecorderSettings  # noqa: E402
+from umstack.statistics_server import read_statistics  # noqa: E402
+
+QUICK_SOURCE: dict[str, Any] = {"flow_control": "min", "flow_control_receiver_timeout": 500}
+QUICK = RecorderSettings(part_seconds=0.2, interval_seconds=0.05)
+
+
+def table(out: Path, name: str) -> Any:
+    """A table as a reader of Parquet finds it, in the order of its offsets."""
+    files = sorted((out / name).glob("day=*/session=*/*.parquet"), key=lambda file: file.name)
+    if not files:
+        return pa.table({"payload": []})
+    return pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
+
+
+def payloads(out: Path) -> list[bytes]:
+    """Every recorded message."""
+    found: list[bytes] = table(out, "messages").column("payload").to_pylist()
+    return found
+
+
+def journalled(out: Path) -> int:
+    """How many messages have been in the journal below."""
+    return JournalReader(out / JOURNAL_NAME / "messages").end
+
+
+def record(recorder: Recorder, messages: int) -> None:
+    """Step until so many are recorded."""
+    wait_for(lambda: recorder.step() is not None and recorder.report.messages >= messages, "messages")
+
+
+def connected(context: Context, topic: str, recorder: Recorder) -> Source:
+    """A source whose receiver is the recorder's."""
+    source = context.source(topic, flow_control="min")
+    wait_for(lambda: recorder.step() is not None and source.is_connected, "the recorder's receiver")
+    return source
+
+
+def test_messages_events_and_transports_are_tables(tmp_path: Path) -> None:
+    """Issue 4, recorder: Parquet by day and session with every message in order, session events and counters."""
+    sent = [b"message %d" % number for number in range(20_000)]
+    with (
+        open_context() as context,
+        Recorder(context, ["orders"], out=tmp_path, settings=QUICK) as recorder,
+    ):
+        source = connected(context, "orders", recorder)
+        sender = threading.Thread(target=lambda: source.send_many(sent, flush=True))
+        sender.start()
+        record(recorder, len(sent))
+        sender.join()
+        transport = source.transport
+    report = recorder.report
+    assert (report.messages, report.lost, report.topics) == (len(sent), 0, 1)
+    rows = table(tmp_path, "messages")
+    assert rows.column("payload").to_pylist() == sent
+    assert set(rows.column("topic").to_pylist()) == {"orders"}
+    nanoseconds, instants = rows.column("received_ns").to_pylist(), rows.column("received")
+    assert instants.type == pa.timestamp("us", "UTC")
+    assert instants.cast(pa.int64()).to_pylist() == [n // 1000 for n in nanoseconds]
+    partitioned = ds.dataset(tmp_path / "messages", partitioning="hive").to_table()
+    assert set(partitioned.column("session").to_pylist()) == {transport}
+    kinds = table(tmp_path, "events").column("kind").to_pylist()
+    assert kinds[0] == "beginning_of_session"
+    counted = table(tmp_path, "transports")
+    assert set(counted.column("transport").to_pylist()) == {transport}
+    assert sum(counted.column("msgs_rcved").to_pylist()) > 0
+    assert not list(tmp_path.rglob(".*.tmp"))
+
+
+def test_the_journal_alone_can_be_replayed(tmp_path: Path) -> None:
+    """Issue 4, journal: with a journal and no Parquet every message has an offset and stays."""
+    with (
+        open_context() as context,
+        Recorder(context, ["orders"], journal=tmp_path, settings=QUICK) as recorder,
+    ):
+        source = connected(context, "orders", recorder)
+        source.send_many([b"%d" % n for n in range(1000)], flush=True)
+        record(recorder, 1000)
+    reader = JournalReader(tmp_path / "messages")
+    assert (reader.start, reader.end) == (0, 1000)
+    rows = [value for batch in reader.read(400, 600) for value in batch.column("payload").to_pylist()]
+    assert rows == [b"%d" % n for n in range(400, 600)]
+
+
+def test_topics_by_pattern(tmp_path: Path) -> None:
+    """Issue 4, recorder: a regular expression takes the topics whose whole name it matches, also later ones."""
+    with (
+        open_context() as context,
+        Recorder(context, ["market/.*", "news"], regex=True, journal=tmp_path, settings=QUICK) as recorder,
+    ):
+        early = context.source("market/a", flow_control="min")
+        other = context.source("marketing", flow_control="none")
+        wait_for(lambda: recorder.step() is not None and early.is_connected, "the topic there is")
+        late = connected(context, "market/b", recorder)
+        for source in (early, late, other):
+            source.send(source.topic.encode(), flush=True)
+        record(recorder, 2)
+        assert set(context.topics()) >= {"market/a", "market/b", "marketing"}
+        assert recorder.report.topics == 2
+    found = [row for batch in JournalReader(tmp_path / "messages").read(0) for row in batch.to_pylist()]
+    assert sorted((row["topic"], row["payload"]) for row in found) == [
+        ("market/a", b"market/a"),
+        ("market/b", b"market/b"),
+    ]
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    """Errors say what to do: no place, no pattern, topics unknown for want of the cache."""
+    with open_context() as context:
+        with pytest.raises(OptionError):
+            Recorder(context, ["orders"])
+        with pytest.raises(OptionError, match="regular expression"):
+            Recorder(context, ["("], regex=True, journal=tmp_path)
+    with open_context(resolver_cache=0) as context, pytest.raises(OptionError, match="resolver_cache"):
+        context.topics()
+
+
+def test_a_full_journal_holds_the_source_back(tmp_path: Path) -> None:
+    """Issue 4, journal: bounded, and told to refuse, nothing is lost: the source waits until rows are let go."""
+    settings = RecorderSettings(journal_bytes=1 << 20, when_full="refuse", segment_bytes=1 << 18)
+    sent = [b"%06d" % n + bytes(994) for n in range(30_000)]
+    with (
+        open_context() as context,
+        Recorder(context, ["orders"], journal=tmp_path, settings=settings) as recorder,
+    ):
+        source = connected(context, "orders", recorder)
+        sender = threading.Thread(target=lambda: source.send_many(sent, flush=True))
+        sender.start()
+        reader = JournalReader(tmp_path / "messages")
+        found: list[bytes] = []
+
+        def drain() -> bool:
+            recorder.step()
+            if recorder.report.paused_seconds > 0 and not recorder._messages.has_room:
+                end = reader.end
+                found.extend(
+                    v[:6] for b in reader.read(len(found), end) for v in b.column("payload").to_pylist()
+                )
+                reader.truncate(end)
+            return recorder.report.messages >= len(sent)
+
+        wait_for(drain, "all messages", 40)
+        sender.join()
+        found.extend(v[:6] for b in reader.read(len(found)) for v in b.column("payload").to_pylist())
+    assert recorder.report.paused_seconds > 0
+    assert recorder.report.lost == 0
+    assert found == [message[:6] for message in sent]
+
+
+# ---- killed, restarted, full ----
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A configuration with the addresses of this test process."""
+    options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM}
+    file = tmp_path / "um.cfg"
+    file.write_text("".join(f"context {name} {value}\n" for name, value in options.items()))
+    return file
+
+
+@pytest.fixture
+def start(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Start `umstack record`; what still runs at the end is killed."""
+    monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
+    running: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "umstack", "record", "-i", "lo", "-c", str(config), *arguments]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+        )
+        running.append(process)
+        return process
+
+    yield run
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def recording(process: subprocess.Popen[str]) -> None:
+    """Wait until the process has its receivers."""
+
+    def ready() -> bool:
+        assert process.poll() is None, process.communicate()
+        return any(report["receivers"] for report in read_statistics(process.pid))
+
+    wait_for(ready, "the recorder", 6 * SECONDS)
+
+
+def test_killed_it_leaves_whole_files_and_goes_on(start: Callable[..., Any], tmp_path: Path) -> None:
+    """Issue 4, recorder: kill -9 in the middle; every file is whole, what was journalled is there once, in order."""
+    out = tmp_path / "out"
+    arguments = ("orders", "--out", str(out), "--part-seconds", "0.1", "--part-rows", "2000", "--json")
+    sent = 0
+    with open_context() as context, context.source("orders", **QUICK_SOURCE) as source:
+        for run in range(3):
+            process = start(*arguments)
+            source.wait_connected(timeout=6 * SECONDS)
+            source.send_many([b"%d" % n for n in range(sent, sent + 10_000)], flush=True)
+            sent += 10_000
+
+            goal = (run + 1) * 2000
+            wait_for(lambda goal=goal: journalled(out) >= goal, "messages in the journal")
+            process.kill()
+            process.wait()
+            wait_for(lambda: not source.is_connected, "the receiver's end", 4 * SECONDS)
+            for file in out.rglob("*.parquet"):
+                pq.read_table(file, partitioning=None)
+        process = start(*arguments)
+        source.wait_connected(timeout=6 * SECONDS)
+        source.send_many([b"last"], flush=True)
+        wait_for(lambda: b"last" in payloads(out), "the last message", 2 * SECONDS)
+        process.terminate()
+        said, complained = process.communicate(timeout=20)
+        assert process.returncode == 0, complained
+        assert json.loads(said)["ok"]
+    found = payloads(out)
+    assert found[-1] == b"last"
+    recorded = [int(payload) for payload in found[:-1]]
+    assert len(recorded) >= 3000
+    assert recorded == sorted(set(recorded)), "nothing twice, nothing out of order"
+    assert not list(out.rglob(".part-*"))
+
+
+def test_a_range_interrupted_between_its_files_is_written_again(tmp_path: Path) -> None:
+    """Issue 4, recorder: killed after the first of a range's files is in place, a restart makes the same files."""
+    with open_context() as context:
+        settings = RecorderSettings(part_seconds=1000)
+        with Recorder(context, ["a", "b"], out=tmp_path, settings=settings) as recorder:
+            sources = [connected(context, topic, recorder) for topic in ("a", "b")]
+            for done, source in enumerate(sources, 1):
+                source.send_many([source.topic.encode() * 10] * 50, flush=True)
+                record(recorder, 50 * done)
+            progress = (tmp_path / JOURNAL_NAME / "parquet-progress.json").read_bytes()
+            recorder._parts._forget = False  # type: ignore[union-attr]
+        whole = sorted(payloads(tmp_path))
+        assert len(whole) == 100
+        files = sorted((tmp_path / "messages").rglob("*.parquet"))
+        assert len(files) == len({source.transport for source in sources})
+        (tmp_path / JOURNAL_NAME / "parquet-progress.json").write_bytes(progress)
+        files[-1].rename(files[-1].with_name(f".{files[-1].name}.tmp"))
+        smaller = RecorderSettings(part_seconds=1000, part_rows=30)
+        with Recorder(context, ["c"], out=tmp_path, settings=smaller):
+            pass
+    assert sorted(payloads(tmp_path)) == whole
+    assert sorted((tmp_path / "messages").rglob("*.parquet")) == files
+
+
+def test_a_full_disk_is_said_and_damages_nothing(tmp_path: Path) -> None:
+    """Issue 4, recorder: where the disk takes no more, a clear error; what is there is whole."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with open_context() as context:
+        recorder = Recorder(context, ["orders"], out=tmp_path, settings=QUICK)
+        source = connected(context, "orders", recorder)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+        try:
+            source.send_many([os.urandom(1000) for _ in range(1000)], flush=True)
+            with pytest.raises(RecorderError, match="File too large"):
+                record(recorder, 1000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, ignored)
+            recorder.close()
+    for file in tmp_path.rglob("*.parquet"):
+        pq.read_table(file, partitioning=None)
+    assert not list(tmp_path.rglob(".part-*"))
+
+
+def test_the_command_counts(start: Callable[..., Any], tmp_path: Path) -> None:
+    """CLI rule: --count ends it with status 0 and one JSON object."""
+    process = start("orders", "--journal", str(tmp_path / "journal"), "--count", "500", "--json")
+    recording(process)
+    with open_context() as context, context.source("orders", flow_control="min") as source:
+        source.wait_connected(timeout=SECONDS)
+        source.send_many([b"x"] * 500, flush=True)
+        said, complained = process.communicate(timeout=20)
+    assert process.returncode == 0, complained
+    summary = json.loads(said)
+    assert (summary["messages"], summary["journal_start"], summary["journal_end"]) == (500, 0, 500)

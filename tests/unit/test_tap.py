@@ -1,0 +1,154 @@
+"""Tap: one at a time, bounded, stopped with its context, and honest about what its file lacks."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.unit.loopback import collect, connect, open_context, wait_for
+from umstack.capturing.errors import CaptureError, TapRunning
+from umstack.errors import InvalidArgument, UmError
+
+PACKET_BLOCK, STATISTICS_BLOCK, DROP_OPTION = 6, 5, 4
+HEADERS = 28
+
+
+def blocks(file: Path) -> list[tuple[int, bytes]]:
+    """The blocks of a pcapng file: type and body."""
+    data, found, at = file.read_bytes(), [], 0
+    while at < len(data):
+        kind, length = struct.unpack_from("<II", data, at)
+        assert length % 4 == 0
+        assert struct.unpack_from("<I", data, at + length - 4) == (length,)
+        found.append((kind, data[at + 8 : at + length - 4]))
+        at += length
+    return found
+
+
+def packets(file: Path) -> list[tuple[int, int, bytes]]:
+    """Captured length, length on the wire, and bytes of every packet."""
+    found = []
+    for kind, body in blocks(file):
+        if kind == PACKET_BLOCK:
+            captured, wire = struct.unpack_from("<II", body, 12)
+            found.append((captured, wire, body[20 : 20 + captured]))
+    return found
+
+
+def drop_counts(file: Path) -> int:
+    """The sum of all epb_dropcount."""
+    total = 0
+    for kind, body in blocks(file):
+        if kind != PACKET_BLOCK:
+            continue
+        (captured,) = struct.unpack_from("<I", body, 12)
+        at = 20 + (captured + 3) // 4 * 4
+        while at < len(body):
+            code, length = struct.unpack_from("<HH", body, at)
+            if code == DROP_OPTION:
+                total += struct.unpack_from("<Q", body, at + 4)[0]
+            at += 4 + (length + 3) // 4 * 4
+    return total
+
+
+def test_a_tap_starts_and_stops_while_the_context_runs(tmp_path: Path) -> None:
+    """Issue 4, tap: at run time, again and again, only what passes meanwhile is in the file."""
+    with open_context() as context:
+        source, receiver = connect(context, "tapped")
+        for round_number in range(3):
+            source.send_many([b"before %d" % round_number] * 10, flush=True)
+            collect(receiver, 10)
+            with context.tap(tmp_path / f"{round_number}.pcapng") as tap:
+                source.send_many([b"within %d" % round_number] * 10, flush=True)
+                collect(receiver, 10)
+            source.send_many([b"after %d" % round_number] * 10, flush=True)
+            collect(receiver, 10)
+            content = tap.path.read_bytes()
+            assert b"within %d" % round_number in content
+            assert b"before" not in content
+            assert b"after" not in content
+            assert len(packets(tap.path)) == tap.report().datagrams
+
+
+def test_one_tap_at_a_time(tmp_path: Path) -> None:
+    """Issue 4, tap: a second one is refused with what to do; stopping twice does nothing."""
+    with open_context() as context:
+        tap = context.tap(tmp_path / "a.pcapng")
+        with pytest.raises(TapRunning):
+            context.tap(tmp_path / "b.pcapng")
+        assert tap.stop() == tap.stop()
+        context.tap(tmp_path / "b.pcapng").stop()
+
+
+def test_a_tap_ends_with_its_context(tmp_path: Path) -> None:
+    """Issue 4, tap: given to the constructor it has all there was, and closing the context makes the file whole."""
+    file = tmp_path / "whole.pcapng"
+    with open_context(tap=file) as context:
+        source, receiver = connect(context, "tapped")
+        source.send(b"hello", flush=True)
+        collect(receiver, 1)
+    assert [kind for kind, _ in blocks(file)][-1] == STATISTICS_BLOCK
+    assert any(b"hello" in data for _, _, data in packets(file))
+
+
+def test_what_is_cut_off_is_known(tmp_path: Path) -> None:
+    """Issue 4, tap: with snap_bytes packets keep their length on the wire, runs of datagrams included."""
+    with open_context() as context:
+        source, receiver = connect(context, "tapped")
+        with context.tap(tmp_path / "cut.pcapng", snap_bytes=100) as tap:
+            source.send_many([bytes(1000)] * 500, flush=True)
+            collect(receiver, 500)
+    found = packets(tap.path)
+    assert {captured for captured, wire, _ in found if wire > 100} == {100}
+    assert sum(wire > 1000 for _, wire, _ in found) >= 2 * 500
+    assert all(struct.unpack_from("!H", data, 2)[0] == wire for _, wire, data in found)
+
+
+def test_what_the_ring_cannot_hold_is_counted(tmp_path: Path) -> None:
+    """Issue 4, tap: the data path never waits; what is missing is in epb_dropcount, the file's end and the report."""
+    count = 60_000
+    with open_context() as context:
+        source, receiver = connect(context, "tapped", flow_control="none")
+        sent_before = context.stats()["link_counters"]["datagrams_sent"]
+        tap = context.tap(tmp_path / "full.pcapng", ring_bytes=1 << 20)
+        for _ in range(count // 1000):
+            source.send_many([bytes(1400)] * 1000, flush=True)
+        wait_for(lambda: source.wait_drained(0.1), "sending")
+        received = context.stats()["link_counters"]
+        report = tap.stop()
+        receiver.close()
+    assert report.datagrams + report.dropped >= received["datagrams_sent"] - sent_before
+    assert len(packets(report.path)) == report.datagrams
+    assert drop_counts(report.path) <= report.dropped
+    (statistics,) = [body for kind, body in blocks(report.path) if kind == STATISTICS_BLOCK]
+    assert struct.pack("<HHQ", 5, 8, report.dropped) in statistics
+    if report.dropped > 100:
+        assert drop_counts(report.path) > 0
+
+
+def test_a_full_disk_is_said(tmp_path: Path) -> None:
+    """Issue 4: a device without room ends in CaptureError, while the context goes on."""
+    with open_context() as context:
+        source, receiver = connect(context, "tapped")
+        tap = context.tap("/dev/full")
+        source.send_many([bytes(1000)] * 3000, flush=True)
+        collect(receiver, 3000)
+        with pytest.raises(CaptureError, match="No space left"):
+            tap.stop()
+        assert tap.report().datagrams == 0
+        assert tap.report().dropped >= 3000
+        with context.tap(tmp_path / "again.pcapng"):
+            source.send(b"on", flush=True)
+            collect(receiver, 1)
+
+
+def test_what_cannot_be_tapped_to_is_refused(tmp_path: Path) -> None:
+    """Errors: no such directory, a ring that is no power of two."""
+    with open_context() as context:
+        with pytest.raises(UmError, match="nowhere"):
+            context.tap(tmp_path / "nowhere" / "x.pcapng")
+        with pytest.raises(InvalidArgument):
+            context.tap(tmp_path / "x.pcapng", ring_bytes=3_000_000)
+        context.tap(tmp_path / "x.pcapng").stop()

@@ -1,0 +1,131 @@
+"""Lost datagrams: one row for each sequence number a receiver did not get at first, and what became of it.
+
+A receiver says what it lost by a NAK. What was sent again although no NAK was captured is known as well, only not
+whose loss it was: such rows have no receiver.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from umstack.analysis.observations import DATA, NAK, RETRANSMISSION, SESSION
+
+# A bitmap of this many bits is one aggregate of 4 KiB: whether a bucket has holes costs no sort.
+_BUCKET = 32768
+
+
+def nakked(observations: DataFrame) -> DataFrame:
+    """One row a sequence number and NAK that asks for it."""
+    return observations.where(F.col("kind") == NAK).select(
+        "point", "time_ns", *SESSION, "receiver", F.explode("sqns").alias("sqn")
+    )
+
+
+def losses(observations: DataFrame) -> DataFrame:
+    """One row a session, receiver and lost sequence number.
+
+    `sent_ns` is when the datagram was sent (if its first sending was captured), `nak_ns` when its receiver first asked
+    for it, `repaired_ns` the first retransmission after that, `lost_ns` the best that is known of when it was lost.
+    """
+    asked = (
+        nakked(observations)
+        .groupBy(*SESSION, "receiver", "sqn")
+        .agg(F.min("time_ns").alias("nak_ns"), F.count("*").alias("naks"))
+    )
+    repairs = (
+        observations.where(F.col("kind") == RETRANSMISSION)
+        .groupBy(*SESSION, "sqn")
+        .agg(F.array_sort(F.collect_list("time_ns")).alias("repairs"))
+    )
+    # A retransmission that was captured at the same time as its NAK counts: clocks of captures may be coarse.
+    first_after = F.element_at(F.filter("repairs", lambda time: time >= F.col("nak_ns")), 1)
+    known = (
+        asked.join(repairs, [*SESSION, "sqn"], "full")
+        .withColumn(
+            "repaired_ns", F.when(F.col("nak_ns").isNull(), F.element_at("repairs", 1)).otherwise(first_after)
+        )
+        .drop("repairs")
+    )
+    wanted = F.broadcast(known.select(*SESSION, "sqn").distinct())
+    sent = (
+        observations.where(F.col("kind") == DATA)
+        .join(wanted, [*SESSION, "sqn"], "left_semi")
+        .groupBy(*SESSION, "sqn")
+        .agg(F.min("time_ns").alias("sent_ns"))
+    )
+    return known.join(sent, [*SESSION, "sqn"], "left").select(
+        *SESSION,
+        "receiver",
+        "sqn",
+        "sent_ns",
+        "nak_ns",
+        F.coalesce("naks", F.lit(0)).alias("naks"),
+        "repaired_ns",
+        F.coalesce("sent_ns", "nak_ns", "repaired_ns").alias("lost_ns"),
+    )
+
+
+def coverage(observations: DataFrame) -> DataFrame:
+    """One row for each 32768 sequence numbers of a session at a point: how many were captured, how many are `missing`.
+
+    Exact, and without a sort: what was seen is a bitmap.
+    """
+    originals = _originals(observations)
+    seen = F.bitmap_count(F.bitmap_construct_agg(F.expr(f"sqn - bucket * {_BUCKET}")))
+    counted = originals.groupBy("point", *SESSION, "bucket").agg(
+        F.min("sqn").alias("low"),
+        F.max("sqn").alias("high"),
+        F.min_by("time_ns", "sqn").alias("low_ns"),
+        F.max_by("time_ns", "sqn").alias("high_ns"),
+        F.count("*").alias("datagrams"),
+        seen.alias("distinct"),
+    )
+    return counted.withColumn("missing", F.col("high") - F.col("low") + 1 - F.col("distinct"))
+
+
+def _originals(observations: DataFrame) -> DataFrame:
+    originals = observations.where(F.col("kind") == DATA).select("point", *SESSION, "sqn", "time_ns")
+    return originals.withColumn("bucket", F.expr(f"sqn div {_BUCKET}"))
+
+
+def gaps(observations: DataFrame, covered: DataFrame | None = None) -> DataFrame:
+    """Runs of sequence numbers whose first sending was not captured: `first_sqn` to `last_sqn`, and when.
+
+    They were lost before the point of capture, or the capture itself dropped them. `covered` is what `coverage` gave,
+    where it was kept.
+    """
+    bucketed = _originals(observations)
+    key = ["point", *SESSION, "bucket"]
+    buckets = coverage(observations) if covered is None else covered
+    by_bucket = Window.partitionBy("point", *SESSION).orderBy("bucket")
+    between = (
+        buckets.withColumns(
+            {"before": F.lag("high").over(by_bucket), "before_ns": F.lag("high_ns").over(by_bucket)}
+        )
+        .where("low > before + 1")
+        .select(
+            "point",
+            *SESSION,
+            F.expr("before + 1").alias("first_sqn"),
+            F.expr("low - 1").alias("last_sqn"),
+            F.col("before_ns"),
+            F.col("low_ns").alias("after_ns"),
+        )
+    )
+    holed = F.broadcast(buckets.where("missing > 0").select(*key))
+    by_sqn = Window.partitionBy(*key).orderBy("sqn", "time_ns")
+    inside = (
+        bucketed.join(holed, key, "left_semi")
+        .withColumns({"before": F.lag("sqn").over(by_sqn), "before_ns": F.lag("time_ns").over(by_sqn)})
+        .where("sqn > before + 1")
+        .select(
+            "point",
+            *SESSION,
+            F.expr("before + 1").alias("first_sqn"),
+            F.expr("sqn - 1").alias("last_sqn"),
+            F.col("before_ns"),
+            F.col("time_ns").alias("after_ns"),
+        )
+    )
+    return inside.unionByName(between).withColumn("missing", F.expr("last_sqn - first_sqn + 1"))

@@ -1,0 +1,95 @@
+"""Sessions and topics: who published what, when, and how much of it."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from umstack.analysis.observations import (
+    CONTENT_KINDS,
+    DATA,
+    NAK,
+    NCF,
+    NS_PER_SECOND,
+    RETRANSMISSION,
+    SESSION,
+    STATUS,
+)
+
+
+def sessions(observations: DataFrame) -> DataFrame:
+    """One row a session and point of capture: its span, its datagrams by kind, its volume and its rate."""
+
+    def count(kind: str, name: str) -> Column:
+        return F.count_if(F.col("kind") == kind).alias(name)
+
+    original = F.col("kind") == DATA
+    seconds = (F.col("last_ns") - F.col("first_ns")) / NS_PER_SECOND
+    return (
+        observations.groupBy("point", *SESSION)
+        .agg(
+            F.max("group").alias("group"),
+            F.min("time_ns").alias("first_ns"),
+            F.max("time_ns").alias("last_ns"),
+            count(DATA, "datagrams"),
+            count(RETRANSMISSION, "retransmissions"),
+            count("SM", "session_messages"),
+            count(NAK, "naks"),
+            count(NCF, "ncfs"),
+            count(STATUS, "status_messages"),
+            F.coalesce(F.sum(F.when(original, F.col("message_count"))), F.lit(0)).alias("messages"),
+            F.coalesce(F.sum(F.when(original, F.col("message_bytes"))), F.lit(0)).alias("message_bytes"),
+            F.coalesce(F.sum(F.when(original, F.col("udp_bytes"))), F.lit(0)).alias("data_bytes"),
+            F.min(F.when(original, F.col("sqn"))).alias("first_sqn"),
+            F.max(F.when(original, F.col("sqn"))).alias("last_sqn"),
+            F.size(F.collect_set("receiver")).alias("receivers"),
+        )
+        .withColumns(
+            {
+                "seconds": seconds,
+                "datagrams_per_second": F.when(seconds > 0, F.col("datagrams") / seconds),
+                "bits_per_second": F.when(seconds > 0, F.col("data_bytes") * 8 / seconds),
+            }
+        )
+    )
+
+
+def topics(packets: DataFrame) -> DataFrame:
+    """One row a topic of a session: messages, fragments, payload and topic sequence numbers, retransmissions left out.
+
+    Takes packets with their `messages`, or the partial counts of `option("rows", "topics")`, which is the same
+    without a row for each message.
+    """
+    partial = packets if "message_sqn_low" in packets.columns else _partial_topics(packets)
+    return partial.groupBy(F.col("source_address").alias("publisher"), "session_id", "topic_index").agg(
+        F.min("first_ns").alias("first_ns"),
+        F.max("last_ns").alias("last_ns"),
+        F.sum("messages").alias("messages"),
+        F.sum("fragments").alias("fragments"),
+        F.sum("payload_bytes").alias("payload_bytes"),
+        F.min("message_sqn_low").alias("lowest_sqn"),
+        F.max("message_sqn_high").alias("highest_sqn"),
+    )
+
+
+def _partial_topics(packets: DataFrame) -> DataFrame:
+    first_sendings = packets.where(
+        "packet_type = 'DATA' AND NOT retransmission AND session_id IS NOT NULL AND messages IS NOT NULL"
+    )
+    messages = first_sendings.select(
+        "source_address", "session_id", "time_ns", F.explode("messages").alias("message")
+    )
+    starts = F.coalesce(F.col("message.fragment_offset"), F.lit(0)) == 0
+    return (
+        messages.where(F.col("message.kind").isin(*CONTENT_KINDS))
+        .groupBy("source_address", "session_id", F.col("message.topic_index").alias("topic_index"))
+        .agg(
+            F.min("time_ns").alias("first_ns"),
+            F.max("time_ns").alias("last_ns"),
+            F.count_if(starts).alias("messages"),
+            F.count("*").alias("fragments"),
+            F.sum("message.payload_bytes").alias("payload_bytes"),
+            F.min("message.topic_sqn").alias("message_sqn_low"),
+            F.max("message.topic_sqn").alias("message_sqn_high"),
+        )
+    )

@@ -1,0 +1,122 @@
+"""A Spark session as the analyses want it: this interpreter for the workers, Arrow, UTC, few words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from umstack.errors import UmError
+
+LOOPBACK = "127.0.0.1"
+DEFAULT_DRIVER_MEMORY = "2g"
+_JAVA_MAJOR = 17
+
+# Started by spark-submit, the JVM is there already and has been told the master.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+
+# Loggers that warn of what is as it should be here.
+_CHATTY = (
+    "org.apache.hadoop.util.NativeCodeLoader",
+    "org.apache.spark.SparkConf",
+    "org.apache.spark.sql.catalyst.util",
+    "org.apache.spark.sql.execution.streaming",
+    "org.apache.spark.sql.execution.window.WindowExec",
+    "org.apache.spark.util.Utils",
+)
+_LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{short}
+"""
+
+_OPTIONS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.adaptive.enabled": "true",
+    # One task a core is enough for what is left after the first aggregation; AQE joins what is small.
+    "spark.sql.shuffle.partitions": "16",
+    # Partitioned by kind of packet: so few writers fit side by side, and no sort is needed.
+    "spark.sql.maxConcurrentOutputFileWriters": "16",
+    # A table of lost sequence numbers is worth sending to everybody, the packets themselves never are.
+    "spark.sql.autoBroadcastJoinThreshold": "64m",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.worker.faulthandler.enabled": "true",
+}
+
+
+class SparkUnavailable(UmError):
+    """Spark cannot be started here."""
+
+    default_hint = (
+        f"install Java {_JAVA_MAJOR} (apt-get install openjdk-{_JAVA_MAJOR}-jre-headless) and umstack[spark]"
+    )
+
+
+@contextmanager
+def spark_session(
+    name: str,
+    master: str | None = None,
+    *,
+    driver_memory: str = DEFAULT_DRIVER_MEMORY,
+    options: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """A session on `master` (this machine's cores, or what spark-submit said), stopped at the end if started here."""
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        raise SparkUnavailable("there is no java on PATH and no JAVA_HOME")
+    if master is None and _SUBMITTED not in os.environ:
+        master = "local[*]"
+    folder = Path(tempfile.mkdtemp(prefix="umstack-spark-"))
+    try:
+        session = _build(name, master, driver_memory, dict(options or {}), folder)
+        try:
+            yield session
+        finally:
+            session.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _build(
+    name: str, master: str | None, driver_memory: str, options: dict[str, str], folder: Path
+) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    logging = folder / "log4j2.properties"
+    quiet = [f"logger.l{n}.name = {name}\nlogger.l{n}.level = error\n" for n, name in enumerate(_CHATTY)]
+    logging.write_text(_LOGGING + "".join(quiet))
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+            builder = builder.config("spark.driver.host", LOOPBACK).config("spark.local.dir", str(folder))
+    chosen = {
+        **_OPTIONS,
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        **options,
+    }
+    chosen["spark.driver.extraJavaOptions"] += f" -Dlog4j2.configurationFile={logging.as_uri()}"
+    for option, value in chosen.items():
+        builder = builder.config(option, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        raise SparkUnavailable(f"Spark did not start: {error}") from error

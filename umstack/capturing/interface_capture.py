@@ -1,0 +1,209 @@
+"""Capture of a network interface into pcapng files that follow one another."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from umstack._core import ffi, lib
+from umstack.capturing.errors import CaptureError
+from umstack.capturing.packet_filter import PacketFilter
+from umstack.errors import error_from_os, error_from_result
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+PART_SUFFIX = ".part"
+_SLICE_NS = 100_000_000
+_BLOCK_BYTES = 1 << 20
+_NS_PER_S = 1_000_000_000
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSettings:
+    """How to capture. A file is ended at `rotate_bytes` or after `rotate_seconds`; 0: never."""
+
+    packet_filter: PacketFilter | None = None
+    """None: everything."""
+    snap_bytes: int = 0
+    rotate_bytes: int = 0
+    rotate_seconds: float = 0.0
+    keep_files: int = 0
+    """Of the files this capture has written, keep the last ones; 0: all."""
+    ring_bytes: int = 64 << 20
+    promiscuous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureReport:
+    """What a capture has done so far."""
+
+    packets: int
+    dropped: int
+    """The kernel's ring was full."""
+    files: tuple[Path, ...]
+    """Whole, and still there."""
+    splits_runs: bool
+    """Whether runs of datagrams that the kernel keeps whole (UDP GSO, GRO) are written as single datagrams."""
+
+
+class InterfaceCapture:
+    """A capture that runs from its creation on. Close it, or use it as a context manager.
+
+    A file has ".part" behind its name until it is whole. When the process is killed, that one too can be read up to
+    where it was cut.
+    """
+
+    def __init__(self, interface: str, directory: str | Path, settings: CaptureSettings) -> None:
+        """Open the ring and the first file."""
+        self.interface = interface
+        self.directory = Path(directory)
+        self._settings = settings
+        self._handle: Any = None
+        self._part: Path | None = None
+        self._files: deque[Path] = deque()
+        self._report = CaptureReport(0, 0, (), splits_runs=False)
+        self._opened_at = 0.0
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise error_from_os(error, f"making {self.directory}") from error
+        try:
+            self._open()
+            self._begin_file()
+        except BaseException:
+            self._release()
+            raise
+
+    def _open(self) -> None:
+        settings = self._settings
+        config = ffi.new("um_interface_capture_config *")
+        program = settings.packet_filter.program() if settings.packet_filter else []
+        text = str(settings.packet_filter or "")
+        keep = (
+            ffi.new("char[]", self.interface.encode()),
+            ffi.new("char[]", text.encode()),
+            ffi.new("struct sock_filter[]", program),
+        )
+        config.interface, config.filter_text, config.filter = keep
+        config.filter_length = len(program)
+        config.block_bytes = _BLOCK_BYTES
+        config.block_count = max(2, settings.ring_bytes // _BLOCK_BYTES)
+        config.snap_bytes = settings.snap_bytes
+        config.promiscuous = settings.promiscuous
+        opened = ffi.new("um_interface_capture **")
+        result = lib.um_interface_capture_open(config, opened)
+        self._handle = opened[0]
+        if result < 0:
+            step = ffi.string(lib.um_interface_capture_failed_step(self._handle)).decode()
+            raise error_from_result(result, f"capturing {self.interface} ({step})")
+        # What the filter pointed to is only read while opening, but its text goes into every file.
+        self._filter_text = keep
+
+    def run(
+        self, seconds: float | None = None, on_progress: Callable[[CaptureReport], None] | None = None
+    ) -> None:
+        """Write packets for so long (None: for ever, until an exception such as KeyboardInterrupt)."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while end is None or time.monotonic() < end:
+            left_ns = _SLICE_NS if end is None else int((end - time.monotonic()) * _NS_PER_S)
+            self._write(max(0, min(left_ns, _SLICE_NS)))
+            if on_progress is not None:
+                on_progress(self.report())
+
+    def _write(self, timeout_ns: int) -> None:
+        if self._is_due():
+            self._end_file()
+            self._begin_file()
+        result = lib.um_interface_capture_run(self._handle, timeout_ns, self._settings.rotate_bytes)
+        if result < 0 and -result in _DISK_ERRORS:
+            raise self._failure(-result)
+        if result < 0:
+            raise error_from_result(result, f"capturing {self.interface}")
+
+    def _is_due(self) -> bool:
+        """Whether the file that is open has had its share; one without packets goes on."""
+        settings = self._settings
+        counters = self._counters()
+        if counters.file_packet_count == 0:
+            return False
+        aged = settings.rotate_seconds and time.monotonic() - self._opened_at >= settings.rotate_seconds
+        return bool(aged or (settings.rotate_bytes and counters.file_bytes >= settings.rotate_bytes))
+
+    def _failure(self, number: int) -> CaptureError:
+        return CaptureError(
+            f"capturing {self.interface} to {self._part}: {os.strerror(number)}", errno=number
+        )
+
+    def _begin_file(self) -> None:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        plain = re.sub(r"[^\w.@-]", "_", self.interface)
+        self._part = self.directory / f"umstack-{plain}-{stamp}.pcapng{PART_SUFFIX}"
+        self._opened_at = time.monotonic()
+        result = lib.um_interface_capture_begin_file(self._handle, os.fsencode(self._part))
+        if result < 0:
+            raise self._failure(-result)
+
+    def _end_file(self) -> None:
+        """Make the file whole; a full disk has cut it back to its last whole packet."""
+        if self._part is None:
+            return
+        part, self._part = self._part, None
+        result = lib.um_interface_capture_end_file(self._handle)
+        whole = part.with_suffix("")
+        part.rename(whole)
+        self._files.append(whole)
+        while self._settings.keep_files and len(self._files) > self._settings.keep_files:
+            self._files.popleft().unlink(missing_ok=True)
+        if result < 0:
+            raise CaptureError(
+                f"capturing {self.interface} to {whole}: {os.strerror(-result)}", errno=-result
+            )
+
+    def _counters(self) -> Any:
+        counters = ffi.new("um_interface_capture_counters *")
+        lib.um_interface_capture_read(self._handle, counters)
+        return counters
+
+    def report(self) -> CaptureReport:
+        """What was done so far, or in all once it is closed."""
+        if self._handle is not None:
+            counters = self._counters()
+            splits_runs = bool(lib.um_interface_capture_splits_runs(self._handle))
+            self._report = CaptureReport(
+                counters.packet_count, counters.drop_count, tuple(self._files), splits_runs
+            )
+        return self._report
+
+    def close(self) -> None:
+        """End the last file and stop."""
+        if self._handle is None:
+            return
+        try:
+            self._end_file()
+        finally:
+            self.report()
+            self._release()
+
+    def _release(self) -> None:
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            if handle:
+                lib.um_interface_capture_close(handle)
+
+    def __enter__(self) -> InterfaceCapture:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

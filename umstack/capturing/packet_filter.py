@@ -1,0 +1,188 @@
+"""Packet filter: which frames a capture keeps, as a program the kernel runs before it copies anything (classic BPF).
+
+Frames are Ethernet with IPv4, as the kernel shows them to a capture: a VLAN tag is no longer in them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from umstack.config import Config
+from umstack.errors import OptionError
+
+Instruction = tuple[int, int, int, int]
+"""Code, jump if true, jump if false, constant."""
+
+_LOAD_WORD, _LOAD_HALF, _LOAD_BYTE = 0x20, 0x28, 0x30
+_LOAD_HALF_BEHIND_HEADER = 0x48
+_LOAD_HEADER_LENGTH = 0xB1
+_JUMP_EQUAL, _JUMP_GREATER, _JUMP_AT_LEAST, _JUMP_ANY_BIT = 0x15, 0x25, 0x35, 0x45
+_RETURN = 0x06
+_ACCEPT, _REJECT = "accept", "reject"
+_WHOLE = 0x40000
+
+_ETHERTYPE_AT, _IP_AT = 12, 14
+_FRAGMENT_AT, _PROTOCOL_AT, _DESTINATION_AT = _IP_AT + 6, _IP_AT + 9, _IP_AT + 16
+_DESTINATION_PORT_AT = _IP_AT + 2  # and as much as the IP header has
+_IPV4, _UDP, _FRAGMENT_OFFSET = 0x0800, 17, 0x1FFF
+_JUMP_MAXIMUM = 255
+
+AddressRange = tuple[ipaddress.IPv4Address, ipaddress.IPv4Address]
+PortRange = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PacketFilter:
+    """UDP to these groups, on these ports if any are named, and UDP to any other address on the unicast ports."""
+
+    groups: tuple[AddressRange, ...]
+    group_ports: tuple[PortRange, ...] = ()
+    unicast_ports: tuple[PortRange, ...] = ()
+
+    @classmethod
+    def of_configuration(cls, config: Config) -> PacketFilter:
+        """What the stack says with this configuration: data, session messages, NAKs, topic resolution."""
+        context, source = config.context_options(), config.source_options()
+        groups = [
+            (context.transport_lbtrm_multicast_address_low, context.transport_lbtrm_multicast_address_high)
+        ]
+        if source.transport_lbtrm_multicast_address != "0.0.0.0":
+            groups.append((source.transport_lbtrm_multicast_address,) * 2)
+        resolvers = {context.resolver_incoming, context.resolver_outgoing}
+        groups += [(group, group) for group, _ in sorted(resolvers)]
+        ports = {source.transport_lbtrm_destination_port, *(port for _, port in resolvers)}
+        return cls(
+            tuple((ipaddress.IPv4Address(low), ipaddress.IPv4Address(high)) for low, high in groups),
+            tuple((port, port) for port in sorted(ports)),
+            ((context.transport_lbtrm_source_port_low, context.transport_lbtrm_source_port_high),),
+        )
+
+    def narrowed(self, groups: Sequence[str], ports: Sequence[str]) -> PacketFilter:
+        """The same with groups ("224.1.1.1", "224.1.1.1-224.1.1.9", "224.1.0.0/16") or ports ("14400", "1-9") named."""
+        return PacketFilter(
+            tuple(map(parse_group, groups)) if groups else self.groups,
+            tuple(map(parse_port, ports)) if ports else () if groups else self.group_ports,
+            self.unicast_ports,
+        )
+
+    def __str__(self) -> str:
+        """What it keeps, in the words of libpcap."""
+        groups = " or ".join(_group_text(low, high) for low, high in self.groups)
+        terms = [f"({groups})" + (f" and ({_ports_text(self.group_ports)})" if self.group_ports else "")]
+        if self.unicast_ports:
+            terms.append(f"not ip multicast and ({_ports_text(self.unicast_ports)})")
+        return "udp and (" + " or ".join(f"({term})" for term in terms) + ")"
+
+    def program(self) -> list[Instruction]:
+        """The instructions. The last two accept and reject."""
+        assembler = _Assembler()
+        assembler.load(_LOAD_HALF, _ETHERTYPE_AT)
+        assembler.jump(_JUMP_EQUAL, _IPV4, "", _REJECT)
+        assembler.load(_LOAD_BYTE, _PROTOCOL_AT)
+        assembler.jump(_JUMP_EQUAL, _UDP, "", _REJECT)
+        assembler.load(_LOAD_WORD, _DESTINATION_AT)
+        assembler.in_ranges([(int(low), int(high)) for low, high in self.groups], "group")
+        self._unicast(assembler)
+        assembler.label("group")
+        if self.group_ports:
+            assembler.load(_LOAD_HALF, _FRAGMENT_AT)
+            assembler.jump(_JUMP_ANY_BIT, _FRAGMENT_OFFSET, _ACCEPT, "")  # its ports are in the first one
+            assembler.port_in_ranges(self.group_ports)
+            assembler.finish(0)
+        assembler.label(_ACCEPT)
+        assembler.finish(_WHOLE)
+        assembler.label(_REJECT)
+        assembler.finish(0)
+        return assembler.resolved()
+
+    def _unicast(self, assembler: _Assembler) -> None:
+        if self.unicast_ports:
+            assembler.jump(_JUMP_AT_LEAST, 0xE0000000, _REJECT, "")
+            assembler.load(_LOAD_HALF, _FRAGMENT_AT)
+            assembler.jump(_JUMP_ANY_BIT, _FRAGMENT_OFFSET, _REJECT, "")
+            assembler.port_in_ranges(self.unicast_ports)
+        assembler.finish(0)
+
+
+class _Assembler:
+    """Instructions with named places to jump to; "" is the next one."""
+
+    def __init__(self) -> None:
+        self._lines: list[tuple[int, str, str, int]] = []
+        self._labels: dict[str, int] = {}
+
+    def load(self, code: int, at: int) -> None:
+        self._lines.append((code, "", "", at))
+
+    def jump(self, code: int, constant: int, if_true: str, if_false: str) -> None:
+        self._lines.append((code, if_true, if_false, constant))
+
+    def finish(self, keep_bytes: int) -> None:
+        self._lines.append((_RETURN, "", "", keep_bytes))
+
+    def label(self, name: str) -> None:
+        self._labels[name] = len(self._lines)
+
+    def in_ranges(self, ranges: Iterable[tuple[int, int]], goal: str) -> None:
+        """Go to the goal if what was loaded is in one of the ranges, else on."""
+        for low, high in ranges:
+            beyond = f"beyond {len(self._lines)}"
+            self.jump(_JUMP_AT_LEAST, low, "", beyond)
+            self.jump(_JUMP_GREATER, high, "", goal)
+            self.label(beyond)
+
+    def port_in_ranges(self, ranges: Iterable[PortRange]) -> None:
+        self._lines.append((_LOAD_HEADER_LENGTH, "", "", _IP_AT))
+        self.load(_LOAD_HALF_BEHIND_HEADER, _DESTINATION_PORT_AT)
+        self.in_ranges(ranges, _ACCEPT)
+
+    def resolved(self) -> list[Instruction]:
+        program = []
+        for here, (code, if_true, if_false, constant) in enumerate(self._lines):
+            jumps = [self._labels[name] - here - 1 if name else 0 for name in (if_true, if_false)]
+            if max(jumps) > _JUMP_MAXIMUM:
+                raise OptionError(
+                    "too many groups and ports for one filter", hint="name ranges, or use --all"
+                )
+            program.append((code, *jumps, constant))
+        return [(code, yes, no, constant) for code, yes, no, constant in program]
+
+
+def parse_group(text: str) -> AddressRange:
+    """An address, two with "-" between them, or a network."""
+    low, dash, high = text.partition("-")
+    try:
+        if dash:
+            return ipaddress.IPv4Address(low), ipaddress.IPv4Address(high)
+        network = ipaddress.IPv4Network(text)
+    except ValueError as error:
+        raise OptionError(
+            f"{text} is no group: {error}", hint="224.1.1.1, 224.1.1.1-224.1.1.9 or 224.1.0.0/16"
+        ) from error
+    return network.network_address, network.broadcast_address
+
+
+def parse_port(text: str) -> PortRange:
+    """A port, or two with "-" between them."""
+    low, dash, high = text.partition("-")
+    try:
+        ports = int(low), int(high if dash else low)
+    except ValueError:
+        ports = (0, 0)
+    if not 0 < ports[0] <= ports[1] <= 65535:
+        raise OptionError(f"{text} is no port", hint="14400 or 14400-14410")
+    return ports
+
+
+def _group_text(low: ipaddress.IPv4Address, high: ipaddress.IPv4Address) -> str:
+    if low == high:
+        return f"dst host {low}"
+    return f"(ip[16:4] >= {int(low):#x} and ip[16:4] <= {int(high):#x})"
+
+
+def _ports_text(ranges: Iterable[PortRange]) -> str:
+    return " or ".join(
+        f"dst port {low}" if low == high else f"dst portrange {low}-{high}" for low, high in ranges
+    )

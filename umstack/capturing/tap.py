@@ -1,0 +1,110 @@
+"""Tap: what a context sends and receives, written to a pcapng file while it goes on."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from umstack._core import ffi, lib
+from umstack.capturing.errors import CaptureError, TapRunning
+from umstack.errors import error_from_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from umstack.context import Context
+
+TAP_RING_BYTES = 16 << 20
+"""What the data path may be ahead of the file; more is left out of it and counted."""
+
+Endpoint = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TapReport:
+    """What a tap has done so far."""
+
+    path: Path
+    datagrams: int
+    """Written to the file."""
+    dropped: int
+    """Missing in the file: the ring was full, or the file could not be written."""
+    file_bytes: int
+
+
+class Tap:
+    """A running tap. Made by Context.tap(); ends with stop(), with its context, or as a context manager."""
+
+    __slots__ = ("_context", "_report", "path")
+
+    def __init__(self, context: Context, path: str | Path, snap_bytes: int, ring_bytes: int) -> None:
+        """Start it. `snap_bytes` keeps so much of a datagram, headers included; 0 keeps all."""
+        self.path = Path(path)
+        self._context = context
+        self._report: TapReport | None = None
+        config = ffi.new("um_tap_config *")
+        keep = (ffi.new("char[]", os.fsencode(self.path)), ffi.new("char[]", context.interface.name.encode()))
+        config.path, config.interface = keep
+        config.ring_bytes = ring_bytes
+        config.snap_bytes = snap_bytes
+        config.ttl = context.options.resolver_multicast_ttl
+        result = lib.um_context_tap_start(context.handle, config)
+        if result == -errno.EBUSY:
+            raise TapRunning(f"the context on {context.interface.name} has a tap already")
+        if result < 0:
+            raise error_from_result(result, f"tap to {self.path}")
+
+    def report(self) -> TapReport:
+        """What it has done so far, or in all once it is stopped."""
+        if self._report is not None:
+            return self._report
+        counters = ffi.new("um_tap_counters *")
+        lib.um_context_tap_read(self._context.handle, counters)
+        return self._read(counters)
+
+    def stop(self) -> TapReport:
+        """Write what is still in the ring and close the file. Raises CaptureError if writing failed meanwhile."""
+        if self._report is None:
+            counters = ffi.new("um_tap_counters *")
+            result = self._context.end_tap(self, counters)
+            self._report = self._read(counters)
+            if result < 0:
+                report = self._report
+                raise CaptureError(
+                    f"tap to {self.path}: {os.strerror(-result)}: the file has {report.datagrams} datagrams "
+                    f"and lacks {report.dropped}",
+                    errno=-result,
+                )
+        return self._report
+
+    def _read(self, counters: Any) -> TapReport:
+        return TapReport(self.path, counters.written_count, counters.dropped_count, counters.file_bytes)
+
+    def __enter__(self) -> Tap:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def datagram_observer(handle: Any) -> Callable[[bool, Endpoint, Endpoint, bytes], None]:
+    """A function that shows the tap of a context datagrams that pass none of its links: topic resolution."""
+
+    def observe(sent: bool, source: Endpoint, destination: Endpoint, data: bytes) -> None:
+        if lib.um_context_tap_is_running(handle):
+            lib.um_context_tap_datagram(
+                handle, sent, _address(source)[0], _address(destination)[0], data, len(data)
+            )
+
+    return observe
+
+
+def _address(endpoint: Endpoint) -> Any:
+    return ffi.new("um_address *", {"ip": int(ipaddress.IPv4Address(endpoint[0])), "port": endpoint[1]})

@@ -1,0 +1,150 @@
+"""`umstack capture`: what passes an interface, as pcapng files."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from umstack.capturing.interface_capture import CaptureReport, CaptureSettings, InterfaceCapture
+from umstack.capturing.packet_filter import PacketFilter
+from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
+from umstack.cli.meter import Meter
+from umstack.cli.stack_options import JSON_OPTION, configuration
+from umstack.config import Scope
+
+_MEGABYTE = 1 << 20
+_EXAMPLES = """\b
+Examples:
+  umstack capture eth1
+  umstack capture eth1 --out /var/captures --rotate-size 100 --files 20
+  umstack capture eth1 --group 224.10.10.10-224.10.10.14 --port 14400 --seconds 60 --json
+  umstack capture eth1 --all --snaplen 128
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("interface", metavar="IFACE")
+@click.option(
+    "--out", "directory", default=".", metavar="DIR", help="Where the files go; the current directory."
+)
+@click.option(
+    "--group", "groups", multiple=True, metavar="ADDRESS", help="A group, A-B or a network; repeatable."
+)
+@click.option(
+    "--port", "ports", multiple=True, metavar="PORT", help="Only these ports of the groups; repeatable."
+)
+@click.option("--all", "everything", is_flag=True, help="Every frame, not only the stack's.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after this; else at Ctrl-C.")
+@click.option(
+    "--rotate-size",
+    type=click.FloatRange(0, min_open=True),
+    metavar="MIB",
+    help="Begin a new file at this size.",
+)
+@click.option(
+    "--rotate-seconds",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Begin a new file after this.",
+)
+@click.option(
+    "--files", "keep_files", type=click.IntRange(1), metavar="N", help="Keep the last N files of this run."
+)
+@click.option(
+    "--snaplen", type=click.IntRange(64), metavar="BYTES", help="Keep so much of a frame; else all of it."
+)
+@click.option(
+    "--ring",
+    "ring_mebibytes",
+    type=click.IntRange(2, 2048),
+    default=64,
+    show_default=True,
+    metavar="MIB",
+    help="Memory for what arrives faster than it is written.",
+)
+@click.option("--promiscuous", is_flag=True, help="Frames for others as well, as at a mirror port.")
+@click.option(
+    "-c", "--config", "config_file", metavar="FILE", help="The stack's configuration: its groups and ports."
+)
+@click.option(
+    "-o",
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of the stack; repeatable.",
+)
+@JSON_OPTION
+def command(
+    interface: str,
+    directory: str,
+    groups: tuple[str, ...],
+    ports: tuple[str, ...],
+    everything: bool,
+    seconds: float | None,
+    rotate_size: float | None,
+    rotate_seconds: float | None,
+    keep_files: int | None,
+    snaplen: int | None,
+    ring_mebibytes: int,
+    promiscuous: bool,
+    config_file: str | None,
+    options: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Capture what passes the interface IFACE: the stack's groups, or all of it.
+
+    Files are named umstack-IFACE-TIME.pcapng, with .part behind until they are whole. What an XDP program takes off
+    the interface is not seen here: use a context's tap for that. Ends with status 0 when it ran as long as it was
+    asked to; packets that had to be dropped are counted in the files and in the summary.
+    """
+    if everything and (groups or ports):
+        raise click.UsageError("--all keeps everything; --group and --port choose")
+    config = configuration((Scope.CONTEXT, Scope.SOURCE), {}, config_file, options)
+    settings = CaptureSettings(
+        packet_filter=None if everything else PacketFilter.of_configuration(config).narrowed(groups, ports),
+        snap_bytes=snaplen or 0,
+        rotate_bytes=int((rotate_size or 0) * _MEGABYTE),
+        rotate_seconds=rotate_seconds or 0.0,
+        keep_files=keep_files or 0,
+        ring_bytes=ring_mebibytes * _MEGABYTE,
+        promiscuous=promiscuous,
+    )
+    started = time.monotonic()
+    interrupted = False
+    with Meter() as meter, terminable(once=True):
+        capture = InterfaceCapture(interface, directory, settings)
+        with capture:
+            try:
+                capture.run(seconds, lambda report: meter.show(_progress(report)))
+            except KeyboardInterrupt:
+                interrupted = True
+    _tell(capture, time.monotonic() - started, cut_short=interrupted and seconds is not None, as_json=as_json)
+
+
+def _progress(report: CaptureReport) -> str:
+    dropped = f", {report.dropped:,} dropped" if report.dropped else ""
+    return f"captured {report.packets:,} packets{dropped}"
+
+
+def _tell(capture: InterfaceCapture, seconds: float, *, cut_short: bool, as_json: bool) -> None:
+    report = capture.report()
+    if as_json:
+        summary = {
+            "ok": not cut_short,
+            "interface": capture.interface,
+            "packets": report.packets,
+            "dropped": report.dropped,
+            "seconds": seconds,
+            "files": [str(file) for file in report.files],
+            "splits_runs": report.splits_runs,
+        }
+        click.echo(json.dumps(summary))
+    else:
+        for file in report.files:
+            click.echo(file)
+        click.echo(f"{_progress(report)} in {seconds:.1f} s", err=True)
+    if cut_short:
+        raise SystemExit(INTERRUPTED_STATUS)

@@ -1,0 +1,97 @@
+"""`umstack monitor`: a folder of captures watched as it grows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
+from umstack.cli.stack_options import JSON_OPTION
+from umstack.errors import Unsupported
+
+_EXAMPLES = """\b
+Examples:
+  umstack monitor captures/
+  umstack monitor captures/ --window 60 --parquet /data/windows --checkpoint /data/state
+  umstack monitor captures/ --prometheus-port 9464
+  umstack monitor captures/ --once --json
+"""
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("captures", metavar="FOLDER")
+@click.option(
+    "--window", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds of a window."
+)
+@click.option(
+    "--late",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    help="Seconds to wait for stragglers.",
+)
+@click.option(
+    "--interval", type=click.FloatRange(0), default=2.0, show_default=True, help="Seconds between looks."
+)
+@click.option(
+    "--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network."
+)
+@click.option("--parquet", type=_FOLDER, help="Append finished windows to Parquet here, each exactly once.")
+@click.option("--prometheus-port", type=click.IntRange(1, 65535), help="Serve gauges over HTTP on this port.")
+@click.option(
+    "--prometheus-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write gauges to this text file.",
+)
+@click.option("--checkpoint", type=_FOLDER, help="Keep what was read here, to go on from after a restart.")
+@click.option("--once", is_flag=True, help="Take in what is there and end.")
+@click.option("--master", help="Spark master; the cores of this machine otherwise.")
+@click.option("--driver-memory", default="2g", show_default=True, help="Memory of Spark's driver.")
+@JSON_OPTION
+def command(
+    captures: str,
+    window: float,
+    late: float,
+    interval: float,
+    mtu: int,
+    parquet: Path | None,
+    prometheus_port: int | None,
+    prometheus_file: Path | None,
+    checkpoint: Path | None,
+    once: bool,
+    master: str | None,
+    driver_memory: str,
+    as_json: bool,
+) -> None:
+    """Watch the captures in FOLDER (or a glob) as they grow: rates, loss, NAKs by receiver and recovery by windows.
+
+    Prints lines, or with --parquet or --prometheus-... writes there instead. Ends on Ctrl-C.
+    """
+    if as_json and (not once or parquet is not None):
+        raise click.UsageError(
+            "--json is one object, printed at the end: give --once with it, and no --parquet"
+        )
+    try:
+        from umstack.monitor import MonitorOptions, monitor
+        from umstack.monitor.sinks import Windows
+    except ImportError as error:
+        raise Unsupported(f"watching needs {error.name}", hint="pip install 'umstack[spark]'") from None
+    windows = Windows() if as_json else None
+    options = MonitorOptions(
+        (captures,), window, late, interval, mtu, once, parquet, prometheus_port, prometheus_file, checkpoint,
+        windows, master, driver_memory,
+    )  # fmt: skip
+    console = Console(stderr=True)
+    try:
+        with terminable(), console.status("starting Spark") as status:
+            monitor(options, click.echo, status.stop)
+    except KeyboardInterrupt:
+        console.print("watching ended")
+        if as_json:
+            raise SystemExit(INTERRUPTED_STATUS) from None
+    if windows is not None:
+        click.echo(json.dumps(windows.to_dict()))

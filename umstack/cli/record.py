@@ -1,0 +1,185 @@
+"""`umstack record`: topics to Parquet files, or to a journal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
+from umstack.cli.meter import Meter, amount
+from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
+from umstack.config import OptionValue, Scope
+from umstack.context import Context
+from umstack.recorder.background import unread_seconds
+from umstack.recorder.recorder import Recorder, RecorderReport, RecorderSettings
+
+_MEBIBYTE = 1 << 20
+_QUEUE_BLOCKS = 64
+"""Of a receiver's queue: room for what comes while a batch is written."""
+
+_EXAMPLES = """\b
+Examples:
+  umstack record orders fills --out /var/recordings -i eth1
+  umstack record --regex 'market/.*' --out /var/recordings --part-seconds 300
+  umstack record orders --journal /var/journal --journal-size 1024 --fsync always
+  umstack record orders --out recordings --count 1000000 --json
+"""
+
+
+def _fsync_seconds(_ctx: click.Context, _option: click.Parameter, value: str) -> float | None:
+    """The seconds between two, 0 for always; None for never."""
+    try:
+        return {"never": None, "always": 0.0}[value] if value in ("never", "always") else float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value} is neither never, always nor a number of seconds") from None
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
+@click.option("--regex", is_flag=True, help="Each TOPIC is a regular expression for whole topic names.")
+@click.option("--out", metavar="DIR", help="Write Parquet files below this directory.")
+@click.option(
+    "--journal", metavar="DIR", help="Keep the journal here; otherwise it is below --out, and short."
+)
+@click.option(
+    "--journal-size",
+    type=click.FloatRange(1),
+    metavar="MIB",
+    help="Bound the journal; its oldest part makes room.",
+)
+@click.option(
+    "--hold",
+    is_flag=True,
+    help="With --journal-size: take no more instead, until a consumer lets rows go; flow control holds sources back.",
+)
+@click.option(
+    "--fsync",
+    callback=_fsync_seconds,
+    default="never",
+    metavar="never|always|SECONDS",
+    show_default=True,
+    help="How often the journal is forced to the disk. What was written survives a killed process in any case.",
+)
+@click.option(
+    "--part-seconds",
+    type=click.FloatRange(0.1),
+    default=60.0,
+    show_default=True,
+    help="Write Parquet files at least so often.",
+)
+@click.option(
+    "--part-rows",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="Messages of a file at most.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.01),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often the transports' counters are recorded.",
+)
+@click.option(
+    "--until-unread",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Stop when no query has read the journal for so long (those of Spark's live source say that they do).",
+)
+@click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after this; else at Ctrl-C.")
+@stack_options
+@JSON_OPTION
+def command(
+    topics: tuple[str, ...],
+    regex: bool,
+    out: str | None,
+    journal: str | None,
+    journal_size: float | None,
+    hold: bool,
+    fsync: float | None,
+    part_seconds: float,
+    part_rows: int,
+    interval: float,
+    until_unread: float | None,
+    count: int | None,
+    seconds: float | None,
+    interface: str | None,
+    config_file: str | None,
+    options: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Record what the TOPICs carry, and what their transports had to do for it.
+
+    With --out there are three tables: messages, events (sessions that begin and end, losses for good) and transports
+    (counters by interval), each below DIR/TABLE/day=.../session=.../part-*.parquet. Killed at any moment this leaves
+    whole files only, and goes on where it was when it is started again. Status 0 unless it was asked for a number of
+    messages or seconds that it did not reach, or messages were lost.
+    """
+    if out is None and journal is None:
+        raise click.UsageError("name a directory: --out for Parquet, --journal for a journal, or both")
+    if hold and journal_size is None:
+        raise click.UsageError("--hold needs --journal-size")
+    if until_unread is not None and journal is None:
+        raise click.UsageError("--until-unread needs --journal")
+    warn_in_one_line()
+    defaults: dict[tuple[Scope, str], OptionValue] = {
+        (Scope.RECEIVER, "receiver_queue_block_count"): _QUEUE_BLOCKS
+    }
+    config = configuration((Scope.CONTEXT, Scope.RECEIVER), defaults, config_file, options)
+    settings = RecorderSettings(
+        journal_bytes=int((journal_size or 0) * _MEBIBYTE),
+        when_full="refuse" if hold else "discard_oldest",
+        fsync_seconds=fsync,
+        part_seconds=part_seconds,
+        part_rows=part_rows,
+        interval_seconds=interval,
+    )
+
+    def is_unread() -> bool:
+        return until_unread is not None and unread_seconds(Path(str(journal))) > until_unread
+
+    interrupted = False
+    with (
+        Meter() as meter,
+        terminable(once=True),
+        Context(interface, config=config, statistics=True) as context,
+        Recorder(context, topics, regex=regex, out=out, journal=journal, settings=settings) as recorder,
+    ):
+        try:
+            recorder.run(
+                seconds,
+                lambda report: meter.show(_progress(report)),
+                lambda report: (count is not None and report.messages >= count) or is_unread(),
+            )
+        except KeyboardInterrupt:
+            interrupted = True
+    report = recorder.report
+    cut_short = (interrupted and seconds is not None) or (count is not None and report.messages < count)
+    _tell(report, cut_short=cut_short, interrupted=interrupted, as_json=as_json)
+
+
+def _progress(report: RecorderReport) -> str:
+    losses = f", {report.lost:,} lost" if report.lost else ""
+    paused = f", held back for {report.paused_seconds:.0f} s" if report.paused_seconds >= 1 else ""
+    return (
+        f"recorded {report.messages:,} messages, {amount(report.bytes)}, of {report.topics} topics"
+        f"{losses}{paused}"
+    )
+
+
+def _tell(report: RecorderReport, *, cut_short: bool, interrupted: bool, as_json: bool) -> None:
+    ok = not cut_short and not report.lost and not report.topics_ignored
+    if report.topics_ignored:
+        click.echo(f"umstack: {report.topics_ignored} topics more match than are recorded at once", err=True)
+    if as_json:
+        click.echo(json.dumps({"ok": ok, **asdict(report)}))
+    else:
+        click.echo(_progress(report), err=True)
+    if not ok:
+        raise SystemExit(INTERRUPTED_STATUS if cut_short and interrupted else 1)

@@ -1,0 +1,129 @@
+"""The streaming job: captures in, windows out, to lines, Parquet or Prometheus."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from umstack.analysis.observations import NEEDED
+from umstack.analysis.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
+from umstack.errors import SystemFailure
+from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Prometheus, Sink
+from umstack.monitor.windows import loss_windows, recovery, timed, traffic_windows
+from umstack.spark import UmpcapDataSource
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorOptions:
+    """What is watched, and where it is told."""
+
+    captures: tuple[str, ...]
+    window_seconds: float = 10.0
+    late_seconds: float = 10.0
+    """So much later than the latest packet one may still be counted: how far the clocks of captures disagree."""
+    interval_seconds: float = 2.0
+    mtu: int = 1500
+    once: bool = False
+    """Take in what is there and end, instead of waiting for more."""
+    parquet: Path | None = None
+    prometheus_port: int | None = None
+    prometheus_file: Path | None = None
+    checkpoint: Path | None = None
+    sink: Sink | None = None
+    """Takes the windows instead of the lines."""
+    master: str | None = None
+    driver_memory: str = DEFAULT_DRIVER_MEMORY
+
+
+def monitor(
+    options: MonitorOptions, say: Callable[[str], None], started: Callable[[], None] = lambda: None
+) -> None:
+    """Watch until interrupted (or, with `once`, until everything that is there was taken in). `say` takes lines."""
+    with (
+        spark_session("umstack monitor", options.master, driver_memory=options.driver_memory) as spark,
+        tempfile.TemporaryDirectory(prefix="umstack-monitor-", ignore_cleanup_errors=True) as folder,
+    ):
+        queries = _start(spark, options, say, options.checkpoint or Path(folder))
+        started()
+        try:
+            if options.once:
+                for query in queries:
+                    query.processAllAvailable()
+            else:
+                _wait(spark, queries)
+        finally:
+            for query in queries:
+                query.stop()
+
+
+def _wait(spark: SparkSession, queries: list[StreamingQuery]) -> None:
+    while any(query.isActive for query in queries):
+        spark.streams.awaitAnyTermination(1)
+        spark.streams.resetTerminated()
+    for query in queries:
+        if (error := query.exception()) is not None:
+            raise SystemFailure(
+                f"watching ended: {str(error).splitlines()[0]}", hint="docs/spark.md"
+            ) from error
+
+
+def packets(spark: SparkSession, captures: tuple[str, ...]) -> DataFrame:
+    """The packets of captures that grow, with the columns that the windows need."""
+    spark.dataSource.register(UmpcapDataSource)
+    everything = UmpcapDataSource({"path": captures[0]}).schema()
+    columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
+    reader = spark.readStream.format("umpcap").schema(columns).option("onlyOurs", "true")
+    if len(captures) > 1:
+        raise SystemFailure("several places cannot be watched by one job", hint="name a folder, or a glob")
+    return reader.load(captures[0])
+
+
+def _start(
+    spark: SparkSession, options: MonitorOptions, say: Callable[[str], None], checkpoint: Path
+) -> list[StreamingQuery]:
+    observed = timed(packets(spark, options.captures), options.late_seconds)
+    frames = {
+        TRAFFIC: traffic_windows(observed, options.window_seconds, options.mtu),
+        RECOVERY: loss_windows(observed, options.window_seconds),
+    }
+    sinks = _sinks(options, say)
+    return [_query(kind, frame, options, sinks, checkpoint) for kind, frame in frames.items()]
+
+
+def _sinks(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
+    sinks: list[Sink] = []
+    if options.prometheus_port is not None or options.prometheus_file is not None:
+        sinks.append(Prometheus(options.prometheus_port, options.prometheus_file))
+    if options.sink is not None:
+        sinks.append(options.sink)
+    if not sinks and options.parquet is None:
+        sinks.append(Lines(say))
+    return sinks
+
+
+def _query(
+    kind: str, frame: DataFrame, options: MonitorOptions, sinks: list[Sink], checkpoint: Path
+) -> StreamingQuery:
+    writer = frame.writeStream.queryName(kind).option("checkpointLocation", str(checkpoint / kind))
+    # Spark's own "available now" leaves windows open whose end the last packets have passed.
+    writer = writer.trigger(processingTime=f"{0 if options.once else options.interval_seconds} seconds")
+    if options.parquet is not None:
+        return (
+            writer.format("parquet").option("path", str(options.parquet / kind)).outputMode("append").start()
+        )
+
+    def tell(batch: DataFrame, _number: int) -> None:
+        found = recovery(batch) if kind == RECOVERY else batch
+        rows = [row.asDict() for row in found.collect()]
+        for sink in sinks:
+            sink.take(kind, rows, options.window_seconds)
+
+    # Traffic is shown as it grows. Losses are shown when their window is over, so that all of it are in one batch;
+    # where there is only one batch they all are.
+    mode = "update" if kind == TRAFFIC or options.once else "append"
+    return writer.outputMode(mode).foreachBatch(tell).start()

@@ -1,0 +1,109 @@
+"""Background recorder: `umstack record` as a process of its own, started for whoever reads its journal.
+
+It outlives its starter, so that what is published while a query restarts is recorded too, and ends by itself when
+nobody has read for a while: readers say that they are there by touching a file in the journal's directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from umstack.errors import error_from_os
+from umstack.recorder.errors import RecorderError
+from umstack.recorder.journal import LOCK_NAME
+
+READER_NAME = "reader.alive"
+LOG_NAME = "recorder.log"
+_START_SECONDS = 30.0
+_LOOK_SECONDS = 0.05
+_LOG_BYTES_SHOWN = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundRecorder:
+    """What to record, and where to."""
+
+    journal: Path
+    topics: tuple[str, ...]
+    regex: bool = False
+    interface: str | None = None
+    config_file: str | None = None
+    journal_mebibytes: int = 1024
+    unread_seconds: float = 600.0
+    """End when nobody has read for so long."""
+
+    def ensure(self) -> bool:
+        """Start it unless a recorder writes the journal already; returns whether it was started."""
+        note_reader(self.journal)
+        if is_recording(self.journal):
+            return False
+        try:
+            with (self.journal / LOG_NAME).open("ab") as log:
+                process = subprocess.Popen(
+                    self._command(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise error_from_os(error, f"starting a recorder for {self.journal}") from error
+        deadline = time.monotonic() + _START_SECONDS
+        while not is_recording(self.journal):
+            if process.poll() is not None or time.monotonic() > deadline:
+                said = (
+                    (self.journal / LOG_NAME)
+                    .read_bytes()[-_LOG_BYTES_SHOWN:]
+                    .decode(errors="replace")
+                    .strip()
+                )
+                raise RecorderError(
+                    f"the recorder for {self.journal} did not start: {said or 'it says nothing'}",
+                    hint=f"run it by hand: {' '.join(self._command())}",
+                )
+            time.sleep(_LOOK_SECONDS)
+        return True
+
+    def _command(self) -> Sequence[str]:
+        command = [sys.executable, "-m", "umstack", "record", *self.topics, "--journal", str(self.journal)]
+        command += ["--journal-size", str(self.journal_mebibytes), "--hold", "--json"]
+        command += ["--until-unread", str(self.unread_seconds)]
+        command += ["--regex"] if self.regex else []
+        command += ["--interface", self.interface] if self.interface else []
+        command += ["--config", self.config_file] if self.config_file else []
+        return command
+
+
+def is_recording(journal: Path) -> bool:
+    """Whether a process writes the journal of messages."""
+    try:
+        with (journal / "messages" / LOCK_NAME).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def note_reader(journal: Path) -> None:
+    """Say that somebody reads the journal."""
+    try:
+        journal.mkdir(parents=True, exist_ok=True)
+        (journal / READER_NAME).touch()
+    except OSError as error:
+        raise error_from_os(error, f"reading {journal}") from error
+
+
+def unread_seconds(journal: Path) -> float:
+    """How long ago a reader was there last; since ever if there was none."""
+    try:
+        return time.time() - (journal / READER_NAME).stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")

@@ -1,0 +1,321 @@
+"""Recorder: subscribes to topics, keeps what comes in a journal, and makes Parquet files of the journal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from umstack.errors import OptionError
+from umstack.reader import POLL_ROWS
+from umstack.recorder import tables
+from umstack.recorder.journal import SEGMENT_BYTES, Journal, WhenFull, arrow
+from umstack.recorder.parquet_parts import PART_BYTES, PART_ROWS, PartWriter, open_part_writers
+from umstack.recorder.topic_follower import TOPICS_MAXIMUM, TopicFollower
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import pyarrow
+
+    from umstack.batch import Batch
+    from umstack.context import Context
+
+JOURNAL_NAME = ".journal"
+"""Where the journals are below the Parquet files if no other place is named; Spark passes over hidden directories."""
+
+_GATHER_ROWS = 4096
+_GATHER_BYTES = 512 << 10
+_GATHER_SECONDS = 0.05
+_IDLE_SECONDS = 0.002
+_ROOM_SECONDS = 0.05
+_PARTS_SECONDS = 0.2
+_REST_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderSettings:
+    """How to record. See Journal for the journal's part."""
+
+    journal_bytes: int = 0
+    """Bound of the journal of messages, 0: none. With Parquet it only holds what is not in Parquet yet."""
+    when_full: WhenFull = "discard_oldest"
+    """"refuse" stops taking messages until a consumer has let rows go: flow control then holds the sources back."""
+    segment_bytes: int = SEGMENT_BYTES
+    fsync_seconds: float | None = None
+    part_seconds: float = 60.0
+    part_rows: int = PART_ROWS
+    part_bytes: int = PART_BYTES
+    interval_seconds: float = 1.0
+    """How often the transports' counters are recorded."""
+    topics_maximum: int = TOPICS_MAXIMUM
+
+
+@dataclass(slots=True)
+class RecorderReport:
+    """What a recorder has done since it was opened."""
+
+    messages: int = 0
+    bytes: int = 0
+    events: int = 0
+    lost: int = 0
+    """Messages that will never come."""
+    topics: int = 0
+    topics_ignored: int = 0
+    parts: int = 0
+    paused_seconds: float = 0.0
+    """The journal was full and told to refuse."""
+    journal_start: int = 0
+    journal_end: int = 0
+
+
+class Recorder:
+    """A recording that is under way. step() it from one thread, or run() it; close it, or use it as a context manager.
+
+    Everything goes through the journal: what step() has taken is there when it returns, and opening a recorder on the
+    same directories goes on where the one before ended, however it ended.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        topics: Sequence[str],
+        *,
+        regex: bool = False,
+        out: str | Path | None = None,
+        journal: str | Path | None = None,
+        settings: RecorderSettings | None = None,
+    ) -> None:
+        """Open the journals under `journal` and, if `out` is given, begin to write Parquet there.
+
+        Without `journal` they are below `out` and hold only what is not in Parquet yet.
+        """
+        if out is None and journal is None:
+            raise OptionError(
+                "nowhere to record to", hint="name a directory for Parquet, for a journal, or both"
+            )
+        arrow()
+        self.settings = settings or RecorderSettings()
+        self.report = RecorderReport()
+        self._context = context
+        self._stack = ExitStack()
+        self._gathered: list[pyarrow.RecordBatch] = []
+        self._gathered_rows = self._gathered_bytes = 0
+        self._gathered_at = 0.0
+        self._intervals = tables.TransportIntervals(time.time_ns())
+        self._read_at = time.monotonic()
+        self._closed = False
+        directory = Path(journal) if journal is not None else Path(str(out)) / JOURNAL_NAME
+        with ExitStack() as opening:
+            self._messages, self._events, self._transports = (
+                opening.enter_context(self._open_journal(directory, table)) for table in tables.all_tables()
+            )
+            self._parts = (
+                _PartThread(
+                    open_part_writers(tables.all_tables(), directory, Path(out)),
+                    self.settings,
+                    forget=journal is None,
+                )
+                if out is not None
+                else None
+            )
+            if self._parts is not None:
+                opening.callback(self._parts.abandon)
+            self._follower = TopicFollower(
+                context, topics, regex=regex, topics_maximum=self.settings.topics_maximum
+            )
+            self._stack = opening.pop_all()
+
+    def _open_journal(self, directory: Path, table: tables.Table) -> Journal:
+        settings = self.settings
+        is_bounded = table.name == tables.messages().name
+        return Journal(
+            directory / table.name,
+            table.schema,
+            segment_bytes=settings.segment_bytes,
+            max_bytes=settings.journal_bytes if is_bounded else 0,
+            when_full=settings.when_full,
+            fsync_seconds=settings.fsync_seconds,
+        )
+
+    # Recording
+
+    def run(
+        self,
+        seconds: float | None = None,
+        on_progress: Callable[[RecorderReport], None] | None = None,
+        until: Callable[[RecorderReport], bool] | None = None,
+    ) -> None:
+        """Record for so long (None: until an exception such as KeyboardInterrupt), or until `until` says so."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while end is None or time.monotonic() < end:
+            self.step()
+            if on_progress is not None:
+                on_progress(self.report)
+            if until is not None and until(self.report):
+                return
+
+    def step(self) -> int:
+        """Take what has come and what is due; returns the rows taken. Naps when there is nothing."""
+        if self._parts is not None:
+            self._parts.check()
+        if not self._may_take():
+            return 0
+        receivers = self._follower.refresh()
+        taken = sum(self._take(receiver.poll(POLL_ROWS, 0)) for receiver in receivers)
+        if self._is_gathered():
+            self._flush()
+        self._read_transports()
+        self.report.topics = len(receivers)
+        self.report.topics_ignored = self._follower.ignored_count
+        if taken == 0:
+            time.sleep(_IDLE_SECONDS)
+        return taken
+
+    def _may_take(self) -> bool:
+        if self.settings.when_full != "refuse" or self._messages.has_room:
+            return True
+        self._read_transports()
+        time.sleep(_ROOM_SECONDS)
+        self.report.paused_seconds += _ROOM_SECONDS
+        return False
+
+    def _take(self, batch: Batch) -> int:
+        count = len(batch)
+        if count == 0:
+            return 0
+        if batch.event_count:
+            rows = tables.event_rows(batch, time.time_ns())
+            self._events.append(rows)
+            self.report.events += rows.num_rows
+            self.report.lost += sum(rows.column("lost").to_pylist())
+        if count > batch.event_count:
+            self._gather(tables.message_rows(batch))
+        return count
+
+    def _gather(self, rows: pyarrow.RecordBatch) -> None:
+        if not self._gathered:
+            self._gathered_at = time.monotonic()
+        self._gathered.append(rows)
+        self._gathered_rows += rows.num_rows
+        self._gathered_bytes += rows.column("payload").nbytes
+        if self._gathered_rows >= _GATHER_ROWS or self._gathered_bytes >= _GATHER_BYTES:
+            self._flush()
+
+    def _is_gathered(self) -> bool:
+        return bool(self._gathered) and time.monotonic() - self._gathered_at >= _GATHER_SECONDS
+
+    def _flush(self) -> None:
+        """Append what was gathered. The receivers' queues get their memory back with that."""
+        if not self._gathered:
+            return
+        pa = arrow()
+        gathered, self._gathered = self._gathered, []
+        for rows in (
+            pa.Table.from_batches(gathered).combine_chunks().to_batches() if len(gathered) > 1 else gathered
+        ):
+            self._messages.append(rows)
+        self.report.messages += self._gathered_rows
+        self.report.bytes += self._gathered_bytes
+        self.report.journal_end = self._messages.end
+        self._gathered_rows = self._gathered_bytes = 0
+
+    def _read_transports(self, *, now: bool = False) -> None:
+        if not now and time.monotonic() - self._read_at < self.settings.interval_seconds:
+            return
+        self._read_at = time.monotonic()
+        rows = self._intervals.rows(self._context.stats()["receiver_transports"], time.time_ns())
+        self._transports.append(rows)
+
+    # Ending
+
+    def close(self) -> None:
+        """Take what the receivers still have, bring the journal and Parquet up to date, and close them."""
+        if self._closed:
+            return
+        self._closed = True
+        with self._stack:
+            if not self._context.closed and self._messages.has_room:
+                self._take_rest()
+            self._flush()
+            if not self._context.closed:
+                self._read_transports(now=True)
+            if self._parts is not None:
+                self._parts.finish()
+            self.report.journal_start = self._messages.start
+            self.report.journal_end = self._messages.end
+            self.report.parts = self._parts.part_count if self._parts is not None else 0
+
+    def _take_rest(self) -> None:
+        """What the receivers have; sources that go on sending do not keep this from ending."""
+        end = time.monotonic() + _REST_SECONDS
+        for receiver in self._follower.receivers.values():
+            while self._take(receiver.poll(POLL_ROWS, 0)) and time.monotonic() < end:
+                pass
+            receiver.close()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _PartThread:
+    """Writes parts while the recorder goes on taking messages."""
+
+    def __init__(self, writers: list[PartWriter], settings: RecorderSettings, *, forget: bool) -> None:
+        self._writers = writers
+        self._settings = settings
+        self._forget = forget
+        self._stopping = threading.Event()
+        self._failure: Exception | None = None
+        self._written_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="umstack-parquet", daemon=True)
+        self._thread.start()
+
+    @property
+    def part_count(self) -> int:
+        return sum(writer.part_count for writer in self._writers)
+
+    def check(self) -> None:
+        """Raise what the thread met."""
+        if self._failure is not None:
+            raise self._failure
+
+    def finish(self) -> None:
+        """Write all that waits."""
+        self.abandon()
+        self.check()
+        self._write_all()
+
+    def abandon(self) -> None:
+        """Stop the thread where it is."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.wait(_PARTS_SECONDS):
+                aged = time.monotonic() - self._written_at >= self._settings.part_seconds
+                if aged or any(map(self._has_part, self._writers)):
+                    self._write_all()
+        except Exception as error:
+            self._failure = error
+
+    def _has_part(self, writer: PartWriter) -> bool:
+        settings = self._settings
+        return writer.waiting >= settings.part_rows or writer.waiting_bytes >= settings.part_bytes
+
+    def _write_all(self) -> None:
+        self._written_at = time.monotonic()
+        for writer in self._writers:
+            while writer.write_next(self._settings.part_rows, self._settings.part_bytes):
+                if self._forget:
+                    writer.forget_written()

@@ -1,0 +1,171 @@
+"""The tables a recorder writes: messages, events of their sessions, and what the transports did in each interval.
+
+In the journal a row is as the schemas here say. In Parquet it also has `time` (or `received`), the same instant in
+the microseconds that Spark counts in, and the partition columns `day` and `session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from umstack.batch import Batch
+from umstack.counters import Counter, CounterKind, schema
+from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, UnrecoverableLoss
+from umstack.recorder.journal import arrow
+
+if TYPE_CHECKING:
+    import pyarrow
+
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One kind of row: its columns, and which of them say when and in which transport session."""
+
+    name: str
+    schema: pyarrow.Schema
+    time_column: str
+    session_column: str
+    """"LBTRM:ip:port:session:group:port", with the topic index in brackets behind it or not."""
+
+    @property
+    def instant_column(self) -> str:
+        """What the time is called in Parquet, in microseconds."""
+        return self.time_column.removesuffix("_ns")
+
+
+@cache
+def messages() -> Table:
+    """Every message, in the order the recorder took it."""
+    pa = arrow()
+    columns = [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("sequence_number", pa.int64(), nullable=False),
+        pa.field("received_ns", pa.int64(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+    return Table("messages", pa.schema(columns), "received_ns", "source")
+
+
+@cache
+def events() -> Table:
+    """Sessions that begin and end, and topic sequence numbers that will never come."""
+    pa = arrow()
+    columns = [
+        pa.field("time_ns", pa.int64(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("first_sequence_number", pa.int64()),
+        pa.field("sequence_number", pa.int64()),
+        pa.field("lost", pa.int64(), nullable=False),
+    ]
+    return Table("events", pa.schema(columns), "time_ns", "source")
+
+
+def _counters() -> tuple[Counter, ...]:
+    return schema().group("receiver_transport").core_counters
+
+
+@cache
+def transports() -> Table:
+    """What each receiving transport session counted in an interval: datagrams, gaps, NAKs, repairs, losses.
+
+    Counters, and the datagrams that were recovered, are the growth within the interval; snapshots, means, extremes and
+    percentiles are as they stand at its end.
+    """
+    pa = arrow()
+    columns = [
+        pa.field("time_ns", pa.int64(), nullable=False),
+        pa.field("interval_ns", pa.int64(), nullable=False),
+        pa.field("transport", pa.string(), nullable=False),
+        *(pa.field(c.name, pa.int64() if c.scale == 1 else pa.float64()) for c in _counters()),
+        pa.field("recovered", pa.int64()),
+        pa.field("recovery_p50_ms", pa.float64()),
+        pa.field("recovery_p99_ms", pa.float64()),
+    ]
+    return Table("transports", pa.schema(columns), "time_ns", "transport")
+
+
+def all_tables() -> tuple[Table, ...]:
+    """Every table, each with a journal of its own."""
+    return messages(), events(), transports()
+
+
+def message_rows(batch: Batch) -> pyarrow.RecordBatch:
+    """The messages of a batch. The payloads are still those of the batch, not copies."""
+    pa = arrow()
+    rows = batch.to_arrow()
+    columns = [
+        rows.column("topic").dictionary_decode(),
+        rows.column("source").dictionary_decode(),
+        rows.column("sequence_number").cast(pa.int64()),
+        rows.column("received_ns").view(pa.int64()),
+        rows.column("payload"),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=messages().schema)
+
+
+def event_rows(batch: Batch, now_ns: int) -> pyarrow.RecordBatch:
+    """The events of a batch that are not messages."""
+    found = [row for event in batch.events() if (row := _event_row(event, now_ns)) is not None]
+    return arrow().RecordBatch.from_pylist(found, schema=events().schema)
+
+
+def _event_row(event: Event, now_ns: int) -> dict[str, Any] | None:
+    row: dict[str, Any] = {"time_ns": now_ns, "topic": event.topic, "source": event.source, "lost": 0}
+    match event:
+        case BeginningOfSession():
+            return row | {"kind": "beginning_of_session"}
+        case EndOfSession():
+            return row | {"kind": "end_of_session"}
+        case UnrecoverableLoss():
+            number = event.sequence_number
+            return row | _numbers(number, number) | {"kind": "unrecoverable_loss", "lost": 1}
+        case BurstLoss():
+            first, last = event.first_sequence_number, event.sequence_number
+            lost = ((last - first) & 0xFFFFFFFF) + 1
+            return row | _numbers(first, last) | {"kind": "burst_loss", "lost": lost}
+    return None
+
+
+def _numbers(first: int, last: int) -> dict[str, int]:
+    return {"first_sequence_number": first, "sequence_number": last}
+
+
+class TransportIntervals:
+    """Turns readings of a context's counters into rows: what changed since the reading before."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._last_ns = now_ns
+        self._last: dict[str, Mapping[str, Any]] = {}
+
+    def rows(self, readings: Iterable[Mapping[str, Any]], now_ns: int) -> pyarrow.RecordBatch:
+        """Rows for the transports of a reading (Context.stats()["receiver_transports"])."""
+        current = {reading["transport"]: reading for reading in readings}
+        rows = [
+            {
+                "time_ns": now_ns,
+                "interval_ns": now_ns - self._last_ns,
+                "transport": transport,
+                **_changes(reading, self._last.get(transport, {})),
+            }
+            for transport, reading in current.items()
+        ]
+        self._last, self._last_ns = current, now_ns
+        return arrow().RecordBatch.from_pylist(rows, schema=transports().schema)
+
+
+def _changes(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    changes = {name: now.get(name) for name in transports().schema.names if name in now}
+    growing = [c.name for c in _counters() if c.kind is CounterKind.COUNTER]
+    for name in (*growing, "recovered"):
+        if now.get(name) is not None:
+            changes[name] = now[name] - (before.get(name) or 0)
+    changes.pop("transport", None)
+    return changes

@@ -1,0 +1,77 @@
+"""Topic follower: receivers for the topics that were asked for, by name or by pattern, as they come to be known."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from umstack.errors import OptionError
+
+if TYPE_CHECKING:
+    from umstack.context import Context
+    from umstack.receiver import Receiver
+
+_REFRESH_SECONDS = 0.2
+_DISCOVERY_SECONDS = 30.0
+TOPICS_MAXIMUM = 1000
+
+
+class TopicFollower:
+    """What UM's wildcard receiver does: one receiver for each topic that matches. One thread at a time.
+
+    A pattern matches a whole topic name. Topics become known by being advertised; everybody is asked to advertise
+    at the start and, since a datagram may be lost, again every half minute.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        topics: Sequence[str],
+        *,
+        regex: bool = False,
+        topics_maximum: int = TOPICS_MAXIMUM,
+    ) -> None:
+        """Open receivers for the names at once. OptionError for a pattern that is none."""
+        self._context = context
+        self._patterns: list[re.Pattern[str]] = []
+        self._maximum = topics_maximum
+        self.receivers: dict[str, Receiver] = {}
+        self.ignored_count = 0
+        """Topics that match but are beyond the maximum."""
+        self._refreshed_at = self._discovered_at = -1e9
+        if not regex:
+            for topic in dict.fromkeys(topics):
+                self.receivers[topic] = context.receiver(topic)
+            return
+        for pattern in topics:
+            try:
+                self._patterns.append(re.compile(pattern))
+            except re.error as error:
+                raise OptionError(
+                    f"{pattern!r} is no regular expression: {error}",
+                    hint="see Python's re; .* is every topic",
+                ) from error
+
+    def refresh(self) -> list[Receiver]:
+        """Open receivers for what has become known; returns all of them."""
+        now = time.monotonic()
+        if self._patterns and now - self._refreshed_at >= _REFRESH_SECONDS:
+            self._refreshed_at = now
+            if now - self._discovered_at >= _DISCOVERY_SECONDS:
+                self._discovered_at = now
+                self._context.discover_topics()
+            self._open_new()
+        return list(self.receivers.values())
+
+    def _open_new(self) -> None:
+        wanted = [
+            topic
+            for topic in self._context.topics()
+            if topic not in self.receivers and any(p.fullmatch(topic) for p in self._patterns)
+        ]
+        room = self._maximum - len(self.receivers)
+        for topic in wanted[:room]:
+            self.receivers[topic] = self._context.receiver(topic)
+        self.ignored_count = max(0, len(wanted) - room)

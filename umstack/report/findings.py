@@ -1,0 +1,275 @@
+"""Findings: what the tables say, in sentences, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from umstack.report.quantities import bit_rate, count, duration, moment, session_name, share, volume
+from umstack.report.summary import Row, Summary
+
+
+class Severity(IntEnum):
+    """How much a finding matters."""
+
+    BAD = 0
+    WORTH_A_LOOK = 1
+    GOOD = 2
+    NOTE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sentence, and how much it matters. `topic` says what it is about, for machines."""
+
+    topic: str
+    severity: Severity
+    text: str
+
+
+_CAUSES = {
+    "sporadic": "single datagrams lost here and there: look for a link with errors, or a policer",
+    "burst": "several in a row: a queue, a ring or a socket buffer overflowed",
+    "connectivity": "everything lost for a while: a path was away",
+    "tail": "the last datagrams before a pause, of which only a session message told",
+    "head": "the first datagrams of a session: the receiver joined late",
+}
+_NOTABLE_LOSS = 0.001
+_LOW_FILL = 0.5
+_FEW_MESSAGES = 2.0
+_BUSY_DATAGRAMS_PER_SECOND = 1000
+_BURSTY = 10.0
+_USELESS_SHARE = 0.1
+_COPIED_SHARE = 0.4
+
+
+def findings(summary: Summary) -> list[Finding]:
+    """All findings, the worst first."""
+    if not any(row["datagrams"] for row in summary["sessions"]):
+        said = "No session data was found: these captures hold nothing of LBT-RM, or on ports that were not expected."
+        return [Finding("sessions", Severity.BAD, said), *_notes(summary)]
+    rules: tuple[Callable[[Summary], Iterator[Finding]], ...] = (
+        _traffic, _loss, _causes, _gaps, _recovery, _storms, _repairs, _duplicates,
+        _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
+    )  # fmt: skip
+    found = [finding for rule in rules for finding in rule(summary)]
+    return sorted(found, key=lambda finding: finding.severity)
+
+
+def _sent(summary: Summary) -> int:
+    """Datagrams sent, of every session where most of them were seen."""
+    best: dict[tuple[str, int], int] = {}
+    for row in summary["sessions"]:
+        key = (row["publisher"], row["session_id"])
+        best[key] = max(best.get(key, 0), row["datagrams"])
+    return sum(best.values())
+
+
+def _traffic(summary: Summary) -> Iterator[Finding]:
+    keys = {(row["publisher"], row["session_id"]) for row in summary["sessions"]}
+    span = summary.end_ns - summary.start_ns
+    sent = sum(row["bytes"] for row in summary.timeline)
+    text = (
+        f"{count(len(keys))} {'session' if len(keys) == 1 else 'sessions'} sent {count(_sent(summary))} datagrams, "
+        f"{volume(sent)}, in {duration(span)}: {bit_rate(sent / (span / 1e9))} on average."
+    )
+    yield Finding("traffic", Severity.NOTE, text)
+
+
+def _loss(summary: Summary) -> Iterator[Finding]:
+    [lost] = summary["lost"]
+    if not lost["losses"]:
+        yield Finding(
+            "loss", Severity.GOOD, "Nobody asked for a datagram, and none was sent again: no loss was seen."
+        )
+        return
+    sent = _sent(summary)
+    ratio = lost["datagrams"] / sent if sent else 1.0
+    unrepaired = lost["losses"] - lost["repaired"]
+    text = (
+        f"{count(lost['datagrams'])} of {count(sent)} datagrams ({share(ratio)}) were missed by at least one receiver; "
+        f"with receivers counted apart, {count(lost['losses'])} losses, {count(lost['repaired'])} of them "
+        "seen to be repaired."
+    )
+    yield Finding("loss", Severity.BAD if ratio >= _NOTABLE_LOSS else Severity.WORTH_A_LOOK, text)
+    if unrepaired:
+        text = f"For {count(unrepaired)} losses no retransmission followed in the capture: look for unrecoverable loss."
+        yield Finding("unrepaired", Severity.BAD, text)
+
+
+def _causes(summary: Summary) -> Iterator[Finding]:
+    worst: dict[str, Row] = {}
+    for row in summary["incidents"]:
+        worst.setdefault(row["cause"], row)
+    for row in summary["causes"]:
+        most = worst.get(row["cause"])
+        text = (
+            f"{count(row['incidents'])} loss {'incident' if row['incidents'] == 1 else 'incidents'} with "
+            f"{count(row['lost'])} losses {'is' if row['incidents'] == 1 else 'are'} of the kind '{row['cause']}': "
+            f"{_CAUSES[row['cause']]}."
+        )
+        if most is not None:
+            who = most["receiver"] or "a receiver whose NAKs were not captured"
+            text += (
+                f" The worst cost {who} {count(most['lost'])} datagrams in "
+                f"{duration(most['end_ns'] - most['start_ns'])} from {moment(most['start_ns'])}, "
+                f"up to {count(most['longest_run'])} in a row."
+            )
+        yield Finding(f"loss-{row['cause']}", Severity.WORTH_A_LOOK, text)
+
+
+def _gaps(summary: Summary) -> Iterator[Finding]:
+    for row in summary["missing"]:
+        text = (
+            f"At {row['point']} the first sending of {count(row['missing'])} datagrams was not captured: lost "
+            "on the way there, or the capture itself dropped them."
+        )
+        yield Finding("gaps", Severity.WORTH_A_LOOK, text)
+
+
+def _recovery(summary: Summary) -> Iterator[Finding]:
+    rows = [row for row in summary["recovery_latency"] if row["repaired"]]
+    if not rows:
+        return
+    slowest = max(rows, key=lambda row: row["request_p99"])
+    text = (
+        f"From NAK to repair the slowest receiver, {slowest['receiver']}, waited {duration(slowest['request_p50'])} at "
+        f"the median and {duration(slowest['request_p99'])} for one loss in a hundred"
+    )
+    if slowest["recovery_p99"] is not None:
+        times = f"{duration(slowest['recovery_p50'])} and {duration(slowest['recovery_p99'])}"
+        text += f"; counted from the sending, {times}"
+    yield Finding("recovery", Severity.NOTE, text + ".")
+    impatient = [row for row in rows if row["naks_per_loss"] > 1.1]
+    if impatient:
+        most = max(impatient, key=lambda row: row["naks_per_loss"])
+        text = (
+            f"{count(len(impatient))} {'receiver asks' if len(impatient) == 1 else 'receivers ask'} more than once for "
+            f"what {'it' if len(impatient) == 1 else 'they'} lost; {most['receiver']} sent "
+            f"{most['naks_per_loss']:.1f} NAKs for each loss."
+        )
+        yield Finding("repeated-naks", Severity.WORTH_A_LOOK, text)
+
+
+def _storms(summary: Summary) -> Iterator[Finding]:
+    for row in summary["nak_storms"][:3]:
+        first = row["receivers"][0]
+        text = (
+            f"A NAK storm of {duration(row['end_ns'] - row['start_ns'])} from {moment(row['start_ns'])}: "
+            f"{count(row['requests'])} sequence numbers asked of {session_name(row)}, {count(row['repeated'])} of them "
+            f"again; {first['receiver']} is behind {share(first['share'])} of it."
+        )
+        yield Finding("nak-storm", Severity.BAD, text)
+
+
+def _repairs(summary: Summary) -> Iterator[Finding]:
+    for row in summary["repairs"]:
+        useless = row["useless_bytes"]
+        if useless and useless >= _USELESS_SHARE * row["retransmitted_bytes"]:
+            text = (
+                f"{share(useless / row['retransmitted_bytes'])} of the repair traffic of {session_name(row)} was of no "
+                f"use: {count(row['repeated'])} retransmissions were sent again without another NAK, "
+                f"{count(row['unrequested'])} without any."
+            )
+            yield Finding("useless-repairs", Severity.WORTH_A_LOOK, text)
+        refused = {
+            "its rate limit": row["refused_rx_delay"] + row["refused_shed"],
+            "its ignore interval": row["refused_ignored"],
+            "what it no longer held": row["refused_no_retry"],
+        }
+        for reason, number in refused.items():
+            if number:
+                text = f"{session_name(row)} refused or put off {count(number)} requests because of {reason}."
+                yield Finding("refused", Severity.WORTH_A_LOOK, text)
+
+
+def _duplicates(summary: Summary) -> Iterator[Finding]:
+    for row in summary["duplicates"][:3]:
+        ratio = row["copies"] / row["distinct"]
+        text = f"At {row['point']} {count(row['copies'])} datagrams of {session_name(row)} were seen more than once"
+        if ratio >= _COPIED_SHARE:
+            text += ": the capture sees the same datagrams at several ports, and rates count them each time"
+        else:
+            text += ": the network doubles them"
+        yield Finding("duplicates", Severity.WORTH_A_LOOK, text + ".")
+
+
+def _bursts(summary: Summary) -> Iterator[Finding]:
+    for row in summary["rate_summary"][:3]:
+        session = _of_session(summary["sessions"], row)
+        seconds = session.get("seconds") or 0
+        mean = session.get("data_bytes", 0) / seconds if seconds else 0
+        if mean and row["peak_bytes_per_second"] >= _BURSTY * mean:
+            text = (
+                f"{session_name(row)} sends in bursts: its busiest millisecond ran at "
+                f"{bit_rate(row['peak_bytes_per_second'])}, {row['peak_bytes_per_second'] / mean:.0f} times its mean."
+            )
+            yield Finding("bursts", Severity.WORTH_A_LOOK, text)
+
+
+def _of_session(rows: list[Row], like: Row) -> Row:
+    keys = ("publisher", "session_id", "point")
+    return next((row for row in rows if all(row[key] == like[key] for key in keys)), {})
+
+
+def _fill(summary: Summary) -> Iterator[Finding]:
+    for row in summary["datagram_fill"][:3]:
+        session = _of_session(summary["sessions"], row)
+        text = (
+            f"A datagram of {session_name(row)} carries {row['messages_per_datagram']:.1f} messages and fills "
+            f"{share(row['fill'])} of the MTU; {share(row['payload_share'])} of what is on the wire is payload."
+        )
+        wasteful = row["fill"] < _LOW_FILL and row["messages_per_datagram"] < _FEW_MESSAGES
+        busy = (session.get("datagrams_per_second") or 0) > _BUSY_DATAGRAMS_PER_SECOND
+        if wasteful and busy:
+            text += " Batching would put several messages into one."
+        yield Finding("fill", Severity.WORTH_A_LOOK if wasteful and busy else Severity.NOTE, text)
+        if row["over_mtu"]:
+            text = f"{count(row['over_mtu'])} datagrams of {session_name(row)} do not fit the MTU: IP had to cut them."
+            yield Finding("over-mtu", Severity.BAD, text)
+
+
+def _fragments(summary: Summary) -> Iterator[Finding]:
+    total = sum(row["fragments"] for row in summary["ip_fragments"])
+    if total:
+        first = summary["ip_fragments"][0]
+        text = (
+            f"{count(total)} IP fragments were captured, most from {first['source_address']} to "
+            f"{first['destination_address']}: one lost piece loses the whole datagram."
+        )
+        yield Finding("ip-fragments", Severity.BAD, text)
+
+
+def _latency(summary: Summary) -> Iterator[Finding]:
+    for row in summary["latency"][:3]:
+        text = (
+            f"From {row['from_point']} to {row['to_point']} a datagram took {duration(row['latency_p50'])} at the "
+            f"median, {duration(row['latency_p99'])} at the 99th percentile."
+        )
+        if row["negative"]:
+            text += f" {count(row['negative'])} times are negative: the clocks of the two disagree."
+        yield Finding("latency", Severity.NOTE, text)
+
+
+def _suggestions(summary: Summary) -> Iterator[Finding]:
+    for row in summary["suggestions"][:5]:
+        text = (
+            f"Set {row['option']} of {session_name(row)} to {row['value']:,} {row['unit']}: {row['reason']}"
+        )
+        if row["losses_helped"]:
+            text += f" (bears on {count(row['losses_helped'])} losses of {count(row['receivers_helped'])} receivers)"
+        yield Finding("suggestion", Severity.NOTE, text + ".")
+
+
+def _malformed(summary: Summary) -> Iterator[Finding]:
+    for row in summary["remarks"]:
+        if row["status"] not in (None, "ok", "not ours", "IP fragment") and row["kind"] != "NOTE":
+            text = f"{count(row['packets'])} packets of {row['point']} could not be decoded: {row['status']}."
+            yield Finding("malformed", Severity.WORTH_A_LOOK, text)
+
+
+def _notes(summary: Summary) -> Iterator[Finding]:
+    for row in summary["notes"]:
+        text = row["status"].removeprefix("note: ") + "."
+        yield Finding("capture", Severity.WORTH_A_LOOK, text)

@@ -1,0 +1,297 @@
+"""The page: one HTML file with everything in it, that opens anywhere and asks nothing of the network."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+
+from umstack.report import plots
+from umstack.report.findings import Finding, Severity
+from umstack.report.quantities import bit_rate, count, duration, moment, session_name, share, volume
+from umstack.report.summary import Row, Summary
+
+Column = tuple[str, Callable[[Row], str]]
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1c2530; margin: 0 auto; max-width: 72rem; padding: 1.5rem; }
+h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; }
+p.under { color: #5a6673; margin: .2rem 0 1rem; }
+svg { max-width: 100%; height: auto; }
+.side { display: flex; flex-wrap: wrap; gap: 1.5rem; } .side > div { flex: 1 1 22rem; }
+ul.findings { list-style: none; padding: 0; }
+ul.findings li { border-left: 4px solid #b6c2cd; padding: .35rem .8rem; margin: .35rem 0; background: #f6f8fa; }
+ul.findings li.bad { border-color: #c23b3b; } ul.findings li.worth_a_look { border-color: #e08a1e; }
+ul.findings li.good { border-color: #3d8f4f; }
+table { border-collapse: collapse; font-size: .88rem; } .scroll { overflow-x: auto; }
+th { text-align: left; border-bottom: 2px solid #ccd5dd; } td { border-bottom: 1px solid #e6ebef; }
+th, td { padding: .25rem .7rem .25rem 0; white-space: nowrap; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+footer { color: #5a6673; font-size: .85rem; margin-top: 2.5rem; }
+"""
+
+
+def _text(name: str, key: str | Callable[[Row], object]) -> Column:
+    value = key if callable(key) else lambda row: row[key]
+    return name, lambda row: html.escape(str(value(row)))
+
+
+def _number(name: str, key: str, shown: Callable[[float | None], str] = count) -> Column:
+    return f"#{name}", lambda row: html.escape(shown(row[key]))
+
+
+_SESSION = _text("session", session_name)
+_POINT = _text("captured at", "point")
+_RECEIVER = _text("receiver", lambda row: row["receiver"] or "not known")
+
+# Title, table, what it says, columns.
+_TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
+    (
+        "Receivers",
+        "recovery_latency",
+        "What each receiver lost and how long it waited: from its first NAK to the repair, and from the sending.",
+        (
+            _SESSION,
+            _RECEIVER,
+            _number("lost", "lost"),
+            _number("repaired", "repaired"),
+            _number("NAKs a loss", "naks_per_loss", lambda value: f"{value:.2f}"),
+            _number("NAK to repair p50", "request_p50", duration),
+            _number("p99", "request_p99", duration),
+            _number("longest", "request_max", duration),
+            _number("loss to repair p50", "recovery_p50", duration),
+            _number("p99", "recovery_p99", duration),
+            _number("longest", "recovery_max", duration),
+        ),
+    ),
+    (
+        "Loss incidents",
+        "incidents",
+        "Losses of one receiver that follow each other closely, the largest first.",
+        (
+            _text("began", lambda row: moment(row["start_ns"])),
+            _text("cause", "cause"),
+            _RECEIVER,
+            _SESSION,
+            _number("lost", "lost"),
+            _number("in a row", "longest_run"),
+            _number("no repair seen", "unrepaired"),
+            ("#lasted", lambda row: duration(row["end_ns"] - row["start_ns"])),
+        ),
+    ),
+    (
+        "Sessions",
+        "sessions",
+        "What was published, at every point of capture.",
+        (
+            _SESSION,
+            _text("group", "group"),
+            _POINT,
+            _number("datagrams", "datagrams"),
+            _number("messages", "messages"),
+            _number("volume", "data_bytes", volume),
+            _number("seconds", "seconds", lambda value: "-" if value is None else f"{value:,.1f}"),
+            _number("datagrams/s", "datagrams_per_second"),
+            _number("retransmissions", "retransmissions"),
+            _number("NAKs", "naks"),
+            _number("receivers", "receivers"),
+        ),
+    ),
+    (
+        "Topics",
+        "topics",
+        "Messages by topic, retransmissions not counted.",
+        (
+            _SESSION,
+            _number("topic index", "topic_index", lambda value: str(value)),
+            _number("messages", "messages"),
+            _number("fragments", "fragments"),
+            _number("payload", "payload_bytes", volume),
+            _text("from", lambda row: moment(row["first_ns"])),
+            _text("to", lambda row: moment(row["last_ns"])),
+        ),
+    ),
+    (
+        "Rates by the millisecond",
+        "rate_summary",
+        "Milliseconds in which something was sent.",
+        (
+            _SESSION,
+            _POINT,
+            _number("mean", "busy_bytes_per_second", bit_rate),
+            _number("p50", "p50_bytes_per_second", bit_rate),
+            _number("p99", "p99_bytes_per_second", bit_rate),
+            _number("peak", "peak_bytes_per_second", bit_rate),
+            _number("peak datagrams/s", "peak_datagrams_per_second"),
+        ),
+    ),
+    (
+        "Batching",
+        "datagram_fill",
+        "How well datagrams are used.",
+        (
+            _SESSION,
+            _POINT,
+            _number("messages a datagram", "messages_per_datagram", lambda value: f"{value:.1f}"),
+            _number("fill of the MTU", "fill", share),
+            _number("payload on the wire", "payload_share", share),
+            _number("less than half full", "half_empty"),
+            _number("over the MTU", "over_mtu"),
+        ),
+    ),
+    (
+        "Repair traffic",
+        "repairs",
+        "Retransmissions, those nobody can have needed, and requests the source declined. Where no NAK was captured, "
+        "need cannot be told.",
+        (
+            _SESSION,
+            _POINT,
+            _number("retransmissions", "retransmissions"),
+            _number("volume", "retransmitted_bytes", volume),
+            _number("not asked for", "unrequested"),
+            _number("repeated", "repeated"),
+            _number("of no use", "useless_bytes", volume),
+            _number("refused: ignore", "refused_ignored"),
+            _number("delayed", "refused_rx_delay"),
+            _number("shed", "refused_shed"),
+        ),
+    ),
+    (
+        "NAK storms",
+        "nak_storms",
+        "Times of more requests than recovery at work needs, and who was behind them.",
+        (
+            _text("began", lambda row: moment(row["start_ns"])),
+            _SESSION,
+            ("#lasted", lambda row: duration(row["end_ns"] - row["start_ns"])),
+            _number("asked for", "requests"),
+            _number("again", "repeated"),
+            _text("receivers", lambda row: _behind(row["receivers"])),
+        ),
+    ),
+    (
+        "Latency between points of capture",
+        "latency",
+        "The same datagrams at two points; as right as the clocks agree.",
+        (
+            _SESSION,
+            _text("from", "from_point"),
+            _text("to", "to_point"),
+            _number("datagrams", "datagrams"),
+            _number("p50", "latency_p50", duration),
+            _number("p99", "latency_p99", duration),
+            _number("longest", "latency_max", duration),
+            _number("negative", "negative"),
+        ),
+    ),
+    (
+        "Options that would have helped",
+        "suggestions",
+        "Values after the vendor's rules, from what was observed.",
+        (
+            _SESSION,
+            _text("option", "option"),
+            ("#value", lambda row: f"{row['value']:,} {row['unit']}"),
+            _text("why", "reason"),
+            _number("losses", "losses_helped"),
+            _number("receivers", "receivers_helped"),
+        ),
+    ),
+    (
+        "IP fragments",
+        "ip_fragments",
+        "Datagrams that were cut on the way.",
+        (
+            _text("from", "source_address"),
+            _text("to", "destination_address"),
+            _number("fragments", "fragments"),
+            _number("volume", "bytes", volume),
+        ),
+    ),
+    (
+        "What the captures hold besides",
+        "remarks",
+        "Packets that are no session's, and what could not be read.",
+        (
+            _text("captured at", "point"),
+            _text("what", lambda row: (row["status"] or "").removeprefix("note: ")),
+            _number("packets", "packets"),
+        ),
+    ),
+)
+
+
+def _behind(receivers: list[Row]) -> str:
+    shown = [f"{one['receiver']} {share(one['share'])}" for one in receivers[:3]]
+    more = len(receivers) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def _table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    def cell(tag: str, name: str, text: str) -> str:
+        kind = ' class="number"' if name.startswith("#") else ""
+        return f"<{tag}{kind}>{text}</{tag}>"
+
+    head = "".join(cell("th", name, html.escape(name.removeprefix("#"))) for name, _ in columns)
+    body = "".join(
+        "<tr>" + "".join(cell("td", name, value(row)) for name, value in columns) + "</tr>\n" for row in rows
+    )
+    return f'<div class="scroll"><table>\n<tr>{head}</tr>\n{body}</table></div>'
+
+
+def _plots(summary: Summary) -> str:
+    parts = []
+    if summary.timeline:
+        parts.append(f"<h2>Rate and loss</h2>\n{plots.timeline(summary)}")
+    side = []
+    if summary["recovery_histogram"]:
+        side.append(f"<div><h2>Time to repair</h2>\n{plots.recovery(summary)}</div>")
+    if summary["fill_histogram"]:
+        side.append(f"<div><h2>Fill of datagrams</h2>\n{plots.fill(summary)}</div>")
+    if side:
+        parts.append(f'<div class="side">{"".join(side)}</div>')
+    return "\n".join(parts)
+
+
+def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str], version: str) -> str:
+    """The page as text."""
+    told = "\n".join(
+        f'<li class="{Severity(one.severity).name.lower()}">{html.escape(one.text)}</li>' for one in findings
+    )
+    sections = []
+    for title, name, under, columns in _TABLES:
+        rows = summary[name]
+        if not rows:
+            continue
+        total = summary.totals.get(name, len(rows))
+        more = f" The first {len(rows)} of {total:,}; all are in {name}/." if total > len(rows) else ""
+        sections.append(
+            f'<h2>{title}</h2>\n<p class="under">{html.escape(under + more)}</p>\n{_table(rows, columns)}'
+        )
+    span = (
+        f"{moment(summary.start_ns)} to {moment(summary.end_ns)} UTC"
+        if summary.timeline
+        else "no session data"
+    )
+    named = ", ".join(captures[:5]) + (f" and {len(captures) - 5} more" if len(captures) > 5 else "")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>umstack report</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<h1>Reliable multicast, as captured</h1>
+<p class="under">{html.escape(named)}<br>{span}</p>
+<h2>Findings</h2>
+<ul class="findings">
+{told}
+</ul>
+{_plots(summary)}
+{"".join(sections)}
+<footer>Made by umstack {html.escape(version)}. Each table is a Parquet folder of its name beside this page.</footer>
+</body>
+</html>
+"""

@@ -1,0 +1,96 @@
+"""The plots of a report, as SVG that stands in the page."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from umstack.report.quantities import duration
+from umstack.report.summary import Summary
+
+_WIDE, _HALF = (11.0, 3.6), (5.4, 3.2)
+_SENT, _REPAIRS, _PEAK, _LOST, _UNREPAIRED = "#2563a8", "#e08a1e", "#b6c9de", "#c23b3b", "#5a0f0f"
+
+
+def _svg(figure: Figure) -> str:
+    text = io.StringIO()
+    # Without its date the same tables give the same page.
+    figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def _plain(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.25)
+
+
+def timeline(summary: Summary) -> str:
+    """The rate and the losses over time."""
+    figure = Figure(figsize=(_WIDE[0], 4.6))
+    rate, lost = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
+    scale = 8e3 / summary.bin_ns
+    starts = [(row["start_ns"] - summary.start_ns) / 1e9 for row in summary.timeline]
+    width = summary.bin_ns / 1e9
+    peak = [row["peak_bytes"] * 8e-6 * 1e3 for row in summary.timeline]
+    sent = [(row["bytes"] - row["retransmitted_bytes"]) * scale for row in summary.timeline]
+    again = [row["retransmitted_bytes"] * scale for row in summary.timeline]
+    rate.bar(starts, peak, width, align="edge", color=_PEAK, label="busiest millisecond")
+    rate.bar(starts, sent, width, align="edge", color=_SENT, label="first sendings")
+    rate.bar(starts, again, width, bottom=sent, align="edge", color=_REPAIRS, label="retransmissions")
+    rate.set_ylabel("Mbit/s")
+    rate.legend(frameon=False, fontsize=8, loc="upper right", ncols=3)
+    at = [(row["start_ns"] - summary.start_ns) / 1e9 for row in summary.lost_timeline]
+    lost.bar(
+        at, [row["lost"] for row in summary.lost_timeline], width, align="edge", color=_LOST, label="lost"
+    )
+    unrepaired = [row["unrepaired"] for row in summary.lost_timeline]
+    if any(unrepaired):
+        lost.bar(at, unrepaired, width, align="edge", color=_UNREPAIRED, label="no repair seen")
+        lost.legend(frameon=False, fontsize=8, loc="upper right")
+    lost.set_ylabel(f"losses per {duration(summary.bin_ns)}")
+    lost.set_xlabel("seconds from the beginning")
+    for axes in (rate, lost):
+        _plain(axes)
+    return _svg(figure)
+
+
+def recovery(summary: Summary) -> str:
+    """How long repairs took."""
+    figure = Figure(figsize=_HALF)
+    axes = figure.subplots()
+    rows = summary["recovery_histogram"]
+    left = [row["from_ns"] / 1e6 for row in rows]
+    widths = [(row["to_ns"] - row["from_ns"]) / 1e6 for row in rows]
+    axes.bar(
+        left,
+        [row["losses"] for row in rows],
+        widths,
+        align="edge",
+        color=_SENT,
+        edgecolor="white",
+        linewidth=0.3,
+    )
+    axes.set_xscale("log")
+    axes.set_xlabel("milliseconds from loss to repair")
+    axes.set_ylabel("losses")
+    _plain(axes)
+    return _svg(figure)
+
+
+def fill(summary: Summary) -> str:
+    """How full the datagrams were."""
+    figure = Figure(figsize=_HALF)
+    axes = figure.subplots()
+    rows = summary["fill_histogram"]
+    total = sum(row["datagrams"] for row in rows) or 1
+    shares = [100 * row["datagrams"] / total for row in rows]
+    widths = [100 * (row["to"] - row["from"]) for row in rows]
+    left = [100 * row["from"] for row in rows]
+    axes.bar(left, shares, widths, align="edge", color=_SENT, edgecolor="white", linewidth=0.3)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("% of what the MTU holds")
+    axes.set_ylabel("% of datagrams")
+    _plain(axes)
+    return _svg(figure)

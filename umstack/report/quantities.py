@@ -1,0 +1,58 @@
+"""Numbers as a person reads them: three digits and a unit."""
+
+from __future__ import annotations
+
+import datetime
+
+
+def count(value: float | None) -> str:
+    """A whole number in groups of three digits."""
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def share(value: float | None) -> str:
+    """A fraction as a percentage."""
+    if value is None:
+        return "-"
+    percent = 100 * value
+    return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.2g} %"
+
+
+def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
+    for size, unit in steps:
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}" if abs(value) / size < 1000 else f"{value / size:,.0f} {unit}"
+    return f"{value:.3g} {steps[-1][1]}"
+
+
+def duration(value_ns: float | None) -> str:
+    """Nanoseconds in the unit that fits."""
+    if value_ns is None:
+        return "-"
+    return _scaled(value_ns, ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns")))
+
+
+def volume(value: float | None) -> str:
+    """Bytes in the unit that fits."""
+    return "-" if value is None else _scaled(value, ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")))
+
+
+def bit_rate(bytes_per_second: float | None) -> str:
+    """Bytes a second as bits a second."""
+    if bytes_per_second is None:
+        return "-"
+    return _scaled(8 * bytes_per_second, ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1, "bit/s")))
+
+
+def moment(time_ns: int | None) -> str:
+    """A time of day, UTC, with its day."""
+    if time_ns is None:
+        return "-"
+    whole = datetime.datetime.fromtimestamp(time_ns // 1_000_000_000, datetime.UTC)
+    return f"{whole:%Y-%m-%d %H:%M:%S}.{time_ns % 1_000_000_000 // 1000:06d}"
+
+
+def session_name(row: dict[str, object]) -> str:
+    """A session as people refer to it."""
+    number = row.get("session_id")
+    return f"{row.get('publisher')} / {number:08x}" if isinstance(number, int) else str(row.get("publisher"))

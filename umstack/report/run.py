@@ -1,0 +1,159 @@
+"""Making a report: tables, summary, findings, page, in this order; the page is written last and at once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from umstack.analysis.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
+from umstack.capture import CaptureError
+from umstack.report.errors import ReportError
+from umstack.report.findings import Finding, findings
+from umstack.report.page import page
+from umstack.report.summary import Summary, summarise
+from umstack.report.tables import PACKETS, Tables
+from umstack.spark.capture_files import capture_files
+
+PAGE = "report.html"
+_AT_A_TIME = 2
+
+Progress = Callable[[str, int, int], None]
+"""Called with the step that begins, its number and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """How a report is made."""
+
+    master: str | None = None
+    mtu: int = 1500
+    driver_memory: str = DEFAULT_DRIVER_MEMORY
+    spark_options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was made: the page, the tables beside it, and what they say."""
+
+    page: Path
+    captures: list[str]
+    packets: int
+    seconds: float
+    findings: list[Finding]
+    summary: Summary
+    step_seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report for machines."""
+        return {
+            "page": str(self.page),
+            "captures": self.captures,
+            "packets": self.packets,
+            "seconds": round(self.seconds, 3),
+            "findings": [
+                {"topic": one.topic, "severity": one.severity.name.lower(), "text": one.text}
+                for one in self.findings
+            ],
+            "tables": self.summary.tables,
+            "step_seconds": {name: round(taken, 3) for name, taken in self.step_seconds.items()},
+        }
+
+
+def _silent(_step: str, _number: int, _count: int) -> None:
+    """Tell nobody."""
+
+
+def make_report(
+    captures: Sequence[str],
+    out: str | os.PathLike[str],
+    options: ReportOptions | None = None,
+    progress: Progress = _silent,
+) -> Report:
+    """Analyse captures (files, folders, globs) and write the page and its tables into the folder `out`.
+
+    On a cluster the captures and `out` must be on storage that its workers reach by the same path.
+    """
+    chosen = options or ReportOptions()
+    began = time.monotonic()
+    files = capture_files(captures)
+    folder = Path(out).resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ReportError(
+            f"{folder} cannot be made: {error.strerror}", hint="name a folder you may write to"
+        ) from error
+    took: dict[str, float] = {}
+    with spark_session(
+        "umstack report",
+        chosen.master,
+        driver_memory=chosen.driver_memory,
+        options=dict(chosen.spark_options),
+    ) as spark:
+        tables = Tables(spark, folder.as_uri(), files, chosen.mtu)
+        _make(tables, took, progress)
+        started = time.monotonic()
+        summary = summarise(tables)
+        packets = tables.read(PACKETS).where("kind != 'NOTE'").count()
+    found = findings(summary)
+    target = folder / PAGE
+    _write(target, page(summary, found, files, metadata.version("umstack")))
+    took["page"] = time.monotonic() - started
+    return Report(target, files, packets, time.monotonic() - began, found, summary, took)
+
+
+def _make(tables: Tables, took: dict[str, float], progress: Progress) -> None:
+    """Make all tables. Two at a time: Spark plans one query while it runs the other."""
+    groups = list(tables.steps())
+    total = sum(map(len, groups)) + 1
+    with ThreadPoolExecutor(_AT_A_TIME, "umstack-report") as pool:
+        for group in groups:
+            running = {pool.submit(_timed, name, step): name for name, step in group.items()}
+            progress(next(iter(group)), len(took) + 1, total)
+            try:
+                for done in as_completed(running):
+                    took[running.pop(done)] = done.result()
+                    progress(next(iter(running.values()), "page"), len(took) + 1, total)
+            finally:
+                for future in running:
+                    future.cancel()
+
+
+def _timed(name: str, step: Callable[[], None]) -> float:
+    started = time.monotonic()
+    _run(name, step)
+    return time.monotonic() - started
+
+
+def _run(name: str, step: Callable[[], None]) -> None:
+    """Run a step; what a worker met is told in a line, not in a Java traceback."""
+    from pyspark.errors import PySparkException
+
+    try:
+        step()
+    except PySparkException as error:
+        said = str(error)
+        if "No space left on device" in said:
+            raise ReportError(
+                f"no space is left, at {name}", hint="free some, or give --out a folder on a larger disk"
+            ) from error
+        if CaptureError.__name__ in said:
+            reason = said.rpartition(f"{CaptureError.__name__}: ")[2].splitlines()[0]
+            raise CaptureError(
+                reason, hint="the captures must stay as they are, where they are, until the report ends"
+            ) from error
+        line = next((line for line in reversed(said.splitlines()) if line.strip()), said)
+        raise ReportError(f"{name} failed: {line.strip()}") from error
+
+
+def _write(target: Path, text: str) -> None:
+    """A page is whole or not there."""
+    written = target.with_suffix(".part")
+    written.write_text(text, encoding="utf-8")
+    written.replace(target)

@@ -1,0 +1,156 @@
+"""The tables of a report: the captures are decoded once into Parquet, every analysis is one more table beside it.
+
+A table is written before another is made of it, so nothing is worked out twice, and memory holds none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from umstack.analysis.datagram_fill import datagram_fill, fill_histogram
+from umstack.analysis.incidents import incidents
+from umstack.analysis.ip_fragments import ip_fragments
+from umstack.analysis.latency import latency
+from umstack.analysis.losses import coverage, gaps, losses
+from umstack.analysis.nak_storms import nak_storms
+from umstack.analysis.observations import (
+    FRAGMENT,
+    NEEDED,
+    NOTE,
+    OTHER,
+    label,
+    of_sessions,
+    references,
+    unwrap,
+)
+from umstack.analysis.rates import bursts, rate_summary, rates
+from umstack.analysis.recovery import recovery_histogram, recovery_latency
+from umstack.analysis.repairs import duplicates, repairs
+from umstack.analysis.sessions import sessions, topics
+from umstack.analysis.suggestions import suggestions
+from umstack.spark import UmpcapDataSource
+
+PACKETS = "packets"
+
+
+@dataclass(slots=True)
+class Tables:
+    """The tables of one report, under `folder`."""
+
+    spark: SparkSession
+    folder: str
+    captures: Sequence[str]
+    mtu: int
+    only_ours: bool = True
+    names: list[str] = field(default_factory=list)
+    _schemas: dict[str, StructType] = field(default_factory=dict)
+    _references: DataFrame | None = None
+
+    def path(self, name: str) -> str:
+        """Where a table is."""
+        return f"{self.folder}/{name}"
+
+    def read(self, name: str) -> DataFrame:
+        """A table that was written. Its schema is known: Spark need not open files to find it."""
+        return self.spark.read.schema(self._schemas[name]).parquet(self.path(name))
+
+    def write(self, name: str, frame: DataFrame) -> None:
+        """Write a table, in place of an older one."""
+        frame.write.mode("overwrite").parquet(self.path(name))
+        self._wrote(name, frame)
+
+    def _wrote(self, name: str, frame: DataFrame) -> None:
+        self._schemas[name] = frame.schema
+        self.names.append(name)
+
+    def observations(self) -> DataFrame:
+        """The observations, from the packets that were written."""
+        return unwrap(of_sessions(self.read(PACKETS)), self._references)
+
+    def steps(self) -> Iterator[dict[str, Callable[[], None]]]:
+        """What there is to do, by name; what is in one of these dictionaries may be done at the same time."""
+        yield {"decode": self._decode}
+        yield {"references": self._refer}
+        whole: dict[str, Callable[[DataFrame], DataFrame]] = {
+            "sessions": sessions,
+            "losses": losses,
+            "rates": rates,
+            "datagram_fill": partial(datagram_fill, mtu=self.mtu),
+            "fill_histogram": partial(fill_histogram, mtu=self.mtu),
+            "repairs": repairs,
+            "coverage": coverage,
+            "nak_storms": nak_storms,
+        }
+        analyses = {name: partial(self._analyse, name, analysis) for name, analysis in whole.items()}
+        yield {"topics": self._topics, **analyses, "remarks": self._remarks}
+        derived: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
+            "recovery_latency": ("losses", recovery_latency),
+            "recovery_histogram": ("losses", recovery_histogram),
+            "rate_summary": ("rates", rate_summary),
+            "bursts": ("rates", bursts),
+            "duplicates": ("coverage", duplicates),
+        }
+        more = {name: partial(self._derive, name, of, analysis) for name, (of, analysis) in derived.items()}
+        yield {"incidents": self._incidents, "gaps": self._gaps, **more, "latency": self._latency}
+        yield {"suggestions": self._suggestions}
+
+    def _decode(self) -> None:
+        self.spark.dataSource.register(UmpcapDataSource)
+        everything = UmpcapDataSource({"path": self.captures[0]}).schema()
+        wanted = [everything[name] for name in NEEDED]
+        columns = ", ".join(f"{column.name} {column.dataType.simpleString()}" for column in wanted)
+        packets = (
+            self.spark.read.format("umpcap")
+            .schema(columns)
+            .option("onlyOurs", str(self.only_ours).lower())
+            .option("notes", "true")
+            .load(list(self.captures))
+        )
+        labelled = label(packets)
+        kind_on_disk = labelled.write.mode("overwrite").partitionBy("kind")
+        kind_on_disk.option("compression", "lz4").parquet(self.path(PACKETS))
+        self._wrote(PACKETS, labelled)
+
+    def _refer(self) -> None:
+        """Keep the references to unwrap by: a row a session and minute, wanted by every analysis."""
+        found = references(of_sessions(self.read(PACKETS)))
+        self._references = self.spark.createDataFrame(found.toArrow())
+
+    def _topics(self) -> None:
+        partial_counts = self.spark.read.format("umpcap").option("rows", "topics").load(list(self.captures))
+        self.write("topics", topics(partial_counts))
+
+    def _analyse(self, name: str, analysis: Callable[[DataFrame], DataFrame]) -> None:
+        self.write(name, analysis(self.observations()))
+
+    def _derive(self, name: str, of: str, analysis: Callable[[DataFrame], DataFrame]) -> None:
+        self.write(name, analysis(self.read(of)))
+
+    def _gaps(self) -> None:
+        self.write("gaps", gaps(self.observations(), self.read("coverage")))
+
+    def _incidents(self) -> None:
+        self.write("incidents", incidents(self.observations(), lost=self.read("losses")))
+
+    def _suggestions(self) -> None:
+        made = suggestions(
+            self.read("losses"), self.read("incidents"), self.read("recovery_latency"), self.read("rates")
+        )
+        self.write("suggestions", made)
+
+    def _latency(self) -> None:
+        if len(self.read("sessions").where("datagrams > 0").select("point").distinct().take(2)) > 1:
+            self.write("latency", latency(self.observations()))
+
+    def _remarks(self) -> None:
+        """What is no session's: IP fragments, what the reader noted, packets that are malformed."""
+        packets = self.read(PACKETS)
+        self.write("ip_fragments", ip_fragments(packets))
+        others = packets.where(F.col("kind").isin(OTHER, FRAGMENT, NOTE) | (F.col("status") != "ok"))
+        self.write("remarks", others.groupBy("point", "kind", "status").agg(F.count("*").alias("packets")))

@@ -1,0 +1,49 @@
+"""RowSources: whom the source numbers in the rows of a queue stand for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from umstack.errors import Unsupported
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class RowSources:
+    """Topics and names of the sources that have been heard, by number.
+
+    A number stays taken, since rows that carry it may be read at any time, and is given again to the same source. One
+    thread adds sources; any thread may look up the number of a row.
+    """
+
+    __slots__ = ("_encoded", "_numbers", "names", "topics")
+
+    def __init__(self) -> None:
+        self.topics: list[str] = []
+        self.names: list[str] = []
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._encoded: tuple[int, pyarrow.DictionaryArray, pyarrow.DictionaryArray] | None = None
+
+    def number(self, topic: str, name: str) -> int:
+        """The number rows of this topic from a source of this name carry."""
+        number = self._numbers.setdefault((topic, name), len(self.names))
+        if number == len(self.names):
+            self.topics.append(topic)
+            self.names.append(name)
+        return number
+
+    def as_arrow(self) -> tuple[pyarrow.DictionaryArray, pyarrow.DictionaryArray]:
+        """Topics and names as Arrow dictionary arrays with one entry for each number."""
+        try:
+            import pyarrow as pa
+        except ImportError:
+            raise Unsupported("to_arrow needs pyarrow", hint="pip install 'umstack[arrow]'") from None
+        count = len(self.names)
+        if self._encoded is None or self._encoded[0] != count:
+            topics, names = (
+                pa.array(column[:count], pa.string()).dictionary_encode()
+                for column in (self.topics, self.names)
+            )
+            self._encoded = (count, topics, names)
+        return self._encoded[1:]

@@ -1,0 +1,117 @@
+"""Options of the `umstack` data source, for reading live topics and for publishing rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from umstack.config import Config
+from umstack.errors import OptionError
+from umstack.recorder.background import BackgroundRecorder
+
+_HINT = "docs/recording.md lists the options of the umstack data source"
+STARTS = ("earliest", "latest")
+
+
+def _count(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name.lower(), str(default))
+    if not text.isdecimal() or int(text) == 0:
+        raise OptionError(f"{name} is {text}: it must be a whole number above 0", hint=_HINT)
+    return int(text)
+
+
+def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    text = options.get(name.lower(), str(default))
+    try:
+        return float(text)
+    except ValueError:
+        raise OptionError(f"{name} is {text}: it must be a number of seconds", hint=_HINT) from None
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name.lower(), "false").lower()
+    if text not in ("true", "false"):
+        raise OptionError(f"{name} is {text}: it can be true or false", hint=_HINT)
+    return text == "true"
+
+
+def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """What to read: a journal, and the recorder that fills it if the query is to have one started."""
+
+    journal: Path
+    recorder: BackgroundRecorder | None
+    start: str
+    rows_per_trigger: int
+    rows_per_partition: int
+    forgets: bool
+    """Whether rows a query has committed are let go."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> LiveOptions:
+        """Read Spark's options, whose names have no case."""
+        options = _lowered(given)
+        path = options.get("journal") or options.get("path")
+        if not path:
+            raise OptionError("no journal is named", hint='load("/var/journal"), or option("journal", ...)')
+        topics = tuple(filter(None, (topic.strip() for topic in options.get("topics", "").split(","))))
+        pattern = options.get("topicpattern")
+        if topics and pattern:
+            raise OptionError("topics and topicPattern exclude each other", hint=_HINT)
+        start = options.get("startingoffset", "earliest")
+        if start not in STARTS:
+            raise OptionError(f"startingOffset is {start}: it can be earliest or latest", hint=_HINT)
+        recorder = None
+        if topics or pattern:
+            recorder = BackgroundRecorder(
+                Path(path),
+                (pattern,) if pattern else topics,
+                regex=pattern is not None,
+                interface=options.get("interface"),
+                config_file=options.get("config"),
+                journal_mebibytes=_count(options, "journalMebibytes", 1024),
+                unread_seconds=_seconds(options, "unreadSeconds", 600.0),
+            )
+        return cls(
+            journal=Path(path),
+            recorder=recorder,
+            start=start,
+            rows_per_trigger=_count(options, "maxRowsPerTrigger", 2_000_000),
+            rows_per_partition=_count(options, "rowsPerPartition", 100_000),
+            forgets=_flag(options, "forgetCommitted")
+            if "forgetcommitted" in options
+            else recorder is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOptions:
+    """Where to publish rows, and whom to wait for."""
+
+    topic: str | None
+    """None: each row's column `topic`."""
+    interface: str | None
+    config: Config
+    receivers: int
+    timeout: float
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> PublishOptions:
+        """Read Spark's options."""
+        options = _lowered(given)
+        receivers = options.get("waitreceivers", "1")
+        if not receivers.isdecimal():
+            raise OptionError(f"waitReceivers is {receivers}: it must be a whole number", hint=_HINT)
+        file = options.get("config")
+        return cls(
+            topic=options.get("topic") or options.get("path"),
+            interface=options.get("interface"),
+            config=Config.load(file) if file else Config(),
+            receivers=int(receivers),
+            timeout=_seconds(options, "timeout", 60.0),
+        )

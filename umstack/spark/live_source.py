@@ -1,0 +1,192 @@
+"""`format("umstack")`: live topics as rows, and rows published to topics.
+
+A recorder, which is a process of its own, subscribes to the topics and appends what comes to a journal; a query reads
+the journal. Its offsets are the journal's, so that a range read again after a restart has the same rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from umstack.errors import OptionError
+from umstack.recorder.background import note_reader
+from umstack.recorder.journal import JournalReader
+from umstack.recorder.tables import messages
+from umstack.spark.live_options import LiveOptions, PublishOptions
+
+NAME = "umstack"
+_NOTE_SECONDS = 1.0
+
+OFFSET = pa.field("offset", pa.int64(), nullable=False)
+RECEIVED = pa.field("received", pa.timestamp("us", "UTC"), nullable=False)
+
+
+def live_schema() -> pa.Schema:
+    """The journal's columns, the time of arrival as Spark counts it, and the offset."""
+    return pa.schema([*messages().schema, RECEIVED, OFFSET])
+
+
+@dataclass
+class JournalRange(InputPartition):
+    """A partition: rows of the journal."""
+
+    start: int
+    end: int
+
+
+def ranges(start: int, end: int, rows: int) -> list[JournalRange]:
+    """A range in parts of about equal length."""
+    count = max(1, -(-(end - start) // rows))
+    bounds = [start + (end - start) * part // count for part in range(count + 1)]
+    return [JournalRange(low, high) for low, high in pairwise(bounds) if low < high]
+
+
+class RangeReader:
+    """Reads partitions; pickled and run on the executors, which see the journal's directory."""
+
+    def __init__(self, schema: StructType, options: LiveOptions) -> None:
+        """Check the columns asked for: a wrong one is said now, not by a worker."""
+        known = {field.name: field.dataType for field in from_arrow_schema(live_schema())}
+        for field in schema:
+            if field.name not in known or known[field.name].simpleString() != field.dataType.simpleString():
+                raise OptionError(
+                    f"live topics have no column {field.name} {field.dataType.simpleString()}",
+                    hint=f"there are {', '.join(f'{n} {t.simpleString()}' for n, t in known.items())}",
+                )
+        self.options = options
+        self._names = schema.fieldNames()
+
+    def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition."""
+        if not isinstance(part, JournalRange):
+            raise TypeError(f"{type(part).__name__} is not a range of a journal")
+        offset = part.start
+        for batch in JournalReader(self.options.journal / messages().name).read(part.start, part.end):
+            yield self._shaped(batch, offset)
+            offset += batch.num_rows
+
+    def _shaped(self, batch: pa.RecordBatch, offset: int) -> pa.RecordBatch:
+        columns: dict[str, Any] = {
+            name: batch.column(name) for name in self._names if name in batch.schema.names
+        }
+        if RECEIVED.name in self._names:
+            columns[RECEIVED.name] = pc.divide(batch.column("received_ns"), 1000).cast(RECEIVED.type)
+        if OFFSET.name in self._names:
+            columns[OFFSET.name] = pa.array(np.arange(offset, offset + batch.num_rows, dtype=np.int64))
+        arrays = [columns[name] for name in self._names]
+        return pa.RecordBatch.from_arrays(arrays, names=self._names)
+
+
+class JournalBatchReader(DataSourceReader):
+    """Reads what the journal has now."""
+
+    def __init__(self, schema: StructType, options: LiveOptions) -> None:
+        self._reader = RangeReader(schema, options)
+
+    def partitions(self) -> list[JournalRange]:
+        """The whole journal."""
+        options = self._reader.options
+        journal = JournalReader(options.journal / messages().name)
+        return ranges(journal.start, journal.end, options.rows_per_partition)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition."""
+        return self._reader.read(partition)
+
+
+class LiveReader(DataSourceStreamReader):
+    """Follows the journal as it grows."""
+
+    def __init__(self, schema: StructType, options: LiveOptions) -> None:
+        """Start the recorder, if the query is to have one and it does not run."""
+        self._reader = RangeReader(schema, options)
+        self._options = options
+        self._journal = JournalReader(options.journal / messages().name)
+        self._noted_at = 0.0
+        self._position: int | None = None
+        if options.recorder is not None:
+            options.recorder.ensure()
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        """Where a query without a checkpoint begins."""
+        journal = self._journal
+        return {"offset": journal.start if self._options.start == "earliest" else journal.end}
+
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802
+        """The end of the journal, or what one trigger may take of it."""
+        now = time.monotonic()
+        if now - self._noted_at >= _NOTE_SECONDS:
+            self._noted_at = now
+            if self._options.recorder is not None:
+                self._options.recorder.ensure()
+            else:
+                note_reader(self._options.journal)
+        end = self._journal.end
+        if self._position is not None:
+            end = max(self._position, min(end, self._position + self._options.rows_per_trigger))
+        return {"offset": end}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[JournalRange]:
+        """What was recorded between two offsets, in parts."""
+        self._position = end["offset"]
+        return ranges(start["offset"], end["offset"], self._options.rows_per_partition)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition."""
+        return self._reader.read(partition)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Rows before this offset will not be asked for again by this query."""
+        if self._options.forgets:
+            self._journal.truncate(end["offset"])
+
+
+class UmstackDataSource(DataSource):
+    """Live topics as DataFrames, and DataFrames published to topics."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name to read and write by."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """All columns."""
+        return from_arrow_schema(live_schema())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of a batch query: what the journal has."""
+        return JournalBatchReader(schema, LiveOptions.of(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """The reader of a streaming query."""
+        return LiveReader(schema, LiveOptions.of(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The writer that publishes a DataFrame."""
+        from umstack.spark.live_sink import RowPublisher
+
+        return RowPublisher(schema, PublishOptions.of(self.options), overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """The writer that publishes what a streaming query makes."""
+        from umstack.spark.live_sink import StreamPublisher
+
+        return StreamPublisher(schema, PublishOptions.of(self.options), overwrite)

@@ -1,0 +1,144 @@
+"""Columns that are made of the decoder's: totals over a datagram's messages, and counts by topic."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from umstack.analysis.observations import NOTE_STATUS
+from umstack.analysis.observations import ROTATION as ROTATION_PATTERN
+from umstack.capture import SCHEMA
+
+ROTATION = re.compile(ROTATION_PATTERN)
+
+_CONTENT_KINDS = pa.array(["message", "proactive", "recovered"])
+
+MESSAGE_COUNT = pa.field("message_count", pa.int32(), nullable=False)
+MESSAGE_BYTES = pa.field("message_bytes", pa.int32(), nullable=False)
+
+POINT = pa.field("point", pa.string(), nullable=False)
+
+PACKETS = pa.schema([*SCHEMA, POINT, MESSAGE_COUNT, MESSAGE_BYTES])
+"""A row a packet: what the decoder gives, where it was captured, and how many messages with how much payload it has."""
+
+TOPICS = pa.schema(
+    [
+        pa.field("source_address", pa.string()),
+        pa.field("session_id", pa.int64()),
+        pa.field("topic_index", pa.int64()),
+        pa.field("first_ns", pa.int64()),
+        pa.field("last_ns", pa.int64()),
+        pa.field("messages", pa.int64()),
+        pa.field("fragments", pa.int64()),
+        pa.field("payload_bytes", pa.int64()),
+        pa.field("message_sqn_low", pa.int64()),
+        pa.field("message_sqn_high", pa.int64()),
+    ]
+)
+"""A row a topic and batch of packets: add them up (umstack.analysis.sessions.topics does)."""
+
+
+def _content_mask(messages: Any) -> Any:
+    """Which of all messages of a batch carry payload, as an array of booleans."""
+    kinds = messages.values.field("kind")
+    return pc.is_in(kinds, value_set=_CONTENT_KINDS).to_numpy(zero_copy_only=False)
+
+
+def message_totals(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
+    """Messages and their payload bytes of every packet."""
+    messages = batch.column("messages")
+    offsets = messages.offsets.to_numpy()
+    counted = _content_mask(messages)
+    sizes = messages.values.field("payload_bytes").to_numpy(zero_copy_only=False) * counted
+    return _sums(counted, offsets), _sums(sizes, offsets)
+
+
+def _sums(values: Any, offsets: Any) -> pa.Array:
+    running = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
+    return pa.array((running[offsets[1:]] - running[offsets[:-1]]).astype(np.int32))
+
+
+def points(batch: pa.RecordBatch) -> pa.Array:
+    """Where packets were captured: the file's name without what rotation added, and the interface's."""
+    file = ROTATION.sub("", batch.column("capture_file")[0].as_py().rpartition("/")[2])
+    interfaces = batch.column("interface_name")
+    if interfaces.null_count == len(interfaces):
+        return pa.repeat(file, len(interfaces))
+    named = pc.if_else(
+        pc.equal(pc.fill_null(interfaces, ""), ""), "", pc.binary_join_element_wise(":", interfaces, "")
+    )
+    return pc.binary_join_element_wise(file, named, "")
+
+
+def select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """The batch with these columns of PACKETS, in this order."""
+    derived: dict[str, pa.Array] = {}
+    if MESSAGE_COUNT.name in names or MESSAGE_BYTES.name in names:
+        derived[MESSAGE_COUNT.name], derived[MESSAGE_BYTES.name] = message_totals(batch)
+    if POINT.name in names:
+        derived[POINT.name] = points(batch)
+    columns = [derived[name] if name in derived else batch.column(name) for name in names]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([PACKETS.field(name) for name in names]))
+
+
+def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Counts by topic over the first sendings of a batch."""
+    sent = batch.filter(pc.equal(batch.column("packet_type"), "DATA"))
+    sent = sent.filter(pc.invert(sent.column("retransmission")))
+    messages = sent.column("messages")
+    # A list may lie anywhere in its values: what was filtered out before must not be counted.
+    values, parents = pc.list_flatten(messages), pc.list_parent_indices(messages)
+    content = pc.is_in(values.field("kind"), value_set=_CONTENT_KINDS)
+    values, parents = values.filter(content), parents.filter(content)
+    starts = pc.equal(pc.fill_null(values.field("fragment_offset"), 0), 0)
+    time, sqn = sent.column("time_ns").take(parents), values.field("topic_sqn")
+    table = pa.table(
+        {
+            "source_address": sent.column("source_address").take(parents),
+            "session_id": sent.column("session_id").take(parents),
+            "topic_index": values.field("topic_index"),
+            "time_ns": time,
+            "starts": pc.cast(starts, pa.int64()),
+            "payload_bytes": values.field("payload_bytes"),
+            "topic_sqn": sqn,
+        }
+    )
+    grouped = table.group_by(["source_address", "session_id", "topic_index"], use_threads=False).aggregate(
+        [
+            ("time_ns", "min"),
+            ("time_ns", "max"),
+            ("starts", "sum"),
+            ("starts", "count"),
+            ("payload_bytes", "sum"),
+            ("topic_sqn", "min"),
+            ("topic_sqn", "max"),
+        ]
+    )
+    named = grouped.select([0, 1, 2, 3, 4, 5, 6, 7, 8, 9]).rename_columns(TOPICS.names).cast(TOPICS)
+    [whole] = named.combine_chunks().to_batches() or [_no_topics()]
+    return whole
+
+
+def _no_topics() -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=TOPICS)
+
+
+def note_row(names: list[str], capture_file: str, text: str, position: int | None) -> pa.RecordBatch:
+    """A row that says, in `status`, what a file does not hold; what must not be null is nothing."""
+    file = ROTATION.sub("", capture_file.rpartition("/")[2])
+    said = {
+        "capture_file": capture_file,
+        POINT.name: file,
+        "status": f"{NOTE_STATUS}{capture_file}: {text}",
+        "position": -1 if position is None else position,
+    }
+    nothing = {pa.string(): "", pa.bool_(): False}
+    row = {}
+    for name in names:
+        kind = PACKETS.field(name)
+        row[name] = said.get(name, None if kind.nullable else nothing.get(kind.type, 0))
+    return pa.RecordBatch.from_pylist([row], schema=pa.schema([PACKETS.field(name) for name in names]))

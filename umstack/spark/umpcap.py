@@ -1,0 +1,189 @@
+"""`spark.read.format("umpcap")`: captures as rows, a packet each, split inside large files, in Arrow batches.
+
+Options: `targetPartitionBytes`, `onlyOurs`, `lbtrmPorts`, `resolutionPorts`, `batchRows`, `notes`, `rows`;
+docs/spark.md explains them. `.schema(...)` with some of the columns leaves the others out, which is much faster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from umstack.capture import CaptureError, CaptureNotes, CapturePorts, Split, decode, split
+from umstack.spark.capture_files import capture_files, copies
+from umstack.spark.packet_columns import PACKETS, TOPICS, note_row, select, topics
+
+NAME = "umpcap"
+
+_TARGET_BYTES = 64 << 20
+_BATCH_ROWS = 32768
+_OPTIONS_HINT = "docs/spark.md lists the options of umpcap"
+
+
+@dataclass(frozen=True, slots=True)
+class UmpcapOptions:
+    """The options of a read, as they were meant."""
+
+    paths: tuple[str, ...]
+    target_bytes: int
+    batch_rows: int
+    only_ours: bool
+    notes: bool
+    rows: str
+    ports: CapturePorts
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> UmpcapOptions:
+        """Read Spark's options, whose names have no case."""
+        lowered = {name.lower(): value for name, value in options.items()}
+        paths = json.loads(lowered["paths"]) if "paths" in lowered else [lowered.get("path", "")]
+        if not all(paths):
+            raise CaptureError("no capture is named", hint='load("capture.pcapng"), or a folder, or a glob')
+        rows = lowered.get("rows", "packets")
+        if rows not in ("packets", "topics"):
+            raise CaptureError(f"rows is {rows}: it can be packets or topics", hint=_OPTIONS_HINT)
+        default = CapturePorts()
+        return cls(
+            paths=tuple(paths),
+            target_bytes=_positive(lowered, "targetPartitionBytes", _TARGET_BYTES),
+            batch_rows=_positive(lowered, "batchRows", _BATCH_ROWS),
+            only_ours=_flag(lowered, "onlyOurs"),
+            notes=_flag(lowered, "notes"),
+            rows=rows,
+            ports=CapturePorts(
+                _ports(lowered, "lbtrmPorts", default.lbtrm),
+                _ports(lowered, "resolutionPorts", default.resolution),
+            ),
+        )
+
+
+def _positive(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name.lower(), str(default))
+    if not text.isdecimal() or int(text) == 0:
+        raise CaptureError(f"{name} is {text}: it must be a whole number above 0", hint=_OPTIONS_HINT)
+    return int(text)
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name.lower(), "false").lower()
+    if text not in ("true", "false"):
+        raise CaptureError(f"{name} is {text}: it can be true or false", hint=_OPTIONS_HINT)
+    return text == "true"
+
+
+def _ports(options: Mapping[str, str], name: str, default: tuple[int, int]) -> tuple[int, int]:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    low, _, high = text.partition("-")
+    if not low.isdecimal() or not (high or low).isdecimal():
+        raise CaptureError(f"{name} is {text}: give a port, or a range like 14390-14401", hint=_OPTIONS_HINT)
+    return int(low), int(high or low)
+
+
+@dataclass
+class CapturePart(InputPartition):
+    """A partition: a split of a file, or only a note about one."""
+
+    split: Split
+    note: str | None = None
+
+
+class PartReader:
+    """Decodes partitions; what the batch and the stream reader share. It is pickled and runs on the executors."""
+
+    def __init__(self, schema: StructType, options: UmpcapOptions) -> None:
+        """Check the columns asked for: a wrong one is said now, not by a worker."""
+        self.options = options
+        known = TOPICS if options.rows == "topics" else PACKETS
+        types = {field.name: field.dataType for field in from_arrow_schema(known)}
+        for field in schema:
+            if field.name not in types:
+                raise CaptureError(
+                    f"a capture has no column {field.name}", hint=f"there are {', '.join(types)}"
+                )
+            if field.dataType.simpleString() != types[field.name].simpleString():
+                wanted, got = types[field.name].simpleString(), field.dataType.simpleString()
+                raise CaptureError(f"column {field.name} is {wanted}, not {got}", hint=_OPTIONS_HINT)
+        self.names = schema.fieldNames()
+
+    def read(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
+        """The record batches of a partition."""
+        if part.note is not None:
+            yield note_row(self.names, part.split.path, part.note, None)
+            return
+        notes = CaptureNotes()
+        options = self.options
+        for batch in decode(
+            part.split,
+            only_ours=options.only_ours,
+            ports=options.ports,
+            batch_rows=options.batch_rows,
+            notes=notes,
+        ):
+            if options.rows == "topics":
+                yield topics(batch).select(self.names)
+            else:
+                yield select(batch, self.names)
+        if options.notes and options.rows == "packets":
+            for note in notes.notes:
+                yield note_row(self.names, part.split.path, note.text, note.position)
+
+
+class UmpcapReader(DataSourceReader):
+    """Reads whatever the captures hold now."""
+
+    def __init__(self, schema: StructType, options: UmpcapOptions) -> None:
+        self._reader = PartReader(schema, options)
+        self._options = options
+
+    def partitions(self) -> list[CapturePart]:
+        """Splits of all files; of files with the same content only one is read."""
+        files = capture_files(self._options.paths)
+        doubles = copies(files)
+        parts = [
+            CapturePart(one)
+            for file in files
+            if file not in doubles
+            for one in split(file, self._options.target_bytes)
+        ]
+        if self._options.notes and self._options.rows == "packets":
+            for file, original in doubles.items():
+                parts.append(CapturePart(Split(file), f"the same as {original}, not read again"))
+        return parts
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Decode a partition."""
+        if not isinstance(partition, CapturePart):
+            raise TypeError(f"{type(partition).__name__} is not a part of a capture")
+        return self._reader.read(partition)
+
+
+class UmpcapDataSource(DataSource):
+    """Captures (pcap, pcapng, plain or compressed) as DataFrames, batch and streaming."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name to read by."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """All columns."""
+        rows = UmpcapOptions.of(self.options).rows
+        return from_arrow_schema(TOPICS if rows == "topics" else PACKETS)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of a batch query."""
+        return UmpcapReader(schema, UmpcapOptions.of(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """The reader of a streaming query."""
+        from umstack.spark.umpcap_stream import UmpcapStreamReader
+
+        return UmpcapStreamReader(schema, UmpcapOptions.of(self.options))
