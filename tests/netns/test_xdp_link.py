@@ -4,7 +4,9 @@ frames, several queues, and every fault that has an outcome of its own."""
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -17,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scapy.utils import PcapWriter
 
 import xdp
 from tests.netns.contexts import Member, collect, members, wait_for
+from tests.wire.dissection import MARKS, tshark, values
 from umstack import Receiver
-from umstack.errors import Unsupported
+from umstack.errors import OptionError, Unsupported
 from umstack.lab import Host, Lab, namespaces
 from umstack.link import DataLink, open_link
 from xdp.ladder import Mode
@@ -30,7 +34,10 @@ from xdp.xsk import unavailable
 ROOT = Path(__file__).parents[2]
 MakeLab = Callable[..., Lab]
 GROUP, PORT = "239.255.9.1", 14400
+SESSION_MESSAGE = 2
 FIXED = {"transport_lbtrm_multicast_address": GROUP, "transport_lbtrm_destination_port": PORT}
+DISSECTED = {**FIXED, "transport_lbtrm_multicast_address": "224.10.10.10"}
+"""A group that tshark takes for LBT-RM without being told."""
 RINGS = {"link": "xdp"}
 QUICK_NAKS = {"transport_lbtrm_nak_initial_backoff_interval": 2, "transport_lbtrm_nak_backoff_interval": 20}
 
@@ -186,6 +193,68 @@ def test_the_wire_looks_the_same(shared_lab: Lab, length: int) -> None:
     assert ones_complement(ip[12:20] + struct.pack("!HH", 17, len(udp)) + udp) == 0xFFFF
 
 
+def captured(lab: Lab, link: str, messages: list[bytes], capture: Path) -> None:
+    """Capture at the switch, while the publisher sends these messages by the link, until the last one is there."""
+    first, second, _ = lab.hosts
+    with (
+        members(first, link=link, link_gso=0) as (publisher,),
+        members(second, link="socket") as (subscriber,),
+        subscriber.receiver("captured") as receiver,
+        publisher.source("captured", **DISSECTED, transport_lbtrm_sm_minimum_interval=20) as source,
+        sniffing(lab, first) as sniffer,
+        PcapWriter(str(capture), linktype=1) as writer,
+    ):
+        source.wait_connected(timeout=10)
+        source.send_many(messages, flush=True)
+        assert [message.data for message in collect(receiver, len(messages))] == messages
+        deadline, seen = time.monotonic() + 10, set[str]()
+        while seen < {"last message", "session message"}:
+            assert time.monotonic() < deadline, seen
+            frame = sniffer.recv(65536)
+            writer.write(frame)
+            if messages[-1] in frame:
+                seen.add("last message")
+            elif frame[36:38] == struct.pack("!H", PORT) and frame[42] & 0x0F == SESSION_MESSAGE:
+                seen.add("session message")
+
+
+def described(tree: object, where: str = "") -> set[str]:
+    """Every field tshark found, by its path, with its value where that is the same in every session."""
+    if isinstance(tree, list):
+        return {text for item in tree for text in described(item, where)}
+    if where.endswith("_frame"):  # how many session messages were seen besides this one
+        return set()
+    if not isinstance(tree, dict):
+        return {where if VARIES.search(where) else f"{where} = {tree}"}
+    return {text for key, item in tree.items() for text in described(item, f"{where}/{key}")}
+
+
+VARIES = re.compile(
+    r"/frame/|checksum|session_id|sqn|topic_idx|tidx|port|timestamp|stream|analysis|data\.data|payload|rcv|"
+    r"\.(src|id)$|eth\.src|ip\.src|ip\.host|udp\.time|transport|hf_|bitmap|value|trail|lead|reassembl|extopt\.data"
+)
+
+
+def test_a_capture_at_the_switch_decodes_as_the_socket_links_does(shared_lab: Lab, tmp_path: Path) -> None:
+    """Issue, done when: tshark finds the same fields in what a ring sent as in what a socket sent, and no mistake."""
+    messages = [b"first message", bytes(range(256)) * 20, b"the last message"]
+    found: dict[str, dict[str, set[str]]] = {}
+    for link in ("socket", "xdp"):
+        capture = tmp_path / f"{link}.pcap"
+        captured(shared_lab, link, messages, capture)
+        assert tshark(capture, "-Y", MARKS) == ""
+        dissected = json.loads(tshark(capture, "-T", "json", "--no-duplicate-keys", "-Y", "lbtrm"))
+        by_kind: dict[str, set[str]] = {}
+        for frame in dissected:
+            (kind,) = values(frame["_source"]["layers"]["lbtrm"], "lbtrm.hdr.type")
+            by_kind.setdefault(kind, set()).update(described(frame["_source"]["layers"]))
+        found[link] = by_kind
+    assert found["xdp"].keys() >= {"0x00", "0x02"}
+    assert found["xdp"].keys() == found["socket"].keys()
+    for kind, fields in found["socket"].items():
+        assert sorted(found["xdp"][kind] ^ fields) == [], kind
+
+
 def test_fragments_come_by_the_kernel_and_are_counted(shared_lab: Lab) -> None:
     """W4: a datagram somebody sent in IP fragments is reassembled by the kernel and received all the same."""
     first, second, _ = shared_lab.hosts
@@ -229,6 +298,21 @@ def test_the_mtu_is_followed(make_lab: MakeLab) -> None:
             await_datagram_size(publisher, mtu - 28)
             exchange(publisher, subscriber, 1000, 3000)
         assert subscriber.link("ring_multi_buffer") > 0
+
+
+def test_a_size_the_path_cannot_carry_is_refused_with_one_that_works(make_lab: MakeLab) -> None:
+    """W4, on the bypass: the error has the number, for the MTU there is now; with that number every byte is used."""
+    lab = make_lab(hosts=2)
+    for mtu in (1500, 1200, 9000):
+        lab.set_mtu(mtu)
+        asked = {**RINGS, "transport_lbtrm_datagram_max_size": mtu - 27}
+        with pytest.raises(OptionError, match=f"set it to {mtu - 28} or less"):
+            Member(lab.hosts[0], **asked)
+        asked["transport_lbtrm_datagram_max_size"] = mtu - 28
+        with members(lab.hosts[0], **asked) as (publisher,), members(lab.hosts[1], **RINGS) as (subscriber,):
+            assert publisher.context.link_mode == "native"
+            assert publisher.context.datagram_bytes == mtu - 28
+            exchange(publisher, subscriber, 200, mtu // 2)
 
 
 def await_datagram_size(member: Member, size: int) -> None:
