@@ -207,8 +207,8 @@ void um_context_unlock(um_context *context);
 enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_PORT };
 int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint32_t index);
 /* While groups are joined the loop waits for the port. A port that only sends is not waited for: the kernel would look
- * for who waits each time something sent through it is freed. Nor is it while the loop does not sleep: a watched ring costs
- * the kernel a call for every datagram that comes. The loop and whoever holds the context lock. */
+ * for who waits each time something sent through it is freed. Nor is it while the loop does not sleep: a watched ring
+ * costs the kernel a call for every datagram that comes. The loop and whoever holds the context lock. */
 int um_context_watch_port(um_context *context, bool is_watched);
 um_socket_config um_context_socket_config(const um_context *context);
 /* Closes a link and keeps its counters. Context lock held. */

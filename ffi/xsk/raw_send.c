@@ -26,8 +26,7 @@ static int send_batch(sender *s, uint64_t end)
     uint32_t put = 0, descriptors = 0;
     um_xsk_queue_reclaim(s->queue);
     while (put < s->config->batch_count && counter < end) {
-        uint32_t frames =
-            um_xsk_raw_put(s->queue, (const uint8_t *)&counter, sizeof counter, s->config->message_bytes);
+        uint32_t frames = um_xsk_raw_put(s->queue, (const uint8_t *)&counter, sizeof counter, s->config->message_bytes);
         if (frames == 0)
             break;
         descriptors += frames;
