@@ -1,55 +1,51 @@
-"""The link of a context: kernel sockets, or AF_XDP rings opened by walking down the modes one after another.
+"""The link of a context: kernel sockets, or AF_XDP rings opened by walking down the mode ladder (`xdp.ladder`).
 
-Every mode is tried on purpose, with its own flags; a step that failed is kept with its errno, so that the mode in
-effect and the reasons for it can be shown. A link that was forced fails with what is missing.
+What the facts forbid is not tried and kept with its reason; the rest is tried on purpose, each mode with its own flags,
+and a step that failed is kept with its errno, so that the mode in effect and the reasons for it can be shown. A link
+that was forced fails with what is missing.
 Rings carry a context's data both ways; NAKs, topic resolution and group membership stay on kernel sockets (design W5).
 """
 
 from __future__ import annotations
 
+import errno
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any
 
 import xdp
 from umstack.errors import PermissionNeeded, UmError, Unsupported
+from xdp.ladder import Mode, Step, Verdict, Wanted, decide, modes_of
+from xdp.probe import probe_interface
 
 Group = tuple[str, int]
+OpenRings = Callable[[Mode], tuple[xdp.Steering, xdp.RingPort]]
 
 _SLOT = 0
 """A context has the interface's program to itself, so its sockets are the only ones in it."""
 
 
-class LinkMode(StrEnum):
-    """How data travels, the best first."""
-
-    ZERO_COPY = "zero-copy"
-    NATIVE = "native"
-    GENERIC = "generic"
-    SOCKET = "socket"
-
-
-_WANTED: dict[str, tuple[LinkMode, ...]] = {
-    "auto": (LinkMode.SOCKET,),
-    "socket": (LinkMode.SOCKET,),
-    "xdp": (LinkMode.ZERO_COPY, LinkMode.NATIVE, LinkMode.GENERIC),
-}
 _RINGS = {
-    LinkMode.ZERO_COPY: (xdp.AttachMode.NATIVE, xdp.RingMode.ZERO_COPY),
-    LinkMode.NATIVE: (xdp.AttachMode.NATIVE, xdp.RingMode.COPY),
-    LinkMode.GENERIC: (xdp.AttachMode.GENERIC, xdp.RingMode.COPY),
+    Mode.ZERO_COPY: (xdp.AttachMode.NATIVE, xdp.RingMode.ZERO_COPY),
+    Mode.NATIVE: (xdp.AttachMode.NATIVE, xdp.RingMode.COPY),
+    Mode.GENERIC: (xdp.AttachMode.GENERIC, xdp.RingMode.COPY),
 }
+_DENIED = (errno.EPERM, errno.EACCES)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkStep:
-    """One mode that was tried: `errno` is 0 and `reason` empty for the one in effect."""
+    """One mode that was asked for, and what became of it; `errno` is 0 unless the kernel refused an attempt."""
 
-    mode: LinkMode
+    mode: Mode
     errno: int = 0
     reason: str = ""
+    """Empty for the mode in effect."""
+    tried: bool = True
+    """False where the facts of host and interface forbade it, so that nobody tried."""
+    remedy: str = ""
+    needs_privilege: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in the statistics."""
@@ -125,35 +121,52 @@ class DataLink:
             self._steering = None
 
 
-def open_link(
-    wanted: str,
-    interface: xdp.Interface,
-    settings: xdp.RingSettings,
-    modes: Sequence[LinkMode] | None = None,
-) -> DataLink:
+def open_link(wanted: str, interface: xdp.Interface, settings: xdp.RingSettings) -> DataLink:
     """Open the link by the first mode that works, of those that `wanted` (a value of the option `link`) allows."""
-    modes = modes or _WANTED[wanted]
-    if interface.is_loopback and LinkMode.SOCKET not in modes:
-        raise Unsupported(
-            f"no AF_XDP link on {interface.name}: rings are past the kernel, which is where loopback ends",
-            hint="use link='socket', or another interface",
-        )
+    if wanted == Wanted.SOCKET:
+        return DataLink([LinkStep(Mode.SOCKET)])
+    judged = decide(probe_interface(interface), wanted, ring_bytes=xdp.ring_bytes(interface, settings))
+    return walk_down(wanted, interface, judged, lambda mode: _open_rings(mode, interface, settings))
+
+
+def walk_down(
+    wanted: str, interface: xdp.Interface, judged: Sequence[Step], open_rings: OpenRings
+) -> DataLink:
+    """Try what the ladder does not forbid, the best first; sockets need no more than that they were asked for."""
     steps: list[LinkStep] = []
-    failures: list[xdp.XdpError] = []
-    for mode in modes:
-        if mode is LinkMode.SOCKET:
-            return DataLink([*steps, LinkStep(mode)])
-        try:
-            steering, port = _open_rings(mode, interface, settings)
-            return DataLink([*steps, LinkStep(mode)], port, steering)
-        except xdp.XdpError as error:
-            failures.append(error)
-            steps.append(LinkStep(mode, int(getattr(error, "errno", 0)), str(error)))
-    raise _nothing_worked(interface, steps, failures[-1])
+    for step in judged:
+        is_asked_for = step.mode in modes_of(wanted)
+        if step.mode is Mode.SOCKET and is_asked_for:
+            return DataLink([*steps, LinkStep(step.mode)])
+        if is_asked_for and step.verdict is Verdict.CANNOT:
+            steps.append(_ruled_out(step))
+        elif is_asked_for:
+            try:
+                steering, port = open_rings(step.mode)
+            except xdp.XdpError as error:
+                steps.append(_refused(step.mode, error))
+            else:
+                return DataLink([*steps, LinkStep(step.mode)], port, steering)
+    raise _nothing_worked(interface, steps)
+
+
+def _ruled_out(step: Step) -> LinkStep:
+    return LinkStep(
+        step.mode,
+        reason=" and ".join(reason.problem for reason in step.reasons),
+        tried=False,
+        remedy="; ".join(reason.remedy for reason in step.reasons),
+        needs_privilege=any(reason.needs_privilege for reason in step.reasons),
+    )
+
+
+def _refused(mode: Mode, error: xdp.XdpError) -> LinkStep:
+    number = int(getattr(error, "errno", 0))
+    return LinkStep(mode, number, error.message, remedy=error.hint, needs_privilege=number in _DENIED)
 
 
 def _open_rings(
-    mode: LinkMode, interface: xdp.Interface, settings: xdp.RingSettings
+    mode: Mode, interface: xdp.Interface, settings: xdp.RingSettings
 ) -> tuple[xdp.Steering, xdp.RingPort]:
     attach_mode, ring_mode = _RINGS[mode]
     steering = xdp.Steering.attach(interface, attach_mode, max_slots=1)
@@ -170,8 +183,12 @@ def _open_rings(
     return steering, port
 
 
-def _nothing_worked(interface: xdp.Interface, steps: Sequence[LinkStep], last: xdp.XdpError) -> UmError:
-    tried = "; ".join(f"{step.mode}: {step.reason}" for step in steps)
-    number = steps[-1].errno
-    kind = PermissionNeeded if number in (1, 13) else Unsupported
-    return kind(f"no AF_XDP link on {interface.name}: {tried}", hint=last.hint, errno=number)
+def _nothing_worked(interface: xdp.Interface, steps: Sequence[LinkStep]) -> UmError:
+    """The mode that asks for the least is the last: what it lacks is what to change to have any."""
+    modes_by_reason: dict[str, list[Mode]] = {}
+    for step in steps:
+        modes_by_reason.setdefault(step.reason, []).append(step.mode)
+    tried = "; ".join(f"{', '.join(modes)}: {reason}" for reason, modes in modes_by_reason.items())
+    last = steps[-1]
+    kind = PermissionNeeded if last.needs_privilege else Unsupported
+    return kind(f"no AF_XDP link on {interface.name}: {tried}", hint=last.remedy, errno=last.errno)

@@ -40,7 +40,7 @@ from xdp.loader import (
     unavailable,
 )
 from xdp.steering import RuleCounters, Steering, SteeringCounters
-from xdp.xsk import RingFacts, RingMode, RingPort, RingSettings
+from xdp.xsk import RingFacts, RingMode, RingPort, RingSettings, ring_bytes
 
 __all__ = [
     "AttachError",
@@ -83,5 +83,6 @@ __all__ = [
     "object_path",
     "occupants",
     "require_multicast_route",
+    "ring_bytes",
     "unavailable",
 ]

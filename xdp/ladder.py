@@ -61,6 +61,8 @@ class Reason:
 
     problem: str
     remedy: str
+    needs_privilege: bool = False
+    """Whether it is this process that may not, rather than the host or the NIC that cannot."""
 
     def __str__(self) -> str:
         """Show both."""
@@ -135,6 +137,11 @@ def chosen(steps: Sequence[Step]) -> Mode | None:
     return next((step.mode for step in steps if step.verdict is Verdict.USE), None)
 
 
+def modes_of(wanted: Wanted | str) -> frozenset[Mode]:
+    """Return the modes that a wish allows."""
+    return _ASKED[Wanted(wanted)]
+
+
 def _ring_bytes(facts: Facts) -> int:
     return RING_BYTES_PER_QUEUE * (1 if isinstance(facts.queues, Unknown) else max(facts.queues.rx, 1))
 
@@ -164,6 +171,14 @@ def _does_multicast(situation: Situation) -> Reason | None:
     if facts.is_multicast or facts.is_loopback:
         return None
     return Reason(f"{facts.interface} does no multicast", f"ip link set dev {facts.interface} multicast on")
+
+
+def _leaves_the_host(situation: Situation) -> Reason | None:
+    if not situation.facts.is_loopback:
+        return None
+    return Reason(
+        "rings are past the kernel, which is where loopback ends", "use link=socket, or another interface"
+    )
 
 
 def _is_built(situation: Situation) -> Reason | None:
@@ -196,6 +211,7 @@ def _may(situation: Situation) -> Reason | None:
     return Reason(
         f"this process lacks {', '.join(missing)}",
         "run as root, or: setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock+ep PYTHON",
+        needs_privilege=True,
     )
 
 
@@ -206,6 +222,7 @@ def _may_lock_memory(situation: Situation) -> Reason | None:
     return Reason(
         f"the rings need {needed} bytes of locked memory, the limit is {limit}",
         "ulimit -l unlimited (LimitMEMLOCK=infinity in a systemd unit), or CAP_IPC_LOCK",
+        needs_privilege=True,
     )
 
 
@@ -294,7 +311,15 @@ def _generic_carries_large_frames(situation: Situation) -> Reason | None:
 
 
 _SOCKET = (_is_up, _has_address, _does_multicast)
-_BYPASS = (*_SOCKET, _is_built, _kernel(_BYPASS_KERNEL, "the bypass"), _may, _may_lock_memory, _is_free)
+_BYPASS = (
+    *_SOCKET,
+    _leaves_the_host,
+    _is_built,
+    _kernel(_BYPASS_KERNEL, "the bypass"),
+    _may,
+    _may_lock_memory,
+    _is_free,
+)
 _IN_DRIVER = (
     *_BYPASS,
     _driver_runs_xdp,

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pyroute2 import IPRoute
-from pyroute2.ethtool.ioctl import IoctlEthtool
+from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
 
 from xdp.errors import NotBuiltError, RingError
 from xdp.interfaces import Interface, find_interface
@@ -97,7 +97,7 @@ def unavailable() -> str | None:
 def queue_count(interface: Interface | str) -> int:
     """Return how many receive queues the interface has."""
     name = interface if isinstance(interface, str) else interface.name
-    with contextlib.suppress(OSError, NotImplementedError):
+    with contextlib.suppress(OSError, NotSupportedError):
         ethtool = IoctlEthtool(name)
         try:
             channels = ethtool.get_channels()
@@ -108,6 +108,12 @@ def queue_count(interface: Interface | str) -> int:
     with IPRoute() as route:
         link = route.get_links(ifname=name)[0]
     return int(link.get_attr("IFLA_NUM_RX_QUEUES") or 1)
+
+
+def ring_bytes(interface: Interface, settings: RingSettings) -> int:
+    """Return how much memory a port with these settings will lock."""
+    queues = settings.queues or queue_count(interface) - settings.first_queue
+    return queues * (settings.receive_frames + settings.send_frames) * _frame_bytes(interface)
 
 
 class RingPort:
@@ -180,12 +186,11 @@ class RingPort:
 
     def _attempt(self, mode: RingMode, settings: RingSettings, queues: int, *, multi_buffer: bool) -> Any:
         ffi, lib = binding().ffi, binding().lib
-        is_small = self.interface.mtu_bytes <= _frame_room(_SMALL_FRAME_BYTES)
         config = ffi.new("um_xsk_config *")
         config.interface = self.interface.name.encode()
         config.mode = lib.UM_XSK_ZERO_COPY if mode == RingMode.ZERO_COPY else lib.UM_XSK_COPY
         config.first_queue, config.queue_count = settings.first_queue, max(queues, 0)
-        config.frame_bytes = _SMALL_FRAME_BYTES if is_small else _LARGE_FRAME_BYTES
+        config.frame_bytes = _frame_bytes(self.interface)
         config.receive_frame_count = settings.receive_frames
         config.send_frame_count = settings.send_frames
         config.multi_buffer = multi_buffer
@@ -221,6 +226,11 @@ class RingPort:
     ) -> None:
         """Close it."""
         self.close()
+
+
+def _frame_bytes(interface: Interface) -> int:
+    is_small = interface.mtu_bytes <= _frame_room(_SMALL_FRAME_BYTES)
+    return _SMALL_FRAME_BYTES if is_small else _LARGE_FRAME_BYTES
 
 
 def _frame_room(frame_bytes: int) -> int:

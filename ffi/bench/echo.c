@@ -39,7 +39,8 @@ static int receive_one(um_event_queue *queue, const um_echo_config *config, uint
 static int round_trip(um_event_queue *replies, um_publication *requests, const um_echo_config *config, uint64_t counter,
                       um_echo_result *result)
 {
-    uint8_t message[UM_ECHO_MESSAGE_BYTES_MAX] = {0};
+    uint8_t message[UM_ECHO_MESSAGE_BYTES_MAX];
+    memset(message, 0, config->message_bytes);
     memcpy(message, &counter, sizeof counter);
     int outcome = send_now(requests, message, config->message_bytes, config->timeout_ns);
     while (outcome == 0) {

@@ -15,7 +15,7 @@
 enum {
     UM_ECHO_COUNTER_BYTES = 8,
     UM_ECHO_END_BYTES = 4, /* a message of this length ends the server */
-    UM_ECHO_MESSAGE_BYTES_MAX = 1024,
+    UM_ECHO_MESSAGE_BYTES_MAX = 9216,
 };
 
 typedef struct um_echo_config {

@@ -75,6 +75,7 @@ int um_context_watch_port(um_context *context, bool is_watched)
             epoll_ctl(context->epoll_fd, EPOLL_CTL_DEL, fds[i], NULL);
         else
             result = um_context_watch(context, fds[i], UM_WATCH_PORT, i);
+    result = result == -EEXIST ? 0 : result; /* the loop and a thread that joins did it at once */
     context->port_is_watched = is_watched;
     return result;
 }
@@ -330,18 +331,25 @@ static void step_aside(um_context *context)
 static int take_events(um_context *context, struct epoll_event *events, int64_t wait_until_ns)
 {
     int64_t now_ns = um_clock_ns();
+    bool never_sleeps = context->config.busy_wait || wait_until_ns == 0;
     if (context->last_batch > 0) /* there may be more: do not wait for it */
         wait_until_ns = 0;
     int64_t until_ns = context->next_due_ns < wait_until_ns ? context->next_due_ns : wait_until_ns;
     if (now_ns < context->hot_until_ns && wait_until_ns > now_ns && context->config.coalesce_ns != 0) {
         struct timespec nap = {0, context->config.coalesce_ns};
+        um_context_watch_port(context, false);
         nanosleep(&nap, NULL);
         context->read_directly = context->port == NULL;
         return 0;
     }
     /* With a port the groups' sockets are silent as a rule: they are read when they are reported ready. */
     bool direct = context->port == NULL && context->group_limit <= GROUPS_DIRECT_MAX;
-    bool no_sleep = context->config.busy_wait || until_ns <= now_ns || now_ns < context->linger_until_ns;
+    bool no_sleep = never_sleeps || until_ns <= now_ns || now_ns < context->linger_until_ns;
+    /* Watched rings cost the kernel a call for every datagram that comes, so they are only while somebody sleeps. */
+    if (never_sleeps)
+        um_context_watch_port(context, false);
+    else if (!no_sleep && context->port_is_read)
+        um_context_watch_port(context, true);
     if (no_sleep && (direct || context->port != NULL) && now_ns - context->last_poll_ns < POLL_INTERVAL_NS) {
         context->read_directly = direct;
         return 0;

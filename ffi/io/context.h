@@ -122,7 +122,8 @@ typedef struct um_context {
     um_receive_ring ring;
     um_port *port; /* NULL: none, or the context is closed */
     um_rx port_batch[UM_PORT_BATCH_MAX];
-    bool port_is_watched;
+    _Atomic bool port_is_read;    /* a group is joined, so its rings are to be waited for */
+    _Atomic bool port_is_watched; /* they are in the epoll set now */
     void *ring_memory;
     void *hold_memory;
     size_t hold_bytes;
@@ -206,7 +207,8 @@ void um_context_unlock(um_context *context);
 enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_PORT };
 int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint32_t index);
 /* While groups are joined the loop waits for the port. A port that only sends is not waited for: the kernel would look
- * for who waits each time something sent through it is freed. */
+ * for who waits each time something sent through it is freed. Nor is it while the loop does not sleep: a watched ring
+ * costs the kernel a call for every datagram that comes. The loop and whoever holds the context lock. */
 int um_context_watch_port(um_context *context, bool is_watched);
 um_socket_config um_context_socket_config(const um_context *context);
 /* Closes a link and keeps its counters. Context lock held. */

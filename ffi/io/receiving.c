@@ -74,6 +74,7 @@ static int join_group(um_context *context, um_address address, um_group **joined
     uint32_t index = (uint32_t)(group - context->groups);
     if (index >= context->group_limit)
         context->group_limit = index + 1;
+    context->port_is_read = true;
     result = um_context_watch_port(context, true);
     if (result != 0)
         return result;
@@ -88,8 +89,10 @@ static void leave_group(um_context *context, um_group *group)
     group->in_use = false;
     while (context->group_limit > 0 && !context->groups[context->group_limit - 1].in_use)
         context->group_limit--;
-    if (context->group_limit == 0)
+    if (context->group_limit == 0) {
+        context->port_is_read = false;
         um_context_watch_port(context, false);
+    }
 }
 
 static int open_session(um_context *context, const um_receiver_session_config *config, session_block **opened)

@@ -1,5 +1,9 @@
 #include "xsk/raw_xdp.h"
 
+#ifndef XDP_PKT_CONTD
+#define XDP_PKT_CONTD (1 << 0)
+#endif
+
 enum {
     IP_LENGTH_AT = UM_XSK_ETHERNET_BYTES + 2,
     UDP_CHECKSUM_AT = UM_XSK_ETHERNET_BYTES + UM_XSK_IP_BYTES + 6,
@@ -18,24 +22,36 @@ void um_xsk_raw_prepare(um_xsk_port *port, um_address from, um_address to, uint3
     }
 }
 
-bool um_xsk_raw_put(um_xsk_queue *queue, const uint8_t *payload, uint32_t payload_bytes, uint32_t length)
+uint32_t um_xsk_raw_put(um_xsk_queue *queue, const uint8_t *payload, uint32_t payload_bytes, uint32_t length)
 {
-    uint32_t at = 0;
-    if (queue->free_count == 0 || xsk_ring_prod__reserve(&queue->send, 1, &at) == 0)
-        return false;
-    uint64_t address = um_xsk_queue_take_frame(queue);
-    memcpy(queue->area + address + UM_XSK_HEADER_BYTES, payload, payload_bytes);
-    *xsk_ring_prod__tx_desc(&queue->send, at) =
-        (struct xdp_desc){.addr = address, .len = UM_XSK_HEADER_BYTES + length, .options = 0};
-    return true;
+    uint32_t at = 0, left = UM_XSK_HEADER_BYTES + length;
+    uint32_t frames = (left + queue->frame_bytes - 1) / queue->frame_bytes;
+    if (queue->free_count < frames || xsk_ring_prod__reserve(&queue->send, frames, &at) == 0)
+        return 0;
+    for (uint32_t i = 0; i < frames; i++) {
+        uint64_t address = um_xsk_queue_take_frame(queue);
+        uint32_t bytes = left < queue->frame_bytes ? left : queue->frame_bytes;
+        if (i == 0)
+            memcpy(queue->area + address + UM_XSK_HEADER_BYTES, payload, payload_bytes);
+        *xsk_ring_prod__tx_desc(&queue->send, at + i) =
+            (struct xdp_desc){.addr = address, .len = bytes, .options = i + 1 < frames ? XDP_PKT_CONTD : 0};
+        left -= bytes;
+    }
+    return frames;
 }
 
-/* The IP length tells a short datagram from the padding Ethernet adds. */
+bool um_xsk_raw_goes_on(const um_xsk_queue *queue, uint32_t at)
+{
+    return xsk_ring_cons__rx_desc(&queue->receive, at)->options & XDP_PKT_CONTD;
+}
+
+/* The IP length tells a short datagram from the padding Ethernet adds, and how much of a long one is elsewhere. */
 const uint8_t *um_xsk_raw_payload(const um_xsk_queue *queue, uint32_t at, uint32_t *length)
 {
     const struct xdp_desc *descriptor = xsk_ring_cons__rx_desc(&queue->receive, at);
     const uint8_t *frame = queue->area + descriptor->addr;
     uint32_t said = um_load_be16(frame + IP_LENGTH_AT), there = descriptor->len - UM_XSK_ETHERNET_BYTES;
-    *length = (said < there ? said : there) - UM_XSK_IP_BYTES - UM_XSK_UDP_BYTES;
+    bool is_whole = !(descriptor->options & XDP_PKT_CONTD);
+    *length = (is_whole && there < said ? there : said) - UM_XSK_IP_BYTES - UM_XSK_UDP_BYTES;
     return frame + UM_XSK_HEADER_BYTES;
 }

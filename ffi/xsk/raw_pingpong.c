@@ -20,9 +20,18 @@ static int send_one(um_xsk_port *port, const uint8_t *payload, uint32_t payload_
 {
     um_xsk_queue *queue = um_xsk_port_queue(port, 0);
     um_xsk_queue_reclaim(queue);
-    if (um_xsk_raw_put(queue, payload, payload_bytes, length))
-        xsk_ring_prod__submit(&queue->send, 1);
+    xsk_ring_prod__submit(&queue->send, um_xsk_raw_put(queue, payload, payload_bytes, length));
     return um_xsk_port_kick(port, 0);
+}
+
+/* Takes the frames a datagram goes on in; they are there soon after its first. */
+static void pass_over_rest(um_xsk_queue *queue, uint32_t at)
+{
+    while (um_xsk_raw_goes_on(queue, at)) {
+        um_xsk_queue_release(queue);
+        while (um_xsk_queue_take(queue, 1, &at) == 0)
+            ;
+    }
 }
 
 /* Copies the next datagram's first bytes. Returns its length, or -EAGAIN after timeout_ns. */
@@ -38,6 +47,7 @@ static int receive_one(um_xsk_port *port, int64_t timeout_ns, uint64_t *counter)
     }
     const uint8_t *data = um_xsk_raw_payload(queue, at, &length);
     memcpy(counter, data, length < sizeof *counter ? length : sizeof *counter);
+    pass_over_rest(queue, at);
     um_xsk_queue_release(queue);
     return (int)length;
 }

@@ -12,6 +12,7 @@ typedef struct receiver {
     um_raw_receive_result *result;
     um_raw_order order;
     int64_t cpu_start_ns;
+    bool is_inside; /* the next descriptor goes on with a datagram that was counted at its beginning */
 } receiver;
 
 static bool config_is_valid(const um_raw_receive_config *c)
@@ -50,7 +51,9 @@ static uint32_t take_batch(receiver *r)
     for (uint32_t i = 0; i < count && !r->result->end_marker_seen; i++) {
         uint32_t length;
         const uint8_t *data = um_xsk_raw_payload(r->queue, at + i, &length);
-        take_message(r, data, length);
+        if (!r->is_inside)
+            take_message(r, data, length);
+        r->is_inside = um_xsk_raw_goes_on(r->queue, at + i);
     }
     um_xsk_queue_release(r->queue);
     if (r->result->message_count > before)

@@ -23,14 +23,17 @@ static bool config_is_valid(const um_raw_send_config *c)
 static int send_batch(sender *s, uint64_t end)
 {
     uint64_t counter = s->result->message_count;
-    uint32_t put = 0;
+    uint32_t put = 0, descriptors = 0;
     um_xsk_queue_reclaim(s->queue);
-    while (put < s->config->batch_count && counter < end &&
-           um_xsk_raw_put(s->queue, (const uint8_t *)&counter, sizeof counter, s->config->message_bytes)) {
+    while (put < s->config->batch_count && counter < end) {
+        uint32_t frames = um_xsk_raw_put(s->queue, (const uint8_t *)&counter, sizeof counter, s->config->message_bytes);
+        if (frames == 0)
+            break;
+        descriptors += frames;
         put++;
         counter++;
     }
-    xsk_ring_prod__submit(&s->queue->send, put);
+    xsk_ring_prod__submit(&s->queue->send, descriptors);
     s->result->call_count++;
     s->result->retry_count += put == 0;
     s->result->message_count += put;
@@ -62,8 +65,7 @@ static int send_end_markers(sender *s, um_address from, um_address to)
         um_xsk_queue_reclaim(s->queue);
         if (i == 0)
             um_xsk_raw_prepare(s->port, from, to, sizeof marker);
-        if (um_xsk_raw_put(s->queue, marker, sizeof marker, sizeof marker))
-            xsk_ring_prod__submit(&s->queue->send, 1);
+        xsk_ring_prod__submit(&s->queue->send, um_xsk_raw_put(s->queue, marker, sizeof marker, sizeof marker));
         error = um_xsk_port_kick(s->port, 0);
         nanosleep(&gap, NULL);
     }
@@ -76,7 +78,7 @@ int um_xsk_raw_send(um_xsk_port *port, uint32_t interface_ip, const um_raw_send_
     sender s = {.port = port, .queue = um_xsk_port_queue(port, 0), .config = config, .result = result};
     um_address from = {interface_ip, config->group_port}, to = {config->group_ip, config->group_port};
     memset(result, 0, sizeof *result);
-    if (!config_is_valid(config) || config->message_bytes + UM_XSK_HEADER_BYTES > s.queue->frame_bytes)
+    if (!config_is_valid(config) || config->message_bytes > um_xsk_queue_datagram_max(s.queue))
         return -EINVAL;
     um_xsk_raw_prepare(port, from, to, config->message_bytes);
     int error = send_until_done(&s);

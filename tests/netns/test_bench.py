@@ -135,3 +135,42 @@ def test_streams_of_every_kind_arrive_whole(shared_lab: Lab, changed: dict[str, 
     assert_clean(found)
     assert found["detail"]["sent"] > 0
     assert found["detail"]["drained"]
+
+
+def test_compare_puts_both_links_and_the_raw_ends_side_by_side(tmp_path: Path) -> None:
+    """Issue, `umstack bench compare`: one table, one JSON and one plot of both links at each size, jumbo frames too."""
+    plot = tmp_path / "links.svg"
+    command = [sys.executable, "-m", "umstack", "bench", "compare", *QUICK, "--plot", str(plot)]
+    done = subprocess.run(
+        [*command, "--size", "64", "--size", "8900", "--wait", "busy"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    by_size = {size: [row for row in found["comparison"] if row["size"] == size] for size in (64, 8900)}
+    own = ["umstack, AF_XDP", "umstack, sockets", "umstack, sockets without GSO"]
+    packed = {64: ["raw-udp-packed"], 8900: []}
+    for size, rows in by_size.items():
+        assert [row["what"] for row in rows] == [*own, "raw-xdp", "raw-udp", *packed[size], "raw-udp-gso"]
+        for row in rows:
+            figures = (
+                "messages_per_second",
+                "datagrams_per_second",
+                "to_sockets",
+                "publisher_ns",
+                "subscriber_ns",
+            )
+            assert all(row[name] > 0 for name in figures), row
+        timed = [row["what"] for row in rows if row["round_trip_us"].get("busy", {}).get("p50", 0) > 0]
+        assert timed == [*own[:2], "raw-xdp", "raw-udp"]
+    for one in found["results"]:
+        is_by_rings = one["detail"]["contender"] in ("umstack, AF_XDP", "raw-xdp")
+        assert (one["link"], one["mode"]) == (("xdp", "native") if is_by_rings else ("socket", "socket"))
+        if one["what"] == "umstack":
+            assert_clean(one)
+    drawn = plot.read_text()
+    assert drawn.lstrip().startswith("<?xml")
+    assert "comparison: 8900 B" in done.stderr

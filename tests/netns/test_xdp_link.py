@@ -3,7 +3,10 @@ frames, several queues, and every fault that has an outcome of its own."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -13,21 +16,28 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from scapy.utils import PcapWriter
 
 import xdp
 from tests.netns.contexts import Member, collect, members, wait_for
+from tests.wire.dissection import MARKS, tshark, values
 from umstack import Receiver
-from umstack.errors import Unsupported
+from umstack.errors import OptionError, Unsupported
 from umstack.lab import Host, Lab, namespaces
-from umstack.link import LinkMode, open_link
+from umstack.link import DataLink, open_link
+from xdp.ladder import Mode
 from xdp.xsk import unavailable
 
 ROOT = Path(__file__).parents[2]
 MakeLab = Callable[..., Lab]
 GROUP, PORT = "239.255.9.1", 14400
+SESSION_MESSAGE = 2
 FIXED = {"transport_lbtrm_multicast_address": GROUP, "transport_lbtrm_destination_port": PORT}
+DISSECTED = {**FIXED, "transport_lbtrm_multicast_address": "224.10.10.10"}
+"""A group that tshark takes for LBT-RM without being told."""
 RINGS = {"link": "xdp"}
 QUICK_NAKS = {"transport_lbtrm_nak_initial_backoff_interval": 2, "transport_lbtrm_nak_backoff_interval": 20}
 
@@ -70,10 +80,11 @@ def test_data_travels_over_rings_in_native_mode(shared_lab: Lab) -> None:
         exchange(publisher, subscriber, 5000, 1400)
         stats = subscriber.context.stats()
         assert (stats["link"], stats["link_mode"]) == ("xdp", "native")
-        assert [(step["mode"], step["errno"]) for step in stats["link_steps"]] == [
-            ("zero-copy", 95),
-            ("native", 0),
+        assert [(step["mode"], step["tried"], step["errno"]) for step in stats["link_steps"]] == [
+            ("zero-copy", False, 0),
+            ("native", True, 0),
         ]
+        assert "allow-list" in stats["link_steps"][0]["reason"]
         assert subscriber.link("ring_kernel_path") == 0
         assert subscriber.link("datagrams_received") >= 5000
         assert subscriber.link("ring_frames_refused") == subscriber.link("xdp_rx_dropped") == 0
@@ -109,8 +120,8 @@ def test_rings_and_sockets_understand_each_other(shared_lab: Lab, rings_at: str)
 def test_generic_mode_is_a_step_of_its_own(shared_lab: Lab) -> None:
     """W7: where the driver has no XDP the kernel's own runs the program."""
     host = shared_lab.hosts[0]
-    with opened(host, LinkMode.GENERIC) as (link, _):
-        assert link.mode is LinkMode.GENERIC
+    with opened(host, "generic") as link:
+        assert link.mode is Mode.GENERIC
         assert [one.mode for one in host.call(lambda: xdp.occupants("eth0"))] == ["generic"]
 
 
@@ -182,6 +193,68 @@ def test_the_wire_looks_the_same(shared_lab: Lab, length: int) -> None:
     assert ones_complement(ip[12:20] + struct.pack("!HH", 17, len(udp)) + udp) == 0xFFFF
 
 
+def captured(lab: Lab, link: str, messages: list[bytes], capture: Path) -> None:
+    """Capture at the switch, while the publisher sends these messages by the link, until the last one is there."""
+    first, second, _ = lab.hosts
+    with (
+        members(first, link=link, link_gso=0) as (publisher,),
+        members(second, link="socket") as (subscriber,),
+        subscriber.receiver("captured") as receiver,
+        publisher.source("captured", **DISSECTED, transport_lbtrm_sm_minimum_interval=20) as source,
+        sniffing(lab, first) as sniffer,
+        PcapWriter(str(capture), linktype=1) as writer,
+    ):
+        source.wait_connected(timeout=10)
+        source.send_many(messages, flush=True)
+        assert [message.data for message in collect(receiver, len(messages))] == messages
+        deadline, seen = time.monotonic() + 10, set[str]()
+        while seen < {"last message", "session message"}:
+            assert time.monotonic() < deadline, seen
+            frame = sniffer.recv(65536)
+            writer.write(frame)
+            if messages[-1] in frame:
+                seen.add("last message")
+            elif frame[36:38] == struct.pack("!H", PORT) and frame[42] & 0x0F == SESSION_MESSAGE:
+                seen.add("session message")
+
+
+def described(tree: object, where: str = "") -> set[str]:
+    """Every field tshark found, by its path, with its value where that is the same in every session."""
+    if isinstance(tree, list):
+        return {text for item in tree for text in described(item, where)}
+    if where.endswith("_frame"):  # how many session messages were seen besides this one
+        return set()
+    if not isinstance(tree, dict):
+        return {where if VARIES.search(where) else f"{where} = {tree}"}
+    return {text for key, item in tree.items() for text in described(item, f"{where}/{key}")}
+
+
+VARIES = re.compile(
+    r"/frame/|checksum|session_id|sqn|topic_idx|tidx|port|timestamp|stream|analysis|data\.data|payload|rcv|"
+    r"\.(src|id)$|eth\.src|ip\.src|ip\.host|udp\.time|transport|hf_|bitmap|value|trail|lead|reassembl|extopt\.data"
+)
+
+
+def test_a_capture_at_the_switch_decodes_as_the_socket_links_does(shared_lab: Lab, tmp_path: Path) -> None:
+    """Issue, done when: tshark finds the same fields in what a ring sent as in what a socket sent, and no mistake."""
+    messages = [b"first message", bytes(range(256)) * 20, b"the last message"]
+    found: dict[str, dict[str, set[str]]] = {}
+    for link in ("socket", "xdp"):
+        capture = tmp_path / f"{link}.pcap"
+        captured(shared_lab, link, messages, capture)
+        assert tshark(capture, "-Y", MARKS) == ""
+        dissected = json.loads(tshark(capture, "-T", "json", "--no-duplicate-keys", "-Y", "lbtrm"))
+        by_kind: dict[str, set[str]] = {}
+        for frame in dissected:
+            (kind,) = values(frame["_source"]["layers"]["lbtrm"], "lbtrm.hdr.type")
+            by_kind.setdefault(kind, set()).update(described(frame["_source"]["layers"]))
+        found[link] = by_kind
+    assert found["xdp"].keys() >= {"0x00", "0x02"}
+    assert found["xdp"].keys() == found["socket"].keys()
+    for kind, fields in found["socket"].items():
+        assert sorted(found["xdp"][kind] ^ fields) == [], kind
+
+
 def test_fragments_come_by_the_kernel_and_are_counted(shared_lab: Lab) -> None:
     """W4: a datagram somebody sent in IP fragments is reassembled by the kernel and received all the same."""
     first, second, _ = shared_lab.hosts
@@ -225,6 +298,21 @@ def test_the_mtu_is_followed(make_lab: MakeLab) -> None:
             await_datagram_size(publisher, mtu - 28)
             exchange(publisher, subscriber, 1000, 3000)
         assert subscriber.link("ring_multi_buffer") > 0
+
+
+def test_a_size_the_path_cannot_carry_is_refused_with_one_that_works(make_lab: MakeLab) -> None:
+    """W4, on the bypass: the error has the number, for the MTU there is now; with that number every byte is used."""
+    lab = make_lab(hosts=2)
+    for mtu in (1500, 1200, 9000):
+        lab.set_mtu(mtu)
+        asked = {**RINGS, "transport_lbtrm_datagram_max_size": mtu - 27}
+        with pytest.raises(OptionError, match=f"set it to {mtu - 28} or less"):
+            Member(lab.hosts[0], **asked)
+        asked["transport_lbtrm_datagram_max_size"] = mtu - 28
+        with members(lab.hosts[0], **asked) as (publisher,), members(lab.hosts[1], **RINGS) as (subscriber,):
+            assert publisher.context.link_mode == "native"
+            assert publisher.context.datagram_bytes == mtu - 28
+            exchange(publisher, subscriber, 200, mtu // 2)
 
 
 def await_datagram_size(member: Member, size: int) -> None:
@@ -283,12 +371,12 @@ def queue_counts(member: Member) -> dict[int, int]:
 
 
 @contextmanager
-def opened(host: Host, *modes: LinkMode) -> Iterator[tuple[object, xdp.Interface]]:
-    """A link opened by trying these modes."""
+def opened(host: Host, wanted: str, **settings: Any) -> Iterator[DataLink]:
+    """A link opened as wanted."""
     interface = host.facts()
-    link = host.call(lambda: open_link("auto", interface, xdp.RingSettings(), modes))
+    link = host.call(lambda: open_link(wanted, interface, xdp.RingSettings(**settings)))
     try:
-        yield link, interface
+        yield link
     finally:
         link.close()
 
@@ -297,11 +385,13 @@ def test_a_second_user_of_the_interface_is_told_who_is_there(shared_lab: Lab) ->
     """A forced mode fails by naming the program in the way; walking down ends at sockets, with every reason kept."""
     host = shared_lab.hosts[0]
     with members(host, **RINGS):
-        with pytest.raises(Unsupported, match="has an XDP program already"):
+        with pytest.raises(Unsupported, match="an XDP program is there already"):
             Member(host, **RINGS)
-        with opened(host, LinkMode.NATIVE, LinkMode.GENERIC, LinkMode.SOCKET) as (link, _):
-            assert link.mode is LinkMode.SOCKET
-            assert [bool(step.reason) for step in link.steps] == [True, True, False]
+        with opened(host, "auto") as link:
+            assert link.mode is Mode.SOCKET
+            assert [(step.tried, bool(step.reason)) for step in link.steps] == [(False, True)] * 3 + [
+                (True, False)
+            ]
 
 
 def test_a_queue_that_is_taken_is_refused_in_time(shared_lab: Lab) -> None:
@@ -311,8 +401,87 @@ def test_a_queue_that_is_taken_is_refused_in_time(shared_lab: Lab) -> None:
         started = time.monotonic()
         with pytest.raises(xdp.RingError, match="busy") as refused:
             host.call(lambda: xdp.RingPort("eth0", xdp.RingMode.COPY, xdp.RingSettings(busy_timeout=0.2)))
-        assert refused.value.errno == 16
+        assert refused.value.errno == errno.EBUSY
         assert 0.2 <= time.monotonic() - started < 5
+
+
+def test_auto_walks_down_past_a_queue_that_is_taken(shared_lab: Lab) -> None:
+    """W7: a second process wants the queue. Each mode is tried, each refusal kept with its errno, and sockets do."""
+    host = shared_lab.hosts[0]
+    with (
+        host.call(lambda: xdp.RingPort("eth0", xdp.RingMode.COPY)),
+        opened(host, "auto", busy_timeout=0.1) as link,
+    ):
+        assert [(step.mode, step.tried, step.errno) for step in link.steps] == [
+            (Mode.ZERO_COPY, False, 0),
+            (Mode.NATIVE, True, errno.EBUSY),
+            (Mode.GENERIC, True, errno.EBUSY),
+            (Mode.SOCKET, True, 0),
+        ]
+        assert "ss --xdp" in link.steps[1].remedy
+    assert host.call(lambda: xdp.occupants("eth0")) == ()
+
+
+OPEN_A_LINK = """
+import resource, sys, umstack
+wanted, memlock_bytes = sys.argv[1], int(sys.argv[2])
+if memlock_bytes:
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (memlock_bytes, memlock_bytes))
+try:
+    with umstack.Context("eth0", link=wanted) as context:
+        print(context.link_mode, *(step["reason"] for step in context.stats()["link_steps"]), sep="; ")
+except umstack.UmError as error:
+    print(type(error).__name__, error, sep="; ")
+"""
+
+OPEN_RINGS = """
+import resource, xdp
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
+try:
+    xdp.RingPort("eth0", xdp.RingMode.COPY)
+except xdp.RingError as error:
+    print(error.errno, error)
+"""
+
+
+def without(host: Host, capabilities: str, program: str, *arguments: str) -> str:
+    """What a Python program prints that runs on the host without these capabilities."""
+    command = ["setpriv", f"--bounding-set={capabilities}", sys.executable, "-c", program, *arguments]
+    child = host.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    said, complained = child.communicate(timeout=20)
+    assert child.returncode == 0, complained
+    return str(said)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "memlock_bytes", "says"),
+    [
+        ("-bpf,-sys_admin", 0, "lacks CAP_BPF; run as root, or: setcap"),
+        ("-net_raw,-net_admin", 0, "lacks CAP_NET_RAW, CAP_NET_ADMIN; run as root"),
+        ("-ipc_lock", 1 << 20, "bytes of locked memory, the limit is 1048576; ulimit -l unlimited"),
+    ],
+)
+def test_what_a_process_may_not_is_named(
+    shared_lab: Lab, capabilities: str, memlock_bytes: int, says: str
+) -> None:
+    """Issue, bad input: without a capability or locked memory a forced link says which, `auto` uses sockets."""
+    host = shared_lab.hosts[0]
+    forced, fallen_back = (
+        without(host, capabilities, OPEN_A_LINK, wanted, str(memlock_bytes)) for wanted in ("xdp", "auto")
+    )
+    assert forced.startswith("PermissionNeeded; no AF_XDP link on eth0: ")
+    assert says in forced
+    assert fallen_back.startswith("socket; ")
+    assert says.partition("; ")[0] in fallen_back
+    assert host.call(lambda: xdp.occupants("eth0")) == ()
+
+
+def test_the_kernel_too_refuses_more_locked_memory_than_is_allowed(shared_lab: Lab) -> None:
+    """Issue, bad input: who opens rings without asking the ladder is told by the kernel, with the limit to raise."""
+    said = without(shared_lab.hosts[0], "-ipc_lock", OPEN_RINGS)
+    assert said.startswith(f"{errno.ENOBUFS} ")
+    assert "XDP_UMEM_REG" in said
+    assert "ulimit -l" in said
 
 
 def test_a_link_can_be_opened_again_at_once_and_leaves_nothing(shared_lab: Lab) -> None:

@@ -9,17 +9,22 @@ import json
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from umstack.bench import flow, latency, recovery, scale, targets, throughput
+from umstack.bench import compare, flow, latency, recovery, scale, targets, throughput
 from umstack.bench.children import BenchError, ThisMachine, running
+from umstack.bench.compare import ComparePlan, Row
+from umstack.bench.plot import check_plot, draw_comparison
 from umstack.bench.result import faults, merged, p50, rate, ratio, result
 from umstack.bench.stream_check import StreamCheck, end_message
 from umstack.bench.targets import AllPlan, Target
 from umstack.cli.bench import command
+from umstack.cli.bench_tables import comparison_table
+from umstack.errors import OptionError, UmError, Unsupported
 from umstack.events import Message
 
 SIZE = 64
@@ -335,3 +340,59 @@ def test_round_trips_are_judged_by_their_median() -> None:
     """The middle round of the round trips is the one reported."""
     trips = [stream(round_trip_us={"p50": us, "p99": 9.0, "p999": 9.0}) for us in (3.0, 1.0, 2.0)]
     assert merged(trips, p50)["round_trip_us"]["p50"] == 2.0
+
+
+# ---- compare ----
+
+
+def test_both_links_are_compared_alike() -> None:
+    """The contenders of a comparison differ in their link, or in their offloads, and in nothing else."""
+    plan = ComparePlan(options=["source implicit_batching_minimum_length 1000"])
+    rings, sockets, plain = plan.streams(1400).values()
+    assert (rings.link, sockets.link, plain.link) == ("xdp", "socket", "socket")
+    assert rings.config == sockets.config
+    assert "link_gso 0" in plain.config
+    assert "link_gro 0" in plain.config
+    trips = plan.trips(64, "busy")
+    assert [trip.link for trip in trips.values()] == ["xdp", "socket"]
+    for told in (rings, sockets, plain, *trips.values()):
+        assert "implicit_batching_minimum_length 1000" in told.config
+
+
+ROWS = [
+    Row(64, compare.RINGS, 2e6, 1e5, 1.4, 400.0, 180.0, {"busy": {"p50": 10.0, "p99": 30.0}}),
+    Row(64, compare.SOCKETS, 1.4e6, 7e4, 1.0, 280.0, 120.0),
+    Row(1400, compare.RINGS, 1e5, 1e5, 0.9, 4000.0, 1800.0),
+]
+
+
+@pytest.mark.parametrize(("name", "begins"), [("links.svg", b"<?xml"), ("links.png", b"\x89PNG")])
+def test_a_comparison_is_drawn_in_the_format_of_its_name(tmp_path: Path, name: str, begins: bytes) -> None:
+    """Issue: one plot, PNG or SVG."""
+    check_plot(tmp_path / name)
+    draw_comparison(ROWS, ["busy"], tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_a_plot_that_cannot_be_drawn_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong name, a directory that is not there, and matplotlib missing: with what to do about it."""
+
+    def refused(path: Path, kind: type[UmError], says: str) -> None:
+        with pytest.raises(kind, match=says):
+            check_plot(path)
+
+    refused(tmp_path / "links.gif", OptionError, r"\.svg or \.png")
+    refused(tmp_path / "nowhere" / "links.svg", OptionError, "no directory")
+    monkeypatch.setattr("umstack.bench.plot.find_spec", lambda name: None)
+    refused(tmp_path / "links.svg", Unsupported, r"pip install 'umstack\[plot\]'")
+
+
+def test_the_comparison_is_one_table() -> None:
+    """Sizes are told once, what was not measured is left out rather than shown as nothing."""
+    table = comparison_table(ROWS, ["busy"])
+    assert table.row_count == 3
+    assert list(table.columns[0].cells) == ["64", "", "1400"]
+    assert list(table.columns[-1].cells) == ["30.0", "", ""]
+    assert list(table.columns[4].cells) == ["1.40", "1.00", "0.90"]

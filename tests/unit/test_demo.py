@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from umstack.demo import DemoResult, DemoSettings, SubscriberResult, default_tree
+from umstack.demo import DemoReport, DemoResult, DemoSettings, SubscriberResult, default_tree
 from umstack.demo.network import LoopbackNetwork, network
 from umstack.demo.result import compare
 from umstack.demo.settings import is_left_out_of_library
@@ -34,8 +34,11 @@ def test_it_runs_over_loopback(tree: Path) -> None:
     """--loopback: no privilege, no switch, and it says so; every file verified all the same."""
     run = [sys.executable, "-m", "umstack", "demo", "--loopback", "--json", "--tree", str(tree)]
     done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    result = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
+    assert "loopback ends (asked for)" in report["why_no_rings"]
+    (result,) = report["runs"]
+    assert (result["link"], result["link_modes"]) == ("socket", ["socket"] * 4)
     assert (result["ok"], result["network"], result["why"]) == (True, "loopback", "asked for")
     assert [s["files_verified"] for s in result["subscribers"]] == [2, 2, 2]
     assert [s["dropped_at_switch"] for s in result["subscribers"]] == [None] * 3
@@ -94,7 +97,7 @@ def test_a_difference_is_seen(tmp_path: Path, found: list[ManifestEntry], outcom
 
 def verified() -> DemoResult:
     """A result that is good."""
-    result = DemoResult("lab", None, "/tree", 0.02, 1, files=10)
+    result = DemoResult("lab", None, "socket", "/tree", 0.02, 1, files=10)
     result.subscribers = [SubscriberResult(number, files_verified=10) for number in (1, 2)]
     return result
 
@@ -113,9 +116,25 @@ def test_one_flaw_anywhere_is_not_ok() -> None:
         assert not result.ok, name
 
 
+def test_the_report_is_ok_when_every_run_is() -> None:
+    """Status 0 takes every run: one that failed on one link is not made up for by the other."""
+    failed = verified()
+    failed.problems.append("x")
+    assert DemoReport([verified(), verified()]).ok
+    assert not DemoReport([verified(), failed]).ok
+    assert not DemoReport([]).ok
+
+
 @pytest.mark.parametrize(
     "wrong",
-    [{"subscribers": 0}, {"subscribers": 17}, {"loss": -0.1}, {"loss": 0.6}, {"tree": Path("/no/such")}],
+    [
+        {"subscribers": 0},
+        {"subscribers": 17},
+        {"loss": -0.1},
+        {"loss": 0.6},
+        {"tree": Path("/no/such")},
+        {"link": "xdp", "loopback": True},
+    ],
 )
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     """Before anything is brought up."""

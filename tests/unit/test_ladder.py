@@ -78,7 +78,8 @@ def step(steps: list[Step], mode: Mode) -> Step:
     [
         (BEST, Z, None, "", ""),
         (VETH, N, Z, "veth is not on the allow-list of zero-copy", "docs/drivers.md"),
-        (LOOPBACK, G, N, "loopback declares no XDP basic and redirect", "docs/drivers.md"),
+        (LOOPBACK, S, N, "loopback declares no XDP basic and redirect", "docs/drivers.md"),
+        (LOOPBACK, S, G, "past the kernel, which is where loopback ends", "use link=socket"),
         (
             replace(BEST, driver="mystery", xdp_features=UNKNOWN),
             G,

@@ -121,7 +121,7 @@ def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
                 found.append(measure_round_trip(lab, spec, pins))
             for (what, wait), found in others.items():
                 progress(f"round {number} of {plan.rounds}: {what}, {wait}")
-                found.append(measure_raw(lab, _raw_plan(what, wait, plan.specs[0]), pins))
+                found.append(measure_raw(lab, raw_plan(what, wait, plan.specs[0]), pins))
     return [_with_ratios(spec, found, others) for spec, found in zip(plan.specs, own, strict=True)] + [
         merged(found, p50) for found in others.values()
     ]
@@ -132,7 +132,8 @@ def _baselines(spec: RoundTripSpec) -> list[raw.What]:
     return ["raw-udp", "raw-xdp"] if spec.link == "xdp" and spec.wait == "busy" else ["raw-udp"]
 
 
-def _raw_plan(what: raw.What, wait: str, spec: RoundTripSpec) -> raw.PingPongPlan:
+def raw_plan(what: raw.What, wait: str, spec: RoundTripSpec) -> raw.PingPongPlan:
+    """A raw round trip like the stack's."""
     plan = raw.PingPongPlan(spec.size, wait, spec.seconds, spec.samples, what=what)  # type: ignore[arg-type]
     if what != "raw-xdp":
         return plan

@@ -6,18 +6,31 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, get_args
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from umstack.bench import environment, flow, latency, recovery, scale, targets, throughput
+from umstack.bench import (
+    compare,
+    environment,
+    flow,
+    latency,
+    recovery,
+    ring_targets,
+    scale,
+    targets,
+    throughput,
+)
+from umstack.bench.plot import check_plot, draw_comparison
 from umstack.bench.result import Result, faults
 from umstack.bench.round_trip_ends import Loop, RoundTripSpec, Wait
 from umstack.bench.stream_ends import Api, Input, Queue, StreamSpec
 from umstack.bench.throughput import Progress, Segmentation
 from umstack.cli.bench_tables import (
+    comparison_table,
     flow_table,
     latency_table,
     recovery_table,
@@ -35,6 +48,7 @@ Examples:
   umstack bench throughput --size 64 --api message --seconds 5
   umstack bench latency --wait busy --loop core
   umstack bench recovery --loss 1%
+  umstack bench compare --plot links.svg
   umstack bench all
   umstack bench throughput -o source.transport_lbtrm_transmission_window_size=50331648
 """
@@ -431,6 +445,86 @@ def _scale(
     with _progress("scale") as progress:
         results = scale.measure(plan, progress)
     _report(results, _describe(config, is_pinned, rounds=rounds), as_json, scale_table)
+
+
+@command.command("compare", epilog="Example: umstack bench compare --seconds 2 --plot links.svg")
+@click.option(
+    "--size",
+    "sizes",
+    type=click.IntRange(8, compare.SIZE_MAX),
+    multiple=True,
+    default=compare.SIZES,
+    show_default=True,
+    help="Message size in bytes; above 1400 in a lab at MTU 9000.",
+)
+@click.option(
+    "--wait",
+    "waits",
+    type=click.Choice(get_args(Wait)),
+    multiple=True,
+    default=get_args(Wait),
+    show_default=True,
+    help="How the ends of a round trip wait.",
+)
+@click.option(
+    "--loop",
+    type=click.Choice(get_args(Loop)),
+    default="core",
+    show_default=True,
+    help="Where the loop of the round trips runs.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.svg|png",
+    help="Draw the comparison into a file.",
+)
+@_seconds(1.0)
+@_ROUNDS
+@_PIN
+@_OPTIONS
+@_JSON
+def _compare(plot: Path | None, as_json: bool, **asked: Any) -> None:
+    """Kernel sockets against AF_XDP: throughput, processor time a message and round trips at several sizes.
+
+    One table of both links and of what raw sockets and raw rings do in the same rounds.
+    """
+    if plot is not None:
+        check_plot(plot)
+    plan = compare.ComparePlan(**asked)
+    with _progress("comparison") as progress:
+        results, rows = compare.measure(plan, progress)
+    if plot is not None:
+        draw_comparison(rows, plan.waits, plot)
+    described = _describe(
+        throughput.options_text("min", "real", plan.options),
+        plan.is_pinned,
+        rounds=plan.rounds,
+        jumbo_mtu=9000,
+    )
+    listed = [row.as_json() for row in rows]
+    _report(results, described, as_json, lambda _: comparison_table(rows, plan.waits), comparison=listed)
+
+
+@command.command("rings", epilog="Example: umstack bench rings --seconds 2 --rounds 5")
+@_seconds(1.0)
+@_ROUNDS
+@_PIN
+@_OPTIONS
+@_JSON
+def _rings(as_json: bool, **asked: Any) -> None:
+    """The AF_XDP link against the figures the project set itself for it (docs/performance.md).
+
+    The exit status says whether everything was measured and delivered; which targets were met the table says.
+    """
+    plan = compare.ComparePlan(**asked)
+    with _progress("rings") as progress:
+        results, reached = ring_targets.measure(plan, progress)
+    described = _describe(
+        throughput.options_text("min", "real", plan.options), plan.is_pinned, rounds=plan.rounds
+    )
+    listed = [target.as_json() for target in reached]
+    _report(results, described, as_json, lambda _: target_table(reached), targets=listed)
 
 
 @command.command("all", epilog="Example: umstack bench all --seconds 2 --rounds 5")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.box import SIMPLE
 from rich.table import Table
 
+from umstack.bench.compare import Row
 from umstack.bench.result import Result
 from umstack.bench.targets import Target
 
@@ -155,6 +156,27 @@ def scale_table(results: Sequence[Result]) -> Table:
             *(f"{seconds / sent * 1e9:,.0f}" for seconds in spent),
             ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in ratios.items()),
             _count(one["lost"]),
+        )
+    return table
+
+
+def comparison_table(rows: Sequence[Row], waits: Sequence[str]) -> Table:
+    """Both links and the raw ends, size by size."""
+    trips = [f"{wait}: {key} us" for wait in waits for key in ("p50", "p99")]
+    right = ("messages/s", "datagrams/s", "x sockets", "cpu ns: send", "receive", *trips)
+    table = _table(("size", "what"), right)
+    for row, before in zip(rows, [None, *rows], strict=False):
+        if before is not None and before.size != row.size:
+            table.add_section()
+        times = [row.round_trip_us.get(wait, {}).get(key) for wait in waits for key in ("p50", "p99")]
+        table.add_row(
+            str(row.size) if before is None or before.size != row.size else "",
+            row.what,
+            _rate(row.messages_per_second),
+            _rate(row.datagrams_per_second),
+            "" if row.to_sockets is None else f"{row.to_sockets:.2f}",
+            *("" if spent is None else f"{spent:,.0f}" for spent in (row.publisher_ns, row.subscriber_ns)),
+            *("" if time is None else f"{time:.1f}" for time in times),
         )
     return table
 

@@ -17,7 +17,7 @@ from umstack.errors import InterfaceError
 from xdp import XdpError, find_interface
 from xdp.drivers import known_drivers
 from xdp.facts import AttachedXdp, Facts, Unknown
-from xdp.ladder import Reason, Step, Verdict, chosen, decide
+from xdp.ladder import Mode, Reason, Step, Verdict, chosen, decide
 from xdp.nic_host import LinuxHost
 from xdp.nic_settings import check
 from xdp.probe import multicast_interfaces, probe_interface
@@ -77,7 +77,7 @@ def _report(facts: Facts, steps: Sequence[Step]) -> dict[str, Any]:
 
 def _print(console: Console, facts: Facts, steps: Sequence[Step]) -> None:
     mode = chosen(steps)
-    console.print(f"[bold]{facts.interface}[/]: " + (f"{mode} will be used" if mode else "cannot be used"))
+    console.print(f"[bold]{facts.interface}[/]: " + _outcome(mode))
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in _shown_facts(facts):
         table.add_row(f"  {name}", escape(value))
@@ -93,6 +93,12 @@ def _print(console: Console, facts: Facts, steps: Sequence[Step]) -> None:
             table.add_row(escape(note.problem), escape(note.remedy))
         console.print(table)
     console.print()
+
+
+def _outcome(mode: Mode | None) -> str:
+    if mode is None:
+        return "cannot be used"
+    return f"{mode} will be used" + ("" if mode is Mode.SOCKET else " with link=auto")
 
 
 def _add_step(table: Table, step: Step, below: Step | None) -> None:

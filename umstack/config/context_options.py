@@ -50,9 +50,11 @@ class ContextOptions:
     )
     link: str = option(
         Kind.CHOICE,
-        ours="auto",
-        choices=("auto", "socket", "xdp"),
-        doc="How data travels: kernel sockets, AF_XDP rings, or the best this host can do.",
+        ours="socket",
+        choices=("auto", "socket", "xdp", "zero-copy", "native", "generic"),
+        doc="How data travels: by kernel sockets; by AF_XDP rings (`xdp`: the best of the three modes that follow); "
+        "or by the best this host can do, which is never refused. Rings have the interface to themselves, and what "
+        "leaves by them does not reach receivers on the same host, so they have to be asked for.",
     )
     link_gso: bool = option(
         Kind.SWITCH,

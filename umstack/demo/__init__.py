@@ -1,15 +1,16 @@
-"""The demo: one publisher multicasts a file tree to several subscribers across a lossy switch, and every byte is
-compared. `umstack demo` shows it; this package knows nothing of a terminal.
+"""The demo: one publisher multicasts a file tree to several subscribers across a lossy switch, over AF_XDP rings and
+over kernel sockets, and every byte is compared. `umstack demo` shows it; this package knows nothing of a terminal.
 """
 
 from umstack.demo.errors import DemoFailed
-from umstack.demo.result import DemoResult, SubscriberResult
+from umstack.demo.result import DemoReport, DemoResult, SubscriberResult
 from umstack.demo.run import DemoProgress, run_demo
 from umstack.demo.settings import DemoSettings, default_tree
 
 __all__ = [
     "DemoFailed",
     "DemoProgress",
+    "DemoReport",
     "DemoResult",
     "DemoSettings",
     "SubscriberResult",

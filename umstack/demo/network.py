@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from umstack.demo.settings import CONTEXT_OPTIONS, RECEIVER_OPTIONS, DemoSettings, Options
 from umstack.lab import Lab, PortCounters
+from xdp.ladder import Mode, chosen, decide
+from xdp.probe import probe_interface
 
 _RMEM_MAX = Path("/proc/sys/net/core/rmem_max")
 _LOOPBACK_DATAGRAM_BYTES = 8192
@@ -39,6 +41,9 @@ class Network(Protocol):
     def port_counters(self, host: int) -> PortCounters | None:
         """What the switch has done to the datagrams toward a host; None where there is no switch."""
 
+    def why_no_rings(self) -> str | None:
+        """Why data cannot travel on AF_XDP rings here; None if it can."""
+
 
 @dataclass(slots=True)
 class LabNetwork:
@@ -64,6 +69,15 @@ class LabNetwork:
     def port_counters(self, host: int) -> PortCounters | None:
         """What the switch has done to the datagrams toward a host."""
         return self.lab.port(host).counters()
+
+    def why_no_rings(self) -> str | None:
+        """Why data cannot travel on AF_XDP rings here; None if it can."""
+        host = self.lab.hosts[0]
+        steps = host.call(lambda: decide(probe_interface(host.facts()), "xdp"))
+        if chosen(steps) is not None:
+            return None
+        least = next(step for step in steps if step.mode is Mode.GENERIC)
+        return "; ".join(map(str, least.reasons))
 
 
 @dataclass(slots=True)
@@ -104,6 +118,10 @@ class LoopbackNetwork:
     def port_counters(self, host: int) -> PortCounters | None:
         """There is no switch."""
         return None
+
+    def why_no_rings(self) -> str | None:
+        """They are past the kernel."""
+        return f"rings are past the kernel, which is where loopback ends ({self.why})"
 
 
 @contextlib.contextmanager

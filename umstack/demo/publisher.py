@@ -51,7 +51,7 @@ def publish(task: PublisherTask, reporter: Reporter) -> None:
         def on_progress(manifest: Manifest, bytes_of_file: int) -> None:
             reporter.progress(bytes=manifest.byte_count + bytes_of_file, files=manifest.file_count)
 
-        start = time.monotonic()
+        start, cpu_start = time.monotonic(), time.process_time()
         sender = TreeSender(Publisher(source), on_entry=on_entry, on_progress=on_progress)
         report = sender.send([task.tree + "/"], exclude=is_left_out_of_library if task.leave_out else None)
         manifest = report.manifest
@@ -59,6 +59,8 @@ def publish(task: PublisherTask, reporter: Reporter) -> None:
         is_drained = source.wait_drained(_DRAIN_TIMEOUT_SECONDS)
         facts: dict[str, Any] = {
             "seconds": time.monotonic() - start,
+            "cpu_seconds": time.process_time() - cpu_start,
+            "link_mode": context.link_mode,
             "drained": is_drained,
             "files": manifest.file_count,
             "directories": manifest.directory_count,

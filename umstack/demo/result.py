@@ -23,6 +23,8 @@ class SubscriberResult:
     recovery_ms: dict[str, float | None] = field(default_factory=dict)
     unrecoverable: int = 0
     receive_drops: int = 0
+    cpu_seconds: float = 0.0
+    """Processor time while it received."""
     files_verified: int = 0
     entries_wrong: int = 0
     """Entries of the manifest that are missing or differ on this subscriber's disk, or do not belong there."""
@@ -40,6 +42,7 @@ class DemoResult:
 
     network: str
     why: str | None
+    link: str
     tree: str
     loss: float
     seed: int
@@ -51,6 +54,8 @@ class DemoResult:
     publisher: dict[str, Any] = field(default_factory=dict)
     subscribers: list[SubscriberResult] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    link_modes: list[str] = field(default_factory=list)
+    """How data travelled at each end, the publisher's first."""
     setup_seconds: float = 0.0
     transfer_seconds: float = 0.0
     seconds: float = 0.0
@@ -65,6 +70,20 @@ class DemoResult:
         """Whether the tree arrived whole everywhere."""
         all_there = bool(self.subscribers) and all(map(self.is_verified, self.subscribers))
         return all_there and self.files > 0 and not self.problems
+
+
+@dataclass(slots=True)
+class DemoReport:
+    """The same job over each link that was asked for and can be had."""
+
+    runs: list[DemoResult] = field(default_factory=list)
+    why_no_rings: str | None = None
+    """Why there is no run over AF_XDP where one was asked for."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the tree arrived whole everywhere, in every run."""
+        return bool(self.runs) and all(run.ok for run in self.runs)
 
 
 def compare(sent: Path, found: Path) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""One run of the demo: network up, tree across it, every byte compared, everything taken down again."""
+"""The runs of the demo, one a link: network up, tree across it, every byte compared, everything taken down again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from umstack.demo.children import Child, Children, command_of
 from umstack.demo.errors import DemoFailed
 from umstack.demo.network import Network, network
 from umstack.demo.publisher import PublisherTask
-from umstack.demo.result import DemoResult, SubscriberResult, compare
-from umstack.demo.settings import SOURCE_OPTIONS, DemoSettings, is_left_out_of_library
+from umstack.demo.result import DemoReport, DemoResult, SubscriberResult, compare
+from umstack.demo.settings import SOURCE_OPTIONS, DemoSettings, Link, Options, is_left_out_of_library
 from umstack.demo.subscriber import SubscriberTask
 from umstack.demo.workspace import work_directory
 from umstack.files import Found, walk
@@ -26,6 +26,7 @@ _STALL_SECONDS = 20.0
 class DemoProgress:
     """How far a run is, for whoever shows it."""
 
+    link: Link
     phase: str = "bringing the network up"
     files: int = 0
     bytes: int = 0
@@ -35,13 +36,36 @@ class DemoProgress:
 OnProgress = Callable[[DemoProgress], None]
 
 
-def run_demo(settings: DemoSettings, on_progress: OnProgress) -> DemoResult:
-    """Carry out one run. `on_progress` is called several times a second, on this thread."""
+def run_demo(settings: DemoSettings, on_progress: OnProgress) -> DemoReport:
+    """Carry out a run over each link wanted. `on_progress` is called several times a second, on this thread.
+
+    Where rings cannot be had, both links are sockets alone and the report says why; rings alone are an error.
+    """
+    report = DemoReport()
+    if settings.link != "socket":
+        found = _run_over("xdp", settings, on_progress)
+        if isinstance(found, DemoResult):
+            report.runs.append(found)
+        elif settings.link == "xdp":
+            raise DemoFailed(f"no AF_XDP here: {found}", hint="use --link socket")
+        else:
+            report.why_no_rings = found
+    if settings.link != "xdp":
+        found = _run_over("socket", settings, on_progress)
+        assert isinstance(found, DemoResult)
+        report.runs.append(found)
+    return report
+
+
+def _run_over(link: Link, settings: DemoSettings, on_progress: OnProgress) -> DemoResult | str:
+    """One run, or why there cannot be one."""
     start = time.monotonic()
-    progress = DemoProgress()
+    progress = DemoProgress(link)
     progress.files, progress.bytes = _measure(settings)
     on_progress(progress)
     with work_directory(progress.bytes * settings.subscribers) as work, network(settings) as net:
+        if link == "xdp" and (why := net.why_no_rings()) is not None:
+            return why
         run = _Run(settings, net, work, progress, on_progress)
         run.result.setup_seconds = time.monotonic() - start
         run.carry_out()
@@ -78,7 +102,9 @@ class _Run:
         self._work = work
         self._progress = progress
         self._on_progress = on_progress
-        self.result = DemoResult(net.kind, net.why, str(settings.tree), settings.loss, settings.seed)
+        self.result = DemoResult(
+            net.kind, net.why, progress.link, str(settings.tree), settings.loss, settings.seed
+        )
 
     def carry_out(self) -> None:
         """Start the processes, wait for them and compare what they found."""
@@ -111,6 +137,9 @@ class _Run:
             children, lambda: publisher.has_failed or all(child.status is not None for child in children.all)
         )
 
+    def _context_options(self) -> Options:
+        return {**self._network.context_options(), "link": self._progress.link}
+
     def _manifest_file(self, host: int) -> Path:
         return self._work / f"manifest-{host}"
 
@@ -120,7 +149,7 @@ class _Run:
             topic=_TOPIC,
             directory=str(self._work / f"subscriber-{number}"),
             manifest_file=str(self._manifest_file(number)),
-            context_options=dict(self._network.context_options()),
+            context_options=dict(self._context_options()),
             receiver_options=dict(self._network.receiver_options()),
         )
 
@@ -132,7 +161,7 @@ class _Run:
             leave_out=self._settings.is_default_tree,
             subscribers=self._settings.subscribers,
             manifest_file=str(self._manifest_file(0)),
-            context_options=dict(self._network.context_options()),
+            context_options=dict(self._context_options()),
             source_options=dict(SOURCE_OPTIONS),
         )
 
@@ -167,10 +196,12 @@ class _Run:
             result.files, result.directories, result.links = sent["files"], sent["directories"], sent["links"]
             result.bytes, result.skipped = sent["bytes"], sent["skipped"]
             result.problems += sent["failed"]
+            result.link_modes.append(sent["link_mode"])
             if not sent["drained"]:
                 result.problems.append("the publisher did not learn that everything was received")
             result.publisher = {
                 "seconds": sent["seconds"],
+                "cpu_seconds": sent["cpu_seconds"],
                 "datagram_bytes": sent["datagram_bytes"],
                 "manifest_sha256": sent["manifest_sha256"],
                 **sent["counters"],
@@ -186,6 +217,8 @@ class _Run:
             found.problems.append(f"it did not finish ({child.state}): {child.last_words() or 'no message'}")
             return found
         counters = facts["counters"]
+        self.result.link_modes.append(facts["link_mode"])
+        found.cpu_seconds = facts["cpu_seconds"]
         found.bytes, found.seconds = facts["bytes"], facts["seconds"]
         found.detected_lost, found.naks_sent = counters["lost"], counters["naks_sent"]
         found.retransmissions_received = counters["rxs_rcved"]

@@ -7,6 +7,7 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from umstack.errors import OptionError
 
@@ -14,6 +15,8 @@ SUBSCRIBERS_MAX = 16
 _LIBRARY_EXCLUDED = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 Options = Mapping[str, str | int]
+Link = Literal["xdp", "socket"]
+WantedLinks = Literal["both", "xdp", "socket"]
 
 CONTEXT_OPTIONS: Options = {
     # The demo shows what flow control and repair make of a lossy network, not what a limiter allows.
@@ -23,6 +26,8 @@ CONTEXT_OPTIONS: Options = {
     "transport_lbtrm_receiver_socket_buffer": 16 * 1024 * 1024,
     # Holds what arrives behind a gap for as long as the window is open.
     "delivery_hold_datagrams": 16384,
+    # A window of datagrams of the largest size, and as many that are smaller.
+    "link_xdp_receive_frames": 8192,
 }
 
 SOURCE_OPTIONS: Options = {
@@ -69,6 +74,8 @@ class DemoSettings:
     loss: float = 0.02
     subscribers: int = 3
     seed: int = field(default_factory=lambda: secrets.randbits(32))
+    link: WantedLinks = "both"
+    """What data travels on; both do the same job, one after the other."""
     loopback: bool = False
     """Use the loopback interface, even where a lab could be made."""
 
@@ -80,6 +87,8 @@ class DemoSettings:
             raise OptionError(f"a loss of {self.loss}", hint="use a fraction from 0 to 0.5")
         if not self.tree.is_dir():
             raise OptionError(f"{self.tree} is no directory", hint="name one with --tree")
+        if self.loopback and self.link == "xdp":
+            raise OptionError("AF_XDP over loopback", hint="rings need a lab: leave --loopback out")
 
     @property
     def is_default_tree(self) -> bool:

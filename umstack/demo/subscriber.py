@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,10 @@ def subscribe(task: SubscriberTask, reporter: Reporter) -> None:
     with Context(task.interface, config=config, statistics=True) as context:
         receiver = context.receiver(task.topic)
         reporter.say("ready")
+        cpu_start = time.process_time()
         with Target(task.directory) as target:
             report = _receive(receiver, TreeReceiver(target), reporter)
-        facts = _facts(context, receiver, report)
+        facts = _facts(context, receiver, report, time.process_time() - cpu_start)
     reporter.say("received", bytes=report.manifest.byte_count, files=report.manifest.file_count)
     _write_manifest(task, reporter)
     reporter.say("result", **facts)
@@ -55,7 +57,7 @@ def _receive(receiver: Receiver, trees: TreeReceiver, reporter: Reporter) -> Tre
             reporter.progress(bytes=report.received_bytes, files=report.manifest.file_count)
 
 
-def _facts(context: Context, receiver: Receiver, report: TreeReport) -> dict[str, Any]:
+def _facts(context: Context, receiver: Receiver, report: TreeReport, cpu_seconds: float) -> dict[str, Any]:
     transports = context.stats()["receiver_transports"]
     counted = (
         "lost",
@@ -71,6 +73,8 @@ def _facts(context: Context, receiver: Receiver, report: TreeReport) -> dict[str
         "complete": report.is_complete,
         "problems": [str(problem) for problem in report.problems],
         "seconds": report.seconds,
+        "cpu_seconds": cpu_seconds,
+        "link_mode": context.link_mode,
         "bytes": report.manifest.byte_count,
         "files": report.manifest.file_count,
         "manifest_sha256": report.manifest.sha256.hex(),

@@ -1,0 +1,125 @@
+"""The opener of the link on hand-made facts (W7): what is not tried, what is tried in which order, what is said."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+import xdp
+from tests.unit.test_ladder import ALL_CAPABILITIES, BEST, OCCUPANT, VETH
+from umstack.errors import PermissionNeeded, UmError, Unsupported
+from umstack.link import DataLink, walk_down
+from xdp.facts import Facts
+from xdp.interfaces import Interface
+from xdp.ladder import Mode, decide
+
+Z, N, G, S = Mode.ZERO_COPY, Mode.NATIVE, Mode.GENERIC, Mode.SOCKET
+NO_PRIVILEGE = replace(BEST, capabilities=frozenset({"CAP_NET_RAW", "CAP_NET_ADMIN"}))
+LITTLE_MEMORY = replace(BEST, capabilities=ALL_CAPABILITIES - {"CAP_IPC_LOCK"}, memlock_limit_bytes=1 << 16)
+ETH1 = Interface(
+    index=3,
+    name="eth1",
+    mac="02:00:00:00:00:01",
+    mtu_bytes=1500,
+    is_up=True,
+    has_carrier=True,
+    is_multicast=True,
+    is_loopback=False,
+    addresses=(),
+)
+
+
+class Kernel:
+    """One that refuses these modes, each with its errno; it notes which were tried."""
+
+    def __init__(self, refusals: Mapping[Mode, int]) -> None:
+        """Nothing has been tried yet."""
+        self.refusals, self.tried = refusals, list[Mode]()
+
+    def open(self, mode: Mode) -> tuple[xdp.Steering, xdp.RingPort]:
+        """Refuse, or give what is good for nothing but being there."""
+        self.tried.append(mode)
+        if number := self.refusals.get(mode):
+            raise xdp.RingError(f"{mode} refused", hint=f"do without {mode}", errno=number, step="bind")
+        return cast(Any, object()), cast(Any, object())
+
+
+def walked(facts: Facts, wanted: str, refusals: Mapping[Mode, int] | None = None) -> tuple[DataLink, Kernel]:
+    """The link that comes of it, and what was tried on the way."""
+    kernel = Kernel(refusals or {})
+    return walk_down(wanted, ETH1, decide(facts, wanted), kernel.open), kernel
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted", "refusals", "tried", "steps"),
+    [
+        (BEST, "auto", {}, [Z], [(Z, True, 0)]),
+        (VETH, "auto", {}, [N], [(Z, False, 0), (N, True, 0)]),
+        (VETH, "xdp", {}, [N], [(Z, False, 0), (N, True, 0)]),
+        (
+            BEST,
+            "auto",
+            {Z: errno.EOPNOTSUPP, N: errno.EBUSY},
+            [Z, N, G],
+            [(Z, True, errno.EOPNOTSUPP), (N, True, errno.EBUSY), (G, True, 0)],
+        ),
+        (
+            VETH,
+            "auto",
+            {N: errno.EINVAL, G: errno.ENOBUFS},
+            [N, G],
+            [(Z, False, 0), (N, True, errno.EINVAL), (G, True, errno.ENOBUFS), (S, True, 0)],
+        ),
+        (NO_PRIVILEGE, "auto", {}, [], [(Z, False, 0), (N, False, 0), (G, False, 0), (S, True, 0)]),
+        (BEST, "generic", {}, [G], [(G, True, 0)]),
+        (BEST, "socket", {}, [], [(S, True, 0)]),
+    ],
+)
+def test_each_step_is_tried_on_purpose_or_not_at_all(
+    facts: Facts,
+    wanted: str,
+    refusals: Mapping[Mode, int],
+    tried: list[Mode],
+    steps: list[tuple[Mode, bool, int]],
+) -> None:
+    """W7: what the ladder forbids is not tried and keeps its reason, the rest is tried in order with its errno."""
+    link, kernel = walked(facts, wanted, refusals)
+    assert kernel.tried == tried
+    assert [(step.mode, step.tried, step.errno) for step in link.steps] == steps
+    assert link.mode is steps[-1][0]
+    assert link.kind == ("socket" if link.mode is S else "xdp")
+    assert [bool(step.reason) for step in link.steps] == [True] * (len(steps) - 1) + [False]
+    assert all(step.remedy for step in link.steps[:-1])
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted", "refusals", "kind", "says", "number"),
+    [
+        (VETH, "zero-copy", {}, Unsupported, "zero-copy: veth is not on the allow-list.*docs/drivers", 0),
+        (NO_PRIVILEGE, "xdp", {}, PermissionNeeded, "native, generic: .*lacks CAP_BPF.*run as root", 0),
+        (LITTLE_MEMORY, "native", {}, PermissionNeeded, "bytes of locked memory.*ulimit -l unlimited", 0),
+        (
+            replace(BEST, attached=OCCUPANT),
+            "native",
+            {},
+            Unsupported,
+            "there already: other_filter .*link detach id 5",
+            0,
+        ),
+        (replace(BEST, kernel_version=(5, 10)), "xdp", {}, Unsupported, "needs Linux 5.15.*newer kernel", 0),
+        (BEST, "native", {N: errno.EBUSY}, Unsupported, "native refused; do without native", errno.EBUSY),
+        (BEST, "generic", {G: errno.EPERM}, PermissionNeeded, "generic refused", errno.EPERM),
+    ],
+)
+def test_a_forced_link_fails_with_what_is_missing(
+    facts: Facts, wanted: str, refusals: Mapping[Mode, int], kind: type[UmError], says: str, number: int
+) -> None:
+    """W7: the capability, the driver or the setting is named, with the command that would change it."""
+    with pytest.raises(kind, match=says) as refused:
+        walked(facts, wanted, refusals)
+    assert refused.value.errno == number
+    assert "eth1" in refused.value.message
