@@ -135,12 +135,12 @@ system_packages() {
     fi
     # shellcheck disable=SC2046
     apt_install gcc libc6-dev clang llvm libbpf-dev libxdp-dev libelf-dev zlib1g-dev iproute2 $(python_packages "$python")
+    # Spark's; the first that the distribution has. Without it the demo makes no report and the spark tier is skipped.
+    command -v java >/dev/null || install_java
     if [ "$purpose" = test ]; then
         apt_install ethtool tshark
         install_clang_runtime
         install_bcc
-        # Spark's; the first that the distribution has. The spark tier is skipped without.
-        command -v java >/dev/null || install_java
     fi
 }
 
@@ -148,7 +148,7 @@ system_packages() {
 venv_recipe() { cat "$ROOT/pyproject.toml" "$ROOT/ffi/build_ext.py" | sha256sum | cut -d' ' -f1; }
 
 virtual_environment() {
-    local purpose=$1 python=$2 stamp=$VENV/.umstack-setup extras="" recipe
+    local purpose=$1 python=$2 stamp=$VENV/.umstack-setup extras="[spark,report]" recipe
     if [ -e "$VENV" ] && ! "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         say "the Python behind .venv is gone or too old: making .venv anew"
         rm -rf "$VENV"

@@ -29,12 +29,15 @@ from umstack.demo import (
     run_demo,
 )
 from umstack.demo.children import Child
+from umstack.demo.report import why_no_report as demo_why_no_report
+from umstack.demo.report import write_report
 from umstack.demo.settings import WantedLinks
 
 _LINK_NAMES = {"xdp": "AF_XDP", "socket": "sockets"}
 _LOG_INTERVAL_SECONDS = 2.0
 _PLAIN_WIDTH = 100
 _PROBLEMS_SHOWN_MAX = 5
+_FINDINGS_SHOWN_MAX = 6
 _COLUMNS = ("#", "MB/s", "dropped", "missing", "NAKs", "repairs", "p50 ms", "p99 ms", "lost", "verified")
 _LEGEND = (
     "dropped by the switch, found missing, NAKs sent, repairs (retransmissions) received, recovery time, "
@@ -72,6 +75,15 @@ Examples:
 )
 @click.option("--seed", type=int, help="Repeats the losses of an earlier run.")
 @click.option(
+    "--report",
+    "report_directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("demo-report"),
+    show_default=True,
+    help="Where the captures made at the switch and the report on them go.",
+)
+@click.option("--no-report", is_flag=True, help="Neither capture nor report.")
+@click.option(
     "--loopback", is_flag=True, help="Do without network namespaces: over lo, where nothing is lost."
 )
 @JSON_OPTION
@@ -81,28 +93,38 @@ def command(
     subscribers: int,
     link: WantedLinks,
     seed: int | None,
+    report_directory: Path,
+    no_report: bool,
     loopback: bool,
     as_json: bool,
 ) -> None:
     """Multicast a file tree to several subscribers across a switch that loses datagrams.
 
     The same job is done over AF_XDP and over kernel sockets, and both are shown side by side; where AF_XDP cannot be
-    had it says why. Status 0 only if every file of the tree lies at every subscriber with the SHA-256 it was sent with.
+    had it says why. The runs are captured at the switch, and a report on the captures ends it. Status 0 only if every file of the tree lies at every subscriber with the SHA-256 it was sent with.
     """
     chosen: dict[str, Any] = {"loss": loss, "subscribers": subscribers, "link": link, "loopback": loopback}
     chosen |= {"seed": seed} if seed is not None else {}
-    settings = DemoSettings(tree or default_tree(), **chosen)
+    why_no_report = "--no-report" if no_report else "there is no switch" if loopback else demo_why_no_report()
+    settings = DemoSettings(
+        tree or default_tree(), report=report_directory if why_no_report is None else None, **chosen
+    )
+    written: dict[str, Any] | None = None
     try:
         with terminable(once=True), _Display() as display:
             report = run_demo(settings, display.show)
+            if settings.report is not None and all(run.network == "lab" for run in report.runs):
+                written = write_report(settings.report, display.show_step)
     except KeyboardInterrupt:
         click.echo("umstack: interrupted; everything has been taken down", err=True)
         raise SystemExit(INTERRUPTED_STATUS) from None
     if as_json:
         runs = [_described(run) for run in report.runs]
-        click.echo(json.dumps({"ok": report.ok, "why_no_rings": report.why_no_rings, "runs": runs}))
+        said = {"ok": report.ok, "why_no_rings": report.why_no_rings, "runs": runs}
+        click.echo(json.dumps({**said, "report": written, "why_no_report": why_no_report}))
     else:
         _print_report(report)
+        _print_findings(written, why_no_report)
     if not report.ok:
         raise SystemExit(1)
 
@@ -150,6 +172,13 @@ class _Display:
                 )
             self._bars.update(task, completed=child.progress.get("bytes", 0), state=_state(child))
 
+    def show_step(self, step: str, number: int, of: int) -> None:
+        """Show how far the report is."""
+        if not self._console.is_terminal and time.monotonic() < self._next_line:
+            return
+        self._next_line = time.monotonic() + _LOG_INTERVAL_SECONDS
+        self._console.print(f"report, {number} of {of}: {step.replace('_', ' ')}", highlight=False)
+
     def __enter__(self) -> Self:
         self._bars.start()
         return self
@@ -193,6 +222,18 @@ def _print_report(report: DemoReport) -> None:
     where = f" over {' and '.join(_LINK_NAMES[run.link] for run in report.runs)}"
     verdict = f"every file verified at every subscriber{where}" if report.ok else "NOT everything arrived"
     console.print(verdict, style="bold green" if report.ok else "bold red")
+
+
+def _print_findings(written: dict[str, Any] | None, why_not: str | None) -> None:
+    console = Console(soft_wrap=True)
+    if written is None:
+        if why_not is not None:
+            console.print(f"no report on a capture: {why_not}", highlight=False, markup=False)
+        return
+    console.print(f"\nwhat the capture at the switch says ({written['packets']:,} packets)", highlight=False)
+    for finding in written["findings"][:_FINDINGS_SHOWN_MAX]:
+        console.print(f"- {finding['text']}", highlight=False, markup=False)
+    console.print(f"the whole report: {written['page']}", highlight=False, markup=False)
 
 
 def _side_by_side(runs: Sequence[DemoResult]) -> Table:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from umstack.demo.settings import CONTEXT_OPTIONS, RECEIVER_OPTIONS, DemoSettings, Options
 from umstack.lab import Lab, PortCounters
+from umstack.lab.switch import port_name
 from xdp.ladder import Mode, chosen, decide
 from xdp.probe import probe_interface
 
@@ -26,11 +27,16 @@ class Network(Protocol):
 
     kind: str
     interface: str
+    switch_port: str
+    """The switch's end of the publisher's cable."""
     why: str | None
     """Why it is not what was asked for."""
 
     def run(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process on a host."""
+
+    def run_at_switch(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process where the switch is."""
 
     def context_options(self) -> Options:
         """The options of contexts here."""
@@ -53,10 +59,15 @@ class LabNetwork:
     why: str | None = None
     kind: str = "lab"
     interface: str = "eth0"
+    switch_port: str = port_name(0)
 
     def run(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process on a host."""
         return self.lab.hosts[host].run(argv, **options)
+
+    def run_at_switch(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process in the switch's namespace."""
+        return self.lab.run_at_switch(argv, **options)
 
     def context_options(self) -> Options:
         """The options of contexts here."""
@@ -87,6 +98,7 @@ class LoopbackNetwork:
     why: str | None
     kind: str = "loopback"
     interface: str = "lo"
+    switch_port: str = "lo"
     _tail: int = 0
 
     def __post_init__(self) -> None:
@@ -95,6 +107,10 @@ class LoopbackNetwork:
 
     def run(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a process; there is only one host."""
+        return subprocess.Popen(argv, **options)
+
+    def run_at_switch(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process; there is no switch but the kernel."""
         return subprocess.Popen(argv, **options)
 
     def context_options(self) -> Options:

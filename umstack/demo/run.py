@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from umstack.demo.capture import capturing, clear_captures
 from umstack.demo.children import Child, Children, command_of
 from umstack.demo.errors import DemoFailed
 from umstack.demo.network import Network, network
@@ -42,6 +43,8 @@ def run_demo(settings: DemoSettings, on_progress: OnProgress) -> DemoReport:
     Where rings cannot be had, both links are sockets alone and the report says why; rings alone are an error.
     """
     report = DemoReport()
+    if settings.report is not None:
+        clear_captures(settings.report)
     if settings.link != "socket":
         found = _run_over("xdp", settings, on_progress)
         if isinstance(found, DemoResult):
@@ -67,8 +70,9 @@ def _run_over(link: Link, settings: DemoSettings, on_progress: OnProgress) -> De
         if link == "xdp" and (why := net.why_no_rings()) is not None:
             return why
         run = _Run(settings, net, work, progress, on_progress)
-        run.result.setup_seconds = time.monotonic() - start
-        run.carry_out()
+        with capturing(net, settings.report, link):
+            run.result.setup_seconds = time.monotonic() - start
+            run.carry_out()
     run.result.seconds = time.monotonic() - start
     return run.result
 

@@ -12,6 +12,8 @@ from typing import Literal
 from umstack.errors import OptionError
 
 SUBSCRIBERS_MAX = 16
+CAPTURE_SNAP_BYTES = 160
+"""Of a datagram so much is captured at the switch: every header, but not the tree."""
 _LIBRARY_EXCLUDED = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 Options = Mapping[str, str | int]
@@ -76,6 +78,8 @@ class DemoSettings:
     seed: int = field(default_factory=lambda: secrets.randbits(32))
     link: WantedLinks = "both"
     """What data travels on; both do the same job, one after the other."""
+    report: Path | None = None
+    """Where to capture the run at the switch, to report on it; None: nowhere."""
     loopback: bool = False
     """Use the loopback interface, even where a lab could be made."""
 

@@ -9,7 +9,9 @@ import ipaddress
 import os
 import secrets
 import signal
+import subprocess
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Self, get_args
@@ -154,6 +156,10 @@ class Lab:
         digest = hashlib.blake2b(f"{self.seed} {host_number} {direction}".encode(), digest_size=8).digest()
         seed = int.from_bytes(digest, "big")
         return Port(self.switch_namespace, host_number, direction, seed, self._before_loss)
+
+    def run_at_switch(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process in the switch's namespace, `options` being subprocess.Popen's. Who starts it ends it."""
+        return namespaces.call(self.switch_namespace, lambda: subprocess.Popen(argv, **options))
 
     def set_segmentation(self, segmentation: Segmentation) -> None:
         """Change whether super-packets are cut where they leave a host."""

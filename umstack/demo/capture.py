@@ -1,0 +1,74 @@
+"""The demo's capture of its own run, made at the switch by `umstack capture`."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from umstack.demo.errors import DemoFailed
+from umstack.demo.network import Network
+from umstack.demo.settings import CAPTURE_SNAP_BYTES
+
+_START_SECONDS = 10.0
+_STEP_SECONDS = 0.01
+_END_SECONDS = 20.0
+
+
+def capture_directory(report: Path) -> Path:
+    """Where the captures of a run lie that is reported there."""
+    return report / "captures"
+
+
+def clear_captures(report: Path) -> None:
+    """Take away what an earlier run left, so that the report is of this one."""
+    shutil.rmtree(capture_directory(report), ignore_errors=True)
+
+
+@contextlib.contextmanager
+def capturing(net: Network, report: Path | None, link: str) -> Iterator[None]:
+    """Capture what passes the switch at the publisher's port, where there is a switch and a report is wanted."""
+    if report is None or net.kind != "lab":
+        yield
+        return
+    directory = capture_directory(report) / link
+    directory.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "umstack", "capture", net.switch_port, "--out", str(directory)]
+    process = net.run_at_switch(
+        [*command, "--snaplen", str(CAPTURE_SNAP_BYTES), "--json"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        _await_start(process, directory)
+        yield
+    finally:
+        _end(process)
+
+
+def _await_start(process: subprocess.Popen[str], directory: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while not any(directory.iterdir()):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            _, said = process.communicate()
+            raise DemoFailed(
+                f"the capture at the switch did not start: {said.strip()}", hint="use --no-report"
+            )
+        time.sleep(_STEP_SECONDS)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.communicate(timeout=_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
