@@ -29,6 +29,8 @@ from umstack.lab import Lab
 from umstack.report import Report, make_report
 from umstack.spark import UmpcapDataSource
 
+pytestmark = pytest.mark.timeout(300)
+
 FRAME_HEADERS = 14 + 20 + 8
 EPOCH = 2**32
 """What unwrapping adds to a session's first numbers."""

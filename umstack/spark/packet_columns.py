@@ -90,6 +90,8 @@ def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Counts by topic over the first sendings of a batch."""
     sent = batch.filter(pc.equal(batch.column("packet_type"), "DATA"))
     sent = sent.filter(pc.invert(sent.column("retransmission")))
+    if not len(sent):
+        return _no_topics()
     messages = sent.column("messages")
     # A list may lie anywhere in its values: what was filtered out before must not be counted.
     values, parents = pc.list_flatten(messages), pc.list_parent_indices(messages)
