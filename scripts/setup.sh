@@ -136,7 +136,7 @@ system_packages() {
     # shellcheck disable=SC2046
     apt_install gcc libc6-dev clang llvm libbpf-dev libxdp-dev libelf-dev zlib1g-dev iproute2 $(python_packages "$python")
     if [ "$purpose" = test ]; then
-        apt_install ethtool tshark
+        apt_install ethtool tshark tcpdump
         install_clang_runtime
         install_bcc
         # Spark's; the first that the distribution has. The spark tier is skipped without.
