@@ -138,7 +138,7 @@ system_packages() {
     # Spark's; the first that the distribution has. Without it the demo makes no report and the spark tier is skipped.
     command -v java >/dev/null || install_java
     if [ "$purpose" = test ]; then
-        apt_install ethtool tshark
+        apt_install ethtool tshark tcpdump
         install_clang_runtime
         install_bcc
     fi

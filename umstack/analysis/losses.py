@@ -22,16 +22,37 @@ def nakked(observations: DataFrame) -> DataFrame:
     )
 
 
+def nakked_once(observations: DataFrame) -> DataFrame:
+    """The same from where most of a receiver's NAKs were seen: two points of capture do not make two NAKs of one."""
+    asked = nakked(observations)
+    counts = asked.groupBy(*SESSION, "receiver", "point").agg(F.count("*").alias("requests"))
+    best = counts.groupBy(*SESSION, "receiver").agg(
+        F.max_by("point", F.struct("requests", "point")).alias("point")
+    )
+    return asked.join(F.broadcast(best), [*SESSION, "receiver", "point"], "left_semi")
+
+
 def losses(observations: DataFrame) -> DataFrame:
     """One row a session, receiver and lost sequence number.
 
     `sent_ns` is when the datagram was sent (if its first sending was captured), `nak_ns` when its receiver first asked
-    for it, `repaired_ns` the first retransmission after that, `lost_ns` the best that is known of when it was lost.
+    for it, `repaired_ns` the retransmission it did not ask again after, `lost_ns` the best that is known of when it was
+    lost. A NAK that several points of capture saw is one.
     """
     asked = (
         nakked(observations)
+        .groupBy(*SESSION, "receiver", "sqn", "point")
+        .agg(
+            F.min("time_ns").alias("nak_ns"),
+            F.max("time_ns").alias("last_nak_ns"),
+            F.count("*").alias("naks"),
+        )
         .groupBy(*SESSION, "receiver", "sqn")
-        .agg(F.min("time_ns").alias("nak_ns"), F.count("*").alias("naks"))
+        .agg(
+            F.min("nak_ns").alias("nak_ns"),
+            F.max("last_nak_ns").alias("last_nak_ns"),
+            F.max("naks").alias("naks"),
+        )
     )
     repairs = (
         observations.where(F.col("kind") == RETRANSMISSION)
@@ -39,13 +60,16 @@ def losses(observations: DataFrame) -> DataFrame:
         .agg(F.array_sort(F.collect_list("time_ns")).alias("repairs"))
     )
     # A retransmission that was captured at the same time as its NAK counts: clocks of captures may be coarse.
-    first_after = F.element_at(F.filter("repairs", lambda time: time >= F.col("nak_ns")), 1)
+    answers = F.filter("repairs", lambda time: time >= F.col("nak_ns"))
+    # Who asks again has not got the answer before. A last NAK without one was refused: the answer was on its way.
+    final = F.element_at(F.filter("repairs", lambda time: time >= F.col("last_nak_ns")), 1)
+    answered = F.coalesce(final, F.element_at(answers, -1))
     known = (
         asked.join(repairs, [*SESSION, "sqn"], "full")
         .withColumn(
-            "repaired_ns", F.when(F.col("nak_ns").isNull(), F.element_at("repairs", 1)).otherwise(first_after)
+            "repaired_ns", F.when(F.col("nak_ns").isNull(), F.element_at("repairs", 1)).otherwise(answered)
         )
-        .drop("repairs")
+        .drop("repairs", "last_nak_ns")
     )
     wanted = F.broadcast(known.select(*SESSION, "sqn").distinct())
     sent = (

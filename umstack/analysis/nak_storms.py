@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from umstack.analysis.losses import nakked
+from umstack.analysis.losses import nakked_once
 from umstack.analysis.observations import SESSION
 
 WINDOW_NS = 100_000_000
@@ -20,7 +20,7 @@ def nak_storms(observations: DataFrame, minimum_per_second: int = MINIMUM_PER_SE
     follow each other are one storm.
     """
     window = F.expr(f"time_ns div {WINDOW_NS}").alias("window")
-    asked = nakked(observations).dropDuplicates([*SESSION, "receiver", "sqn", "time_ns"])
+    asked = nakked_once(observations).dropDuplicates([*SESSION, "receiver", "sqn", "time_ns"])
     windows = asked.groupBy(*SESSION, window).agg(F.count("*").alias("requests"))
     stormy = windows.where(F.col("requests") >= minimum_per_second * WINDOW_NS // 1_000_000_000)
     island = F.col("window") - F.row_number().over(Window.partitionBy(*SESSION).orderBy("window"))

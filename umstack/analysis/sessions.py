@@ -58,10 +58,11 @@ def topics(packets: DataFrame) -> DataFrame:
     """One row a topic of a session: messages, fragments, payload and topic sequence numbers, retransmissions left out.
 
     Takes packets with their `messages`, or the partial counts of `option("rows", "topics")`, which is the same
-    without a row for each message.
+    without a row for each message. Of several points of capture the one that saw most of a topic counts.
     """
     partial = packets if "message_sqn_low" in packets.columns else _partial_topics(packets)
-    return partial.groupBy(F.col("source_address").alias("publisher"), "session_id", "topic_index").agg(
+    key = (F.col("source_address").alias("publisher"), "session_id", "topic_index")
+    by_point = partial.groupBy(*key, "point").agg(
         F.min("first_ns").alias("first_ns"),
         F.max("last_ns").alias("last_ns"),
         F.sum("messages").alias("messages"),
@@ -70,19 +71,37 @@ def topics(packets: DataFrame) -> DataFrame:
         F.min("message_sqn_low").alias("lowest_sqn"),
         F.max("message_sqn_high").alias("highest_sqn"),
     )
+    best = F.max_by(F.struct(*_TOPIC_COLUMNS), F.struct("fragments", "point")).alias("best")
+    return by_point.groupBy(*SESSION, "topic_index").agg(best).select(*SESSION, "topic_index", "best.*")
+
+
+_TOPIC_COLUMNS = (
+    "first_ns",
+    "last_ns",
+    "messages",
+    "fragments",
+    "payload_bytes",
+    "lowest_sqn",
+    "highest_sqn",
+)
 
 
 def _partial_topics(packets: DataFrame) -> DataFrame:
     first_sendings = packets.where(
         "packet_type = 'DATA' AND NOT retransmission AND session_id IS NOT NULL AND messages IS NOT NULL"
     )
+    point = F.col("point") if "point" in packets.columns else F.lit("")
     messages = first_sendings.select(
-        "source_address", "session_id", "time_ns", F.explode("messages").alias("message")
+        point.alias("point"),
+        "source_address",
+        "session_id",
+        "time_ns",
+        F.explode("messages").alias("message"),
     )
     starts = F.coalesce(F.col("message.fragment_offset"), F.lit(0)) == 0
     return (
         messages.where(F.col("message.kind").isin(*CONTENT_KINDS))
-        .groupBy("source_address", "session_id", F.col("message.topic_index").alias("topic_index"))
+        .groupBy("point", "source_address", "session_id", F.col("message.topic_index").alias("topic_index"))
         .agg(
             F.min("time_ns").alias("first_ns"),
             F.max("time_ns").alias("last_ns"),

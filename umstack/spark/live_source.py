@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 
 from umstack.errors import OptionError
 from umstack.recorder.background import note_reader
+from umstack.recorder.errors import JournalError
 from umstack.recorder.journal import JournalReader
 from umstack.recorder.tables import messages
 from umstack.spark.live_options import LiveOptions, PublishOptions
@@ -91,6 +92,11 @@ class RangeReader:
             columns[RECEIVED.name] = pc.divide(batch.column("received_ns"), 1000).cast(RECEIVED.type)
         if OFFSET.name in self._names:
             columns[OFFSET.name] = pa.array(np.arange(offset, offset + batch.num_rows, dtype=np.int64))
+        if absent := [name for name in self._names if name not in columns]:
+            raise JournalError(
+                f"the journal {self.options.journal} has no {', '.join(absent)}: another version wrote it",
+                hint=f"leave it out with .schema(...): there are {', '.join(batch.schema.names)}; or record anew",
+            )
         arrays = [columns[name] for name in self._names]
         return pa.RecordBatch.from_arrays(arrays, names=self._names)
 

@@ -37,6 +37,7 @@ TOPICS = pa.schema(
         pa.field("payload_bytes", pa.int64()),
         pa.field("message_sqn_low", pa.int64()),
         pa.field("message_sqn_high", pa.int64()),
+        POINT,
     ]
 )
 """A row a topic and batch of packets: add them up (umstack.analysis.sessions.topics does)."""
@@ -89,6 +90,8 @@ def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Counts by topic over the first sendings of a batch."""
     sent = batch.filter(pc.equal(batch.column("packet_type"), "DATA"))
     sent = sent.filter(pc.invert(sent.column("retransmission")))
+    if not len(sent):
+        return _no_topics()
     messages = sent.column("messages")
     # A list may lie anywhere in its values: what was filtered out before must not be counted.
     values, parents = pc.list_flatten(messages), pc.list_parent_indices(messages)
@@ -105,9 +108,11 @@ def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
             "starts": pc.cast(starts, pa.int64()),
             "payload_bytes": values.field("payload_bytes"),
             "topic_sqn": sqn,
+            POINT.name: points(sent).take(parents),
         }
     )
-    grouped = table.group_by(["source_address", "session_id", "topic_index"], use_threads=False).aggregate(
+    key = ["source_address", "session_id", "topic_index", POINT.name]
+    grouped = table.group_by(key, use_threads=False).aggregate(
         [
             ("time_ns", "min"),
             ("time_ns", "max"),
@@ -118,7 +123,7 @@ def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
             ("topic_sqn", "max"),
         ]
     )
-    named = grouped.select([0, 1, 2, 3, 4, 5, 6, 7, 8, 9]).rename_columns(TOPICS.names).cast(TOPICS)
+    named = grouped.select([0, 1, 2, *range(4, 11), 3]).rename_columns(TOPICS.names).cast(TOPICS)
     [whole] = named.combine_chunks().to_batches() or [_no_topics()]
     return whole
 

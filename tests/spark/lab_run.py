@@ -1,0 +1,225 @@
+"""A run in the lab whose every loss is known: injected at ports, captured at the switch and by taps."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.netns.contexts import Member, members, wait_for
+from umstack import Receiver, Source
+from umstack.lab import Lab, namespaces
+from umstack.lab.switch import port_name
+
+RECEIVERS = 3
+SEED = 20
+LOSS = {1: 0.01, 2: 0.02, 3: 0.03}
+"""Phase of steady loss: of what goes to each receiver."""
+CHUNKS, CHUNK, PACE_SECONDS = 400, 50, 0.004
+SMALL, LARGE = 300, 1200
+"""Bytes of a message: several share a datagram, or each has its own."""
+QUIET_SECONDS = 0.3
+"""Between two things that are done to the network: longer than what merges losses into one incident."""
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A thing that was done to what went to one receiver, and when."""
+
+    cause: str
+    receiver: str
+    start_ns: int
+    end_ns: int
+    lost: int | None
+    """Datagrams that were kept from it; None where only the switch's counters know."""
+
+
+@dataclass(slots=True)
+class LabRun:
+    """The captures and the truth."""
+
+    folder: Path
+    publisher: str = ""
+    receivers: dict[int, str] = field(default_factory=dict)
+    messages: int = 0
+    payload_bytes: int = 0
+    injected: list[Injected] = field(default_factory=list)
+    kept_back: dict[int, int] = field(default_factory=dict)
+    """By receiver: datagrams its port dropped or blocked, of any kind."""
+    steady_stats: dict[int, dict[str, Any]] = field(default_factory=dict)
+    stats: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Of every context, host 0 is the publisher's."""
+    captured: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def by_tcpdump(self) -> Path:
+        """The capture that was made without any of our code."""
+        return self.folder / "switch" / "tcpdump.pcap"
+
+    @property
+    def by_umstack(self) -> Path:
+        """The folder `umstack capture` wrote to, at the same port."""
+        return self.folder / "umstack"
+
+    def tap(self, host: int) -> Path:
+        """What one context sent and received."""
+        return self.folder / "taps" / f"tap{host}.pcapng"
+
+    @property
+    def source_transport(self) -> dict[str, Any]:
+        """The publisher's counters of the session."""
+        [found] = self.stats[0]["source_transports"]
+        return dict(found)
+
+    def receiver_transport(self, host: int) -> dict[str, Any]:
+        """A receiver's counters of the session."""
+        [found] = self.stats[host]["receiver_transports"]
+        return dict(found)
+
+
+@contextmanager
+def _capturing(lab: Lab, run: LabRun) -> Iterator[None]:
+    """Both capture tools at the switch's port towards the publisher."""
+    port = port_name(0)
+    run.by_tcpdump.parent.mkdir()
+    run.by_umstack.mkdir()
+    (run.folder / "taps").mkdir()
+    if shutil.which("tcpdump"):
+        command = [
+            "tcpdump",
+            "-i",
+            port,
+            "-n",
+            "-B",
+            "16384",
+            "--immediate-mode",
+            "-w",
+            str(run.by_tcpdump),
+            "-Z",
+            "root",
+        ]
+        command += ["--time-stamp-precision=nano", "udp"]
+    else:
+        command = ["dumpcap", "-q", "-P", "-i", port, "-B", "16", "-f", "udp", "-w", str(run.by_tcpdump)]
+    own = [sys.executable, "-m", "umstack", "capture", port, "--out", str(run.by_umstack), "--json"]
+
+    def start(command: list[str]) -> subprocess.Popen[str]:
+        return namespaces.call(
+            lab.switch_namespace,
+            lambda: subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True),
+        )
+
+    processes = [start(command), start(own)]
+    try:
+        wait_for(lambda: run.by_tcpdump.exists() and any(run.by_umstack.glob("*.part")), "both captures", 20)
+        yield
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+        said = [process.communicate(timeout=20) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    run.captured = {"tcpdump": said[0][1], "umstack": said[1][0]}
+
+
+class _Script:
+    """What is published, and what is done to the network meanwhile."""
+
+    def __init__(self, lab: Lab, run: LabRun, publisher: Member, source: Source) -> None:
+        self.lab, self.run, self.publisher, self.source = lab, run, publisher, source
+
+    def send(self, count: int, size: int) -> None:
+        """Publish messages at once."""
+        self.source.send_many([bytes(size)] * count, flush=True)
+        self.run.messages += count
+        self.run.payload_bytes += count * size
+
+    def blocked(self, cause: str, host: int, count: int, pace_seconds: float = 0.0, *, goes_on: bool) -> None:
+        """Keep so many datagrams from one receiver; let it go on at once, or pause first."""
+        port = self.lab.port(host)
+        start_ns = time.time_ns()
+        port.set(block=True)
+        before = port.counters().blocked
+        for _ in range(count if pace_seconds else 1):
+            self.send(1 if pace_seconds else count, LARGE)
+            time.sleep(pace_seconds)
+        wait_for(lambda: port.counters().blocked >= before + count, "datagrams at the port")
+        port.set(block=False)
+        if goes_on:
+            self.send(1, LARGE)
+        time.sleep(QUIET_SECONDS)
+        self.send(1, LARGE)
+        self.settle()
+        end_ns = time.time_ns()
+        self.run.injected.append(Injected(cause, self.run.receivers[host], start_ns, end_ns, count))
+
+    def settle(self) -> None:
+        """Wait until everybody has everything, and a while longer."""
+        assert self.source.wait_drained(10)
+        time.sleep(QUIET_SECONDS)
+
+    def steady(self, receiving: list[Member]) -> None:
+        """Lose at random, each receiver its own."""
+        start_ns = time.time_ns()
+        for host, loss in LOSS.items():
+            self.lab.port(host).set(loss=loss)
+        for _ in range(CHUNKS):
+            self.send(CHUNK, SMALL)
+            time.sleep(PACE_SECONDS)
+        self.settle()
+        for host in LOSS:
+            self.lab.port(host).set(loss=0.0)
+        end_ns = time.time_ns()
+        for host, member in enumerate(receiving, 1):
+            [self.run.steady_stats[host]] = member.context.stats()["receiver_transports"]
+            self.run.injected.append(Injected("sporadic", self.run.receivers[host], start_ns, end_ns, None))
+
+
+def _reading(receiver: Receiver, stop: threading.Event) -> Callable[[], None]:
+    def read() -> None:
+        while not stop.is_set():
+            with receiver.poll(4096, 0.05) as batch:
+                del batch
+
+    return read
+
+
+def lab_run(folder: Path) -> LabRun:
+    """Carry it out; a few seconds."""
+    run = LabRun(folder)
+    with ExitStack() as stack:
+        lab = stack.enter_context(Lab(hosts=1 + RECEIVERS, seed=SEED, segmentation="real"))
+        run.publisher = lab.hosts[0].address
+        run.receivers = {host: lab.hosts[host].address for host in LOSS}
+        stack.enter_context(_capturing(lab, run))
+        ends = stack.enter_context(members(*lab.hosts))
+        for host, member in enumerate(ends):
+            stack.enter_context(member.context.tap(run.tap(host)))
+        stop = threading.Event()
+        stack.callback(stop.set)
+        for member in ends[1:]:
+            receiver = stack.enter_context(member.receiver("truth"))
+            thread = threading.Thread(target=_reading(receiver, stop))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(stop.set)
+        source = stack.enter_context(ends[0].source("truth"))
+        source.wait_connected(RECEIVERS, 20)
+        script = _Script(lab, run, ends[0], source)
+        script.blocked("head", 3, 2, goes_on=True)
+        script.steady(ends[1:])
+        script.blocked("burst", 1, 8, goes_on=True)
+        script.blocked("tail", 2, 3, goes_on=False)
+        script.blocked("connectivity", 3, 100, 0.002, goes_on=True)
+        for host in LOSS:
+            counters = lab.port(host).counters()
+            run.kept_back[host] = counters.dropped + counters.blocked
+        run.stats = {host: member.context.stats() for host, member in enumerate(ends)}
+    return run

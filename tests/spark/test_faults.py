@@ -1,0 +1,153 @@
+"""Issue 4, bad input and faults: workers killed in the middle, disks that are full, schemas of an older version.
+
+The disks are small file systems in mount namespaces of their own; nothing outside sees them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tests.spark.story import MS, RECEIVERS, SCHEMA, Story
+from umstack.analysis.losses import losses
+from umstack.analysis.observations import observe
+from umstack.capture.generate import Traffic, Truth, generate
+from umstack.recorder import Journal
+from umstack.recorder.tables import messages
+from umstack.spark.live_source import UmstackDataSource
+from umstack.spark.packet_columns import PACKETS as PRESENT
+
+pytestmark = pytest.mark.timeout(300)
+
+PACKETS = 60_000
+TRAFFIC = Traffic(seed=3, sessions=1, receivers=2, messages_per_datagram=1, message_bytes=40, loss=0.002)
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
+    """Give a generated capture and what it holds."""
+    return generate(tmp_path_factory.mktemp("captures") / "switch.pcap", PACKETS, TRAFFIC)
+
+
+def test_a_killed_worker_loses_and_doubles_nothing(tmp_path: Path, truth: Truth) -> None:
+    """A Python worker is killed with -9 while it reads a partition: the table that is written is complete."""
+    script = tmp_path / "job.py"
+    out = tmp_path / "out"
+    script.write_text(_JOB)
+    # More than one failure of a task is allowed only where the master is not plain local.
+    done = subprocess.run(
+        [sys.executable, script, str(truth.path), str(out), str(tmp_path / "killed")],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "killed").exists(), "a worker was killed"
+    rows, distinct = map(int, done.stdout.split())
+    assert rows == distinct == PACKETS
+
+
+_JOB = """\
+import os, signal, sys
+from pathlib import Path
+from umstack.analysis.spark_session import spark_session
+from umstack.spark import UmpcapDataSource
+from umstack.spark import umpcap
+
+capture, out, killed = sys.argv[1:]
+options = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+def die_once(batches):
+    for number, batch in enumerate(batches):
+        if number == 1:
+            try:
+                os.close(os.open(killed, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        yield batch
+
+with spark_session("killed", "local[2,3]", driver_memory="1g", options=options) as spark:
+    spark.dataSource.register(UmpcapDataSource)
+    reader = spark.read.format("umpcap").schema("capture_file string, position bigint, time_ns bigint")
+    packets = reader.option("targetPartitionBytes", 2_000_000).option("batchRows", 1000).load(capture)
+    assert packets.rdd.getNumPartitions() > 2
+    packets.mapInArrow(die_once, packets.schema).write.parquet(out)
+    table = spark.read.parquet(out)
+    print(table.count(), table.distinct().count())
+"""
+
+
+def in_small_disk(folder: Path, kibibytes: int, *command: str) -> subprocess.CompletedProcess[str]:
+    """A command that has a disk of so much at `folder`, which is gone with it; what lies there is listed at the end."""
+    mounted = (
+        'mount -t tmpfs -o size="$1"k none "$2"; folder=$2; shift 2; "$@"; status=$?; '
+        'find "$folder" -type f -printf "left %s %P\\n" >&2; exit $status'
+    )
+    away = ("unshare", "--mount", "--propagation", "private")
+    return subprocess.run(
+        [*away, "sh", "-c", mounted, "sh", str(kibibytes), str(folder), *command],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_report_on_a_full_disk_says_so(truth: Truth, tmp_path: Path) -> None:
+    """One line that names the disk, status 1, and no page that looks whole."""
+    out = tmp_path / "small"
+    out.mkdir()
+    done = in_small_disk(
+        out, 200, sys.executable, "-m", "umstack", "report", str(truth.path), "--out", str(out / "report")
+    )
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert "no space is left" in done.stderr
+    assert "larger disk" in done.stderr
+    assert "report.html" not in done.stderr.partition("left ")[2]
+
+
+def test_parquet_of_an_older_version_is_read_with_nulls(spark: Any, tmp_path: Path) -> None:
+    """Columns that an older version did not write are null, and the analyses go on."""
+    story = Story()
+    story.stream(MS, MS, 10, 5)
+    story.nak(7 * MS, RECEIVERS[0], 12)
+    story.again(8 * MS, 12)
+    old = [name for name in SCHEMA.names if name not in ("ncf_reason", "next_sqn", "interface_name")]
+    story.frame(spark).select(*old).write.parquet(str(tmp_path / "old"))
+    now = spark.read.schema(from_arrow_schema(PRESENT)).parquet(str(tmp_path / "old"))
+    [row] = losses(observe(now.drop("point", "message_count", "message_bytes"))).collect()
+    assert (row["receiver"], row["repaired_ns"]) == (RECEIVERS[0], 8 * MS)
+
+
+def test_a_journal_of_an_older_version_is_refused_or_read_as_far_as_it_goes(
+    spark: Any, tmp_path: Path
+) -> None:
+    """What its rows never had is named, with what to do; the columns it has can be read."""
+    table = messages()
+    old = pa.schema([column for column in table.schema if column.name != "source"])
+    with Journal(tmp_path / table.name, old) as journal:
+        row = {"topic": "orders", "sequence_number": 7, "received_ns": 10**18, "payload": b"x"}
+        journal.append(pa.RecordBatch.from_pylist([row] * 5, schema=old))
+    spark.dataSource.register(UmstackDataSource)
+    reader = spark.read.format("umstack")
+    with pytest.raises(Exception, match=r"has no source: another version wrote it.*leave it out"):
+        reader.load(str(tmp_path)).collect()
+    rows = reader.schema("topic string, sequence_number bigint, offset bigint").load(str(tmp_path)).collect()
+    assert [tuple(row) for row in rows] == [("orders", 7, offset) for offset in range(5)]
