@@ -93,36 +93,6 @@ with spark_session("killed", "local[2,3]", driver_memory="1g", options=options) 
 """
 
 
-def in_small_disk(folder: Path, kibibytes: int, *command: str) -> subprocess.CompletedProcess[str]:
-    """A command that has a disk of so much at `folder`, which is gone with it; what lies there is listed at the end."""
-    mounted = (
-        'mount -t tmpfs -o size="$1"k none "$2"; folder=$2; shift 2; "$@"; status=$?; '
-        'find "$folder" -type f -printf "left %s %P\\n" >&2; exit $status'
-    )
-    away = ("unshare", "--mount", "--propagation", "private")
-    return subprocess.run(
-        [*away, "sh", "-c", mounted, "sh", str(kibibytes), str(folder), *command],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-    )
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-def test_a_report_on_a_full_disk_says_so(truth: Truth, tmp_path: Path) -> None:
-    """One line that names the disk, status 1, and no page that looks whole."""
-    out = tmp_path / "small"
-    out.mkdir()
-    done = in_small_disk(
-        out, 200, sys.executable, "-m", "umstack", "report", str(truth.path), "--out", str(out / "report")
-    )
-    assert done.returncode == 1, done.stderr[-2000:]
-    assert "no space is left" in done.stderr
-    assert "larger disk" in done.stderr
-    assert "report.html" not in done.stderr.partition("left ")[2]
-
-
 def test_parquet_of_an_older_version_is_read_with_nulls(spark: Any, tmp_path: Path) -> None:
     """Columns that an older version did not write are null, and the analyses go on."""
     story = Story()

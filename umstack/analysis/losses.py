@@ -62,12 +62,13 @@ def losses(observations: DataFrame) -> DataFrame:
     # A retransmission that was captured at the same time as its NAK counts: clocks of captures may be coarse.
     answers = F.filter("repairs", lambda time: time >= F.col("nak_ns"))
     # Who asks again has not got the answer before. A last NAK without one was refused: the answer was on its way.
-    final = F.element_at(F.filter("repairs", lambda time: time >= F.col("last_nak_ns")), 1)
-    answered = F.coalesce(final, F.element_at(answers, -1))
+    final = F.try_element_at(F.filter("repairs", lambda time: time >= F.col("last_nak_ns")), F.lit(1))
+    answered = F.coalesce(final, F.try_element_at(answers, F.lit(-1)))
     known = (
         asked.join(repairs, [*SESSION, "sqn"], "full")
         .withColumn(
-            "repaired_ns", F.when(F.col("nak_ns").isNull(), F.element_at("repairs", 1)).otherwise(answered)
+            "repaired_ns",
+            F.when(F.col("nak_ns").isNull(), F.try_element_at("repairs", F.lit(1))).otherwise(answered),
         )
         .drop("repairs", "last_nak_ns")
     )
