@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tests.spark.story import PUBLISHER, RECEIVERS, Story
 from umstack.analysis.observations import NEEDED, label
+from umstack.capture import Split
 from umstack.capture.generate import Traffic, generate
 from umstack.spark.labels import labelled
 from umstack.spark.packet_columns import PACKETS
@@ -40,7 +41,7 @@ def odd_packets() -> pa.Table:
     # Of a receiver, but of no session: it still says who asked whom.
     story.nak(10_000, RECEIVERS[2], 3)
     story.packets[-1]["session_id"] = None
-    nothing = dict.fromkeys(("packet_type", "session_id", "source_address", "destination_address"))
+    nothing: dict[str, Any] = dict.fromkeys(("packet_type", "session_id", "source_address", "destination_address"))
     story.data(11_000, 10, **nothing, status="not IP")
     story.data(12_000, 11, packet_type=None, session_id=None, ip_fragment=True, retransmission=None)
     story.data(13_000, 12, packet_type=None, session_id=None, status="note: the file ends here")
@@ -97,8 +98,6 @@ def test_an_attempt_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """A capture that goes away while it is read: the error is told, and no file of the part is there."""
     truth = generate(tmp_path / "switch.pcap", COUNT, Traffic(seed=5))
     options = UmpcapOptions.of({"path": str(truth.path), "batchRows": "1000"})
-    from umstack.capture import Split
-
     part = CapturePart(Split(str(truth.path)))
     gone = replace(part, split=Split(str(tmp_path / "gone.pcap")))
     writer = PartWriter(str(tmp_path / "out"), options, [part, gone])
