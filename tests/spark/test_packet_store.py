@@ -41,7 +41,9 @@ def odd_packets() -> pa.Table:
     # Of a receiver, but of no session: it still says who asked whom.
     story.nak(10_000, RECEIVERS[2], 3)
     story.packets[-1]["session_id"] = None
-    nothing: dict[str, Any] = dict.fromkeys(("packet_type", "session_id", "source_address", "destination_address"))
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("packet_type", "session_id", "source_address", "destination_address")
+    )
     story.data(11_000, 10, **nothing, status="not IP")
     story.data(12_000, 11, packet_type=None, session_id=None, ip_fragment=True, retransmission=None)
     story.data(13_000, 12, packet_type=None, session_id=None, status="note: the file ends here")
