@@ -142,6 +142,12 @@ class MappedFile(Window):
             self.data = ffi.from_buffer("uint8_t[]", self._map)
         self.at[0] = start
 
+    def forget(self) -> None:
+        """Give back the memory of what was read: who walks through a large file never holds all of it."""
+        read = self.position // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._map is not None and read:
+            self._map.madvise(mmap.MADV_DONTNEED, 0, read)
+
     def close(self) -> None:
         """Unmap the file."""
         if self._map is not None:

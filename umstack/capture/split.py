@@ -79,4 +79,5 @@ def _walk(path: str, target_bytes: int) -> Iterator[Split]:
                 "interfaces": interfaces_of(reader),
             }
             until = file.position + target_bytes
+            file.forget()
     yield Split(**begun)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -91,7 +88,7 @@ def summarise(tables: Tables) -> Summary:
 
 def _load(tables: Tables, name: str) -> pa.Table:
     """A table as it lies on disk; without a file of it, its columns without rows."""
-    path = Path(url2pathname(urlsplit(tables.path(name)).path))
+    path = tables.local_path(name)
     empty = to_arrow_schema(tables.read(name).schema).empty_table()
     parts = [pq.read_table(file, partitioning=None) for file in sorted(path.glob("*.parquet"))]
     return pa.concat_tables([empty, *parts], promote_options="permissive")

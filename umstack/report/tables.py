@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -21,10 +24,8 @@ from umstack.analysis.losses import coverage, gaps, losses
 from umstack.analysis.nak_storms import nak_storms
 from umstack.analysis.observations import (
     FRAGMENT,
-    NEEDED,
     NOTE,
     OTHER,
-    label,
     of_sessions,
     references,
     unwrap,
@@ -34,7 +35,7 @@ from umstack.analysis.recovery import recovery_histogram, recovery_latency
 from umstack.analysis.repairs import duplicates, repairs
 from umstack.analysis.sessions import sessions, topics
 from umstack.analysis.suggestions import suggestions
-from umstack.spark import UmpcapDataSource
+from umstack.spark.packet_store import STORED, PacketStore
 
 PACKETS = "packets"
 
@@ -56,6 +57,10 @@ class Tables:
         """Where a table is."""
         return f"{self.folder}/{name}"
 
+    def local_path(self, name: str) -> Path:
+        """Where that is for what is not Spark."""
+        return Path(url2pathname(urlsplit(self.path(name)).path))
+
     def read(self, name: str) -> DataFrame:
         """A table that was written. Its schema is known: Spark need not open files to find it."""
         return self.spark.read.schema(self._schemas[name]).parquet(self.path(name))
@@ -69,9 +74,13 @@ class Tables:
         self._schemas[name] = frame.schema
         self.names.append(name)
 
+    def classified(self) -> DataFrame:
+        """The packets of sessions, whose sequence numbers still wrap: enough where none is looked at."""
+        return of_sessions(self.read(PACKETS))
+
     def observations(self) -> DataFrame:
         """The observations, from the packets that were written."""
-        return unwrap(of_sessions(self.read(PACKETS)), self._references)
+        return unwrap(self.classified(), self._references)
 
     def steps(self) -> Iterator[dict[str, Callable[[], None]]]:
         """What there is to do, by name; what is in one of these dictionaries may be done at the same time."""
@@ -80,15 +89,18 @@ class Tables:
         whole: dict[str, Callable[[DataFrame], DataFrame]] = {
             "sessions": sessions,
             "losses": losses,
-            "rates": rates,
-            "datagram_fill": partial(datagram_fill, mtu=self.mtu),
-            "fill_histogram": partial(fill_histogram, mtu=self.mtu),
             "repairs": repairs,
             "coverage": coverage,
             "nak_storms": nak_storms,
         }
+        unnumbered: dict[str, Callable[[DataFrame], DataFrame]] = {
+            "rates": rates,
+            "datagram_fill": partial(datagram_fill, mtu=self.mtu),
+            "fill_histogram": partial(fill_histogram, mtu=self.mtu),
+        }
         analyses = {name: partial(self._analyse, name, analysis) for name, analysis in whole.items()}
-        yield {"topics": self._topics, **analyses, "remarks": self._remarks}
+        analyses |= {name: partial(self._describe, name, analysis) for name, analysis in unnumbered.items()}
+        yield {**analyses, "remarks": self._remarks}
         derived: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
             "recovery_latency": ("losses", recovery_latency),
             "recovery_histogram": ("losses", recovery_histogram),
@@ -101,33 +113,24 @@ class Tables:
         yield {"suggestions": self._suggestions}
 
     def _decode(self) -> None:
-        self.spark.dataSource.register(UmpcapDataSource)
-        everything = UmpcapDataSource({"path": self.captures[0]}).schema()
-        wanted = [everything[name] for name in NEEDED]
-        columns = ", ".join(f"{column.name} {column.dataType.simpleString()}" for column in wanted)
-        packets = (
-            self.spark.read.format("umpcap")
-            .schema(columns)
-            .option("onlyOurs", str(self.only_ours).lower())
-            .option("notes", "true")
-            .load(list(self.captures))
-        )
-        labelled = label(packets)
-        kind_on_disk = labelled.write.mode("overwrite").partitionBy("kind")
-        kind_on_disk.option("compression", "lz4").parquet(self.path(PACKETS))
-        self._wrote(PACKETS, labelled)
+        """Packets and topics in one pass: the tasks write the packets, and count by topic what they decode."""
+        store = PacketStore(self.local_path(PACKETS))
+        partial_counts = store.fill(self.spark, self.captures, only_ours=self.only_ours)
+        self.write("topics", topics(partial_counts))
+        store.commit()
+        self._schemas[PACKETS] = STORED
+        self.names.append(PACKETS)
 
     def _refer(self) -> None:
         """Keep the references to unwrap by: a row a session and minute, wanted by every analysis."""
-        found = references(of_sessions(self.read(PACKETS)))
+        found = references(self.classified())
         self._references = self.spark.createDataFrame(found.toArrow())
-
-    def _topics(self) -> None:
-        partial_counts = self.spark.read.format("umpcap").option("rows", "topics").load(list(self.captures))
-        self.write("topics", topics(partial_counts))
 
     def _analyse(self, name: str, analysis: Callable[[DataFrame], DataFrame]) -> None:
         self.write(name, analysis(self.observations()))
+
+    def _describe(self, name: str, analysis: Callable[[DataFrame], DataFrame]) -> None:
+        self.write(name, analysis(self.classified()))
 
     def _derive(self, name: str, of: str, analysis: Callable[[DataFrame], DataFrame]) -> None:
         self.write(name, analysis(self.read(of)))

@@ -1,0 +1,147 @@
+"""Packets labelled in Arrow, as `umstack.analysis.observations.label` does in Spark: the same columns, kind by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from umstack.analysis.observations import (
+    DATA,
+    FRAGMENT,
+    KINDS,
+    NAK,
+    NOTE,
+    NOTE_STATUS,
+    OTHER,
+    RETRANSMISSION,
+    STATUS,
+)
+
+TEXT = pa.dictionary(pa.int32(), pa.string())
+
+LABELLED = pa.schema(
+    [
+        ("point", TEXT),
+        ("time_ns", pa.int64()),
+        ("publisher", TEXT),
+        ("session_id", pa.int64()),
+        ("receiver", TEXT),
+        ("group", TEXT),
+        ("sqn", pa.int64()),
+        ("sqns", pa.list_(pa.int64())),
+        ("ncf_reason", TEXT),
+        ("udp_bytes", pa.int32()),
+        ("frame_bytes", pa.int32()),
+        ("message_count", pa.int32()),
+        ("message_bytes", pa.int32()),
+        ("ip_fragment", pa.bool_()),
+        ("status", TEXT),
+        ("source_address", TEXT),
+        ("destination_address", TEXT),
+    ]
+)
+"""The columns of a labelled packet, but its kind."""
+
+_FROM_RECEIVERS = pa.array([NAK, STATUS])
+_TYPES = tuple(kind for kind in KINDS if kind != RETRANSMISSION)
+_NO_TEXT = pa.scalar(None, pa.string())
+_MULTICAST = r"^(?:22[4-9]|23[0-9])\."
+
+
+def labelled(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The packets of a batch of the columns `NEEDED`, by kind."""
+    kinds = _kinds(batch).dictionary_encode()
+    found = kinds.dictionary.to_pylist()
+    for code, kind in enumerate(found):
+        rows = batch if len(found) == 1 else batch.filter(pc.equal(kinds.indices, code))
+        yield kind, _of_kind(rows, kind)
+
+
+def _kinds(batch: pa.RecordBatch) -> pa.Array:
+    kind, status = batch.column("packet_type"), batch.column("status")
+    whole = pc.and_(pc.is_valid(batch.column("session_id")), pc.is_valid(batch.column("time_ns")))
+    of_session = pc.and_(whole, pc.is_in(kind, value_set=pa.array(_TYPES)))
+    again = pc.and_(pc.equal(kind, DATA), batch.column("retransmission"))
+    return pc.case_when(
+        pc.make_struct(
+            pc.and_(of_session, pc.fill_null(again, False)),
+            of_session,
+            batch.column("ip_fragment"),
+            pc.starts_with(status, NOTE_STATUS),
+        ),
+        RETRANSMISSION,
+        kind,
+        FRAGMENT,
+        NOTE,
+        OTHER,
+    )
+
+
+def _of_kind(batch: pa.RecordBatch, kind: str) -> pa.RecordBatch:
+    count, of_session = batch.num_rows, kind in KINDS
+    nothing = pa.nulls(count, TEXT)
+    source, destination = _text(batch, "source_address"), _text(batch, "destination_address")
+    publisher, receiver = source, nothing
+    if kind in (NAK, STATUS):
+        publisher, receiver = destination, source
+    elif not of_session:
+        publisher, receiver = _parties(batch)
+    columns: dict[str, Any] = {
+        "publisher": publisher,
+        "receiver": receiver,
+        "group": _groups(destination, batch.column("destination_port")),
+        "sqn": pc.coalesce(batch.column("transport_sqn"), batch.column("lead_sqn")),
+        "sqns": batch.column("sqns").cast(LABELLED.field("sqns").type),
+        "status": _remark(batch, of_session),
+        "source_address": nothing if of_session else source,
+        "destination_address": nothing if of_session else destination,
+    }
+    for name in LABELLED.names:
+        if name not in columns:
+            columns[name] = _text(batch, name) if LABELLED.field(name).type == TEXT else batch.column(name)
+    return pa.RecordBatch.from_arrays([columns[name] for name in LABELLED.names], schema=LABELLED)
+
+
+def _text(batch: pa.RecordBatch, name: str) -> pa.DictionaryArray:
+    return batch.column(name).dictionary_encode()
+
+
+def _parties(batch: pa.RecordBatch) -> tuple[pa.DictionaryArray, pa.DictionaryArray]:
+    """Publisher and receiver where a packet of any type may be."""
+    source, destination = batch.column("source_address"), batch.column("destination_address")
+    from_receiver = pc.is_in(batch.column("packet_type"), value_set=_FROM_RECEIVERS)
+    publisher = pc.if_else(from_receiver, destination, source)
+    receiver = pc.if_else(from_receiver, source, _NO_TEXT)
+    return publisher.dictionary_encode(), receiver.dictionary_encode()
+
+
+def _remark(batch: pa.RecordBatch, of_session: bool) -> pa.DictionaryArray:
+    """What is said of a packet. That all is well with one of a session goes without saying."""
+    status = batch.column("status")
+    if of_session:
+        status = pc.if_else(pc.equal(status, "ok"), _NO_TEXT, status)
+    return status.dictionary_encode()
+
+
+def _groups(destination: pa.DictionaryArray, ports: pa.Array) -> pa.DictionaryArray:
+    """Multicast address and port as one text; worked out once for each pair of them, not for each packet."""
+    addresses = destination.dictionary
+    multicast = pc.match_substring_regex(addresses, _MULTICAST)
+    to_group = pc.fill_null(multicast.take(destination.indices), False)
+    known_ports = ports.dictionary_encode()
+    port_codes = pc.fill_null(known_ports.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    address_codes = pc.fill_null(destination.indices, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    width = len(known_ports.dictionary) + 1
+    pairs, codes = np.unique(address_codes * width + port_codes + 1, return_inverse=True)
+    texts = []
+    for pair in pairs.tolist():
+        address, port = divmod(pair, width)
+        number = known_ports.dictionary[port - 1].as_py() if port else None
+        text = addresses[address].as_py() if len(addresses) else ""
+        texts.append(text if number is None else f"{text}:{number}")
+    indices = pc.if_else(to_group, pa.array(codes.astype(np.int32)), pa.scalar(None, pa.int32()))
+    return pa.DictionaryArray.from_arrays(indices, pa.array(texts, pa.string()))
