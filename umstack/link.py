@@ -2,24 +2,32 @@
 
 Every mode is tried on purpose, with its own flags; a step that failed is kept with its errno, so that the mode in
 effect and the reasons for it can be shown. A link that was forced fails with what is missing.
+A process without the capabilities has a broker open its rings, where there is one (`xdp.broker`, docs/privileges.md).
 Rings carry a context's data both ways; NAKs, topic resolution and group membership stay on kernel sockets (design W5).
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import xdp
 from umstack.errors import PermissionNeeded, UmError, Unsupported
+from xdp.broker_client import BrokeredSteering, open_brokered_rings
+from xdp.capabilities import held_capabilities, missing_capabilities
 
 Group = tuple[str, int]
+Steering = xdp.Steering | BrokeredSteering
 
 _SLOT = 0
 """A context has the interface's program to itself, so its sockets are the only ones in it."""
+
+_PERMISSION_ERRNOS = (errno.EPERM, errno.EACCES)
 
 
 class LinkMode(StrEnum):
@@ -65,7 +73,7 @@ class DataLink:
         self,
         steps: Sequence[LinkStep],
         port: xdp.RingPort | None = None,
-        steering: xdp.Steering | None = None,
+        steering: Steering | None = None,
     ) -> None:
         """Own the port and the steering; the last step is the mode in effect."""
         self.steps, self.mode = tuple(steps), steps[-1].mode
@@ -113,6 +121,8 @@ class DataLink:
                 "received_by_queue": list(self._port.received().values()),
                 "program_attached": self._steering.attached(),
             }
+            if isinstance(self._steering, BrokeredSteering):
+                found["rings"]["broker_lost"] = self._steering.lost
         return found
 
     def close(self) -> None:
@@ -130,8 +140,15 @@ def open_link(
     interface: xdp.Interface,
     settings: xdp.RingSettings,
     modes: Sequence[LinkMode] | None = None,
+    broker: Path | None = None,
 ) -> DataLink:
-    """Open the link by the first mode that works, of those that `wanted` (a value of the option `link`) allows."""
+    """Open the link by the first mode that works, of those that `wanted` (a value of the option `link`) allows.
+
+    `broker` is the socket of the one to ask where this process lacks the capabilities.
+    """
+    missing = missing_capabilities(held_capabilities())
+    if not missing or broker is None or not broker.is_socket():
+        broker = None
     modes = modes or _WANTED[wanted]
     if interface.is_loopback and LinkMode.SOCKET not in modes:
         raise Unsupported(
@@ -144,18 +161,27 @@ def open_link(
         if mode is LinkMode.SOCKET:
             return DataLink([*steps, LinkStep(mode)])
         try:
-            steering, port = _open_rings(mode, interface, settings)
+            steering, port = _open_rings(mode, interface, settings, broker)
             return DataLink([*steps, LinkStep(mode)], port, steering)
         except xdp.XdpError as error:
             failures.append(error)
-            steps.append(LinkStep(mode, int(getattr(error, "errno", 0)), str(error)))
+            steps.append(_failed(mode, error, () if broker else missing))
     raise _nothing_worked(interface, steps, failures[-1])
 
 
+def _failed(mode: LinkMode, error: xdp.XdpError, missing: Sequence[str]) -> LinkStep:
+    number, reason = int(getattr(error, "errno", 0)), str(error)
+    if missing and number in _PERMISSION_ERRNOS:
+        reason += f"; this process lacks {', '.join(missing)}, and no broker is there (`umstack broker`)"
+    return LinkStep(mode, number, reason)
+
+
 def _open_rings(
-    mode: LinkMode, interface: xdp.Interface, settings: xdp.RingSettings
-) -> tuple[xdp.Steering, xdp.RingPort]:
+    mode: LinkMode, interface: xdp.Interface, settings: xdp.RingSettings, broker: Path | None
+) -> tuple[Steering, xdp.RingPort]:
     attach_mode, ring_mode = _RINGS[mode]
+    if broker is not None:
+        return open_brokered_rings(broker, interface, attach_mode, ring_mode, settings)
     steering = xdp.Steering.attach(interface, attach_mode, max_slots=1)
     port: xdp.RingPort | None = None
     try:
@@ -173,5 +199,5 @@ def _open_rings(
 def _nothing_worked(interface: xdp.Interface, steps: Sequence[LinkStep], last: xdp.XdpError) -> UmError:
     tried = "; ".join(f"{step.mode}: {step.reason}" for step in steps)
     number = steps[-1].errno
-    kind = PermissionNeeded if number in (1, 13) else Unsupported
+    kind = PermissionNeeded if number in _PERMISSION_ERRNOS else Unsupported
     return kind(f"no AF_XDP link on {interface.name}: {tried}", hint=last.hint, errno=number)
