@@ -6,6 +6,7 @@ Any thread; requests of one connection go one after another.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -74,11 +75,7 @@ class _Connection:
                 # A broker that hung up at once has said why before.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     self._socket.send(encode_request(request))
-                message, descriptors, _, _ = socket.recv_fds(
-                    self._socket, MESSAGE_MAX_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
-                )
-                if not message:
-                    raise ConnectionResetError(104, os.strerror(104))
+                message, descriptors = self._receive()
             except OSError as error:
                 # An answer that comes too late would be taken for that to the next request.
                 failure = self._no_answer(error)
@@ -90,6 +87,19 @@ class _Connection:
         except BaseException:
             _close_all(descriptors)
             raise
+
+    def _receive(self) -> tuple[bytes, list[int]]:
+        try:
+            message, descriptors, _, _ = self._receive_once()
+        except ConnectionResetError:
+            # It hung up on what it had not read: the kernel tells that first, then what it had said before.
+            message, descriptors, _, _ = self._receive_once()
+        if not message:
+            raise ConnectionResetError(errno.ECONNRESET, "it hung up")
+        return message, descriptors
+
+    def _receive_once(self) -> tuple[bytes, list[int], int, Any]:
+        return socket.recv_fds(self._socket, MESSAGE_MAX_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
 
     def close(self) -> None:
         """Hang up, and wait until the broker has taken back what it lent."""
