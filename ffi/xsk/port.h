@@ -52,9 +52,9 @@ typedef struct um_xsk_port um_xsk_port;
  * ENOBUFS locked memory, ENODEV no such interface. *port is set unless memory ran out, and must be closed either way;
  * um_xsk_port_failed_step names what failed. */
 int um_xsk_port_open(const um_xsk_config *config, um_xsk_port **port);
-/* A port of the descriptors of one that was lent: `sockets` has config->queue_count of them. The config is the lender's,
- * with huge_pages and busy_poll as they turned out to be. Duplicates of the descriptors are the port's; those given stay
- * the caller's. Errors as above; EBUSY is a kernel before 6.4, which maps no rings of a bound socket; EPROTO memory of
+/* A port of the descriptors of one that was lent: `sockets` has config->queue_count of them. The config is the
+ * lender's, with huge_pages and busy_poll as they turned out to be. The port has duplicates; those given stay the
+ * caller's. Errors as above; EBUSY is a kernel before 6.4, which maps no rings of a bound socket; EPROTO memory of
  * another size than the config's. */
 int um_xsk_port_adopt(const um_xsk_config *config, const int *sockets, int memory, um_xsk_port **port);
 void um_xsk_port_close(um_xsk_port *port);

@@ -392,7 +392,10 @@ def answers(path: Path, *messages: bytes, descriptors: tuple[int, ...] = ()) -> 
         for message in messages:
             with suppress(BrokenPipeError):  # it hung up: what it said before is there to be read
                 socket.send_fds(client, [message], list(descriptors))
-            reply = client.recv(MESSAGE_MAX_BYTES)
+            try:
+                reply = client.recv(MESSAGE_MAX_BYTES)
+            except ConnectionResetError:  # said before what it had written, where it left something unread
+                reply = client.recv(MESSAGE_MAX_BYTES)
             said.append(str(json.loads(reply).get("error", {}).get("message", "")) if reply else "gone")
     return said
 
