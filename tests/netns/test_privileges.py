@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -48,17 +49,20 @@ except umstack.UmError as error:
     show(error=type(error).__name__, message=str(error), errno=error.errno)
     sys.exit(1)
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-with context, context.receiver("there") as receiver, context.source("back") as source:
+def echo(count, topic):
+    with context.receiver(f"there/{topic}") as receiver, context.source(f"back/{topic}", flow_control="min") as source:
+        source.wait_connected(timeout=10)
+        while count:
+            batch = receiver.poll(count, 0.05).messages()
+            count -= len(batch)
+            if batch:
+                source.send_many([message.data for message in batch], flush=True)
+        sys.stdin.readline()
+with context:
     show(mode=context.link_mode, effective=int(status["CapEff"], 16), bare=status["NoNewPrivs"].strip() == "1")
-    for line in sys.stdin:
-        word, _, count = line.partition(" ")
-        if word == "echo":
-            left = int(count)
-            while left:
-                batch = receiver.poll(left, 0.05).messages()
-                left -= len(batch)
-                if batch:
-                    source.send_many([message.data for message in batch], flush=True)
+    for line in iter(sys.stdin.readline, ""):
+        if line.startswith("echo"):
+            echo(int(line.split()[1]), line.split()[2])
         stats = context.stats()
         show(rings=stats["rings"], link_counters=stats["link_counters"])
 """
@@ -187,13 +191,14 @@ def exchange(app: Application, peer_host: Host, count: int = 300) -> dict[str, A
     """Send messages to it, have them back, in order; its counters then."""
     peer = Member(peer_host, link="socket")
     try:
-        with peer.receiver("back") as receiver, peer.source("there") as source:
+        topic = time.monotonic_ns()
+        with peer.receiver(f"back/{topic}") as receiver, peer.source(f"there/{topic}") as source:
+            app.tell(f"echo {count} {topic}")
             source.wait_connected(timeout=10)
             sent = [b"%06d" % i + bytes(994) for i in range(count)]
-            app.tell(f"echo {count}")
             source.send_many(sent, flush=True)
             assert [message.data for message in collect(receiver, count, 20)] == sent
-            return app.read()
+            return app.ask("all has come")
     finally:
         peer.context.close()
 
