@@ -128,7 +128,12 @@ class Context:
         self._unblocks_seen = 0
         self._dispatcher: DispatchThread | None = None
         self.sessions = SessionPool(self)
-        self._link = open_link(self.options.link, self.interface, self._ring_settings())
+        self._link = open_link(
+            self.options.link,
+            self.interface,
+            self._ring_settings(),
+            broker=Path(self.options.link_xdp_broker),
+        )
         try:
             self.datagram_bytes = self._bounded_by_rings(self.datagram_bytes)
             self.handle = self._create()

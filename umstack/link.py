@@ -3,6 +3,7 @@
 What the facts forbid is not tried and kept with its reason; the rest is tried on purpose, each mode with its own flags,
 and a step that failed is kept with its errno, so that the mode in effect and the reasons for it can be shown. A link
 that was forced fails with what is missing.
+A process without the capabilities has a broker open its rings, where there is one (`xdp.broker`, docs/privileges.md).
 Rings carry a context's data both ways; NAKs, topic resolution and group membership stay on kernel sockets (design W5).
 """
 
@@ -11,20 +12,24 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import xdp
 from umstack.errors import PermissionNeeded, UmError, Unsupported
+from xdp.broker_client import BrokeredSteering, ask_broker, open_brokered_rings
+from xdp.capabilities import missing_capabilities
+from xdp.facts import Facts, Unknown
 from xdp.ladder import Mode, Step, Verdict, Wanted, decide, modes_of
 from xdp.probe import probe_interface
 
 Group = tuple[str, int]
-OpenRings = Callable[[Mode], tuple[xdp.Steering, xdp.RingPort]]
+Steering = xdp.Steering | BrokeredSteering
+OpenRings = Callable[[Mode], tuple[Steering, xdp.RingPort]]
 
 _SLOT = 0
 """A context has the interface's program to itself, so its sockets are the only ones in it."""
-
 
 _RINGS = {
     Mode.ZERO_COPY: (xdp.AttachMode.NATIVE, xdp.RingMode.ZERO_COPY),
@@ -61,7 +66,7 @@ class DataLink:
         self,
         steps: Sequence[LinkStep],
         port: xdp.RingPort | None = None,
-        steering: xdp.Steering | None = None,
+        steering: Steering | None = None,
     ) -> None:
         """Own the port and the steering; the last step is the mode in effect."""
         self.steps, self.mode = tuple(steps), steps[-1].mode
@@ -109,6 +114,8 @@ class DataLink:
                 "received_by_queue": list(self._port.received().values()),
                 "program_attached": self._steering.attached(),
             }
+            if isinstance(self._steering, BrokeredSteering):
+                found["rings"]["broker_lost"] = self._steering.lost
         return found
 
     def close(self) -> None:
@@ -121,12 +128,30 @@ class DataLink:
             self._steering = None
 
 
-def open_link(wanted: str, interface: xdp.Interface, settings: xdp.RingSettings) -> DataLink:
-    """Open the link by the first mode that works, of those that `wanted` (a value of the option `link`) allows."""
+def open_link(
+    wanted: str, interface: xdp.Interface, settings: xdp.RingSettings, broker: Path | None = None
+) -> DataLink:
+    """Open the link by the first mode that works, of those that `wanted` (a value of the option `link`) allows.
+
+    `broker` is the socket of the one to ask where this process lacks the capabilities.
+    """
     if wanted == Wanted.SOCKET:
         return DataLink([LinkStep(Mode.SOCKET)])
-    judged = decide(probe_interface(interface), wanted, ring_bytes=xdp.ring_bytes(interface, settings))
-    return walk_down(wanted, interface, judged, lambda mode: _open_rings(mode, interface, settings))
+    facts = probe_interface(interface)
+    if broker is not None and missing_capabilities(facts.capabilities) and broker.is_socket():
+        facts = _as_brokered(facts, broker)
+    else:
+        broker = None
+    judged = decide(facts, wanted, ring_bytes=xdp.ring_bytes(interface, settings))
+    return walk_down(wanted, interface, judged, lambda mode: _open_rings(mode, interface, settings, broker))
+
+
+def _as_brokered(facts: Facts, broker: Path) -> Facts:
+    """What a broker that does not answer may do is unknown: it is asked at each step, which keeps why it refused."""
+    try:
+        return ask_broker(broker).added_to(facts)
+    except xdp.BrokerError as error:
+        return replace(facts, capabilities=Unknown(error.message))
 
 
 def walk_down(
@@ -166,9 +191,11 @@ def _refused(mode: Mode, error: xdp.XdpError) -> LinkStep:
 
 
 def _open_rings(
-    mode: Mode, interface: xdp.Interface, settings: xdp.RingSettings
-) -> tuple[xdp.Steering, xdp.RingPort]:
+    mode: Mode, interface: xdp.Interface, settings: xdp.RingSettings, broker: Path | None
+) -> tuple[Steering, xdp.RingPort]:
     attach_mode, ring_mode = _RINGS[mode]
+    if broker is not None:
+        return open_brokered_rings(broker, interface, attach_mode, ring_mode, settings)
     steering = xdp.Steering.attach(interface, attach_mode, max_slots=1)
     port: xdp.RingPort | None = None
     try:

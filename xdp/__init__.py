@@ -7,6 +7,7 @@ from xdp.attachment import Attachment, AttachMode, Occupant, occupants
 from xdp.errors import (
     AttachError,
     BpfError,
+    BrokerError,
     FlowSteeringError,
     FlowSteeringUnsupportedError,
     GroupError,
@@ -51,6 +52,7 @@ __all__ = [
     "BpfMap",
     "BpfObject",
     "BpfProgram",
+    "BrokerError",
     "FlowSteering",
     "FlowSteeringError",
     "FlowSteeringUnsupportedError",

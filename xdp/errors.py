@@ -108,3 +108,12 @@ class RingError(XdpError):
         super().__init__(message, hint=hint)
         self.errno = errno
         self.step = step
+
+
+class BrokerError(XdpError):
+    """The broker refused, or there is none that answers. `errno` is what stopped it, 0 where it was no system call."""
+
+    def __init__(self, message: str, *, hint: str, errno: int = 0) -> None:
+        """Keep the number, so that whoever tries one mode after another can report it."""
+        super().__init__(message, hint=hint)
+        self.errno = errno

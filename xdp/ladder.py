@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
 
+from xdp.capabilities import missing_capabilities
 from xdp.drivers import Driver, KernelVersion, known_drivers, shown_version
 from xdp.facts import Facts, Unknown
 
@@ -24,7 +25,6 @@ _GENERIC_MULTI_BUFFER_KERNEL = (6, 9)
 _BUFFER_BYTES = 4096 - 256
 _LINK_HEADER_BYTES = 14 + 2 * 4
 _MAX_SINGLE_BUFFER_MTU_BYTES = _BUFFER_BYTES - _LINK_HEADER_BYTES
-_CAPABILITIES = ("CAP_NET_RAW", "CAP_NET_ADMIN", "CAP_BPF")
 
 
 class Mode(StrEnum):
@@ -202,15 +202,13 @@ def _kernel(needed: KernelVersion, what: str) -> Requirement:
 
 
 def _may(situation: Situation) -> Reason | None:
-    facts = situation.facts
-    missing = [name for name in _CAPABILITIES if not facts.has_capability(name)]
-    if "CAP_BPF" in missing and facts.has_capability("CAP_SYS_ADMIN"):
-        missing.remove("CAP_BPF")
+    missing = missing_capabilities(situation.facts.capabilities)
     if not missing:
         return None
     return Reason(
         f"this process lacks {', '.join(missing)}",
-        "run as root, or: setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock+ep PYTHON",
+        "run as root, or start `umstack broker`, or: "
+        "setcap cap_net_raw,cap_net_admin,cap_bpf,cap_ipc_lock+ep PYTHON",
         needs_privilege=True,
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from pyroute2 import IPRoute
 
 from xdp.attachment import occupants
+from xdp.capabilities import held_capabilities
 from xdp.errors import XdpError
 from xdp.ethtool import Ethtool
 from xdp.facts import AttachedXdp, AttachMode, Facts, HugePages, Irq, Unknown
@@ -32,16 +33,6 @@ _ATTACH_MODES: dict[str, AttachMode] = {
 _NO_SYSFS = Unknown(
     "/sys belongs to another network namespace; enter this one by `ip netns exec`, which mounts its own"
 )
-# The names of the capabilities by their bits, as include/uapi/linux/capability.h numbers them.
-CAPABILITIES = {
-    "CAP_NET_ADMIN": 12,
-    "CAP_NET_RAW": 13,
-    "CAP_IPC_LOCK": 14,
-    "CAP_SYS_ADMIN": 21,
-    "CAP_SYS_RESOURCE": 24,
-    "CAP_PERFMON": 38,
-    "CAP_BPF": 39,
-}
 BPF_OBJECTS = ("steering",)
 
 
@@ -95,8 +86,8 @@ def probe_interface(interface: Interface) -> Facts:
         busy_read_us=sysctl("net/core/busy_read"),
         unprivileged_bpf_disabled=sysctl("kernel/unprivileged_bpf_disabled"),
         huge_pages=_huge_pages(),
-        capabilities=_capabilities(),
-        memlock_limit_bytes=_memlock_limit_bytes(),
+        capabilities=held_capabilities(),
+        memlock_limit_bytes=memlock_limit_bytes(),
         missing_parts=missing_parts(),
     )
 
@@ -225,15 +216,7 @@ def _huge_pages() -> HugePages | Unknown:
     return HugePages(read["Hugepagesize"] * 1024, read["HugePages_Total"], read["HugePages_Free"])
 
 
-def _capabilities() -> frozenset[str] | Unknown:
-    for line in Path("/proc/thread-self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "CapEff":
-            bits = int(value, 16)
-            return frozenset(name for name, bit in CAPABILITIES.items() if bits >> bit & 1)
-    return Unknown("/proc does not tell")
-
-
-def _memlock_limit_bytes() -> int | None:
+def memlock_limit_bytes() -> int | None:
+    """Return how much this process may lock; None is no limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if limit == resource.RLIM_INFINITY else limit

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import import_module
 from types import TracebackType
@@ -39,6 +39,12 @@ _HINTS = {
     errno.ENETDOWN: "bring the interface up: `ip link set IFACE up`",
     errno.ENOMEM: "free memory, or use fewer frames or queues",
     errno.EAFNOSUPPORT: "this kernel has no AF_XDP: it needs CONFIG_XDP_SOCKETS",
+}
+
+_ADOPTING_HINTS = {
+    errno.EBUSY: "rings of another process's socket take Linux 6.4: give this process the capabilities itself",
+    errno.ENOMEM: "free memory, or use fewer frames or queues",
+    errno.EPROTO: "use a broker of the same version",
 }
 
 
@@ -85,6 +91,31 @@ class RingFacts:
     locked_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class RingShape:
+    """How a port was opened, as whoever adopts it must know."""
+
+    first_queue: int
+    queues: int
+    frame_bytes: int
+    receive_frames: int
+    send_frames: int
+    multi_buffer: bool
+    verify_checksum: bool
+    huge_pages: bool
+    busy_poll: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LentRings:
+    """What another process needs to have the port: the descriptors are those of the port that was opened."""
+
+    shape: RingShape
+    sockets: tuple[int, ...]
+    memory: int
+    """The descriptor of the frames."""
+
+
 def unavailable() -> str | None:
     """Why this installation has no AF_XDP, or None if it has (privileges and kernel aside)."""
     try:
@@ -119,23 +150,48 @@ def ring_bytes(interface: Interface, settings: RingSettings) -> int:
 class RingPort:
     """An open port. Context manager; close it after whatever was given its `address`."""
 
-    __slots__ = ("_handle", "facts", "first_queue", "interface")
+    __slots__ = ("_handle", "_shape", "facts", "first_queue", "interface")
 
     def __init__(
-        self, interface: Interface | str, mode: RingMode, settings: RingSettings | None = None
+        self,
+        interface: Interface | str,
+        mode: RingMode,
+        settings: RingSettings | None = None,
+        *,
+        lent: bool = False,
     ) -> None:
-        """Open it in exactly this mode, with multi-buffer where kernel and driver have it."""
-        self._handle: Any = None
-        self.interface = interface if isinstance(interface, Interface) else find_interface(interface)
+        """Open it in exactly this mode, with multi-buffer where kernel and driver have it.
+
+        With `lent` it is for another process, which adopts what `lend` returns; this one never uses it.
+        """
+        interface = interface if isinstance(interface, Interface) else find_interface(interface)
         settings = settings or RingSettings()
-        self.first_queue = settings.first_queue
-        queues = settings.queues or queue_count(self.interface) - settings.first_queue
-        self._handle = self._open(mode, settings, queues)
+        self._start(interface, *_open(interface, mode, settings, lent=lent))
+
+    @classmethod
+    def adopt(cls, interface: Interface, rings: LentRings) -> Self:
+        """Make a port of what another process lent. Takes no privilege, and duplicates the descriptors."""
+        port = cls.__new__(cls)
+        config = _config(interface, rings.shape)
+        adopted = binding().ffi.new("um_xsk_port **")
+        result = binding().lib.um_xsk_port_adopt(config, rings.sockets, rings.memory, adopted)
+        port._start(interface, _opened(interface, int(result), adopted, "lent"), rings.shape)
+        return port
+
+    def lend(self) -> LentRings:
+        """Return what another process needs to adopt a port opened with `lent`, which may then be closed here."""
+        shape = replace(self._shape, huge_pages=self.facts.huge_pages, busy_poll=self.facts.busy_poll)
+        memory = int(binding().lib.um_xsk_port_memory(self._handle))
+        return LentRings(shape, tuple(self.sockets.values()), memory)
+
+    def _start(self, interface: Interface, handle: Any, shape: RingShape) -> None:
+        self._handle, self._shape, self.interface = handle, shape, interface
+        self.first_queue = shape.first_queue
         found = binding().ffi.new("um_xsk_facts *")
-        binding().lib.um_xsk_port_facts(self._handle, found)
+        binding().lib.um_xsk_port_facts(handle, found)
         self.facts = RingFacts(
             RingMode.ZERO_COPY if found.zero_copy else RingMode.COPY,
-            queues,
+            shape.queues,
             bool(found.multi_buffer),
             bool(found.huge_pages),
             bool(found.busy_poll),
@@ -174,46 +230,6 @@ class RingPort:
             binding().lib.um_xsk_port_close(self._handle)
             self._handle = None
 
-    def _open(self, mode: RingMode, settings: RingSettings, queues: int) -> Any:
-        needs_multi_buffer = _frame_room(_LARGE_FRAME_BYTES) < self.interface.mtu_bytes
-        try:
-            return self._attempt(mode, settings, queues, multi_buffer=True)
-        except RingError as error:
-            # Kernels before 6.6 do not know the flag; drivers without multi-buffer refuse zero copy with it.
-            if needs_multi_buffer or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-                raise
-            return self._attempt(mode, settings, queues, multi_buffer=False)
-
-    def _attempt(self, mode: RingMode, settings: RingSettings, queues: int, *, multi_buffer: bool) -> Any:
-        ffi, lib = binding().ffi, binding().lib
-        config = ffi.new("um_xsk_config *")
-        config.interface = self.interface.name.encode()
-        config.mode = lib.UM_XSK_ZERO_COPY if mode == RingMode.ZERO_COPY else lib.UM_XSK_COPY
-        config.first_queue, config.queue_count = settings.first_queue, max(queues, 0)
-        config.frame_bytes = _frame_bytes(self.interface)
-        config.receive_frame_count = settings.receive_frames
-        config.send_frame_count = settings.send_frames
-        config.multi_buffer = multi_buffer
-        config.verify_checksum = settings.verify_checksum
-        config.huge_pages = settings.huge_pages
-        config.busy_poll = settings.busy_poll_us > 0
-        config.busy_poll_us, config.busy_poll_budget = settings.busy_poll_us, settings.busy_poll_budget
-        config.busy_deadline_ns = int(settings.busy_timeout * 1e9)
-        opened = ffi.new("um_xsk_port **")
-        result = lib.um_xsk_port_open(config, opened)
-        if result == 0:
-            return opened[0]
-        step = "memory"
-        if opened[0] != ffi.NULL:
-            step = ffi.string(lib.um_xsk_port_failed_step(opened[0])).decode()
-            lib.um_xsk_port_close(opened[0])
-        raise self._refusal(mode, -int(result), step)
-
-    def _refusal(self, mode: RingMode, number: int, step: str) -> RingError:
-        hint = _HINTS.get(number, "see `umstack doctor`").replace("IFACE", self.interface.name)
-        message = f"AF_XDP rings on {self.interface.name} in {mode} mode: {step}: {os.strerror(number)}"
-        return RingError(message, hint=hint, errno=number, step=step)
-
     def __enter__(self) -> Self:
         """Return the open port."""
         return self
@@ -226,6 +242,71 @@ class RingPort:
     ) -> None:
         """Close it."""
         self.close()
+
+
+def _open(
+    interface: Interface, mode: RingMode, settings: RingSettings, *, lent: bool
+) -> tuple[Any, RingShape]:
+    needs_multi_buffer = _frame_room(_LARGE_FRAME_BYTES) < interface.mtu_bytes
+    shape = RingShape(
+        first_queue=settings.first_queue,
+        queues=max(settings.queues or queue_count(interface) - settings.first_queue, 0),
+        frame_bytes=_frame_bytes(interface),
+        receive_frames=settings.receive_frames,
+        send_frames=settings.send_frames,
+        multi_buffer=True,
+        verify_checksum=settings.verify_checksum,
+        huge_pages=settings.huge_pages,
+        busy_poll=settings.busy_poll_us > 0,
+    )
+    try:
+        return _attempt(interface, mode, settings, shape, lent=lent), shape
+    except RingError as error:
+        # Kernels before 6.6 do not know the flag; drivers without multi-buffer refuse zero copy with it.
+        if needs_multi_buffer or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+        shape = replace(shape, multi_buffer=False)
+        return _attempt(interface, mode, settings, shape, lent=lent), shape
+
+
+def _attempt(
+    interface: Interface, mode: RingMode, settings: RingSettings, shape: RingShape, *, lent: bool
+) -> Any:
+    ffi, lib = binding().ffi, binding().lib
+    config = _config(interface, shape)
+    config.mode = lib.UM_XSK_ZERO_COPY if mode == RingMode.ZERO_COPY else lib.UM_XSK_COPY
+    config.busy_poll_us, config.busy_poll_budget = settings.busy_poll_us, settings.busy_poll_budget
+    config.busy_deadline_ns = int(settings.busy_timeout * 1e9)
+    config.lent = lent
+    opened = ffi.new("um_xsk_port **")
+    return _opened(interface, int(lib.um_xsk_port_open(config, opened)), opened, mode)
+
+
+def _config(interface: Interface, shape: RingShape) -> Any:
+    config = binding().ffi.new("um_xsk_config *")
+    config.interface = interface.name.encode()
+    config.first_queue, config.queue_count = shape.first_queue, shape.queues
+    config.frame_bytes = shape.frame_bytes
+    config.receive_frame_count, config.send_frame_count = shape.receive_frames, shape.send_frames
+    config.multi_buffer = shape.multi_buffer
+    config.verify_checksum = shape.verify_checksum
+    config.huge_pages, config.busy_poll = shape.huge_pages, shape.busy_poll
+    return config
+
+
+def _opened(interface: Interface, result: int, port: Any, mode: str) -> Any:
+    """Return the port that was opened, or close what there is of it and say what failed."""
+    ffi, lib = binding().ffi, binding().lib
+    if result == 0:
+        return port[0]
+    step, number = "memory", -result
+    if port[0] != ffi.NULL:
+        step = ffi.string(lib.um_xsk_port_failed_step(port[0])).decode()
+        lib.um_xsk_port_close(port[0])
+    hints = _ADOPTING_HINTS if mode == "lent" else _HINTS
+    hint = hints.get(number, "see `umstack doctor`").replace("IFACE", interface.name)
+    message = f"AF_XDP rings on {interface.name} in {mode} mode: {step}: {os.strerror(number)}"
+    raise RingError(message, hint=hint, errno=number, step=step)
 
 
 def _frame_bytes(interface: Interface) -> int:

@@ -20,6 +20,7 @@ typedef struct um_xsk_config {
     bool busy_poll;
     uint32_t busy_poll_us;
     uint32_t busy_poll_budget;
+    bool lent;
     int64_t busy_deadline_ns;
     ...;
 } um_xsk_config;
@@ -35,9 +36,11 @@ typedef struct um_xsk_facts {
 } um_xsk_facts;
 
 int um_xsk_port_open(const um_xsk_config *config, um_xsk_port **port);
+int um_xsk_port_adopt(const um_xsk_config *config, const int *sockets, int memory, um_xsk_port **port);
 void um_xsk_port_close(um_xsk_port *port);
 const char *um_xsk_port_failed_step(const um_xsk_port *port);
 um_port *um_xsk_port_base(um_xsk_port *port);
 void um_xsk_port_facts(const um_xsk_port *port, um_xsk_facts *facts);
 int um_xsk_port_socket(const um_xsk_port *port, uint32_t index);
+int um_xsk_port_memory(const um_xsk_port *port);
 uint64_t um_xsk_port_received(const um_xsk_port *port, uint32_t index);

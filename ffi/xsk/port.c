@@ -9,8 +9,11 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "xsk/passed_rings.h"
 
 #ifndef SOL_XDP
 #define SOL_XDP 283
@@ -37,9 +40,11 @@ enum {
     HUGE_PAGE_BYTES = 2 << 20,
 };
 
+/* What stands behind a queue: libxdp's socket, or the rings of one that was passed. */
 typedef struct xsk_handles {
     struct xsk_umem *umem;
     struct xsk_socket *socket;
+    um_xsk_passed_rings passed;
 } xsk_handles;
 
 struct um_xsk_port {
@@ -49,7 +54,9 @@ struct um_xsk_port {
     bool zero_copy;
     bool huge_pages;
     bool busy_poll;
+    bool adopted;
     const char *failed_step;
+    int memory_fd; /* of the frames; -1 where they are nobody else's */
     uint8_t *area; /* the frames of all queues */
     size_t area_bytes;
     uint8_t *bookkeeping; /* of all queues, and one assembly buffer */
@@ -94,16 +101,63 @@ static size_t queue_area_bytes(const um_xsk_config *config)
     return ((size_t)config->receive_frame_count + config->send_frame_count) * config->frame_bytes;
 }
 
+static void *map_shared(size_t bytes, int fd)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* Memory that another process can map too. It can neither shrink nor grow: nobody who has it can take it away. */
+static void *map_memfd(size_t bytes, unsigned huge_flag, int *fd)
+{
+    *fd = memfd_create("umstack-frames", MFD_CLOEXEC | MFD_ALLOW_SEALING | huge_flag);
+    if (*fd < 0)
+        return NULL;
+    if (ftruncate(*fd, (off_t)bytes) == 0 && fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+        void *memory = map_shared(bytes, *fd);
+        if (memory != NULL)
+            return memory;
+    }
+    close(*fd);
+    *fd = -1;
+    return NULL;
+}
+
+static uint8_t *map_frames(um_xsk_port *port, bool huge)
+{
+    if (port->config.lent)
+        return map_memfd(port->area_bytes, huge ? MFD_HUGETLB : 0, &port->memory_fd);
+    return map(port->area_bytes, (huge ? MAP_HUGETLB : 0) | MAP_POPULATE);
+}
+
+static int map_passed_frames(um_xsk_port *port)
+{
+    struct stat found;
+    if (fstat(port->memory_fd, &found) != 0)
+        return -errno;
+    if (found.st_size != (off_t)port->area_bytes)
+        return -EPROTO;
+    port->area = map_shared(port->area_bytes, port->memory_fd);
+    port->huge_pages = port->config.huge_pages;
+    return 0;
+}
+
 static int map_memory(um_xsk_port *port)
 {
     const um_xsk_config *config = &port->config;
     port->failed_step = "frame memory";
     port->area_bytes = um_align_up(queue_area_bytes(config) * config->queue_count, HUGE_PAGE_BYTES);
-    if (config->huge_pages)
-        port->area = map(port->area_bytes, MAP_HUGETLB | MAP_POPULATE);
-    port->huge_pages = port->area != NULL;
-    if (port->area == NULL)
-        port->area = map(port->area_bytes, MAP_POPULATE);
+    if (port->adopted) {
+        int result = map_passed_frames(port);
+        if (result != 0)
+            return result;
+    } else {
+        if (config->huge_pages)
+            port->area = map_frames(port, true);
+        port->huge_pages = port->area != NULL;
+        if (port->area == NULL)
+            port->area = map_frames(port, false);
+    }
     size_t footprint = um_xsk_queue_footprint(config->receive_frame_count, config->send_frame_count);
     port->bookkeeping_bytes = UM_XSK_ASSEMBLY_BYTES + footprint * config->queue_count;
     port->bookkeeping = map(port->bookkeeping_bytes, 0);
@@ -154,7 +208,10 @@ static void delete_handles(um_xsk_port *port, uint32_t index)
     xsk_socket__delete(handles->socket);
     if (handles->umem != NULL)
         xsk_umem__delete(handles->umem);
-    *handles = (xsk_handles){NULL, NULL};
+    um_xsk_passed_rings_unmap(&handles->passed);
+    if (port->adopted && port->queues[index].fd >= 0)
+        close(port->queues[index].fd);
+    *handles = (xsk_handles){0};
     discard_rings(&port->queues[index]);
 }
 
@@ -203,7 +260,7 @@ static int open_socket(um_xsk_port *port, uint32_t index)
     }
 }
 
-static int open_queue(um_xsk_port *port, uint32_t index)
+static void lay_out_queue(um_xsk_port *port, uint32_t index)
 {
     const um_xsk_config *config = &port->config;
     um_xsk_queue *queue = &port->queues[index];
@@ -213,13 +270,43 @@ static int open_queue(um_xsk_port *port, uint32_t index)
     queue->send_frame_count = config->send_frame_count;
     queue->verify_checksum = config->verify_checksum;
     queue->multi_buffer = config->multi_buffer;
+}
+
+static void start_queue(um_xsk_port *port, uint32_t index)
+{
+    const um_xsk_config *config = &port->config;
+    size_t footprint = um_xsk_queue_footprint(config->receive_frame_count, config->send_frame_count);
+    um_xsk_queue_init(&port->queues[index], port->bookkeeping + UM_XSK_ASSEMBLY_BYTES + footprint * index,
+                      port->bookkeeping);
+}
+
+static int open_queue(um_xsk_port *port, uint32_t index)
+{
+    um_xsk_queue *queue = &port->queues[index];
+    lay_out_queue(port, index);
     int result = open_socket(port, index);
     if (result != 0)
         return result;
     queue->fd = xsk_socket__fd(port->handles[index].socket);
-    size_t footprint = um_xsk_queue_footprint(config->receive_frame_count, config->send_frame_count);
-    um_xsk_queue_init(queue, port->bookkeeping + UM_XSK_ASSEMBLY_BYTES + footprint * index, port->bookkeeping);
+    if (!port->config.lent)
+        start_queue(port, index);
     tune(port, queue);
+    return learn_mode(port, queue->fd);
+}
+
+static int adopt_queue(um_xsk_port *port, uint32_t index, int socket)
+{
+    um_xsk_queue *queue = &port->queues[index];
+    lay_out_queue(port, index);
+    port->failed_step = "descriptors";
+    queue->fd = fcntl(socket, F_DUPFD_CLOEXEC, 0);
+    if (queue->fd < 0)
+        return -errno;
+    port->failed_step = "mapping the rings";
+    int result = um_xsk_passed_rings_map(queue, &port->handles[index].passed);
+    if (result != 0)
+        return result;
+    start_queue(port, index);
     return learn_mode(port, queue->fd);
 }
 
@@ -253,22 +340,49 @@ static int64_t tend(um_port *base, int64_t now_ns);
 static void add_counters(um_port *base, um_link_counters *sum);
 static const um_port_ops PORT_OPS = {receive, release, open_link, close_link, descriptors, tend, add_counters};
 
-int um_xsk_port_open(const um_xsk_config *config, um_xsk_port **opened)
+static int make_port(const um_xsk_config *config, um_xsk_port **made)
 {
     um_xsk_port *port = map(sizeof *port, 0);
-    *opened = port;
+    *made = port;
     if (port == NULL)
         return -ENOMEM;
     port->base.ops = &PORT_OPS;
+    port->memory_fd = -1;
+    for (uint32_t i = 0; i < UM_PORT_DESCRIPTORS_MAX; i++)
+        port->queues[i].fd = -1;
     port->config = *config;
     port->failed_step = "configuration";
-    if (!config_is_valid(config))
-        return -EINVAL;
-    int result = learn_address(port);
+    return config_is_valid(config) ? learn_address(port) : -EINVAL;
+}
+
+int um_xsk_port_open(const um_xsk_config *config, um_xsk_port **opened)
+{
+    int result = make_port(config, opened);
+    um_xsk_port *port = *opened;
     if (result == 0)
         result = map_memory(port);
     for (uint32_t i = 0; result == 0 && i < config->queue_count; i++)
         result = open_queue(port, i);
+    if (result == 0)
+        port->failed_step = "";
+    return result;
+}
+
+int um_xsk_port_adopt(const um_xsk_config *config, const int *sockets, int memory, um_xsk_port **adopted)
+{
+    int result = make_port(config, adopted);
+    um_xsk_port *port = *adopted;
+    if (result != 0)
+        return result;
+    port->adopted = true;
+    port->busy_poll = config->busy_poll;
+    port->failed_step = "descriptors";
+    port->memory_fd = fcntl(memory, F_DUPFD_CLOEXEC, 0);
+    if (port->memory_fd < 0)
+        return -errno;
+    result = map_memory(port);
+    for (uint32_t i = 0; result == 0 && i < config->queue_count; i++)
+        result = adopt_queue(port, i, sockets[i]);
     if (result == 0)
         port->failed_step = "";
     return result;
@@ -283,6 +397,8 @@ void um_xsk_port_close(um_xsk_port *port)
         munmap(port->area, port->area_bytes);
     if (port->bookkeeping != NULL)
         munmap(port->bookkeeping, port->bookkeeping_bytes);
+    if (port->memory_fd >= 0)
+        close(port->memory_fd);
     munmap(port, sizeof *port);
 }
 
@@ -311,6 +427,11 @@ void um_xsk_port_facts(const um_xsk_port *port, um_xsk_facts *facts)
 int um_xsk_port_socket(const um_xsk_port *port, uint32_t index)
 {
     return port->queues[index].fd;
+}
+
+int um_xsk_port_memory(const um_xsk_port *port)
+{
+    return port->memory_fd;
 }
 
 uint64_t um_xsk_port_received(const um_xsk_port *port, uint32_t index)

@@ -4,8 +4,12 @@
  * datagrams to the sockets is not this library's: whoever opens the port puts um_xsk_port_socket's descriptors into
  * the program's map (libxdp is told to load none).
  *
+ * A process that may open a port can do so for one that may not: it opens it with `lent`, passes the sockets' and the
+ * memory's descriptors and the config as it turned out, and closes its own port; the other makes a port of them with
+ * um_xsk_port_adopt, which takes no privilege. Only the one who adopted ever touches rings or frames.
+ *
  * Threads: opening, closing and the facts belong to the opener; the rest is io/port.h's.
- * System calls: mmap, socket, setsockopt, getsockopt, bind, ioctl, sendto, recvfrom, close.
+ * System calls: mmap, memfd_create, socket, setsockopt, getsockopt, bind, ioctl, sendto, recvfrom, close.
  */
 #ifndef UM_XSK_PORT_H
 #define UM_XSK_PORT_H
@@ -29,6 +33,7 @@ typedef struct um_xsk_config {
     bool busy_poll; /* SO_PREFER_BUSY_POLL: a receive that finds nothing runs the driver itself */
     uint32_t busy_poll_us;
     uint32_t busy_poll_budget;
+    bool lent;                /* for another process: frames in a memfd, rings left as they are */
     int64_t busy_deadline_ns; /* how long a queue that is busy, as it is a moment after its last user, is tried */
 } um_xsk_config;
 
@@ -47,6 +52,11 @@ typedef struct um_xsk_port um_xsk_port;
  * ENOBUFS locked memory, ENODEV no such interface. *port is set unless memory ran out, and must be closed either way;
  * um_xsk_port_failed_step names what failed. */
 int um_xsk_port_open(const um_xsk_config *config, um_xsk_port **port);
+/* A port of the descriptors of one that was lent: `sockets` has config->queue_count of them. The config is the
+ * lender's, with huge_pages and busy_poll as they turned out to be. The port has duplicates; those given stay the
+ * caller's. Errors as above; EBUSY is a kernel before 6.4, which maps no rings of a bound socket; EPROTO memory of
+ * another size than the config's. */
+int um_xsk_port_adopt(const um_xsk_config *config, const int *sockets, int memory, um_xsk_port **port);
 void um_xsk_port_close(um_xsk_port *port);
 const char *um_xsk_port_failed_step(const um_xsk_port *port);
 
@@ -54,6 +64,8 @@ um_port *um_xsk_port_base(um_xsk_port *port);
 void um_xsk_port_facts(const um_xsk_port *port, um_xsk_facts *facts);
 /* The descriptor of the socket on first_queue + index. It stays the port's. */
 int um_xsk_port_socket(const um_xsk_port *port, uint32_t index);
+/* The descriptor of the frames' memory, the port's too; -1 unless it was lent. */
+int um_xsk_port_memory(const um_xsk_port *port);
 
 /* Datagrams received on it. Any thread. */
 uint64_t um_xsk_port_received(const um_xsk_port *port, uint32_t index);

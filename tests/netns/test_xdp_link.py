@@ -456,7 +456,7 @@ def without(host: Host, capabilities: str, program: str, *arguments: str) -> str
 @pytest.mark.parametrize(
     ("capabilities", "memlock_bytes", "says"),
     [
-        ("-bpf,-sys_admin", 0, "lacks CAP_BPF; run as root, or: setcap"),
+        ("-bpf,-sys_admin", 0, "lacks CAP_BPF; run as root, or start `umstack broker`, or: setcap"),
         ("-net_raw,-net_admin", 0, "lacks CAP_NET_RAW, CAP_NET_ADMIN; run as root"),
         ("-ipc_lock", 1 << 20, "bytes of locked memory, the limit is 1048576; ulimit -l unlimited"),
     ],

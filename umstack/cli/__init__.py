@@ -21,6 +21,7 @@ COMMANDS = {
     "sim": "Run whole stacks under virtual time, by seed.",
     "doctor": "Say what this host can do and which mode will be used.",
     "nic": "Check, prepare and restore the settings of a NIC.",
+    "broker": "Open AF_XDP rings for processes without privileges.",
     "stat": "Show the counters of a running process.",
     "trace": "Say where datagrams die in the kernel.",
     "capture": "Write what passes an interface to pcapng files.",

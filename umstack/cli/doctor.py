@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +15,10 @@ from rich.table import Table
 
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import InterfaceError
-from xdp import XdpError, find_interface
+from xdp import BrokerError, XdpError, find_interface
+from xdp.broker_client import ask_broker
+from xdp.broker_protocol import DEFAULT_PATH
+from xdp.capabilities import missing_capabilities
 from xdp.drivers import known_drivers
 from xdp.facts import AttachedXdp, Facts, Unknown
 from xdp.ladder import Mode, Reason, Step, Verdict, chosen, decide
@@ -32,8 +36,11 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("interface", required=False)
+@click.option(
+    "--broker", default=DEFAULT_PATH, show_default=True, help="Socket of the broker (docs/privileges.md)."
+)
 @JSON_OPTION
-def command(interface: str | None, as_json: bool) -> None:
+def command(interface: str | None, broker: str, as_json: bool) -> None:
     """Say what INTERFACE can do, the mode that will be used, and what would change it.
 
     Without INTERFACE: every interface that carries multicast. The exit status is 0 if there is one shown that can be
@@ -41,23 +48,34 @@ def command(interface: str | None, as_json: bool) -> None:
     """
     try:
         wanted = multicast_interfaces() if interface is None else [find_interface(interface)]
-        found = [(facts, decide(facts)) for facts in map(probe_interface, wanted)]
+        probed = [_with_broker(probe_interface(one), Path(broker)) for one in wanted]
     except XdpError as error:
         raise InterfaceError(error.message, hint=error.hint) from error
+    found = [(facts, used, decide(facts)) for facts, used in probed]
     if not found:
         raise InterfaceError("no interface is up and carries multicast", hint="ip link set dev NAME up")
-    reports = [_report(facts, steps) for facts, steps in found]
+    reports = [_report(*one) for one in found]
     if as_json:
         click.echo(json.dumps({"interfaces": reports}))
     else:
         console = Console()
-        for facts, steps in found:
-            _print(console, facts, steps)
+        for facts, used, steps in found:
+            _print(console, facts, used, steps)
     if not any(report["mode"] for report in reports):
         raise SystemExit(1)
 
 
-def _report(facts: Facts, steps: Sequence[Step]) -> dict[str, Any]:
+def _with_broker(facts: Facts, path: Path) -> tuple[Facts, str | None]:
+    """The facts as a link will have them: with what a broker does for a process that may not; and which broker."""
+    if not missing_capabilities(facts.capabilities) or not path.is_socket():
+        return facts, None
+    try:
+        return ask_broker(path).added_to(facts), f"by the broker at {path}"
+    except BrokerError as error:
+        return facts, error.message
+
+
+def _report(facts: Facts, broker: str | None, steps: Sequence[Step]) -> dict[str, Any]:
     mode = chosen(steps)
     return {
         "interface": facts.interface,
@@ -71,16 +89,19 @@ def _report(facts: Facts, steps: Sequence[Step]) -> dict[str, Any]:
             for step in steps
         ],
         "notes": [{"problem": note.problem, "remedy": note.remedy} for note in _notes(facts)],
+        "broker": broker,
         "facts": facts.to_json(),
     }
 
 
-def _print(console: Console, facts: Facts, steps: Sequence[Step]) -> None:
+def _print(console: Console, facts: Facts, broker: str | None, steps: Sequence[Step]) -> None:
     mode = chosen(steps)
     console.print(f"[bold]{facts.interface}[/]: " + _outcome(mode))
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in _shown_facts(facts):
         table.add_row(f"  {name}", escape(value))
+    if broker is not None:
+        table.add_row("  broker", escape(broker))
     console.print(table)
     ladder = Table("mode", "verdict", "why not", "what would change it", box=SIMPLE, show_edge=False)
     for step, below in zip(steps, [*steps[1:], None], strict=True):

@@ -96,6 +96,13 @@ class ContextOptions:
         doc="Preferred busy polling: microseconds a receive that finds the rings empty lets the driver work.",
     )
 
+    link_xdp_broker: str = option(
+        Kind.TEXT,
+        ours="/run/umstack/xdp.sock",
+        doc="Socket of the broker that opens the AF_XDP link for a process without the capabilities "
+        "(`umstack broker`, docs/privileges.md). A process that has them does without.",
+    )
+
     # Interface
 
     default_interface: str = option(

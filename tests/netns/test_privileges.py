@@ -1,0 +1,528 @@
+"""Privileges dropped for real: AF_XDP as root, with exactly the capabilities it takes, by a broker with none, and what
+comes of each when it is killed, missing, or talked to by someone who should not."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xdp
+from tests.netns.contexts import UNLIMITED, Member, collect, wait_for
+from umstack.lab import Host, Lab
+from xdp.broker_client import ask_broker, open_brokered_rings
+from xdp.broker_protocol import MESSAGE_MAX_BYTES, OpenRequest, encode_request
+from xdp.xsk import unavailable
+
+NOBODY, STRANGER = 65534, 65533
+NEEDED = "+net_raw,+net_admin,+bpf"
+SMALL_MEMLOCK_BYTES = 8 << 20
+"""The usual limit, less than the frames of one queue take."""
+JOINING_DATAGRAMS = 4
+
+# Echoes what it is sent, and says what it is asked, one JSON object a line.
+APPLICATION = """
+import json, sys, time
+from pathlib import Path
+import umstack, xdp
+from umstack.link import open_link
+path, link, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+def show(**fields):
+    print(json.dumps(fields), flush=True)
+if link == "walk":
+    found = open_link("auto", xdp.find_interface("eth0"), xdp.RingSettings(), Path(path))
+    show(steps=[step.as_json() for step in found.steps])
+    found.close()
+    sys.exit()
+try:
+    context = umstack.Context("eth0", link=link, link_xdp_broker=path, **options)
+except umstack.UmError as error:
+    show(error=type(error).__name__, message=str(error), errno=error.errno)
+    sys.exit(1)
+status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+def echo(count, topic):
+    with context.receiver(f"there/{topic}") as receiver, context.source(f"back/{topic}", flow_control="min") as source:
+        source.wait_connected(timeout=10)
+        while count:
+            batch = receiver.poll(count, 0.05).messages()
+            count -= len(batch)
+            if batch:
+                source.send_many([message.data for message in batch], flush=True)
+        sys.stdin.readline()
+with context:
+    show(mode=context.link_mode, effective=int(status["CapEff"], 16), bare=status["NoNewPrivs"].strip() == "1")
+    for line in iter(sys.stdin.readline, ""):
+        if line.startswith("echo"):
+            echo(int(line.split()[1]), line.split()[2])
+        stats = context.stats()
+        show(rings=stats["rings"], link_counters=stats["link_counters"])
+"""
+
+pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+
+
+def without_privileges(uid: int = NOBODY) -> list[str]:
+    """The command that takes every capability from what it runs, for good."""
+    return privileges("-all", uid)
+
+
+def privileges(capabilities: str, uid: int = NOBODY) -> list[str]:
+    """The command that leaves exactly these to what it runs, which is nobody otherwise."""
+    chosen = capabilities if capabilities == "-all" else f"-all,{capabilities}"
+    return [
+        "setpriv",
+        f"--reuid={uid}",
+        f"--regid={uid}",
+        "--clear-groups",
+        "--no-new-privs",
+        f"--inh-caps={chosen}",
+        f"--ambient-caps={chosen}",
+        f"--bounding-set={chosen}",
+    ]
+
+
+class Application:
+    """The program above in a process of its own."""
+
+    def __init__(self, host: Host, path: Path, command: list[str], link: str, **options: Any) -> None:
+        """Start it and read what it says first."""
+        argv = [*command, sys.executable, "-c", APPLICATION, str(path), link, json.dumps(options)]
+        self.process = host.run(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
+        self.first = self.read()
+
+    def read(self) -> dict[str, Any]:
+        """The next thing it says."""
+        line = self.process.stdout.readline() if self.process.stdout else ""
+        assert line, f"the application ended with {self.process.wait()}"
+        said: dict[str, Any] = json.loads(line)
+        return said
+
+    def tell(self, words: str) -> None:
+        """Ask it for something."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{words}\n")
+        self.process.stdin.flush()
+
+    def ask(self, words: str) -> dict[str, Any]:
+        """Ask, and read the answer."""
+        self.tell(words)
+        return self.read()
+
+    def end(self, *, kill: bool = False) -> None:
+        """Let it end, or end it."""
+        if kill:
+            self.process.kill()
+        self.process.communicate()
+
+
+@contextmanager
+def application(
+    host: Host, path: Path, command: list[str], link: str = "xdp", **options: Any
+) -> Iterator[Application]:
+    """The program, ended afterwards."""
+    started = Application(host, path, command, link, **{**UNLIMITED, **options})
+    try:
+        yield started
+    finally:
+        started.end()
+
+
+class BrokerProcess:
+    """`umstack broker` on a host."""
+
+    def __init__(self, host: Host, path: Path, *options: str) -> None:
+        """Start it and wait until it listens."""
+        self.host, self.path = host, path
+        argv = [sys.executable, "-m", "umstack", "broker", "--path", str(path), "--json", *options]
+        self.process = host.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        wait_for(lambda: reachable(path), "the broker")
+        host.call(lambda: ask_broker(path))
+
+    def descriptors(self) -> list[str]:
+        """What it has open."""
+        found = []
+        for one in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed since it was listed
+                found.append(str(one.readlink()).split(":")[0])
+        return sorted(found)
+
+    def end(self) -> dict[str, Any]:
+        """Stop it as systemd would; its summary."""
+        self.process.terminate()
+        out, _ = self.process.communicate(timeout=10)
+        assert self.process.returncode == 0
+        summary: dict[str, Any] = json.loads(out)
+        return summary
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A place for sockets that everyone can reach."""
+    with tempfile.TemporaryDirectory(prefix="umstack-broker-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def broker(shared_lab: Lab, folder: Path) -> Iterator[BrokerProcess]:
+    """A broker on the first host, which serves nobody (the user)."""
+    started = BrokerProcess(shared_lab.hosts[0], folder / "xdp.sock", "--allow-user", str(NOBODY))
+    yield started
+    if started.process.poll() is None:
+        started.process.terminate()
+    started.process.communicate()
+
+
+def program_is_gone(host: Host) -> bool:
+    """Whether no XDP program is on the host's interface."""
+    return host.call(lambda: xdp.occupants("eth0")) == ()
+
+
+def exchange(app: Application, peer_host: Host, count: int = 300) -> dict[str, Any]:
+    """Send messages to it, have them back, in order; its counters then."""
+    peer = Member(peer_host, link="socket")
+    try:
+        topic = time.monotonic_ns()
+        with peer.receiver(f"back/{topic}") as receiver, peer.source(f"there/{topic}") as source:
+            app.tell(f"echo {count} {topic}")
+            source.wait_connected(timeout=10)
+            sent = [b"%06d" % i + bytes(994) for i in range(count)]
+            source.send_many(sent, flush=True)
+            assert [message.data for message in collect(receiver, count, 20)] == sent
+            return app.ask("all has come")
+    finally:
+        peer.context.close()
+
+
+def went_by_rings(counters: dict[str, Any], count: int = 300) -> bool:
+    """Whether the exchange went by rings both ways: what came between a join and its rule came by the kernel."""
+    return (
+        sum(counters["rings"]["received_by_queue"]) > count // 2
+        and counters["link_counters"]["ring_kernel_path"] <= JOINING_DATAGRAMS
+        and counters["link_counters"]["datagrams_sent"] > count // 2
+        and counters["link_counters"]["send_errors"] == 0
+    )
+
+
+# ---- with privileges of its own ----
+
+
+@pytest.mark.parametrize(
+    ("command", "held", "options"),
+    [
+        ([], None, {}),
+        (privileges(f"{NEEDED},+ipc_lock"), 4, {}),
+        (privileges(NEEDED), 3, {"link_xdp_receive_frames": 64}),
+    ],
+    ids=["root", "capabilities", "capabilities and few frames"],
+)
+def test_who_has_the_capabilities_needs_no_broker(
+    shared_lab: Lab, folder: Path, command: list[str], held: int | None, options: dict[str, Any]
+) -> None:
+    """Root, or exactly CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF: with CAP_IPC_LOCK, or frames that fit the limit on
+    locked memory."""
+    host, peer, _ = shared_lab.hosts
+    limited = ["prlimit", f"--memlock={SMALL_MEMLOCK_BYTES}", *command]
+    with application(host, folder / "none", limited, **options) as app:
+        assert app.first["mode"] == "native"
+        if held is not None:
+            assert app.first["effective"].bit_count() == held
+        assert went_by_rings(exchange(app, peer))
+
+
+def test_too_little_locked_memory_is_named(shared_lab: Lab, folder: Path) -> None:
+    """The three capabilities without CAP_IPC_LOCK under the usual limit: refused, naming what is short."""
+    command = ["prlimit", f"--memlock={SMALL_MEMLOCK_BYTES}", *privileges(NEEDED)]
+    with application(shared_lab.hosts[0], folder / "none", command) as app:
+        assert "CAP_IPC_LOCK" in app.first["message"]
+    assert program_is_gone(shared_lab.hosts[0])
+
+
+@pytest.mark.parametrize("lacking", ["net_raw", "net_admin", "bpf"])
+def test_each_of_the_capabilities_is_needed(shared_lab: Lab, folder: Path, lacking: str) -> None:
+    """Without one of the three a forced link fails and names it; nothing stays behind."""
+    rest = f"{NEEDED},+ipc_lock".replace(f"+{lacking},", "").replace(f",+{lacking}", "")
+    with application(shared_lab.hosts[0], folder / "none", privileges(rest)) as app:
+        assert app.first["error"] == "PermissionNeeded"
+        assert f"lacks CAP_{lacking.upper()}" in app.first["message"]
+    assert program_is_gone(shared_lab.hosts[0])
+
+
+def test_without_privileges_and_broker(shared_lab: Lab, folder: Path) -> None:
+    """W7: walking down ends at sockets with the reason kept; a forced link fails and names the capabilities."""
+    host = shared_lab.hosts[0]
+    with application(host, folder / "none", without_privileges(), "walk") as app:
+        *refused, last = app.first["steps"]
+        assert (last["mode"], last["errno"]) == ("socket", 0)
+        assert [step["mode"] for step in refused] == ["zero-copy", "native", "generic"]
+        assert not any(step["tried"] for step in refused)
+        assert all("lacks CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF" in step["reason"] for step in refused)
+        assert all("start `umstack broker`" in step["remedy"] for step in refused)
+    with application(host, folder / "none", without_privileges()) as app:
+        assert app.first["error"] == "PermissionNeeded"
+        assert "lacks CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF" in app.first["message"]
+
+
+# ---- by the broker ----
+
+
+def test_an_application_without_privileges_has_rings_by_the_broker(
+    shared_lab: Lab, broker: BrokerProcess
+) -> None:
+    """Data is received and sent over AF_XDP by a process without a capability, under a limit its frames exceed; and
+    all is given back, so that it can be had again."""
+    host, peer, _ = shared_lab.hosts
+    before = broker.descriptors()
+    for _ in range(2):
+        with application(
+            host, broker.path, ["prlimit", f"--memlock={SMALL_MEMLOCK_BYTES}", *without_privileges()]
+        ) as app:
+            assert app.first == {"mode": "native", "effective": 0, "bare": True}
+            counters = exchange(app, peer)
+            assert went_by_rings(counters)
+            assert counters["rings"]["program_attached"] is True
+            assert counters["rings"]["broker_lost"] == ""
+        assert program_is_gone(host)
+    wait_for(lambda: broker.descriptors() == before, "the broker's descriptors")
+    # Zero copy was not asked for: the ladder knows that the driver has none.
+    assert broker.end() == {"path": str(broker.path), "lent": 2, "returned": 2, "refused": 0}
+    assert not broker.path.exists()
+
+
+def test_every_queue_is_lent_and_jumbo_frames_too(make_lab: Callable[..., Lab], folder: Path) -> None:
+    """Rings of two queues with frames of several buffers, mapped from descriptors."""
+    lab = make_lab(hosts=2, queues=2, mtu=9000)
+    with ExitStack() as stack:
+        broker = BrokerProcess(lab.hosts[0], folder / "xdp.sock", "--allow-group", str(NOBODY))
+        stack.callback(broker.process.communicate)
+        stack.callback(broker.process.terminate)
+        app = stack.enter_context(application(lab.hosts[0], broker.path, without_privileges()))
+        counters = exchange(app, lab.hosts[1])
+        assert went_by_rings(counters, 20)
+        assert (counters["rings"]["queues"], counters["rings"]["multi_buffer"]) == (2, True)
+
+
+def test_a_killed_application_leaves_nothing(shared_lab: Lab, broker: BrokerProcess) -> None:
+    """kill -9: the broker takes program and rules off at once, and the next application has the interface."""
+    host, peer, _ = shared_lab.hosts
+    before = broker.descriptors()
+    with application(host, broker.path, without_privileges()) as app:
+        exchange(app, peer)
+        app.end(kill=True)
+        wait_for(lambda: program_is_gone(host), "the program's end")
+        wait_for(lambda: broker.descriptors() == before, "the broker's descriptors")
+        with application(host, broker.path, without_privileges()) as another:
+            assert another.first["mode"] == "native"
+
+
+def test_a_killed_broker_takes_its_programs_along(shared_lab: Lab, broker: BrokerProcess) -> None:
+    """kill -9: the kernel takes the program off; the application goes on by the kernel's path, and says why."""
+    host, peer, _ = shared_lab.hosts
+    with application(host, broker.path, without_privileges()) as app:
+        assert went_by_rings(exchange(app, peer))
+        broker.process.kill()
+        broker.process.wait()
+        wait_for(lambda: program_is_gone(host), "the program's end")
+        rings = app.ask("stats")["rings"]
+        assert rings["program_attached"] is False
+        assert str(broker.path) in rings["broker_lost"]
+        counters = exchange(app, peer)
+        assert counters["link_counters"]["ring_kernel_path"] > 0
+    # The socket's file is still there: a new broker takes its place, a link says that nobody answers.
+    with application(host, broker.path, without_privileges()) as app:
+        assert "Connection refused" in app.first["message"]
+    with application(host, broker.path, without_privileges(), "walk") as app:
+        *refused, last = app.first["steps"]
+        assert last["mode"] == "socket"
+        assert [(step["mode"], step["errno"]) for step in refused[1:]] == [
+            ("native", errno.ECONNREFUSED),
+            ("generic", errno.ECONNREFUSED),
+        ]
+    again = BrokerProcess(host, broker.path, "--allow-user", str(NOBODY))
+    with application(host, broker.path, without_privileges()) as app:
+        assert app.first["mode"] == "native"
+    again.end()
+
+
+def reachable(path: Path) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        return client.connect_ex(str(path)) == 0
+
+
+def test_the_doctor_knows_the_broker(shared_lab: Lab, broker: BrokerProcess) -> None:
+    """What a process without privileges will use is what the broker opens for it."""
+    doctor = [*without_privileges(), sys.executable, "-m", "umstack", "doctor", "eth0", "--json"]
+    for path, expected in ((broker.path, "native"), (Path("/nowhere"), "socket")):
+        asked = shared_lab.hosts[0].run([*doctor, "--broker", str(path)], stdout=subprocess.PIPE, cwd="/")
+        (report,) = json.loads(asked.communicate()[0])["interfaces"]
+        assert report["mode"] == expected, report["steps"]
+        assert (report["broker"] is not None) is (expected == "native")
+
+
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
+os.execv(sys.executable, [sys.executable, "-m", "umstack", "broker", "--allow-user", sys.argv[2]])
+"""
+
+
+def test_systemd_can_listen_for_it(shared_lab: Lab, folder: Path) -> None:
+    """Socket activation: the broker serves the socket it was started with, and leaves its file alone."""
+    host, path = shared_lab.hosts[0], folder / "xdp.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        path.chmod(0o666)
+        listener.listen()
+        fd = listener.fileno()
+        argv = [sys.executable, "-c", ACTIVATE, str(fd), str(NOBODY)]
+        process = host.run(argv, pass_fds=(fd,), stderr=subprocess.DEVNULL)
+        with application(host, path, without_privileges()) as app:
+            assert app.first["mode"] == "native"
+        process.terminate()
+        assert process.wait(10) == 0
+    assert path.is_socket()
+
+
+# ---- who should not, and what should not be ----
+
+
+def answers(path: Path, *messages: bytes, descriptors: tuple[int, ...] = ()) -> list[str]:
+    """What the broker says to these on one connection: the refusals, `` for a request it granted, `gone` at its end."""
+    said = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.settimeout(5)
+        client.connect(str(path))
+        for message in messages:
+            with suppress(BrokenPipeError):  # it hung up: what it said before is there to be read
+                socket.send_fds(client, [message], list(descriptors))
+            try:
+                reply = client.recv(MESSAGE_MAX_BYTES)
+            except ConnectionResetError:  # said before what it had written, where it left something unread
+                reply = client.recv(MESSAGE_MAX_BYTES)
+            said.append(str(json.loads(reply).get("error", {}).get("message", "")) if reply else "gone")
+    return said
+
+
+def an_open_request(host: Host, **changes: Any) -> bytes:
+    """A request for rings, with some of its settings changed."""
+    namespace = host.call(lambda: Path("/proc/thread-self/ns/net").stat().st_ino)
+    settings = xdp.RingSettings(**{"receive_frames": 64, "send_frames": 64, **changes})
+    return encode_request(OpenRequest("eth0", namespace, xdp.AttachMode.NATIVE, xdp.RingMode.COPY, settings))
+
+
+MALFORMED = [
+    b"\xff\xfe",
+    b"[]",
+    b"{}",
+    b'{"version": 2, "do": "ask"}',
+    b'{"version": 1, "do": "reboot"}',
+    b'{"version": 1, "do": ["ask"]}',
+    b"[" * 9000,
+    b'{"version": 1, "do": "add_rule", "address": "239.1.2.3", "port": 65536}',
+    b'{"version": 1, "do": "add_rule", "address": {}, "port": 1}',
+    b'{"version": 1, "do": "open", "interface": "eth0", "namespace": 1}',
+    b'{"version": 1, "do": "open", "interface": "' + b"e" * 99 + b'"}',
+    b" " * (MESSAGE_MAX_BYTES + 100),
+]
+
+
+def test_malformed_requests_are_refused_and_nothing_leaks(shared_lab: Lab, broker: BrokerProcess) -> None:
+    """Each is answered with what is wrong and hung up on; descriptors sent along are not kept; it serves on."""
+    before = broker.descriptors()
+    for message in MALFORMED:
+        said, then = answers(broker.path, message, b"{}", descriptors=(0, 1, 2))
+        assert said not in ("", "gone"), message
+        assert then == "gone", message
+    wait_for(lambda: broker.descriptors() == before, "the broker's descriptors")
+    assert shared_lab.hosts[0].call(lambda: ask_broker(broker.path)).lent == {}
+
+
+def test_requests_out_of_bounds_are_refused(shared_lab: Lab, broker: BrokerProcess) -> None:
+    """Too many queues, too much memory, a number of frames that is none, another namespace, a rule without rings, too
+    many rules, rings twice: each is named, and the connection goes on."""
+    host, other, _ = shared_lab.hosts
+    before = broker.descriptors()
+    rule = b'{"version": 1, "do": "%s_rule", "address": "239.1.2.3", "port": %d}'
+    said = answers(
+        broker.path,
+        an_open_request(host, queues=2),
+        an_open_request(host, queues=64, receive_frames=65536),
+        an_open_request(other),
+        rule % (b"add", 1),
+        an_open_request(host),
+        an_open_request(host),
+        rule % (b"remove", 1),
+        *[rule % (b"add", port) for port in range(1, 258)],
+    )
+    refused, granted = said[:4], said[4]
+    for what, expected in zip(
+        refused, ("Invalid argument", "bytes, it lends", "namespace", "no rings"), strict=True
+    ):
+        assert expected in what
+    assert granted == ""
+    assert "already" in said[5]
+    assert "not steered" in said[6]
+    assert set(said[7:-1]) == {""}
+    assert "256 rules" in said[-1]
+    assert "power of two" in answers(broker.path, an_open_request(host, receive_frames=100))[0]
+    wait_for(lambda: program_is_gone(host), "the program's end")
+    wait_for(lambda: broker.descriptors() == before, "the broker's descriptors")
+
+
+def test_the_second_application_is_told_who_has_the_interface(shared_lab: Lab, broker: BrokerProcess) -> None:
+    """One interface, one application: the broker's EBUSY and the ladder's reason name the process, whose rings are left
+    as they are."""
+    host, peer, _ = shared_lab.hosts
+    with application(host, broker.path, without_privileges()) as app:
+
+        def open_another() -> None:
+            interface = xdp.find_interface("eth0")
+            settings = xdp.RingSettings()
+            open_brokered_rings(broker.path, interface, xdp.AttachMode.NATIVE, xdp.RingMode.COPY, settings)
+
+        with pytest.raises(xdp.BrokerError, match=f"lent to .*pid {app.process.pid}, user {NOBODY}") as busy:
+            host.call(open_another)
+        assert busy.value.errno == errno.EBUSY
+        with application(host, broker.path, without_privileges()) as another:
+            assert f"(pid {app.process.pid}, user {NOBODY}); end that process" in another.first["message"]
+        with application(host, broker.path, without_privileges(), "walk") as walking:
+            assert walking.first["steps"][-1]["mode"] == "socket"
+        assert went_by_rings(exchange(app, peer))
+
+
+def test_who_is_not_allowed_is_refused(shared_lab: Lab, broker: BrokerProcess) -> None:
+    """By the kernel's word for who connects; and no more than 64 may."""
+    with application(shared_lab.hosts[0], broker.path, without_privileges(STRANGER)) as app:
+        assert app.first["error"] == "PermissionNeeded"
+        assert (
+            f"native, generic: the broker at {broker.path}: user {STRANGER} may not" in app.first["message"]
+        )
+    before = broker.descriptors()
+    with ExitStack() as stack:
+        for _ in range(64):
+            client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            client.connect(str(broker.path))
+        wait_for(lambda: len(broker.descriptors()) == len(before) + 64, "64 connections")
+        assert "64 connections" in answers(broker.path, b"")[0]
+    wait_for(lambda: broker.descriptors() == before, "the broker's descriptors")
+
+
+def test_a_broker_needs_the_capabilities_itself(folder: Path) -> None:
+    """It says so at its start."""
+    command = [*without_privileges(), sys.executable, "-m", "umstack", "broker", "--path", str(folder / "s")]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd="/", env={**os.environ})
+    assert ended.returncode == 1
+    assert "lacks CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF" in ended.stderr

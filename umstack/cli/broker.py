@@ -1,0 +1,116 @@
+"""`umstack broker`: the privileged helper that opens AF_XDP rings for processes without privileges."""
+
+from __future__ import annotations
+
+import grp
+import json
+import pwd
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from umstack.cli.interruption import terminable
+from umstack.cli.stack_options import JSON_OPTION
+from umstack.errors import PermissionNeeded, UmError
+from xdp import XdpError
+from xdp.broker import FRAMES_MAX_BYTES, Broker, BrokerEvent, Policy, inherited_listener, listen_at
+from xdp.broker_protocol import DEFAULT_PATH
+from xdp.capabilities import held_capabilities, missing_capabilities
+
+_EXAMPLES = """\b
+Examples:
+  umstack broker --allow-group market-data
+  umstack broker --path /run/feed/xdp.sock --allow-user feed
+  systemctl start umstack-broker.socket         see docs/privileges.md for the units
+"""
+
+
+@dataclass(slots=True)
+class _Log:
+    """What happened, one line each on stderr; with JSON, one object each."""
+
+    as_json: bool
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def write(self, event: BrokerEvent) -> None:
+        """Note one event."""
+        self.counts[event.what] += 1
+        if self.as_json:
+            peer = {"pid": event.peer.pid, "uid": event.peer.uid}
+            fields = {"what": event.what, "interface": event.interface, "reason": event.reason, **peer}
+            click.echo(json.dumps(fields), err=True)
+            return
+        what = f"{event.interface} {event.what}" if event.interface else event.what
+        click.echo(f"{what}: {event.peer}{'; ' if event.reason else ''}{event.reason}", err=True)
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--path", default=DEFAULT_PATH, show_default=True, help="Socket to listen at, without systemd.")
+@click.option("--allow-user", "users", multiple=True, metavar="USER", help="Serve this user too.")
+@click.option(
+    "--allow-group", "groups", multiple=True, metavar="GROUP", help="Serve members of this group too."
+)
+@click.option(
+    "--frames-max-mib",
+    type=click.IntRange(1),
+    default=FRAMES_MAX_BYTES >> 20,
+    show_default=True,
+    help="Most memory for frames an application may have.",
+)
+@JSON_OPTION
+def command(
+    path: str, users: tuple[str, ...], groups: tuple[str, ...], frames_max_mib: int, as_json: bool
+) -> None:
+    """Open AF_XDP rings for processes that may not: attach the program, pass the sockets, see to the rules.
+
+    Needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, and CAP_IPC_LOCK for the frames; serves root, its own user, and whom
+    it is told to. Runs until Ctrl-C or SIGTERM, and then takes every program off. A line for each thing done goes to
+    stderr; --json makes them objects, and prints a summary at the end.
+    """
+    if missing := missing_capabilities(held_capabilities()):
+        raise PermissionNeeded(f"the broker lacks {', '.join(missing)}")
+    log = _Log(as_json)
+    try:
+        policy = Policy(
+            frozenset(map(_user_id, users)), frozenset(map(_group_id, groups)), frames_max_mib << 20
+        )
+        _run(Path(path), policy, log)
+    except XdpError as error:
+        raise UmError(error.message, hint=error.hint) from error
+    if as_json:
+        counts = {what: log.counts[what] for what in ("lent", "returned", "refused")}
+        click.echo(json.dumps({"path": path, **counts}))
+
+
+def _run(path: Path, policy: Policy, log: _Log) -> None:
+    try:
+        with terminable(), ExitStack() as stack:
+            listener = inherited_listener()
+            where = "the socket of its unit" if listener else str(path)
+            listener = listener or stack.enter_context(listen_at(path))
+            broker = stack.enter_context(Broker(listener, policy, log.write))
+            click.echo(f"listening at {where}", err=True)
+            broker.serve()
+    except KeyboardInterrupt:
+        click.echo("ended", err=True)
+
+
+def _user_id(name: str) -> int:
+    if name.isdecimal():
+        return int(name)
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise click.BadParameter(f"there is no user {name}", param_hint="--allow-user") from None
+
+
+def _group_id(name: str) -> int:
+    if name.isdecimal():
+        return int(name)
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise click.BadParameter(f"there is no group {name}", param_hint="--allow-group") from None

@@ -1,0 +1,244 @@
+"""The application's side of the broker: rings of an interface without a privilege (see `xdp.broker`).
+
+Any thread; requests of one connection go one after another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from xdp.attachment import AttachMode
+from xdp.broker_protocol import (
+    DESCRIPTORS_MAX,
+    MESSAGE_MAX_BYTES,
+    AskRequest,
+    AttachedRequest,
+    OpenRequest,
+    Request,
+    RuleRequest,
+    decode_reply,
+    encode_request,
+    network_namespace,
+)
+from xdp.errors import BrokerError
+from xdp.facts import AttachedXdp, Facts, Unknown
+from xdp.interfaces import Interface
+from xdp.xsk import LentRings, RingMode, RingPort, RingSettings, RingShape
+
+_ANSWER_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """What a broker may do, and for whom it does."""
+
+    capabilities: frozenset[str]
+    memlock_limit_bytes: int | None
+    lent: dict[str, str]
+    """The interfaces that are lent, and to which process."""
+
+    def added_to(self, facts: Facts) -> Facts:
+        """Return the facts of a process that has the broker open its rings."""
+        own = facts.capabilities
+        held = own if isinstance(own, Unknown) else own | self.capabilities
+        attached, holder = facts.attached, self.lent.get(facts.interface)
+        if isinstance(attached, AttachedXdp) and holder is not None:
+            whose = f"the broker's, which lent the interface to {holder}"
+            attached = replace(
+                attached, description=whose, removal="end that process, or use another interface"
+            )
+        return replace(
+            facts, capabilities=held, memlock_limit_bytes=self.memlock_limit_bytes, attached=attached
+        )
+
+
+class _Connection:
+    __slots__ = ("_asking", "_socket", "lost", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.lost = path, ""
+        self._asking = threading.Lock()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(_ANSWER_SECONDS)
+        try:
+            self._socket.connect(os.fspath(path))
+        except OSError as error:
+            self._socket.close()
+            raise self._no_answer(error) from error
+
+    def ask(self, request: Request) -> tuple[dict[str, Any], list[int]]:
+        """Ask and wait for the answer; the descriptors that came with it are the caller's."""
+        with self._asking:
+            if self.lost:
+                raise BrokerError(self.lost, hint="start it again, and the application with it")
+            try:
+                # A broker that hung up at once has said why before.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    self._socket.send(encode_request(request))
+                message, descriptors = self._receive()
+            except OSError as error:
+                # An answer that comes too late would be taken for that to the next request.
+                failure = self._no_answer(error)
+                self.lost = failure.message
+                self._socket.close()
+                raise failure from error
+        try:
+            return decode_reply(message, self.path), descriptors
+        except BaseException:
+            _close_all(descriptors)
+            raise
+
+    def _receive(self) -> tuple[bytes, list[int]]:
+        try:
+            message, descriptors, _, _ = self._receive_once()
+        except ConnectionResetError:
+            # It hung up on what it had not read: the kernel tells that first, then what it had said before.
+            message, descriptors, _, _ = self._receive_once()
+        if not message:
+            raise ConnectionResetError(errno.ECONNRESET, "it hung up")
+        return message, descriptors
+
+    def _receive_once(self) -> tuple[bytes, list[int], int, Any]:
+        return socket.recv_fds(self._socket, MESSAGE_MAX_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
+
+    def close(self) -> None:
+        """Hang up, and wait until the broker has taken back what it lent."""
+        with self._asking, contextlib.suppress(OSError):
+            if not self.lost:
+                self._socket.shutdown(socket.SHUT_WR)
+                self._socket.recv(1)
+        self.lost = self.lost or "the connection to the broker was closed"
+        self._socket.close()
+
+    def _no_answer(self, error: OSError) -> BrokerError:
+        reason = "it does not answer in time" if isinstance(error, TimeoutError) else error.strerror
+        return BrokerError(
+            f"the broker at {self.path}: {reason}",
+            hint="start it (`umstack broker`), or give this process the capabilities itself",
+            errno=error.errno or 0,
+        )
+
+
+class BrokeredSteering:
+    """The steering program a broker holds for us: as `xdp.Steering`, as far as a link needs it.
+
+    When the broker is gone so is the program: what was steered comes by the kernel, and so will what is asked for.
+    """
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: _Connection) -> None:
+        """Own the connection."""
+        self._connection = connection
+
+    @property
+    def lost(self) -> str:
+        """Why there is no broker any more; empty while there is."""
+        return self._connection.lost
+
+    def add_rule(self, address: str, port: int, slot: int) -> None:
+        """Have the datagrams to that address and port come by the rings; there is slot 0 only."""
+        if slot != 0:
+            raise BrokerError(f"there is no slot {slot}", hint="use slot 0")
+        self._ask_while_there(RuleRequest(True, address, port))
+
+    def remove_rule(self, address: str, port: int) -> None:
+        """Leave them to the kernel again."""
+        self._ask_while_there(RuleRequest(False, address, port))
+
+    def attached(self) -> bool:
+        """Whether the program is on its interface now."""
+        return bool(self._ask_while_there(AttachedRequest()).get("attached"))
+
+    def close(self) -> None:
+        """Give everything back; a second call does nothing."""
+        self._connection.close()
+
+    def _ask_while_there(self, request: Request) -> dict[str, Any]:
+        if self.lost:
+            return {}
+        try:
+            reply, descriptors = self._connection.ask(request)
+        except BrokerError:
+            if self._connection.lost:
+                return {}
+            raise
+        _close_all(descriptors)
+        return reply
+
+    def __enter__(self) -> Self:
+        """Return the steering."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def ask_broker(path: Path) -> BrokerFacts:
+    """Find out what the broker at that path may do here."""
+    connection = _Connection(path)
+    try:
+        found, descriptors = connection.ask(AskRequest())
+        _close_all(descriptors)
+    finally:
+        connection.close()
+    if found.get("namespace") != network_namespace():
+        raise BrokerError(
+            f"the broker at {path} is in another network namespace", hint="start one in this namespace"
+        )
+    limit = found.get("memlock_limit_bytes")
+    return BrokerFacts(frozenset(found.get("capabilities") or ()), limit, dict(found.get("lent") or {}))
+
+
+def open_brokered_rings(
+    path: Path,
+    interface: Interface,
+    attach_mode: AttachMode,
+    ring_mode: RingMode,
+    settings: RingSettings,
+) -> tuple[BrokeredSteering, RingPort]:
+    """Have the broker attach the program and open the rings, in exactly this mode. Both are the caller's to close."""
+    connection = _Connection(path)
+    descriptors: list[int] = []
+    try:
+        asked = OpenRequest(interface.name, network_namespace(), attach_mode, ring_mode, settings)
+        reply, descriptors = connection.ask(asked)
+        port = RingPort.adopt(interface, _lent_rings(reply, descriptors, path))
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        _close_all(descriptors)
+    return BrokeredSteering(connection), port
+
+
+def _lent_rings(reply: dict[str, Any], descriptors: list[int], path: Path) -> LentRings:
+    try:
+        shape = RingShape(**reply["shape"])
+    except (KeyError, TypeError) as error:
+        raise BrokerError(f"the broker at {path} lent nothing", hint="use one of the same version") from error
+    if len(descriptors) != shape.queues + 1:
+        raise BrokerError(
+            f"the broker at {path} lent {shape.queues} queues, of which {len(descriptors) - 1} descriptors came",
+            hint="raise the limit on open files (`ulimit -n`)",
+        )
+    return LentRings(shape, tuple(descriptors[1:]), descriptors[0])
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,38 @@
+"""The privileges of this process, as far as the bypass needs any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xdp.facts import Unknown
+
+# The names of the capabilities by their bits, as include/uapi/linux/capability.h numbers them.
+CAPABILITIES = {
+    "CAP_NET_ADMIN": 12,
+    "CAP_NET_RAW": 13,
+    "CAP_IPC_LOCK": 14,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_SYS_RESOURCE": 24,
+    "CAP_PERFMON": 38,
+    "CAP_BPF": 39,
+}
+_NEEDED = ("CAP_NET_RAW", "CAP_NET_ADMIN", "CAP_BPF")
+
+
+def held_capabilities() -> frozenset[str] | Unknown:
+    """Return those in effect for the calling thread."""
+    for line in Path("/proc/thread-self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "CapEff":
+            bits = int(value, 16)
+            return frozenset(name for name, bit in CAPABILITIES.items() if bits >> bit & 1)
+    return Unknown("/proc does not tell")
+
+
+def missing_capabilities(held: frozenset[str] | Unknown) -> tuple[str, ...]:
+    """Return what the bypass needs and these lack; of those that are unknown, trying is how to tell."""
+    if isinstance(held, Unknown):
+        return ()
+    # Before it was split up, CAP_SYS_ADMIN was what BPF took, and still does.
+    may = held | {"CAP_BPF"} if "CAP_SYS_ADMIN" in held else held
+    return tuple(name for name in _NEEDED if name not in may)
