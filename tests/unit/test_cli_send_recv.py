@@ -184,9 +184,9 @@ def test_an_incomplete_tree_is_a_failure(start: Start, tmp_path: Path) -> None:
     """recv --files ends with status 1 when the publisher dies within the tree, and leaves no half file."""
     (tmp_path / "big").write_bytes(os.urandom(64 << 20))
     target = tmp_path / "to"
-    receiver = start("recv", "dies", "--files", str(target), "-o", "transport_lbtrm_activity_timeout=500")
+    receiver = start("recv", "dies", "--files", str(target), "-o", "transport_lbtrm_activity_timeout=2000")
     sender = start(
-        "send", "dies", "--files", str(tmp_path / "big"), "-o", "transport_lbtrm_data_rate_limit=50000000"
+        "send", "dies", "--files", str(tmp_path / "big"), "-o", "transport_lbtrm_data_rate_limit=20000000"
     )
     ready(sender)
     while not any(

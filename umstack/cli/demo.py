@@ -101,7 +101,8 @@ def command(
     """Multicast a file tree to several subscribers across a switch that loses datagrams.
 
     The same job is done over AF_XDP and over kernel sockets, and both are shown side by side; where AF_XDP cannot be
-    had it says why. The runs are captured at the switch, and a report on the captures ends it. Status 0 only if every file of the tree lies at every subscriber with the SHA-256 it was sent with.
+    had it says why. The runs are captured at the switch, and a report on the captures ends it. Status 0 only if every
+    file of the tree lies at every subscriber with the SHA-256 it was sent with.
     """
     chosen: dict[str, Any] = {"loss": loss, "subscribers": subscribers, "link": link, "loopback": loopback}
     chosen |= {"seed": seed} if seed is not None else {}
