@@ -54,7 +54,7 @@ class Run:
         """Begin it."""
         command = [sys.executable, "-m", "umstack", "demo", "--json", "--seed", str(SEED), "--link", link]
         self.process = subprocess.Popen(
-            [*command, *arguments],
+            [*command, "--no-report", *arguments],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -134,7 +134,18 @@ def test_where_rings_cannot_be_it_says_why_and_uses_sockets(tree: Path, work: Pa
     said = {}
     for link in ("both", "xdp"):
         limited = ["setpriv", "--bounding-set=-ipc_lock", "sh", "-c", 'ulimit -l 1024; exec "$@"', "sh"]
-        demo = [sys.executable, "-m", "umstack", "demo", "--json", "--loss", "0", "--subscribers", "1"]
+        demo = [
+            sys.executable,
+            "-m",
+            "umstack",
+            "demo",
+            "--json",
+            "--loss",
+            "0",
+            "--no-report",
+            "--subscribers",
+            "1",
+        ]
         said[link] = subprocess.run(
             [*limited, *demo, "--tree", str(tree), "--link", link],
             cwd=ROOT,
@@ -159,6 +170,7 @@ def test_the_table_says_what_happened(tree: Path, work: Path) -> None:
         "-m",
         "umstack",
         "demo",
+        "--no-report",
         "--tree",
         str(tree),
         "--subscribers",
