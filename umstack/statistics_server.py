@@ -118,6 +118,7 @@ def read_statistics(pid: int | None = None, directory: Path | None = None) -> li
     Sockets whose process is gone are removed.
     """
     folder = directory or statistics_directory()
+    _remove_orphans(folder)
     reports = []
     for path in folder.glob(f"{pid or '*'}-*.sock"):
         report = _read_report(path)
@@ -137,11 +138,8 @@ def _read_report(path: Path) -> dict[str, Any] | None:
                 text += chunk
                 if len(text) > _REPORT_BYTES_MAX:
                     raise SystemFailure(f"{path} sends no end of statistics", hint="end that process")
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return None
         except (FileNotFoundError, ConnectionError):
-            return None
+            return None  # refused: it has ended, or is bound and about to listen
         except OSError as error:
             raise error_from_os(error, f"reading {path}") from error
     report: dict[str, Any] | None = json.loads(text) if text else None
