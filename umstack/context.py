@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import secrets
 import threading
 import time
@@ -176,6 +177,8 @@ class Context:
         config.timestamps = options.transport_lbtrm_receiver_timestamp
         config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
         config.linger_ns = options.pend_linger_interval_ns
+        # A machine with one processor has nobody who could send while this one polls.
+        config.adaptive_linger_ns = options.pend_adaptive_linger_limit_ns if (os.cpu_count() or 1) > 1 else 0
         config.coalesce_ns = _COALESCE_NS
         config.data_rate_bps = options.transport_lbtrm_data_rate_limit_bits_per_second
         config.retransmit_rate_bps = options.transport_lbtrm_retransmit_rate_limit_bits_per_second
