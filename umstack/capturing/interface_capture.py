@@ -11,15 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from umstack._core import ffi, lib
 from umstack.capturing.errors import CaptureError
 from umstack.capturing.packet_filter import PacketFilter
 from umstack.errors import error_from_os, error_from_result
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from xdp.closing import Closing
 
 PART_SUFFIX = ".part"
 _SLICE_NS = 100_000_000
@@ -56,7 +54,7 @@ class CaptureReport:
     """Whether runs of datagrams that the kernel keeps whole (UDP GSO, GRO) are written as single datagrams."""
 
 
-class InterfaceCapture:
+class InterfaceCapture(Closing):
     """A capture that runs from its creation on. Close it, or use it as a context manager.
 
     A file has ".part" behind its name until it is whole. When the process is killed, that one too can be read up to
@@ -199,11 +197,3 @@ class InterfaceCapture:
             handle, self._handle = self._handle, None
             if handle:
                 lib.um_interface_capture_close(handle)
-
-    def __enter__(self) -> InterfaceCapture:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

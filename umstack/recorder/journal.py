@@ -21,11 +21,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from umstack.errors import Unsupported, error_from_os
 from umstack.recorder.errors import JournalError, JournalFull, OffsetGone
+from xdp.closing import Closing
 
 if TYPE_CHECKING:
     import pyarrow
@@ -239,7 +239,7 @@ class JournalReader:
                 segment.remove()
 
 
-class Journal(JournalReader):
+class Journal(JournalReader, Closing):
     """The writer. Opening one mends what a killed writer left, and goes on behind the last whole batch.
 
     `fsync_seconds`: None leaves it to the system when bytes reach the disk (a killed process loses nothing, a crashed
@@ -453,14 +453,6 @@ class Journal(JournalReader):
         if not self._lock.closed:
             self._seal()
             self._lock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _write_all(file: Any, data: Any) -> None:
