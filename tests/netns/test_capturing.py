@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.netns.contexts import Member, collect, members, wait_for
+from tests.netns.contexts import Member, members
+from tests.waiting import collect, wait_for
 from umstack.errors import InterfaceError
 from umstack.lab import Host, Lab
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.netns.contexts import Member, members, wait_for
+from tests.netns.contexts import Member, members
+from tests.waiting import wait_for
 from umstack import Receiver, Source
 from umstack.lab import Lab, namespaces
 from umstack.lab.switch import port_name

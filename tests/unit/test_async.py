@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import SECONDS, collect_events, connect, open_context, payloads, wait_for
+from tests.unit.loopback import collect_events, connect, open_context, payloads
+from tests.waiting import SECONDS, wait_for
 from umstack import BackPressured, Closed, Context, Receiver
 from umstack.errors import OptionError
 

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.unit.loopback import SECONDS, collect, collect_events, connect, open_context, payloads, wait_for
+from tests.unit.loopback import collect_events, connect, open_context, payloads
+from tests.waiting import SECONDS, collect, wait_for
 from umstack import Batch, BeginningOfSession, Context, Message, Receiver, Source
 
 

@@ -12,16 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.unit.loopback import (
-    DATAGRAM,
-    SECONDS,
-    SHARED,
-    collect,
-    connect,
-    open_context,
-    payloads,
-    wait_for,
-)
+from tests.unit.loopback import DATAGRAM, SHARED, connect, open_context, payloads
+from tests.waiting import SECONDS, collect, wait_for
 from umstack import BackPressured, Closed, Context, NotConnected, RateLimited, WouldBlock
 from umstack.errors import InvalidArgument, MessageTooLong, OptionError
 
