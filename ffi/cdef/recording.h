@@ -63,5 +63,7 @@ void um_interface_capture_close(um_interface_capture *capture);
 int um_interface_capture_begin_file(um_interface_capture *capture, const char *path);
 int um_interface_capture_end_file(um_interface_capture *capture);
 int64_t um_interface_capture_run(um_interface_capture *capture, int64_t timeout_ns, uint64_t limit_bytes);
+int um_interface_capture_end_arrivals(um_interface_capture *capture);
+bool um_interface_capture_is_drained(um_interface_capture *capture);
 void um_interface_capture_stop(um_interface_capture *capture);
 void um_interface_capture_read(const um_interface_capture *capture, um_interface_capture_counters *counters);

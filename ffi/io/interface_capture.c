@@ -50,6 +50,8 @@ struct um_interface_capture {
     int64_t flushed_ns;
     uint64_t file_drop_base;
     uint64_t reported_drop_count;
+    uint64_t arrived_count; /* packets the kernel has put into the ring */
+    uint64_t taken_count;   /* packets taken out of it */
     um_interface_capture_counters counters;
 };
 
@@ -164,12 +166,14 @@ void um_interface_capture_close(um_interface_capture *capture)
 /* ---- files ---- */
 
 /* The kernel's counters start anew each time they are read. */
-static void take_drops(um_interface_capture *capture)
+static void take_statistics(um_interface_capture *capture)
 {
     struct tpacket_stats_v3 statistics = {0};
     socklen_t length = sizeof statistics;
-    if (getsockopt(capture->fd, SOL_PACKET, PACKET_STATISTICS, &statistics, &length) == 0)
-        capture->counters.drop_count += statistics.tp_drops;
+    if (getsockopt(capture->fd, SOL_PACKET, PACKET_STATISTICS, &statistics, &length) != 0)
+        return;
+    capture->counters.drop_count += statistics.tp_drops;
+    capture->arrived_count += statistics.tp_packets - statistics.tp_drops;
 }
 
 int um_interface_capture_begin_file(um_interface_capture *capture, const char *path)
@@ -190,7 +194,7 @@ int um_interface_capture_end_file(um_interface_capture *capture)
 {
     if (!capture->has_file)
         return 0;
-    take_drops(capture);
+    take_statistics(capture);
     um_pcapng_statistics statistics = {.start_ns = capture->file_opened_ns, .end_ns = um_clock_wall_ns()};
     statistics.dropped_count = capture->counters.drop_count - capture->file_drop_base;
     statistics.received_count = capture->writer.packet_count + statistics.dropped_count;
@@ -325,7 +329,7 @@ static bool begin_block(um_interface_capture *capture)
     if (!(__atomic_load_n(&block->hdr.bh1.block_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER))
         return false;
     if (block->hdr.bh1.block_status & TP_STATUS_LOSING)
-        take_drops(capture);
+        take_statistics(capture);
     capture->packet = (const void *)((const uint8_t *)block + block->hdr.bh1.offset_to_first_pkt);
     capture->packets_left = block->hdr.bh1.num_pkts;
     return true;
@@ -348,6 +352,7 @@ static bool drain(um_interface_capture *capture, uint64_t limit_bytes)
                 return false;
             write_packet(capture, capture->packet);
             capture->packets_left--;
+            capture->taken_count++;
             capture->packet = (const void *)((const uint8_t *)capture->packet + capture->packet->tp_next_offset);
         }
         give_back_block(capture);
@@ -397,6 +402,21 @@ int64_t um_interface_capture_run(um_interface_capture *capture, int64_t timeout_
     if (capture->writer.error != 0)
         return capture->writer.error;
     return result != 0 ? result : (int64_t)(capture->counters.packet_count - before);
+}
+
+int um_interface_capture_end_arrivals(um_interface_capture *capture)
+{
+    struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
+    struct sock_fprog program = {1, &nothing};
+    if (setsockopt(capture->fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0)
+        return fail(capture, "SO_ATTACH_FILTER");
+    return 0;
+}
+
+bool um_interface_capture_is_drained(um_interface_capture *capture)
+{
+    take_statistics(capture);
+    return capture->taken_count >= capture->arrived_count;
 }
 
 void um_interface_capture_stop(um_interface_capture *capture)

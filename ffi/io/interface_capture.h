@@ -51,6 +51,10 @@ int um_interface_capture_end_file(um_interface_capture *capture);
 /* Writes packets until the time is up, the file has limit_bytes (0: no limit), or stopped. Returns how many were
  * written, or a negative errno: that of the file (nothing more can be kept) or of the interface. */
 int64_t um_interface_capture_run(um_interface_capture *capture, int64_t timeout_ns, uint64_t limit_bytes);
+/* Lets nothing more in: what has arrived until then is still written by runs, until the capture is drained. */
+int um_interface_capture_end_arrivals(um_interface_capture *capture);
+/* Whether everything that was let in has been written. */
+bool um_interface_capture_is_drained(um_interface_capture *capture);
 /* Makes a run that waits return. From any thread. */
 void um_interface_capture_stop(um_interface_capture *capture);
 void um_interface_capture_read(const um_interface_capture *capture, um_interface_capture_counters *counters);

@@ -93,7 +93,6 @@ def test_capture_has_every_datagram_as_it_is_on_the_wire(
     listening(capture, tmp_path)
     with members(*lab.hosts, transport_lbtrm_multicast_address_low="224.10.10.10") as (publisher, subscriber):
         publish(publisher, subscriber, 5000, 1300)
-    time.sleep(0.1)
     capture.send_signal(signal.SIGINT)
     said, complained = capture.communicate(timeout=20)
     assert capture.returncode == 0, complained
@@ -160,7 +159,6 @@ def test_files_rotate_and_the_last_are_kept(make_lab: MakeLab, tmp_path: Path) -
     listening(capture, tmp_path)
     with members(*lab.hosts) as (publisher, subscriber):
         publish(publisher, subscriber, 6000, 1300)
-    time.sleep(0.1)
     capture.terminate()
     said, complained = capture.communicate(timeout=20)
     assert capture.returncode == 0, complained

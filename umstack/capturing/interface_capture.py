@@ -23,6 +23,8 @@ PART_SUFFIX = ".part"
 _SLICE_NS = 100_000_000
 _BLOCK_BYTES = 1 << 20
 _NS_PER_S = 1_000_000_000
+_DRAIN_SLICE_NS = 10_000_000
+_DRAIN_SECONDS = 5.0
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
@@ -71,6 +73,7 @@ class InterfaceCapture(Closing):
         self._files: deque[Path] = deque()
         self._report = CaptureReport(0, 0, (), splits_runs=False)
         self._opened_at = 0.0
+        self._failed = False
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -123,6 +126,7 @@ class InterfaceCapture(Closing):
             self._end_file()
             self._begin_file()
         result = lib.um_interface_capture_run(self._handle, timeout_ns, self._settings.rotate_bytes)
+        self._failed = result < 0
         if result < 0 and -result in _DISK_ERRORS:
             raise self._failure(-result)
         if result < 0:
@@ -183,14 +187,25 @@ class InterfaceCapture(Closing):
         return self._report
 
     def close(self) -> None:
-        """End the last file and stop."""
+        """Write what has arrived until now, end the last file and stop."""
         if self._handle is None:
             return
         try:
-            self._end_file()
+            try:
+                self._drain()
+            finally:
+                self._end_file()
         finally:
             self.report()
             self._release()
+
+    def _drain(self) -> None:
+        """Write what is still in the ring; the kernel hands a part of it out only after a while."""
+        if self._failed or self._part is None or lib.um_interface_capture_end_arrivals(self._handle) < 0:
+            return
+        end = time.monotonic() + _DRAIN_SECONDS
+        while not lib.um_interface_capture_is_drained(self._handle) and time.monotonic() < end:
+            self._write(_DRAIN_SLICE_NS)
 
     def _release(self) -> None:
         if self._handle is not None:
