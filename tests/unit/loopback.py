@@ -58,6 +58,13 @@ def connect(context: Context, topic: str, **options: Any) -> tuple[Source, Recei
 SHARED = {"transport_lbtrm_multicast_address": f"{_BLOCK}.20"}
 """Sources with these options share one transport session; the others go round the pool (UX-10)."""
 
+SMALL_QUEUE: dict[str, Any] = {
+    "flow_control_receiver_window": 1 << 16,
+    "receiver_queue_block_length": 1 << 14,
+    "receiver_queue_block_count": 4,
+}
+"""A receiver that is soon full."""
+
 _RECEIVER_OPTIONS = {
     "ordered_delivery",
     "receiver_queue_block_length",

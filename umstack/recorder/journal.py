@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from umstack.errors import Unsupported, error_from_os
+from umstack.recorder.disk import sync_directory
 from umstack.recorder.errors import JournalError, JournalFull, OffsetGone
 from xdp.closing import Closing
 
@@ -384,7 +385,7 @@ class Journal(JournalReader, Closing):
         self._position = len(schema)
         self._index = segment.index_path.open("wb", buffering=0)
         if self._fsync_seconds is not None:
-            _sync_directory(self.directory)
+            sync_directory(self.directory)
 
     def _cut_back(self) -> None:
         """A write failed: leave the files as they were before it."""
@@ -459,11 +460,3 @@ def _write_all(file: Any, data: Any) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
