@@ -96,6 +96,14 @@ def occupants(interface: Interface | str) -> tuple[Occupant, ...]:
     return tuple(_occupant(there, number, mode) for mode, number in _program_ids(there.index).items())
 
 
+def program_ids(interface: Interface) -> tuple[int, ...]:
+    """Return the ids of the XDP programs on an interface, in microseconds; empty where there is none."""
+    ids = libbpf().ffi.new("struct xdp_bpf_program_ids *")
+    result = libbpf().lib.xdp_bpf_program_ids(interface.index, ids)
+    checked(result, f"asking for the XDP programs on {interface.name}")
+    return tuple(number for number in (ids.native_id, ids.generic_id, ids.offload_id) if number)
+
+
 class Attachment(Closing):
     """One program attached to one interface. Context manager: closing it detaches, and so does the process's end."""
 

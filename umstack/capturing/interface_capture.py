@@ -15,6 +15,7 @@ from typing import Any
 
 from umstack._core import ffi, lib
 from umstack.capturing.errors import CaptureError
+from umstack.capturing.frame_origin import FrameOrigin
 from umstack.capturing.packet_filter import PacketFilter
 from umstack.errors import error_from_os, error_from_result
 from xdp.closing import Closing
@@ -74,6 +75,8 @@ class InterfaceCapture(Closing):
         self._report = CaptureReport(0, 0, (), splits_runs=False)
         self._opened_at = 0.0
         self._failed = False
+        self._origin = FrameOrigin(interface)
+        self._arrivals = ffi.new("um_interface_capture_arrivals *")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -125,7 +128,12 @@ class InterfaceCapture(Closing):
         if self._is_due():
             self._end_file()
             self._begin_file()
-        result = lib.um_interface_capture_run(self._handle, timeout_ns, self._settings.rotate_bytes)
+        result = lib.um_interface_capture_wait(self._handle, timeout_ns)
+        if result == 0:
+            known = self._origin.look()
+            self._arrivals.until_ns, self._arrivals.queue, self._arrivals.verdict = known
+            limit_bytes = self._settings.rotate_bytes
+            result = lib.um_interface_capture_write(self._handle, self._arrivals, limit_bytes)
         self._failed = result < 0
         if result < 0 and -result in _DISK_ERRORS:
             raise self._failure(-result)
