@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from umstack.bench import (
+    capture,
     compare,
     environment,
     flow,
@@ -30,6 +31,7 @@ from umstack.bench.round_trip_ends import Loop, RoundTripSpec, Wait
 from umstack.bench.stream_ends import Api, Input, Queue, StreamSpec
 from umstack.bench.throughput import Progress, Segmentation
 from umstack.cli.bench_tables import (
+    capture_table,
     comparison_table,
     flow_table,
     latency_table,
@@ -475,6 +477,72 @@ def _compare(plot: Path | None, as_json: bool, **asked: Any) -> None:
     )
     listed = [row.as_json() for row in rows]
     _report(results, described, as_json, lambda _: comparison_table(rows, plan.waits), comparison=listed)
+
+
+@command.command(
+    "capture", epilog="Example: umstack bench capture --size 64 --size 1400 --link socket --link xdp"
+)
+@click.option(
+    "--size",
+    "sizes",
+    type=click.IntRange(8, 65000),
+    multiple=True,
+    default=(64, 1400),
+    show_default=True,
+    help="Message size in bytes; may be given again.",
+)
+@click.option(
+    "--link",
+    "links",
+    type=click.Choice(["socket", "xdp"]),
+    multiple=True,
+    default=("socket", "xdp"),
+    show_default=True,
+    help="The link; may be given again.",
+)
+@click.option(
+    "--at",
+    "place",
+    type=click.Choice(get_args(capture.Place)),
+    default="subscriber",
+    show_default=True,
+    help="Whose interface is captured; over AF_XDP only the switch sees the data.",
+)
+@click.option(
+    "--snaplen", type=click.IntRange(64), metavar="BYTES", help="Keep so much of a frame; else all of it."
+)
+@click.option(
+    "--nice",
+    "niceness",
+    type=click.IntRange(0, 19),
+    default=15,
+    show_default=True,
+    help="How far the capture stands back.",
+)
+@_common(1.0)
+def _capture(
+    sizes: Sequence[int],
+    links: Sequence[str],
+    place: capture.Place,
+    snaplen: int | None,
+    niceness: int,
+    seconds: float,
+    options: Sequence[str],
+    rounds: int,
+    is_pinned: bool,
+    as_json: bool,
+) -> None:
+    """What `umstack capture` costs a stream that it captures: the same with and without, in turn."""
+    config = throughput.options_text("min", "real", options)
+    specs = [
+        StreamSpec(size=size, link=link, seconds=seconds, config=config, mode="embedded")
+        for link in links
+        for size in sizes
+    ]
+    told = ["--nice", str(niceness), *(("--snaplen", str(snaplen)) if snaplen else ())]
+    with _progress("capture") as progress:
+        results = capture.measure(capture.CapturePlan(specs, place, told, rounds, is_pinned), progress)
+    _report(results, _describe(config, is_pinned, rounds=rounds), as_json, capture_table)
 
 
 @command.command("rings", epilog="Example: umstack bench rings --seconds 2 --rounds 5")
