@@ -110,7 +110,7 @@ def _capturing(lab: Lab, run: LabRun) -> Iterator[None]:
         command += ["--time-stamp-precision=nano", "udp"]
     else:
         command = ["dumpcap", "-q", "-P", "-i", port, "-B", "16", "-f", "udp", "-w", str(run.by_tcpdump)]
-    own = [sys.executable, "-m", "umstack", "capture", port, "--nice", "0", "--json"]
+    own = [sys.executable, "-m", "umstack", "capture", port, "--priority", "normal", "--json"]
     own += ["--out", str(run.by_umstack)]
 
     def start(command: list[str]) -> subprocess.Popen[str]:

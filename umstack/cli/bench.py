@@ -40,6 +40,7 @@ from umstack.cli.bench_tables import (
     target_table,
     throughput_table,
 )
+from umstack.cli.capture import PRIORITY_OPTION
 from umstack.config import Config
 from umstack.errors import OptionError
 
@@ -511,21 +512,14 @@ def _compare(plot: Path | None, as_json: bool, **asked: Any) -> None:
 @click.option(
     "--snaplen", type=click.IntRange(64), metavar="BYTES", help="Keep so much of a frame; else all of it."
 )
-@click.option(
-    "--nice",
-    "niceness",
-    type=click.IntRange(0, 19),
-    default=15,
-    show_default=True,
-    help="How far the capture stands back.",
-)
+@PRIORITY_OPTION
 @_common(1.0)
 def _capture(
     sizes: Sequence[int],
     links: Sequence[str],
     place: capture.Place,
     snaplen: int | None,
-    niceness: int,
+    priority: str,
     seconds: float,
     options: Sequence[str],
     rounds: int,
@@ -539,7 +533,7 @@ def _capture(
         for link in links
         for size in sizes
     ]
-    told = ["--nice", str(niceness), *(("--snaplen", str(snaplen)) if snaplen else ())]
+    told = ["--priority", priority, *(("--snaplen", str(snaplen)) if snaplen else ())]
     with _progress("capture") as progress:
         results = capture.measure(capture.CapturePlan(specs, place, told, rounds, is_pinned), progress)
     _report(results, _describe(config, is_pinned, rounds=rounds), as_json, capture_table)

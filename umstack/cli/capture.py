@@ -25,6 +25,15 @@ Examples:
 """
 
 
+PRIORITY_OPTION = click.option(
+    "--priority",
+    type=click.Choice(["idle", "normal"]),
+    default="idle",
+    show_default=True,
+    help="Which processor time the capture takes: what is left over, or its share.",
+)
+
+
 @click.command(epilog=_EXAMPLES)
 @click.argument("interface", metavar="IFACE")
 @click.option(
@@ -65,14 +74,7 @@ Examples:
     metavar="MIB",
     help="Memory for what arrives faster than it is written.",
 )
-@click.option(
-    "--nice",
-    "niceness",
-    type=click.IntRange(0, 19),
-    default=15,
-    show_default=True,
-    help="How far the capture stands back where processors are short: 0 takes its share, 19 what is left over.",
-)
+@PRIORITY_OPTION
 @click.option("--promiscuous", is_flag=True, help="Frames for others as well, as at a mirror port.")
 @click.option(
     "-c", "--config", "config_file", metavar="FILE", help="The stack's configuration: its groups and ports."
@@ -98,7 +100,7 @@ def command(
     keep_files: int | None,
     snaplen: int | None,
     ring_mebibytes: int,
-    niceness: int,
+    priority: str,
     promiscuous: bool,
     config_file: str | None,
     options: tuple[str, ...],
@@ -108,7 +110,7 @@ def command(
 
     Files are named umstack-IFACE-TIME.pcapng, with .part behind until they are whole. What an XDP program takes off
     the interface is not seen here: use a context's tap for that. The data path comes first: a capture that gets too
-    little of a processor drops packets and slows nobody; --nice 0 is for when the capture matters more.
+    little of a processor drops packets and slows nobody; --priority normal is for when the capture matters more.
 
     Ends with status 0 when it ran as long as it was asked to; packets that had to be dropped are counted in the files
     and in the summary.
@@ -125,8 +127,8 @@ def command(
         ring_bytes=ring_mebibytes * _MEGABYTE,
         promiscuous=promiscuous,
     )
-    if os.getpriority(os.PRIO_PROCESS, 0) < niceness:
-        os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    if priority == "idle":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     started, started_cpu = time.monotonic(), time.process_time()
     interrupted = False
     with Meter() as meter, terminable(once=True):
