@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import re
 import shutil
 import signal
@@ -297,6 +298,20 @@ def test_a_killed_capture_can_be_read(make_lab: MakeLab, tmp_path: Path) -> None
     (part,) = tmp_path.glob("*.part")
     for file in (*tmp_path.glob("*.pcapng"), part):
         assert fields(file, "frame.number")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "policy"), [((), os.SCHED_IDLE), (("--priority", "normal"), os.SCHED_OTHER)]
+)
+def test_a_capture_stands_back(
+    make_lab: MakeLab, tmp_path: Path, arguments: tuple[str, ...], policy: int
+) -> None:
+    """Issue 4, capture: the data path comes first, unless the capture is said to matter as much."""
+    capture = start_capture(make_lab(hosts=1).hosts[0], "--out", str(tmp_path), *arguments)
+    listening(capture, tmp_path)
+    assert os.sched_getscheduler(capture.pid) == policy
+    capture.terminate()
+    capture.communicate(timeout=20)
 
 
 def test_a_capture_of_no_interface_says_so(make_lab: MakeLab, tmp_path: Path) -> None:
