@@ -43,10 +43,9 @@ from umstack.session import (
 )
 from umstack.source import Source
 from umstack.statistics_server import StatisticsServer
+from xdp.closing import Closing
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from umstack.config import OptionValue, ReceiverOptions, SourceOptions
     from umstack.reader import Reader
 
@@ -78,7 +77,7 @@ class ContextMemory:
         lib.um_context_free(self._handle)
 
 
-class Context:
+class Context(Closing):
     """One instance of the stack: usually one a process. Close it, or use it as a context manager."""
 
     def __init__(
@@ -658,14 +657,6 @@ class Context:
         finally:
             lib.um_context_close(self.handle)
             self._link.close()
-
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Context {self.interface.name} {self.options.operational_mode} {self.link}>"

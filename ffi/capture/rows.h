@@ -13,6 +13,7 @@ enum {
     UM_PACKETS_TYPE_BYTES_MAX = 8,
     UM_PACKETS_REASON_BYTES_MAX = 16,
     UM_PACKETS_KIND_BYTES_MAX = 16,
+    UM_PACKETS_VERDICT_BYTES_MAX = 16,
     UM_PACKETS_TEXT_SLACK_BYTES = 64, /* text buffers are this much longer than their rows need: copies have one size */
     UM_PACKETS_MULTIPLE = 64,         /* capacities are multiples of it */
     UM_PACKETS_PACKET_ITEMS_MAX = 16384, /* more messages, or sqns, than one datagram can hold: the least capacity */
@@ -23,6 +24,8 @@ enum um_packet_rows_bit {
     UM_PACKETS_TIME,
     UM_PACKETS_VLAN,
     UM_PACKETS_INNER_VLAN,
+    UM_PACKETS_QUEUE,
+    UM_PACKETS_VERDICT,
     UM_PACKETS_IP,             /* both addresses */
     UM_PACKETS_UDP,            /* ports, UDP bytes */
     UM_PACKETS_TYPE,           /* packet type */
@@ -64,6 +67,8 @@ typedef struct um_packet_rows {
     int32_t *captured_bytes;
     int32_t *vlan;
     int32_t *inner_vlan;
+    int64_t *queue;
+    um_packet_rows_text verdict;
     um_packet_rows_text source_address;
     int32_t *source_port;
     um_packet_rows_text destination_address;

@@ -9,6 +9,7 @@ enum {
     UM_PACKETS_TYPE_BYTES_MAX,
     UM_PACKETS_REASON_BYTES_MAX,
     UM_PACKETS_KIND_BYTES_MAX,
+    UM_PACKETS_VERDICT_BYTES_MAX,
     UM_PACKETS_TEXT_SLACK_BYTES,
     UM_PACKETS_MULTIPLE,
     UM_PACKETS_PACKET_ITEMS_MAX,
@@ -31,6 +32,8 @@ enum um_packet_rows_bit {
     UM_PACKETS_TIME,
     UM_PACKETS_VLAN,
     UM_PACKETS_INNER_VLAN,
+    UM_PACKETS_QUEUE,
+    UM_PACKETS_VERDICT,
     UM_PACKETS_IP,
     UM_PACKETS_UDP,
     UM_PACKETS_TYPE,
@@ -105,6 +108,8 @@ typedef struct um_packet_rows {
     int32_t *captured_bytes;
     int32_t *vlan;
     int32_t *inner_vlan;
+    int64_t *queue;
+    um_packet_rows_text verdict;
     um_packet_rows_text source_address;
     int32_t *source_port;
     um_packet_rows_text destination_address;

@@ -33,6 +33,8 @@ struct sock_filter {
     uint32_t k;
 };
 
+enum { UM_PCAPNG_UNKNOWN = -1, ... };
+
 typedef struct um_interface_capture_config {
     const char *interface;
     uint32_t block_bytes;
@@ -54,6 +56,13 @@ typedef struct um_interface_capture_counters {
     ...;
 } um_interface_capture_counters;
 
+typedef struct um_interface_capture_arrivals {
+    int64_t until_ns;
+    int64_t queue;
+    int64_t verdict;
+    ...;
+} um_interface_capture_arrivals;
+
 typedef struct um_interface_capture um_interface_capture;
 
 int um_interface_capture_open(const um_interface_capture_config *config, um_interface_capture **capture);
@@ -62,6 +71,9 @@ bool um_interface_capture_splits_runs(const um_interface_capture *capture);
 void um_interface_capture_close(um_interface_capture *capture);
 int um_interface_capture_begin_file(um_interface_capture *capture, const char *path);
 int um_interface_capture_end_file(um_interface_capture *capture);
-int64_t um_interface_capture_run(um_interface_capture *capture, int64_t timeout_ns, uint64_t limit_bytes);
-void um_interface_capture_stop(um_interface_capture *capture);
+int um_interface_capture_wait(um_interface_capture *capture, int64_t timeout_ns);
+int64_t um_interface_capture_write(um_interface_capture *capture, const um_interface_capture_arrivals *arrivals,
+                                   uint64_t limit_bytes);
+int um_interface_capture_end_arrivals(um_interface_capture *capture);
+bool um_interface_capture_is_drained(um_interface_capture *capture);
 void um_interface_capture_read(const um_interface_capture *capture, um_interface_capture_counters *counters);

@@ -38,6 +38,7 @@ _NUMBERS = (
     _Column("captured_bytes", "int32"),
     _Column("vlan", "int32", lib.UM_PACKETS_VLAN),
     _Column("inner_vlan", "int32", lib.UM_PACKETS_INNER_VLAN),
+    _Column("queue", "int64", lib.UM_PACKETS_QUEUE),
     _Column("source_port", "int32", lib.UM_PACKETS_UDP),
     _Column("destination_port", "int32", lib.UM_PACKETS_UDP),
     _Column("udp_bytes", "int32", lib.UM_PACKETS_UDP),
@@ -67,6 +68,7 @@ _TEXTS: dict[str, tuple[int, int | None]] = {
     "destination_address": (lib.UM_PACKETS_ADDRESS_BYTES_MAX, lib.UM_PACKETS_IP),
     "status": (lib.UM_PACKETS_STATUS_BYTES_MAX, None),
     "packet_type": (lib.UM_PACKETS_TYPE_BYTES_MAX, lib.UM_PACKETS_TYPE),
+    "verdict": (lib.UM_PACKETS_VERDICT_BYTES_MAX, lib.UM_PACKETS_VERDICT),
     "ncf_reason": (lib.UM_PACKETS_REASON_BYTES_MAX, lib.UM_PACKETS_NCF),
 }
 _FLAGS: dict[str, tuple[int, int | None]] = {

@@ -58,6 +58,8 @@ def schema() -> pyarrow.Schema:
             pa.field("captured_bytes", small, **always),
             pa.field("vlan", small),
             pa.field("inner_vlan", small),
+            pa.field("queue", number),
+            pa.field("verdict", text),
             pa.field("source_address", text),
             pa.field("source_port", small),
             pa.field("destination_address", text),
