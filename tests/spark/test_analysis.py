@@ -177,16 +177,22 @@ def test_gaps_at_the_point_of_capture(spark: Any) -> None:
 
 
 def test_nak_storms_name_their_receivers(spark: Any) -> None:
-    """Windows over the threshold in a row are one storm; the receiver that asked most comes first."""
+    """Windows over both thresholds in a row are one storm; the receiver that asked most comes first."""
     story = Story()
     story.stream(START, MS, 1, 1000)
     for step in range(30):
         story.nak(START + 200 * MS + step * 10 * MS, TWO, *range(100, 150))
         story.nak(START + 200 * MS + step * 10 * MS, ONE, *range(step * 5, step * 5 + 5))
     story.nak(START + 900 * MS, THREE, 700)
+    # A hundred numbers and more in a tenth of a second are no storm when one NAK asks for them, or two.
+    story.nak(START + 700 * MS, THREE, *range(300, 600))
+    story.nak(START + 710 * MS, ONE, *range(300, 600))
+    # Nor are NAKs, however many, for a number each.
+    for step in range(50):
+        story.nak(START + 1000 * MS + step * MS, (ONE, TWO, THREE)[step % 3], 900 + step)
     [storm] = rows(nak_storms(seen(spark, story)))
     assert storm["start_ns"] == START + 200 * MS
-    assert storm["requests"] == 30 * 55
+    assert (storm["requests"], storm["naks"]) == (30 * 55, 60)
     assert storm["repeated"] == 29 * 50
     assert [one["receiver"] for one in storm["receivers"]] == [TWO, ONE]
     assert storm["receivers"][0]["share"] == pytest.approx(50 / 55)

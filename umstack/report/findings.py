@@ -154,13 +154,19 @@ def _recovery(summary: Summary) -> Iterator[Finding]:
 
 def _storms(summary: Summary) -> Iterator[Finding]:
     for row in summary["nak_storms"][:3]:
-        first = row["receivers"][0]
-        text = (
-            f"A NAK storm of {duration(row['end_ns'] - row['start_ns'])} from {moment(row['start_ns'])}: "
-            f"{count(row['requests'])} sequence numbers asked of {session_name(row)}, {count(row['repeated'])} of them "
-            f"again; {first['receiver']} is behind {share(first['share'])} of it."
-        )
-        yield Finding("nak-storm", Severity.BAD, text)
+        yield Finding("nak-storm", Severity.BAD, f"{storm(row)}.")
+
+
+def storm(row: Row) -> str:
+    """A row of `nak_storms` in words."""
+    first = row["receivers"][0]
+    lasted_ns = row["end_ns"] - row["start_ns"]
+    return (
+        f"A NAK storm of {duration(lasted_ns)} from {moment(row['start_ns'])}: {count(row['naks'])} NAKs of "
+        f"{count(len(row['receivers']))} {'receiver' if len(row['receivers']) == 1 else 'receivers'} asked "
+        f"{session_name(row)} for {count(row['requests'])} sequence numbers, {count(row['repeated'])} of them again; "
+        f"{first['receiver']} is behind {share(first['share'])} of it"
+    )
 
 
 def _repairs(summary: Summary) -> Iterator[Finding]:

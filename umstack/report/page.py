@@ -164,6 +164,7 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _text("began", lambda row: moment(row["start_ns"])),
             _SESSION,
             ("#lasted", lambda row: duration(row["end_ns"] - row["start_ns"])),
+            _number("NAKs", "naks"),
             _number("asked for", "requests"),
             _number("again", "repeated"),
             _text("receivers", lambda row: _behind(row["receivers"])),
