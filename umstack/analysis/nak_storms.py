@@ -1,4 +1,4 @@
-"""NAK storms: times when receivers asked so often and for so much that the source, or the network, had mainly that to do.
+"""NAK storms: times when receivers asked so often and for so much that the source had mainly that to do.
 
 One NAK lists as many numbers as fit a datagram: what was lost while a path was away takes a few NAKs, however much it
 is. A storm is many NAKs for many numbers, tenth of a second after tenth of a second, of a receiver that keeps on losing
