@@ -10,9 +10,10 @@
 
 enum {
     INLINE_BUDGET = 128,      /* datagrams an application thread sends before it looks up */
-    BATCH_BYTES = 128 * 1024, /* a batch of messages is sent in portions of this size, still in the cache */
+    BATCH_BYTES = 64 * 1024, /* a batch of messages is sent in portions of this size, still in the cache */
     HELD_BACK_NAP_NS = 50000, /* between attempts while held back */
     STREAM_GAP_NS = 1000000,  /* a session that sent so recently is streaming: more is likely to follow */
+    RUN_AHEAD_BYTES = 64 * 1024,
     DEFER_NS = 500000,        /* while it streams, full datagrams that nobody asked to flush wait so long */
     DEFER_BYTES = 16 * 1024,  /* or for so many bytes, and then go out together (UDP GSO) */
     SENDER_BUSY_NS = 100000,  /* how soon the loop tries a sender again that another thread runs */
@@ -114,6 +115,24 @@ static void run_sender(um_publication_session *session, int64_t now_ns)
     um_context_wake_by(session->context, wake_ns);
 }
 
+/* What is flushed and not sent yet. */
+static int64_t backlog_bytes(const um_source_session *core)
+{
+    return atomic_load_explicit(&core->flush_limit, memory_order_relaxed) -
+           atomic_load_explicit(&core->sender_position, memory_order_relaxed);
+}
+
+/* Another thread is sending: a publisher that ran far ahead of it would write what has left the caches when it is
+ * sent. */
+static void keep_close(um_publication_session *session, int64_t now_ns)
+{
+    um_source_session *core = &session->core;
+    for (int i = 0; i < 64 && backlog_bytes(core) > RUN_AHEAD_BYTES && um_session_pending(core); i++) {
+        sched_yield();
+        run_sender(session, now_ns);
+    }
+}
+
 /* True when full datagrams may wait for company: the loop sends them when the time is up. */
 static bool may_defer(um_publication_session *session, int64_t now_ns)
 {
@@ -130,7 +149,10 @@ static void act(um_publication_session *session, uint32_t actions, bool flush)
     if ((actions & UM_ACTION_RUN_SENDER) && !flush && may_defer(session, now_ns))
         um_context_wake_by(session->context, now_ns + DEFER_NS);
     else if (actions & UM_ACTION_RUN_SENDER)
+    {
         run_sender(session, now_ns);
+        keep_close(session, now_ns);
+    }
     if (actions & UM_ACTION_BATCH_STARTED)
         um_context_wake_by(session->context, now_ns + session->core.config.batch_interval_ns);
 }
@@ -390,7 +412,9 @@ static bool wait_held_back(um_publication *publication, patience *patience, int6
     count_once(patience, &context->node.counters.send_blocked);
     if (now_ns >= patience->deadline_ns || um_gate_is_shut(&publication->gate))
         return false;
-    wait_a_little(context);
+    run_sender(publication->session, now_ns);
+    if (!is_sendable(publication->session))
+        wait_a_little(context);
     return true;
 }
 
