@@ -13,6 +13,7 @@ from umstack.sim import (
     FLOW_MIN,
     MS,
     SECOND,
+    START_NS,
     US,
     Host,
     SessionTruth,
@@ -133,12 +134,14 @@ def scripted(folder: Path, seed: int) -> SimRun:
         return _captured(PLANNED, world, folder / f"planned{seed}.pcapng", script.injected)
 
 
-def _captured(kind: str, world: World, capture: Path, injected: Sequence[Injected] = ()) -> SimRun:
-    write_capture(world, capture)
-    return SimRun(kind, capture, truth_of(world), list(injected))
+def _captured(
+    kind: str, world: World, capture: Path, injected: Sequence[Injected] = (), start_ns: int = START_NS
+) -> SimRun:
+    write_capture(world, capture, start_ns=start_ns)
+    return SimRun(kind, capture, truth_of(world, start_ns=start_ns), list(injected))
 
 
-def storm(folder: Path, seed: int) -> SimRun:
+def storm(folder: Path, seed: int, start_ns: int = START_NS) -> SimRun:
     """One receiver loses nearly every other datagram, repairs as well, until it gives up; others lose a few.
 
     There are a delay on the way to each, and copies.
@@ -159,7 +162,7 @@ def storm(folder: Path, seed: int) -> SimRun:
             source.send(bytes(MESSAGE_BYTES), flush=True)
             world.run_for(200 * US)
         world.run_for(2 * SECOND)
-        return _captured(STORMY, world, folder / f"stormy{seed}.pcapng")
+        return _captured(STORMY, world, folder / f"stormy{seed}.pcapng", start_ns=start_ns)
 
 
 def anything(folder: Path, seed: int) -> SimRun:

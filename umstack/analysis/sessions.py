@@ -17,7 +17,6 @@ from umstack.analysis.observations import (
     STATUS,
 )
 
-
 _COUNTS = {
     DATA: "datagrams",
     RETRANSMISSION: "retransmissions",

@@ -28,7 +28,7 @@ class Finding:
     text: str
 
 
-_CAUSES = {
+CAUSES = {
     "sporadic": "single datagrams lost here and there: look for a link with errors, or a policer",
     "burst": "several in a row: a queue, a ring or a socket buffer overflowed",
     "connectivity": "everything lost for a while: a path was away",
@@ -107,7 +107,7 @@ def _causes(summary: Summary) -> Iterator[Finding]:
         text = (
             f"{count(row['incidents'])} loss {'incident' if row['incidents'] == 1 else 'incidents'} with "
             f"{count(row['lost'])} losses {'is' if row['incidents'] == 1 else 'are'} of the kind '{row['cause']}': "
-            f"{_CAUSES[row['cause']]}."
+            f"{CAUSES[row['cause']]}."
         )
         if most is not None:
             who = most["receiver"] or "a receiver whose NAKs were not captured"
@@ -154,18 +154,18 @@ def _recovery(summary: Summary) -> Iterator[Finding]:
 
 def _storms(summary: Summary) -> Iterator[Finding]:
     for row in summary["nak_storms"][:3]:
-        yield Finding("nak-storm", Severity.BAD, f"{storm(row)}.")
+        text = f"A NAK storm on {session_name(row)} from {moment(row['start_ns'])}: {storm(row)}."
+        yield Finding("nak-storm", Severity.BAD, text)
 
 
 def storm(row: Row) -> str:
-    """A row of `nak_storms` in words."""
-    first = row["receivers"][0]
-    lasted_ns = row["end_ns"] - row["start_ns"]
+    """What a row of `nak_storms` says, in words."""
+    first, lasted_ns = row["receivers"][0], row["end_ns"] - row["start_ns"]
+    many = len(row["receivers"])
     return (
-        f"A NAK storm of {duration(lasted_ns)} from {moment(row['start_ns'])}: {count(row['naks'])} NAKs of "
-        f"{count(len(row['receivers']))} {'receiver' if len(row['receivers']) == 1 else 'receivers'} asked "
-        f"{session_name(row)} for {count(row['requests'])} sequence numbers, {count(row['repeated'])} of them again; "
-        f"{first['receiver']} is behind {share(first['share'])} of it"
+        f"in {duration(lasted_ns)} {count(row['naks'])} NAKs of {count(many)} "
+        f"{'receiver' if many == 1 else 'receivers'} asked for {count(row['requests'])} sequence numbers, "
+        f"{count(row['repeated'])} of them again; {first['receiver']} is behind {share(first['share'])} of it"
     )
 
 
