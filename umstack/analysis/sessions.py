@@ -35,9 +35,8 @@ def sessions(observations: DataFrame) -> DataFrame:
         return F.count_if(F.col("kind") == kind).alias(name)
 
     original = F.col("kind") == DATA
-    # With receivers told apart first, counting them costs neither a set nor a second look at the packets.
-    apart = observations.groupBy("point", *SESSION, "receiver").agg(
-        F.max("group").alias("group"),
+    # Texts to be told apart are keys: as a set, or a maximum, they would have all packets sorted.
+    apart = observations.groupBy("point", *SESSION, "receiver", "group").agg(
         F.min("time_ns").alias("first_ns"),
         F.max("time_ns").alias("last_ns"),
         *(count(kind, name) for kind, name in _COUNTS.items()),
@@ -56,7 +55,7 @@ def sessions(observations: DataFrame) -> DataFrame:
             *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _VOLUMES),
             F.min("first_sqn").alias("first_sqn"),
             F.max("last_sqn").alias("last_sqn"),
-            F.count("receiver").alias("receivers"),
+            F.count_distinct("receiver").alias("receivers"),
         )
         .withColumns(
             {
