@@ -68,10 +68,12 @@ def sessions(observations: DataFrame) -> DataFrame:
 
 
 def topics(packets: DataFrame) -> DataFrame:
-    """One row a topic of a session: messages, fragments, payload and topic sequence numbers, retransmissions left out.
+    """One row a topic of a session: its name, messages, fragments, payload and topic sequence numbers.
 
-    Takes packets with their `messages`, or the partial counts of `option("rows", "topics")`, which is the same
-    without a row for each message. Of several points of capture the one that saw most of a topic counts.
+    Retransmissions are left out. `topic` is null where no advertisement of topic resolution was captured.
+    Takes packets with their `messages` (and `advertisements`, for the names), or the partial counts of
+    `option("rows", "topics")`, which is the same without a row for each message. Of several points of capture the one
+    that saw most of a topic counts.
     """
     partial = packets if "message_sqn_low" in packets.columns else _partial_topics(packets)
     key = (F.col("source_address").alias("publisher"), "session_id", "topic_index")
@@ -83,9 +85,12 @@ def topics(packets: DataFrame) -> DataFrame:
         F.sum("payload_bytes").alias("payload_bytes"),
         F.min("message_sqn_low").alias("lowest_sqn"),
         F.max("message_sqn_high").alias("highest_sqn"),
+        F.max("topic").alias("topic"),
     )
     best = F.max_by(F.struct(*_TOPIC_COLUMNS), F.struct("fragments", "point")).alias("best")
-    return by_point.groupBy(*SESSION, "topic_index").agg(best).select(*SESSION, "topic_index", "best.*")
+    name = F.max("topic").alias("topic")
+    whole = by_point.groupBy(*SESSION, "topic_index").agg(best, name)
+    return whole.select(*SESSION, "topic_index", "best.*", "topic").where("fragments > 0")
 
 
 _TOPIC_COLUMNS = (
@@ -112,7 +117,7 @@ def _partial_topics(packets: DataFrame) -> DataFrame:
         F.explode("messages").alias("message"),
     )
     starts = F.coalesce(F.col("message.fragment_offset"), F.lit(0)) == 0
-    return (
+    counted = (
         messages.where(F.col("message.kind").isin(*CONTENT_KINDS))
         .groupBy("point", "source_address", "session_id", F.col("message.topic_index").alias("topic_index"))
         .agg(
@@ -125,3 +130,15 @@ def _partial_topics(packets: DataFrame) -> DataFrame:
             F.max("message.topic_sqn").alias("message_sqn_high"),
         )
     )
+    if "advertisements" not in packets.columns:
+        return counted.withColumn("topic", F.lit(None).cast("string"))
+    told = packets.select(point.alias("point"), F.explode("advertisements").alias("one"))
+    names = told.select(
+        "point",
+        "one.source_address",
+        "one.session_id",
+        "one.topic_index",
+        "one.topic",
+        F.lit(0).alias("fragments"),
+    )
+    return counted.unionByName(names, allowMissingColumns=True)

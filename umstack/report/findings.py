@@ -42,6 +42,7 @@ _BUSY_DATAGRAMS_PER_SECOND = 1000
 _BURSTY = 10.0
 _USELESS_SHARE = 0.1
 _COPIED_SHARE = 0.4
+_NAMED = 5
 
 
 def findings(summary: Summary) -> list[Finding]:
@@ -74,6 +75,10 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
         f"{count(len(keys))} {'session' if len(keys) == 1 else 'sessions'} sent {count(_sent(summary))} datagrams, "
         f"{volume(sent)}, in {duration(span)}: {bit_rate(sent / (span / 1e9))} on average."
     )
+    names = list(dict.fromkeys(row["topic"] for row in summary["topics"] if row["topic"]))
+    if names:
+        more = f" and {count(len(names) - _NAMED)} more" if len(names) > _NAMED else ""
+        text += f" {'Topic' if len(names) == 1 else 'Topics'}: {', '.join(names[:_NAMED])}{more}."
     yield Finding("traffic", Severity.NOTE, text)
 
 

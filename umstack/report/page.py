@@ -99,8 +99,9 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "Topics",
         "topics",
-        "Messages by topic, retransmissions not counted.",
+        "Messages by topic, retransmissions not counted. Names are those that were advertised in the captures.",
         (
+            _text("topic", lambda row: row["topic"] or "-"),
             _SESSION,
             _number("topic index", "topic_index", lambda value: str(value)),
             _number("messages", "messages"),

@@ -38,9 +38,11 @@ TOPICS = pa.schema(
         pa.field("message_sqn_low", pa.int64()),
         pa.field("message_sqn_high", pa.int64()),
         POINT,
+        pa.field("topic", pa.string()),
     ]
 )
-"""A row a topic and batch of packets: add them up (umstack.analysis.sessions.topics does)."""
+"""A row a topic and batch of packets, and one for each time it was advertised, which alone has its name: add them up
+(umstack.analysis.sessions.topics does)."""
 
 
 def _content_mask(messages: Any) -> Any:
@@ -87,7 +89,35 @@ def select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
 
 
 def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Counts by topic over the first sendings of a batch."""
+    """Counts by topic over the first sendings of a batch, and the names that were advertised in it."""
+    counted = _topic_counts(batch)
+    if batch.column("advertisements").null_count == len(batch):
+        return counted
+    return pa.concat_batches([counted, _topic_names(batch)])
+
+
+def _topic_names(batch: pa.RecordBatch) -> pa.RecordBatch:
+    advertised = batch.filter(pc.is_valid(batch.column("advertisements")))
+    named = [
+        {
+            "source_address": one["source_address"],
+            "session_id": one["session_id"],
+            "topic_index": one["topic_index"],
+            "messages": 0,
+            "fragments": 0,
+            "payload_bytes": 0,
+            POINT.name: point,
+            "topic": one["topic"],
+        }
+        for point, told in zip(
+            points(advertised).to_pylist(), advertised.column("advertisements").to_pylist(), strict=True
+        )
+        for one in told
+    ]
+    return pa.RecordBatch.from_pylist(named, schema=TOPICS)
+
+
+def _topic_counts(batch: pa.RecordBatch) -> pa.RecordBatch:
     again = pc.fill_null(batch.column("retransmission"), True)
     sent = pc.fill_null(pc.and_not(pc.equal(batch.column("packet_type"), "DATA"), again), False)
     messages = batch.column("messages")
@@ -128,7 +158,7 @@ def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
         ]
     )
     source, session_id, point = (column.take(grouped["session"].combine_chunks()) for column in sessions)
-    columns = [source, session_id, *grouped.columns[1:], point]
+    columns = [source, session_id, *grouped.columns[1:], point, pa.nulls(len(grouped), pa.string())]
     named = pa.table(columns, names=TOPICS.names).cast(TOPICS)
     [whole] = named.combine_chunks().to_batches()
     return whole
