@@ -103,13 +103,28 @@ void um_packet_rows_begin(um_packet_rows *rows)
     rows->row_count = 0;
     rows->message_count = 0;
     rows->sqn_count = 0;
+    rows->resolution_bytes = 0;
 }
 
 bool um_packet_rows_full(const um_packet_rows *rows)
 {
     return rows->row_count >= rows->row_capacity ||
            rows->message_capacity - rows->message_count < UM_PACKETS_PACKET_ITEMS_MAX ||
-           rows->sqn_capacity - rows->sqn_count < UM_PACKETS_PACKET_ITEMS_MAX;
+           rows->sqn_capacity - rows->sqn_count < UM_PACKETS_PACKET_ITEMS_MAX ||
+           (rows->resolution_bytes > 0 &&
+            rows->resolution_capacity - rows->resolution_bytes < UM_PACKETS_RESOLUTION_BYTES_MAX);
+}
+
+void um_packet_rows_put_resolution(um_packet_rows *rows, const uint8_t *payload, uint32_t bytes)
+{
+    uint32_t head[2] = {rows->row_count, bytes};
+    if (bytes > UM_PACKETS_RESOLUTION_BYTES_MAX - sizeof head ||
+        rows->resolution_capacity - rows->resolution_bytes < sizeof head + bytes)
+        return;
+    uint8_t *at = rows->resolution + rows->resolution_bytes;
+    memcpy(at, head, sizeof head);
+    memcpy(at + sizeof head, payload, bytes);
+    rows->resolution_bytes += (uint32_t)sizeof head + bytes;
 }
 
 static inline void append_frame(um_packet_rows *rows, uint32_t i, const um_capture_packet *packet,

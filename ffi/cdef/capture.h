@@ -13,6 +13,7 @@ enum {
     UM_PACKETS_TEXT_SLACK_BYTES,
     UM_PACKETS_MULTIPLE,
     UM_PACKETS_PACKET_ITEMS_MAX,
+    UM_PACKETS_RESOLUTION_BYTES_MAX,
     ...
 };
 
@@ -141,11 +142,14 @@ typedef struct um_packet_rows {
     int64_t *receiver_id;
     uint32_t *present;
     uint8_t *message_present;
+    uint8_t *resolution;
+    uint32_t resolution_capacity;
     uint8_t *bitmaps[...];
     uint8_t *message_bitmaps[...];
     uint32_t row_count;
     uint32_t message_count;
     uint32_t sqn_count;
+    uint32_t resolution_bytes;
     uint32_t set_counts[...];
     uint32_t message_set_counts[...];
     ...;

@@ -391,6 +391,9 @@ def _datagram(entry: Any, memory: Any) -> Datagram:
         lead=entry.lead,
         retransmission=bool(entry.flags & 0x20),
         ncf_reason=NcfReason(entry.ncf_reason),
+        source=(entry.from_address.ip, entry.from_address.port),
+        destination=(entry.to_address.ip, entry.to_address.port),
+        serial=entry.bytes_at,
         data=bytes(ffi.buffer(memory + entry.bytes_at, entry.length)),
     )
 
