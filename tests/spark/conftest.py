@@ -12,11 +12,26 @@ import pytest
 TWO_CORES = "local[2]"
 
 
+def need_java() -> None:
+    """Skip where nothing of Spark can run."""
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        pytest.skip("Spark needs Java 17: apt-get install openjdk-17-jre-headless")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Give a master and two workers, which all tests of a cluster share."""
+    need_java()
+    from tests.spark.cluster import standalone
+
+    with standalone(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Give the session, or skip where there is no Java to run it."""
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        pytest.skip("Spark needs Java 17: apt-get install openjdk-17-jre-headless")
+    need_java()
     from umstack.analysis.spark_session import spark_session
 
     # A few hundred rows a query: compiling a plan costs more than running it, and so does one task more.

@@ -6,8 +6,10 @@ The disks are small file systems in mount namespaces of their own; nothing outsi
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tests.spark.cluster import Cluster
 from tests.spark.story import MS, RECEIVERS, SCHEMA, Story
 from umstack.analysis.losses import losses
 from umstack.analysis.observations import observe
+from umstack.capture import split
 from umstack.capture.generate import Traffic, Truth, generate
 from umstack.recorder import Journal
 from umstack.recorder.tables import messages
@@ -90,6 +94,97 @@ with spark_session("killed", "local[2,3]", driver_memory="1g", options=options) 
     packets.mapInArrow(die_once, packets.schema).write.parquet(out)
     table = spark.read.parquet(out)
     print(table.count(), table.distinct().count())
+"""
+
+
+def test_a_killed_executor_loses_and_doubles_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """An executor of the cluster is killed with -9 between two parts: each packet is in the table once."""
+    whole = generate(tmp_path / "whole.pcap", PACKETS * 5, TRAFFIC)
+    captures, table = tmp_path / "captures", tmp_path / "out" / "packets"
+    parts = cut_as_rotation_does(whole.path, captures)
+    job = subprocess.Popen(
+        [sys.executable, "-c", _STORE, cluster.master, str(captures), str(table)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=cluster.environment,
+    )
+    written = table.with_name(".packets") / "kind=DATA"
+    while not (there := sorted(written.glob("part-*"))) and job.poll() is None:
+        time.sleep(0.002)
+    [first, *_] = cluster.executor_processes()
+    os.kill(first, signal.SIGKILL)
+    said, complained = job.communicate(timeout=120)
+    assert job.returncode == 0, complained[-3000:]
+    assert 0 < len(there) < parts, "it was killed in the middle"
+    assert "Lost executor" in complained
+    rows, data, messages = map(int, said.split())
+    assert (rows, data, messages) == (whole.packets, whole.data, whole.data)
+
+
+def cut_as_rotation_does(capture: Path, folder: Path, target_bytes: int = 1_000_000) -> int:
+    """A pcap file as many that follow each other; how many."""
+    folder.mkdir()
+    content = capture.read_bytes()
+    parts = split(capture, target_bytes)
+    for number, part in enumerate(parts):
+        inside = content[max(part.start, _PCAP_HEADER_BYTES) : part.end]
+        (folder / f"switch-{number:04d}.pcap").write_bytes(content[:_PCAP_HEADER_BYTES] + inside)
+    return len(parts)
+
+
+_PCAP_HEADER_BYTES = 24
+_STORE = """\
+import sys
+from pathlib import Path
+from umstack.analysis.spark_session import spark_session
+from umstack.analysis.sessions import topics
+from umstack.spark.packet_store import STORED, PacketStore
+
+master, captures, table = sys.argv[1:]
+with spark_session("killed", master, driver_memory="600m") as spark:
+    store = PacketStore(Path(table))
+    counts = topics(store.fill(spark, [captures], only_ours=True)).collect()
+    store.commit()
+    packets = spark.read.schema(STORED).parquet(table)
+    print(packets.count(), packets.where("kind = 'DATA'").select("sqn").distinct().count())
+    print(sum(row["messages"] for row in counts))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_ends_a_report_that_says_so(tmp_path: Path) -> None:
+    """The report's folder has a mebibyte: status 1, a line that says what to do, and no page, not even an old one."""
+    capture = generate(tmp_path / "switch.pcap", PACKETS * 5, TRAFFIC).path
+    small = tmp_path / "small"
+    small.mkdir()
+    command = [sys.executable, "-m", "umstack", "report", str(capture), "--out", str(small), "--json"]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", _ON_A_SMALL_DISK, "sh", str(small), *command],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
+    )
+    lines = done.stderr.splitlines()
+    assert (
+        lines[-1]
+        == "umstack: no space is left, at decode; free some, or give --out a folder on a larger disk"
+    )
+    status, *left = done.stdout.split()
+    assert status == "1"
+    assert "report.html" not in left
+    assert not [name for name in left if name.startswith("part-")], "what was written is hidden or gone"
+    assert not list(small.iterdir()), "nothing is mounted outside"
+
+
+# Prints the status of the report and what it left behind.
+_ON_A_SMALL_DISK = """\
+mount -t tmpfs -o size=1m tmpfs "$1" || exit 9
+cd "$1" && echo old > report.html && shift
+"$@"
+echo $?
+find . -type f -printf '%f\\n'
 """
 
 

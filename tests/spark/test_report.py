@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,16 +14,13 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
-import pyspark
-
+from tests.spark.cluster import Cluster
 from umstack.capture import CaptureError
 from umstack.capture.generate import Traffic, Truth, generate
 from umstack.report import make_report
 
 TRAFFIC = Traffic(seed=11, sessions=1, receivers=3, messages_per_datagram=4, message_bytes=50, loss=0.01)
 PACKETS = 10_000
-LISTENING = re.compile(r"Starting Spark master at (spark://\S+)")
-REGISTERED = re.compile("Successfully registered with master")
 
 
 @pytest.fixture(scope="module")
@@ -108,79 +101,29 @@ def test_captures_of_something_else_give_a_page_that_says_so(spark: Any, tmp_pat
         make_report([str(tmp_path / "nothing*.pcap")], tmp_path / "out")
 
 
-@contextmanager
-def spark_process(name: str, environment: dict[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """One of Spark's daemons, which may not be ready yet. It ends with the block."""
-    launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    process = subprocess.Popen(
-        [launcher, f"org.apache.spark.deploy.{name}", *arguments],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
-
-
-def wait_until_said(process: subprocess.Popen[str], wanted: re.Pattern[str]) -> re.Match[str]:
-    """What a daemon says when it is ready."""
-    assert process.stderr is not None
-    said = []
-    for line in process.stderr:
-        said.append(line)
-        found = wanted.search(line)
-        if found is not None:
-            return found
-    pytest.fail(f"a daemon ended: {''.join(said[-5:])}")
-
-
 @pytest.mark.timeout(300)
-def test_a_cluster_gives_the_same(truth: Truth, tmp_path: Path) -> None:
+def test_a_cluster_gives_the_same(truth: Truth, cluster: Cluster, tmp_path: Path) -> None:
     """A standalone master and two workers, each a process of its own: nothing assumes local mode."""
-    environment = {
-        **os.environ,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        # Five virtual machines on few cores, each for a minute: none is worth its best compiler.
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_CONF_DIR": str(tmp_path),
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    (tmp_path / "spark-defaults.conf").write_text("spark.sql.codegen.wholeStage false\n")
-    (tmp_path / "log4j2.properties").write_text(
-        "rootLogger.level = info\nrootLogger.appenderRef.e.ref = e\nappender.e.type = Console\nappender.e.name = e\n"
-        "appender.e.target = SYSTEM_ERR\nappender.e.layout.type = PatternLayout\nappender.e.layout.pattern = %m%n\n"
+    before = cluster.executors()
+    options = (
+        "--out",
+        str(tmp_path / "out"),
+        "--master",
+        cluster.master,
+        "--driver-memory",
+        "600m",
+        "--json",
     )
-    with ExitStack() as stack:
-        at = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        daemon = stack.enter_context(spark_process("master.Master", environment, *at))
-        master = wait_until_said(daemon, LISTENING).group(1)
-        # Both start at the same time: a virtual machine's start is what costs most here.
-        workers = []
-        for number in range(2):
-            work = ("--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / f"work{number}"))
-            workers.append(
-                stack.enter_context(spark_process("worker.Worker", environment, *at, *work, master))
-            )
-        for worker in workers:
-            wait_until_said(worker, REGISTERED)
-        options = ("--out", str(tmp_path / "out"), "--master", master, "--driver-memory", "600m", "--json")
-        done = subprocess.run(
-            [sys.executable, "-m", "umstack", "report", str(truth.path), *options],
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=240,
-        )
+    done = subprocess.run(
+        [sys.executable, "-m", "umstack", "report", str(truth.path), *options],
+        capture_output=True,
+        text=True,
+        env=cluster.environment,
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)
     [lost] = report["tables"]["lost"]
     assert (lost["losses"], lost["datagrams"]) == (known(truth)["losses"], known(truth)["datagrams"])
     assert report["packets"] == PACKETS
-    executors = {path.name for work in tmp_path.glob("work*") for path in work.glob("app-*/*")}
-    assert len(executors) == 2
+    assert len(cluster.executors() - before) == 2

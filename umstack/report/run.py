@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -86,9 +87,11 @@ def make_report(
     folder = Path(out).resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # The tables below a page are those it was made of: an older one goes when they are written anew.
+        (folder / PAGE).unlink(missing_ok=True)
     except OSError as error:
         raise ReportError(
-            f"{folder} cannot be made: {error.strerror}", hint="name a folder you may write to"
+            f"{folder} cannot be written: {error.strerror}", hint="name a folder you may write to"
         ) from error
     took: dict[str, float] = {}
     with spark_session(
@@ -140,10 +143,8 @@ def _run(name: str, step: Callable[[], None]) -> None:
         step()
     except PySparkException as error:
         said = str(error)
-        if "No space left on device" in said:
-            raise ReportError(
-                f"no space is left, at {name}", hint="free some, or give --out a folder on a larger disk"
-            ) from error
+        if os.strerror(errno.ENOSPC) in said:
+            raise _no_space(name) from error
         if CaptureError.__name__ in said:
             reason = said.rpartition(f"{CaptureError.__name__}: ")[2].splitlines()[0]
             raise CaptureError(
@@ -153,8 +154,19 @@ def _run(name: str, step: Callable[[], None]) -> None:
         raise ReportError(f"{name} failed: {line.strip()}") from error
 
 
+def _no_space(step: str) -> ReportError:
+    hint = "free some, or give --out a folder on a larger disk"
+    return ReportError(f"no space is left, at {step}", hint=hint, errno=errno.ENOSPC)
+
+
 def _write(target: Path, text: str) -> None:
     """A page is whole or not there."""
     written = target.with_suffix(".part")
-    written.write_text(text, encoding="utf-8")
-    written.replace(target)
+    try:
+        written.write_text(text, encoding="utf-8")
+        written.replace(target)
+    except OSError as error:
+        written.unlink(missing_ok=True)
+        if error.errno == errno.ENOSPC:
+            raise _no_space("page") from error
+        raise ReportError(f"{target} cannot be written: {error.strerror}") from error

@@ -1,0 +1,111 @@
+"""Spark's standalone cluster on this machine: a master and workers of one core, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+HOME = Path(pyspark.__file__).parent
+_LISTENING = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED = re.compile("Successfully registered with master")
+_EXECUTOR = b"CoarseGrainedExecutorBackend"
+# Virtual machines on few cores, each for a minute: none is worth its best compiler.
+_QUICK = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+_LOGGING = (
+    "rootLogger.level = info\nrootLogger.appenderRef.e.ref = e\nappender.e.type = Console\nappender.e.name = e\n"
+    "appender.e.target = SYSTEM_ERR\nappender.e.layout.type = PatternLayout\nappender.e.layout.pattern = %m%n\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running cluster: its master's address, its workers' processes, and the environment of what uses it."""
+
+    master: str
+    workers: list[subprocess.Popen[str]]
+    environment: dict[str, str]
+    folder: Path
+
+    def executors(self) -> set[Path]:
+        """The folders of all executors there were."""
+        return set(self.folder.glob("work*/app-*/[0-9]*"))
+
+    def executor_processes(self) -> list[int]:
+        """The executors that run now."""
+        children = (
+            path.read_text().split()
+            for worker in self.workers
+            for path in Path(f"/proc/{worker.pid}/task").glob("*/children")
+        )
+        pids = [int(pid) for found in children for pid in found]
+        return [pid for pid in pids if _EXECUTOR in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@contextmanager
+def standalone(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
+    """Start a cluster that keeps its files in `folder`; it ends with the block."""
+    environment = {
+        **os.environ,
+        **_QUICK,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(HOME),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_CONF_DIR": str(folder),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    (folder / "spark-defaults.conf").write_text("spark.sql.codegen.wholeStage false\n")
+    (folder / "log4j2.properties").write_text(_LOGGING)
+    at = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+    with ExitStack() as stack:
+        daemon = stack.enter_context(_daemon("master.Master", environment, *at))
+        master = _wait_until_said(daemon, _LISTENING).group(1)
+        # All start at the same time: a virtual machine's start is what costs most here.
+        started = [
+            stack.enter_context(_daemon("worker.Worker", environment, *at, *_work(folder, number), master))
+            for number in range(workers)
+        ]
+        for worker in started:
+            _wait_until_said(worker, _REGISTERED)
+        yield Cluster(master, started, environment, folder)
+
+
+def _work(folder: Path, number: int) -> tuple[str, ...]:
+    return "--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"work{number}")
+
+
+@contextmanager
+def _daemon(name: str, environment: dict[str, str], *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """One of Spark's daemons, which may not be ready yet. It ends with the block."""
+    launcher = HOME / "bin" / "spark-class"
+    process = subprocess.Popen(
+        [launcher, f"org.apache.spark.deploy.{name}", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def _wait_until_said(process: subprocess.Popen[str], wanted: re.Pattern[str]) -> re.Match[str]:
+    """What a daemon says when it is ready."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        found = wanted.search(line)
+        if found is not None:
+            return found
+    raise RuntimeError(f"a daemon ended: {''.join(said[-5:])}")
