@@ -131,6 +131,15 @@ static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint3
     return true;
 }
 
+/* Another processor wrote the frame. All of it will be read, so that all its lines may come at once. */
+static void prefetch(const um_xsk_queue *queue, uint32_t at)
+{
+    const struct xdp_desc *descriptor = xsk_ring_cons__rx_desc(&queue->receive, at);
+    const uint8_t *frame = queue->area + descriptor->addr;
+    for (uint32_t line = 0; line < descriptor->len; line += UM_CACHE_LINE_BYTES)
+        __builtin_prefetch(frame + line);
+}
+
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
 {
     uint32_t at = 0, done = 0, count = 0, assembled_bytes = 0;
@@ -138,7 +147,7 @@ uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
     while (done < available && count < max) {
         uint32_t frames = chain(queue, at + done, available - done);
         if (done + 1 < available)
-            __builtin_prefetch(queue->area + xsk_ring_cons__rx_desc(&queue->receive, at + done + 1)->addr);
+            prefetch(queue, at + done + 1);
         if (frames == 0) /* its end may have come meanwhile */
             queue->receive.cached_prod = __atomic_load_n(queue->receive.producer, __ATOMIC_ACQUIRE);
         if (frames == 0 || !take_packet(queue, at + done, frames, &assembled_bytes, batch, &count))
