@@ -54,6 +54,7 @@ typedef struct um_link_ops {
 /* First member of every implementation. */
 struct um_link {
     const um_link_ops *ops;
+    bool takes_whole; /* sends faster what lies in one piece, datagram behind datagram, than what it has to gather */
 };
 
 #endif

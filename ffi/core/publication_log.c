@@ -1,5 +1,9 @@
 #include "core/publication_log.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 size_t um_log_footprint(uint32_t term_length)
 {
     if (!um_is_power_of_two(term_length) || term_length < UM_LOG_TERM_BYTES_MIN || term_length > UM_LOG_TERM_BYTES_MAX)
@@ -125,12 +129,35 @@ bool um_log_abort(const um_claim *claim)
                                               memory_order_acq_rel, memory_order_relaxed);
 }
 
+enum {
+    LONG_TERM_BYTES = 4 * 1024 * 1024, /* from here on what was cleaned has left the caches when it is written again */
+};
+
+/* Zeroes without bringing the memory into the caches, where it would take the place of what is being sent. */
+static void zero_uncached(uint8_t *at, size_t bytes)
+{
+#ifdef __SSE2__
+    size_t head = um_align_up((uintptr_t)at, sizeof(__m128i)) - (uintptr_t)at;
+    head = head < bytes ? head : bytes;
+    memset(at, 0, head);
+    at += head;
+    bytes -= head;
+    for (; bytes >= sizeof(__m128i); at += sizeof(__m128i), bytes -= sizeof(__m128i))
+        _mm_stream_si128((__m128i *)(void *)at, _mm_setzero_si128());
+    _mm_sfence(); /* such stores are ordered by nothing else, a release least of all */
+#endif
+    memset(at, 0, bytes);
+}
+
 /* Zeroes [from, from + length) inside one term, the first frame header last: a reader that meets it early
  * still finds the old, committed length instead of a hole (AE-48). */
 static void clean(um_publication_log *log, int64_t from, uint32_t length)
 {
     uint8_t *at = um_log_at(log, from);
-    memset(at + UM_FRAME_HEADER_BYTES, 0, length - UM_FRAME_HEADER_BYTES);
+    if (log->term_length >= LONG_TERM_BYTES)
+        zero_uncached(at + UM_FRAME_HEADER_BYTES, length - UM_FRAME_HEADER_BYTES);
+    else
+        memset(at + UM_FRAME_HEADER_BYTES, 0, length - UM_FRAME_HEADER_BYTES);
     atomic_store_explicit((_Atomic uint64_t *)(void *)at, 0, memory_order_release);
 }
 

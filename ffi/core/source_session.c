@@ -210,17 +210,29 @@ static uint32_t gather_frames(um_source_session *session, const um_sent *sent, u
     return count;
 }
 
+/* Whether the link shall gather a datagram from where its frames lie; else it is laid out in the staging buffer. */
+static bool is_gathered(um_source_session *session, const um_sent *sent)
+{
+    /* One that is larger than its share of the staging buffer is a single frame: it can only be gathered. */
+    if ((uint32_t)UM_LBTRM_DATA_BYTES + sent->length > session->config.datagram_max_bytes)
+        return true;
+    if (session->link->takes_whole)
+        return false;
+    uint32_t gather_max = session->config.coalesce_threshold < UM_DATAGRAM_PARTS_MAX - 1
+                              ? session->config.coalesce_threshold
+                              : UM_DATAGRAM_PARTS_MAX - 1;
+    return count_frames(session, sent, gather_max) <= gather_max;
+}
+
 void um_session_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission, uint32_t slot,
                       um_tx *tx)
 {
     um_part *parts = session->parts + (size_t)slot * UM_DATAGRAM_PARTS_MAX;
-    uint32_t gather_max = session->config.coalesce_threshold < UM_DATAGRAM_PARTS_MAX - 1
-                              ? session->config.coalesce_threshold
-                              : UM_DATAGRAM_PARTS_MAX - 1;
     tx->parts = parts;
     tx->length = UM_LBTRM_DATA_BYTES + sent->length;
-    /* A datagram larger than a staging slot is a single frame: it can only be gathered. */
-    if (tx->length > session->config.datagram_max_bytes || count_frames(session, sent, gather_max) <= gather_max) {
+    if (slot == 0)
+        session->staged_bytes = 0;
+    if (is_gathered(session, sent)) {
         uint8_t *header = session->headers + (size_t)slot * UM_LBTRM_DATA_BYTES;
         parts[0] = (um_part){header, UM_LBTRM_DATA_BYTES};
         tx->part_count = 1 + gather_frames(session, sent, parts + 1);
@@ -228,7 +240,8 @@ void um_session_build(um_source_session *session, const um_sent *sent, uint32_t 
                             retransmission);
         return;
     }
-    uint8_t *datagram = session->staging + (size_t)slot * session->config.datagram_max_bytes;
+    uint8_t *datagram = session->staging + session->staged_bytes;
+    session->staged_bytes += tx->length;
     um_lbtrm_write_data(datagram, session->config.session_id, session->config.nak_port, sqn, session->trail_sqn,
                         retransmission);
     copy_frames(session, sent, datagram + UM_LBTRM_DATA_BYTES);

@@ -110,7 +110,8 @@ typedef struct um_source_session {
     uint32_t sent_mask;
     uint32_t retransmit_count;
     uint32_t retransmit_queue[UM_RETRANSMIT_QUEUE_MAX]; /* binary heap, oldest sqn first (UM-133) */
-    uint8_t *staging;                                   /* UM_SEND_BATCH_MAX datagrams */
+    uint8_t *staging;                                   /* UM_SEND_BATCH_MAX datagrams, one behind the other */
+    uint32_t staged_bytes;                              /* of the batch being laid out */
     uint8_t *headers;                                   /* UM_SEND_BATCH_MAX data headers */
     um_part *parts;                                     /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
     struct um_source *sources;

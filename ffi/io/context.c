@@ -12,6 +12,10 @@
 
 #include "io/clock.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 enum {
     EVENTS_MAX = 64,
     HOT_DATAGRAMS = 16,       /* a pass that handled this many is under load */
@@ -28,6 +32,12 @@ void *um_map(size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
+}
+
+void um_back(void *memory, size_t bytes)
+{
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    madvise(memory, bytes, MADV_POPULATE_WRITE); /* before Linux 5.14 pages come with their first use */
 }
 
 void um_unmap(void *memory, size_t bytes)

@@ -219,6 +219,8 @@ void um_context_close_link(um_context *context, um_socket_link *link);
 int64_t um_context_pass(um_context *context, int64_t wait_until_ns);
 /* Zeroed pages, for what is large: they are backed when first touched. */
 void *um_map(size_t bytes);
+/* Backs them now, by huge pages where they can be had: for what is used from end to end, at full speed. */
+void um_back(void *memory, size_t bytes);
 void um_unmap(void *memory, size_t bytes);
 /* Zeroed memory for what is small and many: it lies close together, where objects that each begin a page would compete
  * for the same few lines of the caches. Given back with free. */

@@ -64,7 +64,7 @@ static const um_link_ops SOCKET_OPS = {send_datagrams, send_oversize};
 static int open_socket(um_socket_link *link, const um_socket_config *config)
 {
     memset(link, 0, sizeof *link);
-    link->base.ops = &SOCKET_OPS;
+    link->base = (um_link){.ops = &SOCKET_OPS, .takes_whole = config->gso};
     link->gso = config->gso;
     link->timestamps = config->timestamps;
     um_link_counters_reset(&link->counters);
@@ -189,6 +189,18 @@ static void add_segment_size(send_plan *plan, uint16_t bytes)
     memcpy(CMSG_DATA(control), &bytes, sizeof bytes);
 }
 
+/* What lies behind the last part in memory joins it: the kernel copies one long piece faster than many short ones. */
+static void add_part(send_plan *plan, const struct iovec *first, const um_part *part)
+{
+    struct iovec *next = plan->vectors + plan->vector_count;
+    if (next > first && (const uint8_t *)next[-1].iov_base + next[-1].iov_len == part->data) {
+        next[-1].iov_len += part->length;
+        return;
+    }
+    *next = (struct iovec){(void *)(uintptr_t)part->data, part->length};
+    plan->vector_count++;
+}
+
 static void plan_sends(send_plan *plan, const um_tx *batch, uint32_t count, bool gso, struct sockaddr_in *to)
 {
     plan->count = plan->vector_count = 0;
@@ -202,8 +214,7 @@ static void plan_sends(send_plan *plan, const um_tx *batch, uint32_t count, bool
             (struct msghdr){.msg_name = to, .msg_namelen = sizeof *to, .msg_iov = plan->vectors + plan->vector_count};
         for (uint32_t i = done; i < done + run; i++)
             for (uint32_t part = 0; part < batch[i].part_count; part++)
-                plan->vectors[plan->vector_count++] =
-                    (struct iovec){(void *)(uintptr_t)batch[i].parts[part].data, batch[i].parts[part].length};
+                add_part(plan, message->msg_iov, &batch[i].parts[part]);
         message->msg_iovlen = (size_t)(plan->vectors + plan->vector_count - message->msg_iov);
         if (run > 1)
             add_segment_size(plan, (uint16_t)batch[done].length);
@@ -234,7 +245,7 @@ static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint
     if (calls < 0) {
         int error = errno;
         if (link->gso && plan.datagrams[0] > 1 && refuses_gso(error)) {
-            link->gso = false;
+            link->gso = base->takes_whole = false;
             return send_datagrams(base, to, batch, count);
         }
         UM_COUNT(*(is_full(error) ? &link->counters.send_would_block : &link->counters.send_errors), 1);

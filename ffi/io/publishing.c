@@ -10,12 +10,13 @@
 
 enum {
     INLINE_BUDGET = 128,      /* datagrams an application thread sends before it looks up */
-    BATCH_BYTES = 128 * 1024, /* a batch of messages is sent in portions of this size, still in the cache */
+    BATCH_BYTES = 64 * 1024,  /* a batch of messages is sent in portions of this size, still in the cache */
     HELD_BACK_NAP_NS = 50000, /* between attempts while held back */
     STREAM_GAP_NS = 1000000,  /* a session that sent so recently is streaming: more is likely to follow */
-    DEFER_NS = 500000,        /* while it streams, full datagrams that nobody asked to flush wait so long */
-    DEFER_BYTES = 16 * 1024,  /* or for so many bytes, and then go out together (UDP GSO) */
-    SENDER_BUSY_NS = 100000,  /* how soon the loop tries a sender again that another thread runs */
+    RUN_AHEAD_BYTES = 64 * 1024,
+    DEFER_NS = 500000,       /* while it streams, full datagrams that nobody asked to flush wait so long */
+    DEFER_BYTES = 16 * 1024, /* or for so many bytes, and then go out together (UDP GSO) */
+    SENDER_BUSY_NS = 100000, /* how soon the loop tries a sender again that another thread runs */
     CONTROL_RECEIVES_MAX = 16,
     IP_UDP_HEADER_BYTES = 28,
 };
@@ -114,6 +115,24 @@ static void run_sender(um_publication_session *session, int64_t now_ns)
     um_context_wake_by(session->context, wake_ns);
 }
 
+/* What is flushed and not sent yet. */
+static int64_t backlog_bytes(const um_source_session *core)
+{
+    return atomic_load_explicit(&core->flush_limit, memory_order_relaxed) -
+           atomic_load_explicit(&core->sender_position, memory_order_relaxed);
+}
+
+/* Another thread is sending: a publisher that ran far ahead of it would write what has left the caches when it is
+ * sent. */
+static void keep_close(um_publication_session *session, int64_t now_ns)
+{
+    um_source_session *core = &session->core;
+    for (int i = 0; i < 64 && backlog_bytes(core) > RUN_AHEAD_BYTES && um_session_pending(core); i++) {
+        sched_yield();
+        run_sender(session, now_ns);
+    }
+}
+
 /* True when full datagrams may wait for company: the loop sends them when the time is up. */
 static bool may_defer(um_publication_session *session, int64_t now_ns)
 {
@@ -129,8 +148,10 @@ static void act(um_publication_session *session, uint32_t actions, bool flush)
     int64_t now_ns = um_clock_ns();
     if ((actions & UM_ACTION_RUN_SENDER) && !flush && may_defer(session, now_ns))
         um_context_wake_by(session->context, now_ns + DEFER_NS);
-    else if (actions & UM_ACTION_RUN_SENDER)
+    else if (actions & UM_ACTION_RUN_SENDER) {
         run_sender(session, now_ns);
+        keep_close(session, now_ns);
+    }
     if (actions & UM_ACTION_BATCH_STARTED)
         um_context_wake_by(session->context, now_ns + session->core.config.batch_interval_ns);
 }
@@ -217,8 +238,9 @@ static void close_port_link(um_publication_session *session)
     session->port_link = NULL;
 }
 
+/* Takes over the memory when it succeeds. */
 static int open_session(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
-                        um_publication_session **opened)
+                        void *memory, um_publication_session **opened)
 {
     um_publication_session *session = free_session(context);
     context->error_step = "session table";
@@ -226,23 +248,16 @@ static int open_session(um_context *context, um_session_config *config, uint16_t
         return -ENOSPC;
     memset(session, 0, sizeof *session);
     session->context = context;
-    context->error_step = "session memory";
-    session->memory_bytes = um_session_footprint(config);
-    if (session->memory_bytes == 0)
-        return -EINVAL;
     int result = open_sockets(session, port_low, port_high);
     if (result != 0)
         return result;
-    session->memory = um_map(session->memory_bytes);
+    session->memory = memory;
+    session->memory_bytes = um_session_footprint(config);
     session->wakeup_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (session->memory == NULL || session->wakeup_fd < 0)
-        result = session->memory == NULL ? -ENOMEM : -errno;
-    if (result == 0)
-        result = open_port_link(session);
+    result = session->wakeup_fd < 0 ? -errno : open_port_link(session);
     if (result != 0) {
         if (session->wakeup_fd >= 0)
             close(session->wakeup_fd);
-        um_unmap(session->memory, session->memory_bytes);
         um_socket_close(&session->nak_link);
         um_socket_close(&session->data_link);
         return result;
@@ -261,10 +276,20 @@ static int open_session(um_context *context, um_session_config *config, uint16_t
 int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
                     um_publication_session **session)
 {
+    context->error_step = "session memory";
+    size_t bytes = um_session_footprint(config);
+    if (bytes == 0)
+        return -EINVAL;
+    void *memory = um_map(bytes);
+    if (memory == NULL)
+        return -ENOMEM;
+    um_back(memory, bytes); /* takes its time: the loop goes on meanwhile */
     um_context_lock(context);
-    int result = open_session(context, config, port_low, port_high, session);
+    int result = open_session(context, config, port_low, port_high, memory, session);
     um_context_unlock(context);
     um_context_wake_by(context, 0);
+    if (result != 0)
+        um_unmap(memory, bytes);
     return result;
 }
 
@@ -390,7 +415,9 @@ static bool wait_held_back(um_publication *publication, patience *patience, int6
     count_once(patience, &context->node.counters.send_blocked);
     if (now_ns >= patience->deadline_ns || um_gate_is_shut(&publication->gate))
         return false;
-    wait_a_little(context);
+    run_sender(publication->session, now_ns);
+    if (!is_sendable(publication->session))
+        wait_a_little(context);
     return true;
 }
 
