@@ -144,7 +144,7 @@ static int map_topic(um_subscription *subscription, const um_receiver_session_co
     um_context *context = subscription->context;
     um_receiver_session *session = um_node_find_session(&context->node, &config->id);
     if (session == NULL) {
-        session_block *block;
+        session_block *block = NULL;
         int result = open_session(context, config, &block);
         if (result != 0)
             return result;

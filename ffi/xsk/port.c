@@ -116,11 +116,17 @@ static void *map_memfd(size_t bytes, unsigned huge_flag, int *fd)
     return NULL;
 }
 
+/* Where no huge pages are set aside, the kernel may have some all the same; registering the memory backs it. */
 static uint8_t *map_frames(um_xsk_port *port, bool huge)
 {
     if (port->config.lent)
         return map_memfd(port->area_bytes, huge ? MFD_HUGETLB : 0, &port->memory_fd);
-    return map(port->area_bytes, (huge ? MAP_HUGETLB : 0) | MAP_POPULATE);
+    if (huge)
+        return map(port->area_bytes, MAP_HUGETLB | MAP_POPULATE);
+    uint8_t *memory = map(port->area_bytes, 0);
+    if (memory != NULL)
+        madvise(memory, port->area_bytes, MADV_HUGEPAGE);
+    return memory;
 }
 
 static int map_passed_frames(um_xsk_port *port)

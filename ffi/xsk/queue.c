@@ -4,7 +4,10 @@
 #define XDP_PKT_CONTD (1 << 0)
 #endif
 
-enum { RECEIVE_HEADROOM_BYTES = 256 }; /* the kernel's, before each frame it fills */
+enum {
+    RECEIVE_HEADROOM_BYTES = 256, /* the kernel's, before each frame it fills */
+    PREFETCHED_AHEAD = 4,
+};
 
 /* ---- who owns a frame ---- */
 
@@ -142,12 +145,12 @@ static void prefetch(const um_xsk_queue *queue, uint32_t at)
 
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
 {
-    uint32_t at = 0, done = 0, count = 0, assembled_bytes = 0;
+    uint32_t at = 0, done = 0, count = 0, assembled_bytes = 0, prefetched = 0;
     uint32_t available = xsk_ring_cons__peek(&queue->receive, max + UM_XSK_CHAIN_MAX, &at);
     while (done < available && count < max) {
         uint32_t frames = chain(queue, at + done, available - done);
-        if (done + 1 < available)
-            prefetch(queue, at + done + 1);
+        for (; prefetched < available && prefetched <= done + PREFETCHED_AHEAD; prefetched++)
+            prefetch(queue, at + prefetched);
         if (frames == 0) /* its end may have come meanwhile */
             queue->receive.cached_prod = __atomic_load_n(queue->receive.producer, __ATOMIC_ACQUIRE);
         if (frames == 0 || !take_packet(queue, at + done, frames, &assembled_bytes, batch, &count))
