@@ -357,8 +357,9 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
     int64_t now_ns = um_clock_ns();
     bool never_sleeps = context->config.busy_wait || wait_until_ns == 0;
     bool naps = now_ns < context->hot_until_ns && wait_until_ns > now_ns && context->config.coalesce_ns != 0;
-    bool emptied = context->port != NULL && !context->node.behind; /* what came since gathers for the next pass */
-    if (context->last_batch > 0 && !(naps && emptied)) {           /* there may be more: do not wait for it */
+    /* A ring that was emptied: what came since gathers for the next pass. */
+    bool emptied = context->port != NULL && !context->node.behind && !context->config.busy_wait;
+    if (context->last_batch > 0 && !(naps && emptied)) { /* there may be more: do not wait for it */
         wait_until_ns = 0;
         naps = false;
     }
