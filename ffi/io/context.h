@@ -69,7 +69,7 @@ typedef struct um_publication_session {
     size_t memory_bytes;
     int64_t due_ns;
     _Atomic int64_t last_run_ns; /* when the sender last ran */
-    int wakeup_fd;                 /* readable once a send may succeed again after one was refused (UX-2) */
+    int wakeup_fd;               /* readable once a send may succeed again after one was refused (UX-2) */
     _Atomic uint32_t wakeup_wanted;
     uint32_t publication_count;
     bool in_use;
