@@ -39,7 +39,7 @@ FIXED = {"transport_lbtrm_multicast_address": GROUP, "transport_lbtrm_destinatio
 DISSECTED = {**FIXED, "transport_lbtrm_multicast_address": "224.10.10.10"}
 """A group that tshark takes for LBT-RM without being told."""
 RINGS = {"link": "xdp"}
-WINDOW_BYTES = 4 * 1024 * 1024
+WINDOW_BYTES = 8 * 1024 * 1024
 QUICK_NAKS = {"transport_lbtrm_nak_initial_backoff_interval": 2, "transport_lbtrm_nak_backoff_interval": 20}
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -552,13 +552,13 @@ def test_frames_the_kernel_keeps_hold_the_sender_back_and_nothing_is_lost(make_l
     a send that does not wait is refused once its log is full, and all of it leaves when the frames come back."""
     lab = make_lab(hosts=2)
     with members(*lab.hosts, **RINGS) as (publisher, subscriber):
+        options = {"transport_lbtrm_transmission_window_size": WINDOW_BYTES, "flow_control": "none"}
         with (
-            subscriber.receiver("kept") as receiver,
-            publisher.source("kept", transport_lbtrm_transmission_window_size=WINDOW_BYTES) as source,
+            subscriber.receiver("kept", **QUICK_NAKS) as receiver,
+            publisher.source("kept", **options) as source,
         ):
-            source.wait_connected(timeout=10)
-            # One to a datagram, and more of them in the receiver's window than there are frames.
-            messages = numbered(2 * WINDOW_BYTES // 800, 800)
+            wait_for(lambda: receiver.stats()["delivery_controllers"], "the source's resolution")
+            messages = numbered(2 * WINDOW_BYTES // 1400, 1400)
             frames = xdp.RingSettings().send_frames
             with held_at_the_switch(lab, 1):
                 taken = source.send_many(messages, timeout=0)
