@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import secrets
 import threading
 import time
@@ -42,10 +43,9 @@ from umstack.session import (
 )
 from umstack.source import Source
 from umstack.statistics_server import StatisticsServer
+from xdp.closing import Closing
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from umstack.config import OptionValue, ReceiverOptions, SourceOptions
     from umstack.reader import Reader
 
@@ -77,7 +77,7 @@ class ContextMemory:
         lib.um_context_free(self._handle)
 
 
-class Context:
+class Context(Closing):
     """One instance of the stack: usually one a process. Close it, or use it as a context manager."""
 
     def __init__(
@@ -176,6 +176,8 @@ class Context:
         config.timestamps = options.transport_lbtrm_receiver_timestamp
         config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
         config.linger_ns = options.pend_linger_interval_ns
+        # A machine with one processor has nobody who could send while this one polls.
+        config.adaptive_linger_ns = options.pend_adaptive_linger_limit_ns if (os.cpu_count() or 1) > 1 else 0
         config.coalesce_ns = _COALESCE_NS
         config.data_rate_bps = options.transport_lbtrm_data_rate_limit_bits_per_second
         config.retransmit_rate_bps = options.transport_lbtrm_retransmit_rate_limit_bits_per_second
@@ -655,14 +657,6 @@ class Context:
         finally:
             lib.um_context_close(self.handle)
             self._link.close()
-
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Context {self.interface.name} {self.options.operational_mode} {self.link}>"

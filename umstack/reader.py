@@ -6,17 +6,16 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
 from umstack.batch import Batch
 from umstack.errors import Closed, OptionError
 from umstack.events import Event, Message, UnrecoverableLoss
 from umstack.row_sources import RowSources
+from xdp.closing import Closing
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from umstack.config import ReceiverOptions
     from umstack.context import Context
 
@@ -71,7 +70,7 @@ class QueueMemory:
             lib.um_event_queue_free(self.handle)
 
 
-class Reader:
+class Reader(Closing):
     """Reads a queue of rows. One thread at a time does: the base of Receiver and EventQueue."""
 
     __slots__ = (
@@ -302,14 +301,6 @@ class Reader:
     def close(self) -> None:
         """Stop receiving. Batches already taken stay readable."""
         raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<{self._name}{' closed' if self.closed else ''}>"

@@ -21,10 +21,9 @@ from umstack.errors import (
     error_from_result,
 )
 from umstack.reader import SLICE_NS, timeout_ns
+from xdp.closing import Closing
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import pyarrow
 
     from umstack.config import SourceOptions
@@ -56,7 +55,7 @@ class PublicationMemory:
         lib.um_publication_free(self._handle)
 
 
-class Source:
+class Source(Closing):
     """A publisher of one topic. Made by Context.source(). Any number of threads may send."""
 
     __slots__ = ("_context", "_handle", "_memory", "_session", "closed", "options", "topic", "topic_index")
@@ -365,14 +364,6 @@ class Source:
             self._context.forget_source(self)
             lib.um_publication_close(self._handle)
             self._context.release_session(self._session)
-
-    def __enter__(self) -> Source:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Source {self.topic!r} on {self.transport}{' closed' if self.closed else ''}>"

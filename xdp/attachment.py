@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from xdp.closing import Closing
 from xdp.errors import AttachError, BpfError, NoSuchInterfaceError, OccupiedError
 from xdp.interfaces import Interface, find_interface, off_the_event_loop
 from xdp.loader import AttachedProgram, BpfProgram, checked, libbpf
@@ -96,7 +96,15 @@ def occupants(interface: Interface | str) -> tuple[Occupant, ...]:
     return tuple(_occupant(there, number, mode) for mode, number in _program_ids(there.index).items())
 
 
-class Attachment:
+def program_ids(interface: Interface) -> tuple[int, ...]:
+    """Return the ids of the XDP programs on an interface, in microseconds; empty where there is none."""
+    ids = libbpf().ffi.new("struct xdp_bpf_program_ids *")
+    result = libbpf().lib.xdp_bpf_program_ids(interface.index, ids)
+    checked(result, f"asking for the XDP programs on {interface.name}")
+    return tuple(number for number in (ids.native_id, ids.generic_id, ids.offload_id) if number)
+
+
+class Attachment(Closing):
     """One program attached to one interface. Context manager: closing it detaches, and so does the process's end."""
 
     __slots__ = ("_fd", "interface", "link_id", "mode")
@@ -136,19 +144,6 @@ class Attachment:
         facts = libbpf().ffi.new("struct xdp_bpf_link_facts *")
         checked(libbpf().lib.xdp_bpf_link_describe(self._fd, facts), f"the link to {self.interface.name}")
         return facts
-
-    def __enter__(self) -> Self:
-        """Return the attachment."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Detach."""
-        self.close()
 
 
 def refuse_if_occupied(interface: Interface) -> None:

@@ -21,8 +21,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from xdp.broker_protocol import (
     MESSAGE_MAX_BYTES,
@@ -37,6 +36,7 @@ from xdp.broker_protocol import (
     network_namespace,
 )
 from xdp.capabilities import held_capabilities
+from xdp.closing import Closing
 from xdp.errors import BrokerError, XdpError
 from xdp.facts import Unknown
 from xdp.interfaces import Interface, find_interface
@@ -103,7 +103,7 @@ class _Application:
     is_gone: bool = False
 
 
-class Broker:
+class Broker(Closing):
     """Serves applications over a listening socket. Context manager: closing it takes everything back."""
 
     __slots__ = ("_applications", "_listener", "_on_event", "_policy", "_selector", "_stopping", "_wake")
@@ -300,19 +300,6 @@ class Broker:
                 hint="use fewer frames or queues, or start the broker with more --frames-max-mib",
                 errno=errno.ENOBUFS,
             )
-
-    def __enter__(self) -> Self:
-        """Return the broker."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 # ---- the listening socket ----

@@ -12,8 +12,7 @@ import socket
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from xdp.attachment import AttachMode
 from xdp.broker_protocol import (
@@ -28,6 +27,7 @@ from xdp.broker_protocol import (
     encode_request,
     network_namespace,
 )
+from xdp.closing import Closing
 from xdp.errors import BrokerError
 from xdp.facts import AttachedXdp, Facts, Unknown
 from xdp.interfaces import Interface
@@ -127,7 +127,7 @@ class _Connection:
         )
 
 
-class BrokeredSteering:
+class BrokeredSteering(Closing):
     """The steering program a broker holds for us: as `xdp.Steering`, as far as a link needs it.
 
     When the broker is gone so is the program: what was steered comes by the kernel, and so will what is asked for.
@@ -173,19 +173,6 @@ class BrokeredSteering:
             raise
         _close_all(descriptors)
         return reply
-
-    def __enter__(self) -> Self:
-        """Return the steering."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 def ask_broker(path: Path) -> BrokerFacts:

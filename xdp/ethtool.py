@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool, NotSupportedError
 
+from xdp.closing import Closing
 from xdp.errors import SettingError
 from xdp.facts import Coalescing, QueueCounts, RingSizes, Unknown
 
@@ -36,7 +36,7 @@ class _DriverInfo(ctypes.Structure):
     )
 
 
-class Ethtool:
+class Ethtool(Closing):
     """One interface. Context manager; one thread at a time."""
 
     __slots__ = ("_ioctl", "interface")
@@ -175,16 +175,3 @@ class Ethtool:
             raise SettingError(
                 f"{self.interface}: {what}", error.strerror or str(error), error.errno or 0
             ) from error
-
-    def __enter__(self) -> Self:
-        """Return the interface."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()

@@ -20,11 +20,11 @@ import os
 import socket
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError
 
+from xdp.closing import Closing
 from xdp.errors import FlowSteeringError, FlowSteeringUnsupportedError
 from xdp.interfaces import Interface, find_interface
 
@@ -169,7 +169,7 @@ class EthtoolDevice:
             ethtool.close()
 
 
-class FlowSteering:
+class FlowSteering(Closing):
     """Filters and spread of one NIC. Context manager: leaving it undoes what was done, newest first."""
 
     __slots__ = ("_device", "_name", "_undo")
@@ -212,6 +212,10 @@ class FlowSteering:
     def undo(self) -> None:
         """Undo all that was done, newest first; a second call does nothing. All is tried, the last refusal raised."""
         self._undo.close()
+
+    def close(self) -> None:
+        """Undo everything."""
+        self.undo()
 
     def _turn_filters_on(self, what: str) -> None:
         def is_on() -> bool:
@@ -304,19 +308,6 @@ class FlowSteering:
             f"{what}: not supported by {self._name}",
             hint=f"put a socket on every receive queue, or have one queue: ethtool -L {self._name} combined 1",
         )
-
-    def __enter__(self) -> Self:
-        """Return the steering."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Undo everything."""
-        self.undo()
 
 
 def _filter(address: Address, port: int, queue: int, location: int) -> _Filter:

@@ -16,9 +16,8 @@ import socket
 import struct
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from xdp.closing import Closing
 from xdp.errors import GroupError
 from xdp.interfaces import Interface, find_interface
 
@@ -43,7 +42,7 @@ _HINTS = {
 }
 
 
-class GroupMemberships:
+class GroupMemberships(Closing):
     """The groups one interface is a member of on our behalf. Context manager: closing it leaves them all for good.
 
     A group that was joined twice is left when it was left twice. One thread at a time.
@@ -120,19 +119,6 @@ class GroupMemberships:
         number = error.errno or 0
         hint = _HINTS.get((group.version, number), "bring the interface up and check that it does multicast")
         return GroupError(f"{what}: {os.strerror(number)}", hint=hint.replace("IFACE", self.interface.name))
-
-    def __enter__(self) -> Self:
-        """Return the memberships."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Leave every group."""
-        self.close()
 
 
 def _parsed(group: Group | str) -> Group:

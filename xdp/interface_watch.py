@@ -11,9 +11,8 @@ import select
 import socket
 import time
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
+from xdp.closing import Closing
 from xdp.interfaces import Interface, find_interface, interfaces
 
 _RTMGRP_LINK = 0x1
@@ -30,7 +29,7 @@ class InterfaceChange:
     after: Interface | None
 
 
-class InterfaceWatch:
+class InterfaceWatch(Closing):
     """Watches the interface from creation to `close()`. One thread at a time; `fileno()` is readable on news."""
 
     __slots__ = ("_known", "_socket")
@@ -92,16 +91,3 @@ class InterfaceWatch:
                 if error.errno != errno.ENOBUFS:
                     raise
             heard = True
-
-    def __enter__(self) -> Self:
-        """Return the watch."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
+from xdp.closing import Closing
 from xdp.errors import BpfError, NotBuiltError
 
 _OBJECT_DIR = Path(__file__).parent / "objects"
@@ -205,7 +206,7 @@ def _load_options(ffi: Any, program: str | None, map_entries: Mapping[str, int])
     return options, [*names, sizes, program_name]
 
 
-class BpfObject:
+class BpfObject(Closing):
     """A compiled object in the kernel. Context manager: closing it lets go of what is not attached."""
 
     __slots__ = ("_object", "path")
@@ -254,21 +255,8 @@ class BpfObject:
             raise ValueError(f"{self.path} was closed")
         return self._object
 
-    def __enter__(self) -> Self:
-        """Return the loaded object."""
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
-
-
-class AttachedProgram:
+class AttachedProgram(Closing):
     """A program somebody attached, reached by its id, with its maps. Context manager; owns its descriptors."""
 
     __slots__ = ("_fds", "program")
@@ -289,16 +277,3 @@ class AttachedProgram:
         """Close the descriptors; the program stays attached."""
         while self._fds:
             os.close(self._fds.pop())
-
-    def __enter__(self) -> Self:
-        """Return the program."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()

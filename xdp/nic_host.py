@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self, get_args
+from typing import Protocol, get_args
 
+from xdp.closing import Closing
 from xdp.errors import SettingError
 from xdp.ethtool import Ethtool, QueueKind, RingKind
 from xdp.facts import Coalescing, QueueCounts, RingSizes, Unknown
@@ -44,7 +44,7 @@ class Host(Protocol):
         """Return the CPUs near the interface."""
 
 
-class LinuxHost:
+class LinuxHost(Closing):
     """The real one. Context manager; works on the network namespace of the calling thread, one thread at a time."""
 
     __slots__ = ("_ethtool", "_interface", "interface", "mac")
@@ -146,19 +146,6 @@ class LinuxHost:
 
     def _write_irq(self, number: str, value: Value) -> None:
         _write(_affinity(number), value)
-
-    def __enter__(self) -> Self:
-        """Return the host."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 def cpu_list(text: str) -> list[int]:

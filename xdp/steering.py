@@ -15,10 +15,10 @@ import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from xdp.attachment import Attachment, AttachMode
+from xdp.closing import Closing
 from xdp.errors import BpfError, SteeringError
 from xdp.interfaces import Interface
 from xdp.loader import BpfMap, BpfObject, BpfProgram, libbpf
@@ -69,7 +69,7 @@ class _Rule:
     number: int
 
 
-class Steering:
+class Steering(Closing):
     """The loaded program on one interface. Context manager: closing it detaches and frees everything."""
 
     __slots__ = ("_attachment", "_max_rules", "_max_slots", "_object", "_rules", "has_frags", "program")
@@ -261,19 +261,6 @@ class Steering:
 
     def _list(self) -> str:
         return ", ".join(map(_shown, self._rules)) or "none: there are no rules"
-
-    def __enter__(self) -> Self:
-        """Return the steering."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 def queues_max() -> int:

@@ -13,12 +13,12 @@ import os
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import import_module
-from types import TracebackType
 from typing import Any, Self
 
 from pyroute2 import IPRoute
 from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
 
+from xdp.closing import Closing
 from xdp.errors import NotBuiltError, RingError
 from xdp.interfaces import Interface, find_interface
 
@@ -147,7 +147,7 @@ def ring_bytes(interface: Interface, settings: RingSettings) -> int:
     return queues * (settings.receive_frames + settings.send_frames) * _frame_bytes(interface)
 
 
-class RingPort:
+class RingPort(Closing):
     """An open port. Context manager; close it after whatever was given its `address`."""
 
     __slots__ = ("_handle", "_shape", "facts", "first_queue", "interface")
@@ -229,19 +229,6 @@ class RingPort:
         if self._handle is not None:
             binding().lib.um_xsk_port_close(self._handle)
             self._handle = None
-
-    def __enter__(self) -> Self:
-        """Return the open port."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 def _open(

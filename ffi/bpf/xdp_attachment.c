@@ -15,6 +15,16 @@ int xdp_bpf_attach(int program_fd, uint32_t interface_index, enum xdp_bpf_attach
     return fd < 0 ? -errno : fd;
 }
 
+int xdp_bpf_program_ids(uint32_t interface_index, struct xdp_bpf_program_ids *ids)
+{
+    DECLARE_LIBBPF_OPTS(bpf_xdp_query_opts, found);
+    int error = bpf_xdp_query((int)interface_index, 0, &found);
+
+    *ids = (struct xdp_bpf_program_ids){
+        .native_id = found.drv_prog_id, .generic_id = found.skb_prog_id, .offload_id = found.hw_prog_id};
+    return error;
+}
+
 int xdp_bpf_link_describe(int link_fd, struct xdp_bpf_link_facts *facts)
 {
     struct bpf_link_info info = {0};

@@ -22,6 +22,16 @@ struct xdp_bpf_link_facts {
 /* Returns the link's descriptor, which belongs to the caller. -EBUSY, -EEXIST: another program is there. */
 int xdp_bpf_attach(int program_fd, uint32_t interface_index, enum xdp_bpf_attach_mode mode);
 
+/* The programs on an interface by their ids; 0: none in that mode. */
+struct xdp_bpf_program_ids {
+    uint32_t native_id;
+    uint32_t generic_id;
+    uint32_t offload_id;
+};
+
+/* Takes some microseconds: one question to the kernel. */
+int xdp_bpf_program_ids(uint32_t interface_index, struct xdp_bpf_program_ids *ids);
+
 /* -EINVAL: the descriptor is of some other kind of link. */
 int xdp_bpf_link_describe(int link_fd, struct xdp_bpf_link_facts *facts);
 

@@ -41,7 +41,11 @@ enum option_code {
     OPTION_OFFSET = 14,
     OPTION_INTERFACE_DROPS = 5,
     OPTION_SYSTEM_DROPS = 7,
+    OPTION_PACKET_QUEUE = 6,
+    OPTION_PACKET_VERDICT = 7,
 };
+
+enum { VERDICT_XDP = 2, XDP_VERDICT_BYTES = 9 };
 
 typedef struct block {
     uint32_t type;
@@ -333,6 +337,29 @@ static void set_time(um_capture_reader *reader, um_capture_packet *packet, const
     packet->time_ns = time_of(&reader->interfaces[packet->interface], ticks);
 }
 
+static enum um_capture_verdict verdict_of(const um_capture_reader *reader, const uint8_t *value, uint32_t value_bytes)
+{
+    if (value_bytes != XDP_VERDICT_BYTES || value[0] != VERDICT_XDP)
+        return UM_CAPTURE_OTHER_VERDICT;
+    uint64_t action = get64(reader, value + 1);
+    return action <= UM_CAPTURE_XDP_REDIRECT - UM_CAPTURE_XDP_ABORTED
+               ? (enum um_capture_verdict)(UM_CAPTURE_XDP_ABORTED + action)
+               : UM_CAPTURE_OTHER_VERDICT;
+}
+
+static void read_packet_options(const um_capture_reader *reader, const block *in, um_capture_packet *packet)
+{
+    uint32_t at = ENHANCED_BYTES - 4 + (uint32_t)um_align_up(packet->captured_bytes, 4), value_bytes;
+    uint16_t code;
+    const uint8_t *value;
+    while (next_option(reader, in, &at, &code, &value, &value_bytes)) {
+        if (code == OPTION_PACKET_QUEUE && value_bytes == 4)
+            packet->queue_number = (uint64_t)get32(reader, value) + 1;
+        else if (code == OPTION_PACKET_VERDICT && value_bytes >= 1)
+            packet->verdict = verdict_of(reader, value, value_bytes);
+    }
+}
+
 static bool read_timed_packet(um_capture_reader *reader, const block *in, um_capture_packet *packet)
 {
     if (in->bytes < ENHANCED_BYTES)
@@ -343,7 +370,11 @@ static bool read_timed_packet(um_capture_reader *reader, const block *in, um_cap
     packet->data = in->data + ENHANCED_BYTES - 4;
     packet->captured_bytes = get32(reader, in->data + 20);
     packet->frame_bytes = get32(reader, in->data + 24);
-    return packet->captured_bytes <= in->bytes - ENHANCED_BYTES;
+    if (packet->captured_bytes > in->bytes - ENHANCED_BYTES)
+        return false;
+    if (!old)
+        read_packet_options(reader, in, packet);
+    return true;
 }
 
 static bool read_simple_packet(um_capture_reader *reader, const block *in, um_capture_packet *packet)

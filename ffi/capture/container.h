@@ -28,6 +28,18 @@ enum um_capture_step {
     UM_CAPTURE_DAMAGED,    /* a record that cannot be: nothing behind it can be found */
 };
 
+/* What a program in the kernel or the hardware did with a packet, where the capture says it. */
+enum um_capture_verdict {
+    UM_CAPTURE_NO_VERDICT,
+    UM_CAPTURE_XDP_ABORTED, /* XDP's own numbers, counted from 1 */
+    UM_CAPTURE_XDP_DROP,
+    UM_CAPTURE_XDP_PASS,
+    UM_CAPTURE_XDP_TX,
+    UM_CAPTURE_XDP_REDIRECT,
+    UM_CAPTURE_OTHER_VERDICT,
+    UM_CAPTURE_VERDICTS,
+};
+
 /* An interface as its capture describes it. A pcap file has one, without a name. */
 typedef struct um_capture_interface {
     int32_t link_type;
@@ -73,6 +85,8 @@ typedef struct um_capture_packet {
     int32_t link_type; /* -1 without interface */
     bool timed;
     int64_t time_ns;
+    uint64_t queue_number; /* of the queue it was received on, counted from 1; 0: not said */
+    enum um_capture_verdict verdict;
 } um_capture_packet;
 
 /* A reader at the beginning of a file, or at any record of one when format, swapped and interfaces are then set. */

@@ -183,7 +183,7 @@ static void decode_lbtrm(um_packet_rows *rows, const um_captured_frame *frame, u
     }
 }
 
-static void decode_resolution(const um_captured_frame *frame, um_packet_row *row)
+static void decode_resolution(um_packet_rows *rows, const um_captured_frame *frame, um_packet_row *row)
 {
     enum { HEADER_BYTES = 4, UNUSED_TYPE = 5, TYPE_MASK = 7 };
     row->type = UM_PACKET_LBMR_TYPE;
@@ -194,6 +194,8 @@ static void decode_resolution(const um_captured_frame *frame, um_packet_row *row
         row->status = UM_PACKET_CUT;
     else if (frame->payload[0] >> 4 != 0 || (frame->payload[0] & TYPE_MASK) == UNUSED_TYPE)
         row->status = UM_PACKET_LBMR;
+    else if (frame->payload_captured_bytes == frame->payload_bytes)
+        um_packet_rows_put_resolution(rows, frame->payload, frame->payload_bytes);
 }
 
 /* Whether what looks like LBT-RM on a port nobody named is it: nothing in it may be odd, and the lengths must agree to
@@ -231,7 +233,7 @@ static void decode_datagram(um_packet_rows *rows, const um_packet_rows_ports *po
         return;
     }
     if (within(frame->destination_port, ports->resolution_low, ports->resolution_high)) {
-        decode_resolution(frame, row);
+        decode_resolution(rows, frame, row);
         return;
     }
     /* The first word alone refuses nearly everything: version 0, a known type, no option headers. */

@@ -73,6 +73,9 @@ bool um_packet_rows_full(const um_packet_rows *rows);
 void um_packet_rows_append(um_packet_rows *rows, uint64_t position, const um_capture_packet *packet,
                            const um_captured_frame *frame, const um_packet_row *row);
 
+/* Keeps a datagram of topic resolution for the row that is added next. */
+void um_packet_rows_put_resolution(um_packet_rows *rows, const uint8_t *payload, uint32_t bytes);
+
 /* Write message i, counted over all rows, in ascending order. */
 void um_packet_rows_put_message(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind,
                                 const um_lbmc_message *message);

@@ -43,6 +43,12 @@ static const char KIND_TEXTS[UM_PACKET_KINDS][UM_PACKETS_KIND_BYTES_MAX] = {
     [UM_PACKET_KIND_STATUS] = "status",       [UM_PACKET_KIND_EXTENDED] = "extended",
 };
 
+static const char VERDICT_TEXTS[UM_CAPTURE_VERDICTS][UM_PACKETS_VERDICT_BYTES_MAX] = {
+    [UM_CAPTURE_XDP_ABORTED] = "XDP_ABORTED",   [UM_CAPTURE_XDP_DROP] = "XDP_DROP",
+    [UM_CAPTURE_XDP_PASS] = "XDP_PASS",         [UM_CAPTURE_XDP_TX] = "XDP_TX",
+    [UM_CAPTURE_XDP_REDIRECT] = "XDP_REDIRECT", [UM_CAPTURE_OTHER_VERDICT] = "other",
+};
+
 /* Texts. Short copies of one size are a few instructions; what is copied too much is overwritten by the next row. */
 
 static inline void put_text(um_packet_rows_text *column, uint32_t row, const char *text, size_t copied_bytes)
@@ -88,7 +94,8 @@ static inline void put_address(um_packet_rows_text *column, uint32_t row, const 
 void um_packet_rows_begin(um_packet_rows *rows)
 {
     um_packet_rows_text *texts[] = {&rows->source_address, &rows->destination_address, &rows->status,
-                                    &rows->packet_type,    &rows->ncf_reason,          &rows->kind};
+                                    &rows->packet_type,    &rows->ncf_reason,          &rows->kind,
+                                    &rows->verdict};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         texts[i]->offsets[0] = 0;
     rows->sqn_offsets[0] = 0;
@@ -96,13 +103,28 @@ void um_packet_rows_begin(um_packet_rows *rows)
     rows->row_count = 0;
     rows->message_count = 0;
     rows->sqn_count = 0;
+    rows->resolution_bytes = 0;
 }
 
 bool um_packet_rows_full(const um_packet_rows *rows)
 {
     return rows->row_count >= rows->row_capacity ||
            rows->message_capacity - rows->message_count < UM_PACKETS_PACKET_ITEMS_MAX ||
-           rows->sqn_capacity - rows->sqn_count < UM_PACKETS_PACKET_ITEMS_MAX;
+           rows->sqn_capacity - rows->sqn_count < UM_PACKETS_PACKET_ITEMS_MAX ||
+           (rows->resolution_bytes > 0 &&
+            rows->resolution_capacity - rows->resolution_bytes < UM_PACKETS_RESOLUTION_BYTES_MAX);
+}
+
+void um_packet_rows_put_resolution(um_packet_rows *rows, const uint8_t *payload, uint32_t bytes)
+{
+    uint32_t head[2] = {rows->row_count, bytes};
+    if (bytes > UM_PACKETS_RESOLUTION_BYTES_MAX - sizeof head ||
+        rows->resolution_capacity - rows->resolution_bytes < sizeof head + bytes)
+        return;
+    uint8_t *at = rows->resolution + rows->resolution_bytes;
+    memcpy(at, head, sizeof head);
+    memcpy(at + sizeof head, payload, bytes);
+    rows->resolution_bytes += (uint32_t)sizeof head + bytes;
 }
 
 static inline void append_frame(um_packet_rows *rows, uint32_t i, const um_capture_packet *packet,
@@ -115,6 +137,11 @@ static inline void append_frame(um_packet_rows *rows, uint32_t i, const um_captu
     rows->captured_bytes[i] = (int32_t)packet->captured_bytes;
     rows->vlan[i] = frame->vlan < 0 ? 0 : frame->vlan;
     rows->inner_vlan[i] = frame->inner_vlan < 0 ? 0 : frame->inner_vlan;
+    rows->queue[i] = packet->queue_number == 0 ? 0 : (int64_t)packet->queue_number - 1;
+    if (packet->verdict != UM_CAPTURE_NO_VERDICT)
+        put_text(&rows->verdict, i, VERDICT_TEXTS[packet->verdict], UM_PACKETS_VERDICT_BYTES_MAX);
+    else
+        put_nothing(&rows->verdict, i);
     rows->source_port[i] = frame->source_port;
     rows->destination_port[i] = frame->destination_port;
     rows->udp_bytes[i] = (int32_t)frame->payload_bytes;
@@ -131,6 +158,8 @@ static inline uint32_t frame_bits(const um_capture_packet *packet, const um_capt
 {
     return (uint32_t)packet->timed << UM_PACKETS_TIME | (uint32_t)(frame->vlan >= 0) << UM_PACKETS_VLAN |
            (uint32_t)(frame->inner_vlan >= 0) << UM_PACKETS_INNER_VLAN |
+           (uint32_t)(packet->queue_number != 0) << UM_PACKETS_QUEUE |
+           (uint32_t)(packet->verdict != UM_CAPTURE_NO_VERDICT) << UM_PACKETS_VERDICT |
            (uint32_t)(frame->ip_version != 0) << UM_PACKETS_IP |
            (uint32_t)(frame->status == UM_CAPTURED_UDP) << UM_PACKETS_UDP |
            (uint32_t)frame->fragment << UM_PACKETS_IP_FRAGMENT;

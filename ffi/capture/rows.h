@@ -13,9 +13,11 @@ enum {
     UM_PACKETS_TYPE_BYTES_MAX = 8,
     UM_PACKETS_REASON_BYTES_MAX = 16,
     UM_PACKETS_KIND_BYTES_MAX = 16,
+    UM_PACKETS_VERDICT_BYTES_MAX = 16,
     UM_PACKETS_TEXT_SLACK_BYTES = 64, /* text buffers are this much longer than their rows need: copies have one size */
     UM_PACKETS_MULTIPLE = 64,         /* capacities are multiples of it */
     UM_PACKETS_PACKET_ITEMS_MAX = 16384, /* more messages, or sqns, than one datagram can hold: the least capacity */
+    UM_PACKETS_RESOLUTION_BYTES_MAX = 65536 + sizeof(uint32_t[2]), /* what one datagram of topic resolution takes */
 };
 
 /* Which bit of `present` belongs to which column or group of columns; one bitmap of the caller's each. */
@@ -23,6 +25,8 @@ enum um_packet_rows_bit {
     UM_PACKETS_TIME,
     UM_PACKETS_VLAN,
     UM_PACKETS_INNER_VLAN,
+    UM_PACKETS_QUEUE,
+    UM_PACKETS_VERDICT,
     UM_PACKETS_IP,             /* both addresses */
     UM_PACKETS_UDP,            /* ports, UDP bytes */
     UM_PACKETS_TYPE,           /* packet type */
@@ -64,6 +68,8 @@ typedef struct um_packet_rows {
     int32_t *captured_bytes;
     int32_t *vlan;
     int32_t *inner_vlan;
+    int64_t *queue;
+    um_packet_rows_text verdict;
     um_packet_rows_text source_address;
     int32_t *source_port;
     um_packet_rows_text destination_address;
@@ -95,6 +101,10 @@ typedef struct um_packet_rows {
     int64_t *receiver_id;
     uint32_t *present;        /* scratch, a word a row */
     uint8_t *message_present; /* scratch, a byte a message */
+    /* Datagrams of topic resolution as they are, one after the other: row and length, each a uint32_t of the host's
+     * byte order, and the payload. They are rare and say what columns cannot. With a capacity of 0 none is kept. */
+    uint8_t *resolution;
+    uint32_t resolution_capacity;
     uint8_t *bitmaps[UM_PACKETS_BITS];
     uint8_t *message_bitmaps[UM_PACKETS_MESSAGE_BITS];
 
@@ -102,6 +112,7 @@ typedef struct um_packet_rows {
     uint32_t row_count;
     uint32_t message_count;
     uint32_t sqn_count;
+    uint32_t resolution_bytes;
     uint32_t set_counts[UM_PACKETS_BITS]; /* set bits of each bitmap */
     uint32_t message_set_counts[UM_PACKETS_MESSAGE_BITS];
 } um_packet_rows;

@@ -9,9 +9,11 @@ enum {
     UM_PACKETS_TYPE_BYTES_MAX,
     UM_PACKETS_REASON_BYTES_MAX,
     UM_PACKETS_KIND_BYTES_MAX,
+    UM_PACKETS_VERDICT_BYTES_MAX,
     UM_PACKETS_TEXT_SLACK_BYTES,
     UM_PACKETS_MULTIPLE,
     UM_PACKETS_PACKET_ITEMS_MAX,
+    UM_PACKETS_RESOLUTION_BYTES_MAX,
     ...
 };
 
@@ -31,6 +33,8 @@ enum um_packet_rows_bit {
     UM_PACKETS_TIME,
     UM_PACKETS_VLAN,
     UM_PACKETS_INNER_VLAN,
+    UM_PACKETS_QUEUE,
+    UM_PACKETS_VERDICT,
     UM_PACKETS_IP,
     UM_PACKETS_UDP,
     UM_PACKETS_TYPE,
@@ -105,6 +109,8 @@ typedef struct um_packet_rows {
     int32_t *captured_bytes;
     int32_t *vlan;
     int32_t *inner_vlan;
+    int64_t *queue;
+    um_packet_rows_text verdict;
     um_packet_rows_text source_address;
     int32_t *source_port;
     um_packet_rows_text destination_address;
@@ -136,11 +142,14 @@ typedef struct um_packet_rows {
     int64_t *receiver_id;
     uint32_t *present;
     uint8_t *message_present;
+    uint8_t *resolution;
+    uint32_t resolution_capacity;
     uint8_t *bitmaps[...];
     uint8_t *message_bitmaps[...];
     uint32_t row_count;
     uint32_t message_count;
     uint32_t sqn_count;
+    uint32_t resolution_bytes;
     uint32_t set_counts[...];
     uint32_t message_set_counts[...];
     ...;

@@ -68,6 +68,7 @@ typedef struct um_context_config {
     bool timestamps;
     bool busy_wait;
     int64_t linger_ns;
+    int64_t adaptive_linger_ns;
     int64_t coalesce_ns;
     uint64_t data_rate_bps;
     uint64_t retransmit_rate_bps;

@@ -73,4 +73,11 @@ struct xdp_bpf_link_facts {
 
 int xdp_bpf_attach(int program_fd, uint32_t interface_index, enum xdp_bpf_attach_mode mode);
 int xdp_bpf_link_describe(int link_fd, struct xdp_bpf_link_facts *facts);
+struct xdp_bpf_program_ids {
+    uint32_t native_id;
+    uint32_t generic_id;
+    uint32_t offload_id;
+};
+
+int xdp_bpf_program_ids(uint32_t interface_index, struct xdp_bpf_program_ids *ids);
 int xdp_bpf_link_find(uint32_t interface_index, uint32_t program_id, struct xdp_bpf_link_facts *facts);

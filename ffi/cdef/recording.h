@@ -1,6 +1,36 @@
-/* Taps and captures as Python sees them. Contracts: ffi/io/tap.h, ffi/io/interface_capture.h. */
+/* Taps and captures as Python sees them. Contracts: ffi/io/tap.h, ffi/io/interface_capture.h, ffi/io/pcapng_writer.h,
+ * ffi/io/datagram_frame.h. */
+#include "io/datagram_frame.h"
 #include "io/interface_capture.h"
+#include "io/pcapng_writer.h"
 #include "io/tap.h"
+
+enum { UM_PCAPNG_LINK_ETHERNET, UM_PCAPNG_UNKNOWN, UM_IPV4_UDP_HEADER_BYTES, ... };
+enum um_pcapng_direction { UM_PCAPNG_NO_DIRECTION, UM_PCAPNG_INBOUND, UM_PCAPNG_OUTBOUND, ... };
+
+typedef struct um_pcapng_writer {
+    ...;
+} um_pcapng_writer;
+
+typedef struct um_pcapng_packet {
+    int64_t time_ns;
+    uint32_t interface_id;
+    uint32_t wire_bytes;
+    enum um_pcapng_direction direction;
+    uint64_t drop_count;
+    int64_t queue;
+    int64_t verdict;
+    ...;
+} um_pcapng_packet;
+
+int um_pcapng_open(um_pcapng_writer *writer, const char *path);
+void um_pcapng_add_interface(um_pcapng_writer *writer, const char *name, uint16_t link_type, uint32_t snap_bytes,
+                             const char *filter);
+void um_pcapng_write(um_pcapng_writer *writer, const um_pcapng_packet *packet, const uint8_t *head, uint32_t head_bytes,
+                     const uint8_t *body, uint32_t body_bytes);
+int um_pcapng_close(um_pcapng_writer *writer);
+void um_datagram_frame(uint8_t *header, um_address from, um_address to, uint8_t ttl, uint16_t identification,
+                       const uint8_t *payload, uint32_t captured_bytes, uint32_t payload_bytes);
 
 typedef struct um_tap_config {
     const char *path;
@@ -33,6 +63,8 @@ struct sock_filter {
     uint32_t k;
 };
 
+enum { UM_PCAPNG_UNKNOWN = -1, ... };
+
 typedef struct um_interface_capture_config {
     const char *interface;
     uint32_t block_bytes;
@@ -54,6 +86,13 @@ typedef struct um_interface_capture_counters {
     ...;
 } um_interface_capture_counters;
 
+typedef struct um_interface_capture_arrivals {
+    int64_t until_ns;
+    int64_t queue;
+    int64_t verdict;
+    ...;
+} um_interface_capture_arrivals;
+
 typedef struct um_interface_capture um_interface_capture;
 
 int um_interface_capture_open(const um_interface_capture_config *config, um_interface_capture **capture);
@@ -62,6 +101,9 @@ bool um_interface_capture_splits_runs(const um_interface_capture *capture);
 void um_interface_capture_close(um_interface_capture *capture);
 int um_interface_capture_begin_file(um_interface_capture *capture, const char *path);
 int um_interface_capture_end_file(um_interface_capture *capture);
-int64_t um_interface_capture_run(um_interface_capture *capture, int64_t timeout_ns, uint64_t limit_bytes);
-void um_interface_capture_stop(um_interface_capture *capture);
+int um_interface_capture_wait(um_interface_capture *capture, int64_t timeout_ns);
+int64_t um_interface_capture_write(um_interface_capture *capture, const um_interface_capture_arrivals *arrivals,
+                                   uint64_t limit_bytes);
+int um_interface_capture_end_arrivals(um_interface_capture *capture);
+bool um_interface_capture_is_drained(um_interface_capture *capture);
 void um_interface_capture_read(const um_interface_capture *capture, um_interface_capture_counters *counters);

@@ -131,6 +131,8 @@ typedef struct um_sim_trace_entry {
     uint32_t length;
     int32_t from;
     int32_t to;
+    um_sim_address from_address;
+    um_sim_address to_address;
     uint32_t session_id;
     uint32_t sqn;
     uint32_t trail;

@@ -31,7 +31,8 @@ typedef struct um_rx {
     uint32_t segment_length;
     um_address from;
     um_address to;
-    int64_t received_ns; /* wall clock */
+    int64_t received_ns;   /* wall clock */
+    uint32_t queue_number; /* of the interface's queue whose ring it came from, counted from 1; 0: from no ring */
 } um_rx;
 
 /* How many datagrams so many bytes are. */

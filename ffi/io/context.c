@@ -144,6 +144,7 @@ int um_context_create(const um_context_config *config, um_context **created)
     context->request_due_ns = UM_NEVER_NS;
     pthread_mutex_init(&context->lock, NULL);
     um_node_init(&context->node);
+    um_linger_init(&context->linger, config->adaptive_linger_ns);
     int64_t now_ns = um_clock_ns();
     um_rate_limiter_init(&context->limits.data, config->data_rate_bps, config->rate_interval_ns, now_ns);
     um_rate_limiter_init(&context->limits.retransmit, config->retransmit_rate_bps, config->rate_interval_ns, now_ns);
@@ -400,6 +401,16 @@ static bool take_request(um_context *context, int64_t now_ns)
     return due;
 }
 
+/* The context's own thread does not poll for what may come soon: it may share a processor with the readers it woke. */
+static void note_event(um_context *context, int64_t now_ns)
+{
+    context->linger_until_ns = now_ns + context->config.linger_ns;
+    um_linger_on_event(&context->linger, now_ns);
+    int64_t until_ns = context->threaded ? 0 : um_linger_until_ns(&context->linger);
+    if (until_ns > context->linger_until_ns)
+        context->linger_until_ns = until_ns;
+}
+
 int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
 {
     struct epoll_event events[EVENTS_MAX];
@@ -431,7 +442,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     if (is_under_load(context, now_ns))
         context->hot_until_ns = now_ns + HOT_NS;
     if (handled > 0)
-        context->linger_until_ns = now_ns + context->config.linger_ns;
+        note_event(context, now_ns);
     context->last_batch = received;
     context->read_directly = false;
     UM_COUNT(context->node.counters.loop_iterations, 1);

@@ -18,6 +18,7 @@
 
 #include <pthread.h>
 
+#include "core/linger.h"
 #include "core/node.h"
 #include "core/source.h"
 #include "io/gate.h"
@@ -42,8 +43,9 @@ typedef struct um_context_config {
     bool gro;
     bool timestamps;
     bool busy_wait;
-    int64_t linger_ns;   /* how long to go on polling after the last event before sleeping */
-    int64_t coalesce_ns; /* under load, how long to let datagrams gather before the next receive; 0: never */
+    int64_t linger_ns;          /* how long to go on polling after the last event before sleeping */
+    int64_t adaptive_linger_ns; /* the same while events come that soon, for who has no thread here (core/linger.h) */
+    int64_t coalesce_ns;        /* under load, how long to let datagrams gather before the next receive; 0: never */
     uint64_t data_rate_bps;
     uint64_t retransmit_rate_bps;
     int64_t rate_interval_ns;
@@ -154,6 +156,7 @@ typedef struct um_context {
     bool read_directly; /* the groups are read without having been reported ready */
     int64_t hot_until_ns;
     int64_t linger_until_ns;
+    um_linger linger;
 
     um_tap tap; /* runs between um_context_tap_start and _stop */
     um_gate gate;

@@ -10,7 +10,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -28,11 +27,13 @@ enum {
     HEADERS_MAX_BYTES = 128,
     MAC_ADDRESSES_BYTES = UM_ETHERTYPE_AT,
     FLUSH_INTERVAL_NS = 200000000,
+    CLOCK_STEP_NS = 1000000000,
+    PACE_MAX_NS = 5000000,
+    PACE_RING_SHARE = 12, /* of the time in which a byte a nanosecond fills the ring */
 };
 
 struct um_interface_capture {
     int fd;
-    int stop_fd;
     uint8_t *ring;
     size_t ring_bytes;
     um_interface_capture_config config;
@@ -46,8 +47,12 @@ struct um_interface_capture {
     bool has_file;
     int64_t file_opened_ns;
     int64_t flushed_ns;
+    int64_t written_ns; /* when packets were last written */
+    um_interface_capture_arrivals arrivals;
     uint64_t file_drop_base;
     uint64_t reported_drop_count;
+    uint64_t arrived_count; /* packets the kernel has put into the ring */
+    uint64_t taken_count;   /* packets taken out of it */
     um_interface_capture_counters counters;
 };
 
@@ -126,10 +131,9 @@ int um_interface_capture_open(const um_interface_capture_config *config, um_inte
         return -ENOMEM;
     capture->config = *config;
     strncpy(capture->interface, config->interface, sizeof capture->interface - 1);
-    capture->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     /* Protocol 0: it receives nothing before it is bound. */
     capture->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
-    if (capture->fd < 0 || capture->stop_fd < 0)
+    if (capture->fd < 0)
         return fail(capture, "socket");
     int result = attach_filter(capture);
     result = result == 0 ? map_ring(capture) : result;
@@ -154,20 +158,20 @@ void um_interface_capture_close(um_interface_capture *capture)
         munmap(capture->ring, capture->ring_bytes);
     if (capture->fd >= 0)
         close(capture->fd);
-    if (capture->stop_fd >= 0)
-        close(capture->stop_fd);
     free(capture);
 }
 
 /* ---- files ---- */
 
 /* The kernel's counters start anew each time they are read. */
-static void take_drops(um_interface_capture *capture)
+static void take_statistics(um_interface_capture *capture)
 {
     struct tpacket_stats_v3 statistics = {0};
     socklen_t length = sizeof statistics;
-    if (getsockopt(capture->fd, SOL_PACKET, PACKET_STATISTICS, &statistics, &length) == 0)
-        capture->counters.drop_count += statistics.tp_drops;
+    if (getsockopt(capture->fd, SOL_PACKET, PACKET_STATISTICS, &statistics, &length) != 0)
+        return;
+    capture->counters.drop_count += statistics.tp_drops;
+    capture->arrived_count += statistics.tp_packets - statistics.tp_drops;
 }
 
 int um_interface_capture_begin_file(um_interface_capture *capture, const char *path)
@@ -188,7 +192,7 @@ int um_interface_capture_end_file(um_interface_capture *capture)
 {
     if (!capture->has_file)
         return 0;
-    take_drops(capture);
+    take_statistics(capture);
     um_pcapng_statistics statistics = {.start_ns = capture->file_opened_ns, .end_ns = um_clock_wall_ns()};
     statistics.dropped_count = capture->counters.drop_count - capture->file_drop_base;
     statistics.received_count = capture->writer.packet_count + statistics.dropped_count;
@@ -211,6 +215,10 @@ static void write_frame(um_interface_capture *capture, const frame *frame, int64
                                .drop_count = capture->counters.drop_count - capture->reported_drop_count,
                                .queue = UM_PCAPNG_UNKNOWN,
                                .verdict = UM_PCAPNG_UNKNOWN};
+    if (direction == UM_PCAPNG_INBOUND) {
+        packet.queue = capture->arrivals.queue;
+        packet.verdict = capture->arrivals.verdict;
+    }
     capture->reported_drop_count = capture->counters.drop_count;
     um_pcapng_write(&capture->writer, &packet, frame->headers, header_bytes, frame->body,
                     frame->body_bytes < room ? frame->body_bytes : room);
@@ -295,13 +303,18 @@ static void write_single(um_interface_capture *capture, const struct tpacket3_hd
     write_frame(capture, &frame, time_ns, direction);
 }
 
+static int64_t arrival_ns(const struct tpacket3_hdr *packet)
+{
+    return (int64_t)packet->tp_sec * 1000000000 + packet->tp_nsec;
+}
+
 static void write_packet(um_interface_capture *capture, const struct tpacket3_hdr *packet)
 {
     const uint8_t *data = (const uint8_t *)packet + packet->tp_mac;
     const struct sockaddr_ll *from =
         (const void *)((const uint8_t *)packet + TPACKET_ALIGN(sizeof(struct tpacket3_hdr)));
     enum um_pcapng_direction direction = from->sll_pkttype == PACKET_OUTGOING ? UM_PCAPNG_OUTBOUND : UM_PCAPNG_INBOUND;
-    int64_t time_ns = (int64_t)packet->tp_sec * 1000000000 + packet->tp_nsec;
+    int64_t time_ns = arrival_ns(packet);
     struct virtio_net_hdr run = {0};
     if (capture->has_run_header)
         memcpy(&run, data - sizeof run, sizeof run);
@@ -324,7 +337,7 @@ static bool begin_block(um_interface_capture *capture)
     if (!(__atomic_load_n(&block->hdr.bh1.block_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER))
         return false;
     if (block->hdr.bh1.block_status & TP_STATUS_LOSING)
-        take_drops(capture);
+        take_statistics(capture);
     capture->packet = (const void *)((const uint8_t *)block + block->hdr.bh1.offset_to_first_pkt);
     capture->packets_left = block->hdr.bh1.num_pkts;
     return true;
@@ -338,71 +351,89 @@ static void give_back_block(um_interface_capture *capture)
     capture->block = (capture->block + 1) % capture->config.block_count;
 }
 
-/* Writes what the ring has. Returns false when the file has reached its limit, or failed. */
-static bool drain(um_interface_capture *capture, uint64_t limit_bytes)
+/* Whether the next packet came in after the time something is known about. When the clock was set back, all did. */
+static bool is_too_late(const um_interface_capture *capture)
+{
+    int64_t late_ns = arrival_ns(capture->packet) - capture->arrivals.until_ns;
+    return late_ns > 0 && late_ns < CLOCK_STEP_NS;
+}
+
+/* Writes what the ring has of the time it is known about, as far as the file may grow. */
+static void drain(um_interface_capture *capture, uint64_t limit_bytes)
 {
     while (capture->packet != NULL || begin_block(capture)) {
         while (capture->packets_left > 0) {
             if (limit_bytes != 0 && capture->writer.file_bytes >= limit_bytes)
-                return false;
+                return;
+            if (is_too_late(capture))
+                return;
             write_packet(capture, capture->packet);
             capture->packets_left--;
+            capture->taken_count++;
             capture->packet = (const void *)((const uint8_t *)capture->packet + capture->packet->tp_next_offset);
         }
         give_back_block(capture);
         if (capture->writer.error != 0)
-            return false;
+            return;
     }
-    return true;
 }
 
-/* Waits for a block or for being stopped. Returns 0, or a negative errno: the interface went away. */
-static int await_block(um_interface_capture *capture, int64_t wait_ns, bool *stopped)
+/* Waits for the time to pass, or for an event. Returns what poll returned, or a negative errno. */
+static int pause_for(struct pollfd *descriptor, int64_t wait_ns)
 {
-    struct pollfd descriptors[] = {{.fd = capture->fd, .events = POLLIN}, {.fd = capture->stop_fd, .events = POLLIN}};
     struct timespec timeout = {wait_ns / 1000000000, wait_ns % 1000000000};
-    if (ppoll(descriptors, 2, &timeout, NULL) < 0) {
-        *stopped = errno == EINTR;
-        return errno == EINTR ? 0 : -errno;
-    }
-    if (descriptors[1].revents != 0) {
-        uint64_t ignored;
-        ssize_t unread = read(capture->stop_fd, &ignored, sizeof ignored);
-        (void)unread;
-        *stopped = true;
-    }
-    if (!(descriptors[0].revents & POLLERR))
-        return 0;
+    int result = ppoll(descriptor, descriptor != NULL, &timeout, NULL);
+    return result < 0 && errno != EINTR ? -errno : result;
+}
+
+int um_interface_capture_wait(um_interface_capture *capture, int64_t timeout_ns)
+{
+    int64_t end_ns = um_clock_ns() + timeout_ns;
+    int64_t pace_ns = (int64_t)(capture->ring_bytes / PACE_RING_SHARE);
+    int64_t rest_ns = capture->written_ns + (pace_ns < PACE_MAX_NS ? pace_ns : PACE_MAX_NS) - um_clock_ns();
+    if (rest_ns > 0)
+        pause_for(NULL, rest_ns < timeout_ns ? rest_ns : timeout_ns);
+    int64_t left_ns = end_ns - um_clock_ns();
+    struct pollfd descriptor = {.fd = capture->fd, .events = POLLIN};
+    int result = pause_for(&descriptor, left_ns > 0 ? left_ns : 0);
+    if (result <= 0 || !(descriptor.revents & POLLERR))
+        return result < 0 ? result : 0;
     int error = 0;
     socklen_t length = sizeof error;
     getsockopt(capture->fd, SOL_SOCKET, SO_ERROR, &error, &length);
     return -error;
 }
 
-int64_t um_interface_capture_run(um_interface_capture *capture, int64_t timeout_ns, uint64_t limit_bytes)
+int64_t um_interface_capture_write(um_interface_capture *capture, const um_interface_capture_arrivals *arrivals,
+                                   uint64_t limit_bytes)
 {
     uint64_t before = capture->counters.packet_count;
-    int64_t now_ns = um_clock_ns(), end_ns = now_ns + timeout_ns;
-    bool stopped = false;
-    int result = 0;
-    while (capture->has_file && drain(capture, limit_bytes) && result == 0 && !stopped && now_ns < end_ns) {
-        if (now_ns - capture->flushed_ns > FLUSH_INTERVAL_NS) {
-            um_pcapng_flush(&capture->writer);
-            capture->flushed_ns = now_ns;
-        }
-        result = await_block(capture, end_ns - now_ns, &stopped);
-        now_ns = um_clock_ns();
+    capture->arrivals = *arrivals;
+    if (capture->has_file)
+        drain(capture, limit_bytes);
+    capture->written_ns = um_clock_ns();
+    if (capture->has_file && capture->written_ns - capture->flushed_ns > FLUSH_INTERVAL_NS) {
+        um_pcapng_flush(&capture->writer);
+        capture->flushed_ns = capture->written_ns;
     }
     if (capture->writer.error != 0)
         return capture->writer.error;
-    return result != 0 ? result : (int64_t)(capture->counters.packet_count - before);
+    return (int64_t)(capture->counters.packet_count - before);
 }
 
-void um_interface_capture_stop(um_interface_capture *capture)
+int um_interface_capture_end_arrivals(um_interface_capture *capture)
 {
-    uint64_t one = 1;
-    ssize_t ignored = write(capture->stop_fd, &one, sizeof one);
-    (void)ignored;
+    struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
+    struct sock_fprog program = {1, &nothing};
+    if (setsockopt(capture->fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0)
+        return fail(capture, "SO_ATTACH_FILTER");
+    return 0;
+}
+
+bool um_interface_capture_is_drained(um_interface_capture *capture)
+{
+    take_statistics(capture);
+    return capture->taken_count >= capture->arrived_count;
 }
 
 void um_interface_capture_read(const um_interface_capture *capture, um_interface_capture_counters *counters)

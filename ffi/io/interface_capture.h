@@ -35,6 +35,13 @@ typedef struct um_interface_capture_counters {
     int64_t file_start_ns; /* when its first packet was seen; 0: it has none */
 } um_interface_capture_counters;
 
+/* What is known of the packets that came in up to a time; UM_PCAPNG_UNKNOWN is nothing. Later ones stay in the ring. */
+typedef struct um_interface_capture_arrivals {
+    int64_t until_ns; /* wall clock */
+    int64_t queue;
+    int64_t verdict; /* of an XDP program, enum xdp_action */
+} um_interface_capture_arrivals;
+
 typedef struct um_interface_capture um_interface_capture;
 
 /* Opens the ring; nothing is kept until there is a file. *capture is set even on failure, and closed as any other. */
@@ -48,11 +55,17 @@ int um_interface_capture_begin_file(um_interface_capture *capture, const char *p
 /* Ends the file with the interface's statistics and closes it. */
 int um_interface_capture_end_file(um_interface_capture *capture);
 
-/* Writes packets until the time is up, the file has limit_bytes (0: no limit), or stopped. Returns how many were
- * written, or a negative errno: that of the file (nothing more can be kept) or of the interface. */
-int64_t um_interface_capture_run(um_interface_capture *capture, int64_t timeout_ns, uint64_t limit_bytes);
-/* Makes a run that waits return. From any thread. */
-void um_interface_capture_stop(um_interface_capture *capture);
+/* Waits until there are packets to write, so many at a time that waking up costs little, or the time is up. Returns 0,
+ * or a negative errno: that of the interface. */
+int um_interface_capture_wait(um_interface_capture *capture, int64_t timeout_ns);
+/* Writes the packets that are there, until the file has limit_bytes (0: no limit). Returns how many were written, or a
+ * negative errno: that of the file, which can keep nothing more. */
+int64_t um_interface_capture_write(um_interface_capture *capture, const um_interface_capture_arrivals *arrivals,
+                                   uint64_t limit_bytes);
+/* Lets nothing more in: what has arrived until then can still be written, until the capture is drained. */
+int um_interface_capture_end_arrivals(um_interface_capture *capture);
+/* Whether everything that was let in has been written. */
+bool um_interface_capture_is_drained(um_interface_capture *capture);
 void um_interface_capture_read(const um_interface_capture *capture, um_interface_capture_counters *counters);
 
 #endif

@@ -30,8 +30,8 @@ typedef struct um_pcapng_writer {
     int error;             /* the first that happened, a negative errno */
 } um_pcapng_writer;
 
-/* One packet. drop_count: packets lost since the one before it. queue and verdict (of an XDP program) are
- * UM_PCAPNG_UNKNOWN where nobody knows them. */
+/* One packet. drop_count: packets lost since the one before it. The queue it was received on and the verdict of an XDP
+ * program (enum xdp_action) are UM_PCAPNG_UNKNOWN where nobody knows them, or there was none. */
 typedef struct um_pcapng_packet {
     int64_t time_ns;
     uint32_t interface_id;

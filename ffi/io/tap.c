@@ -1,5 +1,6 @@
 #include "io/tap.h"
 
+#include <linux/bpf.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -26,6 +27,7 @@ typedef struct tap_record {
     uint32_t segment_length;
     int64_t time_ns;
     uint64_t drop_count; /* lost until it was claimed */
+    uint32_t queue_number;
     um_address from;
     um_address to;
     bool is_padding;
@@ -103,6 +105,7 @@ static void append(um_tap *tap, tap_record record, const um_part *parts, uint32_
     claimed->length = record.length;
     claimed->segment_length = record.segment_length;
     claimed->time_ns = record.time_ns;
+    claimed->queue_number = record.queue_number;
     claimed->drop_count = atomic_load_explicit(&tap->dropped_count, memory_order_relaxed);
     claimed->from = record.from;
     claimed->to = record.to;
@@ -116,40 +119,35 @@ static uint32_t snapped(const um_tap *tap, uint32_t length)
     return tap->snap_bytes != 0 && length > tap->snap_bytes ? tap->snap_bytes : length;
 }
 
-static void append_one(um_tap *tap, bool sent, um_address from, um_address to, const um_part *parts,
-                       uint32_t part_count, uint32_t length, int64_t time_ns)
+static void append_one(um_tap *tap, tap_record record, const um_part *parts, uint32_t part_count)
 {
-    tap_record record = {.captured_bytes = snapped(tap, length),
-                         .length = length,
-                         .time_ns = time_ns,
-                         .from = from,
-                         .to = to,
-                         .is_sent = sent};
+    record.captured_bytes = snapped(tap, record.length);
     append(tap, record, parts, part_count);
 }
 
 static void append_received(um_tap *tap, const um_rx *rx)
 {
     um_part whole = {rx->data, rx->length};
+    tap_record record = {.length = rx->length,
+                         .time_ns = rx->received_ns,
+                         .queue_number = rx->queue_number,
+                         .from = rx->from,
+                         .to = rx->to};
     uint32_t segment = rx->segment_length != 0 ? rx->segment_length : rx->length;
     if (rx->length <= segment) {
-        append_one(tap, false, rx->from, rx->to, &whole, 1, rx->length, rx->received_ns);
+        append_one(tap, record, &whole, 1);
         return;
     }
     if (snapped(tap, segment) == segment) {
-        tap_record record = {.captured_bytes = rx->length,
-                             .length = rx->length,
-                             .segment_length = rx->segment_length,
-                             .time_ns = rx->received_ns,
-                             .from = rx->from,
-                             .to = rx->to};
+        record.captured_bytes = rx->length;
+        record.segment_length = rx->segment_length;
         append(tap, record, &whole, 1);
         return;
     }
     for (uint32_t at = 0; at < rx->length; at += segment) {
-        uint32_t length = rx->length - at < segment ? rx->length - at : segment;
-        um_part part = {rx->data + at, length};
-        append_one(tap, false, rx->from, rx->to, &part, 1, length, rx->received_ns);
+        record.length = rx->length - at < segment ? rx->length - at : segment;
+        um_part part = {rx->data + at, record.length};
+        append_one(tap, record, &part, 1);
     }
 }
 
@@ -168,7 +166,8 @@ void um_tap_datagram(um_tap *tap, bool sent, um_address from, um_address to, con
     if (length > DATAGRAM_MAX_BYTES || !enter(tap))
         return;
     um_part part = {data, length};
-    append_one(tap, sent, from, to, &part, 1, length, time_ns);
+    tap_record record = {.length = length, .time_ns = time_ns, .from = from, .to = to, .is_sent = sent};
+    append_one(tap, record, &part, 1);
     leave(tap);
 }
 
@@ -178,8 +177,11 @@ static void show(um_tap_link *link, um_address to, const um_tx *batch, int count
 {
     if (count <= 0 || !enter(link->tap))
         return;
-    for (int i = 0; i < count; i++)
-        append_one(link->tap, true, link->local, to, batch[i].parts, batch[i].part_count, batch[i].length, time_ns);
+    tap_record record = {.time_ns = time_ns, .from = link->local, .to = to, .is_sent = true};
+    for (int i = 0; i < count; i++) {
+        record.length = batch[i].length;
+        append_one(link->tap, record, batch[i].parts, batch[i].part_count);
+    }
     leave(link->tap);
 }
 
@@ -222,6 +224,10 @@ static void write_datagram(um_tap *tap, const tap_record *record, const uint8_t 
                                .drop_count = record->drop_count - tap->seen_drop_count,
                                .queue = UM_PCAPNG_UNKNOWN,
                                .verdict = UM_PCAPNG_UNKNOWN};
+    if (record->queue_number != 0) { /* only a program's redirection brings a frame into a ring */
+        packet.queue = record->queue_number - 1;
+        packet.verdict = XDP_REDIRECT;
+    }
     if (record->drop_count < tap->seen_drop_count) /* claimed before one that was written earlier looked */
         packet.drop_count = 0;
     tap->seen_drop_count += packet.drop_count;

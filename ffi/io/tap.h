@@ -5,7 +5,8 @@
  *
  * Sockets deliver datagrams without headers, so the file's link type is raw IPv4 and the IP and UDP headers are made
  * up: addresses, ports, lengths and checksums are real, the time to live is the context's. Runs of datagrams that the
- * kernel segments or coalesces are written as the single datagrams they are on the wire.
+ * kernel segments or coalesces are written as the single datagrams they are on the wire. What came by a ring has its
+ * queue and the verdict that brought it there (XDP_REDIRECT); of what came by a socket neither is known.
  *
  * Several threads send, while one receives, so the ring has many producers: a record is claimed by moving the tail,
  * and is the reader's once its size is stored. Nobody waits for anybody.

@@ -222,7 +222,9 @@ static void add_garbage(um_sim_host *host, const um_sim_datagram *like, const ui
     if (slot < 0)
         return;
     um_sim_datagram *datagram = &world->datagrams[slot];
-    mangle(&world->random, datagram, um_sim_bytes_of(world, (uint32_t)slot));
+    uint8_t *bytes = um_sim_bytes_of(world, (uint32_t)slot);
+    mangle(&world->random, datagram, bytes);
+    um_sim_note_datagram(world, datagram, bytes);
     schedule_arrival(host, (uint32_t)slot, draw_delay(host), false);
     um_sim_release_datagram(world, (uint32_t)slot);
 }

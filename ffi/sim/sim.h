@@ -104,10 +104,12 @@ enum um_sim_drop_reason {
 
 typedef struct um_sim_trace_entry {
     int64_t time_ns;
-    uint64_t bytes_at; /* um_sim_trace_bytes() + bytes_at: the datagram */
+    uint64_t bytes_at; /* um_sim_trace_bytes() + bytes_at: the datagram; the same for all that became of it */
     uint32_t length;
     int32_t from; /* host; -1: a stranger */
-    int32_t to;   /* host; -1: a group */
+    int32_t to;   /* host; -1: not one alone */
+    um_sim_address from_address;
+    um_sim_address to_address;
     uint32_t session_id;
     uint32_t sqn; /* DATA: its sqn; SM: its own counter; status: the next sqn wanted */
     uint32_t trail;

@@ -53,7 +53,11 @@ static bool goes_to_group(um_address to)
 void um_sim_note_datagram(um_sim_world *world, um_sim_datagram *datagram, const uint8_t *data)
 {
     um_sim_trace_entry *entry = &datagram->entry;
-    *entry = (um_sim_trace_entry){.length = datagram->length, .from = datagram->from_host, .type = UM_SIM_TYPE_UNKNOWN};
+    *entry = (um_sim_trace_entry){.length = datagram->length,
+                                  .from = datagram->from_host,
+                                  .from_address = datagram->from,
+                                  .to_address = datagram->to,
+                                  .type = UM_SIM_TYPE_UNKNOWN};
     um_lbtrm_packet packet = {0};
     if (um_lbtrm_decode(data, datagram->length, &packet) == UM_DGRAM_OK) {
         bool status = packet.type == UM_LBTRM_DATA && !goes_to_group(datagram->to);

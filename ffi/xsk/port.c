@@ -502,6 +502,8 @@ static int receive(um_port *base, um_rx *batch, uint32_t max)
         uint32_t received = um_xsk_queue_receive(&port->queues[index], batch + count, max - count);
         if (received == 0)
             um_xsk_port_poll(port, index);
+        for (uint32_t k = 0; k < received; k++)
+            batch[count + k].queue_number = port->config.first_queue + index + 1;
         count += received;
     }
     port->turn = (port->turn + 1) % port->config.queue_count;

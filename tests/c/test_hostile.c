@@ -130,7 +130,7 @@ static void read_all(receiving *f)
 
 static void receive(receiving *f, const uint8_t *data, uint32_t length)
 {
-    um_rx rx = {data, length, 0, source_address, group, f->now_ns};
+    um_rx rx = {.data = data, .length = length, .from = source_address, .to = group, .received_ns = f->now_ns};
     int64_t started_ns = thread_time_ns();
     um_node_on_data(&f->node, &rx, f->now_ns);
     note_time(f, started_ns);

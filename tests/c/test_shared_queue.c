@@ -93,7 +93,11 @@ static void receive_message(sharing *f, uint32_t topic, uint32_t topic_sqn, uint
     f->next_sqn++;
     um_lbmc_layout layout = {.topic_index = topic, .sqn = topic_sqn, .payload_length = payload_bytes};
     uint8_t *payload = um_lbmc_write_message(out + UM_LBTRM_DATA_BYTES, &layout);
-    um_rx rx = {out, (uint32_t)(payload + payload_bytes - out), 0, source_address, group, NS_PER_S};
+    um_rx rx = {.data = out,
+                .length = (uint32_t)(payload + payload_bytes - out),
+                .from = source_address,
+                .to = group,
+                .received_ns = NS_PER_S};
     um_node_on_data(&f->node, &rx, NS_PER_S);
 }
 

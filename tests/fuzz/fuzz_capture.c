@@ -31,9 +31,9 @@ static void open_columns(columns *into)
 {
     um_packet_rows *rows = &into->rows;
     *into = (columns){.rows = {.row_capacity = ROWS, .message_capacity = MESSAGES, .sqn_capacity = SQNS}};
-    int64_t **row_longs[] = {&rows->position,  &rows->time_ns,      &rows->session_id, &rows->transport_sqn,
-                             &rows->sm_sqn,    &rows->lead_sqn,     &rows->trail_sqn,  &rows->next_sqn,
-                             &rows->group_tag, &rows->window_bytes, &rows->receiver_id};
+    int64_t **row_longs[] = {&rows->position,  &rows->time_ns,      &rows->session_id,  &rows->transport_sqn,
+                             &rows->sm_sqn,    &rows->lead_sqn,     &rows->trail_sqn,   &rows->next_sqn,
+                             &rows->group_tag, &rows->window_bytes, &rows->receiver_id, &rows->queue};
     int32_t **row_ints[] = {&rows->interface_id, &rows->link_type,  &rows->frame_bytes,    &rows->captured_bytes,
                             &rows->vlan,         &rows->inner_vlan, &rows->source_port,    &rows->destination_port,
                             &rows->udp_bytes,    &rows->nak_port,   &rows->transport_flags};
@@ -56,6 +56,7 @@ static void open_columns(columns *into)
     text_column(into, &rows->status, ROWS, UM_PACKETS_STATUS_BYTES_MAX);
     text_column(into, &rows->packet_type, ROWS, UM_PACKETS_TYPE_BYTES_MAX);
     text_column(into, &rows->ncf_reason, ROWS, UM_PACKETS_REASON_BYTES_MAX);
+    text_column(into, &rows->verdict, ROWS, UM_PACKETS_VERDICT_BYTES_MAX);
     text_column(into, &rows->kind, MESSAGES, UM_PACKETS_KIND_BYTES_MAX);
     for (int bit = 0; bit < UM_PACKETS_BITS; bit++)
         rows->bitmaps[bit] = column(into, ROWS / 8);

@@ -310,7 +310,12 @@ static uint32_t write_other(uint8_t *out, uint32_t s, fuzz_input *input)
 
 static void hand_over(const uint8_t *data, uint32_t length, uint32_t segment)
 {
-    um_rx rx = {data, length, segment, {SOURCE_IP, 5555}, {GROUP_IP, GROUP_PORT}, w.now_ns};
+    um_rx rx = {.data = data,
+                .length = length,
+                .segment_length = segment,
+                .from = {SOURCE_IP, 5555},
+                .to = {GROUP_IP, GROUP_PORT},
+                .received_ns = w.now_ns};
     if (um_node_pressured(&w.node, w.now_ns))
         return;
     BOUNDED(um_node_on_data(&w.node, &rx, w.now_ns));

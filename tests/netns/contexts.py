@@ -3,16 +3,12 @@ through the host; reading and sending may be done from anywhere."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from umstack import Context, Message, Receiver, Source
+from umstack import Context, Receiver, Source
 from umstack.lab import Host
-
-SECONDS = 10.0
-"""How long a test waits for what must happen."""
 
 UNLIMITED = {"transport_lbtrm_data_rate_limit": 0, "transport_lbtrm_retransmit_rate_limit": 0}
 
@@ -48,21 +44,3 @@ def members(*hosts: Host, **options: Any) -> Iterator[list[Member]]:
             made.append(Member(host, **options))
             stack.callback(made[-1].context.close)
         yield made
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come about in {seconds} s"
-        time.sleep(0.002)
-
-
-def collect(receiver: Receiver, count: int, seconds: float = SECONDS) -> list[Message]:
-    """The next messages, this many of them; events are passed over."""
-    messages: list[Message] = []
-    deadline = time.monotonic() + seconds
-    while len(messages) < count:
-        messages += receiver.poll(min(count - len(messages), 4096), 0.05).messages()
-        assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came in {seconds} s"
-    return messages

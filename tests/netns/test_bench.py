@@ -103,6 +103,16 @@ def test_flow_control_finds_the_pace_of_the_slowest() -> None:
     assert found["ratios"]["own_maximum"] == pytest.approx(1, abs=0.5)
 
 
+def test_a_stream_beside_a_capture_is_compared_with_one_alone() -> None:
+    """Issue 4, capture: what it costs is measured on a stream that it really captures."""
+    captured, alone = bench("capture", "--size", "1400", "--link", "socket")
+    report = captured["detail"]["capture"]
+    assert report["at"] == "subscriber"
+    assert report["packets"] > 0
+    assert "capture" not in alone["detail"]
+    assert captured["ratios"]["without_capture"] > 0
+
+
 def test_scale_compares_with_the_first() -> None:
     """Topics on one session, each checked, and subscribers of one topic next to raw receivers of as many."""
     one_topic, three_topics, one_receiver, raw_one, two_receivers, raw_two = bench(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,13 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
+from scapy.packet import Raw
+from scapy.utils import PcapNgReader
 
-from tests.netns.contexts import Member, collect, members, wait_for
+from tests.netns.contexts import Member, members
+from tests.waiting import SECONDS, collect, wait_for
 from umstack.errors import InterfaceError
 from umstack.lab import Host, Lab
+from umstack.scapy import LBMC, LBTRM, LBTRMData
 
 MakeLab = Callable[..., Lab]
 DATA_PORT = "14400"
+ETH_P_ALL = 0x0003
 
 pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 
@@ -92,7 +102,6 @@ def test_capture_has_every_datagram_as_it_is_on_the_wire(
     listening(capture, tmp_path)
     with members(*lab.hosts, transport_lbtrm_multicast_address_low="224.10.10.10") as (publisher, subscriber):
         publish(publisher, subscriber, 5000, 1300)
-    time.sleep(0.1)
     capture.send_signal(signal.SIGINT)
     said, complained = capture.communicate(timeout=20)
     assert capture.returncode == 0, complained
@@ -135,6 +144,97 @@ def test_taps_have_what_was_sent_and_what_was_received(
     assert fields(reports[0].path, "frame.number", keep="udp.dstport == 12965"), "what resolution sent"
 
 
+def test_queue_and_verdict_are_those_of_the_way_in(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: what a ring took has its queue and XDP_REDIRECT in the tap; what the program passed to the
+    kernel has XDP_PASS in the capture, from when the program is known; nothing is said of what was sent, or of what
+    a socket gave the tap."""
+    lab = make_lab(hosts=2)
+    captured = tmp_path / "captured"
+    names = ("frame.packet_flags_direction", "frame.interface_queue", "frame.verdict.ebpf_xdp")
+    with members(*lab.hosts, link="xdp") as (publisher, subscriber):
+        capture = start_capture(lab.hosts[1], "--out", str(captured))
+        listening(capture, captured)
+        with subscriber.context.tap(tmp_path / "tap.pcapng") as tap:
+
+            def is_known() -> bool:
+                publish(publisher, subscriber, 100, 1300)
+                (part,) = captured.glob("*.part")
+                return bool(fields(part, "frame.number", keep="frame.verdict.ebpf_xdp == 2"))
+
+            wait_for(is_known, "a frame that the program passed")
+        capture.terminate()
+        capture.communicate(timeout=20)
+    (file,) = captured.glob("*.pcapng")
+    inbound, outbound = "0x00000001", "0x00000002"
+    assert set(fields(tap.path, *names, keep="udp.dstport == 14400")) == {(inbound, "0", "4")}
+    assert not fields(file, *names, keep="udp.dstport == 14400"), "the ring took them"
+    assert set(fields(tap.path, *names, keep="udp.dstport != 14400")) == {
+        (inbound, "", ""),
+        (outbound, "", ""),
+    }
+    rest = fields(file, *names)
+    assert {row for row in rest if row[0] == outbound} == {(outbound, "", "")}
+    assert {row[1] for row in rest if row[0] == inbound} == {"0"}
+    verdicts = "".join(row[2] or "-" for row in rest if row[0] == inbound)
+    assert re.fullmatch("-*2+", verdicts), verdicts
+
+
+def test_no_verdict_is_made_up_where_no_program_is(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: without an XDP program there is no verdict; the only queue there is, is named."""
+    lab = make_lab(hosts=2)
+    capture = start_capture(lab.hosts[1], "--out", str(tmp_path))
+    listening(capture, tmp_path)
+    with members(*lab.hosts) as (publisher, subscriber):
+        publish(publisher, subscriber, 100, 1300)
+    capture.terminate()
+    capture.communicate(timeout=20)
+    (file,) = tmp_path.glob("*.pcapng")
+    names = ("frame.packet_flags_direction", "frame.interface_queue", "frame.verdict")
+    assert set(fields(file, *names)) == {("0x00000001", "0", ""), ("0x00000002", "", "")}
+
+
+TAGS = {
+    "802.1Q": (Dot1Q(vlan=42, prio=5), (), ("", "42", "5")),
+    "802.1ad": (Dot1AD(vlan=9), (), ("9", "", "")),
+    "two tags": (Dot1AD(vlan=9) / Dot1Q(vlan=42, prio=5), ("--all",), ("9", "42", "5")),
+}
+"""Tags, what `umstack capture` must be told to keep them, and what tshark shows of them."""
+
+
+@pytest.mark.parametrize("kind", TAGS)
+def test_vlan_tags_are_put_back(make_lab: MakeLab, tmp_path: Path, kind: str) -> None:
+    """Issue 4, capture: the kernel takes a tag out of a frame and keeps it beside; the file has the frame as it was
+    on the wire, tag and all, and the filter for the stack's groups sees behind the tag."""
+    tags, arguments, shown = TAGS[kind]
+    publisher, subscriber = make_lab(hosts=2).hosts
+    capture = start_capture(subscriber, "--out", str(tmp_path), *arguments)
+    listening(capture, tmp_path)
+    ethernet = Ether(src="02:00:00:00:00:01", dst="ff:ff:ff:ff:ff:ff") / tags
+    datagram = IP(src=publisher.address, dst="224.10.10.10") / UDP(sport=14390, dport=int(DATA_PORT))
+    message = LBMC(topic_index=1, sqn=1) / Raw(b"tagged" * 100)
+    frame = bytes(ethernet / datagram / LBTRM(session_id=7) / LBTRMData(sqn=99, messages=[message]))
+    sender, watcher = (
+        host.call(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+        for host in (publisher, subscriber)
+    )
+    with sender, watcher:
+        watcher.bind((subscriber.interface, ETH_P_ALL))
+        watcher.settimeout(SECONDS)
+        sender.bind((publisher.interface, 0))
+        for _ in range(10):
+            sender.send(frame)
+        arrived = 0
+        while arrived < 10:
+            arrived += watcher.recv(2048)[6:12] == frame[6:12]
+    capture.terminate()
+    capture.communicate(timeout=20)
+    (file,) = tmp_path.glob("*.pcapng")
+    found = [bytes(packet) for packet in PcapNgReader(str(file)) if packet.src == ethernet.src]
+    assert found == [frame] * 10
+    names = ("ieee8021ad.id", "vlan.id", "vlan.priority", "lbtrm.data.sqn")
+    assert fields(file, *names, keep="lbtrm") == [(*shown, "0x00000063")] * 10
+
+
 def test_a_tap_shows_losses_and_their_repair(make_lab: MakeLab, tmp_path: Path) -> None:
     """Issue 4, tap: NAKs sent and retransmissions received are in it, so recovery can be judged from it alone."""
     lab = make_lab(hosts=2)
@@ -159,7 +259,6 @@ def test_files_rotate_and_the_last_are_kept(make_lab: MakeLab, tmp_path: Path) -
     listening(capture, tmp_path)
     with members(*lab.hosts) as (publisher, subscriber):
         publish(publisher, subscriber, 6000, 1300)
-    time.sleep(0.1)
     capture.terminate()
     said, complained = capture.communicate(timeout=20)
     assert capture.returncode == 0, complained
@@ -199,6 +298,20 @@ def test_a_killed_capture_can_be_read(make_lab: MakeLab, tmp_path: Path) -> None
     (part,) = tmp_path.glob("*.part")
     for file in (*tmp_path.glob("*.pcapng"), part):
         assert fields(file, "frame.number")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "policy"), [((), os.SCHED_IDLE), (("--priority", "normal"), os.SCHED_OTHER)]
+)
+def test_a_capture_stands_back(
+    make_lab: MakeLab, tmp_path: Path, arguments: tuple[str, ...], policy: int
+) -> None:
+    """Issue 4, capture: the data path comes first, unless the capture is said to matter as much."""
+    capture = start_capture(make_lab(hosts=1).hosts[0], "--out", str(tmp_path), *arguments)
+    listening(capture, tmp_path)
+    assert os.sched_getscheduler(capture.pid) == policy
+    capture.terminate()
+    capture.communicate(timeout=20)
 
 
 def test_a_capture_of_no_interface_says_so(make_lab: MakeLab, tmp_path: Path) -> None:

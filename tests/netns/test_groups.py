@@ -7,13 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyroute2 import IPRoute
 
+from tests.waiting import wait_for
 from umstack.lab import Host, Lab, namespaces
 from xdp import GroupError, GroupMemberships
 
@@ -26,14 +26,6 @@ GROUP6 = "ff15::77:5"
 def host(shared_lab: Lab) -> Host:
     """Give a host of the lab."""
     return shared_lab.hosts[1]
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout_seconds: float = 20.0) -> None:
-    """Ask again and again until the condition holds."""
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_seconds} s: {what}"
-        time.sleep(0.01)
 
 
 def is_member(host: Host, group: str) -> bool:
@@ -77,7 +69,7 @@ def test_a_crash_leaves_the_group(shared_lab: Lab, host: Host) -> None:
     shared_lab.await_join(GROUPS[0], 1)
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=10)
-    wait_until(lambda: not is_member(host, GROUPS[0]), "the group is left")
+    wait_for(lambda: not is_member(host, GROUPS[0]), "the group is left")
 
 
 def test_the_limit_on_memberships_is_named(host: Host) -> None:

@@ -7,12 +7,10 @@ import errno
 import json
 import math
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
@@ -21,6 +19,7 @@ import pytest
 
 from tests.bpf.lossy_model import is_chosen
 from tests.netns.traffic import GROUP, MARKER, Outcome, Receiver, Sender
+from tests.waiting import wait_for
 from umstack.lab import Lab, LabError, PortDirection, PortSettings, namespaces
 from xdp import InterfaceWatch
 
@@ -43,14 +42,6 @@ def umstack(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
     command = [sys.executable, "-m", "umstack", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_seconds: float = 20.0) -> None:
-    """Ask again and again until the condition holds."""
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_seconds} s: {what}"
-        select.select([], [], [], 0.01)
 
 
 class Tap:
@@ -101,7 +92,7 @@ def test_the_switch_snoops_igmp(lab: Lab) -> None:
         assert forwarded_before_broadcast(lab, taps[1], group)
         assert not forwarded_before_broadcast(lab, taps[2], group)
         member.leave()
-        wait_until(
+        wait_for(
             lambda: not forwarded_before_broadcast(lab, taps[1], group), "the group ends with its member"
         )
     for tap in taps.values():
@@ -160,12 +151,12 @@ def test_a_lossless_port_has_no_program(lab: Lab) -> None:
         assert port.is_attached()
         seen_before = port.counters().seen
         sender.send(range(100))
-        wait_until(lambda: port.counters().seen == seen_before + 100, "all are seen")
+        wait_for(lambda: port.counters().seen == seen_before + 100, "all are seen")
         port.set(loss=0.0)
         assert not port.is_attached()
         assert "clsact" not in subprocess.run(qdiscs, capture_output=True, text=True, check=True).stdout
         sender.send(range(1000, 1100))
-        wait_until(lambda: set(range(1000, 1100)) <= set(receiver.collect(0)), "a lossless port passes all")
+        wait_for(lambda: set(range(1000, 1100)) <= set(receiver.collect(0)), "a lossless port passes all")
     assert port.counters().seen == seen_before + 100
 
 
@@ -231,7 +222,7 @@ def test_block_is_a_partition_that_heals(lab: Lab) -> None:
         blocked_before = port.counters().blocked
         port.set(block=True)
         sender.send(range(500))
-        wait_until(lambda: port.counters().blocked == blocked_before + 500, "all are blocked")
+        wait_for(lambda: port.counters().blocked == blocked_before + 500, "all are blocked")
         assert other.collect(500) == list(range(500))
         port.set(block=False)
         sender.send([MARKER])
@@ -248,7 +239,7 @@ def test_naks_can_be_lost_too(lab: Lab) -> None:
         port.set(unicast=True)
         seen = port.counters().dropped
         sender.send(range(10, 20))
-        wait_until(lambda: port.counters().dropped == seen + 10, "all are dropped")
+        wait_for(lambda: port.counters().dropped == seen + 10, "all are dropped")
         port.set(loss=0.0, duplicate=1.0)
         sender.send([20])
         assert receiver.collect(12) == [*range(10), 20, 20]
@@ -284,7 +275,7 @@ def test_segmentation_follows_loss_unless_told(make_lab: MakeLab) -> None:
         lab.await_join(GROUP, 1)
         lab.port(1).set(loss=1.0)
         sender.send_super_packet(range(40), 1000)
-        wait_until(lambda: lab.port(1).counters().dropped == 40, "a super-packet counts as its datagrams")
+        wait_for(lambda: lab.port(1).counters().dropped == 40, "a super-packet counts as its datagrams")
     automatic = make_lab(hosts=2)
     automatic.port(1).set(loss=0.5)
     assert automatic.segmentation == "real"
@@ -395,7 +386,7 @@ def test_a_crash_leaves_a_lab_that_down_finds() -> None:
         assert Path(f"/proc/{sleeper_id}/cwd").exists()
         done = umstack("lab", "down", name, "--json")
         assert json.loads(done.stdout) == {"taken_down": [name], "left": []}
-        wait_until(lambda: not Path(f"/proc/{sleeper_id}/cwd").exists(), "the process in it is gone")
+        wait_for(lambda: not Path(f"/proc/{sleeper_id}/cwd").exists(), "the process in it is gone")
         assert not [there for there in namespaces.names() if there.startswith(name)]
         assert name not in [lab.name for lab in Lab.all()]
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from pyroute2 import IPRoute
 
-from tests.netns.contexts import Member, collect, members, wait_for
+from tests.netns.contexts import Member, members
 from tests.netns.endpoints import EndsIn, assert_whole
+from tests.waiting import collect, wait_for
 from umstack.errors import InterfaceError, OptionError
 from umstack.lab import Lab
 

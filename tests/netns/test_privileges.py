@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 import xdp
-from tests.netns.contexts import UNLIMITED, Member, collect, wait_for
+from tests.netns.contexts import UNLIMITED, Member
+from tests.waiting import collect, wait_for
 from umstack.lab import Host, Lab
 from xdp.broker_client import ask_broker, open_brokered_rings
 from xdp.broker_protocol import MESSAGE_MAX_BYTES, OpenRequest, encode_request

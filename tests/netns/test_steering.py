@@ -9,14 +9,12 @@ import asyncio
 import contextlib
 import ctypes
 import os
-import select
 import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +25,7 @@ from scapy.layers.inet import ICMP
 
 from tests.bpf.frames import GROUP, PORT, ethernet, ipv4
 from tests.netns.traffic import Receiver, Sender
+from tests.waiting import wait_for
 from umstack.lab import Host, Lab, namespaces
 from xdp import (
     AttachedProgram,
@@ -53,14 +52,6 @@ NATIVE_FLAG = 1 << 2
 # Has the MAC address of GROUP, hence passes the same filter in a NIC.
 SAME_MAC_GROUP = "238.205.1.2"
 MODES = pytest.mark.parametrize("mode", list(AttachMode))
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout_seconds: float = 20.0) -> None:
-    """Ask again and again until the condition holds."""
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_seconds} s: {what}"
-        select.select([], [], [], 0.01)
 
 
 def exists(program_id: int) -> bool:
@@ -178,7 +169,7 @@ def test_rules_steer_only_what_they_should(shared_lab: Lab, host: Host, mode: At
         assert unicast.collect(10) == list(range(10)), "ARP is answered"
         assert ping(sender_host, host.address)
         assert owned.numbers == list(range(10))
-        wait_until(lambda: steering.counters().rules[0].redirected == 20, "all are redirected")
+        wait_for(lambda: steering.counters().rules[0].redirected == 20, "all are redirected")
 
         steering.remove_rule(GROUP, PORT)
         to_owned.send(range(200, 210))
@@ -270,7 +261,7 @@ def test_nothing_is_left(host: Host, mode: AttachMode) -> None:
         attach(host, mode)
     steering.close()
     steering.close()
-    wait_until(lambda: not exists(program_id), "the program is freed")
+    wait_for(lambda: not exists(program_id), "the program is freed")
     assert open_descriptors() == descriptors
     with pytest.raises(XdpError, match="no interface is named"):
         attach(host, mode, "eth9")
@@ -308,8 +299,8 @@ def test_a_crash_detaches(host: Host, mode: AttachMode) -> None:
         assert there.program_id == program_id
         child.send_signal(signal.SIGKILL)
         child.wait(10)
-        wait_until(lambda: not host.call(lambda: occupants("eth0")), "the interface is free")
-        wait_until(lambda: not exists(program_id), "the program is freed")
+        wait_for(lambda: not host.call(lambda: occupants("eth0")), "the interface is free")
+        wait_for(lambda: not exists(program_id), "the program is freed")
         attach(host, mode).close()
 
 
@@ -376,7 +367,7 @@ def test_a_program_that_somebody_detached_is_noticed(shared_lab: Lab, host: Host
                 host.call(steering.reattach)
                 assert steering.attached()
             sender.send(range(7))
-            wait_until(lambda: steering.counters().rules[0].redirected == 7, "the same rule steers")
+            wait_for(lambda: steering.counters().rules[0].redirected == 7, "the same rule steers")
     with Steering() as loaded, pytest.raises(SteeringError, match=r"use Steering\.attach"):
         loaded.reattach()
 

@@ -22,7 +22,8 @@ import pytest
 from scapy.utils import PcapWriter
 
 import xdp
-from tests.netns.contexts import Member, collect, members, wait_for
+from tests.netns.contexts import Member, members
+from tests.waiting import collect, wait_for
 from tests.wire.dissection import MARKS, tshark, values
 from umstack import Receiver
 from umstack.errors import BackPressured, OptionError, Unsupported

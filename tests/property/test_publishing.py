@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.loopback import DATAGRAM, collect, connect, open_context
+from tests.unit.loopback import DATAGRAM, connect, open_context
+from tests.waiting import collect
 from umstack import Context, Source
 from umstack.errors import MessageTooLong
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.netns.contexts import Member, members, wait_for
+from tests.netns.contexts import Member, members
+from tests.waiting import wait_for
 from umstack import Receiver, Source
 from umstack.lab import Lab, namespaces
 from umstack.lab.switch import port_name
@@ -109,7 +110,8 @@ def _capturing(lab: Lab, run: LabRun) -> Iterator[None]:
         command += ["--time-stamp-precision=nano", "udp"]
     else:
         command = ["dumpcap", "-q", "-P", "-i", port, "-B", "16", "-f", "udp", "-w", str(run.by_tcpdump)]
-    own = [sys.executable, "-m", "umstack", "capture", port, "--out", str(run.by_umstack), "--json"]
+    own = [sys.executable, "-m", "umstack", "capture", port, "--priority", "normal", "--json"]
+    own += ["--out", str(run.by_umstack)]
 
     def start(command: list[str]) -> subprocess.Popen[str]:
         return namespaces.call(

@@ -10,7 +10,7 @@ from tests.spark.story import MS, PUBLISHER, RECEIVERS, US, WRAP, Story, message
 
 pytest.importorskip("pyspark")
 
-from umstack.analysis.datagram_fill import datagram_fill, fill_histogram
+from umstack.analysis.datagram_fill import datagram_fill, fill_histogram, sizes
 from umstack.analysis.incidents import incidents
 from umstack.analysis.ip_fragments import ip_fragments
 from umstack.analysis.latency import latency
@@ -177,16 +177,22 @@ def test_gaps_at_the_point_of_capture(spark: Any) -> None:
 
 
 def test_nak_storms_name_their_receivers(spark: Any) -> None:
-    """Windows over the threshold in a row are one storm; the receiver that asked most comes first."""
+    """Windows over both thresholds in a row are one storm; the receiver that asked most comes first."""
     story = Story()
     story.stream(START, MS, 1, 1000)
     for step in range(30):
         story.nak(START + 200 * MS + step * 10 * MS, TWO, *range(100, 150))
         story.nak(START + 200 * MS + step * 10 * MS, ONE, *range(step * 5, step * 5 + 5))
     story.nak(START + 900 * MS, THREE, 700)
+    # A hundred numbers and more in a tenth of a second are no storm when one NAK asks for them, or two.
+    story.nak(START + 700 * MS, THREE, *range(300, 600))
+    story.nak(START + 710 * MS, ONE, *range(300, 600))
+    # Nor are NAKs, however many, for a number each.
+    for step in range(50):
+        story.nak(START + 1000 * MS + step * MS, (ONE, TWO, THREE)[step % 3], 900 + step)
     [storm] = rows(nak_storms(seen(spark, story)))
     assert storm["start_ns"] == START + 200 * MS
-    assert storm["requests"] == 30 * 55
+    assert (storm["requests"], storm["naks"]) == (30 * 55, 60)
     assert storm["repeated"] == 29 * 50
     assert [one["receiver"] for one in storm["receivers"]] == [TWO, ONE]
     assert storm["receivers"][0]["share"] == pytest.approx(50 / 55)
@@ -231,6 +237,17 @@ def test_rates_and_bursts_at_one_millisecond(spark: Any) -> None:
     assert burst["times_mean"] == pytest.approx(10 / 1.027)
 
 
+def test_thousands_of_bursts_are_told_apart(spark: Any) -> None:
+    """More busy milliseconds than an int holds nanoseconds for: every burst is a row still."""
+    rated = spark.range(2500).selectExpr(
+        "'switch' AS point", "'10.0.0.1' AS publisher", "7L AS session_id", "10 * id * 1000000L AS start_ns",
+        "1L AS datagrams", "1000L AS bytes",
+    )  # fmt: skip
+    found = rows(bursts(rated))
+    assert len(found) == 2500
+    assert {burst["duration_ns"] for burst in found} == {MS}
+
+
 def test_batching_and_fill(spark: Any) -> None:
     """Messages a datagram, fill against the MTU, and what does not fit it."""
     story = Story()
@@ -238,12 +255,13 @@ def test_batching_and_fill(spark: Any) -> None:
     story.data(START + MS, 2, messages=[message(payload_bytes=100)] * 2, udp_bytes=368)
     story.data(START + 2 * MS, 3, messages=[message(payload_bytes=1800)], udp_bytes=1840)
     story.data(START + 3 * MS, 4, messages=[])
-    [found] = rows(datagram_fill(seen(spark, story)))
+    sized = kept(sizes(seen(spark, story)))
+    [found] = rows(datagram_fill(sized))
     assert (found["datagrams"], found["messages"], found["most_messages"]) == (3, 13, 10)
     assert found["fill"] == pytest.approx((1 + 0.25 + 1.25) / 3)
     assert (found["half_empty"], found["over_mtu"]) == (1, 1)
     assert found["payload_share"] == pytest.approx(3000 / (1472 + 368 + 1840 + 3 * 42))
-    histogram = rows(fill_histogram(seen(spark, story)), "from")
+    histogram = rows(fill_histogram(sized), "from")
     assert [(row["from"], row["datagrams"]) for row in histogram] == [(0.25, 1), (0.95, 2)]
 
 

@@ -94,6 +94,7 @@ def test_what_was_sent_is_what_the_publisher_counted(reported: Reported, run: La
     assert session["last_sqn"] - session["first_sqn"] + 1 == sent["msgs_sent"]
     topic = reported.one("topics")
     assert (topic["messages"], topic["payload_bytes"]) == (run.messages, run.payload_bytes)
+    assert topic["topic"] == "truth", "the name was advertised"
     assert topic["highest_sqn"] - topic["lowest_sqn"] + 1 == topic["fragments"] == run.messages
     rates = reported.table("rates")
     datagrams = sent["msgs_sent"] + sent["rxs_sent"]

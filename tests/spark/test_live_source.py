@@ -16,7 +16,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.unit.loopback import DATAGRAM, OWN_ADDRESSES, collect, open_context, wait_for
+from tests.unit.loopback import configuration_file, open_context
+from tests.waiting import collect, wait_for
 from umstack import Source
 from umstack.recorder import Journal, JournalReader
 from umstack.recorder.background import BackgroundRecorder, is_recording
@@ -32,10 +33,7 @@ START_SECONDS = 60.0
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """A configuration with the addresses of this test process."""
-    options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM}
-    file = tmp_path / "um.cfg"
-    file.write_text("".join(f"context {name} {value}\n" for name, value in options.items()))
-    return file
+    return configuration_file(tmp_path)
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import random
+import shutil
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -11,9 +14,16 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("prometheus_client")
 
+from tests.spark.sim_run import SimRun, scripted, storm
+from umstack.analysis.incidents import incidents
+from umstack.analysis.nak_storms import nak_storms
+from umstack.analysis.observations import NEEDED, classify, unwrap
 from umstack.capture.generate import Traffic, generate
 from umstack.monitor import MonitorOptions, monitor
-from umstack.monitor.sinks import TRAFFIC, Prometheus
+from umstack.monitor.incident_watch import INCIDENTS, STORMS, IncidentWatch
+from umstack.monitor.sinks import TRAFFIC, Lines, Prometheus, Windows
+from umstack.sim import MS, SECOND, START_NS
+from umstack.spark import UmpcapDataSource
 
 # A second of traffic that begins with a window.
 TRAFFIC_OF = Traffic(
@@ -82,3 +92,142 @@ def test_gauges_are_served_and_written(tmp_path: Path) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         assert wanted in answer.read().decode()
     assert wanted in (tmp_path / "umstack.prom").read_text()
+
+
+def classified(spark: Any, *captures: Path) -> Any:
+    """The packets of captures, by kind."""
+    spark.dataSource.register(UmpcapDataSource)
+    everything = UmpcapDataSource({"path": "any"}).schema()
+    columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
+    reader = spark.read.format("umpcap").schema(columns).option("onlyOurs", "true")
+    return classify(reader.load([str(capture) for capture in captures]))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[SimRun]:
+    """Simulated runs: one with an incident of every kind, and later one with a storm."""
+    seed = random.SystemRandom().randrange(2**24)
+    print(f"simulated runs of seeds {seed} and {seed + 1}")
+    folder = tmp_path_factory.mktemp("simulated")
+    return [scripted(folder, seed), storm(folder, seed + 1, START_NS + 5 * SECOND)]
+
+
+SAME = (
+    "publisher",
+    "session_id",
+    "receiver",
+    "start_ns",
+    "end_ns",
+    "lost",
+    "unrepaired",
+    "longest_run",
+    "cause",
+)
+
+
+def test_incidents_are_those_of_a_report_whenever_it_is_restarted(
+    spark: Any, runs: list[SimRun], tmp_path: Path
+) -> None:
+    """A folder that grows, watched in three goes: each incident and each storm is told once, and as afterwards."""
+    folder, out = tmp_path / "captures", tmp_path / "findings"
+    folder.mkdir()
+    whole = runs[0].capture.read_bytes()
+    growing = folder / runs[0].capture.name
+    options = MonitorOptions(
+        (str(folder),),
+        window_seconds=1.0,
+        late_seconds=0.3,
+        once=True,
+        parquet=out,
+        checkpoint=tmp_path / "checkpoint",
+    )
+    counts = []
+    for share in (0.6, 1.0, None):
+        if share is None:
+            shutil.copy(runs[1].capture, folder)
+        else:
+            growing.write_bytes(whole[: int(share * len(whole))])
+        monitor(options, print)
+        counts.append(spark.read.parquet(str(out / INCIDENTS)).count())
+    assert counts == sorted(set(counts)), "every go tells something"
+    observed = unwrap(classified(spark, *(run.capture for run in runs))).cache()
+    told = spark.read.parquet(str(out / INCIDENTS))
+    expected = incidents(observed).select(*SAME)
+    assert sorted(map(tuple, told.select(*SAME).collect())) == sorted(map(tuple, expected.collect()))
+    assert {row["cause"] for row in told.collect()} == {one.cause for one in runs[0].injected}
+    [storm_told] = spark.read.parquet(str(out / STORMS)).collect()
+    [storm_there_was] = nak_storms(observed).collect()
+    assert not storm_told["ongoing"]
+    assert storm_told["session_id"] == runs[1].session.session_id
+    for name in ("start_ns", "end_ns", "naks", "requests", "repeated", "receivers"):
+        assert storm_told[name] == storm_there_was[name]
+
+
+def test_incidents_are_said_and_counted(runs: list[SimRun], tmp_path: Path) -> None:
+    """Lines, JSON and Prometheus: each incident with its cause in words, each storm with who is behind it."""
+    windows, metrics = Windows(), tmp_path / "umstack.prom"
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    for run in runs:
+        shutil.copy(run.capture, folder)
+    monitor(
+        MonitorOptions(
+            (str(folder),),
+            once=True,
+            sink=windows,
+            prometheus_file=metrics,
+            checkpoint=tmp_path / "checkpoint",
+        ),
+        print,
+    )
+    told = json.loads(json.dumps(windows.to_dict()))
+    session = runs[0].session
+    planned = [row for row in told[INCIDENTS] if row["session_id"] == session.session_id]
+    causes = [row["cause"] for row in planned]
+    assert set(causes) == {one.cause for one in runs[0].injected}
+    text = metrics.read_text()
+    for cause in set(causes):
+        lost = sum(row["lost"] for row in planned if row["cause"] == cause)
+        [receiver] = {row["receiver"] for row in planned if row["cause"] == cause}
+        who = f'publisher="{session.publisher}",receiver="{receiver}",session="{session.session_id:08x}"'
+        labels = f'cause="{cause}",{who}'
+        assert f"umstack_loss_incidents_total{{{labels}}} {causes.count(cause)}.0" in text
+        assert f"umstack_incident_losses_total{{{labels}}} {lost}.0" in text
+    assert (
+        f'umstack_nak_storms_total{{publisher="10.0.0.1",session="{runs[1].session.session_id:08x}"}} 1.0'
+        in text
+    )
+    lines: list[str] = []
+    for kind in (INCIDENTS, STORMS):
+        Lines(lines.append).take(kind, windows.rows(kind), 10.0)
+    assert sum("connectivity, everything lost for a while" in line for line in lines) == 1
+    assert any(
+        "10.0.0.4 lost 130 datagrams in 129 ms, up to 130 in a row: connectivity" in line for line in lines
+    )
+    [said] = [line for line in lines if "a NAK storm" in line]
+    assert "asked for" in said
+    assert "10.0.0.4 is behind" in said
+
+
+def test_a_batch_that_is_done_again_tells_the_same_and_what_lasts_is_told_in_parts(
+    spark: Any, runs: list[SimRun], tmp_path: Path
+) -> None:
+    """Spark repeats a batch whose end it did not note; loss without a pause is told window by window, once in all."""
+    packets = classified(spark, runs[1].capture).where("point LIKE '%:switch'").cache()
+    watch = IncidentWatch(tmp_path / "watched", window_ns=100 * MS, late_ns=30 * MS)
+    told, low_ns = [], START_NS + 5 * SECOND
+    for number, span_ns in enumerate((150 * MS, 150 * MS, SECOND, 10 * SECOND)):
+        batch = packets.where(f"time_ns >= {low_ns} AND time_ns < {low_ns + span_ns}")
+        low_ns += span_ns
+        found = watch.take(batch, number)
+        if number == 1:
+            again = IncidentWatch(watch.folder, watch.window_ns, watch.late_ns).take(batch, number)
+            assert again == found
+        told += found[INCIDENTS].to_pylist() if INCIDENTS in found else []
+    kept = {path.name for path in watch.folder.glob("packets-*")}
+    assert kept == {"packets-000000000002", "packets-000000000003"}, "what was told is not kept"
+    crybaby = [row for row in told if row["receiver"] == "10.0.0.4"]
+    assert len(crybaby) >= 2
+    assert any(row["ongoing"] for row in crybaby)
+    asked = [loss for loss in runs[1].session.losses if loss.receiver == "10.0.0.4" and loss.naks_ns]
+    assert sum(row["lost"] for row in crybaby) == len(asked)

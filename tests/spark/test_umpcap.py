@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from tests.unit.capture_bytes import Packet, frame, pcap
 from umstack.analysis.losses import losses
 from umstack.analysis.observations import NEEDED, RETRANSMISSION, classify, observe
 from umstack.analysis.sessions import topics
 from umstack.capture.generate import Traffic, Truth, generate
+from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
 from umstack.spark import UmpcapDataSource
 from umstack.spark.capture_files import capture_files
 
@@ -95,6 +98,39 @@ def test_topics_are_the_same_with_and_without_a_row_a_message(source: Any, truth
     assert counted == sorted(tuple(row) for row in slow.collect())
     assert len(counted) == TRAFFIC.sessions * TRAFFIC.topics
     assert sum(row[5] for row in counted) == truth.data * TRAFFIC.messages_per_datagram
+
+
+def test_topics_have_the_names_that_were_advertised(source: Any, truth: Truth, tmp_path: Path) -> None:
+    """Advertised elsewhere than it is published, in one datagram or several: by session and index it is the name."""
+    session_id, publisher = truth.session_id(0), truth.source_address(0)
+    address = LbtrmAddress(publisher, "224.10.10.10", session_id, 14400, 14390)
+    told = [Advertisement(f"topic.{index}", index, 0, address) for index in (1, 2)]
+    other = Advertisement("other", 1, 0, replace(address, session_id=session_id + 99))
+    payloads = [
+        encode(ResolutionDatagram(("asked",), (told[0], other))),
+        encode(ResolutionDatagram((), (told[1],))),
+    ]
+    packets = [
+        Packet(1_700_000_000 * 10**9 + n, frame(one, destination_port=12965))
+        for n, one in enumerate(payloads)
+    ]
+    (tmp_path / "resolution.pcap").write_bytes(pcap(packets))
+    paths = [str(truth.path), str(tmp_path / "resolution.pcap")]
+    quick = topics(read(source, None, rows="topics").load(paths))
+    needed = ["packet_type", "retransmission", "session_id", "source_address", "time_ns", "messages"]
+    schema = ", ".join(f"{name} {kind}" for name, kind in _types(source, (*needed, "advertisements")))
+    slow = topics(read(source, schema).load(paths))
+    named = {
+        (row["publisher"], row["session_id"], row["topic_index"]): row["topic"] for row in quick.collect()
+    }
+    assert len(named) == TRAFFIC.sessions * TRAFFIC.topics, (
+        "what was only advertised is no topic of the capture"
+    )
+    assert {key: name for key, name in named.items() if name is not None} == {
+        (publisher, session_id, 1): "topic.1",
+        (publisher, session_id, 2): "topic.2",
+    }
+    assert sorted(map(str, quick.collect())) == sorted(map(str, slow.collect()))
 
 
 def test_broken_captures_give_their_rows_and_a_note(source: Any, truth: Truth, tmp_path: Path) -> None:

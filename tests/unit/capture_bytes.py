@@ -151,11 +151,11 @@ def interface(order: str = "<", link_type: int = ETHERNET, snap_bytes: int = 0, 
     return block(order, 1, body + (option(order, 0, b"") if options else b""))
 
 
-def enhanced(packet: Packet, order: str = "<", ticks: int | None = None) -> bytes:
+def enhanced(packet: Packet, order: str = "<", ticks: int | None = None, options: bytes = b"") -> bytes:
     """An enhanced packet block; `ticks` is the time in the interface's unit, microseconds if not given."""
     ticks = packet.time_ns // 1000 if ticks is None else ticks
     head = (packet.interface, ticks >> 32, ticks & 0xFFFFFFFF, len(packet.data), packet.frame_bytes)
-    return block(order, 6, struct.pack(f"{order}IIIII", *head) + padded(packet.data))
+    return block(order, 6, struct.pack(f"{order}IIIII", *head) + padded(packet.data) + options)
 
 
 def simple(packet: Packet, order: str = "<") -> bytes:

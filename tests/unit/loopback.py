@@ -1,17 +1,15 @@
-"""Contexts over loopback that hear nobody but the tests of this process, and what tests wait for."""
+"""Contexts over loopback that hear nobody but the tests of this process."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from tests.waiting import SECONDS, wait_for
 from umstack import Context, Message, Receiver, Source
 from umstack.events import Event
-
-SECONDS = 10.0
-"""How long a test waits for what must happen. What takes so long does not happen."""
 
 DATAGRAM = 1472
 """Loopback would carry 65507 bytes; with these, fragmentation and batching are those of an Ethernet."""
@@ -37,6 +35,14 @@ def open_context(mode: str = "embedded", **options: Any) -> Context:
     return Context("lo", mode=mode, **chosen)
 
 
+def configuration_file(folder: Path) -> Path:
+    """A configuration in the folder for the commands a test starts: the addresses of this process."""
+    options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM}
+    file = folder / "um.cfg"
+    file.write_text("".join(f"context {name} {value}\n" for name, value in options.items()))
+    return file
+
+
 def connect(context: Context, topic: str, **options: Any) -> tuple[Source, Receiver]:
     """A source and a receiver that know of each other, in one context. Options go to the one that has them."""
     to_receiver = {name: value for name, value in options.items() if name in _RECEIVER_OPTIONS}
@@ -52,6 +58,13 @@ def connect(context: Context, topic: str, **options: Any) -> tuple[Source, Recei
 SHARED = {"transport_lbtrm_multicast_address": f"{_BLOCK}.20"}
 """Sources with these options share one transport session; the others go round the pool (UX-10)."""
 
+SMALL_QUEUE: dict[str, Any] = {
+    "flow_control_receiver_window": 1 << 16,
+    "receiver_queue_block_length": 1 << 14,
+    "receiver_queue_block_count": 4,
+}
+"""A receiver that is soon full."""
+
 _RECEIVER_OPTIONS = {
     "ordered_delivery",
     "receiver_queue_block_length",
@@ -61,24 +74,6 @@ _RECEIVER_OPTIONS = {
     "transport_lbtrm_activity_timeout",
     "delivery_control_maximum_burst_loss",
 }
-
-
-def wait_for(condition: Callable[[], object], what: str = "the condition", seconds: float = SECONDS) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come about in {seconds} s"
-        time.sleep(0.001)
-
-
-def collect(receiver: Receiver, count: int, seconds: float = SECONDS) -> list[Message]:
-    """The next messages, this many of them; fails when they do not come. Events are passed over."""
-    messages: list[Message] = []
-    deadline = time.monotonic() + seconds
-    while len(messages) < count:
-        messages += receiver.poll(min(count - len(messages), 4096), 0.1).messages()
-        assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came in {seconds} s"
-    return messages
 
 
 def collect_events(receiver: Receiver, count: int, seconds: float = SECONDS) -> list[Event]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import SECONDS, collect_events, connect, open_context, payloads, wait_for
+from tests.unit.loopback import SMALL_QUEUE, collect_events, connect, open_context, payloads
+from tests.waiting import SECONDS, wait_for
 from umstack import BackPressured, Closed, Context, Receiver
 from umstack.errors import OptionError
 
@@ -166,9 +167,7 @@ def test_send_async_waits_in_the_loop() -> None:
             own,
             "send_async",
             transport_lbtrm_transmission_window_size=1 << 18,
-            flow_control_receiver_window=1 << 16,
-            receiver_queue_block_length=1 << 14,
-            receiver_queue_block_count=4,
+            **SMALL_QUEUE,
         )
         collect_events(receiver, 1)
         messages = [b"%04d" % i + bytes(1000) for i in range(1500)]

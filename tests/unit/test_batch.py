@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.unit.loopback import SECONDS, collect, collect_events, connect, open_context, payloads, wait_for
+from tests.unit.loopback import SMALL_QUEUE, collect_events, connect, open_context, payloads
+from tests.waiting import SECONDS, collect, wait_for
 from umstack import Batch, BeginningOfSession, Context, Message, Receiver, Source
 
 
@@ -137,9 +138,7 @@ def small_queue(own: Context, topic: str) -> tuple[Source, Receiver]:
     source, receiver = connect(
         own,
         topic,
-        flow_control_receiver_window=1 << 16,
-        receiver_queue_block_length=1 << 14,
-        receiver_queue_block_count=4,
+        **SMALL_QUEUE,
     )
     collect_events(receiver, 1)
     return source, receiver

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from umstack.bench import compare, flow, latency, recovery, scale, targets, throughput
+from umstack.bench import capture, compare, flow, latency, recovery, scale, targets, throughput
 from umstack.bench.children import BenchError, ThisMachine, running
 from umstack.bench.compare import ComparePlan, Row
 from umstack.bench.plot import check_plot, draw_comparison
@@ -259,7 +259,7 @@ def test_all_prints_one_object_with_results_and_targets(monkeypatch: pytest.Monk
     assert {"what", "measured", "bound", "met"} <= found["targets"][0].keys()
 
 
-@pytest.mark.parametrize("name", ["throughput", "latency", "recovery", "flow", "scale", "all"])
+@pytest.mark.parametrize("name", ["throughput", "latency", "recovery", "flow", "scale", "capture", "all"])
 def test_a_table_is_printed_for_people(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Every sub-command has a table, an example in its help, and the options it names."""
     monkeypatch.setattr(
@@ -269,6 +269,7 @@ def test_a_table_is_printed_for_people(monkeypatch: pytest.MonkeyPatch, name: st
             "recovery": recovery,
             "flow": flow,
             "scale": scale,
+            "capture": capture,
         }.get(name, throughput),
         "measure",
         lambda *_: [],

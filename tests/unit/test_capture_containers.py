@@ -99,6 +99,41 @@ def test_pcapng_with_interfaces_of_their_own(tmp_path: Path, order: str) -> None
     assert [row["transport_sqn"] for row in rows] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(
+    ("queue", "verdict", "expected"),
+    [
+        (None, None, (None, None)),
+        (0, (2, 2), (0, "XDP_PASS")),
+        (7, (2, 4), (7, "XDP_REDIRECT")),
+        (0xFFFFFFFF, None, (0xFFFFFFFF, None)),
+        (None, (2, 0), (None, "XDP_ABORTED")),
+        (None, (2, 5), (None, "other")),
+        (None, (2, 2**64 - 1), (None, "other")),
+        (None, (1, 2), (None, "other")),
+    ],
+)
+def test_queue_and_verdict(
+    tmp_path: Path,
+    order: str,
+    queue: int | None,
+    verdict: tuple[int, int] | None,
+    expected: tuple[int | None, str | None],
+) -> None:
+    """Issue 4, capture: epb_queue and epb_verdict become columns, null where the packet does not have them."""
+    options = [option(order, 2, struct.pack(f"{order}I", 1))]
+    if queue is not None:
+        options.append(option(order, 6, struct.pack(f"{order}I", queue)))
+    if verdict is not None:
+        options.append(option(order, 7, struct.pack(f"{order}BQ", *verdict)))
+    said = enhanced(PACKETS[1], order, options=b"".join(options) + option(order, 0, b""))
+    plain = enhanced(PACKETS[2], order)
+    first, second = rows_of(written(tmp_path, section(order) + interface(order) + said + plain))
+    assert (first["queue"], first["verdict"]) == expected
+    assert (second["queue"], second["verdict"]) == (None, None)
+    assert first["messages"][0]["topic_sqn"] == 1
+
+
 def test_sections_each_describe_their_interfaces(tmp_path: Path) -> None:
     """Files put end to end: interface 0 of the second section is another one, in another byte order."""
     notes = CaptureNotes()

@@ -31,6 +31,7 @@ from tests.unit.capture_bytes import (
 pytest.importorskip("pyarrow")
 
 from umstack.capture import CapturePorts, decode
+from umstack.resolution.codec import Advertisement, LbtrmAddress, OtherTransport, ResolutionDatagram, encode
 
 FRAGMENT_OPTION = struct.pack("!BBHIII", 0, 16, 0, 41, 1200, 2000)
 
@@ -242,3 +243,46 @@ def test_ports_nobody_named(tmp_path: Path) -> None:
     row = row_of(tmp_path, frame(b"\0\0\0\0", destination_port=30000), ports=named)
     assert (row["status"], row["packet_type"]) == ("ok", "LBMR")
     assert row_of(tmp_path, frame(b"\0", destination_port=12965))["status"] == "LBMR: malformed header"
+
+
+def test_advertisements_of_topics_are_told(tmp_path: Path) -> None:
+    """Name, index and session of each topic of a TIR; nothing for queries, other transports, and what is malformed."""
+    address = LbtrmAddress("10.0.0.7", "239.1.2.3", 0xFEEDBEEF, 14400, 14395)
+    orders, quotes = Advertisement("orders", 7, 0, address), Advertisement("quotes", 2**32 - 1, 0, address)
+    foreign = Advertisement("elsewhere", 1, 0, OtherTransport(1, b"\1\2\3\4\5\6"))
+    whole = encode(ResolutionDatagram(("asked",), (orders, foreign, quotes)))
+    row = row_of(tmp_path, frame(whole, destination_port=12965))
+    session = {
+        "source_address": "10.0.0.7",
+        "session_id": 0xFEEDBEEF,
+        "group_address": "239.1.2.3",
+        "group_port": 14400,
+    }
+    assert (row["packet_type"], row["status"]) == ("LBMR", "ok")
+    assert row["advertisements"] == [
+        {"topic": "orders", "topic_index": 7, **session},
+        {"topic": "quotes", "topic_index": 2**32 - 1, **session},
+    ]
+    for datagram in (
+        encode(ResolutionDatagram(("asked",))),
+        whole[:-3],
+        encode(ResolutionDatagram((), (foreign,))),
+    ):
+        assert row_of(tmp_path, frame(datagram, destination_port=12965))["advertisements"] is None
+    assert row_of(tmp_path, frame(whole, destination_port=14400))["advertisements"] is None
+
+
+def test_a_batch_full_of_advertisements_is_many_batches(tmp_path: Path) -> None:
+    """More topic resolution than a batch keeps: the next one goes on, and no name is lost."""
+    address = LbtrmAddress("10.0.0.7", "239.1.2.3", 1, 14400, 14395)
+    count = 2000
+    told_each = (Advertisement("t" * 240 + str(n), n, 0, address) for n in range(count))
+    datagrams = (encode(ResolutionDatagram((), (one,))) for one in told_each)
+    packets = [Packet(n, frame(one, destination_port=12965)) for n, one in enumerate(datagrams)]
+    path = tmp_path / "many.pcap"
+    path.write_bytes(pcap(packets))
+    batches = list(decode(path))
+    assert len(batches) > 1
+    told = [one for batch in batches for row in batch.column("advertisements").to_pylist() for one in row]
+    assert [one["topic_index"] for one in told] == list(range(count))
+    assert told[-1]["topic"] == "t" * 240 + str(count - 1)

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.loopback import DATAGRAM, OWN_ADDRESSES, SECONDS, wait_for
+from tests.unit.loopback import configuration_file
+from tests.waiting import SECONDS, wait_for
 from umstack.cli import command as umstack
 from umstack.cli.framing import BrokenStream, LineSplitter, RecordSplitter, join_lines, join_records
 from umstack.errors import MessageTooLong, OptionError
@@ -29,10 +30,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """A configuration with the addresses of this test process."""
-    options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM}
-    file = tmp_path / "um.cfg"
-    file.write_text("".join(f"context {name} {value}\n" for name, value in options.items()))
-    return file
+    return configuration_file(tmp_path)
 
 
 @pytest.fixture

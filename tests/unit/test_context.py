@@ -17,16 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import (
-    OWN_ADDRESSES,
-    SECONDS,
-    collect,
-    collect_events,
-    connect,
-    open_context,
-    payloads,
-    wait_for,
-)
+from tests.unit.loopback import OWN_ADDRESSES, collect_events, connect, open_context, payloads
+from tests.waiting import SECONDS, collect, wait_for
 from umstack import Closed, Config, Context, Message
 from umstack.counters import schema
 from umstack.errors import ConfigError, InterfaceError, LinkError, OptionError, Unsupported

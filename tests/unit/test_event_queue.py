@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.loopback import SECONDS, SHARED, open_context, wait_for
+from tests.unit.loopback import SHARED, open_context
+from tests.waiting import SECONDS, wait_for
 from umstack import (
     Batch,
     BeginningOfSession,

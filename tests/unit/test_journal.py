@@ -12,7 +12,7 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from tests.unit.loopback import wait_for  # noqa: E402
+from tests.waiting import wait_for  # noqa: E402
 from umstack.recorder import Journal, JournalError, JournalFull, JournalReader, OffsetGone  # noqa: E402
 
 SCHEMA = pa.schema([("number", pa.int64()), ("payload", pa.binary())])

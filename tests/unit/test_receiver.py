@@ -12,17 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.loopback import (
-    DATAGRAM,
-    SECONDS,
-    SHARED,
-    collect,
-    collect_events,
-    connect,
-    open_context,
-    payloads,
-    wait_for,
-)
+from tests.unit.loopback import DATAGRAM, SHARED, collect_events, connect, open_context, payloads
+from tests.waiting import SECONDS, collect, wait_for
 from umstack import Batch, BeginningOfSession, Closed, Context, EndOfSession, Event, Message
 from umstack.errors import OptionError, TopicNameError
 

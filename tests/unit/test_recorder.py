@@ -20,7 +20,8 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.dataset as ds  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
-from tests.unit.loopback import DATAGRAM, OWN_ADDRESSES, SECONDS, open_context, wait_for  # noqa: E402
+from tests.unit.loopback import configuration_file, open_context  # noqa: E402
+from tests.waiting import SECONDS, wait_for  # noqa: E402
 from umstack import Context, Source  # noqa: E402
 from umstack.errors import OptionError  # noqa: E402
 from umstack.recorder import JournalReader, RecorderError  # noqa: E402
@@ -179,10 +180,7 @@ def test_a_full_journal_holds_the_source_back(tmp_path: Path) -> None:
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """A configuration with the addresses of this test process."""
-    options = {**OWN_ADDRESSES, "transport_lbtrm_datagram_max_size": DATAGRAM}
-    file = tmp_path / "um.cfg"
-    file.write_text("".join(f"context {name} {value}\n" for name, value in options.items()))
-    return file
+    return configuration_file(tmp_path)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_for
 from umstack.config import Config, ContextOptions
 from umstack.errors import Closed, InterfaceError, LinkError, OptionError, ResolutionError, TopicNameError
 from umstack.resolution import (
@@ -76,13 +77,6 @@ def turn_until(agents: list[ResolutionAgent], done: Callable[[], bool]) -> None:
             selector.select(0.005)
             for agent in agents:
                 agent.process(time.monotonic_ns())
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < give_up, "waited in vain"
-        time.sleep(0.002)
 
 
 def test_every_agent_of_a_host_hears_every_other(stack: ExitStack, options: ContextOptions) -> None:
@@ -242,17 +236,17 @@ def test_threads_find_each_other(stack: ExitStack, options: ContextOptions) -> N
     subscriber.query("orders", RECEIVER)
     polite = Config().source_options(resolver_send_final_advertisements=1)
     publisher.advertise("orders", 3, ADDRESS, polite)
-    wait_until(lambda: bool(found))
+    wait_for(lambda: bool(found))
     assert found == [("orders", 3, ADDRESS)]
     subscriber.forget_session(ADDRESS)
     publisher.request_resolution()
     publisher.set_mtu(1500)
-    wait_until(lambda: len(found) == 2)
+    wait_for(lambda: len(found) == 2)
     publisher.withdraw("orders", 3, ADDRESS)
     publisher.close()
     assert gone.wait(PATIENCE_S), "what was posted before close must be carried out"
     subscriber.stop_query("orders")
-    wait_until(lambda: subscriber.stats()["tr_rcv_topics"] == 0)
+    wait_for(lambda: subscriber.stats()["tr_rcv_topics"] == 0)
 
 
 def test_a_closed_thread_refuses_and_leaves_nothing_open(options: ContextOptions) -> None:
@@ -284,7 +278,7 @@ def test_a_callback_that_raises_does_not_stop_the_thread(
         for topic in ("a", "b"):
             resolver.query(topic, RECEIVER)
             resolver.advertise(topic, 1, ADDRESS, SOURCE)
-            wait_until(lambda topic=topic: topic in seen)  # type: ignore[misc]
+            wait_for(lambda topic=topic: topic in seen)  # type: ignore[misc]
     assert "a topic resolution callback failed" in caplog.text
 
 

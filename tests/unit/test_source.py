@@ -12,16 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.unit.loopback import (
-    DATAGRAM,
-    SECONDS,
-    SHARED,
-    collect,
-    connect,
-    open_context,
-    payloads,
-    wait_for,
-)
+from tests.unit.loopback import DATAGRAM, SHARED, SMALL_QUEUE, connect, open_context, payloads
+from tests.waiting import SECONDS, collect, wait_for
 from umstack import BackPressured, Closed, Context, NotConnected, RateLimited, WouldBlock
 from umstack.errors import InvalidArgument, MessageTooLong, OptionError
 
@@ -346,9 +338,7 @@ def test_a_full_window_is_back_pressure(context: Context) -> None:
             own,
             "full",
             transport_lbtrm_transmission_window_size=1 << 18,
-            flow_control_receiver_window=1 << 16,
-            receiver_queue_block_length=1 << 14,
-            receiver_queue_block_count=4,
+            **SMALL_QUEUE,
         )
         sent = 0
 
@@ -379,9 +369,7 @@ def test_send_many_says_how_many_were_taken_in_time(context: Context) -> None:
             own,
             "partly",
             transport_lbtrm_transmission_window_size=1 << 18,
-            flow_control_receiver_window=1 << 16,
-            receiver_queue_block_length=1 << 14,
-            receiver_queue_block_count=4,
+            **SMALL_QUEUE,
         )
         messages = [b"%06d" % i + bytes(1000) for i in range(2000)]
         taken = source.send_many(messages, flush=True, timeout=0.05)

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.loopback import collect, connect, open_context
+from tests.unit.loopback import connect, open_context
+from tests.waiting import collect
 from umstack.cli import command as umstack
 from umstack.errors import UmError
 from umstack.statistics_server import StatisticsServer, read_statistics, statistics_directory

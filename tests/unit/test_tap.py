@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.loopback import collect, connect, open_context, wait_for
+from tests.unit.loopback import connect, open_context
+from tests.waiting import collect, wait_for
 from umstack.capturing.errors import CaptureError, TapRunning
 from umstack.errors import InvalidArgument, UmError
 

@@ -13,13 +13,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pyroute2 import IPRoute
 
+from tests.waiting import wait_for
 from umstack import Context, Message, Receiver
 from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
 from umstack.scapy import LBMC, LBTRM, LBTRMData, LBTRMNak
@@ -28,15 +29,6 @@ MARKER = b"everything was said"
 SECONDS = 20.0
 GROUP = "224.10.10.10"
 FORGED_SESSION = 0x5EED0001
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(what)
-        time.sleep(0.005)
 
 
 def set_up_loopback() -> None:

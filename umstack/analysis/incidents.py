@@ -40,12 +40,15 @@ DEFAULTS = Thresholds()
 
 
 def incidents(
-    observations: DataFrame, thresholds: Thresholds = DEFAULTS, lost: DataFrame | None = None
+    observations: DataFrame,
+    thresholds: Thresholds = DEFAULTS,
+    lost: DataFrame | None = None,
+    known_sessions: DataFrame | None = None,
 ) -> DataFrame:
     """One row an incident: session, receiver, span, sequence numbers, `lost`, `unrepaired`, `longest_run` (and how
     long that lasted) and `cause`.
 
-    `lost` is what `losses` gave, where it was kept.
+    `lost` is what `losses` gave, `known_sessions` what `sessions` did, where they were kept.
     """
     found = losses(observations) if lost is None else lost
     per_receiver = Window.partitionBy(*SESSION, "receiver")
@@ -76,7 +79,8 @@ def incidents(
         F.sum(F.when(F.col("lost") >= thresholds.burst_run, F.col("lost")).otherwise(0)).alias("in_bursts"),
         F.max("run_ns").alias("longest_run_ns"),
     )
-    marked = _with_ends(merged, observations, thresholds)
+    spans = _spans(observations) if known_sessions is None else known_sessions
+    marked = _with_ends(merged, observations, spans, thresholds)
     cause = (
         F.when(F.col("longest_run_ns") >= thresholds.connectivity_ns, "connectivity")
         .when(F.col("first_sqn") <= F.col("session_first_sqn"), "head")
@@ -87,7 +91,15 @@ def incidents(
     return marked.withColumn("cause", cause).drop("is_last", "session_first_sqn", "incident", "in_bursts")
 
 
-def _with_ends(merged: DataFrame, observations: DataFrame, thresholds: Thresholds) -> DataFrame:
+def _spans(observations: DataFrame) -> DataFrame:
+    """The first and last sequence number sent in a session, as a row of `sessions` has them."""
+    originals = observations.where(F.col("kind") == DATA)
+    return originals.groupBy(*SESSION).agg(F.min("sqn").alias("first_sqn"), F.max("sqn").alias("last_sqn"))
+
+
+def _with_ends(
+    merged: DataFrame, observations: DataFrame, spans: DataFrame, thresholds: Thresholds
+) -> DataFrame:
     """Incidents with the session's first sequence number, and whether a pause followed the last one lost."""
     originals = observations.where(F.col("kind") == DATA)
     # What is sent right after an incident's last loss says whether it was a tail; only those datagrams are looked for.
@@ -97,10 +109,10 @@ def _with_ends(merged: DataFrame, observations: DataFrame, thresholds: Threshold
         .groupBy(*SESSION, (F.col("sqn") - 1).alias("last_sqn"))
         .agg(F.min("time_ns").alias("next_ns"))
     )
-    spans = originals.groupBy(*SESSION).agg(
-        F.min("sqn").alias("session_first_sqn"), F.max("sqn").alias("session_last_sqn")
+    ends_of_sessions = spans.groupBy(*SESSION).agg(
+        F.min("first_sqn").alias("session_first_sqn"), F.max("last_sqn").alias("session_last_sqn")
     )
-    joined = merged.join(F.broadcast(spans), list(SESSION), "left").join(
+    joined = merged.join(F.broadcast(ends_of_sessions), list(SESSION), "left").join(
         after, [*SESSION, "last_sqn"], "left"
     )
     paused = F.col("next_ns") - F.col("end_ns") >= thresholds.pause_ns

@@ -11,8 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from umstack.analysis.observations import DATA, NAK, RETRANSMISSION, SESSION
 
-# A bitmap of this many bits is one aggregate of 4 KiB: whether a bucket has holes costs no sort.
-_BUCKET = 32768
+# Whether a bucket of sequence numbers has holes costs no sort: what was seen of each 64 of them is one long of bits.
+_BUCKET_BITS = 15
+_WORD_BITS = 6
 
 
 def nakked(observations: DataFrame) -> DataFrame:
@@ -94,24 +95,35 @@ def losses(observations: DataFrame) -> DataFrame:
 def coverage(observations: DataFrame) -> DataFrame:
     """One row for each 32768 sequence numbers of a session at a point: how many were captured, how many are `missing`.
 
-    Exact, and without a sort: what was seen is a bitmap.
+    Exact, and without a sort.
     """
-    originals = _originals(observations)
-    seen = F.bitmap_count(F.bitmap_construct_agg(F.expr(f"sqn - bucket * {_BUCKET}")))
-    counted = originals.groupBy("point", *SESSION, "bucket").agg(
-        F.min("sqn").alias("low"),
-        F.max("sqn").alias("high"),
-        F.min_by("time_ns", "sqn").alias("low_ns"),
-        F.max_by("time_ns", "sqn").alias("high_ns"),
-        F.count("*").alias("datagrams"),
-        seen.alias("distinct"),
+    bit = F.expr(f"shiftleft(1L, CAST(sqn & {(1 << _WORD_BITS) - 1} AS int))")
+    words = (
+        _originals(observations)
+        .groupBy("point", *SESSION, "bucket", F.shiftright("sqn", _WORD_BITS).alias("word"))
+        .agg(
+            F.min("sqn").alias("low"),
+            F.max("sqn").alias("high"),
+            F.min_by("time_ns", "sqn").alias("low_ns"),
+            F.max_by("time_ns", "sqn").alias("high_ns"),
+            F.count("*").alias("datagrams"),
+            F.bit_or(bit).alias("seen"),
+        )
+    )
+    counted = words.groupBy("point", *SESSION, "bucket").agg(
+        F.min("low").alias("low"),
+        F.max("high").alias("high"),
+        F.min_by("low_ns", "low").alias("low_ns"),
+        F.max_by("high_ns", "high").alias("high_ns"),
+        F.sum("datagrams").alias("datagrams"),
+        F.sum(F.bit_count("seen")).alias("distinct"),
     )
     return counted.withColumn("missing", F.col("high") - F.col("low") + 1 - F.col("distinct"))
 
 
 def _originals(observations: DataFrame) -> DataFrame:
     originals = observations.where(F.col("kind") == DATA).select("point", *SESSION, "sqn", "time_ns")
-    return originals.withColumn("bucket", F.expr(f"sqn div {_BUCKET}"))
+    return originals.withColumn("bucket", F.shiftright("sqn", _BUCKET_BITS))
 
 
 def gaps(observations: DataFrame, covered: DataFrame | None = None) -> DataFrame:

@@ -35,6 +35,8 @@ KINDS = (*_TYPES, RETRANSMISSION)
 FRAGMENT, NOTE, OTHER = "FRAGMENT", "NOTE", "OTHER"
 NOTE_STATUS = "note: "
 """What the status of a row begins with that is no packet, but says what a file does not hold."""
+MALFORMED_STATUS = "LBT-RM: "
+"""What the status of a packet begins with that every receiver of a session refuses."""
 
 NEEDED = (
     *("point", "time_ns", "frame_bytes", "source_address", "destination_address"),
@@ -88,7 +90,10 @@ def label(packets: DataFrame) -> DataFrame:
     known = with_message_totals(packets)
     to_group = _is_multicast(F.col("destination_address"))
     of_session = (
-        F.col("session_id").isNotNull() & F.col("time_ns").isNotNull() & F.col("packet_type").isin(*_TYPES)
+        F.col("session_id").isNotNull()
+        & F.col("time_ns").isNotNull()
+        & F.col("packet_type").isin(*_TYPES)
+        & ~F.col("status").startswith(MALFORMED_STATUS)
     )
     is_again = (F.col("packet_type") == DATA) & F.col("retransmission")
     kind = (

@@ -57,7 +57,8 @@ def bursts(rated: DataFrame, factor: float = 3.0, bucket_ns: int = BUCKET_NS) ->
     means = rated.groupBy(*key).agg((F.sum("bytes") * bucket_ns / span).alias("mean_bytes"))
     fast = rated.join(F.broadcast(means), key).where(F.col("bytes") >= factor * F.col("mean_bytes"))
     order = Window.partitionBy(*key).orderBy("start_ns")
-    island = F.col("start_ns") - F.row_number().over(order) * bucket_ns
+    # A row number is an int, and two thousand of these in nanoseconds are more than one holds.
+    island = F.col("start_ns") - F.row_number().over(order).cast("long") * bucket_ns
     return (
         fast.withColumn("island", island)
         .groupBy(*key, "island")

@@ -13,8 +13,19 @@ from umstack.analysis.observations import (
     NS_PER_SECOND,
     RETRANSMISSION,
     SESSION,
+    SESSION_MESSAGE,
     STATUS,
 )
+
+_COUNTS = {
+    DATA: "datagrams",
+    RETRANSMISSION: "retransmissions",
+    SESSION_MESSAGE: "session_messages",
+    NAK: "naks",
+    NCF: "ncfs",
+    STATUS: "status_messages",
+}
+_VOLUMES = {"messages": "message_count", "message_bytes": "message_bytes", "data_bytes": "udp_bytes"}
 
 
 def sessions(observations: DataFrame) -> DataFrame:
@@ -24,25 +35,27 @@ def sessions(observations: DataFrame) -> DataFrame:
         return F.count_if(F.col("kind") == kind).alias(name)
 
     original = F.col("kind") == DATA
+    # Texts to be told apart are keys: as a set, or a maximum, they would have all packets sorted.
+    apart = observations.groupBy("point", *SESSION, "receiver", "group").agg(
+        F.min("time_ns").alias("first_ns"),
+        F.max("time_ns").alias("last_ns"),
+        *(count(kind, name) for kind, name in _COUNTS.items()),
+        *(F.sum(F.when(original, F.col(of))).alias(name) for name, of in _VOLUMES.items()),
+        F.min(F.when(original, F.col("sqn"))).alias("first_sqn"),
+        F.max(F.when(original, F.col("sqn"))).alias("last_sqn"),
+    )
     seconds = (F.col("last_ns") - F.col("first_ns")) / NS_PER_SECOND
     return (
-        observations.groupBy("point", *SESSION)
+        apart.groupBy("point", *SESSION)
         .agg(
             F.max("group").alias("group"),
-            F.min("time_ns").alias("first_ns"),
-            F.max("time_ns").alias("last_ns"),
-            count(DATA, "datagrams"),
-            count(RETRANSMISSION, "retransmissions"),
-            count("SM", "session_messages"),
-            count(NAK, "naks"),
-            count(NCF, "ncfs"),
-            count(STATUS, "status_messages"),
-            F.coalesce(F.sum(F.when(original, F.col("message_count"))), F.lit(0)).alias("messages"),
-            F.coalesce(F.sum(F.when(original, F.col("message_bytes"))), F.lit(0)).alias("message_bytes"),
-            F.coalesce(F.sum(F.when(original, F.col("udp_bytes"))), F.lit(0)).alias("data_bytes"),
-            F.min(F.when(original, F.col("sqn"))).alias("first_sqn"),
-            F.max(F.when(original, F.col("sqn"))).alias("last_sqn"),
-            F.size(F.collect_set("receiver")).alias("receivers"),
+            F.min("first_ns").alias("first_ns"),
+            F.max("last_ns").alias("last_ns"),
+            *(F.sum(name).alias(name) for name in _COUNTS.values()),
+            *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _VOLUMES),
+            F.min("first_sqn").alias("first_sqn"),
+            F.max("last_sqn").alias("last_sqn"),
+            F.count_distinct("receiver").alias("receivers"),
         )
         .withColumns(
             {
@@ -55,10 +68,12 @@ def sessions(observations: DataFrame) -> DataFrame:
 
 
 def topics(packets: DataFrame) -> DataFrame:
-    """One row a topic of a session: messages, fragments, payload and topic sequence numbers, retransmissions left out.
+    """One row a topic of a session: its name, messages, fragments, payload and topic sequence numbers.
 
-    Takes packets with their `messages`, or the partial counts of `option("rows", "topics")`, which is the same
-    without a row for each message. Of several points of capture the one that saw most of a topic counts.
+    Retransmissions are left out. `topic` is null where no advertisement of topic resolution was captured.
+    Takes packets with their `messages` (and `advertisements`, for the names), or the partial counts of
+    `option("rows", "topics")`, which is the same without a row for each message. Of several points of capture the one
+    that saw most of a topic counts.
     """
     partial = packets if "message_sqn_low" in packets.columns else _partial_topics(packets)
     key = (F.col("source_address").alias("publisher"), "session_id", "topic_index")
@@ -70,9 +85,12 @@ def topics(packets: DataFrame) -> DataFrame:
         F.sum("payload_bytes").alias("payload_bytes"),
         F.min("message_sqn_low").alias("lowest_sqn"),
         F.max("message_sqn_high").alias("highest_sqn"),
+        F.max("topic").alias("topic"),
     )
     best = F.max_by(F.struct(*_TOPIC_COLUMNS), F.struct("fragments", "point")).alias("best")
-    return by_point.groupBy(*SESSION, "topic_index").agg(best).select(*SESSION, "topic_index", "best.*")
+    name = F.max("topic").alias("topic")
+    whole = by_point.groupBy(*SESSION, "topic_index").agg(best, name)
+    return whole.select(*SESSION, "topic_index", "best.*", "topic").where("fragments > 0")
 
 
 _TOPIC_COLUMNS = (
@@ -99,7 +117,7 @@ def _partial_topics(packets: DataFrame) -> DataFrame:
         F.explode("messages").alias("message"),
     )
     starts = F.coalesce(F.col("message.fragment_offset"), F.lit(0)) == 0
-    return (
+    counted = (
         messages.where(F.col("message.kind").isin(*CONTENT_KINDS))
         .groupBy("point", "source_address", "session_id", F.col("message.topic_index").alias("topic_index"))
         .agg(
@@ -112,3 +130,15 @@ def _partial_topics(packets: DataFrame) -> DataFrame:
             F.max("message.topic_sqn").alias("message_sqn_high"),
         )
     )
+    if "advertisements" not in packets.columns:
+        return counted.withColumn("topic", F.lit(None).cast("string"))
+    told = packets.select(point.alias("point"), F.explode("advertisements").alias("one"))
+    names = told.select(
+        "point",
+        "one.source_address",
+        "one.session_id",
+        "one.topic_index",
+        "one.topic",
+        F.lit(0).alias("fragments"),
+    )
+    return counted.unionByName(names, allowMissingColumns=True)

@@ -56,6 +56,21 @@ _OPTIONS = {
 }
 
 
+_MIB_AT_LEAST = 512
+_MIB_A_CORE = 256
+
+
+def is_local(master: str | None) -> bool:
+    """Whether this machine's cores do the work: the driver's virtual machine is the executor then."""
+    return _SUBMITTED not in os.environ if master is None else master.startswith("local")
+
+
+def enough_memory(master: str | None) -> str:
+    """Memory of a driver for work whose tables stay on disk: of one that runs the tasks too, some for each core."""
+    cores = len(os.sched_getaffinity(0)) if is_local(master) else 2
+    return f"{_MIB_AT_LEAST + _MIB_A_CORE * cores}m"
+
+
 class SparkUnavailable(UmError):
     """Spark cannot be started here."""
 
@@ -79,7 +94,7 @@ def spark_session(
         return
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         raise SparkUnavailable("there is no java on PATH and no JAVA_HOME")
-    if master is None and _SUBMITTED not in os.environ:
+    if master is None and is_local(master):
         master = "local[*]"
     folder = Path(tempfile.mkdtemp(prefix="umstack-spark-"))
     try:
@@ -103,7 +118,7 @@ def _build(
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-        if master.startswith("local"):
+        if is_local(master):
             os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
             builder = builder.config("spark.driver.host", LOOPBACK).config("spark.local.dir", str(folder))
     chosen = {

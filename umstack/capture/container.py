@@ -8,12 +8,12 @@ import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from umstack._core import ffi, lib
 from umstack.capture.errors import CaptureError
 from umstack.capture.schema import arrow
+from xdp.closing import Closing
 
 WINDOW_BYTES = 4 << 20
 _READ_BYTES = 64 << 10
@@ -82,7 +82,7 @@ def cannot_open(path: str | os.PathLike[str], error: OSError) -> CaptureError:
     return CaptureError(f"{os.fspath(path)}: {error.strerror or error}", errno=error.errno or 0)
 
 
-class Window:
+class Window(Closing):
     """Some bytes of a file at `data`, `length` of them, from byte `base` on; the reader has come to `at` of them."""
 
     __slots__ = ("at", "base", "data", "length", "problem")
@@ -94,14 +94,6 @@ class Window:
         self.at = ffi.new("uint64_t *")
         self.problem: str | None = None
         """Why a compressed stream ended early, if it did."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def position(self) -> int:

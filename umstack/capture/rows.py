@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,8 @@ import numpy as np
 
 from umstack._core import ffi, lib
 from umstack.capture.schema import arrow, message_type, schema
+from umstack.resolution.codec import LbtrmAddress, ResolutionDatagram
+from umstack.resolution.codec import decode as decode_resolution
 
 if TYPE_CHECKING:
     import pyarrow
@@ -18,6 +22,8 @@ ROWS_DEFAULT = 32768
 """Rows of a batch: large enough that Python's share is lost in it, small enough to stay in a processor's cache."""
 
 _WIDTHS = {"int64": 8, "int32": 4}
+_RESOLUTION_BYTES = 4 * int(lib.UM_PACKETS_RESOLUTION_BYTES_MAX)
+_RESOLUTION_HEAD = struct.Struct("=II")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,7 @@ _NUMBERS = (
     _Column("captured_bytes", "int32"),
     _Column("vlan", "int32", lib.UM_PACKETS_VLAN),
     _Column("inner_vlan", "int32", lib.UM_PACKETS_INNER_VLAN),
+    _Column("queue", "int64", lib.UM_PACKETS_QUEUE),
     _Column("source_port", "int32", lib.UM_PACKETS_UDP),
     _Column("destination_port", "int32", lib.UM_PACKETS_UDP),
     _Column("udp_bytes", "int32", lib.UM_PACKETS_UDP),
@@ -67,6 +74,7 @@ _TEXTS: dict[str, tuple[int, int | None]] = {
     "destination_address": (lib.UM_PACKETS_ADDRESS_BYTES_MAX, lib.UM_PACKETS_IP),
     "status": (lib.UM_PACKETS_STATUS_BYTES_MAX, None),
     "packet_type": (lib.UM_PACKETS_TYPE_BYTES_MAX, lib.UM_PACKETS_TYPE),
+    "verdict": (lib.UM_PACKETS_VERDICT_BYTES_MAX, lib.UM_PACKETS_VERDICT),
     "ncf_reason": (lib.UM_PACKETS_REASON_BYTES_MAX, lib.UM_PACKETS_NCF),
 }
 _FLAGS: dict[str, tuple[int, int | None]] = {
@@ -108,6 +116,8 @@ class PacketRows:
         self._allocate("sqns", sqns * 8)
         self._allocate("present", rows * 4)
         self._allocate("message_present", messages)
+        self._allocate("resolution", _RESOLUTION_BYTES)
+        self.core.resolution_capacity = _RESOLUTION_BYTES
         self._bitmaps = [self._bitmap(self.core.bitmaps, i, rows) for i in range(lib.UM_PACKETS_BITS)]
         self._message_bitmaps = [
             self._bitmap(self.core.message_bitmaps, i, messages) for i in range(lib.UM_PACKETS_MESSAGE_BITS)
@@ -147,6 +157,7 @@ class PacketRows:
         arrays["interface_name"] = self._interface_names(arrays["interface_id"], interface_names)
         arrays["sqns"] = self._sqns(count)
         arrays["messages"] = self._messages(count)
+        arrays["advertisements"] = self._advertisements(count)
         wanted = schema()
         return self._pa.RecordBatch.from_arrays([arrays[name] for name in wanted.names], schema=wanted)
 
@@ -201,6 +212,46 @@ class PacketRows:
         valid = self._message_bitmaps[column.valid] if nulls and column.valid is not None else None
         buffers = [valid, self._buffers[column.name]]
         return self._pa.Array.from_buffers(_arrow_type(column.kind), total, buffers, nulls)
+
+    def _resolution(self) -> Iterator[tuple[int, ResolutionDatagram]]:
+        """The datagrams of topic resolution that say something of topics, and their rows."""
+        kept = memoryview(self._buffers["resolution"])[: self.core.resolution_bytes]
+        at = 0
+        while at < len(kept):
+            row, length = _RESOLUTION_HEAD.unpack_from(kept, at)
+            at += _RESOLUTION_HEAD.size
+            datagram = decode_resolution(bytes(kept[at : at + length]))
+            at += length
+            if isinstance(datagram, ResolutionDatagram):
+                yield row, datagram
+
+    def _advertisements(self, count: int) -> Any:
+        """Topics with the sessions they are published in. Hardly a row has any: they are made in Python."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        for row, datagram in self._resolution():
+            told = [
+                {
+                    "topic": one.topic.encode(errors="surrogateescape").decode(errors="replace"),
+                    "topic_index": one.index,
+                    "source_address": one.transport.source_ip,
+                    "session_id": one.transport.session_id,
+                    "group_address": one.transport.group,
+                    "group_port": one.transport.destination_port,
+                }
+                for one in datagram.advertisements
+                if isinstance(one.transport, LbtrmAddress)
+            ]
+            if told:
+                found[row] = told
+        kind = schema().field("advertisements").type
+        if not found:
+            return self._pa.nulls(count, kind)
+        lengths = np.zeros(count, np.int32)
+        lengths[list(found)] = [len(told) for told in found.values()]
+        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+        items = self._pa.array([one for told in found.values() for one in told], kind.value_type)
+        nothing = self._pa.array(lengths == 0)
+        return self._pa.ListArray.from_arrays(self._pa.array(offsets), items, kind, mask=nothing)
 
     def _list(self, name: str, valid_bit: int, offsets: str, items: Any, count: int) -> Any:
         valid, nulls = self._valid(valid_bit, count)

@@ -41,6 +41,22 @@ def message_type() -> pyarrow.StructType:
 
 
 @cache
+def advertisement_type() -> pyarrow.StructType:
+    """One topic and the LBT-RM session it is published in, as a datagram of topic resolution says."""
+    pa = arrow()
+    return pa.struct(
+        [
+            pa.field("topic", pa.string(), nullable=False),
+            pa.field("topic_index", pa.int64(), nullable=False),
+            pa.field("source_address", pa.string(), nullable=False),
+            pa.field("session_id", pa.int64(), nullable=False),
+            pa.field("group_address", pa.string(), nullable=False),
+            pa.field("group_port", pa.int32(), nullable=False),
+        ]
+    )
+
+
+@cache
 def schema() -> pyarrow.Schema:
     """The schema of every batch that `decode` gives; `umstack.capture.SCHEMA` is the same."""
     pa = arrow()
@@ -58,6 +74,8 @@ def schema() -> pyarrow.Schema:
             pa.field("captured_bytes", small, **always),
             pa.field("vlan", small),
             pa.field("inner_vlan", small),
+            pa.field("queue", number),
+            pa.field("verdict", text),
             pa.field("source_address", text),
             pa.field("source_port", small),
             pa.field("destination_address", text),
@@ -81,5 +99,6 @@ def schema() -> pyarrow.Schema:
             pa.field("window_bytes", number),
             pa.field("group_tag", number),
             pa.field("receiver_id", number),
+            pa.field("advertisements", pa.list_(pa.field("item", advertisement_type(), nullable=False))),
         ]
     )

@@ -11,20 +11,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from umstack._core import ffi, lib
 from umstack.capturing.errors import CaptureError
+from umstack.capturing.frame_origin import FrameOrigin
 from umstack.capturing.packet_filter import PacketFilter
 from umstack.errors import error_from_os, error_from_result
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from xdp.closing import Closing
 
 PART_SUFFIX = ".part"
 _SLICE_NS = 100_000_000
 _BLOCK_BYTES = 1 << 20
 _NS_PER_S = 1_000_000_000
+_DRAIN_SLICE_NS = 10_000_000
+_DRAIN_SECONDS = 5.0
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
@@ -56,7 +57,7 @@ class CaptureReport:
     """Whether runs of datagrams that the kernel keeps whole (UDP GSO, GRO) are written as single datagrams."""
 
 
-class InterfaceCapture:
+class InterfaceCapture(Closing):
     """A capture that runs from its creation on. Close it, or use it as a context manager.
 
     A file has ".part" behind its name until it is whole. When the process is killed, that one too can be read up to
@@ -73,6 +74,9 @@ class InterfaceCapture:
         self._files: deque[Path] = deque()
         self._report = CaptureReport(0, 0, (), splits_runs=False)
         self._opened_at = 0.0
+        self._failed = False
+        self._origin = FrameOrigin(interface)
+        self._arrivals = ffi.new("um_interface_capture_arrivals *")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -124,7 +128,13 @@ class InterfaceCapture:
         if self._is_due():
             self._end_file()
             self._begin_file()
-        result = lib.um_interface_capture_run(self._handle, timeout_ns, self._settings.rotate_bytes)
+        result = lib.um_interface_capture_wait(self._handle, timeout_ns)
+        if result == 0:
+            known = self._origin.look()
+            self._arrivals.until_ns, self._arrivals.queue, self._arrivals.verdict = known
+            limit_bytes = self._settings.rotate_bytes
+            result = lib.um_interface_capture_write(self._handle, self._arrivals, limit_bytes)
+        self._failed = result < 0
         if result < 0 and -result in _DISK_ERRORS:
             raise self._failure(-result)
         if result < 0:
@@ -185,25 +195,28 @@ class InterfaceCapture:
         return self._report
 
     def close(self) -> None:
-        """End the last file and stop."""
+        """Write what has arrived until now, end the last file and stop."""
         if self._handle is None:
             return
         try:
-            self._end_file()
+            try:
+                self._drain()
+            finally:
+                self._end_file()
         finally:
             self.report()
             self._release()
+
+    def _drain(self) -> None:
+        """Write what is still in the ring; the kernel hands a part of it out only after a while."""
+        if self._failed or self._part is None or lib.um_interface_capture_end_arrivals(self._handle) < 0:
+            return
+        end = time.monotonic() + _DRAIN_SECONDS
+        while not lib.um_interface_capture_is_drained(self._handle) and time.monotonic() < end:
+            self._write(_DRAIN_SLICE_NS)
 
     def _release(self) -> None:
         if self._handle is not None:
             handle, self._handle = self._handle, None
             if handle:
                 lib.um_interface_capture_close(handle)
-
-    def __enter__(self) -> InterfaceCapture:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from umstack._core import ffi, lib
 from umstack.capturing.errors import CaptureError, TapRunning
 from umstack.errors import error_from_result
+from xdp.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from umstack.context import Context
 
@@ -37,7 +37,7 @@ class TapReport:
     file_bytes: int
 
 
-class Tap:
+class Tap(Closing):
     """A running tap. Made by Context.tap(); ends with stop(), with its context, or as a context manager."""
 
     __slots__ = ("_context", "_report", "path")
@@ -82,16 +82,12 @@ class Tap:
                 )
         return self._report
 
+    def close(self) -> None:
+        """Stop it."""
+        self.stop()
+
     def _read(self, counters: Any) -> TapReport:
         return TapReport(self.path, counters.written_count, counters.dropped_count, counters.file_bytes)
-
-    def __enter__(self) -> Tap:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def datagram_observer(handle: Any) -> Callable[[bool, Endpoint, Endpoint, bytes], None]:

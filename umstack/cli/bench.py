@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from umstack.bench import (
+    capture,
     compare,
     environment,
     flow,
@@ -30,6 +31,7 @@ from umstack.bench.round_trip_ends import Loop, RoundTripSpec, Wait
 from umstack.bench.stream_ends import Api, Input, Queue, StreamSpec
 from umstack.bench.throughput import Progress, Segmentation
 from umstack.cli.bench_tables import (
+    capture_table,
     comparison_table,
     flow_table,
     latency_table,
@@ -38,6 +40,7 @@ from umstack.cli.bench_tables import (
     target_table,
     throughput_table,
 )
+from umstack.cli.capture import PRIORITY_OPTION
 from umstack.config import Config
 from umstack.errors import OptionError
 
@@ -100,6 +103,25 @@ _ROUNDS = click.option("--rounds", default=3, show_default=True, help="Rounds; t
 _PIN = click.option(
     "--pin/--no-pin", "is_pinned", default=True, help="Keep each end on a processor of its own (the default)."
 )
+_RECEIVERS = click.option(
+    "--receivers", type=click.IntRange(1, 16), default=1, show_default=True, help="Subscribers."
+)
+_WAITS = click.option(
+    "--wait",
+    "waits",
+    type=click.Choice(get_args(Wait)),
+    multiple=True,
+    default=get_args(Wait),
+    show_default=True,
+    help="How the ends of a round trip wait for the next message.",
+)
+_LOOP = click.option(
+    "--loop",
+    type=click.Choice(get_args(Loop)),
+    default="core",
+    show_default=True,
+    help="Where the loop of the round trips runs.",
+)
 _MODE = click.option(
     "--mode",
     type=click.Choice(["embedded", "sequential"]),
@@ -108,14 +130,30 @@ _MODE = click.option(
 )
 
 
-def _seconds(default: float) -> Callable[[Any], Any]:
-    return click.option(
+def _size(maximum: int, what: str = "Message size in bytes.") -> Callable[[Any], Any]:
+    return click.option("--size", type=click.IntRange(8, maximum), default=64, show_default=True, help=what)
+
+
+def _loss(default: str, what: str = "Datagrams lost.") -> Callable[[Any], Any]:
+    return click.option("--loss", type=_rate, metavar="RATE", default=default, show_default=True, help=what)
+
+
+def _common(seconds: float) -> Callable[[Any], Any]:
+    """The options every measurement has, with the seconds it takes by default."""
+    length = click.option(
         "--seconds",
         type=click.FloatRange(min=0.05),
-        default=default,
+        default=seconds,
         show_default=True,
         help="Length of each measurement.",
     )
+
+    def decorate(function: Any) -> Any:
+        for option in (_JSON, _OPTIONS, _PIN, _ROUNDS, length):
+            function = option(function)
+        return function
+
+    return decorate
 
 
 @contextmanager
@@ -218,7 +256,7 @@ def command() -> None:
     show_default=True,
     help="Several topics: one event queue for all receivers, or each its own.",
 )
-@click.option("--receivers", type=click.IntRange(1, 16), default=1, show_default=True, help="Subscribers.")
+@_RECEIVERS
 @click.option(
     "--batch",
     "batch_messages",
@@ -229,11 +267,7 @@ def command() -> None:
 @click.option("--baselines/--no-baselines", "has_baselines", default=True, help="Measure raw sockets too.")
 @_MODE
 @_LINK
-@_seconds(2.0)
-@_ROUNDS
-@_PIN
-@_OPTIONS
-@_JSON
+@_common(2.0)
 def _throughput(
     sizes: Sequence[int],
     form: Input,
@@ -260,15 +294,7 @@ def _throughput(
 
 
 @command.command("latency", epilog="Example: umstack bench latency --wait busy --loop core")
-@click.option(
-    "--wait",
-    "waits",
-    type=click.Choice(get_args(Wait)),
-    multiple=True,
-    default=get_args(Wait),
-    show_default=True,
-    help="How an end waits for the next message.",
-)
+@_WAITS
 @click.option(
     "--loop",
     "loops",
@@ -278,9 +304,7 @@ def _throughput(
     show_default=True,
     help="Where the loop runs that sends and waits.",
 )
-@click.option(
-    "--size", type=click.IntRange(8, 1024), default=64, show_default=True, help="Message size in bytes."
-)
+@_size(1024)
 @click.option(
     "--count",
     "samples",
@@ -289,14 +313,10 @@ def _throughput(
     show_default=True,
     help="Round trips at most.",
 )
-@click.option("--loss", type=_rate, metavar="RATE", default="0", help="Datagrams lost, in each direction.")
+@_loss("0", "Datagrams lost, in each direction.")
 @_MODE
 @_LINK
-@_seconds(2.0)
-@_ROUNDS
-@_PIN
-@_OPTIONS
-@_JSON
+@_common(2.0)
 def _latency(
     waits: Sequence[Wait],
     loops: Sequence[Loop],
@@ -323,29 +343,13 @@ def _latency(
 
 
 @command.command("recovery", epilog="Example: umstack bench recovery --loss 1% --size 1024")
-@click.option("--loss", type=_rate, metavar="RATE", default="1%", show_default=True, help="Datagrams lost.")
-@click.option(
-    "--size",
-    type=click.IntRange(8, 65000),
-    default=64,
-    show_default=True,
-    help="Message size of the stream in bytes.",
-)
-@click.option("--receivers", type=click.IntRange(1, 16), default=1, show_default=True, help="Subscribers.")
+@_loss("1%")
+@_size(65000, "Message size of the stream in bytes.")
+@_RECEIVERS
 @click.option("--round-trip/--no-round-trip", "has_round_trip", default=True, help="Measure round trips too.")
-@click.option(
-    "--loop",
-    type=click.Choice(get_args(Loop)),
-    default="core",
-    show_default=True,
-    help="Where the loop of the round trips runs.",
-)
+@_LOOP
 @_LINK
-@_seconds(2.0)
-@_ROUNDS
-@_PIN
-@_OPTIONS
-@_JSON
+@_common(2.0)
 def _recovery(
     loss: float,
     has_round_trip: bool,
@@ -377,9 +381,7 @@ def _recovery(
     show_default=True,
     help="What the slowest subscriber spends on a message.",
 )
-@click.option(
-    "--size", type=click.IntRange(8, 65000), default=64, show_default=True, help="Message size in bytes."
-)
+@_size(65000)
 @click.option(
     "--receivers",
     type=click.IntRange(1, 16),
@@ -388,11 +390,7 @@ def _recovery(
     help="Subscribers, one of them slow.",
 )
 @_LINK
-@_seconds(2.0)
-@_ROUNDS
-@_PIN
-@_OPTIONS
-@_JSON
+@_common(2.0)
 def _flow(
     cost_us: float, options: Sequence[str], rounds: int, is_pinned: bool, as_json: bool, **stream: Any
 ) -> None:
@@ -421,15 +419,9 @@ def _flow(
     show_default=True,
     help="Subscribers of one topic.",
 )
-@click.option(
-    "--size", type=click.IntRange(8, 1400), default=64, show_default=True, help="Message size in bytes."
-)
+@_size(1400)
 @_LINK
-@_seconds(1.0)
-@_ROUNDS
-@_PIN
-@_OPTIONS
-@_JSON
+@_common(1.0)
 def _scale(
     topics: Sequence[int],
     receivers: Sequence[int],
@@ -457,33 +449,15 @@ def _scale(
     show_default=True,
     help="Message size in bytes; above 1400 in a lab at MTU 9000.",
 )
-@click.option(
-    "--wait",
-    "waits",
-    type=click.Choice(get_args(Wait)),
-    multiple=True,
-    default=get_args(Wait),
-    show_default=True,
-    help="How the ends of a round trip wait.",
-)
-@click.option(
-    "--loop",
-    type=click.Choice(get_args(Loop)),
-    default="core",
-    show_default=True,
-    help="Where the loop of the round trips runs.",
-)
+@_WAITS
+@_LOOP
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.svg|png",
     help="Draw the comparison into a file.",
 )
-@_seconds(1.0)
-@_ROUNDS
-@_PIN
-@_OPTIONS
-@_JSON
+@_common(1.0)
 def _compare(plot: Path | None, as_json: bool, **asked: Any) -> None:
     """Kernel sockets against AF_XDP: throughput, processor time a message and round trips at several sizes.
 
@@ -506,12 +480,67 @@ def _compare(plot: Path | None, as_json: bool, **asked: Any) -> None:
     _report(results, described, as_json, lambda _: comparison_table(rows, plan.waits), comparison=listed)
 
 
+@command.command(
+    "capture", epilog="Example: umstack bench capture --size 64 --size 1400 --link socket --link xdp"
+)
+@click.option(
+    "--size",
+    "sizes",
+    type=click.IntRange(8, 65000),
+    multiple=True,
+    default=(64, 1400),
+    show_default=True,
+    help="Message size in bytes; may be given again.",
+)
+@click.option(
+    "--link",
+    "links",
+    type=click.Choice(["socket", "xdp"]),
+    multiple=True,
+    default=("socket", "xdp"),
+    show_default=True,
+    help="The link; may be given again.",
+)
+@click.option(
+    "--at",
+    "place",
+    type=click.Choice(get_args(capture.Place)),
+    default="subscriber",
+    show_default=True,
+    help="Whose interface is captured; over AF_XDP only the switch sees the data.",
+)
+@click.option(
+    "--snaplen", type=click.IntRange(64), metavar="BYTES", help="Keep so much of a frame; else all of it."
+)
+@PRIORITY_OPTION
+@_common(1.0)
+def _capture(
+    sizes: Sequence[int],
+    links: Sequence[str],
+    place: capture.Place,
+    snaplen: int | None,
+    priority: str,
+    seconds: float,
+    options: Sequence[str],
+    rounds: int,
+    is_pinned: bool,
+    as_json: bool,
+) -> None:
+    """What `umstack capture` costs a stream that it captures: the same with and without, in turn."""
+    config = throughput.options_text("min", "real", options)
+    specs = [
+        StreamSpec(size=size, link=link, seconds=seconds, config=config, mode="embedded")
+        for link in links
+        for size in sizes
+    ]
+    told = ["--priority", priority, *(("--snaplen", str(snaplen)) if snaplen else ())]
+    with _progress("capture") as progress:
+        results = capture.measure(capture.CapturePlan(specs, place, told, rounds, is_pinned), progress)
+    _report(results, _describe(config, is_pinned, rounds=rounds), as_json, capture_table)
+
+
 @command.command("rings", epilog="Example: umstack bench rings --seconds 2 --rounds 5")
-@_seconds(1.0)
-@_ROUNDS
-@_PIN
-@_OPTIONS
-@_JSON
+@_common(1.0)
 def _rings(as_json: bool, **asked: Any) -> None:
     """The AF_XDP link against the figures the project set itself for it (docs/performance.md).
 
@@ -528,7 +557,7 @@ def _rings(as_json: bool, **asked: Any) -> None:
 
 
 @command.command("all", epilog="Example: umstack bench all --seconds 2 --rounds 5")
-@click.option("--loss", type=_rate, metavar="RATE", default="1%", show_default=True, help="Datagrams lost.")
+@_loss("1%")
 @click.option(
     "--soak-messages",
     type=click.IntRange(4),
@@ -536,11 +565,7 @@ def _rings(as_json: bool, **asked: Any) -> None:
     show_default=True,
     help="Messages over which memory must not grow.",
 )
-@_seconds(1.0)
-@_ROUNDS
-@_PIN
-@_OPTIONS
-@_JSON
+@_common(1.0)
 def _all(options: Sequence[str], is_pinned: bool, as_json: bool, **plan: Any) -> None:
     """Everything, at short settings, against the figures the project set itself (docs/performance.md).
 

@@ -138,6 +138,26 @@ def flow_table(results: Sequence[Result]) -> Table:
     return table
 
 
+def capture_table(results: Sequence[Result]) -> Table:
+    """What a stream reached beside a capture, next to what it reached without, and what the capture kept."""
+    right = ("messages/s", "datagrams/s", "x without", "captured", "dropped", "cpu s: capture", "lost")
+    table = _table(("link", "size", "capture"), right)
+    for one in results:
+        report = one["detail"].get("capture", {})
+        table.add_row(
+            one["link"],
+            str(one["size"]),
+            f"at the {report['at']}" if report else "none",
+            _rate(one["messages_per_second"]),
+            _rate(one["datagrams_per_second"]),
+            _ratio(one, "without_capture"),
+            *(f"{report[name]:,}" if report else "" for name in ("packets", "dropped")),
+            f"{report['cpu_seconds']:.2f}" if report else "",
+            _count(one["lost"]),
+        )
+    return table
+
+
 def scale_table(results: Sequence[Result]) -> Table:
     """What a message costs at both ends, by the number of topics and of subscribers."""
     right = ("topics", "subscribers", "messages/s", "cpu ns: send", "receive", "compared")

@@ -27,7 +27,7 @@ Examples:
 """
 _TYPES = ("DATA", "SM", "NAK", "NCF", "STATUS", "LBMR")
 _SQNS_SHOWN = 8
-_CSV_LEFT_OUT = ("sqns", "messages")
+_CSV_LEFT_OUT = ("sqns", "messages", "advertisements")
 
 
 def _ports(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
@@ -206,6 +206,8 @@ def _details(row: dict[str, Any]) -> str:
         return f" sqn {row['transport_sqn']}{again} trail {row['trail_sqn']} {_messages(row['messages'])}"
     if kind == "SM" and row["lead_sqn"] is not None:
         return f" {row['sm_sqn']} lead {row['lead_sqn']} trail {row['trail_sqn']}"
+    if row["advertisements"] is not None:
+        return " " + " ".join(f"{one['topic']}={one['topic_index']}" for one in row["advertisements"])
     if row["sqns"] is not None:
         reason = f" {row['ncf_reason']}" if row["ncf_reason"] else ""
         more = f" and {len(row['sqns']) - _SQNS_SHOWN} more" if len(row["sqns"]) > _SQNS_SHOWN else ""

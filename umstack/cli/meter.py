@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.status import Status
+
+from xdp.closing import Closing
 
 _TERMINAL_INTERVAL_SECONDS = 0.25
 _LOG_INTERVAL_SECONDS = 5.0
 _QUIET_SECONDS = 1.0
 
 
-class Meter:
+class Meter(Closing):
     """A line that is rewritten on a terminal, and written anew every few seconds elsewhere."""
 
     def __init__(self, *, enabled: bool = True) -> None:
@@ -52,16 +52,6 @@ class Meter:
         if self._status is not None:
             self._status.stop()
             self._status = None
-
-    def __enter__(self) -> Self:
-        """Nothing more to do."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take the line away."""
-        self.close()
 
 
 def amount(byte_count: float) -> str:

@@ -36,10 +36,15 @@ Examples:
 @click.option(
     "--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network."
 )
-@click.option("--driver-memory", default="2g", show_default=True, help="Memory of Spark's driver.")
+@click.option("--driver-memory", help="Memory of Spark's driver; 512m and 256m for each core otherwise.")
 @JSON_OPTION
 def command(
-    captures: tuple[str, ...], out: str, master: str | None, mtu: int, driver_memory: str, as_json: bool
+    captures: tuple[str, ...],
+    out: str,
+    master: str | None,
+    mtu: int,
+    driver_memory: str | None,
+    as_json: bool,
 ) -> None:
     """Analyse captures: files (pcap, pcapng, compressed or not), folders or globs.
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,13 +22,28 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from umstack.sim import Canary, Datagram, Fate, Kind, Result, Row, Type, World, run_seeds, trace_seed
+from umstack.errors import error_from_os
+from umstack.sim import (
+    Canary,
+    Datagram,
+    Fate,
+    Kind,
+    Result,
+    Row,
+    Type,
+    World,
+    run_seeds,
+    trace_seed,
+    truth_of,
+    write_capture,
+)
 
 _EXAMPLES = """\b
 Examples:
   umstack sim --seeds 10000
   umstack sim --minutes 5 --first-seed 1
   umstack sim --seed 4711 --trace
+  umstack sim --seed 4711 --capture run.pcapng && umstack report run.pcapng --out report
   umstack sim --canary && echo "the checkers are blind"
 """
 _SEEDS = 1000
@@ -169,18 +185,36 @@ def _trace_lines(world: World) -> Iterator[tuple[int, str]]:
         yield time_ns, text
 
 
-def _trace(seed: int, canary: Canary, as_json: bool) -> Result:
+def _capture(world: World, file: Path) -> dict[str, Any]:
+    """Write what the switch and every host saw, and what really happened beside it."""
+    packets = write_capture(world, file)
+    truth = file.with_suffix(".truth.json")
+    try:
+        truth.write_text(json.dumps(truth_of(world).to_dict()))
+    except OSError as error:
+        raise error_from_os(error, f"writing {truth}") from error
+    return {"file": str(file), "packets": packets, "truth": str(truth)}
+
+
+def _show(seed: int, canary: Canary, trace: bool, capture: Path | None, as_json: bool) -> Result:
+    """Run one seed and keep its world, to print or to write what happened in it."""
     result, world = trace_seed(seed, canary)
     tally = _Tally(first_seed=seed)
     tally.add(result)
     with world:
+        told = tally.report(canary)
+        if capture is not None:
+            told["capture"] = _capture(world, capture)
         if as_json:
-            events = [{"time_ns": time_ns, "event": text} for time_ns, text in _trace_lines(world)]
-            click.echo(json.dumps({**tally.report(canary), "trace": events}))
-        else:
-            for time_ns, text in _trace_lines(world):
-                click.echo(f"{time_ns / 1e6:14.6f} ms  {text}")
-            click.echo(f"{result.scenario}\n{result.violation or 'everything held'}")
+            if trace:
+                told["trace"] = [{"time_ns": at, "event": text} for at, text in _trace_lines(world)]
+            click.echo(json.dumps(told))
+            return result
+        for time_ns, text in _trace_lines(world) if trace else ():
+            click.echo(f"{time_ns / 1e6:14.6f} ms  {text}")
+        click.echo(f"{result.scenario}\n{result.violation or 'everything held'}")
+        if capture is not None:
+            click.echo("{packets} packets in {file}, what happened in {truth}".format(**told["capture"]))
     return result
 
 
@@ -189,6 +223,12 @@ def _trace(seed: int, canary: Canary, as_json: bool) -> Result:
 @click.option("--first-seed", type=click.IntRange(min=0), help="Where to begin; random otherwise.")
 @click.option("--seed", type=click.IntRange(min=0), help="Run this one seed.")
 @click.option("--trace", is_flag=True, help="With --seed: print every datagram and every row.")
+@click.option(
+    "--capture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --seed: write what the switch and each host saw as pcapng, and what happened beside it.",
+)
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Run seeds for so long.")
 @click.option(
     "--canary",
@@ -203,6 +243,7 @@ def command(
     first_seed: int | None,
     seed: int | None,
     trace: bool,
+    capture: Path | None,
     minutes: float | None,
     canary: str | None,
     as_json: bool,
@@ -214,12 +255,12 @@ def command(
     of them held for every seed; a seed that failed is printed with the command that runs it again.
     """
     planted = _CANARIES[canary] if canary else Canary.NONE
-    if trace and seed is None:
-        raise click.UsageError("--trace shows one seed: say which with --seed")
+    if (trace or capture is not None) and seed is None:
+        raise click.UsageError("--trace and --capture show one seed: say which with --seed")
     if seed is not None and (seeds, first_seed, minutes) != (None, None, None):
         raise click.UsageError("--seed is one seed: leave out --seeds, --first-seed and --minutes")
-    if trace and seed is not None:
-        sys.exit(1 if _trace(seed, planted, as_json).violation else 0)
+    if seed is not None and (trace or capture is not None):
+        sys.exit(1 if _show(seed, planted, trace, capture, as_json).violation else 0)
     if seed is not None:
         first_seed, seeds = seed, 1
     elif first_seed is None:

@@ -39,6 +39,15 @@ class ContextOptions:
         maximum=1000,
         doc="With pend: how long to go on polling after the last event before going to sleep.",
     )
+    pend_adaptive_linger_limit_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=0.1,
+        maximum=10,
+        zero="never",
+        reason="Waking a thread takes longer than a reply that is on its way.",
+        doc="With pend and sequential: the longest polling before going to sleep, done only as long as what comes "
+        "comes within that time.",
+    )
     multiple_receive_maximum_datagrams: int = option(
         Kind.INTEGER,
         um=0,

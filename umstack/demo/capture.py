@@ -38,6 +38,7 @@ def capturing(net: Network, report: Path | None, link: str) -> Iterator[None]:
     directory = capture_directory(report) / link
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "umstack", "capture", net.switch_port, "--out", str(directory)]
+    command += ["--priority", "normal"]  # the report is on all of it
     process = net.run_at_switch(
         [*command, "--snaplen", str(CAPTURE_SNAP_BYTES), "--json"],
         stdout=subprocess.DEVNULL,

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from umstack.demo.network import Network
 from umstack.demo.publisher import PublisherTask
 from umstack.demo.subscriber import SubscriberTask
+from xdp.closing import Closing
 
 _END_SECONDS = 2.0
 _WORDS_KEPT = 12
@@ -52,7 +52,7 @@ class Child:
             return "".join(deque(file, _WORDS_KEPT)).strip()
 
 
-class Children:
+class Children(Closing):
     """The processes together. Leaving the context ends those that still run."""
 
     def __init__(self, network: Network, work: Path) -> None:
@@ -125,13 +125,3 @@ class Children:
             child.process.stdin.close()
         for listener in self._listeners:
             listener.join()
-
-    def __enter__(self) -> Self:
-        """Nothing more to do."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End what still runs."""
-        self.close()

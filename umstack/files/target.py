@@ -11,11 +11,10 @@ import os
 import secrets
 import shutil
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from umstack.errors import error_from_os
 from umstack.files.walk import MODE_MASK
+from xdp.closing import Closing
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -53,7 +52,7 @@ class PartFile:
             os.close(fd)
 
 
-class Target:
+class Target(Closing):
     """The directory; made if it is not there. Errors about one entry are OSError, and leave the others alone."""
 
     def __init__(self, directory: Path | str) -> None:
@@ -137,13 +136,3 @@ class Target:
         for fd in self._open_fds[depth:]:
             os.close(fd)
         del self._open_fds[depth:], self._open_parts[depth:]
-
-    def __enter__(self) -> Self:
-        """Nothing more to do."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from umstack.analysis.observations import NEEDED
+from umstack.analysis.observations import NEEDED, NS_PER_SECOND, classify
 from umstack.analysis.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
 from umstack.errors import SystemFailure
-from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Prometheus, Sink
+from umstack.monitor.incident_watch import INCIDENTS, IncidentWatch
+from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Parts, Prometheus, Sink
 from umstack.monitor.windows import loss_windows, recovery, timed, traffic_windows
 from umstack.spark import UmpcapDataSource
 
@@ -86,13 +88,15 @@ def packets(spark: SparkSession, captures: tuple[str, ...]) -> DataFrame:
 def _start(
     spark: SparkSession, options: MonitorOptions, say: Callable[[str], None], checkpoint: Path
 ) -> list[StreamingQuery]:
-    observed = timed(packets(spark, options.captures), options.late_seconds)
+    captured = packets(spark, options.captures)
+    observed = timed(captured, options.late_seconds)
     frames = {
         TRAFFIC: traffic_windows(observed, options.window_seconds, options.mtu),
         RECOVERY: loss_windows(observed, options.window_seconds),
     }
     sinks = _sinks(options, say)
-    return [_query(kind, frame, options, sinks, checkpoint) for kind, frame in frames.items()]
+    windows = [_query(kind, frame, options, sinks, checkpoint) for kind, frame in frames.items()]
+    return [*windows, _watch(classify(captured), options, sinks, checkpoint)]
 
 
 def _sinks(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
@@ -106,12 +110,16 @@ def _sinks(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
     return sinks
 
 
+def _writer(kind: str, frame: DataFrame, options: MonitorOptions, checkpoint: Path) -> DataStreamWriter:
+    writer = frame.writeStream.queryName(kind).option("checkpointLocation", str(checkpoint / kind))
+    # Spark's own "available now" leaves windows open whose end the last packets have passed.
+    return writer.trigger(processingTime=f"{0 if options.once else options.interval_seconds} seconds")
+
+
 def _query(
     kind: str, frame: DataFrame, options: MonitorOptions, sinks: list[Sink], checkpoint: Path
 ) -> StreamingQuery:
-    writer = frame.writeStream.queryName(kind).option("checkpointLocation", str(checkpoint / kind))
-    # Spark's own "available now" leaves windows open whose end the last packets have passed.
-    writer = writer.trigger(processingTime=f"{0 if options.once else options.interval_seconds} seconds")
+    writer = _writer(kind, frame, options, checkpoint)
     if options.parquet is not None:
         return (
             writer.format("parquet").option("path", str(options.parquet / kind)).outputMode("append").start()
@@ -127,3 +135,27 @@ def _query(
     # where there is only one batch they all are.
     mode = "update" if kind == TRAFFIC or options.once else "append"
     return writer.outputMode(mode).foreachBatch(tell).start()
+
+
+def _watch(
+    classified: DataFrame, options: MonitorOptions, sinks: list[Sink], checkpoint: Path
+) -> StreamingQuery:
+    """Loss incidents and NAK storms: judged over what is not told yet, by the functions of the report."""
+    watch = IncidentWatch(
+        checkpoint / "watched",
+        window_ns=round(options.window_seconds * NS_PER_SECOND),
+        late_ns=round(options.late_seconds * NS_PER_SECOND),
+        # Lines say what is there now; Parquet waits for the rest of an incident, as it does for that of a window.
+        until_the_end=options.once and options.parquet is None,
+    )
+    parts = None if options.parquet is None else Parts(options.parquet, watch.identity())
+
+    def tell(batch: DataFrame, number: int) -> None:
+        for kind, found in watch.take(batch, number).items():
+            if parts is not None:
+                parts.write(kind, number, found)
+                continue
+            for sink in sinks:
+                sink.take(kind, found.to_pylist(), options.window_seconds)
+
+    return _writer(INCIDENTS, classified, options, checkpoint).foreachBatch(tell).start()

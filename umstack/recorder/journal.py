@@ -21,11 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from umstack.errors import Unsupported, error_from_os
+from umstack.recorder.disk import sync_directory
 from umstack.recorder.errors import JournalError, JournalFull, OffsetGone
+from xdp.closing import Closing
 
 if TYPE_CHECKING:
     import pyarrow
@@ -239,7 +240,7 @@ class JournalReader:
                 segment.remove()
 
 
-class Journal(JournalReader):
+class Journal(JournalReader, Closing):
     """The writer. Opening one mends what a killed writer left, and goes on behind the last whole batch.
 
     `fsync_seconds`: None leaves it to the system when bytes reach the disk (a killed process loses nothing, a crashed
@@ -384,7 +385,7 @@ class Journal(JournalReader):
         self._position = len(schema)
         self._index = segment.index_path.open("wb", buffering=0)
         if self._fsync_seconds is not None:
-            _sync_directory(self.directory)
+            sync_directory(self.directory)
 
     def _cut_back(self) -> None:
         """A write failed: leave the files as they were before it."""
@@ -454,24 +455,8 @@ class Journal(JournalReader):
             self._seal()
             self._lock.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _write_all(file: Any, data: Any) -> None:
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from umstack.recorder.disk import sync_directory
 from umstack.recorder.errors import RecorderError
 from umstack.recorder.journal import JournalReader, arrow
 from umstack.recorder.tables import Table
@@ -213,12 +214,3 @@ def replace_file(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
     hidden.replace(path)
     sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Force the names in a directory to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,10 +16,9 @@ from umstack.recorder import tables
 from umstack.recorder.journal import SEGMENT_BYTES, Journal, WhenFull, arrow
 from umstack.recorder.parquet_parts import PART_BYTES, PART_ROWS, PartWriter, open_part_writers
 from umstack.recorder.topic_follower import TOPICS_MAXIMUM, TopicFollower
+from xdp.closing import Closing
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import pyarrow
 
     from umstack.batch import Batch
@@ -73,7 +72,7 @@ class RecorderReport:
     journal_end: int = 0
 
 
-class Recorder:
+class Recorder(Closing):
     """A recording that is under way. step() it from one thread, or run() it; close it, or use it as a context manager.
 
     Everything goes through the journal: what step() has taken is there when it returns, and opening a recorder on the
@@ -257,14 +256,6 @@ class Recorder:
             while self._take(receiver.poll(POLL_ROWS, 0)) and time.monotonic() < end:
                 pass
             receiver.close()
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _PartThread:

@@ -28,7 +28,7 @@ class Finding:
     text: str
 
 
-_CAUSES = {
+CAUSES = {
     "sporadic": "single datagrams lost here and there: look for a link with errors, or a policer",
     "burst": "several in a row: a queue, a ring or a socket buffer overflowed",
     "connectivity": "everything lost for a while: a path was away",
@@ -42,6 +42,7 @@ _BUSY_DATAGRAMS_PER_SECOND = 1000
 _BURSTY = 10.0
 _USELESS_SHARE = 0.1
 _COPIED_SHARE = 0.4
+_NAMED = 5
 
 
 def findings(summary: Summary) -> list[Finding]:
@@ -74,6 +75,10 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
         f"{count(len(keys))} {'session' if len(keys) == 1 else 'sessions'} sent {count(_sent(summary))} datagrams, "
         f"{volume(sent)}, in {duration(span)}: {bit_rate(sent / (span / 1e9))} on average."
     )
+    names = list(dict.fromkeys(row["topic"] for row in summary["topics"] if row["topic"]))
+    if names:
+        more = f" and {count(len(names) - _NAMED)} more" if len(names) > _NAMED else ""
+        text += f" {'Topic' if len(names) == 1 else 'Topics'}: {', '.join(names[:_NAMED])}{more}."
     yield Finding("traffic", Severity.NOTE, text)
 
 
@@ -107,7 +112,7 @@ def _causes(summary: Summary) -> Iterator[Finding]:
         text = (
             f"{count(row['incidents'])} loss {'incident' if row['incidents'] == 1 else 'incidents'} with "
             f"{count(row['lost'])} losses {'is' if row['incidents'] == 1 else 'are'} of the kind '{row['cause']}': "
-            f"{_CAUSES[row['cause']]}."
+            f"{CAUSES[row['cause']]}."
         )
         if most is not None:
             who = most["receiver"] or "a receiver whose NAKs were not captured"
@@ -154,13 +159,19 @@ def _recovery(summary: Summary) -> Iterator[Finding]:
 
 def _storms(summary: Summary) -> Iterator[Finding]:
     for row in summary["nak_storms"][:3]:
-        first = row["receivers"][0]
-        text = (
-            f"A NAK storm of {duration(row['end_ns'] - row['start_ns'])} from {moment(row['start_ns'])}: "
-            f"{count(row['requests'])} sequence numbers asked of {session_name(row)}, {count(row['repeated'])} of them "
-            f"again; {first['receiver']} is behind {share(first['share'])} of it."
-        )
+        text = f"A NAK storm on {session_name(row)} from {moment(row['start_ns'])}: {storm(row)}."
         yield Finding("nak-storm", Severity.BAD, text)
+
+
+def storm(row: Row) -> str:
+    """What a row of `nak_storms` says, in words."""
+    first, lasted_ns = row["receivers"][0], row["end_ns"] - row["start_ns"]
+    many = len(row["receivers"])
+    return (
+        f"in {duration(lasted_ns)} {count(row['naks'])} NAKs of {count(many)} "
+        f"{'receiver' if many == 1 else 'receivers'} asked for {count(row['requests'])} sequence numbers, "
+        f"{count(row['repeated'])} of them again; {first['receiver']} is behind {share(first['share'])} of it"
+    )
 
 
 def _repairs(summary: Summary) -> Iterator[Finding]:

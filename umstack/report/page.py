@@ -99,8 +99,9 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "Topics",
         "topics",
-        "Messages by topic, retransmissions not counted.",
+        "Messages by topic, retransmissions not counted. Names are those that were advertised in the captures.",
         (
+            _text("topic", lambda row: row["topic"] or "-"),
             _SESSION,
             _number("topic index", "topic_index", lambda value: str(value)),
             _number("messages", "messages"),
@@ -164,6 +165,7 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _text("began", lambda row: moment(row["start_ns"])),
             _SESSION,
             ("#lasted", lambda row: duration(row["end_ns"] - row["start_ns"])),
+            _number("NAKs", "naks"),
             _number("asked for", "requests"),
             _number("again", "repeated"),
             _text("receivers", lambda row: _behind(row["receivers"])),

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from umstack.analysis.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
+from umstack.analysis.spark_session import enough_memory, spark_session
 from umstack.capture import CaptureError
 from umstack.report.errors import ReportError
 from umstack.report.findings import Finding, findings
@@ -33,7 +33,8 @@ class ReportOptions:
 
     master: str | None = None
     mtu: int = 1500
-    driver_memory: str = DEFAULT_DRIVER_MEMORY
+    driver_memory: str | None = None
+    """None: as much as is enough, whatever the captures hold."""
     spark_options: tuple[tuple[str, str], ...] = ()
 
 
@@ -93,7 +94,7 @@ def make_report(
     with spark_session(
         "umstack report",
         chosen.master,
-        driver_memory=chosen.driver_memory,
+        driver_memory=chosen.driver_memory or enough_memory(chosen.master),
         options=dict(chosen.spark_options),
     ) as spark:
         tables = Tables(spark, folder.as_uri(), files, chosen.mtu)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from umstack.analysis.datagram_fill import datagram_fill, fill_histogram
+from umstack.analysis.datagram_fill import datagram_fill, fill_histogram, sizes
 from umstack.analysis.incidents import incidents
 from umstack.analysis.ip_fragments import ip_fragments
 from umstack.analysis.latency import latency
@@ -95,8 +95,7 @@ class Tables:
         }
         unnumbered: dict[str, Callable[[DataFrame], DataFrame]] = {
             "rates": rates,
-            "datagram_fill": partial(datagram_fill, mtu=self.mtu),
-            "fill_histogram": partial(fill_histogram, mtu=self.mtu),
+            "datagram_sizes": sizes,
         }
         analyses = {name: partial(self._analyse, name, analysis) for name, analysis in whole.items()}
         analyses |= {name: partial(self._describe, name, analysis) for name, analysis in unnumbered.items()}
@@ -107,6 +106,8 @@ class Tables:
             "rate_summary": ("rates", rate_summary),
             "bursts": ("rates", bursts),
             "duplicates": ("coverage", duplicates),
+            "datagram_fill": ("datagram_sizes", partial(datagram_fill, mtu=self.mtu)),
+            "fill_histogram": ("datagram_sizes", partial(fill_histogram, mtu=self.mtu)),
         }
         more = {name: partial(self._derive, name, of, analysis) for name, (of, analysis) in derived.items()}
         yield {"incidents": self._incidents, "gaps": self._gaps, **more, "latency": self._latency}
@@ -139,7 +140,8 @@ class Tables:
         self.write("gaps", gaps(self.observations(), self.read("coverage")))
 
     def _incidents(self) -> None:
-        self.write("incidents", incidents(self.observations(), lost=self.read("losses")))
+        made = incidents(self.observations(), lost=self.read("losses"), known_sessions=self.read("sessions"))
+        self.write("incidents", made)
 
     def _suggestions(self) -> None:
         made = suggestions(

@@ -12,12 +12,12 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 
 from umstack.config import UDP_PAYLOAD_MAXIMUM_BYTES, ContextOptions, ReceiverOptions, SourceOptions
 from umstack.errors import OptionError, error_from_os
 from umstack.resolution.codec import LbtrmAddress
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
+from xdp.closing import Closing
 
 IP_UDP_HEADER_BYTES = 28
 DATAGRAM_MINIMUM_BYTES = 500
@@ -60,7 +60,7 @@ def _ignore_datagram(_sent: bool, _source: tuple[str, int], _to: tuple[str, int]
     """For owners without a tap."""
 
 
-class ResolutionAgent:
+class ResolutionAgent(Closing):
     """Topic resolution of one context. One thread at a time; callbacks run inside the call that causes them."""
 
     def __init__(
@@ -88,14 +88,6 @@ class ResolutionAgent:
             self._local: tuple[str, int] = self._sender.getsockname()
             self._sockets = stack.pop_all()
         self._buffer = bytearray(UDP_PAYLOAD_MAXIMUM_BYTES + 1)
-
-    def __enter__(self) -> ResolutionAgent:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def fileno(self) -> int:
         """Readable when process() has something to take in."""

@@ -10,13 +10,13 @@ import selectors
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from umstack.config import ReceiverOptions, SourceOptions
 from umstack.errors import Closed, ResolutionError
 from umstack.resolution.agent import ResolutionAgent
 from umstack.resolution.codec import LbtrmAddress
 from umstack.resolution.topic_name import encode_topic_name
+from xdp.closing import Closing
 
 _JOIN_TIMEOUT_S = 5.0
 _NS_PER_S = 1_000_000_000
@@ -24,7 +24,7 @@ _NS_PER_S = 1_000_000_000
 _logger = logging.getLogger("umstack.resolution")
 
 
-class ResolverThread:
+class ResolverThread(Closing):
     """Runs an agent, which it owns from then on. Every method may be called from any thread.
 
     The agent's callbacks run on this thread. One that raises is logged and does not stop resolution.
@@ -40,14 +40,6 @@ class ResolverThread:
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="umstack-resolution", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> ResolverThread:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def advertise(self, topic: str, index: int, address: LbtrmAddress, options: SourceOptions) -> None:
         """Announce a source."""

@@ -11,7 +11,17 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from scapy.config import conf
-from scapy.fields import ByteField, FieldListField, IntField, PacketListField, StrField
+from scapy.fields import (
+    BitEnumField,
+    BitField,
+    ByteField,
+    FieldLenField,
+    FieldListField,
+    IntField,
+    PacketListField,
+    StrField,
+    XByteField,
+)
 from scapy.packet import Packet
 
 END_DATA = 0
@@ -19,6 +29,9 @@ END_DATA = 0
 
 END_NONE = 255
 """Ends a chain of options: nothing follows (LBMC control messages)."""
+
+NCF_REASONS = {0: "no_retry", 1: "ignored", 2: "rx_delay", 3: "shed"}
+NAK_FORMATS = {0: "selective", 1: "parity"}
 
 _CHAINED_HEAD_BYTES = 4
 _TYPED_HEAD_BYTES = 2
@@ -65,7 +78,16 @@ class Record(Part):
         return b"", data
 
 
-class ChainedOption(Part):
+class MeasuredOption(Part):
+    """An option whose second byte is its own length; `length` None is computed."""
+
+    def post_build(self, built: bytes, payload: bytes) -> bytes:
+        """Fill in the length."""
+        built += payload
+        return built if self.length is not None else built[:1] + bytes((len(built) & 0xFF,)) + built[2:]
+
+
+class ChainedOption(MeasuredOption):
     """An option of a chain: what comes next, its own length, its body. Its type stands in what is before it.
 
     `next_header` None becomes the type of the option that follows, or the end; `length` None the bytes built.
@@ -73,11 +95,6 @@ class ChainedOption(Part):
 
     minimum_bytes: ClassVar[int] = _CHAINED_HEAD_BYTES
     option_type: ClassVar[int | None] = None
-
-    def post_build(self, built: bytes, payload: bytes) -> bytes:
-        """Fill in the length."""
-        built += payload
-        return built if self.length is not None else built[:1] + bytes((len(built) & 0xFF,)) + built[2:]
 
 
 class UnknownOption(ChainedOption):
@@ -101,6 +118,20 @@ def chain_start(options: Iterable[Packet], end: int) -> int:
             )
         return kind
     return end
+
+
+def first_option(packet: Packet) -> int:
+    """The type of the first option, where the main header below says it."""
+    below = packet.underlayer
+    return END_DATA if below is None else getattr(below, "next_header", END_DATA)
+
+
+def with_chain_start(header: Packet, built: bytes) -> bytes:
+    """A main header in which `next_header` None, its second byte, has become what leads to the options."""
+    if header.next_header is not None:
+        return built
+    options = getattr(header.payload, "options", [])
+    return built[:1] + bytes((chain_start(options, END_DATA),)) + built[2:]
 
 
 class ChainField(PacketListField):  # type: ignore[misc, unused-ignore]
@@ -146,15 +177,10 @@ class ChainField(PacketListField):  # type: ignore[misc, unused-ignore]
         return s
 
 
-class TypedOption(Part):
+class TypedOption(MeasuredOption):
     """An option that begins with its own type and length, as LBMR's do; `length` None is computed."""
 
     minimum_bytes: ClassVar[int] = _TYPED_HEAD_BYTES
-
-    def post_build(self, built: bytes, payload: bytes) -> bytes:
-        """Fill in the length."""
-        built += payload
-        return built if self.length is not None else built[:1] + bytes((len(built) & 0xFF,)) + built[2:]
 
 
 class PartListField(PacketListField):  # type: ignore[misc, unused-ignore]
@@ -192,3 +218,32 @@ class SqnListField(FieldListField):  # type: ignore[misc, unused-ignore]
         """Take them."""
         end = min(pkt.count, len(s) // _SQN_BYTES) * _SQN_BYTES
         return s[end:], [int.from_bytes(s[at : at + _SQN_BYTES], "big") for at in range(0, end, _SQN_BYTES)]
+
+
+def nak_fields(options: ChainField) -> list[Any]:
+    """The layout of a NAK, of LBT-RM and of LBT-RU."""
+    return [
+        FieldLenField("count", None, count_of="sqns", fmt="!H"),
+        BitField("reserved", 0, 12),
+        BitEnumField("format", 0, 4, NAK_FORMATS),
+        SqnListField("sqns"),
+        options,
+    ]
+
+
+def ncf_fields(options: ChainField) -> list[Any]:
+    """The layout of an NCF, of LBT-RM and of LBT-RU."""
+    return [
+        IntField("trail", 0),
+        FieldLenField("count", None, count_of="sqns", fmt="!H"),
+        XByteField("reserved", 0),
+        BitEnumField("reason", 1, 4, NCF_REASONS),
+        BitEnumField("format", 0, 4, NAK_FORMATS),
+        SqnListField("sqns"),
+        options,
+    ]
+
+
+def ncf_answers(ncf: Packet, nak: Packet) -> int:
+    """Whether the NCF confirms one of the numbers the NAK asked for."""
+    return int(not set(ncf.sqns).isdisjoint(nak.sqns))

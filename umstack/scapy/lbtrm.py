@@ -8,11 +8,9 @@ from scapy.fields import (
     BitEnumField,
     BitField,
     ByteField,
-    FieldLenField,
     FlagsField,
     IntField,
     ShortField,
-    XByteField,
     XIntField,
     XShortField,
     XStrField,
@@ -20,18 +18,20 @@ from scapy.fields import (
 from scapy.packet import Packet, bind_layers
 
 from umstack.scapy.fields import (
-    END_DATA,
+    NAK_FORMATS,
+    NCF_REASONS,
     ChainedOption,
     ChainField,
-    SqnListField,
     WirePacket,
-    chain_start,
+    first_option,
+    nak_fields,
+    ncf_answers,
+    ncf_fields,
+    with_chain_start,
 )
 from umstack.scapy.lbmc import LBMCStatus, MessageListField
 
 LBTRM_TYPES = {0: "DATA", 2: "SM", 3: "NAK", 4: "NCF"}
-NCF_REASONS = {0: "no_retry", 1: "ignored", 2: "rx_delay", 3: "shed"}
-NAK_FORMATS = {0: "selective", 1: "parity"}
 FLAG_NAMES = ["late_join", "retransmission", "multicast_naks", "unicast_naks"]
 """Of the high four bits: 0x10, 0x20, 0x40, 0x80 of the byte."""
 
@@ -53,13 +53,8 @@ class LBTRMOption(ChainedOption):
     ]
 
 
-def _first_option(packet: Packet) -> int:
-    below = packet.underlayer
-    return END_DATA if below is None else getattr(below, "next_header", END_DATA)
-
-
 def _options() -> ChainField:
-    return ChainField("options", lambda kind, data: LBTRMOption, _first_option)
+    return ChainField("options", lambda kind, data: LBTRMOption, first_option)
 
 
 class LBTRM(WirePacket):
@@ -77,10 +72,7 @@ class LBTRM(WirePacket):
 
     def post_build(self, built: bytes, payload: bytes) -> bytes:
         """Fill in what leads to the options."""
-        if self.next_header is None:
-            options = getattr(self.payload, "options", [])
-            built = built[:1] + bytes((chain_start(options, END_DATA),)) + built[2:]
-        return built + payload
+        return with_chain_start(self, built) + payload
 
     def hashret(self) -> bytes:
         """What a question and its answer have in common."""
@@ -150,13 +142,7 @@ class LBTRMNak(WirePacket):
 
     name = "LBT-RM NAK"
     minimum_bytes = 4
-    fields_desc: ClassVar[list[Any]] = [
-        FieldLenField("count", None, count_of="sqns", fmt="!H"),
-        BitField("reserved", 0, 12),
-        BitEnumField("format", 0, 4, NAK_FORMATS),
-        SqnListField("sqns"),
-        _options(),
-    ]
+    fields_desc: ClassVar[list[Any]] = nak_fields(_options())
 
 
 class LBTRMNcf(WirePacket):
@@ -164,19 +150,11 @@ class LBTRMNcf(WirePacket):
 
     name = "LBT-RM NCF"
     minimum_bytes = 8
-    fields_desc: ClassVar[list[Any]] = [
-        IntField("trail", 0),
-        FieldLenField("count", None, count_of="sqns", fmt="!H"),
-        XByteField("reserved", 0),
-        BitEnumField("reason", 1, 4, NCF_REASONS),
-        BitEnumField("format", 0, 4, NAK_FORMATS),
-        SqnListField("sqns"),
-        _options(),
-    ]
+    fields_desc: ClassVar[list[Any]] = ncf_fields(_options())
 
     def answers(self, other: Packet) -> int:
         """It answers a NAK that asked for one of its numbers."""
-        return int(isinstance(other, LBTRMNak) and not set(self.sqns).isdisjoint(other.sqns))
+        return ncf_answers(self, other) if isinstance(other, LBTRMNak) else 0
 
 
 bind_layers(LBTRM, LBTRMData, type=0)

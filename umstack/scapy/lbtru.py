@@ -10,27 +10,26 @@ from scapy.fields import (
     ByteEnumField,
     ByteField,
     ConditionalField,
-    FieldLenField,
     FlagsField,
     IntField,
     ShortEnumField,
-    XByteField,
     XIntField,
     XShortField,
 )
 from scapy.packet import Packet, bind_layers
 
 from umstack.scapy.fields import (
-    END_DATA,
     ChainedOption,
     ChainField,
-    SqnListField,
     UnknownOption,
     WirePacket,
-    chain_start,
+    first_option,
+    nak_fields,
+    ncf_answers,
+    ncf_fields,
+    with_chain_start,
 )
 from umstack.scapy.lbmc import MessageListField
-from umstack.scapy.lbtrm import NAK_FORMATS, NCF_REASONS
 
 LBTRU_TYPES = {0: "DATA", 2: "SM", 3: "NAK", 4: "NCF", 5: "ACK", 6: "CREQ", 7: "RST"}
 LBTRU_OPTION_NAMES = {0: "data", 1: "session_id", 2: "client_id"}
@@ -64,13 +63,8 @@ class LBTRUClientId(ChainedOption):
 _OPTIONS: dict[int, type[ChainedOption]] = {1: LBTRUSessionId, 2: LBTRUClientId}
 
 
-def _first_option(packet: Packet) -> int:
-    below = packet.underlayer
-    return END_DATA if below is None else getattr(below, "next_header", END_DATA)
-
-
 def _options() -> ChainField:
-    return ChainField("options", lambda kind, data: _OPTIONS.get(kind, UnknownOption), _first_option)
+    return ChainField("options", lambda kind, data: _OPTIONS.get(kind, UnknownOption), first_option)
 
 
 class LBTRU(WirePacket):
@@ -95,10 +89,7 @@ class LBTRU(WirePacket):
 
     def post_build(self, built: bytes, payload: bytes) -> bytes:
         """Fill in what leads to the options."""
-        if self.next_header is None:
-            options = getattr(self.payload, "options", [])
-            built = built[:1] + bytes((chain_start(options, END_DATA),)) + built[2:]
-        return built + payload
+        return with_chain_start(self, built) + payload
 
     def answers(self, other: Packet) -> int:
         """Whether this is what the other end says to the other."""
@@ -150,13 +141,7 @@ class LBTRUNak(WirePacket):
 
     name = "LBT-RU NAK"
     minimum_bytes = 4
-    fields_desc: ClassVar[list[Any]] = [
-        FieldLenField("count", None, count_of="sqns", fmt="!H"),
-        BitField("reserved", 0, 12),
-        BitEnumField("format", 0, 4, NAK_FORMATS),
-        SqnListField("sqns"),
-        _options(),
-    ]
+    fields_desc: ClassVar[list[Any]] = nak_fields(_options())
 
 
 class LBTRUNcf(WirePacket):
@@ -164,19 +149,11 @@ class LBTRUNcf(WirePacket):
 
     name = "LBT-RU NCF"
     minimum_bytes = 8
-    fields_desc: ClassVar[list[Any]] = [
-        IntField("trail", 0),
-        FieldLenField("count", None, count_of="sqns", fmt="!H"),
-        XByteField("reserved", 0),
-        BitEnumField("reason", 1, 4, NCF_REASONS),
-        BitEnumField("format", 0, 4, NAK_FORMATS),
-        SqnListField("sqns"),
-        _options(),
-    ]
+    fields_desc: ClassVar[list[Any]] = ncf_fields(_options())
 
     def answers(self, other: Packet) -> int:
         """It answers a NAK that asked for one of its numbers."""
-        return int(isinstance(other, LBTRUNak) and not set(self.sqns).isdisjoint(other.sqns))
+        return ncf_answers(self, other) if isinstance(other, LBTRUNak) else 0
 
 
 class LBTRUAck(WirePacket):

@@ -1,8 +1,10 @@
 """The simulator: the whole C core on simulated hosts, under virtual time, from a seed or from a script.
 
 `run_seeds` runs random worlds against checkers (`umstack sim` does it from a shell); `World` builds one by hand.
+`write_capture` writes a world as a capture, `truth_of` says what that capture holds.
 """
 
+from umstack.sim.capture import START_NS, SWITCH, point_name, write_capture
 from umstack.sim.options import (
     FLOW_MAX,
     FLOW_MIN,
@@ -14,6 +16,7 @@ from umstack.sim.options import (
 )
 from umstack.sim.seeds import Canary, Result, run_seed, run_seeds, trace_seed
 from umstack.sim.trace import Datagram, DropReason, Fate, Fragment, Kind, NcfReason, Row, Type
+from umstack.sim.truth import Loss, SessionTruth, Truth, Unrecoverable, truth_of
 from umstack.sim.world import Host, Join, Receiver, Session, SimulationFailed, Source, World
 
 __all__ = [
@@ -23,6 +26,8 @@ __all__ = [
     "FLOW_TAGGED",
     "MS",
     "SECOND",
+    "START_NS",
+    "SWITCH",
     "US",
     "Canary",
     "Datagram",
@@ -32,16 +37,23 @@ __all__ = [
     "Host",
     "Join",
     "Kind",
+    "Loss",
     "NcfReason",
     "Receiver",
     "Result",
     "Row",
     "Session",
+    "SessionTruth",
     "SimulationFailed",
     "Source",
+    "Truth",
     "Type",
+    "Unrecoverable",
     "World",
+    "point_name",
     "run_seed",
     "run_seeds",
     "trace_seed",
+    "truth_of",
+    "write_capture",
 ]

@@ -76,7 +76,8 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """One entry of a trace."""
+    """One entry of a trace. `serial` is the same in every entry about one datagram, `source` and `destination` are
+    (ip, port) numbers."""
 
     time_ns: int
     fate: Fate
@@ -90,6 +91,9 @@ class Datagram:
     lead: int
     retransmission: bool
     ncf_reason: NcfReason
+    source: tuple[int, int]
+    destination: tuple[int, int]
+    serial: int
     data: bytes
 
     @property

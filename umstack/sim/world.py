@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from umstack._core import ffi, lib
@@ -32,6 +31,7 @@ from umstack.sim.options import (
     TransportOptions,
 )
 from umstack.sim.trace import Datagram, DropReason, Fate, Kind, NcfReason, Row, Type
+from xdp.closing import Closing
 
 _GROUP_IP = 0xE00A0A0A
 _GROUP_PORT = 14400
@@ -264,7 +264,7 @@ class Join:
         return self.world.read_counters("receiver_transport", lib.um_sim_transport_counters, self.index)
 
 
-class World:
+class World(Closing):
     """Hosts and a network under virtual time, which starts at 0 ns."""
 
     def __init__(self, seed: int = 1, *, handle: Any = None) -> None:
@@ -275,14 +275,6 @@ class World:
         self.sessions: list[Session] = []
         self.topic_count = 0
         lib.um_sim_keep_trace(self.handle)
-
-    def __enter__(self) -> World:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the world and everything in it."""
@@ -399,6 +391,9 @@ def _datagram(entry: Any, memory: Any) -> Datagram:
         lead=entry.lead,
         retransmission=bool(entry.flags & 0x20),
         ncf_reason=NcfReason(entry.ncf_reason),
+        source=(entry.from_address.ip, entry.from_address.port),
+        destination=(entry.to_address.ip, entry.to_address.port),
+        serial=entry.bytes_at,
         data=bytes(ffi.buffer(memory + entry.bytes_at, entry.length)),
     )
 

@@ -13,6 +13,7 @@ from umstack.analysis.observations import (
     DATA,
     FRAGMENT,
     KINDS,
+    MALFORMED_STATUS,
     NAK,
     NOTE,
     NOTE_STATUS,
@@ -63,7 +64,8 @@ def labelled(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 
 def _kinds(batch: pa.RecordBatch) -> pa.Array:
     kind, status = batch.column("packet_type"), batch.column("status")
-    whole = pc.and_(pc.is_valid(batch.column("session_id")), pc.is_valid(batch.column("time_ns")))
+    known = pc.and_(pc.is_valid(batch.column("session_id")), pc.is_valid(batch.column("time_ns")))
+    whole = pc.and_not(known, pc.starts_with(status, MALFORMED_STATUS))
     of_session = pc.and_(whole, pc.is_in(kind, value_set=pa.array(_TYPES)))
     again = pc.and_(pc.equal(kind, DATA), batch.column("retransmission"))
     return pc.case_when(

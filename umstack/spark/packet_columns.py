@@ -38,9 +38,11 @@ TOPICS = pa.schema(
         pa.field("message_sqn_low", pa.int64()),
         pa.field("message_sqn_high", pa.int64()),
         POINT,
+        pa.field("topic", pa.string()),
     ]
 )
-"""A row a topic and batch of packets: add them up (umstack.analysis.sessions.topics does)."""
+"""A row a topic and batch of packets, and one for each time it was advertised, which alone has its name: add them up
+(umstack.analysis.sessions.topics does)."""
 
 
 def _content_mask(messages: Any) -> Any:
@@ -87,32 +89,64 @@ def select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
 
 
 def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Counts by topic over the first sendings of a batch."""
-    sent = batch.filter(pc.equal(batch.column("packet_type"), "DATA"))
-    sent = sent.filter(pc.invert(sent.column("retransmission")))
-    if not len(sent):
+    """Counts by topic over the first sendings of a batch, and the names that were advertised in it."""
+    counted = _topic_counts(batch)
+    if batch.column("advertisements").null_count == len(batch):
+        return counted
+    return pa.concat_batches([counted, _topic_names(batch)])
+
+
+def _topic_names(batch: pa.RecordBatch) -> pa.RecordBatch:
+    advertised = batch.filter(pc.is_valid(batch.column("advertisements")))
+    named = [
+        {
+            "source_address": one["source_address"],
+            "session_id": one["session_id"],
+            "topic_index": one["topic_index"],
+            "messages": 0,
+            "fragments": 0,
+            "payload_bytes": 0,
+            POINT.name: point,
+            "topic": one["topic"],
+        }
+        for point, told in zip(
+            points(advertised).to_pylist(), advertised.column("advertisements").to_pylist(), strict=True
+        )
+        for one in told
+    ]
+    return pa.RecordBatch.from_pylist(named, schema=TOPICS)
+
+
+def _topic_counts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    again = pc.fill_null(batch.column("retransmission"), True)
+    sent = pc.fill_null(pc.and_not(pc.equal(batch.column("packet_type"), "DATA"), again), False)
+    messages = batch.column("messages")
+    offsets = messages.offsets.to_numpy()
+    parents = np.repeat(np.arange(len(batch)), np.diff(offsets))
+    # A list may lie anywhere in its values: what no row of the batch points to must not be counted.
+    within = slice(offsets[0], offsets[-1])
+    counted = _content_mask(messages)[within] & sent.to_numpy(zero_copy_only=False)[parents]
+    if not counted.any():
         return _no_topics()
-    messages = sent.column("messages")
-    # A list may lie anywhere in its values: what was filtered out before must not be counted.
-    values, parents = pc.list_flatten(messages), pc.list_parent_indices(messages)
-    content = pc.is_in(values.field("kind"), value_set=_CONTENT_KINDS)
-    values, parents = values.filter(content), parents.filter(content)
-    starts = pc.equal(pc.fill_null(values.field("fragment_offset"), 0), 0)
-    time, sqn = sent.column("time_ns").take(parents), values.field("topic_sqn")
+    mask = pa.array(counted)
+
+    def values(name: str) -> pa.Array:
+        return pc.struct_field(messages.values[within], name).filter(mask)
+
+    parents = pa.array(parents[counted])
+    sessions, numbers = _sessions(batch)
+    starts = pc.equal(pc.fill_null(values("fragment_offset"), 0), 0)
     table = pa.table(
         {
-            "source_address": sent.column("source_address").take(parents),
-            "session_id": sent.column("session_id").take(parents),
-            "topic_index": values.field("topic_index"),
-            "time_ns": time,
+            "session": numbers.take(parents),
+            "topic_index": values("topic_index"),
+            "time_ns": batch.column("time_ns").take(parents),
             "starts": pc.cast(starts, pa.int64()),
-            "payload_bytes": values.field("payload_bytes"),
-            "topic_sqn": sqn,
-            POINT.name: points(sent).take(parents),
+            "payload_bytes": values("payload_bytes"),
+            "topic_sqn": values("topic_sqn"),
         }
     )
-    key = ["source_address", "session_id", "topic_index", POINT.name]
-    grouped = table.group_by(key, use_threads=False).aggregate(
+    grouped = table.group_by(["session", "topic_index"], use_threads=False).aggregate(
         [
             ("time_ns", "min"),
             ("time_ns", "max"),
@@ -123,9 +157,25 @@ def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
             ("topic_sqn", "max"),
         ]
     )
-    named = grouped.select([0, 1, 2, *range(4, 11), 3]).rename_columns(TOPICS.names).cast(TOPICS)
-    [whole] = named.combine_chunks().to_batches() or [_no_topics()]
+    source, session_id, point = (column.take(grouped["session"].combine_chunks()) for column in sessions)
+    columns = [source, session_id, *grouped.columns[1:], point, pa.nulls(len(grouped), pa.string())]
+    named = pa.table(columns, names=TOPICS.names).cast(TOPICS)
+    [whole] = named.combine_chunks().to_batches()
     return whole
+
+
+def _sessions(batch: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array]:
+    """The sessions of a batch at their points of capture, column by column, and the number of each packet's.
+
+    A message is grouped by one number then, not by three values of its packet. Not every session need have a packet.
+    """
+    columns = (batch.column("source_address"), batch.column("session_id"), points(batch))
+    encoded = [column.dictionary_encode(null_encoding="encode") for column in columns]
+    counts = [len(column.dictionary) for column in encoded]
+    numbers = np.ravel_multi_index([column.indices.to_numpy() for column in encoded], counts)
+    every = np.unravel_index(np.arange(np.prod(counts)), counts)
+    sessions = [column.dictionary.take(pa.array(at)) for column, at in zip(encoded, every, strict=True)]
+    return sessions, pa.array(numbers)
 
 
 def _no_topics() -> pa.RecordBatch:

@@ -14,14 +14,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from umstack.errors import PermissionNeeded, UmError, Unsupported
 from umstack.statistics_server import read_statistics
 from umstack.trace.kernel_types import KernelTypes
 from umstack.trace.toolkit import compiling_with, find_headers, libbpf_in, load_bcc
 from xdp import interfaces
+from xdp.closing import Closing
 from xdp.probe import kernel_version
 
 _RECEIVER_KERNEL = (6, 11)
@@ -161,7 +161,7 @@ class TraceFailed(UmError):
     default_hint = "see what the compiler or the verifier said above, and docs/doctor.md"
 
 
-class Trace:
+class Trace(Closing):
     """Counts from creation to `close()`. Context manager; one thread at a time."""
 
     __slots__ = ("_bcc", "_cleanup", "_groups", "_interface", "_program", "_reasons", "_started_ns")
@@ -259,19 +259,6 @@ class Trace:
             runs=sum(total.runs for total in per_cpu),
             share=round(nanoseconds / watched_ns, 4) if watched_ns else 0.0,
         )
-
-    def __enter__(self) -> Self:
-        """Return the trace."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close it."""
-        self.close()
 
 
 def ring_reports(interface: str | None) -> list[RingReport]:

@@ -1,0 +1,172 @@
+"""A simulated run of which everything is known: one loss of every kind, done to one receiver each, and a storm.
+
+The simulator's trace says what became of every datagram (umstack.sim.truth); the script says what was done on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from umstack.sim import (
+    FLOW_MIN,
+    MS,
+    SECOND,
+    START_NS,
+    US,
+    Host,
+    SessionTruth,
+    Truth,
+    Type,
+    World,
+    trace_seed,
+    truth_of,
+    write_capture,
+)
+
+SESSION_ID = 0x5EED0100
+RECEIVERS = 3
+PACE_NS = MS
+MESSAGE_BYTES = 200
+WINDOW_BYTES = 1 << 20
+QUIET_NS = 600 * MS
+"""Longer than any recovery here takes."""
+
+
+PLANNED, STORMY, RANDOM = "planned", "stormy", "random"
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """What was kept from a receiver on purpose: these numbers, and no others of one incident."""
+
+    cause: str
+    receiver: str
+    sqns: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class SimRun:
+    """The capture, its truth, and what was done."""
+
+    kind: str
+    capture: Path
+    truth: Truth
+    injected: list[Injected] = field(default_factory=list)
+
+    @property
+    def session(self) -> SessionTruth:
+        """What became of the run's only session."""
+        [found] = self.truth.sessions
+        return found
+
+
+class _Script:
+    """Publishes, and keeps datagrams from receivers."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.publisher = world.host()
+        self.hosts = [world.host() for _ in range(RECEIVERS)]
+        self.session = self.publisher.session(
+            session_id=SESSION_ID + seed,
+            initial_sqn=2**32 - 1500,
+            ignore_interval_ns=10 * MS,
+            flow_policy=FLOW_MIN,
+        )
+        self.source = self.session.source()
+        for number, host in enumerate(self.hosts):
+            host.receiver().join(
+                self.source,
+                nak_initial_backoff_ns=10 * MS,
+                nak_backoff_ns=30 * MS,
+                window_bytes=WINDOW_BYTES,
+                random_seed=seed * 100 + number,
+            )
+        self.next_sqn = self.session.options.initial_sqn
+        self.injected: list[Injected] = []
+
+    def send(self, count: int) -> None:
+        """Publish datagrams of one message, a millisecond apart."""
+        for _ in range(count):
+            self.source.send(bytes(MESSAGE_BYTES), flush=True)
+            self.world.run_for(PACE_NS)
+        self.next_sqn += count
+
+    def keep(self, cause: str, host: Host, *sqns: int) -> None:
+        """Keep the first sending of these from a host, of the numbers that are sent next (0 is the next one)."""
+        chosen = tuple(self.next_sqn + number for number in sqns)
+        for sqn in chosen:
+            self.world.rule("drop", Type.DATA, receiver=host, retransmission=False, sqns=sqn)
+        self.injected.append(Injected(cause, f"10.0.0.{1 + host.index}", chosen))
+
+    def quiet(self) -> None:
+        """Let everybody get what is missing."""
+        self.world.run_for(QUIET_NS)
+        self.world.clear_rules()
+
+
+def scripted(folder: Path, seed: int) -> SimRun:
+    """Carry it out; two seconds of virtual time."""
+    with World(seed) as world:
+        script = _Script(world, seed)
+        one, two, three = script.hosts
+        world.run_for(300 * MS)
+        script.keep("head", three, 0, 1)
+        script.send(300)
+        script.keep("sporadic", one, *range(0, 200, 20))
+        script.send(300)
+        script.keep("burst", two, *range(5, 17))
+        script.keep("sporadic", one, 5, 8)
+        script.send(300)
+        sqns = tuple(script.next_sqn + number for number in range(130))
+        script.injected.append(Injected("connectivity", f"10.0.0.{1 + three.index}", sqns))
+        three.set_faults(partitioned=True)
+        script.send(len(sqns))
+        three.set_faults()
+        script.send(300)
+        script.keep("tail", two, 97, 98, 99)
+        script.send(100)
+        script.quiet()
+        script.send(500)
+        world.run_for(2 * SECOND)
+        return _captured(PLANNED, world, folder / f"planned{seed}.pcapng", script.injected)
+
+
+def _captured(
+    kind: str, world: World, capture: Path, injected: Sequence[Injected] = (), start_ns: int = START_NS
+) -> SimRun:
+    write_capture(world, capture, start_ns=start_ns)
+    return SimRun(kind, capture, truth_of(world, start_ns=start_ns), list(injected))
+
+
+def storm(folder: Path, seed: int, start_ns: int = START_NS) -> SimRun:
+    """One receiver loses nearly every other datagram, repairs as well, until it gives up; others lose a few.
+
+    There are a delay on the way to each, and copies.
+    """
+    with World(seed) as world:
+        publisher = world.host()
+        session = publisher.session(session_id=SESSION_ID + seed, ignore_interval_ns=2 * MS)
+        source = session.source()
+        for number in range(4):
+            host = world.host()
+            join = {"nak_initial_backoff_ns": 5 * MS, "nak_backoff_ns": 10 * MS, "nak_generation_ns": 60 * MS}
+            host.receiver(loss_check_interval_ns=10 * MS).join(
+                source, **join, random_seed=seed * 100 + number
+            )
+            loss = 450_000 if number == 2 else 5_000
+            host.set_faults(loss_ppm=loss, duplicate_ppm=3_000, delay_ns=(number + 1) * 100 * US)
+        for _ in range(1500):
+            source.send(bytes(MESSAGE_BYTES), flush=True)
+            world.run_for(200 * US)
+        world.run_for(2 * SECOND)
+        return _captured(STORMY, world, folder / f"stormy{seed}.pcapng", start_ns=start_ns)
+
+
+def anything(folder: Path, seed: int) -> SimRun:
+    """What the simulator makes of a seed: sessions, options and faults of any kind."""
+    _, world = trace_seed(seed)
+    with world:
+        return _captured(RANDOM, world, folder / f"random{seed}.pcapng")

@@ -1,0 +1,309 @@
+"""Issue 4: the analyses of captures of simulated runs say exactly what happened in them.
+
+The simulator knows of every datagram what became of it at every host (umstack.sim.truth); nothing of that is in the
+capture. Where the capture can tell, the analyses have to be equal to it, to the nanosecond and the datagram.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from tests.spark.sim_run import PLANNED, RANDOM, STORMY, SimRun, anything, scripted, storm
+from umstack.analysis.incidents import DEFAULTS, incidents
+from umstack.analysis.losses import coverage, gaps, losses
+from umstack.analysis.nak_storms import nak_storms
+from umstack.analysis.observations import NEEDED, observe
+from umstack.analysis.recovery import recovery_latency
+from umstack.analysis.repairs import duplicates, repairs
+from umstack.analysis.sessions import sessions
+from umstack.sim import Loss, SessionTruth
+from umstack.spark import UmpcapDataSource
+
+WRAP = 2**32
+SEEDS = 3
+Key = tuple[str, int]
+Where = tuple[str, int, str]
+LossKey = tuple[Key, str, int]
+
+
+@dataclass(slots=True)
+class Seen:
+    """Simulated runs, and the observations in their captures."""
+
+    runs: list[SimRun]
+    at_the_switch: Any
+    at_the_hosts: Any
+    """Each point of capture by itself: `publisher` is followed by @ and the point."""
+    lost_at_switch: Any
+    lost_at_hosts: Any
+    """Of each host's losses, as its own port shows them."""
+
+    def sessions(self, *kinds: str) -> Iterator[tuple[Key, SessionTruth]]:
+        """What became of each session, of all runs or of some."""
+        for run in self.runs:
+            if not kinds or run.kind in kinds:
+                yield from (((one.publisher, one.session_id), one) for one in run.truth.sessions)
+
+    def losses(self, *kinds: str) -> dict[LossKey, Loss]:
+        """What receivers asked for."""
+        return {
+            (key, loss.receiver, loss.sqn): loss
+            for key, session in self.sessions(*kinds)
+            for loss in session.losses
+            if loss.naks_ns
+        }
+
+
+@pytest.fixture(scope="module")
+def seen(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """Runs in which losses were made on purpose, one with a storm, and whatever comes of some seeds."""
+    folder = tmp_path_factory.mktemp("simulated")
+    first = random.SystemRandom().randrange(2**24)
+    print(f"seeds from {first}")
+    runs = [scripted(folder, first), scripted(folder, first + 1), storm(folder, first + 2)]
+    runs += [anything(folder, first + 3 + number) for number in range(SEEDS)]
+    spark.dataSource.register(UmpcapDataSource)
+    everything = UmpcapDataSource({"path": "any"}).schema()
+    columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
+    reader = spark.read.format("umpcap").schema(columns).option("onlyOurs", "true")
+    known = observe(reader.load([str(run.capture) for run in runs])).cache()
+    apart = known.selectExpr("* EXCEPT (publisher)", "concat(publisher, '@', point) AS publisher")
+    at_switch, at_hosts = known.where("point LIKE '%:switch'"), apart.where("point LIKE '%:host%'")
+    own = "receiver = concat('10.0.0.', 1 + int(substring_index(publisher, ':host', -1)))"
+    return Seen(runs, at_switch, at_hosts, losses(at_switch).cache(), losses(at_hosts).where(own).cache())
+
+
+def rows(frame: Any) -> list[dict[str, Any]]:
+    """All rows."""
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def session_of(row: dict[str, Any]) -> Key:
+    """The session of a row, whatever its point of capture."""
+    return row["publisher"].partition("@")[0], row["session_id"]
+
+
+def by_loss(frame: Any) -> dict[LossKey, dict[str, Any]]:
+    """Losses, by the numbers on the wire."""
+    return {(session_of(row), row["receiver"], row["sqn"] % WRAP): row for row in rows(frame)}
+
+
+def test_sessions_are_what_was_sent(seen: Seen) -> None:
+    """Datagrams, bytes, retransmissions and control by kind of every session; what repairs there were, and refusals.
+
+    What is called of no use gave no receiver anything.
+    """
+    found = {session_of(row): row for row in rows(sessions(seen.at_the_switch))}
+    repaired = {session_of(row): row for row in rows(repairs(seen.at_the_switch))}
+    truth = dict(seen.sessions())
+    assert found.keys() == truth.keys()
+    for key, session in truth.items():
+        row = found[key]
+        for name in (
+            "group",
+            "datagrams",
+            "data_bytes",
+            "retransmissions",
+            "session_messages",
+            "naks",
+            "ncfs",
+        ):
+            assert row[name] == getattr(session, name), name
+        assert row["status_messages"] == session.status_messages
+        if session.datagrams:
+            assert (row["first_sqn"] % WRAP, row["last_sqn"] % WRAP) == (session.first_sqn, session.last_sqn)
+        if session.retransmissions == 0 and not any(loss.naks_ns for loss in session.losses):
+            continue
+        row = repaired[key]
+        assert row["retransmissions"] == session.retransmissions
+        assert row["naks"] == sum(len(loss.naks_ns) for loss in session.losses)
+        useless = (row["unrequested"] or 0) + (row["repeated"] or 0)
+        assert useless <= session.retransmissions - session.useful_retransmissions
+        for reason in ("ignored", "rx_delay", "shed", "no_retry"):
+            assert row[f"refused_{reason}"] == session.refused.get(reason, 0)
+
+
+def test_losses_are_those_there_were(seen: Seen) -> None:
+    """By receiver and number: when it was sent, every NAK, and at the nanosecond what became of it.
+
+    At a receiver's own port all is known, but for what came at first and was only late. At the switch nobody can know
+    whether an answer arrived: where all did, it is exact as well, else never later than it was.
+    """
+    truth, planned = seen.losses(), seen.losses(PLANNED).keys()
+    at_switch, at_hosts = by_loss(seen.lost_at_switch), by_loss(seen.lost_at_hosts)
+    assert at_switch.keys() == at_hosts.keys() == truth.keys()
+    for key, loss in truth.items():
+        switch, host = at_switch[key], at_hosts[key]
+        for row in (switch, host):
+            assert (row["naks"], row["nak_ns"]) == (len(loss.naks_ns), loss.naks_ns[0])
+        assert switch["sent_ns"] == loss.sent_ns
+        if loss.came_at_first:
+            continue
+        assert host["repaired_ns"] == loss.repaired_ns, key
+        if key in planned:
+            assert switch["repaired_ns"] == loss.repair_sent_ns, key
+        elif loss.repair_sent_ns is not None and loss.repair_sent_ns >= loss.naks_ns[-1]:
+            assert loss.naks_ns[-1] <= switch["repaired_ns"] <= loss.repair_sent_ns, key
+
+
+def rank(values: list[int], share: float) -> int:
+    """The smallest value that so large a share of all does not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+@pytest.mark.parametrize(("kind", "end"), [(PLANNED, "repair_sent_ns"), (STORMY, "repaired_ns")])
+def test_recovery_latency_is_exact(seen: Seen, kind: str, end: str) -> None:
+    """Percentiles by receiver: at the switch as the source answered, at the receivers' ports as they waited."""
+    frame = seen.lost_at_switch if kind == PLANNED else seen.lost_at_hosts
+    lost: dict[tuple[Key, str], list[Loss]] = defaultdict(list)
+    for (key, receiver, _), loss in seen.losses(kind).items():
+        lost[key, receiver].append(loss)
+    found = {(session_of(row), row["receiver"]): row for row in rows(recovery_latency(frame))}
+    assert len(lost) >= 3
+    for key, all_of_it in lost.items():
+        row = found[key]
+        came = [loss for loss in all_of_it if getattr(loss, end) is not None]
+        waits = [getattr(loss, end) - loss.naks_ns[0] for loss in came]
+        assert (row["lost"], row["repaired"]) == (len(all_of_it), len(came))
+        assert row["naks"] == sum(len(loss.naks_ns) for loss in all_of_it)
+        told = [row[f"request_{name}"] for name in ("p50", "p90", "p99", "p999", "max", "min")]
+        assert told == [*(rank(waits, share) for share in (0.5, 0.9, 0.99, 0.999)), max(waits), min(waits)]
+        if kind == PLANNED:
+            whole = [getattr(loss, end) - loss.sent_ns for loss in came]
+            assert (row["recovery_p50"], row["recovery_max"]) == (rank(whole, 0.5), max(whole))
+
+
+def longest_run(numbers: list[int]) -> list[int]:
+    """The longest of the runs of numbers that follow each other."""
+    runs = [[numbers[0]]]
+    for number in numbers[1:]:
+        if number != runs[-1][-1] + 1:
+            runs.append([])
+        runs[-1].append(number)
+    return max(runs, key=len)
+
+
+def test_incidents_are_what_was_done(seen: Seen) -> None:
+    """Head, sporadic, burst, connectivity, tail: each with its cause, receiver, numbers and times, and no other.
+
+    What a receiver need not ask for, because another one did, is no loss that a switch can see. Where losses come thick
+    and fast, incidents are what a list of them, cut at quiet times, gives.
+    """
+    told = rows(incidents(seen.at_the_switch, lost=seen.lost_at_switch))
+    asked = seen.losses()
+    found = {(session_of(row), row["receiver"], row["first_sqn"] % WRAP): row for row in told}
+    causes = Counter()
+    for run in seen.runs:
+        for one in run.injected:
+            key = (run.session.publisher, run.session.session_id)
+            lost = [sqn for sqn in one.sqns if (key, one.receiver, sqn % WRAP) in asked]
+            if not lost:
+                continue
+            row = found[key, one.receiver, lost[0] % WRAP]
+            sent = {sqn: asked[key, one.receiver, sqn % WRAP].sent_ns or 0 for sqn in lost}
+            in_a_row = longest_run(lost)
+            assert (row["cause"], row["lost"], row["last_sqn"] % WRAP) == (
+                one.cause,
+                len(lost),
+                lost[-1] % WRAP,
+            )
+            assert (row["start_ns"], row["end_ns"], row["unrepaired"]) == (sent[lost[0]], sent[lost[-1]], 0)
+            assert row["longest_run"] == len(in_a_row)
+            assert row["longest_run_ns"] == sent[in_a_row[-1]] - sent[in_a_row[0]]
+            causes[one.cause] += 1
+    planned = {key for key, _ in seen.sessions(PLANNED)}
+    assert causes.total() == sum(session_of(row) in planned for row in told), "no incident but those"
+    assert causes.keys() == {"head", "sporadic", "burst", "connectivity", "tail"}
+    cut = Counter(
+        (key, receiver, times[0], times[-1], len(times))
+        for (key, receiver), all_times in lost_times(seen.losses(STORMY, RANDOM)).items()
+        for times in parted(sorted(all_times), DEFAULTS.quiet_ns)
+    )
+    assert cut == Counter(
+        (session_of(row), row["receiver"], row["start_ns"], row["end_ns"], row["lost"])
+        for row in told
+        if session_of(row) not in planned
+    )
+
+
+def lost_times(lost: dict[LossKey, Loss]) -> dict[tuple[Key, str], list[int]]:
+    """When each receiver lost something."""
+    found: dict[tuple[Key, str], list[int]] = defaultdict(list)
+    for (key, receiver, _), loss in lost.items():
+        found[key, receiver].append(loss.naks_ns[0] if loss.sent_ns is None else loss.sent_ns)
+    return found
+
+
+def parted(times: list[int], quiet_ns: int) -> Iterator[list[int]]:
+    """Times, parted where nothing happens for longer."""
+    cuts = [i for i in range(1, len(times)) if times[i] - times[i - 1] > quiet_ns]
+    for low, high in zip([0, *cuts], [*cuts, len(times)], strict=True):
+        yield times[low:high]
+
+
+def test_storms_are_of_the_receiver_that_made_them(seen: Seen) -> None:
+    """One receiver that loses nearly everything is a storm; all that was lost while a path was away is none."""
+    storms = {session_of(row): row for row in rows(nak_storms(seen.at_the_switch))}
+    assert not storms.keys() & dict(seen.sessions(PLANNED)).keys()
+    for key, session in seen.sessions(STORMY):
+        row = storms[key]
+        asked = [
+            (time_ns, loss.receiver, loss.sqn)
+            for loss in session.losses
+            for time_ns in loss.naks_ns
+            if row["start_ns"] <= time_ns <= row["end_ns"]
+        ]
+        assert row["requests"] == len(asked)
+        assert row["naks"] == len({(time_ns, receiver) for time_ns, receiver, _ in asked})
+        assert row["repeated"] == len(asked) - len({(receiver, sqn) for _, receiver, sqn in asked})
+        assert row["end_ns"] - row["start_ns"] > 100_000_000
+        most = row["receivers"][0]
+        [(receiver, requests)] = Counter(receiver for _, receiver, _ in asked).most_common(1)
+        assert (most["receiver"], most["requests"]) == (receiver, requests)
+        assert most["share"] > 0.9
+
+
+def test_gaps_and_copies_at_each_host(seen: Seen) -> None:
+    """At a receiver's port: the numbers that never came at first, asked for or not, and those that came again.
+
+    A host of a random world may leave a session and join it again: what was sent meanwhile is a gap, and no loss.
+    """
+
+    def at(row: dict[str, Any]) -> Where:
+        return (*session_of(row), row["point"])
+
+    covered = coverage(seen.at_the_hosts).cache()
+    copies = {at(row): row["copies"] for row in rows(duplicates(covered))}
+    missing: Counter[Where] = Counter()
+    for row in rows(gaps(seen.at_the_hosts, covered)):
+        missing[at(row)] += row["missing"]
+    truth, compared = dict(seen.sessions()), Counter()
+    kinds = {(one.publisher, one.session_id): run.kind for run in seen.runs for one in run.truth.sessions}
+    for row in rows(covered.groupBy("point", "publisher", "session_id").agg({"low": "min", "high": "max"})):
+        publisher, session_id, point = where = at(row)
+        session = truth.get((publisher, session_id))
+        if session is None:
+            continue  # a datagram that was mangled on its way
+        address = f"10.0.0.{1 + int(point.rpartition(':host')[2])}"
+        low, high = row["min(low)"], row["max(high)"]
+        never_came = [
+            loss
+            for loss in session.losses
+            if loss.receiver == address
+            and not loss.came_at_first
+            and 0 < (loss.sqn - low) % WRAP < high - low
+        ]
+        kind = kinds[publisher, session_id]
+        assert missing[where] == len(never_came) or (kind == RANDOM and missing[where] > len(never_came))
+        assert copies.get(where, 0) == session.duplicates.get(address, 0)
+        compared[kind] += 1
+    assert compared.keys() == {PLANNED, STORMY, RANDOM}

@@ -1,0 +1,112 @@
+"""A simulated run as a capture: what the switch and each host saw of it, as Ethernet frames in pcapng.
+
+Every datagram of the trace becomes a frame with its virtual time. The switch sees what hosts send, before anything
+happens to it; a host sees what it sends and what reaches it, as a tap on its context would.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from ipaddress import IPv4Address
+from typing import Any
+
+from umstack._core import ffi, lib
+from umstack.sim.trace import Datagram, Fate
+from umstack.sim.world import World, checked
+
+START_NS = 1_700_000_000_000_000_000
+"""The time of day of virtual time 0, unless another is chosen."""
+SWITCH = -1
+"""The point of capture that is no host."""
+
+_ETHERNET = struct.Struct("!2sIH")
+_MAC = struct.Struct("!2sI")
+_MULTICAST_MAC = 0x5E000000
+_MULTICAST_BITS = 0x7FFFFF
+_FIRST_MULTICAST = 0xE0000000
+_IPV4 = 0x0800
+_FIRST_HOST_IP = 0x0A000001
+_TTL = 16
+_UDP_HEADERS = int(lib.UM_IPV4_UDP_HEADER_BYTES)
+
+
+def point_name(point: int) -> str:
+    """What the interface of a point of capture is called."""
+    return "switch" if point == SWITCH else f"host{point}"
+
+
+def address_of(ip: int) -> str:
+    """An address as text."""
+    return str(IPv4Address(ip))
+
+
+def host_address(host: int) -> str:
+    """The address of a host."""
+    return address_of(_FIRST_HOST_IP + host)
+
+
+def hosts_of(datagrams: Iterable[Datagram]) -> list[int]:
+    """The hosts that sent something, or that something was on its way to."""
+    return sorted({end for one in datagrams for end in (one.sender, one.receiver) if end >= 0})
+
+
+def write_capture(
+    world: World,
+    path: str | os.PathLike[str],
+    *,
+    points: Iterable[int] | None = None,
+    start_ns: int = START_NS,
+) -> int:
+    """Write what these points (SWITCH, numbers of hosts; all of them by default) saw, an interface each.
+
+    Gives the number of packets. `start_ns` is what virtual time 0 is called.
+    """
+    trace = world.trace()
+    chosen = [SWITCH, *hosts_of(trace)] if points is None else list(points)
+    interfaces = {point: number for number, point in enumerate(chosen)}
+    writer = ffi.new("um_pcapng_writer *")
+    checked(lib.um_pcapng_open(writer, os.fsencode(path)), f"writing {os.fspath(path)}")
+    for point in chosen:
+        name = point_name(point).encode()
+        lib.um_pcapng_add_interface(writer, name, lib.UM_PCAPNG_LINK_ETHERNET, 0, ffi.NULL)
+    packet = ffi.new("um_pcapng_packet *", {"queue": lib.UM_PCAPNG_UNKNOWN, "verdict": lib.UM_PCAPNG_UNKNOWN})
+    count = 0
+    for datagram in trace:
+        head = None
+        for point, direction in _seen_at(datagram):
+            if point not in interfaces:
+                continue
+            head = head or _headers(datagram, count)
+            packet.time_ns = start_ns + datagram.time_ns
+            packet.interface_id = interfaces[point]
+            packet.wire_bytes = len(head) + len(datagram.data)
+            packet.direction = direction
+            lib.um_pcapng_write(writer, packet, head, len(head), datagram.data, len(datagram.data))
+            count += 1
+    checked(lib.um_pcapng_close(writer), f"writing {os.fspath(path)}")
+    return count
+
+
+def _seen_at(datagram: Datagram) -> Iterator[tuple[int, Any]]:
+    """The points that see this entry of the trace, and in which direction."""
+    if datagram.fate is Fate.SENT:
+        yield SWITCH, lib.UM_PCAPNG_NO_DIRECTION
+        yield datagram.sender, lib.UM_PCAPNG_OUTBOUND
+    elif datagram.fate is Fate.RECEIVED:
+        yield datagram.receiver, lib.UM_PCAPNG_INBOUND
+
+
+def _headers(datagram: Datagram, number: int) -> bytes:
+    """Ethernet, IPv4 and UDP, with the checksums that belong to them."""
+    (source, _), (destination, _) = datagram.source, datagram.destination
+    if destination >= _FIRST_MULTICAST:
+        to_mac = _MAC.pack(b"\x01\x00", _MULTICAST_MAC | destination & _MULTICAST_BITS)
+    else:
+        to_mac = _MAC.pack(b"\x02\x00", destination)
+    network = ffi.new("uint8_t[]", _UDP_HEADERS)
+    addresses = [ffi.new("um_address *", end)[0] for end in (datagram.source, datagram.destination)]
+    size = len(datagram.data)
+    lib.um_datagram_frame(network, *addresses, _TTL, number & 0xFFFF, datagram.data, size, size)
+    return to_mac + _ETHERNET.pack(b"\x02\x00", source, _IPV4) + bytes(ffi.buffer(network))
