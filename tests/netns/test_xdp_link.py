@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -564,10 +564,10 @@ def test_frames_the_kernel_keeps_hold_the_sender_back_and_nothing_is_lost(make_l
             with held_at_the_switch(lab, 1):
                 taken = source.send_many(messages, timeout=0)
                 wait_for(lambda: publisher.link("datagrams_sent") >= frames, "every frame's use")
-                with pytest.raises(BackPressured):
+                with suppress(BackPressured):
                     while taken < len(messages):
                         taken += source.send_many(messages[taken:], timeout=0)
-                assert publisher.link("datagrams_sent") < frames + 200 < taken
+                assert publisher.link("datagrams_sent") < frames + 200 < taken < len(messages)
                 blocked = publisher.link("send_would_block")
                 wait_for(lambda: publisher.link("send_would_block") > blocked, "another attempt")
             sender = threading.Thread(target=lambda: source.send_many(messages[taken:], flush=True))
