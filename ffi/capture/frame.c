@@ -1,5 +1,7 @@
 #include "capture/frame.h"
 
+#include "core/internet.h"
+
 enum link_type {
     LINK_NULL = 0,
     LINK_ETHERNET = 1,
@@ -14,30 +16,18 @@ enum link_type {
 };
 
 enum {
-    ETHERNET_BYTES = 14,
-    TAG_BYTES = 4,
     COOKED_BYTES = 16,
     COOKED_2_BYTES = 20,
     LOOPBACK_BYTES = 4,
-    IPV4_BYTES = 20,
     IPV6_BYTES = 40,
     IPV6_EXTENSION_BYTES = 8,
     IPV6_EXTENSIONS_MAX = 8,
-    UDP_BYTES = 8,
     VLAN_MASK = 0x0fff,
-};
-
-enum ether_type {
-    ETHER_IPV4 = 0x0800,
-    ETHER_VLAN = 0x8100,
-    ETHER_IPV6 = 0x86dd,
-    ETHER_SERVICE_VLAN = 0x88a8,
-    ETHER_OLD_VLAN = 0x9100,
+    ETHERTYPE_OLD_VLAN = 0x9100,
 };
 
 enum protocol {
     PROTOCOL_HOP_BY_HOP = 0,
-    PROTOCOL_UDP = 17,
     PROTOCOL_ROUTING = 43,
     PROTOCOL_FRAGMENT = 44,
     PROTOCOL_DESTINATION = 60,
@@ -56,19 +46,19 @@ static rest behind(rest from, uint32_t bytes)
 
 static enum um_captured_frame_status decode_udp(rest from, uint32_t packet_bytes, um_captured_frame *frame)
 {
-    if (!frame->fragment && packet_bytes < UDP_BYTES)
+    if (!frame->fragment && packet_bytes < UM_UDP_HEADER_BYTES)
         return UM_CAPTURED_UDP_LENGTH;
-    if (from.captured < UDP_BYTES)
+    if (from.captured < UM_UDP_HEADER_BYTES)
         return UM_CAPTURED_CUT;
-    uint32_t udp_bytes = um_load_be16(from.data + 4);
-    if (udp_bytes < UDP_BYTES || (udp_bytes > packet_bytes && !frame->fragment))
+    uint32_t udp_bytes = um_load_be16(from.data + UM_UDP_LENGTH_AT);
+    if (udp_bytes < UM_UDP_HEADER_BYTES || (udp_bytes > packet_bytes && !frame->fragment))
         return UM_CAPTURED_UDP_LENGTH;
     frame->source_port = um_load_be16(from.data);
-    frame->destination_port = um_load_be16(from.data + 2);
-    frame->payload = from.data + UDP_BYTES;
-    frame->payload_bytes = udp_bytes - UDP_BYTES;
+    frame->destination_port = um_load_be16(from.data + UM_UDP_TO_AT);
+    frame->payload = from.data + UM_UDP_HEADER_BYTES;
+    frame->payload_bytes = udp_bytes - UM_UDP_HEADER_BYTES;
     uint32_t there = (from.captured < packet_bytes ? from.captured : packet_bytes);
-    there = there < UDP_BYTES ? 0 : there - UDP_BYTES;
+    there = there < UM_UDP_HEADER_BYTES ? 0 : there - UM_UDP_HEADER_BYTES;
     frame->payload_captured_bytes = there < frame->payload_bytes ? there : frame->payload_bytes;
     return UM_CAPTURED_UDP;
 }
@@ -76,33 +66,33 @@ static enum um_captured_frame_status decode_udp(rest from, uint32_t packet_bytes
 static enum um_captured_frame_status decode_transport(uint8_t protocol, uint32_t fragment_offset, rest from,
                                                       uint32_t packet_bytes, um_captured_frame *frame)
 {
-    if (protocol != PROTOCOL_UDP)
+    if (protocol != UM_PROTOCOL_UDP)
         return UM_CAPTURED_FOREIGN;
     return fragment_offset != 0 ? UM_CAPTURED_FRAGMENT : decode_udp(from, packet_bytes, frame);
 }
 
 static enum um_captured_frame_status decode_ipv4(rest from, um_captured_frame *frame)
 {
-    if (from.captured < IPV4_BYTES)
+    if (from.captured < UM_IPV4_HEADER_BYTES)
         return UM_CAPTURED_CUT;
     uint32_t header_bytes = (uint32_t)(from.data[0] & 0x0f) * 4;
-    uint32_t total_bytes = um_load_be16(from.data + 2);
-    if (from.data[0] >> 4 != 4 || header_bytes < IPV4_BYTES)
+    uint32_t total_bytes = um_load_be16(from.data + UM_IPV4_LENGTH_AT);
+    if (from.data[0] >> 4 != 4 || header_bytes < UM_IPV4_HEADER_BYTES)
         return UM_CAPTURED_IP_HEADER;
     frame->ip_version = 4;
-    frame->source = from.data + 12;
-    frame->destination = from.data + 16;
+    frame->source = from.data + UM_IPV4_FROM_AT;
+    frame->destination = from.data + UM_IPV4_TO_AT;
     /* A sender that leaves segmentation to its card is captured with a total length of 0. */
     if (total_bytes == 0)
         total_bytes = from.captured;
     if (total_bytes < header_bytes)
         return UM_CAPTURED_IP_HEADER;
-    uint16_t fragment = um_load_be16(from.data + 6);
-    frame->fragment = (fragment & 0x3fff) != 0;
+    uint16_t fragment = um_load_be16(from.data + UM_IPV4_FRAGMENT_AT);
+    frame->fragment = (fragment & UM_IPV4_FRAGMENT_MASK) != 0;
     if (from.captured < header_bytes)
         return UM_CAPTURED_CUT;
-    return decode_transport(from.data[9], fragment & 0x1fff, behind(from, header_bytes), total_bytes - header_bytes,
-                            frame);
+    return decode_transport(from.data[UM_IPV4_PROTOCOL_AT], fragment & UM_IPV4_OFFSET_MASK, behind(from, header_bytes),
+                            total_bytes - header_bytes, frame);
 }
 
 static bool is_extension(uint8_t protocol)
@@ -151,19 +141,20 @@ static enum um_captured_frame_status decode_ipv6(rest from, um_captured_frame *f
 
 static enum um_captured_frame_status decode_ether_type(uint16_t ether_type, rest from, um_captured_frame *frame)
 {
-    for (int tags = 0; ether_type == ETHER_VLAN || ether_type == ETHER_SERVICE_VLAN || ether_type == ETHER_OLD_VLAN;
+    for (int tags = 0;
+         ether_type == UM_ETHERTYPE_VLAN || ether_type == UM_ETHERTYPE_SERVICE_VLAN || ether_type == ETHERTYPE_OLD_VLAN;
          tags++) {
         if (tags == 2)
             return UM_CAPTURED_FOREIGN;
-        if (from.captured < TAG_BYTES)
+        if (from.captured < UM_VLAN_TAG_BYTES)
             return UM_CAPTURED_CUT;
         *(tags == 0 ? &frame->vlan : &frame->inner_vlan) = um_load_be16(from.data) & VLAN_MASK;
         ether_type = um_load_be16(from.data + 2);
-        from = behind(from, TAG_BYTES);
+        from = behind(from, UM_VLAN_TAG_BYTES);
     }
-    if (UM_LIKELY(ether_type == ETHER_IPV4))
+    if (UM_LIKELY(ether_type == UM_ETHERTYPE_IPV4))
         return decode_ipv4(from, frame);
-    return ether_type == ETHER_IPV6 ? decode_ipv6(from, frame) : UM_CAPTURED_FOREIGN;
+    return ether_type == UM_ETHERTYPE_IPV6 ? decode_ipv6(from, frame) : UM_CAPTURED_FOREIGN;
 }
 
 static enum um_captured_frame_status decode_raw(rest from, um_captured_frame *frame)
@@ -189,9 +180,10 @@ static enum um_captured_frame_status decode_link(int32_t link_type, rest from, u
 {
     switch (link_type) {
     case LINK_ETHERNET:
-        if (from.captured < ETHERNET_BYTES)
+        if (from.captured < UM_ETHERNET_HEADER_BYTES)
             return UM_CAPTURED_CUT;
-        return decode_ether_type(um_load_be16(from.data + 12), behind(from, ETHERNET_BYTES), frame);
+        return decode_ether_type(um_load_be16(from.data + UM_ETHERTYPE_AT), behind(from, UM_ETHERNET_HEADER_BYTES),
+                                 frame);
     case LINK_COOKED:
         if (from.captured < COOKED_BYTES)
             return UM_CAPTURED_CUT;

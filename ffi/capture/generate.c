@@ -1,13 +1,11 @@
 #include "capture/generate.h"
 
+#include "core/internet.h"
 #include "core/lbmc.h"
 
 enum {
     RECORD_BYTES = 16,
-    ETHERNET_BYTES = 14,
-    IP_BYTES = 20,
-    UDP_BYTES = 8,
-    HEADERS_BYTES = ETHERNET_BYTES + IP_BYTES + UDP_BYTES,
+    HEADERS_BYTES = UM_ETHERNET_HEADER_BYTES + UM_IPV4_UDP_HEADER_BYTES,
     NAK_PORT = 14390,
     GROUP_PORT = 14400,
     RECEIVER_PORT = 14395,
@@ -125,15 +123,6 @@ static void store_le32(uint8_t *p, uint32_t v)
     memcpy(p, &v, sizeof v);
 }
 
-static uint16_t ip_checksum(const uint8_t *header)
-{
-    uint32_t sum = 0;
-    for (int i = 0; i < IP_BYTES; i += 2)
-        sum += um_load_be16(header + i);
-    sum = (sum & 0xffff) + (sum >> 16);
-    return (uint16_t) ~(sum + (sum >> 16));
-}
-
 static void write_headers(uint8_t *frame, const um_generator *generator, um_address source, um_address destination,
                           uint32_t datagram_bytes)
 {
@@ -142,22 +131,24 @@ static void write_headers(uint8_t *frame, const um_generator *generator, um_addr
     um_store_be32(frame + 2, multicast ? 0x5e000000 | (destination.ip & 0x7fffff) : destination.ip);
     um_store_be16(frame + 6, 0x0200);
     um_store_be32(frame + 8, source.ip);
-    um_store_be16(frame + 12, 0x0800);
-    uint8_t *ip = frame + ETHERNET_BYTES;
-    um_store_be16(ip, 0x4500);
-    um_store_be16(ip + 2, (uint16_t)(IP_BYTES + UDP_BYTES + datagram_bytes));
-    um_store_be16(ip + 4, (uint16_t)generator->counts.packet_count);
-    um_store_be16(ip + 6, 0x4000);
-    um_store_be16(ip + 8, 0x1011);
-    um_store_be16(ip + 10, 0);
-    um_store_be32(ip + 12, source.ip);
-    um_store_be32(ip + 16, destination.ip);
-    um_store_be16(ip + 10, ip_checksum(ip));
-    uint8_t *udp = ip + IP_BYTES;
+    um_store_be16(frame + UM_ETHERTYPE_AT, UM_ETHERTYPE_IPV4);
+    uint8_t *ip = frame + UM_ETHERNET_HEADER_BYTES;
+    um_store_be16(ip, UM_IPV4_VERSION_AND_LENGTH << 8);
+    um_store_be16(ip + UM_IPV4_LENGTH_AT, (uint16_t)(UM_IPV4_UDP_HEADER_BYTES + datagram_bytes));
+    um_store_be16(ip + UM_IPV4_IDENTIFICATION_AT, (uint16_t)generator->counts.packet_count);
+    um_store_be16(ip + UM_IPV4_FRAGMENT_AT, UM_IPV4_DONT_FRAGMENT);
+    ip[UM_IPV4_TTL_AT] = 16;
+    ip[UM_IPV4_PROTOCOL_AT] = UM_PROTOCOL_UDP;
+    um_store_be16(ip + UM_IPV4_CHECKSUM_AT, 0);
+    um_store_be32(ip + UM_IPV4_FROM_AT, source.ip);
+    um_store_be32(ip + UM_IPV4_TO_AT, destination.ip);
+    uint16_t checksum = um_internet_checksum(um_internet_sum(ip, UM_IPV4_HEADER_BYTES, 0));
+    memcpy(ip + UM_IPV4_CHECKSUM_AT, &checksum, sizeof checksum);
+    uint8_t *udp = ip + UM_IPV4_HEADER_BYTES;
     um_store_be16(udp, source.port);
-    um_store_be16(udp + 2, destination.port);
-    um_store_be16(udp + 4, (uint16_t)(UDP_BYTES + datagram_bytes));
-    um_store_be16(udp + 6, 0);
+    um_store_be16(udp + UM_UDP_TO_AT, destination.port);
+    um_store_be16(udp + UM_UDP_LENGTH_AT, (uint16_t)(UM_UDP_HEADER_BYTES + datagram_bytes));
+    um_store_be16(udp + UM_UDP_CHECKSUM_AT, 0);
 }
 
 /* Closes the record whose frame has been written behind out->at. */

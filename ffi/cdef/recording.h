@@ -5,7 +5,7 @@
 #include "io/pcapng_writer.h"
 #include "io/tap.h"
 
-enum { UM_PCAPNG_LINK_ETHERNET, UM_PCAPNG_UNKNOWN, UM_IPV4_UDP_HEADER_BYTES, ... };
+enum { UM_PCAPNG_LINK_ETHERNET, UM_IPV4_UDP_HEADER_BYTES, ... };
 enum um_pcapng_direction { UM_PCAPNG_NO_DIRECTION, UM_PCAPNG_INBOUND, UM_PCAPNG_OUTBOUND, ... };
 
 typedef struct um_pcapng_writer {

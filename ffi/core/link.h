@@ -35,6 +35,12 @@ typedef struct um_rx {
     uint32_t queue_number; /* of the interface's queue whose ring it came from, counted from 1; 0: from no ring */
 } um_rx;
 
+/* How many datagrams so many bytes are. */
+static inline uint32_t um_datagrams_in(uint32_t length, uint32_t segment_length)
+{
+    return segment_length == 0 ? 1 : (length + segment_length - 1) / segment_length;
+}
+
 typedef struct um_link um_link;
 
 typedef struct um_link_ops {

@@ -20,6 +20,7 @@ enum {
     EVENTS_MAX = 64,
     HOT_DATAGRAMS = 16,       /* a pass that handled this many is under load */
     HOT_NS = 1000000,         /* and stays hot for so long */
+    LOAD_SPAN_NS = 200000,    /* as do passes that handled as many together within this time */
     POLL_INTERVAL_NS = 20000, /* a pass that does not sleep looks at quiet sockets only this often */
     GROUPS_DIRECT_MAX = 4,    /* up to so many groups are read directly, without asking which has something */
     RECEIVES_PER_PASS = 8,
@@ -339,14 +340,32 @@ static void step_aside(um_context *context)
         sched_yield();
 }
 
+/* Datagrams of a ring come one by one: a loop that sleeps between them is woken for every few, and is under load all
+ * the same. One that polls is not to nap for them. */
+static bool is_under_load(um_context *context, int64_t now_ns)
+{
+    if (now_ns - context->load_since_ns > LOAD_SPAN_NS) {
+        context->load_since_ns = now_ns;
+        context->load_datagrams = 0;
+    }
+    context->load_datagrams += context->pass_datagrams;
+    uint32_t datagrams = context->config.busy_wait ? context->pass_datagrams : context->load_datagrams;
+    return datagrams >= HOT_DATAGRAMS;
+}
+
 static int take_events(um_context *context, struct epoll_event *events, int64_t wait_until_ns)
 {
     int64_t now_ns = um_clock_ns();
     bool never_sleeps = context->config.busy_wait || wait_until_ns == 0;
-    if (context->last_batch > 0) /* there may be more: do not wait for it */
+    bool naps = now_ns < context->hot_until_ns && wait_until_ns > now_ns && context->config.coalesce_ns != 0;
+    /* A ring that was emptied: what came since gathers for the next pass. */
+    bool emptied = context->port != NULL && !context->node.behind && !context->config.busy_wait;
+    if (context->last_batch > 0 && !(naps && emptied)) { /* there may be more: do not wait for it */
         wait_until_ns = 0;
+        naps = false;
+    }
     int64_t until_ns = context->next_due_ns < wait_until_ns ? context->next_due_ns : wait_until_ns;
-    if (now_ns < context->hot_until_ns && wait_until_ns > now_ns && context->config.coalesce_ns != 0) {
+    if (naps) {
         struct timespec nap = {0, context->config.coalesce_ns};
         um_context_watch_port(context, false);
         nanosleep(&nap, NULL);
@@ -420,7 +439,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     if (um_node_pressured(&context->node, now_ns) && context->next_due_ns > now_ns + PRESSURE_CHECK_NS)
         context->next_due_ns = now_ns + PRESSURE_CHECK_NS;
     um_event_queue_notify(context);
-    if (context->pass_datagrams >= HOT_DATAGRAMS)
+    if (is_under_load(context, now_ns))
         context->hot_until_ns = now_ns + HOT_NS;
     if (handled > 0)
         note_event(context, now_ns);

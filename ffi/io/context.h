@@ -151,7 +151,9 @@ typedef struct um_context {
     int64_t request_due_ns;
     uint32_t last_batch;     /* what the last pass received: while there is something, the next does not wait */
     uint32_t pass_datagrams; /* datagrams of this pass; coalesced ones count singly */
-    bool read_directly;      /* the groups are read without having been reported ready */
+    uint32_t load_datagrams; /* and of all passes since then */
+    int64_t load_since_ns;
+    bool read_directly; /* the groups are read without having been reported ready */
     int64_t hot_until_ns;
     int64_t linger_until_ns;
     um_linger linger;

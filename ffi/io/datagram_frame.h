@@ -4,15 +4,7 @@
 #ifndef UM_IO_DATAGRAM_FRAME_H
 #define UM_IO_DATAGRAM_FRAME_H
 
-#include "core/base.h"
-
-enum { UM_IPV4_HEADER_BYTES = 20, UM_UDP_HEADER_BYTES = 8, UM_IPV4_UDP_HEADER_BYTES = 28 };
-
-/* The ones' complement sum of 16-bit words in the host's byte order, not folded; an odd last octet counts as if a
- * zero followed it. Sums may be added as long as every part but the last has an even length. */
-uint64_t um_checksum_add(uint64_t sum, const uint8_t *data, uint32_t bytes);
-/* The checksum of a sum, to be stored in the host's byte order. */
-uint16_t um_checksum_fold(uint64_t sum);
+#include "core/internet.h"
 
 /* Writes both headers of a datagram of payload_bytes, the first captured_bytes of which are at `payload`. A UDP
  * checksum needs all of them; where some were cut off it is zero, which says that there is none. */

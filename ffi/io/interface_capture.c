@@ -25,9 +25,7 @@ enum {
     BLOCK_TIMEOUT_MS = 50, /* the kernel gives a block that is not full after this */
     FRAME_BYTES = 2048,    /* asked for, but of no meaning in version 3 */
     HEADERS_MAX_BYTES = 128,
-    VLAN_TAG_BYTES = 4,
-    MAC_ADDRESSES_BYTES = 12,
-    IPV4_IDENTIFICATION_AT = 4,
+    MAC_ADDRESSES_BYTES = UM_ETHERTYPE_AT,
     FLUSH_INTERVAL_NS = 200000000,
     CLOCK_STEP_NS = 1000000000,
     PACE_MAX_NS = 5000000,
@@ -239,7 +237,7 @@ static uint32_t put_link_header(frame *frame, const struct tpacket3_hdr *packet,
         bool has_type = packet->tp_status & TP_STATUS_VLAN_TPID_VALID;
         um_store_be16(out + at, has_type ? packet->hv1.tp_vlan_tpid : ETH_P_8021Q);
         um_store_be16(out + at + 2, (uint16_t)packet->hv1.tp_vlan_tci);
-        at += VLAN_TAG_BYTES;
+        at += UM_VLAN_TAG_BYTES;
     }
     memcpy(out + at, data + MAC_ADDRESSES_BYTES, ETH_HLEN - MAC_ADDRESSES_BYTES);
     frame->header_bytes = at + ETH_HLEN - MAC_ADDRESSES_BYTES;
@@ -253,7 +251,8 @@ static uint32_t datagram_headers(const uint8_t *data, uint32_t bytes)
     if (bytes < ETH_HLEN + UM_IPV4_UDP_HEADER_BYTES || um_load_be16(data + MAC_ADDRESSES_BYTES) != ETH_P_IP)
         return 0;
     uint32_t ip_bytes = (data[ETH_HLEN] & 15u) * 4;
-    bool is_udp = data[ETH_HLEN] >> 4 == 4 && data[ETH_HLEN + 9] == IPPROTO_UDP && ip_bytes >= UM_IPV4_HEADER_BYTES;
+    bool is_udp = data[ETH_HLEN] >> 4 == 4 && data[ETH_HLEN + UM_IPV4_PROTOCOL_AT] == IPPROTO_UDP &&
+                  ip_bytes >= UM_IPV4_HEADER_BYTES;
     return is_udp && bytes >= ETH_HLEN + ip_bytes + UM_UDP_HEADER_BYTES ? ip_bytes + UM_UDP_HEADER_BYTES : 0;
 }
 
@@ -268,7 +267,7 @@ static void write_run(um_interface_capture *capture, const struct tpacket3_hdr *
     const uint8_t *payload = data + ETH_HLEN + header_bytes;
     uint32_t captured_bytes = packet->tp_snaplen - ETH_HLEN - header_bytes;
     uint32_t payload_bytes = packet->tp_len - ETH_HLEN - header_bytes;
-    uint16_t identification = um_load_be16(data + ETH_HLEN + IPV4_IDENTIFICATION_AT);
+    uint16_t identification = um_load_be16(data + ETH_HLEN + UM_IPV4_IDENTIFICATION_AT);
     for (uint32_t at = 0; at < payload_bytes; at += segment_bytes) {
         uint32_t wire = payload_bytes - at < segment_bytes ? payload_bytes - at : segment_bytes;
         uint32_t there = captured_bytes > at ? captured_bytes - at : 0;
@@ -295,7 +294,7 @@ static void write_single(um_interface_capture *capture, const struct tpacket3_hd
         frame.body_bytes -= ETH_HLEN + header_bytes;
         if (header_bytes > 0) {
             memcpy(frame.headers + link_bytes, data + ETH_HLEN, header_bytes);
-            uint16_t identification = um_load_be16(data + ETH_HLEN + IPV4_IDENTIFICATION_AT);
+            uint16_t identification = um_load_be16(data + ETH_HLEN + UM_IPV4_IDENTIFICATION_AT);
             um_datagram_refit(frame.headers + link_bytes, header_bytes - UM_UDP_HEADER_BYTES, identification,
                               frame.body, frame.body_bytes, packet->tp_len - ETH_HLEN - header_bytes);
             frame.header_bytes += header_bytes;

@@ -347,7 +347,7 @@ int um_socket_receive(um_socket_link *link, um_receive_ring *ring, int max)
                       .received_ns = now_ns};
         if (message->msg_controllen > 0)
             read_control(link, message, rx);
-        uint32_t datagrams = rx->segment_length == 0 ? 1 : (rx->length + rx->segment_length - 1) / rx->segment_length;
+        uint32_t datagrams = um_datagrams_in(rx->length, rx->segment_length);
         UM_COUNT(link->counters.gro_receives, datagrams > 1);
         UM_COUNT(link->counters.datagrams_received, datagrams);
         UM_COUNT(link->counters.bytes_received, rx->length);

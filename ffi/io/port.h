@@ -50,4 +50,13 @@ struct um_port {
     _Atomic uint32_t stalled; /* something waits for tend */
 };
 
+/* Adds up what links have counted. */
+static inline void um_link_counters_add(um_link_counters *sum, const um_link_counters *counters)
+{
+    uint64_t *to = (uint64_t *)sum;
+    const uint64_t *from = (const uint64_t *)counters;
+    for (size_t i = 0; i < sizeof *sum / sizeof *to; i++)
+        to[i] += from[i];
+}
+
 #endif

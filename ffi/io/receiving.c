@@ -144,7 +144,7 @@ static int map_topic(um_subscription *subscription, const um_receiver_session_co
     um_context *context = subscription->context;
     um_receiver_session *session = um_node_find_session(&context->node, &config->id);
     if (session == NULL) {
-        session_block *block;
+        session_block *block = NULL;
         int result = open_session(context, config, &block);
         if (result != 0)
             return result;
@@ -218,11 +218,6 @@ void um_subscription_free(um_subscription *subscription)
 
 /* ---- the loop's part ---- */
 
-static uint32_t datagrams_in(const um_rx *rx)
-{
-    return rx->segment_length == 0 ? 1 : (rx->length + rx->segment_length - 1) / rx->segment_length;
-}
-
 int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns)
 {
     int count = um_socket_receive(&group->link, &context->ring, (int)context->config.receive_batch);
@@ -230,7 +225,8 @@ int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns)
         um_tap_received(&context->tap, context->ring.batch, (uint32_t)count);
     for (int i = 0; i < count; i++) {
         um_node_on_data(&context->node, &context->ring.batch[i], now_ns);
-        context->pass_datagrams += datagrams_in(&context->ring.batch[i]);
+        context->pass_datagrams +=
+            um_datagrams_in(context->ring.batch[i].length, context->ring.batch[i].segment_length);
     }
     if (count > 0 && context->port != NULL)
         UM_COUNT(group->link.counters.ring_kernel_path, count);

@@ -72,36 +72,30 @@ uint32_t um_statistics_recovery_histogram(um_context *context, uint32_t index, u
     return buckets;
 }
 
-static void add_link(uint64_t *sum, const um_link_counters *counters)
-{
-    const uint64_t *fields = (const uint64_t *)counters;
-    for (uint32_t i = 0; i < FIELDS(um_link_counters); i++)
-        sum[i] += fields[i];
-}
-
 void um_context_close_link(um_context *context, um_socket_link *link)
 {
     um_socket_close(link);
-    add_link((uint64_t *)&context->closed_links, &link->counters);
+    um_link_counters_add(&context->closed_links, &link->counters);
 }
 
 uint32_t um_statistics_link(um_context *context, uint64_t *out)
 {
     um_context_lock(context);
-    memcpy(out, &context->closed_links, sizeof(um_link_counters));
-    add_link(out, &context->control_link.counters);
+    um_link_counters *sum = (um_link_counters *)out;
+    *sum = context->closed_links;
+    um_link_counters_add(sum, &context->control_link.counters);
     for (uint32_t i = 0; i < context->session_limit; i++) {
         const um_publication_session *session = &context->sessions[i];
         if (!session->in_use)
             continue;
-        add_link(out, &session->data_link.counters);
-        add_link(out, &session->nak_link.counters);
+        um_link_counters_add(sum, &session->data_link.counters);
+        um_link_counters_add(sum, &session->nak_link.counters);
     }
     for (uint32_t i = 0; i < context->group_limit; i++)
         if (context->groups[i].in_use)
-            add_link(out, &context->groups[i].link.counters);
+            um_link_counters_add(sum, &context->groups[i].link.counters);
     if (context->port != NULL)
-        context->port->ops->add_counters(context->port, (um_link_counters *)out);
+        context->port->ops->add_counters(context->port, sum);
     um_context_unlock(context);
     return FIELDS(um_link_counters);
 }

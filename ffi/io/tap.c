@@ -91,7 +91,7 @@ static void append(um_tap *tap, tap_record record, const um_part *parts, uint32_
     uint32_t bytes = (uint32_t)um_align_up(RECORD_ALIGNMENT + (uint64_t)record.captured_bytes, RECORD_ALIGNMENT);
     tap_record *claimed = claim(tap, bytes);
     if (claimed == NULL) {
-        drop(tap, record.segment_length == 0 ? 1 : (record.length + record.segment_length - 1) / record.segment_length);
+        drop(tap, um_datagrams_in(record.length, record.segment_length));
         return;
     }
     uint8_t *out = (uint8_t *)claimed + RECORD_ALIGNMENT;

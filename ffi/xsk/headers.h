@@ -9,14 +9,11 @@
 #ifndef UM_XSK_HEADERS_H
 #define UM_XSK_HEADERS_H
 
+#include "core/internet.h"
 #include "core/link.h"
 
 enum {
-    UM_XSK_MAC_BYTES = 6,
-    UM_XSK_ETHERNET_BYTES = 14,
-    UM_XSK_IP_BYTES = 20,
-    UM_XSK_UDP_BYTES = 8,
-    UM_XSK_HEADER_BYTES = UM_XSK_ETHERNET_BYTES + UM_XSK_IP_BYTES + UM_XSK_UDP_BYTES,
+    UM_XSK_HEADER_BYTES = UM_ETHERNET_HEADER_BYTES + UM_IPV4_UDP_HEADER_BYTES,
     UM_XSK_DATAGRAM_MAX_BYTES = 65507,
 };
 
@@ -33,12 +30,8 @@ void um_xsk_group_mac(uint32_t group_ip, uint8_t *mac);
 void um_xsk_template_init(um_xsk_template *made, const uint8_t *source_mac, um_address from, um_address to,
                           uint32_t ttl);
 
-/* Writes the headers of a datagram of `length` bytes whose payload has the given one's-complement sum. */
+/* Writes the headers of a datagram of `length` bytes whose payload has the given sum (core/internet.h). */
 void um_xsk_write_headers(const um_xsk_template *made, uint8_t *frame, uint32_t length, uint64_t payload_sum);
-
-/* The one's-complement sum of bytes in memory order, not folded, added to `sum`. Parts of a datagram may be summed
- * one after another as long as all but the last have an even length. */
-uint64_t um_xsk_sum(const uint8_t *data, uint32_t length, uint64_t sum);
 
 enum um_xsk_refusal {
     UM_XSK_READ = 0,

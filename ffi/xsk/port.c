@@ -10,9 +10,9 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "io/clock.h"
 #include "xsk/passed_rings.h"
 
 #ifndef SOL_XDP
@@ -50,7 +50,7 @@ typedef struct xsk_handles {
 struct um_xsk_port {
     um_port base;
     um_xsk_config config;
-    uint8_t mac[UM_XSK_MAC_BYTES];
+    uint8_t mac[UM_MAC_BYTES];
     bool zero_copy;
     bool huge_pages;
     bool busy_poll;
@@ -75,13 +75,6 @@ typedef struct um_xsk_link {
     um_port_sender sender;
     um_xsk_template made;
 } um_xsk_link;
-
-static int64_t clock_ns(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static void count_syscall(um_xsk_queue *queue)
 {
@@ -123,11 +116,17 @@ static void *map_memfd(size_t bytes, unsigned huge_flag, int *fd)
     return NULL;
 }
 
+/* Where no huge pages are set aside, the kernel may have some all the same; registering the memory backs it. */
 static uint8_t *map_frames(um_xsk_port *port, bool huge)
 {
     if (port->config.lent)
         return map_memfd(port->area_bytes, huge ? MFD_HUGETLB : 0, &port->memory_fd);
-    return map(port->area_bytes, (huge ? MAP_HUGETLB : 0) | MAP_POPULATE);
+    if (huge)
+        return map(port->area_bytes, MAP_HUGETLB | MAP_POPULATE);
+    uint8_t *memory = map(port->area_bytes, 0);
+    if (memory != NULL)
+        madvise(memory, port->area_bytes, MADV_HUGEPAGE);
+    return memory;
 }
 
 static int map_passed_frames(um_xsk_port *port)
@@ -246,7 +245,7 @@ static int learn_mode(um_xsk_port *port, int fd)
 static int open_socket(um_xsk_port *port, uint32_t index)
 {
     const struct timespec pause = {0, BUSY_RETRY_NS};
-    int64_t deadline_ns = clock_ns(CLOCK_MONOTONIC) + port->config.busy_deadline_ns;
+    int64_t deadline_ns = um_clock_ns() + port->config.busy_deadline_ns;
     for (;;) {
         int result = create_umem(port, index);
         if (result == 0)
@@ -254,7 +253,7 @@ static int open_socket(um_xsk_port *port, uint32_t index)
         if (result == 0)
             return 0;
         delete_handles(port, index);
-        if (result != -EBUSY || clock_ns(CLOCK_MONOTONIC) >= deadline_ns)
+        if (result != -EBUSY || um_clock_ns() >= deadline_ns)
             return result;
         nanosleep(&pause, NULL);
     }
@@ -477,10 +476,7 @@ static void add_counters(um_port *base, um_link_counters *sum)
 {
     const um_xsk_port *port = (const um_xsk_port *)base;
     for (uint32_t i = 0; i < port->config.queue_count; i++) {
-        uint64_t *to = (uint64_t *)sum;
-        const uint64_t *from = (const uint64_t *)&port->queues[i].counters;
-        for (size_t field = 0; field < sizeof *sum / sizeof *to; field++)
-            to[field] += from[field];
+        um_link_counters_add(sum, &port->queues[i].counters);
         add_kernel_statistics(&port->queues[i], sum);
     }
 }
@@ -513,7 +509,7 @@ static int receive(um_port *base, um_rx *batch, uint32_t max)
     port->turn = (port->turn + 1) % port->config.queue_count;
     if (count == 0)
         return 0;
-    int64_t received_ns = clock_ns(CLOCK_REALTIME);
+    int64_t received_ns = um_clock_wall_ns();
     for (uint32_t i = 0; i < count; i++)
         batch[i].received_ns = received_ns;
     return (int)count;

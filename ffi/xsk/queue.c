@@ -4,7 +4,10 @@
 #define XDP_PKT_CONTD (1 << 0)
 #endif
 
-enum { RECEIVE_HEADROOM_BYTES = 256 }; /* the kernel's, before each frame it fills */
+enum {
+    RECEIVE_HEADROOM_BYTES = 256, /* the kernel's, before each frame it fills */
+    PREFETCHED_AHEAD = 4,
+};
 
 /* ---- who owns a frame ---- */
 
@@ -131,14 +134,23 @@ static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint3
     return true;
 }
 
+/* Another processor wrote the frame. All of it will be read, so that all its lines may come at once. */
+static void prefetch(const um_xsk_queue *queue, uint32_t at)
+{
+    const struct xdp_desc *descriptor = xsk_ring_cons__rx_desc(&queue->receive, at);
+    const uint8_t *frame = queue->area + descriptor->addr;
+    for (uint32_t line = 0; line < descriptor->len; line += UM_CACHE_LINE_BYTES)
+        __builtin_prefetch(frame + line);
+}
+
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
 {
-    uint32_t at = 0, done = 0, count = 0, assembled_bytes = 0;
+    uint32_t at = 0, done = 0, count = 0, assembled_bytes = 0, prefetched = 0;
     uint32_t available = xsk_ring_cons__peek(&queue->receive, max + UM_XSK_CHAIN_MAX, &at);
     while (done < available && count < max) {
         uint32_t frames = chain(queue, at + done, available - done);
-        if (done + 1 < available)
-            __builtin_prefetch(queue->area + xsk_ring_cons__rx_desc(&queue->receive, at + done + 1)->addr);
+        for (; prefetched < available && prefetched <= done + PREFETCHED_AHEAD; prefetched++)
+            prefetch(queue, at + prefetched);
         if (frames == 0) /* its end may have come meanwhile */
             queue->receive.cached_prod = __atomic_load_n(queue->receive.producer, __ATOMIC_ACQUIRE);
         if (frames == 0 || !take_packet(queue, at + done, frames, &assembled_bytes, batch, &count))
@@ -215,10 +227,12 @@ uint64_t um_xsk_queue_take_frame(um_xsk_queue *queue)
     return address;
 }
 
-/* Where in the parts of a datagram the copy has got to. */
+/* Where in the parts of a datagram the copy has got to, and the sum of what it has copied. */
 typedef struct parts_cursor {
     const um_part *part;
-    uint32_t offset;
+    uint32_t offset; /* in that part */
+    uint32_t copied_bytes;
+    uint64_t sum;
 } parts_cursor;
 
 static void copy_parts(parts_cursor *from, uint8_t *to, uint32_t length)
@@ -226,35 +240,37 @@ static void copy_parts(parts_cursor *from, uint8_t *to, uint32_t length)
     while (length > 0) {
         uint32_t left = from->part->length - from->offset;
         uint32_t bytes = left < length ? left : length;
-        memcpy(to, from->part->data + from->offset, bytes);
+        uint64_t sum = um_internet_copy(to, from->part->data + from->offset, bytes, 0);
+        from->sum = um_internet_add(from->sum, um_internet_sum_at(sum, from->copied_bytes));
+        from->copied_bytes += bytes;
         to += bytes;
         length -= bytes;
         from->offset += bytes;
-        if (from->offset == from->part->length)
-            *from = (parts_cursor){from->part + 1, 0};
+        if (from->offset == from->part->length) {
+            from->part++;
+            from->offset = 0;
+        }
     }
 }
 
 /* Writes one datagram into `frames` free frames and their descriptors. */
 static void put(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *tx, uint32_t at, uint32_t frames)
 {
-    parts_cursor from = {tx->parts, 0};
+    parts_cursor from = {.part = tx->parts};
     uint32_t left = tx->length, headers = UM_XSK_HEADER_BYTES;
-    uint64_t sum = 0;
     uint8_t *first = NULL;
     for (uint32_t i = 0; i < frames; i++) {
         uint64_t address = um_xsk_queue_take_frame(queue);
         uint8_t *frame = queue->area + address;
         uint32_t bytes = left < queue->frame_bytes - headers ? left : queue->frame_bytes - headers;
         copy_parts(&from, frame + headers, bytes);
-        sum = um_xsk_sum(frame + headers, bytes, sum);
         *xsk_ring_prod__tx_desc(&queue->send, at + i) =
             (struct xdp_desc){.addr = address, .len = headers + bytes, .options = i + 1 < frames ? XDP_PKT_CONTD : 0};
         first = i == 0 ? frame : first;
         left -= bytes;
         headers = 0;
     }
-    um_xsk_write_headers(made, first, tx->length, sum);
+    um_xsk_write_headers(made, first, tx->length, from.sum);
 }
 
 static uint32_t frames_for(const um_xsk_queue *queue, uint32_t length)

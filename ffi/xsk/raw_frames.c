@@ -5,8 +5,8 @@
 #endif
 
 enum {
-    IP_LENGTH_AT = UM_XSK_ETHERNET_BYTES + 2,
-    UDP_CHECKSUM_AT = UM_XSK_ETHERNET_BYTES + UM_XSK_IP_BYTES + 6,
+    IP_LENGTH_AT = UM_ETHERNET_HEADER_BYTES + UM_IPV4_LENGTH_AT,
+    UDP_CHECKSUM_AT = UM_ETHERNET_HEADER_BYTES + UM_IPV4_HEADER_BYTES + UM_UDP_CHECKSUM_AT,
 };
 
 void um_xsk_raw_prepare(um_xsk_port *port, um_address from, um_address to, uint32_t length)
@@ -50,8 +50,8 @@ const uint8_t *um_xsk_raw_payload(const um_xsk_queue *queue, uint32_t at, uint32
 {
     const struct xdp_desc *descriptor = xsk_ring_cons__rx_desc(&queue->receive, at);
     const uint8_t *frame = queue->area + descriptor->addr;
-    uint32_t said = um_load_be16(frame + IP_LENGTH_AT), there = descriptor->len - UM_XSK_ETHERNET_BYTES;
+    uint32_t said = um_load_be16(frame + IP_LENGTH_AT), there = descriptor->len - UM_ETHERNET_HEADER_BYTES;
     bool is_whole = !(descriptor->options & XDP_PKT_CONTD);
-    *length = (is_whole && there < said ? there : said) - UM_XSK_IP_BYTES - UM_XSK_UDP_BYTES;
+    *length = (is_whole && there < said ? there : said) - UM_IPV4_UDP_HEADER_BYTES;
     return frame + UM_XSK_HEADER_BYTES;
 }

@@ -63,10 +63,9 @@ static void *produce(void *argument)
 static bool checksums_are_right(const uint8_t *ip, uint32_t length)
 {
     uint32_t udp_bytes = length - UM_IPV4_HEADER_BYTES;
-    uint8_t pseudo[4] = {0, 17, (uint8_t)(udp_bytes >> 8), (uint8_t)udp_bytes};
-    uint64_t sum = um_checksum_add(um_checksum_add(0, pseudo, 4), ip + 12, 8);
-    return um_checksum_fold(um_checksum_add(0, ip, UM_IPV4_HEADER_BYTES)) == 0 &&
-           um_checksum_fold(um_checksum_add(sum, ip + UM_IPV4_HEADER_BYTES, udp_bytes)) == 0;
+    return um_internet_checksum(um_internet_sum(ip, UM_IPV4_HEADER_BYTES, 0)) == 0 &&
+           um_internet_checksum(
+               um_internet_sum(ip + UM_IPV4_HEADER_BYTES, udp_bytes, um_internet_pseudo_sum(ip, udp_bytes))) == 0;
 }
 
 /* Reads the packets of a file of this machine's byte order: each is whole, and a producer's are in its order. */

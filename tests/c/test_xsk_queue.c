@@ -13,7 +13,7 @@ enum {
 };
 
 static const um_address FROM = {0x0a4d0001, 14390}, GROUP = {0xe00a0a0a, 14400};
-static const uint8_t MAC[UM_XSK_MAC_BYTES] = {2, 0, 0, 0, 0, 7};
+static const uint8_t MAC[UM_MAC_BYTES] = {2, 0, 0, 0, 0, 7};
 
 typedef struct ring_memory {
     uint32_t producer;
@@ -138,7 +138,7 @@ static uint16_t naive_sum(const uint8_t *data, uint32_t length, uint32_t sum)
 static uint32_t write_packet(const rings *r, uint8_t *frame, const uint8_t *payload, uint32_t length)
 {
     memcpy(frame + UM_XSK_HEADER_BYTES, payload, length);
-    um_xsk_write_headers(&r->made, frame, length, um_xsk_sum(payload, length, 0));
+    um_xsk_write_headers(&r->made, frame, length, um_internet_sum(payload, length, 0));
     return UM_XSK_HEADER_BYTES + length;
 }
 
@@ -168,11 +168,11 @@ TEST("W6", "headers: the group's address, the kernel's values, right checksums a
         const uint8_t group[] = {1, 0, 0x5e, 0x0a, 0x0a, 0x0a};
         CHECK_BYTES(frame, group, sizeof group);
         CHECK_BYTES(frame + 6, MAC, sizeof MAC);
-        const uint8_t *ip = frame + UM_XSK_ETHERNET_BYTES, *udp = ip + UM_XSK_IP_BYTES;
+        const uint8_t *ip = frame + UM_ETHERNET_HEADER_BYTES, *udp = ip + UM_IPV4_HEADER_BYTES;
         CHECK_EQ(um_load_be16(ip + 2), 28 + length);
         CHECK_EQ(um_load_be32(ip + 4), 0x4000); /* identification 0, don't fragment */
         CHECK_EQ(ip[8], 16);
-        CHECK_EQ(naive_sum(ip, UM_XSK_IP_BYTES, 0), 0xffff);
+        CHECK_EQ(naive_sum(ip, UM_IPV4_HEADER_BYTES, 0), 0xffff);
         CHECK_EQ(naive_sum(udp, 8 + length, naive_sum(ip + 12, 8, 17 + 8 + length)), 0xffff);
         CHECK(um_load_be16(udp + 6) != 0);
     }
@@ -189,9 +189,9 @@ TEST("W6", "reading: VLAN tags and IP options are looked behind, what is cut sho
     const uint8_t tags[] = {0x88, 0xa8, 0, 5, 0x81, 0, 0, 6};
     memcpy(frame + length, tags, sizeof tags);
     length += sizeof tags;
-    memcpy(frame + length, plain + 12, 2 + UM_XSK_IP_BYTES);
+    memcpy(frame + length, plain + 12, 2 + UM_IPV4_HEADER_BYTES);
     uint8_t *ip = frame + length + 2;
-    length += 2 + UM_XSK_IP_BYTES;
+    length += 2 + UM_IPV4_HEADER_BYTES;
     ip[0] = 0x46; /* one word of options */
     um_store_be16(ip + 2, (uint16_t)(um_load_be16(ip + 2) + 4));
     memset(frame + length, 1, 4);
@@ -218,7 +218,7 @@ TEST("W6", "reading: fragments, other protocols and wrong checksums are refused;
     uint8_t frame[128];
     um_rx rx;
     uint32_t length = write_packet(r, frame, payload, 10);
-    uint8_t *ip = frame + UM_XSK_ETHERNET_BYTES, *udp = ip + UM_XSK_IP_BYTES;
+    uint8_t *ip = frame + UM_ETHERNET_HEADER_BYTES, *udp = ip + UM_IPV4_HEADER_BYTES;
     ip[6] = 0x20;
     CHECK_EQ(um_xsk_read_headers(frame, length, false, &rx), UM_XSK_NOT_UDP);
     ip[6] = 0x40;

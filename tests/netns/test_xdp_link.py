@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tests.netns.contexts import Member, members
 from tests.waiting import collect, wait_for
 from tests.wire.dissection import MARKS, tshark, values
 from umstack import Receiver
-from umstack.errors import OptionError, Unsupported
+from umstack.errors import BackPressured, OptionError, Unsupported
 from umstack.lab import Host, Lab, namespaces
 from umstack.link import DataLink, open_link
 from xdp.ladder import Mode
@@ -40,6 +40,7 @@ FIXED = {"transport_lbtrm_multicast_address": GROUP, "transport_lbtrm_destinatio
 DISSECTED = {**FIXED, "transport_lbtrm_multicast_address": "224.10.10.10"}
 """A group that tshark takes for LBT-RM without being told."""
 RINGS = {"link": "xdp"}
+WINDOW_BYTES = 8 * 1024 * 1024
 QUICK_NAKS = {"transport_lbtrm_nak_initial_backoff_interval": 2, "transport_lbtrm_nak_backoff_interval": 20}
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -530,6 +531,52 @@ def test_an_interface_that_comes_back_is_used_again(make_lab: MakeLab) -> None:
         lab.hosts[1].link_up()
         exchange(publisher, subscriber, 500, 1000)
         assert ring_facts(subscriber)["program_attached"] is True
+
+
+@contextmanager
+def held_at_the_switch(lab: Lab, host_number: int) -> Iterator[None]:
+    """Let the switch keep nearly all that goes to a host, and the sender's frames with it, until the end of this."""
+    shaper = ["dev", f"port{host_number}", "root", "tbf", "burst", "4kb", "limit", "64mb", "rate"]
+
+    def shape(verb: str, rate: str) -> None:
+        assert lab.run_at_switch(["tc", "qdisc", verb, *shaper, rate]).wait() == 0
+
+    shape("add", "80kbit")
+    try:
+        yield
+    finally:
+        shape("change", "10gbit")
+
+
+def test_frames_the_kernel_keeps_hold_the_sender_back_and_nothing_is_lost(make_lab: MakeLab) -> None:
+    """Completions stop, the send ring fills, every frame of the memory is in use: the stack keeps what is published,
+    a send that does not wait is refused once its log is full, and all of it leaves when the frames come back."""
+    lab = make_lab(hosts=2)
+    with members(*lab.hosts, **RINGS) as (publisher, subscriber):
+        options = {"transport_lbtrm_transmission_window_size": WINDOW_BYTES, "flow_control": "none"}
+        with (
+            subscriber.receiver("kept", **QUICK_NAKS) as receiver,
+            publisher.source("kept", **options) as source,
+        ):
+            wait_for(lambda: receiver.stats()["delivery_controllers"], "the source's resolution")
+            messages = numbered(2 * WINDOW_BYTES // 1400, 1400)
+            frames = xdp.RingSettings().send_frames
+            with held_at_the_switch(lab, 1):
+                taken = source.send_many(messages, timeout=0)
+                wait_for(lambda: publisher.link("datagrams_sent") >= frames, "every frame's use")
+                with suppress(BackPressured):
+                    while taken < len(messages):
+                        taken += source.send_many(messages[taken:], timeout=0)
+                assert publisher.link("datagrams_sent") < frames + 200 < taken < len(messages)
+                blocked = publisher.link("send_would_block")
+                wait_for(lambda: publisher.link("send_would_block") > blocked, "another attempt")
+            sender = threading.Thread(target=lambda: source.send_many(messages[taken:], flush=True))
+            sender.start()
+            received = collect(receiver, len(messages), 20)
+            sender.join()
+            assert [message.data for message in received] == messages
+        assert publisher.link("send_errors") == publisher.link("xdp_tx_invalid_descs") == 0
+        exchange(publisher, subscriber, 3000, 1400)  # every frame is back
 
 
 HOLD_A_LINK = """
