@@ -44,9 +44,8 @@ class ContextOptions:
         ours=0.1,
         maximum=10,
         zero="never",
-        reason="Waking a thread takes longer than a reply that is on its way.",
         doc="With pend and sequential: the longest polling before going to sleep, done only as long as what comes "
-        "comes within that time.",
+        "comes within that time: waking a thread takes longer than a reply that is on its way.",
     )
     multiple_receive_maximum_datagrams: int = option(
         Kind.INTEGER,
