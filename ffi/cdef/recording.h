@@ -63,6 +63,8 @@ struct sock_filter {
     uint32_t k;
 };
 
+enum { UM_PCAPNG_UNKNOWN = -1, ... };
+
 typedef struct um_interface_capture_config {
     const char *interface;
     uint32_t block_bytes;
