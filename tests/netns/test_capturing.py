@@ -307,7 +307,7 @@ def test_a_capture_stands_back(
     make_lab: MakeLab, tmp_path: Path, arguments: tuple[str, ...], policy: int
 ) -> None:
     """Issue 4, capture: the data path comes first, unless the capture is said to matter as much."""
-    capture = start_capture(make_lab(hosts=1).hosts[0], "--out", str(tmp_path), *arguments)
+    capture = start_capture(make_lab(hosts=2).hosts[0], "--out", str(tmp_path), *arguments)
     listening(capture, tmp_path)
     assert os.sched_getscheduler(capture.pid) == policy
     capture.terminate()
