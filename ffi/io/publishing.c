@@ -5,20 +5,21 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "core/internet.h"
 #include "io/clock.h"
 #include "io/context.h"
 
 enum {
-    INLINE_BUDGET = 128,      /* datagrams an application thread sends before it looks up */
-    BATCH_BYTES = 64 * 1024,  /* a batch of messages is sent in portions of this size, still in the cache */
-    HELD_BACK_NAP_NS = 50000, /* between attempts while held back */
-    STREAM_GAP_NS = 1000000,  /* a session that sent so recently is streaming: more is likely to follow */
-    RUN_AHEAD_BYTES = 64 * 1024,
-    DEFER_NS = 500000,       /* while it streams, full datagrams that nobody asked to flush wait so long */
-    DEFER_BYTES = 16 * 1024, /* or for so many bytes, and then go out together (UDP GSO) */
-    SENDER_BUSY_NS = 100000, /* how soon the loop tries a sender again that another thread runs */
+    INLINE_BUDGET = 128,         /* datagrams an application thread sends before it looks up */
+    BATCH_BYTES = 64 * 1024,     /* a batch of messages is sent in portions of this size, still in the cache */
+    HELD_BACK_NAP_NS = 50000,    /* between attempts while held back */
+    STREAM_GAP_NS = 1000000,     /* a session that sent so recently is streaming: more is likely to follow */
+    RUN_AHEAD_BYTES = 64 * 1024, /* a publisher gets so far ahead of another thread that sends for it */
+    YIELDS_MAX = 64,             /* and gives way to it so often at most */
+    DEFER_NS = 500000,           /* while it streams, full datagrams that nobody asked to flush wait so long */
+    DEFER_BYTES = 16 * 1024,     /* or for so many bytes, and then go out together (UDP GSO) */
+    SENDER_BUSY_NS = 100000,     /* how soon the loop tries a sender again that another thread runs */
     CONTROL_RECEIVES_MAX = 16,
-    IP_UDP_HEADER_BYTES = 28,
 };
 
 /* ---- the sender ---- */
@@ -37,8 +38,8 @@ static void on_send_error(um_publication_session *session)
     if (error != -EMSGSIZE)
         return;
     int mtu = um_socket_interface_mtu(session->nak_link.fd, session->context->config.interface);
-    if (mtu > IP_UDP_HEADER_BYTES)
-        um_session_set_datagram_max(&session->core, (uint32_t)mtu - IP_UDP_HEADER_BYTES);
+    if (mtu > UM_IPV4_UDP_HEADER_BYTES)
+        um_session_set_datagram_max(&session->core, (uint32_t)mtu - UM_IPV4_UDP_HEADER_BYTES);
 }
 
 /* ---- UM's WAKEUP (UX-2) ---- */
@@ -122,12 +123,12 @@ static int64_t backlog_bytes(const um_source_session *core)
            atomic_load_explicit(&core->sender_position, memory_order_relaxed);
 }
 
-/* Another thread is sending: a publisher that ran far ahead of it would write what has left the caches when it is
+/* While another thread sends: a publisher that ran far ahead of it would write what has left the caches when it is
  * sent. */
 static void keep_close(um_publication_session *session, int64_t now_ns)
 {
     um_source_session *core = &session->core;
-    for (int i = 0; i < 64 && backlog_bytes(core) > RUN_AHEAD_BYTES && um_session_pending(core); i++) {
+    for (int i = 0; i < YIELDS_MAX && backlog_bytes(core) > RUN_AHEAD_BYTES && um_session_pending(core); i++) {
         sched_yield();
         run_sender(session, now_ns);
     }
@@ -137,18 +138,16 @@ static void keep_close(um_publication_session *session, int64_t now_ns)
 static bool may_defer(um_publication_session *session, int64_t now_ns)
 {
     const um_source_session *core = &session->core;
-    int64_t ready = atomic_load_explicit(&core->flush_limit, memory_order_relaxed) -
-                    atomic_load_explicit(&core->sender_position, memory_order_relaxed);
     int64_t since_ns = now_ns - atomic_load_explicit(&session->last_run_ns, memory_order_relaxed);
-    return ready < DEFER_BYTES && since_ns < STREAM_GAP_NS && session->context->threaded;
+    return backlog_bytes(core) < DEFER_BYTES && since_ns < STREAM_GAP_NS && session->context->threaded;
 }
 
 static void act(um_publication_session *session, uint32_t actions, bool flush)
 {
     int64_t now_ns = um_clock_ns();
-    if ((actions & UM_ACTION_RUN_SENDER) && !flush && may_defer(session, now_ns))
+    if ((actions & UM_ACTION_RUN_SENDER) && !flush && may_defer(session, now_ns)) {
         um_context_wake_by(session->context, now_ns + DEFER_NS);
-    else if (actions & UM_ACTION_RUN_SENDER) {
+    } else if (actions & UM_ACTION_RUN_SENDER) {
         run_sender(session, now_ns);
         keep_close(session, now_ns);
     }

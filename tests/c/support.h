@@ -32,6 +32,8 @@ typedef struct capture_link {
     um_link base;
     uint32_t room;
     int error;
+    uint32_t pieces;    /* runs of bytes that lay one behind the other */
+    const uint8_t *end; /* of the last */
     uint32_t count;
     capture datagrams[CAPTURE_MAX];
 } capture_link;
@@ -49,6 +51,8 @@ static inline int capture_take(capture_link *link, um_address to, const um_tx *t
         CHECK(kept->length + tx->parts[i].length <= tx->length);
         memcpy(kept->data + kept->length, tx->parts[i].data, tx->parts[i].length);
         kept->length += tx->parts[i].length;
+        link->pieces += tx->parts[i].data != link->end;
+        link->end = tx->parts[i].data + tx->parts[i].length;
     }
     CHECK_EQ(kept->length, tx->length);
     link->room -= link->room != UINT32_MAX;

@@ -478,4 +478,24 @@ TEST("AE-45 AE-48", "cleaning stops at the end of a term and goes on in the next
     log_close(f);
 }
 
+TEST("AE-45 AE-48", "in long terms, whose cleaning goes around the caches, it ends where it is to")
+{
+    enum { LONG_TERM = 4 << 20 };
+    um_publication_log log;
+    uint8_t *memory = zeroed(um_log_footprint(LONG_TERM));
+    um_log_init(&log, memory, LONG_TERM, 1, NS_PER_S);
+    memset(memory, 0xee, LONG_TERM);
+    uint32_t cleaned = 0;
+    for (uint32_t bytes = 8; bytes < 400; bytes += 8) {
+        um_log_conduct(&log, 2 * (int64_t)LONG_TERM, bytes);
+        cleaned += bytes;
+        CHECK_EQ(log.clean_position, cleaned);
+        CHECK(all_zero(memory, cleaned));
+        CHECK(memory[cleaned] == 0xee);
+    }
+    um_log_conduct(&log, 2 * (int64_t)LONG_TERM, UINT32_MAX);
+    CHECK(all_zero(memory, LONG_TERM));
+    free(memory);
+}
+
 CHECK_MAIN

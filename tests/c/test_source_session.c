@@ -126,6 +126,31 @@ TEST("UM-21 UM-44 W4", "any mix of sizes: datagrams as full as whole frames allo
     }
 }
 
+TEST("UM-44 W6", "a link that wants it gets a batch in one piece, the same bytes as one that gathers")
+{
+    um_session_config config = default_config();
+    config.batch_minimum_bytes = 1 << 30;
+    fixture *fixtures[] = {session_open(&config), session_open(&config)};
+    for (int whole = 0; whole <= 1; whole++) {
+        fixture *f = fixtures[whole];
+        f->link.base.takes_whole = whole;
+        um_source *source = source_open(f, ORDERS, 0);
+        for (uint32_t i = 0; i < 40; i++)
+            send_bytes(f, source, 100 + 37 * i % 1300, (uint8_t)i, i == 39 ? UM_SEND_FLUSH : 0);
+        CHECK(run_sender(f) > 10);
+    }
+    CHECK_EQ(fixtures[1]->link.pieces, 1);
+    CHECK(fixtures[0]->link.pieces > fixtures[0]->link.count);
+    CHECK_EQ(fixtures[0]->link.count, fixtures[1]->link.count);
+    for (uint32_t i = 0; i < fixtures[0]->link.count; i++) {
+        const capture *gathered = &fixtures[0]->link.datagrams[i], *whole = &fixtures[1]->link.datagrams[i];
+        CHECK_EQ(gathered->length, whole->length);
+        CHECK(memcmp(gathered->data, whole->data, whole->length) == 0);
+    }
+    session_close(fixtures[0]);
+    session_close(fixtures[1]);
+}
+
 /* ---- the transmission window ---- */
 
 TEST("UM-115 UM-125", "the window keeps its bytes of payload, the oldest go, every header tells the trail")

@@ -174,6 +174,19 @@ def test_embedded_mode_has_a_thread() -> None:
     wait_for(lambda: not _tasks() - before)
 
 
+def test_a_source_session_has_its_memory_from_the_start() -> None:
+    """Issue 2, memory: the log is backed when the session is made, so that no message waits for a page."""
+    window_bytes = 8 << 20
+    with open_context() as context:
+        before = _backed_bytes()
+        with context.source("backed", transport_lbtrm_transmission_window_size=window_bytes):
+            assert _backed_bytes() - before >= 3 * window_bytes
+
+
+def _backed_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def test_process_events_runs_for_at_least_its_time() -> None:
     """UM-14: the timeout is a minimum run time; 0 is one pass that does not sleep."""
     with open_context("sequential") as context:
