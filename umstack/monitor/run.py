@@ -75,7 +75,10 @@ def _wait(spark: SparkSession, queries: list[StreamingQuery]) -> None:
 
 
 def packets(spark: SparkSession, captures: tuple[str, ...]) -> DataFrame:
-    """The packets of captures that grow, with the columns that the windows need."""
+    """The packets of captures that grow, with the columns that the windows need; anew for each query.
+
+    Queries of one registered source share its environment, which one changes while another is serialised.
+    """
     spark.dataSource.register(UmpcapDataSource)
     everything = UmpcapDataSource({"path": captures[0]}).schema()
     columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
@@ -88,15 +91,17 @@ def packets(spark: SparkSession, captures: tuple[str, ...]) -> DataFrame:
 def _start(
     spark: SparkSession, options: MonitorOptions, say: Callable[[str], None], checkpoint: Path
 ) -> list[StreamingQuery]:
-    captured = packets(spark, options.captures)
-    observed = timed(captured, options.late_seconds)
+    def observed() -> DataFrame:
+        return timed(packets(spark, options.captures), options.late_seconds)
+
     frames = {
-        TRAFFIC: traffic_windows(observed, options.window_seconds, options.mtu),
-        RECOVERY: loss_windows(observed, options.window_seconds),
+        TRAFFIC: traffic_windows(observed(), options.window_seconds, options.mtu),
+        RECOVERY: loss_windows(observed(), options.window_seconds),
     }
     sinks = _sinks(options, say)
     windows = [_query(kind, frame, options, sinks, checkpoint) for kind, frame in frames.items()]
-    return [*windows, _watch(classify(captured), options, sinks, checkpoint)]
+    watched = classify(packets(spark, options.captures))
+    return [*windows, _watch(watched, options, sinks, checkpoint)]
 
 
 def _sinks(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
