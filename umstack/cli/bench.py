@@ -134,6 +134,18 @@ def _size(maximum: int, what: str = "Message size in bytes.") -> Callable[[Any],
     return click.option("--size", type=click.IntRange(8, maximum), default=64, show_default=True, help=what)
 
 
+def _sizes(*default: int) -> Callable[[Any], Any]:
+    return click.option(
+        "--size",
+        "sizes",
+        type=click.IntRange(8, 65000),
+        multiple=True,
+        default=default,
+        show_default=True,
+        help="Message size in bytes; may be given again.",
+    )
+
+
 def _loss(default: str, what: str = "Datagrams lost.") -> Callable[[Any], Any]:
     return click.option("--loss", type=_rate, metavar="RATE", default=default, show_default=True, help=what)
 
@@ -208,15 +220,7 @@ def command() -> None:
 
 
 @command.command("throughput", epilog="Example: umstack bench throughput --size 64 --size 1024 --seconds 3")
-@click.option(
-    "--size",
-    "sizes",
-    type=click.IntRange(8, 65000),
-    multiple=True,
-    default=(64, 1024),
-    show_default=True,
-    help="Message size in bytes; may be given again.",
-)
+@_sizes(64, 1024)
 @click.option(
     "--api",
     type=click.Choice(get_args(Api)),
@@ -483,15 +487,7 @@ def _compare(plot: Path | None, as_json: bool, **asked: Any) -> None:
 @command.command(
     "capture", epilog="Example: umstack bench capture --size 64 --size 1400 --link socket --link xdp"
 )
-@click.option(
-    "--size",
-    "sizes",
-    type=click.IntRange(8, 65000),
-    multiple=True,
-    default=(64, 1400),
-    show_default=True,
-    help="Message size in bytes; may be given again.",
-)
+@_sizes(64, 1400)
 @click.option(
     "--link",
     "links",

@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from umstack.analysis.observations import NEEDED
-from umstack.capture import CaptureNotes, decode
+from umstack.capture import CaptureNotes
 from umstack.spark.labels import LABELLED, labelled
 from umstack.spark.packet_columns import PACKETS, TOPICS, note_row, select, topics
 from umstack.spark.umpcap import CapturePart, UmpcapOptions, UmpcapReader
@@ -130,13 +130,7 @@ class PartWriter:
             yield note_row([*NEEDED], path, part.note, None), True
             return
         notes = CaptureNotes()
-        for batch in decode(
-            part.split,
-            only_ours=options.only_ours,
-            ports=options.ports,
-            batch_rows=options.batch_rows,
-            notes=notes,
-        ):
+        for batch in options.decode(part.split, notes):
             yield batch, False
         for note in notes.notes:
             yield note_row([*NEEDED], path, note.text, note.position), True

@@ -62,6 +62,12 @@ class UmpcapOptions:
             ),
         )
 
+    def decode(self, part: Split, notes: CaptureNotes) -> Iterator[pa.RecordBatch]:
+        """Decode one part as asked for."""
+        return decode(
+            part, only_ours=self.only_ours, ports=self.ports, batch_rows=self.batch_rows, notes=notes
+        )
+
 
 def _positive(options: Mapping[str, str], name: str, default: int) -> int:
     text = options.get(name.lower(), str(default))
@@ -120,13 +126,7 @@ class PartReader:
             return
         notes = CaptureNotes()
         options = self.options
-        for batch in decode(
-            part.split,
-            only_ours=options.only_ours,
-            ports=options.ports,
-            batch_rows=options.batch_rows,
-            notes=notes,
-        ):
+        for batch in options.decode(part.split, notes):
             if options.rows == "topics":
                 yield topics(batch).select(self.names)
             else:
