@@ -21,7 +21,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from xdp.closing import Closing
 from xdp.errors import AttachError, BpfError, NoSuchInterfaceError, OccupiedError
-from xdp.interfaces import Interface, find_interface, off_the_event_loop
+from xdp.interface import Interface, find_interface, off_the_event_loop
 from xdp.loader import AttachedProgram, BpfProgram, checked, libbpf
 
 _LIBXDP_DISPATCHER = "xdp_dispatcher"

@@ -39,7 +39,7 @@ from xdp.capabilities import held_capabilities
 from xdp.closing import Closing
 from xdp.errors import BrokerError, XdpError
 from xdp.facts import Unknown
-from xdp.interfaces import Interface, find_interface
+from xdp.interface import Interface, find_interface
 from xdp.probe import memlock_limit_bytes
 from xdp.steering import Steering
 from xdp.xsk import RingPort, RingSettings, queue_count

@@ -30,7 +30,7 @@ from xdp.broker_protocol import (
 from xdp.closing import Closing
 from xdp.errors import BrokerError
 from xdp.facts import AttachedXdp, Facts, Unknown
-from xdp.interfaces import Interface
+from xdp.interface import Interface
 from xdp.xsk import LentRings, RingMode, RingPort, RingSettings, RingShape
 
 _ANSWER_SECONDS = 10.0

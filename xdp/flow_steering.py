@@ -26,7 +26,7 @@ from pyroute2.ethtool.ioctl import IoctlEthtool, NoSuchDevice, NotSupportedError
 
 from xdp.closing import Closing
 from xdp.errors import FlowSteeringError, FlowSteeringUnsupportedError
-from xdp.interfaces import Interface, find_interface
+from xdp.interface import Interface, find_interface
 
 T = TypeVar("T")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

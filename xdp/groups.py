@@ -19,7 +19,7 @@ from pathlib import Path
 
 from xdp.closing import Closing
 from xdp.errors import GroupError
-from xdp.interfaces import Interface, find_interface
+from xdp.interface import Interface, find_interface
 
 Group = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from xdp.closing import Closing
-from xdp.interfaces import Interface, find_interface, interfaces
+from xdp.interface import Interface, find_interface, interfaces
 
 _RTMGRP_LINK = 0x1
 _RTMGRP_IPV4_IFADDR = 0x10

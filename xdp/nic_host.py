@@ -16,7 +16,7 @@ from xdp.closing import Closing
 from xdp.errors import SettingError
 from xdp.ethtool import Ethtool, QueueKind, RingKind
 from xdp.facts import Coalescing, QueueCounts, RingSizes, Unknown
-from xdp.interfaces import find_interface
+from xdp.interface import find_interface
 from xdp.probe import interface_number, irqs, numa_node, sysctl, sysfs_directory
 
 Value = int | str

@@ -18,7 +18,7 @@ from xdp.capabilities import held_capabilities
 from xdp.errors import XdpError
 from xdp.ethtool import Ethtool
 from xdp.facts import AttachedXdp, AttachMode, Facts, HugePages, Irq, Unknown
-from xdp.interfaces import Interface, find_interface, interfaces, off_the_event_loop
+from xdp.interface import Interface, find_interface, interfaces, off_the_event_loop
 from xdp.loader import unavailable
 from xdp.netdev_family import device_features
 from xdp.xsk import unavailable as rings_unavailable

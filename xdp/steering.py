@@ -20,7 +20,7 @@ from typing import Self
 from xdp.attachment import Attachment, AttachMode
 from xdp.closing import Closing
 from xdp.errors import BpfError, SteeringError
-from xdp.interfaces import Interface
+from xdp.interface import Interface
 from xdp.loader import BpfMap, BpfObject, BpfProgram, libbpf
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

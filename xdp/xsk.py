@@ -20,7 +20,7 @@ from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
 
 from xdp.closing import Closing
 from xdp.errors import NotBuiltError, RingError
-from xdp.interfaces import Interface, find_interface
+from xdp.interface import Interface, find_interface
 
 _HEADROOM_BYTES = 256
 """What the kernel leaves free before each frame it fills."""

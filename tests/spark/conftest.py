@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-TWO_CORES = "local[2]"
+# More than one failure of a task is allowed only where the master is not plain local.
+TWO_CORES_THREE_FAILURES = "local[2,3]"
 
 
 def need_java() -> None:
@@ -41,5 +42,7 @@ def spark() -> Iterator[Any]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    with spark_session("umstack tests", TWO_CORES, driver_memory="1g", options=options) as session:
+    with spark_session(
+        "umstack tests", TWO_CORES_THREE_FAILURES, driver_memory="1g", options=options
+    ) as session:
         yield session

@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,13 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.spark.cluster import Cluster
 from tests.spark.story import MS, RECEIVERS, SCHEMA, Story
 from umstack.analysis.losses import losses
 from umstack.analysis.observations import observe
-from umstack.capture import split
-from umstack.capture.generate import Traffic, Truth, generate
+from umstack.capture.generate import Traffic, generate
 from umstack.recorder import Journal
 from umstack.recorder.tables import messages
+from umstack.spark import UmpcapDataSource
 from umstack.spark.live_source import UmstackDataSource
 from umstack.spark.packet_columns import PACKETS as PRESENT
 
@@ -37,119 +37,27 @@ PACKETS = 60_000
 TRAFFIC = Traffic(seed=3, sessions=1, receivers=2, messages_per_datagram=1, message_bytes=40, loss=0.002)
 
 
-@pytest.fixture(scope="module")
-def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
-    """Give a generated capture and what it holds."""
-    return generate(tmp_path_factory.mktemp("captures") / "switch.pcap", PACKETS, TRAFFIC)
-
-
-def test_a_killed_worker_loses_and_doubles_nothing(tmp_path: Path, truth: Truth) -> None:
+def test_a_killed_worker_loses_and_doubles_nothing(spark: Any, tmp_path: Path) -> None:
     """A Python worker is killed with -9 while it reads a partition: the table that is written is complete."""
-    script = tmp_path / "job.py"
-    out = tmp_path / "out"
-    script.write_text(_JOB)
-    # More than one failure of a task is allowed only where the master is not plain local.
-    done = subprocess.run(
-        [sys.executable, script, str(truth.path), str(out), str(tmp_path / "killed")],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert (tmp_path / "killed").exists(), "a worker was killed"
-    rows, distinct = map(int, done.stdout.split())
-    assert rows == distinct == PACKETS
+    capture, out, killed = tmp_path / "switch.pcap", tmp_path / "out", tmp_path / "killed"
+    generate(capture, PACKETS, TRAFFIC)
 
+    def die_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            if number == 1:
+                with suppress(FileExistsError):
+                    killed.touch(exist_ok=False)
+                    os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
 
-_JOB = """\
-import os, signal, sys
-from pathlib import Path
-from umstack.analysis.spark_session import spark_session
-from umstack.spark import UmpcapDataSource
-from umstack.spark import umpcap
-
-capture, out, killed = sys.argv[1:]
-options = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.shuffle.partitions": "1",
-}
-
-def die_once(batches):
-    for number, batch in enumerate(batches):
-        if number == 1:
-            try:
-                os.close(os.open(killed, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                pass
-            else:
-                os.kill(os.getpid(), signal.SIGKILL)
-        yield batch
-
-with spark_session("killed", "local[2,3]", driver_memory="1g", options=options) as spark:
     spark.dataSource.register(UmpcapDataSource)
     reader = spark.read.format("umpcap").schema("capture_file string, position bigint, time_ns bigint")
-    packets = reader.option("targetPartitionBytes", 2_000_000).option("batchRows", 1000).load(capture)
+    packets = reader.option("targetPartitionBytes", 2_000_000).option("batchRows", 1000).load(str(capture))
     assert packets.rdd.getNumPartitions() > 2
-    packets.mapInArrow(die_once, packets.schema).write.parquet(out)
-    table = spark.read.parquet(out)
-    print(table.count(), table.distinct().count())
-"""
-
-
-def test_a_killed_executor_loses_and_doubles_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    """An executor of the cluster is killed with -9 between two parts: each packet is in the table once."""
-    whole = generate(tmp_path / "whole.pcap", PACKETS * 5, TRAFFIC)
-    captures, table = tmp_path / "captures", tmp_path / "out" / "packets"
-    parts = cut_as_rotation_does(whole.path, captures)
-    job = subprocess.Popen(
-        [sys.executable, "-c", _STORE, cluster.master, str(captures), str(table)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=cluster.environment,
-    )
-    written = table.with_name(".packets") / "kind=DATA"
-    while not (there := sorted(written.glob("part-*"))) and job.poll() is None:
-        time.sleep(0.002)
-    [first, *_] = cluster.executor_processes()
-    os.kill(first, signal.SIGKILL)
-    said, complained = job.communicate(timeout=120)
-    assert job.returncode == 0, complained[-3000:]
-    assert 0 < len(there) < parts, "it was killed in the middle"
-    assert "Lost executor" in complained
-    rows, data, messages = map(int, said.split())
-    assert (rows, data, messages) == (whole.packets, whole.data, whole.data)
-
-
-def cut_as_rotation_does(capture: Path, folder: Path, target_bytes: int = 1_000_000) -> int:
-    """A pcap file as many that follow each other; how many."""
-    folder.mkdir()
-    content = capture.read_bytes()
-    parts = split(capture, target_bytes)
-    for number, part in enumerate(parts):
-        inside = content[max(part.start, _PCAP_HEADER_BYTES) : part.end]
-        (folder / f"switch-{number:04d}.pcap").write_bytes(content[:_PCAP_HEADER_BYTES] + inside)
-    return len(parts)
-
-
-_PCAP_HEADER_BYTES = 24
-_STORE = """\
-import sys
-from pathlib import Path
-from umstack.analysis.spark_session import spark_session
-from umstack.analysis.sessions import topics
-from umstack.spark.packet_store import STORED, PacketStore
-
-master, captures, table = sys.argv[1:]
-with spark_session("killed", master, driver_memory="600m") as spark:
-    store = PacketStore(Path(table))
-    counts = topics(store.fill(spark, [captures], only_ours=True)).collect()
-    store.commit()
-    packets = spark.read.schema(STORED).parquet(table)
-    print(packets.count(), packets.where("kind = 'DATA'").select("sqn").distinct().count())
-    print(sum(row["messages"] for row in counts))
-"""
+    packets.mapInArrow(die_once, packets.schema).write.parquet(str(out))
+    assert killed.exists(), "a worker was killed"
+    table = spark.read.parquet(str(out))
+    assert table.count() == table.distinct().count() == PACKETS
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,14 @@ pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
 from tests.spark.cluster import Cluster
-from umstack.capture import CaptureError
+from umstack.capture import CaptureError, split
 from umstack.capture.generate import Traffic, Truth, generate
 from umstack.report import make_report
 
 TRAFFIC = Traffic(seed=11, sessions=1, receivers=3, messages_per_datagram=4, message_bytes=50, loss=0.01)
 PACKETS = 10_000
+PARTS_BYTES = 200_000
+WHAT_IS_DECODED = ".packets/kind=DATA/part-*"
 
 
 @pytest.fixture(scope="module")
@@ -102,28 +107,46 @@ def test_captures_of_something_else_give_a_page_that_says_so(spark: Any, tmp_pat
 
 
 @pytest.mark.timeout(300)
-def test_a_cluster_gives_the_same(truth: Truth, cluster: Cluster, tmp_path: Path) -> None:
-    """A standalone master and two workers, each a process of its own: nothing assumes local mode."""
-    before = cluster.executors()
-    options = (
-        "--out",
-        str(tmp_path / "out"),
-        "--master",
-        cluster.master,
-        "--driver-memory",
-        "600m",
-        "--json",
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "umstack", "report", str(truth.path), *options],
-        capture_output=True,
+def test_a_cluster_gives_the_same_though_an_executor_is_killed(
+    truth: Truth, cluster: Cluster, tmp_path: Path
+) -> None:
+    """A master and two workers, processes of their own, of which one executor dies between two parts of the capture.
+
+    Nothing assumes local mode, and nothing is lost or doubled.
+    """
+    captures, out = tmp_path / "captures", tmp_path / "out"
+    parts = cut_as_rotation_does(truth.path, captures, PARTS_BYTES)
+    options = ("--out", str(out), "--master", cluster.master, "--driver-memory", "600m", "--json")
+    job = subprocess.Popen(
+        [sys.executable, "-m", "umstack", "report", str(captures), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         env=cluster.environment,
-        timeout=240,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    report = json.loads(done.stdout)
+    while not (there := sorted(out.glob(WHAT_IS_DECODED))) and job.poll() is None:
+        time.sleep(0.002)
+    [first, *_] = cluster.executor_processes()
+    os.kill(first, signal.SIGKILL)
+    said, complained = job.communicate(timeout=240)
+    assert job.returncode == 0, complained[-3000:]
+    assert 0 < len(there) < parts, "it was killed in the middle"
+    assert "Lost executor" in complained
+    report = json.loads(said)
     [lost] = report["tables"]["lost"]
     assert (lost["losses"], lost["datagrams"]) == (known(truth)["losses"], known(truth)["datagrams"])
     assert report["packets"] == PACKETS
-    assert len(cluster.executors() - before) == 2
+
+
+def cut_as_rotation_does(capture: Path, folder: Path, target_bytes: int) -> int:
+    """A pcap file as many that follow each other; how many."""
+    folder.mkdir()
+    content = capture.read_bytes()
+    parts = split(capture, target_bytes)
+    for number, part in enumerate(parts):
+        inside = content[max(part.start, _PCAP_HEADER_BYTES) : part.end]
+        (folder / f"switch-{number:04d}.pcap").write_bytes(content[:_PCAP_HEADER_BYTES] + inside)
+    return len(parts)
+
+
+_PCAP_HEADER_BYTES = 24

@@ -14,7 +14,7 @@ from tests.unit.test_ladder import ALL_CAPABILITIES, BEST, OCCUPANT, VETH
 from umstack.errors import PermissionNeeded, UmError, Unsupported
 from umstack.link import DataLink, walk_down
 from xdp.facts import Facts
-from xdp.interfaces import Interface
+from xdp.interface import Interface
 from xdp.ladder import Mode, decide
 
 Z, N, G, S = Mode.ZERO_COPY, Mode.NATIVE, Mode.GENERIC, Mode.SOCKET

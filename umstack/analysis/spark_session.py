@@ -53,6 +53,7 @@ _OPTIONS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.faulthandler.enabled": "true",
+    "spark.python.daemon.module": "umstack.spark.worker_daemon",
 }
 
 

@@ -15,7 +15,7 @@ from umstack.capture import SCHEMA
 
 ROTATION = re.compile(ROTATION_PATTERN)
 
-_CONTENT_KINDS = pa.array(["message", "proactive", "recovered"])
+_CONTENT_KINDS = ("message", "proactive", "recovered")
 
 MESSAGE_COUNT = pa.field("message_count", pa.int32(), nullable=False)
 MESSAGE_BYTES = pa.field("message_bytes", pa.int32(), nullable=False)
@@ -48,7 +48,7 @@ TOPICS = pa.schema(
 def _content_mask(messages: Any) -> Any:
     """Which of all messages of a batch carry payload, as an array of booleans."""
     kinds = messages.values.field("kind")
-    return pc.is_in(kinds, value_set=_CONTENT_KINDS).to_numpy(zero_copy_only=False)
+    return pc.is_in(kinds, value_set=pa.array(_CONTENT_KINDS)).to_numpy(zero_copy_only=False)
 
 
 def message_totals(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
