@@ -5,6 +5,9 @@ is success, 77 is "cannot run here" with the reason as the last line said, anyth
 `run` is given `--seconds N` for each fuzzer (UMSTACK_FUZZ_SECONDS, 5 if unset).
 
 UMSTACK_REQUIRE_TIERS=unit,sim fails the session when one of these tiers ran nothing, or skipped all it had.
+
+`-n 2 --dist loadgroup --no-loadscope-reorder` (pytest-xdist; scripts/test says it) runs files side by side: the tests of
+a file in one process, all of Spark's in one, the tiers that take longest first.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ TIERS = {
     "netns": "real sockets and rings between network namespaces; root",
     "fuzz": "fuzzers for every parser, a short run of each",
 }
+LONGEST_FIRST = ("spark", "netns", "c", "fuzz", "bpf", "sim", "wire", "property", "unit")
+SHARED_BY_THE_TIER = {"spark"}
+"""Tiers whose files share what is dear to start, so that one process must have them all."""
 PRIVILEGED_TIERS = {"bpf", "netns"}
 SKIP_STATUS = 77
 RUN_TIMEOUT_SECONDS = 300
@@ -93,6 +99,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the tiers as markers and start counting."""
     for tier, meaning in TIERS.items():
         config.addinivalue_line("markers", f"{tier}: {meaning}")
+    config.addinivalue_line("markers", "xdist_group(name): tests of one name run in one process")
     required = [
         name.strip() for name in os.environ.get("UMSTACK_REQUIRE_TIERS", "").split(",") if name.strip()
     ]
@@ -100,12 +107,16 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"UMSTACK_REQUIRE_TIERS: no tier {', '.join(sorted(unknown))}; there are {', '.join(TIERS)}"
         )
-    config.pluginmanager.register(TierCounts(required), "tier-counts")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(TierCounts(required), "tier-counts")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test with its tier, and skip what this user may not do."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test with its tier and with what it shares a process with, and skip what this user may not do."""
     privileged = os.geteuid() == 0
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: LONGEST_FIRST.index(tier_of(item.path) or "unit"))
     for item in items:
         tier = tier_of(item.path)
         if tier is None:
@@ -113,6 +124,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 f"{item.path} is in no tier: move it to one of tests/{{{','.join(TIERS)}}}/"
             )
         item.add_marker(tier)
+        group = tier if tier in SHARED_BY_THE_TIER else str(item.path.relative_to(TESTS))
+        item.add_marker(pytest.mark.xdist_group(group))
         if tier in PRIVILEGED_TIERS and not privileged:
             item.add_marker(
                 pytest.mark.skip(reason=f"the {tier} tier needs root: sudo scripts/test --tier {tier}")

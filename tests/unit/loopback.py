@@ -15,7 +15,7 @@ DATAGRAM = 1472
 """Loopback would carry 65507 bytes; with these, fragmentation and batching are those of an Ethernet."""
 
 _PROCESS = os.getpid()
-_BLOCK = f"239.{_PROCESS >> 16 & 0x3F | 0x80}.{_PROCESS >> 8 & 0xFF}"
+_BLOCK = f"239.{_PROCESS >> 8 & 0x3F | 0x80}.{_PROCESS & 0xFF}"
 
 OWN_ADDRESSES: dict[str, Any] = {
     "resolver_multicast_address": f"{_BLOCK}.1",
