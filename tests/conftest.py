@@ -6,8 +6,8 @@ is success, 77 is "cannot run here" with the reason as the last line said, anyth
 
 UMSTACK_REQUIRE_TIERS=unit,sim fails the session when one of these tiers ran nothing, or skipped all it had.
 
-`-n 2 --dist loadgroup --no-loadscope-reorder` (pytest-xdist; scripts/test says it) runs files side by side: the tests of
-a file in one process, all of Spark's in one, the tiers that take longest first.
+`-n 2 --no-loadscope-reorder` (pytest-xdist; scripts/test says it) runs files side by side: the tests of a file in one
+process, all of Spark's in one, the tiers that take longest first.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,7 +100,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the tiers as markers and start counting."""
     for tier, meaning in TIERS.items():
         config.addinivalue_line("markers", f"{tier}: {meaning}")
-    config.addinivalue_line("markers", "xdist_group(name): tests of one name run in one process")
     required = [
         name.strip() for name in os.environ.get("UMSTACK_REQUIRE_TIERS", "").split(",") if name.strip()
     ]
@@ -113,7 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark every test with its tier and with what it shares a process with, and skip what this user may not do."""
+    """Mark every test with its tier, and skip what this user may not do."""
     privileged = os.geteuid() == 0
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: LONGEST_FIRST.index(tier_of(item.path) or "unit"))
@@ -124,12 +124,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 f"{item.path} is in no tier: move it to one of tests/{{{','.join(TIERS)}}}/"
             )
         item.add_marker(tier)
-        group = tier if tier in SHARED_BY_THE_TIER else str(item.path.relative_to(TESTS))
-        item.add_marker(pytest.mark.xdist_group(group))
         if tier in PRIVILEGED_TIERS and not privileged:
             item.add_marker(
                 pytest.mark.skip(reason=f"the {tier} tier needs root: sudo scripts/test --tier {tier}")
             )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Say what is run in one process, where there are several."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            tier = tier_of(TESTS.parent / file)
+            return tier if tier in SHARED_BY_THE_TIER else file
+
+    return Together(config, log)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

@@ -404,23 +404,26 @@ class Ends:
     def __init__(self, lab: Lab, stack: ExitStack) -> None:
         self.lab, self._stack = lab, stack
         self.subscribers: list[End] = []
+        self._subscribing: list[int] = []
 
     def subscribe(self, host_number: int, *, context: dict[str, Any] | None = None, **more: Any) -> End:
         """Start a subscriber; it is ready once there is a publisher."""
         spec = EndSpec(context={**QUICK_CONTEXT, **(context or {})}, **_with(QUICK_RECEIVER, more))
         end = self._stack.enter_context(running(self.lab.hosts[host_number], "subscribe", spec))
         self.subscribers.append(end)
+        self._subscribing.append(host_number)
         return end
 
     def publish(self, *, context: dict[str, Any] | None = None, **more: Any) -> End:
-        """Start the publisher; it knows its receivers when this returns, and has sent nothing."""
+        """Start the publisher; its receivers know it and are reached when this returns, and it has sent nothing."""
         spec = EndSpec(context={**QUICK_CONTEXT, **(context or {})}, **_with(QUICK_SOURCE, more))
         end = self._stack.enter_context(running(self.lab.hosts[0], "publish", spec))
         for subscriber in self.subscribers:
             subscriber.hear()
-        end.hear()
+        *_, group, _port = end.hear()["transport"].split(":")
         for subscriber in self.subscribers:
             subscriber.await_report(lambda report: report.counter("receivers", "delivery_controllers") == 1)
+        self.lab.await_join(group, *self._subscribing)
         return end
 
 
