@@ -88,6 +88,8 @@ class InterfaceWatch(Closing):
             except BlockingIOError:
                 return heard
             except OSError as error:
+                if error.errno == errno.EBADF:  # another thread has closed the watch
+                    return False
                 if error.errno != errno.ENOBUFS:
                     raise
             heard = True

@@ -21,7 +21,7 @@ struct log_listener {
 
 static _Thread_local struct log_listener *listener;
 static libbpf_print_fn_t print_before;
-static pthread_once_t print_is_captured = PTHREAD_ONCE_INIT;
+static pthread_mutex_t print_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Appends, and forgets the oldest bytes when full: the verifier's verdict stands at the end. */
 static void remember(struct log_listener *log, const char *message, size_t message_bytes)
@@ -59,9 +59,16 @@ __attribute__((format(printf, 2, 0))) static int capture(enum libbpf_print_level
     return message_bytes;
 }
 
+/* For each load anew: other users of libbpf in a process (bcc is one) set it, too. */
 static void start_capture(void)
 {
-    print_before = libbpf_set_print(capture);
+    libbpf_print_fn_t before;
+
+    pthread_mutex_lock(&print_lock);
+    before = libbpf_set_print(capture);
+    if (before != capture)
+        print_before = before;
+    pthread_mutex_unlock(&print_lock);
 }
 
 static int keep_one_program(struct bpf_object *object, const char *name)
@@ -125,7 +132,7 @@ int xdp_bpf_object_load(const char *path, const struct xdp_bpf_load_options *opt
     if (!path || !object || !log || log_bytes == 0)
         return -EINVAL;
     log[0] = '\0';
-    pthread_once(&print_is_captured, start_capture);
+    start_capture();
     listener = &mine;
     error = open_and_load(path, options, object);
     listener = NULL;

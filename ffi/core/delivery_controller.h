@@ -36,10 +36,10 @@ typedef struct um_receiver_config {
 typedef struct um_receiver {
     um_receiver_config config;
     um_message_queue *queue;
+    um_receiver_counters counters;
     um_hold_store *store;
     um_context_counters *context_counters;
     uint32_t controller_count;
-    um_receiver_counters counters;
 } um_receiver;
 
 /* A range of missing topic sqns and when it was found. */
@@ -57,31 +57,33 @@ enum um_delivery_state {
     UM_DELIVERY_ENDED = 4,
 };
 
+/* What each message touches comes first: with many topics it is the caches that count. */
 typedef struct um_delivery {
     um_receiver *receiver;
-    uint32_t id;     /* owner of its holds, never 0, never reused within a context */
-    uint32_t source; /* the owner's number of the source, stored in rows */
-    uint32_t topic_index;
-    uint32_t mapped_sqn; /* transport sqn from which on the topic may be in datagrams that are missing */
-    uint32_t start_sqn;  /* transport sqn of the first datagram seen with the topic */
-    int64_t give_up_ns;  /* NAK generation interval of the session (C16) */
+    struct um_delivery *next_of_topic; /* same topic index, another receiver */
     enum um_delivery_state state;
-    bool bos_due;
-    bool starved;
     uint32_t next_sqn;              /* everything before it is delivered or given up */
     uint32_t highest_sqn;           /* highest topic sqn known to exist */
     uint32_t highest_transport_sqn; /* of the datagram that told so */
     uint32_t held_count;
-    uint32_t lowest_held; /* while starting */
-    uint32_t gap_first;
     uint32_t gap_count;
-    um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
-    int64_t loss_check_ns;
-    uint32_t blocker_sqn; /* the session's: a missing datagram that may carry the topic */
+    uint32_t source; /* the owner's number of the source, stored in rows */
+    bool starved;
+    bool bos_due;
     bool has_blocker;
-    uint64_t gaps_examined;            /* gaps of the session that had been found when there was none */
-    struct um_delivery *next_of_topic; /* same topic index, another receiver */
-    struct um_delivery *next;          /* the session's list */
+
+    uint32_t id; /* owner of its holds, never 0, never reused within a context */
+    uint32_t topic_index;
+    uint32_t mapped_sqn;  /* transport sqn from which on the topic may be in datagrams that are missing */
+    uint32_t start_sqn;   /* transport sqn of the first datagram seen with the topic */
+    int64_t give_up_ns;   /* NAK generation interval of the session (C16) */
+    uint32_t lowest_held; /* while starting */
+    uint32_t blocker_sqn; /* the session's: a missing datagram that may carry the topic */
+    int64_t loss_check_ns;
+    uint64_t gaps_examined;   /* gaps of the session that had been found when there was none */
+    struct um_delivery *next; /* the session's list */
+    uint32_t gap_first;
+    um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
 } um_delivery;
 
 void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id, uint32_t source, uint32_t topic_index,

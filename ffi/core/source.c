@@ -149,9 +149,11 @@ static int claim_space(um_source *source, uint32_t span, uint32_t *actions, um_c
         um_frame_begin(claim->frames, span - UM_FRAME_HEADER_BYTES);
         return 0;
     }
-    /* What is held back must go out before there can be space: a full log flushes itself. */
+    /* What is held back must go out before there can be space: a full log flushes itself. On the way the end of a term
+     * may have been padded, and that is a commit, too: the sender may have stopped in front of it. */
     if (result == UM_BACK_PRESSURED || result == UM_ADMIN_ACTION) {
         um_source_flush_all(session);
+        wake_sender(session, actions);
         *actions |= UM_ACTION_RUN_SENDER;
         count_shared(&session->counters.back_pressured, 1);
         result = UM_BACK_PRESSURED;
