@@ -23,6 +23,7 @@ from umstack.analysis.observations import DATA, NEEDED, classify, unwrap
 from umstack.capture.generate import Traffic, generate
 from umstack.monitor import MonitorOptions, monitor
 from umstack.monitor.incident_watch import INCIDENTS, STORMS, IncidentWatch
+from umstack.monitor.run import packets
 from umstack.monitor.sinks import TRAFFIC, Lines, Prometheus, Windows
 from umstack.sim import MS, SECOND, START_NS
 from umstack.spark import UmpcapDataSource
@@ -46,6 +47,25 @@ def test_windows_hold_what_was_captured(spark: Any, tmp_path: Path) -> None:
     assert any("repaired, from NAK to repair" in line for line in lines)
     for receiver in range(2):
         assert any(truth.receiver_address(receiver) in line for line in lines)
+
+
+def test_no_two_queries_share_a_source(spark: Any, tmp_path: Path) -> None:
+    """What one query puts into the environment of its Python workers is not seen where another's is serialised."""
+    frames = [packets(spark, (str(tmp_path),), query) for query in (TRAFFIC, INCIDENTS)]
+    one, other = (_environment(frame) for frame in frames)
+    one["SEEN"] = "by one"
+    assert "SEEN" in _environment(frames[0])
+    assert "SEEN" not in other
+
+
+def _environment(stream: Any) -> Any:
+    """The environment of a streaming source, as the query that is started finds it."""
+    [relation] = _java(stream._jdf.queryExecution().analyzed().collectLeaves())
+    return relation.source().get().source().dataSourceCls().envVars()
+
+
+def _java(sequence: Any) -> list[Any]:
+    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def test_gauges_are_served_and_written(tmp_path: Path) -> None:

@@ -74,33 +74,44 @@ def _wait(spark: SparkSession, queries: list[StreamingQuery]) -> None:
             ) from error
 
 
-def packets(spark: SparkSession, captures: tuple[str, ...]) -> DataFrame:
-    """The packets of captures that grow, with the columns that the windows need; anew for each query.
+def packets(spark: SparkSession, captures: tuple[str, ...], query: str) -> DataFrame:
+    """The packets of captures that grow, with the columns that the windows need, by a source of the query's own.
 
-    Queries of one registered source share its environment, which one changes while another is serialised.
+    A source is looked up by its name when a query starts, and its environment belongs to all queries that find it: one
+    that starts changes it while a task of another is serialised, which nobody can read then.
     """
-    spark.dataSource.register(UmpcapDataSource)
-    everything = UmpcapDataSource({"path": captures[0]}).schema()
-    columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
-    reader = spark.readStream.format("umpcap").schema(columns).option("onlyOurs", "true")
     if len(captures) > 1:
         raise SystemFailure("several places cannot be watched by one job", hint="name a folder, or a glob")
+    source = _source(query)
+    spark.dataSource.register(source)
+    everything = source({"path": captures[0]}).schema()
+    columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
+    reader = spark.readStream.format(source.name()).schema(columns).option("onlyOurs", "true")
     return reader.load(captures[0])
+
+
+def _source(query: str) -> type[UmpcapDataSource]:
+    class Source(UmpcapDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return f"umpcap-{query}"
+
+    return Source
 
 
 def _start(
     spark: SparkSession, options: MonitorOptions, say: Callable[[str], None], checkpoint: Path
 ) -> list[StreamingQuery]:
-    def observed() -> DataFrame:
-        return timed(packets(spark, options.captures), options.late_seconds)
+    def observed(kind: str) -> DataFrame:
+        return timed(packets(spark, options.captures, kind), options.late_seconds)
 
     frames = {
-        TRAFFIC: traffic_windows(observed(), options.window_seconds, options.mtu),
-        RECOVERY: loss_windows(observed(), options.window_seconds),
+        TRAFFIC: traffic_windows(observed(TRAFFIC), options.window_seconds, options.mtu),
+        RECOVERY: loss_windows(observed(RECOVERY), options.window_seconds),
     }
     sinks = _sinks(options, say)
     windows = [_query(kind, frame, options, sinks, checkpoint) for kind, frame in frames.items()]
-    watched = classify(packets(spark, options.captures))
+    watched = classify(packets(spark, options.captures, INCIDENTS))
     return [*windows, _watch(watched, options, sinks, checkpoint)]
 
 
