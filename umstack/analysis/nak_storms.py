@@ -34,8 +34,8 @@ def nak_storms(
     asked = nakked_once(observations).dropDuplicates([*SESSION, "receiver", "sqn", "time_ns"])
     windows = asked.groupBy(*SESSION, window).agg(F.count("*").alias("requests"), _naks())
     stormy = windows.where(
-        (F.col("requests") >= minimum_per_second * WINDOW_NS // NS_PER_SECOND)
-        & (F.col("naks") >= minimum_naks_per_second * WINDOW_NS // NS_PER_SECOND)
+        (F.col("requests") >= _in_a_window(minimum_per_second))
+        & (F.col("naks") >= _in_a_window(minimum_naks_per_second))
     )
     island = F.col("window") - F.row_number().over(Window.partitionBy(*SESSION).orderBy("window"))
     storms = F.broadcast(stormy.select(*SESSION, "window", island.alias("storm")))
@@ -76,6 +76,15 @@ def nak_storms(
         )
         .drop("storm", "behind")
     )
+
+
+def can_storm(requests: int, naks: int) -> bool:
+    """Whether so many requested sequence numbers in so many NAKs were a storm if all came at once."""
+    return requests >= _in_a_window(MINIMUM_PER_SECOND) and naks >= _in_a_window(MINIMUM_NAKS_PER_SECOND)
+
+
+def _in_a_window(per_second: int) -> int:
+    return per_second * WINDOW_NS // NS_PER_SECOND
 
 
 def _naks() -> Column:
