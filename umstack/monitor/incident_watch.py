@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -21,13 +22,21 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from umstack.analysis.incidents import DEFAULTS, Thresholds, incidents
 from umstack.analysis.losses import losses
 from umstack.analysis.nak_storms import WINDOW_NS, can_storm, nak_storms
-from umstack.analysis.observations import DATA, NAK, RETRANSMISSION, SESSION, SESSION_MESSAGE, unwrap
+from umstack.analysis.observations import (
+    DATA,
+    NAK,
+    RETRANSMISSION,
+    SESSION,
+    SESSION_MESSAGE,
+    references,
+    unwrap,
+)
 
 INCIDENTS, STORMS = "incidents", "nak_storms"
 
@@ -37,15 +46,18 @@ _KEPT = (
     "point string, time_ns long, kind string, publisher string, session_id long, receiver string, sqn long, "
     "sqns array<long>"
 )
-_TOLD = "publisher string, session_id long, told_receiver string, until_ns long"
-_SPANS = "publisher string, session_id long, first_sqn long, last_sqn long, low_sqn long, is_whole boolean"
+_TOLD = pa.schema(
+    {"publisher": pa.string(), "session_id": pa.int64(), "told_receiver": pa.string(), "until_ns": pa.int64()}
+)
+_SPANS = pa.schema(
+    {"publisher": pa.string(), "session_id": pa.int64(), "first_sqn": pa.int64(), "last_sqn": pa.int64()}
+)
 _EVERYBODY = ""
 """Stands for the receivers of a storm, and for the one nobody knows of a loss."""
-_EVER_NS = 2**62
+_EVER_NS = _NO_SQN = 2**62
 _NEVER_NS = -1
 
 SessionKey = tuple[str, int]
-Span = tuple[str, int, int | None, int | None, int | None, bool]
 Told = dict[tuple[str, int, str], int]
 
 
@@ -115,7 +127,7 @@ class IncidentWatch:
         if state.parts:
             paths = [str(self.folder / name) for name in state.parts]
             watermark_ns = _EVER_NS if self.until_the_end else state.latest_ns - self.late_ns
-            observed = unwrap(spark.read.schema(_KEPT).parquet(*paths)).persist()
+            observed = _unwrapped(spark.read.schema(_KEPT).parquet(*paths)).persist()
             try:
                 found = self._judge(observed, state, watermark_ns)
             finally:
@@ -127,7 +139,7 @@ class IncidentWatch:
         """What is to be told of what is kept. A quiet time costs no more than to see that it was one."""
         sessions = _sessions(observed)
         for row in sessions:
-            key = (row["publisher"], row["session_id"])
+            key = _key(row)
             state.began[key] = min(state.began.get(key, row["first_ns"]), row["first_ns"])
         told: dict[str, pa.Table | None] = {}
         if any(row["naks"] or row["again"] for row in sessions):
@@ -179,13 +191,12 @@ class IncidentWatch:
     ) -> pa.Table | None:
         who = F.coalesce("receiver", F.lit(_EVERYBODY))
         pending = _not_told(losses(observed), who, "lost_ns", state.incidents, watermark_ns)
-        spans = [_span_of(row, state.began) for row in sessions]
         # What is pending is little, and a plan that begins with it is short.
-        lost = _still_known(pending.toArrow(), spans)
+        lost = _still_known(pending.toArrow(), sessions, state.began)
         if not len(lost):
             return None
         spark = observed.sparkSession
-        ends = F.broadcast(spark.createDataFrame(spans, _SPANS))
+        ends = F.broadcast(_small(spark, _ends(sessions, state.began), _SPANS))
         judged = incidents(observed, self.thresholds, spark.createDataFrame(lost, pending.schema), ends)
         return self._to_tell(_timed(judged).toArrow(), state.incidents, watermark_ns)
 
@@ -225,25 +236,32 @@ def _sessions(observed: DataFrame) -> list[Row]:
     return counted.collect()
 
 
-def _span_of(row: Row, began: dict[SessionKey, int]) -> Span:
-    """A row of `_SPANS`, of one of `_sessions`: its beginning counts if it is among what is kept."""
-    is_whole = began[row["publisher"], row["session_id"]] == row["first_ns"]
-    first = row["low"] if is_whole else None
-    return row["publisher"], row["session_id"], first, row["high"], row["low"], is_whole
-
-
-def _still_known(lost: pa.Table, spans: list[Span]) -> pa.Table:
+def _still_known(lost: pa.Table, sessions: list[Row], began: dict[SessionKey, int]) -> pa.Table:
     """Losses without those that are asked for again, told long ago, whose first sending is not kept any more."""
     lows = {
-        (publisher, session): _EVER_NS if low is None else low
-        for publisher, session, _, _, low, is_whole in spans
-        if not is_whole
+        _key(row): _NO_SQN if row["low"] is None else row["low"]
+        for row in sessions
+        if not _is_whole(row, began)
     }
     if not lows:
         return lost
     of_rows = zip(*(lost[name].to_pylist() for name in (*SESSION, "sqn")), strict=True)
+
     kept = [sqn >= lows.get((publisher, session), sqn) for publisher, session, sqn in of_rows]
     return lost.filter(pa.array(kept, pa.bool_()))
+
+
+def _ends(sessions: list[Row], began: dict[SessionKey, int]) -> list[Sequence[object]]:
+    """Rows of `_SPANS`: the beginning of a session counts if it is among what is kept."""
+    return [(*_key(row), row["low"] if _is_whole(row, began) else None, row["high"]) for row in sessions]
+
+
+def _key(row: Row) -> SessionKey:
+    return row["publisher"], row["session_id"]
+
+
+def _is_whole(row: Row, began: dict[SessionKey, int]) -> bool:
+    return began[_key(row)] == int(row["first_ns"])
 
 
 def _span(folder: Path) -> tuple[int, int] | None:
@@ -263,7 +281,7 @@ def _not_told(frame: DataFrame, who: Column, time: str, told: Told, watermark_ns
     passed = frame.where(F.col(time) <= watermark_ns)
     if not told:
         return passed
-    known = frame.sparkSession.createDataFrame([(*key, until) for key, until in told.items()], _TOLD)
+    known = _small(frame.sparkSession, [(*key, until) for key, until in told.items()], _TOLD)
     later = F.col(time) > F.coalesce("until_ns", F.lit(_NEVER_NS))
     return (
         passed.withColumn("told_receiver", who)
@@ -271,6 +289,20 @@ def _not_told(frame: DataFrame, who: Column, time: str, told: Told, watermark_ns
         .where(later)
         .drop("told_receiver", "until_ns")
     )
+
+
+def _unwrapped(kept: DataFrame) -> DataFrame:
+    """Observations by a plan that is short: every one that is made of it has it in it, and is planned with it."""
+    found = references(kept)
+    return unwrap(kept, kept.sparkSession.createDataFrame(found.toArrow(), found.schema))
+
+
+def _small(spark: SparkSession, rows: Sequence[Sequence[object]], columns: pa.Schema) -> DataFrame:
+    """Rows as a plan that holds them: to send these to everybody takes no job, as Arrow's are and Python's are not."""
+    values = [
+        pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), columns, strict=True)
+    ]
+    return spark.createDataFrame(pa.table(values, schema=columns))
 
 
 def _timed(found: DataFrame) -> DataFrame:
