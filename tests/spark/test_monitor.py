@@ -224,7 +224,8 @@ def test_a_batch_that_is_done_again_tells_the_same_and_what_lasts_is_told_in_par
     packets = classified(spark, runs[1].capture).where("point LIKE '%:switch'").cache()
     watch = IncidentWatch(tmp_path / "watched", window_ns=100 * MS, late_ns=30 * MS)
     told, low_ns = [], START_NS + 5 * SECOND
-    for number, span_ns in enumerate((150 * MS, 150 * MS, SECOND, 10 * SECOND)):
+    # Session messages may tell of the last ones lost long after they were sent: the third batch has all of that.
+    for number, span_ns in enumerate((150 * MS, 150 * MS, 10 * SECOND, SECOND)):
         batch = packets.where(f"time_ns >= {low_ns} AND time_ns < {low_ns + span_ns}")
         low_ns += span_ns
         found = watch.take(batch, number)
