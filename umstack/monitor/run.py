@@ -109,21 +109,22 @@ def _start(
         TRAFFIC: traffic_windows(observed(TRAFFIC), options.window_seconds, options.mtu),
         RECOVERY: loss_windows(observed(RECOVERY), options.window_seconds),
     }
-    sinks = _sinks(options, say)
-    windows = [_query(kind, frame, options, sinks, checkpoint) for kind, frame in frames.items()]
+    told = sinks_for(options, say)
+    windows = [_query(kind, frame, options, told, checkpoint) for kind, frame in frames.items()]
     watched = classify(packets(spark, options.captures, INCIDENTS))
-    return [*windows, _watch(watched, options, sinks, checkpoint)]
+    return [*windows, _watch(watched, options, told, checkpoint)]
 
 
-def _sinks(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
-    sinks: list[Sink] = []
+def sinks_for(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
+    """What takes the rows: all that was asked for, or lines where nothing was."""
+    asked: list[Sink] = []
     if options.prometheus_port is not None or options.prometheus_file is not None:
-        sinks.append(Prometheus(options.prometheus_port, options.prometheus_file))
+        asked.append(Prometheus(options.prometheus_port, options.prometheus_file))
     if options.sink is not None:
-        sinks.append(options.sink)
-    if not sinks and options.parquet is None:
-        sinks.append(Lines(say))
-    return sinks
+        asked.append(options.sink)
+    if not asked and options.parquet is None:
+        asked.append(Lines(say))
+    return asked
 
 
 def _writer(kind: str, frame: DataFrame, options: MonitorOptions, checkpoint: Path) -> DataStreamWriter:
@@ -133,7 +134,7 @@ def _writer(kind: str, frame: DataFrame, options: MonitorOptions, checkpoint: Pa
 
 
 def _query(
-    kind: str, frame: DataFrame, options: MonitorOptions, sinks: list[Sink], checkpoint: Path
+    kind: str, frame: DataFrame, options: MonitorOptions, told: list[Sink], checkpoint: Path
 ) -> StreamingQuery:
     writer = _writer(kind, frame, options, checkpoint)
     if options.parquet is not None:
@@ -144,7 +145,7 @@ def _query(
     def tell(batch: DataFrame, _number: int) -> None:
         found = recovery(batch) if kind == RECOVERY else batch
         rows = [row.asDict() for row in found.collect()]
-        for sink in sinks:
+        for sink in told:
             sink.take(kind, rows, options.window_seconds)
 
     # Traffic is shown as it grows. Losses are shown when their window is over, so that all of it are in one batch;
@@ -154,7 +155,7 @@ def _query(
 
 
 def _watch(
-    classified: DataFrame, options: MonitorOptions, sinks: list[Sink], checkpoint: Path
+    classified: DataFrame, options: MonitorOptions, told: list[Sink], checkpoint: Path
 ) -> StreamingQuery:
     """Loss incidents and NAK storms: judged over what is not told yet, by the functions of the report."""
     watch = IncidentWatch(
@@ -171,7 +172,7 @@ def _watch(
             if parts is not None:
                 parts.write(kind, number, found)
                 continue
-            for sink in sinks:
+            for sink in told:
                 sink.take(kind, found.to_pylist(), options.window_seconds)
 
     return _writer(INCIDENTS, classified, options, checkpoint).foreachBatch(tell).start()
