@@ -80,7 +80,7 @@ def incidents(
         F.max("run_ns").alias("longest_run_ns"),
     )
     spans = _spans(observations) if known_sessions is None else known_sessions
-    marked = _with_ends(merged, observations, spans, thresholds)
+    marked = _with_ends(merged, found, observations, spans, thresholds)
     cause = (
         F.when(F.col("longest_run_ns") >= thresholds.connectivity_ns, "connectivity")
         .when(F.col("first_sqn") <= F.col("session_first_sqn"), "head")
@@ -98,12 +98,13 @@ def _spans(observations: DataFrame) -> DataFrame:
 
 
 def _with_ends(
-    merged: DataFrame, observations: DataFrame, spans: DataFrame, thresholds: Thresholds
+    merged: DataFrame, lost: DataFrame, observations: DataFrame, spans: DataFrame, thresholds: Thresholds
 ) -> DataFrame:
     """Incidents with the session's first sequence number, and whether a pause followed the last one lost."""
     originals = observations.where(F.col("kind") == DATA)
-    # What is sent right after an incident's last loss says whether it was a tail; only those datagrams are looked for.
-    followers = merged.select(*SESSION, (F.col("last_sqn") + 1).alias("sqn")).distinct()
+    # What is sent right after an incident's last loss says whether it was a tail. Looked for is what follows any loss:
+    # which ones are last takes all of the plan of `merged` once more.
+    followers = lost.select(*SESSION, (F.col("sqn") + 1).alias("sqn")).distinct()
     after = (
         originals.join(F.broadcast(followers), [*SESSION, "sqn"], "left_semi")
         .groupBy(*SESSION, (F.col("sqn") - 1).alias("last_sqn"))

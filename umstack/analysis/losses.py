@@ -23,16 +23,6 @@ def nakked(observations: DataFrame) -> DataFrame:
     )
 
 
-def nakked_once(observations: DataFrame) -> DataFrame:
-    """The same from where most of a receiver's NAKs were seen: two points of capture do not make two NAKs of one."""
-    asked = nakked(observations)
-    counts = asked.groupBy(*SESSION, "receiver", "point").agg(F.count("*").alias("requests"))
-    best = counts.groupBy(*SESSION, "receiver").agg(
-        F.max_by("point", F.struct("requests", "point")).alias("point")
-    )
-    return asked.join(F.broadcast(best), [*SESSION, "receiver", "point"], "left_semi")
-
-
 def losses(observations: DataFrame) -> DataFrame:
     """One row a session, receiver and lost sequence number.
 

@@ -7,11 +7,10 @@ or of many receivers at once.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from umstack.analysis.losses import nakked_once
-from umstack.analysis.observations import NS_PER_SECOND, SESSION
+from umstack.analysis.observations import NAK, NS_PER_SECOND, SESSION
 
 WINDOW_NS = 100_000_000
 MINIMUM_PER_SECOND = 1000
@@ -31,21 +30,24 @@ def nak_storms(
     follow each other are one storm.
     """
     window = F.expr(f"time_ns div {WINDOW_NS}").alias("window")
-    asked = nakked_once(observations).dropDuplicates([*SESSION, "receiver", "sqn", "time_ns"])
-    windows = asked.groupBy(*SESSION, window).agg(F.count("*").alias("requests"), _naks())
+    naks = _naks(observations)
+    windows = naks.groupBy(*SESSION, window).agg(
+        F.sum(F.size("sqns")).alias("requests"), F.count("*").alias("naks")
+    )
     stormy = windows.where(
-        (F.col("requests") >= minimum_per_second * WINDOW_NS // NS_PER_SECOND)
-        & (F.col("naks") >= minimum_naks_per_second * WINDOW_NS // NS_PER_SECOND)
+        (F.col("requests") >= _in_a_window(minimum_per_second))
+        & (F.col("naks") >= _in_a_window(minimum_naks_per_second))
     )
     island = F.col("window") - F.row_number().over(Window.partitionBy(*SESSION).orderBy("window"))
     storms = F.broadcast(stormy.select(*SESSION, "window", island.alias("storm")))
     by_receiver = (
-        asked.withColumn("window", window)
+        naks.withColumn("window", window)
         .join(storms, [*SESSION, "window"])
+        .select(*SESSION, "storm", "receiver", "time_ns", F.posexplode("sqns").alias("place", "sqn"))
         .groupBy(*SESSION, "storm", "receiver")
         .agg(
             F.count("*").alias("requests"),
-            _naks(),
+            F.count_if(F.col("place") == 0).alias("naks"),
             F.count_distinct("sqn").alias("distinct"),
             F.min("time_ns").alias("start_ns"),
             F.max("time_ns").alias("end_ns"),
@@ -78,6 +80,27 @@ def nak_storms(
     )
 
 
-def _naks() -> Column:
-    """How many NAKs the numbers asked for came in. What one receiver sends at one instant is one."""
-    return F.count_distinct("receiver", "time_ns").alias("naks")
+def can_storm(requests: int, naks: int) -> bool:
+    """Whether so many requested sequence numbers in so many NAKs were a storm if all came at once."""
+    return requests >= _in_a_window(MINIMUM_PER_SECOND) and naks >= _in_a_window(MINIMUM_NAKS_PER_SECOND)
+
+
+def _in_a_window(per_second: int) -> int:
+    return per_second * WINDOW_NS // NS_PER_SECOND
+
+
+def _naks(observations: DataFrame) -> DataFrame:
+    """One row a NAK from where most of its receiver's were seen: two points of capture do not make two NAKs of one.
+
+    What one receiver sends at one instant is one NAK.
+    """
+    seen = observations.where((F.col("kind") == NAK) & (F.size("sqns") > 0))
+    counts = seen.groupBy(*SESSION, "receiver", "point").agg(F.sum(F.size("sqns")).alias("requests"))
+    best = counts.groupBy(*SESSION, "receiver").agg(
+        F.max_by("point", F.struct("requests", "point")).alias("point")
+    )
+    return (
+        seen.join(F.broadcast(best), [*SESSION, "receiver", "point"], "left_semi")
+        .groupBy(*SESSION, "receiver", "time_ns")
+        .agg(F.array_distinct(F.flatten(F.collect_list("sqns"))).alias("sqns"))
+    )

@@ -52,6 +52,8 @@ _OPTIONS = {
     "spark.sql.autoBroadcastJoinThreshold": "64m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Not every column's place in the source is kept for messages: that takes longer than to make the columns.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.python.daemon.module": "umstack.spark.worker_daemon",
 }

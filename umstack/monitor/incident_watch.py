@@ -3,6 +3,7 @@
 An incident is known when its end is: when as long as may be has passed without another loss, on the capture's own
 clock. Until then its packets are kept, as Parquet beside the query's checkpoint, and every batch the analyses run over
 what is kept and is not told yet. The watermark is the time of the latest packet less what packets and NAKs may be late.
+A number that is asked for when its first sending is not kept any more is taken for one that was told.
 
 An incident or a storm that lasts longer than a window is told window by window, as `ongoing`, so that what is kept is
 bounded. What is told of each receiver is remembered by its time. All of that belongs to the batch it came of: one that
@@ -13,19 +14,29 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from umstack.analysis.incidents import DEFAULTS, Thresholds, incidents
 from umstack.analysis.losses import losses
-from umstack.analysis.nak_storms import WINDOW_NS, nak_storms
-from umstack.analysis.observations import DATA, NAK, RETRANSMISSION, SESSION, SESSION_MESSAGE, unwrap
+from umstack.analysis.nak_storms import WINDOW_NS, can_storm, nak_storms
+from umstack.analysis.observations import (
+    DATA,
+    NAK,
+    RETRANSMISSION,
+    SESSION,
+    SESSION_MESSAGE,
+    references,
+    unwrap,
+)
 
 INCIDENTS, STORMS = "incidents", "nak_storms"
 
@@ -35,11 +46,15 @@ _KEPT = (
     "point string, time_ns long, kind string, publisher string, session_id long, receiver string, sqn long, "
     "sqns array<long>"
 )
-_TOLD = "publisher string, session_id long, told_receiver string, until_ns long"
-_SPANS = "publisher string, session_id long, first_sqn long, last_sqn long, low_sqn long, is_whole boolean"
+_TOLD = pa.schema(
+    {"publisher": pa.string(), "session_id": pa.int64(), "told_receiver": pa.string(), "until_ns": pa.int64()}
+)
+_SPANS = pa.schema(
+    {"publisher": pa.string(), "session_id": pa.int64(), "first_sqn": pa.int64(), "last_sqn": pa.int64()}
+)
 _EVERYBODY = ""
 """Stands for the receivers of a storm, and for the one nobody knows of a loss."""
-_EVER_NS = 2**62
+_EVER_NS = _NO_SQN = 2**62
 _NEVER_NS = -1
 
 SessionKey = tuple[str, int]
@@ -112,17 +127,27 @@ class IncidentWatch:
         if state.parts:
             paths = [str(self.folder / name) for name in state.parts]
             watermark_ns = _EVER_NS if self.until_the_end else state.latest_ns - self.late_ns
-            observed = unwrap(spark.read.schema(_KEPT).parquet(*paths)).persist()
+            observed = _unwrapped(spark.read.schema(_KEPT).parquet(*paths)).persist()
             try:
-                if (told := self._incidents(observed, state, watermark_ns)) is not None:
-                    found[INCIDENTS] = told
-                # Who asks again for what was told long ago can still make a storm.
-                if not observed.where(F.col("kind") == NAK).isEmpty():
-                    found[STORMS] = self._storms(observed, state, watermark_ns)
+                found = self._judge(observed, state, watermark_ns)
             finally:
                 observed.unpersist()
         state.save(self._state_file(number))
         return found
+
+    def _judge(self, observed: DataFrame, state: _State, watermark_ns: int) -> dict[str, pa.Table]:
+        """What is to be told of what is kept. A quiet time costs no more than to see that it was one."""
+        sessions = _sessions(observed)
+        for row in sessions:
+            key = _key(row)
+            state.began[key] = min(state.began.get(key, row["first_ns"]), row["first_ns"])
+        told: dict[str, pa.Table | None] = {}
+        if any(row["naks"] or row["again"] for row in sessions):
+            told[INCIDENTS] = self._incidents(observed, sessions, state, watermark_ns)
+        # Who asks again for what was told long ago can still make a storm.
+        if can_storm(sum(row["requests"] for row in sessions), sum(row["naks"] for row in sessions)):
+            told[STORMS] = self._storms(observed, state, watermark_ns)
+        return {kind: table for kind, table in told.items() if table is not None}
 
     @property
     def _settled_ns(self) -> int:
@@ -161,44 +186,28 @@ class IncidentWatch:
             state.parts[name] = span
             state.latest_ns = max(state.latest_ns, span[1])
 
-    def _spans(self, observed: DataFrame, state: _State) -> DataFrame:
-        """The first and last number of each session, and whether its beginning is among what is kept."""
-        sqn = F.when(F.col("kind") == DATA, F.col("sqn"))
-        rows = (
-            observed.groupBy(*SESSION)
-            .agg(F.min("time_ns").alias("first_ns"), F.min(sqn).alias("low"), F.max(sqn).alias("high"))
-            .collect()
-        )
-        began = {(row["publisher"], row["session_id"]): row["first_ns"] for row in rows}
-        state.began = {key: min(state.began.get(key, first_ns), first_ns) for key, first_ns in began.items()}
-        spans = []
-        for row in rows:
-            key = (row["publisher"], row["session_id"])
-            whole = state.began[key] == row["first_ns"]
-            spans.append((*key, row["low"] if whole else None, row["high"], row["low"], whole))
-        return F.broadcast(observed.sparkSession.createDataFrame(spans, _SPANS))
-
-    def _incidents(self, observed: DataFrame, state: _State, watermark_ns: int) -> pa.Table | None:
-        spans = self._spans(observed, state)
-        found = losses(observed)
-        # What was told long ago may be asked for again when its first sending is not kept any more.
-        known = found.join(spans.select(*SESSION, "low_sqn", "is_whole"), [*SESSION], "left").where(
-            "is_whole OR sqn >= low_sqn"
-        )
+    def _incidents(
+        self, observed: DataFrame, sessions: list[Row], state: _State, watermark_ns: int
+    ) -> pa.Table | None:
         who = F.coalesce("receiver", F.lit(_EVERYBODY))
-        pending = _not_told(known, who, "lost_ns", state.incidents, watermark_ns).select(*found.columns)
+        pending = _not_told(losses(observed), who, "lost_ns", state.incidents, watermark_ns)
         # What is pending is little, and a plan that begins with it is short.
-        lost = pending.toArrow()
+        lost = _still_known(pending.toArrow(), sessions, state.began)
         if not len(lost):
             return None
         spark = observed.sparkSession
-        judged = incidents(observed, self.thresholds, spark.createDataFrame(lost, pending.schema), spans)
+        ends = F.broadcast(_small(spark, _ends(sessions, state.began), _SPANS))
+        judged = incidents(observed, self.thresholds, spark.createDataFrame(lost, pending.schema), ends)
         return self._to_tell(_timed(judged).toArrow(), state.incidents, watermark_ns)
 
-    def _storms(self, observed: DataFrame, state: _State, watermark_ns: int) -> pa.Table:
+    def _storms(self, observed: DataFrame, state: _State, watermark_ns: int) -> pa.Table | None:
         naks = observed.where(F.col("kind") == NAK)
-        asked = _not_told(naks, F.lit(_EVERYBODY), "time_ns", state.storms, watermark_ns)
-        return self._to_tell(_timed(nak_storms(asked)).toArrow(), state.storms, watermark_ns)
+        pending = _not_told(naks, F.lit(_EVERYBODY), "time_ns", state.storms, watermark_ns)
+        asked = pending.toArrow()
+        if not can_storm(pc.sum(pc.list_value_length(asked["sqns"])).as_py() or 0, len(asked)):
+            return None
+        found = nak_storms(observed.sparkSession.createDataFrame(asked, pending.schema))
+        return self._to_tell(_timed(found).toArrow(), state.storms, watermark_ns)
 
     def _to_tell(self, found: pa.Table, told: Told, watermark_ns: int) -> pa.Table:
         """Of what was found, what is over, and what goes on for longer than a window; it is told from now on."""
@@ -210,6 +219,49 @@ class IncidentWatch:
                 key = (row["publisher"], row["session_id"], row.get("receiver") or _EVERYBODY)
                 told[key] = max(told.get(key, _NEVER_NS), row["end_ns"])
         return pa.Table.from_pylist(rows, found.schema.append(pa.field("ongoing", pa.bool_())))
+
+
+def _sessions(observed: DataFrame) -> list[Row]:
+    """What is kept of each session: when it begins, its first and last number, and what tells of losses."""
+    is_nak = F.col("kind") == NAK
+    sqn = F.when(F.col("kind") == DATA, F.col("sqn"))
+    counted = observed.groupBy(*SESSION).agg(
+        F.min("time_ns").alias("first_ns"),
+        F.min(sqn).alias("low"),
+        F.max(sqn).alias("high"),
+        F.count_if(is_nak).alias("naks"),
+        F.coalesce(F.sum(F.when(is_nak, F.size("sqns"))), F.lit(0)).alias("requests"),
+        F.count_if(F.col("kind") == RETRANSMISSION).alias("again"),
+    )
+    return counted.collect()
+
+
+def _still_known(lost: pa.Table, sessions: list[Row], began: dict[SessionKey, int]) -> pa.Table:
+    """Losses without those that are asked for again, told long ago, whose first sending is not kept any more."""
+    lows = {
+        _key(row): _NO_SQN if row["low"] is None else row["low"]
+        for row in sessions
+        if not _is_whole(row, began)
+    }
+    if not lows:
+        return lost
+    of_rows = zip(*(lost[name].to_pylist() for name in (*SESSION, "sqn")), strict=True)
+
+    kept = [sqn >= lows.get((publisher, session), sqn) for publisher, session, sqn in of_rows]
+    return lost.filter(pa.array(kept, pa.bool_()))
+
+
+def _ends(sessions: list[Row], began: dict[SessionKey, int]) -> list[Sequence[object]]:
+    """Rows of `_SPANS`: the beginning of a session counts if it is among what is kept."""
+    return [(*_key(row), row["low"] if _is_whole(row, began) else None, row["high"]) for row in sessions]
+
+
+def _key(row: Row) -> SessionKey:
+    return row["publisher"], row["session_id"]
+
+
+def _is_whole(row: Row, began: dict[SessionKey, int]) -> bool:
+    return began[_key(row)] == int(row["first_ns"])
 
 
 def _span(folder: Path) -> tuple[int, int] | None:
@@ -229,7 +281,7 @@ def _not_told(frame: DataFrame, who: Column, time: str, told: Told, watermark_ns
     passed = frame.where(F.col(time) <= watermark_ns)
     if not told:
         return passed
-    known = frame.sparkSession.createDataFrame([(*key, until) for key, until in told.items()], _TOLD)
+    known = _small(frame.sparkSession, [(*key, until) for key, until in told.items()], _TOLD)
     later = F.col(time) > F.coalesce("until_ns", F.lit(_NEVER_NS))
     return (
         passed.withColumn("told_receiver", who)
@@ -237,6 +289,20 @@ def _not_told(frame: DataFrame, who: Column, time: str, told: Told, watermark_ns
         .where(later)
         .drop("told_receiver", "until_ns")
     )
+
+
+def _unwrapped(kept: DataFrame) -> DataFrame:
+    """Observations by a plan that is short: every one that is made of it has it in it, and is planned with it."""
+    found = references(kept)
+    return unwrap(kept, kept.sparkSession.createDataFrame(found.toArrow(), found.schema))
+
+
+def _small(spark: SparkSession, rows: Sequence[Sequence[object]], columns: pa.Schema) -> DataFrame:
+    """Rows as a plan that holds them: to send these to everybody takes no job, as Arrow's are and Python's are not."""
+    values = [
+        pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), columns, strict=True)
+    ]
+    return spark.createDataFrame(pa.table(values, schema=columns))
 
 
 def _timed(found: DataFrame) -> DataFrame:

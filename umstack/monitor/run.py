@@ -74,45 +74,57 @@ def _wait(spark: SparkSession, queries: list[StreamingQuery]) -> None:
             ) from error
 
 
-def packets(spark: SparkSession, captures: tuple[str, ...]) -> DataFrame:
-    """The packets of captures that grow, with the columns that the windows need; anew for each query.
+def packets(spark: SparkSession, captures: tuple[str, ...], query: str) -> DataFrame:
+    """The packets of captures that grow, with the columns that the windows need, by a source of the query's own.
 
-    Queries of one registered source share its environment, which one changes while another is serialised.
+    A source is looked up by its name when a query starts, and its environment belongs to all queries that find it: one
+    that starts changes it while a task of another is serialised, which nobody can read then.
     """
-    spark.dataSource.register(UmpcapDataSource)
-    everything = UmpcapDataSource({"path": captures[0]}).schema()
-    columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
-    reader = spark.readStream.format("umpcap").schema(columns).option("onlyOurs", "true")
     if len(captures) > 1:
         raise SystemFailure("several places cannot be watched by one job", hint="name a folder, or a glob")
+    source = _source(query)
+    spark.dataSource.register(source)
+    everything = source({"path": captures[0]}).schema()
+    columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
+    reader = spark.readStream.format(source.name()).schema(columns).option("onlyOurs", "true")
     return reader.load(captures[0])
+
+
+def _source(query: str) -> type[UmpcapDataSource]:
+    class Source(UmpcapDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return f"umpcap-{query}"
+
+    return Source
 
 
 def _start(
     spark: SparkSession, options: MonitorOptions, say: Callable[[str], None], checkpoint: Path
 ) -> list[StreamingQuery]:
-    def observed() -> DataFrame:
-        return timed(packets(spark, options.captures), options.late_seconds)
+    def observed(kind: str) -> DataFrame:
+        return timed(packets(spark, options.captures, kind), options.late_seconds)
 
     frames = {
-        TRAFFIC: traffic_windows(observed(), options.window_seconds, options.mtu),
-        RECOVERY: loss_windows(observed(), options.window_seconds),
+        TRAFFIC: traffic_windows(observed(TRAFFIC), options.window_seconds, options.mtu),
+        RECOVERY: loss_windows(observed(RECOVERY), options.window_seconds),
     }
-    sinks = _sinks(options, say)
-    windows = [_query(kind, frame, options, sinks, checkpoint) for kind, frame in frames.items()]
-    watched = classify(packets(spark, options.captures))
-    return [*windows, _watch(watched, options, sinks, checkpoint)]
+    told = sinks_for(options, say)
+    windows = [_query(kind, frame, options, told, checkpoint) for kind, frame in frames.items()]
+    watched = classify(packets(spark, options.captures, INCIDENTS))
+    return [*windows, _watch(watched, options, told, checkpoint)]
 
 
-def _sinks(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
-    sinks: list[Sink] = []
+def sinks_for(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
+    """What takes the rows: all that was asked for, or lines where nothing was."""
+    asked: list[Sink] = []
     if options.prometheus_port is not None or options.prometheus_file is not None:
-        sinks.append(Prometheus(options.prometheus_port, options.prometheus_file))
+        asked.append(Prometheus(options.prometheus_port, options.prometheus_file))
     if options.sink is not None:
-        sinks.append(options.sink)
-    if not sinks and options.parquet is None:
-        sinks.append(Lines(say))
-    return sinks
+        asked.append(options.sink)
+    if not asked and options.parquet is None:
+        asked.append(Lines(say))
+    return asked
 
 
 def _writer(kind: str, frame: DataFrame, options: MonitorOptions, checkpoint: Path) -> DataStreamWriter:
@@ -122,7 +134,7 @@ def _writer(kind: str, frame: DataFrame, options: MonitorOptions, checkpoint: Pa
 
 
 def _query(
-    kind: str, frame: DataFrame, options: MonitorOptions, sinks: list[Sink], checkpoint: Path
+    kind: str, frame: DataFrame, options: MonitorOptions, told: list[Sink], checkpoint: Path
 ) -> StreamingQuery:
     writer = _writer(kind, frame, options, checkpoint)
     if options.parquet is not None:
@@ -133,7 +145,7 @@ def _query(
     def tell(batch: DataFrame, _number: int) -> None:
         found = recovery(batch) if kind == RECOVERY else batch
         rows = [row.asDict() for row in found.collect()]
-        for sink in sinks:
+        for sink in told:
             sink.take(kind, rows, options.window_seconds)
 
     # Traffic is shown as it grows. Losses are shown when their window is over, so that all of it are in one batch;
@@ -143,7 +155,7 @@ def _query(
 
 
 def _watch(
-    classified: DataFrame, options: MonitorOptions, sinks: list[Sink], checkpoint: Path
+    classified: DataFrame, options: MonitorOptions, told: list[Sink], checkpoint: Path
 ) -> StreamingQuery:
     """Loss incidents and NAK storms: judged over what is not told yet, by the functions of the report."""
     watch = IncidentWatch(
@@ -160,7 +172,7 @@ def _watch(
             if parts is not None:
                 parts.write(kind, number, found)
                 continue
-            for sink in sinks:
+            for sink in told:
                 sink.take(kind, found.to_pylist(), options.window_seconds)
 
     return _writer(INCIDENTS, classified, options, checkpoint).foreachBatch(tell).start()
