@@ -61,7 +61,7 @@ def standalone(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
         "SPARK_CONF_DIR": str(folder),
         "PYSPARK_PYTHON": sys.executable,
     }
-    (folder / "spark-defaults.conf").write_text("spark.sql.codegen.wholeStage false\n")
+    (folder / "spark-defaults.conf").write_text("")
     (folder / "log4j2.properties").write_text(_LOGGING)
     at = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with ExitStack() as stack:

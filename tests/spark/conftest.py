@@ -35,14 +35,8 @@ def spark() -> Iterator[Any]:
     need_java()
     from umstack.analysis.spark_session import spark_session
 
-    # A few hundred rows a query: compiling a plan costs more than running it, and so does one task more.
-    options = {
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
+    options = {"spark.sql.shuffle.partitions": "1"}
     with spark_session(
-        "umstack tests", TWO_CORES_THREE_FAILURES, driver_memory="1g", options=options
+        "umstack tests", TWO_CORES_THREE_FAILURES, driver_memory="1g", options=options, is_little=True
     ) as session:
         yield session

@@ -62,6 +62,15 @@ _OPTIONS = {
 _MIB_AT_LEAST = 512
 _MIB_A_CORE = 256
 
+SMALL_BYTES = 64 << 20
+_FOR_LITTLE = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Where there is little data, planning and compiling a query takes longer than running it."""
+_JVM, _JVM_FOR_LITTLE = "-XX:+UseParallelGC", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
 
 def is_local(master: str | None) -> bool:
     """Whether this machine's cores do the work: the driver's virtual machine is the executor then."""
@@ -89,8 +98,12 @@ def spark_session(
     *,
     driver_memory: str = DEFAULT_DRIVER_MEMORY,
     options: Mapping[str, str] | None = None,
+    is_little: bool = False,
 ) -> Iterator[SparkSession]:
-    """A session on `master` (this machine's cores, or what spark-submit said), stopped at the end if started here."""
+    """A session on `master` (this machine's cores, or what spark-submit said), stopped at the end if started here.
+
+    `is_little`: it will work on less than about SMALL_BYTES of captures.
+    """
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running
@@ -101,7 +114,11 @@ def spark_session(
         master = "local[*]"
     folder = Path(tempfile.mkdtemp(prefix="umstack-spark-"))
     try:
-        session = _build(name, master, driver_memory, dict(options or {}), folder)
+        tuned = {**_OPTIONS, **(_FOR_LITTLE if is_little else {})}
+        tuned["spark.driver.extraJavaOptions"] = _JVM_FOR_LITTLE if is_little else _JVM
+        session = _build(
+            name, master, {**tuned, "spark.driver.memory": driver_memory, **(options or {})}, folder
+        )
         try:
             yield session
         finally:
@@ -110,9 +127,7 @@ def spark_session(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _build(
-    name: str, master: str | None, driver_memory: str, options: dict[str, str], folder: Path
-) -> SparkSession:
+def _build(name: str, master: str | None, options: dict[str, str], folder: Path) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     logging = folder / "log4j2.properties"
@@ -124,13 +139,7 @@ def _build(
         if is_local(master):
             os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
             builder = builder.config("spark.driver.host", LOOPBACK).config("spark.local.dir", str(folder))
-    chosen = {
-        **_OPTIONS,
-        "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        **options,
-    }
+    chosen = {"spark.sql.warehouse.dir": str(folder / "warehouse"), **options}
     chosen["spark.driver.extraJavaOptions"] += f" -Dlog4j2.configurationFile={logging.as_uri()}"
     for option, value in chosen.items():
         builder = builder.config(option, value)

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from umstack.analysis.spark_session import enough_memory, spark_session
+from umstack.analysis.spark_session import SMALL_BYTES, enough_memory, spark_session
 from umstack.capture import CaptureError
 from umstack.report.errors import ReportError
 from umstack.report.findings import Finding, findings
@@ -99,6 +99,7 @@ def make_report(
         chosen.master,
         driver_memory=chosen.driver_memory or enough_memory(chosen.master),
         options=dict(chosen.spark_options),
+        is_little=sum(Path(file).stat().st_size for file in files) < SMALL_BYTES,
     ) as spark:
         tables = Tables(spark, folder.as_uri(), files, chosen.mtu)
         _make(tables, took, progress)
