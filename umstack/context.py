@@ -23,7 +23,7 @@ from umstack.errors import Closed, InterfaceError, OptionError, error_from_resul
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.interface_follower import InterfaceFollower
-from umstack.link import open_link
+from umstack.link import Group, open_link
 from umstack.reader import SLICE_NS, timeout_ns
 from umstack.receiver import Receiver
 from umstack.recovery_histogram import RecoveryHistogram
@@ -339,9 +339,11 @@ class Context(Closing):
     def _on_source(self, topic: str, topic_index: int, address: LbtrmAddress) -> None:
         """Resolution found a source: map it to the topic's receivers."""
         name = transport_name(address)
-        for receiver in list(self._receivers):
-            if receiver.topic != topic or receiver.closed:
-                continue
+        wanting = [one for one in list(self._receivers) if one.topic == topic and not one.closed]
+        # Before the group is joined, so that its first datagrams do not come by the kernel.
+        if wanting:
+            self._steer((address.group, address.destination_port))
+        for receiver in wanting:
             config = receiver_session_config(address, receiver.options, self.receiver_id, self.datagram_bytes)
             result = receiver.map(config, topic_index, f"{name}[{topic_index}]")
             if result not in (0, -errno.EEXIST, lib.UM_CLOSED):  # mapped already; being closed
@@ -349,12 +351,12 @@ class Context(Closing):
         self._steer()
         self._warn_small_buffer()
 
-    def _steer(self) -> None:
-        """Have the groups joined now come by the rings, where there are some."""
+    def _steer(self, *coming: Group) -> None:
+        """Have the groups joined now, and those that will be, come by the rings, where there are some."""
         if self._link.kind == "xdp":
             groups = ffi.new("um_address[]", _GROUPS_MAX)
             joined = groups[0 : lib.um_context_groups(self.handle, groups, _GROUPS_MAX)]
-            self._link.steer((str(ipaddress.IPv4Address(one.ip)), one.port) for one in joined)
+            self._link.steer([*((str(ipaddress.IPv4Address(one.ip)), one.port) for one in joined), *coming])
 
     def _warn_small_buffer(self) -> None:
         asked = self.options.transport_lbtrm_receiver_socket_buffer_bytes
