@@ -347,9 +347,11 @@ def test_processes_run_on_their_host_and_end_with_the_lab() -> None:
     assert not [name for name in namespaces.names() if name.startswith(lab.name)]
 
 
+# Started in the background, tests ignore SIGINT, and so would their children.
 OWNER = """
-import sys
+import signal, sys
 from umstack.lab import Lab
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with Lab(hosts=2, loss=0.1) as lab:
     sleeper = lab.hosts[1].run(["sleep", "600"])
     print(lab.name, sleeper.pid, flush=True)
