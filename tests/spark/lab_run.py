@@ -99,8 +99,11 @@ def _capturing(lab: Lab, run: LabRun) -> Iterator[None]:
             "-i",
             port,
             "-n",
+            # At once means slots of the longest packet: short ones, so that all of the run finds room beside other tests.
             "-B",
-            "16384",
+            "65536",
+            "-s",
+            "2048",
             "--immediate-mode",
             "-w",
             str(run.by_tcpdump),
