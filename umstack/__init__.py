@@ -7,8 +7,9 @@ with umstack.Context("eth1") as ctx:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from xdp.lazy_names import lazily
 
 if TYPE_CHECKING:
     from umstack.batch import Batch as Batch
@@ -54,13 +55,5 @@ _HOME = {
 }
 
 __all__ = sorted(_HOME)
+__getattr__ = lazily(__name__, _HOME)
 __version__ = "0.1.0"
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used, so that importing the package costs nothing."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'umstack' has no attribute {name!r}")
-    value = getattr(import_module(f"umstack.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value

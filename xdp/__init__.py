@@ -6,147 +6,100 @@ A name is imported when it is first asked for: netlink alone takes a fifth of a 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from xdp.lazy_names import lazily
 
 if TYPE_CHECKING:
-    from xdp.attachment import Attachment, AttachMode, Occupant, occupants
-    from xdp.errors import (
-        AttachError,
-        BpfError,
-        BrokerError,
-        FlowSteeringError,
-        FlowSteeringUnsupportedError,
-        GroupError,
-        InterfaceError,
-        NoMulticastRouteError,
-        NoSuchInterfaceError,
-        NotBuiltError,
-        OccupiedError,
-        RingError,
-        SteeringError,
-        XdpError,
-    )
-    from xdp.flow_steering import FlowSteering
-    from xdp.groups import GroupMemberships
-    from xdp.interface import (
-        Interface,
-        find_interface,
-        interfaces,
-        multicast_route,
-        require_multicast_route,
-    )
-    from xdp.interface_watch import InterfaceChange, InterfaceWatch
-    from xdp.loader import (
-        AttachedProgram,
-        BpfMap,
-        BpfObject,
-        BpfProgram,
-        ProgramFacts,
-        TestRun,
-        object_path,
-        unavailable,
-    )
-    from xdp.steering import RuleCounters, Steering, SteeringCounters
-    from xdp.xsk import RingFacts, RingMode, RingPort, RingSettings, ring_bytes
+    from xdp.attachment import Attachment as Attachment
+    from xdp.attachment import AttachMode as AttachMode
+    from xdp.attachment import Occupant as Occupant
+    from xdp.attachment import occupants as occupants
+    from xdp.errors import AttachError as AttachError
+    from xdp.errors import BpfError as BpfError
+    from xdp.errors import BrokerError as BrokerError
+    from xdp.errors import FlowSteeringError as FlowSteeringError
+    from xdp.errors import FlowSteeringUnsupportedError as FlowSteeringUnsupportedError
+    from xdp.errors import GroupError as GroupError
+    from xdp.errors import InterfaceError as InterfaceError
+    from xdp.errors import NoMulticastRouteError as NoMulticastRouteError
+    from xdp.errors import NoSuchInterfaceError as NoSuchInterfaceError
+    from xdp.errors import NotBuiltError as NotBuiltError
+    from xdp.errors import OccupiedError as OccupiedError
+    from xdp.errors import RingError as RingError
+    from xdp.errors import SteeringError as SteeringError
+    from xdp.errors import XdpError as XdpError
+    from xdp.flow_steering import FlowSteering as FlowSteering
+    from xdp.groups import GroupMemberships as GroupMemberships
+    from xdp.interface import Interface as Interface
+    from xdp.interface import find_interface as find_interface
+    from xdp.interface import interfaces as interfaces
+    from xdp.interface import multicast_route as multicast_route
+    from xdp.interface import require_multicast_route as require_multicast_route
+    from xdp.interface_watch import InterfaceChange as InterfaceChange
+    from xdp.interface_watch import InterfaceWatch as InterfaceWatch
+    from xdp.loader import AttachedProgram as AttachedProgram
+    from xdp.loader import BpfMap as BpfMap
+    from xdp.loader import BpfObject as BpfObject
+    from xdp.loader import BpfProgram as BpfProgram
+    from xdp.loader import ProgramFacts as ProgramFacts
+    from xdp.loader import TestRun as TestRun
+    from xdp.loader import object_path as object_path
+    from xdp.loader import unavailable as unavailable
+    from xdp.steering import RuleCounters as RuleCounters
+    from xdp.steering import Steering as Steering
+    from xdp.steering import SteeringCounters as SteeringCounters
+    from xdp.xsk import RingFacts as RingFacts
+    from xdp.xsk import RingMode as RingMode
+    from xdp.xsk import RingPort as RingPort
+    from xdp.xsk import RingSettings as RingSettings
+    from xdp.xsk import ring_bytes as ring_bytes
 
-_HOMES = {
-    "AttachError": "xdp.errors",
-    "AttachMode": "xdp.attachment",
-    "AttachedProgram": "xdp.loader",
-    "Attachment": "xdp.attachment",
-    "BpfError": "xdp.errors",
-    "BpfMap": "xdp.loader",
-    "BpfObject": "xdp.loader",
-    "BpfProgram": "xdp.loader",
-    "BrokerError": "xdp.errors",
-    "FlowSteering": "xdp.flow_steering",
-    "FlowSteeringError": "xdp.errors",
-    "FlowSteeringUnsupportedError": "xdp.errors",
-    "GroupError": "xdp.errors",
-    "GroupMemberships": "xdp.groups",
-    "Interface": "xdp.interface",
-    "InterfaceChange": "xdp.interface_watch",
-    "InterfaceError": "xdp.errors",
-    "InterfaceWatch": "xdp.interface_watch",
-    "NoMulticastRouteError": "xdp.errors",
-    "NoSuchInterfaceError": "xdp.errors",
-    "NotBuiltError": "xdp.errors",
-    "Occupant": "xdp.attachment",
-    "OccupiedError": "xdp.errors",
-    "ProgramFacts": "xdp.loader",
-    "RingError": "xdp.errors",
-    "RingFacts": "xdp.xsk",
-    "RingMode": "xdp.xsk",
-    "RingPort": "xdp.xsk",
-    "RingSettings": "xdp.xsk",
-    "RuleCounters": "xdp.steering",
-    "Steering": "xdp.steering",
-    "SteeringCounters": "xdp.steering",
-    "SteeringError": "xdp.errors",
-    "TestRun": "xdp.loader",
-    "XdpError": "xdp.errors",
-    "find_interface": "xdp.interface",
-    "interfaces": "xdp.interface",
-    "multicast_route": "xdp.interface",
-    "object_path": "xdp.loader",
-    "occupants": "xdp.attachment",
-    "require_multicast_route": "xdp.interface",
-    "ring_bytes": "xdp.xsk",
-    "unavailable": "xdp.loader",
+_HOME = {
+    "Attachment": "attachment",
+    "AttachMode": "attachment",
+    "Occupant": "attachment",
+    "occupants": "attachment",
+    "AttachError": "errors",
+    "BpfError": "errors",
+    "BrokerError": "errors",
+    "FlowSteeringError": "errors",
+    "FlowSteeringUnsupportedError": "errors",
+    "GroupError": "errors",
+    "InterfaceError": "errors",
+    "NoMulticastRouteError": "errors",
+    "NoSuchInterfaceError": "errors",
+    "NotBuiltError": "errors",
+    "OccupiedError": "errors",
+    "RingError": "errors",
+    "SteeringError": "errors",
+    "XdpError": "errors",
+    "FlowSteering": "flow_steering",
+    "GroupMemberships": "groups",
+    "find_interface": "interface",
+    "Interface": "interface",
+    "interfaces": "interface",
+    "multicast_route": "interface",
+    "require_multicast_route": "interface",
+    "InterfaceChange": "interface_watch",
+    "InterfaceWatch": "interface_watch",
+    "AttachedProgram": "loader",
+    "BpfMap": "loader",
+    "BpfObject": "loader",
+    "BpfProgram": "loader",
+    "object_path": "loader",
+    "ProgramFacts": "loader",
+    "TestRun": "loader",
+    "unavailable": "loader",
+    "RuleCounters": "steering",
+    "Steering": "steering",
+    "SteeringCounters": "steering",
+    "ring_bytes": "xsk",
+    "RingFacts": "xsk",
+    "RingMode": "xsk",
+    "RingPort": "xsk",
+    "RingSettings": "xsk",
 }
 
-__all__ = [
-    "AttachError",
-    "AttachMode",
-    "AttachedProgram",
-    "Attachment",
-    "BpfError",
-    "BpfMap",
-    "BpfObject",
-    "BpfProgram",
-    "BrokerError",
-    "FlowSteering",
-    "FlowSteeringError",
-    "FlowSteeringUnsupportedError",
-    "GroupError",
-    "GroupMemberships",
-    "Interface",
-    "InterfaceChange",
-    "InterfaceError",
-    "InterfaceWatch",
-    "NoMulticastRouteError",
-    "NoSuchInterfaceError",
-    "NotBuiltError",
-    "Occupant",
-    "OccupiedError",
-    "ProgramFacts",
-    "RingError",
-    "RingFacts",
-    "RingMode",
-    "RingPort",
-    "RingSettings",
-    "RuleCounters",
-    "Steering",
-    "SteeringCounters",
-    "SteeringError",
-    "TestRun",
-    "XdpError",
-    "find_interface",
-    "interfaces",
-    "multicast_route",
-    "object_path",
-    "occupants",
-    "require_multicast_route",
-    "ring_bytes",
-    "unavailable",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Import what a name stands for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'xdp' has no attribute {name!r}")
-    found = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = found
-    return found
+__all__ = sorted(_HOME)
+__getattr__ = lazily(__name__, _HOME)

@@ -1,0 +1,55 @@
+"""The public names of both packages: each is imported when it is asked for, and nothing stands in its place."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+PACKAGES = ("umstack", "xdp")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_found(package: str) -> None:
+    """A name asked for is what its module calls so; what is no name is refused as Python does."""
+    module = import_module(package)
+    for name in module.__all__:
+        assert getattr(module, name) is getattr(import_module(f"{package}.{module._HOME[name]}"), name)
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Nothing'"):
+        _ = module.Nothing
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_type_checker_sees_the_same_names(package: str) -> None:
+    """What is imported for type checkers alone is what the package gives, from the same modules."""
+    module = import_module(package)
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    [seen] = [node.body for node in tree.body if isinstance(node, ast.If)]
+    homes = {
+        alias.asname: f"{node.module}"
+        for node in seen
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert homes == {name: f"{package}.{home}" for name, home in module._HOME.items()}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_has_the_name_of_something_public(package: str) -> None:
+    """It would stand in the name's place as soon as anything imports it."""
+    folder = Path(str(import_module(package).__file__)).parent
+    modules = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert not modules & set(import_module(package).__all__)
+
+
+def test_importing_the_packages_imports_none_of_what_is_dear() -> None:
+    """Neither the core nor netlink is loaded before something of it is wanted."""
+    code = (
+        "import sys, umstack, xdp; print(*sorted({'pyroute2', 'cffi', 'umstack._core'} & sys.modules.keys()))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.split() == []

@@ -1,0 +1,24 @@
+"""Public names that are imported when they are first asked for, so that importing a package costs next to nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazily(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package: `home` says in which of its modules each public name is.
+
+    No module may be called as a public name is: once imported, it would stand in the name's place.
+    """
+
+    def find(name: str) -> Any:
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{package}.{home[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find
