@@ -7,7 +7,7 @@ is success, 77 is "cannot run here" with the reason as the last line said, anyth
 UMSTACK_REQUIRE_TIERS=unit,sim fails the session when one of these tiers ran nothing, or skipped all it had.
 
 `-n 2 --no-loadscope-reorder` (pytest-xdist; scripts/test says it) runs files side by side: the tests of a file in one
-process, all of Spark's in one, the tiers that take longest first.
+process, all of Spark's in one and first of all, then the tiers that take long.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ TIERS = {
     "netns": "real sockets and rings between network namespaces; root",
     "fuzz": "fuzzers for every parser, a short run of each",
 }
-LONGEST_FIRST = ("spark", "netns", "c", "fuzz", "bpf", "sim", "wire", "property", "unit")
 SHARED_BY_THE_TIER = {"spark"}
 """Tiers whose files share what is dear to start, so that one process must have them all."""
 PRIVILEGED_TIERS = {"bpf", "netns"}
@@ -46,6 +45,11 @@ def tier_of(path: Path) -> str | None:
     """The tier a file under tests/ belongs to, if it is one."""
     parts = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
     return parts[0] if len(parts) > 1 and parts[0] in TIERS else None
+
+
+def longest_first(tier: str | None) -> tuple[bool, int]:
+    """Sorts what is run side by side: what one process must have alone, then from the slow tiers to the quick ones."""
+    return tier not in SHARED_BY_THE_TIER, -list(TIERS).index(tier) if tier else 0
 
 
 class TierCounts:
@@ -111,12 +115,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(TierCounts(required), "tier-counts")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark every test with its tier, and skip what this user may not do."""
     privileged = os.geteuid() == 0
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: LONGEST_FIRST.index(tier_of(item.path) or "unit"))
+        items.sort(key=lambda item: longest_first(tier_of(item.path)))
     for item in items:
         tier = tier_of(item.path)
         if tier is None:
