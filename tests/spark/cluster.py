@@ -32,11 +32,6 @@ class Cluster:
     master: str
     workers: list[subprocess.Popen[str]]
     environment: dict[str, str]
-    folder: Path
-
-    def executors(self) -> set[Path]:
-        """The folders of all executors there were."""
-        return set(self.folder.glob("work*/app-*/[0-9]*"))
 
     def executor_processes(self) -> list[int]:
         """The executors that run now."""
@@ -61,7 +56,6 @@ def standalone(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
         "SPARK_CONF_DIR": str(folder),
         "PYSPARK_PYTHON": sys.executable,
     }
-    (folder / "spark-defaults.conf").write_text("")
     (folder / "log4j2.properties").write_text(_LOGGING)
     at = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with ExitStack() as stack:
@@ -74,7 +68,7 @@ def standalone(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
         ]
         for worker in started:
             _wait_until_said(worker, _REGISTERED)
-        yield Cluster(master, started, environment, folder)
+        yield Cluster(master, started, environment)
 
 
 def _work(folder: Path, number: int) -> tuple[str, ...]:

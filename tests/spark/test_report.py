@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
 from tests.spark.cluster import Cluster
+from tests.waiting import wait_for
 from umstack.capture import CaptureError, split
 from umstack.capture.generate import Traffic, Truth, generate
 from umstack.report import make_report
@@ -124,8 +124,8 @@ def test_a_cluster_gives_the_same_though_an_executor_is_killed(
         text=True,
         env=cluster.environment,
     )
-    while not (there := sorted(out.glob(WHAT_IS_DECODED))) and job.poll() is None:
-        time.sleep(0.002)
+    wait_for(lambda: any(out.glob(WHAT_IS_DECODED)) or job.poll() is not None, "a part is decoded", 120)
+    there = sorted(out.glob(WHAT_IS_DECODED))
     [first, *_] = cluster.executor_processes()
     os.kill(first, signal.SIGKILL)
     said, complained = job.communicate(timeout=240)
