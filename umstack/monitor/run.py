@@ -109,10 +109,10 @@ def _start(
         TRAFFIC: traffic_windows(observed(TRAFFIC), options.window_seconds, options.mtu),
         RECOVERY: loss_windows(observed(RECOVERY), options.window_seconds),
     }
-    told = sinks_for(options, say)
-    windows = [_query(kind, frame, options, told, checkpoint) for kind, frame in frames.items()]
+    sinks = sinks_for(options, say)
+    windows = [_query(kind, frame, options, sinks, checkpoint) for kind, frame in frames.items()]
     watched = classify(packets(spark, options.captures, INCIDENTS))
-    return [*windows, _watch(watched, options, told, checkpoint)]
+    return [*windows, _watch(watched, options, sinks, checkpoint)]
 
 
 def sinks_for(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
@@ -134,7 +134,7 @@ def _writer(kind: str, frame: DataFrame, options: MonitorOptions, checkpoint: Pa
 
 
 def _query(
-    kind: str, frame: DataFrame, options: MonitorOptions, told: list[Sink], checkpoint: Path
+    kind: str, frame: DataFrame, options: MonitorOptions, sinks: list[Sink], checkpoint: Path
 ) -> StreamingQuery:
     writer = _writer(kind, frame, options, checkpoint)
     if options.parquet is not None:
@@ -145,7 +145,7 @@ def _query(
     def tell(batch: DataFrame, _number: int) -> None:
         found = recovery(batch) if kind == RECOVERY else batch
         rows = [row.asDict() for row in found.collect()]
-        for sink in told:
+        for sink in sinks:
             sink.take(kind, rows, options.window_seconds)
 
     # Traffic is shown as it grows. Losses are shown when their window is over, so that all of it are in one batch;
@@ -155,7 +155,7 @@ def _query(
 
 
 def _watch(
-    classified: DataFrame, options: MonitorOptions, told: list[Sink], checkpoint: Path
+    classified: DataFrame, options: MonitorOptions, sinks: list[Sink], checkpoint: Path
 ) -> StreamingQuery:
     """Loss incidents and NAK storms: judged over what is not told yet, by the functions of the report."""
     watch = IncidentWatch(
@@ -172,7 +172,7 @@ def _watch(
             if parts is not None:
                 parts.write(kind, number, found)
                 continue
-            for sink in told:
+            for sink in sinks:
                 sink.take(kind, found.to_pylist(), options.window_seconds)
 
     return _writer(INCIDENTS, classified, options, checkpoint).foreachBatch(tell).start()
