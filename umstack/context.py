@@ -348,6 +348,7 @@ class Context(Closing):
             result = receiver.map(config, topic_index, f"{name}[{topic_index}]")
             if result not in (0, -errno.EEXIST, lib.UM_CLOSED):  # mapped already; being closed
                 self.check(result, f"joining {name} for {topic!r}")
+        # Once more: another thread may have steered, before the join, by what was joined until then.
         self._steer()
         self._warn_small_buffer()
 
