@@ -66,10 +66,13 @@ SMALL_BYTES = 64 << 20
 _FOR_LITTLE = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
 }
 """Where there is little data, planning and compiling a query takes longer than running it."""
-_JVM, _JVM_FOR_LITTLE = "-XX:+UseParallelGC", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_JVM = "-XX:+UseParallelGC"
+# Room for what starting makes and for Spark's twenty thousand classes, which else are collected for every few MiB.
+_JVM_FOR_LITTLE = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:NewSize=160m -XX:MetaspaceSize=256m"
 
 
 def is_local(master: str | None) -> bool:
