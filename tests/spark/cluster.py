@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pyspark
 
+from umstack.analysis.spark_session import shared_classes
+
 HOME = Path(pyspark.__file__).parent
 _LISTENING = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile("Successfully registered with master")
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
 # Virtual machines on few cores, each for a minute: none is worth its best compiler.
-_QUICK = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m"
 _LOGGING = (
     "rootLogger.level = info\nrootLogger.appenderRef.e.ref = e\nappender.e.type = Console\nappender.e.name = e\n"
     "appender.e.target = SYSTEM_ERR\nappender.e.layout.type = PatternLayout\nappender.e.layout.pattern = %m%n\n"
@@ -47,16 +49,16 @@ class Cluster:
 @contextmanager
 def standalone(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
     """Start a cluster that keeps its files in `folder`; it ends with the block."""
+    logging = folder / "log4j2.properties"
+    logging.write_text(_LOGGING)
     environment = {
         **os.environ,
-        **_QUICK,
+        "JAVA_TOOL_OPTIONS": f"{_QUICK} {shared_classes()} -Dlog4j2.configurationFile={logging.as_uri()}",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_HOME": str(HOME),
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_CONF_DIR": str(folder),
         "PYSPARK_PYTHON": sys.executable,
     }
-    (folder / "log4j2.properties").write_text(_LOGGING)
     at = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with ExitStack() as stack:
         daemon = stack.enter_context(_daemon("master.Master", environment, *at))

@@ -114,7 +114,7 @@ def test_statistics_may_be_read_while_objects_come_and_go() -> None:
         readers = [threading.Thread(target=read) for _ in range(2)]
         for reader in readers:
             reader.start()
-        for number in range(100):
+        for number in range(30):
             with context.source(f"source {number}"), context.receiver(f"receiver {number}"):
                 pass
         stop.set()

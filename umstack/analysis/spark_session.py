@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from umstack.errors import UmError
@@ -75,6 +76,17 @@ _JVM = "-XX:+UseParallelGC"
 _JVM_FOR_LITTLE = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:NewSize=160m -XX:MetaspaceSize=256m"
 
 
+def class_archive() -> Path:
+    """Where the classes that virtual machines share are, once umstack.report.class_archive has put them there."""
+    return Path(sys.prefix) / "share" / "umstack" / f"spark-{pyspark.__version__}.jsa"
+
+
+def shared_classes() -> str:
+    """The options of a virtual machine that is to take its classes from there."""
+    # One that cannot use it says so at length, and starts as if there were none.
+    return f"-XX:SharedArchiveFile={class_archive()} -Xlog:cds*=off" if class_archive().exists() else ""
+
+
 def is_local(master: str | None) -> bool:
     """Whether this machine's cores do the work: the driver's virtual machine is the executor then."""
     return _SUBMITTED not in os.environ if master is None else master.startswith("local")
@@ -119,6 +131,7 @@ def spark_session(
     try:
         tuned = {**_OPTIONS, **(_FOR_LITTLE if is_little else {})}
         tuned["spark.driver.extraJavaOptions"] = _JVM_FOR_LITTLE if is_little else _JVM
+        tuned["spark.driver.defaultJavaOptions"] = shared_classes()
         session = _build(
             name, master, {**tuned, "spark.driver.memory": driver_memory, **(options or {})}, folder
         )
