@@ -2,7 +2,7 @@
 
 The tiers `c` and `fuzz` may hold, besides Python tests, an executable `run`. It becomes one test: exit status 0
 is success, 77 is "cannot run here" with the reason as the last line said, anything else is failure. The fuzzers'
-`run` is given `--seconds N` for each fuzzer (UMSTACK_FUZZ_SECONDS, 3 if unset).
+`run` is given `--seconds N` for each fuzzer (UMSTACK_FUZZ_SECONDS, 2 if unset).
 
 UMSTACK_REQUIRE_TIERS=unit,sim fails the session when one of these tiers ran nothing, or skipped all it had.
 
@@ -178,7 +178,7 @@ class RunItem(pytest.Item):
     def runtest(self) -> None:
         """Run it and judge it by its exit status."""
         arguments = (
-            ["--seconds", os.environ.get("UMSTACK_FUZZ_SECONDS", "3")] if tier_of(self.path) == "fuzz" else []
+            ["--seconds", os.environ.get("UMSTACK_FUZZ_SECONDS", "2")] if tier_of(self.path) == "fuzz" else []
         )
         done = subprocess.run(
             [self.path, *arguments],

@@ -206,7 +206,7 @@ def test_a_subscriber_that_dies_fails_the_run_and_not_the_others(tree: Path, wor
 def test_a_publisher_that_dies_fails_the_run_at_once(tree: Path, work: Path) -> None:
     """Nobody waits for what cannot come."""
     (tree / "bulk").write_bytes(os.urandom(100 << 20))
-    demo = Run("--tree", str(tree))
+    demo = Run("--tree", str(tree), "--subscribers", "1")
     demo.until_it_sends()
     os.kill(demo.children[-1], signal.SIGKILL)
     began = time.monotonic()
@@ -220,7 +220,7 @@ def test_a_publisher_that_dies_fails_the_run_at_once(tree: Path, work: Path) -> 
 def test_an_interrupted_run_leaves_nothing(tree: Path, work: Path, number: signal.Signals) -> None:
     """Ctrl-C within the transfer: no namespace, no process, no file is left; status 130."""
     (tree / "bulk").write_bytes(os.urandom(100 << 20))
-    demo = Run("--tree", str(tree))
+    demo = Run("--tree", str(tree), "--subscribers", "1")
     demo.until_it_sends()
     demo.process.send_signal(number)
     status, result, complained = demo.finish()
@@ -237,7 +237,7 @@ def test_the_processes_of_a_killed_run_end(
     monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     bulk = tree / "bulk"
     bulk.write_bytes(os.urandom(100 << 20))
-    demo = Run("--tree", str(tree))
+    demo = Run("--tree", str(tree), "--subscribers", "1")
     demo.until_it_sends()
     demo.process.kill()
     demo.process.communicate()

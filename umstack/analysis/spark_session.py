@@ -84,7 +84,7 @@ def class_archive() -> Path:
 def shared_classes() -> str:
     """The options of a virtual machine that is to take its classes from there."""
     # One that cannot use it says so at length, and starts as if there were none.
-    return f"-XX:SharedArchiveFile={class_archive()} -Xlog:cds*=off" if class_archive().exists() else ""
+    return f'-XX:SharedArchiveFile="{class_archive()}" -Xlog:cds*=off' if class_archive().exists() else ""
 
 
 def is_local(master: str | None) -> bool:
