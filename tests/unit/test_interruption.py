@@ -1,0 +1,55 @@
+"""Commands end in order when they are asked to, whatever they were at."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+
+import pytest
+
+from umstack.cli.interruption import terminable
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class InterruptedInItsFinaliser:
+    """Something that is collected just as the signal comes."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        """Be interrupted where Python drops every exception."""
+        signal.raise_signal(self.number)
+
+
+def _be_interrupted_late(number: signal.Signals) -> None:
+    InterruptedInItsFinaliser(number)
+    time.sleep(20)
+
+
+@pytest.mark.parametrize("number", _SIGNALS)
+@pytest.mark.parametrize("once", [False, True])
+def test_an_interrupt_within_a_finaliser_is_not_lost(number: signal.Signals, once: bool) -> None:
+    """It is raised a moment later, where it is heard; afterwards everything is as it was."""
+    before = (sys.unraisablehook, [signal.getsignal(each) for each in _SIGNALS])
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), terminable(once=once):
+        _be_interrupted_late(number)
+    assert time.monotonic() - began < 10
+    assert (sys.unraisablehook, [signal.getsignal(each) for each in _SIGNALS]) == before
+
+
+def test_what_else_a_finaliser_raises_is_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only interrupts come again."""
+    told: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: told.append(lost.exc_type))
+
+    class Failing:
+        def __del__(self) -> None:
+            raise ValueError
+
+    with terminable():
+        Failing()
+    assert told == [ValueError]
