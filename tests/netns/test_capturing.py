@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +274,35 @@ def test_files_rotate_and_the_last_are_kept(make_lab: MakeLab, tmp_path: Path) -
         for (sqn,) in fields(file, "lbtrm.data.sqn", keep="lbtrm.hdr.type == 0 && udp.dstport == 14400")
     ]
     assert set(sqns) == set(range(min(sqns), max(sqns) + 1)), "nothing is lost between two files"
+
+
+@contextlib.contextmanager
+def busy_processors() -> Iterator[None]:
+    """Leave no processor idle."""
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+
+def test_what_has_arrived_is_written_though_no_processor_is_idle(make_lab: MakeLab, tmp_path: Path) -> None:
+    """A capture leaves the processor to others while it runs, not when it is to end: the ring is emptied first."""
+    lab = make_lab(hosts=2)
+    capture = start_capture(lab.hosts[1], "--out", str(tmp_path), "--json")
+    listening(capture, tmp_path)
+    capture.send_signal(signal.SIGSTOP)
+    with members(*lab.hosts) as (publisher, subscriber):
+        publish(publisher, subscriber, 12000, 1300)
+    with busy_processors():
+        capture.terminate()
+        capture.send_signal(signal.SIGCONT)
+        said, complained = capture.communicate(timeout=30)
+    assert capture.returncode == 0, complained
+    summary = json.loads(said)
+    assert (summary["dropped"], summary["packets"] >= 12000) == (0, True)
 
 
 def _unfinished_bytes(directory: Path) -> int:

@@ -184,7 +184,9 @@ def test_every_cause_is_named(reported: Reported, run: LabRun) -> None:
             for row in found
             if row["receiver"] == one.receiver and one.start_ns <= row["start_ns"] <= one.end_ns
         ]
-        assert {row["cause"] for row in rows} == {one.cause}, rows
+        # A publisher that a busy machine holds up for a tenth of a second makes a tail of what was lost just before.
+        held_up = {"tail"} if one.cause == "sporadic" else set()
+        assert {one.cause} <= {row["cause"] for row in rows} <= {one.cause} | held_up, rows
         lost = sum(row["lost"] for row in rows)
         if one.lost is None:
             assert lost > 10
