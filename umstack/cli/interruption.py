@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
@@ -12,7 +13,7 @@ from typing import Any
 
 INTERRUPTED_STATUS = 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_AGAIN_SECONDS = 0.001
+_AGAIN_SECONDS = 0.005
 
 
 @contextmanager
@@ -25,30 +26,46 @@ def terminable(*, once: bool = False) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    again: list[threading.Timer] = []
+    main_thread = threading.get_ident()
+    insisting: list[threading.Thread] = []
+    is_lost = is_deaf = False
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal is_lost
+        if is_deaf:
+            return
+        is_lost = False
         if once:
             _handle(dict.fromkeys(_SIGNALS, signal.SIG_IGN))
         raise KeyboardInterrupt
 
+    def insist() -> None:
+        while True:
+            time.sleep(_AGAIN_SECONDS)
+            if not is_lost:
+                return
+            signal.pthread_kill(main_thread, signal.SIGTERM)
+
     def come_again(lost: sys.UnraisableHookArgs) -> None:
+        nonlocal is_lost, is_deaf
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             hook(lost)
             return
+        # Raised in here it would be lost for good.
+        is_lost = is_deaf = True
         _handle(dict.fromkeys(_SIGNALS, interrupt))
-        main_thread = threading.main_thread().ident
-        again.append(threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main_thread, signal.SIGTERM)))
-        again[-1].start()
+        insisting.append(threading.Thread(target=insist, daemon=True))
+        insisting[-1].start()
+        is_deaf = False
 
     before = _handle(dict.fromkeys(_SIGNALS, interrupt))
     hook, sys.unraisablehook = sys.unraisablehook, come_again
     try:
         yield
     finally:
-        for timer in again:
-            timer.cancel()
-            timer.join()
+        is_lost, is_deaf = False, True
+        for thread in insisting:
+            thread.join()
         sys.unraisablehook = hook
         _handle(before)
 
