@@ -53,10 +53,12 @@ def terminable(*, once: bool = False) -> Iterator[None]:
             return
         # Raised in here it would be lost for good.
         is_lost = is_deaf = True
-        _handle(dict.fromkeys(_SIGNALS, interrupt))
-        insisting.append(threading.Thread(target=insist, daemon=True))
-        insisting[-1].start()
-        is_deaf = False
+        try:
+            _handle(dict.fromkeys(_SIGNALS, interrupt))
+            insisting.append(threading.Thread(target=insist, daemon=True))
+            insisting[-1].start()
+        finally:
+            is_deaf = False
 
     before = _handle(dict.fromkeys(_SIGNALS, interrupt))
     hook, sys.unraisablehook = sys.unraisablehook, come_again
