@@ -127,6 +127,7 @@ def command(
         ring_bytes=ring_mebibytes * _MEGABYTE,
         promiscuous=promiscuous,
     )
+    usual = os.sched_getscheduler(0), os.sched_getparam(0)
     if priority == "idle":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     started, started_cpu = time.monotonic(), time.process_time()
@@ -139,7 +140,7 @@ def command(
             except KeyboardInterrupt:
                 interrupted = True
             # What is in the ring now must not wait for an idle processor: the time for it is limited.
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            os.sched_setscheduler(0, *usual)
     _tell(
         capture,
         time.monotonic() - started,
