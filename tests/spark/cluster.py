@@ -13,14 +13,12 @@ from pathlib import Path
 
 import pyspark
 
-from umstack.analysis.spark_session import shared_classes
+from umstack.analysis.spark_session import QUICK_JVM, shared_classes
 
 HOME = Path(pyspark.__file__).parent
 _LISTENING = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile("Successfully registered with master")
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
-# Virtual machines on few cores, each for a minute: none is worth its best compiler.
-_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m"
 _LOGGING = (
     "rootLogger.level = info\nrootLogger.appenderRef.e.ref = e\nappender.e.type = Console\nappender.e.name = e\n"
     "appender.e.target = SYSTEM_ERR\nappender.e.layout.type = PatternLayout\nappender.e.layout.pattern = %m%n\n"
@@ -53,7 +51,7 @@ def standalone(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
     logging.write_text(_LOGGING)
     environment = {
         **os.environ,
-        "JAVA_TOOL_OPTIONS": f"{_QUICK} {shared_classes()} -Dlog4j2.configurationFile={logging.as_uri()}",
+        "JAVA_TOOL_OPTIONS": f"{QUICK_JVM} {shared_classes()} -Dlog4j2.configurationFile={logging.as_uri()}",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_HOME": str(HOME),
         "SPARK_DAEMON_MEMORY": "256m",

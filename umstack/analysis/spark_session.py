@@ -72,8 +72,9 @@ _FOR_LITTLE = {
 }
 """Where there is little data, planning and compiling a query takes longer than running it."""
 _JVM = "-XX:+UseParallelGC"
-# Room for what starting makes and for Spark's twenty thousand classes, which else are collected for every few MiB.
-_JVM_FOR_LITTLE = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:NewSize=160m -XX:MetaspaceSize=256m"
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m"
+"""Of one that lives for a minute: no compiler takes its time, and Spark's twenty thousand classes have room at once."""
+_JVM_FOR_LITTLE = f"{QUICK_JVM} -XX:NewSize=160m"
 
 
 def class_archive() -> Path:
