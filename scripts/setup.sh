@@ -176,7 +176,8 @@ shared_classes() {
     command -v java >/dev/null || return 0
     local archive
     archive=$("$VENV/bin/python" -c 'from umstack.analysis.spark_session import class_archive; print(class_archive())')
-    [ ! -e "$archive" ] || return 0
+    # One that is older than the Java that is installed is of no use to it.
+    [ ! -e "$archive" ] || [ "$(stat -c %Y "$archive")" -lt "$(stat -Lc %Z "$(command -v java)")" ] || return 0
     say "sharing the classes of Spark's virtual machines"
     "$VENV/bin/python" -m umstack.report.class_archive >/dev/null || say "that failed; the tests take longer"
 }
