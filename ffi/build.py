@@ -93,7 +93,12 @@ def xsk_cdefs() -> list[Path]:
 
 CORE = Module("umstack._core", ("ffi/core", "ffi/capture", "ffi/io", "ffi/sim", "ffi/bench"), core_cdefs)
 LIBBPF = Module("xdp._libbpf", ("ffi/bpf",), libbpf_cdefs, libraries=("bpf", "elf"))
-XSK = Module("xdp._xsk", ("ffi/xsk", "ffi/bench/raw_order.c"), xsk_cdefs, libraries=("xdp", "bpf", "elf"))
+XSK = Module(
+    "xdp._xsk",
+    ("ffi/xsk", "ffi/bench/raw_order.c", "ffi/bench/raw_round_trips.c"),
+    xsk_cdefs,
+    libraries=("xdp", "bpf", "elf"),
+)
 
 
 def say(text: str) -> None:

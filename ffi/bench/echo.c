@@ -61,7 +61,7 @@ static int measure(um_event_queue *replies, um_publication *requests, const um_e
 {
     while (result->message_count < sample_count) {
         int64_t sent_ns = clock_ns(CLOCK_MONOTONIC);
-        if (sent_ns >= deadline_ns)
+        if (sent_ns >= deadline_ns && result->message_count > 0)
             break;
         int outcome = round_trip(replies, requests, config, result->message_count, result);
         if (outcome != 0)

@@ -1,12 +1,15 @@
 #include "bench/raw_pingpong.h"
 
+#include "bench/raw_round_trips.h"
 #include "bench/raw_socket.h"
 
 #define END_MARKER_COUNT 3
 
-/* How long the client tries to reach its server, and how long it gives each attempt. */
-#define REACH_NS 3000000000LL
-#define REACH_ATTEMPT_NS 10000000LL
+typedef struct socket_end {
+    int fd;
+    const um_raw_pingpong_config *config;
+    uint8_t *buffer; /* room for message_bytes */
+} socket_end;
 
 /* Two hosts talking to each other alone: the kernel can keep the route. */
 static bool is_connected(const um_raw_pingpong_config *c)
@@ -73,44 +76,31 @@ static int receive_one(int fd, const um_raw_pingpong_config *config, uint8_t *bu
     }
 }
 
-/* One round trip. Returns 1 when the reply came, 0 when it did not, or a negative errno. */
-static int round_trip(int fd, const um_raw_pingpong_config *config, uint8_t *buffer, uint64_t counter,
-                      um_raw_ping_result *result)
+/* A um_raw_client's. A server is reached by polling, for a blocking receive has the timeout its socket was given. */
+static int round_trip(void *client_end, bool is_reaching, uint64_t counter, um_raw_ping_result *result)
 {
-    memcpy(buffer, &counter, sizeof counter);
-    int error = send_to_peer(fd, config, buffer, config->message_bytes);
+    const socket_end *end = client_end;
+    um_raw_pingpong_config config = *end->config;
+    if (is_reaching) {
+        config.wait = UM_RAW_WAIT_BUSY;
+        config.timeout_ns = UM_RAW_REACH_ATTEMPT_NS;
+    }
+    memcpy(end->buffer, &counter, sizeof counter);
+    int error = send_to_peer(end->fd, &config, end->buffer, config.message_bytes);
     while (error == 0) {
         uint64_t answered = UINT64_MAX;
-        int length = receive_one(fd, config, buffer, config->message_bytes);
+        int length = receive_one(end->fd, &config, end->buffer, config.message_bytes);
         if (length == -EAGAIN)
             return 0;
         if (length < 0)
             return length;
         if (length >= (int)sizeof answered)
-            memcpy(&answered, buffer, sizeof answered);
+            memcpy(&answered, end->buffer, sizeof answered);
         if (answered == counter)
             return 1;
         result->stale_count++;
     }
     return error;
-}
-
-/* A group joined a moment ago may not have reached every switch on the way: datagrams are lost until it has,
- * which says nothing about a round trip. Ends with the first reply. */
-static int reach_peer(int fd, const um_raw_pingpong_config *config, uint8_t *buffer, um_raw_ping_result *result)
-{
-    um_raw_pingpong_config attempt = *config;
-    int64_t deadline_ns = um_raw_clock_ns(CLOCK_MONOTONIC) + REACH_NS;
-    uint64_t counter = UINT64_MAX - 1; /* no measured round trip has these */
-    int outcome = 0;
-
-    attempt.wait = UM_RAW_WAIT_BUSY;
-    attempt.timeout_ns = REACH_ATTEMPT_NS;
-    while (outcome == 0 && um_raw_clock_ns(CLOCK_MONOTONIC) < deadline_ns)
-        outcome = round_trip(fd, &attempt, buffer, counter--, result);
-    if (outcome == 0)
-        return -ETIMEDOUT;
-    return outcome < 0 ? outcome : 0;
 }
 
 static int send_end_markers(int fd, const um_raw_pingpong_config *config)
@@ -123,39 +113,13 @@ static int send_end_markers(int fd, const um_raw_pingpong_config *config)
     return error == -ECONNREFUSED ? 0 : error;
 }
 
-/* Leaves the server to its work. Returns 0 or a negative errno. */
-static int measure(int fd, const um_raw_pingpong_config *config, uint64_t warmup_count, uint64_t sample_count,
-                   int64_t deadline_ns, uint8_t *buffer, uint64_t *samples_ns, um_raw_ping_result *result)
-{
-    for (uint64_t counter = 0; counter < warmup_count + sample_count; counter++) {
-        int64_t sent_ns = um_raw_clock_ns(CLOCK_MONOTONIC);
-        if (sent_ns >= deadline_ns)
-            break;
-        int outcome = round_trip(fd, config, buffer, counter, result);
-        if (outcome < 0)
-            return outcome;
-        if (outcome == 0)
-            result->lost_count++;
-        else if (counter >= warmup_count)
-            samples_ns[result->sample_count++] = (uint64_t)(um_raw_clock_ns(CLOCK_MONOTONIC) - sent_ns);
-    }
-    return 0;
-}
-
 int um_raw_ping(int fd, const um_raw_pingpong_config *config, uint64_t warmup_count, uint64_t sample_count,
                 int64_t duration_ns, uint64_t *samples_ns, um_raw_ping_result *result)
 {
     uint8_t buffer[UM_RAW_MAX_DATAGRAM_BYTES] = {0};
-
-    memset(result, 0, sizeof *result);
-    int error = reach_peer(fd, config, buffer, result);
-    if (error != 0)
-        return error;
-    int64_t start_ns = um_raw_clock_ns(CLOCK_MONOTONIC);
-    int64_t cpu_start_ns = um_raw_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    error = measure(fd, config, warmup_count, sample_count, start_ns + duration_ns, buffer, samples_ns, result);
-    result->elapsed_ns = um_raw_clock_ns(CLOCK_MONOTONIC) - start_ns;
-    result->cpu_ns = um_raw_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_start_ns;
+    socket_end end = {fd, config, buffer};
+    const um_raw_client client = {&end, round_trip};
+    int error = um_raw_make_round_trips(&client, warmup_count, sample_count, duration_ns, samples_ns, result);
     return error != 0 ? error : send_end_markers(fd, config);
 }
 

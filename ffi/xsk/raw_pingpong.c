@@ -1,10 +1,13 @@
+#include "bench/raw_round_trips.h"
 #include "bench/raw_socket.h"
 #include "xsk/raw_xdp.h"
 
 enum { END_MARKER_COUNT = 4 };
 
-#define REACH_NS (3 * UM_NS_PER_SECOND)
-#define REACH_ATTEMPT_NS 20000000
+typedef struct ring_end {
+    um_xsk_port *port;
+    const um_raw_pingpong_config *config;
+} ring_end;
 
 static um_address listen_address(const um_raw_pingpong_config *config)
 {
@@ -52,14 +55,15 @@ static int receive_one(um_xsk_port *port, int64_t timeout_ns, uint64_t *counter)
     return (int)length;
 }
 
-/* 1 when the reply came, 0 when it did not, or a negative errno. */
-static int round_trip(um_xsk_port *port, const um_raw_pingpong_config *config, int64_t timeout_ns, uint64_t counter,
-                      um_raw_ping_result *result)
+/* A um_raw_client's. */
+static int round_trip(void *client_end, bool is_reaching, uint64_t counter, um_raw_ping_result *result)
 {
-    int error = send_one(port, (const uint8_t *)&counter, sizeof counter, config->message_bytes);
+    const ring_end *end = client_end;
+    int64_t timeout_ns = is_reaching ? UM_RAW_REACH_ATTEMPT_NS : end->config->timeout_ns;
+    int error = send_one(end->port, (const uint8_t *)&counter, sizeof counter, end->config->message_bytes);
     while (error == 0) {
         uint64_t answered = UINT64_MAX;
-        int length = receive_one(port, timeout_ns, &answered);
+        int length = receive_one(end->port, timeout_ns, &answered);
         if (length == -EAGAIN)
             return 0;
         if (answered == counter)
@@ -67,36 +71,6 @@ static int round_trip(um_xsk_port *port, const um_raw_pingpong_config *config, i
         result->stale_count++;
     }
     return error;
-}
-
-static int reach_peer(um_xsk_port *port, const um_raw_pingpong_config *config, um_raw_ping_result *result)
-{
-    int64_t deadline_ns = um_raw_clock_ns(CLOCK_MONOTONIC) + REACH_NS;
-    uint64_t counter = UINT64_MAX - 1; /* no measured round trip has these */
-    int outcome = 0;
-    while (outcome == 0 && um_raw_clock_ns(CLOCK_MONOTONIC) < deadline_ns)
-        outcome = round_trip(port, config, REACH_ATTEMPT_NS, counter--, result);
-    if (outcome == 0)
-        return -ETIMEDOUT;
-    return outcome < 0 ? outcome : 0;
-}
-
-static int measure(um_xsk_port *port, const um_raw_pingpong_config *config, uint64_t warmup_count,
-                   uint64_t sample_count, int64_t deadline_ns, uint64_t *samples_ns, um_raw_ping_result *result)
-{
-    for (uint64_t counter = 0; counter < warmup_count + sample_count; counter++) {
-        int64_t sent_ns = um_raw_clock_ns(CLOCK_MONOTONIC);
-        if (sent_ns >= deadline_ns)
-            break;
-        int outcome = round_trip(port, config, config->timeout_ns, counter, result);
-        if (outcome < 0)
-            return outcome;
-        if (outcome == 0)
-            result->lost_count++;
-        else if (counter >= warmup_count)
-            samples_ns[result->sample_count++] = (uint64_t)(um_raw_clock_ns(CLOCK_MONOTONIC) - sent_ns);
-    }
-    return 0;
 }
 
 /* A datagram of a length no other has. */
@@ -114,16 +88,10 @@ static int send_end_markers(um_xsk_port *port, const um_raw_pingpong_config *con
 int um_xsk_raw_ping(um_xsk_port *port, const um_raw_pingpong_config *config, uint64_t warmup_count,
                     uint64_t sample_count, int64_t duration_ns, uint64_t *samples_ns, um_raw_ping_result *result)
 {
-    memset(result, 0, sizeof *result);
+    ring_end end = {port, config};
+    const um_raw_client client = {&end, round_trip};
     um_xsk_raw_prepare(port, listen_address(config), peer_address(config), config->message_bytes);
-    int error = reach_peer(port, config, result);
-    if (error != 0)
-        return error;
-    int64_t start_ns = um_raw_clock_ns(CLOCK_MONOTONIC);
-    int64_t cpu_start_ns = um_raw_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    error = measure(port, config, warmup_count, sample_count, start_ns + duration_ns, samples_ns, result);
-    result->elapsed_ns = um_raw_clock_ns(CLOCK_MONOTONIC) - start_ns;
-    result->cpu_ns = um_raw_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_start_ns;
+    int error = um_raw_make_round_trips(&client, warmup_count, sample_count, duration_ns, samples_ns, result);
     return error != 0 ? error : send_end_markers(port, config);
 }
 

@@ -266,6 +266,14 @@ def test_a_ping_pong_between_two_processes(group: Address, groups: tuple[str, ..
     assert found.p50_us * found.round_trips_per_second <= 2e6
 
 
+@pytest.mark.parametrize("wait", ["block", "busy"])
+def test_a_ping_pong_has_a_sample_however_little_time_it_has(group: Address, wait: raw.Wait) -> None:
+    """The warm-up takes nothing of the time: on a busy machine it would take all of it."""
+    plan = PingPongPlan(wait=wait, seconds=0, samples=500, warmup=10, port=group[1])
+    found = raw.measure_ping_pong(HERE, HERE, plan)
+    assert (found.samples, found.lost) == (1, 0)
+
+
 def test_a_measurement_reports_what_the_bench_prints(group: Address) -> None:
     """The keys of `umstack bench --json` are there with the figures found."""
     plan = ThroughputPlan("raw-udp-packed", 64, max_messages=2200, group=group[0], port=group[1])
