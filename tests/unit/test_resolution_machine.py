@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -88,7 +87,7 @@ def test_discovery_reports_a_source_once() -> None:
     found = resolver.datagram_received(advertised("orders", "other"), 5)
     assert found == [SourceFound("orders", 0, ADDRESS)]
     assert resolver.datagram_received(advertised("orders"), 6) == []
-    elsewhere = replace(ADDRESS, session_id=9)
+    elsewhere = ADDRESS._replace(session_id=9)
     assert resolver.datagram_received(advertised("orders", address=elsewhere), 7) == [
         SourceFound("orders", 0, elsewhere)
     ]
@@ -146,7 +145,7 @@ def test_queries_stop_at_the_source_threshold() -> None:
     resolver.query("orders", Config().receiver_options(resolution_number_of_sources_query_threshold=2), 0)
     resolver.datagram_received(advertised("orders"), 0)
     assert [time for time, _ in run(resolver, 0, 60 * MS)] == [0, 20, 60]
-    resolver.datagram_received(advertised("orders", address=replace(ADDRESS, session_id=9)), 61 * MS)
+    resolver.datagram_received(advertised("orders", address=ADDRESS._replace(session_id=9)), 61 * MS)
     assert list(run(resolver, 61 * MS, 10**12)) == []
 
 
@@ -170,7 +169,7 @@ def test_several_receivers_of_a_topic_share_one_query() -> None:
     resolver.stop_query("orders")
     resolver.stop_query("orders")
     assert resolver.stats()["tr_rcv_topics"] == 0
-    assert resolver.datagram_received(advertised("orders", address=replace(ADDRESS, session_id=9)), 2) == []
+    assert resolver.datagram_received(advertised("orders", address=ADDRESS._replace(session_id=9)), 2) == []
     assert list(run(resolver, 2, 10**12)) == []
 
 
@@ -226,6 +225,21 @@ def test_many_topics_share_datagrams_within_the_initial_limit() -> None:
     assert {a.topic for _, d in sent for a in d.advertisements} == {f"topic.{n:04}" for n in range(1000)}
     assert max(len(d.advertisements) for _, d in sent) > 20
     assert resolver.stats()["tr_records_deferred"] > 0
+
+
+def test_a_record_held_up_by_the_limit_goes_on_with_its_schedule() -> None:
+    """UX-5, UX-14: 300 topics at 100 a second are late, but sustain and fall silent when they would have anyway."""
+    resolver = machine(resolver_initial_advertisements_per_second=100)
+    for number in range(300):
+        resolver.advertise(f"topic.{number}", number, ADDRESS, SOURCE, 0)
+    sent: dict[str, list[int]] = {}
+    for time, datagram in run(resolver, 0, 10**12):
+        for advertisement in datagram.advertisements:
+            sent.setdefault(advertisement.topic, []).append(time)
+    assert len(sent) == 300
+    for times in sent.values():
+        sustaining = [time for time in times if time >= 9000]
+        assert sustaining == list(range(9000, 65001, 1000))
 
 
 def test_bits_per_second_are_limited() -> None:
@@ -301,13 +315,13 @@ def test_re_advertising_starts_anew() -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        replace(ADDRESS, group="10.0.0.1"),
-        replace(ADDRESS, source_ip="0.0.0.0"),
-        replace(ADDRESS, source_ip="255.255.255.255"),
-        replace(ADDRESS, source_ip="224.0.0.1"),
-        replace(ADDRESS, session_id=0),
-        replace(ADDRESS, destination_port=0),
-        replace(ADDRESS, nak_port=0),
+        ADDRESS._replace(group="10.0.0.1"),
+        ADDRESS._replace(source_ip="0.0.0.0"),
+        ADDRESS._replace(source_ip="255.255.255.255"),
+        ADDRESS._replace(source_ip="224.0.0.1"),
+        ADDRESS._replace(session_id=0),
+        ADDRESS._replace(destination_port=0),
+        ADDRESS._replace(nak_port=0),
     ],
 )
 def test_advertisements_nobody_could_join_are_ignored(address: LbtrmAddress) -> None:
@@ -349,7 +363,7 @@ def test_forged_sources_cannot_grow_memory() -> None:
     for session in range(1, 1001):
         found += len(
             resolver.datagram_received(
-                advertised("orders", f"t{session}", address=replace(ADDRESS, session_id=session)), 0
+                advertised("orders", f"t{session}", address=ADDRESS._replace(session_id=session)), 0
             )
         )
     stats = resolver.stats()
@@ -363,7 +377,7 @@ def test_an_ended_session_makes_room_for_another() -> None:
     resolver = machine(resolver_cache_maximum_entries=1)
     resolver.query("orders", RECEIVER, 0)
     for session in range(1, 4):
-        address = replace(ADDRESS, session_id=session)
+        address = ADDRESS._replace(session_id=session)
         assert resolver.datagram_received(advertised("orders", address=address), 0) != []
         resolver.forget_session(address, 0)
     resolver.datagram_received(advertised("orders"), 0)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from umstack.resolution.codec import LbtrmAddress
 
 
-@dataclass(frozen=True, slots=True)
-class KnownSource:
+class KnownSource(NamedTuple):
     """One source: its topic, the index its messages carry, and its session."""
 
     topic: str

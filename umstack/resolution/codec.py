@@ -10,6 +10,8 @@ import socket
 import struct
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum
+from functools import lru_cache
+from typing import NamedTuple
 
 from umstack.resolution.topic_name import TOPIC_NAME_MAXIMUM_BYTES
 
@@ -30,15 +32,16 @@ _PACKET_OPTION_TOTAL_LENGTH = 0x80
 _OPTION_LENGTH_BYTES = 4
 _OPTION_HEAD_BYTES = 2
 _OPTION_MAXIMUM_BYTES = 255
+_ADVERTISEMENTS_REMEMBERED = 4096
 
 _TIR_FIXED = struct.Struct("!BBHI")
 _LBTRM_INFO = struct.Struct("!4s4sIHH")
 _REQUEST = struct.Struct("!BBH")
 
 
-@dataclass(frozen=True, slots=True)
-class LbtrmAddress:
-    """Everything needed to join an LBT-RM session and to ask it for retransmissions."""
+class LbtrmAddress(NamedTuple):
+    """Everything needed to join an LBT-RM session and to ask it for retransmissions. A tuple because it is a part of
+    keys looked up for every record heard."""
 
     source_ip: str
     group: str
@@ -159,6 +162,19 @@ class _Cursor:
         self.offset = end + 1
         return raw.decode("utf-8", errors="surrogateescape")
 
+    def plain_advertisement(self) -> bytes | None:
+        """The bytes of the advertisement that begins here, taken; None, and nothing taken, where it has options or
+        does not end within the datagram."""
+        data, start = self._data, self.offset
+        fixed = data.find(b"\0", start, start + TOPIC_NAME_MAXIMUM_BYTES + 1) + 1
+        if fixed == 0 or fixed + _TIR_FIXED.size > len(data) or data[fixed] & _TIR_HAS_OPTIONS:
+            return None
+        end = fixed + _TIR_FIXED.size + data[fixed + 1]
+        if end > len(data):
+            return None
+        self.offset = end
+        return data[start:end]
+
 
 def decode(data: bytes) -> Decoded:
     """What a datagram says. Never raises: a bad one is a Rejected."""
@@ -189,6 +205,17 @@ def _decode_normal(data: bytes) -> ResolutionDatagram:
 
 
 def _decode_advertisement(cursor: _Cursor) -> Advertisement:
+    raw = cursor.plain_advertisement()
+    return _parse_advertisement(cursor) if raw is None else _repeated_advertisement(raw)
+
+
+@lru_cache(maxsize=_ADVERTISEMENTS_REMEMBERED)
+def _repeated_advertisement(raw: bytes) -> Advertisement:
+    """Advertisements are heard again and again, all of them every second."""
+    return _parse_advertisement(_Cursor(raw, 0))
+
+
+def _parse_advertisement(cursor: _Cursor) -> Advertisement:
     topic = cursor.name("an advertisement's topic")
     transport, info_bytes, ttl, index = _TIR_FIXED.unpack(cursor.take(_TIR_FIXED.size, "an advertisement"))
     options = _decode_topic_options(cursor) if transport & _TIR_HAS_OPTIONS else ()

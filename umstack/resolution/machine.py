@@ -365,6 +365,8 @@ class ResolutionMachine:
             record.scheduled_ns = None
             deadline_ns = record.timer.deadline_ns
             if deadline_ns is not None and deadline_ns <= now_ns:
+                if record.waiting:
+                    continue  # _drain goes on with its schedule: being due once more changes nothing
                 self._enqueue(record)
                 record.timer.fire(now_ns)
             self._schedule(record)
@@ -383,6 +385,15 @@ class ResolutionMachine:
             queue.records.popleft()
             record.waiting = record.deferred = False
             out.append(record.encoded)
+            if record.scheduled_ns is None:
+                self._resume(record, now_ns)
+
+    def _resume(self, record: _Record, now_ns: int) -> None:
+        """Go on with the schedule of a record that was due again while it waited."""
+        deadline_ns = record.timer.deadline_ns
+        if deadline_ns is not None and deadline_ns <= now_ns:
+            record.timer.fire(now_ns)
+        self._schedule(record)
 
     def _enqueue(self, record: _Record) -> None:
         if record.waiting:

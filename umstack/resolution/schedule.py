@@ -67,7 +67,16 @@ class PhaseTimer:
     records of many topics share a datagram. The record at the start does not wait for a tick.
     """
 
-    __slots__ = ("_due_ns", "_epoch_ns", "_immediate", "_interval_ns", "_phase_end_ns", "_settings", "phase")
+    __slots__ = (
+        "_due_ns",
+        "_epoch_ns",
+        "_immediate",
+        "_interval_ns",
+        "_phase_end_ns",
+        "_settings",
+        "deadline_ns",
+        "phase",
+    )
 
     def __init__(self, settings: PhaseSettings, start_ns: int, epoch_ns: int) -> None:
         self._settings = settings
@@ -83,10 +92,10 @@ class PhaseTimer:
             self._due_ns = start_ns
         elif self.phase is Phase.INITIAL:
             self._step()
-
-    @property
-    def deadline_ns(self) -> int | None:
+        self.deadline_ns = self._next_tick_ns()
         """The tick at which the next record goes out; None in the quiescent phase."""
+
+    def _next_tick_ns(self) -> int | None:
         if self._immediate:
             return self._due_ns
         if self.phase is Phase.QUIESCENT:
@@ -98,19 +107,22 @@ class PhaseTimer:
         """Account for the record of `deadline_ns` and set the next. Records missed by long sleep are skipped."""
         self._immediate = False
         self._step()
-        while (deadline := self.deadline_ns) is not None and deadline <= now_ns:
+        while (deadline_ns := self._next_tick_ns()) is not None and deadline_ns <= now_ns:
             self._step()
+        self.deadline_ns = deadline_ns
 
     def answered(self, now_ns: int) -> None:
         """A query was answered out of turn: sustain anew, unless the initial phase still runs (UX-14)."""
         if self.phase is not Phase.INITIAL:
             self._immediate = False
             self._enter_sustaining(now_ns)
+            self.deadline_ns = self._next_tick_ns()
 
     def stop(self) -> None:
         """Nothing more is due."""
         self._immediate = False
         self.phase = Phase.QUIESCENT
+        self.deadline_ns = None
 
     def _enter_sustaining(self, start_ns: int) -> None:
         interval_ns = self._settings.sustain_interval_ns
