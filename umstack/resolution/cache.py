@@ -12,7 +12,7 @@ class KnownSource(NamedTuple):
     """One source: its topic, the index its messages carry, and its session."""
 
     topic: str
-    index: int
+    topic_index: int
     address: LbtrmAddress
 
 

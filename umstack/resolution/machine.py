@@ -197,7 +197,7 @@ class ResolutionMachine:
             self._report(wanted, source)
         if len(wanted.known) < wanted.threshold:
             self._schedule(record)
-        return [SourceFound(s.topic, s.index, s.address) for s in wanted.known]
+        return [SourceFound(s.topic, s.topic_index, s.address) for s in wanted.known]
 
     def stop_query(self, topic: str) -> None:
         """One receiver less wants the topic; after the last one, nothing more is reported about it."""
@@ -294,7 +294,7 @@ class ResolutionMachine:
         if self._cache is not None:
             self._cache.add(source)
         if wanted is not None and self._report(wanted, source):
-            events.append(SourceFound(source.topic, source.index, address))
+            events.append(SourceFound(source.topic, source.topic_index, address))
             if len(wanted.known) >= wanted.threshold:
                 wanted.record.timer.stop()
 
@@ -304,7 +304,7 @@ class ResolutionMachine:
         if self._cache is not None:
             self._cache.discard(source)
         if wanted is not None and self._unreport(wanted, source):
-            events.append(SourceGone(source.topic, source.index, source.address))
+            events.append(SourceGone(source.topic, source.topic_index, source.address))
 
     def _request_received(self, scope: RequestScope, now_ns: int) -> None:
         if RequestScope.ADVERTISEMENTS in scope:
