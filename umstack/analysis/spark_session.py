@@ -131,8 +131,8 @@ def spark_session(
     folder = Path(tempfile.mkdtemp(prefix="umstack-spark-"))
     try:
         tuned = {**_OPTIONS, **(_FOR_LITTLE if is_little else {})}
-        tuned["spark.driver.extraJavaOptions"] = _JVM_FOR_LITTLE if is_little else _JVM
-        tuned["spark.driver.defaultJavaOptions"] = shared_classes()
+        tuned["spark.driver.extraJavaOptions"] = _driver_options(master, is_little)
+        tuned["spark.driver.defaultJavaOptions"] = tuned["spark.executor.defaultJavaOptions"] = shared_classes()
         session = _build(
             name, master, {**tuned, "spark.driver.memory": driver_memory, **(options or {})}, folder
         )
@@ -142,6 +142,13 @@ def spark_session(
             session.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _driver_options(master: str | None, is_little: bool) -> str:
+    if is_little:
+        return _JVM_FOR_LITTLE
+    # One whose executors are elsewhere only plans.
+    return _JVM if is_local(master) else QUICK_JVM
 
 
 def _build(name: str, master: str | None, options: dict[str, str], folder: Path) -> SparkSession:
