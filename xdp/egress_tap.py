@@ -58,7 +58,7 @@ class EgressFilter:
 
 
 class EgressTap(Closing):
-    """A tap that is attached. Context manager; its ring can be read until it is closed, or longer where it is mapped."""
+    """A tap that is attached. Context manager; its ring can be read until it is closed, and longer where mapped."""
 
     __slots__ = ("_link", "_programs", "interface", "ring_bytes")
 

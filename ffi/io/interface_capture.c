@@ -54,7 +54,6 @@ struct um_interface_capture {
     int64_t tai_offset_ns;   /* the clock of its records, ahead of the wall clock */
     int64_t merged_until_ns; /* what went out later is left for the next time */
     uint64_t egress_lost_count;
-    bool has_ended;                    /* nothing more arrives */
     uint32_t block;                    /* the next one to look at */
     const struct tpacket3_hdr *packet; /* within it, when it was left half read */
     uint32_t packets_left;
@@ -488,16 +487,17 @@ static void take_packet(um_interface_capture *capture)
     capture->packet = (const void *)((const uint8_t *)capture->packet + capture->packet->tp_next_offset);
 }
 
-/* The next record of what went out, unless something that came in before it may still be on its way. */
+/* The next record of what went out, if it may be written before the packet, the next one that came in. Where there is
+ * none, an older one may still be on its way: the kernel hands packets over in blocks. */
 static const struct egress_tap_record *next_record(um_interface_capture *capture, const struct tpacket3_hdr *packet)
 {
     const struct egress_tap_record *record = capture->has_egress ? um_egress_ring_next(&capture->egress) : NULL;
-    if (record == NULL || (packet != NULL && arrival_ns(packet) <= departure_ns(capture, record)))
+    if (record == NULL)
         return NULL;
+    if (packet != NULL)
+        return departure_ns(capture, record) < arrival_ns(packet) ? record : NULL;
     bool has_room = um_egress_ring_used_bytes(&capture->egress) < capture->egress.bytes / MERGE_RING_SHARE;
-    if (has_room && !capture->has_ended && is_after(departure_ns(capture, record), capture->merged_until_ns))
-        return NULL;
-    return record;
+    return has_room && is_after(departure_ns(capture, record), capture->merged_until_ns) ? NULL : record;
 }
 
 /* Writes the older of what came in and what went out; false when neither has anything that may be written now. */
@@ -620,7 +620,6 @@ int um_interface_capture_end_arrivals(um_interface_capture *capture)
     struct sock_fprog program = {1, &nothing};
     if (setsockopt(capture->fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0)
         return fail(capture, "SO_ATTACH_FILTER");
-    capture->has_ended = true;
     return 0;
 }
 

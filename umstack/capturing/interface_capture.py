@@ -64,14 +64,14 @@ class CaptureReport:
 
 
 class InterfaceCapture(Closing):
-    """A capture that runs from its creation on. Close it, or use it as a context manager.
+    """A capture that gathers packets from its creation on; `run` writes them. Close it, or use it as a context manager.
 
     A file has ".part" behind its name until it is whole. When the process is killed, that one too can be read up to
     where it was cut.
     """
 
     def __init__(self, interface: str, directory: str | Path, settings: CaptureSettings) -> None:
-        """Open the ring and the first file."""
+        """Open the rings."""
         self.interface = interface
         self.directory = Path(directory)
         self._settings = settings
@@ -95,7 +95,6 @@ class InterfaceCapture(Closing):
                 interface, settings.egress, settings.packet_filter, settings.ring_bytes
             )
             self._open()
-            self._begin_file()
         except BaseException:
             self._release()
             raise
@@ -139,6 +138,8 @@ class InterfaceCapture(Closing):
         self, seconds: float | None = None, on_progress: Callable[[CaptureReport], None] | None = None
     ) -> None:
         """Write packets for so long (None: for ever, until an exception such as KeyboardInterrupt)."""
+        if self._part is None:
+            self._begin_file()
         end = None if seconds is None else time.monotonic() + seconds
         while end is None or time.monotonic() < end:
             left_ns = _SLICE_NS if end is None else int((end - time.monotonic()) * _NS_PER_S)

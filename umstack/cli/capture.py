@@ -148,8 +148,8 @@ def command(
     with Meter() as meter, terminable(once=True):
         capture = InterfaceCapture(interface, directory, settings)
         with capture:
-            _note_cost(capture)
             try:
+                _note_cost(capture)
                 capture.run(seconds, lambda report: meter.show(_progress(report)))
             except KeyboardInterrupt:
                 interrupted = True
