@@ -26,7 +26,7 @@ from umstack.capture import CaptureNotes, decode
 from umstack.lab import Host, Lab, namespaces
 from umstack.lab.switch import port_name
 from xdp import BpfObject, find_interface, traffic_control, unavailable
-from xdp.egress_tap import NAME, egress_program_count
+from xdp.egress_tap import NAME, EgressFilter, EgressTap, egress_program_count
 
 MakeLab = Callable[..., Lab]
 ETH_P_ALL = 0x0003
@@ -233,6 +233,16 @@ def test_nothing_stays_attached(make_lab: MakeLab, tmp_path: Path, end: signal.S
         process.send_signal(end)
         process.communicate(timeout=20)
         wait_for(lambda: taps_at(host) == 0, "the tap to be gone")
+
+
+def test_a_closed_tap_is_gone_though_its_process_lives(make_lab: MakeLab) -> None:
+    """Issue 4, capture: detaching takes effect at once; only then what is in the ring is all there will be."""
+    host = make_lab(hosts=2, segmentation="real").hosts[0]
+    wanted = EgressFilter([(0, 0xFFFFFFFF)])
+    with host.call(lambda: EgressTap(host.interface, wanted, 1 << 20)) as tap:
+        assert taps_at(host) == 1
+        tap.detach()
+        assert taps_at(host) == 0
 
 
 @contextlib.contextmanager
