@@ -83,7 +83,8 @@ def core_cdefs() -> list[Path]:
 
 def libbpf_cdefs() -> list[Path]:
     """The declarations of the loader module, if they exist, and what BPF programs share with Python."""
-    return [*(ROOT / "bpf").glob("steering.h"), *(ROOT / "ffi/cdef").glob("libbpf.h")]
+    shared = [ROOT / "bpf" / name for name in ("egress_tap.h", "steering.h")]
+    return [path for path in (*shared, ROOT / "ffi/cdef/libbpf.h") if path.exists()]
 
 
 def xsk_cdefs() -> list[Path]:

@@ -20,6 +20,7 @@ from xdp.loader import BpfProgram
 Direction = Literal["ingress", "egress"]
 
 _TCA_BPF_ID = 11
+_NO_QUEUES = {"clsact", "ingress"}
 _HOOKS: dict[Direction, int] = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}
 
 
@@ -58,6 +59,21 @@ def attached_program_ids(interface_index: int, direction: Direction) -> list[int
     """Return the ids of the programs on the hook, in the order they run."""
     with _netlink(f"asking what is attached to the {direction} of interface {interface_index}") as route:
         return _program_ids(route, interface_index, direction)
+
+
+def has_filters(interface_index: int, direction: Direction) -> bool:
+    """Whether anything is on the hook: a BPF program, or a filter of another kind."""
+    with _netlink(f"asking for the filters at the {direction} of interface {interface_index}") as route:
+        if not _has_clsact(route, interface_index):
+            return False
+        return bool(list(route.get_filters(index=interface_index, parent=_HOOKS[direction])))
+
+
+def disciplines(interface_index: int) -> tuple[str, ...]:
+    """Return the kinds of the queueing disciplines that packets pass on their way out."""
+    with _netlink(f"asking for the queueing disciplines of interface {interface_index}") as route:
+        kinds = {str(qdisc.get_attr("TCA_KIND")) for qdisc in route.get_qdiscs(interface_index)}
+    return tuple(sorted(kinds - _NO_QUEUES))
 
 
 @contextmanager

@@ -1,7 +1,9 @@
+#include "../bpf/egress_tap.h"
 #include "../bpf/steering.h"
 #include "bpf/bpf_map.h"
 #include "bpf/bpf_object.h"
 #include "bpf/bpf_test_run.h"
+#include "bpf/tcx_attachment.h"
 #include "bpf/xdp_attachment.h"
 
 struct bpf_object;
@@ -81,3 +83,6 @@ struct xdp_bpf_program_ids {
 
 int xdp_bpf_program_ids(uint32_t interface_index, struct xdp_bpf_program_ids *ids);
 int xdp_bpf_link_find(uint32_t interface_index, uint32_t program_id, struct xdp_bpf_link_facts *facts);
+
+int xdp_bpf_tcx_attach(int program_fd, uint32_t interface_index);
+int xdp_bpf_tcx_program_count(uint32_t interface_index);

@@ -65,6 +65,13 @@ struct sock_filter {
 
 enum { UM_PCAPNG_UNKNOWN = -1, ... };
 
+typedef struct um_egress_ring_maps {
+    int ring_fd;
+    uint32_t ring_bytes;
+    int counters_fd;
+    ...;
+} um_egress_ring_maps;
+
 typedef struct um_interface_capture_config {
     const char *interface;
     uint32_t block_bytes;
@@ -74,6 +81,7 @@ typedef struct um_interface_capture_config {
     const char *filter_text;
     const struct sock_filter *filter;
     uint16_t filter_length;
+    const um_egress_ring_maps *egress;
     ...;
 } um_interface_capture_config;
 

@@ -22,6 +22,13 @@ void um_datagram_refit(uint8_t *ip, uint32_t ip_header_bytes, uint16_t identific
     store(udp + UM_UDP_CHECKSUM_AT, um_internet_udp_checksum(um_internet_sum(payload, payload_bytes, sum)));
 }
 
+bool um_datagram_awaits_checksum(const uint8_t *ip, uint32_t ip_header_bytes)
+{
+    const uint8_t *udp = ip + ip_header_bytes;
+    uint16_t sum = um_internet_fold(um_internet_pseudo_sum(ip, um_load_be16(udp + UM_UDP_LENGTH_AT)));
+    return memcmp(udp + UM_UDP_CHECKSUM_AT, &sum, sizeof sum) == 0;
+}
+
 void um_datagram_frame(uint8_t *header, um_address from, um_address to, uint8_t ttl, uint16_t identification,
                        const uint8_t *payload, uint32_t captured_bytes, uint32_t payload_bytes)
 {

@@ -16,4 +16,9 @@ void um_datagram_frame(uint8_t *header, um_address from, um_address to, uint8_t 
 void um_datagram_refit(uint8_t *ip, uint32_t ip_header_bytes, uint16_t identification, const uint8_t *payload,
                        uint32_t captured_bytes, uint32_t payload_bytes);
 
+/* Whether the UDP checksum is still to be filled in, as the kernel leaves it to the device: the field has the sum of
+ * the pseudo header. (A checksum that happens to be the same comes out the same when it is filled in again.) Not to be
+ * asked of fragments. */
+bool um_datagram_awaits_checksum(const uint8_t *ip, uint32_t ip_header_bytes);
+
 #endif

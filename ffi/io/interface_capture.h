@@ -6,6 +6,10 @@
  * filled in, and a run of datagrams that the kernel keeps whole (UDP GSO, GRO) is cut into the datagrams it is on the
  * wire, where the kernel says what it is (PACKET_VNET_HDR); um_interface_capture_splits_runs tells.
  *
+ * With an egress ring (egress_ring.h) what goes out is taken from there, before the kernel cuts it, and only what comes
+ * in is the packet socket's. Both are written in the order of their times, except that a packet that comes in may stand
+ * behind younger ones that went out when the egress ring fills faster than the kernel hands packets over.
+ *
  * Threads: one at a time. Memory: um_interface_capture_open maps everything, _close unmaps it. Errors: 0 or a negative
  * errno; um_interface_capture_failed_step names what failed.
  */
@@ -14,6 +18,7 @@
 
 #include <linux/filter.h>
 
+#include "io/egress_ring.h"
 #include "io/pcapng_writer.h"
 
 typedef struct um_interface_capture_config {
@@ -24,12 +29,13 @@ typedef struct um_interface_capture_config {
     bool promiscuous;
     const char *filter_text; /* what the filter says, for the file */
     const struct sock_filter *filter;
-    uint16_t filter_length; /* 0: everything */
+    uint16_t filter_length;            /* 0: everything */
+    const um_egress_ring_maps *egress; /* only read while opening; NULL: what goes out is seen as what comes in is */
 } um_interface_capture_config;
 
 typedef struct um_interface_capture_counters {
     uint64_t packet_count; /* written */
-    uint64_t drop_count;   /* the kernel's ring was full */
+    uint64_t drop_count;   /* a ring was full */
     uint64_t file_bytes;   /* of the file that is open */
     uint64_t file_packet_count;
     int64_t file_start_ns; /* when its first packet was seen; 0: it has none */
@@ -62,7 +68,8 @@ int um_interface_capture_wait(um_interface_capture *capture, int64_t timeout_ns)
  * negative errno: that of the file, which can keep nothing more. */
 int64_t um_interface_capture_write(um_interface_capture *capture, const um_interface_capture_arrivals *arrivals,
                                    uint64_t limit_bytes);
-/* Lets nothing more in: what has arrived until then can still be written, until the capture is drained. */
+/* Lets nothing more in: what has arrived until then can still be written, until the capture is drained. Whoever
+ * attached the egress tap detaches it before. */
 int um_interface_capture_end_arrivals(um_interface_capture *capture);
 /* Whether everything that was let in has been written. */
 bool um_interface_capture_is_drained(um_interface_capture *capture);

@@ -48,10 +48,10 @@ CORE_FORBIDDEN_CALLS = re.compile(
     r"|socket|bind|connect|send|sendto|sendmsg|sendmmsg|recv|recvfrom|recvmsg|recvmmsg|poll|ppoll|select|epoll_\w+"
     r"|eventfd|pthread_\w+|mtx_\w+|thrd_\w+|cnd_\w+)\s*\("
 )
-# Which C rooms a C room may include from, besides itself.
+# Which C rooms a C room may include from, besides itself; and single headers, by their names.
 C_ROOMS = {
     "core": set(),
-    "io": {"core"},
+    "io": {"core", "../bpf/egress_tap.h"},  # what a BPF program writes for it to read
     "sim": {"core"},
     "bench": {"core", "io"},
     "bpf": set(),
@@ -238,7 +238,8 @@ def test_c_rooms_include_downwards() -> None:
     for room, below in C_ROOMS.items():
         for path in c_files(f"ffi/{room}"):
             included = re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE)
-            strangers = [header for header in included if header.split("/")[0] not in below | {room}]
+            known = below | {room}
+            strangers = [header for header in included if not {header, header.split("/")[0]} & known]
             wrong.extend(f"{shown(path)} includes {header}" for header in strangers)
     assert not wrong, "\n".join(wrong)
 

@@ -86,7 +86,7 @@ def _capturing(lab: Lab, plan: CapturePlan) -> Iterator[dict[str, Any]]:
             if process.returncode != 0:
                 raise BenchError(f"umstack capture: {complained.strip()}")
             summary = json.loads(said)
-            report |= {name: summary[name] for name in ("packets", "dropped", "cpu_seconds")}
+            report |= {name: summary[name] for name in ("packets", "dropped", "cpu_seconds", "egress")}
         finally:
             process.kill()
             process.wait()

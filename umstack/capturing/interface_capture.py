@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from umstack._core import ffi, lib
+from umstack.capturing.egress_way import EgressChoice, WantedWay, open_egress
 from umstack.capturing.errors import CaptureError
 from umstack.capturing.frame_origin import FrameOrigin
 from umstack.capturing.packet_filter import PacketFilter
 from umstack.errors import error_from_os, error_from_result
 from xdp.closing import Closing
+from xdp.egress_tap import EgressTap
 
 PART_SUFFIX = ".part"
 _SLICE_NS = 100_000_000
 _BLOCK_BYTES = 1 << 20
+_MERGED_BLOCK_BYTES = 1 << 18
+"""Blocks that are to be merged with what goes out are handed over sooner, and so with less in them."""
 _NS_PER_S = 1_000_000_000
 _DRAIN_SLICE_NS = 10_000_000
 _DRAIN_SECONDS = 5.0
@@ -42,6 +46,8 @@ class CaptureSettings:
     """Of the files this capture has written, keep the last ones; 0: all."""
     ring_bytes: int = 64 << 20
     promiscuous: bool = False
+    egress: WantedWay = "auto"
+    """Where what goes out is seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ class CaptureReport:
 
     packets: int
     dropped: int
-    """The kernel's ring was full."""
+    """A ring of the kernel's was full."""
     files: tuple[Path, ...]
     """Whole, and still there."""
     splits_runs: bool
@@ -58,14 +64,14 @@ class CaptureReport:
 
 
 class InterfaceCapture(Closing):
-    """A capture that runs from its creation on. Close it, or use it as a context manager.
+    """A capture that gathers packets from its creation on; `run` writes them. Close it, or use it as a context manager.
 
     A file has ".part" behind its name until it is whole. When the process is killed, that one too can be read up to
     where it was cut.
     """
 
     def __init__(self, interface: str, directory: str | Path, settings: CaptureSettings) -> None:
-        """Open the ring and the first file."""
+        """Open the rings."""
         self.interface = interface
         self.directory = Path(directory)
         self._settings = settings
@@ -73,6 +79,7 @@ class InterfaceCapture(Closing):
         self._part: Path | None = None
         self._files: deque[Path] = deque()
         self._report = CaptureReport(0, 0, (), splits_runs=False)
+        self._egress: EgressTap | None = None
         self._opened_at = 0.0
         self._failed = False
         self._origin = FrameOrigin(interface)
@@ -81,9 +88,13 @@ class InterfaceCapture(Closing):
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise error_from_os(error, f"making {self.directory}") from error
+        self.egress: EgressChoice
+        """Where what goes out is seen, and why there."""
         try:
+            self.egress, self._egress = open_egress(
+                interface, settings.egress, settings.packet_filter, settings.ring_bytes
+            )
             self._open()
-            self._begin_file()
         except BaseException:
             self._release()
             raise
@@ -100,10 +111,12 @@ class InterfaceCapture(Closing):
         )
         config.interface, config.filter_text, config.filter = keep
         config.filter_length = len(program)
-        config.block_bytes = _BLOCK_BYTES
-        config.block_count = max(2, settings.ring_bytes // _BLOCK_BYTES)
+        config.block_bytes = _BLOCK_BYTES if self._egress is None else _MERGED_BLOCK_BYTES
+        config.block_count = max(2, settings.ring_bytes // config.block_bytes)
         config.snap_bytes = settings.snap_bytes
         config.promiscuous = settings.promiscuous
+        egress = self._egress_maps()
+        config.egress = egress
         opened = ffi.new("um_interface_capture **")
         result = lib.um_interface_capture_open(config, opened)
         self._handle = opened[0]
@@ -113,10 +126,20 @@ class InterfaceCapture(Closing):
         # What the filter pointed to is only read while opening, but its text goes into every file.
         self._filter_text = keep
 
+    def _egress_maps(self) -> Any:
+        if self._egress is None:
+            return ffi.NULL
+        maps = ffi.new("um_egress_ring_maps *")
+        maps.ring_fd, maps.ring_bytes = self._egress.ring_fd, self._egress.ring_bytes
+        maps.counters_fd = self._egress.counters_fd
+        return maps
+
     def run(
         self, seconds: float | None = None, on_progress: Callable[[CaptureReport], None] | None = None
     ) -> None:
         """Write packets for so long (None: for ever, until an exception such as KeyboardInterrupt)."""
+        if self._part is None:
+            self._begin_file()
         end = None if seconds is None else time.monotonic() + seconds
         while end is None or time.monotonic() < end:
             left_ns = _SLICE_NS if end is None else int((end - time.monotonic()) * _NS_PER_S)
@@ -209,7 +232,11 @@ class InterfaceCapture(Closing):
 
     def _drain(self) -> None:
         """Write what is still in the ring; the kernel hands a part of it out only after a while."""
-        if self._failed or self._part is None or lib.um_interface_capture_end_arrivals(self._handle) < 0:
+        if self._failed or self._part is None:
+            return
+        if self._egress is not None:
+            self._egress.detach()
+        if lib.um_interface_capture_end_arrivals(self._handle) < 0:
             return
         end = time.monotonic() + _DRAIN_SECONDS
         while not lib.um_interface_capture_is_drained(self._handle) and time.monotonic() < end:
@@ -220,3 +247,5 @@ class InterfaceCapture(Closing):
             handle, self._handle = self._handle, None
             if handle:
                 lib.um_interface_capture_close(handle)
+        if self._egress is not None:
+            self._egress.close()

@@ -8,6 +8,7 @@ import time
 
 import click
 
+from umstack.capturing.egress_way import WantedWay
 from umstack.capturing.interface_capture import CaptureReport, CaptureSettings, InterfaceCapture
 from umstack.capturing.packet_filter import PacketFilter
 from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
@@ -24,6 +25,15 @@ Examples:
   umstack capture eth1 --all --snaplen 128
 """
 
+
+EGRESS_OPTION = click.option(
+    "--egress",
+    type=click.Choice(["auto", "tc", "device"]),
+    default="auto",
+    show_default=True,
+    help="Where what goes out is seen: at the device, or before the kernel cuts it into datagrams, "
+    "which costs the sender less.",
+)
 
 PRIORITY_OPTION = click.option(
     "--priority",
@@ -75,6 +85,7 @@ PRIORITY_OPTION = click.option(
     help="Memory for what arrives faster than it is written.",
 )
 @PRIORITY_OPTION
+@EGRESS_OPTION
 @click.option("--promiscuous", is_flag=True, help="Frames for others as well, as at a mirror port.")
 @click.option(
     "-c", "--config", "config_file", metavar="FILE", help="The stack's configuration: its groups and ports."
@@ -101,6 +112,7 @@ def command(
     snaplen: int | None,
     ring_mebibytes: int,
     priority: str,
+    egress: WantedWay,
     promiscuous: bool,
     config_file: str | None,
     options: tuple[str, ...],
@@ -126,6 +138,7 @@ def command(
         keep_files=keep_files or 0,
         ring_bytes=ring_mebibytes * _MEGABYTE,
         promiscuous=promiscuous,
+        egress=egress,
     )
     usual = os.sched_getscheduler(0), os.sched_getparam(0)
     if priority == "idle":
@@ -136,6 +149,7 @@ def command(
         capture = InterfaceCapture(interface, directory, settings)
         with capture:
             try:
+                _note_cost(capture)
                 capture.run(seconds, lambda report: meter.show(_progress(report)))
             except KeyboardInterrupt:
                 interrupted = True
@@ -148,6 +162,13 @@ def command(
         cut_short=interrupted and seconds is not None,
         as_json=as_json,
     )
+
+
+def _note_cost(capture: InterfaceCapture) -> None:
+    if capture.egress.costs_sender:
+        click.echo(
+            f"note: a sender on this host pays for every datagram captured: {capture.egress.reason}", err=True
+        )
 
 
 def _progress(report: CaptureReport) -> str:
@@ -169,11 +190,14 @@ def _tell(
             "cpu_seconds": cpu_seconds,
             "files": [str(file) for file in report.files],
             "splits_runs": report.splits_runs,
+            "egress": capture.egress.way,
+            "egress_reason": capture.egress.reason,
         }
         click.echo(json.dumps(summary))
     else:
         for file in report.files:
             click.echo(file)
-        click.echo(f"{_progress(report)} in {seconds:.1f} s", err=True)
+        seen_at = "tc egress" if capture.egress.way == "tc" else "the device"
+        click.echo(f"{_progress(report)} in {seconds:.1f} s; what goes out was seen at {seen_at}", err=True)
     if cut_short:
         raise SystemExit(INTERRUPTED_STATUS)

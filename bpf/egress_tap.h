@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * What the egress tap and those who feed and read it agree on: the layouts of its maps and of the records in its ring.
+ *
+ * The one place for all sides. The program includes it, and so does ffi/io/egress_ring.h, which reads the ring; cffi
+ * reads the same declarations (ffi/build.py), so that xdp/egress_tap.py fills in the filter by name. That is why it
+ * keeps to plain C, without __u32 and without an include guard.
+ */
+
+/* How many ranges of each kind a filter may name. */
+#define EGRESS_TAP_RANGES_MAX 32
+
+/* Both ends belong to it; host order. */
+struct egress_tap_range {
+    unsigned int low;
+    unsigned int high;
+};
+
+/* Value of the map `filter`: UDP over IPv4 to these groups, on these ports if there are any, and to any address that
+ * is no group on the unicast ports. Frames are looked at as the kernel has them: without the tag it keeps beside. */
+struct egress_tap_filter {
+    unsigned int group_count;
+    unsigned int group_port_count;
+    unsigned int unicast_port_count;
+    struct egress_tap_range groups[EGRESS_TAP_RANGES_MAX];
+    struct egress_tap_range group_ports[EGRESS_TAP_RANGES_MAX];
+    struct egress_tap_range unicast_ports[EGRESS_TAP_RANGES_MAX];
+};
+
+/* A record of the map `ring`; the frame's bytes follow, from its link header on. What is behind them is not told. */
+struct egress_tap_record {
+    unsigned long long time_ns; /* CLOCK_TAI */
+    unsigned int wire_bytes;
+    unsigned int captured_bytes; /* fewer only where the frame is larger than any record */
+    unsigned int segment_bytes;  /* of payload in each packet the kernel will cut this one into; 0: it is one */
+    unsigned int segment_count;
+    unsigned int has_vlan; /* a tag beside the frame */
+    unsigned short vlan_type;
+    unsigned short vlan_tci;
+};
+
+/* Value of the map `counters`, shared by all processors. */
+struct egress_tap_counters {
+    unsigned long long lost_count; /* packets on the wire for which the ring had no room */
+};

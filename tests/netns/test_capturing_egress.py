@@ -1,0 +1,304 @@
+"""Captures at a publisher, where the kernel cuts runs of datagrams: what they have, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyroute2 import IPRoute
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.utils import PcapNgReader
+
+from tests.netns.traffic import GROUP, PORT, SO_RCVBUFFORCE, UDP_SEGMENT, Sender
+from tests.waiting import SECONDS, wait_for
+from umstack.capture import CaptureNotes, decode
+from umstack.lab import Host, Lab, namespaces
+from umstack.lab.switch import port_name
+from xdp import BpfObject, find_interface, traffic_control, unavailable
+from xdp.egress_tap import NAME, EgressFilter, EgressTap, egress_program_count
+
+MakeLab = Callable[..., Lab]
+ETH_P_ALL = 0x0003
+PACKET_OUTGOING = 4
+AF_XDP = 44
+VLAN = 42
+GROUPS = ("--group", "239.77.0.0/16")
+UNICAST_PORT = 14390
+
+pytestmark = pytest.mark.skipif(unavailable(NAME) is not None, reason=str(unavailable(NAME)))
+
+
+@contextlib.contextmanager
+def capturing(host: Host, directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`umstack capture` on a host, which has begun its first file."""
+    command = [sys.executable, "-m", "umstack", "capture", host.interface, *GROUPS, "--json"]
+    process: subprocess.Popen[str] = host.run(
+        [*command, "--out", str(directory), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def has_file() -> bool:
+        assert process.poll() is None, process.communicate()
+        return any(directory.glob("*.part"))
+
+    try:
+        wait_for(has_file, "a capture file", 20)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
+    """End the capture; its summary, and what it said on stderr."""
+    process.terminate()
+    process.send_signal(signal.SIGCONT)
+    said, complained = process.communicate(timeout=30)
+    assert process.returncode == 0, complained
+    return json.loads(said), complained
+
+
+def frames(directory: Path) -> list[bytes]:
+    """What the whole files of a directory have, in their order."""
+    return [bytes(p) for file in sorted(directory.glob("*.pcapng")) for p in PcapNgReader(str(file))]
+
+
+def taps_at(host: Host) -> int:
+    """How many programs are at the egress of the host's interface by tcx."""
+    return host.call(lambda: egress_program_count(find_interface(host.interface)))
+
+
+def send_run(sender: Sender, payload: bytes, segment_bytes: int) -> None:
+    """Send one UDP GSO packet; the last datagram may be shorter."""
+    segment = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", segment_bytes))]
+    sender.socket.sendmsg([payload], segment, 0, sender.destination)
+
+
+class Wire:
+    """What arrives at the switch's end of a host's cable, seen by a plain packet socket."""
+
+    def __init__(self, lab: Lab, host_number: int) -> None:
+        self.source = lab.hosts[host_number].call(
+            lambda: bytes.fromhex(find_interface(lab.hosts[host_number].interface).mac.replace(":", ""))
+        )
+        self.socket = namespaces.call(
+            lab.switch_namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        )
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+        self.socket.bind((port_name(host_number), ETH_P_ALL))
+        self.socket.settimeout(SECONDS)
+
+    def take(self, count: int) -> list[bytes]:
+        """The next datagrams to the group from that host, with the checksum the device was to fill in."""
+        found: list[bytes] = []
+        while len(found) < count:
+            frame, address = self.socket.recvfrom(1 << 16)
+            is_ours = frame[6:12] == self.source and frame[30:34] == socket.inet_aton(GROUP)
+            if is_ours and address[2] != PACKET_OUTGOING:
+                found.append(_finished(frame))
+        return found
+
+
+def _finished(frame: bytes) -> bytes:
+    packet = Ether(frame)
+    if UDP in packet and not packet[IP].frag and not packet[IP].flags.MF:
+        del packet[UDP].chksum
+    return bytes(packet)
+
+
+@pytest.mark.parametrize(
+    ("runs", "snap_bytes"), [("runs", None), ("singles", None), ("runs", 100)], ids=["runs", "singles", "cut"]
+)
+def test_a_capture_has_what_the_wire_has(
+    make_lab: MakeLab, tmp_path: Path, runs: str, snap_bytes: int | None
+) -> None:
+    """Issue 4, capture: byte for byte what a packet socket sees at the other end of the cable, which knows nothing of
+    runs: lengths, checksums, IP identification; single datagrams and fragments as well."""
+    lab = make_lab(hosts=2, segmentation="real")
+    host, wire = lab.hosts[0], Wire(lab, 0)
+    content = bytes(n % 251 for n in range(60_000))
+    snaplen = ("--snaplen", str(snap_bytes)) if snap_bytes else ()
+    with capturing(host, tmp_path, "--egress", "tc", *snaplen) as process, Sender(host) as sender:
+        expected = 0
+        for size in (10, 64, 1000, 1400, 1472):
+            for total in (1, 2 * size, 7 * size + 1, min(44 * size, 60_000)):
+                if runs == "runs":
+                    send_run(sender, content[:total], size)
+                    expected += -(-total // size)
+                else:
+                    sender.socket.sendto(content[:size], sender.destination)
+                    expected += 1
+        sender.socket.sendto(content[:4000], sender.destination)
+        expected += 3
+        seen = wire.take(expected)
+        summary, _ = ended(process)
+    assert (summary["egress"], summary["packets"], summary["dropped"]) == ("tc", expected, 0)
+    assert frames(tmp_path) == [frame[:snap_bytes] if snap_bytes else frame for frame in seen]
+
+
+def test_a_tag_is_put_back(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: a run sent over a VLAN has its tag in every datagram."""
+    lab = make_lab(hosts=2, segmentation="real")
+    host = lab.hosts[0]
+
+    def add_vlan() -> int:
+        with IPRoute() as route:
+            (parent,) = route.link_lookup(ifname=host.interface)
+            try:
+                route.link("add", ifname="tagged", kind="vlan", link=parent, vlan_id=VLAN)
+            except Exception as error:
+                pytest.skip(f"no VLAN interface can be made here: {error}")
+            (index,) = route.link_lookup(ifname="tagged")
+            route.addr("add", index=index, address="10.99.0.1", prefixlen=24)
+            route.link("set", index=index, state="up")
+            return int(index)
+
+    index = host.call(add_vlan)
+    with capturing(host, tmp_path, "--egress", "tc") as process, Sender(host) as sender:
+        chosen = struct.pack("=4s4si", socket.inet_aton(GROUP), socket.inet_aton("10.99.0.1"), index)
+        sender.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, chosen)
+        send_run(sender, bytes(5000), 1400)
+        summary, _ = ended(process)
+    assert (summary["egress"], summary["packets"]) == ("tc", 4)
+    found = frames(tmp_path)
+    assert [frame[12:18] for frame in found] == [struct.pack("!HHH", 0x8100, VLAN, 0x0800)] * 4
+    assert [Ether(frame)[UDP].len for frame in found] == [1408, 1408, 1408, 808]
+    assert [_finished(frame) for frame in found] == found
+
+
+def test_what_goes_out_and_what_comes_in_is_in_order(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: from two rings, in one order, each with its direction, over several files."""
+    lab = make_lab(hosts=2, segmentation="real")
+    publisher, subscriber = lab.hosts
+    arguments = ("--rotate-size", "1", "--egress", "tc")
+    with (
+        capturing(publisher, tmp_path, *arguments) as process,
+        Sender(publisher) as out,
+        Sender(subscriber, publisher.address, UNICAST_PORT) as back,
+    ):
+        for _ in range(500):
+            send_run(out, bytes(7000), 1400)
+            back.socket.sendto(b"a NAK, so to speak", back.destination)
+        summary, _ = ended(process)
+    assert len(summary["files"]) > 1
+    assert (summary["packets"], summary["dropped"]) == (3000, 0)
+    seen = [packet for name in summary["files"] for packet in PcapNgReader(name)]
+    times = [packet.time for packet in seen]
+    assert times == sorted(times)
+    turns = [packet[UDP].dport == PORT for packet in seen]
+    assert sum(a != b for a, b in itertools.pairwise(turns)) > 500, "they are among each other"
+
+
+@pytest.mark.parametrize(("ring", "is_enough"), [("64", True), ("2", False)])
+def test_what_has_passed_is_written_or_counted(
+    make_lab: MakeLab, tmp_path: Path, ring: str, is_enough: bool
+) -> None:
+    """Issue 4, capture: a capture that gets no processor time writes at its end what the ring has; what found no room
+    is counted, in the summary and in the file."""
+    lab = make_lab(hosts=2, segmentation="real")
+    host = lab.hosts[0]
+    with capturing(host, tmp_path, "--egress", "tc", "--ring", ring) as process, Sender(host) as sender:
+        process.send_signal(signal.SIGSTOP)
+        for _ in range(300):
+            send_run(sender, bytes(30 * 1400), 1400)
+        summary, _ = ended(process)
+    assert summary["packets"] + summary["dropped"] == 9000
+    assert (summary["dropped"] == 0) == is_enough
+    notes = CaptureNotes()
+    rows = sum(batch.num_rows for name in summary["files"] for batch in decode(name, notes=notes))
+    assert rows == summary["packets"]
+    assert any(note.kind == "capture-drops" for note in notes.notes) != is_enough
+    assert len(frames(tmp_path)) == summary["packets"]
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_stays_attached(make_lab: MakeLab, tmp_path: Path, end: signal.Signals) -> None:
+    """Issue 4, capture: however the capture ends, the kernel takes its program off the interface."""
+    host = make_lab(hosts=2, segmentation="real").hosts[0]
+    with capturing(host, tmp_path) as process:
+        assert taps_at(host) == 1
+        process.send_signal(end)
+        process.communicate(timeout=20)
+        wait_for(lambda: taps_at(host) == 0, "the tap to be gone")
+
+
+def test_a_closed_tap_is_gone_though_its_process_lives(make_lab: MakeLab) -> None:
+    """Issue 4, capture: detaching takes effect at once; only then what is in the ring is all there will be."""
+    host = make_lab(hosts=2, segmentation="real").hosts[0]
+    wanted = EgressFilter([(0, 0xFFFFFFFF)])
+    with host.call(lambda: EgressTap(host.interface, wanted, 1 << 20)) as tap:
+        assert taps_at(host) == 1
+        tap.detach()
+        assert taps_at(host) == 0
+
+
+@contextlib.contextmanager
+def _filter_at(host: Host) -> Iterator[None]:
+    with BpfObject("lossy_port") as programs:
+        index = host.call(lambda: find_interface(host.interface).index)
+        host.call(lambda: traffic_control.attach(index, "egress", programs.program("lossy_port")))
+        yield
+
+
+@contextlib.contextmanager
+def _ring_socket_at(host: Host) -> Iterator[None]:
+    with host.call(lambda: socket.socket(AF_XDP, socket.SOCK_RAW)):
+        yield
+
+
+OBSTACLES = {"a filter at tc egress": _filter_at, "1 AF_XDP sockets": _ring_socket_at}
+
+
+@pytest.mark.parametrize("reason", OBSTACLES)
+def test_a_doubt_is_told_and_the_device_is_watched(make_lab: MakeLab, tmp_path: Path, reason: str) -> None:
+    """Issue 4, capture: where something may go around the tap or drop behind it, datagrams are captured as ever."""
+    host = make_lab(hosts=2, segmentation="real").hosts[0]
+    with OBSTACLES[reason](host), capturing(host, tmp_path) as process, Sender(host) as sender:
+        assert taps_at(host) == 0
+        send_run(sender, bytes(7000), 1400)
+        summary, complained = ended(process)
+    assert (summary["egress"], summary["packets"]) == ("device", 5)
+    assert reason in summary["egress_reason"]
+    assert reason in complained
+
+
+def test_a_second_capture_doubts_the_first(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: another program at the same place is a doubt, whoever put it there."""
+    host = make_lab(hosts=2, segmentation="real").hosts[0]
+    with capturing(host, tmp_path / "first"), capturing(host, tmp_path / "second") as second:
+        summary, complained = ended(second)
+    assert summary["egress"] == "device"
+    assert "1 other programs" in complained
+
+
+def test_a_device_that_cuts_runs_itself_is_watched(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: there is nothing to save, and nothing to complain about."""
+    host = make_lab(hosts=2, segmentation="offload").hosts[0]
+    with capturing(host, tmp_path) as process, Sender(host) as sender:
+        send_run(sender, bytes(7000), 1400)
+        summary, complained = ended(process)
+    assert (summary["egress"], summary["packets"]) == ("device", 5)
+    assert "note" not in complained
+
+
+def test_tc_cannot_be_had_for_everything(make_lab: MakeLab, tmp_path: Path) -> None:
+    """CLI rule: a forced mode that cannot be had is refused with what to do instead."""
+    host = make_lab(hosts=2, segmentation="real").hosts[0]
+    command = [sys.executable, "-m", "umstack", "capture", host.interface, "--all", "--egress", "tc"]
+    process: Any = host.run([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True)
+    _, complained = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "--egress auto" in complained

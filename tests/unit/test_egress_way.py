@@ -1,0 +1,87 @@
+"""Where a capture sees what goes out: the choice, on facts made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from umstack.capturing.egress_way import choose
+from umstack.capturing.errors import CaptureError
+from xdp.egress_facts import EgressFacts
+from xdp.facts import Unknown
+
+GOOD = EgressFacts(
+    segments_udp=False,
+    programs=0,
+    has_filters=False,
+    disciplines=("fq_codel", "mq"),
+    ring_sockets=0,
+    missing=(),
+)
+UNKNOWN = Unknown("nobody tells")
+
+
+def test_tc_is_chosen_where_it_shows_the_same_and_saves_something() -> None:
+    """Issue 4, capture: the sender is spared where nothing speaks against it."""
+    choice = choose("auto", GOOD, filter_fits=True)
+    assert (choice.way, choice.costs_sender) == ("tc", False)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"programs": 1}, "1 other programs"),
+        ({"has_filters": True}, "a filter at tc egress"),
+        ({"disciplines": ("netem",)}, "netem"),
+        ({"disciplines": ("mq", "tbf")}, "discipline tbf may"),
+        ({"ring_sockets": 2}, "2 AF_XDP sockets"),
+        ({"missing": ("CAP_BPF",), "programs": UNKNOWN}, "would take CAP_BPF"),
+        ({"segments_udp": UNKNOWN}, "nobody tells"),
+        ({"programs": UNKNOWN}, "nobody tells"),
+        ({"has_filters": UNKNOWN}, "nobody tells"),
+        ({"disciplines": UNKNOWN}, "nobody tells"),
+        ({"ring_sockets": UNKNOWN}, "nobody tells"),
+    ],
+)
+def test_each_doubt_keeps_to_the_device(change: dict[str, object], reason: str) -> None:
+    """Issue 4, capture: what may show something else than what leaves is not chosen, and why is said."""
+    choice = choose("auto", replace(GOOD, **change), filter_fits=True)  # type: ignore[arg-type]
+    assert (choice.way, choice.costs_sender) == ("device", True)
+    assert reason in choice.reason
+
+
+def test_a_device_that_cuts_runs_itself_is_left_to_it() -> None:
+    """Issue 4, capture: runs are seen whole there, so nothing is saved, whatever else there is."""
+    choice = choose("auto", replace(GOOD, segments_udp=True, programs=3), filter_fits=False)
+    assert (choice.way, choice.costs_sender) == ("device", False)
+
+
+def test_a_filter_without_room_keeps_to_the_device() -> None:
+    """Issue 4, capture: the tap takes so many ranges."""
+    assert choose("auto", GOOD, filter_fits=False).way == "device"
+
+
+def test_all_reasons_are_told() -> None:
+    """Issue 4, capture: whoever mends one thing need not find the next by trying."""
+    choice = choose("auto", replace(GOOD, has_filters=True, ring_sockets=1), filter_fits=True)
+    assert "filter" in choice.reason
+    assert "AF_XDP" in choice.reason
+
+
+def test_asked_for_tc_is_tc_though_there_are_doubts() -> None:
+    """CLI rule: a forced mode is not second-guessed."""
+    doubtful = replace(GOOD, programs=1, has_filters=True, ring_sockets=1, segments_udp=True)
+    assert choose("tc", doubtful, filter_fits=True).way == "tc"
+
+
+def test_asked_for_tc_fails_with_what_is_missing() -> None:
+    """CLI rule: a forced mode that cannot be had fails, says what is missing and what to do."""
+    with pytest.raises(CaptureError, match=r"CAP_BPF, CAP_NET_ADMIN.*few ranges.*--egress auto"):
+        choose("tc", replace(GOOD, missing=("CAP_BPF", "CAP_NET_ADMIN")), filter_fits=False)
+
+
+def test_asked_for_device_is_device() -> None:
+    """CLI rule: a forced mode is not second-guessed."""
+    choice = choose("device", GOOD, filter_fits=True)
+    assert (choice.way, choice.costs_sender) == ("device", False)

@@ -1,0 +1,102 @@
+"""What is known of the way out of an interface: who cuts runs of datagrams, and what may drop, delay or go around.
+
+Works on the network namespace of the calling thread.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+
+from xdp.capabilities import held_capabilities
+from xdp.egress_tap import NAME, egress_program_count
+from xdp.errors import XdpError
+from xdp.ethtool import Ethtool
+from xdp.facts import Unknown
+from xdp.interface import Interface, off_the_event_loop
+from xdp.loader import unavailable
+from xdp.traffic_control import disciplines, has_filters
+
+_SEGMENTATION = "tx-udp-segmentation"
+_NEEDED = ("CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON")
+_PROTOCOLS = Path("/proc/thread-self/net/protocols")
+
+
+@dataclass(frozen=True, slots=True)
+class EgressFacts:
+    """Of one interface, when asked."""
+
+    segments_udp: bool | Unknown
+    """Whether the device cuts runs of datagrams itself, so that the kernel leaves them whole."""
+    programs: int | Unknown
+    """At its egress, by tcx."""
+    has_filters: bool | Unknown
+    """At its egress, in a clsact qdisc."""
+    disciplines: tuple[str, ...] | Unknown
+    """The kinds of its queueing disciplines, which packets pass after the egress hook."""
+    ring_sockets: int | Unknown
+    """AF_XDP sockets in the namespace, on whichever interface: they send around the hook."""
+    missing: tuple[str, ...]
+    """What the tap would need and this process, kernel or installation lacks."""
+
+
+@off_the_event_loop
+def egress_facts(interface: Interface) -> EgressFacts:
+    """Find out about the way out of an interface."""
+    missing = [*filter(None, [unavailable(NAME)]), *_missing_capabilities()]
+    programs = _programs(interface) if not missing else Unknown("it could not be asked")
+    if isinstance(programs, Unknown) and not missing:
+        missing.append(programs.reason)
+    with Ethtool(interface.name) as ethtool:
+        features = ethtool.features()
+    return EgressFacts(
+        segments_udp=features if isinstance(features, Unknown) else features.get(_SEGMENTATION, False),
+        programs=programs,
+        has_filters=_has_filters(interface),
+        disciplines=_disciplines(interface),
+        ring_sockets=_ring_sockets(),
+        missing=tuple(missing),
+    )
+
+
+def _missing_capabilities() -> list[str]:
+    """Of those that are unknown, trying is how to tell."""
+    held = held_capabilities()
+    if isinstance(held, Unknown):
+        return []
+    # Before it was split up, CAP_SYS_ADMIN was what BPF took, and still does.
+    may = held | {"CAP_BPF", "CAP_PERFMON"} if "CAP_SYS_ADMIN" in held else held
+    return [name for name in _NEEDED if name not in may]
+
+
+def _programs(interface: Interface) -> int | Unknown:
+    try:
+        return egress_program_count(interface)
+    except XdpError as error:
+        if getattr(error, "errno", 0) == errno.EINVAL:
+            return Unknown("tcx, which Linux has from 6.6 on")
+        return Unknown(error.message)
+
+
+def _has_filters(interface: Interface) -> bool | Unknown:
+    try:
+        return has_filters(interface.index, "egress")
+    except XdpError as error:
+        return Unknown(error.message)
+
+
+def _disciplines(interface: Interface) -> tuple[str, ...] | Unknown:
+    try:
+        return disciplines(interface.index)
+    except XdpError as error:
+        return Unknown(error.message)
+
+
+def _ring_sockets() -> int | Unknown:
+    """Count them where the kernel does; which interface they are on is told by a module that many kernels lack."""
+    try:
+        lines = _PROTOCOLS.read_text().splitlines()
+    except OSError as error:
+        return Unknown(str(error))
+    return sum(int(fields[2]) for line in lines if (fields := line.split()) and fields[0] == "XDP")

@@ -1,0 +1,110 @@
+"""The egress tap: what leaves an interface, copied into a ring before the kernel cuts it into datagrams.
+
+The program (bpf/egress_tap.bpf.c) is held by a bpf_link: when the tap is closed, or its process dies in whatever way,
+the kernel detaches it. Whoever reads the ring maps its descriptors (ffi/io/egress_ring.h). Works on the network
+namespace of the calling thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xdp.closing import Closing
+from xdp.errors import AttachError
+from xdp.interface import Interface, find_interface
+from xdp.loader import BpfObject, checked, libbpf
+
+NAME = "egress_tap"
+RING_MIN_BYTES = 1 << 20
+Range = tuple[int, int]
+"""Both ends belong to it."""
+
+_HINTS = {
+    errno.EINVAL: "use Linux 6.6 or later, which has tcx",
+    errno.EPERM: "run as root, or give the process CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON",
+    errno.ENODEV: "the interface is gone: name another",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EgressFilter:
+    """UDP over IPv4 to these groups, on these ports if any are named, and to any other address on the unicast ports."""
+
+    groups: Sequence[Range]
+    group_ports: Sequence[Range] = ()
+    unicast_ports: Sequence[Range] = ()
+
+    def fits(self) -> bool:
+        """Whether the program takes so many ranges."""
+        most = int(libbpf().lib.EGRESS_TAP_RANGES_MAX)
+        return all(len(ranges) <= most for ranges in (self.groups, self.group_ports, self.unicast_ports))
+
+    def packed(self) -> bytes:
+        """The value of the program's map."""
+        ffi = libbpf().ffi
+        value = ffi.new("struct egress_tap_filter *")
+        for name, count, ranges in (
+            ("groups", "group_count", self.groups),
+            ("group_ports", "group_port_count", self.group_ports),
+            ("unicast_ports", "unicast_port_count", self.unicast_ports),
+        ):
+            setattr(value, name, list(ranges))
+            setattr(value, count, len(ranges))
+        return bytes(ffi.buffer(value))
+
+
+class EgressTap(Closing):
+    """A tap that is attached. Context manager; its ring can be read until it is closed, and longer where mapped."""
+
+    __slots__ = ("_link", "_programs", "interface", "ring_bytes")
+
+    def __init__(self, interface: Interface | str, wanted: EgressFilter, ring_bytes: int) -> None:
+        """Load and attach it behind whatever is at the interface's egress; the ring's size becomes a power of two."""
+        self._link = -1
+        self.interface = interface if isinstance(interface, Interface) else find_interface(interface)
+        self.ring_bytes = 1 << (max(ring_bytes, RING_MIN_BYTES).bit_length() - 1)
+        self._programs = BpfObject(NAME, map_entries={"ring": self.ring_bytes})
+        try:
+            self._programs.map("filter").write(wanted.packed())
+            self._link = self._attach()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def ring_fd(self) -> int:
+        """The descriptor of the ring, valid until the tap is closed."""
+        return self._programs.map("ring").fd
+
+    @property
+    def counters_fd(self) -> int:
+        """The descriptor of the counters, valid until the tap is closed."""
+        return self._programs.map("counters").fd
+
+    def detach(self) -> None:
+        """Let nothing more into the ring: what is in it stays. A second call does nothing."""
+        if self._link >= 0:
+            os.close(self._link)
+            self._link = -1
+
+    def close(self) -> None:
+        """Detach and free the ring; a second call does nothing."""
+        self.detach()
+        self._programs.close()
+
+    def _attach(self) -> int:
+        result = libbpf().lib.xdp_bpf_tcx_attach(self._programs.program(NAME).fd, self.interface.index)
+        if result < 0:
+            what = f"attaching {NAME} to the egress of {self.interface.name}"
+            raise AttachError(what, -result, hint=_HINTS.get(-result))
+        return int(result)
+
+
+def egress_program_count(interface: Interface) -> int:
+    """Return how many programs are at the interface's egress by tcx. BpfError with EINVAL: the kernel has no tcx."""
+    result: Any = libbpf().lib.xdp_bpf_tcx_program_count(interface.index)
+    return checked(int(result), f"asking for the programs at the egress of {interface.name}")
