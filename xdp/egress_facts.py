@@ -1,4 +1,4 @@
-"""What is known of the way out of an interface: who cuts runs of datagrams, and what may drop, delay or go around.
+"""What is known of the way out of an interface: who cuts runs of datagrams, and what may drop or delay on it.
 
 Works on the network namespace of the calling thread.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from pathlib import Path
 
 from xdp.capabilities import held_capabilities
 from xdp.egress_tap import NAME, egress_program_count
@@ -20,7 +19,6 @@ from xdp.traffic_control import disciplines, has_filters
 
 _SEGMENTATION = "tx-udp-segmentation"
 _NEEDED = ("CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON")
-_PROTOCOLS = Path("/proc/thread-self/net/protocols")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +33,6 @@ class EgressFacts:
     """At its egress, in a clsact qdisc."""
     disciplines: tuple[str, ...] | Unknown
     """The kinds of its queueing disciplines, which packets pass after the egress hook."""
-    ring_sockets: int | Unknown
-    """AF_XDP sockets in the namespace, on whichever interface: they send around the hook."""
     missing: tuple[str, ...]
     """What the tap would need and this process, kernel or installation lacks."""
 
@@ -55,7 +51,6 @@ def egress_facts(interface: Interface) -> EgressFacts:
         programs=programs,
         has_filters=_has_filters(interface),
         disciplines=_disciplines(interface),
-        ring_sockets=_ring_sockets(),
         missing=tuple(missing),
     )
 
@@ -91,12 +86,3 @@ def _disciplines(interface: Interface) -> tuple[str, ...] | Unknown:
         return disciplines(interface.index)
     except XdpError as error:
         return Unknown(error.message)
-
-
-def _ring_sockets() -> int | Unknown:
-    """Count them where the kernel does; which interface they are on is told by a module that many kernels lack."""
-    try:
-        lines = _PROTOCOLS.read_text().splitlines()
-    except OSError as error:
-        return Unknown(str(error))
-    return sum(int(fields[2]) for line in lines if (fields := line.split()) and fields[0] == "XDP")

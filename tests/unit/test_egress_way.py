@@ -16,7 +16,6 @@ GOOD = EgressFacts(
     programs=0,
     has_filters=False,
     disciplines=("fq_codel", "mq"),
-    ring_sockets=0,
     missing=(),
 )
 UNKNOWN = Unknown("nobody tells")
@@ -35,13 +34,11 @@ def test_tc_is_chosen_where_it_shows_the_same_and_saves_something() -> None:
         ({"has_filters": True}, "a filter at tc egress"),
         ({"disciplines": ("netem",)}, "netem"),
         ({"disciplines": ("mq", "tbf")}, "discipline tbf may"),
-        ({"ring_sockets": 2}, "2 AF_XDP sockets"),
         ({"missing": ("CAP_BPF",), "programs": UNKNOWN}, "would take CAP_BPF"),
         ({"segments_udp": UNKNOWN}, "nobody tells"),
         ({"programs": UNKNOWN}, "nobody tells"),
         ({"has_filters": UNKNOWN}, "nobody tells"),
         ({"disciplines": UNKNOWN}, "nobody tells"),
-        ({"ring_sockets": UNKNOWN}, "nobody tells"),
     ],
 )
 def test_each_doubt_keeps_to_the_device(change: dict[str, object], reason: str) -> None:
@@ -64,14 +61,14 @@ def test_a_filter_without_room_keeps_to_the_device() -> None:
 
 def test_all_reasons_are_told() -> None:
     """Issue 4, capture: whoever mends one thing need not find the next by trying."""
-    choice = choose("auto", replace(GOOD, has_filters=True, ring_sockets=1), filter_fits=True)
+    choice = choose("auto", replace(GOOD, has_filters=True, programs=2), filter_fits=True)
     assert "filter" in choice.reason
-    assert "AF_XDP" in choice.reason
+    assert "2 other programs" in choice.reason
 
 
 def test_asked_for_tc_is_tc_though_there_are_doubts() -> None:
     """CLI rule: a forced mode is not second-guessed."""
-    doubtful = replace(GOOD, programs=1, has_filters=True, ring_sockets=1, segments_udp=True)
+    doubtful = replace(GOOD, programs=1, has_filters=True, segments_udp=True)
     assert choose("tc", doubtful, filter_fits=True).way == "tc"
 
 

@@ -132,7 +132,9 @@ def spark_session(
     try:
         tuned = {**_OPTIONS, **(_FOR_LITTLE if is_little else {})}
         tuned["spark.driver.extraJavaOptions"] = _driver_options(master, is_little)
-        tuned["spark.driver.defaultJavaOptions"] = tuned["spark.executor.defaultJavaOptions"] = shared_classes()
+        tuned["spark.driver.defaultJavaOptions"] = tuned["spark.executor.defaultJavaOptions"] = (
+            shared_classes()
+        )
         session = _build(
             name, master, {**tuned, "spark.driver.memory": driver_memory, **(options or {})}, folder
         )

@@ -2,8 +2,8 @@
 
 At the device is where a packet socket looks. Where the device does not cut runs (UDP GSO) itself, the kernel has done
 so by then, and every single datagram is handed over on the sender's processor. At tc egress a run is still one packet,
-which costs the sender a fraction (xdp/egress_tap.py). But not everything that passes there leaves, and not everything
-that leaves passes there: so it is chosen only where what it shows is what the device would.
+which costs the sender a fraction (xdp/egress_tap.py). But not everything that passes there need leave: so it is chosen
+only where what it shows is what the device would.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ def _doubts(facts: EgressFacts) -> Iterator[str]:
         facts.programs,
         facts.has_filters,
         facts.disciplines,
-        facts.ring_sockets,
     ):
         if isinstance(fact, Unknown) and not facts.missing:
             yield fact.reason
@@ -80,8 +79,6 @@ def _doubts(facts: EgressFacts) -> Iterator[str]:
         yield "a filter at tc egress may drop or change what passes"
     if not isinstance(facts.disciplines, Unknown) and (others := sorted(set(facts.disciplines) - _PASSING)):
         yield f"the queueing discipline {', '.join(others)} may drop or hold back what passed tc egress"
-    if facts.ring_sockets and not isinstance(facts.ring_sockets, Unknown):
-        yield f"{facts.ring_sockets} AF_XDP sockets in this network namespace may send around tc egress"
 
 
 def _cannot(reasons: list[str]) -> CaptureError:
