@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,7 @@ def test_topics_have_the_names_that_were_advertised(source: Any, truth: Truth, t
     session_id, publisher = truth.session_id(0), truth.source_address(0)
     address = LbtrmAddress(publisher, "224.10.10.10", session_id, 14400, 14390)
     told = [Advertisement(f"topic.{index}", index, 0, address) for index in (1, 2)]
-    other = Advertisement("other", 1, 0, replace(address, session_id=session_id + 99))
+    other = Advertisement("other", 1, 0, address._replace(session_id=session_id + 99))
     payloads = [
         encode(ResolutionDatagram(("asked",), (told[0], other))),
         encode(ResolutionDatagram((), (told[1],))),
