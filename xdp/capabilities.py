@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from xdp.facts import Unknown
@@ -29,10 +30,10 @@ def held_capabilities() -> frozenset[str] | Unknown:
     return Unknown("/proc does not tell")
 
 
-def missing_capabilities(held: frozenset[str] | Unknown) -> tuple[str, ...]:
-    """Return what the bypass needs and these lack; of those that are unknown, trying is how to tell."""
+def missing_capabilities(held: frozenset[str] | Unknown, needed: Sequence[str] = _NEEDED) -> tuple[str, ...]:
+    """Return what is needed, by default for the bypass, and these lack; of unknown ones, trying is how to tell."""
     if isinstance(held, Unknown):
         return ()
     # Before it was split up, CAP_SYS_ADMIN was what BPF took, and still does.
-    may = held | {"CAP_BPF"} if "CAP_SYS_ADMIN" in held else held
-    return tuple(name for name in _NEEDED if name not in may)
+    may = held | {"CAP_BPF", "CAP_PERFMON"} if "CAP_SYS_ADMIN" in held else held
+    return tuple(name for name in needed if name not in may)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 
-from xdp.capabilities import held_capabilities
+from xdp.capabilities import held_capabilities, missing_capabilities
 from xdp.egress_tap import NAME, egress_program_count
 from xdp.errors import XdpError
 from xdp.ethtool import Ethtool
@@ -40,7 +40,7 @@ class EgressFacts:
 @off_the_event_loop
 def egress_facts(interface: Interface) -> EgressFacts:
     """Find out about the way out of an interface."""
-    missing = [*filter(None, [unavailable(NAME)]), *_missing_capabilities()]
+    missing = [*filter(None, [unavailable(NAME)]), *missing_capabilities(held_capabilities(), _NEEDED)]
     programs = _programs(interface) if not missing else Unknown("it could not be asked")
     if isinstance(programs, Unknown) and not missing:
         missing.append(programs.reason)
@@ -53,16 +53,6 @@ def egress_facts(interface: Interface) -> EgressFacts:
         disciplines=_disciplines(interface),
         missing=tuple(missing),
     )
-
-
-def _missing_capabilities() -> list[str]:
-    """Of those that are unknown, trying is how to tell."""
-    held = held_capabilities()
-    if isinstance(held, Unknown):
-        return []
-    # Before it was split up, CAP_SYS_ADMIN was what BPF took, and still does.
-    may = held | {"CAP_BPF", "CAP_PERFMON"} if "CAP_SYS_ADMIN" in held else held
-    return [name for name in _NEEDED if name not in may]
 
 
 def _programs(interface: Interface) -> int | Unknown:

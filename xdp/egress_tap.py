@@ -25,7 +25,6 @@ Range = tuple[int, int]
 
 _HINTS = {
     errno.EINVAL: "use Linux 6.6 or later, which has tcx",
-    errno.EPERM: "run as root, or give the process CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON",
     errno.ENODEV: "the interface is gone: name another",
 }
 

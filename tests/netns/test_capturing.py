@@ -24,10 +24,11 @@ from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Raw
 from scapy.utils import PcapNgReader
 
+from tests.netns.captures import listening, start_capture
 from tests.netns.contexts import Member, members
 from tests.waiting import SECONDS, collect, wait_for
 from umstack.errors import InterfaceError
-from umstack.lab import Host, Lab
+from umstack.lab import Lab
 from umstack.scapy import LBMC, LBTRM, LBTRMData
 
 MakeLab = Callable[..., Lab]
@@ -54,25 +55,6 @@ def fields(file: Path, *names: str, keep: str = "") -> list[tuple[str, ...]]:
         command += ["-e", name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return [tuple(line.split("\t")) for line in done.stdout.splitlines()]
-
-
-def start_capture(host: Host, *arguments: str) -> subprocess.Popen[str]:
-    """`umstack capture` on a host, started and listening."""
-    command = [sys.executable, "-m", "umstack", "capture", host.interface, *arguments]
-    process: subprocess.Popen[str] = host.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    return process
-
-
-def listening(process: subprocess.Popen[str], directory: Path) -> None:
-    """Wait until the capture has its first file."""
-
-    def has_file() -> bool:
-        assert process.poll() is None, process.communicate()
-        return any(directory.glob("*.part"))
-
-    wait_for(has_file, "a capture file", 20)
 
 
 def publish(publisher: Member, subscriber: Member, count: int, size: int) -> None:

@@ -9,7 +9,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgReader
 
-from tests.netns.traffic import GROUP, PORT, SO_RCVBUFFORCE, UDP_SEGMENT, Sender
+from tests.netns.captures import listening, start_capture
+from tests.netns.traffic import GROUP, PORT, SO_RCVBUFFORCE, Sender
 from tests.waiting import SECONDS, wait_for
 from umstack.capture import CaptureNotes, decode
 from umstack.lab import Host, Lab, namespaces
@@ -41,20 +41,9 @@ pytestmark = pytest.mark.skipif(unavailable(NAME) is not None, reason=str(unavai
 @contextlib.contextmanager
 def capturing(host: Host, directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """`umstack capture` on a host, which has begun its first file."""
-    command = [sys.executable, "-m", "umstack", "capture", host.interface, *GROUPS, "--json"]
-    process: subprocess.Popen[str] = host.run(
-        [*command, "--out", str(directory), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-    def has_file() -> bool:
-        assert process.poll() is None, process.communicate()
-        return any(directory.glob("*.part"))
-
+    process = start_capture(host, *GROUPS, "--json", "--out", str(directory), *arguments)
     try:
-        wait_for(has_file, "a capture file", 20)
+        listening(process, directory)
         yield process
     finally:
         process.kill()
@@ -78,12 +67,6 @@ def frames(directory: Path) -> list[bytes]:
 def taps_at(host: Host) -> int:
     """How many programs are at the egress of the host's interface by tcx."""
     return host.call(lambda: egress_program_count(find_interface(host.interface)))
-
-
-def send_run(sender: Sender, payload: bytes, segment_bytes: int) -> None:
-    """Send one UDP GSO packet; the last datagram may be shorter."""
-    segment = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", segment_bytes))]
-    sender.socket.sendmsg([payload], segment, 0, sender.destination)
 
 
 class Wire:
@@ -135,7 +118,7 @@ def test_a_capture_has_what_the_wire_has(
         for size in (10, 64, 1000, 1400, 1472):
             for total in (1, 2 * size, 7 * size + 1, min(44 * size, 60_000)):
                 if runs == "runs":
-                    send_run(sender, content[:total], size)
+                    sender.send_run(content[:total], size)
                     expected += -(-total // size)
                 else:
                     sender.socket.sendto(content[:size], sender.destination)
@@ -169,7 +152,7 @@ def test_a_tag_is_put_back(make_lab: MakeLab, tmp_path: Path) -> None:
     with capturing(host, tmp_path, "--egress", "tc") as process, Sender(host) as sender:
         chosen = struct.pack("=4s4si", socket.inet_aton(GROUP), socket.inet_aton("10.99.0.1"), index)
         sender.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, chosen)
-        send_run(sender, bytes(5000), 1400)
+        sender.send_run(bytes(5000), 1400)
         summary, _ = ended(process)
     assert (summary["egress"], summary["packets"]) == ("tc", 4)
     found = frames(tmp_path)
@@ -189,7 +172,7 @@ def test_what_goes_out_and_what_comes_in_is_in_order(make_lab: MakeLab, tmp_path
         Sender(subscriber, publisher.address, UNICAST_PORT) as back,
     ):
         for _ in range(500):
-            send_run(out, bytes(7000), 1400)
+            out.send_run(bytes(7000), 1400)
             back.socket.sendto(b"a NAK, so to speak", back.destination)
         summary, _ = ended(process)
     assert len(summary["files"]) > 1
@@ -212,7 +195,7 @@ def test_what_has_passed_is_written_or_counted(
     with capturing(host, tmp_path, "--egress", "tc", "--ring", ring) as process, Sender(host) as sender:
         process.send_signal(signal.SIGSTOP)
         for _ in range(300):
-            send_run(sender, bytes(30 * 1400), 1400)
+            sender.send_run(bytes(30 * 1400), 1400)
         summary, _ = ended(process)
     assert summary["packets"] + summary["dropped"] == 9000
     assert (summary["dropped"] == 0) == is_enough
@@ -257,7 +240,7 @@ def test_a_doubt_is_told_and_the_device_is_watched(make_lab: MakeLab, tmp_path: 
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     with _filter_at(host), capturing(host, tmp_path) as process, Sender(host) as sender:
         assert taps_at(host) == 0
-        send_run(sender, bytes(7000), 1400)
+        sender.send_run(bytes(7000), 1400)
         summary, complained = ended(process)
     assert (summary["egress"], summary["packets"]) == ("device", 5)
     assert "a filter at tc egress" in summary["egress_reason"]
@@ -277,7 +260,7 @@ def test_a_device_that_cuts_runs_itself_is_watched(make_lab: MakeLab, tmp_path: 
     """Issue 4, capture: there is nothing to save, and nothing to complain about."""
     host = make_lab(hosts=2, segmentation="offload").hosts[0]
     with capturing(host, tmp_path) as process, Sender(host) as sender:
-        send_run(sender, bytes(7000), 1400)
+        sender.send_run(bytes(7000), 1400)
         summary, complained = ended(process)
     assert (summary["egress"], summary["packets"]) == ("device", 5)
     assert "note" not in complained
@@ -286,8 +269,7 @@ def test_a_device_that_cuts_runs_itself_is_watched(make_lab: MakeLab, tmp_path: 
 def test_tc_cannot_be_had_for_everything(make_lab: MakeLab, tmp_path: Path) -> None:
     """CLI rule: a forced mode that cannot be had is refused with what to do instead."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
-    command = [sys.executable, "-m", "umstack", "capture", host.interface, "--all", "--egress", "tc"]
-    process: Any = host.run([*command, "--out", str(tmp_path)], stderr=subprocess.PIPE, text=True)
+    process = start_capture(host, "--all", "--egress", "tc", "--out", str(tmp_path))
     _, complained = process.communicate(timeout=20)
     assert process.returncode == 1
     assert "--egress auto" in complained

@@ -36,8 +36,11 @@ class Sender:
 
     def send_super_packet(self, numbers: Iterable[int], size: int) -> None:
         """Send datagrams as one UDP GSO packet."""
-        content = b"".join(struct.pack("!I", number).ljust(size, b".") for number in numbers)
-        segment = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", size))]
+        self.send_run(b"".join(struct.pack("!I", number).ljust(size, b".") for number in numbers), size)
+
+    def send_run(self, content: bytes, segment_bytes: int) -> None:
+        """Send one UDP GSO packet, of datagrams of that size; the last may be shorter."""
+        segment = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", segment_bytes))]
         self.socket.sendmsg([content], segment, 0, self.destination)
 
     def __enter__(self) -> Self:

@@ -368,8 +368,7 @@ class ResolutionMachine:
                 if record.waiting:
                     continue  # _drain goes on with its schedule: being due once more changes nothing
                 self._enqueue(record)
-                record.timer.fire(now_ns)
-            self._schedule(record)
+            self._resume(record, now_ns)
 
     def _drain(self, queue: _Queue, out: list[bytes], now_ns: int) -> None:
         while queue.records:
@@ -389,7 +388,7 @@ class ResolutionMachine:
                 self._resume(record, now_ns)
 
     def _resume(self, record: _Record, now_ns: int) -> None:
-        """Go on with the schedule of a record that was due again while it waited."""
+        """Go on with the schedule of a record that is looked at, or was due again while it waited."""
         deadline_ns = record.timer.deadline_ns
         if deadline_ns is not None and deadline_ns <= now_ns:
             record.timer.fire(now_ns)

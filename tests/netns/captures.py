@@ -1,0 +1,29 @@
+"""`umstack capture` on a host of a lab."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.waiting import wait_for
+from umstack.lab import Host
+
+
+def start_capture(host: Host, *arguments: str) -> subprocess.Popen[str]:
+    """`umstack capture` on a host, started and listening."""
+    command = [sys.executable, "-m", "umstack", "capture", host.interface, *arguments]
+    process: subprocess.Popen[str] = host.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    return process
+
+
+def listening(process: subprocess.Popen[str], directory: Path) -> None:
+    """Wait until the capture has its first file."""
+
+    def has_file() -> bool:
+        assert process.poll() is None, process.communicate()
+        return any(directory.glob("*.part"))
+
+    wait_for(has_file, "a capture file", 20)
