@@ -233,7 +233,7 @@ def described(tree: object, where: str = "") -> set[str]:
 
 VARIES = re.compile(
     r"/frame/|checksum|session_id|sqn|topic_idx|tidx|port|timestamp|stream|analysis|data\.data|payload|rcv|"
-    r"\.(src|id)$|eth\.src|ip\.src|ip\.host|udp\.time|transport|hf_|bitmap|value|trail|lead|reassembl|extopt\.data"
+    r"\.(src|id)$|eth\.src|ip\.src|ip\.host|udp\.time|transport|hf_|bitmap|value|trail|lead|channel|reassembl|extopt\.data"
 )
 
 
