@@ -149,15 +149,15 @@ static void zero_uncached(uint8_t *at, size_t bytes)
     memset(at, 0, bytes);
 }
 
-/* Zeroes [from, from + length) inside one term, the first frame header last: a reader that meets it early
- * still finds the old, committed length instead of a hole (AE-48). */
+/* Zeroes [from, from + length) inside one term, the first word last: a reader that meets it early still finds what
+ * was there instead of a hole (AE-48). */
 static void clean(um_publication_log *log, int64_t from, uint32_t length)
 {
     uint8_t *at = um_log_at(log, from);
     if (log->term_length >= LONG_TERM_BYTES)
-        zero_uncached(at + UM_FRAME_HEADER_BYTES, length - UM_FRAME_HEADER_BYTES);
+        zero_uncached(at + UM_FRAME_WORD_BYTES, length - UM_FRAME_WORD_BYTES);
     else
-        memset(at + UM_FRAME_HEADER_BYTES, 0, length - UM_FRAME_HEADER_BYTES);
+        memset(at + UM_FRAME_WORD_BYTES, 0, length - UM_FRAME_WORD_BYTES);
     atomic_store_explicit((_Atomic uint64_t *)(void *)at, 0, memory_order_release);
 }
 

@@ -6,10 +6,12 @@
  *   |---- dirty ----|------ transmission window ------|-- to be sent --|-- claimed --|--- zeroed ---|
  *                clean_position                  sender's position     tail        publication limit
  *
- * A frame is an 8-byte header and one LBMC message, padded to 8 bytes. The header is one word: the length,
+ * A frame is a header and one LBMC message, padded to 8 bytes. The header begins with one word: the length,
  * negative from the claim until the commit (AE-27) and zero where nothing was written, and the kind of frame; both
  * change in one store, so unblocking and a late commit cannot each have half of it. Only a positive length may be
- * read (AE-28).
+ * read (AE-28). The header is as long as what LBT-RM puts in front of a datagram's messages: a frame that makes up
+ * a datagram on its own is sent from where it lies, with the transport's header in the place of its own. From the
+ * sender's position on back, words may be gone.
  *
  * Threads: any number of publishers claim, commit and abort without a lock. One thread at a time is the
  * conductor (the holder of the session's sender lock): it reads frames, moves the limit, cleans, unblocks.
@@ -26,7 +28,8 @@
 
 enum {
     UM_LOG_TERM_COUNT = 3,
-    UM_FRAME_HEADER_BYTES = 8,
+    UM_FRAME_WORD_BYTES = 8,
+    UM_FRAME_HEADER_BYTES = 20, /* the word and room */
     UM_FRAME_ALIGNMENT = 8,
     UM_LOG_TERM_BYTES_MIN = 64 * 1024,
     UM_LOG_TERM_BYTES_MAX = 1 << 30,
@@ -43,7 +46,7 @@ typedef struct um_frame {
     _Atomic uint64_t word;
 } um_frame;
 
-_Static_assert(sizeof(um_frame) == UM_FRAME_HEADER_BYTES, "frame header");
+_Static_assert(sizeof(um_frame) == UM_FRAME_WORD_BYTES, "frame word");
 
 static inline uint64_t um_frame_word(int32_t length, enum um_frame_kind kind)
 {

@@ -210,12 +210,18 @@ static uint32_t gather_frames(um_source_session *session, const um_sent *sent, u
     return count;
 }
 
+_Static_assert((int)UM_FRAME_HEADER_BYTES == (int)UM_LBTRM_DATA_BYTES, "one takes the place of the other");
+
+/* Whether a datagram is one frame and no padding: it goes out from where it lies in the log. Several frames take
+ * more than one that is as long as all of them, for each has a header. */
+static bool is_single(const um_sent *sent)
+{
+    return sent->span == um_frame_span(sent->length);
+}
+
 /* Whether the link shall gather a datagram from where its frames lie; else it is laid out in the staging buffer. */
 static bool is_gathered(um_source_session *session, const um_sent *sent)
 {
-    /* One that is larger than its share of the staging buffer is a single frame: it can only be gathered. */
-    if ((uint32_t)UM_LBTRM_DATA_BYTES + sent->length > session->config.datagram_max_bytes)
-        return true;
     if (session->link->takes_whole)
         return false;
     uint32_t gather_max = session->config.coalesce_threshold < UM_DATAGRAM_PARTS_MAX - 1
@@ -228,25 +234,31 @@ void um_session_build(um_source_session *session, const um_sent *sent, uint32_t 
                       um_tx *tx)
 {
     um_part *parts = session->parts + (size_t)slot * UM_DATAGRAM_PARTS_MAX;
-    tx->parts = parts;
-    tx->length = UM_LBTRM_DATA_BYTES + sent->length;
+    *tx = (um_tx){.parts = parts, .part_count = 1, .length = UM_LBTRM_DATA_BYTES + sent->length};
     if (slot == 0)
         session->staged_bytes = 0;
-    if (is_gathered(session, sent)) {
-        uint8_t *header = session->headers + (size_t)slot * UM_LBTRM_DATA_BYTES;
-        parts[0] = (um_part){header, UM_LBTRM_DATA_BYTES};
-        tx->part_count = 1 + gather_frames(session, sent, parts + 1);
-        um_lbtrm_write_data(header, session->config.session_id, session->config.nak_port, sqn, session->trail_sqn,
-                            retransmission);
-        return;
+    uint8_t *header = session->staging + session->staged_bytes;
+    if (is_single(sent)) {
+        header = um_log_at(&session->log, sent->position);
+    } else if (is_gathered(session, sent)) {
+        header = session->headers + (size_t)slot * UM_LBTRM_DATA_BYTES;
+        tx->part_count += gather_frames(session, sent, parts + 1);
+    } else {
+        um_debug_assert(tx->length <= session->config.datagram_max_bytes);
+        session->staged_bytes += tx->length;
+        copy_frames(session, sent, header + UM_LBTRM_DATA_BYTES);
     }
-    uint8_t *datagram = session->staging + session->staged_bytes;
-    session->staged_bytes += tx->length;
-    um_lbtrm_write_data(datagram, session->config.session_id, session->config.nak_port, sqn, session->trail_sqn,
+    um_lbtrm_write_data(header, session->config.session_id, session->config.nak_port, sqn, session->trail_sqn,
                         retransmission);
-    copy_frames(session, sent, datagram + UM_LBTRM_DATA_BYTES);
-    parts[0] = (um_part){datagram, tx->length};
-    tx->part_count = 1;
+    parts[0] = (um_part){header, tx->part_count > 1 ? (uint32_t)UM_LBTRM_DATA_BYTES : tx->length};
+}
+
+/* Takes back what laying out a datagram of new data did that was not sent: to the limiter and to the log. */
+static void unbuild(um_source_session *session, const um_sent *sent, const um_tx *tx)
+{
+    um_rate_limits_return(session->limits, tx->length, false);
+    if (is_single(sent))
+        um_frame_publish(um_log_at(&session->log, sent->position), sent->length);
 }
 
 static void drop_oldest(um_source_session *session)
@@ -406,7 +418,7 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
     int result = count == 0 ? 0 : offer(session, batch, fit);
     uint32_t taken = result < 0 ? 0 : (uint32_t)result;
     for (uint32_t i = taken; i < count; i++)
-        um_rate_limits_return(session->limits, batch[i].length, false);
+        unbuild(session, um_session_sent(session, session->next_sqn + i), &batch[i]);
     accept_batch(session, taken, now_ns);
     session->link_retry_ns = taken == offered ? 0 : result < 0 ? LINK_ERROR_RETRY_NS : LINK_FULL_RETRY_NS;
     if (result < 0)

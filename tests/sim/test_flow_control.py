@@ -123,19 +123,22 @@ def blocked(pair: Pair) -> Source:
     return source
 
 
+SPAN = 20 + 12 + 1000
+"""What a message of 1000 bytes takes in the log: frame header, message header, no need of alignment."""
+
+
 def test_publisher_and_sender_stop_at_their_limits(pair: Pair) -> None:
     """AE-6..AE-10, AE-13, AE-20..AE-24: the sender at position + window, the publisher half a term ahead of it."""
     source = blocked(pair)
     session = source.session
     taken = fill(source)
-    span = 8 + 12 + 1000 + 4  # frame header, message, alignment
     counters = session.counters
     assert counters["snd_lmt"] == 32768
-    assert counters["snd_pos"] == 32768 // span * span
+    assert counters["snd_pos"] == 32768 // SPAN * SPAN
     assert counters["pub_lmt"] == counters["snd_pos"] + (1 << 16)
-    assert counters["pub_pos"] == taken * span
+    assert counters["pub_pos"] == taken * SPAN
     assert (
-        counters["pub_lmt"] <= counters["pub_pos"] < counters["pub_lmt"] + span
+        counters["pub_lmt"] <= counters["pub_pos"] < counters["pub_lmt"] + SPAN
     )  # AE-7: the last one straddles
     assert counters["back_pressured"] == 1
     assert counters["snd_bpe"] == 1
@@ -228,7 +231,7 @@ def test_a_status_message_names_the_first_datagram_missing(pair: Pair) -> None:
         source.send(bytes(1000))
     pair.world.run_for(100 * MS)
     assert status_of(pair.world.trace(Fate.SENT, Type.STATUS)[-1])[1] == 3
-    assert source.session.probe.sender_limit == 3 * 1024 + 32768
+    assert source.session.probe.sender_limit == 3 * SPAN + 32768
 
 
 # ---- slow, fast and absent receivers ----
