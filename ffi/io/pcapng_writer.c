@@ -4,7 +4,12 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
+
+#ifndef RWF_DONTCACHE
+#define RWF_DONTCACHE 0x80
+#endif
 
 enum {
     BUFFER_BYTES = 1 << 20,
@@ -203,7 +208,8 @@ void um_pcapng_write_statistics(um_pcapng_writer *writer, const um_pcapng_statis
 
 int um_pcapng_open(um_pcapng_writer *writer, const char *path)
 {
-    *writer = (um_pcapng_writer){.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    *writer =
+        (um_pcapng_writer){.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), .leaves_cache = true};
     if (writer->fd < 0)
         return -errno;
     void *buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -216,12 +222,25 @@ int um_pcapng_open(um_pcapng_writer *writer, const char *path)
     return 0;
 }
 
+/* Writes at the file's end. Nobody is about to read a capture: what is on the disk may leave the page cache, which
+ * would go on taking memory from everything else, pages that the caches of the processors still have first of all. */
+static ssize_t write_some(um_pcapng_writer *writer, size_t done)
+{
+    struct iovec rest = {writer->buffer + done, writer->used_bytes - done};
+    ssize_t written = -1;
+    if (writer->leaves_cache)
+        written = pwritev2(writer->fd, &rest, 1, -1, RWF_DONTCACHE);
+    if (writer->leaves_cache && written < 0 && (errno == EOPNOTSUPP || errno == ENOSYS))
+        writer->leaves_cache = false; /* an older kernel, or a file system that cannot */
+    return writer->leaves_cache ? written : write(writer->fd, rest.iov_base, rest.iov_len);
+}
+
 int um_pcapng_flush(um_pcapng_writer *writer)
 {
     size_t done = 0;
     uint64_t before = writer->file_bytes - writer->used_bytes; /* whole blocks that are in the file */
     while (writer->error == 0 && done < writer->used_bytes) {
-        ssize_t written = write(writer->fd, writer->buffer + done, writer->used_bytes - done);
+        ssize_t written = write_some(writer, done);
         if (written > 0)
             done += (size_t)written;
         else if (written == 0 || errno != EINTR)

@@ -24,6 +24,7 @@ typedef struct um_pcapng_writer {
     int fd;
     uint8_t *buffer;
     size_t used_bytes;
+    bool leaves_cache;     /* what is written is dropped from the page cache once it is on the disk */
     uint64_t file_bytes;   /* what the file has, or will have once flushed */
     uint64_t packet_count; /* given to the writer */
     uint64_t kept_count;   /* of them, in the file */
