@@ -51,7 +51,8 @@ static bool in_window(const um_source_session *session, uint32_t sqn)
 
 /* ---- sending ---- */
 
-static uint32_t offer(um_source_session *session, um_tx *batch, uint32_t count)
+/* How many of the batch the link took; why not all of them goes to answer. */
+static uint32_t offer(um_source_session *session, um_tx *batch, uint32_t count, int *answer)
 {
     uint32_t datagram_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_LBTRM_DATA_BYTES;
     uint32_t done = 0;
@@ -62,8 +63,10 @@ static uint32_t offer(um_source_session *session, um_tx *batch, uint32_t count)
             run++;
         int taken = oversize ? session->link->ops->send_oversize(session->link, session->config.group, &batch[done])
                              : session->link->ops->send(session->link, session->config.group, &batch[done], run);
-        if (taken <= 0)
+        if (taken <= 0) {
+            *answer = taken;
             break;
+        }
         done += (uint32_t)taken;
     }
     return done;
@@ -88,7 +91,7 @@ static uint32_t build_batch(um_source_session *session, um_tx *batch, uint32_t *
     return count;
 }
 
-bool um_retransmission_pump(um_source_session *session, int64_t now_ns)
+int um_retransmission_pump(um_source_session *session, int64_t now_ns)
 {
     while (session->retransmit_count > 0) {
         um_tx batch[UM_SEND_BATCH_MAX];
@@ -96,7 +99,8 @@ bool um_retransmission_pump(um_source_session *session, int64_t now_ns)
         uint32_t count = build_batch(session, batch, sqns, now_ns);
         if (count == 0)
             break; /* a limiter's time has not come */
-        uint32_t taken = offer(session, batch, count);
+        int answer = 0;
+        uint32_t taken = offer(session, batch, count, &answer);
         for (uint32_t i = 0; i < taken; i++) {
             um_sent *sent = um_session_sent(session, sqns[i]);
             sent->answered_ns = now_ns;
@@ -108,10 +112,12 @@ bool um_retransmission_pump(um_source_session *session, int64_t now_ns)
             um_rate_limits_return(session->limits, batch[i].length, true);
             push(session, sqns[i]);
         }
+        if (answer < 0)
+            session->link_error = answer;
         if (taken < count)
-            return false;
+            return answer;
     }
-    return true;
+    return 1;
 }
 
 /* ---- requests ---- */

@@ -556,7 +556,7 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns)
     tick_limits(session->limits, now_ns);
     next_ns = earliest(next_ns, um_source_tick_tsni(session, now_ns));
     next_ns = earliest(next_ns, tick_batch(session, now_ns));
-    bool retransmissions_refused = !um_retransmission_pump(session, now_ns);
+    int pumped = um_retransmission_pump(session, now_ns);
     um_session_send(session, now_ns, 4 * UM_SEND_BATCH_MAX);
     next_ns = earliest(next_ns, tick_sm(session, now_ns));
     next_ns = earliest(next_ns, tick_unblock(session, now_ns));
@@ -564,8 +564,8 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns)
         atomic_load_explicit(&session->limits->blocked, memory_order_relaxed) || session->retransmit_count > 0;
     if (waits_for_limiter)
         next_ns = earliest(next_ns, um_rate_limits_next_ns(session->limits, now_ns));
-    if (retransmissions_refused && session->link_retry_ns == 0)
-        session->link_retry_ns = LINK_FULL_RETRY_NS;
+    if (pumped <= 0 && session->link_retry_ns == 0)
+        session->link_retry_ns = pumped < 0 ? LINK_ERROR_RETRY_NS : LINK_FULL_RETRY_NS;
     if (session->link_retry_ns != 0)
         next_ns = earliest(next_ns, now_ns + session->link_retry_ns);
     return um_session_pending(session) ? now_ns : next_ns;

@@ -160,8 +160,9 @@ void um_session_snapshot(um_source_session *session);
 
 /* retransmission.c */
 void um_retransmission_on_nak(um_source_session *session, const um_lbtrm_packet *nak, int64_t now_ns);
-/* Sends from the retransmit queue what the limiters and the link allow; false when it was the link that did not. */
-bool um_retransmission_pump(um_source_session *session, int64_t now_ns);
+/* Sends from the retransmit queue what the limiters and the link allow. Returns 1, or what the link said that did not:
+ * 0 when it is full, or a negative errno. */
+int um_retransmission_pump(um_source_session *session, int64_t now_ns);
 
 /* source_session.c, for retransmission.c: lays the datagram of `sent` out into slot `slot` as `tx`. */
 void um_session_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission, uint32_t slot,

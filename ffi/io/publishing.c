@@ -183,6 +183,7 @@ int um_publishing_receive(um_publication_session *session, int64_t now_ns)
     lock_sender(&session->core);
     for (int i = 0; i < count; i++)
         um_session_on_control(&session->core, ring->batch[i].data, ring->batch[i].length, now_ns);
+    on_send_error(session); /* a NAK is answered at once */
     um_lock_release(&session->core.sender_lock);
     session->due_ns = now_ns; /* a status message may have opened the window */
     return count;

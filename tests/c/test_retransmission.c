@@ -57,6 +57,23 @@ TEST("UM-3 UM-86 UM-120 UM-124 UM-133 AE-47", "a NAK is answered at once, to the
     session_close(f);
 }
 
+TEST("UM-133 W4 W6", "a link that fails is named, tried again, not in a circle, and the repair is not lost")
+{
+    fixture *f = sent_session(default_config(), 20, 0);
+    f->link.error = -EMSGSIZE;
+    nak(f, (const uint32_t[]){7}, 1);
+    CHECK_EQ(f->session->link_error, -EMSGSIZE);
+    f->session->link_error = 0;
+    int64_t next_ns = um_session_tick(f->session, f->now_ns);
+    CHECK_EQ(f->session->link_error, -EMSGSIZE);
+    CHECK(next_ns >= f->now_ns + NS_PER_MS && next_ns <= f->now_ns + 100 * NS_PER_MS);
+    f->link.error = 0;
+    um_session_tick(f->session, f->now_ns = next_ns);
+    CHECK_EQ(f->link.count, 21);
+    check_retransmission(f, &f->link.datagrams[7], 20);
+    session_close(f);
+}
+
 TEST("UM-133", "the oldest goes first")
 {
     fixture *f = sent_session(default_config(), 20, 0);
