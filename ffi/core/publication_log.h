@@ -10,8 +10,8 @@
  * negative from the claim until the commit (AE-27) and zero where nothing was written, and the kind of frame; both
  * change in one store, so unblocking and a late commit cannot each have half of it. Only a positive length may be
  * read (AE-28). The header is as long as what LBT-RM puts in front of a datagram's messages: a frame that makes up
- * a datagram on its own is sent from where it lies, with the transport's header in the place of its own. From the
- * sender's position on back, words may be gone.
+ * a datagram on its own is sent from where it lies, with the transport's header in the place of its own. Behind
+ * the sender's position words may be gone.
  *
  * Threads: any number of publishers claim, commit and abort without a lock. One thread at a time is the
  * conductor (the holder of the session's sender lock): it reads frames, moves the limit, cleans, unblocks.

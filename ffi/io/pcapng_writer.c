@@ -227,12 +227,13 @@ int um_pcapng_open(um_pcapng_writer *writer, const char *path)
 static ssize_t write_some(um_pcapng_writer *writer, size_t done)
 {
     struct iovec rest = {writer->buffer + done, writer->used_bytes - done};
-    ssize_t written = -1;
-    if (writer->leaves_cache)
-        written = pwritev2(writer->fd, &rest, 1, -1, RWF_DONTCACHE);
-    if (writer->leaves_cache && written < 0 && (errno == EOPNOTSUPP || errno == ENOSYS))
+    if (writer->leaves_cache) {
+        ssize_t written = pwritev2(writer->fd, &rest, 1, -1, RWF_DONTCACHE);
+        if (written >= 0 || (errno != EOPNOTSUPP && errno != ENOSYS))
+            return written;
         writer->leaves_cache = false; /* an older kernel, or a file system that cannot */
-    return writer->leaves_cache ? written : write(writer->fd, rest.iov_base, rest.iov_len);
+    }
+    return write(writer->fd, rest.iov_base, rest.iov_len);
 }
 
 int um_pcapng_flush(um_pcapng_writer *writer)

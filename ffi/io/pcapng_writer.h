@@ -3,7 +3,8 @@
  *
  * Memory: the writer maps its buffer when it opens a file and unmaps it when it closes it. Threads: one at a time.
  * Errors: 0 or a negative errno. A failed write is remembered (um_pcapng_writer.error): what comes after it is
- * discarded, and the file is cut back to its last whole block. System calls: open, write, ftruncate, close, mmap.
+ * discarded, and the file is cut back to its last whole block. System calls: open, pwritev2, write, ftruncate, close,
+ * mmap.
  */
 #ifndef UM_IO_PCAPNG_WRITER_H
 #define UM_IO_PCAPNG_WRITER_H

@@ -128,12 +128,12 @@ def test_losses_are_those_each_receiver_had(reported: Reported, run: LabRun) -> 
     lost = reported.lost()
     wanted_by_anyone = {sqn for _, sqn in lost}
     latencies = {row["receiver"]: row for row in reported.table("recovery_latency")}
-    sent, _ = arrivals(run.by_tcpdump, run.publisher)
+    sent = arrivals(run.by_tcpdump, run.publisher)
     for host, receiver in run.receivers.items():
         counted = run.receiver_transport(host)
         assert (counted["unrecovered_txw"], counted["unrecovered_tmo"], counted["out_of_order"]) == (0, 0, 0)
         assert run.stats[host]["link_counters"]["receive_drops"] == 0
-        never_came = sent.keys() - arrivals(run.tap(host), run.publisher)[0].keys()
+        never_came = sent.keys() - arrivals(run.tap(host), run.publisher).keys()
         assert len(never_came) == counted["lost"]
         asked = {sqn - EPOCH for who, sqn in lost if who == receiver}
         assert asked <= never_came
@@ -159,7 +159,7 @@ def test_waiting_is_what_the_receivers_measured(reported: Reported, run: LabRun)
     lost = reported.lost()
     for host, receiver in run.receivers.items():
         [phase] = [one for one in run.injected if (one.cause, one.receiver) == ("sporadic", receiver)]
-        seen, _ = arrivals(run.tap(host), run.publisher)
+        seen = arrivals(run.tap(host), run.publisher)
         waits, from_sending = [], []
         for (who, sqn), row in lost.items():
             # The counter is of all since the start.
@@ -257,10 +257,9 @@ def test_several_points_of_capture_count_nothing_twice(spark: Any, reported: Rep
     assert (topic["messages"], topic["payload_bytes"]) == (run.messages, run.payload_bytes)
 
 
-def arrivals(file: Path, publisher: str) -> tuple[dict[int, int], int]:
-    """First sendings of a capture by sequence number, with their times, and how many datagrams with retransmissions."""
+def arrivals(file: Path, publisher: str) -> dict[int, int]:
+    """First sendings of a capture by sequence number, with their times."""
     first: dict[int, int] = {}
-    count = 0
     for batch in decode(str(file), only_ours=True):
         columns = batch.select(
             ["packet_type", "source_address", "retransmission", "transport_sqn", "time_ns"]
@@ -268,11 +267,9 @@ def arrivals(file: Path, publisher: str) -> tuple[dict[int, int], int]:
         for kind, source, again, sqn, time_ns in zip(
             *(column.to_pylist() for column in columns), strict=True
         ):
-            if kind == "DATA" and source == publisher:
-                count += 1
-                if not again:
-                    first[sqn] = time_ns
-    return first, count
+            if kind == "DATA" and source == publisher and not again:
+                first[sqn] = time_ns
+    return first
 
 
 def multicast_times(file: Path, host: str) -> list[int]:
