@@ -5,6 +5,7 @@ One run, captured at the switch by tcpdump, there by `umstack capture`, and by a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -16,6 +17,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
 import pyarrow.parquet as pq
+from pyarrow import RecordBatch
 
 from tests.spark.lab_run import LOSS, LabRun, lab_run
 from umstack.analysis.incidents import incidents
@@ -259,25 +261,26 @@ def test_several_points_of_capture_count_nothing_twice(spark: Any, reported: Rep
 
 def arrivals(file: Path, publisher: str) -> dict[int, int]:
     """First sendings of a capture by sequence number, with their times."""
-    first: dict[int, int] = {}
-    for batch in decode(str(file), only_ours=True):
-        columns = batch.select(
-            ["packet_type", "source_address", "retransmission", "transport_sqn", "time_ns"]
+    return {
+        sqn: time_ns
+        for batch in decode(str(file), only_ours=True)
+        for kind, source, again, sqn, time_ns in rows(
+            batch, "packet_type", "source_address", "retransmission", "transport_sqn", "time_ns"
         )
-        for kind, source, again, sqn, time_ns in zip(
-            *(column.to_pylist() for column in columns), strict=True
-        ):
-            if kind == "DATA" and source == publisher and not again:
-                first[sqn] = time_ns
-    return first
+        if kind == "DATA" and source == publisher and not again
+    }
 
 
 def multicast_times(file: Path, host: str) -> list[int]:
     """When the datagrams of a capture were seen that others than this host multicast."""
-    times = []
-    for batch in decode(str(file)):
-        columns = batch.select(["source_address", "destination_address", "time_ns"])
-        for source, destination, at in zip(*(column.to_pylist() for column in columns), strict=True):
-            if source != host and ip_address(destination).is_multicast:
-                times.append(at)
-    return times
+    return [
+        at
+        for batch in decode(str(file))
+        for source, destination, at in rows(batch, "source_address", "destination_address", "time_ns")
+        if source != host and ip_address(destination).is_multicast
+    ]
+
+
+def rows(batch: RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Rows of a batch, of the columns that are named."""
+    return zip(*(column.to_pylist() for column in batch.select(list(names))), strict=True)
