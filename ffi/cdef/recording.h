@@ -109,6 +109,7 @@ bool um_interface_capture_splits_runs(const um_interface_capture *capture);
 void um_interface_capture_close(um_interface_capture *capture);
 int um_interface_capture_begin_file(um_interface_capture *capture, const char *path);
 int um_interface_capture_end_file(um_interface_capture *capture);
+bool um_interface_capture_has_file(const um_interface_capture *capture);
 int um_interface_capture_wait(um_interface_capture *capture, int64_t timeout_ns);
 int64_t um_interface_capture_write(um_interface_capture *capture, const um_interface_capture_arrivals *arrivals,
                                    uint64_t limit_bytes);

@@ -259,6 +259,11 @@ int um_interface_capture_end_file(um_interface_capture *capture)
     return um_pcapng_close(&capture->writer);
 }
 
+bool um_interface_capture_has_file(const um_interface_capture *capture)
+{
+    return capture->has_file;
+}
+
 /* ---- packets ---- */
 
 static void write_frame(um_interface_capture *capture, const frame *frame, const seen_frame *seen)
@@ -540,12 +545,15 @@ static void drain(um_interface_capture *capture, uint64_t limit_bytes)
         um_egress_ring_give_back(&capture->egress);
 }
 
-/* Waits for the time to pass, or for an event. Returns what poll returned, or a negative errno. */
+/* Waits for the time to pass, for an event, or for a signal, which is as if the time had passed. Returns what poll
+ * returned, or a negative errno. */
 static int pause_for(struct pollfd *descriptor, int64_t wait_ns)
 {
     struct timespec timeout = {wait_ns / 1000000000, wait_ns % 1000000000};
     int result = ppoll(descriptor, descriptor != NULL, &timeout, NULL);
-    return result < 0 && errno != EINTR ? -errno : result;
+    if (result < 0)
+        return errno == EINTR ? 0 : -errno;
+    return result;
 }
 
 /* How long to let packets gather after the last ones were written. */

@@ -58,8 +58,9 @@ void um_interface_capture_close(um_interface_capture *capture);
 
 /* Writes to this file from now on. The one before must have been ended. */
 int um_interface_capture_begin_file(um_interface_capture *capture, const char *path);
-/* Ends the file with the interface's statistics and closes it. */
+/* Ends the file with the interface's statistics and closes it. Without a file it does nothing. */
 int um_interface_capture_end_file(um_interface_capture *capture);
+bool um_interface_capture_has_file(const um_interface_capture *capture);
 
 /* Waits until there are packets to write, so many at a time that waking up costs little, or the time is up. Returns 0,
  * or a negative errno: that of the interface. */

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -24,9 +25,14 @@ from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Raw
 from scapy.utils import PcapNgReader
 
+from tests.interrupting import interruptions
 from tests.netns.captures import listening, start_capture
 from tests.netns.contexts import Member, members
+from tests.netns.traffic import GROUP, Sender
 from tests.waiting import SECONDS, collect, wait_for
+from umstack.capturing.interface_capture import CaptureSettings, InterfaceCapture
+from umstack.capturing.packet_filter import PacketFilter
+from umstack.config import Config
 from umstack.errors import InterfaceError
 from umstack.lab import Lab
 from umstack.scapy import LBMC, LBTRM, LBTRMData
@@ -169,7 +175,8 @@ def test_no_verdict_is_made_up_where_no_program_is(make_lab: MakeLab, tmp_path: 
     with members(*lab.hosts) as (publisher, subscriber):
         publish(publisher, subscriber, 100, 1300)
     capture.terminate()
-    capture.communicate(timeout=20)
+    _, complained = capture.communicate(timeout=20)
+    assert (capture.returncode, "Traceback" in complained) == (0, False), complained
     (file,) = tmp_path.glob("*.pcapng")
     names = ("frame.packet_flags_direction", "frame.interface_queue", "frame.verdict")
     assert set(fields(file, *names)) == {("0x00000001", "0", ""), ("0x00000002", "", "")}
@@ -209,7 +216,8 @@ def test_vlan_tags_are_put_back(make_lab: MakeLab, tmp_path: Path, kind: str) ->
         while arrived < 10:
             arrived += watcher.recv(2048)[6:12] == frame[6:12]
     capture.terminate()
-    capture.communicate(timeout=20)
+    _, complained = capture.communicate(timeout=20)
+    assert (capture.returncode, "Traceback" in complained) == (0, False), complained
     (file,) = tmp_path.glob("*.pcapng")
     found = [bytes(packet) for packet in PcapNgReader(str(file)) if packet.src == ethernet.src]
     assert found == [frame] * 10
@@ -254,6 +262,25 @@ def test_files_rotate_and_the_last_are_kept(make_lab: MakeLab, tmp_path: Path) -
     first_sent = "lbtrm.hdr.type == 0 && udp.dstport == 14400 && lbtrm.data.flags_fec_type.rx == 0"
     sqns = [int(sqn, 16) for file in files for (sqn,) in fields(file, "lbtrm.data.sqn", keep=first_sent)]
     assert set(sqns) == set(range(min(sqns), max(sqns) + 1)), "nothing is lost between two files"
+
+
+def test_an_interrupt_between_two_files_loses_nothing(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: whichever step towards the next file it comes before, the files have every packet."""
+    host = make_lab(hosts=2).hosts[0]
+    chosen = PacketFilter.of_configuration(Config()).narrowed((GROUP,), ())
+    settings = CaptureSettings(chosen, rotate_bytes=4000, egress="device")
+    steps = (InterfaceCapture._next_file, InterfaceCapture._end_file, InterfaceCapture._begin_file)
+    with Sender(host) as sender:
+        for number, interrupted in enumerate(interruptions(*steps, lines_min=20)):
+            folder = tmp_path / str(number)
+            with host.call(lambda to=folder: InterfaceCapture(host.interface, to, settings)) as capture:
+                sender.send(range(10), 1400)
+                with interrupted:
+                    capture.run(0.2)
+            report = capture.report()
+            assert sorted(folder.iterdir()) == sorted(report.files), "none is unfinished, none is unknown"
+            sent = [bytes(p[UDP].payload)[:4] for file in report.files for p in PcapNgReader(str(file))]
+            assert sent == [struct.pack("!I", each) for each in range(10)], f"interruption {number}"
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from umstack.cli.interruption import terminable
+from umstack.cli.interruption import stoppable, terminable
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -53,3 +53,28 @@ def test_what_else_a_finaliser_raises_is_told_as_ever(monkeypatch: pytest.Monkey
     with terminable():
         Failing()
     assert told == [ValueError]
+
+
+@pytest.mark.parametrize("number", _SIGNALS)
+def test_what_can_stop_is_not_interrupted(number: signal.Signals) -> None:
+    """Being asked to stop is passed on, each time, and raises nothing; asked again on the way out, nothing happens."""
+    before = [signal.getsignal(each) for each in _SIGNALS]
+    asked = []
+    with terminable(once=True):
+        with stoppable(lambda: asked.append(number)) as request:
+            assert not request.has_come
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+        signal.raise_signal(number)
+    assert (request.has_come, asked) == (True, [number, number])
+    assert [signal.getsignal(each) for each in _SIGNALS] == before
+
+
+def test_what_was_not_asked_to_stop_can_still_be_interrupted() -> None:
+    """After the part that can stop, a signal is an interrupt as before it."""
+    with terminable(once=True):
+        with stoppable(lambda: None) as request:
+            pass
+        assert not request.has_come
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

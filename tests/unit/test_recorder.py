@@ -20,11 +20,12 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.dataset as ds  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
+from tests.interrupting import interruptions  # noqa: E402
 from tests.unit.loopback import configuration_file, open_context  # noqa: E402
 from tests.waiting import SECONDS, wait_for  # noqa: E402
 from umstack import Context, Source  # noqa: E402
 from umstack.errors import OptionError  # noqa: E402
-from umstack.recorder import JournalReader, RecorderError  # noqa: E402
+from umstack.recorder import Journal, JournalReader, RecorderError  # noqa: E402
 from umstack.recorder.recorder import JOURNAL_NAME, Recorder, RecorderSettings  # noqa: E402
 from umstack.statistics_server import read_statistics  # noqa: E402
 
@@ -61,6 +62,14 @@ def connected(context: Context, topic: str, recorder: Recorder) -> Source:
     source = context.source(topic, flow_control="min")
     wait_for(lambda: recorder.step() is not None and source.is_connected, "the recorder's receiver")
     return source
+
+
+def send_numbers(source: Source, recorder: Recorder) -> None:
+    """The next ten numbers, each a message; they are in the queue of the recorder's receiver when this returns."""
+    (receiver,) = recorder._follower.receivers.values()
+    first = receiver.stats()["messages_delivered"]
+    source.send_many([b"%d" % number for number in range(first, first + 10)], flush=True)
+    wait_for(lambda: receiver.stats()["messages_delivered"] == first + 10, "messages in the queue")
 
 
 def test_messages_events_and_transports_are_tables(tmp_path: Path) -> None:
@@ -247,6 +256,36 @@ def test_killed_it_leaves_whole_files_and_goes_on(start: Callable[..., Any], tmp
     assert len(recorded) >= 3000
     assert recorded == sorted(set(recorded)), "nothing twice, nothing out of order"
     assert not list(out.rglob(".part-*"))
+
+
+def test_an_interrupted_recording_has_no_hole(tmp_path: Path) -> None:
+    """Issue 4, recorder: wherever in a step the interrupt comes, what is recorded are the first messages, each once."""
+    steps = (
+        Recorder._step,
+        Recorder._take,
+        Recorder._gather,
+        Recorder._flush,
+        Journal.append,
+        Journal._write,
+    )
+    settings = RecorderSettings(interval_seconds=1000)
+    for number, interrupted in enumerate(interruptions(*steps, lines_min=40)):
+        journal = tmp_path / str(number)
+        with (
+            open_context() as context,
+            Recorder(context, ["orders"], journal=journal, settings=settings) as recorder,
+        ):
+            source = connected(context, "orders", recorder)
+            with interrupted:
+                send_numbers(source, recorder)
+                recorder.step()
+                send_numbers(source, recorder)
+                recorder.step()
+                recorder._gathered_at = 0.0
+                recorder.step()
+            send_numbers(source, recorder)
+        rows = [row for batch in JournalReader(journal / "messages").read(0) for row in batch.to_pylist()]
+        assert [row["payload"] for row in rows] == [b"%d" % n for n in range(len(rows))], f"line {number + 1}"
 
 
 def test_a_range_interrupted_between_its_files_is_written_again(tmp_path: Path) -> None:

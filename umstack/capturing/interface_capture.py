@@ -67,7 +67,7 @@ class InterfaceCapture(Closing):
     """A capture that gathers packets from its creation on; `run` writes them. Close it, or use it as a context manager.
 
     A file has ".part" behind its name until it is whole. When the process is killed, that one too can be read up to
-    where it was cut.
+    where it was cut. An interrupt may come at any moment, between two files as well: closing goes on from there.
     """
 
     def __init__(self, interface: str, directory: str | Path, settings: CaptureSettings) -> None:
@@ -81,7 +81,7 @@ class InterfaceCapture(Closing):
         self._report = CaptureReport(0, 0, (), splits_runs=False)
         self._egress: EgressTap | None = None
         self._opened_at = 0.0
-        self._failed = False
+        self._failed = self._stopping = False
         self._origin = FrameOrigin(interface)
         self._arrivals = ffi.new("um_interface_capture_arrivals *")
         try:
@@ -137,20 +137,23 @@ class InterfaceCapture(Closing):
     def run(
         self, seconds: float | None = None, on_progress: Callable[[CaptureReport], None] | None = None
     ) -> None:
-        """Write packets for so long (None: for ever, until an exception such as KeyboardInterrupt)."""
+        """Write packets for so long (None: without end), or until stop() is called."""
         if self._part is None:
             self._begin_file()
         end = None if seconds is None else time.monotonic() + seconds
-        while end is None or time.monotonic() < end:
+        while not self._stopping and (end is None or time.monotonic() < end):
             left_ns = _SLICE_NS if end is None else int((end - time.monotonic()) * _NS_PER_S)
             self._write(max(0, min(left_ns, _SLICE_NS)))
             if on_progress is not None:
                 on_progress(self.report())
 
+    def stop(self) -> None:
+        """Make run() return soon. For signal handlers and other threads."""
+        self._stopping = True
+
     def _write(self, timeout_ns: int) -> None:
         if self._is_due():
-            self._end_file()
-            self._begin_file()
+            self._next_file()
         result = lib.um_interface_capture_wait(self._handle, timeout_ns)
         if result == 0:
             known = self._origin.look()
@@ -177,27 +180,39 @@ class InterfaceCapture(Closing):
             f"capturing {self.interface} to {self._part}: {os.strerror(number)}", errno=number
         )
 
+    def _next_file(self) -> None:
+        self._end_file()
+        self._begin_file()
+
     def _begin_file(self) -> None:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         plain = re.sub(r"[^\w.@-]", "_", self.interface)
         self._part = self.directory / f"umstack-{plain}-{stamp}.pcapng{PART_SUFFIX}"
         self._opened_at = time.monotonic()
         result = lib.um_interface_capture_begin_file(self._handle, os.fsencode(self._part))
+        self._failed = result < 0
         if result < 0:
             raise self._failure(-result)
 
     def _end_file(self) -> None:
-        """Make the file whole; a full disk has cut it back to its last whole packet."""
+        """Make the file whole; a full disk has cut it back to its last whole packet.
+
+        Each step may have been taken already, by a call that was interrupted.
+        """
         if self._part is None:
             return
-        part, self._part = self._part, None
         result = lib.um_interface_capture_end_file(self._handle)
-        whole = part.with_suffix("")
-        part.rename(whole)
-        self._files.append(whole)
+        whole = self._part.with_suffix("")
+        if self._part.exists():
+            self._part.rename(whole)
+        if whole.exists() and whole not in self._files:
+            self._files.append(whole)
+        self._part = None
         while self._settings.keep_files and len(self._files) > self._settings.keep_files:
-            self._files.popleft().unlink(missing_ok=True)
+            self._files[0].unlink(missing_ok=True)
+            self._files.popleft()
         if result < 0:
+            self._failed = True
             raise CaptureError(
                 f"capturing {self.interface} to {whole}: {os.strerror(-result)}", errno=-result
             )
@@ -232,8 +247,11 @@ class InterfaceCapture(Closing):
 
     def _drain(self) -> None:
         """Write what is still in the ring; the kernel hands a part of it out only after a while."""
-        if self._failed or self._part is None:
+        has_begun = self._part is not None or self._files
+        if self._failed or not has_begun:
             return
+        if not lib.um_interface_capture_has_file(self._handle):
+            self._next_file()
         if self._egress is not None:
             self._egress.detach()
         if lib.um_interface_capture_end_arrivals(self._handle) < 0:

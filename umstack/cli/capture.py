@@ -11,7 +11,7 @@ import click
 from umstack.capturing.egress_way import WantedWay
 from umstack.capturing.interface_capture import CaptureReport, CaptureSettings, InterfaceCapture
 from umstack.capturing.packet_filter import PacketFilter
-from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
+from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
 from umstack.cli.meter import Meter
 from umstack.cli.stack_options import JSON_OPTION, configuration
 from umstack.config import Scope
@@ -144,22 +144,17 @@ def command(
     if priority == "idle":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     started, started_cpu = time.monotonic(), time.process_time()
-    interrupted = False
-    with Meter() as meter, terminable(once=True):
-        capture = InterfaceCapture(interface, directory, settings)
-        with capture:
-            try:
-                _note_cost(capture)
-                capture.run(seconds, lambda report: meter.show(_progress(report)))
-            except KeyboardInterrupt:
-                interrupted = True
-            # What is in the ring now must not wait for an idle processor: the time for it is limited.
-            os.sched_setscheduler(0, *usual)
+    with Meter() as meter, terminable(once=True), InterfaceCapture(interface, directory, settings) as capture:
+        _note_cost(capture)
+        with stoppable(capture.stop) as asked:
+            capture.run(seconds, lambda report: meter.show(_progress(report)))
+        # What is in the ring now must not wait for an idle processor: the time for it is limited.
+        os.sched_setscheduler(0, *usual)
     _tell(
         capture,
         time.monotonic() - started,
         time.process_time() - started_cpu,
-        cut_short=interrupted and seconds is not None,
+        cut_short=asked.has_come and seconds is not None,
         as_json=as_json,
     )
 

@@ -6,8 +6,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -70,6 +71,34 @@ def terminable(*, once: bool = False) -> Iterator[None]:
             thread.join()
         sys.unraisablehook = hook
         _handle(before)
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """Whether the command was asked to stop."""
+
+    has_come: bool = False
+
+
+@contextmanager
+def stoppable(stop: Callable[[], None]) -> Iterator[StopRequest]:
+    """Inside, being asked to stop calls `stop` and raises nothing: what is under way is finished. Asking again does
+    nothing more. Stands in `terminable(once=True)`, which is for what comes before and after.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        request.has_come = True
+        stop()
+
+    before = _handle(dict.fromkeys(_SIGNALS, ask))
+    try:
+        yield request
+    finally:
+        _handle(dict.fromkeys(_SIGNALS, signal.SIG_IGN) if request.has_come else before)
 
 
 def _handle(handlers: Mapping[signal.Signals, Any]) -> dict[signal.Signals, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
+from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
 from umstack.cli.meter import Meter, amount
 from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
 from umstack.config import OptionValue, Scope
@@ -144,22 +144,19 @@ def command(
     def is_unread() -> bool:
         return until_unread is not None and unread_seconds(Path(str(journal))) > until_unread
 
-    interrupted = False
     with (
         Meter() as meter,
         terminable(once=True),
         Context(interface, config=config, statistics=True) as context,
         Recorder(context, topics, regex=regex, out=out, journal=journal, settings=settings) as recorder,
+        stoppable(recorder.stop) as asked,
     ):
-        try:
-            recorder.run(
-                seconds,
-                lambda report: meter.show(_progress(report)),
-                lambda report: (count is not None and report.messages >= count) or is_unread(),
-            )
-        except KeyboardInterrupt:
-            interrupted = True
-    report = recorder.report
+        recorder.run(
+            seconds,
+            lambda report: meter.show(_progress(report)),
+            lambda report: (count is not None and report.messages >= count) or is_unread(),
+        )
+    report, interrupted = recorder.report, asked.has_come
     cut_short = (interrupted and seconds is not None) or (count is not None and report.messages < count)
     _tell(report, cut_short=cut_short, interrupted=interrupted, as_json=as_json)
 

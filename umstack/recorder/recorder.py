@@ -107,7 +107,7 @@ class Recorder(Closing):
         self._gathered_at = 0.0
         self._intervals = tables.TransportIntervals(time.time_ns())
         self._read_at = time.monotonic()
-        self._closed = False
+        self._closed = self._stopping = self._is_stepping = False
         directory = Path(journal) if journal is not None else Path(str(out)) / JOURNAL_NAME
         with ExitStack() as opening:
             self._messages, self._events, self._transports = (
@@ -149,17 +149,31 @@ class Recorder(Closing):
         on_progress: Callable[[RecorderReport], None] | None = None,
         until: Callable[[RecorderReport], bool] | None = None,
     ) -> None:
-        """Record for so long (None: until an exception such as KeyboardInterrupt), or until `until` says so."""
+        """Record for so long (None: without end), until `until` says so, or until stop() is called."""
         end = None if seconds is None else time.monotonic() + seconds
-        while end is None or time.monotonic() < end:
+        while not self._stopping and (end is None or time.monotonic() < end):
             self.step()
             if on_progress is not None:
                 on_progress(self.report)
             if until is not None and until(self.report):
                 return
 
+    def stop(self) -> None:
+        """Make run() return after the step it is at. For signal handlers and other threads."""
+        self._stopping = True
+
     def step(self) -> int:
-        """Take what has come and what is due; returns the rows taken. Naps when there is nothing."""
+        """Take what has come and what is due; returns the rows taken. Naps when there is nothing.
+
+        When it is left by an exception, KeyboardInterrupt for one, what it had taken may be gone. The recording then
+        ends there: it has no hole.
+        """
+        self._is_stepping = True
+        taken = self._step()
+        self._is_stepping = False
+        return taken
+
+    def _step(self) -> int:
         if self._parts is not None:
             self._parts.check()
         if not self._may_take():
@@ -238,10 +252,11 @@ class Recorder(Closing):
             return
         self._closed = True
         with self._stack:
-            if not self._context.closed and self._messages.has_room:
+            is_going_on = not (self._context.closed or self._is_stepping)
+            if is_going_on and self._messages.has_room:
                 self._take_rest()
             self._flush()
-            if not self._context.closed:
+            if is_going_on:
                 self._read_transports(now=True)
             if self._parts is not None:
                 self._parts.finish()
