@@ -1,7 +1,7 @@
 #include "core/publication_log.h"
 
-#ifdef __SSE2__
-#include <emmintrin.h>
+#ifdef __x86_64__
+#include <immintrin.h>
 #endif
 
 size_t um_log_footprint(uint32_t term_length)
@@ -133,17 +133,40 @@ enum {
     LONG_TERM_BYTES = 4 * 1024 * 1024, /* from here on what was cleaned has left the caches when it is written again */
 };
 
-/* Zeroes without bringing the memory into the caches, where it would take the place of what is being sent. */
+#ifdef __x86_64__
+
+/* Zeroes whole vectors from an aligned address; returns how many bytes those were. */
+static size_t stream_16(uint8_t *at, size_t bytes)
+{
+    size_t done = 0;
+    for (; done + sizeof(__m128i) <= bytes; done += sizeof(__m128i))
+        _mm_stream_si128((__m128i *)(void *)(at + done), _mm_setzero_si128());
+    return done;
+}
+
+__attribute__((target("avx"))) static size_t stream_32(uint8_t *at, size_t bytes)
+{
+    size_t done = 0;
+    for (; done + sizeof(__m256i) <= bytes; done += sizeof(__m256i))
+        _mm256_stream_si256((__m256i *)(void *)(at + done), _mm256_setzero_si256());
+    return done;
+}
+
+#endif
+
+/* Zeroes without bringing the memory into the caches, where it would take the place of what is being sent. The wider
+ * the stores the better: a cache line costs half as much by two of them as by four. */
 static void zero_uncached(uint8_t *at, size_t bytes)
 {
-#ifdef __SSE2__
-    size_t head = um_align_up((uintptr_t)at, sizeof(__m128i)) - (uintptr_t)at;
+#ifdef __x86_64__
+    size_t head = um_align_up((uintptr_t)at, sizeof(__m256i)) - (uintptr_t)at;
     head = head < bytes ? head : bytes;
     memset(at, 0, head);
     at += head;
     bytes -= head;
-    for (; bytes >= sizeof(__m128i); at += sizeof(__m128i), bytes -= sizeof(__m128i))
-        _mm_stream_si128((__m128i *)(void *)at, _mm_setzero_si128());
+    size_t done = __builtin_cpu_supports("avx") ? stream_32(at, bytes) : stream_16(at, bytes);
+    at += done;
+    bytes -= done;
     _mm_sfence(); /* such stores are ordered by nothing else, a release least of all */
 #endif
     memset(at, 0, bytes);

@@ -314,16 +314,15 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
 /* The datagrams [0, count) of the batch are on their way: they join the transmission window. */
 static void accept_batch(um_source_session *session, uint32_t count, int64_t now_ns)
 {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        um_sent *sent = um_session_sent(session, session->next_sqn);
-        bytes += sent->length;
-        session->window_used_bytes += sent->length;
-        session->next_sqn++;
-        atomic_store_explicit(&session->sender_position, sent->position + sent->span, memory_order_seq_cst);
-    }
     if (count == 0)
         return;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < count; i++)
+        bytes += um_session_sent(session, session->next_sqn + i)->length;
+    const um_sent *last = um_session_sent(session, session->next_sqn + count - 1);
+    session->next_sqn += count;
+    session->window_used_bytes += bytes;
+    atomic_store_explicit(&session->sender_position, last->position + last->span, memory_order_seq_cst);
     while (session->window_used_bytes > session->config.window_bytes && session->trail_sqn + 1 != session->next_sqn)
         drop_oldest(session); /* a batch larger than the window */
     UM_COUNT(session->counters.msgs_sent, count);
