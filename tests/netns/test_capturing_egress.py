@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyroute2 import IPRoute
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgReader
 
 from tests.netns.captures import listening, start_capture
+from tests.netns.tagging import tagged
 from tests.netns.traffic import GROUP, PORT, SO_RCVBUFFORCE, Sender
 from tests.waiting import SECONDS, wait_for
 from umstack.capture import CaptureNotes, decode
@@ -30,6 +30,7 @@ from xdp.egress_tap import NAME, EgressFilter, EgressTap, egress_program_count
 
 MakeLab = Callable[..., Lab]
 ETH_P_ALL = 0x0003
+SOL_PACKET, PACKET_AUXDATA = 263, 8
 PACKET_OUTGOING = 4
 VLAN = 42
 GROUPS = ("--group", "239.77.0.0/16")
@@ -80,18 +81,30 @@ class Wire:
             lab.switch_namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
         )
         self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+        self.socket.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
         self.socket.bind((port_name(host_number), ETH_P_ALL))
         self.socket.settimeout(SECONDS)
 
-    def take(self, count: int) -> list[bytes]:
-        """The next datagrams to the group from that host, with the checksum the device was to fill in."""
+    def take(self, count: int, tag: tuple[int, int] = (0, 0)) -> list[bytes]:
+        """The next datagrams to the group from that host, with the checksum the device was to fill in.
+
+        Each had this VLAN tag (EtherType, number), which is told beside the frame.
+        """
         found: list[bytes] = []
         while len(found) < count:
-            frame, address = self.socket.recvfrom(1 << 16)
+            frame, beside, _, address = self.socket.recvmsg(1 << 16, 256)
             is_ours = frame[6:12] == self.source and frame[30:34] == socket.inet_aton(GROUP)
             if is_ours and address[2] != PACKET_OUTGOING:
+                assert _tag(beside) == tag
                 found.append(_finished(frame))
         return found
+
+
+def _tag(beside: list[tuple[int, int, bytes]]) -> tuple[int, int]:
+    """EtherType and number of the tag in a packet socket's tpacket_auxdata."""
+    ((_, _, auxiliary),) = beside
+    *_, vlan_tci, vlan_type = struct.unpack("=IIIHHHH", auxiliary)
+    return vlan_type, vlan_tci
 
 
 def _finished(frame: bytes) -> bytes:
@@ -131,34 +144,23 @@ def test_a_capture_has_what_the_wire_has(
     assert frames(tmp_path) == [frame[:snap_bytes] if snap_bytes else frame for frame in seen]
 
 
-def test_a_tag_is_put_back(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: a run sent over a VLAN has its tag in every datagram."""
+@pytest.mark.parametrize("ethertype", [0x8100, 0x88A8])
+def test_a_tag_is_put_back(make_lab: MakeLab, tmp_path: Path, ethertype: int) -> None:
+    """Issue 4, capture: the kernel keeps a VLAN tag beside the frame; each datagram of a run has it in the capture."""
     lab = make_lab(hosts=2, segmentation="real")
-    host = lab.hosts[0]
-
-    def add_vlan() -> int:
-        with IPRoute() as route:
-            (parent,) = route.link_lookup(ifname=host.interface)
-            try:
-                route.link("add", ifname="tagged", kind="vlan", link=parent, vlan_id=VLAN)
-            except Exception as error:
-                pytest.skip(f"no VLAN interface can be made here: {error}")
-            (index,) = route.link_lookup(ifname="tagged")
-            route.addr("add", index=index, address="10.99.0.1", prefixlen=24)
-            route.link("set", index=index, state="up")
-            return int(index)
-
-    index = host.call(add_vlan)
-    with capturing(host, tmp_path, "--egress", "tc") as process, Sender(host) as sender:
-        chosen = struct.pack("=4s4si", socket.inet_aton(GROUP), socket.inet_aton("10.99.0.1"), index)
-        sender.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, chosen)
+    host, wire = lab.hosts[0], Wire(lab, 0)
+    with (
+        tagged(host, VLAN, ethertype),
+        capturing(host, tmp_path, "--egress", "tc") as process,
+        Sender(host) as sender,
+    ):
         sender.send_run(bytes(5000), 1400)
+        sender.send([1])
+        seen = wire.take(5, tag=(ethertype, VLAN))
         summary, _ = ended(process)
-    assert (summary["egress"], summary["packets"]) == ("tc", 4)
-    found = frames(tmp_path)
-    assert [frame[12:18] for frame in found] == [struct.pack("!HHH", 0x8100, VLAN, 0x0800)] * 4
-    assert [Ether(frame)[UDP].len for frame in found] == [1408, 1408, 1408, 808]
-    assert [_finished(frame) for frame in found] == found
+    assert (summary["egress"], summary["packets"]) == ("tc", 5)
+    tag = struct.pack("!HH", ethertype, VLAN)
+    assert frames(tmp_path) == [frame[:12] + tag + frame[12:] for frame in seen]
 
 
 def test_what_goes_out_and_what_comes_in_is_in_order(make_lab: MakeLab, tmp_path: Path) -> None:
