@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
 from tests.spark.sim_run import SimRun, scripted, storm
+from tests.spark.story import RECEIVERS, Story
 from umstack.analysis.incidents import incidents
 from umstack.analysis.losses import losses
 from umstack.analysis.nak_storms import nak_storms
@@ -273,3 +274,17 @@ def test_a_batch_that_is_done_again_tells_the_same_and_what_lasts_is_told_in_par
     assert any(row["ongoing"] for row in crybaby)
     asked = [loss for loss in runs[1].session.losses if loss.receiver == "10.0.0.4" and loss.naks_ns]
     assert sum(row["lost"] for row in crybaby) == len(asked)
+
+
+def test_a_session_of_which_only_naks_are_captured_is_judged_for_as_long_as_it_lasts(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Where a capture sees what receivers say and not what is sent, what they ask for late is lost no less."""
+    told = []
+    for number, sqns in enumerate(((10, 11), (500,), (3,), (700,))):
+        story = Story()
+        story.nak(START_NS + number * 60 * SECOND, RECEIVERS[0], *sqns)
+        watch = IncidentWatch(tmp_path / "watched", SECOND, SECOND, until_the_end=number == 3)
+        found = watch.take(classify(story.frame(spark)), number)
+        told += found[INCIDENTS].to_pylist() if INCIDENTS in found else []
+    assert [(row["last_sqn"], row["lost"]) for row in told] == [(11, 2), (500, 1), (3, 1), (700, 1)]

@@ -3,7 +3,8 @@
 An incident is known when its end is: when as long as may be has passed without another loss, on the capture's own
 clock. Until then its packets are kept, as Parquet beside the query's checkpoint, and every batch the analyses run over
 what is kept and is not told yet. The watermark is the time of the latest packet less what packets and NAKs may be late.
-A number that is asked for when its first sending is not kept any more is taken for one that was told.
+A number that is asked for when its first sending is not kept any more is taken for one that was told; in a session of
+which no first sending was ever captured, for one that was lost just now.
 
 An incident or a storm that lasts longer than a window is told window by window, as `ongoing`, so that what is kept is
 bounded. What is told of each receiver is remembered by its time. All of that belongs to the batch it came of: one that
@@ -70,6 +71,8 @@ class _State:
     """The packets that are kept: a folder each, with its first and last time."""
     began: dict[SessionKey, int] = field(default_factory=dict)
     """When the first packet of each session was captured."""
+    sent: set[SessionKey] = field(default_factory=set)
+    """The sessions of which first sendings are captured, not only what receivers say."""
     incidents: Told = field(default_factory=dict)
     """Until when the losses of each receiver have been told."""
     storms: Told = field(default_factory=dict)
@@ -82,6 +85,7 @@ class _State:
             stored["latest_ns"],
             {name: (low, high) for name, low, high in stored["parts"]},
             {(publisher, session): at for publisher, session, at in stored["began"]},
+            {(publisher, session) for publisher, session in stored["sent"]},
             {(publisher, session, receiver): at for publisher, session, receiver, at in stored["incidents"]},
             {(publisher, session, receiver): at for publisher, session, receiver, at in stored["storms"]},
         )
@@ -94,7 +98,9 @@ class _State:
         }
         parts = [[name, *span] for name, span in self.parts.items()]
         written = path.with_suffix(".part")
-        written.write_text(json.dumps({"latest_ns": self.latest_ns, "parts": parts, **rows}))
+        written.write_text(
+            json.dumps({"latest_ns": self.latest_ns, "parts": parts, "sent": list(self.sent), **rows})
+        )
         written.replace(path)
 
 
@@ -141,6 +147,8 @@ class IncidentWatch:
         for row in sessions:
             key = _key(row)
             state.began[key] = min(state.began.get(key, row["first_ns"]), row["first_ns"])
+            if row["low"] is not None:
+                state.sent.add(key)
         told: dict[str, pa.Table | None] = {}
         if any(row["naks"] or row["again"] for row in sessions):
             told[INCIDENTS] = self._incidents(observed, sessions, state, watermark_ns)
@@ -192,7 +200,7 @@ class IncidentWatch:
         who = F.coalesce("receiver", F.lit(_EVERYBODY))
         pending = _not_told(losses(observed), who, "lost_ns", state.incidents, watermark_ns)
         # What is pending is little, and a plan that begins with it is short.
-        lost = _still_known(pending.toArrow(), sessions, state.began)
+        lost = _still_known(pending.toArrow(), sessions, state)
         if not len(lost):
             return None
         spark = observed.sparkSession
@@ -236,12 +244,12 @@ def _sessions(observed: DataFrame) -> list[Row]:
     return counted.collect()
 
 
-def _still_known(lost: pa.Table, sessions: list[Row], began: dict[SessionKey, int]) -> pa.Table:
+def _still_known(lost: pa.Table, sessions: list[Row], state: _State) -> pa.Table:
     """Losses without those that are asked for again, told long ago, whose first sending is not kept any more."""
     lows = {
         _key(row): _NO_SQN if row["low"] is None else row["low"]
         for row in sessions
-        if not _is_whole(row, began)
+        if _key(row) in state.sent and not _is_whole(row, state.began)
     }
     if not lows:
         return lost
