@@ -474,7 +474,7 @@ int um_session_send(um_source_session *session, int64_t now_ns, uint32_t budget)
         conduct(session);
         if (session->window_capped)
             ask_for_position(session, now_ns);
-    } while (taken > 0 && (uint32_t)sent < budget);
+    } while (taken > 0 && budget - (uint32_t)sent >= UM_SEND_BATCH_MAX); /* what is left would cut a batch short */
     return taken < 0 ? taken : sent;
 }
 

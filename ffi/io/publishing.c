@@ -11,7 +11,8 @@
 
 enum {
     INLINE_BUDGET = 128,         /* datagrams an application thread sends before it looks up */
-    BATCH_BYTES = 64 * 1024,     /* a batch of messages is sent in portions of this size, still in the cache */
+    BATCH_BYTES = 62 * 1024,     /* a batch of messages is sent in portions of this size, still in the cache: with its
+                                    headers no more than the kernel takes at once, or a few datagrams are left over */
     HELD_BACK_NAP_NS = 50000,    /* between attempts while held back */
     STREAM_GAP_NS = 1000000,     /* a session that sent so recently is streaming: more is likely to follow */
     RUN_AHEAD_BYTES = 64 * 1024, /* a publisher gets so far ahead of another thread that sends for it */
