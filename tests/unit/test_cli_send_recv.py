@@ -187,6 +187,7 @@ def test_an_incomplete_tree_is_a_failure(start: Start, tmp_path: Path) -> None:
         "send", "dies", "--files", str(tmp_path / "big"), "-o", "transport_lbtrm_data_rate_limit=20000000"
     )
     ready(sender)
+    ready(receiver)
     while not any(
         report["receivers"][0]["messages_delivered"] > 20 for report in read_statistics(receiver.pid)
     ):

@@ -410,7 +410,7 @@ def program() -> Iterator[Any]:
             [sys.executable, "-X", "faulthandler", "-c", text, *arguments],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=90,
             cwd=Path(__file__).parents[2],
         )
 
@@ -481,9 +481,10 @@ def test_threads_make_sources_and_receivers_at_once() -> None:
 # ---- signals ----
 
 _INTERRUPTED = """
-import json, os, signal, threading, time
+import faulthandler, json, os, signal, threading, time
 from tests.unit.loopback import *
 
+faulthandler.dump_traceback_later(60, exit=True)  # says which call it is that nothing ends
 embedded, sequential = open_context(), open_context("sequential")
 receiver, quiet = embedded.receiver("quiet"), sequential.receiver("quiet")
 source, silent = (c.source("nobody", flow_control="min") for c in (embedded, sequential))
