@@ -472,6 +472,8 @@ def test_threads_make_sources_and_receivers_at_once() -> None:
             maker.join()
         assert len({source.topic_index for source, _ in made}) == 16
         for source, receiver in made:
+            # Sources share sessions: that one is connected does not say that this receiver knows the source.
+            wait_for(lambda receiver=receiver: receiver.stats()["delivery_controllers"], "topic resolution")
             source.send(source.topic.encode(), flush=True, timeout=SECONDS)
             wait_for(lambda receiver=receiver: receiver.stats()["messages_delivered"] == 1)
             rows = collect_events(receiver, 2)
