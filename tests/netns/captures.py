@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.waiting import wait_for
 from umstack.lab import Host
 
 
 def start_capture(host: Host, *arguments: str) -> subprocess.Popen[str]:
-    """`umstack capture` on a host, started and listening."""
-    command = [sys.executable, "-m", "umstack", "capture", host.interface, *arguments]
+    """`umstack capture` on a host, started; at its end it gives its summary as JSON."""
+    command = [sys.executable, "-m", "umstack", "capture", host.interface, "--json", *arguments]
     process: subprocess.Popen[str] = host.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -27,3 +30,12 @@ def listening(process: subprocess.Popen[str], directory: Path) -> None:
         return any(directory.glob("*.part"))
 
     wait_for(has_file, "a capture file", 20)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
+    """End the capture; its summary, and what it said on stderr."""
+    process.terminate()
+    process.send_signal(signal.SIGCONT)
+    said, complained = process.communicate(timeout=30)
+    assert process.returncode == 0, complained
+    return json.loads(said), complained

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import struct
 from collections.abc import Iterator
 
+from tests.netns.system_libbpf import libbpf
 from umstack.lab import Host
 from xdp import find_interface
-from xdp.loader import libbpf
 
-_SYS_BPF = 321
-_PROG_LOAD, _SCHED_CLS = 5, 3
+_SCHED_CLS, _TCX_EGRESS = 3, 47
 _MOV64_IMM, _CALL, _EXIT = 0xB7, 0x85, 0x95
 _SKB_VLAN_PUSH = 18
 _TCX_NEXT = -1
@@ -24,14 +22,10 @@ def _instruction(code: int, register: int = 0, number: int = 0) -> bytes:
 
 
 def _load(instructions: bytes) -> int:
-    code, licence = ctypes.create_string_buffer(instructions), ctypes.create_string_buffer(b"GPL")
-    attributes = struct.pack(
-        "<IIQQ", _SCHED_CLS, len(instructions) // 8, ctypes.addressof(code), ctypes.addressof(licence)
-    ).ljust(128, b"\0")
-    fd = ctypes.CDLL(None, use_errno=True).syscall(_SYS_BPF, _PROG_LOAD, attributes, len(attributes))
-    if fd < 0:
-        raise OSError(ctypes.get_errno(), "loading the program that tags")
-    return int(fd)
+    program = libbpf().bpf_prog_load(_SCHED_CLS, b"tag", b"GPL", instructions, len(instructions) // 8, None)
+    if program < 0:
+        raise OSError(-program, "loading the program that tags")
+    return int(program)
 
 
 @contextlib.contextmanager
@@ -50,7 +44,7 @@ def tagged(host: Host, vlan: int, ethertype: int = 0x8100) -> Iterator[None]:
     )
     try:
         link = host.call(
-            lambda: libbpf().lib.xdp_bpf_tcx_attach(program, find_interface(host.interface).index)
+            lambda: libbpf().bpf_link_create(program, find_interface(host.interface).index, _TCX_EGRESS, None)
         )
         if link < 0:
             raise OSError(-link, "attaching the program that tags")

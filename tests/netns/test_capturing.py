@@ -26,7 +26,7 @@ from scapy.packet import Raw
 from scapy.utils import PcapNgReader
 
 from tests.interrupting import interruptions
-from tests.netns.captures import listening, start_capture
+from tests.netns.captures import ended, listening, start_capture
 from tests.netns.contexts import Member, members
 from tests.netns.traffic import GROUP, Sender
 from tests.waiting import SECONDS, collect, wait_for
@@ -86,7 +86,7 @@ def test_capture_has_every_datagram_as_it_is_on_the_wire(
 ) -> None:
     """Issue 4, capture: pcapng that Wireshark opens; runs are cut into datagrams, checksums are right."""
     lab = make_lab(hosts=2, segmentation=segmentation)
-    capture = start_capture(lab.hosts[1], "--out", str(tmp_path), "--json")
+    capture = start_capture(lab.hosts[1], "--out", str(tmp_path))
     listening(capture, tmp_path)
     with members(*lab.hosts, transport_lbtrm_multicast_address_low="224.10.10.10") as (publisher, subscriber):
         publish(publisher, subscriber, 5000, 1300)
@@ -150,8 +150,7 @@ def test_queue_and_verdict_are_those_of_the_way_in(make_lab: MakeLab, tmp_path: 
                 return bool(fields(part, "frame.number", keep="frame.verdict.ebpf_xdp == 2"))
 
             wait_for(is_known, "a frame that the program passed")
-        capture.terminate()
-        capture.communicate(timeout=20)
+        ended(capture)
     (file,) = captured.glob("*.pcapng")
     inbound, outbound = "0x00000001", "0x00000002"
     assert set(fields(tap.path, *names, keep="udp.dstport == 14400")) == {(inbound, "0", "4")}
@@ -174,9 +173,7 @@ def test_no_verdict_is_made_up_where_no_program_is(make_lab: MakeLab, tmp_path: 
     listening(capture, tmp_path)
     with members(*lab.hosts) as (publisher, subscriber):
         publish(publisher, subscriber, 100, 1300)
-    capture.terminate()
-    _, complained = capture.communicate(timeout=20)
-    assert (capture.returncode, "Traceback" in complained) == (0, False), complained
+    ended(capture)
     (file,) = tmp_path.glob("*.pcapng")
     names = ("frame.packet_flags_direction", "frame.interface_queue", "frame.verdict")
     assert set(fields(file, *names)) == {("0x00000001", "0", ""), ("0x00000002", "", "")}
@@ -215,9 +212,7 @@ def test_vlan_tags_are_put_back(make_lab: MakeLab, tmp_path: Path, kind: str) ->
         arrived = 0
         while arrived < 10:
             arrived += watcher.recv(2048)[6:12] == frame[6:12]
-    capture.terminate()
-    _, complained = capture.communicate(timeout=20)
-    assert (capture.returncode, "Traceback" in complained) == (0, False), complained
+    ended(capture)
     (file,) = tmp_path.glob("*.pcapng")
     found = [bytes(packet) for packet in PcapNgReader(str(file)) if packet.src == ethernet.src]
     assert found == [frame] * 10
@@ -244,15 +239,12 @@ def test_a_tap_shows_losses_and_their_repair(make_lab: MakeLab, tmp_path: Path) 
 def test_files_rotate_and_the_last_are_kept(make_lab: MakeLab, tmp_path: Path) -> None:
     """Issue 4, capture: rotating by size; each file is whole by itself; --files keeps the last of them."""
     lab = make_lab(hosts=2)
-    arguments = ("--out", str(tmp_path), "--rotate-size", "1", "--files", "3", "--json")
+    arguments = ("--out", str(tmp_path), "--rotate-size", "1", "--files", "3")
     capture = start_capture(lab.hosts[1], *arguments)
     listening(capture, tmp_path)
     with members(*lab.hosts) as (publisher, subscriber):
         publish(publisher, subscriber, 6000, 1300)
-    capture.terminate()
-    said, complained = capture.communicate(timeout=20)
-    assert capture.returncode == 0, complained
-    summary = json.loads(said)
+    summary, _ = ended(capture)
     files = [Path(name) for name in summary["files"]]
     assert len(files) == 3
     assert sorted(tmp_path.iterdir()) == sorted(files), "older files are gone and none is unfinished"
@@ -298,17 +290,13 @@ def busy_processors() -> Iterator[None]:
 def test_what_has_arrived_is_written_though_no_processor_is_idle(make_lab: MakeLab, tmp_path: Path) -> None:
     """A capture leaves the processor to others while it runs, not when it is to end: the ring is emptied first."""
     lab = make_lab(hosts=2)
-    capture = start_capture(lab.hosts[1], "--out", str(tmp_path), "--json")
+    capture = start_capture(lab.hosts[1], "--out", str(tmp_path))
     listening(capture, tmp_path)
     capture.send_signal(signal.SIGSTOP)
     with members(*lab.hosts) as (publisher, subscriber):
         publish(publisher, subscriber, 12000, 1300)
     with busy_processors():
-        capture.terminate()
-        capture.send_signal(signal.SIGCONT)
-        said, complained = capture.communicate(timeout=30)
-    assert capture.returncode == 0, complained
-    summary = json.loads(said)
+        summary, _ = ended(capture)
     assert (summary["dropped"], summary["packets"] >= 12000) == (0, True)
 
 
@@ -346,8 +334,7 @@ def test_a_capture_stands_back(
     capture = start_capture(make_lab(hosts=2).hosts[0], "--out", str(tmp_path), *arguments)
     listening(capture, tmp_path)
     assert os.sched_getscheduler(capture.pid) == policy
-    capture.terminate()
-    capture.communicate(timeout=20)
+    ended(capture)
 
 
 def test_a_capture_of_no_interface_says_so(make_lab: MakeLab, tmp_path: Path) -> None:

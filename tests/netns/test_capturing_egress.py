@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import signal
 import socket
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgReader
 
-from tests.netns.captures import listening, start_capture
+from tests.netns.captures import ended, listening, start_capture
 from tests.netns.tagging import tagged
 from tests.netns.traffic import GROUP, PORT, SO_RCVBUFFORCE, Sender
 from tests.waiting import SECONDS, wait_for
@@ -42,22 +40,13 @@ pytestmark = pytest.mark.skipif(unavailable(NAME) is not None, reason=str(unavai
 @contextlib.contextmanager
 def capturing(host: Host, directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """`umstack capture` on a host, which has begun its first file."""
-    process = start_capture(host, *GROUPS, "--json", "--out", str(directory), *arguments)
+    process = start_capture(host, *GROUPS, "--out", str(directory), *arguments)
     try:
         listening(process, directory)
         yield process
     finally:
         process.kill()
         process.wait()
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
-    """End the capture; its summary, and what it said on stderr."""
-    process.terminate()
-    process.send_signal(signal.SIGCONT)
-    said, complained = process.communicate(timeout=30)
-    assert process.returncode == 0, complained
-    return json.loads(said), complained
 
 
 def frames(directory: Path) -> list[bytes]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import shlex
 import shutil
@@ -24,6 +23,7 @@ from pyroute2 import IPRoute
 from scapy.layers.inet import ICMP
 
 from tests.bpf.frames import GROUP, PORT, ethernet, ipv4
+from tests.netns.system_libbpf import libbpf
 from tests.netns.traffic import Receiver, Sender
 from tests.waiting import wait_for
 from umstack.lab import Host, Lab, namespaces
@@ -318,11 +318,6 @@ def test_a_second_program_is_refused_by_naming_the_first(host: Host, mode: Attac
         if shutil.which("bpftool"):
             assert host.run(shlex.split(refusal.value.hint.rpartition("remove it: ")[2])).wait(10) == 0
             attach(host, mode).close()
-
-
-def libbpf() -> ctypes.CDLL:
-    """The library itself, for what others may do to an interface and this package does not."""
-    return ctypes.CDLL("libbpf.so.1", use_errno=True)
 
 
 def test_a_program_without_a_link_is_removed_by_the_command_given(host: Host) -> None:

@@ -28,7 +28,7 @@ from umstack.analysis.nak_storms import nak_storms
 from umstack.analysis.observations import DATA, NEEDED, classify, unwrap
 from umstack.capture.generate import Traffic, Truth, generate
 from umstack.monitor import MonitorOptions, monitor
-from umstack.monitor.incident_watch import INCIDENTS, STORMS, IncidentWatch
+from umstack.monitor.incident_watch import INCIDENTS, STORMS, IncidentWatch, _State
 from umstack.monitor.run import packets, sinks_for
 from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Prometheus, Windows
 from umstack.sim import MS, SECOND, START_NS
@@ -288,3 +288,14 @@ def test_a_session_of_which_only_naks_are_captured_is_judged_for_as_long_as_it_l
         found = watch.take(classify(story.frame(spark)), number)
         told += found[INCIDENTS].to_pylist() if INCIDENTS in found else []
     assert [(row["last_sqn"], row["lost"]) for row in told] == [(11, 2), (500, 1), (3, 1), (700, 1)]
+
+
+def test_what_an_earlier_version_left_is_taken_up(tmp_path: Path) -> None:
+    """A schema from an older version: a state that does not tell of which sessions first sendings were captured."""
+    state = _State(latest_ns=7, began={("10.0.0.1", 1): 5})
+    state.save(tmp_path / "state.json")
+    stored = json.loads((tmp_path / "state.json").read_text())
+    del stored["sent"]
+    (tmp_path / "state.json").write_text(json.dumps(stored))
+    state.sent = {("10.0.0.1", 1)}
+    assert _State.load(tmp_path / "state.json") == state

@@ -144,10 +144,14 @@ def command(
     if priority == "idle":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     started, started_cpu = time.monotonic(), time.process_time()
-    with Meter() as meter, terminable(once=True), InterfaceCapture(interface, directory, settings) as capture:
+    with (
+        Meter() as meter,
+        terminable(once=True),
+        InterfaceCapture(interface, directory, settings) as capture,
+        stoppable(capture.stop) as asked,
+    ):
         _note_cost(capture)
-        with stoppable(capture.stop) as asked:
-            capture.run(seconds, lambda report: meter.show(_progress(report)))
+        capture.run(seconds, lambda report: meter.show(_progress(report)))
         # What is in the ring now must not wait for an idle processor: the time for it is limited.
         os.sched_setscheduler(0, *usual)
     _tell(

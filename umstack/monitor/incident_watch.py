@@ -85,7 +85,8 @@ class _State:
             stored["latest_ns"],
             {name: (low, high) for name, low, high in stored["parts"]},
             {(publisher, session): at for publisher, session, at in stored["began"]},
-            {(publisher, session) for publisher, session in stored["sent"]},
+            # What an earlier version left does not tell; it took every session for such a one.
+            {(publisher, session) for publisher, session, *_ in stored.get("sent", stored["began"])},
             {(publisher, session, receiver): at for publisher, session, receiver, at in stored["incidents"]},
             {(publisher, session, receiver): at for publisher, session, receiver, at in stored["storms"]},
         )
@@ -98,9 +99,8 @@ class _State:
         }
         parts = [[name, *span] for name, span in self.parts.items()]
         written = path.with_suffix(".part")
-        written.write_text(
-            json.dumps({"latest_ns": self.latest_ns, "parts": parts, "sent": list(self.sent), **rows})
-        )
+        stored = {"latest_ns": self.latest_ns, "parts": parts, "sent": list(self.sent), **rows}
+        written.write_text(json.dumps(stored))
         written.replace(path)
 
 
