@@ -1,9 +1,5 @@
 #include "core/publication_log.h"
 
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
-
 size_t um_log_footprint(uint32_t term_length)
 {
     if (!um_is_power_of_two(term_length) || term_length < UM_LOG_TERM_BYTES_MIN || term_length > UM_LOG_TERM_BYTES_MAX)
@@ -14,6 +10,11 @@ size_t um_log_footprint(uint32_t term_length)
 static uint64_t tail_word(uint32_t term_id, uint32_t offset)
 {
     return (uint64_t)term_id << 32 | offset;
+}
+
+static int64_t log_bytes(const um_publication_log *log)
+{
+    return (int64_t)UM_LOG_TERM_COUNT << log->term_bits;
 }
 
 void um_log_init(um_publication_log *log, void *memory, uint32_t term_length, uint32_t initial_term_id,
@@ -27,6 +28,7 @@ void um_log_init(um_publication_log *log, void *memory, uint32_t term_length, ui
     log->initial_term_id = initial_term_id;
     log->unblock_timeout_ns = unblock_timeout_ns;
     log->blocked_position = -1;
+    atomic_init(&log->writable_end, log_bytes(log));
     atomic_init(&log->tails[0], tail_word(initial_term_id, 0));
     /* The other tails carry the ids they would have had one round earlier, so that rotation can
      * compare-and-set each to the id it expects. */
@@ -66,6 +68,15 @@ static void rotate(um_publication_log *log, uint32_t term_count, uint32_t term_i
                                             memory_order_relaxed);
 }
 
+/* Claims so long are met: the conductor is to keep more clean. */
+static void note_claim_span(um_publication_log *log, uint32_t length)
+{
+    uint32_t span = atomic_load_explicit(&log->claim_span, memory_order_relaxed);
+    while (span < length && !atomic_compare_exchange_weak_explicit(&log->claim_span, &span, length,
+                                                                   memory_order_relaxed, memory_order_relaxed))
+        ;
+}
+
 /* Why a claim at `position` is refused, or 0. */
 static int refusal(um_publication_log *log, int64_t position, uint32_t length)
 {
@@ -73,8 +84,12 @@ static int refusal(um_publication_log *log, int64_t position, uint32_t length)
         return UM_CLOSED;
     if (UM_UNLIKELY(position + length > ((int64_t)1 << log->term_bits) * INT32_MAX))
         return UM_MAX_POSITION_EXCEEDED;
-    if (UM_LIKELY(position < atomic_load_explicit(&log->publication_limit, memory_order_acquire)))
-        return 0;
+    if (UM_LIKELY(position < atomic_load_explicit(&log->publication_limit, memory_order_relaxed))) {
+        if (UM_LIKELY(position + length <= atomic_load_explicit(&log->writable_end, memory_order_acquire)))
+            return 0;
+        note_claim_span(log, length);
+        return UM_BACK_PRESSURED;
+    }
     return atomic_load_explicit(&log->connected, memory_order_acquire) ? UM_BACK_PRESSURED : UM_NOT_CONNECTED;
 }
 
@@ -129,85 +144,57 @@ bool um_log_abort(const um_claim *claim)
                                               memory_order_acq_rel, memory_order_relaxed);
 }
 
-enum {
-    LONG_TERM_BYTES = 4 * 1024 * 1024, /* from here on what was cleaned has left the caches when it is written again */
-};
-
-#ifdef __x86_64__
-
-/* Zeroes whole vectors from an aligned address; returns how many bytes those were. */
-static size_t stream_16(uint8_t *at, size_t bytes)
-{
-    size_t done = 0;
-    for (; done + sizeof(__m128i) <= bytes; done += sizeof(__m128i))
-        _mm_stream_si128((__m128i *)(void *)(at + done), _mm_setzero_si128());
-    return done;
-}
-
-__attribute__((target("avx"))) static size_t stream_32(uint8_t *at, size_t bytes)
-{
-    size_t done = 0;
-    for (; done + sizeof(__m256i) <= bytes; done += sizeof(__m256i))
-        _mm256_stream_si256((__m256i *)(void *)(at + done), _mm256_setzero_si256());
-    return done;
-}
-
-#endif
-
-/* Zeroes without bringing the memory into the caches, where it would take the place of what is being sent. The wider
- * the stores the better: a cache line costs half as much by two of them as by four. */
-static void zero_uncached(uint8_t *at, size_t bytes)
-{
-#ifdef __x86_64__
-    size_t head = um_align_up((uintptr_t)at, sizeof(__m256i)) - (uintptr_t)at;
-    head = head < bytes ? head : bytes;
-    memset(at, 0, head);
-    at += head;
-    bytes -= head;
-    size_t done = __builtin_cpu_supports("avx") ? stream_32(at, bytes) : stream_16(at, bytes);
-    at += done;
-    bytes -= done;
-    _mm_sfence(); /* such stores are ordered by nothing else, a release least of all */
-#endif
-    memset(at, 0, bytes);
-}
-
 /* Zeroes [from, from + length) inside one term, the first word last: a reader that meets it early still finds what
  * was there instead of a hole (AE-48). */
 static void clean(um_publication_log *log, int64_t from, uint32_t length)
 {
     uint8_t *at = um_log_at(log, from);
-    if (log->term_length >= LONG_TERM_BYTES)
-        zero_uncached(at + UM_FRAME_WORD_BYTES, length - UM_FRAME_WORD_BYTES);
-    else
-        memset(at + UM_FRAME_WORD_BYTES, 0, length - UM_FRAME_WORD_BYTES);
+    memset(at + UM_FRAME_WORD_BYTES, 0, length - UM_FRAME_WORD_BYTES);
     atomic_store_explicit((_Atomic uint64_t *)(void *)at, 0, memory_order_release);
+}
+
+/* Up to where the log is to be clean. Cleaning earlier than needed would be cleaning what has left the caches again
+ * when it is written. A claim at the publication limit reaches an eighth of a term beyond it. */
+static int64_t clean_goal(const um_publication_log *log, int64_t sender_position)
+{
+    int64_t soon =
+        um_log_tail(log) + UM_LOG_CLEAN_AHEAD_BYTES + atomic_load_explicit(&log->claim_span, memory_order_relaxed);
+    int64_t most = sender_position - log->term_length + log_bytes(log); /* AE-46 */
+    return soon < most ? soon : most;
+}
+
+static void clean_ahead(um_publication_log *log, int64_t sender_position, uint32_t budget_bytes)
+{
+    int64_t due = clean_goal(log, sender_position) - log_bytes(log) - log->clean_position;
+    if (due < UM_FRAME_ALIGNMENT)
+        return;
+    uint32_t length = due < budget_bytes ? (uint32_t)due : budget_bytes;
+    uint32_t to_end = um_log_to_term_end(log, log->clean_position);
+    length = (length < to_end ? length : to_end) & ~(uint32_t)(UM_FRAME_ALIGNMENT - 1);
+    if (length == 0)
+        return;
+    clean(log, log->clean_position, length);
+    log->clean_position += length;
+    atomic_store_explicit(&log->writable_end, log->clean_position + log_bytes(log), memory_order_release);
 }
 
 void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t budget_bytes)
 {
-    int64_t clean_target = sender_position - log->term_length;
-    if (clean_target > log->clean_position) {
-        int64_t due = clean_target - log->clean_position;
-        uint32_t length = due < budget_bytes ? (uint32_t)due : budget_bytes;
-        uint32_t to_end = um_log_to_term_end(log, log->clean_position);
-        length = (length < to_end ? length : to_end) & ~(uint32_t)(UM_FRAME_ALIGNMENT - 1);
-        if (length >= UM_FRAME_ALIGNMENT) {
-            clean(log, log->clean_position, length);
-            log->clean_position += length;
-        }
-    }
+    clean_ahead(log, sender_position, budget_bytes);
     if (!atomic_load_explicit(&log->connected, memory_order_relaxed)) {
         atomic_store_explicit(&log->publication_limit, sender_position, memory_order_release);
         return;
     }
-    /* A message may straddle the limit by one claim; everything up to there must be clean. */
     int64_t limit = sender_position + log->term_length / 2;
-    int64_t cleaned_to = log->clean_position + (int64_t)(UM_LOG_TERM_COUNT - 1) * log->term_length;
-    if (limit > cleaned_to)
-        limit = cleaned_to;
     if (limit > atomic_load_explicit(&log->publication_limit, memory_order_relaxed))
         atomic_store_explicit(&log->publication_limit, limit, memory_order_release);
+}
+
+bool um_log_wants_cleaning(const um_publication_log *log, int64_t sender_position)
+{
+    int64_t missing = clean_goal(log, sender_position) - atomic_load_explicit(&log->writable_end, memory_order_relaxed);
+    int64_t soon = UM_LOG_CLEAN_AHEAD_BYTES / 2;
+    return missing >= (soon < log->term_length / 4 ? soon : log->term_length / 4);
 }
 
 /* Bytes of an unwritten hole at position: up to the next written frame or the end of what was claimed. */

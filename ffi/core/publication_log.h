@@ -3,8 +3,8 @@
  *
  *   three terms of term_length bytes each, used in rotation; a position counts bytes from 0 for ever
  *
- *   |---- dirty ----|------ transmission window ------|-- to be sent --|-- claimed --|--- zeroed ---|
- *                clean_position                  sender's position     tail        publication limit
+ *   |--- dirty ---|------- transmission window -------|-- to be sent --|-- claimed --|---- zeroed ----|
+ *             clean_position                   sender's position     tail            writable end
  *
  * A frame is a header and one LBMC message, padded to 8 bytes. The header begins with one word: the length,
  * negative from the claim until the commit (AE-27) and zero where nothing was written, and the kind of frame; both
@@ -18,7 +18,7 @@
  *
  * Memory order: a claim is an acquire-release compare-and-set of the tail, so that one claim at most straddles the
  * publication limit; a commit is a release store of the header, paired with the reader's acquire load, so a
- * committed frame is seen whole; the publication limit is released after the cleaning it promises, and acquired by
+ * committed frame is seen whole; the writable end is released after the cleaning it promises, and acquired by
  * publishers.
  */
 #ifndef UM_CORE_PUBLICATION_LOG_H
@@ -33,6 +33,7 @@ enum {
     UM_FRAME_ALIGNMENT = 8,
     UM_LOG_TERM_BYTES_MIN = 64 * 1024,
     UM_LOG_TERM_BYTES_MAX = 1 << 30,
+    UM_LOG_CLEAN_AHEAD_BYTES = 128 * 1024, /* cleaned in front of the publishers: still in the caches when they write */
 };
 
 enum um_frame_kind {
@@ -65,8 +66,10 @@ typedef struct um_publication_log {
 
     /* Written by the conductor, read by publishers. */
     UM_CACHE_ALIGNED _Atomic int64_t publication_limit;
-    atomic_bool connected; /* AE-12 */
+    _Atomic int64_t writable_end; /* up to here the log is clean */
+    atomic_bool connected;        /* AE-12 */
     atomic_bool closed;
+    _Atomic uint32_t claim_span; /* the largest claim that met the writable end: so much more is kept clean */
 
     /* Conductor only. */
     UM_CACHE_ALIGNED int64_t clean_position;
@@ -173,10 +176,14 @@ static inline bool um_log_frame_is_pad(const um_publication_log *log, int64_t po
     return atomic_load_explicit(&head->word, memory_order_relaxed) >> 32 == UM_FRAME_PAD;
 }
 
-/* Conductor: after the sender reached `sender_position`, cleans at most `budget_bytes` of what lies more than
- * a term behind it (AE-45..AE-48), then moves the publication limit to half a term ahead of it when connected,
- * and back to it when not (AE-23). */
+/* Conductor: after the sender reached `sender_position`, cleans what publishers may soon write, at most `budget_bytes`
+ * and only what lies more than a term behind the sender (AE-45..AE-48), then moves the publication limit to half a
+ * term ahead of it when connected, and back to it when not (AE-23). */
 void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t budget_bytes);
+
+/* Whether publishers will soon be held up for want of clean space, of which the conductor could make more. Any thread.
+ */
+bool um_log_wants_cleaning(const um_publication_log *log, int64_t sender_position);
 
 /* Conductor: turns a frame at sender_position that the application claimed, or a hole that nobody began to write,
  * into padding once it has been in the way for the unblock timeout (AE-35). True when it did. Time counts in steps

@@ -70,6 +70,8 @@ typedef struct batcher {
     uint32_t body_max;
     bool was_empty;
     int64_t flush_to; /* -1: nothing to flush */
+    uint32_t flushes_full,
+        flushes_length; /* counted at the end: a locked addition would wait for what was just copied */
 } batcher;
 
 /* The batch that the frame at `position` may join. What is held back lies in front of it: when somebody has flushed up
@@ -78,9 +80,14 @@ static batcher batcher_open(um_source_session *session, int64_t position)
 {
     bool held = atomic_load_explicit(&session->flush_limit, memory_order_relaxed) < position;
     uint64_t word = held ? atomic_load_explicit(&session->batch, memory_order_relaxed) : 0;
-    return (batcher){session,        (uint32_t)(word >> 32),
-                     (uint32_t)word, atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed),
-                     word == 0,      -1};
+    return (batcher){session,
+                     (uint32_t)(word >> 32),
+                     (uint32_t)word,
+                     atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed),
+                     word == 0,
+                     -1,
+                     0,
+                     0};
 }
 
 /* Accounts one message: flush before it when it would overfill the datagram (UM-19c), after it when the batch
@@ -91,14 +98,14 @@ static inline void batcher_add(batcher *b, int64_t frame_position, int64_t end_p
     if (b->body_bytes + body_bytes > b->body_max && b->body_bytes > 0) {
         b->flush_to = frame_position;
         b->body_bytes = b->user_bytes = 0;
-        count_shared(&b->session->counters.flushes_full, 1);
+        b->flushes_full++;
     }
     b->body_bytes += body_bytes;
     b->user_bytes += user_bytes;
     if (b->user_bytes >= b->session->config.batch_minimum_bytes) {
         b->flush_to = end_position;
         b->body_bytes = b->user_bytes = 0;
-        count_shared(&b->session->counters.flushes_length, 1);
+        b->flushes_length++;
     }
 }
 
@@ -122,6 +129,10 @@ static void batcher_close(batcher *b, int64_t end_position, bool flush, int64_t 
         b->body_bytes = b->user_bytes = 0;
         count_shared(&session->counters.flushes_explicit, 1);
     }
+    if (b->flushes_full > 0)
+        count_shared(&session->counters.flushes_full, b->flushes_full);
+    if (b->flushes_length > 0)
+        count_shared(&session->counters.flushes_length, b->flushes_length);
     uint64_t word = (uint64_t)b->body_bytes << 32 | b->user_bytes;
     atomic_store_explicit(&session->batch, word, memory_order_relaxed);
     if (word != 0 && (b->was_empty || b->flush_to >= 0)) {

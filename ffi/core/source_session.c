@@ -3,8 +3,8 @@
 #include "core/source.h"
 
 enum {
-    SENT_SPAN_BYTES_MIN = 64, /* window bookkeeping is sized for datagrams of at least this log span */
-    CLEAN_BYTES_MIN = 64 * 1024,
+    SENT_SPAN_BYTES_MIN = 64,       /* window bookkeeping is sized for datagrams of at least this log span */
+    CLEAN_STEP_BYTES = 256 * 1024,  /* cleaned at once: more than a batch of datagrams, less than takes long (AE-48) */
     LINK_FULL_RETRY_NS = 100000,    /* how soon a full link is tried again */
     LINK_ERROR_RETRY_NS = 10000000, /* and one that failed */
     ELICITED_SM_GAP_NS = 1000000,   /* bounds what a flood of status messages can make us send */
@@ -382,11 +382,10 @@ static void note_limit(um_source_session *session, int64_t flushed)
 static void conduct(um_source_session *session)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
-    int64_t due = position - session->log.term_length - session->log.clean_position;
     while (session->trail_sqn != session->next_sqn &&
            um_session_sent(session, session->trail_sqn)->position < position - (int64_t)session->log.term_length)
         drop_oldest(session);
-    um_log_conduct(&session->log, position, due > CLEAN_BYTES_MIN ? (uint32_t)due : CLEAN_BYTES_MIN);
+    um_log_conduct(&session->log, position, CLEAN_STEP_BYTES);
 }
 
 /* Nothing could be laid out: is it that the next frame is not committed? The fence pairs with a publisher's between
@@ -516,7 +515,10 @@ static void apply_flow(um_source_session *session)
     bool connected = um_flow_connected(&session->flow);
     if (connected) {
         int64_t limit = um_flow_limit(&session->flow);
-        session->sender_limit = limit > session->sender_limit ? limit : session->sender_limit;
+        if (limit > session->sender_limit) {
+            session->sender_limit = limit;
+            atomic_store_explicit(&session->sender_blocked, false, memory_order_relaxed); /* it has to look again */
+        }
     }
     atomic_store_explicit(&session->log.connected, connected, memory_order_release);
 }

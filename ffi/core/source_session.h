@@ -130,15 +130,18 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
 int um_session_send(um_source_session *session, int64_t now_ns, uint32_t budget);
 
 /* True when a sender that was just left has something to do: a flushed frame that neither a limit nor a claim not
- * yet committed holds back. Any thread, no lock. The fence pairs with the one in a publisher between its commit and
- * its attempt at the lock: of the two, at least one sees the other's work. */
+ * yet committed holds back, or, while one does, cleaning for publishers that go on. Any thread, no lock. The fence
+ * pairs with the one in a publisher between its commit and its attempt at the lock: of the two, at least one sees the
+ * other's work. */
 static inline bool um_session_pending(const um_source_session *session)
 {
     atomic_thread_fence(memory_order_seq_cst);
-    return atomic_load_explicit(&session->flush_limit, memory_order_relaxed) >
-               atomic_load_explicit(&session->sender_position, memory_order_relaxed) &&
-           !atomic_load_explicit(&session->sender_blocked, memory_order_relaxed) &&
-           !atomic_load_explicit(&session->sender_waits, memory_order_relaxed);
+    int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
+    if (atomic_load_explicit(&session->flush_limit, memory_order_relaxed) <= position)
+        return false;
+    bool held_back = atomic_load_explicit(&session->sender_blocked, memory_order_relaxed) ||
+                     atomic_load_explicit(&session->sender_waits, memory_order_relaxed);
+    return !held_back || um_log_wants_cleaning(&session->log, position);
 }
 
 /* Timers: batching interval, session messages, TSNIs, retransmit queue, flow control, unblocking. Sends too.

@@ -65,10 +65,21 @@ void um_context_unlock(um_context *context)
     pthread_mutex_unlock(&context->lock);
 }
 
+static int watch(um_context *context, int operation, int fd, enum um_watch_kind kind, uint32_t index)
+{
+    uint32_t once = kind == UM_WATCH_SESSION ? (uint32_t)EPOLLONESHOT : 0;
+    struct epoll_event event = {.events = EPOLLIN | once, .data.u64 = (uint64_t)kind << 32 | index};
+    return epoll_ctl(context->epoll_fd, operation, fd, &event) != 0 ? -errno : 0;
+}
+
 int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint32_t index)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)kind << 32 | index};
-    return epoll_ctl(context->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0 ? -errno : 0;
+    return watch(context, EPOLL_CTL_ADD, fd, kind, index);
+}
+
+void um_context_watch_again(um_context *context, int fd, enum um_watch_kind kind, uint32_t index)
+{
+    watch(context, EPOLL_CTL_MOD, fd, kind, index);
 }
 
 /* ---- making and ending ---- */

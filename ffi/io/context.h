@@ -71,6 +71,8 @@ typedef struct um_publication_session {
     size_t memory_bytes;
     int64_t due_ns;
     _Atomic int64_t last_run_ns; /* when the sender last ran */
+    _Atomic int64_t heard_at;    /* up to where was flushed when a publisher last looked for status messages */
+    atomic_bool unwatched;       /* the loop met a busy sender: who runs it reads the NAK socket meanwhile */
     int wakeup_fd;               /* readable once a send may succeed again after one was refused (UX-2) */
     _Atomic uint32_t wakeup_wanted;
     uint32_t publication_count;
@@ -210,7 +212,9 @@ void um_context_tap_datagram(um_context *context, bool sent, um_address from, um
 void um_context_lock(um_context *context);
 void um_context_unlock(um_context *context);
 enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_PORT };
+/* A session's socket is reported once, and then not until it is watched again. */
 int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint32_t index);
+void um_context_watch_again(um_context *context, int fd, enum um_watch_kind kind, uint32_t index);
 /* While groups are joined the loop waits for the port. A port that only sends is not waited for: the kernel would look
  * for who waits each time something sent through it is freed. Nor is it while the loop does not sleep: a watched ring
  * costs the kernel a call for every datagram that comes. The loop and whoever holds the context lock. */
@@ -274,8 +278,10 @@ uint32_t um_publication_message_max(const um_publication *publication);
 /* True when flow control knows a receiver (always with policy none). */
 bool um_publication_connected(const um_publication *publication);
 
-/* Runs a session's timers and control socket: the loop's part. Returns when it wants to run next. */
+/* Runs a session's timers: the loop's part. Returns when it wants to run next. */
 int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns);
+
+/* The loop's part of a session's NAK socket, once it is reported readable. Returns datagrams handled. */
 int um_publishing_receive(um_publication_session *session, int64_t now_ns);
 
 /* ---- event queues (event_queue.c) ---- */

@@ -10,17 +10,18 @@
 #include "io/context.h"
 
 enum {
-    INLINE_BUDGET = 128,         /* datagrams an application thread sends before it looks up */
     BATCH_BYTES = 62 * 1024,     /* a batch of messages is sent in portions of this size, still in the cache: with its
                                     headers no more than the kernel takes at once, or a few datagrams are left over */
     HELD_BACK_NAP_NS = 50000,    /* between attempts while held back */
-    STREAM_GAP_NS = 1000000,     /* a session that sent so recently is streaming: more is likely to follow */
+    STREAM_GAP_NS = 2000000,     /* a session that sent so recently is streaming: more is likely to follow */
     RUN_AHEAD_BYTES = 64 * 1024, /* a publisher gets so far ahead of another thread that sends for it */
+    HEAR_BYTES = 256 * 1024,     /* while it sends in the loop's place, it looks for reports so often */
     YIELDS_MAX = 64,             /* and gives way to it so often at most */
-    DEFER_NS = 500000,           /* while it streams, full datagrams that nobody asked to flush wait so long */
+    DEFER_NS = 1000000,          /* while it streams, full datagrams that nobody asked to flush wait so long */
     DEFER_BYTES = 16 * 1024,     /* or for so many bytes, and then go out together (UDP GSO) */
-    SENDER_BUSY_NS = 100000,     /* how soon the loop tries a sender again that another thread runs */
-    CONTROL_RECEIVES_MAX = 16,
+    SENDER_BUSY_NS = DEFER_NS,   /* how soon the loop tries a sender again that another thread runs */
+    CONTROL_RECEIVES_MAX = 16,   /* datagrams to the NAK socket, taken at once */
+    CONTROL_ROUNDS_MAX = 4,      /* and so often before others have their turn */
 };
 
 /* ---- the sender ---- */
@@ -98,30 +99,41 @@ static bool port_stalled(const um_publication_session *session)
     return port != NULL && atomic_load_explicit(&port->stalled, memory_order_relaxed);
 }
 
-/* Sends what is pending, unless another thread is at it: that one looks again when it is done. */
-static void run_sender(um_publication_session *session, int64_t now_ns)
-{
-    um_source_session *core = &session->core;
-    int64_t wake_ns = now_ns + core->config.sm_minimum_interval_ns;
-    int sent = 1;
-    while (sent > 0 && um_session_pending(core) && um_lock_try(&core->sender_lock)) {
-        sent = um_session_send(core, now_ns, INLINE_BUDGET);
-        atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
-        on_send_error(session);
-        /* Held back by a limiter or a full link: the loop's timers go on from here. */
-        if (sent < 0 || atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) || port_stalled(session))
-            wake_ns = now_ns;
-        um_lock_release(&core->sender_lock);
-    }
-    notify_sendable(session);
-    um_context_wake_by(session->context, wake_ns);
-}
-
 /* What is flushed and not sent yet. */
 static int64_t backlog_bytes(const um_source_session *core)
 {
     return atomic_load_explicit(&core->flush_limit, memory_order_relaxed) -
            atomic_load_explicit(&core->sender_position, memory_order_relaxed);
+}
+
+/* Sends what is pending down to `leave_bytes`, unless another thread is at it: that one looks again when it is done. */
+static void run_sender_to(um_publication_session *session, int64_t leave_bytes, int64_t now_ns)
+{
+    um_source_session *core = &session->core;
+    int64_t wake_ns = now_ns + core->config.sm_minimum_interval_ns;
+    int sent = 1;
+    while (sent > 0 && um_session_pending(core) && um_lock_try(&core->sender_lock)) {
+        sent = um_session_send(core, now_ns, UM_SEND_BATCH_MAX);
+        atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
+        on_send_error(session);
+        /* Held back by a limiter or a full link: the loop's timers go on from here. By flow control: a receiver will.
+         */
+        bool timed = atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) && !core->at_limit;
+        if (sent < 0 || timed || port_stalled(session))
+            wake_ns = now_ns;
+        um_lock_release(&core->sender_lock);
+        if (backlog_bytes(core) < leave_bytes)
+            break;
+    }
+    if (um_session_pending(core) && wake_ns > now_ns + 2 * DEFER_NS)
+        wake_ns = now_ns + 2 * DEFER_NS;
+    notify_sendable(session);
+    um_context_wake_by(session->context, wake_ns);
+}
+
+static void run_sender(um_publication_session *session, int64_t now_ns)
+{
+    run_sender_to(session, 0, now_ns);
 }
 
 /* While another thread sends: a publisher that ran far ahead of it would write what has left the caches when it is
@@ -133,6 +145,81 @@ static void keep_close(um_publication_session *session, int64_t now_ns)
         sched_yield();
         run_sender(session, now_ns);
     }
+}
+
+/* ---- what receivers say ---- */
+
+/* Under the context's lock, for its ring, and the sender's. Returns datagrams handled; true in *more when the socket
+ * was not emptied. */
+static int read_control(um_publication_session *session, int64_t now_ns, bool *more)
+{
+    um_receive_ring *ring = &session->context->ring;
+    int handled = 0, count = CONTROL_RECEIVES_MAX;
+    for (int i = 0; i < CONTROL_ROUNDS_MAX && count == CONTROL_RECEIVES_MAX; i++) {
+        count = um_socket_receive(&session->nak_link, ring, CONTROL_RECEIVES_MAX);
+        if (count > 0)
+            um_tap_received(&session->context->tap, ring->batch, (uint32_t)count);
+        for (int k = 0; k < count; k++)
+            um_session_on_control(&session->core, ring->batch[k].data, ring->batch[k].length, now_ns);
+        handled += count > 0 ? count : 0;
+    }
+    on_send_error(session); /* a NAK is answered at once */
+    *more = count == CONTROL_RECEIVES_MAX;
+    return handled;
+}
+
+/* The loop does not wait for a sender that another thread runs: on a processor they share, that one would not get on
+ * while the receivers' reports are with the loop. It leaves them in the socket, of which nothing is reported until it
+ * has been emptied. */
+int um_publishing_receive(um_publication_session *session, int64_t now_ns)
+{
+    bool more = false;
+    if (!um_lock_try(&session->core.sender_lock)) {
+        atomic_store_explicit(&session->unwatched, true, memory_order_relaxed);
+        session->due_ns = now_ns + SENDER_BUSY_NS;
+        return 0;
+    }
+    int handled = read_control(session, now_ns, &more);
+    um_lock_release(&session->core.sender_lock);
+    if (!more)
+        um_context_watch_again(session->context, session->nak_link.fd, UM_WATCH_SESSION,
+                               (uint32_t)(session - session->context->sessions));
+    atomic_store_explicit(&session->unwatched, more, memory_order_relaxed);
+    if (handled > 0)
+        session->due_ns = now_ns; /* a status message may have opened the window */
+    return handled;
+}
+
+/* Reads them on a publisher's own thread, unless the loop or another publisher is at it. */
+static void hear_receivers(um_publication_session *session, int64_t now_ns)
+{
+    um_source_session *core = &session->core;
+    int heard = 0;
+    if (pthread_mutex_trylock(&session->context->lock) != 0)
+        return;
+    if (um_lock_try(&core->sender_lock)) {
+        bool ignored;
+        atomic_store_explicit(&session->heard_at, atomic_load_explicit(&core->flush_limit, memory_order_relaxed),
+                              memory_order_relaxed);
+        heard = read_control(session, now_ns, &ignored);
+        um_lock_release(&core->sender_lock);
+    }
+    pthread_mutex_unlock(&session->context->lock);
+    if (heard > 0)
+        run_sender(session, now_ns);
+}
+
+/* A publisher that goes on reads them when the loop left them, and when flow control holds the sender back: once for as
+ * many bytes as it may be ahead. What is written while the sender stands has left the caches when it is sent. */
+static bool is_time_to_hear(const um_publication_session *session)
+{
+    const um_source_session *core = &session->core;
+    int64_t since = atomic_load_explicit(&core->flush_limit, memory_order_relaxed) -
+                    atomic_load_explicit(&session->heard_at, memory_order_relaxed);
+    bool held_back =
+        core->config.flow_policy != UM_FLOW_NONE && atomic_load_explicit(&core->sender_blocked, memory_order_relaxed);
+    bool unwatched = atomic_load_explicit(&session->unwatched, memory_order_relaxed);
+    return (held_back && since >= RUN_AHEAD_BYTES / 2) || (unwatched && since >= HEAR_BYTES);
 }
 
 /* True when full datagrams may wait for company: the loop sends them when the time is up. */
@@ -147,9 +234,11 @@ static void act(um_publication_session *session, uint32_t actions, bool flush)
 {
     int64_t now_ns = um_clock_ns();
     if ((actions & UM_ACTION_RUN_SENDER) && !flush && may_defer(session, now_ns)) {
-        um_context_wake_by(session->context, now_ns + DEFER_NS);
+        um_context_wake_by(session->context, now_ns + 2 * DEFER_NS);
     } else if (actions & UM_ACTION_RUN_SENDER) {
-        run_sender(session, now_ns);
+        run_sender_to(session, flush || !session->context->threaded ? 0 : DEFER_BYTES, now_ns);
+        if (is_time_to_hear(session))
+            hear_receivers(session, now_ns);
         keep_close(session, now_ns);
     }
     if (actions & UM_ACTION_BATCH_STARTED)
@@ -158,6 +247,8 @@ static void act(um_publication_session *session, uint32_t actions, bool flush)
 
 int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns)
 {
+    if (atomic_load_explicit(&session->unwatched, memory_order_relaxed))
+        um_publishing_receive(session, now_ns);
     if (!um_lock_try(&session->core.sender_lock))
         return now_ns + SENDER_BUSY_NS;
     uint32_t before = session->core.next_sqn;
@@ -167,27 +258,11 @@ int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns)
     on_send_error(session);
     um_lock_release(&session->core.sender_lock);
     notify_sendable(session);
-    if (um_session_pending(&session->core))
+    if (um_session_pending(&session->core) || atomic_load_explicit(&session->unwatched, memory_order_relaxed))
         return now_ns;
     /* While it streams, publishers leave datagrams to this loop without waking it. */
     bool streams = now_ns - atomic_load_explicit(&session->last_run_ns, memory_order_relaxed) < STREAM_GAP_NS;
     return streams && due_ns > now_ns + DEFER_NS ? now_ns + DEFER_NS : due_ns;
-}
-
-int um_publishing_receive(um_publication_session *session, int64_t now_ns)
-{
-    um_receive_ring *ring = &session->context->ring;
-    int count = um_socket_receive(&session->nak_link, ring, CONTROL_RECEIVES_MAX);
-    if (count <= 0)
-        return 0;
-    um_tap_received(&session->context->tap, ring->batch, (uint32_t)count);
-    lock_sender(&session->core);
-    for (int i = 0; i < count; i++)
-        um_session_on_control(&session->core, ring->batch[i].data, ring->batch[i].length, now_ns);
-    on_send_error(session); /* a NAK is answered at once */
-    um_lock_release(&session->core.sender_lock);
-    session->due_ns = now_ns; /* a status message may have opened the window */
-    return count;
 }
 
 /* ---- sessions ---- */
@@ -401,11 +476,35 @@ static void count_once(patience *patience, uint64_t *counter)
     patience->counted = true;
 }
 
+/* Refused for want of clean space, of which there can be more: nothing to wait for. */
+static bool make_room(um_publication_session *session, int64_t now_ns)
+{
+    um_source_session *core = &session->core;
+    if (!um_log_wants_cleaning(&core->log, atomic_load_explicit(&core->sender_position, memory_order_relaxed)))
+        return false;
+    lock_sender(core);
+    um_session_send(core, now_ns, UM_SEND_BATCH_MAX);
+    on_send_error(session);
+    um_lock_release(&core->sender_lock);
+    return true;
+}
+
+/* Where nobody else reads what receivers report, they may have reported room. */
+static bool hears_of_room(um_publication_session *session, int64_t now_ns)
+{
+    if (session->context->threaded && !atomic_load_explicit(&session->unwatched, memory_order_relaxed))
+        return false;
+    hear_receivers(session, now_ns);
+    return is_sendable(session);
+}
+
 /* One wait between two attempts; false when the time is up or the source is being closed. Keeps UM's counters of
  * blocked sends. */
 static bool wait_held_back(um_publication *publication, patience *patience, int64_t now_ns)
 {
     um_context *context = publication->session->context;
+    if (make_room(publication->session, now_ns) || hears_of_room(publication->session, now_ns))
+        return true;
     if (patience->timeout_ns == 0) {
         count_once(patience, &context->node.counters.send_would_block);
         want_wakeup(publication->session);

@@ -41,7 +41,7 @@ static void check_session_bounds(um_sim_world *world, const um_sim_session *of, 
     const um_session_config *config = &session->config;
     int64_t sent = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
     int64_t tail = um_log_tail(&session->log);
-    int64_t limit = atomic_load_explicit(&session->log.publication_limit, memory_order_relaxed);
+    int64_t clean_end = atomic_load_explicit(&session->log.writable_end, memory_order_relaxed);
     REQUIRE(world, session->window_used_bytes <= config->window_bytes || session->next_sqn - session->trail_sqn <= 1,
             "session %u: %llu bytes in a window of %u", index, (unsigned long long)session->window_used_bytes,
             config->window_bytes);
@@ -59,8 +59,10 @@ static void check_session_bounds(um_sim_world *world, const um_sim_session *of, 
     /* AE-24; a claim may straddle the limit, and TSNIs are claims too. */
     REQUIRE(world, tail <= sent + config->term_length / 2 + um_log_claim_max(&session->log),
             "session %u: published %lld, sent %lld", index, (long long)tail, (long long)sent);
-    REQUIRE(world, limit <= session->log.clean_position + (int64_t)(UM_LOG_TERM_COUNT - 1) * config->term_length,
-            "session %u: publication limit %lld reaches what is not clean", index, (long long)limit);
+    REQUIRE(world, clean_end == session->log.clean_position + (int64_t)UM_LOG_TERM_COUNT * config->term_length,
+            "session %u: the writable end %lld is not where the log is clean", index, (long long)clean_end);
+    REQUIRE(world, tail <= clean_end, "session %u: published %lld in what is not clean from %lld on", index,
+            (long long)tail, (long long)clean_end);
     if (session->trail_sqn != session->next_sqn) {
         int64_t oldest = session->sent[session->trail_sqn & session->sent_mask].position;
         REQUIRE(world, oldest >= session->log.clean_position, "session %u: the window's oldest %lld is cleaned", index,

@@ -51,6 +51,16 @@ static um_claim publish(log_fixture *f, uint32_t span, uint8_t value)
     return c;
 }
 
+/* The same, across the end of a term. */
+static void publish_next(log_fixture *f, uint32_t span)
+{
+    um_claim c;
+    int result = um_log_claim(&f->log, span, &c);
+    CHECK(result == 0 || result == UM_ADMIN_ACTION);
+    if (result == 0)
+        um_frame_publish(c.frames, span - UM_FRAME_HEADER_BYTES);
+}
+
 /* Publishes frames of `span` bytes up to `position`, the conductor following. */
 static void fill_to(log_fixture *f, int64_t position, uint32_t span)
 {
@@ -173,6 +183,7 @@ static log_fixture *log_open_at_end(void)
     atomic_store(&f->log.active_term_count, last_term);
     atomic_store(&f->log.tails[last_term % 3], (uint64_t)(1005 + last_term) << 32 | (TERM - 64));
     f->log.clean_position = (int64_t)last_term * TERM - TERM;
+    atomic_store(&f->log.writable_end, f->log.clean_position + 3 * TERM);
     um_log_conduct(&f->log, (int64_t)last_term * TERM + TERM - 64, 0);
     return f;
 }
@@ -203,18 +214,6 @@ TEST("AE-23", "the limit is half a term ahead, moves forward only, and drops to 
     atomic_store(&f->log.connected, true);
     um_log_conduct(&f->log, 1024, 0);
     CHECK_EQ(atomic_load(&f->log.publication_limit), 1024 + TERM / 2);
-    log_close(f);
-}
-
-TEST("AE-23 AE-48", "the limit never promises space that is not clean")
-{
-    log_fixture *f = log_open_connected(1);
-    fill_to(f, 2 * TERM, 1024);
-    CHECK_EQ(f->log.clean_position, TERM);
-    um_log_conduct(&f->log, 2 * TERM + TERM / 2 + 1024, 0); /* no budget: nothing is cleaned */
-    CHECK_EQ(atomic_load(&f->log.publication_limit), 3 * TERM);
-    um_log_conduct(&f->log, 2 * TERM + TERM / 2 + 1024, UINT32_MAX);
-    CHECK_EQ(atomic_load(&f->log.publication_limit), 3 * TERM + 1024);
     log_close(f);
 }
 
@@ -453,6 +452,8 @@ TEST("AE-48 AE-49", "cleaning goes by its budget, wherever frames begin")
 {
     log_fixture *f = log_open_connected(1);
     fill_to(f, TERM, 64);
+    while (um_log_tail(&f->log) < TERM + TERM / 4)
+        publish_next(f, 1024);
     for (uint32_t i = 1; i <= 10; i++) {
         um_log_conduct(&f->log, TERM + TERM / 4, 107);
         CHECK_EQ(f->log.clean_position, 104 * i);
@@ -473,28 +474,77 @@ TEST("AE-45 AE-48", "cleaning stops at the end of a term and goes on in the next
     int64_t cleaned = f->log.clean_position;
     CHECK_EQ(cleaned, TERM - 64);
     fill_to(f, 2 * TERM, 64);
+    while (um_log_tail(&f->log) < 2 * TERM + 4096)
+        publish_next(f, 1024);
     um_log_conduct(&f->log, 2 * TERM + 4096, UINT32_MAX);
     CHECK_EQ(f->log.clean_position, TERM + 4096);
     log_close(f);
 }
 
-TEST("AE-45 AE-48", "in long terms, whose cleaning goes around the caches, it ends where it is to")
+/* A log of long terms in which the publishers are at `position`, everything before it in use. */
+static void long_log_init(um_publication_log *log, uint8_t *memory, uint32_t term_length, int64_t position)
 {
-    enum { LONG_TERM = 4 << 20 };
+    um_log_init(log, memory, term_length, 1, NS_PER_S);
+    uint32_t term = (uint32_t)(position / term_length);
+    memset(memory, 0xee, um_log_footprint(term_length));
+    atomic_store(&log->connected, true);
+    atomic_store(&log->active_term_count, term);
+    atomic_store(&log->tails[term % 3], (uint64_t)(1 + term) << 32 | (uint64_t)(position % term_length));
+    atomic_store(&log->writable_end, position);
+    log->clean_position = position - 3 * (int64_t)term_length;
+}
+
+enum { LONG_TERM = 4 << 20 };
+
+TEST("AE-45 AE-46 AE-47 AE-48",
+     "in long terms cleaning keeps just ahead of the publishers, in steps, and never nearer to "
+     "the sender than a term")
+{
     um_publication_log log;
     uint8_t *memory = zeroed(um_log_footprint(LONG_TERM));
-    um_log_init(&log, memory, LONG_TERM, 1, NS_PER_S);
-    memset(memory, 0xee, LONG_TERM);
-    uint32_t cleaned = 0;
-    for (uint32_t bytes = 8; bytes < 400; bytes += 8) {
-        um_log_conduct(&log, 2 * (int64_t)LONG_TERM, bytes);
+    int64_t tail = 3 * (int64_t)LONG_TERM + 4096, sent = tail - 1024;
+    long_log_init(&log, memory, LONG_TERM, tail);
+    for (uint32_t bytes = 8, cleaned = 0; bytes < 400; bytes += 8) {
+        um_log_conduct(&log, sent, bytes);
         cleaned += bytes;
-        CHECK_EQ(log.clean_position, cleaned);
-        CHECK(all_zero(memory, cleaned));
-        CHECK(memory[cleaned] == 0xee);
+        CHECK_EQ(log.clean_position, 4096 + cleaned);
+        CHECK(all_zero(memory + 4096, cleaned));
+        CHECK(memory[4096 + cleaned] == 0xee);
     }
-    um_log_conduct(&log, 2 * (int64_t)LONG_TERM, UINT32_MAX);
-    CHECK(all_zero(memory, LONG_TERM));
+    CHECK(um_log_wants_cleaning(&log, sent));
+    um_log_conduct(&log, sent, UINT32_MAX);
+    CHECK(!um_log_wants_cleaning(&log, sent));
+    CHECK_EQ(atomic_load(&log.writable_end), tail + UM_LOG_CLEAN_AHEAD_BYTES);
+    CHECK(memory[4096 + UM_LOG_CLEAN_AHEAD_BYTES] == 0xee);
+    CHECK_EQ(atomic_load(&log.publication_limit), sent + LONG_TERM / 2);
+    um_log_conduct(&log, tail - 2 * (int64_t)LONG_TERM - 64, UINT32_MAX); /* a sender so far behind keeps its term */
+    CHECK_EQ(atomic_load(&log.writable_end), tail + UM_LOG_CLEAN_AHEAD_BYTES);
+    free(memory);
+}
+
+TEST("AE-7 AE-23 AE-48", "a claim that meets what is not clean is refused, and cleaning then makes room for its like")
+{
+    um_publication_log log;
+    uint8_t *memory = zeroed(um_log_footprint(LONG_TERM));
+    int64_t tail = 3 * (int64_t)LONG_TERM + 4096;
+    long_log_init(&log, memory, LONG_TERM, tail);
+    um_log_conduct(&log, tail, UINT32_MAX);
+    um_claim c;
+    uint32_t length = 2 * UM_LOG_CLEAN_AHEAD_BYTES;
+    CHECK_EQ(um_log_claim(&log, length, &c), UM_BACK_PRESSURED);
+    CHECK_EQ(um_log_tail(&log), tail);
+    CHECK(um_log_wants_cleaning(&log, tail));
+    um_log_conduct(&log, tail, UINT32_MAX);
+    CHECK_EQ(um_log_claim(&log, length, &c), 0);
+    CHECK(all_zero(c.frames, length));
+    CHECK(um_log_wants_cleaning(&log, tail));
+    um_log_conduct(&log, tail, UINT32_MAX); /* the sender stands: publishers go on up to the publication limit */
+    while (um_log_claim(&log, 4096, &c) == 0) {
+        CHECK(all_zero(c.frames, c.length));
+        if (um_log_wants_cleaning(&log, tail))
+            um_log_conduct(&log, tail, 64 * 1024);
+    }
+    CHECK_EQ(um_log_tail(&log), tail + LONG_TERM / 2);
     free(memory);
 }
 

@@ -144,6 +144,8 @@ TEST("AE-48", "the first header of a cleaned range is zeroed last")
     cleaning c = {.log = zeroed(sizeof *c.log)};
     void *memory = zeroed(um_log_footprint(TERM));
     um_log_init(c.log, memory, TERM, 1, NS_PER_S);
+    atomic_store(&c.log->active_term_count, 1);
+    atomic_store(&c.log->tails[1], 2ull << 32 | 2048);
     um_frame *head = (um_frame *)(void *)c.log->terms;
     pthread_t watcher;
     pthread_create(&watcher, NULL, watch_cleaning, &c);

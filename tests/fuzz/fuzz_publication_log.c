@@ -289,7 +289,8 @@ static void check_invariants(void)
     int64_t limit = atomic_load(&log->publication_limit);
     REQUIRE(position <= tail);
     REQUIRE(limit <= position + log->term_length / 2 || !atomic_load(&log->connected));
-    REQUIRE(limit <= log->clean_position + 2 * (int64_t)log->term_length);
+    REQUIRE(atomic_load(&log->writable_end) == log->clean_position + 3 * (int64_t)log->term_length);
+    REQUIRE(tail <= atomic_load(&log->writable_end));
     REQUIRE(log->clean_position <= position - (int64_t)log->term_length || log->clean_position == 0);
     REQUIRE(w.session.window_used_bytes <= w.session.config.window_bytes ||
             w.session.next_sqn - w.session.trail_sqn <= 1);

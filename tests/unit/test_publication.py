@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
 
 import pytest
 
 import umstack
 from tests.unit.loopback import open_context
+from tests.waiting import SECONDS
 from umstack.errors import OptionError
 
 WAIT_S = 5.0
@@ -76,3 +78,38 @@ def test_an_idle_source_shows_that_it_lives() -> None:
         assert not [event for event in receiver.poll().events() if isinstance(event, umstack.EndOfSession)]
         source.send(b"still here", flush=True)
         assert take(receiver, 1) == [b"still here"]
+
+
+def test_a_publisher_that_is_held_back_hears_its_receivers_itself() -> None:
+    """AE-17, AE-44: nobody runs the protocol but the sends, none of which waits: they read the status messages."""
+    size, count = 8192, 2000
+    received = 0
+
+    def drain(receiver: umstack.Receiver) -> None:
+        nonlocal received
+        while received < count and time.monotonic() < deadline:
+            received += len(list(receiver.poll(timeout=0.1)))
+
+    deadline = time.monotonic() + 2 * SECONDS
+    with open_context("sequential") as publisher, open_context() as subscriber:
+        receiver = subscriber.receiver("heard", flow_control_receiver_window=1 << 18)
+        source = publisher.source(
+            "heard", flow_control="min", transport_lbtrm_transmission_window_size=1 << 20
+        )
+        while not source.is_connected and time.monotonic() < deadline:
+            publisher.process_events(0.01)
+        reader = threading.Thread(target=drain, args=(receiver,))
+        reader.start()
+        sent = 0
+        while sent < count and time.monotonic() < deadline:
+            try:
+                source.send(bytes(size), timeout=0)
+                sent += 1
+            except umstack.BackPressured:
+                time.sleep(0.0001)
+        assert sent == count
+        source.flush()
+        while reader.is_alive():
+            publisher.process_events(0.01)
+        reader.join()
+        assert received == count
