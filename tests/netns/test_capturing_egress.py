@@ -17,7 +17,7 @@ from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgReader
 
 from tests.netns.captures import ended, listening, start_capture
-from tests.netns.tagging import tagged
+from tests.netns.egress_programs import tagged
 from tests.netns.traffic import GROUP, PORT, SO_RCVBUFFORCE, Sender
 from tests.waiting import SECONDS, wait_for
 from umstack.capture import CaptureNotes, decode

@@ -23,7 +23,7 @@ from pyroute2 import IPRoute
 from scapy.layers.inet import ICMP
 
 from tests.bpf.frames import GROUP, PORT, ethernet, ipv4
-from tests.netns.system_libbpf import libbpf
+from tests.netns.system_libbpf import detach_link, libbpf
 from tests.netns.traffic import Receiver, Sender
 from tests.waiting import wait_for
 from umstack.lab import Host, Lab, namespaces
@@ -336,21 +336,14 @@ def test_a_program_without_a_link_is_removed_by_the_command_given(host: Host) ->
     attach(host).close()
 
 
-def detach_as_somebody_else(steering: Steering) -> None:
-    """Do what `bpftool link detach` does."""
-    assert steering.attachment
-    link = libbpf().bpf_link_get_fd_by_id(steering.attachment.link_id)
-    assert libbpf().bpf_link_detach(link) == 0
-    os.close(link)
-
-
 def test_a_program_that_somebody_detached_is_noticed(shared_lab: Lab, host: Host) -> None:
     """Faults: detached by someone else: `attached` says so, and with `reattach` the same rules steer again."""
     with attach(host) as steering, socket.socket(AF_XDP, socket.SOCK_RAW, 0) as ring:
         steering.add_rule(GROUP, PORT, 0)
         steering.put_socket(0, 0, ring.fileno())
         assert steering.attached()
-        detach_as_somebody_else(steering)
+        assert steering.attachment
+        detach_link(steering.attachment.link_id)
         assert not steering.attached()
         with attach(host), pytest.raises(OccupiedError):
             host.call(steering.reattach)
