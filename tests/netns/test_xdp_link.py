@@ -328,7 +328,7 @@ def await_datagram_size(member: Member, size: int) -> None:
 
 
 def test_two_queues_carry_two_sessions_and_neither_starves(make_lab: MakeLab) -> None:
-    """W5: a session sends on a queue of its own; sorted as by a NIC, it arrives on one of its own; both get on alike."""
+    """W5: a session sends on a queue of its own; sorted as by a NIC it arrives on one of its own; both get on alike."""
     lab = make_lab(hosts=2, queues=2)
     count = 6000
     groups = ("239.255.9.11", "239.255.9.12")
