@@ -116,8 +116,7 @@ static void run_sender_to(um_publication_session *session, int64_t leave_bytes, 
         sent = um_session_send(core, now_ns, UM_SEND_BATCH_MAX);
         atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
         on_send_error(session);
-        /* Held back by a limiter or a full link: the loop's timers go on from here. By flow control: a receiver will.
-         */
+        /* Held back by a limiter or a full link: the loop's timers go on. By flow control: what a receiver reports. */
         bool timed = atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) && !core->at_limit;
         if (sent < 0 || timed || port_stalled(session))
             wake_ns = now_ns;
@@ -125,8 +124,8 @@ static void run_sender_to(um_publication_session *session, int64_t leave_bytes, 
         if (backlog_bytes(core) < leave_bytes)
             break;
     }
-    if (um_session_pending(core) && wake_ns > now_ns + 2 * DEFER_NS)
-        wake_ns = now_ns + 2 * DEFER_NS;
+    if (um_session_pending(core) && wake_ns > now_ns + DEFER_NS)
+        wake_ns = now_ns + DEFER_NS;
     notify_sendable(session);
     um_context_wake_by(session->context, wake_ns);
 }
@@ -222,21 +221,22 @@ static bool is_time_to_hear(const um_publication_session *session)
     return (held_back && since >= RUN_AHEAD_BYTES / 2) || (unwatched && since >= HEAR_BYTES);
 }
 
-/* True when full datagrams may wait for company: the loop sends them when the time is up. */
-static bool may_defer(um_publication_session *session, int64_t now_ns)
+/* How many bytes of full datagrams that nobody asked to flush may wait for company: the loop sends them when the time
+ * is up. What comes after a pause is not kept back. */
+static int64_t deferrable_bytes(const um_publication_session *session, bool flush, int64_t now_ns)
 {
-    const um_source_session *core = &session->core;
     int64_t since_ns = now_ns - atomic_load_explicit(&session->last_run_ns, memory_order_relaxed);
-    return backlog_bytes(core) < DEFER_BYTES && since_ns < STREAM_GAP_NS && session->context->threaded;
+    return !flush && since_ns < STREAM_GAP_NS && session->context->threaded ? DEFER_BYTES : 0;
 }
 
 static void act(um_publication_session *session, uint32_t actions, bool flush)
 {
     int64_t now_ns = um_clock_ns();
-    if ((actions & UM_ACTION_RUN_SENDER) && !flush && may_defer(session, now_ns)) {
-        um_context_wake_by(session->context, now_ns + 2 * DEFER_NS);
+    int64_t deferrable = deferrable_bytes(session, flush, now_ns);
+    if ((actions & UM_ACTION_RUN_SENDER) && backlog_bytes(&session->core) < deferrable) {
+        um_context_wake_by(session->context, now_ns + DEFER_NS);
     } else if (actions & UM_ACTION_RUN_SENDER) {
-        run_sender_to(session, flush || !session->context->threaded ? 0 : DEFER_BYTES, now_ns);
+        run_sender_to(session, deferrable, now_ns);
         if (is_time_to_hear(session))
             hear_receivers(session, now_ns);
         keep_close(session, now_ns);

@@ -9,7 +9,7 @@ import time
 import pytest
 
 import umstack
-from tests.unit.loopback import open_context
+from tests.unit.loopback import DATAGRAM, open_context
 from tests.waiting import SECONDS
 from umstack.errors import OptionError
 
@@ -113,3 +113,20 @@ def test_a_publisher_that_is_held_back_hears_its_receivers_itself() -> None:
             publisher.process_events(0.01)
         reader.join()
         assert received == count
+
+
+def test_what_comes_after_a_pause_is_not_kept_back() -> None:
+    """W8: only while a session streams do datagrams that nobody asked to flush wait for company."""
+    with open_context() as context:
+        receiver = context.receiver("pauses")
+        source = context.source("pauses", flow_control="min")
+        source.wait_connected(timeout=WAIT_S)
+        left_behind = []
+        for _ in range(20):
+            time.sleep(0.01)
+            source.send(bytes(70_000))
+            told = source.stats()
+            left_behind.append((told["pub_pos"] or 0) - (told["snd_pos"] or 0))
+            assert len(take(receiver, 1)) == 1
+        whole = [left for left in left_behind if left < DATAGRAM]
+        assert len(whole) > 10, left_behind
