@@ -122,11 +122,11 @@ def test_what_comes_after_a_pause_is_not_kept_back() -> None:
         source = context.source("pauses", flow_control="min")
         source.wait_connected(timeout=WAIT_S)
         left_behind = []
-        for _ in range(20):
+        for _ in range(10):
             time.sleep(0.01)
             source.send(bytes(70_000))
             told = source.stats()
             left_behind.append((told["pub_pos"] or 0) - (told["snd_pos"] or 0))
             assert len(take(receiver, 1)) == 1
         whole = [left for left in left_behind if left < DATAGRAM]
-        assert len(whole) > 10, left_behind
+        assert len(whole) > 5, left_behind
