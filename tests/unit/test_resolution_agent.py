@@ -282,6 +282,23 @@ def test_a_callback_that_raises_does_not_stop_the_thread(
     assert "a topic resolution callback failed" in caplog.text
 
 
+def test_a_thread_that_ends_at_once_is_not_woken_through_a_closed_descriptor(
+    options: ContextOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take the request to end before it is woken for it."""
+    resolver = ResolverThread(ResolutionAgent(options, LOOPBACK, time.monotonic_ns(), lambda *_: None))
+    write = os.eventfd_write
+
+    def write_late(descriptor: int, number: int) -> None:
+        write(descriptor, number)
+        resolver._thread.join(0.3)
+        write(descriptor, number)
+
+    monkeypatch.setattr(os, "eventfd_write", write_late)
+    resolver.close()
+    assert not resolver._thread.is_alive()
+
+
 def test_closing_says_when_a_callback_does_not_return(
     options: ContextOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
