@@ -112,7 +112,9 @@ class ResolverThread(Closing):
             while not self._stopping:
                 selector.select(0 if more else self._timeout_s())
                 more = self._turn()
-        with self._closed:  # who asked for the end may not have written yet, to what by then is somebody else's
+        with (
+            self._closed
+        ):  # who asked for the end may not have written yet, to what by then is somebody else's
             os.close(self._wake_fd)
 
     def _turn(self) -> bool:
