@@ -166,15 +166,14 @@ static int64_t clean_goal(const um_publication_log *log, int64_t sender_position
 static void clean_ahead(um_publication_log *log, int64_t sender_position, uint32_t budget_bytes)
 {
     int64_t due = clean_goal(log, sender_position) - log_bytes(log) - log->clean_position;
+    uint32_t to_end = um_log_to_term_end(log, log->clean_position);
+    due = due < budget_bytes ? due : budget_bytes;
+    due = due < to_end ? due : to_end;
     if (due < UM_FRAME_ALIGNMENT)
         return;
-    uint32_t length = due < budget_bytes ? (uint32_t)due : budget_bytes;
-    uint32_t to_end = um_log_to_term_end(log, log->clean_position);
-    length = (length < to_end ? length : to_end) & ~(uint32_t)(UM_FRAME_ALIGNMENT - 1);
-    if (length == 0)
-        return;
-    clean(log, log->clean_position, length);
-    log->clean_position += length;
+    due -= due % UM_FRAME_ALIGNMENT;
+    clean(log, log->clean_position, (uint32_t)due);
+    log->clean_position += due;
     atomic_store_explicit(&log->writable_end, log->clean_position + log_bytes(log), memory_order_release);
 }
 

@@ -70,8 +70,9 @@ typedef struct batcher {
     uint32_t body_max;
     bool was_empty;
     int64_t flush_to; /* -1: nothing to flush */
-    uint32_t flushes_full,
-        flushes_length; /* counted at the end: a locked addition would wait for what was just copied */
+    /* Counted at the end: a locked addition would wait for what was just copied. */
+    uint32_t flushes_full;
+    uint32_t flushes_length;
 } batcher;
 
 /* The batch that the frame at `position` may join. What is held back lies in front of it: when somebody has flushed up

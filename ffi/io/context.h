@@ -72,6 +72,7 @@ typedef struct um_publication_session {
     int64_t due_ns;
     _Atomic int64_t last_run_ns; /* when the sender last ran */
     _Atomic int64_t heard_at;    /* up to where was flushed when a publisher last looked for status messages */
+    atomic_bool hurried;         /* a thread that met a busy sender wants all of it sent: nothing is to be left */
     atomic_bool unwatched;       /* the loop met a busy sender: who runs it reads the NAK socket meanwhile */
     int wakeup_fd;               /* readable once a send may succeed again after one was refused (UX-2) */
     _Atomic uint32_t wakeup_wanted;

@@ -106,13 +106,26 @@ static int64_t backlog_bytes(const um_source_session *core)
            atomic_load_explicit(&core->sender_position, memory_order_relaxed);
 }
 
+/* True with the sender locked. Who wants all of it sent and finds it busy says so, and looks again: a holder that means
+ * to leave something has not looked yet or is done. */
+static bool lock_sender_or_hurry(um_publication_session *session, bool wants_all)
+{
+    if (um_lock_try(&session->core.sender_lock))
+        return true;
+    if (!wants_all)
+        return false;
+    atomic_store_explicit(&session->hurried, true, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+    return um_lock_try(&session->core.sender_lock);
+}
+
 /* Sends what is pending down to `leave_bytes`, unless another thread is at it: that one looks again when it is done. */
 static void run_sender_to(um_publication_session *session, int64_t leave_bytes, int64_t now_ns)
 {
     um_source_session *core = &session->core;
     int64_t wake_ns = now_ns + core->config.sm_minimum_interval_ns;
     int sent = 1;
-    while (sent > 0 && um_session_pending(core) && um_lock_try(&core->sender_lock)) {
+    while (sent > 0 && um_session_pending(core) && lock_sender_or_hurry(session, leave_bytes == 0)) {
         sent = um_session_send(core, now_ns, UM_SEND_BATCH_MAX);
         atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
         on_send_error(session);
@@ -121,6 +134,9 @@ static void run_sender_to(um_publication_session *session, int64_t leave_bytes, 
         if (sent < 0 || timed || port_stalled(session))
             wake_ns = now_ns;
         um_lock_release(&core->sender_lock);
+        atomic_thread_fence(memory_order_seq_cst);
+        if (atomic_exchange_explicit(&session->hurried, false, memory_order_relaxed))
+            leave_bytes = 0;
         if (backlog_bytes(core) < leave_bytes)
             break;
     }

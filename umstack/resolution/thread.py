@@ -112,9 +112,8 @@ class ResolverThread(Closing):
             while not self._stopping:
                 selector.select(0 if more else self._timeout_s())
                 more = self._turn()
-        with (
-            self._closed
-        ):  # who asked for the end may not have written yet, to what by then is somebody else's
+        # Who asked for the end may not have written yet, to what by then would be somebody else's.
+        with self._closed:
             os.close(self._wake_fd)
 
     def _turn(self) -> bool:
