@@ -13,6 +13,7 @@ process, all of Spark's in one and first of all, then the tiers that take long.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -100,8 +101,15 @@ class TierCounts:
             terminalreporter.write_line(f"required tier '{tier}' did not run", red=True)
 
 
+def hear_signals() -> None:
+    """Undo what a shell's background or nohup ignores: tests, and the programs they start, are ended by signals."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the tiers as markers and start counting."""
+    hear_signals()
     for tier, meaning in TIERS.items():
         config.addinivalue_line("markers", f"{tier}: {meaning}")
     required = [

@@ -347,12 +347,9 @@ def test_processes_run_on_their_host_and_end_with_the_lab() -> None:
     assert not [name for name in namespaces.names() if name.startswith(lab.name)]
 
 
-# Started in the background or by nohup, tests ignore such signals, and so would their children.
 OWNER = """
 import signal, sys
 from umstack.lab import Lab
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 with Lab(hosts=2, loss=0.1) as lab:
     sleeper = lab.hosts[1].run(["sleep", "600"])
     print(lab.name, sleeper.pid, flush=True)

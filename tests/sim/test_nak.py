@@ -397,7 +397,7 @@ def test_repairs_precede_new_data(pair: Pair) -> None:
 
 
 def test_ncf_reasons_are_counted_apart(pair: Pair) -> None:
-    """UM-132: a receiver counts refusals by reason, one of an unknown code too."""
+    """UM-132: a receiver counts refusals by reason, one of an unknown code too, and the trace names them."""
     session = pair.publisher.session()
     source = session.source()
     join = pair.subscriber.receiver().join(source)
@@ -417,6 +417,8 @@ def test_ncf_reasons_are_counted_apart(pair: Pair) -> None:
         2,
         6,
     ]
+    seen = [ncf.ncf_reason for ncf in pair.world.trace(Fate.RECEIVED, Type.NCF)]
+    assert seen == [*list(NcfReason)[:4], NcfReason.UNKNOWN, NcfReason.UNKNOWN]
 
 
 def test_recovery_is_measured(pair: Pair) -> None:

@@ -51,6 +51,12 @@ class NcfReason(IntEnum):
     IGNORED = 1
     RX_DELAY = 2
     SHED = 3
+    UNKNOWN = 4
+    """A number beyond these, as a datagram corrupted on its way may give."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NcfReason:
+        return cls.UNKNOWN
 
 
 class Kind(IntEnum):
