@@ -318,6 +318,26 @@ static bool is_contradicted(um_delivery *delivery)
     return head != NULL && newest != NULL && newest->first_sqn != head->sqn;
 }
 
+static bool is_over_bound(const um_delivery *delivery) /* UX-6 */
+{
+    uint32_t most = delivery->receiver->config.map_entries_max;
+    return most != 0 && delivery->held_count > most;
+}
+
+static bool has_expired(const um_delivery *delivery, const um_gap *gap, int64_t now_ns)
+{
+    return now_ns - gap->detected_ns >= delivery->give_up_ns;
+}
+
+/* Whether the arrival of sqn changed nothing at the head: what is missing there is another one, and not due. */
+static bool is_still_waiting(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
+{
+    const um_gap *oldest = gap_at(delivery, 0);
+    return sqn != delivery->next_sqn && delivery->gap_count > 0 && oldest->first == delivery->next_sqn &&
+           !delivery->starved && !delivery->bos_due && !is_over_bound(delivery) &&
+           !has_expired(delivery, oldest, now_ns);
+}
+
 /* Delivers what can be delivered. Returns false when the queue is full. */
 static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 {
@@ -341,10 +361,9 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
             delivery->next_sqn++;
             continue;
         }
-        bool over_bound = delivery->receiver->config.map_entries_max != 0 &&
-                          delivery->held_count > delivery->receiver->config.map_entries_max;
-        bool expired = may_give_up && now_ns - gap->detected_ns >= delivery->give_up_ns;
-        if (over_bound) /* UX-6 */
+        bool over_bound = is_over_bound(delivery);
+        bool expired = may_give_up && has_expired(delivery, gap, now_ns);
+        if (over_bound)
             UM_COUNT(delivery->receiver->counters.order_map_overflows, 1);
         if (!over_bound && !expired)
             return true;
@@ -435,10 +454,11 @@ static bool is_too_long(const um_delivery *delivery, const um_lbmc_message *mess
            message->total > delivery->receiver->queue->message_max_bytes;
 }
 
-/* Puts a fragment or an early message into the order map. False when there is no room for it. */
-static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+/* Puts a fragment or an early message into the order map; the newest there is has no entry yet. False when there is no
+ * room for it. */
+static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival, bool newest)
 {
-    um_hold *hold = find_or_add(delivery, message->sqn);
+    um_hold *hold = newest ? add(delivery, message->sqn) : find_or_add(delivery, message->sqn);
     if (hold == NULL)
         return false;
     if (is_too_long(delivery, message)) { /* it must not crowd the store */
@@ -463,15 +483,16 @@ static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, 
 
 /* The store is full: give the oldest gap up to make room, once; then the message itself is lost, and the gap it
  * leaves will say so. */
-static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival,
+                              bool newest)
 {
-    if (hold_message(delivery, message, arrival))
+    if (hold_message(delivery, message, arrival, newest))
         return true;
     UM_COUNT(delivery->receiver->context_counters->hold_store_full, 1);
     const um_gap *gap = oldest_gap(delivery);
     if (gap == NULL || !give_up_gap(delivery, gap, arrival->now_ns) || !drain(delivery, arrival->now_ns, true))
         return false;
-    return !um_serial_before(message->sqn, delivery->next_sqn) && hold_message(delivery, message, arrival);
+    return !um_serial_before(message->sqn, delivery->next_sqn) && hold_message(delivery, message, arrival, false);
 }
 
 /* Arrival order: a message that is whole with the fragment `sqn` goes out at once and only its sqns are remembered
@@ -579,7 +600,7 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
     uint32_t lowest = delivery->lowest_held;
     if (!note_while_starting(delivery, message->sqn, arrival))
         return false;
-    if (hold_message(delivery, message, arrival))
+    if (hold_message(delivery, message, arrival, false))
         return true;
     delivery->lowest_held = lowest;
     um_delivery_start(delivery, arrival->now_ns);
@@ -601,21 +622,22 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
     }
     if (delivery->state == UM_DELIVERY_STARTING && hold_while_starting(delivery, message, arrival))
         return;
-    if (is_duplicate(delivery, message->sqn)) {
+    bool newest = um_serial_before(delivery->highest_sqn, message->sqn);
+    if (!newest && is_duplicate(delivery, message->sqn)) {
         UM_COUNT(delivery->receiver->counters.duplicate_fragments, 1);
         return;
     }
-    bool newest = um_serial_before(delivery->highest_sqn, message->sqn);
     if (!note_exists(delivery, message->sqn, true, arrival))
         return;
-    if (!hold_or_make_room(delivery, message, arrival)) {
+    if (!hold_or_make_room(delivery, message, arrival, newest)) {
         if (newest) /* otherwise a gap covers it already */
             add_gap(delivery, message->sqn, message->sqn, arrival->now_ns);
         return;
     }
     if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE)
         deliver_on_arrival(delivery, message->sqn);
-    drain(delivery, arrival->now_ns, true);
+    if (!is_still_waiting(delivery, message->sqn, arrival->now_ns))
+        drain(delivery, arrival->now_ns, true);
 }
 
 void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)

@@ -92,11 +92,12 @@ void um_hold_detach(um_hold_store *store, um_hold *hold)
 
 /* ---- entries: linear probing by (owner, sqn), deletion shifts back ---- */
 
-/* Sixteen consecutive sqns share a cache line of the table: runs of held messages are the rule. */
+/* Sixteen consecutive sqns share a cache line of the table: runs of held messages are the rule. They lie backwards, so
+ * that the oldest, which goes first, has nothing behind it to shift. */
 static uint32_t bucket_of(const um_hold_store *store, uint32_t owner, uint32_t sqn)
 {
     uint64_t key = ((uint64_t)owner << 32 | sqn >> 4) * 0x9e3779b97f4a7c15u;
-    return ((uint32_t)(key >> 32) << 4 | (sqn & 15)) & store->table_mask;
+    return ((uint32_t)(key >> 32) << 4 | (~sqn & 15)) & store->table_mask;
 }
 
 static uint32_t table_find(const um_hold_store *store, uint32_t owner, uint32_t sqn)

@@ -145,11 +145,19 @@ bool um_log_abort(const um_claim *claim)
 }
 
 /* Zeroes [from, from + length) inside one term, the first word last: a reader that meets it early still finds what
- * was there instead of a hole (AE-48). */
+ * was there instead of a hole (AE-48). The lines have left the caches long ago and are asked for well ahead: memory
+ * answers many requests in the time of one. */
 static void clean(um_publication_log *log, int64_t from, uint32_t length)
 {
+    enum { FETCH_AHEAD_BYTES = 4096 };
     uint8_t *at = um_log_at(log, from);
-    memset(at + UM_FRAME_WORD_BYTES, 0, length - UM_FRAME_WORD_BYTES);
+    uint32_t i = UM_FRAME_ALIGNMENT;
+    memset(at + UM_FRAME_WORD_BYTES, 0, UM_FRAME_ALIGNMENT - UM_FRAME_WORD_BYTES);
+    for (; length - i >= UM_CACHE_LINE_BYTES; i += UM_CACHE_LINE_BYTES) {
+        __builtin_prefetch(at + i + FETCH_AHEAD_BYTES, 1, 3);
+        memset(at + i, 0, UM_CACHE_LINE_BYTES);
+    }
+    memset(at + i, 0, length - i);
     atomic_store_explicit((_Atomic uint64_t *)(void *)at, 0, memory_order_release);
 }
 
