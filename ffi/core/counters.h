@@ -216,6 +216,8 @@ typedef struct um_context_counters {
     uint64_t hold_store_full;
     /* counter, turns: Turns of the context loop. */
     uint64_t loop_iterations;
+    /* counter, naps: Moments the loop slept under load, so that datagrams gather. */
+    uint64_t loop_naps;
     /* counter, wakeups: Times a blocked reader was woken through its file descriptor. */
     uint64_t wakeups;
 } um_context_counters;

@@ -351,15 +351,28 @@ static void step_aside(um_context *context)
         sched_yield();
 }
 
+/* What this pass received beyond two datagrams for each send: they may be an answer and, on one host, what was sent;
+ * who waits for the next answer is not to find this end napping. */
+static uint32_t unasked_datagrams(um_context *context)
+{
+    uint32_t sends = atomic_load_explicit(&context->send_count, memory_order_relaxed);
+    uint32_t due = context->answers_due + 2 * (sends - context->sends_seen);
+    uint32_t answers = context->pass_datagrams < due ? context->pass_datagrams : due;
+    context->sends_seen = sends;
+    context->answers_due = due - answers < HOT_DATAGRAMS ? due - answers : HOT_DATAGRAMS;
+    return context->pass_datagrams - answers;
+}
+
 /* Datagrams of a ring come one by one: a loop that sleeps between them is woken for every few, and is under load all
  * the same. One that polls is not to nap for them. */
 static bool is_under_load(um_context *context, int64_t now_ns)
 {
+    uint32_t unasked = unasked_datagrams(context);
     if (now_ns - context->load_since_ns > LOAD_SPAN_NS) {
         context->load_since_ns = now_ns;
         context->load_datagrams = 0;
     }
-    context->load_datagrams += context->pass_datagrams;
+    context->load_datagrams += unasked;
     uint32_t datagrams = context->config.busy_wait ? context->pass_datagrams : context->load_datagrams;
     return datagrams >= HOT_DATAGRAMS;
 }
@@ -376,6 +389,7 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
         naps = false;
     }
     int64_t until_ns = context->next_due_ns < wait_until_ns ? context->next_due_ns : wait_until_ns;
+    context->napped = naps;
     if (naps) {
         struct timespec nap = {0, context->config.coalesce_ns};
         um_context_watch_port(context, false);
@@ -457,6 +471,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     context->last_batch = received;
     context->read_directly = false;
     UM_COUNT(context->node.counters.loop_iterations, 1);
+    UM_COUNT(context->node.counters.loop_naps, context->napped);
     pthread_mutex_unlock(&context->lock);
     return handled;
 }

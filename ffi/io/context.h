@@ -152,12 +152,16 @@ typedef struct um_context {
     int64_t last_poll_ns;
     int64_t next_due_ns;
     int64_t request_due_ns;
-    uint32_t last_batch;     /* what the last pass received: while there is something, the next does not wait */
-    uint32_t pass_datagrams; /* datagrams of this pass; coalesced ones count singly */
-    uint32_t load_datagrams; /* and of all passes since then */
+    uint32_t last_batch;         /* what the last pass received: while there is something, the next does not wait */
+    uint32_t pass_datagrams;     /* datagrams of this pass; coalesced ones count singly */
+    uint32_t load_datagrams;     /* and of all passes since then, answers apart */
+    _Atomic uint32_t send_count; /* of this context's sessions; approximate where threads send at once */
+    uint32_t answers_due;        /* of these sends, at most */
+    uint32_t sends_seen;
     int64_t load_since_ns;
     bool read_directly; /* the groups are read without having been reported ready */
     int64_t hot_until_ns;
+    bool napped; /* before this pass */
     int64_t linger_until_ns;
     um_linger linger;
 

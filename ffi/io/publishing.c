@@ -119,6 +119,12 @@ static bool lock_sender_or_hurry(um_publication_session *session, bool wants_all
     return um_lock_try(&session->core.sender_lock);
 }
 
+static void count_send(um_context *context)
+{
+    uint32_t count = atomic_load_explicit(&context->send_count, memory_order_relaxed);
+    atomic_store_explicit(&context->send_count, count + 1, memory_order_relaxed);
+}
+
 /* Sends what is pending down to `leave_bytes`, unless another thread is at it: that one looks again when it is done. */
 static void run_sender_to(um_publication_session *session, int64_t leave_bytes, int64_t now_ns)
 {
@@ -127,6 +133,7 @@ static void run_sender_to(um_publication_session *session, int64_t leave_bytes, 
     int sent = 1;
     while (sent > 0 && um_session_pending(core) && lock_sender_or_hurry(session, leave_bytes == 0)) {
         sent = um_session_send(core, now_ns, UM_SEND_BATCH_MAX);
+        count_send(session->context);
         atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
         on_send_error(session);
         /* Held back by a limiter or a full link: the loop's timers go on. By flow control: what a receiver reports. */

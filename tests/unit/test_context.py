@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import gc
 import json
@@ -20,6 +21,7 @@ import pytest
 from tests.unit.loopback import OWN_ADDRESSES, collect_events, connect, open_context, payloads
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Closed, Config, Context, Message
+from umstack.bench.round_trip_ends import RoundTripSpec, ping_in_core, serve_in_core
 from umstack.counters import schema
 from umstack.errors import ConfigError, InterfaceError, LinkError, OptionError, Unsupported
 
@@ -198,6 +200,26 @@ def test_process_events_runs_for_at_least_its_time() -> None:
             context.process_events(0)
         assert time.monotonic() - started < 1
         assert context.stats()["context"]["loop_iterations"] >= 100
+
+
+def test_round_trips_are_not_taken_for_a_load() -> None:
+    """A loaded receiver naps while datagrams gather. One that answers each by itself is not loaded, however fast."""
+    trips = 20000
+    spec = RoundTripSpec(samples=trips, seconds=2)
+    with open_context("sequential") as asking, open_context("sequential") as answering:
+        replies, requests = asking.receiver("replies"), answering.receiver("requests")
+        ask = asking.source("requests", flow_control="min")
+        answer = answering.source("replies", flow_control="min")
+        deadline = time.monotonic() + SECONDS
+        while not (ask.is_connected and answer.is_connected) and time.monotonic() < deadline:
+            asking.process_events(0)
+            answering.process_events(0)
+        serving = threading.Thread(target=serve_in_core, args=(spec, answer, requests))
+        serving.start()
+        done = ping_in_core(spec, ask, replies, array.array("Q", bytes(8 * trips)))
+        serving.join()
+        for context in (asking, answering):
+            assert context.stats()["context"]["loop_naps"] < done["samples"] / 100
 
 
 @pytest.mark.parametrize("timeout", [None, 30.0])

@@ -48,7 +48,7 @@ def ping(spec: RoundTripSpec) -> None:
         source, receiver = context.source(_REQUESTS), context.receiver(_REPLIES)
         _meet(context, source, receiver)
         samples = np.zeros(spec.samples, dtype=np.uint64)
-        measure = _ping_in_core if spec.loop == "core" else _ping_in_python
+        measure = ping_in_core if spec.loop == "core" else _ping_in_python
         found = measure(spec, source, receiver, samples)
         count = found["samples"]
         if count == 0:
@@ -62,7 +62,7 @@ def echo(spec: RoundTripSpec) -> None:
     with spec.open_context() as context:
         source, receiver = context.source(_REPLIES), context.receiver(_REQUESTS)
         _meet(context, source, receiver)
-        serve = _serve_in_core if spec.loop == "core" else _serve_in_python
+        serve = serve_in_core if spec.loop == "core" else _serve_in_python
         say(**serve(spec, source, receiver), stats=context.stats())
         await_turn(context)
 
@@ -159,7 +159,7 @@ def _core_result(result: Any, status: int, doing: str) -> dict[str, Any]:
     }
 
 
-def _ping_in_core(
+def ping_in_core(
     spec: RoundTripSpec, source: umstack.Source, receiver: umstack.Receiver, samples: Any
 ) -> dict[str, Any]:
     result = ffi.new("um_echo_result *")
@@ -169,7 +169,7 @@ def _ping_in_core(
     return _core_result(result, status, "asking for a reply")
 
 
-def _serve_in_core(spec: RoundTripSpec, source: umstack.Source, receiver: umstack.Receiver) -> dict[str, Any]:
+def serve_in_core(spec: RoundTripSpec, source: umstack.Source, receiver: umstack.Receiver) -> dict[str, Any]:
     result = ffi.new("um_echo_result *")
     status = lib.um_echo_serve(*_core_arguments(spec, source, receiver), result)
     return _core_result(result, status, "waiting for a request")
