@@ -261,9 +261,8 @@ static int wait_events(um_context *context, struct epoll_event *events, int64_t 
     return epoll_wait(context->epoll_fd, events, EVENTS_MAX, (int)((wait_ns + 999999) / 1000000));
 }
 
-static int sleep_until(um_context *context, struct epoll_event *events, int64_t until_ns)
+static int sleep_until(um_context *context, struct epoll_event *events, int64_t until_ns, int64_t now_ns)
 {
-    int64_t now_ns = um_clock_ns();
     atomic_store_explicit(&context->sleeping_until_ns, until_ns, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
     int64_t requested_ns = atomic_load_explicit(&context->requested_ns, memory_order_relaxed);
@@ -377,9 +376,10 @@ static bool is_under_load(um_context *context, int64_t now_ns)
     return datagrams >= HOT_DATAGRAMS;
 }
 
-static int take_events(um_context *context, struct epoll_event *events, int64_t wait_until_ns)
+/* *time_ns is the time, and changes with what is waited. */
+static int take_events(um_context *context, struct epoll_event *events, int64_t wait_until_ns, int64_t *time_ns)
 {
-    int64_t now_ns = um_clock_ns();
+    int64_t now_ns = *time_ns;
     bool never_sleeps = context->config.busy_wait || wait_until_ns == 0;
     bool naps = now_ns < context->hot_until_ns && wait_until_ns > now_ns && context->config.coalesce_ns != 0;
     /* A ring that was emptied: what came since gathers for the next pass. */
@@ -394,6 +394,7 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
         struct timespec nap = {0, context->config.coalesce_ns};
         um_context_watch_port(context, false);
         nanosleep(&nap, NULL);
+        *time_ns = um_clock_ns();
         context->read_directly = context->port == NULL;
         return 0;
     }
@@ -411,7 +412,9 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
     }
     context->last_poll_ns = now_ns;
     context->read_directly = direct && no_sleep;
-    return sleep_until(context, events, no_sleep ? 0 : until_ns);
+    int count = sleep_until(context, events, no_sleep ? 0 : until_ns, now_ns);
+    *time_ns = um_clock_ns();
+    return count;
 }
 
 /* True when a time that was asked for with um_context_wake_by has come. */
@@ -439,11 +442,11 @@ static void note_event(um_context *context, int64_t now_ns)
 int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
 {
     struct epoll_event events[EVENTS_MAX];
-    int count = take_events(context, events, wait_until_ns);
+    int64_t now_ns = um_clock_ns();
+    int count = take_events(context, events, wait_until_ns, &now_ns);
     bool direct = context->read_directly;
     step_aside(context);
     pthread_mutex_lock(&context->lock);
-    int64_t now_ns = um_clock_ns();
     bool requested = take_request(context, now_ns);
     int handled = 0;
     context->pass_datagrams = 0;

@@ -149,7 +149,7 @@ static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, 
     do {
         bool goes_on = true;
         if (!context->threaded)
-            um_context_pass(context, timeout_ns == 0 ? 0 : end_ns);
+            um_context_pass(context, end_ns);
         else
             goes_on = wait_embedded(queue, end_ns == UM_NEVER_NS ? UM_NEVER_NS : end_ns - now_ns);
         *rows = um_queue_take(&queue->core, max);
@@ -165,8 +165,12 @@ uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeou
     *rows = um_queue_take(&queue->core, max);
     if (rows->count > 0 || !um_gate_enter(&queue->gate))
         return rows->count;
-    if (timeout_ns != 0 || !queue->context->threaded)
+    if (timeout_ns != 0) {
         await_rows(queue, max, timeout_ns, rows);
+    } else if (!queue->context->threaded) {
+        um_context_pass(queue->context, 0);
+        *rows = um_queue_take(&queue->core, max);
+    }
     um_gate_leave(&queue->gate);
     return rows->count;
 }
