@@ -249,6 +249,13 @@ void um_context_wake_by(um_context *context, int64_t time_ns)
     }
 }
 
+bool um_context_wakes_by(um_context *context, int64_t time_ns)
+{
+    atomic_thread_fence(memory_order_seq_cst); /* pairs with the one after the sleep */
+    int64_t until_ns = atomic_load_explicit(&context->sleeping_until_ns, memory_order_relaxed);
+    return until_ns != 0 && until_ns <= time_ns;
+}
+
 /* Waits for events for at most wait_ns. */
 static int wait_events(um_context *context, struct epoll_event *events, int64_t wait_ns)
 {
@@ -271,6 +278,7 @@ static int sleep_until(um_context *context, struct epoll_event *events, int64_t 
     int64_t day_ns = 86400 * (int64_t)1000000000;
     int count = wait_events(context, events, wait_ns < day_ns ? wait_ns : day_ns);
     atomic_store_explicit(&context->sleeping_until_ns, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
     UM_COUNT(context->node.counters.wakeups, 1);
     return count;
 }

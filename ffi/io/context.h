@@ -70,8 +70,13 @@ typedef struct um_publication_session {
     void *memory;
     size_t memory_bytes;
     int64_t due_ns;
+    int64_t rest_ns;             /* while publishers stream, the loop leaves it alone so long */
+    _Atomic int64_t timers_ns;   /* the session's timers are to be run by then */
+    atomic_bool timers_wanted;   /* by who runs the sender: the loop found it busy */
+    _Atomic int64_t asked_ns;    /* or by then, says a publisher */
     _Atomic int64_t last_run_ns; /* when the sender last ran */
-    _Atomic int64_t heard_at;    /* up to where was flushed when a publisher last looked for status messages */
+    _Atomic int64_t heard_ns;    /* when a publisher last looked for status messages */
+    _Atomic int64_t heard_at;    /* up to where was flushed then */
     atomic_bool hurried;         /* a thread that met a busy sender wants all of it sent: nothing is to be left */
     atomic_bool unwatched;       /* the loop met a busy sender: who runs it reads the NAK socket meanwhile */
     int wakeup_fd;               /* readable once a send may succeed again after one was refused (UX-2) */
@@ -196,6 +201,8 @@ void um_context_unblock(um_context *context);
 
 /* The loop must look at its timers at this time at the latest. */
 void um_context_wake_by(um_context *context, int64_t time_ns);
+/* Whether it sleeps and will look by then anyway, at what was written before this call as well. */
+bool um_context_wakes_by(um_context *context, int64_t time_ns);
 
 /* The groups joined now, at most `max` of them. Returns how many. */
 uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max);

@@ -13,13 +13,14 @@ enum {
     BATCH_BYTES = 62 * 1024,     /* a batch of messages is sent in portions of this size, still in the cache: with its
                                     headers no more than the kernel takes at once, or a few datagrams are left over */
     HELD_BACK_NAP_NS = 50000,    /* between attempts while held back */
-    STREAM_GAP_NS = 2000000,     /* a session that sent so recently is streaming: more is likely to follow */
     RUN_AHEAD_BYTES = 64 * 1024, /* a publisher gets so far ahead of another thread that sends for it */
     HEAR_BYTES = 256 * 1024,     /* while it sends in the loop's place, it looks for reports so often */
     YIELDS_MAX = 64,             /* and gives way to it so often at most */
-    DEFER_NS = 1000000,          /* while it streams, full datagrams that nobody asked to flush wait so long */
+    DEFER_NS = 1000000,          /* a session that sent so recently is streaming: full datagrams that nobody asked to
+                                    flush wait so long for more */
     DEFER_BYTES = 16 * 1024,     /* or for so many bytes, and then go out together (UDP GSO) */
-    SENDER_BUSY_NS = DEFER_NS,   /* how soon the loop tries a sender again that another thread runs */
+    REST_MAX_NS = 4000000,       /* or, at the end of a longer stream, until the loop looks again */
+    TIMERS_NS = 20000000,        /* while it streams, its timers are run so often at least */
     CONTROL_RECEIVES_MAX = 16,   /* datagrams to the NAK socket, taken at once */
     CONTROL_ROUNDS_MAX = 4,      /* and so often before others have their turn */
 };
@@ -92,11 +93,28 @@ bool um_publication_sendable(const um_publication *publication)
 
 /* ---- running the sender ---- */
 
+/* The loop is to run the session's timers then, even if publishers stream. */
+static void ask_loop(um_publication_session *session, int64_t time_ns)
+{
+    int64_t asked_ns = atomic_load_explicit(&session->asked_ns, memory_order_relaxed);
+    while (time_ns < asked_ns && !atomic_compare_exchange_weak(&session->asked_ns, &asked_ns, time_ns))
+        ;
+    um_context_wake_by(session->context, time_ns);
+}
+
 /* The kernel left some of it in the ring: the loop goes on with it. */
 static bool port_stalled(const um_publication_session *session)
 {
     const um_port *port = session->port_link != NULL ? session->context->port : NULL;
     return port != NULL && atomic_load_explicit(&port->stalled, memory_order_relaxed);
+}
+
+/* What is left goes out with what follows soon; if nothing does, the loop sends it. It need not be woken for that when
+ * it looks soon anyway. */
+static void leave_to_loop(um_publication_session *session, int64_t now_ns)
+{
+    if (!um_context_wakes_by(session->context, now_ns + REST_MAX_NS))
+        um_context_wake_by(session->context, now_ns + DEFER_NS);
 }
 
 /* What is flushed and not sent yet. */
@@ -125,21 +143,37 @@ static void count_send(um_context *context)
     atomic_store_explicit(&context->send_count, count + 1, memory_order_relaxed);
 }
 
+/* Under the sender's lock. Returns when they are due next. */
+static int64_t run_session_timers(um_publication_session *session, int64_t now_ns)
+{
+    atomic_store_explicit(&session->asked_ns, UM_NEVER_NS, memory_order_relaxed);
+    atomic_store_explicit(&session->timers_wanted, false, memory_order_relaxed);
+    uint32_t before = session->core.next_sqn;
+    int64_t due_ns = um_session_tick(&session->core, now_ns);
+    if (session->core.next_sqn != before)
+        atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
+    on_send_error(session);
+    int64_t by_ns = due_ns < now_ns + TIMERS_NS ? due_ns : now_ns + TIMERS_NS;
+    atomic_store_explicit(&session->timers_ns, by_ns, memory_order_relaxed);
+    return due_ns;
+}
+
 /* Sends what is pending down to `leave_bytes`, unless another thread is at it: that one looks again when it is done. */
 static void run_sender_to(um_publication_session *session, int64_t leave_bytes, int64_t now_ns)
 {
     um_source_session *core = &session->core;
-    int64_t wake_ns = now_ns + core->config.sm_minimum_interval_ns;
+    bool goes_on = false;
     int sent = 1;
     while (sent > 0 && um_session_pending(core) && lock_sender_or_hurry(session, leave_bytes == 0)) {
         sent = um_session_send(core, now_ns, UM_SEND_BATCH_MAX);
         count_send(session->context);
         atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
         on_send_error(session);
+        if (atomic_load_explicit(&session->timers_wanted, memory_order_relaxed))
+            um_context_wake_by(session->context, run_session_timers(session, now_ns));
         /* Held back by a limiter or a full link: the loop's timers go on. By flow control: what a receiver reports. */
         bool timed = atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) && !core->at_limit;
-        if (sent < 0 || timed || port_stalled(session))
-            wake_ns = now_ns;
+        goes_on |= sent < 0 || timed || port_stalled(session);
         um_lock_release(&core->sender_lock);
         atomic_thread_fence(memory_order_seq_cst);
         if (atomic_exchange_explicit(&session->hurried, false, memory_order_relaxed))
@@ -147,10 +181,13 @@ static void run_sender_to(um_publication_session *session, int64_t leave_bytes, 
         if (backlog_bytes(core) < leave_bytes)
             break;
     }
-    if (um_session_pending(core) && wake_ns > now_ns + DEFER_NS)
-        wake_ns = now_ns + DEFER_NS;
     notify_sendable(session);
-    um_context_wake_by(session->context, wake_ns);
+    if (goes_on)
+        ask_loop(session, now_ns);
+    else if (um_session_pending(core))
+        leave_to_loop(session, now_ns);
+    else
+        um_context_wake_by(session->context, now_ns + core->config.sm_minimum_interval_ns);
 }
 
 static void run_sender(um_publication_session *session, int64_t now_ns)
@@ -198,7 +235,7 @@ int um_publishing_receive(um_publication_session *session, int64_t now_ns)
     bool more = false;
     if (!um_lock_try(&session->core.sender_lock)) {
         atomic_store_explicit(&session->unwatched, true, memory_order_relaxed);
-        session->due_ns = now_ns + SENDER_BUSY_NS;
+        session->due_ns = now_ns + session->rest_ns;
         return 0;
     }
     int handled = read_control(session, now_ns, &more);
@@ -217,16 +254,21 @@ static void hear_receivers(um_publication_session *session, int64_t now_ns)
 {
     um_source_session *core = &session->core;
     int heard = 0;
+    bool repairs_wait = false;
     if (pthread_mutex_trylock(&session->context->lock) != 0)
         return;
     if (um_lock_try(&core->sender_lock)) {
         bool ignored;
         atomic_store_explicit(&session->heard_at, atomic_load_explicit(&core->flush_limit, memory_order_relaxed),
                               memory_order_relaxed);
+        atomic_store_explicit(&session->heard_ns, now_ns, memory_order_relaxed);
         heard = read_control(session, now_ns, &ignored);
+        repairs_wait = core->retransmit_count > 0;
         um_lock_release(&core->sender_lock);
     }
     pthread_mutex_unlock(&session->context->lock);
+    if (repairs_wait)
+        ask_loop(session, now_ns);
     if (heard > 0)
         run_sender(session, now_ns);
 }
@@ -249,7 +291,7 @@ static bool is_time_to_hear(const um_publication_session *session)
 static int64_t deferrable_bytes(const um_publication_session *session, bool flush, int64_t now_ns)
 {
     int64_t since_ns = now_ns - atomic_load_explicit(&session->last_run_ns, memory_order_relaxed);
-    return !flush && since_ns < STREAM_GAP_NS && session->context->threaded ? DEFER_BYTES : 0;
+    return !flush && since_ns < DEFER_NS && session->context->threaded ? DEFER_BYTES : 0;
 }
 
 static void act(um_publication_session *session, uint32_t actions, bool flush)
@@ -257,7 +299,7 @@ static void act(um_publication_session *session, uint32_t actions, bool flush)
     int64_t now_ns = um_clock_ns();
     int64_t deferrable = deferrable_bytes(session, flush, now_ns);
     if ((actions & UM_ACTION_RUN_SENDER) && backlog_bytes(&session->core) < deferrable) {
-        um_context_wake_by(session->context, now_ns + DEFER_NS);
+        leave_to_loop(session, now_ns);
     } else if (actions & UM_ACTION_RUN_SENDER) {
         run_sender_to(session, deferrable, now_ns);
         if (is_time_to_hear(session))
@@ -265,27 +307,50 @@ static void act(um_publication_session *session, uint32_t actions, bool flush)
         keep_close(session, now_ns);
     }
     if (actions & UM_ACTION_BATCH_STARTED)
-        um_context_wake_by(session->context, now_ns + session->core.config.batch_interval_ns);
+        ask_loop(session, now_ns + session->core.config.batch_interval_ns);
+}
+
+/* Publishers that stream run the sender and read what receivers say: the loop has nothing to do for the session, and on
+ * a processor they share each of its turns, a timer's interrupt above all, costs them several times what it takes. It
+ * looks again after a millisecond, and if they go on after two, then four. Returns until when it may rest. */
+static int64_t rest_until(um_publication_session *session, int64_t now_ns)
+{
+    int64_t run_ns = atomic_load_explicit(&session->last_run_ns, memory_order_relaxed);
+    int64_t heard_ns = atomic_load_explicit(&session->unwatched, memory_order_relaxed)
+                           ? atomic_load_explicit(&session->heard_ns, memory_order_relaxed)
+                           : now_ns;
+    int64_t asked_ns = atomic_load_explicit(&session->asked_ns, memory_order_relaxed);
+    if (!session->context->threaded || now_ns - run_ns >= DEFER_NS || now_ns - heard_ns >= DEFER_NS) {
+        session->rest_ns = DEFER_NS;
+        return 0;
+    }
+    int64_t until_ns = now_ns + session->rest_ns;
+    int64_t timers_ns = atomic_load_explicit(&session->timers_ns, memory_order_relaxed);
+    timers_ns = asked_ns < timers_ns ? asked_ns : timers_ns;
+    if (timers_ns > now_ns && session->rest_ns < REST_MAX_NS)
+        session->rest_ns *= 2;
+    return until_ns < timers_ns ? until_ns : timers_ns;
 }
 
 int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns)
 {
+    int64_t until_ns = rest_until(session, now_ns);
+    if (until_ns > now_ns)
+        return until_ns;
     if (atomic_load_explicit(&session->unwatched, memory_order_relaxed))
         um_publishing_receive(session, now_ns);
-    if (!um_lock_try(&session->core.sender_lock))
-        return now_ns + SENDER_BUSY_NS;
-    uint32_t before = session->core.next_sqn;
-    int64_t due_ns = um_session_tick(&session->core, now_ns);
-    if (session->core.next_sqn != before)
-        atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
-    on_send_error(session);
+    if (!um_lock_try(&session->core.sender_lock)) {
+        atomic_store_explicit(&session->timers_wanted, true, memory_order_relaxed);
+        return now_ns + session->rest_ns;
+    }
+    int64_t due_ns = run_session_timers(session, now_ns);
     um_lock_release(&session->core.sender_lock);
     notify_sendable(session);
     if (um_session_pending(&session->core) || atomic_load_explicit(&session->unwatched, memory_order_relaxed))
         return now_ns;
     /* While it streams, publishers leave datagrams to this loop without waking it. */
-    bool streams = now_ns - atomic_load_explicit(&session->last_run_ns, memory_order_relaxed) < STREAM_GAP_NS;
-    return streams && due_ns > now_ns + DEFER_NS ? now_ns + DEFER_NS : due_ns;
+    bool streams = now_ns - atomic_load_explicit(&session->last_run_ns, memory_order_relaxed) < DEFER_NS;
+    return streams && due_ns > now_ns + session->rest_ns ? now_ns + session->rest_ns : due_ns;
 }
 
 /* ---- sessions ---- */
@@ -352,6 +417,8 @@ static int open_session(um_context *context, um_session_config *config, uint16_t
         return result;
     session->memory = memory;
     session->memory_bytes = um_session_footprint(config);
+    atomic_init(&session->asked_ns, UM_NEVER_NS);
+    session->rest_ns = DEFER_NS;
     session->wakeup_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     result = session->wakeup_fd < 0 ? -errno : open_port_link(session);
     if (result != 0) {
