@@ -18,6 +18,7 @@
 
 enum {
     EVENTS_MAX = 64,
+    NAP_MIN_NS = 20000,       /* shorter ones take longer than they say */
     HOT_DATAGRAMS = 16,       /* a pass that handled this many is under load */
     HOT_NS = 1000000,         /* and stays hot for so long */
     LOAD_SPAN_NS = 200000,    /* as do passes that handled as many together within this time */
@@ -149,6 +150,7 @@ int um_context_create(const um_context_config *config, um_context **created)
         return -ENOMEM;
     context->config = *config;
     context->port = config->port;
+    context->nap_ns = config->coalesce_ns;
     context->epoll_fd = context->wake_fd = context->control_link.fd = -1;
     context->next_delivery_id = 1;
     atomic_init(&context->requested_ns, UM_NEVER_NS);
@@ -384,6 +386,21 @@ static bool is_under_load(um_context *context, int64_t now_ns)
     return datagrams >= HOT_DATAGRAMS;
 }
 
+/* Rings hold more than a socket's share of a window does, so that with them fewer, longer naps save the timers; but not
+ * more than a quarter of a queue is to gather, whatever the rate. */
+static int64_t next_nap_ns(um_context *context)
+{
+    if (context->port == NULL)
+        return context->config.coalesce_ns;
+    uint32_t room = context->port->receive_frames;
+    if (context->gathered > room / 4)
+        context->nap_ns = context->nap_ns / 2 > NAP_MIN_NS ? context->nap_ns / 2 : NAP_MIN_NS;
+    else if (context->gathered < room / 8 && context->nap_ns < 2 * context->config.coalesce_ns)
+        context->nap_ns += context->config.coalesce_ns / 8;
+    context->gathered = 0;
+    return context->nap_ns;
+}
+
 /* *time_ns is the time, and changes with what is waited. */
 static int take_events(um_context *context, struct epoll_event *events, int64_t wait_until_ns, int64_t *time_ns)
 {
@@ -399,7 +416,7 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
     int64_t until_ns = context->next_due_ns < wait_until_ns ? context->next_due_ns : wait_until_ns;
     context->napped = naps;
     if (naps) {
-        struct timespec nap = {0, context->config.coalesce_ns};
+        struct timespec nap = {0, next_nap_ns(context)};
         um_context_watch_port(context, false);
         nanosleep(&nap, NULL);
         *time_ns = um_clock_ns();
@@ -466,6 +483,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     handled += direct ? (int)received : 0;
     if (context->port != NULL) {
         int by_port = receive_port(context, now_ns);
+        context->gathered += (uint32_t)by_port;
         received += (uint32_t)by_port;
         handled += by_port;
     }

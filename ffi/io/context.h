@@ -45,7 +45,8 @@ typedef struct um_context_config {
     bool busy_wait;
     int64_t linger_ns;          /* how long to go on polling after the last event before sleeping */
     int64_t adaptive_linger_ns; /* the same while events come that soon, for who has no thread here (core/linger.h) */
-    int64_t coalesce_ns;        /* under load, how long to let datagrams gather before the next receive; 0: never */
+    int64_t coalesce_ns;        /* under load, how long to let datagrams gather before the next receive; 0: never.
+                                   With a port up to twice that */
     uint64_t data_rate_bps;
     uint64_t retransmit_rate_bps;
     int64_t rate_interval_ns;
@@ -166,7 +167,9 @@ typedef struct um_context {
     int64_t load_since_ns;
     bool read_directly; /* the groups are read without having been reported ready */
     int64_t hot_until_ns;
-    bool napped; /* before this pass */
+    bool napped;       /* before this pass */
+    int64_t nap_ns;    /* with a port */
+    uint32_t gathered; /* datagrams since the last nap */
     int64_t linger_until_ns;
     um_linger linger;
 

@@ -47,6 +47,7 @@ typedef struct um_port_ops {
 /* First member of every implementation. */
 struct um_port {
     const um_port_ops *ops;
+    uint32_t receive_frames;  /* what one receive queue can hold */
     _Atomic uint32_t stalled; /* something waits for tend */
 };
 

@@ -346,6 +346,7 @@ static int make_port(const um_xsk_config *config, um_xsk_port **made)
     if (port == NULL)
         return -ENOMEM;
     port->base.ops = &PORT_OPS;
+    port->base.receive_frames = config->receive_frame_count;
     port->memory_fd = -1;
     for (uint32_t i = 0; i < UM_PORT_DESCRIPTORS_MAX; i++)
         port->queues[i].fd = -1;
