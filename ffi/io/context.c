@@ -487,7 +487,8 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
         received += (uint32_t)by_port;
         handled += by_port;
     }
-    context->next_due_ns = run_timers(context, requested, now_ns);
+    if (handled > 0 || requested || now_ns >= context->next_due_ns)
+        context->next_due_ns = run_timers(context, requested, now_ns);
     if (context->request_due_ns < context->next_due_ns)
         context->next_due_ns = context->request_due_ns;
     if (um_node_pressured(&context->node, now_ns) && context->next_due_ns > now_ns + PRESSURE_CHECK_NS)

@@ -162,9 +162,9 @@ static int64_t run_session_timers(um_publication_session *session, int64_t now_n
 static void run_sender_to(um_publication_session *session, int64_t leave_bytes, int64_t now_ns)
 {
     um_source_session *core = &session->core;
-    bool goes_on = false;
+    bool goes_on = false, pending = um_session_pending(core);
     int sent = 1;
-    while (sent > 0 && um_session_pending(core) && lock_sender_or_hurry(session, leave_bytes == 0)) {
+    while (sent > 0 && pending && lock_sender_or_hurry(session, leave_bytes == 0)) {
         sent = um_session_send(core, now_ns, UM_SEND_BATCH_MAX);
         count_send(session->context);
         atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
@@ -175,8 +175,9 @@ static void run_sender_to(um_publication_session *session, int64_t leave_bytes, 
         bool timed = atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) && !core->at_limit;
         goes_on |= sent < 0 || timed || port_stalled(session);
         um_lock_release(&core->sender_lock);
-        atomic_thread_fence(memory_order_seq_cst);
-        if (atomic_exchange_explicit(&session->hurried, false, memory_order_relaxed))
+        pending = um_session_pending(core); /* its fence comes between the release and the look at who hurries, too */
+        if (atomic_load_explicit(&session->hurried, memory_order_relaxed) &&
+            atomic_exchange_explicit(&session->hurried, false, memory_order_relaxed))
             leave_bytes = 0;
         if (backlog_bytes(core) < leave_bytes)
             break;
@@ -184,7 +185,7 @@ static void run_sender_to(um_publication_session *session, int64_t leave_bytes, 
     notify_sendable(session);
     if (goes_on)
         ask_loop(session, now_ns);
-    else if (um_session_pending(core))
+    else if (pending)
         leave_to_loop(session, now_ns);
     else
         um_context_wake_by(session->context, now_ns + core->config.sm_minimum_interval_ns);
