@@ -344,7 +344,7 @@ static int64_t run_timers(um_context *context, bool all, int64_t now_ns)
         um_publication_session *session = &context->sessions[i];
         if (!session->in_use)
             continue;
-        if (all || session->due_ns <= now_ns)
+        if (all || session->due_ns <= now_ns || atomic_load_explicit(&session->left, memory_order_relaxed))
             session->due_ns = um_publishing_tick(session, now_ns);
         next_ns = session->due_ns < next_ns ? session->due_ns : next_ns;
     }
@@ -487,7 +487,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
         received += (uint32_t)by_port;
         handled += by_port;
     }
-    if (handled > 0 || requested || now_ns >= context->next_due_ns)
+    if (count > 0 || handled > 0 || requested || now_ns >= context->next_due_ns)
         context->next_due_ns = run_timers(context, requested, now_ns);
     if (context->request_due_ns < context->next_due_ns)
         context->next_due_ns = context->request_due_ns;

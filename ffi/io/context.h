@@ -73,6 +73,7 @@ typedef struct um_publication_session {
     int64_t due_ns;
     int64_t rest_ns;             /* while publishers stream, the loop leaves it alone so long */
     _Atomic int64_t timers_ns;   /* the session's timers are to be run by then */
+    atomic_bool left;            /* a publisher left datagrams to the loop's next turn */
     atomic_bool timers_wanted;   /* by who runs the sender: the loop found it busy */
     _Atomic int64_t asked_ns;    /* or by then, says a publisher */
     _Atomic int64_t last_run_ns; /* when the sender last ran */

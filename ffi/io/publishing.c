@@ -113,6 +113,7 @@ static bool port_stalled(const um_publication_session *session)
  * it looks soon anyway. */
 static void leave_to_loop(um_publication_session *session, int64_t now_ns)
 {
+    atomic_store_explicit(&session->left, true, memory_order_relaxed);
     if (!um_context_wakes_by(session->context, now_ns + REST_MAX_NS))
         um_context_wake_by(session->context, now_ns + DEFER_NS);
 }
@@ -148,6 +149,7 @@ static int64_t run_session_timers(um_publication_session *session, int64_t now_n
 {
     atomic_store_explicit(&session->asked_ns, UM_NEVER_NS, memory_order_relaxed);
     atomic_store_explicit(&session->timers_wanted, false, memory_order_relaxed);
+    atomic_store_explicit(&session->left, false, memory_order_relaxed);
     uint32_t before = session->core.next_sqn;
     int64_t due_ns = um_session_tick(&session->core, now_ns);
     if (session->core.next_sqn != before)

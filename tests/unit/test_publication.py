@@ -6,6 +6,7 @@ import struct
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import umstack
@@ -130,3 +131,35 @@ def test_what_comes_after_a_pause_is_not_kept_back() -> None:
             assert len(take(receiver, 1)) == 1
         whole = [left for left in left_behind if left < DATAGRAM]
         assert len(whole) > 5, left_behind
+
+
+def test_leftovers_go_out_while_another_session_streams() -> None:
+    """W8: the loop that wakes up for one session looks after what was left to it by another."""
+    batch, offsets = bytes(8_000_000), np.arange(0, 8_000_001, 1000, dtype=np.int32)
+    with open_context() as context, open_context() as elsewhere:
+        few, many = elsewhere.receiver("few"), elsewhere.receiver("many", lambda event: None)
+        quiet = context.source("few", flow_control="min", implicit_batching_minimum_length=1)
+        busy = context.source("many", flow_control="min")
+        quiet.wait_connected(timeout=WAIT_S)
+        busy.wait_connected(timeout=WAIT_S)
+        assert quiet.transport != busy.transport
+        done = threading.Event()
+
+        def stream() -> None:
+            while not done.is_set():
+                busy.send_packed(batch, offsets)
+
+        streaming = threading.Thread(target=stream)
+        streaming.start()
+        waits = []
+        for _ in range(30):
+            time.sleep(0.01)
+            quiet.send(bytes(4000))  # at once, after a pause
+            quiet.send(bytes(4000))  # left to the loop
+            started = time.monotonic()
+            assert len(take(few, 2)) == 2
+            waits.append(time.monotonic() - started)
+        done.set()
+        streaming.join()
+        many.close()
+        assert sorted(waits)[-4] < 0.05, waits
