@@ -247,8 +247,10 @@ int um_publishing_receive(um_publication_session *session, int64_t now_ns)
         um_context_watch_again(session->context, session->nak_link.fd, UM_WATCH_SESSION,
                                (uint32_t)(session - session->context->sessions));
     atomic_store_explicit(&session->unwatched, more, memory_order_relaxed);
-    if (handled > 0)
-        session->due_ns = now_ns; /* a status message may have opened the window */
+    if (handled > 0) { /* a status message may have opened the window, a repair may wait for its limiter */
+        session->due_ns = now_ns;
+        ask_loop(session, now_ns);
+    }
     return handled;
 }
 
