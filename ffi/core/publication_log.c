@@ -151,8 +151,7 @@ static void clean(um_publication_log *log, int64_t from, uint32_t length)
 {
     enum { FETCH_AHEAD_BYTES = 4096 };
     uint8_t *at = um_log_at(log, from);
-    uint32_t i = UM_FRAME_ALIGNMENT;
-    memset(at + UM_FRAME_WORD_BYTES, 0, UM_FRAME_ALIGNMENT - UM_FRAME_WORD_BYTES);
+    uint32_t i = UM_FRAME_WORD_BYTES;
     for (; length - i >= UM_CACHE_LINE_BYTES; i += UM_CACHE_LINE_BYTES) {
         __builtin_prefetch(at + i + FETCH_AHEAD_BYTES, 1, 3);
         memset(at + i, 0, UM_CACHE_LINE_BYTES);

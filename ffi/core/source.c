@@ -81,14 +81,12 @@ static batcher batcher_open(um_source_session *session, int64_t position)
 {
     bool held = atomic_load_explicit(&session->flush_limit, memory_order_relaxed) < position;
     uint64_t word = held ? atomic_load_explicit(&session->batch, memory_order_relaxed) : 0;
-    return (batcher){session,
-                     (uint32_t)(word >> 32),
-                     (uint32_t)word,
-                     atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed),
-                     word == 0,
-                     -1,
-                     0,
-                     0};
+    return (batcher){.session = session,
+                     .body_bytes = (uint32_t)(word >> 32),
+                     .user_bytes = (uint32_t)word,
+                     .body_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed),
+                     .was_empty = word == 0,
+                     .flush_to = -1};
 }
 
 /* Accounts one message: flush before it when it would overfill the datagram (UM-19c), after it when the batch

@@ -73,9 +73,9 @@ typedef struct um_publication_session {
     int64_t due_ns;
     int64_t rest_ns;             /* while publishers stream, the loop leaves it alone so long */
     _Atomic int64_t timers_ns;   /* the session's timers are to be run by then */
-    atomic_bool left;            /* a publisher left datagrams to the loop's next turn */
-    atomic_bool timers_wanted;   /* by who runs the sender: the loop found it busy */
     _Atomic int64_t asked_ns;    /* or by then, says a publisher */
+    atomic_bool timers_wanted;   /* from who runs the sender: the loop found it busy */
+    atomic_bool left;            /* a publisher left datagrams to the loop's next turn */
     _Atomic int64_t last_run_ns; /* when the sender last ran */
     _Atomic int64_t heard_ns;    /* when a publisher last looked for status messages */
     _Atomic int64_t heard_at;    /* up to where was flushed then */
@@ -163,8 +163,8 @@ typedef struct um_context {
     uint32_t pass_datagrams;     /* datagrams of this pass; coalesced ones count singly */
     uint32_t load_datagrams;     /* and of all passes since then, answers apart */
     _Atomic uint32_t send_count; /* of this context's sessions; approximate where threads send at once */
-    uint32_t answers_due;        /* of these sends, at most */
-    uint32_t sends_seen;
+    uint32_t sends_seen;         /* of them, by the last pass */
+    uint32_t answers_due;        /* datagrams that may still come because of them */
     int64_t load_since_ns;
     bool read_directly; /* the groups are read without having been reported ready */
     int64_t hot_until_ns;

@@ -249,7 +249,7 @@ int um_publishing_receive(um_publication_session *session, int64_t now_ns)
     atomic_store_explicit(&session->unwatched, more, memory_order_relaxed);
     if (handled > 0) { /* a status message may have opened the window, a repair may wait for its limiter */
         session->due_ns = now_ns;
-        ask_loop(session, now_ns);
+        atomic_store_explicit(&session->asked_ns, now_ns, memory_order_relaxed);
     }
     return handled;
 }
@@ -259,7 +259,6 @@ static void hear_receivers(um_publication_session *session, int64_t now_ns)
 {
     um_source_session *core = &session->core;
     int heard = 0;
-    bool repairs_wait = false;
     if (pthread_mutex_trylock(&session->context->lock) != 0)
         return;
     if (um_lock_try(&core->sender_lock)) {
@@ -268,12 +267,11 @@ static void hear_receivers(um_publication_session *session, int64_t now_ns)
                               memory_order_relaxed);
         atomic_store_explicit(&session->heard_ns, now_ns, memory_order_relaxed);
         heard = read_control(session, now_ns, &ignored);
-        repairs_wait = core->retransmit_count > 0;
+        if (core->retransmit_count > 0) /* for their limiter */
+            ask_loop(session, now_ns);
         um_lock_release(&core->sender_lock);
     }
     pthread_mutex_unlock(&session->context->lock);
-    if (repairs_wait)
-        ask_loop(session, now_ns);
     if (heard > 0)
         run_sender(session, now_ns);
 }

@@ -418,7 +418,7 @@ def test_ncf_reasons_are_counted_apart(pair: Pair) -> None:
         6,
     ]
     seen = [ncf.ncf_reason for ncf in pair.world.trace(Fate.RECEIVED, Type.NCF)]
-    assert seen == [*list(NcfReason)[:4], NcfReason.UNKNOWN, NcfReason.UNKNOWN]
+    assert seen == [*NcfReason, NcfReason.UNKNOWN]
 
 
 def test_recovery_is_measured(pair: Pair) -> None:
