@@ -226,7 +226,8 @@ def described(tree: object, where: str = "") -> set[str]:
     """Every field tshark found, by its path, with its value where that is the same in every session."""
     if isinstance(tree, list):
         return {text for item in tree for text in described(item, where)}
-    if where.endswith("_frame"):  # how many session messages were seen besides this one
+    # How many session messages were seen besides this one; what the sender's own port reminds tshark of (traceroute).
+    if where.endswith(("_frame", "/udp.srcport_tree")):
         return set()
     if not isinstance(tree, dict):
         return {where if VARIES.search(where) else f"{where} = {tree}"}
