@@ -6,6 +6,9 @@
  * datagram by itself, on the sender's processor. Here the run is still one packet: one look, one record, one copy.
  * The reader cuts it, at its own expense.
  *
+ * With a mirror, a device of the reader's, a run is not even copied here: the device gets a clone, which refers to the
+ * same pages. Single datagrams are cheaper to copy than to clone.
+ *
  * It changes nothing, decides nothing, and wakes nobody: the reader comes by. What finds no room is counted.
  *
  * bpf_ringbuf_reserve takes constant sizes only, so there is a record size for each step of a ladder. What a record
@@ -101,36 +104,36 @@ static __always_inline int is_wanted(struct __sk_buff *skb, const struct egress_
     return has_port_in(skb, &head.ip, wanted->unicast_ports, wanted->unicast_port_count);
 }
 
-static __always_inline void count_lost(struct __sk_buff *skb)
+static __always_inline void count_lost(__u32 packet_count)
 {
     __u32 zero = 0;
     struct egress_tap_counters *found = bpf_map_lookup_elem(&counters, &zero);
 
     if (found)
-        __sync_fetch_and_add(&found->lost_count, skb->gso_segs > 1 ? skb->gso_segs : 1);
+        __sync_fetch_and_add(&found->lost_count, packet_count > 1 ? packet_count : 1);
 }
 
 /* room_bytes is a constant wherever this is put. */
-static __always_inline void copy(struct __sk_buff *skb, __u32 bytes, const __u32 room_bytes)
+static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u32 bytes, const __u32 room_bytes)
 {
     struct egress_tap_record *record = bpf_ringbuf_reserve(&ring, sizeof(*record) + room_bytes, 0);
 
     if (!record) {
-        count_lost(skb);
+        count_lost(segment_count);
         return;
     }
     record->time_ns = bpf_ktime_get_tai_ns();
     record->wire_bytes = skb->len;
     record->captured_bytes = bytes;
     record->segment_bytes = skb->gso_size;
-    record->segment_count = skb->gso_segs;
+    record->segment_count = segment_count;
     record->has_vlan = skb->vlan_present;
     record->vlan_type = bpf_ntohs(skb->vlan_proto);
     record->vlan_tci = skb->vlan_tci;
     barrier_var(bytes); /* or the compiler leaves out the comparison that the verifier wants to see */
     if (bytes == 0 || bytes > room_bytes || bpf_skb_load_bytes(skb, 0, record + 1, bytes)) {
         bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
-        count_lost(skb);
+        count_lost(segment_count);
         return;
     }
     bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
@@ -138,9 +141,22 @@ static __always_inline void copy(struct __sk_buff *skb, __u32 bytes, const __u32
 
 #define COPY_IF_WITHIN(room_bytes)                                                                                     \
     if (bytes <= (room_bytes)) {                                                                                       \
-        copy(skb, bytes, room_bytes);                                                                                  \
+        copy(skb, segment_count, bytes, room_bytes);                                                                   \
         return TC_ACT_UNSPEC;                                                                                          \
     }
+
+/* A run of datagrams is handed on by reference: what is copied, and when, is up to who reads the mirror. Counted when
+ * it is there. */
+static __always_inline int is_mirrored(struct __sk_buff *skb, __u32 segment_count, __u32 mirror_index)
+{
+    __u32 zero = 0;
+    struct egress_tap_counters *found = bpf_map_lookup_elem(&counters, &zero);
+
+    if (!found || !mirror_index || segment_count < 2 || bpf_clone_redirect(skb, mirror_index, 0) < 0)
+        return 0;
+    __sync_fetch_and_add(&found->mirrored_count, segment_count);
+    return 1;
+}
 
 /* Whatever it does, the next one decides: TC_ACT_UNSPEC. */
 SEC("tc")
@@ -148,9 +164,12 @@ int egress_tap(struct __sk_buff *skb)
 {
     __u32 zero = 0;
     const struct egress_tap_filter *wanted = bpf_map_lookup_elem(&filter, &zero);
+    __u32 segment_count = skb->gso_segs;
     __u32 bytes = skb->len < FRAME_MAX_BYTES ? skb->len : FRAME_MAX_BYTES;
 
     if (!wanted || !is_wanted(skb, wanted))
+        return TC_ACT_UNSPEC;
+    if (is_mirrored(skb, segment_count, wanted->mirror_index))
         return TC_ACT_UNSPEC;
     COPY_IF_WITHIN(128)
     COPY_IF_WITHIN(512)

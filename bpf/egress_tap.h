@@ -22,6 +22,7 @@ struct egress_tap_filter {
     unsigned int group_count;
     unsigned int group_port_count;
     unsigned int unicast_port_count;
+    unsigned int mirror_index; /* the interface that gets runs of datagrams by reference; 0: the ring gets copies */
     struct egress_tap_range groups[EGRESS_TAP_RANGES_MAX];
     struct egress_tap_range group_ports[EGRESS_TAP_RANGES_MAX];
     struct egress_tap_range unicast_ports[EGRESS_TAP_RANGES_MAX];
@@ -41,5 +42,6 @@ struct egress_tap_record {
 
 /* Value of the map `counters`, shared by all processors. */
 struct egress_tap_counters {
-    unsigned long long lost_count; /* packets on the wire for which the ring had no room */
+    unsigned long long lost_count;     /* packets on the wire for which the ring had no room */
+    unsigned long long mirrored_count; /* packets on the wire that the mirror has got, or had no room for */
 };

@@ -1,8 +1,9 @@
-"""The egress tap: what leaves an interface, copied into a ring before the kernel cuts it into datagrams.
+"""The egress tap: what leaves an interface, copied or mirrored before the kernel cuts it into datagrams.
 
 The program (bpf/egress_tap.bpf.c) is held by a bpf_link: when the tap is closed, or its process dies in whatever way,
-the kernel detaches it. Whoever reads the ring maps its descriptors (ffi/io/egress_ring.h). Works on the network
-namespace of the calling thread.
+the kernel detaches it. Whoever reads the ring maps its descriptors (ffi/io/egress_ring.h). With a mirror
+(xdp/mirror_device.py) runs of datagrams are not in the ring: a packet socket on the device sees them (ffi/io/mirror.h).
+Works on the network namespace of the calling thread.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from xdp.closing import Closing
 from xdp.errors import AttachError
 from xdp.interface import Interface, find_interface
 from xdp.loader import BpfObject, checked, libbpf
+from xdp.mirror_device import MirrorDevice
 
 NAME = "egress_tap"
 RING_MIN_BYTES = 1 << 20
@@ -42,8 +44,8 @@ class EgressFilter:
         most = int(libbpf().lib.EGRESS_TAP_RANGES_MAX)
         return all(len(ranges) <= most for ranges in (self.groups, self.group_ports, self.unicast_ports))
 
-    def packed(self) -> bytes:
-        """The value of the program's map."""
+    def packed(self, mirror_index: int = 0) -> bytes:
+        """The value of the program's map, with the mirror it is to use."""
         ffi = libbpf().ffi
         value = ffi.new("struct egress_tap_filter *")
         for name, count, ranges in (
@@ -53,26 +55,42 @@ class EgressFilter:
         ):
             setattr(value, name, list(ranges))
             setattr(value, count, len(ranges))
+        value.mirror_index = mirror_index
         return bytes(ffi.buffer(value))
 
 
 class EgressTap(Closing):
     """A tap that is attached. Context manager; its ring can be read until it is closed, and longer where mapped."""
 
-    __slots__ = ("_link", "_programs", "interface", "ring_bytes")
+    __slots__ = ("_link", "_programs", "interface", "mirror", "ring_bytes")
 
-    def __init__(self, interface: Interface | str, wanted: EgressFilter, ring_bytes: int) -> None:
-        """Load and attach it behind whatever is at the interface's egress; the ring's size becomes a power of two."""
+    def __init__(
+        self,
+        interface: Interface | str,
+        wanted: EgressFilter,
+        ring_bytes: int,
+        mirror: MirrorDevice | None = None,
+    ) -> None:
+        """Load and attach it behind whatever is at the interface's egress; the ring's size becomes a power of two.
+
+        The mirror is closed with the tap.
+        """
+        self.mirror = mirror
         self._link = -1
         self.interface = interface if isinstance(interface, Interface) else find_interface(interface)
         self.ring_bytes = 1 << (max(ring_bytes, RING_MIN_BYTES).bit_length() - 1)
         self._programs = BpfObject(NAME, map_entries={"ring": self.ring_bytes})
         try:
-            self._programs.map("filter").write(wanted.packed())
+            self._programs.map("filter").write(wanted.packed(self.mirror_index))
             self._link = self._attach()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def mirror_index(self) -> int:
+        """The mirror's interface, 0 without one."""
+        return self.mirror.index if self.mirror is not None else 0
 
     @property
     def ring_fd(self) -> int:
@@ -93,6 +111,8 @@ class EgressTap(Closing):
     def close(self) -> None:
         """Detach and free the ring; a second call does nothing."""
         self.detach()
+        if self.mirror is not None:
+            self.mirror.close()
         self._programs.close()
 
     def _attach(self) -> int:

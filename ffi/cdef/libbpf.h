@@ -3,6 +3,7 @@
 #include "bpf/bpf_map.h"
 #include "bpf/bpf_object.h"
 #include "bpf/bpf_test_run.h"
+#include "bpf/mirror_device.h"
 #include "bpf/tcx_attachment.h"
 #include "bpf/xdp_attachment.h"
 
@@ -86,3 +87,6 @@ int xdp_bpf_link_find(uint32_t interface_index, uint32_t program_id, struct xdp_
 
 int xdp_bpf_tcx_attach(int program_fd, uint32_t interface_index);
 int xdp_bpf_tcx_program_count(uint32_t interface_index);
+
+int xdp_mirror_device_open(char *name, uint32_t *interface_index);
+#define XDP_MIRROR_NAME_BYTES 16

@@ -72,6 +72,11 @@ typedef struct um_egress_ring_maps {
     ...;
 } um_egress_ring_maps;
 
+typedef struct um_frame_merge_config {
+    um_egress_ring_maps maps;
+    uint32_t mirror_index;
+} um_frame_merge_config;
+
 typedef struct um_interface_capture_config {
     const char *interface;
     uint32_t block_bytes;
@@ -81,7 +86,7 @@ typedef struct um_interface_capture_config {
     const char *filter_text;
     const struct sock_filter *filter;
     uint16_t filter_length;
-    const um_egress_ring_maps *egress;
+    const um_frame_merge_config *egress;
     ...;
 } um_interface_capture_config;
 

@@ -48,6 +48,25 @@ static inline uint64_t um_internet_add(uint64_t sum, uint64_t word)
     return sum + (sum < word);
 }
 
+/* Of fewer octets than a word has. Gathered in a register: an octet that is read with others right after it was written
+ * waits until everything written before it has reached the memory. */
+static inline uint64_t um_internet_tail(const uint8_t *data, uint32_t length)
+{
+    uint32_t four = 0;
+    uint16_t two = 0, one = 0;
+    if (length & 4) {
+        memcpy(&four, data, sizeof four);
+        data += sizeof four;
+    }
+    if (length & 2) {
+        memcpy(&two, data, sizeof two);
+        data += sizeof two;
+    }
+    if (length & 1)
+        memcpy(&one, data, 1);
+    return (uint64_t)four + two + one;
+}
+
 /* The high and the low halves of 64-bit words are summed apart, so that no lane has a carry to care for and any
  * processor's vectors will do: `all` wraps, but less `high` at its place it is the sum of the low halves. Without `to`
  * nothing is copied. */
@@ -80,9 +99,7 @@ static inline uint64_t um_internet_run(uint8_t *to, const uint8_t *data, uint32_
         memcpy(&word, data, sizeof word);
         sum = um_internet_add(sum, word);
     }
-    word = 0;
-    memcpy(&word, data, length);
-    return um_internet_add(sum, word);
+    return um_internet_add(sum, um_internet_tail(data, length));
 }
 
 /* Adds the octets to a sum. */

@@ -25,18 +25,15 @@
 #endif
 
 enum {
-    BLOCK_TIMEOUT_MS = 50, /* the kernel gives a block that is not full after this, or twice this */
-    MERGED_BLOCK_TIMEOUT_MS = 8,
-    MERGE_NS = 20000000,        /* what went out waits so long for what came in before it and is still in a block, */
-    MERGE_RING_SHARE = 2,       /* unless it fills so much of its ring */
-    EGRESS_LOOK_NS = 20000000,  /* nobody wakes a reader of the egress ring */
-    EGRESS_LOOK_RING_SHARE = 4, /* of the time in which a byte a nanosecond fills it */
-    FRAME_BYTES = 2048,         /* asked for, but of no meaning in version 3 */
-    HEADERS_MAX_BYTES = 128,
+    BLOCK_TIMEOUT_MS = 50,      /* the kernel gives a block that is not full after this, or twice this */
+    EGRESS_LOOK_NS = 20000000,  /* nobody wakes a reader of the egress tap */
+    EGRESS_LOOK_RING_SHARE = 4, /* of the time in which a byte a nanosecond fills its ring */
+    GATHER_BYTES = 128 * 1024,  /* so much of it is worth coming back for */
+    GATHER_MIN_NS = 50000,
+    FRAME_BYTES = 2048, /* asked for, but of no meaning in version 3 */
     MAC_ADDRESSES_BYTES = UM_ETHERTYPE_AT,
     FLUSH_INTERVAL_NS = 200000000,
     CLOCK_STEP_NS = 1000000000,
-    NS_PER_S = 1000000000,
     PACE_MAX_NS = 5000000,
     PACE_RING_SHARE = 12, /* of the time in which a byte a nanosecond fills the ring */
 };
@@ -50,9 +47,7 @@ struct um_interface_capture {
     const char *failed_step;
     bool has_run_header;
     bool has_egress;
-    um_egress_ring egress;
-    int64_t tai_offset_ns;   /* the clock of its records, ahead of the wall clock */
-    int64_t merged_until_ns; /* what went out later is left for the next time */
+    um_frame_merge egress; /* with it there is no ring */
     uint64_t egress_lost_count;
     uint32_t block;                    /* the next one to look at */
     const struct tpacket3_hdr *packet; /* within it, when it was left half read */
@@ -62,6 +57,8 @@ struct um_interface_capture {
     int64_t file_opened_ns;
     int64_t flushed_ns;
     int64_t written_ns; /* when packets were last written */
+    int64_t pace_ns;    /* how long packets may gather from then on */
+    int64_t usual_pace_ns;
     um_interface_capture_arrivals arrivals;
     uint64_t file_drop_base;
     uint64_t reported_drop_count;
@@ -69,29 +66,6 @@ struct um_interface_capture {
     uint64_t taken_count;   /* packets taken out of it */
     um_interface_capture_counters counters;
 };
-
-/* A frame as the kernel shows it. */
-typedef struct seen_frame {
-    const uint8_t *data; /* from the link header on */
-    uint32_t captured_bytes;
-    uint32_t wire_bytes;
-    uint32_t segment_bytes; /* of payload in each datagram of a run; 0: it is none */
-    bool needs_checksum;
-    bool has_vlan; /* a tag the kernel keeps beside it */
-    uint16_t vlan_type;
-    uint16_t vlan_tci;
-    int64_t time_ns;
-    enum um_pcapng_direction direction;
-} seen_frame;
-
-/* A frame as it is written: headers that may have been changed, then the rest of it in the ring. */
-typedef struct frame {
-    uint8_t headers[HEADERS_MAX_BYTES];
-    uint32_t header_bytes;
-    const uint8_t *body;
-    uint32_t body_bytes;
-    uint32_t wire_bytes;
-} frame;
 
 /* ---- opening ---- */
 
@@ -112,10 +86,16 @@ static int attach_filter(um_interface_capture *capture)
     return 0;
 }
 
+static void set_pace(um_interface_capture *capture, size_t ring_bytes)
+{
+    int64_t share_ns = (int64_t)(ring_bytes / PACE_RING_SHARE);
+    capture->usual_pace_ns = share_ns < PACE_MAX_NS ? share_ns : PACE_MAX_NS;
+    capture->pace_ns = capture->usual_pace_ns;
+}
+
 static int map_ring(um_interface_capture *capture)
 {
     int version = TPACKET_V3, one = 1;
-    uint32_t block_timeout_ms = capture->has_egress ? MERGED_BLOCK_TIMEOUT_MS : BLOCK_TIMEOUT_MS;
     if (setsockopt(capture->fd, SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0)
         return fail(capture, "PACKET_VERSION");
     capture->has_run_header = setsockopt(capture->fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) == 0;
@@ -124,7 +104,7 @@ static int map_ring(um_interface_capture *capture)
                                    .tp_block_nr = config->block_count,
                                    .tp_frame_size = FRAME_BYTES,
                                    .tp_frame_nr = config->block_bytes / FRAME_BYTES * config->block_count,
-                                   .tp_retire_blk_tov = block_timeout_ms};
+                                   .tp_retire_blk_tov = BLOCK_TIMEOUT_MS};
     if (setsockopt(capture->fd, SOL_PACKET, PACKET_RX_RING, &request, sizeof request) != 0)
         return fail(capture, "PACKET_RX_RING");
     capture->ring_bytes = (size_t)config->block_bytes * config->block_count;
@@ -132,23 +112,24 @@ static int map_ring(um_interface_capture *capture)
     if (ring == MAP_FAILED)
         return fail(capture, "mapping the ring");
     capture->ring = ring;
+    set_pace(capture, capture->ring_bytes);
     return 0;
 }
 
-/* From then on what goes out is in the egress ring, and not in the other one as well. */
+/* What goes out is the egress tap's then, and not the packet socket's as well. */
 static int open_egress(um_interface_capture *capture)
 {
     int one = 1;
-    if (capture->config.egress == NULL)
-        return 0;
-    int result = um_egress_ring_open(&capture->egress, capture->config.egress);
+    capture->has_egress = true;
+    capture->has_run_header = true;
+    int result = um_frame_merge_open(&capture->egress, capture->config.egress, capture->fd);
     if (result < 0) {
         errno = -result;
-        return fail(capture, "mapping the egress ring");
+        return fail(capture, capture->egress.failed_step);
     }
     if (setsockopt(capture->fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one) != 0)
         return fail(capture, "PACKET_IGNORE_OUTGOING");
-    capture->has_egress = true;
+    set_pace(capture, capture->egress.ring.bytes);
     return 0;
 }
 
@@ -182,8 +163,8 @@ int um_interface_capture_open(const um_interface_capture_config *config, um_inte
     if (capture->fd < 0)
         return fail(capture, "socket");
     int result = attach_filter(capture);
-    result = result == 0 ? open_egress(capture) : result;
-    result = result == 0 ? map_ring(capture) : result;
+    if (result == 0)
+        result = config->egress != NULL ? open_egress(capture) : map_ring(capture);
     return result == 0 ? bind_to_interface(capture) : result;
 }
 
@@ -201,7 +182,8 @@ void um_interface_capture_close(um_interface_capture *capture)
 {
     if (capture->has_file)
         um_pcapng_close(&capture->writer);
-    um_egress_ring_close(&capture->egress);
+    if (capture->has_egress)
+        um_frame_merge_close(&capture->egress);
     if (capture->ring != NULL)
         munmap(capture->ring, capture->ring_bytes);
     if (capture->fd >= 0)
@@ -215,7 +197,7 @@ static void take_egress_statistics(um_interface_capture *capture)
 {
     if (!capture->has_egress)
         return;
-    uint64_t lost_count = um_egress_ring_lost_count(&capture->egress);
+    uint64_t lost_count = um_frame_merge_lost_count(&capture->egress);
     capture->counters.drop_count += lost_count - capture->egress_lost_count;
     capture->egress_lost_count = lost_count;
 }
@@ -266,33 +248,30 @@ bool um_interface_capture_has_file(const um_interface_capture *capture)
 
 /* ---- packets ---- */
 
-static void write_frame(um_interface_capture *capture, const frame *frame, const seen_frame *seen)
+/* Writes the frame of which so many bytes were laid out at um_pcapng_packet_at. */
+static void add_frame(um_interface_capture *capture, const um_seen_frame *seen, uint32_t bytes, uint32_t wire_bytes)
 {
     uint32_t snap_bytes = capture->config.snap_bytes != 0 ? capture->config.snap_bytes : UINT32_MAX;
-    uint32_t header_bytes = frame->header_bytes < snap_bytes ? frame->header_bytes : snap_bytes;
-    uint32_t room = snap_bytes - header_bytes;
     um_pcapng_packet packet = {.time_ns = seen->time_ns,
-                               .wire_bytes = frame->wire_bytes,
-                               .direction = seen->direction,
+                               .wire_bytes = wire_bytes,
+                               .direction = seen->is_outgoing ? UM_PCAPNG_OUTBOUND : UM_PCAPNG_INBOUND,
                                .drop_count = capture->counters.drop_count - capture->reported_drop_count,
                                .queue = UM_PCAPNG_UNKNOWN,
                                .verdict = UM_PCAPNG_UNKNOWN};
-    if (seen->direction == UM_PCAPNG_INBOUND) {
+    if (!seen->is_outgoing) {
         packet.queue = capture->arrivals.queue;
         packet.verdict = capture->arrivals.verdict;
     }
     capture->reported_drop_count = capture->counters.drop_count;
-    um_pcapng_write(&capture->writer, &packet, frame->headers, header_bytes, frame->body,
-                    frame->body_bytes < room ? frame->body_bytes : room);
+    um_pcapng_add_packet(&capture->writer, &packet, bytes < snap_bytes ? bytes : snap_bytes);
     if (capture->counters.file_start_ns == 0)
         capture->counters.file_start_ns = seen->time_ns;
     capture->counters.packet_count++;
 }
 
-/* A frame's link header, with the VLAN tag that the kernel keeps beside it. */
-static uint32_t put_link_header(frame *frame, const seen_frame *seen)
+/* Lays out a frame's link header, with the VLAN tag that the kernel keeps beside it. Returns its length. */
+static uint32_t put_link_header(uint8_t *out, const um_seen_frame *seen)
 {
-    uint8_t *out = frame->headers;
     memcpy(out, seen->data, MAC_ADDRESSES_BYTES);
     uint32_t at = MAC_ADDRESSES_BYTES;
     if (seen->has_vlan) {
@@ -301,8 +280,7 @@ static uint32_t put_link_header(frame *frame, const seen_frame *seen)
         at += UM_VLAN_TAG_BYTES;
     }
     memcpy(out + at, seen->data + MAC_ADDRESSES_BYTES, ETH_HLEN - MAC_ADDRESSES_BYTES);
-    frame->header_bytes = at + ETH_HLEN - MAC_ADDRESSES_BYTES;
-    return frame->header_bytes - ETH_HLEN; /* added */
+    return at + ETH_HLEN - MAC_ADDRESSES_BYTES;
 }
 
 /* The length of the IPv4 and UDP headers behind the link header, where the frame is a datagram whose headers are
@@ -317,14 +295,24 @@ static uint32_t datagram_headers(const uint8_t *data, uint32_t bytes)
     return is_udp && bytes >= ETH_HLEN + ip_bytes + UM_UDP_HEADER_BYTES ? ip_bytes + UM_UDP_HEADER_BYTES : 0;
 }
 
+/* Lays out a datagram of a run, or one by itself: the headers behind `from`, and what is there of the payload. */
+static void put_datagram(uint8_t *out, const uint8_t *from, uint32_t header_bytes, uint16_t identification,
+                         const uint8_t *payload, uint32_t there_bytes, uint32_t payload_bytes)
+{
+    if (UM_LIKELY(header_bytes == UM_IPV4_UDP_HEADER_BYTES)) /* the compiler makes better code of it */
+        memcpy(out, from, UM_IPV4_UDP_HEADER_BYTES);
+    else
+        memcpy(out, from, header_bytes);
+    uint64_t sum = um_internet_copy(out + header_bytes, payload, there_bytes, 0);
+    um_datagram_refit(out, from, header_bytes - UM_UDP_HEADER_BYTES, identification,
+                      there_bytes >= payload_bytes ? &sum : NULL, payload_bytes);
+}
+
 /* Writes a run of datagrams as those it consists of, which the kernel cuts it into later. */
-static void write_run(um_interface_capture *capture, const seen_frame *seen)
+static void write_run(um_interface_capture *capture, const um_seen_frame *seen)
 {
     const uint8_t *ip = seen->data + ETH_HLEN;
     uint32_t header_bytes = datagram_headers(seen->data, seen->captured_bytes);
-    frame frame;
-    put_link_header(&frame, seen);
-    uint32_t link_bytes = frame.header_bytes;
     const uint8_t *payload = ip + header_bytes;
     uint32_t captured_bytes = seen->captured_bytes - ETH_HLEN - header_bytes;
     uint32_t payload_bytes = seen->wire_bytes - ETH_HLEN - header_bytes;
@@ -332,39 +320,35 @@ static void write_run(um_interface_capture *capture, const seen_frame *seen)
     for (uint32_t at = 0; at < payload_bytes; at += seen->segment_bytes) {
         uint32_t wire = payload_bytes - at < seen->segment_bytes ? payload_bytes - at : seen->segment_bytes;
         uint32_t there = captured_bytes > at ? captured_bytes - at : 0;
-        frame.body = payload + (there > 0 ? at : 0);
-        frame.body_bytes = there < wire ? there : wire;
-        memcpy(frame.headers + link_bytes, ip, header_bytes);
-        um_datagram_refit(frame.headers + link_bytes, header_bytes - UM_UDP_HEADER_BYTES, identification++, frame.body,
-                          frame.body_bytes, wire);
-        frame.header_bytes = link_bytes + header_bytes;
-        frame.wire_bytes = frame.header_bytes + wire;
-        write_frame(capture, &frame, seen);
+        there = there < wire ? there : wire;
+        uint8_t *out = um_pcapng_packet_at(&capture->writer);
+        uint32_t link_bytes = put_link_header(out, seen);
+        put_datagram(out + link_bytes, ip, header_bytes, identification++, payload + (there > 0 ? at : 0), there, wire);
+        add_frame(capture, seen, link_bytes + header_bytes + there, link_bytes + header_bytes + wire);
     }
 }
 
-static void write_single(um_interface_capture *capture, const seen_frame *seen)
+static void write_single(um_interface_capture *capture, const um_seen_frame *seen)
 {
-    frame frame = {.body = seen->data, .body_bytes = seen->captured_bytes, .wire_bytes = seen->wire_bytes};
-    if (seen->captured_bytes >= ETH_HLEN) {
-        const uint8_t *ip = seen->data + ETH_HLEN;
-        frame.wire_bytes += put_link_header(&frame, seen);
-        uint32_t link_bytes = frame.header_bytes;
-        uint32_t header_bytes = seen->needs_checksum ? datagram_headers(seen->data, seen->captured_bytes) : 0;
-        frame.body += ETH_HLEN + header_bytes;
-        frame.body_bytes -= ETH_HLEN + header_bytes;
-        if (header_bytes > 0) {
-            memcpy(frame.headers + link_bytes, ip, header_bytes);
-            uint16_t identification = um_load_be16(ip + UM_IPV4_IDENTIFICATION_AT);
-            um_datagram_refit(frame.headers + link_bytes, header_bytes - UM_UDP_HEADER_BYTES, identification,
-                              frame.body, frame.body_bytes, seen->wire_bytes - ETH_HLEN - header_bytes);
-            frame.header_bytes += header_bytes;
-        }
+    uint8_t *out = um_pcapng_packet_at(&capture->writer);
+    if (seen->captured_bytes < ETH_HLEN) {
+        memcpy(out, seen->data, seen->captured_bytes);
+        add_frame(capture, seen, seen->captured_bytes, seen->wire_bytes);
+        return;
     }
-    write_frame(capture, &frame, seen);
+    uint32_t link_bytes = put_link_header(out, seen);
+    const uint8_t *ip = seen->data + ETH_HLEN;
+    uint32_t there_bytes = seen->captured_bytes - ETH_HLEN, wire_bytes = seen->wire_bytes - ETH_HLEN;
+    uint32_t header_bytes = seen->needs_checksum ? datagram_headers(seen->data, seen->captured_bytes) : 0;
+    if (header_bytes > 0)
+        put_datagram(out + link_bytes, ip, header_bytes, um_load_be16(ip + UM_IPV4_IDENTIFICATION_AT),
+                     ip + header_bytes, there_bytes - header_bytes, wire_bytes - header_bytes);
+    else
+        memcpy(out + link_bytes, ip, there_bytes);
+    add_frame(capture, seen, link_bytes + there_bytes, link_bytes + wire_bytes);
 }
 
-static void write_seen(um_interface_capture *capture, const seen_frame *seen)
+static void write_seen(um_interface_capture *capture, const um_seen_frame *seen)
 {
     if (seen->segment_bytes > 0 && datagram_headers(seen->data, seen->captured_bytes) > 0)
         write_run(capture, seen);
@@ -381,14 +365,14 @@ static void write_packet(um_interface_capture *capture, const struct tpacket3_hd
 {
     const struct sockaddr_ll *from =
         (const void *)((const uint8_t *)packet + TPACKET_ALIGN(sizeof(struct tpacket3_hdr)));
-    seen_frame seen = {.data = (const uint8_t *)packet + packet->tp_mac,
-                       .captured_bytes = packet->tp_snaplen,
-                       .wire_bytes = packet->tp_len,
-                       .has_vlan = packet->tp_status & TP_STATUS_VLAN_VALID,
-                       .vlan_type = ETH_P_8021Q,
-                       .vlan_tci = (uint16_t)packet->hv1.tp_vlan_tci,
-                       .time_ns = arrival_ns(packet)};
-    seen.direction = from->sll_pkttype == PACKET_OUTGOING ? UM_PCAPNG_OUTBOUND : UM_PCAPNG_INBOUND;
+    um_seen_frame seen = {.data = (const uint8_t *)packet + packet->tp_mac,
+                          .captured_bytes = packet->tp_snaplen,
+                          .wire_bytes = packet->tp_len,
+                          .has_vlan = packet->tp_status & TP_STATUS_VLAN_VALID,
+                          .vlan_type = ETH_P_8021Q,
+                          .vlan_tci = (uint16_t)packet->hv1.tp_vlan_tci,
+                          .time_ns = arrival_ns(packet)};
+    seen.is_outgoing = from->sll_pkttype == PACKET_OUTGOING;
     if (packet->tp_status & TP_STATUS_VLAN_TPID_VALID)
         seen.vlan_type = packet->hv1.tp_vlan_tpid;
     struct virtio_net_hdr run = {0};
@@ -402,16 +386,16 @@ static void write_packet(um_interface_capture *capture, const struct tpacket3_hd
 
 /* Whether the kernel cuts the packet into as many datagrams as its UDP payload has segments. Something else that is
  * put into UDP, to be cut by its own rules, is kept whole. */
-static bool is_datagram_run(const seen_frame *seen, const struct egress_tap_record *record)
+static bool is_datagram_run(const um_seen_frame *seen)
 {
     uint32_t header_bytes = ETH_HLEN + datagram_headers(seen->data, seen->captured_bytes);
-    if (record->segment_bytes == 0 || header_bytes == ETH_HLEN || seen->wire_bytes <= header_bytes)
+    if (seen->segment_bytes == 0 || header_bytes == ETH_HLEN || seen->wire_bytes <= header_bytes)
         return false;
     uint32_t payload_bytes = seen->wire_bytes - header_bytes;
-    return (payload_bytes - 1) / record->segment_bytes + 1 == record->segment_count;
+    return (payload_bytes - 1) / seen->segment_bytes + 1 == seen->segment_count;
 }
 
-static bool is_unfinished_datagram(const seen_frame *seen)
+static bool is_unfinished_datagram(const um_seen_frame *seen)
 {
     const uint8_t *ip = seen->data + ETH_HLEN;
     uint32_t header_bytes = datagram_headers(seen->data, seen->captured_bytes);
@@ -419,25 +403,14 @@ static bool is_unfinished_datagram(const seen_frame *seen)
            um_datagram_awaits_checksum(ip, header_bytes - UM_UDP_HEADER_BYTES);
 }
 
-static int64_t departure_ns(const um_interface_capture *capture, const struct egress_tap_record *record)
+/* Of a copy the kernel says less than of what a packet socket sees. */
+static void write_copied(um_interface_capture *capture, const um_seen_frame *copied)
 {
-    return (int64_t)record->time_ns - capture->tai_offset_ns;
-}
-
-static void write_record(um_interface_capture *capture, const struct egress_tap_record *record)
-{
-    seen_frame seen = {.data = (const uint8_t *)(record + 1),
-                       .captured_bytes = record->captured_bytes,
-                       .wire_bytes = record->wire_bytes,
-                       .has_vlan = record->has_vlan,
-                       .vlan_type = record->vlan_type,
-                       .vlan_tci = record->vlan_tci,
-                       .time_ns = departure_ns(capture, record),
-                       .direction = UM_PCAPNG_OUTBOUND};
-    if (is_datagram_run(&seen, record))
-        seen.segment_bytes = record->segment_bytes;
-    else
-        seen.needs_checksum = is_unfinished_datagram(&seen);
+    um_seen_frame seen = *copied;
+    if (!is_datagram_run(copied)) {
+        seen.segment_bytes = 0;
+        seen.needs_checksum = is_unfinished_datagram(copied);
+    }
     write_seen(capture, &seen);
 }
 
@@ -492,29 +465,9 @@ static void take_packet(um_interface_capture *capture)
     capture->packet = (const void *)((const uint8_t *)capture->packet + capture->packet->tp_next_offset);
 }
 
-/* The next record of what went out, if it may be written before the packet, the next one that came in. Where there is
- * none, an older one may still be on its way: the kernel hands packets over in blocks. */
-static const struct egress_tap_record *next_record(um_interface_capture *capture, const struct tpacket3_hdr *packet)
-{
-    const struct egress_tap_record *record = capture->has_egress ? um_egress_ring_next(&capture->egress) : NULL;
-    if (record == NULL)
-        return NULL;
-    if (packet != NULL)
-        return departure_ns(capture, record) < arrival_ns(packet) ? record : NULL;
-    bool has_room = um_egress_ring_used_bytes(&capture->egress) < capture->egress.bytes / MERGE_RING_SHARE;
-    return has_room && is_after(departure_ns(capture, record), capture->merged_until_ns) ? NULL : record;
-}
-
-/* Writes the older of what came in and what went out; false when neither has anything that may be written now. */
-static bool write_next(um_interface_capture *capture)
+static bool write_packet_of_ring(um_interface_capture *capture)
 {
     const struct tpacket3_hdr *packet = next_packet(capture);
-    const struct egress_tap_record *record = next_record(capture, packet);
-    if (record != NULL) {
-        write_record(capture, record);
-        um_egress_ring_take(&capture->egress);
-        return true;
-    }
     if (packet == NULL || is_after(arrival_ns(packet), capture->arrivals.until_ns))
         return false;
     write_packet(capture, packet);
@@ -522,27 +475,33 @@ static bool write_next(um_interface_capture *capture)
     return true;
 }
 
-/* The two clocks are whole seconds apart. */
-static void begin_merge(um_interface_capture *capture)
+static bool write_packet_of_merge(um_interface_capture *capture)
 {
-    int64_t now_ns = um_clock_wall_ns();
-    int64_t ahead_ns = um_clock_read_ns(CLOCK_TAI) - now_ns;
-    capture->tai_offset_ns = (ahead_ns + NS_PER_S / 2) / NS_PER_S * NS_PER_S;
-    capture->merged_until_ns = now_ns - MERGE_NS;
-    take_egress_statistics(capture);
+    const um_seen_frame *seen = um_frame_merge_next(&capture->egress);
+    if (seen == NULL || (!seen->is_outgoing && is_after(seen->time_ns, capture->arrivals.until_ns)))
+        return false;
+    if (capture->egress.next_source == UM_FRAME_COPIED)
+        write_copied(capture, seen);
+    else
+        write_seen(capture, seen);
+    um_frame_merge_take(&capture->egress);
+    return true;
 }
 
-/* Writes what the rings have of the time it is known about, as far as the file may grow. */
+/* Writes what is there of the time it is known about, as far as the file may grow. */
 static void drain(um_interface_capture *capture, uint64_t limit_bytes)
 {
-    if (capture->has_egress)
-        begin_merge(capture);
+    if (capture->has_egress) {
+        um_frame_merge_look(&capture->egress);
+        take_egress_statistics(capture);
+    }
     while (limit_bytes == 0 || capture->writer.file_bytes < limit_bytes) {
-        if (capture->writer.error != 0 || !write_next(capture))
+        bool has_written = capture->has_egress ? write_packet_of_merge(capture) : write_packet_of_ring(capture);
+        if (capture->writer.error != 0 || !has_written)
             break;
     }
     if (capture->has_egress)
-        um_egress_ring_give_back(&capture->egress);
+        um_frame_merge_give_back(&capture->egress);
 }
 
 /* Waits for the time to pass, for an event, or for a signal, which is as if the time had passed. Returns what poll
@@ -556,20 +515,11 @@ static int pause_for(struct pollfd *descriptor, int64_t wait_ns)
     return result;
 }
 
-/* How long to let packets gather after the last ones were written. */
-static int64_t pace_ns(const um_interface_capture *capture)
-{
-    size_t ring_bytes = capture->ring_bytes;
-    if (capture->has_egress && capture->egress.bytes < ring_bytes)
-        ring_bytes = capture->egress.bytes;
-    int64_t pace_ns = (int64_t)(ring_bytes / PACE_RING_SHARE);
-    return pace_ns < PACE_MAX_NS ? pace_ns : PACE_MAX_NS;
-}
-
-/* Waits for the packet socket. Returns what poll returned, or a negative errno: that of the interface. */
+/* Waits for the packet socket, which with an egress tap wakes nobody either. Returns what poll returned, or a negative
+ * errno: that of the interface. */
 static int wait_for_packets(um_interface_capture *capture, int64_t timeout_ns)
 {
-    struct pollfd descriptor = {.fd = capture->fd, .events = POLLIN};
+    struct pollfd descriptor = {.fd = capture->fd, .events = capture->has_egress ? 0 : POLLIN};
     int result = pause_for(&descriptor, timeout_ns);
     if (result <= 0 || !(descriptor.revents & POLLERR))
         return result;
@@ -579,29 +529,53 @@ static int wait_for_packets(um_interface_capture *capture, int64_t timeout_ns)
     return -error;
 }
 
-/* How long the egress ring may go without being looked at. */
+/* How long the egress tap may go without being looked at. */
 static int64_t look_ns(const um_interface_capture *capture)
 {
     if (!capture->has_egress)
         return INT64_MAX;
-    int64_t share_ns = capture->egress.bytes / EGRESS_LOOK_RING_SHARE;
+    int64_t share_ns = capture->egress.ring.bytes / EGRESS_LOOK_RING_SHARE;
     return share_ns < EGRESS_LOOK_NS ? share_ns : EGRESS_LOOK_NS;
 }
 
 int um_interface_capture_wait(um_interface_capture *capture, int64_t timeout_ns)
 {
     int64_t end_ns = um_clock_ns() + timeout_ns;
-    int64_t rest_ns = capture->written_ns + pace_ns(capture) - um_clock_ns();
+    int64_t rest_ns = capture->written_ns + capture->pace_ns - um_clock_ns();
     if (rest_ns > 0)
         pause_for(NULL, rest_ns < timeout_ns ? rest_ns : timeout_ns);
     for (;;) {
         int64_t left_ns = end_ns - um_clock_ns();
         int64_t wait_ns = left_ns < look_ns(capture) ? left_ns : look_ns(capture);
-        if (capture->has_egress && um_egress_ring_next(&capture->egress) != NULL)
+        if (capture->has_egress && !um_frame_merge_is_empty(&capture->egress))
             wait_ns = 0;
         int result = wait_for_packets(capture, wait_ns > 0 ? wait_ns : 0);
+        if (capture->has_egress && result == 0)
+            result = um_frame_merge_take_error(&capture->egress);
         if (result != 0 || wait_ns <= 0 || wait_ns == left_ns)
             return result < 0 ? result : 0;
+    }
+}
+
+/* What an egress tap shows is written as it comes for a while: the kernel has the pages of what is mirrored back all
+ * the sooner. */
+static void drain_stream(um_interface_capture *capture, uint64_t limit_bytes)
+{
+    int64_t start_ns = um_clock_ns(), end_ns = start_ns + PACE_MAX_NS;
+    for (;;) {
+        uint64_t before_bytes = capture->writer.file_bytes;
+        drain(capture, limit_bytes);
+        int64_t bytes = (int64_t)(capture->writer.file_bytes - before_bytes), now_ns = um_clock_ns();
+        capture->pace_ns = capture->usual_pace_ns;
+        if (bytes < GATHER_BYTES / 4 || capture->writer.error != 0)
+            return;
+        int64_t gather_ns = (now_ns - start_ns) * GATHER_BYTES / bytes;
+        gather_ns = gather_ns > GATHER_MIN_NS ? gather_ns : GATHER_MIN_NS;
+        capture->pace_ns = gather_ns < capture->usual_pace_ns ? gather_ns : capture->usual_pace_ns;
+        if (now_ns + capture->pace_ns >= end_ns)
+            return;
+        start_ns = now_ns;
+        pause_for(NULL, capture->pace_ns);
     }
 }
 
@@ -610,7 +584,9 @@ int64_t um_interface_capture_write(um_interface_capture *capture, const um_inter
 {
     uint64_t before = capture->counters.packet_count;
     capture->arrivals = *arrivals;
-    if (capture->has_file)
+    if (capture->has_file && capture->has_egress)
+        drain_stream(capture, limit_bytes);
+    else if (capture->has_file)
         drain(capture, limit_bytes);
     capture->written_ns = um_clock_ns();
     if (capture->has_file && capture->written_ns - capture->flushed_ns > FLUSH_INTERVAL_NS) {
@@ -634,8 +610,8 @@ int um_interface_capture_end_arrivals(um_interface_capture *capture)
 bool um_interface_capture_is_drained(um_interface_capture *capture)
 {
     take_statistics(capture);
-    bool has_records = capture->has_egress && um_egress_ring_next(&capture->egress) != NULL;
-    return capture->taken_count >= capture->arrived_count && !has_records;
+    return capture->has_egress ? um_frame_merge_is_empty(&capture->egress)
+                               : capture->taken_count >= capture->arrived_count;
 }
 
 void um_interface_capture_read(const um_interface_capture *capture, um_interface_capture_counters *counters)

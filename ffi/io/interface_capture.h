@@ -6,9 +6,8 @@
  * filled in, and a run of datagrams that the kernel keeps whole (UDP GSO, GRO) is cut into the datagrams it is on the
  * wire, where the kernel says what it is (PACKET_VNET_HDR); um_interface_capture_splits_runs tells.
  *
- * With an egress ring (egress_ring.h) what goes out is taken from there, before the kernel cuts it, and only what comes
- * in is the packet socket's. Both are written in the order of their times, except that a packet that comes in may stand
- * behind younger ones that went out when the egress ring fills faster than the kernel hands packets over.
+ * With an egress tap what goes out is taken from there, before the kernel cuts it, and what comes in is received
+ * without the mapped ring, so that both can be written in the order of their times at once (frame_merge.h).
  *
  * Threads: one at a time. Memory: um_interface_capture_open maps everything, _close unmaps it. Errors: 0 or a negative
  * errno; um_interface_capture_failed_step names what failed.
@@ -18,7 +17,7 @@
 
 #include <linux/filter.h>
 
-#include "io/egress_ring.h"
+#include "io/frame_merge.h"
 #include "io/pcapng_writer.h"
 
 typedef struct um_interface_capture_config {
@@ -29,8 +28,8 @@ typedef struct um_interface_capture_config {
     bool promiscuous;
     const char *filter_text; /* what the filter says, for the file */
     const struct sock_filter *filter;
-    uint16_t filter_length;            /* 0: everything */
-    const um_egress_ring_maps *egress; /* only read while opening; NULL: what goes out is seen as what comes in is */
+    uint16_t filter_length;              /* 0: everything */
+    const um_frame_merge_config *egress; /* only read while opening; NULL: what goes out is seen as what comes in is */
 } um_interface_capture_config;
 
 typedef struct um_interface_capture_counters {

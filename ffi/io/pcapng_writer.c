@@ -1,19 +1,8 @@
 #include "io/pcapng_writer.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/uio.h>
-#include <unistd.h>
-
-#ifndef RWF_DONTCACHE
-#define RWF_DONTCACHE 0x80
-#endif
 
 enum {
-    BUFFER_BYTES = 1 << 20,
-    BLOCK_MAX_BYTES = 1 << 18, /* a packet of 64 KiB with its options, twice over */
     TEXT_MAX_BYTES = 1024,
 
     BLOCK_SECTION = 0x0A0D0D0A,
@@ -50,8 +39,8 @@ static uint32_t padded(uint32_t bytes)
 static void put(um_pcapng_writer *writer, const void *data, size_t bytes)
 {
     if (bytes > 0)
-        memcpy(writer->buffer + writer->used_bytes, data, bytes);
-    writer->used_bytes += bytes;
+        memcpy(writer->file.unit + writer->file.used_bytes, data, bytes);
+    writer->file.used_bytes += bytes;
 }
 
 static void put_u16(um_pcapng_writer *writer, uint16_t value)
@@ -98,12 +87,22 @@ static void put_time_option(um_pcapng_writer *writer, uint16_t code, int64_t tim
     put_time(writer, time_ns);
 }
 
+/* What became of what was written; returns the first error. */
+static int heed(um_pcapng_writer *writer)
+{
+    writer->error = writer->file.error;
+    writer->kept_count = writer->file.kept.count;
+    if (writer->error != 0)
+        writer->file_bytes = writer->file.kept.bytes;
+    return writer->error;
+}
+
 /* Begins a block where there is room for any; returns where. */
 static size_t begin_block(um_pcapng_writer *writer, uint32_t type)
 {
-    if (BUFFER_BYTES - writer->used_bytes < BLOCK_MAX_BYTES)
-        um_pcapng_flush(writer);
-    size_t start = writer->used_bytes;
+    um_unit_file_make_room(&writer->file);
+    heed(writer);
+    size_t start = writer->file.used_bytes;
     put_u32(writer, type);
     put_u32(writer, 0);
     return start;
@@ -112,10 +111,11 @@ static size_t begin_block(um_pcapng_writer *writer, uint32_t type)
 /* A block's length stands at both of its ends. */
 static void end_block(um_pcapng_writer *writer, size_t start)
 {
-    uint32_t bytes = (uint32_t)(writer->used_bytes + sizeof bytes - start);
-    memcpy(writer->buffer + start + 4, &bytes, sizeof bytes);
+    uint32_t bytes = (uint32_t)(writer->file.used_bytes + sizeof bytes - start);
+    memcpy(writer->file.unit + start + 4, &bytes, sizeof bytes);
     put_u32(writer, bytes);
     writer->file_bytes += bytes;
+    um_unit_file_mark(&writer->file, writer->packet_count);
 }
 
 /* ---- blocks ---- */
@@ -173,21 +173,38 @@ static void put_packet_options(um_pcapng_writer *writer, const um_pcapng_packet 
     put_option(writer, OPTION_END, NULL, 0);
 }
 
-void um_pcapng_write(um_pcapng_writer *writer, const um_pcapng_packet *packet, const uint8_t *head, uint32_t head_bytes,
-                     const uint8_t *body, uint32_t body_bytes)
+static const size_t packet_offset = 7 * sizeof(uint32_t); /* within its block */
+
+uint8_t *um_pcapng_packet_at(um_pcapng_writer *writer)
 {
-    uint32_t bytes = head_bytes + body_bytes;
+    um_unit_file_make_room(&writer->file);
+    heed(writer);
+    return writer->file.unit + writer->file.used_bytes + packet_offset;
+}
+
+void um_pcapng_add_packet(um_pcapng_writer *writer, const um_pcapng_packet *packet, uint32_t bytes)
+{
     size_t start = begin_block(writer, BLOCK_PACKET);
     put_u32(writer, packet->interface_id);
     put_time(writer, packet->time_ns);
     put_u32(writer, bytes);
     put_u32(writer, packet->wire_bytes);
-    put(writer, head, head_bytes);
-    put(writer, body, body_bytes);
+    writer->file.used_bytes += bytes;
     put_padding(writer, bytes);
     put_packet_options(writer, packet);
-    end_block(writer, start);
     writer->packet_count++;
+    end_block(writer, start);
+}
+
+void um_pcapng_write(um_pcapng_writer *writer, const um_pcapng_packet *packet, const uint8_t *head, uint32_t head_bytes,
+                     const uint8_t *body, uint32_t body_bytes)
+{
+    uint8_t *at = um_pcapng_packet_at(writer);
+    if (head_bytes > 0)
+        memcpy(at, head, head_bytes);
+    if (body_bytes > 0)
+        memcpy(at + head_bytes, body, body_bytes);
+    um_pcapng_add_packet(writer, packet, head_bytes + body_bytes);
 }
 
 void um_pcapng_write_statistics(um_pcapng_writer *writer, const um_pcapng_statistics *statistics)
@@ -208,64 +225,21 @@ void um_pcapng_write_statistics(um_pcapng_writer *writer, const um_pcapng_statis
 
 int um_pcapng_open(um_pcapng_writer *writer, const char *path)
 {
-    *writer =
-        (um_pcapng_writer){.fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644), .leaves_cache = true};
-    if (writer->fd < 0)
-        return -errno;
-    void *buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (buffer == MAP_FAILED) {
-        close(writer->fd);
-        return -ENOMEM;
-    }
-    writer->buffer = buffer;
-    write_section(writer);
-    return 0;
-}
-
-/* Writes at the file's end. Nobody is about to read a capture: what is on the disk may leave the page cache, which
- * would go on taking memory from everything else, pages that the caches of the processors still have first of all. */
-static ssize_t write_some(um_pcapng_writer *writer, size_t done)
-{
-    struct iovec rest = {writer->buffer + done, writer->used_bytes - done};
-    if (writer->leaves_cache) {
-        ssize_t written = pwritev2(writer->fd, &rest, 1, -1, RWF_DONTCACHE);
-        if (written >= 0 || (errno != EOPNOTSUPP && errno != ENOSYS))
-            return written;
-        writer->leaves_cache = false; /* an older kernel, or a file system that cannot */
-    }
-    return write(writer->fd, rest.iov_base, rest.iov_len);
+    *writer = (um_pcapng_writer){0};
+    int result = um_unit_file_open(&writer->file, path);
+    if (result == 0)
+        write_section(writer);
+    return result;
 }
 
 int um_pcapng_flush(um_pcapng_writer *writer)
 {
-    size_t done = 0;
-    uint64_t before = writer->file_bytes - writer->used_bytes; /* whole blocks that are in the file */
-    while (writer->error == 0 && done < writer->used_bytes) {
-        ssize_t written = write_some(writer, done);
-        if (written > 0)
-            done += (size_t)written;
-        else if (written == 0 || errno != EINTR)
-            writer->error = written == 0 ? -EIO : -errno;
-    }
-    if (writer->error == 0)
-        writer->kept_count = writer->packet_count;
-    else {
-        writer->file_bytes = before;
-        int ignored = ftruncate(writer->fd, (off_t)before); /* a device has no end to cut off */
-        (void)ignored;
-    }
-    writer->used_bytes = 0;
-    return writer->error;
+    um_unit_file_flush(&writer->file);
+    return heed(writer);
 }
 
 int um_pcapng_close(um_pcapng_writer *writer)
 {
-    if (writer->buffer == NULL)
-        return 0;
-    int result = um_pcapng_flush(writer);
-    munmap(writer->buffer, BUFFER_BYTES);
-    writer->buffer = NULL;
-    if (close(writer->fd) != 0 && result == 0)
-        result = -errno;
-    return result;
+    um_unit_file_close(&writer->file);
+    return heed(writer);
 }

@@ -1,10 +1,8 @@
-/* Writes pcapng files: what a capture and a tap keep. Blocks are gathered in a buffer and reach the file whole, so
- * that a file cut short by a crash ends at most inside its last block.
+/* Writes pcapng files (unit_file.h): what a capture and a tap keep. A file cut short by a crash ends at most inside its
+ * last block.
  *
- * Memory: the writer maps its buffer when it opens a file and unmaps it when it closes it. Threads: one at a time.
- * Errors: 0 or a negative errno. A failed write is remembered (um_pcapng_writer.error): what comes after it is
- * discarded, and the file is cut back to its last whole block. System calls: open, pwritev2, write, ftruncate, close,
- * mmap.
+ * Threads: one at a time. Errors: 0 or a negative errno. A failed write is remembered (um_pcapng_writer.error): what
+ * comes after it is discarded, and the file is cut back to its last whole block.
  */
 #ifndef UM_IO_PCAPNG_WRITER_H
 #define UM_IO_PCAPNG_WRITER_H
@@ -13,19 +11,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "io/unit_file.h"
+
 enum {
     UM_PCAPNG_LINK_ETHERNET = 1, /* LINKTYPE_ETHERNET */
     UM_PCAPNG_LINK_IPV4 = 228,   /* LINKTYPE_IPV4: a datagram begins with its IP header */
     UM_PCAPNG_UNKNOWN = -1,
+    UM_PCAPNG_PACKET_MAX_BYTES = 128 * 1024,
 };
 
 enum um_pcapng_direction { UM_PCAPNG_NO_DIRECTION, UM_PCAPNG_INBOUND, UM_PCAPNG_OUTBOUND };
 
 typedef struct um_pcapng_writer {
-    int fd;
-    uint8_t *buffer;
-    size_t used_bytes;
-    bool leaves_cache;     /* what is written is dropped from the page cache once it is on the disk */
+    um_unit_file file;
     uint64_t file_bytes;   /* what the file has, or will have once flushed */
     uint64_t packet_count; /* given to the writer */
     uint64_t kept_count;   /* of them, in the file */
@@ -58,7 +56,12 @@ int um_pcapng_open(um_pcapng_writer *writer, const char *path);
 /* Describes an interface; the first is number 0. snap_bytes 0: packets are kept whole. filter may be NULL. */
 void um_pcapng_add_interface(um_pcapng_writer *writer, const char *name, uint16_t link_type, uint32_t snap_bytes,
                              const char *filter);
-/* A packet is `head` followed by `body`, either of which may be empty. */
+/* Where the bytes of the next packet will lie, up to UM_PCAPNG_PACKET_MAX_BYTES of them; valid until anything else is
+ * written. */
+uint8_t *um_pcapng_packet_at(um_pcapng_writer *writer);
+/* Writes the packet of which so many bytes were laid out there. */
+void um_pcapng_add_packet(um_pcapng_writer *writer, const um_pcapng_packet *packet, uint32_t bytes);
+/* The same of `head` followed by `body`, either of which may be empty. */
 void um_pcapng_write(um_pcapng_writer *writer, const um_pcapng_packet *packet, const uint8_t *head, uint32_t head_bytes,
                      const uint8_t *body, uint32_t body_bytes);
 void um_pcapng_write_statistics(um_pcapng_writer *writer, const um_pcapng_statistics *statistics);

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from tests.waiting import wait_for
 from umstack.lab import Host
 
 
-def start_capture(host: Host, *arguments: str) -> subprocess.Popen[str]:
+def start_capture(host: Host, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
     """`umstack capture` on a host, started; at its end it gives its summary as JSON."""
-    command = [sys.executable, "-m", "umstack", "capture", host.interface, "--json", *arguments]
+    command = [*prefix, sys.executable, "-m", "umstack", "capture", host.interface, "--json", *arguments]
     process: subprocess.Popen[str] = host.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -8,10 +8,11 @@ import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from pyroute2 import IPRoute
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgReader
@@ -38,9 +39,11 @@ pytestmark = pytest.mark.skipif(unavailable(NAME) is not None, reason=str(unavai
 
 
 @contextlib.contextmanager
-def capturing(host: Host, directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def capturing(
+    host: Host, directory: Path, *arguments: str, prefix: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[str]]:
     """`umstack capture` on a host, which has begun its first file."""
-    process = start_capture(host, *GROUPS, "--out", str(directory), *arguments)
+    process = start_capture(host, *GROUPS, "--out", str(directory), *arguments, prefix=prefix)
     try:
         listening(process, directory)
         yield process
@@ -57,6 +60,17 @@ def frames(directory: Path) -> list[bytes]:
 def taps_at(host: Host) -> int:
     """How many programs are at the egress of the host's interface by tcx."""
     return host.call(lambda: egress_program_count(find_interface(host.interface)))
+
+
+def mirrors_of(host: Host) -> dict[str, int]:
+    """The devices of mirrors on the host, and how many frames each has thrown away."""
+
+    def ask() -> dict[str, int]:
+        with IPRoute() as route:
+            links = {link.get("ifname"): link.get("stats64") for link in route.get_links()}
+        return {name: stats["tx_dropped"] for name, stats in links.items() if name.startswith("ummirror")}
+
+    return host.call(ask)
 
 
 class Wire:
@@ -130,6 +144,7 @@ def test_a_capture_has_what_the_wire_has(
         seen = wire.take(expected)
         summary, _ = ended(process)
     assert (summary["egress"], summary["packets"], summary["dropped"]) == ("tc", expected, 0)
+    assert summary["egress_copied"] == ""
     assert frames(tmp_path) == [frame[:snap_bytes] if snap_bytes else frame for frame in seen]
 
 
@@ -150,6 +165,68 @@ def test_a_tag_is_put_back(make_lab: MakeLab, tmp_path: Path, ethertype: int) ->
     assert (summary["egress"], summary["packets"]) == ("tc", 5)
     tag = struct.pack("!HH", ethertype, VLAN)
     assert frames(tmp_path) == [frame[:12] + tag + frame[12:] for frame in seen]
+
+
+def test_runs_of_jumbo_datagrams_are_whole(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: a mirror takes runs whose datagrams are longer than its own MTU."""
+    lab = make_lab(hosts=2, segmentation="real", mtu=9000)
+    host, wire = lab.hosts[0], Wire(lab, 0)
+    content = bytes(n % 251 for n in range(60_000))
+    with capturing(host, tmp_path, "--egress", "tc") as process, Sender(host) as sender:
+        sender.send_run(content, 8900)
+        seen = wire.take(7)
+        summary, _ = ended(process)
+    assert (summary["packets"], summary["egress_copied"]) == (7, "")
+    assert frames(tmp_path) == seen
+
+
+def test_runs_are_mirrored_and_single_datagrams_copied(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: a sender pays for a reference to a run; a datagram by itself is cheaper to copy."""
+    lab = make_lab(hosts=2, segmentation="real")
+    host = lab.hosts[0]
+    with capturing(host, tmp_path, "--egress", "tc") as process, Sender(host) as sender:
+        ((mirror, before),) = mirrors_of(host).items()
+        for number in range(20):
+            sender.send_run(bytes(7000), 1400)
+            sender.send([number])
+        assert mirrors_of(host)[mirror] == before + 20
+        summary, _ = ended(process)
+    assert (summary["packets"], summary["dropped"]) == (120, 0)
+
+
+def _remove(interface: str) -> None:
+    with IPRoute() as route:
+        route.link("del", ifname=interface)
+
+
+def test_what_a_mirror_no_longer_takes_is_copied(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, bad input and faults: somebody removes the capture's device, and nothing is missed."""
+    lab = make_lab(hosts=2, segmentation="real")
+    host = lab.hosts[0]
+    with capturing(host, tmp_path, "--egress", "tc") as process, Sender(host) as sender:
+        sender.send_run(bytes(7000), 1400)
+        (mirror,) = mirrors_of(host)
+        host.call(lambda: _remove(mirror))
+        for _ in range(10):
+            sender.send_run(bytes(7000), 1400)
+        summary, _ = ended(process)
+    assert (summary["packets"], summary["dropped"]) == (55, 0)
+
+
+def test_without_a_mirror_runs_are_copied_and_that_is_said(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: a container without /dev/net/tun captures as well, and is told what that costs."""
+    lab = make_lab(hosts=2, segmentation="real")
+    host, wire = lab.hosts[0], Wire(lab, 0)
+    no_tun = ("unshare", "-m", "sh", "-c", 'mount --bind /dev/null /dev/net/tun && exec "$@"', "sh")
+    with capturing(host, tmp_path, prefix=no_tun) as process, Sender(host) as sender:
+        assert mirrors_of(host) == {}
+        sender.send_run(bytes(7001), 1400)
+        seen = wire.take(6)
+        summary, complained = ended(process)
+    assert (summary["egress"], summary["packets"]) == ("tc", 6)
+    assert "making the device for a mirror" in summary["egress_copied"]
+    assert "copied by its sender" in complained
+    assert frames(tmp_path) == seen
 
 
 def test_what_goes_out_and_what_comes_in_is_in_order(make_lab: MakeLab, tmp_path: Path) -> None:
@@ -199,13 +276,14 @@ def test_what_has_passed_is_written_or_counted(
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_stays_attached(make_lab: MakeLab, tmp_path: Path, end: signal.Signals) -> None:
-    """Issue 4, capture: however the capture ends, the kernel takes its program off the interface."""
+    """Issue 4, capture: however the capture ends, the kernel takes its program off the interface and its device away."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     with capturing(host, tmp_path) as process:
-        assert taps_at(host) == 1
+        assert (taps_at(host), len(mirrors_of(host))) == (1, 1)
         process.send_signal(end)
         process.communicate(timeout=20)
         wait_for(lambda: taps_at(host) == 0, "the tap to be gone")
+        wait_for(lambda: not mirrors_of(host), "the mirror to be gone")
 
 
 def test_a_closed_tap_is_gone_though_its_process_lives(make_lab: MakeLab) -> None:
@@ -264,3 +342,24 @@ def test_tc_cannot_be_had_for_everything(make_lab: MakeLab, tmp_path: Path) -> N
     _, complained = process.communicate(timeout=20)
     assert process.returncode == 1
     assert "--egress auto" in complained
+
+
+def test_an_interface_that_goes_ends_the_capture_and_what_it_has_is_whole(
+    make_lab: MakeLab, tmp_path: Path
+) -> None:
+    """Issue 4, bad input and faults: the interface goes down under a capture, which says so and leaves a whole file."""
+    lab = make_lab(hosts=2, segmentation="real")
+    host = lab.hosts[0]
+
+    def set_down() -> None:
+        with IPRoute() as route:
+            route.link("set", index=find_interface(host.interface).index, state="down")
+
+    with capturing(host, tmp_path, "--egress", "tc") as process, Sender(host) as sender:
+        sender.send_run(bytes(7000), 1400)
+        sender.send([1])
+        host.call(set_down)
+        _, complained = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "down" in complained.lower()
+    assert len(frames(tmp_path)) == 6

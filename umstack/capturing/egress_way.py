@@ -2,14 +2,14 @@
 
 At the device is where a packet socket looks. Where the device does not cut runs (UDP GSO) itself, the kernel has done
 so by then, and every single datagram is handed over on the sender's processor. At tc egress a run is still one packet,
-which costs the sender a fraction (xdp/egress_tap.py). But not everything that passes there need leave: so it is chosen
-only where what it shows is what the device would.
+which costs the sender a fraction (xdp/egress_tap.py), and next to nothing where it can be mirrored. But not everything
+that passes there need leave: so it is chosen only where what it shows is what the device would.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from umstack.capturing.errors import CaptureError
@@ -19,7 +19,8 @@ from xdp.egress_facts import EgressFacts, egress_facts
 from xdp.egress_tap import EgressFilter, EgressTap
 from xdp.errors import NotBuiltError, XdpError
 from xdp.facts import Unknown
-from xdp.interface import find_interface
+from xdp.interface import Interface, find_interface
+from xdp.mirror_device import MirrorDevice
 
 Way = Literal["tc", "device"]
 WantedWay = Literal["auto", "tc", "device"]
@@ -36,6 +37,8 @@ class EgressChoice:
     reason: str
     costs_sender: bool = False
     """Whether senders on this host pay for every single datagram, which the other way would spare them."""
+    copied: str = ""
+    """At tc egress: why runs of datagrams are copied at the sender's expense; empty: they are mirrored."""
 
 
 def choose(wanted: WantedWay, facts: EgressFacts, *, filter_fits: bool) -> EgressChoice:
@@ -100,6 +103,26 @@ def egress_filter(wanted: PacketFilter | None) -> EgressFilter | None:
     return found if found.fits() else None
 
 
+def _mirror() -> tuple[MirrorDevice | None, str]:
+    """The mirror, or why there is none."""
+    try:
+        return MirrorDevice(), ""
+    except XdpError as error:
+        return None, str(error)
+
+
+def _tapped(
+    choice: EgressChoice, interface: Interface, wanted: EgressFilter, ring_bytes: int
+) -> tuple[EgressChoice, EgressTap]:
+    mirror, copied = _mirror()
+    try:
+        return replace(choice, copied=copied), EgressTap(interface, wanted, ring_bytes, mirror)
+    except BaseException:
+        if mirror is not None:
+            mirror.close()
+        raise
+
+
 def open_egress(
     name: str, wanted: WantedWay, packet_filter: PacketFilter | None, ring_bytes: int
 ) -> tuple[EgressChoice, EgressTap | None]:
@@ -116,7 +139,7 @@ def open_egress(
         choice = choose(wanted, facts, filter_fits=tap_filter is not None)
         if choice.way == "device" or tap_filter is None:
             return choice, None
-        return choice, EgressTap(interface, tap_filter, ring_bytes)
+        return _tapped(choice, interface, tap_filter, ring_bytes)
     except XdpError as error:
         if wanted == "tc":
             raise CaptureError(error.message, hint=error.hint) from error

@@ -25,8 +25,6 @@ from xdp.egress_tap import EgressTap
 PART_SUFFIX = ".part"
 _SLICE_NS = 100_000_000
 _BLOCK_BYTES = 1 << 20
-_MERGED_BLOCK_BYTES = 1 << 18
-"""Blocks that are to be merged with what goes out are handed over sooner, and so with less in them."""
 _NS_PER_S = 1_000_000_000
 _DRAIN_SLICE_NS = 10_000_000
 _DRAIN_SECONDS = 5.0
@@ -111,11 +109,11 @@ class InterfaceCapture(Closing):
         )
         config.interface, config.filter_text, config.filter = keep
         config.filter_length = len(program)
-        config.block_bytes = _BLOCK_BYTES if self._egress is None else _MERGED_BLOCK_BYTES
+        config.block_bytes = _BLOCK_BYTES
         config.block_count = max(2, settings.ring_bytes // config.block_bytes)
         config.snap_bytes = settings.snap_bytes
         config.promiscuous = settings.promiscuous
-        egress = self._egress_maps()
+        egress = self._egress_config()
         config.egress = egress
         opened = ffi.new("um_interface_capture **")
         result = lib.um_interface_capture_open(config, opened)
@@ -126,13 +124,14 @@ class InterfaceCapture(Closing):
         # What the filter pointed to is only read while opening, but its text goes into every file.
         self._filter_text = keep
 
-    def _egress_maps(self) -> Any:
+    def _egress_config(self) -> Any:
         if self._egress is None:
             return ffi.NULL
-        maps = ffi.new("um_egress_ring_maps *")
-        maps.ring_fd, maps.ring_bytes = self._egress.ring_fd, self._egress.ring_bytes
-        maps.counters_fd = self._egress.counters_fd
-        return maps
+        config = ffi.new("um_frame_merge_config *")
+        config.maps.ring_fd, config.maps.ring_bytes = self._egress.ring_fd, self._egress.ring_bytes
+        config.maps.counters_fd = self._egress.counters_fd
+        config.mirror_index = self._egress.mirror_index
+        return config
 
     def run(
         self, seconds: float | None = None, on_progress: Callable[[CaptureReport], None] | None = None
@@ -160,7 +159,7 @@ class InterfaceCapture(Closing):
             self._arrivals.until_ns, self._arrivals.queue, self._arrivals.verdict = known
             limit_bytes = self._settings.rotate_bytes
             result = lib.um_interface_capture_write(self._handle, self._arrivals, limit_bytes)
-        self._failed = result < 0
+            self._failed = result < 0  # an interface that is gone leaves what it has shown to be written
         if result < 0 and -result in _DISK_ERRORS:
             raise self._failure(-result)
         if result < 0:

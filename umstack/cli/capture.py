@@ -168,6 +168,8 @@ def _note_cost(capture: InterfaceCapture) -> None:
         click.echo(
             f"note: a sender on this host pays for every datagram captured: {capture.egress.reason}", err=True
         )
+    if capture.egress.copied:
+        click.echo(f"note: what goes out is copied by its sender: {capture.egress.copied}", err=True)
 
 
 def _progress(report: CaptureReport) -> str:
@@ -191,6 +193,7 @@ def _tell(
             "splits_runs": report.splits_runs,
             "egress": capture.egress.way,
             "egress_reason": capture.egress.reason,
+            "egress_copied": capture.egress.copied,
         }
         click.echo(json.dumps(summary))
     else:

@@ -1,0 +1,148 @@
+#include "io/frame_socket.h"
+
+#include <errno.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/virtio_net.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "io/clock.h"
+
+#ifndef VIRTIO_NET_HDR_GSO_UDP_L4
+#define VIRTIO_NET_HDR_GSO_UDP_L4 5
+#endif
+
+enum {
+    MEMORY_BYTES = 512 * 1024,   /* written and read again while it is in the caches */
+    FRAME_MAX_BYTES = 66 * 1024, /* the longest IP packet, its link header and room to spare */
+    FRAME_ALIGNMENT = 64,
+    NS_PER_SECOND = 1000000000,
+};
+
+/* A frame in memory; its bytes follow. */
+typedef struct staged {
+    size_t span_bytes;
+    um_seen_frame seen;
+    _Alignas(FRAME_ALIGNMENT) uint8_t bytes[];
+} staged;
+
+static const size_t staged_max_bytes = sizeof(staged) + FRAME_MAX_BYTES;
+
+typedef struct ancillary {
+    _Alignas(
+        struct cmsghdr) uint8_t bytes[CMSG_SPACE(sizeof(struct timespec)) + CMSG_SPACE(sizeof(struct tpacket_auxdata))];
+} ancillary;
+
+int um_frame_socket_open(um_frame_socket *frames, int fd, size_t room_bytes)
+{
+    int one = 1, buffer_bytes = (int)(room_bytes / 2); /* the kernel doubles it */
+    *frames = (um_frame_socket){.fd = fd, .empty_ns = INT64_MIN};
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &buffer_bytes, sizeof buffer_bytes) != 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &one, sizeof one) != 0 ||
+        setsockopt(fd, SOL_PACKET, PACKET_AUXDATA, &one, sizeof one) != 0 ||
+        setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) != 0)
+        return -errno;
+    void *memory = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return -errno;
+    frames->memory = memory;
+    return 0;
+}
+
+void um_frame_socket_close(um_frame_socket *frames)
+{
+    if (frames->memory != NULL)
+        munmap(frames->memory, MEMORY_BYTES);
+    *frames = (um_frame_socket){0};
+}
+
+/* Where a frame may be put, or NULL: behind the others, or anywhere when there are none. */
+static staged *place(um_frame_socket *frames)
+{
+    if (frames->staged_bytes == 0)
+        frames->begin = frames->end = 0;
+    return MEMORY_BYTES - frames->end < staged_max_bytes ? NULL : (void *)(frames->memory + frames->end);
+}
+
+static void read_ancillary(struct msghdr *message, um_seen_frame *seen)
+{
+    for (struct cmsghdr *beside = CMSG_FIRSTHDR(message); beside != NULL; beside = CMSG_NXTHDR(message, beside)) {
+        if (beside->cmsg_level == SOL_SOCKET && beside->cmsg_type == SCM_TIMESTAMPNS) {
+            struct timespec time;
+            memcpy(&time, CMSG_DATA(beside), sizeof time);
+            seen->time_ns = (int64_t)time.tv_sec * NS_PER_SECOND + time.tv_nsec;
+        } else if (beside->cmsg_level == SOL_PACKET && beside->cmsg_type == PACKET_AUXDATA) {
+            struct tpacket_auxdata auxiliary;
+            memcpy(&auxiliary, CMSG_DATA(beside), sizeof auxiliary);
+            seen->has_vlan = auxiliary.tp_status & TP_STATUS_VLAN_VALID;
+            seen->vlan_tci = auxiliary.tp_vlan_tci;
+            seen->vlan_type = auxiliary.tp_status & TP_STATUS_VLAN_TPID_VALID ? auxiliary.tp_vlan_tpid : ETH_P_8021Q;
+            seen->wire_bytes = auxiliary.tp_len;
+        }
+    }
+}
+
+/* Receives one frame. Returns 0 or a negative errno. */
+static int receive(um_frame_socket *frames, staged *into)
+{
+    struct virtio_net_hdr kind = {0};
+    ancillary beside;
+    struct sockaddr_ll from = {0};
+    struct iovec parts[] = {{&kind, sizeof kind}, {into->bytes, FRAME_MAX_BYTES}};
+    struct msghdr message = {.msg_name = &from,
+                             .msg_namelen = sizeof from,
+                             .msg_iov = parts,
+                             .msg_iovlen = 2,
+                             .msg_control = beside.bytes,
+                             .msg_controllen = sizeof beside.bytes};
+    ssize_t bytes = recvmsg(frames->fd, &message, MSG_DONTWAIT);
+    if (bytes < 0)
+        return -errno;
+    if ((size_t)bytes <= sizeof kind)
+        return 0;
+    into->seen = (um_seen_frame){.data = into->bytes,
+                                 .captured_bytes = (uint32_t)bytes - (uint32_t)sizeof kind,
+                                 .needs_checksum = kind.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM,
+                                 .is_outgoing = from.sll_pkttype == PACKET_OUTGOING};
+    if ((kind.gso_type & ~VIRTIO_NET_HDR_GSO_ECN) == VIRTIO_NET_HDR_GSO_UDP_L4)
+        into->seen.segment_bytes = kind.gso_size;
+    read_ancillary(&message, &into->seen);
+    size_t span_bytes = sizeof *into + into->seen.captured_bytes;
+    into->span_bytes = (span_bytes + FRAME_ALIGNMENT - 1) / FRAME_ALIGNMENT * FRAME_ALIGNMENT;
+    frames->end += into->span_bytes;
+    frames->staged_bytes += into->span_bytes;
+    return 0;
+}
+
+bool um_frame_socket_pull(um_frame_socket *frames)
+{
+    int64_t now_ns = um_clock_wall_ns();
+    staged *into;
+    while ((into = place(frames)) != NULL) {
+        int result = receive(frames, into);
+        /* -EINVAL is a frame of which the kernel cannot say how it is cut. */
+        if (result == 0 || result == -EINVAL || result == -EINTR)
+            continue;
+        if (result == -EAGAIN || result == frames->error) {
+            frames->empty_ns = now_ns;
+            return true;
+        }
+        frames->error = result; /* told once, in front of what is still there */
+    }
+    return false;
+}
+
+const um_seen_frame *um_frame_socket_next(const um_frame_socket *frames)
+{
+    return frames->staged_bytes > 0 ? &((const staged *)(const void *)(frames->memory + frames->begin))->seen : NULL;
+}
+
+void um_frame_socket_take(um_frame_socket *frames)
+{
+    size_t span_bytes = ((const staged *)(const void *)(frames->memory + frames->begin))->span_bytes;
+    frames->begin += span_bytes;
+    frames->staged_bytes -= span_bytes;
+}

@@ -1,0 +1,55 @@
+/* Frames as a packet socket sees them, pulled from it into memory where they wait for their turn. The kernel keeps what
+ * was sent or received only until then: frames that are pulled soon give their pages back soon.
+ *
+ * A run of datagrams that the kernel keeps whole (UDP GSO, GRO) is one frame, and says so. A frame is valid until it is
+ * taken.
+ *
+ * Threads: one at a time. Memory: um_frame_socket_open maps it, _close unmaps it; the descriptor stays the caller's.
+ * Errors: 0 or a negative errno. Times: nanoseconds, wall clock.
+ */
+#ifndef UM_IO_FRAME_SOCKET_H
+#define UM_IO_FRAME_SOCKET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A frame as the kernel shows it. */
+typedef struct um_seen_frame {
+    const uint8_t *data; /* from the link header on */
+    uint32_t captured_bytes;
+    uint32_t wire_bytes;
+    uint32_t segment_bytes; /* of payload in each datagram of a run; 0: it is none */
+    uint32_t segment_count; /* how many the kernel makes of a run; 0: as many as there are in its UDP payload */
+    bool needs_checksum;
+    bool has_vlan; /* a tag the kernel keeps beside it */
+    uint16_t vlan_type;
+    uint16_t vlan_tci;
+    bool is_outgoing;
+    int64_t time_ns;
+} um_seen_frame;
+
+typedef struct um_frame_socket {
+    int fd;
+    uint8_t *memory;
+    size_t begin; /* of the oldest frame that was not taken */
+    size_t end;   /* behind the youngest */
+    size_t staged_bytes;
+    int64_t empty_ns; /* whatever was seen before was pulled */
+    int error;        /* the interface's, a negative errno, until somebody clears it */
+} um_frame_socket;
+
+/* fd: a packet socket that is not bound yet. room_bytes: for frames that are not pulled yet. */
+int um_frame_socket_open(um_frame_socket *frames, int fd, size_t room_bytes);
+/* One that is all zero was never open. */
+void um_frame_socket_close(um_frame_socket *frames);
+
+/* Pulls what is there, as far as there is room. True when all of it was pulled. */
+bool um_frame_socket_pull(um_frame_socket *frames);
+
+/* The oldest frame that was pulled and not taken; NULL: there is none. */
+const um_seen_frame *um_frame_socket_next(const um_frame_socket *frames);
+/* Takes the frame that _next returned, which is valid no longer. */
+void um_frame_socket_take(um_frame_socket *frames);
+
+#endif

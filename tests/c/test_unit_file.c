@@ -1,0 +1,187 @@
+/* The file of a capture: what is in it, whoever wrote it, and where it ends when it cannot be written any further. Runs
+ * under AddressSanitizer and ThreadSanitizer. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "check.h"
+#include "core/random.h"
+#include "io/unit_file.h"
+
+enum {
+    RECORDS = 4000,
+    RECORD_BYTES_MAX = 20000, /* in all some forty units: several times around the memory */
+    SPARSE_RECORDS = 40,
+    FILE_LIMIT_BYTES = 10 * UM_FILE_UNIT_BYTES + 12345,
+};
+
+typedef struct record_head {
+    uint32_t number;
+    uint32_t bytes; /* of the whole record */
+} record_head;
+
+static uint8_t filler(uint32_t number)
+{
+    return (uint8_t)(number * 37 + 11);
+}
+
+static void put_record(um_unit_file *file, um_random *random, uint32_t number)
+{
+    record_head head = {number, sizeof head + (uint32_t)um_random_below(random, RECORD_BYTES_MAX)};
+    um_unit_file_make_room(file);
+    memcpy(file->unit + file->used_bytes, &head, sizeof head);
+    memset(file->unit + file->used_bytes + sizeof head, filler(number), head.bytes - sizeof head);
+    file->used_bytes += head.bytes;
+    um_unit_file_mark(file, number + 1);
+}
+
+/* Reads the file, which must have whole records only, numbered from 0. Returns how many. */
+static uint32_t records_in(const char *path)
+{
+    static uint8_t body[RECORD_BYTES_MAX];
+    FILE *in = fopen(path, "rb");
+    CHECK(in != NULL);
+    record_head head;
+    uint32_t count = 0;
+    size_t got;
+    while ((got = fread(&head, 1, sizeof head, in)) > 0) {
+        CHECK(got == sizeof head && head.number == count && head.bytes < sizeof head + RECORD_BYTES_MAX);
+        CHECK(fread(body, 1, head.bytes - sizeof head, in) == head.bytes - sizeof head);
+        for (uint32_t i = 0; i < head.bytes - sizeof head; i++)
+            CHECK(body[i] == filler(count));
+        count++;
+    }
+    fclose(in);
+    return count;
+}
+
+static void make_path(char *path)
+{
+    strcpy(path, "/var/tmp/um-test-file-XXXXXX");
+    CHECK(close(mkstemp(path)) == 0);
+}
+
+TEST("issue 4", "records are in the file in order, however units, flushes and the disk fall together")
+{
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        um_random random = {seed};
+        um_unit_file file;
+        char path[40];
+        make_path(path);
+        CHECK(um_unit_file_open(&file, path) == 0);
+        for (uint32_t i = 0; i < RECORDS; i++) {
+            put_record(&file, &random, i);
+            if (um_random_below(&random, 400) == 0) {
+                CHECK(um_unit_file_flush(&file) == 0);
+                CHECK(records_in(path) == i + 1);
+            }
+        }
+        CHECK(um_unit_file_close(&file) == 0);
+        CHECK(file.kept.count == RECORDS);
+        CHECK(records_in(path) == RECORDS);
+        unlink(path);
+    }
+}
+
+TEST("issue 4", "a small file needs no thread and is there once it is flushed")
+{
+    um_random random = {7};
+    um_unit_file file;
+    char path[40];
+    make_path(path);
+    CHECK(um_unit_file_open(&file, path) == 0);
+    for (uint32_t i = 0; i < SPARSE_RECORDS; i++) {
+        put_record(&file, &random, i);
+        CHECK(um_unit_file_flush(&file) == 0);
+        CHECK(records_in(path) == i + 1);
+    }
+    CHECK(!file.has_thread);
+    CHECK(um_unit_file_close(&file) == 0);
+    CHECK(records_in(path) == SPARSE_RECORDS);
+    unlink(path);
+}
+
+/* What is found when nothing more goes into the file: an error, what was kept, and a file that ends with it. */
+static void check_cut(um_unit_file *file, const char *path, bool is_flushed_often)
+{
+    um_random random = {11};
+    for (uint32_t i = 0; i < RECORDS; i++) {
+        put_record(file, &random, i);
+        if (is_flushed_often && i % 50 == 0)
+            um_unit_file_flush(file);
+    }
+    CHECK(um_unit_file_close(file) == -EFBIG);
+    struct stat status;
+    CHECK(stat(path, &status) == 0);
+    CHECK((uint64_t)status.st_size == file->kept.bytes);
+    CHECK(status.st_size <= FILE_LIMIT_BYTES);
+    CHECK(status.st_size > FILE_LIMIT_BYTES - 2 * UM_FILE_UNIT_BYTES - RECORD_BYTES_MAX);
+    CHECK(records_in(path) == file->kept.count);
+}
+
+TEST("issue 4", "a file that cannot grow is cut back to its last whole record")
+{
+    struct rlimit limit = {FILE_LIMIT_BYTES, FILE_LIMIT_BYTES};
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    for (int is_flushed_often = 0; is_flushed_often < 2; is_flushed_often++) {
+        um_unit_file file;
+        char path[40];
+        make_path(path);
+        CHECK(um_unit_file_open(&file, path) == 0);
+        check_cut(&file, path, is_flushed_often);
+        unlink(path);
+    }
+}
+
+TEST("issue 4", "where a file cannot be written directly it is written as any")
+{
+    um_random random = {13};
+    um_unit_file file;
+    char path[40];
+    make_path(path);
+    CHECK(um_unit_file_open(&file, path) == 0);
+    if (file.direct_fd >= 0)
+        close(file.direct_fd);
+    file.direct_fd = -1;
+    for (uint32_t i = 0; i < RECORDS; i++)
+        put_record(&file, &random, i);
+    CHECK(!file.has_thread);
+    CHECK(um_unit_file_close(&file) == 0);
+    CHECK(records_in(path) == RECORDS);
+    unlink(path);
+}
+
+TEST("issue 4", "a direct write that is refused is made through the page cache")
+{
+    um_random random = {17};
+    um_unit_file file;
+    char path[40];
+    make_path(path);
+    CHECK(um_unit_file_open(&file, path) == 0);
+    if (file.direct_fd >= 0) {
+        close(file.direct_fd);
+        file.direct_fd = open(path, O_RDONLY | O_CLOEXEC); /* writing to it fails */
+        CHECK(file.direct_fd >= 0);
+    }
+    for (uint32_t i = 0; i < RECORDS; i++)
+        put_record(&file, &random, i);
+    CHECK(um_unit_file_close(&file) == 0);
+    CHECK(records_in(path) == RECORDS);
+    unlink(path);
+}
+
+TEST("issue 4", "a device that is full says so")
+{
+    um_random random = {19};
+    um_unit_file file;
+    CHECK(um_unit_file_open(&file, "/dev/full") == 0);
+    for (uint32_t i = 0; i < RECORDS; i++)
+        put_record(&file, &random, i);
+    CHECK(um_unit_file_close(&file) == -ENOSPC);
+    CHECK(file.kept.count == 0);
+}
+
+CHECK_MAIN

@@ -1,0 +1,45 @@
+"""A device of one's own to which a BPF program hands on frames by reference, for a packet socket to watch.
+
+It is a TAP that nobody reads: runs of datagrams (UDP GSO) reach it whole, are seen, and are thrown away. It is gone
+when it is closed, or when its process dies in whatever way. Works on the network namespace of the calling thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from xdp.closing import Closing
+from xdp.errors import BpfError
+from xdp.loader import libbpf
+
+_HINTS = {
+    errno.ENOENT: "load the module tun, or let the container have /dev/net/tun",
+    errno.EPERM: "run as root, or give the process CAP_NET_ADMIN",
+    errno.EACCES: "let the user open /dev/net/tun",
+    errno.EINVAL: "use Linux 6.2 or later, whose TAP devices take runs of datagrams whole",
+}
+
+
+class MirrorDevice(Closing):
+    """A device that is up. Context manager."""
+
+    __slots__ = ("_fd", "index", "name")
+
+    def __init__(self) -> None:
+        """Make it, under a name that is free."""
+        module = libbpf()
+        ffi, lib = module.ffi, module.lib
+        name, index = ffi.new("char[]", lib.XDP_MIRROR_NAME_BYTES), ffi.new("uint32_t *")
+        self._fd: int = lib.xdp_mirror_device_open(name, index)
+        if self._fd < 0:
+            number = -self._fd
+            raise BpfError("making the device for a mirror", number, hint=_HINTS.get(number))
+        self.index = int(index[0])
+        self.name: str = ffi.string(name).decode()
+
+    def close(self) -> None:
+        """Remove it; a second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
