@@ -276,7 +276,7 @@ def test_what_has_passed_is_written_or_counted(
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_stays_attached(make_lab: MakeLab, tmp_path: Path, end: signal.Signals) -> None:
-    """Issue 4, capture: however the capture ends, the kernel takes its program off the interface and its device away."""
+    """Issue 4, capture: however the capture ends, the kernel takes its program and its device away."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     with capturing(host, tmp_path) as process:
         assert (taps_at(host), len(mirrors_of(host))) == (1, 1)

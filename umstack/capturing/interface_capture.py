@@ -8,6 +8,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,6 +82,9 @@ class InterfaceCapture(Closing):
         self._opened_at = 0.0
         self._failed = self._stopping = False
         self._origin = FrameOrigin(interface)
+        # A file system may take longer for a large file than the rings have room.
+        self._remover = ThreadPoolExecutor(1, thread_name_prefix="umstack-remover")
+        self._removals: deque[Future[None]] = deque()
         self._arrivals = ffi.new("um_interface_capture_arrivals *")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -180,6 +184,8 @@ class InterfaceCapture(Closing):
         )
 
     def _next_file(self) -> None:
+        while self._removals and self._removals[0].done():
+            self._removals.popleft().result()
         self._end_file()
         self._begin_file()
 
@@ -208,7 +214,7 @@ class InterfaceCapture(Closing):
             self._files.append(whole)
         self._part = None
         while self._settings.keep_files and len(self._files) > self._settings.keep_files:
-            self._files[0].unlink(missing_ok=True)
+            self._removals.append(self._remover.submit(self._files[0].unlink, missing_ok=True))
             self._files.popleft()
         if result < 0:
             self._failed = True
@@ -266,3 +272,6 @@ class InterfaceCapture(Closing):
                 lib.um_interface_capture_close(handle)
         if self._egress is not None:
             self._egress.close()
+        self._remover.shutdown()
+        while self._removals:
+            self._removals.popleft().result()
