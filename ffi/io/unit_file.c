@@ -228,9 +228,11 @@ static bool has_writer(um_unit_file *file)
 
 void um_unit_file_make_room(um_unit_file *file)
 {
-    if (file->error == 0 && file->used_bytes < UM_FILE_UNIT_BYTES)
+    if (file->error != 0)
+        file->used_bytes = 0;
+    if (file->used_bytes < UM_FILE_UNIT_BYTES)
         return;
-    if (file->error == 0 && has_writer(file))
+    if (has_writer(file))
         give_unit(file);
     else
         um_unit_file_flush(file);
