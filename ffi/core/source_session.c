@@ -7,6 +7,7 @@ enum {
     CLEAN_STEP_BYTES = 256 * 1024,  /* cleaned at once: more than a batch of datagrams, less than takes long (AE-48) */
     LINK_FULL_RETRY_NS = 100000,    /* how soon a full link is tried again */
     LINK_ERROR_RETRY_NS = 10000000, /* and one that failed */
+    RUNS_AHEAD = 4,                 /* the frame so many datagrams ahead is fetched */
     ELICITED_SM_GAP_NS = 1000000,   /* bounds what a flood of status messages can make us send */
 };
 
@@ -168,6 +169,8 @@ static uint32_t next_run(um_source_session *session, int64_t position, int64_t l
         if (bytes > body_max)
             break;
     }
+    /* It was written a portion ago, and much has been through the caches since. */
+    __builtin_prefetch(um_log_at(&session->log, at + RUNS_AHEAD * (at - position)), 1, 3);
     *span = (uint32_t)(at - position);
     return bytes;
 }
