@@ -56,8 +56,9 @@ struct um_interface_capture {
     bool has_file;
     int64_t file_opened_ns;
     int64_t flushed_ns;
-    int64_t written_ns; /* when packets were last written */
-    int64_t pace_ns;    /* how long packets may gather from then on */
+    uint64_t flushed_unit; /* of the file, which was being filled then */
+    int64_t written_ns;    /* when packets were last written */
+    int64_t pace_ns;       /* how long packets may gather from then on */
     int64_t usual_pace_ns;
     um_interface_capture_arrivals arrivals;
     uint64_t file_drop_base;
@@ -594,6 +595,16 @@ static void drain_stream(um_interface_capture *capture, uint64_t limit_bytes)
     }
 }
 
+/* A file that fills units meanwhile is written without being told to. */
+static void flush(um_interface_capture *capture)
+{
+    uint64_t unit = capture->writer.file_bytes / UM_FILE_UNIT_BYTES;
+    if (unit == capture->flushed_unit)
+        um_pcapng_flush(&capture->writer);
+    capture->flushed_unit = unit;
+    capture->flushed_ns = capture->written_ns;
+}
+
 int64_t um_interface_capture_write(um_interface_capture *capture, const um_interface_capture_arrivals *arrivals,
                                    uint64_t limit_bytes)
 {
@@ -604,10 +615,8 @@ int64_t um_interface_capture_write(um_interface_capture *capture, const um_inter
     else if (capture->has_file)
         drain(capture, limit_bytes);
     capture->written_ns = um_clock_ns();
-    if (capture->has_file && capture->written_ns - capture->flushed_ns > FLUSH_INTERVAL_NS) {
-        um_pcapng_flush(&capture->writer);
-        capture->flushed_ns = capture->written_ns;
-    }
+    if (capture->has_file && capture->written_ns - capture->flushed_ns > FLUSH_INTERVAL_NS)
+        flush(capture);
     if (capture->writer.error != 0)
         return capture->writer.error;
     return (int64_t)(capture->counters.packet_count - before);
