@@ -57,10 +57,12 @@ static uint32_t records_in(const char *path)
     return count;
 }
 
-static void make_path(char *path)
+/* Makes a file under a name of its own. On a disk: a file system in memory may know no direct writing. */
+static void open_file(um_unit_file *file, char *path)
 {
     strcpy(path, "/var/tmp/um-test-file-XXXXXX");
     CHECK(close(mkstemp(path)) == 0);
+    CHECK(um_unit_file_open(file, path) == 0);
 }
 
 TEST("issue 4", "records are in the file in order, however units, flushes and the disk fall together")
@@ -69,8 +71,7 @@ TEST("issue 4", "records are in the file in order, however units, flushes and th
         um_random random = {seed};
         um_unit_file file;
         char path[40];
-        make_path(path);
-        CHECK(um_unit_file_open(&file, path) == 0);
+        open_file(&file, path);
         for (uint32_t i = 0; i < RECORDS; i++) {
             put_record(&file, &random, i);
             if (um_random_below(&random, 400) == 0) {
@@ -90,8 +91,7 @@ TEST("issue 4", "a small file needs no thread and is there once it is flushed")
     um_random random = {7};
     um_unit_file file;
     char path[40];
-    make_path(path);
-    CHECK(um_unit_file_open(&file, path) == 0);
+    open_file(&file, path);
     for (uint32_t i = 0; i < SPARSE_RECORDS; i++) {
         put_record(&file, &random, i);
         CHECK(um_unit_file_flush(&file) == 0);
@@ -129,8 +129,7 @@ TEST("issue 4", "a file that cannot grow is cut back to its last whole record")
     for (int is_flushed_often = 0; is_flushed_often < 2; is_flushed_often++) {
         um_unit_file file;
         char path[40];
-        make_path(path);
-        CHECK(um_unit_file_open(&file, path) == 0);
+        open_file(&file, path);
         check_cut(&file, path, is_flushed_often);
         unlink(path);
     }
@@ -141,8 +140,7 @@ TEST("issue 4", "where a file cannot be written directly it is written as any")
     um_random random = {13};
     um_unit_file file;
     char path[40];
-    make_path(path);
-    CHECK(um_unit_file_open(&file, path) == 0);
+    open_file(&file, path);
     if (file.direct_fd >= 0)
         close(file.direct_fd);
     file.direct_fd = -1;
@@ -159,8 +157,7 @@ TEST("issue 4", "a direct write that is refused is made through the page cache")
     um_random random = {17};
     um_unit_file file;
     char path[40];
-    make_path(path);
-    CHECK(um_unit_file_open(&file, path) == 0);
+    open_file(&file, path);
     if (file.direct_fd >= 0) {
         close(file.direct_fd);
         file.direct_fd = open(path, O_RDONLY | O_CLOEXEC); /* writing to it fails */
