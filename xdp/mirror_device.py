@@ -19,6 +19,7 @@ _HINTS = {
     errno.EACCES: "let the user open /dev/net/tun",
     errno.EINVAL: "use Linux 6.2 or later, whose TAP devices take runs of datagrams whole",
 }
+_OTHERWISE = "see that /dev/net/tun is the device of the kernel's TUN/TAP driver"
 
 
 class MirrorDevice(Closing):
@@ -34,7 +35,7 @@ class MirrorDevice(Closing):
         self._fd: int = lib.xdp_mirror_device_open(name, index)
         if self._fd < 0:
             number = -self._fd
-            raise BpfError("making the device for a mirror", number, hint=_HINTS.get(number))
+            raise BpfError("making the device for a mirror", number, hint=_HINTS.get(number, _OTHERWISE))
         self.index = int(index[0])
         self.name: str = ffi.string(name).decode()
 

@@ -247,6 +247,7 @@ def test_without_a_mirror_runs_are_copied_and_that_is_said(make_lab: MakeLab, tm
         summary, complained = ended(process)
     assert (summary["egress"], summary["packets"]) == ("tc", 6)
     assert "making the device for a mirror" in summary["egress_copied"]
+    assert "TUN/TAP" in summary["egress_copied"]
     assert "copied by its sender" in complained
     assert frames(tmp_path) == seen
 
