@@ -67,6 +67,15 @@ static staged *place(um_frame_socket *frames)
     return MEMORY_BYTES - frames->end < staged_max_bytes ? NULL : (void *)(frames->memory + frames->end);
 }
 
+void um_seen_frame_read_kind(um_seen_frame *seen, const void *header)
+{
+    struct virtio_net_hdr kind;
+    memcpy(&kind, header, sizeof kind);
+    seen->needs_checksum = kind.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM;
+    if ((kind.gso_type & ~VIRTIO_NET_HDR_GSO_ECN) == VIRTIO_NET_HDR_GSO_UDP_L4)
+        seen->segment_bytes = kind.gso_size;
+}
+
 static void read_ancillary(struct msghdr *message, um_seen_frame *seen)
 {
     for (struct cmsghdr *beside = CMSG_FIRSTHDR(message); beside != NULL; beside = CMSG_NXTHDR(message, beside)) {
@@ -105,10 +114,8 @@ static int receive(um_frame_socket *frames, staged *into)
         return 0;
     into->seen = (um_seen_frame){.data = into->bytes,
                                  .captured_bytes = (uint32_t)bytes - (uint32_t)sizeof kind,
-                                 .needs_checksum = kind.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM,
                                  .is_outgoing = from.sll_pkttype == PACKET_OUTGOING};
-    if ((kind.gso_type & ~VIRTIO_NET_HDR_GSO_ECN) == VIRTIO_NET_HDR_GSO_UDP_L4)
-        into->seen.segment_bytes = kind.gso_size;
+    um_seen_frame_read_kind(&into->seen, &kind);
     read_ancillary(&message, &into->seen);
     size_t span_bytes = sizeof *into + into->seen.captured_bytes;
     into->span_bytes = (span_bytes + FRAME_ALIGNMENT - 1) / FRAME_ALIGNMENT * FRAME_ALIGNMENT;

@@ -29,6 +29,9 @@ typedef struct um_seen_frame {
     int64_t time_ns;
 } um_seen_frame;
 
+/* Of the virtio_net_hdr in front of a frame (PACKET_VNET_HDR): what the device was to finish, and what is a run. */
+void um_seen_frame_read_kind(um_seen_frame *seen, const void *header);
+
 typedef struct um_frame_socket {
     int fd;
     uint8_t *memory;

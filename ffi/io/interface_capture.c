@@ -20,9 +20,6 @@
 #ifndef PACKET_IGNORE_OUTGOING
 #define PACKET_IGNORE_OUTGOING 23
 #endif
-#ifndef VIRTIO_NET_HDR_GSO_UDP_L4
-#define VIRTIO_NET_HDR_GSO_UDP_L4 5
-#endif
 
 enum {
     BLOCK_TIMEOUT_MS = 50,      /* the kernel gives a block that is not full after this, or twice this */
@@ -391,12 +388,8 @@ static void write_packet(um_interface_capture *capture, const struct tpacket3_hd
     seen.is_outgoing = from->sll_pkttype == PACKET_OUTGOING;
     if (packet->tp_status & TP_STATUS_VLAN_TPID_VALID)
         seen.vlan_type = packet->hv1.tp_vlan_tpid;
-    struct virtio_net_hdr run = {0};
     if (capture->has_run_header)
-        memcpy(&run, seen.data - sizeof run, sizeof run);
-    seen.needs_checksum = run.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM;
-    if ((run.gso_type & ~VIRTIO_NET_HDR_GSO_ECN) == VIRTIO_NET_HDR_GSO_UDP_L4)
-        seen.segment_bytes = run.gso_size;
+        um_seen_frame_read_kind(&seen, seen.data - sizeof(struct virtio_net_hdr));
     write_seen(capture, &seen);
 }
 

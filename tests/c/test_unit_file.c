@@ -135,26 +135,31 @@ TEST("issue 4", "a file that cannot grow is cut back to its last whole record")
     }
 }
 
-TEST("issue 4", "where a file cannot be written directly it is written as any")
+/* Everything is in the file, whoever wrote it. */
+static void check_filled(um_unit_file *file, const char *path)
 {
     um_random random = {13};
+    for (uint32_t i = 0; i < RECORDS; i++)
+        put_record(file, &random, i);
+    CHECK(um_unit_file_close(file) == 0);
+    CHECK(records_in(path) == RECORDS);
+    unlink(path);
+}
+
+TEST("issue 4", "where a file cannot be written directly it is written as any")
+{
     um_unit_file file;
     char path[40];
     open_file(&file, path);
     if (file.direct_fd >= 0)
         close(file.direct_fd);
     file.direct_fd = -1;
-    for (uint32_t i = 0; i < RECORDS; i++)
-        put_record(&file, &random, i);
+    check_filled(&file, path);
     CHECK(!file.has_thread);
-    CHECK(um_unit_file_close(&file) == 0);
-    CHECK(records_in(path) == RECORDS);
-    unlink(path);
 }
 
 TEST("issue 4", "a direct write that is refused is made through the page cache")
 {
-    um_random random = {17};
     um_unit_file file;
     char path[40];
     open_file(&file, path);
@@ -163,11 +168,7 @@ TEST("issue 4", "a direct write that is refused is made through the page cache")
         file.direct_fd = open(path, O_RDONLY | O_CLOEXEC); /* writing to it fails */
         CHECK(file.direct_fd >= 0);
     }
-    for (uint32_t i = 0; i < RECORDS; i++)
-        put_record(&file, &random, i);
-    CHECK(um_unit_file_close(&file) == 0);
-    CHECK(records_in(path) == RECORDS);
-    unlink(path);
+    check_filled(&file, path);
 }
 
 TEST("issue 4", "a device that is full says so")
