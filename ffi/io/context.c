@@ -210,13 +210,8 @@ const char *um_context_failed_step(const um_context *context)
 
 uint32_t um_context_receive_buffer(um_context *context)
 {
-    uint32_t least = 0;
     um_context_lock(context);
-    for (uint32_t i = 0; i < context->group_limit; i++) {
-        uint32_t granted = context->groups[i].in_use ? context->groups[i].link.granted_receive_bytes : 0;
-        if (granted != 0 && (least == 0 || granted < least))
-            least = granted;
-    }
+    uint32_t least = context->least_receive_bytes;
     um_context_unlock(context);
     return least;
 }

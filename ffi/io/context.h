@@ -143,6 +143,7 @@ typedef struct um_context {
     um_group *groups;                 /* UM_CONTEXT_GROUPS_MAX, mapped */
     _Atomic uint32_t group_limit;     /* groups beyond it were never used; read without the lock too */
     uint32_t session_limit;
+    uint32_t least_receive_bytes; /* that the kernel granted to a group's socket; 0: there was none */
     um_event_queue *event_queues;
     um_subscription *subscriptions;
     um_session_id ended[UM_CONTEXT_ENDED_MAX]; /* ring of receiving sessions that timed out */
@@ -190,7 +191,7 @@ void um_context_free(um_context *context);
 
 /* Which step the last failed call failed at, for its error text. */
 const char *um_context_failed_step(const um_context *context);
-/* The smallest receive buffer the kernel granted to a group's socket; 0 before the first. */
+/* The smallest receive buffer the kernel granted to a group's socket, joined still or not; 0 before the first. */
 uint32_t um_context_receive_buffer(um_context *context);
 
 /* Embedded mode. */

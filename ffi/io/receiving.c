@@ -69,6 +69,9 @@ static int join_group(um_context *context, um_address address, um_group **joined
     context->error_step = group->link.failed_step;
     if (result != 0)
         return result;
+    uint32_t granted = group->link.granted_receive_bytes;
+    if (context->least_receive_bytes == 0 || granted < context->least_receive_bytes)
+        context->least_receive_bytes = granted;
     group->session_count = 0;
     group->in_use = true;
     uint32_t index = (uint32_t)(group - context->groups);

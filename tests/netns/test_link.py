@@ -109,12 +109,20 @@ def test_what_the_socket_buffer_could_not_hold_is_counted_and_repaired(shared_la
         assert transport["fragments_unrecoverably_lost"] == 0
 
 
-def test_buffers_the_kernel_refuses_are_warned_of_with_the_remedy(make_lab: MakeLab) -> None:
-    """Issue: socket buffers forced, or a clear warning with the sysctl that fixes it."""
+@pytest.mark.parametrize("late", [False, True])
+def test_buffers_the_kernel_refuses_are_warned_of_with_the_remedy(make_lab: MakeLab, late: bool) -> None:
+    """Issue: socket buffers forced, or a clear warning with the sysctl that fixes it.
+
+    Late: also where the receiver is closed before the thread that mapped it gets to look at its buffer.
+    """
     lab = make_lab(hosts=2)
     asked = int(Path("/proc/sys/net/core/rmem_max").read_text()) + (1 << 20)
     program = (
-        "import json, sys, warnings, umstack\n"
+        "import json, sys, threading, warnings, umstack\n"
+        "closed = threading.Event()\n"
+        "look = umstack.Context._warn_small_buffer\n"
+        "if sys.argv[2] == 'late':\n"
+        "    umstack.Context._warn_small_buffer = lambda context: closed.wait(10) and look(context)\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
         "    wanted = int(sys.argv[1])\n"
@@ -123,13 +131,15 @@ def test_buffers_the_kernel_refuses_are_warned_of_with_the_remedy(make_lab: Make
         "        source.wait_connected(timeout=10)\n"
         "        source.send(b'works', flush=True)\n"
         "        answer = receiver.receive(5).decode()\n"
+        "        receiver.close()\n"
+        "        closed.set()\n"
         "    print(json.dumps([answer, *(str(w.message) for w in caught)]))\n"
     )
     without = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"]
     said = {}
     for name, prefix in {"with": [], "without": without}.items():
         child = lab.hosts[0].run(
-            [*prefix, sys.executable, "-c", program, str(asked)],
+            [*prefix, sys.executable, "-c", program, str(asked), "late" if late else "at once"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
