@@ -11,6 +11,10 @@
  *
  * It changes nothing, decides nothing, and wakes nobody: the reader comes by. What finds no room is counted.
  *
+ * What comes in, and what the mirror gets, packet sockets show. Their filters are here, too: they note when each frame
+ * was let in. The kernel could stamp frames for the sockets (SO_TIMESTAMPNS), but then stamps every packet of the host,
+ * each time it is handed on, before it is part of a run.
+ *
  * bpf_ringbuf_reserve takes constant sizes only, so there is a record size for each step of a ladder. What a record
  * has beyond its frame is not written, and costs room in the ring but no time.
  */
@@ -28,6 +32,14 @@
 #define IP_HEADER_WORD_BYTES 4
 #define FIRST_GROUP 0xe0000000u /* 224.0.0.0 */
 #define FRAME_MAX_BYTES 65664   /* the longest IP packet, its link header and room to spare */
+
+/* What a device that took a packet may say of it. */
+#define NET_XMIT_SUCCESS 0
+#define NET_XMIT_DROP 1
+
+#define WHOLE 0xffffffffu /* a socket filter's answer: keep all of the frame */
+#define NOTHING 0
+#define STAMPS_SPARE 64 /* for processors that ask at once */
 
 /* xdp/egress_tap.py sets the size it was asked for before it loads. */
 struct {
@@ -49,6 +61,17 @@ struct {
     __type(key, __u32);
     __type(value, struct egress_tap_counters);
 } counters SEC(".maps");
+
+struct stamps {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __uint(max_entries, EGRESS_TAP_STAMPS);
+    __type(key, __u32);
+    __type(value, struct egress_tap_stamp);
+};
+
+struct stamps incoming_stamps SEC(".maps");
+struct stamps mirrored_stamps SEC(".maps");
 
 /* The beginning of a frame behind its addresses, with the IP header where a word may lie. */
 struct head {
@@ -145,17 +168,16 @@ static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u
         return TC_ACT_UNSPEC;                                                                                          \
     }
 
-/* A run of datagrams is handed on by reference: what is copied, and when, is up to who reads the mirror. Counted when
- * it is there. */
+/* A run of datagrams is handed on by reference: what is copied, and when, is up to who reads the mirror. A device that
+ * is down says that it is congested. */
 static __always_inline int is_mirrored(struct __sk_buff *skb, __u32 segment_count, __u32 mirror_index)
 {
-    __u32 zero = 0;
-    struct egress_tap_counters *found = bpf_map_lookup_elem(&counters, &zero);
+    long result;
 
-    if (!found || !mirror_index || segment_count < 2 || bpf_clone_redirect(skb, mirror_index, 0) < 0)
+    if (!mirror_index || segment_count < 2)
         return 0;
-    __sync_fetch_and_add(&found->mirrored_count, segment_count);
-    return 1;
+    result = bpf_clone_redirect(skb, mirror_index, 0);
+    return result == NET_XMIT_SUCCESS || result == NET_XMIT_DROP;
 }
 
 /* Whatever it does, the next one decides: TC_ACT_UNSPEC. */
@@ -182,6 +204,50 @@ int egress_tap(struct __sk_buff *skb)
     COPY_IF_WITHIN(45056)
     COPY_IF_WITHIN(FRAME_MAX_BYTES)
     return TC_ACT_UNSPEC;
+}
+
+/* Notes when the frame is let into a packet socket, and lets it in. Its number tells the reader which stamp is whose:
+ * the socket tells how many frames it dropped. */
+static __always_inline int stamped(struct __sk_buff *skb, __u32 socket, void *stamps)
+{
+    __u32 zero = 0, at;
+    struct egress_tap_counters *found = bpf_map_lookup_elem(&counters, &zero);
+    __u32 packet_count = skb->gso_segs > 1 ? skb->gso_segs : 1;
+    struct egress_tap_watch *watch;
+    struct egress_tap_stamp *stamp;
+    __u64 frame;
+
+    if (!found)
+        return NOTHING;
+    watch = &found->watches[socket];
+    if (watch->frame_count - *(volatile __u64 *)&watch->taken_count >= EGRESS_TAP_STAMPS - STAMPS_SPARE) {
+        __sync_fetch_and_add(&watch->refused_count, packet_count);
+        return NOTHING;
+    }
+    frame = __sync_fetch_and_add(&watch->frame_count, 1) + 1;
+    at = frame % EGRESS_TAP_STAMPS;
+    stamp = bpf_map_lookup_elem(stamps, &at);
+    if (!stamp)
+        return NOTHING;
+    stamp->time_ns = bpf_ktime_get_tai_ns();
+    stamp->packet_count = packet_count;
+    __sync_lock_test_and_set(&stamp->frame, frame); /* in this order, on every processor */
+    return WHOLE;
+}
+
+SEC("socket")
+int let_in_incoming(struct __sk_buff *skb)
+{
+    __u32 zero = 0;
+    const struct egress_tap_filter *wanted = bpf_map_lookup_elem(&filter, &zero);
+
+    return wanted && is_wanted(skb, wanted) ? stamped(skb, EGRESS_TAP_INCOMING, &incoming_stamps) : NOTHING;
+}
+
+SEC("socket")
+int let_in_mirrored(struct __sk_buff *skb)
+{
+    return stamped(skb, EGRESS_TAP_MIRRORED, &mirrored_stamps);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -60,6 +60,14 @@ class EgressFilter:
         return bytes(ffi.buffer(value))
 
 
+@dataclass(frozen=True, slots=True)
+class SocketFilter:
+    """The descriptors of a program for a packet socket, and of the map in which it notes when it let a frame in."""
+
+    program_fd: int
+    stamps_fd: int
+
+
 class EgressTap(Closing):
     """A tap that is attached. Context manager; its ring can be read until it is closed, and longer where mapped."""
 
@@ -97,6 +105,20 @@ class EgressTap(Closing):
     def ring_fd(self) -> int:
         """The descriptor of the ring, valid until the tap is closed."""
         return self._programs.map("ring").fd
+
+    @property
+    def incoming(self) -> SocketFilter:
+        """What lets frames into a packet socket on the interface, valid until the tap is closed."""
+        return self._socket_filter("incoming")
+
+    @property
+    def mirrored(self) -> SocketFilter:
+        """What lets frames into a packet socket on the mirror, valid until the tap is closed."""
+        return self._socket_filter("mirrored")
+
+    def _socket_filter(self, what: str) -> SocketFilter:
+        programs = self._programs
+        return SocketFilter(programs.program(f"let_in_{what}").fd, programs.map(f"{what}_stamps").fd)
 
     @property
     def counters_fd(self) -> int:

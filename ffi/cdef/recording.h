@@ -72,8 +72,15 @@ typedef struct um_egress_ring_maps {
     ...;
 } um_egress_ring_maps;
 
+typedef struct um_frame_merge_filter {
+    int program_fd;
+    int stamps_fd;
+} um_frame_merge_filter;
+
 typedef struct um_frame_merge_config {
     um_egress_ring_maps maps;
+    um_frame_merge_filter incoming;
+    um_frame_merge_filter mirrored;
     uint32_t mirror_index;
 } um_frame_merge_config;
 

@@ -36,7 +36,7 @@ int um_egress_ring_open(um_egress_ring *ring, const um_egress_ring_maps *maps)
     ring->produced = map_of(maps->ring_fd, produced_bytes(ring), PROT_READ, page_bytes());
     if (ring->produced == NULL)
         return -errno;
-    ring->counters = map_of(maps->counters_fd, page_bytes(), PROT_READ, 0);
+    ring->counters = map_of(maps->counters_fd, page_bytes(), PROT_READ | PROT_WRITE, 0);
     if (ring->counters == NULL)
         return -errno;
     ring->position = ring->given_back = *ring->consumed;
@@ -50,7 +50,7 @@ void um_egress_ring_close(um_egress_ring *ring)
     if (ring->produced != NULL)
         munmap(ring->produced, produced_bytes(ring));
     if (ring->counters != NULL)
-        munmap((void *)(uintptr_t)ring->counters, page_bytes());
+        munmap(ring->counters, page_bytes());
     *ring = (um_egress_ring){0};
 }
 

@@ -24,7 +24,7 @@ typedef struct um_egress_ring {
     uint32_t bytes;
     uint64_t *consumed; /* a page of its own: up to where the room is the program's again */
     uint8_t *produced;  /* a page that says up to where there are records, and the records behind it, twice in a row */
-    const struct egress_tap_counters *counters;
+    struct egress_tap_counters *counters;
     uint64_t position; /* of the next record */
     uint64_t given_back;
 } um_egress_ring;

@@ -22,14 +22,24 @@ static int fail(um_frame_merge *merge, const char *step, int result)
     return result;
 }
 
-static int open_mirror(um_frame_merge *merge, uint32_t mirror_index)
+static int open_frames(um_frame_merge *merge, um_frame_socket *frames, int fd, const um_frame_merge_filter *filter,
+                       enum egress_tap_socket watched)
+{
+    um_frame_socket_config config = {.room_bytes = merge->ring.bytes,
+                                     .filter_fd = filter->program_fd,
+                                     .stamps_fd = filter->stamps_fd,
+                                     .watch = &merge->ring.counters->watches[watched]};
+    return um_frame_socket_open(frames, fd, &config);
+}
+
+static int open_mirror(um_frame_merge *merge, const um_frame_merge_config *config)
 {
     struct sockaddr_ll address = {
-        .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = (int)mirror_index};
+        .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = (int)config->mirror_index};
     merge->mirror_fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
     if (merge->mirror_fd < 0)
         return -errno;
-    int result = um_frame_socket_open(&merge->mirrored, merge->mirror_fd, merge->ring.bytes);
+    int result = open_frames(merge, &merge->mirrored, merge->mirror_fd, &config->mirrored, EGRESS_TAP_MIRRORED);
     if (result == 0 && bind(merge->mirror_fd, (const struct sockaddr *)&address, sizeof address) != 0)
         result = -errno;
     return result;
@@ -41,11 +51,11 @@ int um_frame_merge_open(um_frame_merge *merge, const um_frame_merge_config *conf
     int result = um_egress_ring_open(&merge->ring, &config->maps);
     if (result != 0)
         return fail(merge, "mapping the egress ring", result);
-    result = um_frame_socket_open(&merge->incoming, incoming_fd, merge->ring.bytes);
+    result = open_frames(merge, &merge->incoming, incoming_fd, &config->incoming, EGRESS_TAP_INCOMING);
     if (result != 0)
         return fail(merge, "room for what comes in", result);
     if (config->mirror_index != 0)
-        result = open_mirror(merge, config->mirror_index);
+        result = open_mirror(merge, config);
     return fail(merge, "listening to the mirror", result);
 }
 
@@ -61,12 +71,6 @@ void um_frame_merge_close(um_frame_merge *merge)
 
 /* ---- the mirror ---- */
 
-static uint32_t packet_count(const um_seen_frame *seen)
-{
-    uint32_t header_bytes = ETH_HLEN + (seen->data[ETH_HLEN] & 15u) * 4 + UM_UDP_HEADER_BYTES;
-    return seen->wire_bytes > header_bytes ? (seen->wire_bytes - header_bytes - 1) / seen->segment_bytes + 1 : 1;
-}
-
 /* What the kernel itself may send on the device is none of the mirror's. */
 static const um_seen_frame *next_mirrored(um_frame_merge *merge)
 {
@@ -79,27 +83,12 @@ static const um_seen_frame *next_mirrored(um_frame_merge *merge)
     return NULL;
 }
 
-static void settle(um_frame_merge *merge)
-{
-    if (merge->mirrored.staged_bytes == 0 && merge->settled_count > merge->mirrored_count + merge->lost_count)
-        merge->lost_count = merge->settled_count - merge->mirrored_count;
-}
-
-/* What the tap has counted is in the socket or found no room there: nothing of it is on its way. */
-static void pull_mirrored(um_frame_merge *merge)
-{
-    uint64_t count = __atomic_load_n(&merge->ring.counters->mirrored_count, __ATOMIC_ACQUIRE);
-    if (um_frame_socket_pull(&merge->mirrored))
-        merge->settled_count = count;
-    settle(merge);
-}
-
 static void pull(um_frame_merge *merge, enum um_frame_source source)
 {
     if (source == UM_FRAME_INCOMING)
         um_frame_socket_pull(&merge->incoming);
     else if (merge->mirror_fd >= 0)
-        pull_mirrored(merge);
+        um_frame_socket_pull(&merge->mirrored);
 }
 
 void um_frame_merge_look(um_frame_merge *merge)
@@ -107,6 +96,7 @@ void um_frame_merge_look(um_frame_merge *merge)
     int64_t now_ns = um_clock_wall_ns();
     int64_t ahead_ns = um_clock_read_ns(CLOCK_TAI) - now_ns;
     merge->tai_offset_ns = (ahead_ns + NS_PER_S / 2) / NS_PER_S * NS_PER_S; /* the clocks are whole seconds apart */
+    merge->incoming.clock_ahead_ns = merge->mirrored.clock_ahead_ns = merge->tai_offset_ns;
 }
 
 /* ---- order ---- */
@@ -176,9 +166,7 @@ void um_frame_merge_take(um_frame_merge *merge)
     } else if (merge->next_source == UM_FRAME_INCOMING) {
         um_frame_socket_take(&merge->incoming);
     } else {
-        merge->mirrored_count += packet_count(um_frame_socket_next(&merge->mirrored));
         um_frame_socket_take(&merge->mirrored);
-        settle(merge);
     }
 }
 
@@ -191,7 +179,8 @@ bool um_frame_merge_is_empty(um_frame_merge *merge)
 {
     pull(merge, UM_FRAME_INCOMING);
     pull(merge, UM_FRAME_MIRRORED);
-    return oldest(merge) == NULL;
+    return oldest(merge) == NULL && um_frame_socket_is_empty(&merge->incoming) &&
+           um_frame_socket_is_empty(&merge->mirrored);
 }
 
 int um_frame_merge_take_error(um_frame_merge *merge)
@@ -203,5 +192,6 @@ int um_frame_merge_take_error(um_frame_merge *merge)
 
 uint64_t um_frame_merge_lost_count(const um_frame_merge *merge)
 {
-    return um_egress_ring_lost_count(&merge->ring) + merge->lost_count;
+    return um_egress_ring_lost_count(&merge->ring) + um_frame_stamps_lost_count(&merge->incoming.stamps) +
+           um_frame_stamps_lost_count(&merge->mirrored.stamps);
 }

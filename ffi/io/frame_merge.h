@@ -13,8 +13,16 @@
 #include "io/egress_ring.h"
 #include "io/frame_socket.h"
 
+/* The program that lets frames into a packet socket, and the map of its stamps. */
+typedef struct um_frame_merge_filter {
+    int program_fd;
+    int stamps_fd;
+} um_frame_merge_filter;
+
 typedef struct um_frame_merge_config {
     um_egress_ring_maps maps;
+    um_frame_merge_filter incoming;
+    um_frame_merge_filter mirrored;
     uint32_t mirror_index; /* the mirror's interface; 0: there is none */
 } um_frame_merge_config;
 
@@ -26,12 +34,9 @@ typedef struct um_frame_merge {
     um_frame_socket mirrored;
     int mirror_fd;
     const char *failed_step;
-    int64_t tai_offset_ns; /* the clock of the ring's records, ahead of the wall clock */
+    int64_t tai_offset_ns; /* the clock of records and stamps, ahead of the wall clock */
     enum um_frame_source next_source;
-    um_seen_frame copied;    /* the ring's next */
-    uint64_t mirrored_count; /* packets on the wire, taken from the mirror */
-    uint64_t settled_count;  /* and counted by the tap when all it had was pulled: the others were lost */
-    uint64_t lost_count;     /* by the mirror */
+    um_seen_frame copied; /* the ring's next */
 } um_frame_merge;
 
 /* incoming_fd: a packet socket that is not bound yet, and sees only what comes in. */
@@ -39,7 +44,7 @@ int um_frame_merge_open(um_frame_merge *merge, const um_frame_merge_config *conf
 /* One that failed to open is closed as any other; merge.failed_step says what failed. */
 void um_frame_merge_close(um_frame_merge *merge);
 
-/* Sets the ring's clock by the wall clock, which may have been set meanwhile. */
+/* Sets the clock of records and stamps by the wall clock, which may have been set meanwhile. */
 void um_frame_merge_look(um_frame_merge *merge);
 
 /* The frame whose turn it is; NULL: there is none yet. */
@@ -53,7 +58,7 @@ void um_frame_merge_give_back(um_frame_merge *merge);
 bool um_frame_merge_is_empty(um_frame_merge *merge);
 /* The error of the interface that is captured since the last call, a negative errno, or 0. */
 int um_frame_merge_take_error(um_frame_merge *merge);
-/* Packets on the wire for which the ring or the mirror had no room. */
+/* Packets on the wire for which the ring or a socket had no room. */
 uint64_t um_frame_merge_lost_count(const um_frame_merge *merge);
 
 #endif

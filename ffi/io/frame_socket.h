@@ -2,7 +2,7 @@
  * was sent or received only until then: frames that are pulled soon give their pages back soon.
  *
  * A run of datagrams that the kernel keeps whole (UDP GSO, GRO) is one frame, and says so. A frame is valid until it is
- * taken.
+ * taken. Its time is that of the egress tap's stamps (frame_stamps.h).
  *
  * Threads: one at a time. Memory: um_frame_socket_open maps it, _close unmaps it; the descriptor stays the caller's.
  * Errors: 0 or a negative errno. Times: nanoseconds, wall clock.
@@ -13,6 +13,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "io/frame_stamps.h"
 
 /* A frame as the kernel shows it. */
 typedef struct um_seen_frame {
@@ -32,8 +34,17 @@ typedef struct um_seen_frame {
 /* Of the virtio_net_hdr in front of a frame (PACKET_VNET_HDR): what the device was to finish, and what is a run. */
 void um_seen_frame_read_kind(um_seen_frame *seen, const void *header);
 
+typedef struct um_frame_socket_config {
+    size_t room_bytes; /* for frames that are not pulled yet */
+    int filter_fd;     /* the program that lets frames in and stamps them */
+    int stamps_fd;
+    struct egress_tap_watch *watch; /* the filter's, mapped for as long as the socket is open */
+} um_frame_socket_config;
+
 typedef struct um_frame_socket {
     int fd;
+    um_frame_stamps stamps;
+    int64_t clock_ahead_ns; /* the stamps' clock, of the wall clock; its reader sets it */
     uint8_t *memory;
     size_t begin; /* of the oldest frame that was not taken */
     size_t end;   /* behind the youngest */
@@ -42,17 +53,20 @@ typedef struct um_frame_socket {
     int error;        /* the interface's, a negative errno, until somebody clears it */
 } um_frame_socket;
 
-/* fd: a packet socket that is not bound yet. room_bytes: for frames that are not pulled yet. */
-int um_frame_socket_open(um_frame_socket *frames, int fd, size_t room_bytes);
+/* fd: a packet socket that is not bound yet. */
+int um_frame_socket_open(um_frame_socket *frames, int fd, const um_frame_socket_config *config);
 /* One that is all zero was never open. */
 void um_frame_socket_close(um_frame_socket *frames);
 
-/* Pulls what is there, as far as there is room. True when all of it was pulled. */
-bool um_frame_socket_pull(um_frame_socket *frames);
+/* Pulls what is there, as far as there is room. */
+void um_frame_socket_pull(um_frame_socket *frames);
 
 /* The oldest frame that was pulled and not taken; NULL: there is none. */
 const um_seen_frame *um_frame_socket_next(const um_frame_socket *frames);
 /* Takes the frame that _next returned, which is valid no longer. */
 void um_frame_socket_take(um_frame_socket *frames);
+
+/* Whether there is nothing: not even a frame of which it is not known whether there was room for it. */
+bool um_frame_socket_is_empty(const um_frame_socket *frames);
 
 #endif

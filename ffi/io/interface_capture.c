@@ -160,9 +160,9 @@ int um_interface_capture_open(const um_interface_capture_config *config, um_inte
     capture->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
     if (capture->fd < 0)
         return fail(capture, "socket");
-    int result = attach_filter(capture);
-    if (result == 0)
-        result = config->egress != NULL ? open_egress(capture) : map_ring(capture);
+    int result = config->egress != NULL ? open_egress(capture) : attach_filter(capture);
+    if (result == 0 && config->egress == NULL)
+        result = map_ring(capture);
     return result == 0 ? bind_to_interface(capture) : result;
 }
 
@@ -193,8 +193,6 @@ void um_interface_capture_close(um_interface_capture *capture)
 
 static void take_egress_statistics(um_interface_capture *capture)
 {
-    if (!capture->has_egress)
-        return;
     uint64_t lost_count = um_frame_merge_lost_count(&capture->egress);
     capture->counters.drop_count += lost_count - capture->egress_lost_count;
     capture->egress_lost_count = lost_count;
@@ -203,7 +201,10 @@ static void take_egress_statistics(um_interface_capture *capture)
 /* The kernel's counters start anew each time they are read. */
 static void take_statistics(um_interface_capture *capture)
 {
-    take_egress_statistics(capture);
+    if (capture->has_egress) {
+        take_egress_statistics(capture);
+        return;
+    }
     struct tpacket_stats_v3 statistics = {0};
     socklen_t length = sizeof statistics;
     if (getsockopt(capture->fd, SOL_PACKET, PACKET_STATISTICS, &statistics, &length) != 0)

@@ -5,7 +5,12 @@
 
 #include "capture/rows.h"
 
-enum { ROWS = 64, MESSAGES = UM_PACKETS_PACKET_ITEMS_MAX + ROWS, SQNS = MESSAGES };
+enum {
+    ROWS = 64,
+    MESSAGES = UM_PACKETS_PACKET_ITEMS_MAX + ROWS,
+    SQNS = MESSAGES,
+    RESOLUTION_BYTES = UM_PACKETS_RESOLUTION_BYTES_MAX + 256,
+};
 
 /* Columns whose memory is theirs alone, so that a write beside one is seen. */
 typedef struct columns {
@@ -51,6 +56,8 @@ static void open_columns(columns *into)
     rows->message_offsets = column(into, (ROWS + 1) * sizeof(int32_t));
     rows->present = column(into, ROWS * sizeof(uint32_t));
     rows->message_present = column(into, MESSAGES);
+    rows->resolution = column(into, RESOLUTION_BYTES);
+    rows->resolution_capacity = RESOLUTION_BYTES;
     text_column(into, &rows->source_address, ROWS, UM_PACKETS_ADDRESS_BYTES_MAX);
     text_column(into, &rows->destination_address, ROWS, UM_PACKETS_ADDRESS_BYTES_MAX);
     text_column(into, &rows->status, ROWS, UM_PACKETS_STATUS_BYTES_MAX);
@@ -87,11 +94,31 @@ static uint64_t mixed_text(uint64_t sum, const um_packet_rows_text *text, uint32
     return mixed(sum, 256);
 }
 
+/* What there is of topic resolution from `at` on, if it is row i's. */
+static uint64_t mixed_resolution(uint64_t sum, const um_packet_rows *rows, uint32_t i, uint32_t *at)
+{
+    uint32_t head[2]; /* row, bytes */
+    if (*at == rows->resolution_bytes)
+        return sum;
+    REQUIRE(rows->resolution_bytes <= rows->resolution_capacity && rows->resolution_bytes - *at >= sizeof head);
+    memcpy(head, rows->resolution + *at, sizeof head);
+    REQUIRE(head[0] >= i && head[0] < rows->row_count && head[1] <= rows->resolution_bytes - *at - sizeof head);
+    if (head[0] != i)
+        return sum;
+    *at += (uint32_t)sizeof head;
+    for (uint32_t byte = 0; byte < head[1]; byte++)
+        sum = mixed(sum, rows->resolution[*at + byte]);
+    *at += head[1];
+    return mixed(sum, 257);
+}
+
 /* One number that all the rows go into. */
 static uint64_t digest(const um_packet_rows *rows, uint64_t sum)
 {
+    uint32_t resolution_at = 0;
     for (uint32_t i = 0; i < rows->row_count; i++) {
         sum = mixed(sum, (uint64_t)rows->position[i]);
+        sum = mixed_resolution(sum, rows, i, &resolution_at);
         sum = mixed(sum, rows->present[i]);
         sum = mixed(sum, (uint64_t)rows->time_ns[i]);
         sum = mixed(sum, (uint64_t)rows->transport_sqn[i] + (uint64_t)rows->session_id[i]);
@@ -105,6 +132,7 @@ static uint64_t digest(const um_packet_rows *rows, uint64_t sum)
             sum = mixed_text(sum, &rows->kind, (uint32_t)at);
         }
     }
+    REQUIRE(resolution_at == rows->resolution_bytes);
     return sum;
 }
 

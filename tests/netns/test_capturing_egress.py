@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from scapy.utils import PcapNgReader
 
 from tests.netns.captures import ended, listening, start_capture
 from tests.netns.egress_programs import tagged
-from tests.netns.traffic import GROUP, PORT, SO_RCVBUFFORCE, Sender
+from tests.netns.traffic import GROUP, PORT, SO_RCVBUFFORCE, Receiver, Sender
 from tests.waiting import SECONDS, wait_for
 from umstack.capture import CaptureNotes, decode
 from umstack.lab import Host, Lab, namespaces
@@ -33,6 +34,7 @@ ETH_P_ALL = 0x0003
 SOL_PACKET, PACKET_AUXDATA = 263, 8
 PACKET_OUTGOING = 4
 VLAN = 42
+UDP_GRO = 104
 GROUPS = ("--group", "239.77.0.0/16")
 UNICAST_PORT = 14390
 
@@ -295,6 +297,34 @@ def test_what_has_passed_is_written_or_counted(
     assert rows == summary["packets"]
     assert any(note.kind == "capture-drops" for note in notes.notes) != is_enough
     assert len(frames(tmp_path)) == summary["packets"]
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+@pytest.mark.parametrize(("ring", "is_enough"), [("64", True), ("2", False)])
+def test_what_has_come_in_is_written_or_counted(
+    make_lab: MakeLab, tmp_path: Path, ring: str, is_enough: bool, is_run: bool
+) -> None:
+    """Issue 4, capture: of what comes in, too, each datagram of a run that found no room is counted."""
+    lab = make_lab(hosts=2, segmentation="real")
+    host, other = lab.hosts
+    with (
+        capturing(host, tmp_path, "--egress", "tc", "--ring", ring) as process,
+        Receiver(host, None, UNICAST_PORT) as receiver,
+        Sender(other, host.address, UNICAST_PORT) as sender,
+    ):
+        receiver.socket.setsockopt(socket.IPPROTO_UDP, UDP_GRO, int(is_run))
+        process.send_signal(signal.SIGSTOP)
+        for _ in range(300):
+            sender.send_run(bytes(30 * 1400), 1400)
+        received = receiver.collect(300 if is_run else 9000)
+        summary, _ = ended(process)
+    assert len(received) < 900 if is_run else len(received) == 9000
+    assert summary["packets"] + summary["dropped"] == 9000
+    assert (summary["dropped"] == 0) == is_enough
+    times = [packet.time for name in summary["files"] for packet in PcapNgReader(name)]
+    assert times == sorted(times)
+    assert time.time() - 60 < times[0]
+    assert times[-1] < time.time()
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])

@@ -135,6 +135,11 @@ class InterfaceCapture(Closing):
         config.maps.ring_fd, config.maps.ring_bytes = self._egress.ring_fd, self._egress.ring_bytes
         config.maps.counters_fd = self._egress.counters_fd
         config.mirror_index = self._egress.mirror_index
+        for socket_filter, found in (
+            (config.incoming, self._egress.incoming),
+            (config.mirrored, self._egress.mirrored),
+        ):
+            socket_filter.program_fd, socket_filter.stamps_fd = found.program_fd, found.stamps_fd
         return config
 
     def run(
