@@ -41,6 +41,7 @@ enum option_code {
     OPTION_OFFSET = 14,
     OPTION_INTERFACE_DROPS = 5,
     OPTION_SYSTEM_DROPS = 7,
+    OPTION_PACKET_DROPS = 4,
     OPTION_PACKET_QUEUE = 6,
     OPTION_PACKET_VERDICT = 7,
 };
@@ -280,6 +281,7 @@ static void take_statistics(um_capture_reader *reader, const block *in)
     }
     /* Each block counts from the beginning. */
     interface->drop_count = drops;
+    interface->has_statistics = true;
 }
 
 static void note_unknown_block(um_capture_reader *reader, uint32_t type, uint64_t position)
@@ -304,7 +306,9 @@ static bool take_in(um_capture_reader *reader, const block *in, uint64_t positio
         if (in->bytes < DESCRIPTION_BYTES)
             return false;
         describe(reader, in, &interface);
-        return um_capture_add_interface(reader, &interface) == 0;
+        if (um_capture_add_interface(reader, &interface) != 0)
+            reader->findings.left_out_interface_count++;
+        return true;
     case BLOCK_STATISTICS:
         if (in->bytes >= STATISTICS_BYTES)
             take_statistics(reader, in);
@@ -347,13 +351,23 @@ static enum um_capture_verdict verdict_of(const um_capture_reader *reader, const
                : UM_CAPTURE_OTHER_VERDICT;
 }
 
-static void read_packet_options(const um_capture_reader *reader, const block *in, um_capture_packet *packet)
+static void set_drops(um_capture_reader *reader, um_capture_packet *packet, uint64_t drop_count)
+{
+    packet->tells_drops = true;
+    packet->drop_count = drop_count;
+    if (packet->interface >= 0)
+        reader->interfaces[packet->interface].packet_drop_count += drop_count;
+}
+
+static void read_packet_options(um_capture_reader *reader, const block *in, um_capture_packet *packet)
 {
     uint32_t at = ENHANCED_BYTES - 4 + (uint32_t)um_align_up(packet->captured_bytes, 4), value_bytes;
     uint16_t code;
     const uint8_t *value;
     while (next_option(reader, in, &at, &code, &value, &value_bytes)) {
-        if (code == OPTION_PACKET_QUEUE && value_bytes == 4)
+        if (code == OPTION_PACKET_DROPS && value_bytes == 8)
+            set_drops(reader, packet, get64(reader, value));
+        else if (code == OPTION_PACKET_QUEUE && value_bytes == 4)
             packet->queue_number = (uint64_t)get32(reader, value) + 1;
         else if (code == OPTION_PACKET_VERDICT && value_bytes >= 1)
             packet->verdict = verdict_of(reader, value, value_bytes);

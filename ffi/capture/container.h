@@ -47,7 +47,9 @@ typedef struct um_capture_interface {
     uint8_t resolution;   /* if_tsresol: 6 for microseconds, 9 for nanoseconds, the top bit for powers of two */
     int64_t offset_s;     /* if_tsoffset */
     int64_t last_time_ns; /* of the packet before */
-    uint64_t drop_count;  /* packets the capturing side says it lost */
+    uint64_t drop_count;  /* packets the capturing side says it lost, where it has said so at the end */
+    bool has_statistics;
+    uint64_t packet_drop_count;       /* and what it says packet by packet */
     char name[UM_CAPTURE_NAME_BYTES]; /* ends with NUL; empty when there is none */
 } um_capture_interface;
 
@@ -63,8 +65,9 @@ typedef struct um_capture_findings {
     uint64_t clock_step_position; /* of the first */
     uint64_t timeless_count;      /* packets of pcapng's simple block have no time */
     uint64_t unknown_link_count;
-    int32_t unknown_link_type; /* the first one's */
-    uint64_t cut_count;        /* packets of which the capture kept only a part */
+    int32_t unknown_link_type;         /* the first one's */
+    uint64_t cut_count;                /* packets of which the capture kept only a part */
+    uint64_t left_out_interface_count; /* beyond UM_CAPTURE_INTERFACES_MAX: their packets are of no interface */
 } um_capture_findings;
 
 typedef struct um_capture_reader {
@@ -87,6 +90,8 @@ typedef struct um_capture_packet {
     int64_t time_ns;
     uint64_t queue_number; /* of the queue it was received on, counted from 1; 0: not said */
     enum um_capture_verdict verdict;
+    bool tells_drops;
+    uint64_t drop_count; /* packets the capturing side lost between the one before and this one */
 } um_capture_packet;
 
 /* A reader at the beginning of a file, or at any record of one when format, swapped and interfaces are then set. */

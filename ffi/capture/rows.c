@@ -138,6 +138,7 @@ static inline void append_frame(um_packet_rows *rows, uint32_t i, const um_captu
     rows->vlan[i] = frame->vlan < 0 ? 0 : frame->vlan;
     rows->inner_vlan[i] = frame->inner_vlan < 0 ? 0 : frame->inner_vlan;
     rows->queue[i] = packet->queue_number == 0 ? 0 : (int64_t)packet->queue_number - 1;
+    rows->dropped[i] = packet->tells_drops ? (int64_t)packet->drop_count : 0;
     if (packet->verdict != UM_CAPTURE_NO_VERDICT)
         put_text(&rows->verdict, i, VERDICT_TEXTS[packet->verdict], UM_PACKETS_VERDICT_BYTES_MAX);
     else
@@ -159,6 +160,7 @@ static inline uint32_t frame_bits(const um_capture_packet *packet, const um_capt
     return (uint32_t)packet->timed << UM_PACKETS_TIME | (uint32_t)(frame->vlan >= 0) << UM_PACKETS_VLAN |
            (uint32_t)(frame->inner_vlan >= 0) << UM_PACKETS_INNER_VLAN |
            (uint32_t)(packet->queue_number != 0) << UM_PACKETS_QUEUE |
+           (uint32_t)packet->tells_drops << UM_PACKETS_DROPPED |
            (uint32_t)(packet->verdict != UM_CAPTURE_NO_VERDICT) << UM_PACKETS_VERDICT |
            (uint32_t)(frame->ip_version != 0) << UM_PACKETS_IP |
            (uint32_t)(frame->status == UM_CAPTURED_UDP) << UM_PACKETS_UDP |

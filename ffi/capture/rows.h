@@ -26,6 +26,7 @@ enum um_packet_rows_bit {
     UM_PACKETS_VLAN,
     UM_PACKETS_INNER_VLAN,
     UM_PACKETS_QUEUE,
+    UM_PACKETS_DROPPED,
     UM_PACKETS_VERDICT,
     UM_PACKETS_IP,             /* both addresses */
     UM_PACKETS_UDP,            /* ports, UDP bytes */
@@ -69,6 +70,7 @@ typedef struct um_packet_rows {
     int32_t *vlan;
     int32_t *inner_vlan;
     int64_t *queue;
+    int64_t *dropped;
     um_packet_rows_text verdict;
     um_packet_rows_text source_address;
     int32_t *source_port;

@@ -34,6 +34,7 @@ enum um_packet_rows_bit {
     UM_PACKETS_VLAN,
     UM_PACKETS_INNER_VLAN,
     UM_PACKETS_QUEUE,
+    UM_PACKETS_DROPPED,
     UM_PACKETS_VERDICT,
     UM_PACKETS_IP,
     UM_PACKETS_UDP,
@@ -61,6 +62,8 @@ typedef struct um_capture_interface {
     uint8_t resolution;
     int64_t offset_s;
     uint64_t drop_count;
+    bool has_statistics;
+    uint64_t packet_drop_count;
     char name[...];
     ...;
 } um_capture_interface;
@@ -78,6 +81,7 @@ typedef struct um_capture_findings {
     uint64_t unknown_link_count;
     int32_t unknown_link_type;
     uint64_t cut_count;
+    uint64_t left_out_interface_count;
     ...;
 } um_capture_findings;
 
@@ -110,6 +114,7 @@ typedef struct um_packet_rows {
     int32_t *vlan;
     int32_t *inner_vlan;
     int64_t *queue;
+    int64_t *dropped;
     um_packet_rows_text verdict;
     um_packet_rows_text source_address;
     int32_t *source_port;

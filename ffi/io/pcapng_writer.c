@@ -20,7 +20,6 @@ enum {
     OPTION_STATISTICS_END = 3,
     OPTION_STATISTICS_RECEIVED = 4,
     OPTION_STATISTICS_DROPPED = 5,
-    OPTION_STATISTICS_OS_DROPPED = 7,
     OPTION_PACKET_FLAGS = 2,
     OPTION_PACKET_DROPS = 4,
     OPTION_PACKET_QUEUE = 6,
@@ -223,7 +222,6 @@ void um_pcapng_write_statistics(um_pcapng_writer *writer, const um_pcapng_statis
     put_time_option(writer, OPTION_STATISTICS_END, statistics->end_ns);
     put_option(writer, OPTION_STATISTICS_RECEIVED, &statistics->received_count, sizeof(uint64_t));
     put_option(writer, OPTION_STATISTICS_DROPPED, &statistics->dropped_count, sizeof(uint64_t));
-    put_option(writer, OPTION_STATISTICS_OS_DROPPED, &statistics->dropped_count, sizeof(uint64_t));
     put_option(writer, OPTION_END, NULL, 0);
     end_block(writer, start);
 }

@@ -38,7 +38,8 @@ static void open_columns(columns *into)
     *into = (columns){.rows = {.row_capacity = ROWS, .message_capacity = MESSAGES, .sqn_capacity = SQNS}};
     int64_t **row_longs[] = {&rows->position,  &rows->time_ns,      &rows->session_id,  &rows->transport_sqn,
                              &rows->sm_sqn,    &rows->lead_sqn,     &rows->trail_sqn,   &rows->next_sqn,
-                             &rows->group_tag, &rows->window_bytes, &rows->receiver_id, &rows->queue};
+                             &rows->group_tag, &rows->window_bytes, &rows->receiver_id, &rows->queue,
+                             &rows->dropped};
     int32_t **row_ints[] = {&rows->interface_id, &rows->link_type,  &rows->frame_bytes,    &rows->captured_bytes,
                             &rows->vlan,         &rows->inner_vlan, &rows->source_port,    &rows->destination_port,
                             &rows->udp_bytes,    &rows->nak_port,   &rows->transport_flags};

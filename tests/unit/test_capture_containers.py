@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import pickle
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,45 @@ def test_queue_and_verdict(
     assert (first["queue"], first["verdict"]) == expected
     assert (second["queue"], second["verdict"]) == (None, None)
     assert first["messages"][0]["topic_sqn"] == 1
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_drops_are_told_packet_by_packet(tmp_path: Path, order: str) -> None:
+    """Issue 4, capture: epb_dropcount is a column; a capture that was not ended is told to have lost their sum."""
+
+    def said(n: int) -> bytes:
+        return enhanced(
+            PACKETS[1], order, options=option(order, 4, struct.pack(f"{order}Q", n)) + option(order, 0, b"")
+        )
+
+    notes = CaptureNotes()
+    content = section(order) + interface(order) + said(7) + enhanced(PACKETS[2], order) + said(70) + said(0)
+    rows = rows_of(written(tmp_path, content), notes)
+    assert [row["dropped"] for row in rows] == [7, None, 70, 0]
+    [note] = notes.notes
+    assert (note.kind, "lost 77 packets" in note.text) == ("capture-drops", True)
+
+
+def test_the_statistics_have_the_last_word_about_drops(tmp_path: Path) -> None:
+    """Issue 4, capture: at the end of a capture its statistics say all of it, and nothing is counted twice."""
+    said = enhanced(PACKETS[1], options=option("<", 4, struct.pack("<Q", 7)) + option("<", 0, b""))
+    drops = struct.pack("<III", 0, 0, 0) + option("<", 5, struct.pack("<Q", 12)) + option("<", 0, b"")
+    notes = CaptureNotes()
+    rows_of(written(tmp_path, section() + interface() + said + block("<", 5, drops)), notes)
+    assert ["lost 12 packets" in note.text for note in notes.notes] == [True]
+
+
+def test_more_interfaces_than_can_be_told_apart(tmp_path: Path) -> None:
+    """Issue 4, bad input and faults: the packets of the others are rows, and it is said what is not known of them."""
+    content = (
+        section() + interface() * 1030 + enhanced(PACKETS[1]) + enhanced(replace(PACKETS[2], interface=1029))
+    )
+    notes = CaptureNotes()
+    first, last = rows_of(written(tmp_path, content), notes)
+    assert (first["interface_id"], first["packet_type"]) == (0, "DATA")
+    assert (last["interface_id"], last["link_type"], last["packet_type"]) == (-1, -1, None)
+    assert {note.kind for note in notes.notes} == {"no-time", "link-type"}
+    assert any("6 interfaces more than the 1024" in note.text for note in notes.notes)
 
 
 def test_sections_each_describe_their_interfaces(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def _batches(
                     yield rows.to_batch(names, interfaces)
             _note_end(notes, window, step, part)
         finally:
-            _note_findings(notes, reader)
+            _note_findings(notes, reader, is_end=part.end is None)
 
 
 def _fill(rows: PacketRows, reader: Any, options: Any, window: Window, until: int) -> int:
@@ -123,8 +123,8 @@ def _note_end(notes: CaptureNotes, window: Window, step: int, part: Split) -> No
         notes.add(NoteKind.DAMAGED, text, part.end)
 
 
-def _note_findings(notes: CaptureNotes, reader: Any) -> None:
-    """What the core found on the way."""
+def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
+    """What the core found on the way, to the end of the file or of a split before it."""
     found = reader.findings
     notes.format = _FORMATS.get(reader.format)
     notes.packets = found.packet_count
@@ -149,11 +149,27 @@ def _note_findings(notes: CaptureNotes, reader: Any) -> None:
         notes.add(NoteKind.UNKNOWN_BLOCK, text, found.unknown_block_position)
     if found.cut_count:
         notes.add(NoteKind.CUT_PACKETS, f"of {found.cut_count} packets only the beginning was captured")
+    if found.left_out_interface_count:
+        text = (
+            f"{found.left_out_interface_count} interfaces more than the {reader.interface_count} that can be told "
+            "apart: what kind of packets theirs are is not known"
+        )
+        notes.add(NoteKind.LINK_TYPE, text)
     for i in range(reader.interface_count):
         described = reader.interfaces[i]
-        if described.drop_count:
+        lost = _lost(described, is_end=is_end)
+        if lost:
             name = ffi.string(described.name).decode("utf-8", "replace") or str(i)
             notes.add(
                 NoteKind.CAPTURE_DROPS,
-                f"the capturing side lost {described.drop_count} packets of interface {name}",
+                f"the capturing side lost {lost} packets of interface {name}",
             )
+
+
+def _lost(interface: Any, *, is_end: bool) -> int:
+    """Packets of an interface that the capturing side lost, as the statistics at the end of the file say.
+
+    A capture that was killed has none, and says so only packet by packet.
+    """
+    is_told_by_packets = is_end and not interface.has_statistics
+    return int(interface.packet_drop_count if is_told_by_packets else interface.drop_count)

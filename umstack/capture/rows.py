@@ -45,6 +45,7 @@ _NUMBERS = (
     _Column("vlan", "int32", lib.UM_PACKETS_VLAN),
     _Column("inner_vlan", "int32", lib.UM_PACKETS_INNER_VLAN),
     _Column("queue", "int64", lib.UM_PACKETS_QUEUE),
+    _Column("dropped", "int64", lib.UM_PACKETS_DROPPED),
     _Column("source_port", "int32", lib.UM_PACKETS_UDP),
     _Column("destination_port", "int32", lib.UM_PACKETS_UDP),
     _Column("udp_bytes", "int32", lib.UM_PACKETS_UDP),

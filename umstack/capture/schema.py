@@ -75,6 +75,7 @@ def schema() -> pyarrow.Schema:
             pa.field("vlan", small),
             pa.field("inner_vlan", small),
             pa.field("queue", number),
+            pa.field("dropped", number),
             pa.field("verdict", text),
             pa.field("source_address", text),
             pa.field("source_port", small),
