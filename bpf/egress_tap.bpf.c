@@ -231,6 +231,7 @@ static __always_inline int stamped(struct __sk_buff *skb, __u32 socket, void *st
         return NOTHING;
     stamp->time_ns = bpf_ktime_get_tai_ns();
     stamp->packet_count = packet_count;
+    stamp->queue_number = skb->queue_mapping;
     __sync_lock_test_and_set(&stamp->frame, frame); /* in this order, on every processor */
     return WHOLE;
 }

@@ -51,7 +51,8 @@ enum egress_tap_socket { EGRESS_TAP_INCOMING, EGRESS_TAP_MIRRORED, EGRESS_TAP_SO
 struct egress_tap_stamp {
     unsigned long long frame;        /* whose it is; written last */
     unsigned long long time_ns;      /* CLOCK_TAI */
-    unsigned long long packet_count; /* on the wire */
+    unsigned int packet_count;       /* on the wire */
+    unsigned int queue_number;       /* of the interface's receive queue, counted from 1; 0: not known */
 };
 
 struct egress_tap_watch {

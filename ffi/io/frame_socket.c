@@ -123,7 +123,9 @@ static int receive(um_frame_socket *frames, staged *into)
                                  .is_outgoing = from.sll_pkttype == PACKET_OUTGOING};
     um_seen_frame_read_kind(&into->seen, &kind);
     uint32_t dropped_count = read_ancillary(&message, &into->seen);
-    into->seen.time_ns = um_frame_stamps_take(&frames->stamps, dropped_count) - frames->clock_ahead_ns;
+    const struct egress_tap_stamp *stamp = um_frame_stamps_take(&frames->stamps, dropped_count);
+    into->seen.time_ns = (int64_t)stamp->time_ns - frames->clock_ahead_ns;
+    into->seen.queue_number = stamp->queue_number;
     size_t span_bytes = sizeof *into + into->seen.captured_bytes;
     into->span_bytes = (span_bytes + FRAME_ALIGNMENT - 1) / FRAME_ALIGNMENT * FRAME_ALIGNMENT;
     frames->end += into->span_bytes;

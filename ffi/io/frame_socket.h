@@ -28,6 +28,7 @@ typedef struct um_seen_frame {
     uint16_t vlan_type;
     uint16_t vlan_tci;
     bool is_outgoing;
+    uint32_t queue_number; /* it came in by, counted from 1; 0: not known */
     int64_t time_ns;
 } um_seen_frame;
 

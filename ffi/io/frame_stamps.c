@@ -18,7 +18,7 @@ int um_frame_stamps_open(um_frame_stamps *stamps, int fd, struct egress_tap_watc
     stamps->stamps = mapped;
     stamps->last = stamps->pending = um_frame_stamps_frame_count(stamps);
     stamps->received_count = stamps->last;
-    stamps->last_time_ns = um_clock_read_ns(CLOCK_TAI);
+    stamps->newest.time_ns = (uint64_t)um_clock_read_ns(CLOCK_TAI);
     return 0;
 }
 
@@ -48,20 +48,20 @@ static void count_lost_before(um_frame_stamps *stamps, uint64_t frame)
         stamps->lost_count += packet_count(stamps, ++stamps->last);
 }
 
-int64_t um_frame_stamps_take(um_frame_stamps *stamps, uint32_t dropped_count)
+const struct egress_tap_stamp *um_frame_stamps_take(um_frame_stamps *stamps, uint32_t dropped_count)
 {
     stamps->received_count++;
     stamps->dropped_count += dropped_count - (uint32_t)stamps->dropped_count;
     uint64_t frame = stamps->received_count + stamps->dropped_count;
     const struct egress_tap_stamp *stamp = stamp_of(stamps, frame);
     if (stamp != NULL)
-        stamps->last_time_ns = (int64_t)stamp->time_ns;
+        stamps->newest = *stamp; /* else it passed about when the one before did */
     count_lost_before(stamps, frame);
     if (frame > stamps->last)
         stamps->last = frame;
     else
         stamps->lost_count -= packet_count(stamps, frame); /* it was only late */
-    return stamps->last_time_ns;
+    return &stamps->newest;
 }
 
 void um_frame_stamps_take_unseen(um_frame_stamps *stamps)

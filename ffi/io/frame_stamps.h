@@ -22,7 +22,7 @@ typedef struct um_frame_stamps {
     uint64_t last;           /* up to this frame all were received or dropped */
     uint64_t pending;        /* let in before the socket was last found empty */
     uint64_t lost_count;     /* packets on the wire */
-    int64_t last_time_ns;
+    struct egress_tap_stamp newest;
 } um_frame_stamps;
 
 /* watch: the filter's, mapped for as long. */
@@ -30,8 +30,8 @@ int um_frame_stamps_open(um_frame_stamps *stamps, int fd, struct egress_tap_watc
 /* One that is all zero was never open. */
 void um_frame_stamps_close(um_frame_stamps *stamps);
 
-/* The time of the frame that was just received; dropped_count: what the socket says of it. */
-int64_t um_frame_stamps_take(um_frame_stamps *stamps, uint32_t dropped_count);
+/* The stamp of the frame that was just received, valid until the next; dropped_count: what the socket says of it. */
+const struct egress_tap_stamp *um_frame_stamps_take(um_frame_stamps *stamps, uint32_t dropped_count);
 /* A frame was received that cannot be shown: it is lost. */
 void um_frame_stamps_take_unseen(um_frame_stamps *stamps);
 /* Frees the stamps of what was taken. */

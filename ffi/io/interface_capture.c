@@ -194,6 +194,8 @@ void um_interface_capture_close(um_interface_capture *capture)
 static void take_egress_statistics(um_interface_capture *capture)
 {
     uint64_t lost_count = um_frame_merge_lost_count(&capture->egress);
+    if (lost_count <= capture->egress_lost_count) /* what was only late is no longer lost */
+        return;
     capture->counters.drop_count += lost_count - capture->egress_lost_count;
     capture->egress_lost_count = lost_count;
 }
@@ -258,7 +260,7 @@ static void add_frame(um_interface_capture *capture, const um_seen_frame *seen, 
                                .queue = UM_PCAPNG_UNKNOWN,
                                .verdict = UM_PCAPNG_UNKNOWN};
     if (!seen->is_outgoing) {
-        packet.queue = capture->arrivals.queue;
+        packet.queue = seen->queue_number > 0 ? (int64_t)seen->queue_number - 1 : capture->arrivals.queue;
         packet.verdict = capture->arrivals.verdict;
     }
     capture->reported_drop_count = capture->counters.drop_count;

@@ -30,7 +30,7 @@ TC_ACT_UNSPEC = 0xFFFFFFFF
 BUSY, DISCARDED = 1 << 31, 1 << 30
 HEADER_BYTES = 8
 RECORD = struct.Struct("=QIIIIIHH")
-STAMP = struct.Struct("=QQQ")
+STAMP = struct.Struct("=QQII")
 SO_ATTACH_BPF = 50
 STAMPS_SPARE = 64
 
@@ -236,7 +236,7 @@ class Socket:
     def stamp(self, frame: int) -> tuple[int, int, int]:
         """Whose stamp is there, when that passed, and how many packets it is."""
         found = self._stamps.read(struct.pack("=I", frame % self._stamps.max_entries))
-        whose, time_ns, packets = STAMP.unpack(found)
+        whose, time_ns, packets, _queue = STAMP.unpack(found)
         return int(whose), int(time_ns), int(packets)
 
     def close(self) -> None:

@@ -14,9 +14,12 @@ from tests.waiting import wait_for
 from umstack.lab import Host
 
 
-def start_capture(host: Host, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
-    """`umstack capture` on a host, started; at its end it gives its summary as JSON."""
-    command = [*prefix, sys.executable, "-m", "umstack", "capture", host.interface, "--json", *arguments]
+def start_capture(
+    host: Host, *arguments: str, prefix: Sequence[str] = (), interface: str = ""
+) -> subprocess.Popen[str]:
+    """`umstack capture` on a host, of another interface if one is named; at its end it gives its summary as JSON."""
+    captured = interface or host.interface
+    command = [*prefix, sys.executable, "-m", "umstack", "capture", captured, "--json", *arguments]
     process: subprocess.Popen[str] = host.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

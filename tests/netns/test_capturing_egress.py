@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
+import os
 import signal
 import socket
 import struct
@@ -35,6 +37,7 @@ SOL_PACKET, PACKET_AUXDATA = 263, 8
 PACKET_OUTGOING = 4
 VLAN = 42
 UDP_GRO = 104
+TUNSETIFF, IFF_TAP, IFF_NO_PI, IFF_MULTI_QUEUE = 0x400454CA, 0x2, 0x1000, 0x100
 GROUPS = ("--group", "239.77.0.0/16")
 UNICAST_PORT = 14390
 
@@ -326,6 +329,38 @@ def test_what_has_come_in_is_written_or_counted(
     assert times == sorted(times)
     assert time.time() - 60 < times[0]
     assert times[-1] < time.time()
+
+
+def _queues_of_a_tap(count: int) -> list[int]:
+    """Open so many queues of a new TAP device, "queued0": what is written to one comes in by it."""
+    request = struct.pack("=16sH22x", b"queued0", IFF_TAP | IFF_NO_PI | IFF_MULTI_QUEUE)
+    queues = []
+    for _ in range(count):
+        queues.append(os.open("/dev/net/tun", os.O_RDWR))
+        fcntl.ioctl(queues[-1], TUNSETIFF, request)
+    with IPRoute() as route:
+        route.link("set", index=find_interface("queued0").index, state="up")
+    return queues
+
+
+def test_what_comes_in_has_its_queue(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: of an interface with several queues it is known, frame by frame, which one a frame came by."""
+    host = lab_with_mirrors(make_lab).hosts[0]
+    queues = host.call(lambda: _queues_of_a_tap(3))
+    process = start_capture(host, *GROUPS, "--out", str(tmp_path), "--egress", "tc", interface="queued0")
+    try:
+        listening(process, tmp_path)
+        for turn in range(30):
+            packet = Ether(dst="01:00:5e:4d:01:02") / IP(dst=GROUP, id=turn) / UDP(dport=PORT) / b"by its queue"
+            os.write(queues[turn % 3], bytes(packet))
+        summary, _ = ended(process)
+    finally:
+        process.kill()
+        process.wait()
+        for queue in queues:
+            os.close(queue)
+    rows = [row for name in summary["files"] for batch in decode(name) for row in batch.to_pylist()]
+    assert [row["queue"] for row in rows] == [0, 1, 2] * 10
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
