@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import xdp
 from umstack._core import ffi, lib
-from umstack.capturing.tap import TAP_RING_BYTES, Tap, datagram_observer
+from umstack.capturing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
 from umstack.config import Config, ContextOptions
 from umstack.counters import schema
 from umstack.dispatch import DispatchThread
@@ -275,12 +275,14 @@ class Context(Closing):
         on_message: Callable[[Event], None] | None = None,
         *,
         queue: EventQueue | None = None,
+        takes_group: Callable[[str], bool] | None = None,
         **options: OptionValue,
     ) -> Receiver:
         """Create a receiver for a topic. `options` are receiver options by name.
 
         With `on_message`, every message and event goes to the callback: on a dispatch thread in embedded mode,
         inside process_events() in sequential mode. With `queue`, it goes into that event queue, which is read instead.
+        With `takes_group`, which is told a source's multicast group, it has only the sources that this says yes to.
         """
         encode_topic_name(topic)
         chosen = self._config.receiver_options(**options)
@@ -291,13 +293,14 @@ class Context(Closing):
             )
         with self._making:
             self._check_open()
-            return self._make_receiver(topic, on_message, queue, chosen)
+            return self._make_receiver(topic, on_message, queue, takes_group, chosen)
 
     def _make_receiver(
         self,
         topic: str,
         on_message: Callable[[Event], None] | None,
         queue: EventQueue | None,
+        takes_group: Callable[[str], bool] | None,
         chosen: ReceiverOptions,
     ) -> Receiver:
         if queue is not None and not queue.closed and queue not in self._queues:
@@ -305,7 +308,7 @@ class Context(Closing):
                 f"receiver {topic!r}: its event queue is another context's",
                 hint="make one with this context's event_queue()",
             )
-        receiver = Receiver(self, topic, chosen, on_message, queue)
+        receiver = Receiver(self, topic, chosen, on_message, queue, takes_group)
         self._receivers.append(receiver)
         self._dispatch(receiver)
         if self._resolver is not None:
@@ -339,7 +342,7 @@ class Context(Closing):
     def _on_source(self, topic: str, topic_index: int, address: LbtrmAddress) -> None:
         """Resolution found a source: map it to the topic's receivers."""
         name = transport_name(address)
-        wanting = [one for one in list(self._receivers) if one.topic == topic and not one.closed]
+        wanting = [one for one in list(self._receivers) if one.wants(topic, address.group)]
         # Before the group is joined, so that its first datagrams do not come by the kernel.
         if wanting:
             self._steer((address.group, address.destination_port))
@@ -598,14 +601,26 @@ class Context(Closing):
 
     # The tap
 
-    def tap(self, path: str | Path, *, snap_bytes: int = 0, ring_bytes: int = TAP_RING_BYTES) -> Tap:
+    def tap(
+        self,
+        path: str | Path,
+        *,
+        snap_bytes: int = 0,
+        ring_bytes: int = TAP_RING_BYTES,
+        rotate_bytes: int = 0,
+        rotate_seconds: float = 0.0,
+        keep_files: int = 0,
+    ) -> Tap:
         """Write what the context sends and receives from now on to a pcapng file as well; stop() ends that.
 
         The data path never waits for the file: what `ring_bytes` (a power of two) cannot hold is left out and counted.
+        With `rotate_bytes` or `rotate_seconds` the path is a directory, and a file that is so large or so old is
+        followed by another; of those, `keep_files` keeps the last.
         """
+        settings = TapSettings(snap_bytes, ring_bytes, rotate_bytes, rotate_seconds, keep_files)
         with self._making:
             self._check_open()
-            self._tap = Tap(self, path, snap_bytes, ring_bytes)
+            self._tap = Tap(self, path, settings)
             return self._tap
 
     def end_tap(self, tap: Tap, counters: Any) -> int:

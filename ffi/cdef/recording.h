@@ -34,6 +34,10 @@ void um_datagram_frame(uint8_t *header, um_address from, um_address to, uint8_t 
 
 typedef struct um_tap_config {
     const char *path;
+    const char *file_name;
+    uint64_t rotate_bytes;
+    int64_t rotate_ns;
+    uint32_t keep_files;
     const char *interface;
     uint32_t ring_bytes;
     uint32_t snap_bytes;
@@ -45,6 +49,7 @@ typedef struct um_tap_counters {
     uint64_t written_count;
     uint64_t dropped_count;
     uint64_t file_bytes;
+    uint64_t file_count;
     int error;
     ...;
 } um_tap_counters;

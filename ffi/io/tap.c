@@ -2,6 +2,7 @@
 
 #include <linux/bpf.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -216,6 +217,10 @@ void um_tap_link_init(um_tap_link *link, um_link *next, um_tap *tap, um_address 
 static void write_datagram(um_tap *tap, const tap_record *record, const uint8_t *data, uint32_t captured_bytes,
                            uint32_t length)
 {
+    if (!tap->has_file) {
+        tap->fileless_count++;
+        return;
+    }
     uint8_t header[UM_IPV4_UDP_HEADER_BYTES];
     um_datagram_frame(header, record->from, record->to, tap->ttl, tap->identification++, data, captured_bytes, length);
     um_pcapng_packet packet = {.time_ns = record->time_ns,
@@ -248,16 +253,87 @@ static void write_record(um_tap *tap, const tap_record *record)
     }
 }
 
-/* Once writing has failed, only what reached the file counts. */
+/* What the files have, with the one that is open. Once writing has failed, only what reached the file counts. */
+static um_tap_counters count_files(const um_tap *tap)
+{
+    um_tap_counters found = tap->ended;
+    const um_pcapng_writer *writer = &tap->writer;
+    if (tap->has_file) {
+        uint64_t written_count = writer->error == 0 ? writer->packet_count : writer->kept_count;
+        found.written_count += written_count;
+        found.dropped_count += writer->packet_count - written_count;
+        found.file_bytes += writer->file_bytes;
+        found.file_count++;
+        if (found.error == 0)
+            found.error = writer->error;
+    }
+    return found;
+}
+
 static void publish_counters(um_tap *tap)
 {
-    const um_pcapng_writer *writer = &tap->writer;
-    uint64_t written_count = writer->error == 0 ? writer->packet_count : writer->kept_count;
-    atomic_store_explicit(&tap->written_count, written_count, memory_order_relaxed);
-    atomic_store_explicit(&tap->discarded_count, writer->packet_count - written_count, memory_order_relaxed);
-    atomic_store_explicit(&tap->error, writer->error, memory_order_relaxed);
-    atomic_store_explicit(&tap->file_bytes, writer->file_bytes, memory_order_relaxed);
+    um_tap_counters found = count_files(tap);
+    atomic_store_explicit(&tap->written_count, found.written_count, memory_order_relaxed);
+    atomic_store_explicit(&tap->discarded_count, found.dropped_count + tap->fileless_count, memory_order_relaxed);
+    atomic_store_explicit(&tap->error, found.error, memory_order_relaxed);
+    atomic_store_explicit(&tap->file_bytes, found.file_bytes, memory_order_relaxed);
+    atomic_store_explicit(&tap->file_count, found.file_count, memory_order_relaxed);
 }
+
+/* ---- files ---- */
+
+static int begin_file(um_tap *tap, const char *path)
+{
+    int64_t now_ns = um_clock_wall_ns();
+    int result = um_pcapng_open(&tap->writer, path != NULL ? path : um_file_series_begin(&tap->series, now_ns));
+    tap->has_file = result == 0;
+    if (result != 0)
+        return result;
+    um_pcapng_add_interface(&tap->writer, tap->interface, UM_PCAPNG_LINK_IPV4, tap->interface_snap_bytes, NULL);
+    tap->file_opened_ns = now_ns;
+    tap->file_drop_base = tap->seen_drop_count;
+    return 0;
+}
+
+/* drop_count: what the ring had no room for, until now. */
+static int end_file(um_tap *tap, uint64_t drop_count)
+{
+    if (!tap->has_file)
+        return 0;
+    um_pcapng_statistics statistics = {.start_ns = tap->file_opened_ns, .end_ns = um_clock_wall_ns()};
+    statistics.dropped_count = drop_count - tap->file_drop_base;
+    statistics.received_count = tap->writer.packet_count + statistics.dropped_count;
+    um_pcapng_write_statistics(&tap->writer, &statistics);
+    int result = um_pcapng_close(&tap->writer);
+    tap->ended = count_files(tap);
+    tap->has_file = false;
+    int renamed = tap->is_series ? um_file_series_end(&tap->series) : 0;
+    if (result == 0)
+        result = renamed;
+    if (tap->ended.error == 0)
+        tap->ended.error = result;
+    return tap->ended.error;
+}
+
+/* A file that fails is the last: what comes after it is missing, not in another. */
+static void rotate(um_tap *tap)
+{
+    const um_pcapng_writer *writer = &tap->writer;
+    if (!tap->is_series || !tap->has_file || writer->packet_count == 0 || writer->error != 0)
+        return;
+    bool is_full = tap->rotate_bytes != 0 && writer->file_bytes >= tap->rotate_bytes;
+    bool is_old = tap->rotate_ns != 0 && um_clock_wall_ns() - tap->file_opened_ns >= tap->rotate_ns;
+    if (!is_full && !is_old)
+        return;
+    int result = end_file(tap, tap->seen_drop_count);
+    if (result == 0)
+        result = begin_file(tap, NULL);
+    if (tap->ended.error == 0)
+        tap->ended.error = result;
+    publish_counters(tap);
+}
+
+/* ---- the writer's thread ---- */
 
 /* Records begin only where a cache line does: nothing else need be zero when a line is claimed anew. */
 static void give_back(um_tap *tap, uint64_t head, uint32_t bytes)
@@ -276,6 +352,7 @@ static bool write_next(um_tap *tap)
     if (bytes == 0)
         return false;
     if (!record->is_padding) {
+        rotate(tap);
         write_record(tap, record);
         publish_counters(tap);
     }
@@ -298,13 +375,38 @@ static void *run(void *argument)
         }
         if (ending)
             return NULL;
-        if (++naps % FLUSH_NAPS == 0)
+        rotate(tap);
+        if (++naps % FLUSH_NAPS == 0 && tap->has_file)
             um_pcapng_flush(&tap->writer);
         nanosleep(&nap, NULL);
     }
 }
 
 /* ---- starting and stopping ---- */
+
+static int open_files(um_tap *tap, const um_tap_config *config)
+{
+    tap->is_series = config->file_name != NULL;
+    tap->has_file = false;
+    tap->rotate_bytes = config->rotate_bytes;
+    tap->rotate_ns = config->rotate_ns;
+    tap->seen_drop_count = tap->fileless_count = 0;
+    tap->ended = (um_tap_counters){0};
+    tap->interface_snap_bytes = config->snap_bytes;
+    strncpy(tap->interface, config->interface, sizeof tap->interface - 1);
+    if (!tap->is_series)
+        return begin_file(tap, config->path);
+    um_file_series_config series = {config->path, config->file_name, ".pcapng", config->keep_files};
+    int result = um_file_series_open(&tap->series, &series);
+    return result == 0 ? begin_file(tap, NULL) : result;
+}
+
+static int close_files(um_tap *tap, uint64_t drop_count)
+{
+    int result = end_file(tap, drop_count);
+    um_file_series_close(&tap->series);
+    return result == 0 ? tap->ended.error : result;
+}
 
 int um_tap_start(um_tap *tap, const um_tap_config *config)
 {
@@ -315,27 +417,26 @@ int um_tap_start(um_tap *tap, const um_tap_config *config)
     void *ring = mmap(NULL, config->ring_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (ring == MAP_FAILED)
         return -ENOMEM;
-    int result = um_pcapng_open(&tap->writer, config->path);
+    int result = open_files(tap, config);
     if (result != 0) {
+        um_file_series_close(&tap->series);
         munmap(ring, config->ring_bytes);
         return result;
     }
     uint32_t snap_bytes = config->snap_bytes;
-    um_pcapng_add_interface(&tap->writer, config->interface, UM_PCAPNG_LINK_IPV4, snap_bytes, NULL);
     tap->ring = ring;
     tap->ring_bytes = config->ring_bytes;
     tap->snap_bytes = 0;
     if (snap_bytes != 0)
         tap->snap_bytes = snap_bytes > UM_IPV4_UDP_HEADER_BYTES ? snap_bytes - UM_IPV4_UDP_HEADER_BYTES : 1;
     tap->ttl = config->ttl;
-    tap->started_ns = um_clock_wall_ns();
-    tap->seen_drop_count = 0;
     atomic_store(&tap->head, 0);
     atomic_store(&tap->tail, 0);
     atomic_store(&tap->dropped_count, 0);
     atomic_store(&tap->written_count, 0);
     atomic_store(&tap->discarded_count, 0);
     atomic_store(&tap->file_bytes, 0);
+    atomic_store(&tap->file_count, 1);
     atomic_store(&tap->error, 0);
     atomic_store(&tap->running, true);
     /* Signals belong to the application's threads. */
@@ -346,7 +447,7 @@ int um_tap_start(um_tap *tap, const um_tap_config *config)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (result != 0) {
         atomic_store(&tap->running, false);
-        um_pcapng_close(&tap->writer);
+        close_files(tap, 0);
         munmap(ring, config->ring_bytes);
     }
     return result;
@@ -357,11 +458,7 @@ int um_tap_stop(um_tap *tap, um_tap_counters *counters)
     if (um_tap_is_running(tap)) {
         atomic_store(&tap->running, false);
         pthread_join(tap->thread, NULL);
-        um_pcapng_statistics statistics = {.start_ns = tap->started_ns, .end_ns = um_clock_wall_ns()};
-        statistics.dropped_count = atomic_load(&tap->dropped_count);
-        statistics.received_count = atomic_load(&tap->written_count) + statistics.dropped_count;
-        um_pcapng_write_statistics(&tap->writer, &statistics);
-        int result = um_pcapng_close(&tap->writer);
+        int result = close_files(tap, atomic_load(&tap->dropped_count));
         publish_counters(tap);
         atomic_store(&tap->error, result);
         munmap(tap->ring, tap->ring_bytes);
@@ -376,5 +473,6 @@ void um_tap_read(const um_tap *tap, um_tap_counters *counters)
     *counters = (um_tap_counters){.written_count = atomic_load(&tap->written_count),
                                   .dropped_count = dropped_count,
                                   .file_bytes = atomic_load(&tap->file_bytes),
+                                  .file_count = atomic_load(&tap->file_count),
                                   .error = atomic_load(&tap->error)};
 }

@@ -1,7 +1,7 @@
-/* A tap on a context (design W6): writes what the context sends and receives to a pcapng file, without holding the
- * data path up. The data path copies datagrams into a bounded ring; a thread of the tap's own, at a low priority,
- * takes them out and writes them. When the ring is full a datagram is left out of the file and counted, in the
- * packet that follows it (epb_dropcount) and in the statistics at the file's end.
+/* A tap on a context (design W6): writes what the context sends and receives to a pcapng file, or to a series of them,
+ * without holding the data path up. The data path copies datagrams into a bounded ring; a thread of the tap's own, at a
+ * low priority, takes them out and writes them. When the ring is full a datagram is left out of the file and counted,
+ * in the packet that follows it (epb_dropcount) and in the statistics at the file's end.
  *
  * Sockets deliver datagrams without headers, so the file's link type is raw IPv4 and the IP and UDP headers are made
  * up: addresses, ports, lengths and checksums are real, the time to live is the context's. Runs of datagrams that the
@@ -17,13 +17,19 @@
 #ifndef UM_IO_TAP_H
 #define UM_IO_TAP_H
 
+#include <net/if.h>
 #include <pthread.h>
 
 #include "core/link.h"
+#include "io/file_series.h"
 #include "io/pcapng_writer.h"
 
 typedef struct um_tap_config {
-    const char *path;
+    const char *path;      /* the file; of a series the directory, which is there */
+    const char *file_name; /* what the names of a series begin with; NULL: it is one file */
+    uint64_t rotate_bytes; /* a file of a series is ended when it has so much; 0: whatever it has */
+    int64_t rotate_ns;     /* and when it is so old; 0: whatever its age. One without datagrams goes on */
+    uint32_t keep_files;   /* the last so many of a series; 0: all */
     const char *interface;
     uint32_t ring_bytes; /* power of two, 1 MiB at least */
     uint32_t snap_bytes; /* keep so much of a datagram, headers included; 0: all of it */
@@ -31,10 +37,11 @@ typedef struct um_tap_config {
 } um_tap_config;
 
 typedef struct um_tap_counters {
-    uint64_t written_count; /* datagrams in the file */
+    uint64_t written_count; /* datagrams in the file, or in all of the series */
     uint64_t dropped_count; /* datagrams the file lacks: the ring was full, or writing failed */
-    uint64_t file_bytes;
-    int error; /* the first that writing met, a negative errno */
+    uint64_t file_bytes;    /* of the file, or of all of the series */
+    uint64_t file_count;    /* begun */
+    int error;              /* the first that writing met, a negative errno */
 } um_tap_counters;
 
 typedef struct um_tap {
@@ -49,9 +56,21 @@ typedef struct um_tap {
     _Atomic uint64_t written_count;
     _Atomic uint64_t discarded_count; /* what a failed write cost */
     _Atomic uint64_t file_bytes;
+    _Atomic uint64_t file_count;
     _Atomic int error;
-    uint64_t seen_drop_count; /* the writer's */
-    int64_t started_ns;
+    /* The writer's. */
+    uint64_t seen_drop_count;
+    um_file_series series;
+    bool is_series;
+    bool has_file;
+    uint64_t rotate_bytes;
+    int64_t rotate_ns;
+    int64_t file_opened_ns;
+    uint64_t file_drop_base;       /* of dropped_count, when the file was begun */
+    um_tap_counters ended;         /* of the files before it */
+    uint64_t fileless_count;       /* datagrams for which there was no file */
+    uint32_t interface_snap_bytes; /* as the files say */
+    char interface[IF_NAMESIZE];
     uint16_t identification;
     uint8_t ttl;
     um_pcapng_writer writer;

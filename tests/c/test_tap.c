@@ -1,4 +1,6 @@
 /* The tap's ring with many producers, and the file it becomes. Runs under AddressSanitizer and ThreadSanitizer. */
+#include <dirent.h>
+#include <limits.h>
 #include <pthread.h>
 
 #include "check.h"
@@ -154,6 +156,66 @@ TEST("W6", "a tap that is stopped under its producers loses none it had taken, a
     um_tap_read(tap, &later);
     CHECK(later.written_count == counters.written_count && later.dropped_count == counters.dropped_count);
     unlink(path);
+    free(tap);
+}
+
+/* Datagrams in the whole files of a directory, each checked; the directory is emptied and removed. */
+static uint64_t check_series(const char *directory, uint32_t *file_count)
+{
+    DIR *files = opendir(directory);
+    CHECK(files != NULL);
+    uint64_t datagrams = 0;
+    *file_count = 0;
+    for (struct dirent *file; (file = readdir(files)) != NULL;) {
+        char path[PATH_MAX];
+        if (file->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "%s/%s", directory, file->d_name);
+        CHECK(strncmp(file->d_name, "series-2", 8) == 0 && strcmp(strrchr(file->d_name, '.'), ".pcapng") == 0);
+        datagrams += check_file(path);
+        ++*file_count;
+        unlink(path);
+    }
+    closedir(files);
+    rmdir(directory);
+    return datagrams;
+}
+
+TEST("W6",
+     "a tap's series of files has every datagram it wrote, in files of the size asked for, or the last few of them")
+{
+    enum { KEPT = 3, FILE_BYTES = 1 << 20 };
+    um_tap *tap = aligned_alloc(UM_CACHE_LINE_BYTES, um_align_up(sizeof *tap, UM_CACHE_LINE_BYTES));
+    memset(tap, 0, sizeof *tap);
+    for (uint32_t keep_files = 0; keep_files <= KEPT; keep_files += KEPT) {
+        char directory[] = "/tmp/um-test-taps-XXXXXX";
+        CHECK(mkdtemp(directory) != NULL);
+        um_tap_config config = {.path = directory,
+                                .file_name = "series",
+                                .rotate_bytes = FILE_BYTES,
+                                .keep_files = keep_files,
+                                .interface = "test0",
+                                .ring_bytes = RING_BYTES,
+                                .ttl = 16};
+        um_tap_counters counters;
+        CHECK(um_tap_start(tap, &config) == 0);
+        producer producers[THREADS];
+        for (uint32_t i = 0; i < THREADS; i++) {
+            producers[i] = (producer){.tap = tap, .number = i};
+            CHECK(pthread_create(&producers[i].thread, NULL, produce, &producers[i]) == 0);
+        }
+        for (uint32_t i = 0; i < THREADS; i++)
+            pthread_join(producers[i].thread, NULL);
+        CHECK(um_tap_stop(tap, &counters) == 0);
+        CHECK(counters.written_count + counters.dropped_count == (uint64_t)THREADS * DATAGRAMS);
+        CHECK(counters.file_count >= counters.file_bytes / (FILE_BYTES + BODY_MAX * RUN_MAX * 2) + 1);
+        uint32_t file_count;
+        uint64_t there = check_series(directory, &file_count);
+        if (keep_files == 0)
+            CHECK(file_count == counters.file_count && there == counters.written_count);
+        else
+            CHECK(file_count == (counters.file_count < KEPT ? counters.file_count : KEPT));
+    }
     free(tap);
 }
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.loopback import connect, open_context
 from tests.waiting import collect, wait_for
+from umstack import Context
 from umstack.capturing.errors import CaptureError, TapRunning
 from umstack.errors import InvalidArgument, UmError
 
@@ -143,6 +147,79 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
         with context.tap(tmp_path / "again.pcapng"):
             source.send(b"on", flush=True)
             collect(receiver, 1)
+
+
+def _publish_until(context: Context, said: Callable[[], bool]) -> int:
+    """Send and receive until something holds; how many messages that took."""
+    source, receiver = connect(context, "rotated")
+    count = 0
+
+    def publish() -> bool:
+        nonlocal count
+        source.send_many([b"%06d" % n + bytes(500) for n in range(count, count + 50)], flush=True)
+        collect(receiver, 50)
+        count += 50
+        return said()
+
+    wait_for(publish, "enough files")
+    return count
+
+
+@pytest.mark.parametrize("limit", [{"rotate_bytes": 100_000}, {"rotate_seconds": 0.1}])
+def test_files_follow_each_other(tmp_path: Path, limit: dict[str, Any]) -> None:
+    """Issue 4, tap: rotating by size and time, as a capture does: all files whole, none empty, nothing missing."""
+    with open_context() as context:
+        with context.tap(tmp_path / "new" / "folder", **limit) as tap:
+            count = _publish_until(context, lambda: tap.report().files >= 4)
+            whole = sorted(tap.path.glob("*.pcapng"))
+            assert len(list(tap.path.glob("*.part"))) == 1
+            assert len(whole) >= 3
+        report = tap.report()
+        files = sorted(tap.path.iterdir())
+    assert [file.suffix for file in files] == [".pcapng"] * report.files
+    assert all(packets(file) for file in files)
+    assert sum(len(packets(file)) for file in files) == report.datagrams
+    assert sum(file.stat().st_size for file in files) == report.file_bytes
+    if "rotate_bytes" in limit:
+        assert all(100_000 <= file.stat().st_size < 200_000 for file in files[:-1])
+    content = b"".join(data for file in files for _, _, data in packets(file))
+    places = [content.find(b"%06d" % n + bytes(500)) for n in range(count)]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_the_last_files_are_kept(tmp_path: Path) -> None:
+    """Issue 4, tap: what is older goes; files that are not the tap's stay."""
+    (tmp_path / "umstack-lo-19990101T000000.000000Z.pcapng").write_bytes(b"another's")
+    with open_context() as context:
+        with context.tap(tmp_path, rotate_bytes=50_000, keep_files=2) as tap:
+            _publish_until(context, lambda: tap.report().files >= 6)
+        report = tap.report()
+    another, *kept = sorted(tmp_path.iterdir())
+    assert another.read_bytes() == b"another's"
+    assert len(kept) == 2
+    assert sum(len(packets(file)) for file in kept) < report.datagrams
+
+
+def test_a_directory_that_goes_is_said(tmp_path: Path) -> None:
+    """Issue 4, bad input and faults: a series that cannot go on says so, and counts what is missing."""
+    with open_context() as context:
+        tap = context.tap(tmp_path / "gone", rotate_bytes=50_000)
+
+        def remove() -> bool:
+            shutil.rmtree(tmp_path / "gone", ignore_errors=True)
+            return tap.report().dropped > 0
+
+        _publish_until(context, remove)
+        with pytest.raises(CaptureError, match="No such file"):
+            tap.stop()
+
+
+@pytest.mark.parametrize("wrong", [{"keep_files": 3}, {"rotate_bytes": -1}, {"rotate_seconds": -0.5}])
+def test_limits_that_cannot_be_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """API rule: an error that says what to do instead."""
+    with open_context() as context, pytest.raises(InvalidArgument):
+        context.tap(tmp_path / "x", **wrong)
 
 
 def test_what_cannot_be_tapped_to_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,9 +16,10 @@ from typing import Any
 from umstack._core import ffi, lib
 from umstack.capturing.egress_way import EgressChoice, WantedWay, open_egress
 from umstack.capturing.errors import CaptureError
+from umstack.capturing.file_names import file_name, make_directory
 from umstack.capturing.frame_origin import FrameOrigin
 from umstack.capturing.packet_filter import PacketFilter
-from umstack.errors import error_from_os, error_from_result
+from umstack.errors import error_from_result
 from xdp.closing import Closing
 from xdp.egress_tap import EgressTap
 
@@ -86,10 +86,7 @@ class InterfaceCapture(Closing):
         self._remover = ThreadPoolExecutor(1, thread_name_prefix="umstack-remover")
         self._removals: deque[Future[None]] = deque()
         self._arrivals = ffi.new("um_interface_capture_arrivals *")
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise error_from_os(error, f"making {self.directory}") from error
+        make_directory(self.directory)
         self.egress: EgressChoice
         """Where what goes out is seen, and why there."""
         try:
@@ -196,8 +193,7 @@ class InterfaceCapture(Closing):
 
     def _begin_file(self) -> None:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        plain = re.sub(r"[^\w.@-]", "_", self.interface)
-        self._part = self.directory / f"umstack-{plain}-{stamp}.pcapng{PART_SUFFIX}"
+        self._part = self.directory / f"{file_name(self.interface)}-{stamp}.pcapng{PART_SUFFIX}"
         self._opened_at = time.monotonic()
         result = lib.um_interface_capture_begin_file(self._handle, os.fsencode(self._part))
         self._failed = result < 0

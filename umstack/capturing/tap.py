@@ -1,4 +1,4 @@
-"""Tap: what a context sends and receives, written to a pcapng file while it goes on."""
+"""Tap: what a context sends and receives, written to a pcapng file, or a series of them, while it goes on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
 from umstack.capturing.errors import CaptureError, TapRunning
-from umstack.errors import error_from_result
+from umstack.capturing.file_names import file_name, make_directory
+from umstack.errors import InvalidArgument, error_from_result
 from xdp.closing import Closing
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 TAP_RING_BYTES = 16 << 20
 """What the data path may be ahead of the file; more is left out of it and counted."""
 
+_NS_PER_S = 1_000_000_000
 Endpoint = tuple[str, int]
 
 
@@ -30,11 +32,42 @@ class TapReport:
     """What a tap has done so far."""
 
     path: Path
+    """The file, or the directory of a series."""
     datagrams: int
-    """Written to the file."""
+    """Written to the file, or to all of the series."""
     dropped: int
     """Missing in the file: the ring was full, or the file could not be written."""
     file_bytes: int
+    files: int = 1
+    """Begun so far, whether or not they are still kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class TapSettings:
+    """How a tap writes. With a limit to its size or age, a file is followed by another, in a directory."""
+
+    snap_bytes: int = 0
+    """Keep so much of a datagram, headers included; 0: all of it."""
+    ring_bytes: int = TAP_RING_BYTES
+    rotate_bytes: int = 0
+    rotate_seconds: float = 0.0
+    keep_files: int = 0
+    """The last so many; 0: all."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if min(self.snap_bytes, self.rotate_bytes, self.rotate_seconds, self.keep_files) < 0:
+            raise InvalidArgument("a tap has a limit below 0", hint="0 is no limit")
+        if self.keep_files and not self.is_series:
+            raise InvalidArgument("a tap that writes one file has none to remove", hint=_LIMIT_NEEDED)
+
+    @property
+    def is_series(self) -> bool:
+        """Whether there may be several files."""
+        return bool(self.rotate_bytes or self.rotate_seconds)
+
+
+_LIMIT_NEEDED = "give rotate_bytes or rotate_seconds with keep_files"
 
 
 class Tap(Closing):
@@ -42,16 +75,22 @@ class Tap(Closing):
 
     __slots__ = ("_context", "_report", "path")
 
-    def __init__(self, context: Context, path: str | Path, snap_bytes: int, ring_bytes: int) -> None:
-        """Start it. `snap_bytes` keeps so much of a datagram, headers included; 0 keeps all."""
+    def __init__(self, context: Context, path: str | Path, settings: TapSettings) -> None:
+        """Start it. The path is that of the file; of a series, that of the directory, which is made."""
         self.path = Path(path)
         self._context = context
         self._report: TapReport | None = None
         config = ffi.new("um_tap_config *")
         keep = (ffi.new("char[]", os.fsencode(self.path)), ffi.new("char[]", context.interface.name.encode()))
         config.path, config.interface = keep
-        config.ring_bytes = ring_bytes
-        config.snap_bytes = snap_bytes
+        config.ring_bytes = settings.ring_bytes
+        config.snap_bytes = settings.snap_bytes
+        if settings.is_series:
+            make_directory(self.path)
+            name = ffi.new("char[]", file_name(context.interface.name).encode())
+            config.file_name = name
+            config.rotate_bytes, config.keep_files = settings.rotate_bytes, settings.keep_files
+            config.rotate_ns = int(settings.rotate_seconds * _NS_PER_S)
         config.ttl = context.options.resolver_multicast_ttl
         result = lib.um_context_tap_start(context.handle, config)
         if result == -errno.EBUSY:
@@ -87,7 +126,13 @@ class Tap(Closing):
         self.stop()
 
     def _read(self, counters: Any) -> TapReport:
-        return TapReport(self.path, counters.written_count, counters.dropped_count, counters.file_bytes)
+        return TapReport(
+            self.path,
+            counters.written_count,
+            counters.dropped_count,
+            counters.file_bytes,
+            counters.file_count,
+        )
 
 
 def datagram_observer(handle: Any) -> Callable[[bool, Endpoint, Endpoint, bytes], None]:
