@@ -49,10 +49,10 @@ enum egress_tap_socket { EGRESS_TAP_INCOMING, EGRESS_TAP_MIRRORED, EGRESS_TAP_SO
 /* An entry of the maps `incoming_stamps` and `mirrored_stamps`: when a frame was let into the socket. The stamp of
  * frame n, counted from 1, is at n % EGRESS_TAP_STAMPS. */
 struct egress_tap_stamp {
-    unsigned long long frame;        /* whose it is; written last */
-    unsigned long long time_ns;      /* CLOCK_TAI */
-    unsigned int packet_count;       /* on the wire */
-    unsigned int queue_number;       /* of the interface's receive queue, counted from 1; 0: not known */
+    unsigned long long frame;   /* whose it is; written last */
+    unsigned long long time_ns; /* CLOCK_TAI */
+    unsigned int packet_count;  /* on the wire */
+    unsigned int queue_number;  /* of the interface's receive queue, counted from 1; 0: not known */
 };
 
 struct egress_tap_watch {

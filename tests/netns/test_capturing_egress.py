@@ -351,7 +351,9 @@ def test_what_comes_in_has_its_queue(make_lab: MakeLab, tmp_path: Path) -> None:
     try:
         listening(process, tmp_path)
         for turn in range(30):
-            packet = Ether(dst="01:00:5e:4d:01:02") / IP(dst=GROUP, id=turn) / UDP(dport=PORT) / b"by its queue"
+            packet = (
+                Ether(dst="01:00:5e:4d:01:02") / IP(dst=GROUP, id=turn) / UDP(dport=PORT) / b"by its queue"
+            )
             os.write(queues[turn % 3], bytes(packet))
         summary, _ = ended(process)
     finally:
