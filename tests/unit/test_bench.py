@@ -214,6 +214,13 @@ def measured(monkeypatch: pytest.MonkeyPatch, *, per_second: float = 6e6, lost: 
         fanout = [stream(detail=costs, ratios={"raw-udp-gso_sender_cost": 2.0}) for _ in plan.receivers]
         return [*topics, *fanout]
 
+    def captured(plan: capture.CapturePlan, _progress: Any) -> list[Any]:
+        kept = {"publisher": 0.95, "subscriber": 0.85}[plan.place]
+        return [
+            one for _ in plan.specs for one in (stream(ratios={"without_capture": kept}), stream(ratios=None))
+        ]
+
+    monkeypatch.setattr(capture, "measure", captured)
     monkeypatch.setattr(throughput, "measure", streams)
     monkeypatch.setattr(latency, "measure", trips)
     monkeypatch.setattr(recovery, "measure", recovered)
@@ -235,7 +242,9 @@ def test_every_target_of_the_project_is_judged(monkeypatch: pytest.MonkeyPatch) 
     assert not met["flow control min: settled rate, off the slowest's own"]
     assert met["growth over 10 M messages, publisher"]
     assert not met["growth over 10 M messages, subscriber"]
-    assert len(met) == len(reached) == 24
+    assert met["1400 B beside a capture at the publisher, to without"]
+    assert not met["64 B beside a capture at the subscriber, to without"]
+    assert len(met) == len(reached) == 28
 
 
 # The command line

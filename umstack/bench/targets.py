@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from umstack.bench import flow, latency, raw, recovery, scale, throughput
+from umstack.bench import capture, flow, latency, raw, recovery, scale, throughput
 from umstack.bench.result import Result
 from umstack.bench.round_trip_ends import RoundTripSpec
 from umstack.bench.stream_ends import StreamSpec
@@ -76,7 +76,7 @@ def measure_all(plan: AllPlan, progress: Progress) -> tuple[list[Result], list[T
     """Every measurement there is, and what became of every target."""
     results: list[Result] = []
     targets: list[Target] = []
-    parts: Sequence[Part] = (_throughput, _messages, _latency, _recovery, _flow, _scale, _soak)
+    parts: Sequence[Part] = (_throughput, _messages, _latency, _recovery, _flow, _scale, _capture, _soak)
     for part in parts:
         found, reached = part(plan, progress)
         results += found
@@ -195,6 +195,21 @@ def _scale(plan: AllPlan, progress: Progress) -> tuple[list[Result], list[Target
     ]
     about = f"publisher's cost to a raw sender's, {plan.receivers[-1]} subscribers to one"
     return results, [*targets, Target(about, growth, scale.FLAT, "at most")]
+
+
+def _capture(plan: AllPlan, progress: Progress) -> tuple[list[Result], list[Target]]:
+    results: list[Result] = []
+    targets: list[Target] = []
+    specs = [plan.stream(size, mode="embedded") for size in (64, 1400)]
+    places: Sequence[capture.Place] = ("publisher", "subscriber")
+    for place in places:
+        asked = capture.CapturePlan(specs, place, rounds=plan.rounds, is_pinned=plan.is_pinned)
+        found = capture.measure(asked, progress)
+        for spec, beside in zip(specs, found[::2], strict=True):
+            kept = beside["ratios"]["without_capture"]
+            targets.append(Target(f"{spec.size} B beside a capture at the {place}, to without", kept, 0.9))
+        results += found
+    return results, targets
 
 
 def _soak(plan: AllPlan, progress: Progress) -> tuple[list[Result], list[Target]]:
