@@ -35,7 +35,7 @@ class Receiver(Reader):
     With an event queue, it is the queue that is read: reading the receiver is refused.
     """
 
-    __slots__ = ("_subscription", "options", "queue", "topic")
+    __slots__ = ("_subscription", "_takes_group", "options", "queue", "topic")
 
     def __init__(
         self,
@@ -44,8 +44,10 @@ class Receiver(Reader):
         options: ReceiverOptions,
         on_message: Callable[[Event], None] | None,
         queue: EventQueue | None,
+        takes_group: Callable[[str], bool] | None = None,
     ) -> None:
         self.topic = topic
+        self._takes_group = takes_group
         self.options = options
         self.queue = queue
         """The event queue it delivers into; None: a queue of its own."""
@@ -96,6 +98,12 @@ class Receiver(Reader):
         return super().arm()
 
     # Sources (called by the context)
+
+    def wants(self, topic: str, group: str) -> bool:
+        """Whether a source of this topic on this multicast group is to be mapped to it."""
+        if self.closed or topic != self.topic:
+            return False
+        return self._takes_group is None or self._takes_group(group)
 
     def map(self, session: Any, topic_index: int, source: str) -> int:
         """Map a session's topic, a source of this name, to this receiver; the core's result."""

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.unit.loopback import configuration_file, open_context
+from tests.unit.loopback import SHARED, configuration_file, open_context
 from tests.waiting import collect, wait_for
 from umstack import Source
 from umstack.recorder import Journal, JournalReader
@@ -196,9 +196,28 @@ def test_what_was_committed_is_let_go(tmp_path: Path) -> None:
     assert [row["sequence_number"] for row in rows] == [n // 10 for n in range(200, 500)]
 
 
+def test_the_recorder_of_a_query_takes_groups(journal: Path, config: Path) -> None:
+    """Issue 4, live source: option("group") has the query's recorder subscribe to the sources on these groups only."""
+    group = SHARED["transport_lbtrm_multicast_address"]
+    given = {"path": str(journal), "topics": "orders", "interface": "lo", "config": str(config)}
+    options = LiveOptions.of({**given, "group": f"239.0.0.1, {group}"})
+    with open_context() as context, context.source("orders", flow_control="none") as other:
+        chosen = context.source("orders", flow_control="min", **SHARED)
+        reader = LiveReader(from_arrow_schema(live_schema()), options)
+        wait_for(lambda: chosen.is_connected, "the recorder", START_SECONDS)
+        for source, said in ((other, b"other"), (chosen, b"chosen")):
+            source.send_many([said] * 100, flush=True)
+        wait_for(lambda: reader.latestOffset()["offset"] >= 100, "messages in the journal")
+    rows = [row for batch in JournalReader(journal / "messages").read(0) for row in batch.to_pylist()]
+    assert [row["payload"] for row in rows] == [b"chosen"] * 100
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        ({"path": "x", "topics": "a", "group": "nonsense"}, "nonsense is no group"),
+        ({"path": "x", "topics": "a", "group": "10.1.1.1"}, "no multicast group"),
+        ({"path": "x", "group": "239.1.1.1"}, "topics or topicPattern"),
         ({"path": ""}, "no journal is named"),
         ({"path": "x", "startingOffset": "middle"}, "earliest or latest"),
         ({"path": "x", "topics": "a", "topicPattern": "b"}, "exclude"),

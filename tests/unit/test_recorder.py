@@ -21,15 +21,18 @@ import pyarrow.dataset as ds  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 from tests.interrupting import interruptions  # noqa: E402
-from tests.unit.loopback import configuration_file, open_context  # noqa: E402
+from tests.unit.loopback import SHARED, configuration_file, open_context  # noqa: E402
 from tests.waiting import SECONDS, wait_for  # noqa: E402
 from umstack import Context, Source  # noqa: E402
 from umstack.errors import OptionError  # noqa: E402
-from umstack.recorder import Journal, JournalReader, RecorderError  # noqa: E402
+from umstack.recorder import Journal, JournalReader, RecorderError, tables  # noqa: E402
+from umstack.recorder.groups import GroupSet  # noqa: E402
+from umstack.recorder.parquet_parts import open_part_writers  # noqa: E402
 from umstack.recorder.recorder import JOURNAL_NAME, Recorder, RecorderSettings  # noqa: E402
 from umstack.statistics_server import read_statistics  # noqa: E402
 
 QUICK_SOURCE: dict[str, Any] = {"flow_control": "min", "flow_control_receiver_timeout": 500}
+GROUP: str = SHARED["transport_lbtrm_multicast_address"]
 QUICK = RecorderSettings(part_seconds=0.2, interval_seconds=0.05)
 
 
@@ -138,6 +141,93 @@ def test_topics_by_pattern(tmp_path: Path) -> None:
         ("market/a", b"market/a"),
         ("market/b", b"market/b"),
     ]
+
+
+@pytest.mark.parametrize("regex", [False, True])
+@pytest.mark.parametrize(("groups", "recorded"), [((), {b"other", b"chosen"}), ((GROUP,), {b"chosen"})])
+def test_sources_by_group(tmp_path: Path, groups: tuple[str, ...], recorded: set[bytes], regex: bool) -> None:
+    """Issue 4, recorder: of a topic's sources only those on the groups named are subscribed to."""
+    flow_control = "none" if groups else "min"  # a source that waits for receivers would wait for ever
+    with (
+        open_context() as sending,
+        sending.source("orders", flow_control=flow_control) as other,
+        sending.source("orders", flow_control="min", **SHARED) as chosen,
+        open_context() as context,
+        Recorder(context, ["orders"], regex=regex, groups=groups, journal=tmp_path) as recorder,
+    ):
+
+        def are_found() -> bool:
+            recorder.step()
+            are_connected = chosen.is_connected and (bool(groups) or other.is_connected)
+            return are_connected and context.stats()["context"]["tr_cache_entries"] == 2
+
+        wait_for(are_found, "both sources")
+        for source, said in ((other, b"other"), (chosen, b"chosen")):
+            source.send_many([said] * 10, flush=True)
+        record(recorder, 10 * len(recorded))
+        joined = {reading["transport"] for reading in context.stats()["receiver_transports"]}
+    assert joined == {source.transport for source in (other, chosen)[-len(recorded) :]}
+    rows = [row for batch in JournalReader(tmp_path / "messages").read(0) for row in batch.to_pylist()]
+    assert {row["payload"] for row in rows} == recorded
+
+
+def test_groups_are_read_as_a_capture_reads_them() -> None:
+    """Issue 4, recorder: an address, a range, a network, several of them."""
+    groups = GroupSet.of(["239.1.1.1, 239.2.0.1-239.2.0.9", "239.3.0.0/16"])
+    inside = ("239.1.1.1", "239.2.0.1", "239.2.0.9", "239.3.0.0", "239.3.255.255")
+    outside = ("239.1.1.0", "239.1.1.2", "239.2.0.0", "239.2.0.10", "239.2.255.255", "239.4.0.0")
+    assert [group in groups for group in inside + outside] == [True] * 5 + [False] * 6
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        ("nonsense", "no group"),
+        ("", "no group"),
+        ("239.1.1.1,", "no group"),
+        ("239.1.1.9-239.1.1.1", "above"),
+        ("10.0.0.0/8", "no multicast group"),
+        ("0.0.0.0/0", "no multicast group"),
+    ],
+)
+def test_a_group_that_is_none_is_refused(tmp_path: Path, group: str, said: str) -> None:
+    """Errors say what a group looks like."""
+    with open_context() as context, pytest.raises(OptionError, match=said) as refused:
+        Recorder(context, ["orders"], groups=[group], journal=tmp_path)
+    assert "224.1.1.1-224.1.1.9" in (refused.value.hint or "")
+
+
+def test_rates_are_what_came_by_the_second() -> None:
+    """Issue 4, recorder: rates of each interval; none where the clock was set back."""
+    intervals = tables.TransportIntervals(0)
+    seconds = 1_000_000_000
+    found = []
+    for at_ns, messages, size in [
+        (2 * seconds, 100, 5000),
+        (2 * seconds + seconds // 2, 200, 5000),
+        (1, 300, 6000),
+    ]:
+        reading = {"transport": "LBTRM:a", "lbm_msgs_rcved": messages, "bytes_rcved": size}
+        found += intervals.rows([reading], at_ns).to_pylist()
+    rates = [(row["messages_per_second"], row["bytes_per_second"]) for row in found]
+    assert rates == [(50.0, 2500.0), (200.0, 0.0), (None, None)]
+
+
+def test_a_journal_of_two_versions_becomes_parquet(tmp_path: Path) -> None:
+    """Issue 4, recorder: what a version with fewer columns left in the journal is written, and what follows."""
+    journals, out = tmp_path / "journals", tmp_path / "out"
+    now = tables.transports().schema
+    before = pa.schema([field for field in now if not field.name.endswith("_per_second")])
+    for schema, transport in ((before, "LBTRM:old"), (now, "LBTRM:new")):
+        row = {"time_ns": 1, "interval_ns": 1, "transport": transport}
+        with Journal(journals / "transports", schema) as journal:
+            journal.append(pa.RecordBatch.from_pylist([row] * 3, schema=schema))
+    (writer,) = open_part_writers([tables.transports()], journals, out)
+    while writer.write_next(1000, 1 << 20):
+        pass
+    files = sorted((out / "transports").rglob("*.parquet"), key=lambda file: file.name)
+    read = [pq.read_table(file, partitioning=None).column("transport").to_pylist() for file in files]
+    assert read == [["LBTRM:old"] * 3, ["LBTRM:new"] * 3]
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
@@ -344,3 +434,27 @@ def test_the_command_counts(start: Callable[..., Any], tmp_path: Path) -> None:
     assert process.returncode == 0, complained
     summary = json.loads(said)
     assert (summary["messages"], summary["journal_start"], summary["journal_end"]) == (500, 0, 500)
+
+
+def test_the_command_takes_groups(start: Callable[..., Any], tmp_path: Path) -> None:
+    """CLI rule: --group chooses among the sources of a topic; one that is none ends it with what to do."""
+    journal = tmp_path / "journal"
+    process = start("orders", "--group", f"239.0.0.1,{GROUP}", "--journal", str(journal), "--count", "500")
+    recording(process)
+    with (
+        open_context() as context,
+        context.source("orders", flow_control="none") as other,
+        context.source("orders", flow_control="min", **SHARED) as chosen,
+    ):
+        chosen.wait_connected(timeout=SECONDS)
+        for source, said in ((other, b"other"), (chosen, b"chosen")):
+            source.send_many([said] * 500, flush=True)
+        _, complained = process.communicate(timeout=20)
+    assert process.returncode == 0, complained
+    rows = [row for batch in JournalReader(journal / "messages").read(0) for row in batch.to_pylist()]
+    assert [row["payload"] for row in rows] == [b"chosen"] * 500
+    process = start("orders", "--group", "10.1.1.1", "--journal", str(tmp_path / "none"))
+    _, complained = process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert "10.1.1.1 is no multicast group" in complained
+    assert "224.1.1.1-224.1.1.9" in complained

@@ -24,6 +24,7 @@ _EXAMPLES = """\b
 Examples:
   umstack record orders fills --out /var/recordings -i eth1
   umstack record --regex 'market/.*' --out /var/recordings --part-seconds 300
+  umstack record --regex '.*' --group 224.10.10.10-224.10.10.14 --out /var/recordings
   umstack record orders --journal /var/journal --journal-size 1024 --fsync always
   umstack record orders --out recordings --count 1000000 --json
 """
@@ -40,6 +41,13 @@ def _fsync_seconds(_ctx: click.Context, _option: click.Parameter, value: str) ->
 @click.command(epilog=_EXAMPLES)
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @click.option("--regex", is_flag=True, help="Each TOPIC is a regular expression for whole topic names.")
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Only sources on this multicast group, A-B or a network; repeatable, or with a comma between them.",
+)
 @click.option("--out", metavar="DIR", help="Write Parquet files below this directory.")
 @click.option(
     "--journal", metavar="DIR", help="Keep the journal here; otherwise it is below --out, and short."
@@ -98,6 +106,7 @@ def _fsync_seconds(_ctx: click.Context, _option: click.Parameter, value: str) ->
 def command(
     topics: tuple[str, ...],
     regex: bool,
+    groups: tuple[str, ...],
     out: str | None,
     journal: str | None,
     journal_size: float | None,
@@ -148,7 +157,9 @@ def command(
         Meter() as meter,
         terminable(once=True),
         Context(interface, config=config, statistics=True) as context,
-        Recorder(context, topics, regex=regex, out=out, journal=journal, settings=settings) as recorder,
+        Recorder(
+            context, topics, regex=regex, groups=groups, out=out, journal=journal, settings=settings
+        ) as recorder,
         stoppable(recorder.stop) as asked,
     ):
         recorder.run(

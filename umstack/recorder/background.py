@@ -32,6 +32,7 @@ class BackgroundRecorder:
     journal: Path
     topics: tuple[str, ...]
     regex: bool = False
+    groups: tuple[str, ...] = ()
     interface: str | None = None
     config_file: str | None = None
     journal_mebibytes: int = 1024
@@ -75,6 +76,7 @@ class BackgroundRecorder:
         command += ["--journal-size", str(self.journal_mebibytes), "--hold", "--json"]
         command += ["--until-unread", str(self.unread_seconds)]
         command += ["--regex"] if self.regex else []
+        command += [word for group in self.groups for word in ("--group", group)]
         command += ["--interface", self.interface] if self.interface else []
         command += ["--config", self.config_file] if self.config_file else []
         return command

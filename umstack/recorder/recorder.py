@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from umstack.batch import Batch
     from umstack.context import Context
+    from umstack.receiver import Receiver
 
 JOURNAL_NAME = ".journal"
 """Where the journals are below the Parquet files if no other place is named; Spark passes over hidden directories."""
@@ -85,13 +86,15 @@ class Recorder(Closing):
         topics: Sequence[str],
         *,
         regex: bool = False,
+        groups: Sequence[str] = (),
         out: str | Path | None = None,
         journal: str | Path | None = None,
         settings: RecorderSettings | None = None,
     ) -> None:
         """Open the journals under `journal` and, if `out` is given, begin to write Parquet there.
 
-        Without `journal` they are below `out` and hold only what is not in Parquet yet.
+        Without `journal` they are below `out` and hold only what is not in Parquet yet. With `groups` ("224.1.1.1",
+        "224.1.1.1-224.1.1.9", "224.1.0.0/16") only sources on those multicast groups are subscribed to.
         """
         if out is None and journal is None:
             raise OptionError(
@@ -125,7 +128,7 @@ class Recorder(Closing):
             if self._parts is not None:
                 opening.callback(self._parts.abandon)
             self._follower = TopicFollower(
-                context, topics, regex=regex, topics_maximum=self.settings.topics_maximum
+                context, topics, regex=regex, groups=groups, topics_maximum=self.settings.topics_maximum
             )
             self._stack = opening.pop_all()
 
@@ -255,9 +258,9 @@ class Recorder(Closing):
             is_going_on = not (self._context.closed or self._is_stepping)
             if is_going_on and self._messages.has_room:
                 self._take_rest()
-            self._flush()
-            if is_going_on:
+            elif is_going_on:
                 self._read_transports(now=True)
+            self._flush()
             if self._parts is not None:
                 self._parts.finish()
             self.report.journal_start = self._messages.start
@@ -267,10 +270,17 @@ class Recorder(Closing):
     def _take_rest(self) -> None:
         """What the receivers have; sources that go on sending do not keep this from ending."""
         end = time.monotonic() + _REST_SECONDS
-        for receiver in self._follower.receivers.values():
-            while self._take(receiver.poll(POLL_ROWS, 0)) and time.monotonic() < end:
-                pass
+        receivers = list(self._follower.receivers.values())
+        for receiver in receivers:
+            self._drain(receiver, end)
+        self._read_transports(now=True)  # a session ends with its last receiver, and its counters with it
+        for receiver in receivers:
+            self._drain(receiver, end)
             receiver.close()
+
+    def _drain(self, receiver: Receiver, end: float) -> None:
+        while self._take(receiver.poll(POLL_ROWS, 0)) and time.monotonic() < end:
+            pass
 
 
 class _PartThread:

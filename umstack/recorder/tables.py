@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 NS_PER_S = 1_000_000_000
 
+_RATES = {"messages_per_second": "lbm_msgs_rcved", "bytes_per_second": "bytes_rcved"}
+"""Columns that say how fast a counter grew within the interval."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -76,14 +79,15 @@ def _counters() -> tuple[Counter, ...]:
 def transports() -> Table:
     """What each receiving transport session counted in an interval: datagrams, gaps, NAKs, repairs, losses.
 
-    Counters, and the datagrams that were recovered, are the growth within the interval; snapshots, means, extremes and
-    percentiles are as they stand at its end.
+    Counters, and the datagrams that were recovered, are the growth within the interval, and rates are that growth by
+    the second; snapshots, means, extremes and percentiles are as they stand at its end.
     """
     pa = arrow()
     columns = [
         pa.field("time_ns", pa.int64(), nullable=False),
         pa.field("interval_ns", pa.int64(), nullable=False),
         pa.field("transport", pa.string(), nullable=False),
+        *(pa.field(name, pa.float64()) for name in _RATES),
         *(pa.field(c.name, pa.int64() if c.scale == 1 else pa.float64()) for c in _counters()),
         pa.field("recovered", pa.int64()),
         pa.field("recovery_p50_ms", pa.float64()),
@@ -148,17 +152,21 @@ class TransportIntervals:
     def rows(self, readings: Iterable[Mapping[str, Any]], now_ns: int) -> pyarrow.RecordBatch:
         """Rows for the transports of a reading (Context.stats()["receiver_transports"])."""
         current = {reading["transport"]: reading for reading in readings}
-        rows = [
-            {
-                "time_ns": now_ns,
-                "interval_ns": now_ns - self._last_ns,
-                "transport": transport,
-                **_changes(reading, self._last.get(transport, {})),
-            }
-            for transport, reading in current.items()
-        ]
+        interval_ns = now_ns - self._last_ns
+        rows = []
+        for transport, reading in current.items():
+            changes = _changes(reading, self._last.get(transport, {}))
+            row = {"time_ns": now_ns, "interval_ns": interval_ns, "transport": transport}
+            rows.append(row | changes | _rates(changes, interval_ns))
         self._last, self._last_ns = current, now_ns
         return arrow().RecordBatch.from_pylist(rows, schema=transports().schema)
+
+
+def _rates(changes: Mapping[str, Any], interval_ns: int) -> dict[str, float]:
+    """None of them where the clock was set back within the interval."""
+    if interval_ns <= 0:
+        return {}
+    return {rate: changes[name] * NS_PER_S / interval_ns for rate, name in _RATES.items()}
 
 
 def _changes(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from umstack.errors import OptionError
+from umstack.recorder.groups import GroupSet
 
 if TYPE_CHECKING:
     from umstack.context import Context
@@ -31,10 +32,15 @@ class TopicFollower:
         topics: Sequence[str],
         *,
         regex: bool = False,
+        groups: Sequence[str] = (),
         topics_maximum: int = TOPICS_MAXIMUM,
     ) -> None:
-        """Open receivers for the names at once. OptionError for a pattern that is none."""
+        """Open receivers for the names at once. OptionError for a pattern or a group that is none.
+
+        With `groups`, as GroupSet reads them, they have only the sources on those multicast groups.
+        """
         self._context = context
+        self._takes_group = GroupSet.of(groups).__contains__ if groups else None
         self._patterns: list[re.Pattern[str]] = []
         self._maximum = topics_maximum
         self.receivers: dict[str, Receiver] = {}
@@ -43,7 +49,7 @@ class TopicFollower:
         self._refreshed_at = self._discovered_at = -1e9
         if not regex:
             for topic in dict.fromkeys(topics):
-                self.receivers[topic] = context.receiver(topic)
+                self._open(topic)
             return
         for pattern in topics:
             try:
@@ -65,6 +71,9 @@ class TopicFollower:
             self._open_new()
         return list(self.receivers.values())
 
+    def _open(self, topic: str) -> None:
+        self.receivers[topic] = self._context.receiver(topic, takes_group=self._takes_group)
+
     def _open_new(self) -> None:
         wanted = [
             topic
@@ -73,5 +82,5 @@ class TopicFollower:
         ]
         room = self._maximum - len(self.receivers)
         for topic in wanted[:room]:
-            self.receivers[topic] = self._context.receiver(topic)
+            self._open(topic)
         self.ignored_count = max(0, len(wanted) - room)

@@ -9,6 +9,7 @@ from pathlib import Path
 from umstack.config import Config
 from umstack.errors import OptionError
 from umstack.recorder.background import BackgroundRecorder
+from umstack.recorder.groups import GroupSet
 
 _HINT = "docs/recording.md lists the options of the umstack data source"
 STARTS = ("earliest", "latest")
@@ -36,6 +37,10 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
     return text == "true"
 
 
+def _list(options: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(filter(None, (item.strip() for item in options.get(name, "").split(","))))
+
+
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
 
@@ -59,10 +64,16 @@ class LiveOptions:
         path = options.get("journal") or options.get("path")
         if not path:
             raise OptionError("no journal is named", hint='load("/var/journal"), or option("journal", ...)')
-        topics = tuple(filter(None, (topic.strip() for topic in options.get("topics", "").split(","))))
+        topics, groups = _list(options, "topics"), _list(options, "group")
         pattern = options.get("topicpattern")
         if topics and pattern:
             raise OptionError("topics and topicPattern exclude each other", hint=_HINT)
+        if groups and not (topics or pattern):
+            raise OptionError(
+                "group chooses what a recorder of the query's own subscribes to, and it has none",
+                hint='name topics or topicPattern; or give the group to "umstack record --group"',
+            )
+        GroupSet.of(groups)  # a wrong one is said now, also where a recorder runs already
         start = options.get("startingoffset", "earliest")
         if start not in STARTS:
             raise OptionError(f"startingOffset is {start}: it can be earliest or latest", hint=_HINT)
@@ -72,6 +83,7 @@ class LiveOptions:
                 Path(path),
                 (pattern,) if pattern else topics,
                 regex=pattern is not None,
+                groups=groups,
                 interface=options.get("interface"),
                 config_file=options.get("config"),
                 journal_mebibytes=_count(options, "journalMebibytes", 1024),

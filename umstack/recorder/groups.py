@@ -1,0 +1,37 @@
+"""Multicast groups to choose sources by, as a user names them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from umstack.capturing.packet_filter import AddressRange, parse_group
+from umstack.errors import OptionError
+
+_HINT = "224.1.1.1, 224.1.1.1-224.1.1.9 or 224.1.0.0/16; comma between several"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSet:
+    """Ranges of multicast groups, both ends included."""
+
+    ranges: tuple[AddressRange, ...]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> GroupSet:
+        """Read groups: each text has one or, with "," between them, several."""
+        return cls(tuple(_range(one.strip()) for text in texts for one in text.split(",")))
+
+    def __contains__(self, group: str) -> bool:
+        address = IPv4Address(group)
+        return any(low <= address <= high for low, high in self.ranges)
+
+
+def _range(text: str) -> AddressRange:
+    low, high = parse_group(text)
+    if low > high:
+        raise OptionError(f"{text} is no range of groups: {low} is above {high}", hint=_HINT)
+    if not (low.is_multicast and high.is_multicast):
+        raise OptionError(f"{text} is no multicast group: those are 224.0.0.0/4", hint=_HINT)
+    return low, high
