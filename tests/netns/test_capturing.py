@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import re
@@ -23,12 +24,12 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Raw
-from scapy.utils import PcapNgReader
+from scapy.utils import PcapNgReader, RawPcapNgReader
 
 from tests.interrupting import interruptions
 from tests.netns.captures import ended, listening, start_capture
 from tests.netns.contexts import Member, members
-from tests.netns.traffic import GROUP, Sender
+from tests.netns.traffic import GROUP, Receiver, Sender
 from tests.waiting import SECONDS, collect, wait_for
 from umstack.capturing.interface_capture import CaptureSettings, InterfaceCapture
 from umstack.capturing.packet_filter import PacketFilter
@@ -254,6 +255,124 @@ def test_files_rotate_and_the_last_are_kept(make_lab: MakeLab, tmp_path: Path) -
     first_sent = "lbtrm.hdr.type == 0 && udp.dstport == 14400 && lbtrm.data.flags_fec_type.rx == 0"
     sqns = [int(sqn, 16) for file in files for (sqn,) in fields(file, "lbtrm.data.sqn", keep=first_sent)]
     assert set(sqns) == set(range(min(sqns), max(sqns) + 1)), "nothing is lost between two files"
+
+
+def numbers_in(file: Path) -> list[int]:
+    """The numbers a Sender has put into the datagrams of a file."""
+    return [int.from_bytes(bytes(packet[UDP].payload)[:4], "big") for packet in PcapNgReader(str(file))]
+
+
+def nanoseconds(file: Path) -> list[tuple[int, bytes]]:
+    """The time of every packet of a file whose times are in nanoseconds, and its bytes."""
+    found = []
+    packets: Iterator[tuple[bytes, Any]] = iter(RawPcapNgReader(str(file)))
+    for packet, about in packets:
+        assert about.tsresol == 10**9
+        found.append((about.tshigh << 32 | about.tslow, packet))
+    return found
+
+
+ROTATE_SECONDS = 0.2
+
+
+def test_files_rotate_by_time(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: a new file after so many seconds, not sooner; together they have each packet once, in order."""
+    host = make_lab(hosts=2).hosts[0]
+    arguments = ("--group", GROUP, "--rotate-seconds", str(ROTATE_SECONDS), "--priority", "normal")
+    capture = start_capture(host, "--out", str(tmp_path), *arguments)
+    listening(capture, tmp_path)
+    sent = itertools.count()
+    with Sender(host) as sender:
+
+        def is_fourth_whole() -> bool:
+            sender.send([next(sent)])
+            return len(list(tmp_path.glob("*.pcapng"))) >= 4
+
+        wait_for(is_fourth_whole, "a fourth file")
+    summary, _ = ended(capture)
+    files = [Path(name) for name in summary["files"]]
+    assert sorted(tmp_path.iterdir()) == files
+    assert all(fields(file, "frame.number") for file in files[:-1]), "each is a file of its own for tshark"
+    assert [number for file in files for number in numbers_in(file)] == list(range(next(sent)))
+    assert summary["seconds"] >= (len(files) - 1) * ROTATE_SECONDS
+    for file in files:
+        times = [time_ns for time_ns, _ in nanoseconds(file)]
+        assert not times or times[-1] - times[0] < 10 * ROTATE_SECONDS * 1e9
+
+
+def test_silence_makes_no_files(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 4, capture: a file without packets goes on, however often a new one could have begun."""
+    host = make_lab(hosts=2).hosts[0]
+    arguments = ("--group", GROUP, "--rotate-seconds", "0.05", "--seconds", "1")
+    capture = start_capture(host, "--out", str(tmp_path), *arguments)
+    listening(capture, tmp_path)
+    with Sender(host) as sender:
+        sender.send(range(10))
+    said, complained = capture.communicate(timeout=20)
+    assert capture.returncode == 0, complained
+    found = [numbers_in(Path(file)) for file in json.loads(said)["files"]]
+    assert list(itertools.chain(*found)) == list(range(10))
+    assert [] not in found[:-1], "none but the last can be empty"
+
+
+def assert_within(times: list[int], brackets: list[tuple[int, int]]) -> None:
+    """Each time lies between its sending and its arrival; and they are nanoseconds, not something coarser."""
+    assert len(times) == len(brackets)
+    wrong = [
+        (time_ns - sent, arrived - sent)
+        for time_ns, (sent, arrived) in zip(times, brackets, strict=True)
+        if not sent <= time_ns <= arrived
+    ]
+    assert not wrong, f"after the sending, of what there was until the arrival, in ns: {wrong[:5]}"
+    assert sum(time_ns % 1000 != 0 for time_ns in times) > len(times) // 2
+
+
+@pytest.mark.parametrize("end", [0, 1], ids=["sending", "receiving"])
+@pytest.mark.parametrize("egress", ["tc", "device"])
+def test_times_are_those_of_the_wire(make_lab: MakeLab, tmp_path: Path, end: int, egress: str) -> None:
+    """Issue 4, capture: nanoseconds since the epoch, of when a datagram passed, not of when it was written."""
+    lab = make_lab(hosts=2)
+    capture = start_capture(lab.hosts[end], "--out", str(tmp_path), "--group", GROUP, "--egress", egress)
+    listening(capture, tmp_path)
+    brackets = []
+    with Receiver(lab.hosts[1]) as receiver, Sender(lab.hosts[0]) as sender:
+        lab.await_join(GROUP, 1)
+        for number in range(200):
+            sent = time.time_ns()
+            sender.send([number])
+            assert len(receiver.collect(number + 1)) == number + 1
+            brackets.append((sent, time.time_ns()))
+    ended(capture)
+    (file,) = tmp_path.glob("*.pcapng")
+    assert numbers_in(file) == list(range(200))
+    assert_within([time_ns for time_ns, _ in nanoseconds(file)], brackets)
+
+
+@pytest.mark.parametrize("link", ["socket", "xdp"])
+def test_times_of_a_tap_are_those_of_the_transfer(make_lab: MakeLab, tmp_path: Path, link: str) -> None:
+    """Issue 4, tap: nanoseconds since the epoch, at both ends between the sending and the delivery."""
+    count = 200
+    brackets = []
+    with (
+        members(*make_lab(hosts=2).hosts, link=link) as (publisher, subscriber),
+        subscriber.receiver("timed") as receiver,
+        publisher.source("timed") as source,
+    ):
+        source.wait_connected(timeout=10)
+        taps = [
+            member.context.tap(tmp_path / f"{i}.pcapng") for i, member in enumerate((publisher, subscriber))
+        ]
+        for number in range(count):
+            sent = time.time_ns()
+            source.send(b"timed %3d" % number, flush=True)
+            collect(receiver, 1)
+            brackets.append((sent, time.time_ns()))
+        for tap in taps:
+            tap.stop()
+    for tap in taps:
+        passed = nanoseconds(tap.path)
+        times = [[at for at, packet in passed if b"timed %3d" % number in packet] for number in range(count)]
+        assert_within([at for (at,) in times], brackets)
 
 
 def test_an_interrupt_between_two_files_loses_nothing(make_lab: MakeLab, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ TYPES = {0: "DATA", 2: "SM", 3: "NAK", 4: "NCF"}
 REASONS = {0: "no_retry", 1: "ignored", 2: "rx_delay", 3: "shed"}
 KINDS = {0: "message", 1: "end", 2: "proactive", 10: "recovered"}
 STATUS_OPTION = 85
+LBTRM_TRANSPORT = 0x10
+REFERENCE = Path(__file__).with_name("wire-sample.pcap")
 
 
 def integer(tree: object, field: str) -> int | None:
@@ -100,6 +103,24 @@ def messages(frame: Frame) -> Iterator[dict[str, Any]]:
         yield from tsni
 
 
+def advertisements(layers: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The topics tshark finds advertised with an LBT-RM session, as our rows say it; None where there are none."""
+    listed = layers.get("lbmr", {}).get("lbmr.tirs", {}).get("lbmr.tir", [])
+    told = [
+        {
+            "topic": one["lbmr.tir.name"],
+            "topic_index": number(one, "lbmr.tir.index"),
+            "source_address": one["lbmr.tir.lbtrm"]["lbmr.tir.lbtrm.srcip"],
+            "session_id": number(one, "lbmr.tir.lbtrm.sessid"),
+            "group_address": one["lbmr.tir.lbtrm"]["lbmr.tir.lbtrm.mcastip"],
+            "group_port": number(one, "lbmr.tir.lbtrm.dport"),
+        }
+        for one in (listed if isinstance(listed, list) else [listed])
+        if number(one, "lbmr.tir.transport_type") == LBTRM_TRANSPORT
+    ]
+    return told or None
+
+
 def expected(frame: Frame) -> dict[str, Any]:
     """What tshark says of a UDP frame, as our row says it."""
     layers = frame.layers
@@ -118,6 +139,7 @@ def expected(frame: Frame) -> dict[str, Any]:
         "vlan": tags[0],
         "inner_vlan": tags[1],
         "packet_type": "LBMR" if "lbmr" in layers else None,
+        "advertisements": advertisements(layers),
     }
     names = (
         "session_id",
@@ -182,6 +204,26 @@ def test_the_status_message_holds_what_was_sent(directory: Path) -> None:
     assert all(row["next_sqn"] == row["transport_sqn"] for row in found)
     assert all(row["window_bytes"] >= 0 and row["receiver_id"] is not None for row in found)
     assert any(row["window_bytes"] > 0 for row in found)
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+def test_the_reference_sample_agrees() -> None:
+    """Packets written byte by byte from what tshark's dissectors understand; what is not LBT-RM is passed over."""
+    rows = agree(REFERENCE, frames(REFERENCE))
+    assert Counter(row["packet_type"] for row in rows) == {
+        "LBMR": 5,
+        "DATA": 13,
+        "SM": 1,
+        "NAK": 1,
+        "NCF": 1,
+        None: 8,
+    }
+    told = [one for row in rows for one in row["advertisements"] or ()]
+    assert [(one["topic"], one["topic_index"]) for one in told] == [("MD.EURUSD", 1001), ("MD.GBPUSD", 1002)]
+    kinds = {m["kind"] for row in rows for m in row["messages"] or ()}
+    assert kinds == {"message", "end", "tsni", "control", "extended"}
+    others = [row for batch in decode(REFERENCE) for row in batch.to_pylist() if row["udp_bytes"] is None]
+    assert [row["status"] for row in others] == ["not ours"] * 7, "what came over TCP"
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")

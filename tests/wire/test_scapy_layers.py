@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from scapy.config import conf
+from scapy.fields import ConditionalField
 from scapy.layers.inet import TCP, UDP
-from scapy.packet import Packet, Raw
+from scapy.layers.l2 import Ether
+from scapy.packet import NoPayload, Packet, Raw
 from scapy.utils import rdpcap, wrpcap
 
 import umstack.scapy as um
 from tests.wire.agreement import assert_agreement, top
 from tests.wire.dissection import MARKS, tshark
 from tests.wire.layer_fields import FIELDS, parts
-from tests.wire.sample import frames
+from tests.wire.sample import SESSION, data, frames
+
+REFERENCE = Path(__file__).with_name("wire-sample.pcap")
+"""Written byte by byte from what the dissectors understand, without the layers and without the stack."""
+
+SHOWN = re.compile(r"[\s|]*(?:###\[ (.+) \]###|(\w+)\s*=|\\(\w+)\s*\\)")
+"""A line of show(): the name of a layer, of a field, or of a field that holds packets."""
 
 pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 
@@ -51,6 +60,18 @@ def test_what_the_stack_says_is_read_alike(directory: Path) -> None:
         assert um.guess(data) is type(layer)
         layer.clear_cache()
         assert bytes(layer) == data
+
+
+def test_the_reference_sample_is_read_alike() -> None:
+    """Issue "scapy layers": agreement over packets that neither the layers nor the stack have built."""
+    assert tshark(REFERENCE, "-Y", MARKS) == ""
+    read = assert_agreement(REFERENCE)
+    assert {type(layer) for layer in read} == {um.LBTRM, um.LBTRU, um.LBMR, um.LBMCStream}
+    assert len(read) == 33, "all frames but those that open the TCP connection"
+    for layer in read:
+        whole = bytes(layer)
+        open_up(layer)
+        assert bytes(layer) == whole
 
 
 def open_up(packet: Packet) -> None:
@@ -105,16 +126,64 @@ def test_answers(directory: Path) -> None:
     assert any(sm.answers(status) for sm in read if um.LBTRMSm in sm for status in elicits)
 
 
+def test_answers_of_multicast() -> None:
+    """LBT-RM: NCF and retransmission answer the NAK of their session that asks for them, and no other."""
+    layers = [frame[um.LBTRM] for frame in frames() if um.LBTRM in frame]
+    (nak,) = (layer for layer in layers if um.LBTRMNak in layer)
+    answering = [layer for layer in layers if layer.answers(nak)]
+    assert [layer.type for layer in answering] == [4, 4, 4, 4, 0]
+    repair = answering[-1]
+    assert (repair[um.LBTRMData].sqn, bool(repair[um.LBTRMData].flags.retransmission)) == (103, True)
+    for number in (102, 105):
+        assert not data(number, repair=True).answers(nak)
+        ncf = um.LBTRM(session_id=SESSION) / um.LBTRMNcf(sqns=[number])
+        assert not ncf.answers(nak)
+    elsewhere = um.LBTRM(session_id=SESSION + 1) / um.LBTRMNak(sqns=[103, 104])
+    assert not any(layer.answers(elsewhere) for layer in layers)
+    assert not (um.LBTRM(session_id=SESSION) / Raw(b"unread")).answers(nak)
+
+
+def names(packet: Packet) -> Iterator[str]:
+    """The names of a packet's layers and fields, each layer's before those it carries, lists in their place."""
+    yield str(packet.name)
+    for field in packet.fields_desc:
+        if isinstance(field, ConditionalField) and not field._evalcond(packet):
+            continue
+        yield str(field.name)
+        inside = packet.getfieldval(field.name)
+        for each in inside if isinstance(inside, list) else [inside]:
+            if isinstance(each, Packet):
+                yield from names(each)
+    if not isinstance(packet.payload, NoPayload):
+        yield from names(packet.payload)
+
+
+def shown(text: str) -> list[str]:
+    """The names of layers and fields in what show() prints."""
+    found = (SHOWN.match(line) for line in text.splitlines() if line.strip())
+    return [next(filter(None, line.groups())) for line in found if line is not None]
+
+
+@pytest.mark.parametrize("number", range(len(frames())))
+def test_show_names_every_layer_and_field(number: int) -> None:
+    """Issue "scapy layers": show() and show2() of every kind of packet; show2() has everything computed."""
+    frame = frames()[number]
+    assert shown(str(frame.show(dump=True))) == list(names(frame))
+    computed = str(frame.show2(dump=True))
+    assert shown(computed) == list(names(Ether(bytes(frame))))
+    # A reset is a header without a body: there is no byte to read one from.
+    assert set(names(frame)) - {um.LBTRURst().name} <= set(shown(computed))
+    assert "= None" not in computed
+
+
 def test_answers_of_unicast() -> None:
-    """LBT-RU: SYN answers the connection request, ACK the SYN, NCF and retransmission the NAK."""
+    """LBT-RU: SYN answers the connection request, ACK the SYN, NCF and retransmission the NAK, nothing else."""
     layers = [packet[um.LBTRU] for packet in frames() if um.LBTRU in packet]
-    request, syn, ack, data, nak, ncf, repair = layers[:7]
-    assert syn.answers(request)
-    assert ack.answers(syn)
-    assert ncf.answers(nak)
-    assert repair.answers(nak)
-    assert not data.answers(nak)
-    assert not ack.answers(nak)
+    request, syn, ack, _, nak, ncf, repair, _ = range(len(layers))
+    found = {
+        (a, q) for a, answer in enumerate(layers) for q, asked in enumerate(layers) if answer.answers(asked)
+    }
+    assert found == {(syn, request), (ack, syn), (ncf, nak), (repair, nak)}
 
 
 def test_other_ports_and_no_port_at_all() -> None:

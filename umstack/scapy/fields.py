@@ -54,6 +54,10 @@ class WirePacket(Packet):  # type: ignore[misc, unused-ignore]
         """Whether these bytes can begin with this layer."""
         return len(data) >= cls.minimum_bytes
 
+    def answers(self, other: Packet) -> int:
+        """Nothing, unless a layer says otherwise: to scapy a packet answers its like."""
+        return 0
+
 
 def _raw_if_short(cls: type[WirePacket], _pkt: bytes = b"", *args: Any, **kwargs: Any) -> type[Packet]:
     if _pkt and not cls.accepts(bytes(_pkt)):

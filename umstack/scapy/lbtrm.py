@@ -82,7 +82,8 @@ class LBTRM(WirePacket):
         """Whether this is what the session says to the other."""
         if not isinstance(other, LBTRM) or other.session_id != self.session_id:
             return 0
-        return int(self.payload.answers(other.payload))
+        # What could not be read is Raw, which answers everything.
+        return int(isinstance(self.payload, WirePacket) and bool(self.payload.answers(other.payload)))
 
     def mysummary(self) -> str:
         """Show one line."""

@@ -93,7 +93,9 @@ class LBTRU(WirePacket):
 
     def answers(self, other: Packet) -> int:
         """Whether this is what the other end says to the other."""
-        return int(self.payload.answers(other.payload)) if isinstance(other, LBTRU) else 0
+        # What could not be read is Raw, which answers everything.
+        can_answer = isinstance(other, LBTRU) and isinstance(self.payload, WirePacket)
+        return int(can_answer and bool(self.payload.answers(other.payload)))
 
     def mysummary(self) -> str:
         """Show one line."""
