@@ -114,6 +114,39 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[SimRun]:
     return [scripted(folder, seed), storm(folder, seed + 1, START_NS + 5 * SECOND)]
 
 
+def test_what_captures_do_not_hold_is_warned_of_and_counted_once(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A copy, a file that is no capture and a compressed one: a line and a count each, and no datagram twice."""
+    folder, metrics = tmp_path / "captures", tmp_path / "umstack.prom"
+    folder.mkdir()
+    truth = generate(folder / "switch.pcap", PACKETS, TRAFFIC_OF)
+    shutil.copy(folder / "switch.pcap", folder / "twin.pcap")
+    (folder / "foreign.pcap").write_bytes(b"#!/bin/sh\n")
+    (folder / "old.pcap.gz").write_bytes(b"")
+    windows = Windows()
+    options = MonitorOptions(
+        (str(folder),),
+        once=True,
+        sink=windows,
+        prometheus_file=metrics,
+        checkpoint=tmp_path / "checkpoint",
+    )
+    monitor(options, print)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    said = ("foreign.pcap: not a capture", "old.pcap.gz: compressed", "twin.pcap: the same as")
+    assert len(lines) == len(said)
+    for line, text in zip(lines, said, strict=True):
+        assert text in line
+    for point in ("foreign", "old", "twin"):
+        assert f'umstack_capture_notes_total{{point="{point}"}} 1.0' in metrics.read_text()
+    sent = sum(row["datagrams"] for row in windows.rows(TRAFFIC) if row["receiver"] is None)
+    assert sent == truth.data
+    warned = list[str]()
+    monitor(options, print, warn=warned.append)
+    assert warned == [], "a restart tells nothing again"
+
+
 SAME = (
     "publisher",
     "session_id",

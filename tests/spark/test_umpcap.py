@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
@@ -16,12 +18,15 @@ from tests.unit.capture_bytes import Packet, frame, pcap
 from umstack.analysis.losses import losses
 from umstack.analysis.observations import NEEDED, RETRANSMISSION, classify, observe
 from umstack.analysis.sessions import topics
+from umstack.capture import split
 from umstack.capture.generate import Traffic, Truth, generate
 from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
 from umstack.spark import UmpcapDataSource
 from umstack.spark.capture_files import capture_files
+from umstack.spark.umpcap_copies import copies_among
 
 PACKETS = 20_000
+FEW = 1000
 TRAFFIC = Traffic(seed=7, sessions=2, receivers=3, messages_per_datagram=3, message_bytes=60, loss=0.005)
 COUNTED = "position bigint, time_ns bigint, packet_type string, status string, capture_file string"
 
@@ -30,6 +35,13 @@ COUNTED = "position bigint, time_ns bigint, packet_type string, status string, c
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
     """Give a generated capture and what it holds."""
     return generate(tmp_path_factory.mktemp("captures") / "switch.pcap", PACKETS, TRAFFIC)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a small capture of other traffic."""
+    path = tmp_path_factory.mktemp("others") / "other.pcap"
+    return generate(path, FEW, Traffic(seed=8, sessions=1, receivers=1)).path
 
 
 @pytest.fixture(scope="module")
@@ -132,13 +144,15 @@ def test_topics_have_the_names_that_were_advertised(source: Any, truth: Truth, t
     assert sorted(map(str, quick.collect())) == sorted(map(str, slow.collect()))
 
 
-def test_broken_captures_give_their_rows_and_a_note(source: Any, truth: Truth, tmp_path: Path) -> None:
+def test_broken_captures_give_their_rows_and_a_note(
+    source: Any, truth: Truth, other: Path, tmp_path: Path
+) -> None:
     """Cut in a packet, empty, something else, a copy, compressed: what is there is read, the rest is told."""
     whole = truth.path.read_bytes()
     (tmp_path / "cut.pcap").write_bytes(whole[:-20])
     (tmp_path / "empty.pcap").write_bytes(b"")
     (tmp_path / "other.pcap").write_bytes(b"#!/bin/sh\necho this is no capture\n")
-    (tmp_path / "packed.pcap.gz").write_bytes(gzip.compress(whole, 1))
+    (tmp_path / "packed.pcap.gz").write_bytes(gzip.compress(other.read_bytes(), 1))
     shutil.copy(truth.path, tmp_path / "one.pcap")
     shutil.copy(truth.path, tmp_path / "two.pcap")
     (tmp_path / "notes.txt").write_text("not named like a capture")
@@ -147,7 +161,7 @@ def test_broken_captures_give_their_rows_and_a_note(source: Any, truth: Truth, t
     for row in rows:
         by_file.setdefault(Path(row["capture_file"]).name, {})[row["status"]] = row["count"]
     assert by_file["cut.pcap"].pop("ok") == PACKETS - 1
-    assert by_file["packed.pcap.gz"] == {"ok": PACKETS}
+    assert by_file["packed.pcap.gz"] == {"ok": FEW}
     assert by_file["one.pcap"] == {"ok": PACKETS}
     assert "notes.txt" not in by_file
     said = {name: " ".join(statuses) for name, statuses in by_file.items()}
@@ -192,46 +206,175 @@ def test_globs_and_links_name_each_file_once(tmp_path: Path) -> None:
     ]
 
 
+def stream(source: Any, folder: Path, **options: Any) -> Any:
+    """What a streaming query of `folder/captures` has given in all, after one more run of it."""
+    reader = source.readStream.format("umpcap").options(**options).schema(COUNTED)
+    query = (
+        reader.load(str(folder / "captures"))
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("path", str(folder / "out"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert query.exception() is None
+    return source.read.schema(COUNTED).parquet(str(folder / "out"))
+
+
+def told(rows: Any) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Of the rows of a read: how many packets each file has, and the notes by file."""
+    found = rows.selectExpr(
+        "element_at(split(capture_file, '/'), -1) AS file", "status", "status LIKE 'note: %' AS is_note"
+    )
+    counts = found.where("NOT is_note").groupBy("file").count().collect()
+    notes = found.where("is_note").collect()
+    return {row[0]: row[1] for row in counts}, sorted((row["file"], row["status"]) for row in notes)
+
+
+def zstd(path: Path, content: bytes) -> None:
+    """A file compressed by zstd."""
+    with pa.CompressedOutputStream(str(path), "zstd") as file:
+        file.write(content)
+
+
+def test_a_compressed_copy_is_read_once(source: Any, other: Path, tmp_path: Path) -> None:
+    """Beside what was compressed, elsewhere under another name, twice compressed; only what is the same to the end."""
+    content = other.read_bytes()
+    (tmp_path / "away").mkdir()
+    (tmp_path / "a.pcap").write_bytes(content)
+    (tmp_path / "a.pcap.gz").write_bytes(gzip.compress(content, 1))
+    zstd(tmp_path / "away" / "a.pcap.zst", content)
+    (tmp_path / "away" / "renamed.pcap.gz").write_bytes(gzip.compress(content, 9))
+    (tmp_path / "b.pcap.gz").write_bytes(gzip.compress(content[:-1000], 1))
+    zstd(tmp_path / "b.pcap.zst", content[:-1000])
+    (tmp_path / "c.pcap").write_bytes(content[:50_000] + b"\0" + content[50_001:])
+    (tmp_path / "c.pcap.gz").write_bytes(gzip.compress(content[:50_000], 1)[:-20])
+    counts, notes = told(read(source, notes="true").load(str(tmp_path)))
+    assert counts.keys() == {"a.pcap", "b.pcap.gz", "c.pcap", "c.pcap.gz"}
+    assert counts["a.pcap"] == FEW
+    same = [(file, text.rpartition("the same as ")[2]) for file, text in notes if "the same as" in text]
+    original = f"{tmp_path}/a.pcap, not read again"
+    assert same == [
+        ("a.pcap.gz", original),
+        ("a.pcap.zst", original),
+        ("b.pcap.zst", f"{tmp_path}/b.pcap.gz, not read again"),
+        ("renamed.pcap.gz", original),
+    ]
+
+
+def test_a_stream_reads_of_copies_only_one_across_restarts(
+    source: Any, truth: Truth, other: Path, tmp_path: Path
+) -> None:
+    """Copied before, copied meanwhile in two goes, copied as it grows; one that goes on otherwise is read whole."""
+    captures, whole = tmp_path / "captures", truth.path.read_bytes()
+    captures.mkdir()
+    half = whole[: split(truth.path, len(whole) // 2)[0].end]
+    for name in ("a.pcap", "b.pcap"):
+        (captures / name).write_bytes(half)
+    (captures / "z.pcap").write_bytes(other.read_bytes())
+    counts, notes = told(stream(source, tmp_path, notes="true"))
+    some = counts["a.pcap"]
+    assert counts == {"a.pcap": some, "z.pcap": FEW}
+    same = ("b.pcap", f"note: {captures}/b.pcap: the same as {captures}/a.pcap, not read again")
+    assert notes == [same]
+    # Named before its original, and only begun.
+    (captures / "c.pcap").write_bytes(other.read_bytes()[:60_003])
+    (captures / "a.pcap").write_bytes(whole)
+    (captures / "b.pcap").write_bytes(whole[:-100_000])
+    counts, notes = told(stream(source, tmp_path, notes="true"))
+    assert (counts, notes) == ({"a.pcap": PACKETS, "z.pcap": FEW}, [same])
+    (captures / "c.pcap").write_bytes(other.read_bytes())
+    counts, notes = told(stream(source, tmp_path, notes="true"))
+    copied = ("c.pcap", f"note: {captures}/c.pcap: the same as {captures}/z.pcap, not read again")
+    assert (counts, notes) == ({"a.pcap": PACKETS, "z.pcap": FEW}, [same, copied])
+    # What was copied is gone, and the copy stays one.
+    (captures / "z.pcap").unlink()
+    (captures / "b.pcap").write_bytes(half + other.read_bytes()[24:])
+    for _ in range(2):
+        got = stream(source, tmp_path, notes="true")
+        counts, notes = told(got)
+        assert counts == {"a.pcap": PACKETS, "b.pcap": some + FEW, "z.pcap": FEW}
+        assert [text.rpartition(": ")[2] for file, text in notes if file == "b.pcap"] == [
+            "not the same any more, read from its beginning",
+            f"the same as {captures}/a.pcap, not read again",
+        ]
+        packets = got.where("status NOT LIKE 'note: %'")
+        assert packets.select("capture_file", "position").distinct().count() == packets.count()
+
+
+def test_captures_that_only_begin_alike_are_no_copies(tmp_path: Path) -> None:
+    """A header in common holds a file back until it has something of its own; what is begun is never held back."""
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    Path(one).write_bytes(b"header")
+    Path(two).write_bytes(b"header")
+    found = copies_among({one: 6, two: 6}, {}, {})
+    assert found == {two: (one, 6)}
+    Path(one).write_bytes(b"header and one")
+    Path(two).write_bytes(b"header and two")
+    assert copies_among({one: 14, two: 14}, {one: 6}, found) == {}
+    Path(two).write_bytes(b"header and one")
+    assert copies_among({one: 14, two: 14}, {one: 6, two: 6}, {}) == {}
+    Path(two).write_bytes(b"header and one more")
+    assert copies_among({one: 14, two: 19}, {one: 6}, found) == {}
+    assert copies_among({one: 14, two: 14}, {two: 6}, {}) == {one: (two, 14)}, "whatever is begun goes on"
+
+
+def test_a_stream_tells_once_what_it_leaves_out(source: Any, other: Path, tmp_path: Path) -> None:
+    """Foreign, damaged, compressed by name and by content, cut where it will not grow: a row each, in three runs."""
+    captures, content = tmp_path / "captures", other.read_bytes()
+    captures.mkdir()
+    (captures / "foreign.pcap").write_bytes(b"#!/bin/sh\necho this is no capture\n")
+    (captures / "damaged.pcap").write_bytes(content + b"\xff" * 64)
+    (captures / "packed.pcap.gz").write_bytes(gzip.compress(content[:9000]))
+    (captures / "hidden.pcap").write_bytes(gzip.compress(content[:8000]))
+    rotated, growing = captures / "ring-0001.pcap", captures / "ring-0002.pcap"
+    rotated.write_bytes(pcap([Packet(10**18, frame(b"rotated"))])[:-3])
+    growing.write_bytes(pcap([Packet(2 * 10**18, frame(b"growing"))])[:-3])
+    long_ago = captures / "left.pcap"
+    long_ago.write_bytes(pcap([Packet(3 * 10**18, frame(b"left"))])[:-3])
+    hour_ns = 3600 * 10**9
+    for age_ns, one in ((-hour_ns, growing), (0, rotated), (hour_ns, long_ago)):
+        os.utime(one, ns=(rotated.stat().st_mtime_ns - age_ns,) * 2)
+    wanted = [
+        ("damaged.pcap", f"damaged at byte {len(content)}"),
+        ("foreign.pcap", "not a capture: it begins with 23 21 2f 62"),
+        ("hidden.pcap", "compressed, which a stream leaves out"),
+        ("left.pcap", "truncated: the record at byte 24 has only"),
+        ("packed.pcap.gz", "compressed, which a stream leaves out"),
+        ("ring-0001.pcap", "truncated: the record at byte 24 has only"),
+    ]
+    for number in range(3):
+        (captures / f"more{number}.pcap").write_bytes(pcap([Packet(number * 10**18, frame(b"more"))]))
+        counts, notes = told(stream(source, tmp_path, notes="true"))
+        assert [file for file, _ in notes] == [file for file, _ in wanted], (number, notes)
+        assert all(text in note for (_, note), (_, text) in zip(notes, wanted, strict=True))
+        assert counts == {"damaged.pcap": FEW} | {f"more{one}.pcap": 1 for one in range(number + 1)}
+
+
 def test_a_growing_folder_is_read_exactly_once_across_restarts(
-    source: Any, truth: Truth, tmp_path: Path
+    source: Any, truth: Truth, other: Path, tmp_path: Path
 ) -> None:
     """Files cut in mid-packet, that grow, join and are rotated, over three runs of a query: each packet once."""
-    captures, out, marks = tmp_path / "captures", tmp_path / "out", tmp_path / "checkpoint"
+    captures, whole = tmp_path / "captures", truth.path.read_bytes()
     captures.mkdir()
-    whole = truth.path.read_bytes()
     growing = captures / "growing.pcap"
-    stream = (
-        source.readStream.format("umpcap")
-        .option("targetPartitionBytes", 500_000)
-        .schema(COUNTED)
-        .load(str(captures))
-    )
 
-    def run() -> None:
-        query = (
-            stream.writeStream.format("parquet")
-            .option("checkpointLocation", str(marks))
-            .option("path", str(out))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(60)
-        assert query.exception() is None
+    def run() -> Any:
+        return stream(source, tmp_path, targetPartitionBytes=500_000)
 
     growing.write_bytes(whole[: len(whole) // 3])
-    run()
-    read_so_far = source.read.parquet(str(out)).count()
+    read_so_far = run().count()
     assert PACKETS / 4 < read_so_far < PACKETS / 2
     with growing.open("ab") as file:
         file.write(whole[len(whole) // 3 : len(whole) // 2])
-    (captures / "another.pcap").write_bytes(whole[:100_003])
+    (captures / "another.pcap").write_bytes(other.read_bytes()[:50_003])
     (captures / "packed.pcap.gz").write_bytes(gzip.compress(whole[:50_000]))
     run()
     run()
     with growing.open("ab") as file:
         file.write(whole[len(whole) // 2 :])
-    run()
-    got = source.read.parquet(str(out))
+    got = run()
     by_file = {
         Path(row[0]).name: row for row in got.groupBy("capture_file").agg({"position": "count"}).collect()
     }

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from umstack.analysis.observations import NEEDED, NS_PER_SECOND, classify
+from umstack.analysis.observations import NEEDED, NOTE_STATUS, NS_PER_SECOND, classify
 from umstack.analysis.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
 from umstack.errors import SystemFailure
 from umstack.monitor.incident_watch import INCIDENTS, IncidentWatch
@@ -42,15 +44,25 @@ class MonitorOptions:
     driver_memory: str = DEFAULT_DRIVER_MEMORY
 
 
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def monitor(
-    options: MonitorOptions, say: Callable[[str], None], started: Callable[[], None] = lambda: None
+    options: MonitorOptions,
+    say: Callable[[str], None],
+    started: Callable[[], None] = lambda: None,
+    warn: Callable[[str], None] = _warn,
 ) -> None:
-    """Watch until interrupted (or, with `once`, until everything that is there was taken in). `say` takes lines."""
+    """Watch until interrupted (or, with `once`, until everything that is there was taken in). `say` takes lines.
+
+    `warn` takes what the captures do not hold, a line a file and reason.
+    """
     with (
         spark_session("umstack monitor", options.master, driver_memory=options.driver_memory) as spark,
         tempfile.TemporaryDirectory(prefix="umstack-monitor-", ignore_cleanup_errors=True) as folder,
     ):
-        queries = _start(spark, options, say, options.checkpoint or Path(folder))
+        queries = _start(spark, options, say, warn, options.checkpoint or Path(folder))
         started()
         try:
             if options.once:
@@ -74,8 +86,10 @@ def _wait(spark: SparkSession, queries: list[StreamingQuery]) -> None:
             ) from error
 
 
-def packets(spark: SparkSession, captures: tuple[str, ...], query: str) -> DataFrame:
+def packets(spark: SparkSession, captures: tuple[str, ...], query: str, *, notes: bool = False) -> DataFrame:
     """The packets of captures that grow, with the columns that the windows need, by a source of the query's own.
+
+    With `notes` there are rows of what the captures do not hold: one query of a job tells it, not all of them.
 
     A source is looked up by its name when a query starts, and its environment belongs to all queries that find it: one
     that starts changes it while a task of another is serialised, which nobody can read then.
@@ -87,6 +101,7 @@ def packets(spark: SparkSession, captures: tuple[str, ...], query: str) -> DataF
     everything = source({"path": captures[0]}).schema()
     columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
     reader = spark.readStream.format(source.name()).schema(columns).option("onlyOurs", "true")
+    reader = reader.option("notes", str(notes).lower())
     return reader.load(captures[0])
 
 
@@ -100,7 +115,11 @@ def _source(query: str) -> type[UmpcapDataSource]:
 
 
 def _start(
-    spark: SparkSession, options: MonitorOptions, say: Callable[[str], None], checkpoint: Path
+    spark: SparkSession,
+    options: MonitorOptions,
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+    checkpoint: Path,
 ) -> list[StreamingQuery]:
     def observed(kind: str) -> DataFrame:
         return timed(packets(spark, options.captures, kind), options.late_seconds)
@@ -111,8 +130,8 @@ def _start(
     }
     sinks = sinks_for(options, say)
     windows = [_query(kind, frame, options, sinks, checkpoint) for kind, frame in frames.items()]
-    watched = classify(packets(spark, options.captures, INCIDENTS))
-    return [*windows, _watch(watched, options, sinks, checkpoint)]
+    watched = packets(spark, options.captures, INCIDENTS, notes=True)
+    return [*windows, _watch(watched, options, sinks, warn, checkpoint)]
 
 
 def sinks_for(options: MonitorOptions, say: Callable[[str], None]) -> list[Sink]:
@@ -155,9 +174,16 @@ def _query(
 
 
 def _watch(
-    classified: DataFrame, options: MonitorOptions, sinks: list[Sink], checkpoint: Path
+    watched: DataFrame,
+    options: MonitorOptions,
+    sinks: list[Sink],
+    warn: Callable[[str], None],
+    checkpoint: Path,
 ) -> StreamingQuery:
-    """Loss incidents and NAK storms: judged over what is not told yet, by the functions of the report."""
+    """Loss incidents and NAK storms: judged over what is not told yet, by the functions of the report.
+
+    The notes among the packets are told on the way.
+    """
     watch = IncidentWatch(
         checkpoint / "watched",
         window_ns=round(options.window_seconds * NS_PER_SECOND),
@@ -168,11 +194,26 @@ def _watch(
     parts = None if options.parquet is None else Parts(options.parquet, watch.identity())
 
     def tell(batch: DataFrame, number: int) -> None:
-        for kind, found in watch.take(batch, number).items():
+        # Taken while the batch is kept: to ask for them by themselves would decode it once more.
+        noted = Observation()
+        is_note = F.col("status").startswith(NOTE_STATUS)
+        said = F.collect_list(F.when(is_note, F.struct("point", "status"))).alias("notes")
+        found_in_batch = watch.take(classify(batch.observe(noted, said)), number)
+        _tell_notes(noted.get["notes"], sinks, warn)
+        for kind, found in found_in_batch.items():
             if parts is not None:
                 parts.write(kind, number, found)
                 continue
             for sink in sinks:
                 sink.take(kind, found.to_pylist(), options.window_seconds)
 
-    return _writer(INCIDENTS, classified, options, checkpoint).foreachBatch(tell).start()
+    return _writer(INCIDENTS, watched, options, checkpoint).foreachBatch(tell).start()
+
+
+def _tell_notes(notes: Iterable[Row], sinks: list[Sink], warn: Callable[[str], None]) -> None:
+    """Say what the captures do not hold, and count it where there are counters."""
+    for point, status in sorted((row["point"], row["status"]) for row in notes):
+        warn(status)
+        for sink in sinks:
+            if isinstance(sink, Prometheus):
+                sink.note(point)

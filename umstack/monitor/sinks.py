@@ -163,6 +163,12 @@ class Prometheus:
             name: Counter(f"umstack_{name}", text, labels, registry=self._registry)
             for name, (_, _, labels, text) in _COUNTERS.items()
         }
+        self._notes = Counter(
+            "umstack_capture_notes",
+            "What captures do not hold or is not read of them: truncated, damaged, a copy.",
+            ["point"],
+            registry=self._registry,
+        )
         self._latest: dict[tuple[str, str, int, str], Any] = {}
         if port is not None:
             start_http_server(port, registry=self._registry)
@@ -173,6 +179,14 @@ class Prometheus:
             self._count(kind, rows)
         else:
             self._set(kind, rows)
+        self._write()
+
+    def note(self, point: str) -> None:
+        """Count a note about a capture of a point."""
+        self._notes.labels(point).inc()
+        self._write()
+
+    def _write(self) -> None:
         if self._text_file is not None:
             write_to_textfile(str(self._text_file), self._registry)
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import glob
+import gzip
 import hashlib
 import re
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from umstack.capture import CaptureError
+from umstack.capture.container import compression_of
 
 # Rotation may put its number behind the suffix (tcpdump -W) and compression another behind that.
 _CAPTURE_NAME = re.compile(r"\.(?:pcap|pcapng|cap)\d*(?:\.gz|\.zst)?$", re.IGNORECASE)
 _COMPRESSED_NAME = re.compile(r"\.(?:gz|zst)$", re.IGNORECASE)
+_GZIP_LENGTH_BYTES = 4
+_BLOCK_BYTES = 256 << 10
 
 
 def capture_files(paths: Iterable[str]) -> list[str]:
@@ -48,7 +56,17 @@ def is_compressed_name(path: str) -> bool:
 
 
 def copies(files: Iterable[str]) -> dict[str, str]:
-    """Files with the same content as an earlier one, and which. Only files of equal length are read to find out."""
+    """Files with the same content as another one, and which, compressed or not.
+
+    Only files of equal length are read to find out, and compressed ones only beside a file that is named like them but
+    for the compression, or of the length that gzip says of its content.
+    """
+    listed = list(files)
+    found = _same_bytes(listed)
+    return found | _same_content([file for file in listed if file not in found])
+
+
+def _same_bytes(files: list[str]) -> dict[str, str]:
     by_length: dict[int, list[str]] = {}
     for file in files:
         by_length.setdefault(Path(file).stat().st_size, []).append(file)
@@ -67,3 +85,62 @@ def copies(files: Iterable[str]) -> dict[str, str]:
 def _digest(path: str) -> bytes:
     with Path(path).open("rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").digest()
+
+
+def _same_content(files: list[str]) -> dict[str, str]:
+    """Compressed files that inflate to what a file before them holds; plain ones, which can be split, come first."""
+    kinds = {file: compression_of(file) for file in files}
+    alike: dict[str | int, list[str]] = {}
+    found: dict[str, str] = {}
+    for file in sorted(files, key=lambda file: (kinds[file] is not None, file)):
+        marks = _marks(file, kinds[file])
+        candidates = dict.fromkeys(one for mark in marks for one in alike.get(mark, ()))
+        compressed = kinds[file]
+        if compressed is not None:
+            same = (one for one in candidates if _inflate_alike(one, kinds[one], file, compressed))
+            if (original := next(same, None)) is not None:
+                found[file] = original
+                continue
+        for mark in marks:
+            alike.setdefault(mark, []).append(file)
+    return found
+
+
+def _marks(path: str, compression: str | None) -> list[str | int]:
+    """What files of the same content may share: the name, and the content's length, of which gzip keeps 32 bits."""
+    marks: list[str | int] = [_COMPRESSED_NAME.sub("", Path(path).name)]
+    with Path(path).open("rb") as file:
+        length = file.seek(0, 2)
+        if compression is None:
+            marks.append(length % 2**32)
+        elif compression == "gzip" and length >= _GZIP_LENGTH_BYTES:
+            file.seek(-_GZIP_LENGTH_BYTES, 2)
+            marks.append(int.from_bytes(file.read(), "little"))
+    return marks
+
+
+def _inflate_alike(one: str, one_kind: str | None, other: str, other_kind: str | None) -> bool:
+    """Whether two files hold the same to the last byte. Of a stream that is broken nobody knows."""
+    try:
+        with _content(one, one_kind) as first, _content(other, other_kind) as second:
+            while (block := _block(first)) == _block(second):
+                if not block:
+                    return True
+    except (OSError, EOFError, zlib.error):
+        return False
+    return False
+
+
+def _content(path: str, compression: str | None) -> Any:
+    """What a file holds, to be read as a stream."""
+    if compression == "gzip":
+        return gzip.GzipFile(path, "rb")
+    return pa.input_stream(path, compression=compression)
+
+
+def _block(stream: Any) -> bytes:
+    """The next bytes: as many as were asked for, unless the stream ends."""
+    block = b""
+    while len(block) < _BLOCK_BYTES and (more := stream.read(_BLOCK_BYTES - len(block))):
+        block += more
+    return block

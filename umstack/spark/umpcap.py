@@ -15,7 +15,16 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from umstack.capture import CaptureError, CaptureNotes, CapturePorts, Split, decode, split
+from umstack.capture import (
+    CaptureError,
+    CaptureNote,
+    CaptureNotes,
+    CapturePorts,
+    NoteKind,
+    Split,
+    decode,
+    split,
+)
 from umstack.spark.capture_files import capture_files, copies
 from umstack.spark.packet_columns import PACKETS, TOPICS, note_row, select, topics
 
@@ -62,6 +71,11 @@ class UmpcapOptions:
             ),
         )
 
+    @property
+    def tells(self) -> bool:
+        """Whether notes are rows of the answer: counts have no place for them."""
+        return self.notes and self.rows == "packets"
+
     def decode(self, part: Split, notes: CaptureNotes) -> Iterator[pa.RecordBatch]:
         """Decode one part as asked for."""
         return decode(
@@ -99,14 +113,20 @@ class CapturePart(InputPartition):
 
     split: Split
     note: str | None = None
+    position: int | None = None
+    """The byte that the note is about."""
 
 
 class PartReader:
     """Decodes partitions; what the batch and the stream reader share. It is pickled and runs on the executors."""
 
-    def __init__(self, schema: StructType, options: UmpcapOptions) -> None:
-        """Check the columns asked for: a wrong one is said now, not by a worker."""
+    def __init__(self, schema: StructType, options: UmpcapOptions, *, of_stream: bool = False) -> None:
+        """Check the columns asked for: a wrong one is said now, not by a worker.
+
+        `of_stream` the parts are noted of only what costs packets, and not how files end: the stream tells that.
+        """
         self.options = options
+        self.of_stream = of_stream
         known = TOPICS if options.rows == "topics" else PACKETS
         types = {field.name: field.dataType for field in from_arrow_schema(known)}
         for field in schema:
@@ -122,7 +142,7 @@ class PartReader:
     def read(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
         """The record batches of a partition."""
         if part.note is not None:
-            yield note_row(self.names, part.split.path, part.note, None)
+            yield note_row(self.names, part.split.path, part.note, part.position)
             return
         notes = CaptureNotes()
         options = self.options
@@ -131,9 +151,15 @@ class PartReader:
                 yield topics(batch).select(self.names)
             else:
                 yield select(batch, self.names)
-        if options.notes and options.rows == "packets":
-            for note in notes.notes:
+        for note in notes.notes if options.tells else ():
+            if self._is_told(note, notes):
                 yield note_row(self.names, part.split.path, note.text, note.position)
+
+    def _is_told(self, note: CaptureNote, notes: CaptureNotes) -> bool:
+        if not self.of_stream or note.kind is NoteKind.CAPTURE_DROPS:
+            return True
+        # A part without packets is the header of a file, behind which the decoder looks for the first one.
+        return note.rows_are_missing and notes.packets > 0
 
 
 class UmpcapReader(DataSourceReader):
@@ -153,7 +179,7 @@ class UmpcapReader(DataSourceReader):
             if file not in doubles
             for one in split(file, self._options.target_bytes)
         ]
-        if self._options.notes and self._options.rows == "packets":
+        if self._options.tells:
             for file, original in doubles.items():
                 parts.append(CapturePart(Split(file), f"the same as {original}, not read again"))
         return parts

@@ -2,7 +2,8 @@
 
 The offset of a query is how far each file was read, in bytes, always between two packets. A file that still grows is
 read up to its last whole packet. A range of offsets names the same bytes for ever, so that what Spark does again after
-a restart gives the same rows, and its checkpoint does the rest.
+a restart gives the same rows, and its checkpoint does the rest. The offset also has the files that are copies of others
+and what was noted of each file: a reader that begins anew knows both, because Spark shows it the last offset first.
 
 Compressed files are left alone: who compresses what rotated has written would have its packets counted twice.
 """
@@ -10,40 +11,49 @@ Compressed files are left alone: who compresses what rotated has written would h
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from umstack._core import lib
-from umstack.capture import CaptureError, Split
+from umstack.capture import CaptureError, NoteKind, Split
 from umstack.capture.container import MappedFile, interfaces_of
 from umstack.spark.capture_files import capture_files, is_compressed_name
 from umstack.spark.umpcap import CapturePart, PartReader, UmpcapOptions
+from umstack.spark.umpcap_copies import TELLING_BYTES, Copies, copies_among
+from umstack.spark.umpcap_notes import COPY, Ages, Told, compressed_note, copy_note, ending_note, no_copy_note
 
 _LOG = logging.getLogger(__name__)
 _UNENDING = 2**63
 
 
-def walk(place: Split, until: int) -> Split:
+class Walk(NamedTuple):
+    """Where a walk along a file ended, why, and how long the file was."""
+
+    place: Split
+    step: int
+    length: int
+
+
+def walk(place: Split, until: int) -> Walk:
     """From one place of a file to the first packet at or behind `until`, or to the end of the last whole packet.
 
-    The result begins there and knows what its packets need to know of the interfaces before it.
+    The place it ends at knows what its packets need to know of the interfaces before it.
     """
     reader = place.new_reader()
     with MappedFile(place.path, place.start) as file:
         if file.length <= place.start:
-            return place
+            return Walk(place, lib.UM_CAPTURE_ENDED, file.length)
         step = lib.um_capture_skip(reader, file.data, file.length, until, file.at)
-        position = file.position
-    if step in (lib.UM_CAPTURE_FOREIGN, lib.UM_CAPTURE_DAMAGED):
-        what = "is no capture" if step == lib.UM_CAPTURE_FOREIGN else f"is damaged at byte {position}"
-        _LOG.warning("%s %s: nothing behind that is read", place.path, what)
-    return replace(
+        position, length = file.position, file.length
+    reached = replace(
         place,
         start=position,
         format=reader.format,
@@ -51,52 +61,86 @@ def walk(place: Split, until: int) -> Split:
         section_first=reader.section_first,
         interfaces=interfaces_of(reader),
     )
+    return Walk(reached, step, length)
 
 
 class UmpcapStreamReader(DataSourceStreamReader):
     """Follows the captures as they grow."""
 
     def __init__(self, schema: StructType, options: UmpcapOptions) -> None:
-        self._reader = PartReader(schema, options)
+        self._reader = PartReader(schema, options, of_stream=True)
         self._options = options
         # Places that have been walked to, by file and byte; a restarted query walks to them again.
         self._places: dict[str, dict[int, Split]] = {}
+        # The offset that Spark has seen last.
+        self._known = self.initialOffset()
+        self._warned: set[tuple[str, str]] = set()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Nothing of any file."""
-        return {"files": {}}
+        return {"files": {}, "copies": {}, "notes": {}}
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The end of the last whole packet of every file there is now."""
+        """The end of the last whole packet of every file there is now, the copies left out, and what is to be noted."""
         try:
             files = capture_files(self._options.paths)
         except CaptureError:
             # The folder is there before its first capture is.
-            return {"files": {}}
-        ends = {file: self._frontier(file) for file in files if not is_compressed_name(file)}
-        return {"files": {file: end for file, end in ends.items() if end is not None}}
+            return self.initialOffset()
+        plain = _stats([file for file in files if not is_compressed_name(file)])
+        sizes = {file: found.st_size for file, found in plain.items()}
+        known = {file: (copy[0], copy[1]) for file, copy in self._known.get("copies", {}).items()}
+        # Before it is seen how far the others go: they have all that a copy has by then.
+        copies = copies_among(sizes, self._known["files"], known)
+        walks = {file: self._frontier(file) for file in files if file in plain and file not in copies}
+        ends = {file: walked.place.start for file, walked in walks.items() if walked is not None}
+        ages = Ages(plain)
+        told: dict[str, Told] = {file: compressed_note() for file in files if file not in plain}
+        told |= {file: _copy_note(copies, file, sizes, ages) for file in copies}
+        told |= {file: _ending(walked, ages) for file, walked in walks.items() if walked is not None}
+        return {"files": ends, "copies": dict(sorted(copies.items())), "notes": self._notes(told, ends)}
 
-    def _frontier(self, file: str) -> int | None:
-        """The end of the last whole packet; None if the file went away."""
+    def _notes(self, told: dict[str, Told], ends: dict[str, int]) -> dict[str, Told]:
+        """What was noted before of the files there are, and what is new."""
+        for file, kinds in told.items():
+            for kind, (text, _) in kinds.items():
+                if kind in (NoteKind.DAMAGED, NoteKind.NOT_A_CAPTURE) and (file, kind) not in self._warned:
+                    self._warned.add((file, kind))
+                    _LOG.warning("%s: %s", file, text)
+        if not self._options.tells:
+            return {}
+        noted: dict[str, Told] = {}
+        for file, now in sorted(told.items()):
+            became_shorter = ends.get(file, 0) < self._known["files"].get(file, 0)
+            before = {} if became_shorter else self._known.get("notes", {}).get(file, {})
+            if COPY in before and file in ends:
+                before = before | no_copy_note()
+            if every := now | before:
+                noted[file] = every
+        return noted
+
+    def _frontier(self, file: str) -> Walk | None:
+        """A walk to the end of the last whole packet; None if the file went away."""
         places = self._places.setdefault(file, {0: Split(file)})
         try:
             if Path(file).stat().st_size < max(places):
                 # Another file under the same name.
                 places.clear()
                 places[0] = Split(file)
-            place = walk(places[max(places)], _UNENDING)
+            walked = walk(places[max(places)], _UNENDING)
         except (CaptureError, OSError):
             if Path(file).exists():
                 raise
             # Rotation removed it between the listing and now.
             self._places.pop(file)
             return None
-        places[place.start] = place
-        return place.start
+        places[walked.place.start] = walked.place
+        return walked
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[CapturePart]:
-        """What was written between two offsets, cut into parts."""
-        parts: list[CapturePart] = []
+        """What was written between two offsets, cut into parts, and what was noted between them."""
+        self._known = end
+        parts = _note_parts(start.get("notes", {}), end.get("notes", {}))
         for file, last in end["files"].items():
             first = start["files"].get(file, 0)
             # A file that became shorter is another one and begins anew.
@@ -109,7 +153,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
         place = self._place(file, first)
         while place.start < last:
             until = min(place.start + self._options.target_bytes, last)
-            following = walk(place, until)
+            following = walk(place, until).place
             if following.start == place.start:
                 raise CaptureError(f"{file} has changed: byte {last} was read before and is not there now")
             yield CapturePart(replace(place, end=following.start))
@@ -119,7 +163,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
         places = self._places.setdefault(file, {0: Split(file)})
         if position not in places:
             nearest = max(known for known in places if known <= position)
-            places[position] = walk(places[nearest], position)
+            places[position] = walk(places[nearest], position).place
         return places[position]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -135,3 +179,38 @@ class UmpcapStreamReader(DataSourceStreamReader):
             raise TypeError(f"{type(partition).__name__} is not a part of a capture")
         batches: Iterator[pa.RecordBatch] = self._reader.read(partition)
         return batches
+
+
+def _stats(files: list[str]) -> dict[str, os.stat_result]:
+    """What the system says of the files; those that rotation removed are left out."""
+    found: dict[str, os.stat_result] = {}
+    for file in files:
+        with suppress(FileNotFoundError):
+            found[file] = Path(file).stat()
+    return found
+
+
+def _copy_note(copies: Copies, file: str, sizes: dict[str, int], ages: Ages) -> Told:
+    """A copy that is still being made, or what only begins like another file, is not spoken of yet."""
+    original, compared = copies[file]
+    is_whole = sizes.get(original, compared) == compared
+    says_enough = is_whole and compared >= TELLING_BYTES
+    return copy_note(original, is_whole) if says_enough or ages.is_over(file) else {}
+
+
+def _ending(walked: Walk, ages: Ages) -> Told:
+    path = walked.place.path
+    with suppress(CaptureError, OSError):
+        return ending_note(path, walked.step, walked.place.start, walked.length, ages.is_over(path))
+    # It went away meanwhile.
+    return {}
+
+
+def _note_parts(before: dict[str, Told], after: dict[str, Told]) -> list[CapturePart]:
+    """Parts that are nothing but what was noted of files in between."""
+    return [
+        CapturePart(Split(file), text, position)
+        for file, kinds in after.items()
+        for kind, (text, position) in kinds.items()
+        if kind not in before.get(file, {})
+    ]
