@@ -6,6 +6,7 @@ A check that overlooked a loss would make every figure of the bench worthless, s
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
@@ -253,6 +254,20 @@ def test_every_target_of_the_project_is_judged(monkeypatch: pytest.MonkeyPatch) 
 def run(*arguments: str) -> Any:
     """Run `umstack bench`."""
     return CliRunner().invoke(command, arguments)
+
+
+def test_decoding_is_measured_next_to_tshark() -> None:
+    """Issue 4, how fast: every packet is decoded, and the figures of both are there where tshark is."""
+    done = run("decode", "--packets", "5000", "--rounds", "2", "--json")
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout)["results"]
+    assert (found["packets"], len(found["rounds"])) == (5000, 2)
+    assert found["packets_per_second"] == pytest.approx(sum(found["rounds"]) / 2)
+    if shutil.which("tshark") is None:
+        assert found["ratios"] is None
+    else:
+        assert found["ratios"]["tshark"] == found["packets_per_second"] / found["tshark_packets_per_second"]
+    assert "packets/s" in run("decode", "--packets", "1000", "--rounds", "1").stdout
 
 
 def test_all_prints_one_object_with_results_and_targets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from umstack.bench import (
     environment,
     flow,
     latency,
+    pipeline,
     recovery,
     ring_targets,
     scale,
@@ -35,6 +36,7 @@ from umstack.cli.bench_tables import (
     comparison_table,
     flow_table,
     latency_table,
+    pipeline_table,
     recovery_table,
     scale_table,
     target_table,
@@ -550,6 +552,51 @@ def _rings(as_json: bool, **asked: Any) -> None:
     )
     listed = [target.as_json() for target in reached]
     _report(results, described, as_json, lambda _: target_table(reached), targets=listed)
+
+
+def _packets(default: int) -> Callable[[Any], Any]:
+    return click.option(
+        "--packets",
+        type=click.IntRange(1000),
+        default=default,
+        show_default=True,
+        help="Packets of the capture.",
+    )
+
+
+_SNAPLEN = click.option(
+    "--snaplen", type=click.IntRange(0), default=96, show_default=True, help="Kept of a packet; 0: all of it."
+)
+
+
+@command.command("decode", epilog="Example: umstack bench decode --packets 5000000 --snaplen 0")
+@_packets(2_000_000)
+@_SNAPLEN
+@_ROUNDS
+@_JSON
+def _decode(packets: int, snaplen: int, rounds: int, as_json: bool) -> None:
+    """How fast a generated capture is decoded into columns by one thread, next to tshark where it is installed."""
+    with _progress("decode") as progress:
+        found = pipeline.measure_decode(pipeline.PipelinePlan(packets, snaplen, rounds), progress)
+    _report_pipeline(found, as_json)
+
+
+@command.command("report", epilog="Example: umstack bench report --packets 10000000")
+@_packets(10_000_000)
+@_SNAPLEN
+@_JSON
+def _report_bench(packets: int, snaplen: int, as_json: bool) -> None:
+    """How long `umstack report` takes for a generated capture on this machine, and how much memory."""
+    with _progress("report") as progress:
+        found = pipeline.measure_report(pipeline.PipelinePlan(packets, snaplen), progress)
+    _report_pipeline(found, as_json)
+
+
+def _report_pipeline(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"environment": _describe("", is_pinned=False), "results": [found]}))
+    else:
+        _print_table(pipeline_table(found))
 
 
 @command.command("all", epilog="Example: umstack bench all --seconds 2 --rounds 5")

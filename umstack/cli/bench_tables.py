@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
@@ -30,7 +31,7 @@ def _rate(per_second: float | None) -> str:
     return f"{per_second / 1e6:.3f} M" if per_second >= 100_000 else f"{per_second:,.0f}"
 
 
-def _ratio(one: Result, baseline: str) -> str:
+def _ratio(one: Mapping[str, Any], baseline: str) -> str:
     found = (one["ratios"] or {}).get(baseline)
     return f"{found:.2f}" if found is not None else ""
 
@@ -214,4 +215,20 @@ def target_table(targets: Sequence[Target]) -> Table:
             aim,
             f"{verdict}{', aim too' if target.is_aim_met else ''}",
         )
+    return table
+
+
+def pipeline_table(found: Mapping[str, Any]) -> Table:
+    """What decoding, or a report, reached: one line for each figure."""
+    table = _table((str(found["what"]),), ("",))
+    table.add_row("packets", f"{found['packets']:,}")
+    table.add_row("packets/s", _rate(found["packets_per_second"]))
+    if found["what"] == "decode":
+        table.add_row("packets/s of tshark", _rate(found["tshark_packets_per_second"]) or "not installed")
+        table.add_row("x tshark", _ratio(found, "tshark"))
+        return table
+    table.add_row("seconds", f"{found['seconds']:.1f}")
+    table.add_row("cpu s", f"{found['cpu_seconds']:.1f}")
+    for kind, peak in found["peak_memory_bytes"].items():
+        table.add_row(f"MiB at most: {kind.replace('_', ' ')}", f"{peak / (1 << 20):,.0f}")
     return table

@@ -1,0 +1,199 @@
+"""What the data pipeline reaches on generated captures: packets decoded a second, a whole report and its memory."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from umstack.bench.children import BenchError
+from umstack.capture.decode import decode
+from umstack.capture.generate import Traffic, generate
+
+Progress = Callable[[str], None]
+
+_SAMPLE_SECONDS = 0.1
+_TSHARK_SHARE = 100
+"""tshark reads so small a part of the capture: it would take minutes for all of it."""
+_KINDS = {"java": "virtual_machine"}
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlan:
+    """Of how many packets the capture is, and what is kept of each."""
+
+    packets: int
+    snap_bytes: int = 96
+    rounds: int = 3
+    directory: Path | None = None
+    """Where it is put meanwhile; None: where temporary files go."""
+
+
+@contextmanager
+def _generated(plan: PipelinePlan, packets: int, progress: Progress) -> Iterator[Path]:
+    """A capture of two sessions with four receivers, which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="umstack-bench-", dir=plan.directory) as directory:
+        path = Path(directory) / "switch.pcap"
+        progress(f"generating {packets:,} packets")
+        generate(path, packets, Traffic(seed=1, sessions=2, receivers=4, snap_bytes=plan.snap_bytes))
+        yield path
+
+
+def measure_decode(plan: PipelinePlan, progress: Progress) -> dict[str, Any]:
+    """Packets a second decoded into Arrow columns by one thread, and by tshark into ten fields, where there is one."""
+    with _generated(plan, plan.packets, progress) as path:
+        rates: list[float] = []
+        for number in range(1, plan.rounds + 1):
+            progress(f"decoding, round {number} of {plan.rounds}")
+            rates.append(_decode_rate(path, plan.packets))
+    packets = max(1000, plan.packets // _TSHARK_SHARE)
+    with _generated(plan, packets, progress) as path:
+        progress(f"tshark over {packets:,} packets")
+        by_tshark = _tshark_rate(path, packets)
+    reached = float(median(rates))
+    return {
+        "what": "decode",
+        "packets": plan.packets,
+        "snap_bytes": plan.snap_bytes,
+        "packets_per_second": reached,
+        "rounds": rates,
+        "tshark_packets_per_second": by_tshark,
+        "ratios": None if by_tshark is None else {"tshark": reached / by_tshark},
+    }
+
+
+def _decode_rate(path: Path, packets: int) -> float:
+    began = time.perf_counter()
+    found = sum(batch.num_rows for batch in decode(path))
+    if found != packets:
+        raise BenchError(f"{found} of {packets} packets were decoded")
+    return float(found / (time.perf_counter() - began))
+
+
+_TSHARK_FIELDS = (
+    *("frame.time_epoch", "ip.src", "udp.srcport", "ip.dst", "udp.dstport"),
+    *("lbtrm.hdr.type", "lbtrm.data.sqn", "lbtrm.data.trail_sqn", "lbmc.tidx", "lbmc.sqn"),
+)
+
+
+def _tshark_rate(path: Path, packets: int) -> float | None:
+    """Without what it takes to start, which a capture of hardly any packet shows."""
+    tshark = shutil.which("tshark")
+    if tshark is None:
+        return None
+    fields = [argument for name in _TSHARK_FIELDS for argument in ("-e", name)]
+    command = [tshark, "-r", str(path), "-n", "-T", "fields", *fields]
+    took = _seconds(command)
+    return packets / max(took - _seconds([*command, "-c", "1"]), 1e-3)
+
+
+def _seconds(command: list[str]) -> float:
+    began = time.perf_counter()
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise BenchError(f"{command[0]}: {done.stderr.strip()}")
+    return time.perf_counter() - began
+
+
+@dataclass(slots=True)
+class _Memory:
+    """The most memory the processes below one have had, by what they are."""
+
+    root: int
+    ended: threading.Event = field(default_factory=threading.Event)
+    peaks: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look again and again, from a thread, until the block ends."""
+        watcher = threading.Thread(target=self._watch)
+        watcher.start()
+        try:
+            yield
+        finally:
+            self.ended.set()
+            watcher.join()
+
+    def _watch(self) -> None:
+        while not self.ended.wait(_SAMPLE_SECONDS):
+            for pid in _processes_below(self.root):
+                if found := self._peak(pid):
+                    self.peaks[pid] = found
+
+    def _peak(self, pid: int) -> tuple[str, int] | None:
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            return None
+        values = dict(line.split(":", 1) for line in status.splitlines())
+        if "VmHWM" not in values:  # it has ended, and what it had is known from before
+            return None
+        kind = "driver" if pid == self.root else _KINDS.get(values["Name"].strip(), "worker")
+        return kind, int(values["VmHWM"].split()[0]) * 1024
+
+    def most(self) -> dict[str, int]:
+        """The largest process of each kind."""
+        found: dict[str, int] = {}
+        for kind, peak in self.peaks.values():
+            found[kind] = max(peak, found.get(kind, 0))
+        return found
+
+
+def _processes_below(root: int) -> list[int]:
+    found = [root]
+    for pid in found:
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                found += map(int, path.read_text().split())
+            except OSError:
+                continue
+    return found
+
+
+def measure_report(plan: PipelinePlan, progress: Progress) -> dict[str, Any]:
+    """`umstack report` of the capture on this machine: time, processor time, and the most memory each process had."""
+    with _generated(plan, plan.packets, progress) as path:
+        progress("umstack report")
+        command = [
+            sys.executable,
+            "-m",
+            "umstack",
+            "report",
+            str(path),
+            "--out",
+            str(path.parent / "out"),
+            "--json",
+        ]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        memory = _Memory(process.pid)
+        with process, memory.watched():
+            said, complained = process.communicate()
+        took = time.perf_counter() - began
+    if process.returncode != 0:
+        raise BenchError(f"umstack report: {complained.strip()}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    found = json.loads(said)["packets"]
+    if found != plan.packets:
+        raise BenchError(f"the report has {found} of {plan.packets} packets")
+    return {
+        "what": "report",
+        "packets": plan.packets,
+        "snap_bytes": plan.snap_bytes,
+        "seconds": took,
+        "packets_per_second": plan.packets / took,
+        "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "peak_memory_bytes": memory.most(),
+    }
