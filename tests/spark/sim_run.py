@@ -32,6 +32,13 @@ MESSAGE_BYTES = 200
 WINDOW_BYTES = 1 << 20
 QUIET_NS = 600 * MS
 """Longer than any recovery here takes."""
+ROUND_TRIP_NS = 300 * US
+LONGEST_ROUND_TRIP_NS = 4 * MS
+"""Of what is lost in the tail."""
+PEAK_DATAGRAMS_PER_SECOND = 1000
+STORMY_RECEIVERS = 4
+STORMY_DELAY_NS = 100 * US
+"""On the way to the first receiver, twice as much to the second, and so on."""
 
 
 PLANNED, STORMY, RANDOM = "planned", "stormy", "random"
@@ -112,6 +119,7 @@ def scripted(folder: Path, seed: int) -> SimRun:
     with World(seed) as world:
         script = _Script(world, seed)
         one, two, three = script.hosts
+        script.publisher.set_faults(delay_ns=ROUND_TRIP_NS)
         world.run_for(300 * MS)
         script.keep("head", three, 0, 1)
         script.send(300)
@@ -128,7 +136,9 @@ def scripted(folder: Path, seed: int) -> SimRun:
         script.send(300)
         script.keep("tail", two, 97, 98, 99)
         script.send(100)
+        script.publisher.set_faults(delay_ns=LONGEST_ROUND_TRIP_NS)
         script.quiet()
+        script.publisher.set_faults(delay_ns=ROUND_TRIP_NS)
         script.send(500)
         world.run_for(2 * SECOND)
         return _captured(PLANNED, world, folder / f"planned{seed}.pcapng", script.injected)
@@ -150,14 +160,14 @@ def storm(folder: Path, seed: int, start_ns: int = START_NS) -> SimRun:
         publisher = world.host()
         session = publisher.session(session_id=SESSION_ID + seed, ignore_interval_ns=2 * MS)
         source = session.source()
-        for number in range(4):
+        for number in range(STORMY_RECEIVERS):
             host = world.host()
             join = {"nak_initial_backoff_ns": 5 * MS, "nak_backoff_ns": 10 * MS, "nak_generation_ns": 60 * MS}
             host.receiver(loss_check_interval_ns=10 * MS).join(
                 source, **join, random_seed=seed * 100 + number
             )
             loss = 450_000 if number == 2 else 5_000
-            host.set_faults(loss_ppm=loss, duplicate_ppm=3_000, delay_ns=(number + 1) * 100 * US)
+            host.set_faults(loss_ppm=loss, duplicate_ppm=3_000, delay_ns=(number + 1) * STORMY_DELAY_NS)
         for _ in range(1500):
             source.send(bytes(MESSAGE_BYTES), flush=True)
             world.run_for(200 * US)

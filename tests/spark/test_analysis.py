@@ -289,6 +289,14 @@ def test_latency_between_two_points(spark: Any) -> None:
     assert (found["latency_min"], found["latency_max"], found["negative"]) == (US, 100 * US, 0)
 
 
+def asked_for(spark: Any, story: Story) -> dict[str, dict[str, Any]]:
+    """What is suggested after a story, by option."""
+    observed = seen(spark, story)
+    lost, rated = kept(losses(observed)), kept(rates(observed))
+    made = suggestions(lost, kept(incidents(observed, lost=lost)), recovery_latency(lost), rated)
+    return {row["option"]: row for row in rows(made)}
+
+
 def test_suggestions_follow_the_vendors_rules(spark: Any) -> None:
     """Backoffs, window and limits from what was seen, and how many losses each bears on."""
     story = losing_story()
@@ -297,15 +305,58 @@ def test_suggestions_follow_the_vendors_rules(spark: Any) -> None:
         story.nak(START + (sqn - 1) * MS + 20 * MS + 500 * US, ONE, sqn)
     for sqn in range(6000, 6100):
         story.nak(START + (sqn - 1) * MS + 20 * MS + 500 * US, TWO, sqn)
-    observed = seen(spark, story)
-    lost, rated = kept(losses(observed)), kept(rates(observed))
-    found = kept(incidents(observed, lost=lost))
-    chosen = {row["option"]: row for row in rows(suggestions(lost, found, recovery_latency(lost), rated))}
+    chosen = asked_for(spark, story)
+    assert all(row["receivers_helped"] == len(row["receivers"]) for row in chosen.values())
     # Ten lost in a row last 9 ms, a round trip 1 ms.
-    assert chosen["transport_lbtrm_nak_initial_backoff_interval"]["value"] == 10
+    initial = chosen["transport_lbtrm_nak_initial_backoff_interval"]
+    assert (initial["value"], initial["losses_helped"], initial["receivers"]) == (10, 516, [ONE, TWO])
     backoff = chosen["transport_lbtrm_nak_backoff_interval"]
-    assert (backoff["value"], backoff["losses_helped"], backoff["receivers_helped"]) == (10, 111, 2)
+    assert (backoff["value"], backoff["losses_helped"], backoff["receivers"]) == (10, 111, [ONE, TWO])
     # 100 datagrams of 174 bytes in the fullest tenth of a second, for 10 + 3 * 10 + 2 * 1 ms.
     assert chosen["transport_lbtrm_transmission_window_size"]["value"] == 100 * 174 * 10 * 42 // 1000
     mean = 10_010 * 174 * 8 / 12.01
     assert chosen["transport_lbtrm_retransmit_rate_limit"]["value"] == pytest.approx(mean / 10, rel=0.02)
+    # The burst began where ten datagrams were sent in ten milliseconds.
+    limit = chosen["transport_lbtrm_data_rate_limit"]
+    assert (limit["value"], limit["unit"]) == (1000 * 174 * 8 * 8 // 10, "bits/s")
+    assert (limit["losses_helped"], limit["receivers"]) == (10, [ONE])
+
+
+def test_the_window_is_for_the_longest_round_trip(spark: Any) -> None:
+    """Not for the usual one; what was asked for again tells no round trip, unless there is nothing else."""
+    story = Story()
+    story.stream(START, MS, 1, 1000)
+    for sqn in (200, 300, 400, 500):
+        story.nak(START + sqn * MS, ONE, sqn)
+        story.again(START + sqn * MS + (37 * MS if sqn == 400 else MS), sqn)
+    story.nak(START + 600 * MS, TWO, 600)
+    story.nak(START + 690 * MS, TWO, 600)
+    story.again(START + 691 * MS, 600)
+    chosen = asked_for(spark, story)
+    assert chosen["transport_lbtrm_nak_initial_backoff_interval"]["value"] == 91, "TWO's median"
+    # The peak, for 91 + 3 * (twice what the slowest repair took) + 2 * 37 ms.
+    peak, backoff = 100 * 174 * 10, 2 * 91
+    window = chosen["transport_lbtrm_transmission_window_size"]
+    assert window["value"] == peak * (91 + 3 * backoff + 2 * 37) // 1000
+    assert (window["losses_helped"], window["receivers"]) == (0, [])
+
+    again = Story()
+    again.stream(START, MS, 1, 1000)
+    again.nak(START + 600 * MS, TWO, 600)
+    again.nak(START + 690 * MS, TWO, 600)
+    again.again(START + 691 * MS, 600)
+    window = asked_for(spark, again)["transport_lbtrm_transmission_window_size"]
+    assert window["value"] == peak * (91 + 3 * backoff + 2 * 91) // 1000
+
+
+def test_no_data_limit_where_it_would_not_be_reached(spark: Any) -> None:
+    """Datagrams lost in a burst far faster than the peak of a tenth of a second: four fifths of that limit nothing."""
+    story = Story()
+    story.stream(START, MS, 1, 1000)
+    story.stream(START + 500 * MS, 10 * US, 1001, 100)
+    for sqn in range(1001, 1011):
+        story.nak(START + 520 * MS, ONE, sqn)
+        story.again(START + 521 * MS, sqn)
+    chosen = asked_for(spark, story)
+    assert "transport_lbtrm_transmission_window_size" in chosen
+    assert "transport_lbtrm_data_rate_limit" not in chosen

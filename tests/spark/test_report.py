@@ -7,6 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,12 +23,15 @@ pytest.importorskip("matplotlib")
 
 import pyarrow.parquet as pq
 
+from tests.spark import odd_captures as odd
 from tests.spark.cluster import Cluster
-from tests.waiting import wait_for
+from tests.waiting import SECONDS, wait_for
 from umstack.capture import CaptureError, split
 from umstack.capture.generate import Traffic, Truth, generate
-from umstack.report import make_report
-from umstack.report.run import PAGE
+from umstack.report import Report, make_report
+from umstack.report.quantities import several
+from umstack.report.run import PAGE, make_tables
+from umstack.report.tables import Tables
 
 TRAFFIC = Traffic(seed=11, sessions=1, receivers=3, messages_per_datagram=4, message_bytes=50, loss=0.01)
 PACKETS = 10_000
@@ -134,6 +141,9 @@ def test_the_page_stands_alone_and_tells_the_truth(job: Job, truth: Truth) -> No
         assert row["naks"] == int(of_receiver["nak_count"].sum())
         assert address in page.text
     assert f"{lost['datagrams']:,} of {truth.data:,} datagrams" in page.text
+    everybody = ", ".join(map(truth.receiver_address, range(TRAFFIC.receivers)))
+    assert f"losses of {everybody})" in page.text, "a finding names whom an option would have helped"
+    assert f"{TRAFFIC.receivers} {everybody}" in page.text, "the table does so as well"
     assert sum(map(len, map(pq.read_table, (job.out / "losses").glob("*.parquet")))) == lost["losses"]
 
 
@@ -149,6 +159,148 @@ def test_captures_of_something_else_give_a_page_that_says_so(spark: Any, tmp_pat
     assert any("not a capture" in finding.text for finding in report.findings)
     with pytest.raises(CaptureError, match="names no capture"):
         make_report([str(tmp_path / "nothing*.pcap")], tmp_path / "out")
+
+
+@dataclass(frozen=True, slots=True)
+class OddReport:
+    """The report on a folder of odd captures."""
+
+    captures: odd.OddCaptures
+    report: Report
+
+    def rows(self, table: str, session: int) -> list[dict[str, Any]]:
+        """A session's rows of a table."""
+        return [row for row in self.report.summary[table] if row["session_id"] == session]
+
+    def said(self, topic: str) -> list[str]:
+        """The findings on a topic."""
+        return [finding.text for finding in self.report.findings if finding.topic == topic]
+
+
+@pytest.fixture(scope="module")
+def odd_report(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> OddReport:
+    """Make it once, in the session that is running."""
+    folder = tmp_path_factory.mktemp("odd")
+    captures = odd.odd_captures(folder / "captures")
+    return OddReport(captures, make_report([str(captures.folder)], folder / "out"))
+
+
+def test_a_folder_of_bad_captures_gives_what_is_in_them(odd_report: OddReport) -> None:
+    """Cut, of mixed link types, with a clock that steps, doubled, empty, no capture at all: every row that is there."""
+    whole, cut = odd.DATAGRAMS, odd.DATAGRAMS - 1
+    expected = {odd.TRUNCATED: cut, odd.MID_PACKET: cut, odd.STEPPED: whole}
+    for session, datagrams in expected.items():
+        [row] = odd_report.rows("sessions", session)
+        assert row["datagrams"] == datagrams
+    by_interface = {row["point"]: row["datagrams"] for row in odd_report.rows("sessions", odd.COOKED)}
+    assert by_interface == {"cooked:eth0": whole / 2, "cooked:any": whole / 2}
+    assert not any(capture.endswith(".txt") for capture in odd_report.report.captures)
+
+
+def test_each_fault_of_a_capture_is_a_finding(odd_report: OddReport) -> None:
+    """By the file's name, and on the page as well; though there is more to say of other captures than the page has."""
+    page = Page(odd_report.report.page.read_text()).text
+    said = odd_report.said("capture")
+    for name, fault in odd_report.captures.faults.items():
+        [text] = [one for one in said if one.startswith(f"{odd_report.captures.folder / name}: ")]
+        assert fault in text
+        assert text in page
+    assert odd_report.report.summary.totals["remarks"] > odd.PORTS
+
+
+def test_ip_fragments_are_those_a_datagram_was_cut_into(odd_report: OddReport) -> None:
+    """As scapy cuts it: number and bytes of the pieces."""
+    fragments = odd_report.captures.fragments
+    assert len(fragments) == 3
+    [row] = odd_report.report.summary["ip_fragments"]
+    assert (row["source_address"], row["destination_address"]) == ("10.0.0.1", "224.10.10.10")
+    assert (row["fragments"], row["bytes"]) == (len(fragments), sum(map(len, fragments)))
+    [text] = odd_report.said("ip-fragments")
+    assert text.startswith("3 IP fragments were captured, most from 10.0.0.1 to 224.10.10.10")
+
+
+def test_a_burst_is_found_where_it_was_put(odd_report: OddReport) -> None:
+    """When it began, how long it was, how much it had, and that the session is called bursty."""
+    [burst] = odd_report.rows("bursts", odd.BURSTING)
+    assert (burst["start_ns"], burst["duration_ns"]) == (odd.BURST_NS, odd.BURST_MS * odd.MS)
+    assert burst["datagrams"] == odd.BURST_MS * odd.BURST_DATAGRAMS
+    mean = 1 + odd.BURST_MS * (odd.BURST_DATAGRAMS - 1) / odd.BURST_SPAN_MS
+    assert burst["times_mean"] == pytest.approx(odd.BURST_DATAGRAMS / mean)
+    [text] = [one for one in odd_report.said("bursts") if f"{odd.BURSTING:08x}" in one]
+    assert "sends in bursts" in text
+
+
+def test_a_report_without_a_terminal_says_its_steps(job: Job) -> None:
+    """A line on stderr for each, in order, with its number; what is on stdout is JSON only (or there were no job)."""
+    lines = [line for line in job.complained.splitlines() if line.startswith("report")]
+    assert lines[0] == "report: starting Spark"
+    steps = dict.fromkeys(line.partition(": ")[2].partition(",")[0] for line in lines[1:])
+    always = ["decode", "references", "sessions", "incidents", "suggestions", "page"]
+    assert [step for step in steps if step in always] == always
+    total = len(job.report["step_seconds"])
+    assert lines[1] == f"report, 1 of {total}: decode"
+    assert lines[-1] == f"report, {total} of {total}: page"
+
+
+def test_tasks_are_those_spark_is_at(spark: Any, tmp_path: Path) -> None:
+    """One of three is done, the others wait."""
+    gate = tmp_path / "gate"
+
+    def pass_gate(number: int) -> int:
+        while number > 0 and not gate.exists():
+            time.sleep(0.01)
+        return number
+
+    tables = Tables(spark, tmp_path.as_uri(), [], 1500)
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(lambda: spark.sparkContext.parallelize([0, 1, 2], 3).map(pass_gate).collect())
+        try:
+            wait_for(lambda: tables.tasks() == (1, 3) or job.done(), "a task is done")
+            assert not job.done()
+        finally:
+            gate.touch()
+        assert job.result() == [0, 1, 2]
+    assert tables.tasks() == (0, 0)
+
+
+class OneStep(Tables):
+    """Tables of which one takes until somebody was told how far it is."""
+
+    def steps(self) -> Iterator[dict[str, Callable[[], None]]]:
+        """The step."""
+        yield {"decode": self._wait}
+
+    def tasks(self) -> tuple[int, int]:
+        """How far it is said to be."""
+        return 3, 12
+
+    def _wait(self) -> None:
+        assert TOLD.wait(SECONDS), "nobody was told"
+
+
+TOLD = threading.Event()
+
+
+def test_of_many_names_the_first_are_given() -> None:
+    """And how many there are besides."""
+    assert several([], 2) == ""
+    assert several(["a", "b"], 2) == "a, b"
+    assert several(["a", "b", "c", "d"], 2) == "a, b and 2 more"
+
+
+def test_how_far_a_long_step_is_is_told_meanwhile() -> None:
+    """Its tasks, while it runs; then the page is what is left."""
+    steps: list[tuple[str, int, int]] = []
+    tasks: list[tuple[str, int, int]] = []
+
+    def on_tasks(step: str, done: int, of: int) -> None:
+        tasks.append((step, done, of))
+        TOLD.set()
+
+    tables = OneStep(None, "", [], 1500)  # type: ignore[arg-type]
+    make_tables(tables, {}, lambda *step: steps.append(step), on_tasks)
+    assert tasks[0] == ("decode", 3, 12)
+    assert steps == [("decode", 1, 2), ("page", 2, 2)]
 
 
 def cut_as_rotation_does(capture: Path, folder: Path, target_bytes: int) -> int:

@@ -17,19 +17,36 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.spark.sim_run import PLANNED, RANDOM, STORMY, SimRun, anything, scripted, storm
+from tests.spark.sim_run import (
+    LONGEST_ROUND_TRIP_NS,
+    PEAK_DATAGRAMS_PER_SECOND,
+    PLANNED,
+    RANDOM,
+    ROUND_TRIP_NS,
+    STORMY,
+    STORMY_DELAY_NS,
+    STORMY_RECEIVERS,
+    SimRun,
+    anything,
+    scripted,
+    storm,
+)
 from umstack.analysis.incidents import DEFAULTS, incidents
+from umstack.analysis.latency import latency
 from umstack.analysis.losses import coverage, gaps, losses
 from umstack.analysis.nak_storms import nak_storms
 from umstack.analysis.observations import NEEDED, observe
+from umstack.analysis.rates import rates
 from umstack.analysis.recovery import recovery_latency
 from umstack.analysis.repairs import duplicates, repairs
 from umstack.analysis.sessions import sessions
-from umstack.sim import Loss, SessionTruth
+from umstack.analysis.suggestions import suggestions
+from umstack.sim import MS, Loss, SessionTruth
 from umstack.spark import UmpcapDataSource
 
 WRAP = 2**32
 SEEDS = 3
+FRAME_HEADERS = 14 + 20 + 8
 Key = tuple[str, int]
 Where = tuple[str, int, str]
 LossKey = tuple[Key, str, int]
@@ -40,6 +57,7 @@ class Seen:
     """Simulated runs, and the observations in their captures."""
 
     runs: list[SimRun]
+    anywhere: Any
     at_the_switch: Any
     at_the_hosts: Any
     """Each point of capture by itself: `publisher` is followed by @ and the point."""
@@ -79,7 +97,9 @@ def seen(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     apart = known.selectExpr("* EXCEPT (publisher)", "concat(publisher, '@', point) AS publisher")
     at_switch, at_hosts = known.where("point LIKE '%:switch'"), apart.where("point LIKE '%:host%'")
     own = "receiver = concat('10.0.0.', 1 + int(substring_index(publisher, ':host', -1)))"
-    return Seen(runs, at_switch, at_hosts, losses(at_switch).cache(), losses(at_hosts).where(own).cache())
+    return Seen(
+        runs, known, at_switch, at_hosts, losses(at_switch).cache(), losses(at_hosts).where(own).cache()
+    )
 
 
 def rows(frame: Any) -> list[dict[str, Any]]:
@@ -307,3 +327,56 @@ def test_gaps_and_copies_at_each_host(seen: Seen) -> None:
         assert copies.get(where, 0) == session.duplicates.get(address, 0)
         compared[kind] += 1
     assert compared.keys() == {PLANNED, STORMY, RANDOM}
+
+
+def test_latency_is_the_delay_of_each_way(seen: Seen) -> None:
+    """From the switch to each host of the storm: all that came at first, each as late as its way is long.
+
+    Retransmissions come later and count for nothing; what two receivers are apart is the difference.
+    """
+    [run] = [run for run in seen.runs if run.kind == STORMY]
+    of_run = seen.anywhere.where(f"session_id = {run.session.session_id}")
+    found = {
+        (row["from_point"].rpartition(":")[2], row["to_point"].rpartition(":")[2]): row
+        for row in rows(latency(of_run))
+    }
+    for number in range(STORMY_RECEIVERS):
+        host, address = f"host{number + 1}", f"10.0.0.{number + 2}"
+        row = found["switch", host]
+        never_came = [
+            loss for loss in run.session.losses if loss.receiver == address and not loss.came_at_first
+        ]
+        assert row["datagrams"] == run.session.datagrams - len(never_came)
+        told = [row[f"latency_{name}"] for name in ("min", "p50", "p999", "max")]
+        assert told == [(number + 1) * STORMY_DELAY_NS] * 4
+        assert row["negative"] == 0
+    apart = found["host1", "host4"]
+    assert apart["latency_min"] == apart["latency_max"] == 3 * STORMY_DELAY_NS
+
+
+def test_suggestions_are_the_rules_of_what_was_done(seen: Seen) -> None:
+    """The longest round trip, the burst and the peak were chosen: so the backoffs and the window are known."""
+    lost = seen.lost_at_switch
+    made = suggestions(
+        lost,
+        incidents(seen.at_the_switch, lost=lost),
+        recovery_latency(lost),
+        rates(seen.at_the_switch),
+    )
+    chosen = {(session_of(row), row["option"]): row for row in rows(made)}
+    asked = seen.losses(PLANNED)
+    for run in (run for run in seen.runs if run.kind == PLANNED):
+        session = run.session
+        key = (session.publisher, session.session_id)
+        of_session = {(one, sqn): loss for (whose, one, sqn), loss in asked.items() if whose == key}
+        [burst] = [one for one in run.injected if one.cause == "burst"]
+        in_a_row = longest_run([sqn for sqn in burst.sqns if (burst.receiver, sqn % WRAP) in of_session])
+        initial = math.ceil((len(in_a_row) - 1) + ROUND_TRIP_NS / MS)
+        backoff = max(initial, 2 * LONGEST_ROUND_TRIP_NS // MS)
+        waiting_ms = initial + 3 * backoff + 2 * LONGEST_ROUND_TRIP_NS // MS
+        peak = PEAK_DATAGRAMS_PER_SECOND * (session.data_bytes // session.datagrams + FRAME_HEADERS)
+        first = chosen[key, "transport_lbtrm_nak_initial_backoff_interval"]
+        window = chosen[key, "transport_lbtrm_transmission_window_size"]
+        assert (first["value"], first["losses_helped"]) == (initial, len(of_session))
+        assert first["receivers"] == sorted({receiver for receiver, _ in of_session})
+        assert window["value"] == peak * waiting_ms // 1000

@@ -132,6 +132,20 @@ def label(packets: DataFrame) -> DataFrame:
     )
 
 
+def addressed(labelled: DataFrame) -> DataFrame:
+    """What `label` gave, with the addresses of those packets too of which it says the session instead."""
+    from_receiver = F.col("receiver").isNotNull()
+    group = F.substring_index("group", ":", 1)
+    return labelled.withColumns(
+        {
+            "source_address": F.coalesce("source_address", "receiver", "publisher"),
+            "destination_address": F.coalesce(
+                "destination_address", F.when(from_receiver, F.col("publisher")).otherwise(group)
+            ),
+        }
+    )
+
+
 def classify(packets: DataFrame) -> DataFrame:
     """Packets of sessions as observations whose sequence numbers still wrap (`sqn`, `sqns`)."""
     return of_sessions(label(packets))

@@ -31,6 +31,7 @@ _CHATTY = (
     "org.apache.spark.sql.execution.window.WindowExec",
     "org.apache.spark.util.Utils",
 )
+# A short exception ends in no newline of its own: without one the next line, whoever writes it, would begin behind it.
 _LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -38,7 +39,8 @@ appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{short}
+appender.stderr.layout.alwaysWriteExceptions = false
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%notEmpty{%ex{short}%n}
 """
 
 _OPTIONS = {

@@ -1,10 +1,14 @@
 """Which option would have helped whom: values after the vendor's rules, from what was observed.
 
-initial backoff       longest burst of losses + round trip
+initial backoff       longest burst of losses + usual round trip
 backoff               at least the initial backoff, and longer than repairs took, so that nobody asks twice
 transmission window   peak bytes/s x (initial backoff + 3 x backoff + 2 x longest round trip)
 retransmit limit      below a tenth of the mean data rate
 data limit            four fifths of the rate that was lost at
+
+A round trip is from NAK to repair, as the point of capture saw it. The usual one is the median of the receiver whose
+median is longest. The longest is of all losses that were asked for once: of several NAKs nobody knows which one was
+answered. Where all were asked for again it is from the first NAK, too long rather than too short.
 """
 
 from __future__ import annotations
@@ -30,13 +34,14 @@ def suggestions(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, r
     """One row a session and option: the value to set, its unit, why, and whom it would have helped.
 
     Takes what `losses`, `incidents`, `recovery_latency` and `rates` gave. `losses_helped` is how many losses the option
-    bears on, `receivers_helped` how many receivers had them.
+    bears on, `receivers` are those that had them, as far as they are known, and `receivers_helped` is their number.
     """
     facts = _facts(losses, incidents, latencies, rated)
-    initial = F.greatest(F.ceil((F.col("burst_ns") + F.col("round_trip_ns")) / MS), F.lit(1))
+    initial = F.greatest(F.ceil((F.col("burst_ns") + F.col("usual_trip_ns")) / MS), F.lit(1))
     # NAKs are drawn from half to one and a half times the interval: so the earliest repeat comes after the repair.
     backoff = F.greatest(initial, F.ceil(2 * F.col("repair_ns") / MS), F.lit(1))
-    waiting_s = (initial + _BACKOFFS * backoff + _ROUND_TRIPS * F.ceil(F.col("round_trip_ns") / MS)) / 1000
+    longest_trip = F.ceil(F.col("longest_trip_ns") / MS)
+    waiting_ms = initial + _BACKOFFS * backoff + _ROUND_TRIPS * longest_trip
     choices = F.array(
         _choice(
             "transport_lbtrm_nak_initial_backoff_interval",
@@ -58,7 +63,7 @@ def suggestions(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, r
         ),
         _choice(
             "transport_lbtrm_transmission_window_size",
-            F.ceil(F.col("peak_bytes_per_second") * waiting_s),
+            F.ceil(F.col("peak_bytes_per_second") * waiting_ms / 1000),
             "bytes",
             "holds what is sent at the peak rate for as long as a receiver may go on asking",
             F.col("lost") > 0,
@@ -94,7 +99,8 @@ def suggestions(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, r
             "choice.unit",
             "choice.reason",
             "choice.losses_helped",
-            "choice.receivers_helped",
+            F.size("choice.receivers").cast("long").alias("receivers_helped"),
+            "choice.receivers",
         )
     )
 
@@ -115,41 +121,44 @@ def _choice(
         F.lit(reason).alias("reason"),
         F.coalesce(wanted & value.isNotNull(), F.lit(False)).alias("wanted"),
         F.coalesce(losses_helped, F.lit(0)).cast("long").alias("losses_helped"),
-        F.coalesce(receivers, F.lit(0)).cast("long").alias("receivers_helped"),
+        F.coalesce(receivers, F.array().cast("array<string>")).alias("receivers"),
     )
 
 
-def _receivers(condition: str) -> Column:
-    return F.count_distinct(F.when(F.expr(condition), F.col("receiver")))
+def _receivers(condition: str = "true") -> Column:
+    """The receivers of the losses of which this is so. Who lost what was sent again without a NAK is not known."""
+    return F.array_sort(F.collect_set(F.when(F.expr(condition), F.col("receiver"))))
 
 
 def _facts(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, rated: DataFrame) -> DataFrame:
     """One row a session of everything the rules want to know."""
     key = list(SESSION)
+    trip = F.col("repaired_ns") - F.col("nak_ns")
     lost = losses.groupBy(*key).agg(
         F.count("*").alias("lost"),
         F.count_if(F.expr("naks > 1")).alias("asked_again"),
         F.sum(F.greatest(F.col("naks") - 1, F.lit(0))).alias("repeats"),
         F.count_if(F.expr("repaired_ns IS NULL")).alias("unrepaired"),
-        F.count_distinct("receiver").alias("losing"),
+        _receivers().alias("losing"),
         _receivers("naks > 1").alias("repeating"),
         _receivers("repaired_ns IS NULL").alias("unrepairing"),
+        F.coalesce(F.max(F.when(F.col("naks") == 1, trip)), F.max(trip)).alias("longest_trip_ns"),
     )
     in_bursts = incidents.where("cause = 'burst'")
     burst = in_bursts.groupBy(*key).agg(
         F.max("longest_run_ns").alias("burst_ns"),
         F.sum("lost").alias("burst_lost"),
-        F.count_distinct("receiver").alias("bursting"),
+        _receivers().alias("bursting"),
     )
     waits = latencies.groupBy(*key).agg(
-        F.max("request_p50").alias("round_trip_ns"), F.max("request_p99").alias("repair_ns")
+        F.max("request_p50").alias("usual_trip_ns"), F.max("request_p99").alias("repair_ns")
     )
     return (
         lost.join(burst, key, "left")
         .join(waits, key, "left")
         .join(_volumes(rated), key, "left")
         .join(_lossy_rates(in_bursts, rated), key, "left")
-        .fillna(0, subset=["burst_ns", "round_trip_ns", "repair_ns"])
+        .fillna(0, subset=["burst_ns", "usual_trip_ns", "longest_trip_ns", "repair_ns"])
     )
 
 

@@ -26,10 +26,10 @@ class Meter(Closing):
         self._started = time.monotonic()
         self._next = self._started + _QUIET_SECONDS
 
-    def show(self, text: str) -> None:
-        """Say how far it is, if it is time to."""
+    def show(self, text: str, *, is_news: bool = False) -> None:
+        """Say how far it is, if it is time to. News, such as that a step begins, waits for no time."""
         now = time.monotonic()
-        if not self._enabled or now < self._next or text == self._shown:
+        if not self._enabled or text == self._shown or (now < self._next and not is_news):
             return
         self._shown = text
         if not self._console.is_terminal:

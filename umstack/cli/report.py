@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
 import click
 from rich.console import Console
@@ -16,9 +19,11 @@ from rich.progress import (
 )
 
 from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
+from umstack.cli.meter import Meter
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import Unsupported
 
+_STARTING = "starting Spark"
 _EXAMPLES = """\b
 Examples:
   umstack report capture.pcapng --out report
@@ -55,21 +60,10 @@ def command(
     except ImportError as error:
         raise Unsupported(f"reports need {error.name}", hint="pip install 'umstack[report]'") from None
 
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+    options = ReportOptions(master, mtu, driver_memory)
     try:
-        with terminable(), Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("starting Spark", total=None)
-
-            def show(step: str, number: int, of: int) -> None:
-                bar.update(task, description=step.replace("_", " "), completed=number - 1, total=of)
-
-            report = make_report(captures, out, ReportOptions(master, mtu, driver_memory), show)
+        with terminable(), _display() as display:
+            report = make_report(captures, out, options, display.show_step, display.show_tasks)
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED_STATUS) from None
     if as_json:
@@ -78,3 +72,79 @@ def command(
     for finding in report.findings:
         click.echo(f"- {finding.text}")
     click.echo(f"\n{report.packets:,} packets in {report.seconds:.1f} s: {report.page}")
+
+
+class _Display(Protocol):
+    """Says on stderr how far a report is."""
+
+    def show_step(self, step: str, number: int, of: int) -> None:
+        """Say which step begins."""
+
+    def show_tasks(self, step: str, done: int, of: int) -> None:
+        """Say how far the step is."""
+
+
+@contextmanager
+def _display() -> Iterator[_Display]:
+    """A bar on a terminal, lines elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        with Meter() as meter:
+            yield _Lines(meter)
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield _Bar(progress)
+
+
+class _Bar:
+    """A bar of steps."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task(_STARTING, total=None)
+
+    def show_step(self, step: str, number: int, of: int) -> None:
+        """Move on."""
+        self._progress.update(self._task, description=_words(step), completed=number - 1, total=of)
+
+    def show_tasks(self, step: str, done: int, of: int) -> None:
+        """Stay, and say more."""
+        self._progress.update(self._task, description=_words(step) + _of_tasks(done, of))
+
+
+class _Lines:
+    """A line for each step as it begins, and one every few seconds while it goes on."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._step = ""
+        self._number = self._of = 0
+        meter.show(f"report: {_STARTING}", is_news=True)
+
+    def show_step(self, step: str, number: int, of: int) -> None:
+        """Write that it begins. The same one again is no news: another one has ended."""
+        is_news = step != self._step
+        self._step, self._number, self._of = step, number, of
+        self._meter.show(self._text(step), is_news=is_news)
+
+    def show_tasks(self, step: str, done: int, of: int) -> None:
+        """Write how far it is, if it takes long."""
+        self._meter.show(self._text(step) + _of_tasks(done, of))
+
+    def _text(self, step: str) -> str:
+        return f"report, {self._number} of {self._of}: {_words(step)}"
+
+
+def _words(step: str) -> str:
+    return step.replace("_", " ")
+
+
+def _of_tasks(done: int, of: int) -> str:
+    return f", {done:,} of {of:,} tasks" if of > 1 else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from umstack.report.quantities import bit_rate, count, duration, moment, session_name, share, volume
+from umstack.report.quantities import bit_rate, count, duration, moment, session_name, several, share, volume
 from umstack.report.summary import Row, Summary
 
 
@@ -77,8 +77,7 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
     )
     names = list(dict.fromkeys(row["topic"] for row in summary["topics"] if row["topic"]))
     if names:
-        more = f" and {count(len(names) - _NAMED)} more" if len(names) > _NAMED else ""
-        text += f" {'Topic' if len(names) == 1 else 'Topics'}: {', '.join(names[:_NAMED])}{more}."
+        text += f" {'Topic' if len(names) == 1 else 'Topics'}: {several(names, _NAMED)}."
     yield Finding("traffic", Severity.NOTE, text)
 
 
@@ -269,7 +268,8 @@ def _suggestions(summary: Summary) -> Iterator[Finding]:
             f"Set {row['option']} of {session_name(row)} to {row['value']:,} {row['unit']}: {row['reason']}"
         )
         if row["losses_helped"]:
-            text += f" (bears on {count(row['losses_helped'])} losses of {count(row['receivers_helped'])} receivers)"
+            who = several(row["receivers"], _NAMED) or "receivers that are not known"
+            text += f" (bears on {count(row['losses_helped'])} losses of {who})"
         yield Finding("suggestion", Severity.NOTE, text + ".")
 
 
@@ -283,4 +283,7 @@ def _malformed(summary: Summary) -> Iterator[Finding]:
 def _notes(summary: Summary) -> Iterator[Finding]:
     for row in summary["notes"]:
         text = row["status"].removeprefix("note: ") + "."
+        yield Finding("capture", Severity.WORTH_A_LOOK, text)
+    if more := summary.totals.get("notes", 0) - len(summary["notes"]):
+        text = f"Of the captures there are {count(more)} more things to say: they are in remarks/."
         yield Finding("capture", Severity.WORTH_A_LOOK, text)

@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 
 from umstack.report import plots
 from umstack.report.findings import Finding, Severity
-from umstack.report.quantities import bit_rate, count, duration, moment, session_name, share, volume
+from umstack.report.quantities import bit_rate, count, duration, moment, session_name, several, share, volume
 from umstack.report.summary import Row, Summary
 
 Column = tuple[str, Callable[[Row], str]]
+
+_NAMED = 3
+_CAPTURES = 5
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c2530; margin: 0 auto; max-width: 72rem; padding: 1.5rem; }
@@ -197,6 +200,7 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _text("why", "reason"),
             _number("losses", "losses_helped"),
             _number("receivers", "receivers_helped"),
+            _text("whom", lambda row: several(row["receivers"], _NAMED) or "-"),
         ),
     ),
     (
@@ -224,9 +228,7 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
 
 
 def _behind(receivers: list[Row]) -> str:
-    shown = [f"{one['receiver']} {share(one['share'])}" for one in receivers[:3]]
-    more = len(receivers) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return several([f"{one['receiver']} {share(one['share'])}" for one in receivers], _NAMED)
 
 
 def _table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
@@ -275,7 +277,7 @@ def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str],
         if summary.timeline
         else "no session data"
     )
-    named = ", ".join(captures[:5]) + (f" and {len(captures) - 5} more" if len(captures) > 5 else "")
+    named = several(captures, _CAPTURES)
     return f"""<!doctype html>
 <html lang="en">
 <head>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 
 
 def count(value: float | None) -> str:
@@ -50,6 +51,12 @@ def moment(time_ns: int | None) -> str:
         return "-"
     whole = datetime.datetime.fromtimestamp(time_ns // 1_000_000_000, datetime.UTC)
     return f"{whole:%Y-%m-%d %H:%M:%S}.{time_ns % 1_000_000_000 // 1000:06d}"
+
+
+def several(names: Sequence[str], most: int) -> str:
+    """The first of them, and how many there are besides."""
+    more = f" and {count(len(names) - most)} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def session_name(row: dict[str, object]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,13 @@ from umstack.spark.capture_files import capture_files
 
 PAGE = "report.html"
 _AT_A_TIME = 2
+_LOOK_SECONDS = 0.5
 
 Progress = Callable[[str, int, int], None]
-"""Called with the step that begins, its number and how many there are."""
+"""Called with the step that begins, its number and how many there are.
+
+Of the tasks inside a step: with the step, how many of its tasks are done, and how many there are.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +81,11 @@ def make_report(
     out: str | os.PathLike[str],
     options: ReportOptions | None = None,
     progress: Progress = _silent,
+    on_tasks: Progress = _silent,
 ) -> Report:
     """Analyse captures (files, folders, globs) and write the page and its tables into the folder `out`.
 
+    `progress` is called for each step, `on_tasks` twice a second while a step is under way.
     On a cluster the captures and `out` must be on storage that its workers reach by the same path.
     """
     chosen = options or ReportOptions()
@@ -102,7 +109,7 @@ def make_report(
         is_little=sum(Path(file).stat().st_size for file in files) < SMALL_BYTES,
     ) as spark:
         tables = Tables(spark, folder.as_uri(), files, chosen.mtu)
-        _make(tables, took, progress)
+        make_tables(tables, took, progress, on_tasks)
         started = time.monotonic()
         summary = summarise(tables)
         packets = tables.read(PACKETS).where("kind != 'NOTE'").count()
@@ -113,21 +120,36 @@ def make_report(
     return Report(target, files, packets, time.monotonic() - began, found, summary, took)
 
 
-def _make(tables: Tables, took: dict[str, float], progress: Progress) -> None:
+def make_tables(tables: Tables, took: dict[str, float], progress: Progress, on_tasks: Progress) -> None:
     """Make all tables. Two at a time: Spark plans one query while it runs the other."""
     groups = list(tables.steps())
     total = sum(map(len, groups)) + 1
     with ThreadPoolExecutor(_AT_A_TIME, "umstack-report") as pool:
         for group in groups:
             running = {pool.submit(_timed, name, step): name for name, step in group.items()}
-            progress(next(iter(group)), len(took) + 1, total)
             try:
-                for done in as_completed(running):
-                    took[running.pop(done)] = done.result()
-                    progress(next(iter(running.values()), "page"), len(took) + 1, total)
+                while running:
+                    first = next(iter(running.values()))
+                    progress(first, len(took) + 1, total)
+                    for done in _some_done(running, partial(_tell_tasks, tables, first, on_tasks)):
+                        took[running.pop(done)] = done.result()
             finally:
                 for future in running:
                     future.cancel()
+    progress("page", total, total)
+
+
+def _tell_tasks(tables: Tables, step: str, on_tasks: Progress) -> None:
+    on_tasks(step, *tables.tasks())
+
+
+def _some_done(running: Iterable[Future[float]], meanwhile: Callable[[], None]) -> set[Future[float]]:
+    """Those that are done, as soon as there are some; what is to be told meanwhile is told twice a second."""
+    while True:
+        done, _ = wait(running, _LOOK_SECONDS, FIRST_COMPLETED)
+        if done:
+            return done
+        meanwhile()
 
 
 def _timed(name: str, step: Callable[[], None]) -> float:

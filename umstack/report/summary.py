@@ -81,7 +81,10 @@ def summarise(tables: Tables) -> Summary:
     summary.tables["causes"] = _causes(incidents)
     summary.tables["lost"] = _lost(tables.read("losses"))
     summary.tables["missing"] = _added(_load(tables, "gaps"), ["point"], "missing").to_pylist()
-    summary.tables["notes"] = [row for row in summary["remarks"] if row["kind"] == NOTE]
+    # Not of the remarks on the page: where there are many, these would be the last of them.
+    notes = _load(tables, "remarks").filter(pc.field("kind") == NOTE).sort_by("status")
+    summary.totals["notes"] = len(notes)
+    summary.tables["notes"] = notes.slice(0, _MOST_ROWS).to_pylist()
     _timelines(tables, summary)
     return summary
 

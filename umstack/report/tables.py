@@ -26,6 +26,7 @@ from umstack.analysis.observations import (
     FRAGMENT,
     NOTE,
     OTHER,
+    addressed,
     of_sessions,
     references,
     unwrap,
@@ -113,6 +114,13 @@ class Tables:
         yield {"incidents": self._incidents, "gaps": self._gaps, **more, "latency": self._latency}
         yield {"suggestions": self._suggestions}
 
+    def tasks(self) -> tuple[int, int]:
+        """Of what Spark is at: the tasks that are done, and how many there are."""
+        tracker = self.spark.sparkContext.statusTracker()
+        found = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        stages = [stage for stage in found if stage is not None]
+        return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
+
     def _decode(self) -> None:
         """Packets and topics in one pass: the tasks write the packets, and count by topic what they decode."""
         store = PacketStore(self.local_path(PACKETS))
@@ -156,6 +164,7 @@ class Tables:
     def _remarks(self) -> None:
         """What is no session's: IP fragments, what the reader noted, packets that are malformed."""
         packets = self.read(PACKETS)
-        self.write("ip_fragments", ip_fragments(packets))
+        # The first fragment of a datagram shows the session.
+        self.write("ip_fragments", ip_fragments(addressed(packets)))
         others = packets.where(F.col("kind").isin(OTHER, FRAGMENT, NOTE) | (F.col("status") != "ok"))
         self.write("remarks", others.groupBy("point", "kind", "status").agg(F.count("*").alias("packets")))
