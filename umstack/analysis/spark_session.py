@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -148,6 +150,19 @@ def spark_session(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def _same_interrupt() -> Iterator[None]:
+    """What Ctrl-C does is for the application to say: PySpark's own handler calls into a call that it interrupts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _driver_options(master: str | None, is_little: bool) -> str:
     if is_little:
         return _JVM_FOR_LITTLE
@@ -172,6 +187,7 @@ def _build(name: str, master: str | None, options: dict[str, str], folder: Path)
     for option, value in chosen.items():
         builder = builder.config(option, value)
     try:
-        return builder.getOrCreate()
+        with _same_interrupt():
+            return builder.getOrCreate()
     except Exception as error:
         raise SparkUnavailable(f"Spark did not start: {error}") from error

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
+from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import Unsupported
 
@@ -86,9 +88,17 @@ def command(
         windows, master, driver_memory,
     )  # fmt: skip
     console = Console(stderr=True)
+    stop = threading.Event()
     try:
-        with terminable(), console.status("starting Spark") as status:
-            monitor(options, click.echo, status.stop)
+        with terminable(once=True), ExitStack() as watching, console.status("starting Spark") as status:
+
+            def started() -> None:
+                status.stop()
+                watching.enter_context(stoppable(stop.set))
+
+            monitor(options, click.echo, started, stop=stop)
+        if stop.is_set():
+            raise KeyboardInterrupt
     except KeyboardInterrupt:
         console.print("watching ended")
         if as_json:

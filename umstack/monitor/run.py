@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from umstack.monitor.incident_watch import INCIDENTS, IncidentWatch
 from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Parts, Prometheus, Sink
 from umstack.monitor.windows import loss_windows, recovery, timed, traffic_windows
 from umstack.spark import UmpcapDataSource
+
+_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,14 @@ def monitor(
     say: Callable[[str], None],
     started: Callable[[], None] = lambda: None,
     warn: Callable[[str], None] = _warn,
+    stop: threading.Event | None = None,
 ) -> None:
-    """Watch until interrupted (or, with `once`, until everything that is there was taken in). `say` takes lines.
+    """Watch until `stop` is set (or, with `once`, until everything that is there was taken in). `say` takes lines.
 
-    `warn` takes what the captures do not hold, a line a file and reason.
+    `warn` takes what the captures do not hold, a line a file and reason. An interrupt in the middle of a call into the
+    virtual machine leaves its answer to the next call: who may be interrupted sets `stop` instead.
     """
+    stop = stop or threading.Event()
     with (
         spark_session("umstack monitor", options.master, driver_memory=options.driver_memory) as spark,
         tempfile.TemporaryDirectory(prefix="umstack-monitor-", ignore_cleanup_errors=True) as folder,
@@ -66,19 +73,36 @@ def monitor(
         started()
         try:
             if options.once:
-                for query in queries:
-                    query.processAllAvailable()
+                _take_in(queries, stop)
             else:
-                _wait(spark, queries)
+                _wait(queries, stop)
         finally:
             for query in queries:
                 query.stop()
 
 
-def _wait(spark: SparkSession, queries: list[StreamingQuery]) -> None:
-    while any(query.isActive for query in queries):
-        spark.streams.awaitAnyTermination(1)
-        spark.streams.resetTerminated()
+def _take_in(queries: list[StreamingQuery], stop: threading.Event) -> None:
+    """Until everything that is there was taken in, by calls of a thread: they may take long."""
+
+    def take() -> None:
+        for query in queries:
+            query.processAllAvailable()
+
+    with ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(take)
+        while not stop.wait(_LOOK_SECONDS) and not taking.done():
+            pass
+        if not taking.done():
+            for query in queries:
+                query.stop()
+            return
+        taking.result()
+
+
+def _wait(queries: list[StreamingQuery], stop: threading.Event) -> None:
+    while all(query.isActive for query in queries):
+        if stop.wait(_LOOK_SECONDS):
+            return
     for query in queries:
         if (error := query.exception()) is not None:
             raise SystemFailure(

@@ -100,14 +100,18 @@ class UmpcapStreamReader(DataSourceStreamReader):
         told |= {file: _ending(walked, ages) for file, walked in walks.items() if walked is not None}
         return {"files": ends, "copies": dict(sorted(copies.items())), "notes": self._notes(told, ends)}
 
-    def _notes(self, told: dict[str, Told], ends: dict[str, int]) -> dict[str, Told]:
-        """What was noted before of the files there are, and what is new."""
+    def _warn(self, told: dict[str, Told]) -> None:
+        """What no row will say is in the log at least."""
         for file, kinds in told.items():
             for kind, (text, _) in kinds.items():
                 if kind in (NoteKind.DAMAGED, NoteKind.NOT_A_CAPTURE) and (file, kind) not in self._warned:
                     self._warned.add((file, kind))
                     _LOG.warning("%s: %s", file, text)
+
+    def _notes(self, told: dict[str, Told], ends: dict[str, int]) -> dict[str, Told]:
+        """What was noted before of the files there are, and what is new."""
         if not self._options.tells:
+            self._warn(told)
             return {}
         noted: dict[str, Told] = {}
         for file, now in sorted(told.items()):
