@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +20,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tests.unit.loopback import SHARED, configuration_file, open_context
 from tests.waiting import collect, wait_for
 from umstack import Source
+from umstack.errors import SystemFailure
 from umstack.recorder import Journal, JournalReader
 from umstack.recorder.background import BackgroundRecorder, is_recording
 from umstack.recorder.journal import arrow
 from umstack.recorder.recorder import Recorder
 from umstack.recorder.tables import messages
-from umstack.spark.live_options import LiveOptions
+from umstack.spark import live_sink
+from umstack.spark.live_options import LiveOptions, PublishOptions
 from umstack.spark.live_source import LiveReader, UmstackDataSource, live_schema, ranges
 
 START_SECONDS = 60.0
@@ -174,6 +177,42 @@ def test_rows_are_published(live: Any, config: Path) -> None:
         writer.option("config", str(config)).save()
         reading.join()
     assert found == [list(range(0, 2000, 2)), list(range(1, 2000, 2))]
+
+
+@pytest.mark.parametrize("on_retry", ["publish", "fail"])
+def test_a_task_that_is_run_again(config: Path, monkeypatch: pytest.MonkeyPatch, on_retry: str) -> None:
+    """Issue 4, bad input and faults: what a task that died has published is sent again, or not, as the user chose."""
+    options = PublishOptions.of(
+        {"topic": "retried", "interface": "lo", "config": str(config), "onRetry": on_retry}
+    )
+    batches = [
+        arrow().RecordBatch.from_pydict({"payload": [b"%d" % n for n in range(start, start + 100)]})
+        for start in (0, 100)
+    ]
+
+    def dying() -> Iterator[Any]:
+        yield batches[0]
+        raise RuntimeError("as if the worker had died")
+
+    def attempt(number: int, rows: Iterator[Any]) -> int:
+        monkeypatch.setattr(
+            live_sink.TaskContext, "get", lambda: SimpleNamespace(attemptNumber=lambda: number)
+        )
+        return live_sink.publish_all(options, rows).rows
+
+    with open_context() as context:
+        receiver = context.receiver("retried")
+        with pytest.raises(RuntimeError):
+            attempt(0, dying())
+        if on_retry == "publish":
+            assert attempt(1, iter(batches)) == 200
+        else:
+            with pytest.raises(SystemFailure, match="is not to publish them again"):
+                attempt(1, iter(batches))
+        expected = [*range(100), *range(200)] if on_retry == "publish" else [*range(100)]
+        received = [int(message.data) for message in collect(receiver, len(expected))]
+        assert receiver.poll(10, 0.2).messages() == []
+    assert received == expected
 
 
 def test_what_was_committed_is_let_go(tmp_path: Path) -> None:

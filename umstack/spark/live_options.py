@@ -101,6 +101,9 @@ class LiveOptions:
         )
 
 
+ON_RETRY = ("publish", "fail")
+
+
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
     """Where to publish rows, and whom to wait for."""
@@ -111,6 +114,8 @@ class PublishOptions:
     config: Config
     receivers: int
     timeout: float
+    publishes_again: bool = True
+    """What a task does that Spark runs again: the one before may have sent some of its rows."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> PublishOptions:
@@ -119,6 +124,9 @@ class PublishOptions:
         receivers = options.get("waitreceivers", "1")
         if not receivers.isdecimal():
             raise OptionError(f"waitReceivers is {receivers}: it must be a whole number", hint=_HINT)
+        on_retry = options.get("onretry", "publish")
+        if on_retry not in ON_RETRY:
+            raise OptionError(f"onRetry is {on_retry}: it can be publish or fail", hint=_HINT)
         file = options.get("config")
         return cls(
             topic=options.get("topic") or options.get("path"),
@@ -126,4 +134,5 @@ class PublishOptions:
             config=Config.load(file) if file else Config(),
             receivers=int(receivers),
             timeout=_seconds(options, "timeout", 60.0),
+            publishes_again=on_retry == "publish",
         )

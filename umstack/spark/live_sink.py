@@ -1,7 +1,7 @@
 """Publishing rows: each partition of a DataFrame opens a context of its own and sends its rows' payloads.
 
 A row counts once every receiver that flow control knows has it. What was sent cannot be taken back, so a task that
-Spark runs again publishes its rows again.
+Spark runs again publishes its rows again, or ends the job, as the option onRetry says.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -21,7 +22,7 @@ from pyspark.sql.datasource import (
 
 from umstack.config import Scope
 from umstack.context import Context
-from umstack.errors import NotConnected, OptionError, WouldBlock
+from umstack.errors import NotConnected, OptionError, SystemFailure, WouldBlock
 from umstack.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -112,6 +113,12 @@ class PartitionPublisher:
 
 def publish_all(options: PublishOptions, batches: Iterator[pa.RecordBatch]) -> Published:
     """Publish a partition's rows and wait until they have arrived."""
+    task = TaskContext.get()
+    if task is not None and task.attemptNumber() > 0 and not options.publishes_again:
+        raise SystemFailure(
+            "a task failed that may have published rows, and is not to publish them again",
+            hint='look for what the receivers have; option("onRetry", "publish") sends the rows of such a task again',
+        )
     publisher: PartitionPublisher | None = None
     try:
         for batch in batches:
