@@ -62,6 +62,20 @@ static void *produce(void *argument)
     return NULL;
 }
 
+static void start_producers(um_tap *tap, producer *producers)
+{
+    for (uint32_t i = 0; i < THREADS; i++) {
+        producers[i] = (producer){.tap = tap, .number = i};
+        CHECK(pthread_create(&producers[i].thread, NULL, produce, &producers[i]) == 0);
+    }
+}
+
+static void join_producers(producer *producers)
+{
+    for (uint32_t i = 0; i < THREADS; i++)
+        pthread_join(producers[i].thread, NULL);
+}
+
 static bool checksums_are_right(const uint8_t *ip, uint32_t length)
 {
     uint32_t udp_bytes = length - UM_IPV4_HEADER_BYTES;
@@ -114,15 +128,11 @@ TEST("W6", "a tap fed by several threads has each datagram whole, in its produce
     um_tap_config config = {.path = path, .interface = "test0", .ring_bytes = RING_BYTES, .ttl = 16};
     um_tap_counters counters;
     for (int round = 0; round < 2; round++) { /* a tap can be started again */
+        producer producers[THREADS];
         CHECK(um_tap_start(tap, &config) == 0);
         CHECK(um_tap_start(tap, &config) == -EBUSY);
-        producer producers[THREADS];
-        for (uint32_t i = 0; i < THREADS; i++) {
-            producers[i] = (producer){.tap = tap, .number = i};
-            CHECK(pthread_create(&producers[i].thread, NULL, produce, &producers[i]) == 0);
-        }
-        for (uint32_t i = 0; i < THREADS; i++)
-            pthread_join(producers[i].thread, NULL);
+        start_producers(tap, producers);
+        join_producers(producers);
         CHECK(um_tap_stop(tap, &counters) == 0);
         CHECK(counters.written_count + counters.dropped_count == (uint64_t)THREADS * DATAGRAMS);
         CHECK(counters.written_count > 0);
@@ -142,17 +152,13 @@ TEST("W6", "a tap that is stopped under its producers loses none it had taken, a
     um_tap_counters counters, later;
     CHECK(um_tap_start(tap, &config) == 0);
     producer producers[THREADS];
-    for (uint32_t i = 0; i < THREADS; i++) {
-        producers[i] = (producer){.tap = tap, .number = i};
-        CHECK(pthread_create(&producers[i].thread, NULL, produce, &producers[i]) == 0);
-    }
+    start_producers(tap, producers);
     do
         um_tap_read(tap, &counters);
     while (counters.written_count < 100);
     CHECK(um_tap_stop(tap, &counters) == 0);
     CHECK(check_file(path) == counters.written_count);
-    for (uint32_t i = 0; i < THREADS; i++)
-        pthread_join(producers[i].thread, NULL);
+    join_producers(producers);
     um_tap_read(tap, &later);
     CHECK(later.written_count == counters.written_count && later.dropped_count == counters.dropped_count);
     unlink(path);
@@ -198,14 +204,10 @@ TEST("W6",
                                 .ring_bytes = RING_BYTES,
                                 .ttl = 16};
         um_tap_counters counters;
-        CHECK(um_tap_start(tap, &config) == 0);
         producer producers[THREADS];
-        for (uint32_t i = 0; i < THREADS; i++) {
-            producers[i] = (producer){.tap = tap, .number = i};
-            CHECK(pthread_create(&producers[i].thread, NULL, produce, &producers[i]) == 0);
-        }
-        for (uint32_t i = 0; i < THREADS; i++)
-            pthread_join(producers[i].thread, NULL);
+        CHECK(um_tap_start(tap, &config) == 0);
+        start_producers(tap, producers);
+        join_producers(producers);
         CHECK(um_tap_stop(tap, &counters) == 0);
         CHECK(counters.written_count + counters.dropped_count == (uint64_t)THREADS * DATAGRAMS);
         CHECK(counters.file_count >= counters.file_bytes / (FILE_BYTES + BODY_MAX * RUN_MAX * 2) + 1);
