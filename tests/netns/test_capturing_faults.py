@@ -47,7 +47,7 @@ def test_a_full_disk_ends_a_capture_that_says_so(
         sender.send(range(2 * DISK_BYTES // DATAGRAM_BYTES), DATAGRAM_BYTES)
     said, complained = capture.communicate(timeout=20)
     assert (capture.returncode, said) == (1, "")
-    (line,) = complained.splitlines()
+    *_progress, line = complained.splitlines()
     assert f"to {small}/" in line
     assert "No space left on device" in line
     assert line.endswith("can be read; free space or choose another place and start again")
