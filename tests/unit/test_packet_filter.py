@@ -130,7 +130,7 @@ def test_the_program_agrees_with_its_meaning() -> None:
             assert kept(program, frame(str(address(base + group)), port)) == expected
 
 
-@pytest.mark.parametrize("text", ["nonsense", "239.1.1.1/8", "239.1.1.1-x", ""])
+@pytest.mark.parametrize("text", ["nonsense", "239.1.1.1/8", "239.1.1.1-x", "239.1.1.9-239.1.1.1", ""])
 def test_a_group_that_is_none_is_refused(text: str) -> None:
     """Errors show what would do."""
     with pytest.raises(OptionError):

@@ -26,7 +26,6 @@ Progress = Callable[[str], None]
 _SAMPLE_SECONDS = 0.1
 _TSHARK_SHARE = 100
 """tshark reads so small a part of the capture: it would take minutes for all of it."""
-_KINDS = {"java": "virtual_machine"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,8 @@ class _Memory:
         values = dict(line.split(":", 1) for line in status.splitlines())
         if "VmHWM" not in values:  # it has ended, and what it had is known from before
             return None
-        kind = "driver" if pid == self.root else _KINDS.get(values["Name"].strip(), "worker")
+        others = "virtual_machine" if values["Name"].strip() == "java" else "worker"
+        kind = "driver" if pid == self.root else others
         return kind, int(values["VmHWM"].split()[0]) * 1024
 
     def most(self) -> dict[str, int]:

@@ -29,6 +29,7 @@ _DESTINATION_PORT_AT = _IP_AT + 2  # and as much as the IP header has
 _IPV4, _UDP, _FRAGMENT_OFFSET = 0x0800, 17, 0x1FFF
 _JUMP_MAXIMUM = 255
 
+GROUP_HINT = "224.1.1.1, 224.1.1.1-224.1.1.9 or 224.1.0.0/16"
 AddressRange = tuple[ipaddress.IPv4Address, ipaddress.IPv4Address]
 PortRange = tuple[int, int]
 
@@ -151,17 +152,19 @@ class _Assembler:
 
 
 def parse_group(text: str) -> AddressRange:
-    """An address, two with "-" between them, or a network."""
+    """An address, two with "-" between them, the lower one first, or a network."""
     low, dash, high = text.partition("-")
     try:
         if dash:
-            return ipaddress.IPv4Address(low), ipaddress.IPv4Address(high)
-        network = ipaddress.IPv4Network(text)
+            ends = ipaddress.IPv4Address(low), ipaddress.IPv4Address(high)
+        else:
+            network = ipaddress.IPv4Network(text)
+            ends = network.network_address, network.broadcast_address
     except ValueError as error:
-        raise OptionError(
-            f"{text} is no group: {error}", hint="224.1.1.1, 224.1.1.1-224.1.1.9 or 224.1.0.0/16"
-        ) from error
-    return network.network_address, network.broadcast_address
+        raise OptionError(f"{text} is no group: {error}", hint=GROUP_HINT) from error
+    if ends[0] > ends[1]:
+        raise OptionError(f"{text} is no range of groups: {low} is above {high}", hint=GROUP_HINT)
+    return ends
 
 
 def parse_port(text: str) -> PortRange:

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from umstack.capturing.packet_filter import AddressRange, parse_group
+from umstack.capturing.packet_filter import GROUP_HINT, AddressRange, parse_group
 from umstack.errors import OptionError
-
-_HINT = "224.1.1.1, 224.1.1.1-224.1.1.9 or 224.1.0.0/16; comma between several"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +28,6 @@ class GroupSet:
 
 def _range(text: str) -> AddressRange:
     low, high = parse_group(text)
-    if low > high:
-        raise OptionError(f"{text} is no range of groups: {low} is above {high}", hint=_HINT)
     if not (low.is_multicast and high.is_multicast):
-        raise OptionError(f"{text} is no multicast group: those are 224.0.0.0/4", hint=_HINT)
+        raise OptionError(f"{text} is no multicast group: those are 224.0.0.0/4", hint=GROUP_HINT)
     return low, high
