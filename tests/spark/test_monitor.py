@@ -25,12 +25,13 @@ from tests.spark.story import RECEIVERS, Story
 from umstack.analysis.incidents import incidents
 from umstack.analysis.losses import losses
 from umstack.analysis.nak_storms import nak_storms
-from umstack.analysis.observations import DATA, NEEDED, classify, unwrap
+from umstack.analysis.observations import DATA, NEEDED, label, of_sessions, unwrap
 from umstack.capture.generate import Traffic, Truth, generate
 from umstack.monitor import MonitorOptions, monitor
-from umstack.monitor.incident_watch import INCIDENTS, STORMS, IncidentWatch, _State
+from umstack.monitor.finding_watch import INCIDENTS, STORMS, FindingWatch, _State
+from umstack.monitor.prometheus import Prometheus
 from umstack.monitor.run import packets, sinks_for
-from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Prometheus, Windows
+from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Windows
 from umstack.sim import MS, SECOND, START_NS
 from umstack.spark import UmpcapDataSource
 
@@ -96,13 +97,13 @@ def test_gauges_are_served_and_written(tmp_path: Path) -> None:
     assert wanted in (tmp_path / "umstack.prom").read_text()
 
 
-def classified(spark: Any, *captures: Path) -> Any:
+def labelled(spark: Any, *captures: Path) -> Any:
     """The packets of captures, by kind."""
     spark.dataSource.register(UmpcapDataSource)
     everything = UmpcapDataSource({"path": "any"}).schema()
     columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
     reader = spark.read.format("umpcap").schema(columns).option("onlyOurs", "true")
-    return classify(reader.load([str(capture) for capture in captures]))
+    return label(reader.load([str(capture) for capture in captures]))
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +187,9 @@ def test_findings_are_those_of_a_report_whenever_it_is_restarted(
     counts.append(len(told))
     assert counts == sorted(set(counts)), "every go tells something"
     # At hand as rows, so that the plans of what is asked of them are short.
-    observed = spark.createDataFrame(unwrap(classified(spark, *(run.capture for run in runs))).toArrow())
+    observed = spark.createDataFrame(
+        unwrap(of_sessions(labelled(spark, *(run.capture for run in runs)))).toArrow()
+    )
     expected = incidents(observed, lost=losses(observed).cache()).select(*SAME)
     assert sorted(tuple(row[name] for name in SAME) for row in told) == sorted(map(tuple, expected.collect()))
     assert {row["cause"] for row in told} == {one.cause for one in runs[0].injected}
@@ -288,8 +291,8 @@ def test_a_batch_that_is_done_again_tells_the_same_and_what_lasts_is_told_in_par
     spark: Any, runs: list[SimRun], tmp_path: Path
 ) -> None:
     """Spark repeats a batch whose end it did not note; loss without a pause is told window by window, once in all."""
-    packets = classified(spark, runs[1].capture).where("point LIKE '%:switch'").cache()
-    watch = IncidentWatch(tmp_path / "watched", window_ns=100 * MS, late_ns=30 * MS)
+    packets = labelled(spark, runs[1].capture).where("point LIKE '%:switch'").cache()
+    watch = FindingWatch(tmp_path / "watched", window_ns=100 * MS, late_ns=30 * MS)
     told, low_ns = [], START_NS + 5 * SECOND
     # Session messages may tell of the last ones lost long after they were sent: the second batch has all of that.
     for number, span_ns in enumerate((150 * MS, 10 * SECOND, SECOND)):
@@ -297,7 +300,7 @@ def test_a_batch_that_is_done_again_tells_the_same_and_what_lasts_is_told_in_par
         low_ns += span_ns
         found = watch.take(batch, number)
         if number == 1:
-            again = IncidentWatch(watch.folder, watch.window_ns, watch.late_ns).take(batch, number)
+            again = FindingWatch(watch.folder, watch.window_ns, watch.late_ns).take(batch, number)
             assert again == found
         told += found[INCIDENTS].to_pylist() if INCIDENTS in found else []
     kept = {path.name for path in watch.folder.glob("packets-*")}
@@ -317,8 +320,8 @@ def test_a_session_of_which_only_naks_are_captured_is_judged_for_as_long_as_it_l
     for number, sqns in enumerate(((10, 11), (500,), (3,), (700,))):
         story = Story()
         story.nak(START_NS + number * 60 * SECOND, RECEIVERS[0], *sqns)
-        watch = IncidentWatch(tmp_path / "watched", SECOND, SECOND, until_the_end=number == 3)
-        found = watch.take(classify(story.frame(spark)), number)
+        watch = FindingWatch(tmp_path / "watched", SECOND, SECOND, until_the_end=number == 3)
+        found = watch.take(label(story.frame(spark)), number)
         told += found[INCIDENTS].to_pylist() if INCIDENTS in found else []
     assert [(row["last_sqn"], row["lost"]) for row in told] == [(11, 2), (500, 1), (3, 1), (700, 1)]
 

@@ -11,23 +11,24 @@ IP_AND_UDP_BYTES = 28
 DEFAULT_MTU = 1500
 
 
-def sizes(observations: DataFrame) -> DataFrame:
+def sizes(observations: DataFrame, by: tuple[str, ...] = ()) -> DataFrame:
     """One row a session, point of capture, length and number of messages: how many datagrams are like that.
 
-    Retransmissions are left out, and so are datagrams that only carry control messages.
+    Retransmissions are left out, and so are datagrams that only carry control messages. `by` names more columns that
+    tell rows apart.
     """
     carrying = observations.where((F.col("kind") == DATA) & (F.col("message_count") > 0))
-    return carrying.groupBy("point", *SESSION, "udp_bytes", "message_count").agg(
+    return carrying.groupBy("point", *SESSION, *by, "udp_bytes", "message_count").agg(
         F.count("*").alias("datagrams"),
         F.sum("message_bytes").alias("message_bytes"),
         F.sum("frame_bytes").alias("frame_bytes"),
     )
 
 
-def datagram_fill(sized: DataFrame, mtu: int = DEFAULT_MTU) -> DataFrame:
+def datagram_fill(sized: DataFrame, mtu: int = DEFAULT_MTU, by: tuple[str, ...] = ()) -> DataFrame:
     """One row a session and point of capture: messages a datagram, fill against the MTU, share that is payload.
 
-    Takes what `sizes` gave.
+    Takes what `sizes` gave (told apart `by` the same).
     """
     room = mtu - IP_AND_UDP_BYTES
     counted = F.sum("datagrams")
@@ -36,7 +37,7 @@ def datagram_fill(sized: DataFrame, mtu: int = DEFAULT_MTU) -> DataFrame:
     def those(condition: Column) -> Column:
         return F.sum(F.when(condition, F.col("datagrams")).otherwise(0))
 
-    return sized.groupBy("point", *SESSION).agg(
+    return sized.groupBy("point", *SESSION, *by).agg(
         counted.alias("datagrams"),
         messages.alias("messages"),
         (messages / counted).alias("messages_per_datagram"),

@@ -6,11 +6,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 
-def ip_fragments(packets: DataFrame) -> DataFrame:
-    """One row a pair of addresses between which IP fragments were seen: how many, how many bytes, when."""
+def ip_fragments(packets: DataFrame, by: tuple[str, ...] = ()) -> DataFrame:
+    """One row a pair of addresses between which IP fragments were seen: how many, how many bytes, when.
+
+    `by` names more columns that tell rows apart.
+    """
     return (
         packets.where("ip_fragment")
-        .groupBy("source_address", "destination_address")
+        .groupBy("source_address", "destination_address", *by)
         .agg(
             F.count("*").alias("fragments"),
             F.sum("frame_bytes").alias("bytes"),

@@ -16,10 +16,10 @@ _BUCKET_BITS = 15
 _WORD_BITS = 6
 
 
-def nakked(observations: DataFrame) -> DataFrame:
-    """One row a sequence number and NAK that asks for it."""
+def nakked(observations: DataFrame, by: tuple[str, ...] = ()) -> DataFrame:
+    """One row a sequence number and NAK that asks for it, with the columns `by` besides."""
     return observations.where(F.col("kind") == NAK).select(
-        "point", "time_ns", *SESSION, "receiver", F.explode("sqns").alias("sqn")
+        "point", "time_ns", *SESSION, *by, "receiver", F.explode("sqns").alias("sqn")
     )
 
 
@@ -89,7 +89,7 @@ def coverage(observations: DataFrame) -> DataFrame:
     """
     bit = F.expr(f"shiftleft(1L, CAST(sqn & {(1 << _WORD_BITS) - 1} AS int))")
     words = (
-        _originals(observations)
+        originals(observations)
         .groupBy("point", *SESSION, "bucket", F.shiftright("sqn", _WORD_BITS).alias("word"))
         .agg(
             F.min("sqn").alias("low"),
@@ -111,9 +111,10 @@ def coverage(observations: DataFrame) -> DataFrame:
     return counted.withColumn("missing", F.col("high") - F.col("low") + 1 - F.col("distinct"))
 
 
-def _originals(observations: DataFrame) -> DataFrame:
-    originals = observations.where(F.col("kind") == DATA).select("point", *SESSION, "sqn", "time_ns")
-    return originals.withColumn("bucket", F.shiftright("sqn", _BUCKET_BITS))
+def originals(observations: DataFrame) -> DataFrame:
+    """First sendings, with the `bucket` of sequence numbers that `coverage` counts them in."""
+    sent = observations.where(F.col("kind") == DATA).select("point", *SESSION, "sqn", "time_ns")
+    return sent.withColumn("bucket", F.shiftright("sqn", _BUCKET_BITS))
 
 
 def gaps(observations: DataFrame, covered: DataFrame | None = None) -> DataFrame:
@@ -122,7 +123,7 @@ def gaps(observations: DataFrame, covered: DataFrame | None = None) -> DataFrame
     They were lost before the point of capture, or the capture itself dropped them. `covered` is what `coverage` gave,
     where it was kept.
     """
-    bucketed = _originals(observations)
+    bucketed = originals(observations)
     key = ["point", *SESSION, "bucket"]
     buckets = coverage(observations) if covered is None else covered
     by_bucket = Window.partitionBy("point", *SESSION).orderBy("bucket")

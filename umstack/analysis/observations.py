@@ -28,6 +28,8 @@ CONTENT_KINDS = ("message", "proactive", "recovered")
 """The kinds of messages in a datagram that carry payload; the others are control."""
 
 NS_PER_SECOND = 1_000_000_000
+WINDOW = "window_ns"
+"""The column of `in_windows`."""
 EPOCH_NS = 60 * NS_PER_SECOND
 _HALF = 2**31
 _TYPES = (DATA, SESSION_MESSAGE, NAK, NCF, STATUS)
@@ -209,6 +211,11 @@ def unwrap(classified: DataFrame, known_references: DataFrame | None = None) -> 
             "sqns": F.when(known, F.transform("sqns", unwrapped)).otherwise(F.col("sqns")),
         }
     ).drop("epoch", "reference")
+
+
+def in_windows(frame: DataFrame, window_ns: int, time: str = "time_ns") -> DataFrame:
+    """With the beginning of the window of time that each row belongs to, by which analyses tell rows apart (`by`)."""
+    return frame.withColumn(WINDOW, F.expr(f"({time} div {window_ns}) * {window_ns}"))
 
 
 def observe(packets: DataFrame) -> DataFrame:

@@ -33,11 +33,14 @@ def at_one_point(rated: DataFrame) -> DataFrame:
     return rated.join(F.broadcast(best), [*SESSION, "point"], "left_semi")
 
 
-def rate_summary(rated: DataFrame, bucket_ns: int = BUCKET_NS) -> DataFrame:
-    """One row a session and point of capture: mean, p99 and peak of the milliseconds in which it sent, in bytes/s."""
+def rate_summary(rated: DataFrame, bucket_ns: int = BUCKET_NS, by: tuple[str, ...] = ()) -> DataFrame:
+    """One row a session and point of capture: mean, p99 and peak of the milliseconds in which it sent, in bytes/s.
+
+    `by` names more columns that tell rows apart.
+    """
     per_second = 1e9 / bucket_ns
     spread = F.percentile_approx("bytes", [0.5, 0.99], 10_000)
-    return rated.groupBy("point", *SESSION).agg(
+    return rated.groupBy("point", *SESSION, *by).agg(
         F.count("*").alias("busy_buckets"),
         (F.avg("bytes") * per_second).alias("busy_bytes_per_second"),
         (spread[0] * per_second).alias("p50_bytes_per_second"),

@@ -18,11 +18,12 @@ def percentiles(value: str | Column, prefix: str) -> list[Column]:
     return [*named, F.max(value).alias(f"{prefix}_max")]
 
 
-def recovery_latency(losses: DataFrame) -> DataFrame:
+def recovery_latency(losses: DataFrame, by: tuple[str, ...] = ()) -> DataFrame:
     """One row a session and receiver: losses, how many were repaired, NAKs a loss, and times in nanoseconds.
 
     `request` is from the first NAK to the retransmission, what the source and the network take; `recovery` from the
     sending of what was lost, what the application waits. The latter needs the first sending in the capture.
+    `by` names more columns that tell rows apart.
     """
     timed = losses.where("receiver IS NOT NULL").withColumns(
         {
@@ -30,7 +31,7 @@ def recovery_latency(losses: DataFrame) -> DataFrame:
             "recovery_ns": F.col("repaired_ns") - F.col("sent_ns"),
         }
     )
-    return timed.groupBy(*SESSION, "receiver").agg(
+    return timed.groupBy(*SESSION, "receiver", *by).agg(
         F.count("*").alias("lost"),
         F.count("repaired_ns").alias("repaired"),
         F.sum("naks").alias("naks"),

@@ -28,15 +28,18 @@ _COUNTS = {
 _VOLUMES = {"messages": "message_count", "message_bytes": "message_bytes", "data_bytes": "udp_bytes"}
 
 
-def sessions(observations: DataFrame) -> DataFrame:
-    """One row a session and point of capture: its span, its datagrams by kind, its volume and its rate."""
+def sessions(observations: DataFrame, by: tuple[str, ...] = ()) -> DataFrame:
+    """One row a session and point of capture: its span, its datagrams by kind, its volume and its rate.
+
+    `by` names more columns that tell rows apart.
+    """
 
     def count(kind: str, name: str) -> Column:
         return F.count_if(F.col("kind") == kind).alias(name)
 
     original = F.col("kind") == DATA
     # Texts to be told apart are keys: as a set, or a maximum, they would have all packets sorted.
-    apart = observations.groupBy("point", *SESSION, "receiver", "group").agg(
+    apart = observations.groupBy("point", *SESSION, *by, "receiver", "group").agg(
         F.min("time_ns").alias("first_ns"),
         F.max("time_ns").alias("last_ns"),
         *(count(kind, name) for kind, name in _COUNTS.items()),
@@ -46,7 +49,7 @@ def sessions(observations: DataFrame) -> DataFrame:
     )
     seconds = (F.col("last_ns") - F.col("first_ns")) / NS_PER_SECOND
     return (
-        apart.groupBy("point", *SESSION)
+        apart.groupBy("point", *SESSION, *by)
         .agg(
             F.max("group").alias("group"),
             F.min("first_ns").alias("first_ns"),

@@ -30,13 +30,20 @@ _REPEATING = 1.1
 """More NAKs a loss than this, and receivers ask before an answer can have come."""
 
 
-def suggestions(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, rated: DataFrame) -> DataFrame:
+def suggestions(
+    losses: DataFrame,
+    incidents: DataFrame,
+    latencies: DataFrame,
+    rated: DataFrame,
+    by: tuple[str, ...] = (),
+) -> DataFrame:
     """One row a session and option: the value to set, its unit, why, and whom it would have helped.
 
     Takes what `losses`, `incidents`, `recovery_latency` and `rates` gave. `losses_helped` is how many losses the option
     bears on, `receivers` are those that had them, as far as they are known, and `receivers_helped` is their number.
+    `by` names more columns that tell rows apart, which all of these have.
     """
-    facts = _facts(losses, incidents, latencies, rated)
+    facts = _facts(losses, incidents, latencies, rated, [*SESSION, *by])
     initial = F.greatest(F.ceil((F.col("burst_ns") + F.col("usual_trip_ns")) / MS), F.lit(1))
     # NAKs are drawn from half to one and a half times the interval: so the earliest repeat comes after the repair.
     backoff = F.greatest(initial, F.ceil(2 * F.col("repair_ns") / MS), F.lit(1))
@@ -90,10 +97,11 @@ def suggestions(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, r
         ),
     )
     return (
-        facts.select(*SESSION, F.explode(choices).alias("choice"))
+        facts.select(*SESSION, *by, F.explode(choices).alias("choice"))
         .where("choice.wanted")
         .select(
             *SESSION,
+            *by,
             "choice.option",
             "choice.value",
             "choice.unit",
@@ -130,9 +138,10 @@ def _receivers(condition: str = "true") -> Column:
     return F.array_sort(F.collect_set(F.when(F.expr(condition), F.col("receiver"))))
 
 
-def _facts(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, rated: DataFrame) -> DataFrame:
-    """One row a session of everything the rules want to know."""
-    key = list(SESSION)
+def _facts(
+    losses: DataFrame, incidents: DataFrame, latencies: DataFrame, rated: DataFrame, key: list[str]
+) -> DataFrame:
+    """One row a session, or part of one, of everything the rules want to know."""
     trip = F.col("repaired_ns") - F.col("nak_ns")
     lost = losses.groupBy(*key).agg(
         F.count("*").alias("lost"),
@@ -156,18 +165,18 @@ def _facts(losses: DataFrame, incidents: DataFrame, latencies: DataFrame, rated:
     return (
         lost.join(burst, key, "left")
         .join(waits, key, "left")
-        .join(_volumes(rated), key, "left")
-        .join(_lossy_rates(in_bursts, rated), key, "left")
+        .join(_volumes(rated, key), key, "left")
+        .join(_lossy_rates(in_bursts, rated, key), key, "left")
         .fillna(0, subset=["burst_ns", "usual_trip_ns", "longest_trip_ns", "repair_ns"])
     )
 
 
-def _volumes(rated: DataFrame) -> DataFrame:
+def _volumes(rated: DataFrame, key: list[str]) -> DataFrame:
     peak_window = F.expr(f"start_ns div {_PEAK_NS}").alias("window")
     data = F.col("bytes") - F.col("retransmitted_bytes")
     windows = (
         at_one_point(rated)
-        .groupBy(*SESSION, peak_window)
+        .groupBy(*key, peak_window)
         .agg(
             F.sum(data).alias("bytes"),
             F.min("start_ns").alias("first_ns"),
@@ -175,18 +184,18 @@ def _volumes(rated: DataFrame) -> DataFrame:
         )
     )
     span_s = (F.max("last_ns") - F.min("first_ns") + MS) / 1e9
-    return windows.groupBy(*SESSION).agg(
+    return windows.groupBy(*key).agg(
         (F.max("bytes") * (1e9 / _PEAK_NS)).alias("peak_bytes_per_second"),
         (F.sum("bytes") / span_s).alias("mean_bytes_per_second"),
     )
 
 
-def _lossy_rates(in_bursts: DataFrame, rated: DataFrame) -> DataFrame:
+def _lossy_rates(in_bursts: DataFrame, rated: DataFrame, key: list[str]) -> DataFrame:
     """The rate, over ten milliseconds, at which bursts of loss began; the lower tenth of what was seen."""
     window = F.expr(f"start_ns div {_BURST_NS}").alias("window")
-    sent = at_one_point(rated).groupBy(*SESSION, window).agg(F.sum("bytes").alias("bytes"))
-    began = in_bursts.select(*SESSION, window)
-    found = began.join(sent, [*SESSION, "window"])
-    return found.groupBy(*SESSION).agg(
+    sent = at_one_point(rated).groupBy(*key, window).agg(F.sum("bytes").alias("bytes"))
+    began = in_bursts.select(*key, window)
+    found = began.join(sent, [*key, "window"])
+    return found.groupBy(*key).agg(
         (F.percentile_approx("bytes", 0.1, 1000) * (1e9 / _BURST_NS)).alias("lossy_bytes_per_second")
     )

@@ -15,11 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from umstack.analysis.observations import NEEDED, NOTE_STATUS, NS_PER_SECOND, classify
+from umstack.analysis.observations import NEEDED, NOTE_STATUS, NS_PER_SECOND, label
 from umstack.analysis.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
 from umstack.errors import SystemFailure
-from umstack.monitor.incident_watch import INCIDENTS, IncidentWatch
-from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Parts, Prometheus, Sink
+from umstack.monitor.finding_watch import INCIDENTS, FindingWatch
+from umstack.monitor.prometheus import Prometheus
+from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Parts, Sink
 from umstack.monitor.windows import loss_windows, recovery, timed, traffic_windows
 from umstack.spark import UmpcapDataSource
 
@@ -204,14 +205,15 @@ def _watch(
     warn: Callable[[str], None],
     checkpoint: Path,
 ) -> StreamingQuery:
-    """Loss incidents and NAK storms: judged over what is not told yet, by the functions of the report.
+    """Incidents, storms and the findings of windows: judged over what is not told yet, by the functions of the report.
 
     The notes among the packets are told on the way.
     """
-    watch = IncidentWatch(
+    watch = FindingWatch(
         checkpoint / "watched",
         window_ns=round(options.window_seconds * NS_PER_SECOND),
         late_ns=round(options.late_seconds * NS_PER_SECOND),
+        mtu=options.mtu,
         # Lines say what is there now; Parquet waits for the rest of an incident, as it does for that of a window.
         until_the_end=options.once and options.parquet is None,
     )
@@ -222,7 +224,7 @@ def _watch(
         noted = Observation()
         is_note = F.col("status").startswith(NOTE_STATUS)
         said = F.collect_list(F.when(is_note, F.struct("point", "status"))).alias("notes")
-        found_in_batch = watch.take(classify(batch.observe(noted, said)), number)
+        found_in_batch = watch.take(label(batch.observe(noted, said)), number)
         _tell_notes(noted.get["notes"], sinks, warn)
         for kind, found in found_in_batch.items():
             if parts is not None:

@@ -35,6 +35,8 @@ CAUSES = {
     "tail": "the last datagrams before a pause, of which only a session message told",
     "head": "the first datagrams of a session: the receiver joined late",
 }
+Rules = tuple[Callable[[Summary], Iterator[Finding]], ...]
+
 _NOTABLE_LOSS = 0.001
 _LOW_FILL = 0.5
 _FEW_MESSAGES = 2.0
@@ -50,10 +52,23 @@ def findings(summary: Summary) -> list[Finding]:
     if not any(row["datagrams"] for row in summary["sessions"]):
         said = "No session data was found: these captures hold nothing of LBT-RM, or on ports that were not expected."
         return [Finding("sessions", Severity.BAD, said), *_notes(summary)]
-    rules: tuple[Callable[[Summary], Iterator[Finding]], ...] = (
+    rules: Rules = (
         _traffic, _loss, _causes, _gaps, _recovery, _storms, _repairs, _duplicates,
         _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
     )  # fmt: skip
+    return _by_severity(rules, summary)
+
+
+def window_findings(summary: Summary) -> list[Finding]:
+    """The findings of a window of time, without those the monitor has from elsewhere: its rows of traffic, incidents
+    and storms, and the notes on captures."""
+    rules: Rules = (
+        _gaps, _recovery, _repairs, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _malformed,
+    )  # fmt: skip
+    return _by_severity(rules, summary)
+
+
+def _by_severity(rules: Rules, summary: Summary) -> list[Finding]:
     found = [finding for rule in rules for finding in rule(summary)]
     return sorted(found, key=lambda finding: finding.severity)
 
@@ -174,7 +189,8 @@ def storm(row: Row) -> str:
 
 
 def _repairs(summary: Summary) -> Iterator[Finding]:
-    for row in summary["repairs"]:
+    # Who does not see all NAKs takes repairs that others asked for to be of no use.
+    for row in _where_seen_best(summary["repairs"], "naks"):
         useless = row["useless_bytes"]
         if useless and useless >= _USELESS_SHARE * row["retransmitted_bytes"]:
             text = (
@@ -206,7 +222,7 @@ def _duplicates(summary: Summary) -> Iterator[Finding]:
 
 
 def _bursts(summary: Summary) -> Iterator[Finding]:
-    for row in summary["rate_summary"][:3]:
+    for row in _where_seen_best(summary["rate_summary"], "peak_bytes_per_second")[:3]:
         session = _of_session(summary["sessions"], row)
         seconds = session.get("seconds") or 0
         mean = session.get("data_bytes", 0) / seconds if seconds else 0
@@ -218,13 +234,23 @@ def _bursts(summary: Summary) -> Iterator[Finding]:
             yield Finding("bursts", Severity.WORTH_A_LOOK, text)
 
 
+def _where_seen_best(rows: list[Row], most: str) -> list[Row]:
+    """One row a session, of the point of capture that has most of something; who has most of all comes first."""
+    best: dict[tuple[str, int], Row] = {}
+    for row in sorted(
+        rows, key=lambda row: (-(row[most] or 0), row["publisher"], row["session_id"], row["point"])
+    ):
+        best.setdefault((row["publisher"], row["session_id"]), row)
+    return list(best.values())
+
+
 def _of_session(rows: list[Row], like: Row) -> Row:
     keys = ("publisher", "session_id", "point")
     return next((row for row in rows if all(row[key] == like[key] for key in keys)), {})
 
 
 def _fill(summary: Summary) -> Iterator[Finding]:
-    for row in summary["datagram_fill"][:3]:
+    for row in _where_seen_best(summary["datagram_fill"], "datagrams")[:3]:
         session = _of_session(summary["sessions"], row)
         text = (
             f"A datagram of {session_name(row)} carries {row['messages_per_datagram']:.1f} messages and fills "
@@ -264,13 +290,16 @@ def _latency(summary: Summary) -> Iterator[Finding]:
 
 def _suggestions(summary: Summary) -> Iterator[Finding]:
     for row in summary["suggestions"][:5]:
-        text = (
-            f"Set {row['option']} of {session_name(row)} to {row['value']:,} {row['unit']}: {row['reason']}"
-        )
-        if row["losses_helped"]:
-            who = several(row["receivers"], _NAMED) or "receivers that are not known"
-            text += f" (bears on {count(row['losses_helped'])} losses of {who})"
-        yield Finding("suggestion", Severity.NOTE, text + ".")
+        yield Finding("suggestion", Severity.NOTE, suggestion(row))
+
+
+def suggestion(row: Row) -> str:
+    """What a row of `suggestions` says, in words."""
+    text = f"Set {row['option']} of {session_name(row)} to {row['value']:,} {row['unit']}: {row['reason']}"
+    if row["losses_helped"]:
+        who = several(row["receivers"], _NAMED) or "receivers that are not known"
+        text += f" (bears on {count(row['losses_helped'])} losses of {who})"
+    return f"{text}."
 
 
 def _malformed(summary: Summary) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from umstack.report.tables import Tables
 
 Row = dict[str, Any]
 
-_MOST_ROWS = 50
+MOST_ROWS = 50
 _TIMELINE_BINS = 600
 
 
@@ -38,7 +38,6 @@ class Summary:
         return self.tables.get(name, [])
 
 
-# What makes a row of a table come first, the largest; the page shows no more than it can.
 _ORDER = {
     "sessions": "datagrams",
     "topics": "payload_bytes",
@@ -58,6 +57,18 @@ _ORDER = {
     "ip_fragments": "fragments",
     "remarks": "packets",
 }
+"""What makes a row of a table come first, the largest; the page shows no more than it can."""
+_TIES = (
+    "publisher",
+    "session_id",
+    "point",
+    "receiver",
+    "option",
+    "from_point",
+    "to_point",
+    "status",
+    "start_ns",
+)
 # Histograms are shown whole, from the left.
 _WHOLE = {"recovery_histogram", "fill_histogram"}
 
@@ -73,10 +84,12 @@ def summarise(tables: Tables) -> Summary:
             table = _added(table, ["from_ns", "to_ns"], "losses")
         elif name == "fill_histogram":
             table = _added(table, ["from", "to"], "datagrams")
-        whole = name in _WHOLE
-        table = table.sort_by([(order, "ascending" if whole else "descending")])
         summary.totals[name] = len(table)
-        summary.tables[name] = (table if whole else table.slice(0, _MOST_ROWS)).to_pylist()
+        summary.tables[name] = (
+            table.sort_by(order).to_pylist()
+            if name in _WHOLE
+            else most_first(name, table).slice(0, MOST_ROWS).to_pylist()
+        )
     incidents = _load(tables, "incidents")
     summary.tables["causes"] = _causes(incidents)
     summary.tables["lost"] = _lost(tables.read("losses"))
@@ -84,9 +97,15 @@ def summarise(tables: Tables) -> Summary:
     # Not of the remarks on the page: where there are many, these would be the last of them.
     notes = _load(tables, "remarks").filter(pc.field("kind") == NOTE).sort_by("status")
     summary.totals["notes"] = len(notes)
-    summary.tables["notes"] = notes.slice(0, _MOST_ROWS).to_pylist()
+    summary.tables["notes"] = notes.slice(0, MOST_ROWS).to_pylist()
     _timelines(tables, summary)
     return summary
+
+
+def most_first(name: str, table: pa.Table) -> pa.Table:
+    """A table in the order of the page; of equals the same comes first whenever it is asked for."""
+    ties = [(column, "ascending") for column in _TIES if column in table.column_names]
+    return table.sort_by([(_ORDER[name], "descending"), *ties])
 
 
 def _load(tables: Tables, name: str) -> pa.Table:

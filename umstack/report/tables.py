@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from umstack.analysis.datagram_fill import datagram_fill, fill_histogram, sizes
@@ -22,17 +21,10 @@ from umstack.analysis.ip_fragments import ip_fragments
 from umstack.analysis.latency import latency
 from umstack.analysis.losses import coverage, gaps, losses
 from umstack.analysis.nak_storms import nak_storms
-from umstack.analysis.observations import (
-    FRAGMENT,
-    NOTE,
-    OTHER,
-    addressed,
-    of_sessions,
-    references,
-    unwrap,
-)
+from umstack.analysis.observations import addressed, of_sessions, references, unwrap
 from umstack.analysis.rates import bursts, rate_summary, rates
 from umstack.analysis.recovery import recovery_histogram, recovery_latency
+from umstack.analysis.remarks import remarks
 from umstack.analysis.repairs import duplicates, repairs
 from umstack.analysis.sessions import sessions, topics
 from umstack.analysis.suggestions import suggestions
@@ -166,5 +158,4 @@ class Tables:
         packets = self.read(PACKETS)
         # The first fragment of a datagram shows the session.
         self.write("ip_fragments", ip_fragments(addressed(packets)))
-        others = packets.where(F.col("kind").isin(OTHER, FRAGMENT, NOTE) | (F.col("status") != "ok"))
-        self.write("remarks", others.groupBy("point", "kind", "status").agg(F.count("*").alias("packets")))
+        self.write("remarks", remarks(packets))

@@ -1,4 +1,5 @@
-"""Loss incidents and NAK storms of captures that grow, judged by the same functions as those of a report.
+"""The findings in captures that grow, judged by the same functions as those of a report: loss incidents and NAK storms
+as they end, all else by windows of time.
 
 An incident is known when its end is: when as long as may be has passed without another loss, on the capture's own
 clock. Until then its packets are kept, as Parquet beside the query's checkpoint, and every batch the analyses run over
@@ -7,7 +8,8 @@ A number that is asked for when its first sending is not kept any more is taken 
 which no first sending was ever captured, for one that was lost just now.
 
 An incident or a storm that lasts longer than a window is told window by window, as `ongoing`, so that what is kept is
-bounded. What is told of each receiver is remembered by its time. All of that belongs to the batch it came of: one that
+bounded. What is told of each receiver is remembered by its time. A window is told (umstack.monitor.window_findings)
+when the incidents in it are over; what comes for it later is not. All of that belongs to the batch it came of: one that
 is done again, after a restart, finds what the one before it left and tells the same.
 """
 
@@ -26,27 +28,36 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from umstack.analysis.datagram_fill import DEFAULT_MTU
 from umstack.analysis.incidents import DEFAULTS, Thresholds, incidents
 from umstack.analysis.losses import losses
 from umstack.analysis.nak_storms import WINDOW_NS, can_storm, nak_storms
 from umstack.analysis.observations import (
     DATA,
     NAK,
+    NOTE,
     RETRANSMISSION,
     SESSION,
     SESSION_MESSAGE,
+    addressed,
     references,
     unwrap,
 )
+from umstack.monitor.window_findings import Losses, Span, window_tables
 
 INCIDENTS, STORMS = "incidents", "nak_storms"
 
-_KEPT_KINDS = (DATA, RETRANSMISSION, NAK, SESSION_MESSAGE)
-_KEPT_COLUMNS = ("point", "time_ns", "kind", *SESSION, "receiver", "sqn", "sqns")
-_KEPT = (
-    "point string, time_ns long, kind string, publisher string, session_id long, receiver string, sqn long, "
-    "sqns array<long>"
-)
+_JUDGED_KINDS = (DATA, RETRANSMISSION, NAK, SESSION_MESSAGE)
+"""What tells of losses."""
+_KEPT = {
+    **dict.fromkeys(("point", "kind", "publisher", "receiver", "group", "ncf_reason", "status"), "string"),
+    **dict.fromkeys(("source_address", "destination_address"), "string"),
+    **dict.fromkeys(("time_ns", "session_id", "sqn"), "long"),
+    **dict.fromkeys(("udp_bytes", "frame_bytes", "message_count", "message_bytes"), "int"),
+    "sqns": "array<long>",
+    "ip_fragment": "boolean",
+}
+_KEPT_SCHEMA = ", ".join(f"`{name}` {kind}" for name, kind in _KEPT.items())
 _TOLD = pa.schema(
     {"publisher": pa.string(), "session_id": pa.int64(), "told_receiver": pa.string(), "until_ns": pa.int64()}
 )
@@ -76,11 +87,15 @@ class _State:
     incidents: Told = field(default_factory=dict)
     """Until when the losses of each receiver have been told."""
     storms: Told = field(default_factory=dict)
+    windows_ns: int = 0
+    """Until when windows have been told."""
 
     @classmethod
     def load(cls, path: Path) -> _State:
         """Read what `save` wrote."""
         stored = json.loads(path.read_text())
+        # An earlier version told no windows: they begin after what it saw.
+        windows_ns = stored.get("windows_ns", stored["latest_ns"])
         return cls(
             stored["latest_ns"],
             {name: (low, high) for name, low, high in stored["parts"]},
@@ -89,6 +104,7 @@ class _State:
             {(publisher, session) for publisher, session, *_ in stored.get("sent", stored["began"])},
             {(publisher, session, receiver): at for publisher, session, receiver, at in stored["incidents"]},
             {(publisher, session, receiver): at for publisher, session, receiver, at in stored["storms"]},
+            windows_ns,
         )
 
     def save(self, path: Path) -> None:
@@ -99,18 +115,20 @@ class _State:
         }
         parts = [[name, *span] for name, span in self.parts.items()]
         written = path.with_suffix(".part")
-        stored = {"latest_ns": self.latest_ns, "parts": parts, "sent": list(self.sent), **rows}
+        times = {"latest_ns": self.latest_ns, "windows_ns": self.windows_ns}
+        stored = {**times, "parts": parts, "sent": list(self.sent), **rows}
         written.write_text(json.dumps(stored))
         written.replace(path)
 
 
 @dataclass(frozen=True, slots=True)
-class IncidentWatch:
+class FindingWatch:
     """Watches one stream of observations. `folder` belongs to it, and is on storage the workers reach as well."""
 
     folder: Path
     window_ns: int
     late_ns: int
+    mtu: int = DEFAULT_MTU
     until_the_end: bool = False
     """Nothing comes after a batch: what has no end yet is told with it."""
     thresholds: Thresholds = DEFAULTS
@@ -124,7 +142,7 @@ class IncidentWatch:
         return path.read_text()
 
     def take(self, batch: DataFrame, number: int) -> dict[str, pa.Table]:
-        """Keep a batch of classified packets; the incidents and storms to be told with it."""
+        """Keep a batch of labelled packets; what is to be told with it, by table."""
         spark = batch.sparkSession
         state = self._before(number)
         self._forget(state)
@@ -133,16 +151,17 @@ class IncidentWatch:
         if state.parts:
             paths = [str(self.folder / name) for name in state.parts]
             watermark_ns = _EVER_NS if self.until_the_end else state.latest_ns - self.late_ns
-            observed = _unwrapped(spark.read.schema(_KEPT).parquet(*paths)).persist()
+            kept = _unwrapped(spark.read.schema(_KEPT_SCHEMA).parquet(*paths)).persist()
             try:
-                found = self._judge(observed, state, watermark_ns)
+                found = self._judge(kept, state, watermark_ns)
             finally:
-                observed.unpersist()
+                kept.unpersist()
         state.save(self._state_file(number))
         return found
 
-    def _judge(self, observed: DataFrame, state: _State, watermark_ns: int) -> dict[str, pa.Table]:
+    def _judge(self, kept: DataFrame, state: _State, watermark_ns: int) -> dict[str, pa.Table]:
         """What is to be told of what is kept. A quiet time costs no more than to see that it was one."""
+        observed = kept.where(F.col("kind").isin(*_JUDGED_KINDS))
         sessions = _sessions(observed)
         for row in sessions:
             key = _key(row)
@@ -150,8 +169,13 @@ class IncidentWatch:
             if row["low"] is not None:
                 state.sent.add(key)
         told: dict[str, pa.Table | None] = {}
+        lost = None
         if any(row["naks"] or row["again"] for row in sessions):
-            told[INCIDENTS] = self._incidents(observed, sessions, state, watermark_ns)
+            lost = losses(observed).persist()
+            told[INCIDENTS] = self._incidents(observed, lost, sessions, state, watermark_ns)
+        told |= self._windows(kept, observed, lost, sessions, state, watermark_ns)
+        if lost is not None:
+            lost.unpersist()
         # Who asks again for what was told long ago can still make a storm.
         if can_storm(sum(row["requests"] for row in sessions), sum(row["naks"] for row in sessions)):
             told[STORMS] = self._storms(observed, state, watermark_ns)
@@ -173,8 +197,8 @@ class IncidentWatch:
         return _State.load(earlier[-1]) if earlier else _State()
 
     def _forget(self, state: _State) -> None:
-        """Drop what is too old for anything that is not told yet."""
-        oldest_ns = state.latest_ns - self.late_ns - self.window_ns - self._settled_ns
+        """Drop what is too old for anything that is not told yet, and for what a window not told is judged by."""
+        oldest_ns = state.latest_ns - self.late_ns - 2 * self.window_ns - self._settled_ns
         state.parts = {name: span for name, span in state.parts.items() if span[1] >= oldest_ns}
         for left in self.folder.glob("packets-*"):
             if left.name not in state.parts:
@@ -188,25 +212,59 @@ class IncidentWatch:
         """Write the packets of a batch, in place of those of an attempt that came to nothing."""
         name = f"packets-{number:012d}"
         path = str(self.folder / name)
-        kept = batch.where(F.col("kind").isin(*_KEPT_KINDS)).select(*_KEPT_COLUMNS)
+        packets = batch.where((F.col("kind") != NOTE) & F.col("time_ns").isNotNull())
+        kept = addressed(packets).select(*_KEPT)
         kept.write.mode("overwrite").parquet(path)
         if (span := _span(self.folder / name)) is not None:
             state.parts[name] = span
             state.latest_ns = max(state.latest_ns, span[1])
 
     def _incidents(
-        self, observed: DataFrame, sessions: list[Row], state: _State, watermark_ns: int
+        self, observed: DataFrame, lost: DataFrame, sessions: list[Row], state: _State, watermark_ns: int
     ) -> pa.Table | None:
         who = F.coalesce("receiver", F.lit(_EVERYBODY))
-        pending = _not_told(losses(observed), who, "lost_ns", state.incidents, watermark_ns)
+        pending = _not_told(lost, who, "lost_ns", state.incidents, watermark_ns)
+        judged = self._judged(observed, pending, sessions, state)
+        return (
+            None
+            if judged is None
+            else self._to_tell(_timed(judged.incidents).toArrow(), state.incidents, watermark_ns)
+        )
+
+    def _judged(
+        self, observed: DataFrame, pending: DataFrame, sessions: list[Row], state: _State
+    ) -> Losses | None:
+        """Losses that are known to be such, and the incidents they are; nothing where there are none."""
         # What is pending is little, and a plan that begins with it is short.
         lost = _still_known(pending.toArrow(), sessions, state)
         if not len(lost):
             return None
         spark = observed.sparkSession
         ends = F.broadcast(_small(spark, _ends(sessions, state.began), _SPANS))
-        judged = incidents(observed, self.thresholds, spark.createDataFrame(lost, pending.schema), ends)
-        return self._to_tell(_timed(judged).toArrow(), state.incidents, watermark_ns)
+        local = spark.createDataFrame(lost, pending.schema)
+        return Losses(local, incidents(observed, self.thresholds, local, ends))
+
+    def _windows(
+        self,
+        kept: DataFrame,
+        observed: DataFrame,
+        lost: DataFrame | None,
+        sessions: list[Row],
+        state: _State,
+        watermark_ns: int,
+    ) -> dict[str, pa.Table]:
+        """The tables of the windows that are over; from now on they are told."""
+        passed_ns = (
+            state.latest_ns + self.window_ns if self.until_the_end else watermark_ns - self._settled_ns
+        )
+        span = Span(state.windows_ns, passed_ns // self.window_ns * self.window_ns, self.window_ns)
+        if span.high_ns <= span.low_ns:
+            return {}
+        judged = None
+        if lost is not None:
+            judged = self._judged(observed, lost.where(span.holds("lost_ns")), sessions, state)
+        state.windows_ns = span.high_ns
+        return window_tables(kept, judged, span, self.mtu)
 
     def _storms(self, observed: DataFrame, state: _State, watermark_ns: int) -> pa.Table | None:
         naks = observed.where(F.col("kind") == NAK)

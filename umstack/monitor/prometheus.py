@@ -1,0 +1,161 @@
+"""Live findings as metrics: gauges of the latest window, counters of what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server, write_to_textfile
+
+from umstack.monitor.finding_watch import INCIDENTS, STORMS
+from umstack.monitor.sinks import RECOVERY, TRAFFIC, Row
+from umstack.monitor.window_findings import FINDINGS
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    """What is made of the rows of a table."""
+
+    table: str
+    column: str | None
+    """Its value; None counts the rows."""
+    labels: tuple[str, ...]
+    text: str
+
+
+_RECEIVER = ("publisher", "session", "receiver")
+_SESSION = ("publisher", "session")
+_POINT = ("publisher", "session", "point")
+_PAIR = ("publisher", "session", "from_point", "to_point")
+_CAUSE = (*_RECEIVER, "cause")
+
+
+def _gauges(table: str, labels: tuple[str, ...], texts: dict[str, str]) -> dict[str, _Metric]:
+    return {name: _Metric(table, name, labels, text) for name, text in texts.items()}
+
+
+_GAUGES = {
+    **_gauges(
+        TRAFFIC,
+        _RECEIVER,
+        {
+            "datagrams": "New datagrams in the window.",
+            "bytes": "Bytes on the wire in the window, retransmissions included.",
+            "messages": "Messages in the window.",
+            "retransmissions": "Retransmitted datagrams in the window.",
+            "naks": "NAK packets in the window.",
+            "requests": "Sequence numbers asked for by NAKs in the window.",
+            "refused": "Sequence numbers the source refused or put off in the window.",
+        },
+    ),
+    **_gauges(
+        RECOVERY,
+        _RECEIVER,
+        {
+            "lost": "Datagrams lost by somebody, in the window.",
+            "repaired": "Of these, seen to be repaired.",
+            "request_p50": "Nanoseconds from NAK to repair, median.",
+            "request_p99": "Nanoseconds from NAK to repair, 99th percentile.",
+        },
+    ),
+    **_gauges("rate_summary", _POINT, {"peak_bytes_per_second": "In the busiest millisecond of the window."}),
+    **_gauges(
+        "latency",
+        _PAIR,
+        {
+            "latency_p50": "Nanoseconds from one point of capture to another, median.",
+            "latency_p99": "Nanoseconds from one point of capture to another, 99th percentile.",
+        },
+    ),
+    "suggested": _Metric(
+        "suggestions", "value", (*_SESSION, "option"), "What would have helped, in the unit of the option."
+    ),
+}
+_COUNTERS = {
+    "loss_incidents": _Metric(INCIDENTS, None, _CAUSE, "Loss incidents."),
+    "incident_losses": _Metric(INCIDENTS, "lost", _CAUSE, "Datagrams lost in incidents."),
+    "nak_storms": _Metric(STORMS, None, _SESSION, "NAK storms."),
+    "nak_storm_requests": _Metric(STORMS, "requests", _SESSION, "Sequence numbers asked for in NAK storms."),
+    "findings": _Metric(FINDINGS, None, ("topic", "severity"), "Findings of windows."),
+    "useless_repair_bytes": _Metric("repairs", "useless_bytes", _POINT, "Sent again though nobody asked."),
+    "copied_datagrams": _Metric(
+        "duplicates", "copies", _POINT, "Datagrams seen once more than they were sent."
+    ),
+    "missing_datagrams": _Metric(
+        "gaps", "missing", _POINT, "Datagrams whose first sending was not captured."
+    ),
+    "over_mtu_datagrams": _Metric("datagram_fill", "over_mtu", _POINT, "Datagrams that do not fit the MTU."),
+    "ip_fragments": _Metric(
+        "ip_fragments", "fragments", ("source_address", "destination_address"), "IP fragments."
+    ),
+    "remarks": _Metric(
+        "remarks", "packets", ("point", "kind", "status"), "Packets that are malformed, cut or fragments."
+    ),
+}
+
+
+class Prometheus:
+    """Serves metrics over HTTP on a port, or writes them to a text file for the node exporter."""
+
+    def __init__(self, port: int | None = None, text_file: Path | None = None) -> None:
+        self._registry = CollectorRegistry()
+        self._text_file = text_file
+        self._gauges = {
+            name: Gauge(f"umstack_{name}", one.text, one.labels, registry=self._registry)
+            for name, one in _GAUGES.items()
+        }
+        self._counters = {
+            name: Counter(f"umstack_{name}", one.text, one.labels, registry=self._registry)
+            for name, one in _COUNTERS.items()
+        }
+        self._notes = Counter(
+            "umstack_capture_notes",
+            "What captures do not hold or is not read of them: truncated, damaged, a copy.",
+            ["point"],
+            registry=self._registry,
+        )
+        self._latest: dict[tuple[str, ...], Any] = {}
+        if port is not None:
+            start_http_server(port, registry=self._registry)
+
+    def take(self, kind: str, rows: Iterable[Row], window_seconds: float) -> None:
+        """Set the gauges to the latest window of each session and whom it is about; count what happened."""
+        for row in rows:
+            self._set(kind, row)
+            self._count(kind, row)
+        self._write()
+
+    def note(self, point: str) -> None:
+        """Count a note about a capture of a point."""
+        self._notes.labels(point).inc()
+        self._write()
+
+    def _write(self) -> None:
+        if self._text_file is not None:
+            write_to_textfile(str(self._text_file), self._registry)
+
+    def _set(self, kind: str, row: Row) -> None:
+        for name, one in _GAUGES.items():
+            value = None if one.column is None else row.get(one.column)
+            if one.table != kind or value is None:
+                continue
+            labels = _values(one, row)
+            latest = self._latest.setdefault((name, *labels), row["from"])
+            if row["from"] >= latest:
+                self._latest[name, *labels] = row["from"]
+                self._gauges[name].labels(*labels).set(value)
+
+    def _count(self, kind: str, row: Row) -> None:
+        for name, one in _COUNTERS.items():
+            if one.table == kind:
+                amount = 1 if one.column is None else row[one.column] or 0
+                self._counters[name].labels(*_values(one, row)).inc(amount)
+
+
+def _values(metric: _Metric, row: Row) -> tuple[str, ...]:
+    named = dict(row)
+    if "session_id" in row:
+        named["session"] = f"{row['session_id']:08x}"
+    return tuple(str(named.get(label) or "") for label in metric.labels)
