@@ -89,8 +89,9 @@ def window_tables(kept: DataFrame, losses: Losses | None, span: Span, mtu: int) 
     """
     holds = _holds(kept, span)
     with _persisted(rates(of_sessions(kept).where(span.holds()))) as rated:
-        frames = dict(_frames(kept, rated, losses, span, mtu, holds))
-        found = {name: frame.toArrow() for name, frame in frames.items()}
+        found = {name: frame.toArrow() for name, frame in _frames(kept, rated, span, mtu, holds)}
+        if losses is not None:
+            found |= _recovered(rated, losses, span)
         if len(found[_SESSIONS]):
             found |= _counted_once(kept, found[_SESSIONS], span)
     sentences = _sentences(found, span)
@@ -101,15 +102,15 @@ def window_tables(kept: DataFrame, losses: Losses | None, span: Span, mtu: int) 
 
 
 def _holds(kept: DataFrame, span: Span) -> _Holds:
-    remark = remarkable(kept.where(span.holds())).count()
-    counted = kept.where(span.holds()).agg(
+    inside = kept.where(span.holds())
+    counted = inside.agg(
         F.count_distinct(F.when(F.col("kind") == DATA, F.col("point"))).alias("points"),
         F.count_if(F.col("kind") == "RETRANSMISSION").alias("again"),
         F.count_if(F.col("kind").isin("NAK", "NCF")).alias("asked"),
         F.count_if("ip_fragment").alias("fragments"),
     )
     [row] = counted.collect()
-    return _Holds(row["points"], row["again"], row["asked"], row["fragments"], remark)
+    return _Holds(row["points"], row["again"], row["asked"], row["fragments"], remarkable(inside).count())
 
 
 @contextmanager
@@ -122,7 +123,7 @@ def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def _frames(
-    kept: DataFrame, rated: DataFrame, losses: Losses | None, span: Span, mtu: int, holds: _Holds
+    kept: DataFrame, rated: DataFrame, span: Span, mtu: int, holds: _Holds
 ) -> Iterator[tuple[str, DataFrame]]:
     """The analyses of windows by themselves."""
     window_ns = span.window_ns
@@ -142,14 +143,22 @@ def _frames(
         yield "ip_fragments", ip_fragments(everything, _BY)
     if holds.remarks:
         yield "remarks", remarks(everything, _BY)
-    if losses is not None:
-        lost = in_windows(losses.lost, window_ns, "lost_ns")
-        waits = recovery_latency(lost, _BY)
-        yield "recovery_latency", waits
-        yield (
-            "suggestions",
-            suggestions(lost, in_windows(losses.incidents, window_ns, "start_ns"), waits, rated, _BY),
-        )
+
+
+def _recovered(rated: DataFrame, losses: Losses, span: Span) -> dict[str, pa.Table]:
+    """How long losses lasted, and what would have helped: of rows at hand, as the plan of it all takes long to make."""
+    spark = rated.sparkSession
+    lost = in_windows(losses.lost, span.window_ns, "lost_ns")
+    waits = recovery_latency(lost, _BY).toArrow()
+    happened = in_windows(losses.incidents, span.window_ns, "start_ns").toArrow()
+    suggested = suggestions(
+        lost,
+        spark.createDataFrame(happened),
+        spark.createDataFrame(waits),
+        in_windows(rated, span.window_ns, "start_ns"),
+        _BY,
+    )
+    return {"recovery_latency": waits, "suggestions": suggested.toArrow()}
 
 
 def _counted_once(kept: DataFrame, known_sessions: pa.Table, span: Span) -> dict[str, pa.Table]:
