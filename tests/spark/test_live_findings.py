@@ -31,6 +31,7 @@ EVERYTHING_SECONDS = 1e9
 """A window that all of these captures are in."""
 TOLD_OTHERWISE = ("traffic", "loss", "unrepaired", "nak-storm", "capture")
 """Topics of a report that are windows of traffic and recovery, incidents, storms and notes in the monitor."""
+SAMPLE = Path(__file__).parents[1] / "wire" / "wire-sample.pcap"
 _AGAIN = 0xA0
 """The flags of a retransmission."""
 LATER = 0x1A7E0001
@@ -44,6 +45,7 @@ SUMS = {
     "recovery_latency": ("lost", "repaired", "naks"),
     "latency": ("datagrams", "negative"),
     "remarks": ("packets",),
+    "topics": ("messages", "fragments", "payload_bytes"),
 }
 """What windows have in parts of what the report has in all."""
 
@@ -56,6 +58,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("findings") / "captures"
     odd_captures(folder)
     (folder / "useless.pcap").write_bytes(_useless())
+    shutil.copy(SAMPLE, folder)
     scripted(folder, seed)
     storm(folder, seed + 1, START_NS + 5 * SECOND)
     return folder
@@ -125,7 +128,7 @@ def test_a_window_that_holds_everything_has_the_findings_of_the_report(
         "duplicates",
         "bursts",
     } <= topics
-    assert {"fill", "ip-fragments", "latency", "suggestion", "malformed"} <= topics
+    assert {"topics", "fill", "ip-fragments", "latency", "suggestion", "malformed"} <= topics
     told = [(row["topic"], row["severity"], row["text"]) for row in said.rows(FINDINGS)]
     assert sorted(told) == sorted(expected)
     for topic, severity, text in expected:
@@ -162,6 +165,7 @@ def test_windows_are_told_once_and_make_up_the_report_whenever_it_is_restarted(
     monitor(options, print, warn=lambda _line: None)
     assert 0 < first < len(pq.read_table(out / FINDINGS))
     assert set(SUMS) <= set(TABLES)
+    assert {"MD.EURUSD", "MD.GBPUSD"} <= set(pq.read_table(out / "topics")["topic"].to_pylist())
     for name, columns in SUMS.items():
         told = pq.read_table(out / name).to_pylist()
         known = pq.read_table(report.page.parent / name, partitioning=None).to_pylist()

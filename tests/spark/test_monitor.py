@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import shutil
 import urllib.request
@@ -27,6 +29,7 @@ from umstack.analysis.losses import losses
 from umstack.analysis.nak_storms import nak_storms
 from umstack.analysis.observations import DATA, NEEDED, label, of_sessions, unwrap
 from umstack.capture.generate import Traffic, Truth, generate
+from umstack.errors import SystemFailure
 from umstack.monitor import MonitorOptions, monitor
 from umstack.monitor.finding_watch import INCIDENTS, STORMS, FindingWatch, _State
 from umstack.monitor.prometheus import Prometheus
@@ -95,6 +98,24 @@ def test_gauges_are_served_and_written(tmp_path: Path) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         assert wanted in answer.read().decode()
     assert wanted in (tmp_path / "umstack.prom").read_text()
+
+
+class Full:
+    """A sink that has no room."""
+
+    def take(self, kind: str, rows: Iterable[dict[str, Any]], window_seconds: float) -> None:
+        """Fail as a full disk does."""
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_what_ends_a_watch_is_told_in_a_line(spark: Any, tmp_path: Path, once: bool) -> None:
+    """A full disk, say: not a traceback of Spark's, and not that there was one."""
+    generate(tmp_path / "switch.pcap", 1000, TRAFFIC_OF)
+    options = MonitorOptions((str(tmp_path),), once=once, sink=Full(), checkpoint=tmp_path / "state")
+    with pytest.raises(SystemFailure, match=r"^watching ended: OSError.* No space left on device") as failed:
+        monitor(options, print)
+    assert "\n" not in str(failed.value)
 
 
 def labelled(spark: Any, *captures: Path) -> Any:

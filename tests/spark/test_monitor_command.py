@@ -50,7 +50,7 @@ def test_a_folder_is_followed_until_ctrl_c(tmp_path: Path) -> None:
     )
 
     def has(name: str, least: float) -> bool:
-        assert running.poll() is None, running.communicate()
+        assert running.poll() is None, running.communicate()[1][-6000:]
         return sum(_gauges(gauges, name)) >= least
 
     try:

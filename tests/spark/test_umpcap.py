@@ -14,15 +14,19 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
 from tests.unit.capture_bytes import Packet, frame, pcap
 from umstack.analysis.losses import losses
 from umstack.analysis.observations import NEEDED, RETRANSMISSION, classify, observe
-from umstack.analysis.sessions import topics
+from umstack.analysis.sessions import topics, topics_of
 from umstack.capture import split
 from umstack.capture.generate import Traffic, Truth, generate
 from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
 from umstack.spark import UmpcapDataSource
 from umstack.spark.capture_files import capture_files
+from umstack.spark.packet_columns import ON_REQUEST
 from umstack.spark.umpcap_copies import copies_among
 
 PACKETS = 20_000
@@ -51,7 +55,7 @@ def source(spark: Any) -> Any:
     return spark
 
 
-def read(source: Any, schema: str | None = COUNTED, **options: Any) -> Any:
+def read(source: Any, schema: str | StructType | None = COUNTED, **options: Any) -> Any:
     """A reader of some columns."""
     reader = source.read.format("umpcap").options(**options)
     return reader.schema(schema) if schema else reader
@@ -100,7 +104,7 @@ def _types(source: Any, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def test_topics_are_the_same_with_and_without_a_row_a_message(source: Any, truth: Truth) -> None:
-    """The partial counts of `rows=topics` add up to what the messages themselves give."""
+    """The partial counts of `rows=topics`, and those of each packet, add up to what the messages themselves give."""
     quick = topics(read(source, None, rows="topics").load(str(truth.path)))
     needed = ["packet_type", "retransmission", "session_id", "source_address", "time_ns", "messages"]
     schema = ", ".join(f"{name} {kind}" for name, kind in _types(source, tuple(needed)))
@@ -108,6 +112,10 @@ def test_topics_are_the_same_with_and_without_a_row_a_message(source: Any, truth
     counted = sorted(tuple(row) for row in quick.collect())
     assert counted == sorted(tuple(row) for row in slow.collect())
     assert len(counted) == TRAFFIC.sessions * TRAFFIC.topics
+    assert "topic_counts" not in UmpcapDataSource({"path": "any"}).schema().names, "only who names it gets it"
+    on_request = StructType([*UmpcapDataSource({"path": "any"}).schema(), from_arrow_schema(ON_REQUEST)[0]])
+    by_packet = topics_of(observe(read(source, on_request, onlyOurs="true").load(str(truth.path))))
+    assert counted == sorted(tuple(row) for row in by_packet.collect())
     assert sum(row[5] for row in counted) == truth.data * TRAFFIC.messages_per_datagram
 
 

@@ -54,6 +54,8 @@ NEEDED = (
     ),
 )
 """The columns of a packet that the analyses read."""
+ON_TOPICS = ("topic_counts", "advertisements")
+"""Those that tell of topics, for who wants them as well."""
 
 # What rotation adds to a capture's name (dumpcap: _00001_20260102030405, umstack: -0001), and the containers' suffixes.
 ROTATION = r"(?:[-_]\d{4,5}(?:_\d{14})?)?(?:\.pcap(?:ng)?|\.cap)?\d*(?:\.gz|\.zst)?$"
@@ -131,6 +133,7 @@ def label(packets: DataFrame) -> DataFrame:
         .alias("status"),
         F.when(~kind.isin(*KINDS), F.col("source_address")).alias("source_address"),
         F.when(~kind.isin(*KINDS), F.col("destination_address")).alias("destination_address"),
+        *(name for name in ON_TOPICS if name in known.columns),
     )
 
 

@@ -70,17 +70,17 @@ def sessions(observations: DataFrame, by: tuple[str, ...] = ()) -> DataFrame:
     )
 
 
-def topics(packets: DataFrame) -> DataFrame:
+def topics(packets: DataFrame, by: tuple[str, ...] = ()) -> DataFrame:
     """One row a topic of a session: its name, messages, fragments, payload and topic sequence numbers.
 
     Retransmissions are left out. `topic` is null where no advertisement of topic resolution was captured.
     Takes packets with their `messages` (and `advertisements`, for the names), or the partial counts of
     `option("rows", "topics")`, which is the same without a row for each message. Of several points of capture the one
-    that saw most of a topic counts.
+    that saw most of a topic counts. `by` names more columns that tell rows apart; partial counts have to have them.
     """
     partial = packets if "message_sqn_low" in packets.columns else _partial_topics(packets)
-    key = (F.col("source_address").alias("publisher"), "session_id", "topic_index")
-    by_point = partial.groupBy(*key, "point").agg(
+    key = [F.col("source_address").alias("publisher"), *map(F.col, ("session_id", *by, "topic_index"))]
+    by_point = partial.groupBy(*key, F.col("point")).agg(
         F.min("first_ns").alias("first_ns"),
         F.max("last_ns").alias("last_ns"),
         F.sum("messages").alias("messages"),
@@ -92,8 +92,24 @@ def topics(packets: DataFrame) -> DataFrame:
     )
     best = F.max_by(F.struct(*_TOPIC_COLUMNS), F.struct("fragments", "point")).alias("best")
     name = F.max("topic").alias("topic")
-    whole = by_point.groupBy(*SESSION, "topic_index").agg(best, name)
-    return whole.select(*SESSION, "topic_index", "best.*", "topic").where("fragments > 0")
+    whole = by_point.groupBy(*SESSION, *by, "topic_index").agg(best, name)
+    return whole.select(*SESSION, *by, "topic_index", "best.*", "topic").where("fragments > 0")
+
+
+def topics_of(observations: DataFrame, by: tuple[str, ...] = ()) -> DataFrame:
+    """The same of observations whose packets have their `topic_counts`: without names, which other packets tell."""
+    sent = observations.where((F.col("kind") == DATA) & (F.size("topic_counts") > 0))
+    counted = sent.select(
+        "point",
+        F.col("publisher").alias("source_address"),
+        "session_id",
+        *by,
+        F.col("time_ns").alias("first_ns"),
+        F.col("time_ns").alias("last_ns"),
+        F.lit(None).cast("string").alias("topic"),
+        F.inline("topic_counts"),
+    )
+    return topics(counted, by)
 
 
 _TOPIC_COLUMNS = (

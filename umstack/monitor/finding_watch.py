@@ -43,7 +43,7 @@ from umstack.analysis.observations import (
     references,
     unwrap,
 )
-from umstack.monitor.window_findings import Losses, Span, window_tables
+from umstack.monitor.window_findings import Losses, Span, TopicNames, window_tables
 
 INCIDENTS, STORMS = "incidents", "nak_storms"
 
@@ -56,6 +56,10 @@ _KEPT = {
     **dict.fromkeys(("udp_bytes", "frame_bytes", "message_count", "message_bytes"), "int"),
     "sqns": "array<long>",
     "ip_fragment": "boolean",
+    "topic_counts": "array<struct<topic_index:bigint,messages:bigint,fragments:bigint,payload_bytes:bigint,"
+    "message_sqn_low:bigint,message_sqn_high:bigint>>",
+    "advertisements": "array<struct<topic:string,topic_index:bigint,source_address:string,session_id:bigint,"
+    "group_address:string,group_port:int>>",
 }
 _KEPT_SCHEMA = ", ".join(f"`{name}` {kind}" for name, kind in _KEPT.items())
 _TOLD = pa.schema(
@@ -213,7 +217,13 @@ class FindingWatch:
         name = f"packets-{number:012d}"
         path = str(self.folder / name)
         packets = batch.where((F.col("kind") != NOTE) & F.col("time_ns").isNotNull())
-        kept = addressed(packets).select(*_KEPT)
+        whole = addressed(packets)
+        kept = whole.select(
+            *(
+                (F.col(name) if name in whole.columns else F.lit(None)).cast(kind).alias(name)
+                for name, kind in _KEPT.items()
+            )
+        )
         kept.write.mode("overwrite").parquet(path)
         if (span := _span(self.folder / name)) is not None:
             state.parts[name] = span
@@ -264,7 +274,27 @@ class FindingWatch:
         if lost is not None:
             judged = self._judged(observed, lost.where(span.holds("lost_ns")), sessions, state)
         state.windows_ns = span.high_ns
-        return window_tables(kept, judged, span, self.mtu)
+        return window_tables(kept, judged, span, self.mtu, self._names(kept))
+
+    def _names(self, kept: DataFrame) -> TopicNames:
+        """The names of topics, of what is kept and of what was advertised before. They hold for as long as a source."""
+        path = self.folder / "topics.json"
+        names: TopicNames = {}
+        if path.exists():
+            names = {
+                (publisher, session, index): name
+                for publisher, session, index, name in json.loads(path.read_text())
+            }
+        told = (
+            kept.where("advertisements IS NOT NULL").select(F.inline("advertisements")).distinct().collect()
+        )
+        found = {(row["source_address"], row["session_id"], row["topic_index"]): row["topic"] for row in told}
+        if not found.items() <= names.items():
+            names |= found
+            written = path.with_suffix(".part")
+            written.write_text(json.dumps([[*key, name] for key, name in names.items()]))
+            written.replace(path)
+        return names
 
     def _storms(self, observed: DataFrame, state: _State, watermark_ns: int) -> pa.Table | None:
         naks = observed.where(F.col("kind") == NAK)

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_serv
 from umstack.monitor.finding_watch import INCIDENTS, STORMS
 from umstack.monitor.sinks import RECOVERY, TRAFFIC, Row
 from umstack.monitor.window_findings import FINDINGS
+from umstack.report.findings import topic_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ _RECEIVER = ("publisher", "session", "receiver")
 _SESSION = ("publisher", "session")
 _POINT = ("publisher", "session", "point")
 _PAIR = ("publisher", "session", "from_point", "to_point")
+_TOPIC = ("publisher", "session", "topic")
 _CAUSE = (*_RECEIVER, "cause")
 
 
@@ -60,6 +62,8 @@ _GAUGES = {
             "request_p99": "Nanoseconds from NAK to repair, 99th percentile.",
         },
     ),
+    "topic_messages": _Metric("topics", "messages", _TOPIC, "Messages of a topic in the window."),
+    "topic_payload_bytes": _Metric("topics", "payload_bytes", _TOPIC, "Their payload."),
     **_gauges("rate_summary", _POINT, {"peak_bytes_per_second": "In the busiest millisecond of the window."}),
     **_gauges(
         "latency",
@@ -156,6 +160,8 @@ class Prometheus:
 
 def _values(metric: _Metric, row: Row) -> tuple[str, ...]:
     named = dict(row)
+    if "topic_index" in row:
+        named["topic"] = topic_name(row)
     if "session_id" in row:
         named["session"] = f"{row['session_id']:08x}"
     return tuple(str(named.get(label) or "") for label in metric.labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 import threading
@@ -10,12 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
-from umstack.analysis.observations import NEEDED, NOTE_STATUS, NS_PER_SECOND, label
+from umstack.analysis.observations import NEEDED, NOTE_STATUS, NS_PER_SECOND, ON_TOPICS, label
 from umstack.analysis.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
 from umstack.errors import SystemFailure
 from umstack.monitor.finding_watch import INCIDENTS, FindingWatch
@@ -23,8 +28,10 @@ from umstack.monitor.prometheus import Prometheus
 from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Parts, Sink
 from umstack.monitor.windows import loss_windows, recovery, timed, traffic_windows
 from umstack.spark import UmpcapDataSource
+from umstack.spark.packet_columns import ON_REQUEST, PACKETS
 
 _LOOK_SECONDS = 0.2
+_RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Failure): .*", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,10 @@ def _take_in(queries: list[StreamingQuery], stop: threading.Event) -> None:
             for query in queries:
                 query.stop()
             return
-        taking.result()
+        try:
+            taking.result()
+        except PySparkException as error:
+            raise _failure(error) from error
 
 
 def _wait(queries: list[StreamingQuery], stop: threading.Event) -> None:
@@ -106,15 +116,24 @@ def _wait(queries: list[StreamingQuery], stop: threading.Event) -> None:
             return
     for query in queries:
         if (error := query.exception()) is not None:
-            raise SystemFailure(
-                f"watching ended: {str(error).splitlines()[0]}", hint="docs/spark.md"
-            ) from error
+            raise _failure(error) from error
 
 
-def packets(spark: SparkSession, captures: tuple[str, ...], query: str, *, notes: bool = False) -> DataFrame:
+def _failure(error: Exception) -> SystemFailure:
+    """What ended a query, in a line: what a Python traceback ends with, the first line of anything else."""
+    said = str(error) or type(error).__name__
+    raised = _RAISED.findall(said) if "Traceback (most recent call last)" in said else []
+    line = raised[-1] if raised else said.splitlines()[0]
+    return SystemFailure(f"watching ended: {line}", hint="with --checkpoint it goes on where it was")
+
+
+def packets(
+    spark: SparkSession, captures: tuple[str, ...], query: str, *, everything: bool = False
+) -> DataFrame:
     """The packets of captures that grow, with the columns that the windows need, by a source of the query's own.
 
-    With `notes` there are rows of what the captures do not hold: one query of a job tells it, not all of them.
+    With `everything` they have their topics, and there are rows of what the captures do not hold: one query of a job
+    tells that, not all of them.
 
     A source is looked up by its name when a query starts, and its environment belongs to all queries that find it: one
     that starts changes it while a task of another is serialised, which nobody can read then.
@@ -123,10 +142,10 @@ def packets(spark: SparkSession, captures: tuple[str, ...], query: str, *, notes
         raise SystemFailure("several places cannot be watched by one job", hint="name a folder, or a glob")
     source = _source(query)
     spark.dataSource.register(source)
-    everything = source({"path": captures[0]}).schema()
-    columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
-    reader = spark.readStream.format(source.name()).schema(columns).option("onlyOurs", "true")
-    reader = reader.option("notes", str(notes).lower())
+    known = {field.name: field for field in from_arrow_schema(pa.unify_schemas([PACKETS, ON_REQUEST]))}
+    schema = StructType([known[name] for name in (*NEEDED, *(ON_TOPICS if everything else ()))])
+    reader = spark.readStream.format(source.name()).schema(schema).option("onlyOurs", "true")
+    reader = reader.option("notes", str(everything).lower())
     return reader.load(captures[0])
 
 
@@ -155,7 +174,7 @@ def _start(
     }
     sinks = sinks_for(options, say)
     windows = [_query(kind, frame, options, sinks, checkpoint) for kind, frame in frames.items()]
-    watched = packets(spark, options.captures, INCIDENTS, notes=True)
+    watched = packets(spark, options.captures, INCIDENTS, everything=True)
     return [*windows, _watch(watched, options, sinks, warn, checkpoint)]
 
 

@@ -24,7 +24,7 @@ SUGGESTIONS = "suggestions"
 
 _ORDER = ("publisher", "receiver", "option")
 TELLING = (
-    *("publisher", "session_id", "receiver", "point", "from_point", "to_point", "option"),
+    *("publisher", "session_id", "receiver", "point", "from_point", "to_point", "option", "topic_index"),
     *("source_address", "destination_address", "kind", "status", "topic", "text"),
 )
 """What tells rows of a window apart."""

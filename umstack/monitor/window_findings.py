@@ -26,7 +26,7 @@ from umstack.analysis.rates import rate_summary, rates
 from umstack.analysis.recovery import recovery_latency
 from umstack.analysis.remarks import remarkable, remarks
 from umstack.analysis.repairs import copies, repairs
-from umstack.analysis.sessions import sessions
+from umstack.analysis.sessions import sessions, topics_of
 from umstack.analysis.suggestions import suggestions
 from umstack.report.findings import window_findings
 from umstack.report.summary import MOST_ROWS, Row, Summary, most_first
@@ -35,9 +35,11 @@ FINDINGS = "findings"
 """The table of sentences; the others have the names they have in a report."""
 TABLES = (
     *("repairs", "duplicates", "gaps", "rate_summary", "datagram_fill", "ip_fragments"),
-    *("latency", "recovery_latency", "suggestions", "remarks"),
+    *("latency", "recovery_latency", "suggestions", "remarks", "topics"),
 )
 _SESSIONS = "sessions"
+TopicNames = dict[tuple[str, int, int], str]
+"""By publisher, session and index."""
 _BY = (WINDOW,)
 _SENTENCES = pa.schema(
     [
@@ -82,7 +84,9 @@ class _Holds:
     remarks: int
 
 
-def window_tables(kept: DataFrame, losses: Losses | None, span: Span, mtu: int) -> dict[str, pa.Table]:
+def window_tables(
+    kept: DataFrame, losses: Losses | None, span: Span, mtu: int, names: TopicNames
+) -> dict[str, pa.Table]:
     """The tables of these windows that have rows, and their findings.
 
     `kept` is what `label` gave with numbers that do not wrap: the windows, and what came before them and after.
@@ -94,6 +98,7 @@ def window_tables(kept: DataFrame, losses: Losses | None, span: Span, mtu: int) 
             found |= _recovered(rated, losses, span)
         if len(found[_SESSIONS]):
             found |= _counted_once(kept, found[_SESSIONS], span)
+    found["topics"] = _named(found["topics"], names)
     sentences = _sentences(found, span)
     told = {name: _told(table, span) for name, table in found.items() if name in TABLES}
     if len(sentences):
@@ -132,6 +137,7 @@ def _frames(
     rated = in_windows(rated, window_ns, "start_ns")
     yield _SESSIONS, sessions(ours.where(span.holds(before=1)), _BY)
     yield "datagram_fill", datagram_fill(sizes(inside, _BY), mtu, _BY)
+    yield "topics", topics_of(inside, _BY)
     yield "rate_summary", rate_summary(rated, by=_BY)
     if holds.again or holds.asked:
         yield "repairs", repairs(ours, _BY).where(span.holds(WINDOW))
@@ -172,7 +178,8 @@ def _counted_once(kept: DataFrame, known_sessions: pa.Table, span: Span) -> dict
         sent = spark.createDataFrame(known_sessions.select([*key, "datagrams"]))
         twice = copies(ours, spark.createDataFrame(covered)).where(span.holds())
         counted = in_windows(twice, span.window_ns).groupBy(*key).agg(F.sum("copies").alias("copies"))
-        distinct = (F.col("datagrams") - F.col("copies")).alias("distinct")
+        # Of what is seen again in a later window, that one has the copy alone.
+        distinct = F.greatest(F.col("datagrams") - F.col("copies"), F.lit(0)).alias("distinct")
         found["duplicates"] = counted.join(sent, key).select(*key, "datagrams", distinct, "copies").toArrow()
     if _has_gaps(covered):
         missed = gaps(ours, spark.createDataFrame(covered)).where(span.holds("after_ns"))
@@ -199,6 +206,12 @@ def _has_gaps(covered: pa.Table) -> bool:
             return True
         highs[key] = row["high"]
     return False
+
+
+def _named(topics: pa.Table, names: TopicNames) -> pa.Table:
+    keys = zip(*(topics[name].to_pylist() for name in (*SESSION, "topic_index")), strict=True)
+    column = pa.array([names.get(key) for key in keys], pa.string())
+    return topics.set_column(topics.column_names.index("topic"), "topic", column)
 
 
 def _told(table: pa.Table, span: Span) -> pa.Table:

@@ -53,7 +53,7 @@ def findings(summary: Summary) -> list[Finding]:
         said = "No session data was found: these captures hold nothing of LBT-RM, or on ports that were not expected."
         return [Finding("sessions", Severity.BAD, said), *_notes(summary)]
     rules: Rules = (
-        _traffic, _loss, _causes, _gaps, _recovery, _storms, _repairs, _duplicates,
+        _traffic, _topics, _loss, _causes, _gaps, _recovery, _storms, _repairs, _duplicates,
         _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
     )  # fmt: skip
     return _by_severity(rules, summary)
@@ -63,7 +63,8 @@ def window_findings(summary: Summary) -> list[Finding]:
     """The findings of a window of time, without those the monitor has from elsewhere: its rows of traffic, incidents
     and storms, and the notes on captures."""
     rules: Rules = (
-        _gaps, _recovery, _repairs, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _malformed,
+        _topics, _gaps, _recovery, _repairs, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions,
+        _malformed,
     )  # fmt: skip
     return _by_severity(rules, summary)
 
@@ -90,10 +91,21 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
         f"{count(len(keys))} {'session' if len(keys) == 1 else 'sessions'} sent {count(_sent(summary))} datagrams, "
         f"{volume(sent)}, in {duration(span)}: {bit_rate(sent / (span / 1e9))} on average."
     )
-    names = list(dict.fromkeys(row["topic"] for row in summary["topics"] if row["topic"]))
-    if names:
-        text += f" {'Topic' if len(names) == 1 else 'Topics'}: {several(names, _NAMED)}."
     yield Finding("traffic", Severity.NOTE, text)
+
+
+def _topics(summary: Summary) -> Iterator[Finding]:
+    of_sessions: dict[str, list[Row]] = {}
+    for row in summary["topics"]:
+        of_sessions.setdefault(session_name(row), []).append(row)
+    for name, rows in list(of_sessions.items())[:3]:
+        said = [f"{count(row['messages'])} of {topic_name(row)}" for row in rows]
+        yield Finding("topics", Severity.NOTE, f"Messages of {name} by topic: {several(said, _NAMED)}.")
+
+
+def topic_name(row: Row) -> str:
+    """A topic as people know it, or its number where its name was not captured."""
+    return row["topic"] or f"topic {row['topic_index']}"
 
 
 def _loss(summary: Summary) -> Iterator[Finding]:
@@ -212,7 +224,7 @@ def _repairs(summary: Summary) -> Iterator[Finding]:
 
 def _duplicates(summary: Summary) -> Iterator[Finding]:
     for row in summary["duplicates"][:3]:
-        ratio = row["copies"] / row["distinct"]
+        ratio = row["copies"] / max(1, row["distinct"])
         text = f"At {row['point']} {count(row['copies'])} datagrams of {session_name(row)} were seen more than once"
         if ratio >= _COPIED_SHARE:
             text += ": the capture sees the same datagrams at several ports, and rates count them each time"

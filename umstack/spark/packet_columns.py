@@ -22,8 +22,28 @@ MESSAGE_BYTES = pa.field("message_bytes", pa.int32(), nullable=False)
 
 POINT = pa.field("point", pa.string(), nullable=False)
 
+TOPIC_COUNTS = pa.field(
+    "topic_counts",
+    pa.list_(
+        pa.struct(
+            [
+                pa.field("topic_index", pa.int64()),
+                pa.field("messages", pa.int64()),
+                pa.field("fragments", pa.int64()),
+                pa.field("payload_bytes", pa.int64()),
+                pa.field("message_sqn_low", pa.int64()),
+                pa.field("message_sqn_high", pa.int64()),
+            ]
+        )
+    ),
+)
+"""What a packet's messages come to by topic: in place of a row a message, for who counts by something else as well."""
+
 PACKETS = pa.schema([*SCHEMA, POINT, MESSAGE_COUNT, MESSAGE_BYTES])
 """A row a packet: what the decoder gives, where it was captured, and how many messages with how much payload it has."""
+
+ON_REQUEST = pa.schema([TOPIC_COUNTS])
+"""Columns of packets that only who names them gets: they take time to make."""
 
 TOPICS = pa.schema(
     [
@@ -84,8 +104,14 @@ def select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
         derived[MESSAGE_COUNT.name], derived[MESSAGE_BYTES.name] = message_totals(batch)
     if POINT.name in names:
         derived[POINT.name] = points(batch)
+    if TOPIC_COUNTS.name in names:
+        derived[TOPIC_COUNTS.name] = _topic_lists(batch)
     columns = [derived[name] if name in derived else batch.column(name) for name in names]
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([PACKETS.field(name) for name in names]))
+    return pa.RecordBatch.from_arrays(columns, schema=_schema(names))
+
+
+def _schema(names: list[str]) -> pa.Schema:
+    return pa.schema([(PACKETS if name in PACKETS.names else ON_REQUEST).field(name) for name in names])
 
 
 def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -117,7 +143,8 @@ def _topic_names(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(named, schema=TOPICS)
 
 
-def _topic_counts(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _sent_messages(batch: pa.RecordBatch) -> pa.Table:
+    """The messages with payload in the first sendings of a batch: the row of their packet, and what is counted."""
     again = pc.fill_null(batch.column("retransmission"), True)
     sent = pc.fill_null(pc.and_not(pc.equal(batch.column("packet_type"), "DATA"), again), False)
     messages = batch.column("messages")
@@ -126,36 +153,53 @@ def _topic_counts(batch: pa.RecordBatch) -> pa.RecordBatch:
     # A list may lie anywhere in its values: what no row of the batch points to must not be counted.
     within = slice(offsets[0], offsets[-1])
     counted = _content_mask(messages)[within] & sent.to_numpy(zero_copy_only=False)[parents]
-    if not counted.any():
-        return _no_topics()
-    mask = pa.array(counted)
+    mask = pa.array(counted, pa.bool_())
 
     def values(name: str) -> pa.Array:
         return pc.struct_field(messages.values[within], name).filter(mask)
 
-    parents = pa.array(parents[counted])
-    sessions, numbers = _sessions(batch)
     starts = pc.equal(pc.fill_null(values("fragment_offset"), 0), 0)
-    table = pa.table(
+    return pa.table(
         {
-            "session": numbers.take(parents),
+            "packet": pa.array(parents[counted]),
             "topic_index": values("topic_index"),
-            "time_ns": batch.column("time_ns").take(parents),
             "starts": pc.cast(starts, pa.int64()),
             "payload_bytes": values("payload_bytes"),
             "topic_sqn": values("topic_sqn"),
         }
     )
+
+
+_COUNTED = (
+    ("starts", "sum"),
+    ("starts", "count"),
+    ("payload_bytes", "sum"),
+    ("topic_sqn", "min"),
+    ("topic_sqn", "max"),
+)
+
+
+def _topic_lists(batch: pa.RecordBatch) -> pa.ListArray:
+    """`TOPIC_COUNTS` of a batch."""
+    by_topic = _sent_messages(batch).group_by(["packet", "topic_index"], use_threads=False)
+    grouped = by_topic.aggregate(_COUNTED).sort_by("packet")
+    counts = np.bincount(grouped["packet"].to_numpy(), minlength=len(batch))
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    kind = TOPIC_COUNTS.type.value_type
+    columns = [column.combine_chunks() for column in grouped.columns[1:]]
+    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(columns, fields=list(kind)))
+
+
+def _topic_counts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    table = _sent_messages(batch)
+    if not len(table):
+        return _no_topics()
+    sessions, numbers = _sessions(batch)
+    parents = table["packet"].combine_chunks()
+    table = table.append_column("session", numbers.take(parents))
+    table = table.append_column("time_ns", batch.column("time_ns").take(parents))
     grouped = table.group_by(["session", "topic_index"], use_threads=False).aggregate(
-        [
-            ("time_ns", "min"),
-            ("time_ns", "max"),
-            ("starts", "sum"),
-            ("starts", "count"),
-            ("payload_bytes", "sum"),
-            ("topic_sqn", "min"),
-            ("topic_sqn", "max"),
-        ]
+        [("time_ns", "min"), ("time_ns", "max"), *_COUNTED]
     )
     source, session_id, point = (column.take(grouped["session"].combine_chunks()) for column in sessions)
     columns = [source, session_id, *grouped.columns[1:], point, pa.nulls(len(grouped), pa.string())]
@@ -192,8 +236,8 @@ def note_row(names: list[str], capture_file: str, text: str, position: int | Non
         "position": -1 if position is None else position,
     }
     nothing = {pa.string(): "", pa.bool_(): False}
-    row = {}
+    row, schema = {}, _schema(names)
     for name in names:
-        kind = PACKETS.field(name)
+        kind = schema.field(name)
         row[name] = said.get(name, None if kind.nullable else nothing.get(kind.type, 0))
-    return pa.RecordBatch.from_pylist([row], schema=pa.schema([PACKETS.field(name) for name in names]))
+    return pa.RecordBatch.from_pylist([row], schema=schema)

@@ -26,7 +26,7 @@ from umstack.capture import (
     split,
 )
 from umstack.spark.capture_files import capture_files, copies
-from umstack.spark.packet_columns import PACKETS, TOPICS, note_row, select, topics
+from umstack.spark.packet_columns import ON_REQUEST, PACKETS, TOPICS, note_row, select, topics
 
 NAME = "umpcap"
 
@@ -127,7 +127,7 @@ class PartReader:
         """
         self.options = options
         self.of_stream = of_stream
-        known = TOPICS if options.rows == "topics" else PACKETS
+        known = TOPICS if options.rows == "topics" else pa.unify_schemas([PACKETS, ON_REQUEST])
         types = {field.name: field.dataType for field in from_arrow_schema(known)}
         for field in schema:
             if field.name not in types:
