@@ -22,7 +22,7 @@ from tests.waiting import collect, wait_for
 from umstack import Source
 from umstack.errors import SystemFailure
 from umstack.recorder import Journal, JournalReader
-from umstack.recorder.background import BackgroundRecorder, is_recording
+from umstack.recorder.background import BackgroundRecorder, is_recording, writer_of
 from umstack.recorder.journal import arrow
 from umstack.recorder.recorder import Recorder
 from umstack.recorder.tables import messages
@@ -44,11 +44,6 @@ def live(spark: Any) -> Any:
     """The session, with the data source."""
     spark.dataSource.register(UmstackDataSource)
     return spark
-
-
-def writer_of(journal: Path) -> int:
-    """The process that writes a journal."""
-    return int((journal / "messages" / "writer.lock").read_text())
 
 
 @pytest.fixture

@@ -75,6 +75,13 @@ class Child:
             raise BenchError(f"`{' '.join(self.command)}` failed: {self._last_words()}")
         return cast(dict[str, Any], json.loads(line))
 
+    @property
+    def has_said(self) -> bool:
+        """Whether `hear` would not have to wait: there is something to hear, or the child has ended."""
+        stdout = self.process.stdout
+        assert stdout is not None
+        return bool(select.select([stdout], [], [], 0)[0])
+
     def tell(self, **what: Any) -> None:
         """Give the child its next JSON object. A child that has ended will be heard of by `hear`."""
         stdin = self.process.stdin

@@ -8,22 +8,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from umstack.bench.children import BenchError
+from umstack.bench.process_watch import ProcessWatch
 from umstack.capture.decode import decode
 from umstack.capture.generate import Traffic, generate
 
 Progress = Callable[[str], None]
 
-_SAMPLE_SECONDS = 0.1
 _TSHARK_SHARE = 100
 """tshark reads so small a part of the capture: it would take minutes for all of it."""
 
@@ -105,62 +104,6 @@ def _seconds(command: list[str]) -> float:
     return time.perf_counter() - began
 
 
-@dataclass(slots=True)
-class _Memory:
-    """The most memory the processes below one have had, by what they are."""
-
-    root: int
-    ended: threading.Event = field(default_factory=threading.Event)
-    peaks: dict[int, tuple[str, int]] = field(default_factory=dict)
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Look again and again, from a thread, until the block ends."""
-        watcher = threading.Thread(target=self._watch)
-        watcher.start()
-        try:
-            yield
-        finally:
-            self.ended.set()
-            watcher.join()
-
-    def _watch(self) -> None:
-        while not self.ended.wait(_SAMPLE_SECONDS):
-            for pid in _processes_below(self.root):
-                if found := self._peak(pid):
-                    self.peaks[pid] = found
-
-    def _peak(self, pid: int) -> tuple[str, int] | None:
-        try:
-            status = Path(f"/proc/{pid}/status").read_text()
-        except OSError:
-            return None
-        values = dict(line.split(":", 1) for line in status.splitlines())
-        if "VmHWM" not in values:  # it has ended, and what it had is known from before
-            return None
-        others = "virtual_machine" if values["Name"].strip() == "java" else "worker"
-        kind = "driver" if pid == self.root else others
-        return kind, int(values["VmHWM"].split()[0]) * 1024
-
-    def most(self) -> dict[str, int]:
-        """The largest process of each kind."""
-        found: dict[str, int] = {}
-        for kind, peak in self.peaks.values():
-            found[kind] = max(peak, found.get(kind, 0))
-        return found
-
-
-def _processes_below(root: int) -> list[int]:
-    found = [root]
-    for pid in found:
-        for path in Path(f"/proc/{pid}/task").glob("*/children"):
-            try:
-                found += map(int, path.read_text().split())
-            except OSError:
-                continue
-    return found
-
-
 def measure_report(plan: PipelinePlan, progress: Progress) -> dict[str, Any]:
     """`umstack report` of the capture on this machine: time, processor time, and the most memory each process had."""
     with _generated(plan, plan.packets, progress) as path:
@@ -178,8 +121,8 @@ def measure_report(plan: PipelinePlan, progress: Progress) -> dict[str, Any]:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         began = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        memory = _Memory(process.pid)
-        with process, memory.watched():
+        watch = ProcessWatch(process.pid)
+        with process, watch.watched():
             said, complained = process.communicate()
         took = time.perf_counter() - began
     if process.returncode != 0:
@@ -195,5 +138,5 @@ def measure_report(plan: PipelinePlan, progress: Progress) -> dict[str, Any]:
         "seconds": took,
         "packets_per_second": plan.packets / took,
         "cpu_seconds": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-        "peak_memory_bytes": memory.most(),
+        "peak_memory_bytes": watch.peaks(),
     }

@@ -15,6 +15,8 @@ _KEYS = (
 )
 _COUNTS = ("lost", "out_of_order", "duplicates", "retransmissions", "unrecoverable")
 _FAULTS = ("lost", "out_of_order", "duplicates", "unrecoverable")
+_PROMISING = ("umstack", "live")
+"""What has promised that there are none; raw sockets have not."""
 
 
 def result(**found: Any) -> Result:
@@ -65,7 +67,7 @@ def faults(results: Sequence[Result]) -> list[str]:
     return [
         f"{one['what']} size {one['size']}: {one[key]} {key.replace('_', ' ')}"
         for one in results
-        if one["what"] == "umstack"
+        if one["what"] in _PROMISING
         for key in _FAULTS
-        if one[key]
+        if one.get(key)
     ]

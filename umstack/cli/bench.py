@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,7 @@ from umstack.cli.bench_tables import (
     comparison_table,
     flow_table,
     latency_table,
+    live_table,
     pipeline_table,
     recovery_table,
     scale_table,
@@ -43,8 +45,9 @@ from umstack.cli.bench_tables import (
     throughput_table,
 )
 from umstack.cli.capture import PRIORITY_OPTION
+from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
 from umstack.config import Config
-from umstack.errors import OptionError
+from umstack.errors import OptionError, UmError, Unsupported
 
 _FILE_WIDTH = 160
 _EXAMPLES = """\b
@@ -132,8 +135,10 @@ _MODE = click.option(
 )
 
 
-def _size(maximum: int, what: str = "Message size in bytes.") -> Callable[[Any], Any]:
-    return click.option("--size", type=click.IntRange(8, maximum), default=64, show_default=True, help=what)
+def _size(maximum: int, what: str = "Message size in bytes.", *, default: int = 64) -> Callable[[Any], Any]:
+    return click.option(
+        "--size", type=click.IntRange(8, maximum), default=default, show_default=True, help=what
+    )
 
 
 def _sizes(*default: int) -> Callable[[Any], Any]:
@@ -597,6 +602,53 @@ def _report_pipeline(found: dict[str, Any], as_json: bool) -> None:
         click.echo(json.dumps({"environment": _describe("", is_pinned=False), "results": [found]}))
     else:
         _print_table(pipeline_table(found))
+
+
+@command.command("live", epilog="Example: umstack bench live --rate 200000 --size 100 --seconds 15")
+@click.option(
+    "--rate",
+    type=click.IntRange(1, 10_000_000),
+    default=200_000,
+    show_default=True,
+    help="Messages published a second.",
+)
+@_size(65000, default=100)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.05),
+    default=15.0,
+    show_default=True,
+    help="How long they are published.",
+)
+@_OPTIONS
+@_JSON
+def _live(rate: int, size: int, seconds: float, options: Sequence[str], as_json: bool) -> None:
+    """Whether a live query of Spark keeps up with a publisher, and how much memory it takes.
+
+    Publisher, recorder and Spark share this machine's cores and talk over loopback; root is not needed. Every
+    message is checked. The exit status says whether all arrived once; which targets were met the table says.
+    """
+    try:
+        from umstack.bench import live
+    except ImportError as error:
+        raise Unsupported(f"a live query needs {error.name}", hint="pip install 'umstack[spark]'") from None
+    plan = live.LivePlan(rate, size, seconds, options)
+    stop = threading.Event()
+    try:
+        with _progress("live") as progress, terminable(once=True), stoppable(stop.set):
+            found = live.measure(plan, progress, stop)
+    except (KeyboardInterrupt, UmError) as error:
+        # An interrupt from the terminal reaches the publisher too, which may end first.
+        if isinstance(error, UmError) and not stop.is_set():
+            raise
+        click.echo("umstack bench: interrupted, nothing was measured", err=True)
+        raise SystemExit(INTERRUPTED_STATUS) from None
+    reached = live.judged(found)
+    if not as_json:
+        _print_table(live_table(found))
+    listed = [target.as_json() for target in reached]
+    described = environment.describe(interface="lo", pinned=False, options=plan.config().splitlines())
+    _report([found], described, as_json, lambda _: target_table(reached), targets=listed)
 
 
 @command.command("all", epilog="Example: umstack bench all --seconds 2 --rounds 5")

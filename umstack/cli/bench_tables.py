@@ -229,6 +229,29 @@ def pipeline_table(found: Mapping[str, Any]) -> Table:
         return table
     table.add_row("seconds", f"{found['seconds']:.1f}")
     table.add_row("cpu s", f"{found['cpu_seconds']:.1f}")
+    _add_memory(table, found)
+    return table
+
+
+def _add_memory(table: Table, found: Mapping[str, Any]) -> None:
     for kind, peak in found["peak_memory_bytes"].items():
         table.add_row(f"MiB at most: {kind.replace('_', ' ')}", f"{peak / (1 << 20):,.0f}")
+
+
+def live_table(found: Mapping[str, Any]) -> Table:
+    """What a live query reached: one line for each figure."""
+    table = _table(("live",), ("",))
+    table.add_row("messages", f"{found['messages']:,}")
+    table.add_row("messages/s: offered", _rate(found["rate_offered"]))
+    table.add_row("messages/s: sent", _rate(found["rate_sent"]))
+    table.add_row("s behind at the end", f"{found['seconds_behind']:.2f}")
+    table.add_row("messages behind at most", _count(found["backlog_messages"]))
+    for fault in ("lost", "duplicates", "out_of_order"):
+        table.add_row(fault.replace("_", " "), _count(found[fault]))
+    table.add_row("cores", str(found["cores"]))
+    for kind, spent in found["cpu_seconds"].items():
+        table.add_row(f"cpu s: {kind.replace('_', ' ')}", f"{spent:.1f}")
+    table.add_row("cpu s: whole machine", f"{found['machine_cpu_seconds']:.1f}")
+    _add_memory(table, found)
+    table.add_row("MiB at most: together", f"{found['together_memory_bytes'] / (1 << 20):,.0f}")
     return table

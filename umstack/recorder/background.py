@@ -7,10 +7,13 @@ nobody has read for a while: readers say that they are there by touching a file 
 from __future__ import annotations
 
 import fcntl
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +24,7 @@ from umstack.recorder.journal import LOCK_NAME
 READER_NAME = "reader.alive"
 LOG_NAME = "recorder.log"
 _START_SECONDS = 30.0
+_END_SECONDS = 10.0
 _LOOK_SECONDS = 0.05
 _LOG_BYTES_SHOWN = 2000
 
@@ -85,13 +89,34 @@ class BackgroundRecorder:
 def is_recording(journal: Path) -> bool:
     """Whether a process writes the journal of messages."""
     try:
-        with (journal / "messages" / LOCK_NAME).open("a") as lock:
+        with _lock_path(journal).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
     except OSError:
         return True
     return False
+
+
+def writer_of(journal: Path) -> int:
+    """The process that writes the journal of messages, or was the last to."""
+    return int(_lock_path(journal).read_text())
+
+
+def end_recorder(journal: Path) -> None:
+    """End the recorder of a journal, if one runs; returns when it is gone."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if not is_recording(journal):
+            return
+        with suppress(ProcessLookupError):
+            os.kill(writer_of(journal), number)
+        deadline = time.monotonic() + _END_SECONDS
+        while is_recording(journal) and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+
+
+def _lock_path(journal: Path) -> Path:
+    return journal / "messages" / LOCK_NAME
 
 
 def note_reader(journal: Path) -> None:

@@ -1,0 +1,142 @@
+"""Memory and processor time of a process and of all below it, looked at again and again while they work."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_SAMPLE_SECONDS = 0.1
+_SUM_SECONDS = 1.0
+"""Adding up is done less often: the kernel goes through every page of a process for it."""
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_KIB = 1024
+_MACHINE = "virtual_machine"
+_USER_TIME, _SYSTEM_TIME = 11, 12
+"""Where these stand in /proc/PID/stat behind the name, which may have spaces in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """One process, when it was looked at last."""
+
+    kind: str
+    peak_bytes: int
+    cpu_seconds: float
+
+
+@dataclass(slots=True)
+class ProcessWatch:
+    """What the processes below one have had and spent, by what they are."""
+
+    root: int
+    kinds: dict[int, str] = field(default_factory=dict)
+    """What a process is called that is neither the root (driver), a virtual machine nor a worker of Spark."""
+    adds_up: bool = False
+    """Whether to find out what all have together."""
+    together_bytes: int = 0
+    """The most that all had at one time. A page that several share counts once."""
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _samples: dict[int, _Sample] = field(default_factory=dict)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look again and again, from a thread, until the block ends."""
+        watcher = threading.Thread(target=self._watch)
+        watcher.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            watcher.join()
+
+    def _watch(self) -> None:
+        due = time.monotonic()
+        while not self._ended.wait(_SAMPLE_SECONDS):
+            self._look()
+            if self.adds_up and time.monotonic() >= due:
+                due = time.monotonic() + _SUM_SECONDS
+                self.together_bytes = max(self.together_bytes, self._together())
+
+    def _together(self) -> int:
+        shares = [(self._kind(pid), _share_bytes(pid)) for pid in _processes_below(self.root)]
+        # A child of a virtual machine, until it has become another program, is in the very same memory.
+        machine = max((share for kind, share in shares if kind == _MACHINE), default=0)
+        return machine + sum(share for kind, share in shares if kind != _MACHINE)
+
+    def _look(self) -> None:
+        for pid in _processes_below(self.root):
+            if found := self._sample(pid):
+                self._samples[pid] = found
+
+    def _sample(self, pid: int) -> _Sample | None:
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+            times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        values = dict(line.split(":", 1) for line in status.splitlines())
+        if "VmHWM" not in values:  # it has ended, and what it had is known from before
+            return None
+        return _Sample(
+            self._kind(pid),
+            peak_bytes=int(values["VmHWM"].split()[0]) * _KIB,
+            cpu_seconds=(int(times[_USER_TIME]) + int(times[_SYSTEM_TIME])) / _TICKS_PER_SECOND,
+        )
+
+    def _kind(self, pid: int) -> str:
+        if pid == self.root:
+            return "driver"
+        # Not by its name: that of a new child of a virtual machine is its thread's.
+        others = _MACHINE if _program(pid) == "java" else "worker"
+        return self.kinds.get(pid, others)
+
+    def peaks(self) -> dict[str, int]:
+        """The memory of the largest process of each kind."""
+        found: dict[str, int] = {}
+        for sample in list(self._samples.values()):
+            found[sample.kind] = max(sample.peak_bytes, found.get(sample.kind, 0))
+        return found
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Processor time of all processes of each kind so far."""
+        self._look()
+        found: dict[str, float] = {}
+        for sample in list(self._samples.values()):
+            found[sample.kind] = found.get(sample.kind, 0.0) + sample.cpu_seconds
+        return found
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:
+        return ""
+
+
+def machine_cpu_seconds() -> float:
+    """Processor time this machine has spent on anything, interrupts and other virtual machines included."""
+    user, nice, system, _idle, _waiting, *rest = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + sum(rest)) / _TICKS_PER_SECOND
+
+
+def _share_bytes(pid: int) -> int:
+    """The memory of a process, of shared pages its share; 0 when it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * _KIB for line in lines if line.startswith("Pss:"))
+
+
+def _processes_below(root: int) -> list[int]:
+    found = [root]
+    for pid in found:
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            with suppress(OSError):
+                found += map(int, path.read_text().split())
+    return found
