@@ -20,8 +20,11 @@ import pyarrow.parquet as pq
 
 from tests.spark.odd_captures import odd_captures
 from tests.spark.sim_run import scripted, storm
+from tests.spark.story import Story
 from tests.unit.capture_bytes import SOURCE, Packet, data, ethernet, frame, ipv4, message, nak, pcap, udp
+from umstack.analysis.observations import label
 from umstack.monitor import MonitorOptions, monitor
+from umstack.monitor.finding_watch import FindingWatch
 from umstack.monitor.sinks import TELLING, Lines, Windows
 from umstack.monitor.window_findings import FINDINGS, TABLES
 from umstack.report import Report, make_report
@@ -180,6 +183,38 @@ def _sums(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> dict[Any, lis
             key = tuple(str(row.get(name)) for name in TELLING)
             sums[key] = [so_far + (row[name] or 0) for so_far, name in zip(sums[key], columns, strict=True)]
     return {key: added for key, added in sums.items() if any(added)}
+
+
+def _watched(spark: Any, folder: Path, *batches: Story) -> list[dict[str, Any]]:
+    """What is told of batches that come one after another, by windows of a second; all of it with the last."""
+    told = []
+    for number, story in enumerate(batches):
+        last = number == len(batches) - 1
+        watch = FindingWatch(folder / "watched", SECOND, late_ns=100 * MS, until_the_end=last)
+        told.append(watch.take(label(story.frame(spark)), number))
+    return told
+
+
+def test_who_sends_nothing_but_a_burst_in_a_window_sends_in_bursts(spark: Any, tmp_path: Path) -> None:
+    """The mean is that of the window before as well: by itself a window that holds a burst alone has none."""
+    story = Story()
+    story.stream(START_NS, 100 * MS, 0, 10)
+    story.stream(START_NS + SECOND + 500 * MS, 10_000, 10, 40)
+    [told] = _watched(spark, tmp_path, story)
+    [text] = [row["text"] for row in told[FINDINGS].to_pylist() if row["topic"] == "bursts"]
+    assert "sends in bursts" in text
+
+
+def test_what_a_window_is_judged_by_is_not_told_again(spark: Any, tmp_path: Path) -> None:
+    """Copies and gaps of a window that was told are still there when the next one is; they count once."""
+    first, then = Story(), Story()
+    first.stream(START_NS, 10 * MS, 0, 50)
+    first.data(START_NS + 505 * MS, 49)
+    first.stream(START_NS + 510 * MS, 10 * MS, 52, 100)
+    then.stream(START_NS + 1510 * MS, 10 * MS, 152, 50)
+    told = _watched(spark, tmp_path, first, then)
+    assert [table["duplicates"]["copies"].to_pylist() for table in told if "duplicates" in table] == [[1]]
+    assert [table["gaps"]["missing"].to_pylist() for table in told if "gaps" in table] == [[2]]
 
 
 def _metric(file: Path, pattern: str) -> float:

@@ -42,6 +42,8 @@ _LOW_FILL = 0.5
 _FEW_MESSAGES = 2.0
 _BUSY_DATAGRAMS_PER_SECOND = 1000
 _BURSTY = 10.0
+_BURST_DATAGRAMS_PER_SECOND = 10_000
+"""In the busiest millisecond: of a slow session each datagram by itself is many times its mean."""
 _USELESS_SHARE = 0.1
 _COPIED_SHARE = 0.4
 _NAMED = 5
@@ -238,7 +240,8 @@ def _bursts(summary: Summary) -> Iterator[Finding]:
         session = _of_session(summary["sessions"], row)
         seconds = session.get("seconds") or 0
         mean = session.get("data_bytes", 0) / seconds if seconds else 0
-        if mean and row["peak_bytes_per_second"] >= _BURSTY * mean:
+        many = row["peak_datagrams_per_second"] >= _BURST_DATAGRAMS_PER_SECOND
+        if mean and many and row["peak_bytes_per_second"] >= _BURSTY * mean:
             text = (
                 f"{session_name(row)} sends in bursts: its busiest millisecond ran at "
                 f"{bit_rate(row['peak_bytes_per_second'])}, {row['peak_bytes_per_second'] / mean:.0f} times its mean."
