@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tests.spark.odd_captures import odd_captures
 from tests.spark.sim_run import scripted, storm
-from tests.spark.story import Story
+from tests.spark.story import RECEIVERS, Story
 from tests.unit.capture_bytes import SOURCE, Packet, data, ethernet, frame, ipv4, message, nak, pcap, udp
 from umstack.analysis.observations import label
 from umstack.monitor import MonitorOptions, monitor
@@ -203,6 +203,18 @@ def test_who_sends_nothing_but_a_burst_in_a_window_sends_in_bursts(spark: Any, t
     [told] = _watched(spark, tmp_path, story)
     [text] = [row["text"] for row in told[FINDINGS].to_pylist() if row["topic"] == "bursts"]
     assert "sends in bursts" in text
+
+
+def test_a_repair_is_judged_by_the_nak_of_the_window_before(spark: Any, tmp_path: Path) -> None:
+    """It was asked for: what crosses the end of a window is not taken to be of no use."""
+    story = Story()
+    story.stream(START_NS, 100 * MS, 0, 20)
+    story.nak(START_NS + SECOND - MS, RECEIVERS[0], 3)
+    story.again(START_NS + SECOND + MS, 3)
+    [told] = _watched(spark, tmp_path, story)
+    rows = sorted(told["repairs"].to_pylist(), key=lambda row: row["from"])
+    assert [(row["naks"], row["retransmissions"]) for row in rows] == [(1, 0), (0, 1)]
+    assert [row["useless_bytes"] for row in rows] == [0, 0]
 
 
 def test_what_a_window_is_judged_by_is_not_told_again(spark: Any, tmp_path: Path) -> None:

@@ -228,6 +228,8 @@ class FindingWatch:
         if (span := _span(self.folder / name)) is not None:
             state.parts[name] = span
             state.latest_ns = max(state.latest_ns, span[1])
+            # There is nothing in the windows before the first one.
+            state.windows_ns = state.windows_ns or span[0] // self.window_ns * self.window_ns
 
     def _incidents(
         self, observed: DataFrame, lost: DataFrame, sessions: list[Row], state: _State, watermark_ns: int

@@ -77,6 +77,8 @@ def monitor(
         spark_session("umstack monitor", options.master, driver_memory=options.driver_memory) as spark,
         tempfile.TemporaryDirectory(prefix="umstack-monitor-", ignore_cleanup_errors=True) as folder,
     ):
+        # Each partition of a windowed aggregation keeps its state in files of its own, batch by batch.
+        spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
         queries = _start(spark, options, say, warn, options.checkpoint or Path(folder))
         started()
         try:
