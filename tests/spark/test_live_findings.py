@@ -205,6 +205,15 @@ def test_who_sends_nothing_but_a_burst_in_a_window_sends_in_bursts(spark: Any, t
     assert "sends in bursts" in text
 
 
+def test_who_is_captured_later_may_come_earlier(spark: Any, tmp_path: Path) -> None:
+    """Of two captures the one whose time is earlier is read second: its windows are told as long as none was."""
+    first, then = Story("b"), Story("a")
+    first.stream(START_NS + SECOND, 10 * MS, 0, 20)
+    then.stream(START_NS, 10 * MS, 0, 20)
+    told = _watched(spark, tmp_path, first, then)
+    assert [sorted(table["datagram_fill"]["point"].to_pylist()) for table in told if table] == [["a", "b"]]
+
+
 def test_a_repair_is_judged_by_the_nak_of_the_window_before(spark: Any, tmp_path: Path) -> None:
     """It was asked for: what crosses the end of a window is not taken to be of no use."""
     story = Story()

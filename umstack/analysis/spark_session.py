@@ -99,8 +99,13 @@ def is_local(master: str | None) -> bool:
 
 def enough_memory(master: str | None) -> str:
     """Memory of a driver for work whose tables stay on disk: of one that runs the tasks too, some for each core."""
-    cores = len(os.sched_getaffinity(0)) if is_local(master) else 2
-    return f"{_MIB_AT_LEAST + _MIB_A_CORE * cores}m"
+    tasks = cores(master) if is_local(master) else 2
+    return f"{_MIB_AT_LEAST + _MIB_A_CORE * tasks}m"
+
+
+def cores(master: str | None) -> int:
+    """How many tasks run at once on this machine; on a cluster, which nobody has asked yet, as many as parts are."""
+    return len(os.sched_getaffinity(0)) if is_local(master) else int(_OPTIONS["spark.sql.shuffle.partitions"])
 
 
 class SparkUnavailable(UmError):

@@ -42,7 +42,9 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network."
 )
-@click.option("--parquet", type=_FOLDER, help="Append finished windows to Parquet here, each exactly once.")
+@click.option(
+    "--parquet", type=_FOLDER, help="Append finished windows and findings to Parquet here, each exactly once."
+)
 @click.option("--prometheus-port", type=click.IntRange(1, 65535), help="Serve gauges over HTTP on this port.")
 @click.option(
     "--prometheus-file",
@@ -69,7 +71,7 @@ def command(
     driver_memory: str,
     as_json: bool,
 ) -> None:
-    """Watch the captures in FOLDER (or a glob) as they grow: rates, loss, NAKs by receiver and recovery by windows.
+    """Watch the captures in FOLDER (or a glob) as they grow: by windows of time what a report finds in all of them.
 
     Prints lines, or with --parquet or --prometheus-... writes there instead. Ends on Ctrl-C.
     """

@@ -43,7 +43,7 @@ from umstack.analysis.observations import (
     references,
     unwrap,
 )
-from umstack.monitor.window_findings import Losses, Span, TopicNames, window_tables
+from umstack.monitor.window_findings import Losses, Span, TopicNames, persisted, window_tables
 
 INCIDENTS, STORMS = "incidents", "nak_storms"
 
@@ -92,7 +92,7 @@ class _State:
     """Until when the losses of each receiver have been told."""
     storms: Told = field(default_factory=dict)
     windows_ns: int = 0
-    """Until when windows have been told."""
+    """Until when windows have been told; 0 before the first one."""
 
     @classmethod
     def load(cls, path: Path) -> _State:
@@ -155,11 +155,8 @@ class FindingWatch:
         if state.parts:
             paths = [str(self.folder / name) for name in state.parts]
             watermark_ns = _EVER_NS if self.until_the_end else state.latest_ns - self.late_ns
-            kept = _unwrapped(spark.read.schema(_KEPT_SCHEMA).parquet(*paths)).persist()
-            try:
+            with persisted(_unwrapped(spark.read.schema(_KEPT_SCHEMA).parquet(*paths))) as kept:
                 found = self._judge(kept, state, watermark_ns)
-            finally:
-                kept.unpersist()
         state.save(self._state_file(number))
         return found
 
@@ -173,13 +170,12 @@ class FindingWatch:
             if row["low"] is not None:
                 state.sent.add(key)
         told: dict[str, pa.Table | None] = {}
-        lost = None
         if any(row["naks"] or row["again"] for row in sessions):
-            lost = losses(observed).persist()
-            told[INCIDENTS] = self._incidents(observed, lost, sessions, state, watermark_ns)
-        told |= self._windows(kept, observed, lost, sessions, state, watermark_ns)
-        if lost is not None:
-            lost.unpersist()
+            with persisted(losses(observed)) as lost:
+                told[INCIDENTS] = self._incidents(observed, lost, sessions, state, watermark_ns)
+                told |= self._windows(kept, observed, lost, sessions, state, watermark_ns)
+        else:
+            told |= self._windows(kept, observed, None, sessions, state, watermark_ns)
         # Who asks again for what was told long ago can still make a storm.
         if can_storm(sum(row["requests"] for row in sessions), sum(row["naks"] for row in sessions)):
             told[STORMS] = self._storms(observed, state, watermark_ns)
@@ -228,8 +224,6 @@ class FindingWatch:
         if (span := _span(self.folder / name)) is not None:
             state.parts[name] = span
             state.latest_ns = max(state.latest_ns, span[1])
-            # There is nothing in the windows before the first one.
-            state.windows_ns = state.windows_ns or span[0] // self.window_ns * self.window_ns
 
     def _incidents(
         self, observed: DataFrame, lost: DataFrame, sessions: list[Row], state: _State, watermark_ns: int
@@ -269,7 +263,10 @@ class FindingWatch:
         passed_ns = (
             state.latest_ns + self.window_ns if self.until_the_end else watermark_ns - self._settled_ns
         )
-        span = Span(state.windows_ns, passed_ns // self.window_ns * self.window_ns, self.window_ns)
+        low_ns = (
+            state.windows_ns or min(low for low, _ in state.parts.values()) // self.window_ns * self.window_ns
+        )
+        span = Span(low_ns, passed_ns // self.window_ns * self.window_ns, self.window_ns)
         if span.high_ns <= span.low_ns:
             return {}
         judged = None

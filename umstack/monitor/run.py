@@ -21,7 +21,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from umstack.analysis.observations import NEEDED, NOTE_STATUS, NS_PER_SECOND, ON_TOPICS, label
-from umstack.analysis.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
+from umstack.analysis.rates import BUCKET_NS
+from umstack.analysis.spark_session import DEFAULT_DRIVER_MEMORY, cores, spark_session
 from umstack.errors import SystemFailure
 from umstack.monitor.finding_watch import INCIDENTS, FindingWatch
 from umstack.monitor.prometheus import Prometheus
@@ -74,11 +75,15 @@ def monitor(
     """
     stop = stop or threading.Event()
     with (
-        spark_session("umstack monitor", options.master, driver_memory=options.driver_memory) as spark,
+        spark_session(
+            "umstack monitor",
+            options.master,
+            driver_memory=options.driver_memory,
+            # Each partition of a windowed aggregation keeps its state in files of its own, batch by batch.
+            options={"spark.sql.shuffle.partitions": str(cores(options.master))},
+        ) as spark,
         tempfile.TemporaryDirectory(prefix="umstack-monitor-", ignore_cleanup_errors=True) as folder,
     ):
-        # Each partition of a windowed aggregation keeps its state in files of its own, batch by batch.
-        spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
         queries = _start(spark, options, say, warn, options.checkpoint or Path(folder))
         started()
         try:
@@ -232,7 +237,8 @@ def _watch(
     """
     watch = FindingWatch(
         checkpoint / "watched",
-        window_ns=round(options.window_seconds * NS_PER_SECOND),
+        # Rates are counted by milliseconds, each of which belongs to one window.
+        window_ns=round(options.window_seconds * NS_PER_SECOND / BUCKET_NS) * BUCKET_NS,
         late_ns=round(options.late_seconds * NS_PER_SECOND),
         mtu=options.mtu,
         # Lines say what is there now; Parquet waits for the rest of an incident, as it does for that of a window.

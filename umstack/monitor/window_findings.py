@@ -21,7 +21,17 @@ from umstack.analysis.datagram_fill import datagram_fill, sizes
 from umstack.analysis.ip_fragments import ip_fragments
 from umstack.analysis.latency import times_taken, transits
 from umstack.analysis.losses import coverage, gaps
-from umstack.analysis.observations import DATA, NS_PER_SECOND, SESSION, WINDOW, in_windows, of_sessions
+from umstack.analysis.observations import (
+    DATA,
+    NAK,
+    NCF,
+    NS_PER_SECOND,
+    RETRANSMISSION,
+    SESSION,
+    WINDOW,
+    in_windows,
+    of_sessions,
+)
 from umstack.analysis.rates import rate_summary, rates
 from umstack.analysis.recovery import recovery_latency
 from umstack.analysis.remarks import remarkable, remarks
@@ -92,7 +102,7 @@ def window_tables(
     `kept` is what `label` gave with numbers that do not wrap: the windows, and what came before them and after.
     """
     holds = _holds(kept, span)
-    with _persisted(rates(of_sessions(kept).where(span.holds()))) as rated:
+    with persisted(rates(of_sessions(kept).where(span.holds()))) as rated:
         found = {name: frame.toArrow() for name, frame in _frames(kept, rated, span, mtu, holds)}
         if losses is not None:
             found |= _recovered(rated, losses, span)
@@ -110,8 +120,8 @@ def _holds(kept: DataFrame, span: Span) -> _Holds:
     inside = kept.where(span.holds())
     counted = inside.agg(
         F.count_distinct(F.when(F.col("kind") == DATA, F.col("point"))).alias("points"),
-        F.count_if(F.col("kind") == "RETRANSMISSION").alias("again"),
-        F.count_if(F.col("kind").isin("NAK", "NCF")).alias("asked"),
+        F.count_if(F.col("kind") == RETRANSMISSION).alias("again"),
+        F.count_if(F.col("kind").isin(NAK, NCF)).alias("asked"),
         F.count_if("ip_fragment").alias("fragments"),
     )
     [row] = counted.collect()
@@ -119,7 +129,8 @@ def _holds(kept: DataFrame, span: Span) -> _Holds:
 
 
 @contextmanager
-def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
+def persisted(frame: DataFrame) -> Iterator[DataFrame]:
+    """A frame that is kept at hand for as long as the block lasts."""
     kept = frame.persist()
     try:
         yield kept
