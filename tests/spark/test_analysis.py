@@ -127,6 +127,28 @@ def test_losses_are_merged_by_quiet_time_and_wrap(spark: Any) -> None:
     assert (far["lost"], far["first_sqn"], far["cause"]) == (1, WRAP + 200, "sporadic")
 
 
+def test_a_repair_that_meets_the_nak_on_its_way_is_one(spark: Any) -> None:
+    """Somebody else had asked: the source ignores the second NAK, and the receiver does not ask again.
+
+    What was not ignored for that, or was asked for once more, is not repaired by what was sent before.
+    """
+    story = Story()
+    story.stream(START, MS, 1, 10)
+    for sqn in (3, 4, 5):
+        story.nak(START + 20 * MS, ONE, sqn)
+        story.again(START + 21 * MS, sqn)
+        story.nak(START + 22 * MS, TWO, sqn)
+    story.ncf(START + 23 * MS, "ignored", 3, 5)
+    story.ncf(START + 23 * MS, "rx_delay", 4)
+    story.nak(START + 60 * MS, TWO, 5)
+    lost = kept(losses(seen(spark, story)))
+    of_two = {row["sqn"]: row["repaired_ns"] for row in rows(lost) if row["receiver"] == TWO}
+    assert of_two == {3: START + 21 * MS, 4: None, 5: None}
+    [_, two] = rows(recovery_latency(lost), "receiver")
+    assert (two["lost"], two["repaired"], two["request_p50"]) == (3, 1, None)
+    assert two["recovery_max"] == (21 - 2) * MS
+
+
 def test_recovery_latency_by_receiver(spark: Any) -> None:
     """From the first NAK to the first retransmission after it, and from the sending; NAKs a loss."""
     story = Story()

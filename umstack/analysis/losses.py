@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from umstack.analysis.observations import DATA, NAK, RETRANSMISSION, SESSION
+from umstack.analysis.observations import DATA, NAK, NCF, RETRANSMISSION, SESSION
 
 # Whether a bucket of sequence numbers has holes costs no sort: what was seen of each 64 of them is one long of bits.
 _BUCKET_BITS = 15
@@ -28,7 +28,8 @@ def losses(observations: DataFrame) -> DataFrame:
 
     `sent_ns` is when the datagram was sent (if its first sending was captured), `nak_ns` when its receiver first asked
     for it, `repaired_ns` the retransmission it did not ask again after, `lost_ns` the best that is known of when it was
-    lost. A NAK that several points of capture saw is one.
+    lost. A NAK that several points of capture saw is one. One that the source ignored because the retransmission was
+    on its way is answered by that, which passed before it.
     """
     asked = (
         nakked(observations)
@@ -54,14 +55,18 @@ def losses(observations: DataFrame) -> DataFrame:
     answers = F.filter("repairs", lambda time: time >= F.col("nak_ns"))
     # Who asks again has not got the answer before. A last NAK without one was refused: the answer was on its way.
     final = F.try_element_at(F.filter("repairs", lambda time: time >= F.col("last_nak_ns")), F.lit(1))
-    answered = F.coalesce(final, F.try_element_at(answers, F.lit(-1)))
+    met_on_the_way = F.when(
+        F.col("ignored_ns") >= F.col("last_nak_ns"), F.try_element_at("repairs", F.lit(-1))
+    )
+    answered = F.coalesce(final, F.try_element_at(answers, F.lit(-1)), met_on_the_way)
     known = (
         asked.join(repairs, [*SESSION, "sqn"], "full")
+        .join(_ignored(observations), [*SESSION, "sqn"], "left")
         .withColumn(
             "repaired_ns",
             F.when(F.col("nak_ns").isNull(), F.try_element_at("repairs", F.lit(1))).otherwise(answered),
         )
-        .drop("repairs", "last_nak_ns")
+        .drop("repairs", "last_nak_ns", "ignored_ns")
     )
     wanted = F.broadcast(known.select(*SESSION, "sqn").distinct())
     sent = (
@@ -80,6 +85,13 @@ def losses(observations: DataFrame) -> DataFrame:
         "repaired_ns",
         F.coalesce("sent_ns", "nak_ns", "repaired_ns").alias("lost_ns"),
     )
+
+
+def _ignored(observations: DataFrame) -> DataFrame:
+    """When the source last said that it ignores a NAK for a number, as it does for a while after it has sent it."""
+    ignoring = (F.col("kind") == NCF) & (F.lower("ncf_reason") == "ignored")
+    said = observations.where(ignoring).select("time_ns", *SESSION, F.explode("sqns").alias("sqn"))
+    return said.groupBy(*SESSION, "sqn").agg(F.max("time_ns").alias("ignored_ns"))
 
 
 def coverage(observations: DataFrame) -> DataFrame:

@@ -23,11 +23,12 @@ def recovery_latency(losses: DataFrame, by: tuple[str, ...] = ()) -> DataFrame:
 
     `request` is from the first NAK to the retransmission, what the source and the network take; `recovery` from the
     sending of what was lost, what the application waits. The latter needs the first sending in the capture.
-    `by` names more columns that tell rows apart.
+    A retransmission that met the NAK on its way counts for the latter alone. `by` names more columns that tell rows
+    apart.
     """
     timed = losses.where("receiver IS NOT NULL").withColumns(
         {
-            "request_ns": F.col("repaired_ns") - F.col("nak_ns"),
+            "request_ns": F.expr("CASE WHEN repaired_ns >= nak_ns THEN repaired_ns - nak_ns END"),
             "recovery_ns": F.col("repaired_ns") - F.col("sent_ns"),
         }
     )

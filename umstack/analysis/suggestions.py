@@ -142,7 +142,7 @@ def _facts(
     losses: DataFrame, incidents: DataFrame, latencies: DataFrame, rated: DataFrame, key: list[str]
 ) -> DataFrame:
     """One row a session, or part of one, of everything the rules want to know."""
-    trip = F.col("repaired_ns") - F.col("nak_ns")
+    trip = F.expr("CASE WHEN repaired_ns >= nak_ns THEN repaired_ns - nak_ns END")
     lost = losses.groupBy(*key).agg(
         F.count("*").alias("lost"),
         F.count_if(F.expr("naks > 1")).alias("asked_again"),

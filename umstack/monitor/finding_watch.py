@@ -35,6 +35,7 @@ from umstack.analysis.nak_storms import WINDOW_NS, can_storm, nak_storms
 from umstack.analysis.observations import (
     DATA,
     NAK,
+    NCF,
     NOTE,
     RETRANSMISSION,
     SESSION,
@@ -47,7 +48,7 @@ from umstack.monitor.window_findings import Losses, Span, TopicNames, persisted,
 
 INCIDENTS, STORMS = "incidents", "nak_storms"
 
-_JUDGED_KINDS = (DATA, RETRANSMISSION, NAK, SESSION_MESSAGE)
+_JUDGED_KINDS = (DATA, RETRANSMISSION, NAK, NCF, SESSION_MESSAGE)
 """What tells of losses."""
 _KEPT = {
     **dict.fromkeys(("point", "kind", "publisher", "receiver", "group", "ncf_reason", "status"), "string"),

@@ -162,7 +162,7 @@ def _gaps(summary: Summary) -> Iterator[Finding]:
 
 
 def _recovery(summary: Summary) -> Iterator[Finding]:
-    rows = [row for row in summary["recovery_latency"] if row["repaired"]]
+    rows = [row for row in summary["recovery_latency"] if row["request_p99"] is not None]
     if not rows:
         return
     slowest = max(rows, key=lambda row: row["request_p99"])
