@@ -113,7 +113,7 @@ def of_windows(report: Report) -> list[tuple[str, str, str]]:
     ]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_window_that_holds_everything_has_the_findings_of_the_report(
     captures: Path, report: Report, tmp_path: Path
 ) -> None:
@@ -143,7 +143,7 @@ def test_a_window_that_holds_everything_has_the_findings_of_the_report(
     assert json.loads(json.dumps(said.to_dict()))[FINDINGS]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_windows_are_told_once_and_make_up_the_report_whenever_it_is_restarted(
     captures: Path, report: Report, tmp_path: Path
 ) -> None:

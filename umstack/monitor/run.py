@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from umstack.analysis.observations import NEEDED, NOTE_STATUS, NS_PER_SECOND, ON_TOPICS, label
 from umstack.analysis.rates import BUCKET_NS
@@ -149,8 +149,10 @@ def packets(
         raise SystemFailure("several places cannot be watched by one job", hint="name a folder, or a glob")
     source = _source(query)
     spark.dataSource.register(source)
-    known = {field.name: field for field in from_arrow_schema(pa.unify_schemas([PACKETS, ON_REQUEST]))}
-    schema = StructType([known[name] for name in (*NEEDED, *(ON_TOPICS if everything else ()))])
+    known = from_arrow_schema(pa.unify_schemas([PACKETS, ON_REQUEST]))
+    # All of them may be null, for what an earlier version left in a checkpoint is compared with it.
+    names = (*NEEDED, *(ON_TOPICS if everything else ()))
+    schema = StructType([StructField(name, known[name].dataType) for name in names])
     reader = spark.readStream.format(source.name()).schema(schema).option("onlyOurs", "true")
     reader = reader.option("notes", str(everything).lower())
     return reader.load(captures[0])
