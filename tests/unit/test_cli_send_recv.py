@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from tests.unit.loopback import configuration_file
 from tests.waiting import SECONDS, wait_for
+from umstack import Context
 from umstack.cli import command as umstack
 from umstack.cli.framing import BrokenStream, LineSplitter, RecordSplitter, join_lines, join_records
 from umstack.errors import MessageTooLong, OptionError
@@ -234,6 +235,25 @@ def test_send_ends_in_order_when_asked_to(start: Start) -> None:
     assert status == 130
     assert "interrupted" in complained
     assert "Traceback" not in complained
+
+
+@pytest.mark.parametrize(
+    ("action", "opened", "status", "said"),
+    [("send", "source", 130, "interrupted"), ("recv", "receiver", 0, "received 0 messages")],
+)
+def test_who_is_interrupted_before_anything_is_there_ends_in_order(
+    config: Path, monkeypatch: pytest.MonkeyPatch, action: str, opened: str, status: int, said: str
+) -> None:
+    """Ctrl-C between the opening of the context and the wait is told and answered like any other: for who sends it is
+    an end too early, for who receives without --count it is just the end."""
+
+    def interrupted(_context: Context, _topic: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Context, opened, interrupted)
+    done = CliRunner().invoke(umstack, [action, "early", "-i", "lo", "-c", str(config)])
+    assert done.exit_code == status, done.output
+    assert said in done.stderr
 
 
 def test_recv_gives_up_after_the_timeout(start: Start) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 INTERRUPTED_STATUS = 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -71,6 +71,21 @@ def terminable(*, once: bool = False) -> Iterator[None]:
             thread.join()
         sys.unraisablehook = hook
         _handle(before)
+
+
+class Run(Protocol):
+    """What a command tells of itself at the end."""
+
+    interrupted: bool
+
+
+@contextmanager
+def interruptible(run: Run) -> Iterator[None]:
+    """Inside, an interrupt ends the block and is noted of the run; it is not raised any further."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        run.interrupted = True
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import click
 
 from umstack.batch import Batch
 from umstack.cli.framing import join_lines, join_records
-from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
+from umstack.cli.interruption import INTERRUPTED_STATUS, interruptible, terminable
 from umstack.cli.meter import Meter, amount
 from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
 from umstack.config import Scope
@@ -183,6 +183,7 @@ def command(
     summary = Summary(topic)
     quiet = directory is None and output is None and sys.stdout.isatty()
     with (
+        interruptible(summary),
         terminable(),
         Meter(enabled=not quiet) as meter,
         _sink(form, directory, output, summary) as sink,
@@ -190,9 +191,8 @@ def command(
     ):
         receiver = context.receiver(topic)
         try:
-            _receive(receiver, sink, summary, meter, Ending(count, timeout, until_end))
-        except KeyboardInterrupt:
-            summary.interrupted = True
+            with interruptible(summary):
+                _receive(receiver, sink, summary, meter, Ending(count, timeout, until_end))
         except BrokenPipeError:
             _silence_stdout()
             summary.problems.append("whoever read the output is gone")

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from umstack.cli.framing import LineSplitter, RecordSplitter, Splitter
-from umstack.cli.interruption import INTERRUPTED_STATUS, terminable
+from umstack.cli.interruption import INTERRUPTED_STATUS, interruptible, terminable
 from umstack.cli.meter import Meter, amount
 from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
 from umstack.config import OptionValue, Scope
@@ -123,7 +123,12 @@ def command(
         defaults[Scope.SOURCE, "flow_control"] = "min"
     config = configuration((Scope.CONTEXT, Scope.SOURCE), defaults, config_file, options)
     summary = Summary(topic)
-    with terminable(), Meter() as meter, Context(interface, config=config, statistics=True) as context:
+    with (
+        interruptible(summary),
+        terminable(),
+        Meter() as meter,
+        Context(interface, config=config, statistics=True) as context,
+    ):
         source = context.source(topic)
         if wait_receivers and source.options.flow_control == "none":
             raise OptionError(
@@ -134,14 +139,13 @@ def command(
             linger = 0.0 if wait_receivers else _LINGER_SECONDS
         sending = Sending(context, source, summary, meter, timeout)
         try:
-            sending.wait_connected(wait_receivers)
-            if form == "files":
-                sending.send_tree(paths)
-            else:
-                sending.send_stream(form)
-            sending.drain(linger)
-        except KeyboardInterrupt:
-            summary.interrupted = True
+            with interruptible(summary):
+                sending.wait_connected(wait_receivers)
+                if form == "files":
+                    sending.send_tree(paths)
+                else:
+                    sending.send_stream(form)
+                sending.drain(linger)
         except NotTaken as error:
             summary.problems.append(str(error))
         sending.finish()
