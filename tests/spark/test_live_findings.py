@@ -195,12 +195,21 @@ def _watched(spark: Any, folder: Path, *batches: Story) -> list[dict[str, Any]]:
     return told
 
 
+def _pass(story: Story, end_ns: int) -> None:
+    """Another session's datagram, so long after the end of a window that the window is told."""
+    story.session_id += 1
+    story.data(end_ns + 400 * MS, 0)
+    story.session_id -= 1
+
+
 def test_who_sends_nothing_but_a_burst_in_a_window_sends_in_bursts(spark: Any, tmp_path: Path) -> None:
     """The mean is that of the window before as well: by itself a window that holds a burst alone has none."""
-    story = Story()
-    story.stream(START_NS, 100 * MS, 0, 10)
-    story.stream(START_NS + SECOND + 500 * MS, 10_000, 10, 40)
-    [told] = _watched(spark, tmp_path, story)
+    first, then = Story(), Story()
+    first.stream(START_NS, 100 * MS, 0, 10)
+    _pass(first, START_NS + SECOND)
+    then.stream(START_NS + SECOND + 500 * MS, 10_000, 10, 40)
+    before, told = _watched(spark, tmp_path, first, then)
+    assert FINDINGS in before
     [text] = [row["text"] for row in told[FINDINGS].to_pylist() if row["topic"] == "bursts"]
     assert "sends in bursts" in text
 
@@ -216,13 +225,15 @@ def test_who_is_captured_later_may_come_earlier(spark: Any, tmp_path: Path) -> N
 
 def test_a_repair_is_judged_by_the_nak_of_the_window_before(spark: Any, tmp_path: Path) -> None:
     """It was asked for: what crosses the end of a window is not taken to be of no use."""
-    story = Story()
-    story.stream(START_NS, 100 * MS, 0, 20)
-    story.nak(START_NS + SECOND - MS, RECEIVERS[0], 3)
-    story.again(START_NS + SECOND + MS, 3)
-    [told] = _watched(spark, tmp_path, story)
-    rows = sorted(told["repairs"].to_pylist(), key=lambda row: row["from"])
-    assert [(row["naks"], row["retransmissions"]) for row in rows] == [(1, 0), (0, 1)]
+    first, then = Story(), Story()
+    first.stream(START_NS, 100 * MS, 0, 10)
+    first.nak(START_NS + SECOND - MS, RECEIVERS[0], 3)
+    _pass(first, START_NS + SECOND)
+    then.again(START_NS + SECOND + MS, 3)
+    then.nak(START_NS + SECOND + 2 * MS, RECEIVERS[0], 4)
+    told = _watched(spark, tmp_path, first, then)
+    rows = [row for table in told for row in table["repairs"].to_pylist()]
+    assert [(row["naks"], row["retransmissions"]) for row in rows] == [(1, 0), (1, 1)]
     assert [row["useless_bytes"] for row in rows] == [0, 0]
 
 
