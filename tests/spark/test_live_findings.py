@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,14 @@ pytest.importorskip("prometheus_client")
 import pyarrow.parquet as pq
 
 from tests.spark.odd_captures import odd_captures
+from tests.spark.said import Said
 from tests.spark.sim_run import scripted, storm
 from tests.spark.story import RECEIVERS, Story
 from tests.unit.capture_bytes import SOURCE, Packet, data, ethernet, frame, ipv4, message, nak, pcap, udp
 from umstack.analysis.observations import label
 from umstack.monitor import MonitorOptions, monitor
 from umstack.monitor.finding_watch import FindingWatch
-from umstack.monitor.sinks import TELLING, Lines, Windows
+from umstack.monitor.sinks import TELLING
 from umstack.monitor.window_findings import FINDINGS, TABLES
 from umstack.report import Report, make_report
 from umstack.sim import MS, SECOND, START_NS
@@ -87,21 +87,6 @@ def told_of(captures: Path, tmp_path: Path, **options: Any) -> Said:
     watched = MonitorOptions((str(captures),), once=True, sink=said, checkpoint=tmp_path / "state", **options)
     monitor(watched, print, warn=lambda _line: None)
     return said
-
-
-class Said(Windows):
-    """Keeps the rows, and says them as they come."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self._say = Lines(self.lines.append)
-
-    def take(self, kind: str, rows: Iterable[dict[str, Any]], window_seconds: float) -> None:
-        """Keep and say."""
-        given = list(rows)
-        super().take(kind, given, window_seconds)
-        self._say.take(kind, given, window_seconds)
 
 
 def of_windows(report: Report) -> list[tuple[str, str, str]]:

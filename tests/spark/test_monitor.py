@@ -22,6 +22,7 @@ pytest.importorskip("prometheus_client")
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
+from tests.spark.said import Said
 from tests.spark.sim_run import SimRun, scripted, storm
 from tests.spark.story import RECEIVERS, Story
 from umstack.analysis.incidents import incidents
@@ -34,7 +35,7 @@ from umstack.monitor import MonitorOptions, monitor
 from umstack.monitor.finding_watch import INCIDENTS, STORMS, FindingWatch, _State
 from umstack.monitor.prometheus import Prometheus
 from umstack.monitor.run import packets, sinks_for
-from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Windows
+from umstack.monitor.sinks import RECOVERY, TRAFFIC, Windows
 from umstack.sim import MS, SECOND, START_NS
 from umstack.spark import UmpcapDataSource
 
@@ -231,21 +232,6 @@ def _assert_windows(windows: Any, observed: Any) -> None:
     latest = max(row["from"] for row in told)
     assert sorted(map(tuple, told)) == sorted(tuple(row) for row in sent if row["from"] <= latest)
     assert len({row["from"] for row in sent if row["from"] > latest}) <= 1
-
-
-class Said(Windows):
-    """Keeps the windows, and says them as they come."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self._say = Lines(self.lines.append)
-
-    def take(self, kind: str, rows: Iterable[dict[str, Any]], window_seconds: float) -> None:
-        """Keep and say."""
-        given = list(rows)
-        super().take(kind, given, window_seconds)
-        self._say.take(kind, given, window_seconds)
 
 
 def test_what_was_captured_is_said_and_counted(spark: Any, runs: list[SimRun], tmp_path: Path) -> None:

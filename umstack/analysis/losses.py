@@ -6,7 +6,7 @@ whose loss it was: such rows have no receiver.
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from umstack.analysis.observations import DATA, NAK, NCF, RETRANSMISSION, SESSION
@@ -85,6 +85,11 @@ def losses(observations: DataFrame) -> DataFrame:
         "repaired_ns",
         F.coalesce("sent_ns", "nak_ns", "repaired_ns").alias("lost_ns"),
     )
+
+
+def request_ns() -> Column:
+    """Of a row of `losses`: from the first NAK to the repair, where that did not meet it on its way."""
+    return F.expr("CASE WHEN repaired_ns >= nak_ns THEN repaired_ns - nak_ns END")
 
 
 def _ignored(observations: DataFrame) -> DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from umstack.analysis.losses import request_ns
 from umstack.analysis.observations import SESSION
 
 _PERCENTILES = (0.5, 0.9, 0.99, 0.999)
@@ -28,7 +29,7 @@ def recovery_latency(losses: DataFrame, by: tuple[str, ...] = ()) -> DataFrame:
     """
     timed = losses.where("receiver IS NOT NULL").withColumns(
         {
-            "request_ns": F.expr("CASE WHEN repaired_ns >= nak_ns THEN repaired_ns - nak_ns END"),
+            "request_ns": request_ns(),
             "recovery_ns": F.col("repaired_ns") - F.col("sent_ns"),
         }
     )

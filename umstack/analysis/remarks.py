@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from umstack.analysis.observations import FRAGMENT, NOTE, OTHER
 
 
-def remarkable(labelled: DataFrame) -> DataFrame:
-    """The packets of which there is something to say, of what `label` gave."""
-    return labelled.where(F.col("kind").isin(OTHER, FRAGMENT, NOTE) | (F.col("status") != "ok"))
+def is_remarkable() -> Column:
+    """Whether there is something to say of a packet that `label` gave."""
+    return F.col("kind").isin(OTHER, FRAGMENT, NOTE) | (F.col("status") != "ok")
 
 
 def remarks(labelled: DataFrame, by: tuple[str, ...] = ()) -> DataFrame:
     """One row a point of capture, kind and status: of how many packets it is said. `by` names more columns that tell
     rows apart."""
-    counted = remarkable(labelled).groupBy("point", "kind", "status", *by)
+    counted = labelled.where(is_remarkable()).groupBy("point", "kind", "status", *by)
     return counted.agg(F.count("*").alias("packets"))

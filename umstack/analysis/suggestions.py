@@ -16,6 +16,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from umstack.analysis.losses import request_ns
 from umstack.analysis.observations import SESSION
 from umstack.analysis.rates import at_one_point
 
@@ -142,7 +143,7 @@ def _facts(
     losses: DataFrame, incidents: DataFrame, latencies: DataFrame, rated: DataFrame, key: list[str]
 ) -> DataFrame:
     """One row a session, or part of one, of everything the rules want to know."""
-    trip = F.expr("CASE WHEN repaired_ns >= nak_ns THEN repaired_ns - nak_ns END")
+    trip = request_ns()
     lost = losses.groupBy(*key).agg(
         F.count("*").alias("lost"),
         F.count_if(F.expr("naks > 1")).alias("asked_again"),

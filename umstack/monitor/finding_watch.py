@@ -20,6 +20,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -119,11 +120,16 @@ class _State:
             for name in ("began", "incidents", "storms")
         }
         parts = [[name, *span] for name, span in self.parts.items()]
-        written = path.with_suffix(".part")
         times = {"latest_ns": self.latest_ns, "windows_ns": self.windows_ns}
         stored = {**times, "parts": parts, "sent": list(self.sent), **rows}
-        written.write_text(json.dumps(stored))
-        written.replace(path)
+        _store(path, stored)
+
+
+def _store(path: Path, what: Any) -> None:
+    """Write JSON, whole or not at all."""
+    written = path.with_suffix(".part")
+    written.write_text(json.dumps(what))
+    written.replace(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +297,7 @@ class FindingWatch:
         found = {(row["source_address"], row["session_id"], row["topic_index"]): row["topic"] for row in told}
         if not found.items() <= names.items():
             names |= found
-            written = path.with_suffix(".part")
-            written.write_text(json.dumps([[*key, name] for key, name in names.items()]))
-            written.replace(path)
+            _store(path, [[*key, name] for key, name in names.items()])
         return names
 
     def _storms(self, observed: DataFrame, state: _State, watermark_ns: int) -> pa.Table | None:

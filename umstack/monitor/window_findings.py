@@ -34,7 +34,7 @@ from umstack.analysis.observations import (
 )
 from umstack.analysis.rates import rate_summary, rates
 from umstack.analysis.recovery import recovery_latency
-from umstack.analysis.remarks import remarkable, remarks
+from umstack.analysis.remarks import is_remarkable, remarks
 from umstack.analysis.repairs import copies, repairs
 from umstack.analysis.sessions import sessions, topics_of
 from umstack.analysis.suggestions import suggestions
@@ -117,15 +117,15 @@ def window_tables(
 
 
 def _holds(kept: DataFrame, span: Span) -> _Holds:
-    inside = kept.where(span.holds())
-    counted = inside.agg(
+    counted = kept.where(span.holds()).agg(
         F.count_distinct(F.when(F.col("kind") == DATA, F.col("point"))).alias("points"),
         F.count_if(F.col("kind") == RETRANSMISSION).alias("again"),
         F.count_if(F.col("kind").isin(NAK, NCF)).alias("asked"),
         F.count_if("ip_fragment").alias("fragments"),
+        F.count_if(is_remarkable()).alias("remarks"),
     )
     [row] = counted.collect()
-    return _Holds(row["points"], row["again"], row["asked"], row["fragments"], remarkable(inside).count())
+    return _Holds(**row.asDict())
 
 
 @contextmanager
