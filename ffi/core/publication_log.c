@@ -4,7 +4,8 @@ size_t um_log_footprint(uint32_t term_length)
 {
     if (!um_is_power_of_two(term_length) || term_length < UM_LOG_TERM_BYTES_MIN || term_length > UM_LOG_TERM_BYTES_MAX)
         return 0;
-    return (size_t)UM_LOG_TERM_COUNT * term_length;
+    size_t bytes = (size_t)UM_LOG_TERM_COUNT * term_length;
+    return bytes + bytes / UM_FRAME_ALIGNMENT * sizeof(um_frame_state);
 }
 
 static uint64_t tail_word(uint32_t term_id, uint32_t offset)
@@ -23,6 +24,7 @@ void um_log_init(um_publication_log *log, void *memory, uint32_t term_length, ui
     assert(um_log_footprint(term_length) != 0);
     memset(log, 0, sizeof *log);
     log->terms = memory;
+    log->states = (um_frame_state *)(void *)(log->terms + (size_t)UM_LOG_TERM_COUNT * term_length);
     log->term_length = term_length;
     log->term_bits = (uint32_t)__builtin_ctz(term_length);
     log->initial_term_id = initial_term_id;
@@ -49,10 +51,10 @@ int64_t um_log_tail(const um_publication_log *log)
     return position_of(log, (uint32_t)(tail >> 32), offset < log->term_length ? (uint32_t)offset : log->term_length);
 }
 
-static void write_pad(uint8_t *frame, uint32_t length)
+static void write_pad(um_publication_log *log, const uint8_t *frame, uint32_t length)
 {
-    um_frame *head = (um_frame *)(void *)frame;
-    atomic_store_explicit(&head->word, um_frame_word((int32_t)length, UM_FRAME_PAD), memory_order_release);
+    atomic_store_explicit(um_frame_state_of(log, frame), um_frame_word((int32_t)length, UM_FRAME_PAD),
+                          memory_order_release);
 }
 
 static void rotate(um_publication_log *log, uint32_t term_count, uint32_t term_id)
@@ -98,7 +100,7 @@ static void close_term(um_publication_log *log, uint32_t term_count, uint32_t of
 {
     if (offset < log->term_length) {
         uint64_t term = (uint64_t)(term_count % UM_LOG_TERM_COUNT) << log->term_bits;
-        write_pad(log->terms + term + offset, log->term_length - offset);
+        write_pad(log, log->terms + term + offset, log->term_length - offset);
     }
     rotate(log, term_count, log->initial_term_id + term_count);
 }
@@ -135,29 +137,22 @@ int um_log_claim(um_publication_log *log, uint32_t length, um_claim *claim)
     return 0;
 }
 
-bool um_log_abort(const um_claim *claim)
+bool um_log_abort(const um_publication_log *log, const um_claim *claim)
 {
-    um_frame *head = (um_frame *)(void *)claim->frames;
-    uint64_t lent = atomic_load_explicit(&head->word, memory_order_relaxed);
-    return lent >> 32 == UM_FRAME_LENT && atomic_compare_exchange_strong_explicit(
-                                              &head->word, &lent, um_frame_word((int32_t)claim->length, UM_FRAME_PAD),
-                                              memory_order_acq_rel, memory_order_relaxed);
+    um_frame_state *state = um_frame_state_of(log, claim->frames);
+    uint32_t lent = atomic_load_explicit(state, memory_order_relaxed);
+    return um_frame_kind_of(lent) == UM_FRAME_LENT &&
+           atomic_compare_exchange_strong_explicit(state, &lent, um_frame_word((int32_t)claim->length, UM_FRAME_PAD),
+                                                   memory_order_acq_rel, memory_order_relaxed);
 }
 
-/* Zeroes [from, from + length) inside one term, the first word last: a reader that meets it early still finds what
- * was there instead of a hole (AE-48). The lines have left the caches long ago and are asked for well ahead: memory
- * answers many requests in the time of one. */
+/* Zeroes the words of [from, from + length) inside one term, the first one last: a reader that meets it early still
+ * finds what was there instead of a hole (AE-48). */
 static void clean(um_publication_log *log, int64_t from, uint32_t length)
 {
-    enum { FETCH_AHEAD_BYTES = 4096 };
-    uint8_t *at = um_log_at(log, from);
-    uint32_t i = UM_FRAME_WORD_BYTES;
-    for (; length - i >= UM_CACHE_LINE_BYTES; i += UM_CACHE_LINE_BYTES) {
-        __builtin_prefetch(at + i + FETCH_AHEAD_BYTES, 1, 3);
-        memset(at + i, 0, UM_CACHE_LINE_BYTES);
-    }
-    memset(at + i, 0, length - i);
-    atomic_store_explicit((_Atomic uint64_t *)(void *)at, 0, memory_order_release);
+    um_frame_state *first = um_log_state_at(log, from);
+    memset((void *)(first + 1), 0, (length / UM_FRAME_ALIGNMENT - 1) * sizeof *first);
+    atomic_store_explicit(first, 0, memory_order_release);
 }
 
 /* Up to where the log is to be clean. Cleaning earlier than needed would be cleaning what has left the caches again
@@ -208,6 +203,7 @@ static uint32_t hole_length(const um_publication_log *log, int64_t position, int
 {
     uint32_t to_end = um_log_to_term_end(log, position);
     int64_t bound = tail - position < to_end ? tail - position : to_end;
+    bound = bound < UM_FRAME_LENGTH_MAX ? bound : UM_FRAME_LENGTH_MAX;
     int64_t length = UM_FRAME_ALIGNMENT;
     while (length < bound && um_log_frame_length(log, position + length) == 0)
         length += UM_FRAME_ALIGNMENT;
@@ -231,10 +227,11 @@ static bool blocked_long_enough(um_publication_log *log, int64_t position, int64
 bool um_log_unblock(um_publication_log *log, int64_t sender_position, int64_t now_ns)
 {
     int64_t tail = um_log_tail(log);
-    um_frame *head = (um_frame *)(void *)um_log_at(log, sender_position);
-    uint64_t word = tail > sender_position ? atomic_load_explicit(&head->word, memory_order_acquire) : 0;
-    int32_t length = (int32_t)(uint32_t)word;
-    bool may_be_abandoned = tail > sender_position && (length == 0 || (length < 0 && word >> 32 == UM_FRAME_LENT));
+    um_frame_state *state = um_log_state_at(log, sender_position);
+    uint32_t word = tail > sender_position ? atomic_load_explicit(state, memory_order_acquire) : 0;
+    int32_t length = um_frame_length_of(word);
+    bool may_be_abandoned =
+        tail > sender_position && (length == 0 || (length < 0 && um_frame_kind_of(word) == UM_FRAME_LENT));
     if (!may_be_abandoned) {
         log->blocked_position = -1;
         return false;
@@ -244,7 +241,7 @@ bool um_log_unblock(um_publication_log *log, int64_t sender_position, int64_t no
     uint32_t span = length < 0 ? (uint32_t)um_align_up((uint64_t) - (int64_t)length, UM_FRAME_ALIGNMENT)
                                : hole_length(log, sender_position, tail);
     log->blocked_position = -1;
-    if (!atomic_compare_exchange_strong_explicit(&head->word, &word, um_frame_word((int32_t)span, UM_FRAME_PAD),
+    if (!atomic_compare_exchange_strong_explicit(state, &word, um_frame_word((int32_t)span, UM_FRAME_PAD),
                                                  memory_order_acq_rel, memory_order_relaxed))
         return false;
     UM_COUNT(log->unblocked_count, 1);

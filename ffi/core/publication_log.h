@@ -6,18 +6,20 @@
  *   |--- dirty ---|------- transmission window -------|-- to be sent --|-- claimed --|---- zeroed ----|
  *             clean_position                   sender's position     tail            writable end
  *
- * A frame is a header and one LBMC message, padded to 8 bytes. The header begins with one word: the length,
- * negative from the claim until the commit (AE-27) and zero where nothing was written, and the kind of frame; both
- * change in one store, so unblocking and a late commit cannot each have half of it. Only a positive length may be
- * read (AE-28). The header is as long as what LBT-RM puts in front of a datagram's messages: a frame that makes up
- * a datagram on its own is sent from where it lies, with the transport's header in the place of its own. Behind
- * the sender's position words may be gone.
+ * A frame is room for the header that LBT-RM puts in front of a datagram's messages and one LBMC message, padded to
+ * whole cache lines: a frame that makes up a datagram on its own is sent from where it lies, with the transport's
+ * header in front. Every line of the terms has a word in a table beside them; that of a frame's first line says its
+ * length, negative from the claim until the commit (AE-27) and zero where nothing was written, and the kind of frame.
+ * Both change in one store, so unblocking and a late commit cannot each have half of it. Only a positive length may be
+ * read (AE-28). Being apart, the words are all that has to be zero before space is used again (AE-45): what lies in the
+ * terms is never taken for one, and a publisher that streams large messages writes each line of memory once, past the
+ * caches, instead of twice.
  *
  * Threads: any number of publishers claim, commit and abort without a lock. One thread at a time is the
  * conductor (the holder of the session's sender lock): it reads frames, moves the limit, cleans, unblocks.
  *
  * Memory order: a claim is an acquire-release compare-and-set of the tail, so that one claim at most straddles the
- * publication limit; a commit is a release store of the header, paired with the reader's acquire load, so a
+ * publication limit; a commit is a release store of the frame's word, paired with the reader's acquire load, so a
  * committed frame is seen whole; the writable end is released after the cleaning it promises, and acquired by
  * publishers.
  */
@@ -28,9 +30,9 @@
 
 enum {
     UM_LOG_TERM_COUNT = 3,
-    UM_FRAME_WORD_BYTES = 8,
-    UM_FRAME_HEADER_BYTES = 20, /* the word and room */
-    UM_FRAME_ALIGNMENT = 8,
+    UM_FRAME_HEADER_BYTES = 20, /* room for the transport's */
+    UM_FRAME_ALIGNMENT = UM_CACHE_LINE_BYTES,
+    UM_FRAME_LENGTH_MAX = (1 << 29) - UM_FRAME_ALIGNMENT, /* of padding: a frame is never that long */
     UM_LOG_TERM_BYTES_MIN = 64 * 1024,
     UM_LOG_TERM_BYTES_MAX = 1 << 30,
     UM_LOG_CLEAN_AHEAD_BYTES = 128 * 1024, /* cleaned in front of the publishers: still in the caches when they write */
@@ -42,20 +44,27 @@ enum um_frame_kind {
     UM_FRAME_LENT = 2, /* claimed by the application, which may never come back */
 };
 
-/* Low half: length, header included, before alignment; negative: not committed. High half: um_frame_kind. */
-typedef struct um_frame {
-    _Atomic uint64_t word;
-} um_frame;
+/* Two bits of um_frame_kind, above them the length, header included, before alignment; negative: not committed. */
+typedef _Atomic uint32_t um_frame_state;
 
-_Static_assert(sizeof(um_frame) == UM_FRAME_WORD_BYTES, "frame word");
-
-static inline uint64_t um_frame_word(int32_t length, enum um_frame_kind kind)
+static inline uint32_t um_frame_word(int32_t length, enum um_frame_kind kind)
 {
-    return (uint64_t)kind << 32 | (uint32_t)length;
+    return (uint32_t)length << 2 | kind;
+}
+
+static inline int32_t um_frame_length_of(uint32_t word)
+{
+    return (int32_t)word >> 2;
+}
+
+static inline enum um_frame_kind um_frame_kind_of(uint32_t word)
+{
+    return (enum um_frame_kind)(word & 3);
 }
 
 typedef struct um_publication_log {
-    uint8_t *terms; /* UM_LOG_TERM_COUNT * term_length bytes */
+    uint8_t *terms;         /* UM_LOG_TERM_COUNT * term_length bytes */
+    um_frame_state *states; /* one for each UM_FRAME_ALIGNMENT bytes of the terms */
     uint32_t term_length;
     uint32_t term_bits;
     uint32_t initial_term_id;
@@ -110,43 +119,45 @@ static inline uint32_t um_log_claim_max(const um_publication_log *log)
  * UM_ADMIN_ACTION asks for an immediate retry. A refused claim consumes nothing (UX-23). */
 int um_log_claim(um_publication_log *log, uint32_t length, um_claim *claim);
 
+static inline um_frame_state *um_frame_state_of(const um_publication_log *log, const uint8_t *frame)
+{
+    return log->states + (size_t)(frame - log->terms) / UM_FRAME_ALIGNMENT;
+}
+
 /* Marks a frame, or the rest of a claim, as being written by the stack itself, which finishes what it began:
  * unblocking leaves it alone. A publisher begins the next frame of its claim before it publishes the last. */
-static inline void um_frame_begin(uint8_t *frame, uint32_t message_length)
+static inline void um_frame_begin(const um_publication_log *log, const uint8_t *frame, uint32_t message_length)
 {
-    um_frame *head = (um_frame *)(void *)frame;
-    atomic_store_explicit(&head->word, um_frame_word(-(int32_t)(UM_FRAME_HEADER_BYTES + message_length), UM_FRAME_DATA),
-                          memory_order_relaxed);
+    int32_t length = -(int32_t)(UM_FRAME_HEADER_BYTES + message_length);
+    atomic_store_explicit(um_frame_state_of(log, frame), um_frame_word(length, UM_FRAME_DATA), memory_order_relaxed);
 }
 
 /* Makes a begun frame visible. */
-static inline void um_frame_publish(uint8_t *frame, uint32_t message_length)
+static inline void um_frame_publish(const um_publication_log *log, const uint8_t *frame, uint32_t message_length)
 {
-    um_frame *head = (um_frame *)(void *)frame;
-    atomic_store_explicit(&head->word, um_frame_word((int32_t)(UM_FRAME_HEADER_BYTES + message_length), UM_FRAME_DATA),
-                          memory_order_release);
+    int32_t length = (int32_t)(UM_FRAME_HEADER_BYTES + message_length);
+    atomic_store_explicit(um_frame_state_of(log, frame), um_frame_word(length, UM_FRAME_DATA), memory_order_release);
 }
 
 /* Marks a frame as claimed by the application: unblocking may turn it into padding, of the length it has here. */
-static inline void um_frame_lend(uint8_t *frame, uint32_t message_length)
+static inline void um_frame_lend(const um_publication_log *log, const uint8_t *frame, uint32_t message_length)
 {
-    um_frame *head = (um_frame *)(void *)frame;
-    atomic_store_explicit(&head->word, um_frame_word(-(int32_t)(UM_FRAME_HEADER_BYTES + message_length), UM_FRAME_LENT),
-                          memory_order_relaxed);
+    int32_t length = -(int32_t)(UM_FRAME_HEADER_BYTES + message_length);
+    atomic_store_explicit(um_frame_state_of(log, frame), um_frame_word(length, UM_FRAME_LENT), memory_order_relaxed);
 }
 
 /* From lent to begun, for the commit. False when unblocking has already turned it into padding (AE-35). */
-static inline bool um_frame_take_back(uint8_t *frame, uint32_t message_length)
+static inline bool um_frame_take_back(const um_publication_log *log, const uint8_t *frame, uint32_t message_length)
 {
-    um_frame *head = (um_frame *)(void *)frame;
     int32_t length = -(int32_t)(UM_FRAME_HEADER_BYTES + message_length);
-    uint64_t lent = um_frame_word(length, UM_FRAME_LENT);
-    return atomic_compare_exchange_strong_explicit(&head->word, &lent, um_frame_word(length, UM_FRAME_DATA),
-                                                   memory_order_acq_rel, memory_order_relaxed);
+    uint32_t lent = um_frame_word(length, UM_FRAME_LENT);
+    return atomic_compare_exchange_strong_explicit(um_frame_state_of(log, frame), &lent,
+                                                   um_frame_word(length, UM_FRAME_DATA), memory_order_acq_rel,
+                                                   memory_order_relaxed);
 }
 
 /* Gives a lent claim of one frame back as padding (AE-36). False when unblocking was faster. */
-bool um_log_abort(const um_claim *claim);
+bool um_log_abort(const um_publication_log *log, const um_claim *claim);
 
 /* Position up to which space has been claimed: pub-pos (AE-6, AE-22). Any thread. */
 int64_t um_log_tail(const um_publication_log *log);
@@ -155,6 +166,11 @@ static inline uint8_t *um_log_at(const um_publication_log *log, int64_t position
 {
     uint64_t term = ((uint64_t)position >> log->term_bits) % UM_LOG_TERM_COUNT;
     return log->terms + (term << log->term_bits) + ((uint64_t)position & (log->term_length - 1));
+}
+
+static inline um_frame_state *um_log_state_at(const um_publication_log *log, int64_t position)
+{
+    return um_frame_state_of(log, um_log_at(log, position));
 }
 
 /* Bytes from position to the end of its term. */
@@ -166,14 +182,12 @@ static inline uint32_t um_log_to_term_end(const um_publication_log *log, int64_t
 /* Committed length of the frame at position, or <= 0 when it is not ready (AE-29). Conductor. */
 static inline int32_t um_log_frame_length(const um_publication_log *log, int64_t position)
 {
-    const um_frame *head = (const um_frame *)(const void *)um_log_at(log, position);
-    return (int32_t)(uint32_t)atomic_load_explicit(&head->word, memory_order_acquire);
+    return um_frame_length_of(atomic_load_explicit(um_log_state_at(log, position), memory_order_acquire));
 }
 
 static inline bool um_log_frame_is_pad(const um_publication_log *log, int64_t position)
 {
-    const um_frame *head = (const um_frame *)(const void *)um_log_at(log, position);
-    return atomic_load_explicit(&head->word, memory_order_relaxed) >> 32 == UM_FRAME_PAD;
+    return um_frame_kind_of(atomic_load_explicit(um_log_state_at(log, position), memory_order_relaxed)) == UM_FRAME_PAD;
 }
 
 /* Conductor: after the sender reached `sender_position`, cleans what publishers may soon write, at most `budget_bytes`

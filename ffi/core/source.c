@@ -1,8 +1,11 @@
 #include "core/source.h"
 
+#include "core/streaming.h"
+
 enum {
-    GROUP_SPAN_MAX = 32 * 1024, /* log bytes claimed at once by a batch of messages */
+    GROUP_SPAN_MAX = 68 * 1024, /* log bytes claimed at once by a batch of messages */
     TSNI_RETRY_NS = 1000000,    /* how soon a TSNI that could not go out is tried again */
+    FETCH_AHEAD_BYTES = 4096,   /* memory is asked for so far ahead of what is written */
     CLAIM_RETRIES_MAX = 64,     /* term rotations met in a row before a claim reports back-pressure */
 };
 
@@ -156,7 +159,7 @@ static int claim_space(um_source *source, uint32_t span, uint32_t *actions, um_c
     for (int i = 0; i < CLAIM_RETRIES_MAX && result == UM_ADMIN_ACTION; i++)
         result = um_log_claim(&session->log, span, claim);
     if (UM_LIKELY(result == 0)) {
-        um_frame_begin(claim->frames, span - UM_FRAME_HEADER_BYTES);
+        um_frame_begin(&session->log, claim->frames, span - UM_FRAME_HEADER_BYTES);
         return 0;
     }
     /* What is held back must go out before there can be space: a full log flushes itself. On the way the end of a term
@@ -197,11 +200,28 @@ static fragmentation plan(uint32_t body_max, uint32_t length, bool batch)
 
 typedef struct write_state {
     um_source *source;
+    const um_publication_log *log;
     uint8_t *frame;
     uint32_t left; /* bytes of the claim from frame on */
     int64_t position;
     batcher batch;
 } write_state;
+
+/* On to the next frame of the claim. */
+static void step(write_state *w, uint32_t body, uint32_t payload_length)
+{
+    uint32_t span = um_frame_span(body);
+    batcher_add(&w->batch, w->position, w->position + span, body, payload_length);
+    w->frame += span;
+    w->position += span;
+}
+
+/* The lines have left the caches long ago: memory answers many requests in the time of one. */
+static void fetch_ahead(const uint8_t *frame, uint32_t span)
+{
+    for (uint32_t i = 0; i < span; i += UM_CACHE_LINE_BYTES)
+        __builtin_prefetch(frame + FETCH_AHEAD_BYTES + i, 1, 3);
+}
 
 static void write_frame(write_state *w, const um_lbmc_layout *layout, const uint8_t *payload)
 {
@@ -209,14 +229,38 @@ static void write_frame(write_state *w, const um_lbmc_layout *layout, const uint
                                      layout->flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END)) +
                     layout->payload_length;
     uint32_t span = um_frame_span(body);
+    fetch_ahead(w->frame, span);
     memcpy(um_lbmc_write_message(w->frame + UM_FRAME_HEADER_BYTES, layout), payload, layout->payload_length);
     w->left -= span;
     if (w->left > 0)
-        um_frame_begin(w->frame + span, w->left - UM_FRAME_HEADER_BYTES);
-    um_frame_publish(w->frame, body);
-    batcher_add(&w->batch, w->position, w->position + span, body, layout->payload_length);
-    w->frame += span;
-    w->position += span;
+        um_frame_begin(w->log, w->frame + span, w->left - UM_FRAME_HEADER_BYTES);
+    um_frame_publish(w->log, w->frame, body);
+    step(w, body, layout->payload_length);
+}
+
+/* The same for a message that makes up a datagram: lays that out. The log gets it later. */
+static void lay_out(write_state *w, um_fresh_datagrams *fresh, const um_lbmc_layout *layout, const uint8_t *payload)
+{
+    uint32_t body = UM_LBMC_HEADER_BYTES + layout->payload_length;
+    uint8_t *datagram = um_fresh_add(fresh, w->position, UM_FRAME_HEADER_BYTES + body);
+    memcpy(um_lbmc_write_message(datagram + UM_FRAME_HEADER_BYTES, layout), payload, layout->payload_length);
+    step(w, body, layout->payload_length);
+}
+
+/* The log keeps the youngest datagrams laid out. They are streamed all at once: a store that goes past the caches holds
+ * up what is stored behind it. Nobody looks at them before the first is published. */
+static void keep(const um_publication_log *log, um_fresh_datagrams *fresh, uint32_t count)
+{
+    for (uint32_t i = fresh->count - count; i < fresh->count; i++) {
+        const um_fresh_datagram *kept = um_fresh_entry(fresh, i);
+        um_stream(um_log_at(log, kept->position), fresh->memory + kept->offset,
+                  um_align_up(kept->bytes, UM_FRAME_ALIGNMENT));
+    }
+    um_stream_fence();
+    for (uint32_t i = fresh->count; i-- > fresh->count - count;) {
+        const um_fresh_datagram *kept = um_fresh_entry(fresh, i);
+        um_frame_publish(log, um_log_at(log, kept->position), kept->bytes - UM_FRAME_HEADER_BYTES);
+    }
 }
 
 static void write_message(write_state *w, uint32_t sqn, const uint8_t *data, uint32_t length, uint16_t batch_flags,
@@ -243,8 +287,12 @@ static void write_message(write_state *w, uint32_t sqn, const uint8_t *data, uin
 
 static write_state write_open(um_source *source, const um_claim *claim)
 {
-    return (write_state){source, claim->frames, claim->length, claim->position,
-                         batcher_open(source->session, claim->position)};
+    return (write_state){.source = source,
+                         .log = &source->session->log,
+                         .frame = claim->frames,
+                         .left = claim->length,
+                         .position = claim->position,
+                         .batch = batcher_open(source->session, claim->position)};
 }
 
 /* A message of an explicit batch, held until the end of the batch; its bytes follow. */
@@ -371,47 +419,70 @@ static inline uint32_t message_length(const um_messages *messages, uint32_t i)
     return messages->lengths ? messages->lengths[i] : (uint32_t)(messages->offsets[i + 1] - messages->offsets[i]);
 }
 
-/* How many messages from `first` on fit one claim without fragmentation, and the span they take. */
-static uint32_t plan_group(const um_source_session *session, const um_messages *messages, uint32_t first,
-                           uint32_t body_max, uint32_t *span)
+/* Messages that one claim is made for. */
+typedef struct group {
+    uint32_t count;
+    uint32_t span;
+    uint32_t datagram_bytes; /* with a header of the transport for each */
+    bool laid_out;           /* each as a datagram */
+} group;
+
+/* Whether the next message of a group can be laid out as a datagram: no second like it fits, and there is room. */
+static bool fills_datagram(const um_fresh_datagrams *fresh, uint32_t room, const group *g, uint32_t body,
+                           uint32_t body_max)
+{
+    return 2 * body > body_max && g->datagram_bytes + UM_FRAME_HEADER_BYTES + body <= room &&
+           fresh->count + g->count < UM_FRESH_MAX;
+}
+
+/* The messages from `first` on that fit one claim unsplit. Either all are laid out as datagrams or none. */
+static group plan_group(const um_source_session *session, const um_messages *messages, uint32_t first,
+                        uint32_t body_max)
 {
     uint32_t claim_max = um_log_claim_max(&session->log);
     uint32_t span_max = claim_max < GROUP_SPAN_MAX ? claim_max : GROUP_SPAN_MAX;
-    uint32_t count = 0;
-    *span = 0;
-    for (uint32_t i = first; i < messages->count; i++, count++) {
-        uint32_t length = message_length(messages, i);
-        if (length > body_max - UM_LBMC_HEADER_BYTES)
+    uint32_t room = messages->fresh != NULL ? um_fresh_room(messages->fresh) : 0;
+    group g = {0};
+    for (uint32_t i = first; i < messages->count; i++, g.count++) {
+        uint32_t length = message_length(messages, i), body = UM_LBMC_HEADER_BYTES + length;
+        if (length > body_max - UM_LBMC_HEADER_BYTES || g.span + um_frame_span(body) > span_max)
             break;
-        uint32_t frame_span = um_frame_span(UM_LBMC_HEADER_BYTES + length);
-        if (*span + frame_span > span_max)
+        bool lays_out = room > 0 && fills_datagram(messages->fresh, room, &g, body, body_max);
+        if (g.count > 0 && lays_out != g.laid_out)
             break;
-        *span += frame_span;
+        g.laid_out = lays_out;
+        g.span += um_frame_span(body);
+        g.datagram_bytes += UM_FRAME_HEADER_BYTES + body;
     }
-    return count;
+    return g;
 }
 
-static int send_group(um_source *source, const um_messages *messages, uint32_t first, uint32_t count, uint32_t span,
+static int send_group(um_source *source, const um_messages *messages, uint32_t first, const group *g,
                       const uint8_t **data, int64_t now_ns, uint32_t *actions)
 {
     um_claim claim;
-    int result = claim_space(source, span, actions, &claim);
+    int result = claim_space(source, g->span, actions, &claim);
     if (result != 0)
         return result;
-    uint32_t sqn = atomic_fetch_add_explicit(&source->next_sqn, count, memory_order_relaxed);
+    uint32_t sqn = atomic_fetch_add_explicit(&source->next_sqn, g->count, memory_order_relaxed);
     write_state w = write_open(source, &claim);
     const uint8_t *start = *data;
     um_lbmc_layout layout = {.topic_index = source->topic_index};
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < g->count; i++) {
         layout.sqn = sqn + i;
         layout.payload_length = message_length(messages, first + i);
-        write_frame(&w, &layout, *data);
+        if (g->laid_out)
+            lay_out(&w, messages->fresh, &layout, *data);
+        else
+            write_frame(&w, &layout, *data);
         *data += layout.payload_length;
     }
+    if (g->laid_out)
+        keep(&source->session->log, messages->fresh, g->count);
     atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
     batcher_close(&w.batch, w.position, false, now_ns, actions);
-    count_shared(&source->counters.messages_sent, count);
-    count_shared(&source->counters.fragments_sent, count);
+    count_shared(&source->counters.messages_sent, g->count);
+    count_shared(&source->counters.fragments_sent, g->count);
     count_shared(&source->counters.bytes_sent, (uint64_t)(*data - start));
     return 0;
 }
@@ -425,10 +496,10 @@ int64_t um_source_send_many(um_source *source, const um_messages *messages, uint
     int64_t result = 0;
     while (done < messages->count && result == 0) {
         uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
-        uint32_t span;
-        uint32_t count = is_batching(source) ? 0 : plan_group(source->session, messages, done, body_max, &span);
+        group g = is_batching(source) ? (group){0} : plan_group(source->session, messages, done, body_max);
+        uint32_t count = g.count;
         if (count > 0) {
-            result = send_group(source, messages, done, count, span, &data, now_ns, actions);
+            result = send_group(source, messages, done, &g, &data, now_ns, actions);
         } else {
             uint32_t length = message_length(messages, done);
             int64_t sqn = um_source_send(source, data, length, 0, now_ns, actions);
@@ -457,7 +528,7 @@ int um_source_claim_begin(um_source *source, uint32_t length, um_source_claim *c
     int64_t claimed_to = claim->claim.position + claim->claim.length;
     if (claimed_to > atomic_load_explicit(&source->claimed_to, memory_order_relaxed))
         atomic_store_explicit(&source->claimed_to, claimed_to, memory_order_relaxed);
-    um_frame_lend(claim->claim.frames, body);
+    um_frame_lend(&source->session->log, claim->claim.frames, body);
     claim->payload = claim->claim.frames + UM_FRAME_HEADER_BYTES + UM_LBMC_HEADER_BYTES;
     claim->length = length;
     return 0;
@@ -467,14 +538,15 @@ int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32
                                uint32_t *actions)
 {
     uint32_t body = UM_LBMC_HEADER_BYTES + claim->length;
+    const um_publication_log *log = &source->session->log;
     /* The sqn is taken only now: a claim that is aborted or unblocked must not leave a hole (UX-23). */
-    if (!um_frame_take_back(claim->claim.frames, body))
+    if (!um_frame_take_back(log, claim->claim.frames, body))
         return UM_CLOSED;
     um_lbmc_layout layout = {.topic_index = source->topic_index,
                              .sqn = atomic_fetch_add_explicit(&source->next_sqn, 1, memory_order_relaxed),
                              .payload_length = claim->length};
     um_lbmc_write_message(claim->claim.frames + UM_FRAME_HEADER_BYTES, &layout);
-    um_frame_publish(claim->claim.frames, body);
+    um_frame_publish(log, claim->claim.frames, body);
     /* What others have published behind the claim in the meantime belongs to the same batch. */
     int64_t end = um_log_tail(&source->session->log);
     bool alone = end == claim->claim.position + claim->claim.length;
@@ -490,7 +562,7 @@ int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32
 
 void um_source_claim_abort(um_source *source, um_source_claim *claim, uint32_t *actions)
 {
-    um_log_abort(&claim->claim);
+    um_log_abort(&source->session->log, &claim->claim);
     count_shared(&source->counters.claims_aborted, 1);
     wake_sender(source->session, actions);
 }
@@ -535,9 +607,9 @@ static bool publish_tsnis(um_source_session *session, const uint32_t *topics, co
         result = um_log_claim(&session->log, um_frame_span(length), &claim);
     if (result != 0)
         return false;
-    um_frame_begin(claim.frames, length);
+    um_frame_begin(&session->log, claim.frames, length);
     memcpy(claim.frames + UM_FRAME_HEADER_BYTES, message, length);
-    um_frame_publish(claim.frames, length);
+    um_frame_publish(&session->log, claim.frames, length);
     um_source_flush_all(session);
     UM_COUNT(session->counters.tsnis_sent, count);
     return true;

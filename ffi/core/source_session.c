@@ -7,6 +7,7 @@ enum {
     CLEAN_STEP_BYTES = 256 * 1024,  /* cleaned at once: more than a batch of datagrams, less than takes long (AE-48) */
     LINK_FULL_RETRY_NS = 100000,    /* how soon a full link is tried again */
     LINK_ERROR_RETRY_NS = 10000000, /* and one that failed */
+    SENT_AHEAD = 16,                /* and the entry of the window */
     RUNS_AHEAD = 4,                 /* the frame so many datagrams ahead is fetched */
     ELICITED_SM_GAP_NS = 1000000,   /* bounds what a flood of status messages can make us send */
 };
@@ -23,6 +24,7 @@ static void lay_out(um_source_session *session, um_arena *arena, const um_sessio
     s->sent = um_arena_take(arena, sent_capacity(config) * sizeof(um_sent));
     s->staging = um_arena_take(arena, (size_t)UM_SEND_BATCH_MAX * config->datagram_max_bytes);
     s->headers = um_arena_take(arena, (size_t)UM_SEND_BATCH_MAX * UM_LBTRM_DATA_BYTES);
+    s->fresh.memory = um_arena_take(arena, um_fresh_footprint());
     s->parts = um_arena_take(arena, sizeof(um_part) * UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX);
 }
 
@@ -170,7 +172,8 @@ static uint32_t next_run(um_source_session *session, int64_t position, int64_t l
             break;
     }
     /* It was written a portion ago, and much has been through the caches since. */
-    __builtin_prefetch(um_log_at(&session->log, at + RUNS_AHEAD * (at - position)), 1, 3);
+    if (session->fresh.count == 0)
+        __builtin_prefetch(um_log_at(&session->log, at + RUNS_AHEAD * (at - position)), 1, 3);
     *span = (uint32_t)(at - position);
     return bytes;
 }
@@ -215,11 +218,11 @@ static uint32_t gather_frames(um_source_session *session, const um_sent *sent, u
 
 _Static_assert((int)UM_FRAME_HEADER_BYTES == (int)UM_LBTRM_DATA_BYTES, "one takes the place of the other");
 
-/* Whether a datagram is one frame and no padding: it goes out from where it lies in the log. Several frames take
- * more than one that is as long as all of them, for each has a header. */
-static bool is_single(const um_sent *sent)
+/* Whether a datagram is one frame: it goes out from where it lies in the log. */
+static bool is_single(const um_source_session *session, const um_sent *sent)
 {
-    return sent->span == um_frame_span(sent->length);
+    return um_log_frame_length(&session->log, sent->position) == UM_FRAME_HEADER_BYTES + (int32_t)sent->length &&
+           !um_log_frame_is_pad(&session->log, sent->position);
 }
 
 /* Whether the link shall gather a datagram from where its frames lie; else it is laid out in the staging buffer. */
@@ -241,7 +244,10 @@ void um_session_build(um_source_session *session, const um_sent *sent, uint32_t 
     if (slot == 0)
         session->staged_bytes = 0;
     uint8_t *header = session->staging + session->staged_bytes;
-    if (is_single(sent)) {
+    uint8_t *fresh = um_fresh_find(&session->fresh, sent->position, tx->length);
+    if (fresh != NULL) {
+        header = fresh;
+    } else if (is_single(session, sent)) {
         header = um_log_at(&session->log, sent->position);
     } else if (is_gathered(session, sent)) {
         header = session->headers + (size_t)slot * UM_LBTRM_DATA_BYTES;
@@ -254,14 +260,6 @@ void um_session_build(um_source_session *session, const um_sent *sent, uint32_t 
     um_lbtrm_write_data(header, session->config.session_id, session->config.nak_port, sqn, session->trail_sqn,
                         retransmission);
     parts[0] = (um_part){header, tx->part_count > 1 ? (uint32_t)UM_LBTRM_DATA_BYTES : tx->length};
-}
-
-/* Takes back what laying out a datagram of new data did that was not sent: to the limiter and to the log. */
-static void unbuild(um_source_session *session, const um_sent *sent, const um_tx *tx)
-{
-    um_rate_limits_return(session->limits, tx->length, false);
-    if (is_single(sent))
-        um_frame_publish(um_log_at(&session->log, sent->position), sent->length);
 }
 
 static void drop_oldest(um_source_session *session)
@@ -301,6 +299,8 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
             break;
         }
         uint32_t sqn = session->next_sqn + count;
+        __builtin_prefetch(um_session_sent(session, sqn + SENT_AHEAD), 1, 3);
+        __builtin_prefetch(um_session_sent(session, session->trail_sqn + SENT_AHEAD), 0, 3);
         bytes += length;
         make_room(session, position + span, count, bytes);
         um_sent *sent = um_session_sent(session, sqn);
@@ -326,6 +326,7 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
     session->next_sqn += count;
     session->window_used_bytes += bytes;
     atomic_store_explicit(&session->sender_position, last->position + last->span, memory_order_seq_cst);
+    um_fresh_forget(&session->fresh, last->position + last->span);
     while (session->window_used_bytes > session->config.window_bytes && session->trail_sqn + 1 != session->next_sqn)
         drop_oldest(session); /* a batch larger than the window */
     UM_COUNT(session->counters.msgs_sent, count);
@@ -419,7 +420,7 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
     int result = count == 0 ? 0 : offer(session, batch, fit);
     uint32_t taken = result < 0 ? 0 : (uint32_t)result;
     for (uint32_t i = taken; i < count; i++)
-        unbuild(session, um_session_sent(session, session->next_sqn + i), &batch[i]);
+        um_rate_limits_return(session->limits, batch[i].length, false);
     accept_batch(session, taken, now_ns);
     session->link_retry_ns = taken == offered ? 0 : result < 0 ? LINK_ERROR_RETRY_NS : LINK_FULL_RETRY_NS;
     if (result < 0)

@@ -14,6 +14,7 @@
 
 #include "core/counters.h"
 #include "core/flow_control.h"
+#include "core/fresh_datagrams.h"
 #include "core/lbmc.h"
 #include "core/link.h"
 #include "core/publication_log.h"
@@ -114,6 +115,7 @@ typedef struct um_source_session {
     uint32_t staged_bytes;                              /* of the batch being laid out */
     uint8_t *headers;                                   /* UM_SEND_BATCH_MAX data headers */
     um_part *parts;                                     /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
+    um_fresh_datagrams fresh;                           /* not sent yet */
     struct um_source *sources;
     um_source_transport_counters counters;
 } um_source_session;

@@ -295,6 +295,12 @@ uint32_t um_publication_message_max(const um_publication *publication);
 /* True when flow control knows a receiver (always with policy none). */
 bool um_publication_connected(const um_publication *publication);
 
+/* What publishers keep of a session beside its core. */
+void um_publishing_init(um_publication_session *session);
+
+/* Waits for the sender lock of a session, giving way to who holds it. */
+void um_lock_sender(um_source_session *core);
+
 /* Runs a session's timers: the loop's part. Returns when it wants to run next. */
 int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns);
 

@@ -2,7 +2,6 @@
  * the sender on its own thread when nobody else is running it (design W8).
  */
 #include <sched.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "core/internet.h"
@@ -27,7 +26,7 @@ enum {
 
 /* ---- the sender ---- */
 
-static void lock_sender(um_source_session *core)
+void um_lock_sender(um_source_session *core)
 {
     while (!um_lock_try(&core->sender_lock))
         sched_yield();
@@ -160,6 +159,30 @@ static int64_t run_session_timers(um_publication_session *session, int64_t now_n
     return due_ns;
 }
 
+/* One turn of the sender, under its lock, which it gives back. Notes when the loop has to go on with it. */
+static int send_turn(um_publication_session *session, int64_t now_ns, bool *goes_on)
+{
+    um_source_session *core = &session->core;
+    int sent = um_session_send(core, now_ns, UM_SEND_BATCH_MAX);
+    count_send(session->context);
+    atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
+    on_send_error(session);
+    if (atomic_load_explicit(&session->timers_wanted, memory_order_relaxed))
+        um_context_wake_by(session->context, run_session_timers(session, now_ns));
+    /* Held back by a limiter or a full link: the loop's timers go on. By flow control: what a receiver reports. */
+    bool timed = atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) && !core->at_limit;
+    *goes_on |= sent < 0 || timed || port_stalled(session);
+    um_lock_release(&core->sender_lock);
+    return sent;
+}
+
+/* After a turn, and a fence behind it. */
+static bool was_hurried(um_publication_session *session)
+{
+    return atomic_load_explicit(&session->hurried, memory_order_relaxed) &&
+           atomic_exchange_explicit(&session->hurried, false, memory_order_relaxed);
+}
+
 /* Sends what is pending down to `leave_bytes`, unless another thread is at it: that one looks again when it is done. */
 static void run_sender_to(um_publication_session *session, int64_t leave_bytes, int64_t now_ns)
 {
@@ -167,19 +190,9 @@ static void run_sender_to(um_publication_session *session, int64_t leave_bytes, 
     bool goes_on = false, pending = um_session_pending(core);
     int sent = 1;
     while (sent > 0 && pending && lock_sender_or_hurry(session, leave_bytes == 0)) {
-        sent = um_session_send(core, now_ns, UM_SEND_BATCH_MAX);
-        count_send(session->context);
-        atomic_store_explicit(&session->last_run_ns, now_ns, memory_order_relaxed);
-        on_send_error(session);
-        if (atomic_load_explicit(&session->timers_wanted, memory_order_relaxed))
-            um_context_wake_by(session->context, run_session_timers(session, now_ns));
-        /* Held back by a limiter or a full link: the loop's timers go on. By flow control: what a receiver reports. */
-        bool timed = atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) && !core->at_limit;
-        goes_on |= sent < 0 || timed || port_stalled(session);
-        um_lock_release(&core->sender_lock);
+        sent = send_turn(session, now_ns, &goes_on);
         pending = um_session_pending(core); /* its fence comes between the release and the look at who hurries, too */
-        if (atomic_load_explicit(&session->hurried, memory_order_relaxed) &&
-            atomic_exchange_explicit(&session->hurried, false, memory_order_relaxed))
+        if (was_hurried(session))
             leave_bytes = 0;
         if (backlog_bytes(core) < leave_bytes)
             break;
@@ -297,20 +310,50 @@ static int64_t deferrable_bytes(const um_publication_session *session, bool flus
     return !flush && since_ns < DEFER_NS && session->context->threaded ? DEFER_BYTES : 0;
 }
 
-static void act(um_publication_session *session, uint32_t actions, bool flush)
+/* What a publisher does with the actions a send asks for, when so many bytes may wait for company. */
+static void act_on(um_publication_session *session, uint32_t actions, int64_t deferrable, bool has_sent, int64_t now_ns)
 {
-    int64_t now_ns = um_clock_ns();
-    int64_t deferrable = deferrable_bytes(session, flush, now_ns);
-    if ((actions & UM_ACTION_RUN_SENDER) && backlog_bytes(&session->core) < deferrable) {
+    int64_t backlog = backlog_bytes(&session->core);
+    bool runs = actions & UM_ACTION_RUN_SENDER, leaves = backlog > 0 && backlog < deferrable;
+    if (runs && leaves)
         leave_to_loop(session, now_ns);
-    } else if (actions & UM_ACTION_RUN_SENDER) {
+    else if (runs)
         run_sender_to(session, deferrable, now_ns);
+    if (runs && (has_sent || !leaves)) {
         if (is_time_to_hear(session))
             hear_receivers(session, now_ns);
         keep_close(session, now_ns);
     }
     if (actions & UM_ACTION_BATCH_STARTED)
         ask_loop(session, now_ns + session->core.config.batch_interval_ns);
+}
+
+static void act(um_publication_session *session, uint32_t actions, bool flush)
+{
+    int64_t now_ns = um_clock_ns();
+    act_on(session, actions, deferrable_bytes(session, flush, now_ns), false, now_ns);
+}
+
+/* The same for who holds the sender lock, because it has laid datagrams out; it is given back. */
+static void act_holding(um_publication_session *session, uint32_t actions, bool flush)
+{
+    int64_t now_ns = um_clock_ns();
+    int64_t deferrable = deferrable_bytes(session, flush, now_ns);
+    bool goes_on = false, sends = (actions & UM_ACTION_RUN_SENDER) && backlog_bytes(&session->core) >= deferrable;
+    if (sends)
+        send_turn(session, now_ns, &goes_on);
+    else
+        um_lock_release(&session->core.sender_lock);
+    if (goes_on)
+        ask_loop(session, now_ns);
+    if (sends)
+        notify_sendable(session);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (was_hurried(session)) {
+        deferrable = 0;
+        actions |= UM_ACTION_RUN_SENDER;
+    }
+    act_on(session, actions, deferrable, sends, now_ns);
 }
 
 /* Publishers that stream run the sender and read what receivers say: the loop has nothing to do for the session, and on
@@ -356,136 +399,13 @@ int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns)
     return streams && due_ns > now_ns + session->rest_ns ? now_ns + session->rest_ns : due_ns;
 }
 
-/* ---- sessions ---- */
-
-static um_publication_session *free_session(um_context *context)
+void um_publishing_init(um_publication_session *session)
 {
-    for (uint32_t i = 0; i < UM_CONTEXT_SESSIONS_MAX; i++) {
-        if (context->sessions[i].in_use)
-            continue;
-        if (i >= context->session_limit)
-            context->session_limit = i + 1;
-        return &context->sessions[i];
-    }
-    return NULL;
-}
-
-static int open_sockets(um_publication_session *session, uint16_t port_low, uint16_t port_high)
-{
-    um_socket_config config = um_context_socket_config(session->context);
-    int result = -EADDRINUSE;
-    for (uint32_t port = port_low; port <= port_high && result == -EADDRINUSE; port++)
-        result = um_socket_open_unicast(&session->nak_link, &config, (uint16_t)port);
-    session->context->error_step = session->nak_link.failed_step;
-    if (result != 0)
-        return result;
-    result = um_socket_open_unicast(&session->data_link, &config, 0);
-    session->context->error_step = session->data_link.failed_step;
-    if (result != 0)
-        um_socket_close(&session->nak_link);
-    return result;
-}
-
-/* Data leaves by the context's port, under the address and the port of the NAK socket. */
-static int open_port_link(um_publication_session *session)
-{
-    um_port *port = session->context->port;
-    if (port == NULL)
-        return 0;
-    um_port_sender sender = {session->nak_link.local, session->context->config.ttl, &session->data_link.base};
-    session->context->error_step = "a link on the port";
-    return port->ops->open_link(port, &sender, &session->port_link);
-}
-
-static void close_port_link(um_publication_session *session)
-{
-    um_port *port = session->context->port;
-    if (session->port_link != NULL && port != NULL)
-        port->ops->close_link(port, session->port_link);
-    session->port_link = NULL;
-}
-
-/* Takes over the memory when it succeeds. */
-static int open_session(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
-                        void *memory, um_publication_session **opened)
-{
-    um_publication_session *session = free_session(context);
-    context->error_step = "session table";
-    if (session == NULL)
-        return -ENOSPC;
-    memset(session, 0, sizeof *session);
-    session->context = context;
-    int result = open_sockets(session, port_low, port_high);
-    if (result != 0)
-        return result;
-    session->memory = memory;
-    session->memory_bytes = um_session_footprint(config);
     atomic_init(&session->asked_ns, UM_NEVER_NS);
     session->rest_ns = DEFER_NS;
-    session->wakeup_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    result = session->wakeup_fd < 0 ? -errno : open_port_link(session);
-    if (result != 0) {
-        if (session->wakeup_fd >= 0)
-            close(session->wakeup_fd);
-        um_socket_close(&session->nak_link);
-        um_socket_close(&session->data_link);
-        return result;
-    }
-    config->nak_port = session->nak_link.local.port;
-    if (session->port_link != NULL)
-        um_tap_link_init(&session->tapped, session->port_link, &context->tap, session->nak_link.local);
-    else
-        um_tap_link_init(&session->tapped, &session->data_link.base, &context->tap, session->data_link.local);
-    um_session_init(&session->core, session->memory, config, &session->tapped.base, &context->limits, um_clock_ns());
-    session->in_use = true;
-    *opened = session;
-    return um_context_watch(context, session->nak_link.fd, UM_WATCH_SESSION, (uint32_t)(session - context->sessions));
 }
 
-int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
-                    um_publication_session **session)
-{
-    context->error_step = "session memory";
-    size_t bytes = um_session_footprint(config);
-    if (bytes == 0)
-        return -EINVAL;
-    void *memory = um_map(bytes);
-    if (memory == NULL)
-        return -ENOMEM;
-    um_back(memory, bytes); /* takes its time: the loop goes on meanwhile */
-    um_context_lock(context);
-    int result = open_session(context, config, port_low, port_high, memory, session);
-    um_context_unlock(context);
-    um_context_wake_by(context, 0);
-    if (result != 0)
-        um_unmap(memory, bytes);
-    return result;
-}
-
-void um_session_limit_datagram(um_publication_session *session, uint32_t bytes)
-{
-    um_session_set_datagram_max(&session->core, bytes);
-}
-
-void um_session_shut(um_publication_session *session)
-{
-    um_context_lock(session->context);
-    um_session_close(&session->core);
-    lock_sender(&session->core);
-    session->in_use = false;
-    um_lock_release(&session->core.sender_lock);
-    close_port_link(session);
-    um_context_close_link(session->context, &session->data_link);
-    um_context_close_link(session->context, &session->nak_link);
-    close(session->wakeup_fd);
-    um_context_unlock(session->context);
-}
-
-void *um_session_memory(const um_publication_session *session, size_t *bytes)
-{
-    *bytes = session->memory_bytes;
-    return session->memory;
-}
+/* ---- sources ---- */
 
 int um_publication_open(um_publication_session *session, const um_source_config *config, um_publication **opened)
 {
@@ -496,7 +416,7 @@ int um_publication_open(um_publication_session *session, const um_source_config 
     publication->session = session;
     publication->memory_bytes = bytes;
     uint8_t *memory = (uint8_t *)publication + um_align_up(sizeof(um_publication), UM_CACHE_LINE_BYTES);
-    lock_sender(&session->core);
+    um_lock_sender(&session->core);
     um_source_init(&publication->core, memory, config, &session->core);
     session->publication_count++;
     um_lock_release(&session->core.sender_lock);
@@ -520,7 +440,7 @@ void um_publication_close(um_publication *publication)
     wake_senders(session); /* who waits for the descriptor tries again, and hears that the source is closed */
     um_gate_await_empty(&publication->gate);
     flush(publication);
-    lock_sender(&session->core);
+    um_lock_sender(&session->core);
     um_source_fini(&publication->core);
     session->publication_count--;
     um_lock_release(&session->core.sender_lock);
@@ -575,7 +495,7 @@ static bool make_room(um_publication_session *session, int64_t now_ns)
     um_source_session *core = &session->core;
     if (!um_log_wants_cleaning(&core->log, atomic_load_explicit(&core->sender_position, memory_order_relaxed)))
         return false;
-    lock_sender(core);
+    um_lock_sender(core);
     um_session_send(core, now_ns, UM_SEND_BATCH_MAX);
     on_send_error(session);
     um_lock_release(&core->sender_lock);
@@ -639,15 +559,25 @@ int64_t um_publication_send(um_publication *publication, const char *data, uint3
     return result;
 }
 
-/* How many messages from `first` on make up one portion. */
-static uint32_t portion(const uint32_t *lengths, const int32_t *offsets, uint32_t first, uint32_t count)
+/* How many messages from `first` on make up one portion, of so many bytes. */
+static uint32_t portion(const uint32_t *lengths, const int32_t *offsets, uint32_t first, uint32_t count,
+                        uint32_t *bytes)
 {
-    uint32_t bytes = 0, i = first;
-    while (i < count && bytes < BATCH_BYTES) {
-        bytes += UM_LBMC_HEADER_BYTES + (lengths ? lengths[i] : (uint32_t)(offsets[i + 1] - offsets[i]));
-        i++;
-    }
+    uint32_t i = first;
+    for (*bytes = 0; i < count && *bytes < BATCH_BYTES; i++)
+        *bytes += UM_LBMC_HEADER_BYTES + (lengths ? lengths[i] : (uint32_t)(offsets[i + 1] - offsets[i]));
     return i - first;
+}
+
+/* Large messages are laid out as datagrams, and the log only keeps them. Takes the sender lock for that; NULL when they
+ * are not large or another thread runs the sender. */
+static um_fresh_datagrams *begin_fresh(um_publication_session *session, uint32_t count, uint32_t bytes)
+{
+    um_source_session *core = &session->core;
+    bool large = 2 * bytes / count > atomic_load_explicit(&core->body_max_bytes, memory_order_relaxed);
+    if (!large || !um_lock_try(&core->sender_lock))
+        return NULL;
+    return &core->fresh;
 }
 
 static bool run_backwards(const int32_t *offsets, uint32_t count)
@@ -665,16 +595,19 @@ static int64_t send_many(um_publication *publication, const char *data, const ui
     int64_t result = 0;
     uint32_t done = 0;
     while (done < count) {
-        uint32_t portion_count = portion(lengths, offsets, done, count);
+        uint32_t bytes, portion_count = portion(lengths, offsets, done, count, &bytes);
         um_messages messages = {(const uint8_t *)data, lengths ? lengths + done : NULL, offsets ? offsets + done : NULL,
-                                portion_count};
+                                portion_count, begin_fresh(publication->session, portion_count, bytes)};
         bool last = done + portion_count == count;
         int64_t now_ns = um_clock_ns();
         uint32_t actions = 0;
         uint64_t done_bytes;
         result = um_source_send_many(&publication->core, &messages, last ? flags : 0, now_ns, &actions, &done_bytes);
-        if (actions != 0)
-            act(publication->session, actions, (last && (flags & UM_SEND_FLUSH)) || result < 0);
+        bool flush = (last && (flags & UM_SEND_FLUSH)) || result < 0;
+        if (messages.fresh != NULL)
+            act_holding(publication->session, actions, flush);
+        else if (actions != 0)
+            act(publication->session, actions, flush);
         if (result >= 0) {
             done += (uint32_t)result;
             data += lengths ? done_bytes : 0;
@@ -754,7 +687,7 @@ int64_t um_publication_flush(um_publication *publication)
 
 static bool is_drained(um_source_session *core)
 {
-    lock_sender(core);
+    um_lock_sender(core);
     int64_t sent = atomic_load(&core->sender_position);
     bool drained = sent >= um_log_tail(&core->log) && core->retransmit_count == 0 &&
                    (core->config.flow_policy == UM_FLOW_NONE || um_flow_reached(&core->flow) >= sent);

@@ -1,6 +1,6 @@
 #include "sim/publisher.h"
 
-enum { MANY_MAX = 8, MANY_BYTES_MAX = 64, GROUP_MAX = 6, PPM = 1000000, MS = 1000000 };
+enum { MANY_MAX = 8, MANY_SMALL_MAX = 64, MANY_BYTES_MAX = 8192, GROUP_MAX = 6, PPM = 1000000, MS = 1000000 };
 
 static bool chance(um_sim_publisher *publisher, uint32_t ppm)
 {
@@ -115,15 +115,28 @@ static int64_t send_one(um_sim_publisher *publisher)
     return pause(publisher);
 }
 
+/* The largest message that is sent with others and not split. */
+static uint32_t many_bytes_max(const um_sim_publisher *publisher)
+{
+    uint32_t most = body_max(publisher) - UM_LBMC_HEADER_BYTES;
+    most = most < publisher->plan->message_bytes_max ? most : publisher->plan->message_bytes_max;
+    return most < MANY_BYTES_MAX ? most : MANY_BYTES_MAX;
+}
+
+/* Small ones, or as large as they come: those are laid out as datagrams. */
 static int64_t send_many(um_sim_publisher *publisher)
 {
     um_sim_topic *topic = publisher->topic;
     uint8_t data[MANY_MAX * MANY_BYTES_MAX];
+    uint32_t most = many_bytes_max(publisher), small = most < MANY_SMALL_MAX ? most : MANY_SMALL_MAX;
+    bool large = chance(publisher, PPM / 2);
     uint32_t lengths[MANY_MAX], used = 0;
     uint32_t count = publisher->plan->message_count - topic->message_count;
     count = up_to(publisher, count < MANY_MAX ? count : MANY_MAX);
     for (uint32_t i = 0; i < count; i++) {
-        lengths[i] = up_to(publisher, MANY_BYTES_MAX);
+        lengths[i] = up_to(publisher, small);
+        if (large && !chance(publisher, PPM / 8))
+            lengths[i] = most + 1 - lengths[i];
         memcpy(data + used, um_sim_content(topic, topic->message_count + i, 0), lengths[i]);
         used += lengths[i];
     }

@@ -311,11 +311,11 @@ TEST("W9 UM-16 UM-42", "send_many gives what one send after the other gives")
     const uint8_t *at = data;
     for (uint32_t i = 0; i < COUNT; at += lengths[i++])
         CHECK(um_source_send(a, at, lengths[i], i + 1 == COUNT ? UM_SEND_FLUSH : 0, one->now_ns, &one->actions) >= 0);
-    um_messages by_length = {data, lengths, NULL, COUNT};
+    um_messages by_length = {.data = data, .lengths = lengths, .count = COUNT};
     uint64_t done_bytes;
     CHECK_EQ(um_source_send_many(b, &by_length, UM_SEND_FLUSH, many->now_ns, &many->actions, &done_bytes), COUNT);
     CHECK_EQ(done_bytes, total);
-    um_messages by_offset = {data, NULL, offsets, COUNT};
+    um_messages by_offset = {.data = data, .offsets = offsets, .count = COUNT};
     CHECK_EQ(um_source_send_many(c, &by_offset, UM_SEND_FLUSH, many->now_ns, &many->actions, &done_bytes), COUNT);
     run_sender(one);
     run_sender(many);
@@ -352,7 +352,7 @@ TEST("AE-13 UX-23 W9", "send_many says how many it took, and goes on from there"
     }
     uint32_t done = 0, refusals = 0;
     while (done < COUNT) {
-        um_messages messages = {data + 40 * done, lengths + done, NULL, COUNT - done};
+        um_messages messages = {.data = data + 40 * done, .lengths = lengths + done, .count = COUNT - done};
         uint64_t done_bytes;
         int64_t result = um_source_send_many(source, &messages, UM_SEND_FLUSH, f->now_ns, &f->actions, &done_bytes);
         CHECK(result > 0 || result == UM_BACK_PRESSURED);
@@ -386,15 +386,15 @@ TEST("W9 UM-42", "lengths that cannot be are refused, whatever they add up to")
     uint32_t impossible[] = {UINT32_MAX, UINT32_MAX - 3, UINT32_MAX - 11, UINT32_MAX - 12, 1u << 31, TERM};
     for (uint32_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++) {
         uint32_t lengths[] = {2, impossible[i], 2};
-        um_messages messages = {(const uint8_t *)"abcd", lengths, NULL, 3};
+        um_messages messages = {.data = (const uint8_t *)"abcd", .lengths = lengths, .count = 3};
         uint64_t done_bytes;
         CHECK_EQ(um_source_send_many(source, &messages, 0, f->now_ns, &f->actions, &done_bytes), 1);
         CHECK_EQ(done_bytes, 2);
-        messages = (um_messages){(const uint8_t *)"cd", lengths + 1, NULL, 2};
+        messages = (um_messages){.data = (const uint8_t *)"cd", .lengths = lengths + 1, .count = 2};
         CHECK_EQ(um_source_send_many(source, &messages, 0, f->now_ns, &f->actions, &done_bytes), -EMSGSIZE);
     }
     int32_t backwards[] = {0, 2, 1};
-    um_messages messages = {(const uint8_t *)"ab", NULL, backwards, 2};
+    um_messages messages = {.data = (const uint8_t *)"ab", .offsets = backwards, .count = 2};
     uint64_t done_bytes;
     CHECK_EQ(um_source_send_many(source, &messages, 0, f->now_ns, &f->actions, &done_bytes), 1);
     session_close(f);
@@ -407,7 +407,7 @@ TEST("UM-35 W9", "send_many while a batch is open joins it")
     um_source *source = source_open(f, ORDERS, 0);
     send_text(f, source, "first", UM_SEND_START_BATCH);
     uint32_t lengths[] = {1, 1};
-    um_messages messages = {(const uint8_t *)"ab", lengths, NULL, 2};
+    um_messages messages = {.data = (const uint8_t *)"ab", .lengths = lengths, .count = 2};
     uint64_t done_bytes;
     CHECK_EQ(um_source_send_many(source, &messages, 0, f->now_ns, &f->actions, &done_bytes), 2);
     CHECK_EQ(um_log_tail(&f->session->log), 0);

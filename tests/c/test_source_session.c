@@ -151,6 +151,9 @@ TEST("UM-44 W6", "a link that wants it gets every datagram in one piece, the sam
     session_close(fixtures[1]);
 }
 
+/* A message whose frame ends where the next one's begins. */
+enum { WHOLE_LINES = 22 * UM_FRAME_ALIGNMENT - UM_FRAME_HEADER_BYTES - UM_LBMC_HEADER_BYTES };
+
 TEST("UM-44 W3 W6", "messages of a datagram each go out from where they lie, one behind the other, and again")
 {
     um_session_config config = default_config();
@@ -158,7 +161,7 @@ TEST("UM-44 W3 W6", "messages of a datagram each go out from where they lie, one
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     for (uint32_t i = 0; i < 20; i++)
-        send_bytes(f, source, 1400, (uint8_t)i, i == 19 ? UM_SEND_FLUSH : 0);
+        send_bytes(f, source, WHOLE_LINES, (uint8_t)i, i == 19 ? UM_SEND_FLUSH : 0);
     f->link.room = 12;
     run_sender(f);
     f->link.room = 20;
@@ -175,8 +178,8 @@ TEST("UM-44 W3 W6", "messages of a datagram each go out from where they lie, one
         CHECK_EQ(packet_at(f, i).sqn, sqn);
         CHECK_EQ(packet_at(f, i).flags & UM_LBTRM_FLAG_RETRANSMISSION, i < 20 ? 0 : UM_LBTRM_FLAG_RETRANSMISSION);
         CHECK_EQ(messages_at(f, i, m, 2), 1);
-        CHECK_EQ(m[0].payload_length, 1400);
-        CHECK_EQ(m[0].payload[1399], (uint8_t)(sqn + 1399));
+        CHECK_EQ(m[0].payload_length, WHOLE_LINES);
+        CHECK_EQ(m[0].payload[WHOLE_LINES - 1], (uint8_t)(sqn + WHOLE_LINES - 1));
     }
     session_close(f);
 }

@@ -209,16 +209,20 @@ static void send_message(uint32_t length, uint32_t flags)
 
 static void send_many(fuzz_input *input)
 {
-    static uint8_t data[256 * 64];
+    static uint8_t data[256 * 2600];
     uint32_t lengths[256], count = take_u8(input), next = atomic_load(&w.source.next_sqn), at = 0;
+    bool large = take_u8(input) & 1; /* most fill a datagram */
+    uint32_t most = atomic_load(&w.session.body_max_bytes) - UM_LBMC_HEADER_BYTES;
     if (w.message_count + count > MESSAGES_MAX - 64)
         return;
     for (uint32_t i = 0; i < count; i++) {
-        lengths[i] = (i * 7 + count) % 64;
+        lengths[i] = large && (i + count) % 5 != 0 ? most - i % 8 : (i * 7 + count) % 64;
         for (uint32_t j = 0; j < lengths[i]; j++)
             data[at++] = content(next + i, j);
     }
-    um_messages messages = {data, lengths, NULL, count};
+    um_messages messages = {.data = data, .lengths = lengths, .count = count};
+    if (large)
+        messages.fresh = &w.session.fresh;
     uint32_t actions = 0;
     uint64_t done_bytes;
     int64_t done =
@@ -247,8 +251,7 @@ static void finish_claim(uint8_t slot, bool commit, uint32_t flags)
     uint32_t actions = 0, next = atomic_load(&w.source.next_sqn);
     w.claimed[slot] = false;
     /* Unblocking has taken it when its frame is not lent any more: then neither its bytes may be written. */
-    const um_frame *head = (const um_frame *)(const void *)c->claim.frames;
-    bool lent = atomic_load(&head->word) >> 32 == UM_FRAME_LENT;
+    bool lent = um_frame_kind_of(atomic_load(um_frame_state_of(&w.session.log, c->claim.frames))) == UM_FRAME_LENT;
     if (!commit) {
         um_source_claim_abort(&w.source, c, &actions);
         return;

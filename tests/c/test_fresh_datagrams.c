@@ -1,0 +1,187 @@
+/* Datagrams that publishers lay out themselves: the ring they lie in, and that they say what the log keeps. */
+#include "core/random.h"
+#include "core/source.h"
+#include "support.h"
+
+/* ---- the ring ---- */
+
+enum { MODEL_MAX = 4 * UM_FRESH_MAX };
+
+typedef struct laid_out {
+    int64_t position;
+    uint32_t bytes;
+    uint8_t filler;
+} laid_out;
+
+TEST("AE-31 AE-38", "what was laid out is found until it is forgotten, and nothing is written over it")
+{
+    um_random random = {check_seed()};
+    um_fresh_datagrams *fresh = zeroed(sizeof *fresh);
+    fresh->memory = zeroed(um_fresh_footprint());
+    static laid_out model[MODEL_MAX];
+    uint32_t oldest = 0, count = 0, refused = 0, wrapped = 0;
+    int64_t position = 0;
+    for (uint32_t step = 0; step < 20000; step++) {
+        uint32_t bytes = 500 + (uint32_t)um_random_below(&random, 9000);
+        uint32_t before = fresh->end;
+        if (um_fresh_room(fresh) >= bytes) {
+            wrapped += fresh->end < before;
+            laid_out *added = &model[(oldest + count++) % MODEL_MAX];
+            *added = (laid_out){position, bytes, (uint8_t)um_random_next(&random)};
+            memset(um_fresh_add(fresh, position, bytes), added->filler, bytes);
+            position += UM_FRAME_ALIGNMENT * (1 + (int64_t)um_random_below(&random, 200));
+        } else {
+            refused++;
+        }
+        CHECK_EQ(fresh->count, count);
+        for (uint32_t i = 0; i < count; i++) {
+            const laid_out *m = &model[(oldest + i) % MODEL_MAX];
+            const uint8_t *found = um_fresh_find(fresh, m->position, m->bytes);
+            CHECK(found != NULL);
+            CHECK(found[0] == m->filler && found[m->bytes / 2] == m->filler && found[m->bytes - 1] == m->filler);
+        }
+        CHECK(um_fresh_find(fresh, position, bytes) == NULL);
+        CHECK(count == 0 || um_fresh_find(fresh, model[oldest % MODEL_MAX].position, 1) == NULL);
+        uint32_t sent = um_random_below(&random, 4) == 0 ? (uint32_t)um_random_below(&random, 12) : 0;
+        sent = sent < count ? sent : count;
+        if (sent == 0)
+            continue;
+        oldest += sent;
+        count -= sent;
+        um_fresh_forget(fresh, count > 0 ? model[oldest % MODEL_MAX].position : position);
+        CHECK(um_fresh_find(fresh, model[(oldest - 1) % MODEL_MAX].position, bytes) == NULL);
+    }
+    CHECK(refused > 100 && wrapped > 100);
+    free(fresh->memory);
+    free(fresh);
+}
+
+TEST("AE-31", "the ring takes so many datagrams and no more, however small")
+{
+    um_fresh_datagrams *fresh = zeroed(sizeof *fresh);
+    fresh->memory = zeroed(um_fresh_footprint());
+    for (int64_t i = 0; i < UM_FRESH_MAX; i++) {
+        CHECK(um_fresh_room(fresh) >= 100);
+        um_fresh_add(fresh, i * UM_FRAME_ALIGNMENT, 100);
+    }
+    CHECK_EQ(um_fresh_room(fresh), 0);
+    um_fresh_forget(fresh, UM_FRAME_ALIGNMENT);
+    CHECK(um_fresh_room(fresh) > 0);
+    free(fresh->memory);
+    free(fresh);
+}
+
+/* ---- a session that sends them ---- */
+
+enum { COUNT = 3000 };
+
+typedef struct batch {
+    uint8_t *data;
+    uint32_t lengths[COUNT];
+} batch;
+
+/* Mostly messages that fill a datagram, some small, some in need of fragments. */
+static batch *batch_make(um_random *random)
+{
+    batch *b = zeroed(sizeof *b);
+    uint32_t total = 0;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        uint32_t kind = (uint32_t)um_random_below(random, 20);
+        b->lengths[i] = kind == 0   ? 1441 + (uint32_t)um_random_below(random, 2000)
+                        : kind == 1 ? (uint32_t)um_random_below(random, 100)
+                                    : 700 + (uint32_t)um_random_below(random, 741);
+        total += b->lengths[i];
+    }
+    b->data = malloc(total);
+    for (uint32_t i = 0; i < total; i++)
+        b->data[i] = (uint8_t)um_random_next(random);
+    return b;
+}
+
+/* A log that holds back-pressure off, whatever the link takes. */
+static um_session_config config_8m(void)
+{
+    um_session_config config = default_config();
+    config.term_length = 8 << 20;
+    config.window_bytes = 1 << 20;
+    return config;
+}
+
+/* Sends the batch in pieces of `at_once`, after each as much as the link has room for. Returns what was laid out. */
+static uint32_t send_in_pieces(fixture *f, const batch *b, bool lays_out, uint32_t at_once, um_random *random)
+{
+    um_source *source = source_open(f, 7, 0);
+    const uint8_t *data = b->data;
+    uint32_t done = 0, laid = 0;
+    while (done < COUNT) {
+        um_messages messages = {.data = data, .lengths = b->lengths + done};
+        messages.count = COUNT - done < at_once ? COUNT - done : at_once;
+        messages.fresh = lays_out ? &f->session->fresh : NULL;
+        uint32_t before = f->session->fresh.count;
+        uint64_t done_bytes;
+        int64_t result = um_source_send_many(source, &messages, UM_SEND_FLUSH, f->now_ns, &f->actions, &done_bytes);
+        CHECK(result > 0);
+        laid += f->session->fresh.count - before;
+        done += (uint32_t)result;
+        data += done_bytes;
+        f->link.room = (uint32_t)um_random_below(random, 2 * at_once);
+        run_sender(f);
+    }
+    f->link.room = UINT32_MAX;
+    run_sender(f);
+    return laid;
+}
+
+static void check_same_bodies(fixture *a, uint32_t i, fixture *b, uint32_t j)
+{
+    um_lbtrm_packet pa = packet_at(a, i), pb = packet_at(b, j);
+    CHECK_EQ(pa.sqn, pb.sqn);
+    CHECK_EQ(pa.body_length, pb.body_length);
+    CHECK_BYTES(pa.body, pb.body, pa.body_length);
+}
+
+TEST("W9 AE-31 AE-38 UM-42",
+     "laid out by the publisher or not, the same datagrams leave, whatever the link takes at once")
+{
+    um_random random = {check_seed()};
+    batch *b = batch_make(&random);
+    for (uint32_t at_once = 1; at_once <= 100; at_once += 33) {
+        um_session_config config = config_8m();
+        fixture *usual = session_open(&config), *fresh = session_open(&config);
+        um_random same = random;
+        CHECK_EQ(send_in_pieces(usual, b, false, at_once, &random), 0);
+        CHECK(send_in_pieces(fresh, b, true, at_once, &same) > COUNT / 10);
+        CHECK(usual->link.count > COUNT / 2);
+        CHECK_EQ(fresh->link.count, usual->link.count);
+        for (uint32_t i = 0; i < usual->link.count; i++)
+            check_same_bodies(fresh, i, usual, i);
+        session_close(usual);
+        session_close(fresh);
+    }
+    free(b->data);
+    free(b);
+}
+
+TEST("UM-125 AE-47", "what was laid out is repaired from the log")
+{
+    um_random random = {check_seed()};
+    batch *b = batch_make(&random);
+    um_session_config config = config_8m();
+    fixture *f = session_open(&config);
+    CHECK(send_in_pieces(f, b, true, 64, &random) > COUNT / 10);
+    CHECK_EQ(f->session->fresh.count, 0);
+    memset(f->session->fresh.memory, 0, UM_FRESH_BYTES);
+    uint32_t sent = f->link.count, window = f->session->next_sqn - f->session->trail_sqn;
+    CHECK(window > 500 && window < sent);
+    for (uint32_t back = 1; back <= window; back++) {
+        nak_one(f, f->session->next_sqn - back);
+        CHECK_EQ(f->link.count, sent + back);
+        CHECK(packet_at(f, sent + back - 1).flags & UM_LBTRM_FLAG_RETRANSMISSION);
+        check_same_bodies(f, sent + back - 1, f, sent - back);
+    }
+    session_close(f);
+    free(b->data);
+    free(b);
+}
+
+CHECK_MAIN
