@@ -2,7 +2,10 @@
 
 #include <stdio.h>
 
-enum { MS = 1000000, US = 1000, PPM = 1000000, FLOW_TAG = 7, HEADERS_BYTES = 48 };
+enum { MS = 1000000, US = 1000, PPM = 1000000, FLOW_TAG = 7, HEADERS_BYTES = 48, MESSAGE_BYTES_MAX = 4096 };
+
+/* What flow control lets a sender be ahead is bounded by the transmission window: one frame must fit. */
+enum { WINDOW_BYTES_MIN = MESSAGE_BYTES_MAX + HEADERS_BYTES + UM_FRAME_HEADER_BYTES + UM_FRAME_ALIGNMENT };
 
 static const int64_t LONG_NS = (int64_t)600 * 1000 * MS;
 /* Outlasts every fault, but not a receiver whose goodbye was lost. */
@@ -69,7 +72,7 @@ static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_ses
                                    .sm_minimum_interval_ns = between_ns(random, 4 * MS, 40 * MS),
                                    .unblock_timeout_ns = between_ns(random, 20 * MS, 100 * MS)};
     session->sm_maximum_interval_ns = session->sm_minimum_interval_ns * between(random, 1, 10);
-    session->window_bytes = scenario->kind == UM_SIM_HARSH      ? between(random, 4096, session->term_length)
+    session->window_bytes = scenario->kind == UM_SIM_HARSH ? between(random, WINDOW_BYTES_MIN, session->term_length)
                             : scenario->kind == UM_SIM_WINDOWED ? between(random, 24 * 1024, session->term_length)
                                                                 : session->term_length;
     draw_flow(scenario, session, random);
@@ -77,7 +80,7 @@ static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_ses
 
 static uint32_t message_bytes(const um_session_config *session, um_random *random)
 {
-    static const uint32_t SIZES[] = {16, 100, 100, 600, 1400, 4096};
+    static const uint32_t SIZES[] = {16, 100, 100, 600, 1400, MESSAGE_BYTES_MAX};
     uint32_t most = session->term_length / 16;
     uint32_t size = PICK(random, SIZES);
     return size < most ? size : most;

@@ -772,4 +772,29 @@ TEST("UM-88 UX-17", "a closed source takes no more, a closed session neither; wh
     session_close(f);
 }
 
+/* Whether a message that fills the largest datagram leaves when a receiver grants a window of so many bytes. */
+static bool leaves_with_window(uint32_t window_bytes)
+{
+    um_session_config config = default_config();
+    config.term_length = config.window_bytes = 1 << 20;
+    config.datagram_max_bytes = UM_DATAGRAM_BYTES_MAX;
+    config.flow_policy = UM_FLOW_MIN;
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    status(f, (um_status_message){.receiver_id = 1, .next_sqn = 0, .window_bytes = window_bytes});
+    uint32_t length = UM_DATAGRAM_BYTES_MAX - UM_LBTRM_DATA_BYTES - UM_LBMC_HEADER_BYTES;
+    CHECK(send_bytes(f, source, length, 1, UM_SEND_FLUSH) >= 0);
+    run_sender(f);
+    bool left = f->link.count == 1;
+    CHECK(!left || f->link.datagrams[0].length == UM_DATAGRAM_BYTES_MAX);
+    session_close(f);
+    return left;
+}
+
+TEST("AE-16 AE-18", "the smallest window that can be set, 64 KiB, takes the largest datagram; a smaller one would not")
+{
+    CHECK(leaves_with_window(65536));
+    CHECK(!leaves_with_window(65535));
+}
+
 CHECK_MAIN

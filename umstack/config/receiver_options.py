@@ -119,9 +119,9 @@ class ReceiverOptions:
     flow_control_receiver_window_bytes: int = option(
         Kind.BYTES,
         ours=2097152,
-        minimum=4096,
+        minimum=65536,
         maximum=2**30,
-        doc="Bytes a source with flow control may send beyond what this receiver has taken.",
+        doc="Bytes a source with flow control may send beyond what this receiver has taken; one datagram must fit.",
     )
     flow_control_group_tag: int = option(
         Kind.INTEGER, ours=0, maximum=2**32 - 1, zero="no group", doc="The group this receiver belongs to."
