@@ -221,8 +221,8 @@ _Static_assert((int)UM_FRAME_HEADER_BYTES == (int)UM_LBTRM_DATA_BYTES, "one take
 /* Whether a datagram is one frame: it goes out from where it lies in the log. */
 static bool is_single(const um_source_session *session, const um_sent *sent)
 {
-    return um_log_frame_length(&session->log, sent->position) == UM_FRAME_HEADER_BYTES + (int32_t)sent->length &&
-           !um_log_frame_is_pad(&session->log, sent->position);
+    uint32_t word = atomic_load_explicit(um_log_state_at(&session->log, sent->position), memory_order_acquire);
+    return word == um_frame_word(UM_FRAME_HEADER_BYTES + (int32_t)sent->length, UM_FRAME_DATA);
 }
 
 /* Whether the link shall gather a datagram from where its frames lie; else it is laid out in the staging buffer. */

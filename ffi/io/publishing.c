@@ -183,14 +183,16 @@ static bool was_hurried(um_publication_session *session)
            atomic_exchange_explicit(&session->hurried, false, memory_order_relaxed);
 }
 
-/* Sends what is pending down to `leave_bytes`, unless another thread is at it: that one looks again when it is done. */
-static void run_sender_to(um_publication_session *session, int64_t leave_bytes, int64_t now_ns)
+/* Sends what is pending down to `leave_bytes`, unless another thread is at it: that one looks again when it is done.
+ * Who holds the lock already has it no more afterwards. */
+static void run_sender_to(um_publication_session *session, int64_t leave_bytes, bool holds, int64_t now_ns)
 {
     um_source_session *core = &session->core;
-    bool goes_on = false, pending = um_session_pending(core);
+    bool goes_on = false, pending = holds || um_session_pending(core);
     int sent = 1;
-    while (sent > 0 && pending && lock_sender_or_hurry(session, leave_bytes == 0)) {
+    while (sent > 0 && pending && (holds || lock_sender_or_hurry(session, leave_bytes == 0))) {
         sent = send_turn(session, now_ns, &goes_on);
+        holds = false;
         pending = um_session_pending(core); /* its fence comes between the release and the look at who hurries, too */
         if (was_hurried(session))
             leave_bytes = 0;
@@ -208,7 +210,7 @@ static void run_sender_to(um_publication_session *session, int64_t leave_bytes, 
 
 static void run_sender(um_publication_session *session, int64_t now_ns)
 {
-    run_sender_to(session, 0, now_ns);
+    run_sender_to(session, 0, false, now_ns);
 }
 
 /* While another thread sends: a publisher that ran far ahead of it would write what has left the caches when it is
@@ -310,50 +312,30 @@ static int64_t deferrable_bytes(const um_publication_session *session, bool flus
     return !flush && since_ns < DEFER_NS && session->context->threaded ? DEFER_BYTES : 0;
 }
 
-/* What a publisher does with the actions a send asks for, when so many bytes may wait for company. */
-static void act_on(um_publication_session *session, uint32_t actions, int64_t deferrable, bool has_sent, int64_t now_ns)
-{
-    int64_t backlog = backlog_bytes(&session->core);
-    bool runs = actions & UM_ACTION_RUN_SENDER, leaves = backlog > 0 && backlog < deferrable;
-    if (runs && leaves)
-        leave_to_loop(session, now_ns);
-    else if (runs)
-        run_sender_to(session, deferrable, now_ns);
-    if (runs && (has_sent || !leaves)) {
-        if (is_time_to_hear(session))
-            hear_receivers(session, now_ns);
-        keep_close(session, now_ns);
-    }
-    if (actions & UM_ACTION_BATCH_STARTED)
-        ask_loop(session, now_ns + session->core.config.batch_interval_ns);
-}
-
-static void act(um_publication_session *session, uint32_t actions, bool flush)
-{
-    int64_t now_ns = um_clock_ns();
-    act_on(session, actions, deferrable_bytes(session, flush, now_ns), false, now_ns);
-}
-
-/* The same for who holds the sender lock, because it has laid datagrams out; it is given back. */
-static void act_holding(um_publication_session *session, uint32_t actions, bool flush)
+/* What a publisher does with the actions a send asks for. One that laid datagrams out holds the sender lock, and gives
+ * it back. */
+static void act(um_publication_session *session, uint32_t actions, bool flush, bool holds)
 {
     int64_t now_ns = um_clock_ns();
     int64_t deferrable = deferrable_bytes(session, flush, now_ns);
-    bool goes_on = false, sends = (actions & UM_ACTION_RUN_SENDER) && backlog_bytes(&session->core) >= deferrable;
-    if (sends)
-        send_turn(session, now_ns, &goes_on);
-    else
+    bool asked = actions & UM_ACTION_RUN_SENDER, runs = asked && backlog_bytes(&session->core) >= deferrable;
+    if (holds && !runs) {
         um_lock_release(&session->core.sender_lock);
-    if (goes_on)
-        ask_loop(session, now_ns);
-    if (sends)
-        notify_sendable(session);
-    atomic_thread_fence(memory_order_seq_cst);
-    if (was_hurried(session)) {
-        deferrable = 0;
-        actions |= UM_ACTION_RUN_SENDER;
+        atomic_thread_fence(memory_order_seq_cst);
+        holds = false;
+        runs = was_hurried(session);
+        deferrable = runs ? 0 : deferrable;
     }
-    act_on(session, actions, deferrable, sends, now_ns);
+    if (runs) {
+        run_sender_to(session, deferrable, holds, now_ns);
+        if (is_time_to_hear(session))
+            hear_receivers(session, now_ns);
+        keep_close(session, now_ns);
+    } else if (asked) {
+        leave_to_loop(session, now_ns);
+    }
+    if (actions & UM_ACTION_BATCH_STARTED)
+        ask_loop(session, now_ns + session->core.config.batch_interval_ns);
 }
 
 /* Publishers that stream run the sender and read what receivers say: the loop has nothing to do for the session, and on
@@ -429,7 +411,7 @@ static int64_t flush(um_publication *publication)
     int64_t now_ns = um_clock_ns();
     uint32_t actions = 0;
     int64_t result = um_source_flush(&publication->core, now_ns, &actions);
-    act(publication->session, actions, true);
+    act(publication->session, actions, true, false);
     return result;
 }
 
@@ -543,7 +525,7 @@ static int64_t send_one(um_publication *publication, const char *data, uint32_t 
         uint32_t actions = 0;
         int64_t result = um_source_send(&publication->core, (const uint8_t *)data, length, flags, now_ns, &actions);
         if (actions != 0)
-            act(publication->session, actions, (flags & UM_SEND_FLUSH) || result < 0);
+            act(publication->session, actions, (flags & UM_SEND_FLUSH) || result < 0, false);
         if (UM_LIKELY(!is_held_back(result)) || !wait_held_back(publication, &patience, now_ns))
             return result;
     }
@@ -604,10 +586,8 @@ static int64_t send_many(um_publication *publication, const char *data, const ui
         uint64_t done_bytes;
         result = um_source_send_many(&publication->core, &messages, last ? flags : 0, now_ns, &actions, &done_bytes);
         bool flush = (last && (flags & UM_SEND_FLUSH)) || result < 0;
-        if (messages.fresh != NULL)
-            act_holding(publication->session, actions, flush);
-        else if (actions != 0)
-            act(publication->session, actions, flush);
+        if (actions != 0 || messages.fresh != NULL)
+            act(publication->session, actions, flush, messages.fresh != NULL);
         if (result >= 0) {
             done += (uint32_t)result;
             data += lengths ? done_bytes : 0;
@@ -661,7 +641,7 @@ int64_t um_publication_commit(um_publication *publication, um_source_claim *clai
     int64_t now_ns = um_clock_ns();
     uint32_t actions = 0;
     int64_t result = um_source_claim_commit(&publication->core, claim, flags, now_ns, &actions);
-    act(publication->session, actions, flags & UM_SEND_FLUSH);
+    act(publication->session, actions, flags & UM_SEND_FLUSH, false);
     um_gate_leave(&publication->gate);
     return result;
 }
@@ -672,7 +652,7 @@ void um_publication_abort(um_publication *publication, um_source_claim *claim)
         return;
     uint32_t actions = 0;
     um_source_claim_abort(&publication->core, claim, &actions);
-    act(publication->session, actions, true);
+    act(publication->session, actions, true, false);
     um_gate_leave(&publication->gate);
 }
 
