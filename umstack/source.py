@@ -40,7 +40,12 @@ _POLL_S = 0.001
 _EXPLICIT_BATCH_BYTES = 262144
 _HELD_BACK = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)
 _CONTINUED = lib.UM_SEND_CONTINUED
+_NULL = ffi.NULL
+_LENGTHS = ffi.typeof("uint32_t[]")
+_OFFSETS = ffi.typeof("int32_t[]")
+_from_buffer = ffi.from_buffer
 _send = lib.um_publication_send
+_send_many = lib.um_publication_send_many
 
 
 class PublicationMemory:
@@ -158,9 +163,8 @@ class Source(Closing):
         lengths = array("I", map(len, messages))
         if sum(lengths) != len(data):  # a view of items longer than a byte
             lengths = array("I", (memoryview(message).nbytes for message in messages))
-        return self._send_columns(
-            data, ffi.from_buffer("uint32_t[]", lengths), ffi.NULL, len(lengths), flags, timeout
-        )
+        columns = _from_buffer(_LENGTHS, lengths)
+        return self._send_columns(_from_buffer(data), columns, _NULL, len(lengths), flags, timeout)
 
     def send_packed(
         self, data: Buffer, offsets: Buffer, flush: bool = False, *, timeout: float | None = None
@@ -169,12 +173,14 @@ class Source(Closing):
 
         `offsets` holds 32-bit signed integers, one more than there are messages.
         """
-        columns = ffi.from_buffer("int32_t[]", offsets)
-        if len(columns) < 2:
+        columns = _from_buffer(_OFFSETS, offsets)
+        count = len(columns) - 1
+        if count < 1:
             return 0
-        if columns[len(columns) - 1] > memoryview(data).nbytes or columns[0] < 0:
+        packed = _from_buffer(data)
+        if columns[count] > len(packed) or columns[0] < 0:
             raise OptionError("the offsets reach outside the data", hint="the last one is the data's length")
-        return self._send_columns(data, ffi.NULL, columns, len(columns) - 1, _FLUSH if flush else 0, timeout)
+        return self._send_columns(packed, _NULL, columns, count, _FLUSH if flush else 0, timeout)
 
     def _send_arrow(self, messages: Any, flags: int, timeout: float | None) -> int:
         import pyarrow as pa
@@ -190,41 +196,58 @@ class Source(Closing):
         start = messages.offset
         columns = ffi.cast("int32_t *", offsets.address) + start
         pointer = ffi.cast("char *", data.address if data is not None else 0)
-        return self._send_pointer(pointer, ffi.NULL, columns, len(messages), flags, timeout)
+        return self._send_columns(pointer, _NULL, columns, len(messages), flags, timeout)
 
     def _send_columns(
-        self, data: Buffer, lengths: Any, offsets: Any, count: int, flags: int, timeout: float | None
-    ) -> int:
-        kept = ffi.from_buffer("char[]", data)
-        return self._send_pointer(ffi.cast("char *", kept), lengths, offsets, count, flags, timeout)
-
-    def _send_pointer(
         self, data: Any, lengths: Any, offsets: Any, count: int, flags: int, timeout: float | None
     ) -> int:
-        """Send until all are taken or the time is up; a refusal of the first then raises."""
-        end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
+        """Send until all are taken or the time is up; a refusal of the first then raises.
+
+        One call does for nearly every batch, so what a second would need is left to `_send_rest`.
+        """
+        wait_ns = slice_ns = self._context.slice_ns
+        end_ns = None
+        if timeout is not None:
+            wait_ns = min(timeout_ns(timeout), slice_ns)
+            end_ns = time.monotonic_ns() + timeout_ns(timeout)
+        result: int = _send_many(self._handle, data, lengths, offsets, count, flags, wait_ns)
+        if result == count:
+            return result
+        return self._send_rest(
+            ffi.cast("char *", data), lengths, offsets, count, flags, end_ns, result, wait_ns
+        )
+
+    def _send_rest(
+        self,
+        data: Any,
+        lengths: Any,
+        offsets: Any,
+        count: int,
+        flags: int,
+        end_ns: int | None,
+        result: int,
+        wait_ns: int,
+    ) -> int:
+        """Go on after an attempt with this result that was allowed to wait so long."""
         done = 0
-        while done < count:
-            left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
-            wait_ns = min(left_ns, self._context.slice_ns)
-            result = lib.um_publication_send_many(
-                self._handle, data, lengths, offsets, count - done, flags, wait_ns
-            )
+        while True:
             if result > 0:
                 done += result
-                if lengths != ffi.NULL:
+                if lengths != _NULL:
                     data += sum(ffi.unpack(lengths, result))
                     lengths += result
                 else:
                     offsets += result
-            elif result not in _HELD_BACK or (left_ns == 0 and done == 0):
+            elif result not in _HELD_BACK or (wait_ns == 0 and done == 0):
                 raise self._error(result, f"message {done} of {count}: sending" if done else "sending")
-            if done < count and left_ns == 0:
-                break
-            if done < count:
-                flags |= _CONTINUED
-                self._context.attend()
-        return done
+            if done == count or wait_ns == 0:
+                return done
+            self._context.attend()
+            left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
+            wait_ns = min(left_ns, self._context.slice_ns)
+            result = _send_many(
+                self._handle, data, lengths, offsets, count - done, flags | _CONTINUED, wait_ns
+            )
 
     @contextmanager
     def claim(

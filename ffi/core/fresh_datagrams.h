@@ -11,8 +11,8 @@
 #include "core/base.h"
 
 enum {
-    UM_FRESH_BYTES = 128 * 1024,
-    UM_FRESH_MAX = 128,
+    UM_FRESH_BYTES = 192 * 1024,
+    UM_FRESH_MAX = 256,
 };
 
 typedef struct um_fresh_datagram {
@@ -76,8 +76,9 @@ static inline uint8_t *um_fresh_add(um_fresh_datagrams *fresh, int64_t position,
     return fresh->memory + fresh->end - bytes;
 }
 
-/* The datagram of the frame at `position`, or NULL. Who looks for one after the other finds each at once. */
-static inline uint8_t *um_fresh_find(um_fresh_datagrams *fresh, int64_t position, uint32_t bytes)
+/* The entry of the frame at `position`, or NULL; `next` is its number then. Who looks for one after the other finds
+ * each at once. */
+static inline const um_fresh_datagram *um_fresh_at(um_fresh_datagrams *fresh, int64_t position)
 {
     if (fresh->count == 0 || position < um_fresh_entry(fresh, 0)->position)
         return NULL;
@@ -86,8 +87,14 @@ static inline uint8_t *um_fresh_find(um_fresh_datagrams *fresh, int64_t position
     while (fresh->next < fresh->count && um_fresh_entry(fresh, fresh->next)->position < position)
         fresh->next++;
     const um_fresh_datagram *found = um_fresh_entry(fresh, fresh->next);
-    bool same = fresh->next < fresh->count && found->position == position && found->bytes == bytes;
-    return same ? fresh->memory + found->offset : NULL;
+    return fresh->next < fresh->count && found->position == position ? found : NULL;
+}
+
+/* The datagram of that frame where it has so many bytes, or NULL. */
+static inline uint8_t *um_fresh_find(um_fresh_datagrams *fresh, int64_t position, uint32_t bytes)
+{
+    const um_fresh_datagram *found = um_fresh_at(fresh, position);
+    return found != NULL && found->bytes == bytes ? fresh->memory + found->offset : NULL;
 }
 
 #endif

@@ -42,7 +42,7 @@ TEST("AE-31 AE-38", "what was laid out is found until it is forgotten, and nothi
         }
         CHECK(um_fresh_find(fresh, position, bytes) == NULL);
         CHECK(count == 0 || um_fresh_find(fresh, model[oldest % MODEL_MAX].position, 1) == NULL);
-        uint32_t sent = um_random_below(&random, 4) == 0 ? (uint32_t)um_random_below(&random, 12) : 0;
+        uint32_t sent = um_random_below(&random, 4) == 0 ? (uint32_t)um_random_below(&random, 9) : 0;
         sent = sent < count ? sent : count;
         if (sent == 0)
             continue;
