@@ -313,10 +313,10 @@ static int64_t deferrable_bytes(const um_publication_session *session, bool flus
 }
 
 /* What a publisher does with the actions a send asks for. One that laid datagrams out holds the sender lock, and gives
- * it back. */
+ * it back. The precise time costs as much as all of this, and only what may wait for company needs it. */
 static void act(um_publication_session *session, uint32_t actions, bool flush, bool holds)
 {
-    int64_t now_ns = um_clock_ns();
+    int64_t now_ns = flush || !session->context->threaded ? um_clock_coarse_ns() : um_clock_ns();
     int64_t deferrable = deferrable_bytes(session, flush, now_ns);
     bool asked = actions & UM_ACTION_RUN_SENDER, runs = asked && backlog_bytes(&session->core) >= deferrable;
     if (holds && !runs) {
@@ -329,7 +329,7 @@ static void act(um_publication_session *session, uint32_t actions, bool flush, b
     if (runs) {
         run_sender_to(session, deferrable, holds, now_ns);
         if (is_time_to_hear(session))
-            hear_receivers(session, now_ns);
+            hear_receivers(session, um_clock_ns());
         keep_close(session, now_ns);
     } else if (asked) {
         leave_to_loop(session, now_ns);
