@@ -6,7 +6,7 @@
 
 enum {
     RECEIVE_HEADROOM_BYTES = 256, /* the kernel's, before each frame it fills */
-    PREFETCHED_AHEAD = 4,
+    PREFETCHED_AHEAD = 8,
 };
 
 /* ---- who owns a frame ---- */
@@ -134,13 +134,14 @@ static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint3
     return true;
 }
 
-/* Another processor wrote the frame. All of it will be read, so that all its lines may come at once. */
+/* Another processor wrote the frame. All of it will be read, so that all its lines may come at once; into the
+ * second-level cache, for the first has too few requests under way for several frames. */
 static void prefetch(const um_xsk_queue *queue, uint32_t at)
 {
     const struct xdp_desc *descriptor = xsk_ring_cons__rx_desc(&queue->receive, at);
     const uint8_t *frame = queue->area + descriptor->addr;
     for (uint32_t line = 0; line < descriptor->len; line += UM_CACHE_LINE_BYTES)
-        __builtin_prefetch(frame + line);
+        __builtin_prefetch(frame + line, 0, 2);
 }
 
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
