@@ -205,11 +205,13 @@ class Source(Closing):
 
         One call does for nearly every batch, so what a second would need is left to `_send_rest`.
         """
-        wait_ns = slice_ns = self._context.slice_ns
+        wait_ns = self._context.slice_ns
         end_ns = None
         if timeout is not None:
-            wait_ns = min(timeout_ns(timeout), slice_ns)
-            end_ns = time.monotonic_ns() + timeout_ns(timeout)
+            left_ns = timeout_ns(timeout)
+            end_ns = time.monotonic_ns() + left_ns
+            if left_ns < wait_ns:
+                wait_ns = left_ns
         result: int = _send_many(self._handle, data, lengths, offsets, count, flags, wait_ns)
         if result == count:
             return result

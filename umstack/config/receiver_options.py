@@ -101,10 +101,11 @@ class ReceiverOptions:
     )
     receiver_queue_block_count: int = option(
         Kind.INTEGER,
-        ours=8,
+        ours=16,
         minimum=2,
         maximum=65536,
-        doc="Blocks of that queue. When all are full, delivery pauses.",
+        doc="Blocks of that queue. When all are full, delivery pauses. Where they hold no more than "
+        "flow_control_receiver_window, what the application has not taken yet holds the source back.",
     )
     receiver_maximum_message_length_bytes: int = option(
         Kind.BYTES,
