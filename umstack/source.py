@@ -208,7 +208,7 @@ class Source(Closing):
         wait_ns = self._context.slice_ns
         end_ns = None
         if timeout is not None:
-            left_ns = timeout_ns(timeout)
+            left_ns = max(0, timeout_ns(timeout))
             end_ns = time.monotonic_ns() + left_ns
             if left_ns < wait_ns:
                 wait_ns = left_ns

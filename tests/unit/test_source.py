@@ -317,6 +317,7 @@ def test_without_a_receiver_a_source_with_flow_control_is_not_connected(context:
             lambda: source.send(b"x", timeout=0),
             lambda: source.send_many([b"x", b"y"], timeout=0),
             lambda: source.send_packed(b"xy", array("i", [0, 1, 2]), timeout=0),
+            lambda: source.send_packed(b"xy", array("i", [0, 1, 2]), timeout=-1),
             lambda: source.claim(1, timeout=0).__enter__(),
             lambda: source.send(b"x", timeout=0.05),
         ):
