@@ -92,3 +92,10 @@ int um_file_series_end(um_file_series *series)
     series->ended_count++;
     return result;
 }
+
+int um_file_series_drop(um_file_series *series)
+{
+    int result = unlink(series->part) == 0 ? 0 : -errno;
+    series->part[0] = '\0';
+    return result;
+}

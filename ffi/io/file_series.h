@@ -41,5 +41,7 @@ void um_file_series_close(um_file_series *series);
 const char *um_file_series_begin(um_file_series *series, int64_t time_ns);
 /* The file is whole and closed: it gets its name, and the oldest goes. */
 int um_file_series_end(um_file_series *series);
+/* The file is closed and nobody needs it: it is removed. */
+int um_file_series_drop(um_file_series *series);
 
 #endif

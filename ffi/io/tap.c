@@ -295,11 +295,29 @@ static int begin_file(um_tap *tap, const char *path)
     return 0;
 }
 
+/* A file of a series was begun when the last was full or old, and nothing came any more that it could tell of. */
+static bool is_needless(const um_tap *tap, uint64_t drop_count)
+{
+    return tap->is_series && tap->ended.file_count > 0 && tap->writer.packet_count == 0 && tap->writer.error == 0 &&
+           drop_count == tap->file_drop_base;
+}
+
+static int drop_file(um_tap *tap)
+{
+    int closed = um_pcapng_close(&tap->writer), dropped = um_file_series_drop(&tap->series);
+    tap->has_file = false;
+    if (tap->ended.error == 0)
+        tap->ended.error = closed != 0 ? closed : dropped;
+    return tap->ended.error;
+}
+
 /* drop_count: what the ring had no room for, until now. */
 static int end_file(um_tap *tap, uint64_t drop_count)
 {
     if (!tap->has_file)
         return 0;
+    if (is_needless(tap, drop_count))
+        return drop_file(tap);
     um_pcapng_statistics statistics = {.start_ns = tap->file_opened_ns, .end_ns = um_clock_wall_ns()};
     statistics.dropped_count = drop_count - tap->file_drop_base;
     statistics.received_count = tap->writer.packet_count + statistics.dropped_count;

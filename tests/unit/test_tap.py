@@ -166,6 +166,21 @@ def _publish_until(context: Context, said: Callable[[], bool]) -> int:
     return count
 
 
+def test_a_file_begun_for_nothing_does_not_stay(tmp_path: Path) -> None:
+    """Issue 4, tap: when its time is up a file ends without a packet that follows; the next is not left empty."""
+    with open_context() as context:
+        with context.tap(tmp_path / "files", rotate_seconds=0.1) as tap:
+            source, receiver = connect(context, "quiet")
+            source.send(b"the only one", flush=True)
+            collect(receiver, 1)
+            wait_for(lambda: tap.report().files == 2, "the file after it")
+        files = sorted(tap.path.iterdir())
+        assert len(files) == tap.report().files
+        assert all(packets(file) for file in files)
+        assert sum(len(packets(file)) for file in files) == tap.report().datagrams
+        assert sum(file.stat().st_size for file in files) == tap.report().file_bytes
+
+
 @pytest.mark.parametrize("limit", [{"rotate_bytes": 100_000}, {"rotate_seconds": 0.1}])
 def test_files_follow_each_other(tmp_path: Path, limit: dict[str, Any]) -> None:
     """Issue 4, tap: rotating by size and time, as a capture does: all files whole, none empty, nothing missing."""
