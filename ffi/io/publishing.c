@@ -313,10 +313,11 @@ static int64_t deferrable_bytes(const um_publication_session *session, bool flus
 }
 
 /* What a publisher does with the actions a send asks for. One that laid datagrams out holds the sender lock, and gives
- * it back. The precise time costs as much as all of this, and only what may wait for company needs it. */
+ * it back. The precise time costs as much as all of this, and only with a loop beside the publishers is it needed: for
+ * what may wait for company, and for how long the loop may rest. */
 static void act(um_publication_session *session, uint32_t actions, bool flush, bool holds)
 {
-    int64_t now_ns = flush || !session->context->threaded ? um_clock_coarse_ns() : um_clock_ns();
+    int64_t now_ns = session->context->threaded ? um_clock_ns() : um_clock_coarse_ns();
     int64_t deferrable = deferrable_bytes(session, flush, now_ns);
     bool asked = actions & UM_ACTION_RUN_SENDER, runs = asked && backlog_bytes(&session->core) >= deferrable;
     if (holds && !runs) {
