@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 from array import array
@@ -164,7 +165,7 @@ class Source(Closing):
         if sum(lengths) != len(data):  # a view of items longer than a byte
             lengths = array("I", (memoryview(message).nbytes for message in messages))
         columns = _from_buffer(_LENGTHS, lengths)
-        return self._send_columns(_from_buffer(data), columns, _NULL, len(lengths), flags, timeout)
+        return self._send_columns(_from_buffer(data), len(data), columns, _NULL, len(lengths), flags, timeout)
 
     def send_packed(
         self, data: Buffer, offsets: Buffer, flush: bool = False, *, timeout: float | None = None
@@ -178,9 +179,7 @@ class Source(Closing):
         if count < 1:
             return 0
         packed = _from_buffer(data)
-        if columns[count] > len(packed) or columns[0] < 0:
-            raise OptionError("the offsets reach outside the data", hint="the last one is the data's length")
-        return self._send_columns(packed, _NULL, columns, count, _FLUSH if flush else 0, timeout)
+        return self._send_columns(packed, len(packed), _NULL, columns, count, _FLUSH if flush else 0, timeout)
 
     def _send_arrow(self, messages: Any, flags: int, timeout: float | None) -> int:
         import pyarrow as pa
@@ -196,50 +195,61 @@ class Source(Closing):
         start = messages.offset
         columns = ffi.cast("int32_t *", offsets.address) + start
         pointer = ffi.cast("char *", data.address if data is not None else 0)
-        return self._send_columns(pointer, _NULL, columns, len(messages), flags, timeout)
+        data_bytes = data.size if data is not None else 0
+        return self._send_columns(pointer, data_bytes, _NULL, columns, len(messages), flags, timeout)
 
     def _send_columns(
-        self, data: Any, lengths: Any, offsets: Any, count: int, flags: int, timeout: float | None
+        self,
+        data: Any,
+        data_bytes: int,
+        lengths: Any,
+        offsets: Any,
+        count: int,
+        flags: int,
+        timeout: float | None,
     ) -> int:
         """Send until all are taken or the time is up; a refusal of the first then raises.
 
         One call does for nearly every batch, so what a second would need is left to `_send_rest`.
         """
         wait_ns = self._context.slice_ns
-        end_ns = None
         if timeout is not None:
-            left_ns = max(0, timeout_ns(timeout))
-            end_ns = time.monotonic_ns() + left_ns
-            if left_ns < wait_ns:
-                wait_ns = left_ns
-        result: int = _send_many(self._handle, data, lengths, offsets, count, flags, wait_ns)
+            wait_ns = min(wait_ns, max(0, timeout_ns(timeout)))
+        result: int = _send_many(self._handle, data, data_bytes, lengths, offsets, count, flags, wait_ns)
         if result == count:
             return result
-        return self._send_rest(
-            ffi.cast("char *", data), lengths, offsets, count, flags, end_ns, result, wait_ns
-        )
+        return self._send_rest(data, data_bytes, lengths, offsets, count, flags, timeout, result, wait_ns)
 
     def _send_rest(
         self,
         data: Any,
+        data_bytes: int,
         lengths: Any,
         offsets: Any,
         count: int,
         flags: int,
-        end_ns: int | None,
+        timeout: float | None,
         result: int,
         wait_ns: int,
     ) -> int:
-        """Go on after an attempt with this result that was allowed to wait so long."""
+        """Go on after an attempt with this result, which was allowed to wait so long and did."""
+        end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout) - wait_ns
+        data = ffi.cast("char *", data)
         done = 0
         while True:
             if result > 0:
                 done += result
                 if lengths != _NULL:
-                    data += sum(ffi.unpack(lengths, result))
+                    taken_bytes = sum(ffi.unpack(lengths, result))
+                    data += taken_bytes
+                    data_bytes -= taken_bytes
                     lengths += result
                 else:
                     offsets += result
+            elif result == -errno.EINVAL and offsets != _NULL:
+                raise OptionError(
+                    "the offsets reach outside the data", hint="they ascend up to the data's length"
+                )
             elif result not in _HELD_BACK or (wait_ns == 0 and done == 0):
                 raise self._error(result, f"message {done} of {count}: sending" if done else "sending")
             if done == count or wait_ns == 0:
@@ -248,7 +258,7 @@ class Source(Closing):
             left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
             wait_ns = min(left_ns, self._context.slice_ns)
             result = _send_many(
-                self._handle, data, lengths, offsets, count - done, flags | _CONTINUED, wait_ns
+                self._handle, data, data_bytes, lengths, offsets, count - done, flags | _CONTINUED, wait_ns
             )
 
     @contextmanager

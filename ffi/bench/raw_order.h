@@ -1,4 +1,5 @@
-/* What became of a stream of messages that carry the counters 0, 1, 2, ...: lost, late or twice.
+/* Streams of messages that carry the counters 0, 1, 2, ... in their first eight bytes, and what became of one: lost,
+ * late or twice.
  *
  * The raw baselines must look at every message they receive, or they would be compared with a stack that
  * does. A message in its place costs one comparison; only gaps are remembered. The record belongs to its
@@ -27,6 +28,13 @@ typedef struct um_raw_order {
     uint32_t gap_count;
     um_raw_gap gaps[UM_RAW_GAP_CAPACITY]; /* ascending */
 } um_raw_order;
+
+/* Counts messages of one size that lie end to end, from `first` on. */
+static inline void um_raw_order_stamp(uint8_t *messages, uint32_t message_bytes, uint32_t count, uint64_t first)
+{
+    for (uint64_t counter = first; counter < first + count; counter++, messages += message_bytes)
+        memcpy(messages, &counter, sizeof counter);
+}
 
 void um_raw_order_init(um_raw_order *order);
 

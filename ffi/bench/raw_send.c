@@ -1,6 +1,7 @@
 #include <linux/udp.h>
 #include <stdlib.h>
 
+#include "bench/raw_order.h"
 #include "bench/raw_socket.h"
 #include "bench/raw_udp.h"
 
@@ -81,9 +82,8 @@ static uint32_t stamp(sender *s)
     while (used < s->config->batch_count && counter < end) {
         uint64_t left = end - counter;
         uint32_t count = left < s->messages_per_send_count ? (uint32_t)left : s->messages_per_send_count;
-        uint8_t *message = s->parts[used].iov_base;
-        for (uint32_t i = 0; i < count; i++, message += stride, counter++)
-            memcpy(message, &counter, sizeof counter);
+        um_raw_order_stamp(s->parts[used].iov_base, stride, count, counter);
+        counter += count;
         s->parts[used++].iov_len = (size_t)count * stride;
     }
     return used;

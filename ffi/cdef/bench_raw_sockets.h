@@ -16,6 +16,7 @@ typedef struct um_raw_order {
     ...;
 } um_raw_order;
 
+void um_raw_order_stamp(uint8_t *messages, uint32_t message_bytes, uint32_t count, uint64_t first);
 void um_raw_order_init(um_raw_order *order);
 void um_raw_order_note(um_raw_order *order, uint64_t counter);
 

@@ -209,8 +209,9 @@ void um_publication_close(um_publication *publication);
 void um_publication_free(um_publication *publication);
 int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
                             int64_t timeout_ns);
-int64_t um_publication_send_many(um_publication *publication, const char *data, const uint32_t *lengths,
-                                 const int32_t *offsets, uint32_t count, uint32_t flags, int64_t timeout_ns);
+int64_t um_publication_send_many(um_publication *publication, const char *data, uint64_t data_bytes,
+                                 const uint32_t *lengths, const int32_t *offsets, uint32_t count, uint32_t flags,
+                                 int64_t timeout_ns);
 int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claim, uint32_t flags,
                          int64_t timeout_ns);
 int64_t um_publication_commit(um_publication *publication, um_source_claim *claim, uint32_t flags);

@@ -17,8 +17,16 @@
 static inline void um_stream(uint8_t *to, const uint8_t *from, size_t bytes)
 {
 #if defined(__SSE2__)
-    for (size_t i = 0; i < bytes; i += sizeof(__m128i))
-        _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+    for (size_t i = 0; i < bytes; i += UM_CACHE_LINE_BYTES) {
+        const __m128i *read = (const __m128i *)(const void *)(from + i);
+        __m128i *write = (__m128i *)(void *)(to + i);
+        __m128i a = _mm_loadu_si128(read), b = _mm_loadu_si128(read + 1);
+        __m128i c = _mm_loadu_si128(read + 2), d = _mm_loadu_si128(read + 3);
+        _mm_stream_si128(write, a);
+        _mm_stream_si128(write + 1, b);
+        _mm_stream_si128(write + 2, c);
+        _mm_stream_si128(write + 3, d);
+    }
 #else
     memcpy(to, from, bytes);
 #endif

@@ -274,9 +274,11 @@ enum { UM_SEND_CONTINUED = 0x100 };
 /* Publishing. timeout_ns: how long to wait when held back: 0 not at all, negative for ever. See source.h. */
 int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
                             int64_t timeout_ns);
-/* Many messages at once: see um_source_send_many. Offsets that run backwards are refused with -EINVAL. */
-int64_t um_publication_send_many(um_publication *publication, const char *data, const uint32_t *lengths,
-                                 const int32_t *offsets, uint32_t count, uint32_t flags, int64_t timeout_ns);
+/* Many messages at once: see um_source_send_many. Lengths or offsets that leave the data, or offsets that run
+ * backwards, are refused with -EINVAL. */
+int64_t um_publication_send_many(um_publication *publication, const char *data, uint64_t data_bytes,
+                                 const uint32_t *lengths, const int32_t *offsets, uint32_t count, uint32_t flags,
+                                 int64_t timeout_ns);
 int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claim, uint32_t flags,
                          int64_t timeout_ns);
 int64_t um_publication_commit(um_publication *publication, um_source_claim *claim, uint32_t flags);

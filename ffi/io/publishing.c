@@ -563,12 +563,20 @@ static um_fresh_datagrams *begin_fresh(um_publication_session *session, uint32_t
     return &core->fresh;
 }
 
-static bool run_backwards(const int32_t *offsets, uint32_t count)
+static bool lengths_fit(const uint32_t *lengths, uint32_t count, uint64_t data_bytes)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < count; i++)
+        bytes += lengths[i];
+    return bytes <= data_bytes;
+}
+
+static bool offsets_fit(const int32_t *offsets, uint32_t count, uint64_t data_bytes)
 {
     uint32_t backwards = 0;
     for (uint32_t i = 0; i < count; i++)
         backwards += offsets[i + 1] < offsets[i];
-    return backwards != 0;
+    return backwards == 0 && offsets[0] >= 0 && (uint64_t)offsets[count] <= data_bytes;
 }
 
 static int64_t send_many(um_publication *publication, const char *data, const uint32_t *lengths, const int32_t *offsets,
@@ -599,10 +607,11 @@ static int64_t send_many(um_publication *publication, const char *data, const ui
     return done > 0 ? (int64_t)done : result;
 }
 
-int64_t um_publication_send_many(um_publication *publication, const char *data, const uint32_t *lengths,
-                                 const int32_t *offsets, uint32_t count, uint32_t flags, int64_t timeout_ns)
+int64_t um_publication_send_many(um_publication *publication, const char *data, uint64_t data_bytes,
+                                 const uint32_t *lengths, const int32_t *offsets, uint32_t count, uint32_t flags,
+                                 int64_t timeout_ns)
 {
-    if (lengths == NULL && run_backwards(offsets, count))
+    if (!(lengths ? lengths_fit(lengths, count, data_bytes) : offsets_fit(offsets, count, data_bytes)))
         return -EINVAL;
     if (!um_gate_enter(&publication->gate))
         return UM_CLOSED;

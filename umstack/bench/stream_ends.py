@@ -17,9 +17,10 @@ from typing import Any, Literal
 import numpy as np
 
 import umstack
+from umstack._core import ffi, lib
 from umstack.bench.children import say
 from umstack.bench.endpoint import READY_SECONDS, EndSpec, await_receivers, await_sources, await_turn, run
-from umstack.bench.stream_check import COUNTER_BYTES, StreamCheck, TopicsCheck, counters_in, end_message
+from umstack.bench.stream_check import COUNTER_BYTES, StreamCheck, TopicsCheck, end_message
 from umstack.reader import POLL_ROWS
 
 Api = Literal["batch", "message"]
@@ -92,18 +93,21 @@ def topic_names(count: int) -> list[str]:
 
 
 class PackedMessages:
-    """Messages that lie end to end in one buffer; the counters are written in one stroke."""
+    """Messages that lie end to end in one buffer, counted by what counts the raw baselines' own."""
 
     def __init__(self, spec: StreamSpec) -> None:
-        count = spec.send_messages
-        self.data = bytearray(b"." * (count * spec.size))
-        self.counters = counters_in(self.data, count, spec.size)
-        self.ramp = np.arange(count, dtype=np.uint64)
-        self.offsets = np.arange(count + 1, dtype=np.int32) * np.int32(spec.size)
+        self.size, self.count = spec.size, spec.send_messages
+        self.data = bytearray(b"." * (self.count * self.size))
+        self.messages = ffi.from_buffer("uint8_t[]", self.data)
+        self.offsets = np.arange(self.count + 1, dtype=np.int32) * np.int32(self.size)
+
+    def stamp(self, first: int) -> None:
+        """Count the messages from here on."""
+        lib.um_raw_order_stamp(self.messages, self.size, self.count, first)
 
     def send(self, source: umstack.Source, first: int) -> int:
         """Publish the messages from this counter on."""
-        np.add(self.ramp, np.uint64(first), out=self.counters)
+        self.stamp(first)
         return source.send_packed(self.data, self.offsets, timeout=_SEND_SECONDS)
 
 
@@ -119,7 +123,7 @@ class ArrowMessages(PackedMessages):
 
     def send(self, source: umstack.Source, first: int) -> int:
         """Publish the messages from this counter on."""
-        np.add(self.ramp, np.uint64(first), out=self.counters)
+        self.stamp(first)
         return source.send_many(self.array, timeout=_SEND_SECONDS)
 
 
