@@ -17,7 +17,7 @@ enum {
     YIELDS_MAX = 64,             /* and gives way to it so often at most */
     DEFER_NS = 1000000,          /* a session that sent so recently is streaming: full datagrams that nobody asked to
                                     flush wait so long for more */
-    DEFER_BYTES = 16 * 1024,     /* or for so many bytes, and then go out together (UDP GSO) */
+    DEFER_BYTES = 60 * 1024,     /* or for so many bytes, and then go out together (UDP GSO) */
     REST_MAX_NS = 4000000,       /* or, at the end of a longer stream, until the loop looks again */
     TIMERS_NS = 20000000,        /* while it streams, its timers are run so often at least */
     CONTROL_RECEIVES_MAX = 16,   /* datagrams to the NAK socket, taken at once */
@@ -269,8 +269,9 @@ int um_publishing_receive(um_publication_session *session, int64_t now_ns)
     return handled;
 }
 
-/* Reads them on a publisher's own thread, unless the loop or another publisher is at it. */
-static void hear_receivers(um_publication_session *session, int64_t now_ns)
+/* Reads them on a publisher's own thread, unless the loop or another publisher is at it, and sends what they allow down
+ * to `leave_bytes`. */
+static void hear_receivers(um_publication_session *session, int64_t leave_bytes, int64_t now_ns)
 {
     um_source_session *core = &session->core;
     int heard = 0;
@@ -287,8 +288,8 @@ static void hear_receivers(um_publication_session *session, int64_t now_ns)
         um_lock_release(&core->sender_lock);
     }
     pthread_mutex_unlock(&session->context->lock);
-    if (heard > 0)
-        run_sender(session, now_ns);
+    if (heard > 0 && backlog_bytes(core) >= leave_bytes)
+        run_sender_to(session, leave_bytes, false, now_ns);
 }
 
 /* A publisher that goes on reads them when the loop left them, and when flow control holds the sender back: once for as
@@ -330,7 +331,7 @@ static void act(um_publication_session *session, uint32_t actions, bool flush, b
     if (runs) {
         run_sender_to(session, deferrable, holds, now_ns);
         if (is_time_to_hear(session))
-            hear_receivers(session, um_clock_ns());
+            hear_receivers(session, deferrable, um_clock_ns());
         keep_close(session, now_ns);
     } else if (asked) {
         leave_to_loop(session, now_ns);
@@ -490,7 +491,7 @@ static bool hears_of_room(um_publication_session *session, int64_t now_ns)
 {
     if (session->context->threaded && !atomic_load_explicit(&session->unwatched, memory_order_relaxed))
         return false;
-    hear_receivers(session, now_ns);
+    hear_receivers(session, 0, now_ns);
     return is_sendable(session);
 }
 
@@ -542,12 +543,15 @@ int64_t um_publication_send(um_publication *publication, const char *data, uint3
     return result;
 }
 
-/* How many messages from `first` on make up one portion, of so many bytes. */
+/* How many messages from `first` on make up one portion, of so many bytes: what is still needed for a full one with
+ * what waits. */
 static uint32_t portion(const uint32_t *lengths, const int32_t *offsets, uint32_t first, uint32_t count,
-                        uint32_t *bytes)
+                        int64_t waiting_bytes, uint32_t *bytes)
 {
-    uint32_t i = first;
-    for (*bytes = 0; i < count && *bytes < BATCH_BYTES; i++)
+    uint32_t i = first, enough = BATCH_BYTES;
+    if (waiting_bytes > 0 && waiting_bytes < DEFER_BYTES)
+        enough -= (uint32_t)waiting_bytes;
+    for (*bytes = 0; i < count && *bytes < enough; i++)
         *bytes += UM_LBMC_HEADER_BYTES + (lengths ? lengths[i] : (uint32_t)(offsets[i + 1] - offsets[i]));
     return i - first;
 }
@@ -586,7 +590,8 @@ static int64_t send_many(um_publication *publication, const char *data, const ui
     int64_t result = 0;
     uint32_t done = 0;
     while (done < count) {
-        uint32_t bytes, portion_count = portion(lengths, offsets, done, count, &bytes);
+        uint32_t bytes,
+            portion_count = portion(lengths, offsets, done, count, backlog_bytes(&publication->session->core), &bytes);
         um_messages messages = {(const uint8_t *)data, lengths ? lengths + done : NULL, offsets ? offsets + done : NULL,
                                 portion_count, begin_fresh(publication->session, portion_count, bytes)};
         bool last = done + portion_count == count;
