@@ -213,8 +213,8 @@ class Source(Closing):
         One call does for nearly every batch, so what a second would need is left to `_send_rest`.
         """
         wait_ns = self._context.slice_ns
-        if timeout is not None:
-            wait_ns = min(wait_ns, max(0, timeout_ns(timeout)))
+        if timeout is not None and (left_ns := timeout_ns(timeout)) < wait_ns:
+            wait_ns = max(0, left_ns)
         result: int = _send_many(self._handle, data, data_bytes, lengths, offsets, count, flags, wait_ns)
         if result == count:
             return result

@@ -44,6 +44,8 @@ static inline um_fresh_datagram *um_fresh_entry(um_fresh_datagrams *fresh, uint3
 /* Forgets what lies before `position`: it has been sent. */
 static inline void um_fresh_forget(um_fresh_datagrams *fresh, int64_t position)
 {
+    if (fresh->count > 0 && um_fresh_entry(fresh, fresh->count - 1)->position < position)
+        fresh->count = 0;
     while (fresh->count > 0 && um_fresh_entry(fresh, 0)->position < position) {
         fresh->first = (fresh->first + 1) % UM_FRESH_MAX;
         fresh->count--;

@@ -179,17 +179,15 @@ static uint32_t next_run(um_source_session *session, int64_t position, int64_t l
 }
 
 /* The same, where it is known without a look at the log: a datagram laid out with another right behind it. Each is more
- * than half of what fits, so no second frame joins the first; and what is laid out is committed. 0: look. */
-static uint32_t next_fresh(um_source_session *session, int64_t position, int64_t limit, uint32_t *span)
+ * than half of what fits, so no second frame joins the first; and what is laid out is committed. NULL: look. */
+static const um_fresh_datagram *next_fresh(um_source_session *session, int64_t position, int64_t limit)
 {
     const um_fresh_datagram *here = um_fresh_at(&session->fresh, position);
     if (here == NULL || session->fresh.next + 1 == session->fresh.count)
-        return 0;
-    uint32_t bytes = here->bytes - UM_FRAME_HEADER_BYTES;
-    *span = um_frame_span(bytes);
-    int64_t end = position + *span;
+        return NULL;
+    int64_t end = position + um_align_up(here->bytes, UM_FRAME_ALIGNMENT);
     bool goes_on = um_fresh_entry(&session->fresh, session->fresh.next + 1)->position == end;
-    return goes_on && end <= limit ? bytes : 0;
+    return goes_on && end <= limit ? here : NULL;
 }
 
 static uint32_t count_frames(um_source_session *session, const um_sent *sent, uint32_t at_most)
@@ -250,30 +248,40 @@ static bool is_gathered(um_source_session *session, const um_sent *sent)
     return count_frames(session, sent, gather_max) <= gather_max;
 }
 
+/* A datagram that lies in one piece, with room for the transport's header in front. */
+static void build_whole(um_source_session *session, uint8_t *datagram, uint32_t length, uint32_t sqn,
+                        bool retransmission, uint32_t slot, um_tx *tx)
+{
+    um_part *part = session->parts + (size_t)slot * UM_DATAGRAM_PARTS_MAX;
+    um_lbtrm_write_data(datagram, session->config.session_id, session->config.nak_port, sqn, session->trail_sqn,
+                        retransmission);
+    if (slot == 0)
+        session->staged_bytes = 0;
+    *part = (um_part){datagram, length};
+    *tx = (um_tx){.parts = part, .part_count = 1, .length = length};
+}
+
 void um_session_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission, uint32_t slot,
                       um_tx *tx)
 {
-    um_part *parts = session->parts + (size_t)slot * UM_DATAGRAM_PARTS_MAX;
-    *tx = (um_tx){.parts = parts, .part_count = 1, .length = UM_LBTRM_DATA_BYTES + sent->length};
-    if (slot == 0)
-        session->staged_bytes = 0;
-    uint8_t *header = session->staging + session->staged_bytes;
-    uint8_t *fresh = um_fresh_find(&session->fresh, sent->position, tx->length);
-    if (fresh != NULL) {
-        header = fresh;
-    } else if (is_single(session, sent)) {
-        header = um_log_at(&session->log, sent->position);
+    uint32_t length = UM_LBTRM_DATA_BYTES + sent->length;
+    uint8_t *whole = um_fresh_find(&session->fresh, sent->position, length);
+    if (whole == NULL && is_single(session, sent))
+        whole = um_log_at(&session->log, sent->position);
+    if (whole != NULL) {
+        build_whole(session, whole, length, sqn, retransmission, slot, tx);
     } else if (is_gathered(session, sent)) {
-        header = session->headers + (size_t)slot * UM_LBTRM_DATA_BYTES;
-        tx->part_count += gather_frames(session, sent, parts + 1);
+        build_whole(session, session->headers + (size_t)slot * UM_LBTRM_DATA_BYTES, UM_LBTRM_DATA_BYTES, sqn,
+                    retransmission, slot, tx);
+        tx->part_count += gather_frames(session, sent, session->parts + (size_t)slot * UM_DATAGRAM_PARTS_MAX + 1);
+        tx->length = length;
     } else {
-        um_debug_assert(tx->length <= session->config.datagram_max_bytes);
-        session->staged_bytes += tx->length;
-        copy_frames(session, sent, header + UM_LBTRM_DATA_BYTES);
+        um_debug_assert(length <= session->config.datagram_max_bytes);
+        uint8_t *staged = session->staging + (slot == 0 ? 0 : session->staged_bytes);
+        copy_frames(session, sent, staged + UM_LBTRM_DATA_BYTES);
+        build_whole(session, staged, length, sqn, retransmission, slot, tx);
+        session->staged_bytes += length;
     }
-    um_lbtrm_write_data(header, session->config.session_id, session->config.nak_port, sqn, session->trail_sqn,
-                        retransmission);
-    parts[0] = (um_part){header, tx->part_count > 1 ? (uint32_t)UM_LBTRM_DATA_BYTES : tx->length};
 }
 
 static void drop_oldest(um_source_session *session)
@@ -302,10 +310,10 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
     uint32_t count = 0;
     uint64_t bytes = 0;
     while (count < budget) {
-        uint32_t span;
-        uint32_t length = next_fresh(session, position, limit, &span);
-        if (length == 0)
-            length = next_run(session, position, limit, body_max, &span);
+        const um_fresh_datagram *fresh = next_fresh(session, position, limit);
+        uint32_t span = fresh ? (uint32_t)um_align_up(fresh->bytes, UM_FRAME_ALIGNMENT) : 0;
+        uint32_t length =
+            fresh ? fresh->bytes - UM_FRAME_HEADER_BYTES : next_run(session, position, limit, body_max, &span);
         uint64_t wire_bytes = bytes + length + (uint64_t)(count + 1) * UM_LBTRM_DATA_BYTES;
         if (length == 0 || (count > 0 && wire_bytes > UM_SEND_BATCH_BYTES_MAX))
             break;
@@ -322,7 +330,10 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
         make_room(session, position + span, count, bytes);
         um_sent *sent = um_session_sent(session, sqn);
         *sent = (um_sent){position, INT64_MIN, span, (uint16_t)length, 0, 0};
-        um_session_build(session, sent, sqn, false, count, &batch[count]);
+        if (fresh)
+            build_whole(session, session->fresh.memory + fresh->offset, fresh->bytes, sqn, false, count, &batch[count]);
+        else
+            um_session_build(session, sent, sqn, false, count, &batch[count]);
         position += span;
         count++;
         if (length > body_max)

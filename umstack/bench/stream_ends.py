@@ -35,6 +35,7 @@ _BATCH_BYTES = 256 * 1024
 _BATCH_MESSAGES = 4096
 _MESSAGES_BETWEEN_CLOCKS = 256
 _SLICE_SECONDS = 0.25
+_stamp = lib.um_raw_order_stamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +102,9 @@ class PackedMessages:
         self.messages = ffi.from_buffer("uint8_t[]", self.data)
         self.offsets = np.arange(self.count + 1, dtype=np.int32) * np.int32(self.size)
 
-    def stamp(self, first: int) -> None:
-        """Count the messages from here on."""
-        lib.um_raw_order_stamp(self.messages, self.size, self.count, first)
-
     def send(self, source: umstack.Source, first: int) -> int:
         """Publish the messages from this counter on."""
-        self.stamp(first)
+        _stamp(self.messages, self.size, self.count, first)
         return source.send_packed(self.data, self.offsets, timeout=_SEND_SECONDS)
 
 
@@ -123,7 +120,7 @@ class ArrowMessages(PackedMessages):
 
     def send(self, source: umstack.Source, first: int) -> int:
         """Publish the messages from this counter on."""
-        self.stamp(first)
+        _stamp(self.messages, self.size, self.count, first)
         return source.send_many(self.array, timeout=_SEND_SECONDS)
 
 
