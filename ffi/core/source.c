@@ -238,24 +238,29 @@ static void write_frame(write_state *w, const um_lbmc_layout *layout, const uint
     step(w, body, layout->payload_length);
 }
 
-/* The same for a message that makes up a datagram: lays that out. The log gets it later. */
+/* The same for a message that makes up a datagram: lays that out, and streams what the log keeps. */
 static void lay_out(write_state *w, um_fresh_datagrams *fresh, const um_lbmc_layout *layout, const uint8_t *payload)
 {
-    uint32_t body = UM_LBMC_HEADER_BYTES + layout->payload_length;
-    uint8_t *datagram = um_fresh_add(fresh, w->position, UM_FRAME_HEADER_BYTES + body);
-    memcpy(um_lbmc_write_message(datagram + UM_FRAME_HEADER_BYTES, layout), payload, layout->payload_length);
+    uint32_t body = UM_LBMC_HEADER_BYTES + layout->payload_length, bytes = UM_FRAME_HEADER_BYTES + body;
+    uint8_t *datagram = um_fresh_add(fresh, w->position, bytes);
+    uint8_t *rest = um_lbmc_write_message(datagram + UM_FRAME_HEADER_BYTES, layout);
+    uint32_t in_first_line = UM_CACHE_LINE_BYTES - UM_FRAME_HEADER_BYTES - UM_LBMC_HEADER_BYTES;
+    uint32_t head = layout->payload_length < in_first_line ? layout->payload_length : in_first_line;
+    uint32_t lines_bytes = (layout->payload_length - head) / UM_CACHE_LINE_BYTES * UM_CACHE_LINE_BYTES;
+    uint32_t tail = layout->payload_length - head - lines_bytes;
+    memcpy(rest, payload, head);
+    um_stream(w->frame, datagram, UM_CACHE_LINE_BYTES);
+    um_stream_and_copy(w->frame + UM_CACHE_LINE_BYTES, rest + head, payload + head, lines_bytes);
+    if (tail > 0) {
+        memcpy(rest + head + lines_bytes, payload + head + lines_bytes, tail);
+        um_stream(w->frame + UM_CACHE_LINE_BYTES + lines_bytes, rest + head + lines_bytes, UM_CACHE_LINE_BYTES);
+    }
     step(w, body, layout->payload_length);
 }
 
-/* The log keeps the youngest datagrams laid out. They are streamed all at once: a store that goes past the caches holds
- * up what is stored behind it. Nobody looks at them before the first is published. */
-static void keep(const um_publication_log *log, um_fresh_datagrams *fresh, uint32_t count)
+/* The log has the youngest datagrams laid out. Nobody looks at them before the first is published. */
+static void publish_laid_out(const um_publication_log *log, um_fresh_datagrams *fresh, uint32_t count)
 {
-    for (uint32_t i = fresh->count - count; i < fresh->count; i++) {
-        const um_fresh_datagram *kept = um_fresh_entry(fresh, i);
-        um_stream(um_log_at(log, kept->position), fresh->memory + kept->offset,
-                  um_align_up(kept->bytes, UM_FRAME_ALIGNMENT));
-    }
     um_stream_fence();
     for (uint32_t i = fresh->count; i-- > fresh->count - count;) {
         const um_fresh_datagram *kept = um_fresh_entry(fresh, i);
@@ -478,7 +483,7 @@ static int send_group(um_source *source, const um_messages *messages, uint32_t f
         *data += layout.payload_length;
     }
     if (g->laid_out)
-        keep(&source->session->log, messages->fresh, g->count);
+        publish_laid_out(&source->session->log, messages->fresh, g->count);
     atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
     batcher_close(&w.batch, w.position, false, now_ns, actions);
     count_shared(&source->counters.messages_sent, g->count);

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,28 @@ def test_segmentation_is_used_where_it_may_be(make_lab: MakeLab, segmentation: s
         assert publisher.link("datagrams_sent") > 3 * publisher.link("gso_sends")
         assert subscriber.link("gro_receives") > 0
         assert subscriber.link("receive_truncated") == 0
+
+
+def test_a_stream_leaves_in_full_sends_cut_into_equal_halves(shared_lab: Lab) -> None:
+    """W6: what one batch leaves is filled up by the next to 45 datagrams of 1432 bytes, sent as 23 and 22."""
+    messages, batches = 30, 300
+    batch = bytes(messages * 1400)
+    offsets = array("i", range(0, len(batch) + 1, 1400))
+    with (
+        members(*shared_lab.hosts[:2]) as (publisher, subscriber),
+        subscriber.receiver("stream") as receiver,
+        publisher.source("stream") as source,
+    ):
+        source.wait_connected(timeout=10)
+        sends, datagrams = publisher.link("gso_sends"), publisher.link("datagrams_sent")
+        with ThreadPoolExecutor(1) as threads:
+            received = threads.submit(collect, receiver, messages * batches)
+            for _ in range(batches):
+                source.send_packed(batch, offsets)
+            source.flush()
+            assert len(received.result()) == messages * batches
+        sends, datagrams = publisher.link("gso_sends") - sends, publisher.link("datagrams_sent") - datagrams
+        assert 18 <= datagrams / sends < 23, f"{datagrams} datagrams in {sends} sends"
 
 
 def test_segmentation_can_be_switched_off(shared_lab: Lab) -> None:
