@@ -388,7 +388,7 @@ static int offer(um_source_session *session, const um_tx *batch, uint32_t fit)
 /* Padding at the sender's position is never sent: step over it. */
 static void skip_padding(um_source_session *session)
 {
-    int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
+    int64_t start = atomic_load_explicit(&session->sender_position, memory_order_relaxed), position = start;
     int64_t tail = um_log_tail(&session->log);
     while (position < tail) {
         int32_t length = um_log_frame_length(&session->log, position);
@@ -396,7 +396,8 @@ static void skip_padding(um_source_session *session)
             break;
         position += (int64_t)um_align_up((uint32_t)length, UM_FRAME_ALIGNMENT);
     }
-    atomic_store_explicit(&session->sender_position, position, memory_order_seq_cst);
+    if (position != start)
+        atomic_store_explicit(&session->sender_position, position, memory_order_seq_cst);
 }
 
 static void note_limit(um_source_session *session, int64_t flushed)

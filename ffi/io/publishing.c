@@ -60,9 +60,9 @@ static void wake_senders(um_publication_session *session)
     (void)ignored;
 }
 
+/* With a fence between what made room and this. */
 static void notify_sendable(um_publication_session *session)
 {
-    atomic_thread_fence(memory_order_seq_cst);
     if (!atomic_load_explicit(&session->wakeup_wanted, memory_order_relaxed) || !is_sendable(session))
         return;
     if (atomic_exchange(&session->wakeup_wanted, 0) != 0)
@@ -77,6 +77,7 @@ static void want_wakeup(um_publication_session *session)
     ssize_t drained = read(session->wakeup_fd, &ignored, sizeof ignored);
     (void)drained;
     atomic_store(&session->wakeup_wanted, 1);
+    atomic_thread_fence(memory_order_seq_cst);
     notify_sendable(session);
 }
 
@@ -375,6 +376,7 @@ int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns)
     }
     int64_t due_ns = run_session_timers(session, now_ns);
     um_lock_release(&session->core.sender_lock);
+    atomic_thread_fence(memory_order_seq_cst);
     notify_sendable(session);
     if (um_session_pending(&session->core) || atomic_load_explicit(&session->unwatched, memory_order_relaxed))
         return now_ns;
