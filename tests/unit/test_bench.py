@@ -361,6 +361,11 @@ def test_a_spec_survives_the_command_line() -> None:
     assert (role, throughput.StreamSpec.from_json(text)) == ("publish", spec)
 
 
+def test_what_is_compared_with_sockets_runs_over_sockets() -> None:
+    """Issue: `bench all` judges the kernel-socket link, whatever the lab's interfaces could do."""
+    assert AllPlan("").stream(SIZE).link == "socket"
+
+
 def test_round_trips_are_judged_by_their_median() -> None:
     """The middle round of the round trips is the one reported."""
     trips = [stream(round_trip_us={"p50": us, "p99": 9.0, "p999": 9.0}) for us in (3.0, 1.0, 2.0)]

@@ -29,7 +29,7 @@ class EndSpec:
     config: str = ""
     """Options, as configuration text."""
     mode: str = "embedded"
-    link: str = "auto"
+    link: str = "socket"
     cpu: int | None = None
 
     def as_arguments(self, role: str) -> list[str]:
