@@ -17,8 +17,6 @@
 
 enum {
     SEGMENTS_MAX = 64,       /* the kernel's UDP_MAX_SEGMENTS */
-    SEGMENTS_BEST = 32,      /* the kernel has all segments of a send in hand before the first leaves: of more, their
-                                buffers are no longer in the nearest caches */
     SUPER_BYTES_MAX = 65507, /* one UDP datagram before segmentation */
     SEND_CALLS_MAX = 64,     /* messages in one sendmmsg */
     SEND_VECTORS_MAX = 1024, /* the kernel's UIO_MAXIOV */
@@ -165,8 +163,7 @@ typedef struct send_plan {
     uint32_t vector_count;
 } send_plan;
 
-/* How many datagrams from batch[0] on become one segmented send: equal lengths, the last may be shorter. What is more
- * than is best goes out in equal parts. */
+/* How many datagrams from batch[0] on can be one segmented send: equal lengths, the last may be shorter. */
 static uint32_t segment_run(const um_tx *batch, uint32_t count, uint32_t vectors_left)
 {
     uint32_t bytes = batch[0].length, vectors = batch[0].part_count, run = 1;
@@ -177,8 +174,7 @@ static uint32_t segment_run(const um_tx *batch, uint32_t count, uint32_t vectors
         if (batch[run++].length < batch[0].length)
             break;
     }
-    uint32_t sends = (run + SEGMENTS_BEST - 1) / SEGMENTS_BEST;
-    return (run + sends - 1) / sends;
+    return run;
 }
 
 static void add_segment_size(send_plan *plan, uint16_t bytes)

@@ -55,8 +55,8 @@ def test_segmentation_is_used_where_it_may_be(make_lab: MakeLab, segmentation: s
         assert subscriber.link("receive_truncated") == 0
 
 
-def test_a_stream_leaves_in_full_sends_cut_into_equal_halves(shared_lab: Lab) -> None:
-    """W6: what one batch leaves is filled up by the next to 45 datagrams of 1432 bytes, sent as 23 and 22."""
+def test_a_stream_leaves_in_full_sends(shared_lab: Lab) -> None:
+    """W6: what one batch leaves is filled up by the next to what the kernel takes, 45 datagrams of 1432 bytes."""
     messages, batches = 30, 300
     batch = bytes(messages * 1400)
     offsets = array("i", range(0, len(batch) + 1, 1400))
@@ -74,7 +74,7 @@ def test_a_stream_leaves_in_full_sends_cut_into_equal_halves(shared_lab: Lab) ->
             source.flush()
             assert len(received.result()) == messages * batches
         sends, datagrams = publisher.link("gso_sends") - sends, publisher.link("datagrams_sent") - datagrams
-        assert 18 <= datagrams / sends < 23, f"{datagrams} datagrams in {sends} sends"
+        assert 36 <= datagrams / sends <= 45.5, f"{datagrams} datagrams in {sends} sends"
 
 
 def test_segmentation_can_be_switched_off(shared_lab: Lab) -> None:
