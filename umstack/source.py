@@ -35,6 +35,9 @@ Buffer = Any
 """Whatever exports a contiguous buffer: bytes, bytearray, memoryview, array, a NumPy array."""
 BatchMark = Literal["start", "end", "complete"]
 
+_Columns = tuple[Any, int, Any, Any, int]
+"""Messages as the core takes them: data, its bytes, lengths or NULL, offsets or NULL, and how many there are."""
+
 _FLUSH = 4
 _BATCH_FLAGS = {None: 0, "start": 1, "end": 2, "complete": 3}
 _POLL_S = 0.001
@@ -164,8 +167,8 @@ class Source(Closing):
         lengths = array("I", map(len, messages))
         if sum(lengths) != len(data):  # a view of items longer than a byte
             lengths = array("I", (memoryview(message).nbytes for message in messages))
-        columns = _from_buffer(_LENGTHS, lengths)
-        return self._send_columns(_from_buffer(data), len(data), columns, _NULL, len(lengths), flags, timeout)
+        columns = (_from_buffer(data), len(data), _from_buffer(_LENGTHS, lengths), _NULL, len(lengths))
+        return self._send_columns(columns, flags, timeout)
 
     def send_packed(
         self, data: Buffer, offsets: Buffer, flush: bool = False, *, timeout: float | None = None
@@ -174,12 +177,13 @@ class Source(Closing):
 
         `offsets` holds 32-bit signed integers, one more than there are messages.
         """
-        columns = _from_buffer(_OFFSETS, offsets)
-        count = len(columns) - 1
+        begins = _from_buffer(_OFFSETS, offsets)
+        count = len(begins) - 1
         if count < 1:
             return 0
         packed = _from_buffer(data)
-        return self._send_columns(packed, len(packed), _NULL, columns, count, _FLUSH if flush else 0, timeout)
+        columns = (packed, len(packed), _NULL, begins, count)
+        return self._send_columns(columns, _FLUSH if flush else 0, timeout)
 
     def _send_arrow(self, messages: Any, flags: int, timeout: float | None) -> int:
         import pyarrow as pa
@@ -193,21 +197,12 @@ class Source(Closing):
             return 0
         _, offsets, data = messages.buffers()
         start = messages.offset
-        columns = ffi.cast("int32_t *", offsets.address) + start
-        pointer = ffi.cast("char *", data.address if data is not None else 0)
-        data_bytes = data.size if data is not None else 0
-        return self._send_columns(pointer, data_bytes, _NULL, columns, len(messages), flags, timeout)
+        begins = ffi.cast("int32_t *", offsets.address) + start
+        address, data_bytes = (data.address, data.size) if data is not None else (0, 0)
+        columns = (ffi.cast("char *", address), data_bytes, _NULL, begins, len(messages))
+        return self._send_columns(columns, flags, timeout)
 
-    def _send_columns(
-        self,
-        data: Any,
-        data_bytes: int,
-        lengths: Any,
-        offsets: Any,
-        count: int,
-        flags: int,
-        timeout: float | None,
-    ) -> int:
+    def _send_columns(self, columns: _Columns, flags: int, timeout: float | None) -> int:
         """Send until all are taken or the time is up; a refusal of the first then raises.
 
         One call does for nearly every batch, so what a second would need is left to `_send_rest`.
@@ -215,24 +210,16 @@ class Source(Closing):
         wait_ns = self._context.slice_ns
         if timeout is not None and (left_ns := timeout_ns(timeout)) < wait_ns:
             wait_ns = max(0, left_ns)
-        result: int = _send_many(self._handle, data, data_bytes, lengths, offsets, count, flags, wait_ns)
-        if result == count:
+        result: int = _send_many(self._handle, *columns, flags, wait_ns)
+        if result == columns[-1]:
             return result
-        return self._send_rest(data, data_bytes, lengths, offsets, count, flags, timeout, result, wait_ns)
+        return self._send_rest(columns, flags, timeout, result, wait_ns)
 
     def _send_rest(
-        self,
-        data: Any,
-        data_bytes: int,
-        lengths: Any,
-        offsets: Any,
-        count: int,
-        flags: int,
-        timeout: float | None,
-        result: int,
-        wait_ns: int,
+        self, columns: _Columns, flags: int, timeout: float | None, result: int, wait_ns: int
     ) -> int:
         """Go on after an attempt with this result, which was allowed to wait so long and did."""
+        data, data_bytes, lengths, offsets, count = columns
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout) - wait_ns
         data = ffi.cast("char *", data)
         done = 0

@@ -376,9 +376,9 @@ int64_t um_publishing_tick(um_publication_session *session, int64_t now_ns)
     }
     int64_t due_ns = run_session_timers(session, now_ns);
     um_lock_release(&session->core.sender_lock);
-    atomic_thread_fence(memory_order_seq_cst);
+    bool pending = um_session_pending(&session->core); /* its fence comes before the look at who waits, too */
     notify_sendable(session);
-    if (um_session_pending(&session->core) || atomic_load_explicit(&session->unwatched, memory_order_relaxed))
+    if (pending || atomic_load_explicit(&session->unwatched, memory_order_relaxed))
         return now_ns;
     /* While it streams, publishers leave datagrams to this loop without waking it. */
     bool streams = now_ns - atomic_load_explicit(&session->last_run_ns, memory_order_relaxed) < DEFER_NS;
@@ -592,8 +592,8 @@ static int64_t send_many(um_publication *publication, const char *data, const ui
     int64_t result = 0;
     uint32_t done = 0;
     while (done < count) {
-        uint32_t bytes,
-            portion_count = portion(lengths, offsets, done, count, backlog_bytes(&publication->session->core), &bytes);
+        int64_t waiting_bytes = backlog_bytes(&publication->session->core);
+        uint32_t bytes, portion_count = portion(lengths, offsets, done, count, waiting_bytes, &bytes);
         um_messages messages = {(const uint8_t *)data, lengths ? lengths + done : NULL, offsets ? offsets + done : NULL,
                                 portion_count, begin_fresh(publication->session, portion_count, bytes)};
         bool last = done + portion_count == count;
