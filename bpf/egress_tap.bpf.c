@@ -139,6 +139,7 @@ static __always_inline void count_lost(__u32 packet_count)
 /* room_bytes is a constant wherever this is put. */
 static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u32 bytes, const __u32 room_bytes)
 {
+    __u32 last = bytes - 1; /* bounds that kernels before 6.8 understand, too: they learn nothing from bytes != 0 */
     struct egress_tap_record *record = bpf_ringbuf_reserve(&ring, sizeof(*record) + room_bytes, 0);
 
     if (!record) {
@@ -153,8 +154,8 @@ static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u
     record->has_vlan = skb->vlan_present;
     record->vlan_type = bpf_ntohs(skb->vlan_proto);
     record->vlan_tci = skb->vlan_tci;
-    barrier_var(bytes); /* or the compiler leaves out the comparison that the verifier wants to see */
-    if (bytes == 0 || bytes > room_bytes || bpf_skb_load_bytes(skb, 0, record + 1, bytes)) {
+    barrier_var(last); /* or the compiler leaves out the comparison that the verifier wants to see */
+    if (last >= room_bytes || bpf_skb_load_bytes(skb, 0, record + 1, last + 1)) {
         bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
         count_lost(segment_count);
         return;

@@ -12,6 +12,7 @@ _HINTS = {
     errno.ENOSPC: "free maps that are no longer used, or raise `ulimit -l`",
     errno.ENOENT: "build the BPF objects again, they are not those of this version",
 }
+_NEEDS_PERFMON = "pointer comparison prohibited"
 
 
 class XdpError(Exception):
@@ -41,6 +42,8 @@ class BpfError(XdpError):
         self.log = log.strip()
         reason = "libbpf refused it" if error_number >= _LIBBPF_ERRNO_FIRST else os.strerror(error_number)
         message = f"{what}: {reason}\n{self.log}" if self.log else f"{what}: {reason}"
+        if error_number == errno.EACCES and _NEEDS_PERFMON in self.log:
+            hint = "this kernel's verifier wants CAP_PERFMON as well: give it to the process, or run as root"
         hint = hint or _HINTS.get(error_number, "check that the kernel has CONFIG_BPF_SYSCALL")
         super().__init__(message, hint=hint)
 

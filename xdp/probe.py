@@ -92,6 +92,11 @@ def probe_interface(interface: Interface) -> Facts:
     )
 
 
+def running_kernel() -> tuple[int, int]:
+    """The version of the kernel this runs on."""
+    return kernel_version(os.uname().release)
+
+
 def kernel_version(release: str) -> tuple[int, int]:
     """Read the first two numbers of a release such as `6.1.0-13-amd64`."""
     major, minor = ([*release.split("-")[0].split("."), "0"])[:2]

@@ -293,8 +293,8 @@ def _load(map_entries: dict[str, int]) -> tuple[BpfObject, BpfProgram]:
         name = _PROGRAM_WITHOUT_FRAGS
         try:
             loaded = BpfObject("steering", program=name, map_entries=map_entries)
-        except BpfError:
-            raise refusal from None
+        except BpfError as second:
+            raise (refusal if second.errno == errno.EINVAL else second) from None
     return loaded, loaded.program(name)
 
 

@@ -18,12 +18,13 @@
 
 enum {
     EVENTS_MAX = 64,
-    NAP_MIN_NS = 20000,       /* shorter ones take longer than they say */
-    HOT_DATAGRAMS = 16,       /* a pass that handled this many is under load */
-    HOT_NS = 1000000,         /* and stays hot for so long */
-    LOAD_SPAN_NS = 200000,    /* as do passes that handled as many together within this time */
-    POLL_INTERVAL_NS = 20000, /* a pass that does not sleep looks at quiet sockets only this often */
-    GROUPS_DIRECT_MAX = 4,    /* up to so many groups are read directly, without asking which has something */
+    NAP_MIN_NS = 20000,        /* shorter ones take longer than they say */
+    RING_NAP_MAX_NS = 1000000, /* what the field's idle strategies end at */
+    HOT_DATAGRAMS = 16,        /* a pass that handled this many is under load */
+    HOT_NS = 1000000,          /* and stays hot for so long */
+    LOAD_SPAN_NS = 200000,     /* as do passes that handled as many together within this time */
+    POLL_INTERVAL_NS = 20000,  /* a pass that does not sleep looks at quiet sockets only this often */
+    GROUPS_DIRECT_MAX = 4,     /* up to so many groups are read directly, without asking which has something */
     RECEIVES_PER_PASS = 8,
     LOCK_YIELDS_MAX = 1000,
     PRESSURE_CHECK_NS = 200000, /* how soon a full queue is looked at again */
@@ -382,18 +383,28 @@ static bool is_under_load(um_context *context, int64_t now_ns)
 }
 
 /* Rings hold more than a socket's share of a window does, so that with them fewer, longer naps save the timers; but not
- * more than a quarter of a queue is to gather, whatever the rate. */
-static int64_t next_nap_ns(um_context *context)
+ * more than a quarter of a queue is to gather, whatever the rate, and no timer is to wait longer than over sockets. */
+static int64_t next_nap_ns(um_context *context, int64_t now_ns)
 {
+    int64_t usual_ns = context->config.coalesce_ns, due_ns = context->next_due_ns - now_ns;
     if (context->port == NULL)
-        return context->config.coalesce_ns;
+        return usual_ns;
     uint32_t room = context->port->receive_frames;
     if (context->gathered > room / 4)
         context->nap_ns = context->nap_ns / 2 > NAP_MIN_NS ? context->nap_ns / 2 : NAP_MIN_NS;
-    else if (context->gathered < room / 8 && context->nap_ns < 2 * context->config.coalesce_ns)
-        context->nap_ns += context->config.coalesce_ns / 8;
+    else if (context->gathered < room / 8 && context->nap_ns + usual_ns / 8 <= RING_NAP_MAX_NS)
+        context->nap_ns += usual_ns / 8;
     context->gathered = 0;
-    return context->nap_ns;
+    int64_t longest_ns = due_ns > usual_ns ? due_ns : usual_ns;
+    return context->nap_ns < longest_ns ? context->nap_ns : longest_ns;
+}
+
+/* The rate of a load that begins is not known yet; one that goes on may be seen a nap later. */
+static void note_load(um_context *context, int64_t now_ns)
+{
+    if (now_ns >= context->hot_until_ns + RING_NAP_MAX_NS)
+        context->nap_ns = context->config.coalesce_ns;
+    context->hot_until_ns = now_ns + HOT_NS;
 }
 
 /* *time_ns is the time, and changes with what is waited. */
@@ -411,7 +422,7 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
     int64_t until_ns = context->next_due_ns < wait_until_ns ? context->next_due_ns : wait_until_ns;
     context->napped = naps;
     if (naps) {
-        struct timespec nap = {0, next_nap_ns(context)};
+        struct timespec nap = {0, next_nap_ns(context, now_ns)};
         um_context_watch_port(context, false);
         nanosleep(&nap, NULL);
         *time_ns = um_clock_ns();
@@ -490,7 +501,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
         context->next_due_ns = now_ns + PRESSURE_CHECK_NS;
     um_event_queue_notify(context);
     if (is_under_load(context, now_ns))
-        context->hot_until_ns = now_ns + HOT_NS;
+        note_load(context, now_ns);
     if (handled > 0)
         note_event(context, now_ns);
     context->last_batch = received;

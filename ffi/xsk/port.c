@@ -33,6 +33,7 @@
 
 enum {
     BUSY_RETRY_NS = 2000000,
+    MEMORY_DEADLINE_NS = 100000000,
     KICKS_MAX = 256,          /* calls to empty a send ring; the kernel takes 32 frames or more in each */
     STALL_RETRY_NS = 50000,   /* how soon a send ring the kernel would not empty is tried again */
     DOWN_RETRY_NS = 10000000, /* and one whose interface is down */
@@ -241,11 +242,18 @@ static int learn_mode(um_xsk_port *port, int fd)
     return 0;
 }
 
-/* A queue stays busy for some milliseconds after its last user has closed it: the kernel lets go of it later. */
+/* A queue stays busy for some milliseconds after its last user has closed it, and its memory locked: the kernel lets go
+ * of both later. */
+static bool may_pass(const um_xsk_port *port, int result, int64_t waited_ns)
+{
+    return (result == -EBUSY && waited_ns < port->config.busy_deadline_ns) ||
+           (result == -ENOBUFS && waited_ns < MEMORY_DEADLINE_NS);
+}
+
 static int open_socket(um_xsk_port *port, uint32_t index)
 {
     const struct timespec pause = {0, BUSY_RETRY_NS};
-    int64_t deadline_ns = um_clock_ns() + port->config.busy_deadline_ns;
+    int64_t start_ns = um_clock_ns();
     for (;;) {
         int result = create_umem(port, index);
         if (result == 0)
@@ -253,7 +261,7 @@ static int open_socket(um_xsk_port *port, uint32_t index)
         if (result == 0)
             return 0;
         delete_handles(port, index);
-        if (result != -EBUSY || um_clock_ns() >= deadline_ns)
+        if (!may_pass(port, result, um_clock_ns() - start_ns))
             return result;
         nanosleep(&pause, NULL);
     }

@@ -22,7 +22,7 @@ from umstack.trace.kernel_types import KernelTypes
 from umstack.trace.toolkit import compiling_with, find_headers, libbpf_in, load_bcc
 from xdp import interfaces
 from xdp.closing import Closing
-from xdp.probe import kernel_version
+from xdp.probe import running_kernel
 
 _RECEIVER_KERNEL = (6, 11)
 _REASON_PREFIX = "SKB_DROP_REASON_"
@@ -291,7 +291,7 @@ def _definitions(types: KernelTypes, has_reason: bool) -> Iterator[str]:
         yield f"-D{name}={value}"
     if has_reason:
         yield "-DHAS_REASON"
-    if kernel_version(os.uname().release) >= _RECEIVER_KERNEL:
+    if running_kernel() >= _RECEIVER_KERNEL:
         yield "-DHAS_RECEIVER"
     if types.has_tracepoint("xdp_redirect_map_err"):
         yield "-DHAS_REDIRECT_MAP_ERROR"
