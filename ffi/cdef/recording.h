@@ -95,6 +95,7 @@ typedef struct um_interface_capture_config {
     uint32_t block_count;
     uint32_t snap_bytes;
     bool promiscuous;
+    bool kernel_tells_runs;
     const char *filter_text;
     const struct sock_filter *filter;
     uint16_t filter_length;

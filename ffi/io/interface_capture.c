@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "core/lbtrm_run.h"
 #include "io/clock.h"
 #include "io/datagram_frame.h"
 
@@ -96,8 +97,9 @@ static int map_ring(um_interface_capture *capture)
     int version = TPACKET_V3, one = 1;
     if (setsockopt(capture->fd, SOL_PACKET, PACKET_VERSION, &version, sizeof version) != 0)
         return fail(capture, "PACKET_VERSION");
-    capture->has_run_header = setsockopt(capture->fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) == 0;
     const um_interface_capture_config *config = &capture->config;
+    capture->has_run_header =
+        config->kernel_tells_runs && setsockopt(capture->fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) == 0;
     struct tpacket_req3 request = {.tp_block_size = config->block_bytes,
                                    .tp_block_nr = config->block_count,
                                    .tp_frame_size = FRAME_BYTES,
@@ -377,6 +379,16 @@ static int64_t arrival_ns(const struct tpacket3_hdr *packet)
     return (int64_t)packet->tp_sec * 1000000000 + packet->tp_nsec;
 }
 
+/* What the frame itself says, where the kernel says nothing of it. */
+static void guess_kind(um_seen_frame *seen, uint32_t status)
+{
+    uint32_t header_bytes = datagram_headers(seen->data, seen->captured_bytes);
+    seen->needs_checksum = status & TP_STATUS_CSUMNOTREADY;
+    if (header_bytes > 0)
+        seen->segment_bytes =
+            um_lbtrm_run_segment(seen->data + ETH_HLEN + header_bytes, seen->captured_bytes - ETH_HLEN - header_bytes);
+}
+
 static void write_packet(um_interface_capture *capture, const struct tpacket3_hdr *packet)
 {
     const struct sockaddr_ll *from =
@@ -393,6 +405,8 @@ static void write_packet(um_interface_capture *capture, const struct tpacket3_hd
         seen.vlan_type = packet->hv1.tp_vlan_tpid;
     if (capture->has_run_header)
         um_seen_frame_read_kind(&seen, seen.data - sizeof(struct virtio_net_hdr));
+    else
+        guess_kind(&seen, packet->tp_status);
     write_seen(capture, &seen);
 }
 

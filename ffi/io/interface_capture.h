@@ -4,7 +4,9 @@
  *
  * Frames come with their link header. A VLAN tag the kernel took out is put back, a checksum left to the device is
  * filled in, and a run of datagrams that the kernel keeps whole (UDP GSO, GRO) is cut into the datagrams it is on the
- * wire, where the kernel says what it is (PACKET_VNET_HDR); um_interface_capture_splits_runs tells.
+ * wire, where the kernel says what it is (PACKET_VNET_HDR); um_interface_capture_splits_runs tells. Linux before 6.2
+ * does not know how to say it, and drops the run: there it is not asked, and only runs of LBT-RM are cut, by what they
+ * say themselves (core/lbtrm_run.h).
  *
  * With an egress tap what goes out is taken from there, before the kernel cuts it, and what comes in is received
  * without the mapped ring, so that both can be written in the order of their times at once (frame_merge.h).
@@ -26,6 +28,7 @@ typedef struct um_interface_capture_config {
     uint32_t block_count;
     uint32_t snap_bytes; /* keep so much of a frame; 0: all of it */
     bool promiscuous;
+    bool kernel_tells_runs;
     const char *filter_text; /* what the filter says, for the file */
     const struct sock_filter *filter;
     uint16_t filter_length;              /* 0: everything */

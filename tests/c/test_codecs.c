@@ -1,4 +1,5 @@
 /* LBT-RM, LBMC and status message codecs: bytes that Wireshark's dissector was seen to decode, and round trips. */
+#include "core/lbtrm_run.h"
 #include "core/random.h"
 #include "core/status_message.h"
 #include "support.h"
@@ -394,6 +395,42 @@ TEST("AE-15", "anything else in a DATA datagram is not a status message")
         um_status_message status;
         CHECK(!um_status_decode(&packet, &status));
     }
+}
+
+/* Appends a datagram of two messages with `payload_bytes` each. */
+static void add_datagram(bytes *run, uint32_t session_id, uint32_t sqn, uint32_t payload_bytes)
+{
+    um_lbtrm_write_data(run->data + run->length, session_id, NAK_PORT, sqn, 1, false);
+    run->length += UM_LBTRM_DATA_BYTES;
+    for (uint32_t i = 0; i < 2; i++) {
+        const um_lbmc_layout layout = {.topic_index = 7, .sqn = 2 * sqn + i, .payload_length = payload_bytes};
+        uint8_t *payload = um_lbmc_write_message(run->data + run->length, &layout);
+        memset(payload, 0, payload_bytes); /* as the first bytes of a header are */
+        run->length = (uint32_t)(payload - run->data) + payload_bytes;
+    }
+}
+
+TEST("issue 4, capture", "a run of datagrams tells how long each is; a single one, and anything else, is none")
+{
+    bytes run = {.length = 0};
+    add_datagram(&run, SESSION, 1, 300);
+    uint32_t segment = run.length;
+    CHECK_EQ(um_lbtrm_run_segment(run.data, run.length), 0);
+    add_datagram(&run, SESSION, 2, 300);
+    add_datagram(&run, SESSION, 3, 10);
+    CHECK_EQ(um_lbtrm_run_segment(run.data, run.length), segment);
+    for (uint32_t length = 0; length < run.length; length++) { /* as far as a capture has kept it */
+        uint8_t *copy = malloc(length + 1);
+        CHECK(copy != NULL);
+        memcpy(copy + 1, run.data, length); /* AddressSanitizer sees one byte too many */
+        CHECK_EQ(um_lbtrm_run_segment(copy + 1, length), length > segment + UM_LBTRM_DATA_BYTES ? segment : 0);
+        free(copy);
+    }
+    run.length = segment;
+    add_datagram(&run, SESSION + 1, 2, 300); /* another session is no run with this one */
+    CHECK_EQ(um_lbtrm_run_segment(run.data, run.length), 0);
+    uint8_t status[UM_LBTRM_SM_BYTES];
+    CHECK_EQ(um_lbtrm_run_segment(status, um_lbtrm_write_sm(status, SESSION, NAK_PORT, 1, 2, 1)), 0);
 }
 
 CHECK_MAIN

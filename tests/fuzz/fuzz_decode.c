@@ -1,6 +1,7 @@
 /* Every decoder of the core on raw bytes: nothing outside the datagram is read, what is handed out lies inside it. */
 #include "fuzz.h"
 
+#include "core/lbtrm_run.h"
 #include "core/status_message.h"
 
 static volatile uint32_t sink; /* so that what is handed out is really read */
@@ -38,6 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     um_lbtrm_packet packet;
     decode_messages(data, (uint32_t)size);
+    REQUIRE(um_lbtrm_run_segment(data, (uint32_t)size) < size || size == 0);
     if (um_lbtrm_decode(data, (uint32_t)size, &packet) != UM_DGRAM_OK)
         return 0;
     if (packet.list != NULL)

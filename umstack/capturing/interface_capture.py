@@ -22,6 +22,7 @@ from umstack.capturing.packet_filter import PacketFilter
 from umstack.errors import error_from_result
 from xdp.closing import Closing
 from xdp.egress_tap import EgressTap
+from xdp.probe import running_kernel
 
 PART_SUFFIX = ".part"
 _SLICE_NS = 100_000_000
@@ -59,7 +60,13 @@ class CaptureReport:
     files: tuple[Path, ...]
     """Whole, and still there."""
     splits_runs: bool
-    """Whether runs of datagrams that the kernel keeps whole (UDP GSO, GRO) are written as single datagrams."""
+    """Whether every run of datagrams that the kernel keeps whole (UDP GSO, GRO) is written as single datagrams; False:
+    only those of LBT-RM, which tell themselves (Linux before 6.2)."""
+
+
+def _kernel_tells_runs() -> bool:
+    """Whether a packet socket can say of a UDP run how it is cut; asked in vain it drops the run."""
+    return running_kernel() >= (6, 2)
 
 
 class InterfaceCapture(Closing):
@@ -114,6 +121,7 @@ class InterfaceCapture(Closing):
         config.block_count = max(2, settings.ring_bytes // config.block_bytes)
         config.snap_bytes = settings.snap_bytes
         config.promiscuous = settings.promiscuous
+        config.kernel_tells_runs = _kernel_tells_runs()
         egress = self._egress_config()
         config.egress = egress
         opened = ffi.new("um_interface_capture **")

@@ -151,6 +151,7 @@ def command(
         stoppable(capture.stop) as asked,
     ):
         _note_cost(capture)
+        _note_runs(capture)
         capture.run(seconds, lambda report: meter.show(_progress(report)))
         # What is in the ring now must not wait for an idle processor: the time for it is limited.
         os.sched_setscheduler(0, *usual)
@@ -170,6 +171,15 @@ def _note_cost(capture: InterfaceCapture) -> None:
         )
     if capture.egress.copied:
         click.echo(f"note: what goes out is copied by its sender: {capture.egress.copied}", err=True)
+
+
+def _note_runs(capture: InterfaceCapture) -> None:
+    if not capture.report().splits_runs:
+        click.echo(
+            "note: this kernel (Linux before 6.2) does not tell how datagrams were joined (GRO): those of LBT-RM are "
+            "written singly, others as they were joined",
+            err=True,
+        )
 
 
 def _progress(report: CaptureReport) -> str:
