@@ -17,6 +17,7 @@ import pytest
 from scapy.layers.inet import TCP
 
 from tests.bpf.frames import TAGS, ethernet, ipv4, ipv6, udp
+from tests.kernels import needs_tai_clock
 from tests.unit.test_packet_filter import kept
 from umstack.capturing.egress_way import egress_filter
 from umstack.capturing.packet_filter import PacketFilter
@@ -24,7 +25,10 @@ from umstack.config import Config
 from xdp import BpfObject, unavailable
 from xdp.egress_tap import NAME, RING_MIN_BYTES
 
-pytestmark = pytest.mark.skipif(unavailable(NAME) is not None, reason=str(unavailable(NAME)))
+pytestmark = [
+    pytest.mark.skipif(unavailable(NAME) is not None, reason=str(unavailable(NAME))),
+    needs_tai_clock,
+]
 
 TC_ACT_UNSPEC = 0xFFFFFFFF
 BUSY, DISCARDED = 1 << 31, 1 << 30

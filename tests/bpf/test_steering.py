@@ -41,6 +41,7 @@ from tests.bpf.frames import (
     udp,
     with_bytes,
 )
+from tests.kernels import needs_program_fragments
 from xdp import BpfError, BpfObject, Steering, SteeringError, unavailable
 from xdp import steering as steering_module
 from xdp.steering import queues_max, rule_key, verdict_names
@@ -320,6 +321,7 @@ def test_a_length_beyond_the_frame_is_a_truncation(bench: Bench) -> None:
     assert bench.run(huge) == (XDP_PASS, "truncated")
 
 
+@needs_program_fragments
 def test_a_jumbo_frame_of_several_buffers_is_redirected() -> None:
     """W4: a datagram of MTU 9000 lies in several buffers; its length is that of all of them."""
     frame = ethernet(ipv4(udp(payload=bytes(8972))))
@@ -433,13 +435,37 @@ def test_a_kernel_without_frags_gets_the_other_program(monkeypatch: pytest.Monke
         Steering()
 
 
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (BpfError("the other", errno.EINVAL), "loading steering: Invalid argument"),
+        (
+            BpfError("the other", errno.EACCES, "R2 pointer comparison prohibited"),
+            "wants CAP_PERFMON as well",
+        ),
+    ],
+)
+def test_the_refusal_that_says_more_is_told(
+    monkeypatch: pytest.MonkeyPatch, second: BpfError, message: str
+) -> None:
+    """Where neither program can be loaded: that the first is unknown to the kernel says less than what it has against
+    the second."""
+
+    def refuse(_name: str, *, program: str, map_entries: dict[str, int]) -> BpfObject:
+        raise second if program == "steering_linear" else BpfError(f"loading {program}", errno.EINVAL)
+
+    monkeypatch.setattr(steering_module, "BpfObject", refuse)
+    with pytest.raises(BpfError, match=message):
+        Steering()
+
+
 def test_one_program_of_an_object_can_be_loaded_alone() -> None:
     """The loader: the program that is not wanted is not loaded, sizes are as asked, and unknown names are refused."""
-    with BpfObject("steering", program="steering", map_entries={"rules": 7}) as loaded:
-        assert loaded.program("steering").facts().name == "steering"
+    with BpfObject("steering", program="steering_linear", map_entries={"rules": 7}) as loaded:
+        assert loaded.program("steering_linear").facts().name == "steering_linear"
         assert loaded.map("rules").max_entries == 7
-        with pytest.raises(BpfError, match="steering_linear"):
-            loaded.program("steering_linear")
+        with pytest.raises(BpfError, match="program steering in"):
+            loaded.program("steering")
     with pytest.raises(BpfError):
         BpfObject("steering", program="no_such_program")
     with pytest.raises(BpfError):

@@ -20,6 +20,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgReader
 
+from tests.kernels import needs_tcx
 from tests.netns.captures import ended, listening, start_capture
 from tests.netns.egress_programs import tagged
 from tests.netns.traffic import GROUP, PORT, SO_RCVBUFFORCE, Receiver, Sender
@@ -41,7 +42,10 @@ TUNSETIFF, IFF_TAP, IFF_NO_PI, IFF_MULTI_QUEUE = 0x400454CA, 0x2, 0x1000, 0x100
 GROUPS = ("--group", "239.77.0.0/16")
 UNICAST_PORT = 14390
 
-pytestmark = pytest.mark.skipif(unavailable(NAME) is not None, reason=str(unavailable(NAME)))
+pytestmark = [
+    pytest.mark.skipif(unavailable(NAME) is not None, reason=str(unavailable(NAME))),
+    needs_tcx,
+]
 
 
 @contextlib.contextmanager

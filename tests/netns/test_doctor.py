@@ -13,6 +13,7 @@ import pytest
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from tests.kernels import needs_frames_in_chains
 from umstack.lab import Host, Lab
 from umstack.link import open_link
 from xdp import BpfObject, BpfProgram, Interface, RingSettings, find_interface
@@ -181,6 +182,7 @@ def test_doctor_says_what_will_be_used_and_why_nothing_better(host: Host) -> Non
 
 
 @pytest.mark.skipif(bool(missing_parts()), reason="; ".join(missing_parts()))
+@needs_frames_in_chains
 def test_what_is_decided_is_what_opens(make_lab: MakeLab) -> None:
     """W7: the mode the ladder chooses for the bypass is the one the opener ends at, on a plain and a jumbo MTU."""
     lab = make_lab(hosts=2)
