@@ -67,31 +67,53 @@ static inline uint64_t um_internet_tail(const uint8_t *data, uint32_t length)
     return (uint64_t)four + two + one;
 }
 
-/* The high and the low halves of 64-bit words are summed apart, so that no lane has a carry to care for and any
- * processor's vectors will do: `all` wraps, but less `high` at its place it is the sum of the low halves. Without `to`
- * nothing is copied. */
+/* A sum of many words. The high and the low halves of 64-bit words are summed apart, so that no lane has a carry to
+ * care for and any processor's vectors will do: `all` wraps, but less `high` at its place it is the sum of the low
+ * halves. */
+typedef uint64_t um_internet_vector __attribute__((vector_size(16)));
+
+typedef struct um_internet_lanes {
+    um_internet_vector all, other_all, high, other_high;
+} um_internet_lanes;
+
+static inline um_internet_vector um_internet_load(const uint8_t *data)
+{
+    um_internet_vector words;
+    memcpy(&words, data, sizeof words);
+    return words;
+}
+
+static inline void um_internet_lanes_add(um_internet_lanes *lanes, um_internet_vector words,
+                                         um_internet_vector other_words)
+{
+    lanes->all += words;
+    lanes->other_all += other_words;
+    lanes->high += words >> 32;
+    lanes->other_high += other_words >> 32;
+}
+
+static inline uint64_t um_internet_lanes_total(const um_internet_lanes *lanes)
+{
+    um_internet_vector all = lanes->all + lanes->other_all, high = lanes->high + lanes->other_high;
+    all += high - (high << 32);
+    return um_internet_add(all[0], all[1]);
+}
+
+/* Without `to` nothing is copied. */
 static inline uint64_t um_internet_run(uint8_t *to, const uint8_t *data, uint32_t length, uint64_t sum)
 {
-    typedef uint64_t lanes __attribute__((vector_size(16)));
-    lanes all = {0}, other_all = {0}, high = {0}, other_high = {0};
-    for (; length >= 2 * sizeof all; data += 2 * sizeof all, length -= (uint32_t)(2 * sizeof all)) {
-        lanes words, other_words;
-        memcpy(&words, data, sizeof words);
-        memcpy(&other_words, data + sizeof words, sizeof words);
+    um_internet_lanes lanes = {0};
+    enum { WORDS_BYTES = sizeof(um_internet_vector) };
+    for (; length >= 2 * WORDS_BYTES; data += 2 * WORDS_BYTES, length -= 2 * WORDS_BYTES) {
+        um_internet_vector words = um_internet_load(data), other_words = um_internet_load(data + WORDS_BYTES);
         if (to != NULL) {
-            memcpy(to, &words, sizeof words);
-            memcpy(to + sizeof words, &other_words, sizeof words);
-            to += 2 * sizeof words;
+            memcpy(to, &words, WORDS_BYTES);
+            memcpy(to + WORDS_BYTES, &other_words, WORDS_BYTES);
+            to += 2 * WORDS_BYTES;
         }
-        all += words;
-        other_all += other_words;
-        high += words >> 32;
-        other_high += other_words >> 32;
+        um_internet_lanes_add(&lanes, words, other_words);
     }
-    all += other_all;
-    high += other_high;
-    all += high - (high << 32);
-    sum = um_internet_add(um_internet_add(sum, all[0]), all[1]);
+    sum = um_internet_add(sum, um_internet_lanes_total(&lanes));
     if (to != NULL)
         memcpy(to, data, length);
     uint64_t word = 0;

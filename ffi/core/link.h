@@ -14,12 +14,22 @@ typedef struct um_part {
     uint32_t length;
 } um_part;
 
+/* A piece of a link's own memory that it lends for a datagram to be laid out in, which then goes out without being
+ * copied. Whoever has it gives it back, or sends it: a link that takes the datagram takes the piece and clears `data`.
+ */
+typedef struct um_lent {
+    uint8_t *data;           /* NULL: nothing */
+    uint64_t sum;            /* of what lies behind the first `unsummed_bytes` (core/internet.h) */
+    uint32_t unsummed_bytes; /* even */
+} um_lent;
+
 /* One datagram to send: the concatenation of its parts. The memory stays the caller's and is read only
- * during the call. */
+ * during the call, but for a piece that the link has lent. */
 typedef struct um_tx {
     const um_part *parts;
     uint32_t part_count;
     uint32_t length;
+    um_lent *lent; /* the one part lies at its beginning; NULL: in memory of the caller */
 } um_tx;
 
 /* One received datagram, or a run of datagrams of segment_length bytes each (the last may be shorter)
@@ -41,6 +51,8 @@ static inline uint32_t um_datagrams_in(uint32_t length, uint32_t segment_length)
     return segment_length == 0 ? 1 : (length + segment_length - 1) / segment_length;
 }
 
+enum { UM_SEND_BATCH_MAX = 64 }; /* datagrams a link is offered at once */
+
 typedef struct um_link um_link;
 
 typedef struct um_link_ops {
@@ -50,12 +62,17 @@ typedef struct um_link_ops {
     /* Sends one datagram that may be larger than the path takes now (built before the MTU shrank);
      * the link may let the kernel fragment it. Returns 1, 0 or a negative errno. */
     int (*send_oversize)(um_link *link, um_address to, const um_tx *datagram);
+    /* Only of links with lent_bytes. Lends up to `count` pieces; returns how many, fewer where it needs the rest
+     * itself. Any thread. */
+    uint32_t (*lend)(um_link *link, uint8_t **pieces, uint32_t count);
+    void (*take_back)(um_link *link, uint8_t *const *pieces, uint32_t count);
 } um_link_ops;
 
 /* First member of every implementation. */
 struct um_link {
     const um_link_ops *ops;
-    bool takes_whole; /* sends faster what lies in one piece, datagram behind datagram, than what it has to gather */
+    bool takes_whole;    /* sends faster what lies in one piece, datagram behind datagram, than what it has to gather */
+    uint32_t lent_bytes; /* the size of the pieces it lends, each at the beginning of a cache line; 0: it lends none */
 };
 
 #endif

@@ -543,7 +543,7 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_
 static void send_control(um_receiver_session *session, const uint8_t *datagram, uint32_t length)
 {
     um_part part = {datagram, length};
-    um_tx tx = {&part, 1, length};
+    um_tx tx = {.parts = &part, .part_count = 1, .length = length};
     session->link->ops->send(session->link, session->config.id.source, &tx, 1);
 }
 

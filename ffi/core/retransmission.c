@@ -136,7 +136,7 @@ static void flush_ncfs(um_source_session *session, ncf_lists *lists, enum um_ncf
     uint32_t length = um_lbtrm_write_ncf(datagram, session->config.session_id, session->config.nak_port,
                                          session->trail_sqn, reason, lists->sqns[reason], count);
     um_part part = {datagram, length};
-    um_tx tx = {&part, 1, length};
+    um_tx tx = {.parts = &part, .part_count = 1, .length = length};
     if (session->link->ops->send(session->link, session->config.group, &tx, 1) == 1) {
         UM_COUNT(session->counters.ncf_pckts_sent, 1);
         UM_COUNT(session->counters.ncfs_sent, count);

@@ -242,18 +242,27 @@ static void write_frame(write_state *w, const um_lbmc_layout *layout, const uint
 static void lay_out(write_state *w, um_fresh_datagrams *fresh, const um_lbmc_layout *layout, const uint8_t *payload)
 {
     uint32_t body = UM_LBMC_HEADER_BYTES + layout->payload_length, bytes = UM_FRAME_HEADER_BYTES + body;
-    uint8_t *datagram = um_fresh_add(fresh, w->position, bytes);
+    const um_fresh_datagram *added = um_fresh_add(fresh, w->position, bytes);
+    um_lent *lent = um_fresh_lent(fresh, added);
+    uint8_t *datagram = um_fresh_data(fresh, added);
     uint8_t *rest = um_lbmc_write_message(datagram + UM_FRAME_HEADER_BYTES, layout);
     uint32_t in_first_line = UM_CACHE_LINE_BYTES - UM_FRAME_HEADER_BYTES - UM_LBMC_HEADER_BYTES;
     uint32_t head = layout->payload_length < in_first_line ? layout->payload_length : in_first_line;
     uint32_t lines_bytes = (layout->payload_length - head) / UM_CACHE_LINE_BYTES * UM_CACHE_LINE_BYTES;
     uint32_t tail = layout->payload_length - head - lines_bytes;
     memcpy(rest, payload, head);
-    um_stream(w->frame, datagram, UM_CACHE_LINE_BYTES);
-    um_stream_and_copy(w->frame + UM_CACHE_LINE_BYTES, rest + head, payload + head, lines_bytes);
+    um_stream_line(w->frame, datagram);
+    uint8_t *lines = w->frame + UM_CACHE_LINE_BYTES;
+    if (lent == NULL) {
+        um_stream_and_copy(lines, rest + head, payload + head, lines_bytes, false);
+    } else {
+        uint64_t sum = um_stream_and_copy(lines, rest + head, payload + head, lines_bytes, true);
+        lent->unsummed_bytes = UM_CACHE_LINE_BYTES;
+        lent->sum = um_internet_sum(payload + head + lines_bytes, tail, sum);
+    }
     if (tail > 0) {
         memcpy(rest + head + lines_bytes, payload + head + lines_bytes, tail);
-        um_stream(w->frame + UM_CACHE_LINE_BYTES + lines_bytes, rest + head + lines_bytes, UM_CACHE_LINE_BYTES);
+        um_stream_line(lines + lines_bytes, rest + head + lines_bytes);
     }
     step(w, body, layout->payload_length);
 }
@@ -433,11 +442,10 @@ typedef struct group {
 } group;
 
 /* Whether the next message of a group can be laid out as a datagram: no second like it fits, and there is room. */
-static bool fills_datagram(const um_fresh_datagrams *fresh, uint32_t room, const group *g, uint32_t body,
-                           uint32_t body_max)
+static bool fills_datagram(um_fresh_room room, const group *g, uint32_t body, uint32_t body_max)
 {
-    return 2 * body > body_max && g->datagram_bytes + UM_FRAME_HEADER_BYTES + body <= room &&
-           fresh->count + g->count < UM_FRESH_MAX;
+    return 2 * body > body_max && g->datagram_bytes + UM_FRAME_HEADER_BYTES + body <= room.bytes &&
+           g->count < room.datagrams;
 }
 
 /* The messages from `first` on that fit one claim unsplit. Either all are laid out as datagrams or none. */
@@ -446,13 +454,15 @@ static group plan_group(const um_source_session *session, const um_messages *mes
 {
     uint32_t claim_max = um_log_claim_max(&session->log);
     uint32_t span_max = claim_max < GROUP_SPAN_MAX ? claim_max : GROUP_SPAN_MAX;
-    uint32_t room = messages->fresh != NULL ? um_fresh_room(messages->fresh) : 0;
+    um_fresh_room room = {0};
+    if (messages->fresh != NULL)
+        room = um_fresh_make_room(messages->fresh, messages->count - first, UM_FRAME_HEADER_BYTES + body_max);
     group g = {0};
     for (uint32_t i = first; i < messages->count; i++, g.count++) {
         uint32_t length = message_length(messages, i), body = UM_LBMC_HEADER_BYTES + length;
         if (length > body_max - UM_LBMC_HEADER_BYTES || g.span + um_frame_span(body) > span_max)
             break;
-        bool lays_out = room > 0 && fills_datagram(messages->fresh, room, &g, body, body_max);
+        bool lays_out = fills_datagram(room, &g, body, body_max);
         if (g.count > 0 && lays_out != g.laid_out)
             break;
         g.laid_out = lays_out;
@@ -514,6 +524,8 @@ int64_t um_source_send_many(um_source *source, const um_messages *messages, uint
         }
         done += result == 0 ? count : 0;
     }
+    if (messages->fresh != NULL)
+        um_fresh_give_back(messages->fresh);
     if (done > 0 && (flags & UM_SEND_FLUSH) && done == messages->count)
         um_source_flush(source, now_ns, actions);
     *done_bytes = (uint64_t)(data - base);

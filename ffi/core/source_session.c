@@ -46,7 +46,7 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
 {
     memset(session, 0, sizeof *session);
     session->config = *config;
-    session->link = link;
+    session->link = session->fresh.link = link;
     session->limits = limits;
     um_arena arena = {memory, 0};
     void *log_memory = um_arena_take(&arena, um_log_footprint(config->term_length));
@@ -261,15 +261,22 @@ static void build_whole(um_source_session *session, uint8_t *datagram, uint32_t 
     *tx = (um_tx){.parts = part, .part_count = 1, .length = length};
 }
 
+static void build_fresh(um_source_session *session, const um_fresh_datagram *fresh, uint32_t sqn, bool retransmission,
+                        uint32_t slot, um_tx *tx)
+{
+    build_whole(session, um_fresh_data(&session->fresh, fresh), fresh->bytes, sqn, retransmission, slot, tx);
+    tx->lent = um_fresh_lent(&session->fresh, fresh);
+}
+
 void um_session_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission, uint32_t slot,
                       um_tx *tx)
 {
     uint32_t length = UM_LBTRM_DATA_BYTES + sent->length;
-    uint8_t *whole = um_fresh_find(&session->fresh, sent->position, length);
-    if (whole == NULL && is_single(session, sent))
-        whole = um_log_at(&session->log, sent->position);
-    if (whole != NULL) {
-        build_whole(session, whole, length, sqn, retransmission, slot, tx);
+    const um_fresh_datagram *fresh = um_fresh_find(&session->fresh, sent->position, length);
+    if (fresh != NULL) {
+        build_fresh(session, fresh, sqn, retransmission, slot, tx);
+    } else if (is_single(session, sent)) {
+        build_whole(session, um_log_at(&session->log, sent->position), length, sqn, retransmission, slot, tx);
     } else if (is_gathered(session, sent)) {
         build_whole(session, session->headers + (size_t)slot * UM_LBTRM_DATA_BYTES, UM_LBTRM_DATA_BYTES, sqn,
                     retransmission, slot, tx);
@@ -331,7 +338,7 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
         um_sent *sent = um_session_sent(session, sqn);
         *sent = (um_sent){position, INT64_MIN, span, (uint16_t)length, 0, 0};
         if (fresh)
-            build_whole(session, session->fresh.memory + fresh->offset, fresh->bytes, sqn, false, count, &batch[count]);
+            build_fresh(session, fresh, sqn, false, count, &batch[count]);
         else
             um_session_build(session, sent, sqn, false, count, &batch[count]);
         position += span;
@@ -469,7 +476,7 @@ static void send_sm(um_source_session *session, int64_t now_ns)
     uint32_t length = um_lbtrm_write_sm(datagram, session->config.session_id, session->config.nak_port,
                                         session->sm_sqn++, session->next_sqn - 1, session->trail_sqn);
     um_part part = {datagram, length};
-    um_tx tx = {&part, 1, length};
+    um_tx tx = {.parts = &part, .part_count = 1, .length = length};
     session->last_sm_ns = now_ns;
     if (session->link->ops->send(session->link, session->config.group, &tx, 1) == 1)
         UM_COUNT(session->counters.session_messages_sent, 1);

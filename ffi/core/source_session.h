@@ -22,7 +22,6 @@
 #include "core/status_message.h"
 
 enum {
-    UM_SEND_BATCH_MAX = 64,          /* datagrams offered to the link at once */
     UM_SEND_BATCH_BYTES_MAX = 65507, /* and bytes: what the kernel takes as one segmented send */
     UM_DATAGRAM_PARTS_MAX = 16,      /* header and frames gathered without copying */
     UM_RETRANSMIT_QUEUE_MAX = 1024,  /* beyond it NAKs are shed (UM-132) */

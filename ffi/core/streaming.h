@@ -7,40 +7,69 @@
 #ifndef UM_CORE_STREAMING_H
 #define UM_CORE_STREAMING_H
 
-#include "core/base.h"
+#include "core/internet.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
-/* to: aligned to a cache line; from: anywhere; bytes: whole cache lines. Each line is read before any of it is stored:
- * read a piece at a time between the stores, unaligned lines go a third slower. */
-static inline void um_stream(uint8_t *restrict to, const uint8_t *restrict from, size_t bytes)
+/* A cache line in registers: it is read before any of it is stored, for read a piece at a time between the stores,
+ * unaligned lines go a third slower. */
+typedef struct um_line {
+    um_internet_vector a, b, c, d;
+} um_line;
+
+_Static_assert(sizeof(um_line) == UM_CACHE_LINE_BYTES, "a line is one");
+
+static inline um_line um_line_load(const uint8_t *from)
+{
+    return (um_line){um_internet_load(from), um_internet_load(from + 16), um_internet_load(from + 32),
+                     um_internet_load(from + 48)};
+}
+
+static inline void um_line_store(uint8_t *to, um_line line)
+{
+    memcpy(to, &line.a, sizeof line.a);
+    memcpy(to + 16, &line.b, sizeof line.b);
+    memcpy(to + 32, &line.c, sizeof line.c);
+    memcpy(to + 48, &line.d, sizeof line.d);
+}
+
+/* to: aligned to a cache line. */
+static inline void um_line_stream(uint8_t *to, um_line line)
 {
 #if defined(__SSE2__)
-    for (size_t i = 0; i < bytes; i += UM_CACHE_LINE_BYTES) {
-        const __m128i *read = (const __m128i *)(const void *)(from + i);
-        __m128i *write = (__m128i *)(void *)(to + i);
-        __m128i a = _mm_loadu_si128(read), b = _mm_loadu_si128(read + 1);
-        __m128i c = _mm_loadu_si128(read + 2), d = _mm_loadu_si128(read + 3);
-        _mm_stream_si128(write, a);
-        _mm_stream_si128(write + 1, b);
-        _mm_stream_si128(write + 2, c);
-        _mm_stream_si128(write + 3, d);
-    }
+    __m128i *write = (__m128i *)(void *)to;
+    _mm_stream_si128(write, (__m128i)line.a);
+    _mm_stream_si128(write + 1, (__m128i)line.b);
+    _mm_stream_si128(write + 2, (__m128i)line.c);
+    _mm_stream_si128(write + 3, (__m128i)line.d);
 #else
-    memcpy(to, from, bytes);
+    um_line_store(to, line);
 #endif
 }
 
-/* The same, and an ordinary copy as well, to anywhere: line by line in turn, one hides in the waits of the other. */
-static inline void um_stream_and_copy(uint8_t *restrict to, uint8_t *restrict copy, const uint8_t *restrict from,
-                                      size_t bytes)
+static inline void um_stream_line(uint8_t *restrict to, const uint8_t *restrict from)
 {
+    um_line_stream(to, um_line_load(from));
+}
+
+/* Whole lines, and an ordinary copy of them as well, to anywhere: line by line in turn, one hides in the waits of the
+ * other. Returns their sum (core/internet.h) where it is asked for. */
+static inline uint64_t um_stream_and_copy(uint8_t *restrict to, uint8_t *restrict copy, const uint8_t *restrict from,
+                                          size_t bytes, bool sums)
+{
+    um_internet_lanes sum = {0};
     for (size_t i = 0; i < bytes; i += UM_CACHE_LINE_BYTES) {
-        memcpy(copy + i, from + i, UM_CACHE_LINE_BYTES);
-        um_stream(to + i, from + i, UM_CACHE_LINE_BYTES);
+        um_line line = um_line_load(from + i);
+        um_line_store(copy + i, line);
+        um_line_stream(to + i, line);
+        if (sums) {
+            um_internet_lanes_add(&sum, line.a, line.b);
+            um_internet_lanes_add(&sum, line.c, line.d);
+        }
     }
+    return um_internet_lanes_total(&sum);
 }
 
 static inline void um_stream_fence(void)

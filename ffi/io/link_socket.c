@@ -59,7 +59,7 @@ static struct sockaddr_in socket_address(um_address address)
 
 static int send_datagrams(um_link *link, um_address to, const um_tx *batch, uint32_t count);
 static int send_oversize(um_link *link, um_address to, const um_tx *datagram);
-static const um_link_ops SOCKET_OPS = {send_datagrams, send_oversize};
+static const um_link_ops SOCKET_OPS = {.send = send_datagrams, .send_oversize = send_oversize};
 
 static int open_socket(um_socket_link *link, const um_socket_config *config)
 {

@@ -7,6 +7,7 @@
 enum {
     RECEIVE_HEADROOM_BYTES = 256, /* the kernel's, before each frame it fills */
     PREFETCHED_AHEAD = 8,
+    LENT_AT = 64, /* in a frame, so that lines are copied to lines; the headers end there */
 };
 
 /* ---- who owns a frame ---- */
@@ -207,7 +208,7 @@ void um_xsk_queue_reclaim(um_xsk_queue *queue)
     uint32_t at = 0;
     uint32_t count = xsk_ring_cons__peek(&queue->completion, queue->send_frame_count, &at);
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t address = *xsk_ring_cons__comp_addr(&queue->completion, at + i);
+        uint64_t address = frame_of(queue, *xsk_ring_cons__comp_addr(&queue->completion, at + i));
         pass(queue, address, UM_XSK_OWNER_SEND, UM_XSK_OWNER_FREE);
         queue->free_frames[queue->free_count++] = address;
     }
@@ -226,6 +227,32 @@ uint64_t um_xsk_queue_take_frame(um_xsk_queue *queue)
     uint64_t address = queue->free_frames[--queue->free_count];
     pass(queue, address, UM_XSK_OWNER_FREE, UM_XSK_OWNER_SEND);
     return address;
+}
+
+uint32_t um_xsk_queue_lent_bytes(const um_xsk_queue *queue)
+{
+    return queue->frame_bytes - LENT_AT;
+}
+
+uint32_t um_xsk_queue_lend(um_xsk_queue *queue, uint8_t **pieces, uint32_t count)
+{
+    uint32_t lent = 0;
+    um_xsk_queue_reclaim(queue);
+    while (lent < count && queue->free_count > queue->send_frame_count / 2) {
+        uint64_t address = queue->free_frames[--queue->free_count];
+        pass(queue, address, UM_XSK_OWNER_FREE, UM_XSK_OWNER_WRITER);
+        pieces[lent++] = queue->area + address + LENT_AT;
+    }
+    return lent;
+}
+
+void um_xsk_queue_take_back(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count)
+{
+    for (uint32_t i = count; i-- > 0;) { /* the one used first next time is the one lent first now */
+        uint64_t address = frame_of(queue, (uint64_t)(pieces[i] - queue->area));
+        pass(queue, address, UM_XSK_OWNER_WRITER, UM_XSK_OWNER_FREE);
+        queue->free_frames[queue->free_count++] = address;
+    }
 }
 
 /* Where in the parts of a datagram the copy has got to, and the sum of what it has copied. */
@@ -274,6 +301,20 @@ static void put(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *t
     um_xsk_write_headers(made, first, tx->length, from.sum);
 }
 
+/* The same for one that lies in a lent frame: only its headers are written. */
+static void put_lent(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *tx, uint32_t at)
+{
+    um_lent *lent = tx->lent;
+    uint64_t address = (uint64_t)(lent->data - queue->area) - UM_XSK_HEADER_BYTES;
+    um_debug_assert(tx->part_count == 1 && tx->parts->data == lent->data && lent->unsummed_bytes <= tx->length);
+    pass(queue, frame_of(queue, address), UM_XSK_OWNER_WRITER, UM_XSK_OWNER_SEND);
+    uint64_t sum = um_internet_sum(lent->data, lent->unsummed_bytes, lent->sum);
+    um_xsk_write_headers(made, queue->area + address, tx->length, sum);
+    *xsk_ring_prod__tx_desc(&queue->send, at) =
+        (struct xdp_desc){.addr = address, .len = UM_XSK_HEADER_BYTES + tx->length};
+    lent->data = NULL;
+}
+
 static uint32_t frames_for(const um_xsk_queue *queue, uint32_t length)
 {
     return (length + UM_XSK_HEADER_BYTES + queue->frame_bytes - 1) / queue->frame_bytes;
@@ -281,18 +322,24 @@ static uint32_t frames_for(const um_xsk_queue *queue, uint32_t length)
 
 int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *batch, uint32_t count)
 {
-    uint32_t most_bytes = um_xsk_queue_datagram_max(queue), descriptors = 0, done = 0;
+    uint32_t most_bytes = um_xsk_queue_datagram_max(queue), descriptors = 0, done = 0, in_place = 0;
     um_xsk_queue_reclaim(queue);
     for (; done < count && batch[done].length <= most_bytes; done++) {
-        uint32_t frames = frames_for(queue, batch[done].length), at = 0;
-        if (queue->free_count < frames || xsk_ring_prod__reserve(&queue->send, frames, &at) == 0)
+        bool is_lent = batch[done].lent != NULL;
+        uint32_t frames = is_lent ? 1 : frames_for(queue, batch[done].length), at = 0;
+        if ((!is_lent && queue->free_count < frames) || xsk_ring_prod__reserve(&queue->send, frames, &at) == 0)
             break;
-        put(queue, made, &batch[done], at, frames);
+        if (is_lent)
+            put_lent(queue, made, &batch[done], at);
+        else
+            put(queue, made, &batch[done], at, frames);
+        in_place += is_lent;
         descriptors += frames;
         UM_COUNT(queue->counters.bytes_sent, batch[done].length);
     }
     if (descriptors > 0)
         xsk_ring_prod__submit(&queue->send, descriptors);
     UM_COUNT(queue->counters.datagrams_sent, done);
+    UM_COUNT(queue->counters.ring_sent_in_place, in_place);
     return done == 0 && count > 0 && batch[0].length > most_bytes ? -EMSGSIZE : (int)done;
 }

@@ -3,7 +3,7 @@
  * A frame is owned by exactly one party. Receive frames, the first of the area, go round
  *     fill ring -> kernel -> receive ring -> handed out -> fill ring
  * and send frames, the rest,
- *     free -> send ring -> kernel -> completion ring -> free.
+ *     free -> lent to a publisher, or not -> send ring -> kernel -> completion ring -> free.
  * The two halves share no frame and no ring, so that each has its own thread: receiving belongs to one (the context's
  * loop), sending to whoever holds the queue's send lock, for each ring has a single producer. A debug build notes
  * the owner of every frame and asserts each transition.
@@ -55,6 +55,7 @@ typedef struct um_xsk_queue {
 
 enum um_xsk_owner {
     UM_XSK_OWNER_FREE,   /* nobody's yet, or on the free list */
+    UM_XSK_OWNER_WRITER, /* lent to a publisher */
     UM_XSK_OWNER_FILL,   /* in the fill ring, the kernel or the receive ring */
     UM_XSK_OWNER_READER, /* handed out by um_xsk_queue_receive */
     UM_XSK_OWNER_SEND,   /* in the send ring, the kernel or the completion ring */
@@ -75,7 +76,14 @@ void um_xsk_queue_release(um_xsk_queue *queue);
 
 /* The largest payload of a datagram that fits. */
 uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue);
-/* Puts datagrams into the send ring, in order, until it or the frames are used up. Returns how many; -EMSGSIZE when
+/* The size of what can be lent: the rest of a frame behind the headers, from the beginning of a cache line on. */
+uint32_t um_xsk_queue_lent_bytes(const um_xsk_queue *queue);
+/* Lends up to `count` send frames (core/link.h), but no more than half of them all: one publisher that is held back is
+ * not to hold up the others. Send lock held, as for what takes them back. */
+uint32_t um_xsk_queue_lend(um_xsk_queue *queue, uint8_t **pieces, uint32_t count);
+void um_xsk_queue_take_back(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count);
+/* Puts datagrams into the send ring, in order, until it or the frames are used up. What lies in a lent frame goes out
+ * from there, and the frame is the queue's again. Returns how many; -EMSGSIZE when
  * the first is larger than what fits. Send lock held. */
 int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *batch, uint32_t count);
 /* A free send frame, for its caller to fill and to put into the send ring; free_count says how many there are. Send

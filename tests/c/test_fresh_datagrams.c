@@ -1,4 +1,5 @@
-/* Datagrams that publishers lay out themselves: the ring they lie in, and that they say what the log keeps. */
+/* Datagrams that publishers lay out themselves: the ring they lie in, or what the link lends, and that they say what
+ * the log keeps. */
 #include "core/random.h"
 #include "core/source.h"
 #include "support.h"
@@ -13,22 +14,31 @@ typedef struct laid_out {
     uint8_t filler;
 } laid_out;
 
+static um_fresh_datagrams *ring_open(void)
+{
+    static um_link lends_nothing;
+    um_fresh_datagrams *fresh = zeroed(sizeof *fresh);
+    fresh->memory = zeroed(um_fresh_footprint());
+    fresh->link = &lends_nothing;
+    return fresh;
+}
+
 TEST("AE-31 AE-38", "what was laid out is found until it is forgotten, and nothing is written over it")
 {
     um_random random = {check_seed()};
-    um_fresh_datagrams *fresh = zeroed(sizeof *fresh);
-    fresh->memory = zeroed(um_fresh_footprint());
+    um_fresh_datagrams *fresh = ring_open();
     static laid_out model[MODEL_MAX];
     uint32_t oldest = 0, count = 0, refused = 0, wrapped = 0;
     int64_t position = 0;
     for (uint32_t step = 0; step < 20000; step++) {
         uint32_t bytes = 500 + (uint32_t)um_random_below(&random, 9000);
         uint32_t before = fresh->end;
-        if (um_fresh_room(fresh) >= bytes) {
+        um_fresh_room room = um_fresh_make_room(fresh, 1, bytes);
+        if (room.datagrams > 0 && room.bytes >= bytes) {
             wrapped += fresh->end < before;
             laid_out *added = &model[(oldest + count++) % MODEL_MAX];
             *added = (laid_out){position, bytes, (uint8_t)um_random_next(&random)};
-            memset(um_fresh_add(fresh, position, bytes), added->filler, bytes);
+            memset(um_fresh_data(fresh, um_fresh_add(fresh, position, bytes)), added->filler, bytes);
             position += UM_FRAME_ALIGNMENT * (1 + (int64_t)um_random_below(&random, 200));
         } else {
             refused++;
@@ -36,8 +46,9 @@ TEST("AE-31 AE-38", "what was laid out is found until it is forgotten, and nothi
         CHECK_EQ(fresh->count, count);
         for (uint32_t i = 0; i < count; i++) {
             const laid_out *m = &model[(oldest + i) % MODEL_MAX];
-            const uint8_t *found = um_fresh_find(fresh, m->position, m->bytes);
-            CHECK(found != NULL);
+            const um_fresh_datagram *entry = um_fresh_find(fresh, m->position, m->bytes);
+            CHECK(entry != NULL);
+            const uint8_t *found = um_fresh_data(fresh, entry);
             CHECK(found[0] == m->filler && found[m->bytes / 2] == m->filler && found[m->bytes - 1] == m->filler);
         }
         CHECK(um_fresh_find(fresh, position, bytes) == NULL);
@@ -58,15 +69,14 @@ TEST("AE-31 AE-38", "what was laid out is found until it is forgotten, and nothi
 
 TEST("AE-31", "the ring takes so many datagrams and no more, however small")
 {
-    um_fresh_datagrams *fresh = zeroed(sizeof *fresh);
-    fresh->memory = zeroed(um_fresh_footprint());
+    um_fresh_datagrams *fresh = ring_open();
     for (int64_t i = 0; i < UM_FRESH_MAX; i++) {
-        CHECK(um_fresh_room(fresh) >= 100);
+        CHECK(um_fresh_make_room(fresh, 1, 100).datagrams > 0);
         um_fresh_add(fresh, i * UM_FRAME_ALIGNMENT, 100);
     }
-    CHECK_EQ(um_fresh_room(fresh), 0);
+    CHECK_EQ(um_fresh_make_room(fresh, 1, 100).datagrams, 0);
     um_fresh_forget(fresh, UM_FRAME_ALIGNMENT);
-    CHECK(um_fresh_room(fresh) > 0);
+    CHECK_EQ(um_fresh_make_room(fresh, 1, 100).datagrams, 1);
     free(fresh->memory);
     free(fresh);
 }
@@ -125,7 +135,9 @@ static uint32_t send_in_pieces(fixture *f, const batch *b, bool lays_out, uint32
         done += (uint32_t)result;
         data += done_bytes;
         f->link.room = (uint32_t)um_random_below(random, 2 * at_once);
+        f->link.lent_max = (uint32_t)um_random_below(random, 2 * UM_FRESH_LENT_MAX);
         run_sender(f);
+        CHECK_EQ(f->link.lent, f->session->fresh.lent_count);
     }
     f->link.room = UINT32_MAX;
     run_sender(f);
@@ -160,6 +172,96 @@ TEST("W9 AE-31 AE-38 UM-42",
     }
     free(b->data);
     free(b);
+}
+
+/* The link lends memory for datagrams of the usual size. */
+static fixture *lending_open(const um_session_config *config)
+{
+    fixture *f = session_open(config);
+    f->link.base.lent_bytes = UM_LBTRM_DATA_BYTES + config->datagram_max_bytes;
+    f->link.lent_max = UINT32_MAX;
+    return f;
+}
+
+TEST("W6 AE-31 AE-38",
+     "laid out in what the link lends, the same datagrams leave with their sums, and nothing stays lent")
+{
+    um_random random = {check_seed()};
+    batch *b = batch_make(&random);
+    for (uint32_t at_once = 1; at_once <= 100; at_once += 33) {
+        um_session_config config = config_8m();
+        fixture *usual = session_open(&config), *lending = lending_open(&config);
+        um_random same = random;
+        send_in_pieces(usual, b, true, at_once, &random);
+        CHECK(send_in_pieces(lending, b, true, at_once, &same) > COUNT / 10);
+        CHECK(lending->link.sent_from_lent > COUNT / 10);
+        CHECK_EQ(lending->link.lent, 0);
+        CHECK_EQ(lending->link.count, usual->link.count);
+        for (uint32_t i = 0; i < usual->link.count; i++)
+            check_same_bodies(lending, i, usual, i);
+        session_close(usual);
+        session_close(lending);
+    }
+    free(b->data);
+    free(b);
+}
+
+static void send_alike(fixture *f, uint32_t count, uint32_t bytes)
+{
+    static uint8_t data[64 * 1500];
+    uint32_t lengths[64];
+    uint64_t done_bytes;
+    for (uint32_t i = 0; i < count; i++)
+        lengths[i] = bytes;
+    um_source *source = f->session->sources != NULL ? f->session->sources : source_open(f, 7, 0);
+    um_messages messages = {.data = data, .lengths = lengths, .count = count, .fresh = &f->session->fresh};
+    CHECK_EQ(um_source_send_many(source, &messages, UM_SEND_FLUSH, f->now_ns, &f->actions, &done_bytes), count);
+}
+
+TEST("W4 W6", "what the link cannot send from where it lies goes back to it: an MTU that shrank, an end")
+{
+    um_session_config config = config_8m();
+    fixture *f = lending_open(&config);
+    send_alike(f, 20, 1400);
+    CHECK_EQ(f->link.lent, 20);
+    um_session_set_datagram_max(f->session, 1000);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 20);
+    CHECK(f->link.datagrams[19].oversize);
+    CHECK_EQ(f->link.lent, 0);
+    send_alike(f, 20, 900);
+    CHECK_EQ(f->link.lent, 20);
+    um_fresh_forget(&f->session->fresh, INT64_MAX);
+    CHECK_EQ(f->link.lent, 0);
+    session_close(f);
+}
+
+TEST("W4 W6", "a path that takes more than a piece holds: datagrams lie in the ring, behind those that are lent for")
+{
+    um_session_config config = config_8m();
+    fixture *f = lending_open(&config);
+    um_session_set_datagram_max(f->session, 1000);
+    f->link.base.lent_bytes = 1024;
+    send_alike(f, 20, 900);
+    CHECK_EQ(um_fresh_make_room(&f->session->fresh, 5, 1000).datagrams, 5);
+    CHECK_EQ(f->link.lent, 25);
+    CHECK_EQ(um_fresh_make_room(&f->session->fresh, 5, 1472).bytes, 0);
+    um_session_set_datagram_max(f->session, 1472);
+    for (int i = 0; i < 3; i++)
+        send_alike(f, 60, 1400);
+    CHECK_EQ(f->link.lent, 20);
+    run_sender(f);
+    CHECK_EQ(f->link.lent, 0);
+    send_alike(f, 20, 1400);
+    CHECK_EQ(f->link.lent, 0);
+    CHECK_EQ(f->session->fresh.count, 20);
+    um_session_set_datagram_max(f->session, 1000);
+    send_alike(f, 20, 900);
+    CHECK_EQ(f->link.lent, 20);
+    run_sender(f);
+    CHECK_EQ(f->link.lent, 0);
+    CHECK_EQ(f->link.count, 20 + 180 + 20 + 20);
+    session_close(f);
 }
 
 TEST("UM-125 AE-47", "what was laid out is repaired from the log")

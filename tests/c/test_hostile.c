@@ -45,7 +45,7 @@ static int count_naks(um_link *link, um_address to, const um_tx *batch, uint32_t
     return (int)count;
 }
 
-static const um_link_ops receiving_ops = {count_naks, NULL};
+static const um_link_ops receiving_ops = {.send = count_naks};
 
 static receiving *receiving_open(uint32_t topics, uint32_t burst_loss_max, um_ordered_delivery mode)
 {

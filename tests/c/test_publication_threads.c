@@ -206,7 +206,7 @@ static int counting_send(um_link *base, um_address to, const um_tx *batch, uint3
     return (int)count;
 }
 
-static const um_link_ops counting_ops = {counting_send, NULL};
+static const um_link_ops counting_ops = {.send = counting_send};
 
 typedef struct inline_publisher {
     pthread_t thread;

@@ -35,7 +35,7 @@ static int send_nothing(um_link *link, um_address to, const um_tx *batch, uint32
     return (int)count;
 }
 
-static const um_link_ops sharing_ops = {send_nothing, NULL};
+static const um_link_ops sharing_ops = {.send = send_nothing};
 
 /* Receiver r has topic r and delivers into queue r % queues, so that the controllers of a queue are not neighbours. */
 static sharing *sharing_open(uint32_t queues)

@@ -338,6 +338,24 @@ TEST("W6", "receiving: a datagram whose end is not there yet waits for it")
     rings_close(r);
 }
 
+/* Sends it from a lent frame; false when the queue lends none, or cannot send now. */
+static bool send_lent(rings *r, const uint8_t *payload, uint32_t length, uint32_t unsummed_bytes)
+{
+    uint8_t *piece = NULL;
+    if (length > um_xsk_queue_lent_bytes(&r->queue) || um_xsk_queue_lend(&r->queue, &piece, 1) == 0)
+        return false;
+    CHECK_EQ((uintptr_t)(piece - r->queue.area) % UM_CACHE_LINE_BYTES, 0);
+    memcpy(piece, payload, length);
+    um_lent lent = {piece, um_internet_sum(payload + unsummed_bytes, length - unsummed_bytes, 0), unsummed_bytes};
+    um_part part = {piece, length};
+    um_tx tx = {.parts = &part, .part_count = 1, .length = length, .lent = &lent};
+    bool is_sent = um_xsk_queue_send(&r->queue, &r->made, &tx, 1) == 1;
+    CHECK(is_sent == (lent.data == NULL));
+    if (!is_sent)
+        um_xsk_queue_take_back(&r->queue, &lent.data, 1);
+    return is_sent;
+}
+
 TEST("W6", "sending: parts are joined, headers are right, and order is kept over every back-pressure")
 {
     enum { COUNT = 3000, DATAGRAM_MAX = 6000 };
@@ -352,8 +370,10 @@ TEST("W6", "sending: parts are joined, headers are right, and order is kept over
         memset(payload, (int)(sent & 255), length);
         um_store_be32(payload, sent);
         um_part parts[] = {{payload, split}, {payload + split, length - split}};
-        um_tx tx = {parts, 2, length};
-        if (sent < COUNT)
+        um_tx tx = {.parts = parts, .part_count = 2, .length = length};
+        if (sent < COUNT && um_random_below(&random, 2) == 0)
+            sent += send_lent(r, payload, length, split < 64 ? split / 2 * 2 : 64);
+        else if (sent < COUNT)
             sent += (uint32_t)um_xsk_queue_send(&r->queue, &r->made, &tx, 1);
         while (um_random_below(&random, 3) == 0 || sent == COUNT) {
             uint32_t taken = kernel_sends(r, frame, true);
@@ -380,7 +400,7 @@ TEST("W6", "sending: a full ring takes no more, a completion ring that stalls ho
     um_part part = {payload, 100};
     um_tx batch[SEND_FRAMES + 5];
     for (int i = 0; i < SEND_FRAMES + 5; i++)
-        batch[i] = (um_tx){&part, 1, 100};
+        batch[i] = (um_tx){.parts = &part, .part_count = 1, .length = 100};
     CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, batch, SEND_FRAMES + 5), SEND_FRAMES);
     CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, batch, 5), 0);
     CHECK_EQ(um_xsk_queue_unsent(&r->queue), SEND_FRAMES);
@@ -388,8 +408,22 @@ TEST("W6", "sending: a full ring takes no more, a completion ring that stalls ho
         CHECK(kernel_sends(r, frame, false) > 0);
     CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, batch, 5), 0); /* sent, but the frames are still the kernel's */
     part.length = um_xsk_queue_datagram_max(&r->queue) + 1;
-    um_tx large = {&part, 1, part.length};
+    um_tx large = {.parts = &part, .part_count = 1, .length = part.length};
     CHECK_EQ(um_xsk_queue_send(&r->queue, &r->made, &large, 1), -EMSGSIZE);
+    rings_close(r);
+}
+
+TEST("W6", "lending: half of the send frames at most, and what comes back is lent again")
+{
+    rings *r = rings_open(false);
+    uint8_t *pieces[SEND_FRAMES], *again[SEND_FRAMES];
+    CHECK_EQ(um_xsk_queue_lend(&r->queue, pieces, SEND_FRAMES), SEND_FRAMES / 2);
+    CHECK_EQ(um_xsk_queue_lend(&r->queue, again, 1), 0);
+    um_xsk_queue_take_back(&r->queue, pieces, SEND_FRAMES / 2);
+    CHECK_EQ(r->queue.free_count, SEND_FRAMES);
+    CHECK_EQ(um_xsk_queue_lend(&r->queue, again, 3), 3);
+    CHECK(memcmp(pieces, again, 3 * sizeof *again) == 0);
+    um_xsk_queue_take_back(&r->queue, again, 3);
     rings_close(r);
 }
 
@@ -412,7 +446,7 @@ static void complete_twice(rings *r)
 {
     uint8_t payload[8] = {0}, frame[FRAME_BYTES];
     um_part part = {payload, sizeof payload};
-    um_tx tx = {&part, 1, sizeof payload};
+    um_tx tx = {.parts = &part, .part_count = 1, .length = sizeof payload};
     um_xsk_queue_send(&r->queue, &r->made, &tx, 1);
     kernel_sends(r, frame, true);
     r->completion.entries[r->completion.producer % SEND_FRAMES] = r->completion.entries[0];
@@ -428,11 +462,20 @@ static void receive_into_a_send_frame(rings *r)
     um_xsk_queue_receive(&r->queue, batch, 1);
 }
 
+static void give_back_twice(rings *r)
+{
+    uint8_t *piece;
+    um_xsk_queue_lend(&r->queue, &piece, 1);
+    um_xsk_queue_take_back(&r->queue, &piece, 1);
+    um_xsk_queue_take_back(&r->queue, &piece, 1);
+}
+
 TEST("W6", "a debug build sees a frame with two owners")
 {
     rings *r = rings_open(false);
     CHECK(is_caught(complete_twice, r));
     CHECK(is_caught(receive_into_a_send_frame, r));
+    CHECK(is_caught(give_back_twice, r));
     rings_close(r);
 }
 

@@ -78,7 +78,7 @@ static int link_send(um_link *link, um_address to, const um_tx *batch, uint32_t 
     return (int)count;
 }
 
-static const um_link_ops ops = {link_send, NULL};
+static const um_link_ops ops = {.send = link_send};
 
 /* ---- the world ---- */
 

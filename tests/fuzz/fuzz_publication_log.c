@@ -128,7 +128,7 @@ static int link_send_oversize(um_link *link, um_address to, const um_tx *tx)
     return take(tx, true);
 }
 
-static const um_link_ops ops = {link_send, link_send_oversize};
+static const um_link_ops ops = {.send = link_send, .send_oversize = link_send_oversize};
 
 static void open_world(fuzz_input *input)
 {

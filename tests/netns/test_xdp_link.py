@@ -55,7 +55,7 @@ pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailabl
 def test_data_travels_over_rings_in_native_mode(shared_lab: Lab) -> None:
     """W5, W7: each step down the ladder is tried and kept with its errno; data and repairs use the rings, and nothing
     of a steered group comes by the kernel."""
-    with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
+    with members(*shared_lab.hosts[:2], **RINGS, link_xdp_checksum=1) as (publisher, subscriber):
         exchange(publisher, subscriber, 5000, 1400)
         stats = subscriber.context.stats()
         assert (stats["link"], stats["link_mode"]) == ("xdp", "native")
@@ -67,7 +67,10 @@ def test_data_travels_over_rings_in_native_mode(shared_lab: Lab) -> None:
         assert subscriber.link("ring_kernel_path") == 0
         assert subscriber.link("datagrams_received") >= 5000
         assert subscriber.link("ring_frames_refused") == subscriber.link("xdp_rx_dropped") == 0
+        assert subscriber.link("ring_checksum_errors") == 0
         assert publisher.link("datagrams_sent") >= 5000
+        # Messages that fill a datagram are laid out where they are sent from.
+        assert publisher.link("ring_sent_in_place") > 4000
         assert publisher.link("xdp_tx_invalid_descs") == publisher.link("send_errors") == 0
         # The kernel sends many frames a call.
         assert publisher.link("syscalls") < publisher.link("datagrams_sent") / 4
@@ -495,6 +498,22 @@ def test_a_program_that_was_taken_off_leaves_the_kernels_path(shared_lab: Lab) -
         assert ring_facts(subscriber)["program_attached"] is False
         exchange(publisher, subscriber, 500, 1000)
         wait_for(lambda: subscriber.link("ring_kernel_path") >= 500, "500 datagrams counted")
+
+
+def test_what_was_laid_out_while_the_interface_was_down_leaves_no_frame_behind(make_lab: MakeLab) -> None:
+    """Faults: sources that end with datagrams they could not send give back the frames these lie in."""
+    lab = make_lab(hosts=2)
+    with members(lab.hosts[0], **RINGS) as (publisher,):
+        lab.hosts[0].link_down()
+        for number in range(30):
+            with publisher.source(f"held/{number}", flow_control="none") as source:
+                source.send_many(numbered(100, 1400), flush=True, timeout=0)
+        wait_for(lambda: publisher.context.stats()["source_transports"] == [], "the end of every session")
+        lab.hosts[0].link_up()
+        before = publisher.link("ring_sent_in_place")
+        with publisher.source("free", flow_control="none") as source:
+            source.send_many(numbered(100, 1400), flush=True, timeout=10)
+            wait_for(lambda: publisher.link("ring_sent_in_place") >= before + 100, "datagrams sent in place")
 
 
 def test_an_interface_that_comes_back_is_used_again(make_lab: MakeLab) -> None:
