@@ -18,6 +18,7 @@ void um_source_init(um_source *source, void *memory, const um_source_config *con
     source->tsni_threshold_ns = config->tsni_threshold_ns;
     source->explicit_memory = memory;
     source->explicit_capacity = config->explicit_capacity;
+    source->initial_sqn = config->initial_sqn;
     atomic_init(&source->next_sqn, config->initial_sqn);
     atomic_init(&source->last_send_ns, INT64_MIN);
     um_source_counters_reset(&source->counters);
@@ -36,6 +37,15 @@ void um_source_fini(um_source *source)
             return;
         }
     }
+}
+
+void um_source_snapshot(um_source *source)
+{
+    uint64_t taken = atomic_load_explicit(&source->next_sqn, memory_order_relaxed) - source->initial_sqn;
+    uint64_t fragments = taken - atomic_load_explicit(&source->held_fragments, memory_order_relaxed);
+    uint64_t extra = atomic_load_explicit(&source->extra_fragments, memory_order_relaxed);
+    __atomic_store_n(&source->counters.fragments_sent, fragments, __ATOMIC_RELAXED);
+    __atomic_store_n(&source->counters.messages_sent, fragments - extra, __ATOMIC_RELAXED);
 }
 
 uint32_t um_source_message_max(const um_source *source)
@@ -57,6 +67,11 @@ void um_source_flush_all(um_source_session *session)
 {
     atomic_store_explicit(&session->batch, 0, memory_order_relaxed);
     flush_to(session, um_log_tail(&session->log));
+}
+
+static uint32_t take_sqns(um_source *source, uint32_t count)
+{
+    return (uint32_t)atomic_fetch_add_explicit(&source->next_sqn, count, memory_order_relaxed);
 }
 
 static void count_shared(uint64_t *counter, uint64_t n)
@@ -339,14 +354,16 @@ static int publish(um_source *source, const uint8_t *data, uint32_t length, uint
     int result = claim_space(source, f.span, actions, &claim);
     if (UM_UNLIKELY(result != 0))
         return result;
-    uint32_t sqn = held ? held->sqn : atomic_fetch_add_explicit(&source->next_sqn, f.count, memory_order_relaxed);
+    uint32_t sqn = held ? held->sqn : take_sqns(source, f.count);
     write_state w = write_open(source, &claim);
     write_message(&w, sqn, data, length, batch_flags, &f);
     *last_sqn = sqn + f.count - 1;
     atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
     batcher_close(&w.batch, w.position, flush, now_ns, actions);
-    count_shared(&source->counters.messages_sent, 1);
-    count_shared(&source->counters.fragments_sent, f.count);
+    if (held != NULL)
+        atomic_fetch_sub_explicit(&source->held_fragments, f.count, memory_order_relaxed);
+    if (f.count > 1)
+        atomic_fetch_add_explicit(&source->extra_fragments, f.count - 1, memory_order_relaxed);
     count_shared(&source->counters.bytes_sent, length);
     return 0;
 }
@@ -379,8 +396,8 @@ static int64_t hold(um_source *source, const uint8_t *data, uint32_t length, uin
 {
     uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
     uint32_t count = plan(body_max, length, batch_flags != 0).count;
-    held_record record = {length, atomic_fetch_add_explicit(&source->next_sqn, count, memory_order_relaxed), body_max,
-                          batch_flags};
+    held_record record = {length, take_sqns(source, count), body_max, batch_flags};
+    atomic_fetch_add_explicit(&source->held_fragments, count, memory_order_relaxed);
     memcpy(source->explicit_memory + source->explicit_used, &record, sizeof record);
     memcpy(source->explicit_memory + source->explicit_used + sizeof record, data, length);
     source->explicit_used += held_span(length);
@@ -479,7 +496,7 @@ static int send_group(um_source *source, const um_messages *messages, uint32_t f
     int result = claim_space(source, g->span, actions, &claim);
     if (result != 0)
         return result;
-    uint32_t sqn = atomic_fetch_add_explicit(&source->next_sqn, g->count, memory_order_relaxed);
+    uint32_t sqn = take_sqns(source, g->count);
     write_state w = write_open(source, &claim);
     const uint8_t *start = *data;
     um_lbmc_layout layout = {.topic_index = source->topic_index};
@@ -496,8 +513,6 @@ static int send_group(um_source *source, const um_messages *messages, uint32_t f
         publish_laid_out(&source->session->log, messages->fresh, g->count);
     atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
     batcher_close(&w.batch, w.position, false, now_ns, actions);
-    count_shared(&source->counters.messages_sent, g->count);
-    count_shared(&source->counters.fragments_sent, g->count);
     count_shared(&source->counters.bytes_sent, (uint64_t)(*data - start));
     return 0;
 }
@@ -559,9 +574,8 @@ int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32
     /* The sqn is taken only now: a claim that is aborted or unblocked must not leave a hole (UX-23). */
     if (!um_frame_take_back(log, claim->claim.frames, body))
         return UM_CLOSED;
-    um_lbmc_layout layout = {.topic_index = source->topic_index,
-                             .sqn = atomic_fetch_add_explicit(&source->next_sqn, 1, memory_order_relaxed),
-                             .payload_length = claim->length};
+    um_lbmc_layout layout = {
+        .topic_index = source->topic_index, .sqn = take_sqns(source, 1), .payload_length = claim->length};
     um_lbmc_write_message(claim->claim.frames + UM_FRAME_HEADER_BYTES, &layout);
     um_frame_publish(log, claim->claim.frames, body);
     /* What others have published behind the claim in the meantime belongs to the same batch. */
@@ -571,8 +585,6 @@ int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32
     batcher_add(&b, claim->claim.position, end, body, claim->length);
     atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
     batcher_close(&b, end, flags & UM_SEND_FLUSH, now_ns, actions);
-    count_shared(&source->counters.messages_sent, 1);
-    count_shared(&source->counters.fragments_sent, 1);
     count_shared(&source->counters.bytes_sent, claim->length);
     return (int64_t)layout.sqn;
 }
@@ -646,7 +658,7 @@ static bool last_published_sqn(um_source *source, uint32_t *sqn)
     bool held = source->explicit_released < source->explicit_used;
     if (held)
         memcpy(&record, source->explicit_memory + source->explicit_released, sizeof record);
-    *sqn = (held ? record.sqn : atomic_load_explicit(&source->next_sqn, memory_order_relaxed)) - 1;
+    *sqn = (held ? record.sqn : (uint32_t)atomic_load_explicit(&source->next_sqn, memory_order_relaxed)) - 1;
     um_lock_release(&source->explicit_lock);
     return true;
 }

@@ -26,9 +26,13 @@ enum um_send_action {
 typedef struct um_source {
     um_source_session *session;
     uint32_t topic_index;
-    _Atomic uint32_t next_sqn;
-    _Atomic int64_t last_send_ns; /* INT64_MIN: never sent */
-    _Atomic int64_t claimed_to;   /* log position behind the youngest claim lent to an application */
+    /* What is sent is counted by the numbers it takes, for each locked addition before a send delays it. */
+    _Atomic uint64_t next_sqn; /* its low half goes over the wire */
+    uint32_t initial_sqn;
+    _Atomic uint64_t held_fragments;  /* numbers of an explicit batch, not sent yet */
+    _Atomic uint64_t extra_fragments; /* more than one a message */
+    _Atomic int64_t last_send_ns;     /* INT64_MIN: never sent */
+    _Atomic int64_t claimed_to;       /* log position behind the youngest claim lent to an application */
     atomic_bool closed;
 
     /* TSNI state, under the session's sender lock (UM-62..UM-64). */
@@ -69,6 +73,9 @@ void um_source_fini(um_source *source);
 
 /* Largest message one send takes. */
 uint32_t um_source_message_max(const um_source *source);
+
+/* Refreshes the snapshot counters. Any thread. */
+void um_source_snapshot(um_source *source);
 
 /* Publishes one message. Returns the topic sqn of its last fragment (UM-57), or a negative um_publish_result,
  * or -EMSGSIZE; a refused send consumes no sqn (UX-23). */

@@ -180,6 +180,7 @@ void um_context_close(um_context *context)
         if (context->sessions[i].in_use)
             um_session_shut(&context->sessions[i]);
     um_context_lock(context);
+    um_receiving_give_back(context);
     context->port = NULL;
     um_context_unlock(context);
     um_socket_close(&context->control_link);
@@ -303,11 +304,11 @@ static int receive_groups(um_context *context, int64_t now_ns)
     return handled;
 }
 
-static int receive_port(um_context *context, int64_t now_ns)
+static int receive_port(um_context *context, bool polls, int64_t now_ns)
 {
     int handled = 0;
     for (int i = 0; i < RECEIVES_PER_PASS && !um_node_pressured(&context->node, now_ns); i++) {
-        int count = um_receiving_receive_port(context, now_ns);
+        int count = um_receiving_receive_port(context, polls, now_ns);
         handled += count;
         if (count < UM_PORT_BATCH_MAX)
             return handled;
@@ -451,7 +452,9 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
 /* True when a time that was asked for with um_context_wake_by has come. */
 static bool take_request(um_context *context, int64_t now_ns)
 {
-    int64_t requested_ns = atomic_exchange(&context->requested_ns, UM_NEVER_NS);
+    int64_t requested_ns = atomic_load_explicit(&context->requested_ns, memory_order_relaxed);
+    if (requested_ns != UM_NEVER_NS)
+        requested_ns = atomic_exchange(&context->requested_ns, UM_NEVER_NS);
     if (requested_ns < context->request_due_ns)
         context->request_due_ns = requested_ns;
     bool due = context->request_due_ns <= now_ns;
@@ -473,6 +476,7 @@ static void note_event(um_context *context, int64_t now_ns)
 int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
 {
     struct epoll_event events[EVENTS_MAX];
+    bool polls = context->config.busy_wait || wait_until_ns == 0;
     int64_t now_ns = um_clock_ns();
     int count = take_events(context, events, wait_until_ns, &now_ns);
     bool direct = context->read_directly;
@@ -488,7 +492,7 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     uint32_t received = direct ? (uint32_t)receive_groups(context, now_ns) : (uint32_t)handled;
     handled += direct ? (int)received : 0;
     if (context->port != NULL) {
-        int by_port = receive_port(context, now_ns);
+        int by_port = receive_port(context, polls, now_ns);
         context->gathered += (uint32_t)by_port;
         received += (uint32_t)by_port;
         handled += by_port;

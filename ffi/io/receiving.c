@@ -4,6 +4,8 @@
 #include "io/clock.h"
 #include "io/context.h"
 
+enum { KEPT_MAX = 8 }; /* datagrams of a port whose frames a polling loop keeps for a pass; ports have 64 and more */
+
 /* A receiving session's memory: the session, its loss map and table, in one mapping. */
 typedef struct session_block {
     um_receiver_session core;
@@ -238,9 +240,18 @@ int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns)
     return count;
 }
 
-int um_receiving_receive_port(um_context *context, int64_t now_ns)
+void um_receiving_give_back(um_context *context)
+{
+    if (!atomic_load_explicit(&context->port_keeps, memory_order_relaxed))
+        return;
+    context->port->ops->release(context->port);
+    atomic_store_explicit(&context->port_keeps, false, memory_order_relaxed);
+}
+
+int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns)
 {
     um_port *port = context->port;
+    um_receiving_give_back(context);
     int count = port->ops->receive(port, context->port_batch, UM_PORT_BATCH_MAX);
     if (count > 0)
         um_tap_received(&context->tap, context->port_batch, (uint32_t)count);
@@ -248,7 +259,9 @@ int um_receiving_receive_port(um_context *context, int64_t now_ns)
         um_node_on_data(&context->node, &context->port_batch[i], now_ns);
     if (count > 0)
         um_node_after_batch(&context->node, now_ns);
-    port->ops->release(port);
+    atomic_store_explicit(&context->port_keeps, count > 0, memory_order_relaxed);
+    if (!polls || count > KEPT_MAX)
+        um_receiving_give_back(context);
     context->pass_datagrams += count > 0 ? (uint32_t)count : 0;
     return count > 0 ? count : 0;
 }

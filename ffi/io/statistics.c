@@ -25,6 +25,7 @@ uint32_t um_statistics_source_transport(um_publication_session *session, uint64_
 
 uint32_t um_statistics_source(um_publication *publication, uint64_t *out)
 {
+    um_source_snapshot(&publication->core);
     memcpy(out, &publication->core.counters, sizeof publication->core.counters);
     return FIELDS(um_source_counters);
 }

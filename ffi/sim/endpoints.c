@@ -233,7 +233,7 @@ void um_sim_probe_join(um_sim_world *world, int index, um_sim_join_probe *probe)
 
 uint32_t um_sim_next_sqn(const um_sim_world *world, int source)
 {
-    return atomic_load(&world->sources[source]->core.next_sqn);
+    return (uint32_t)atomic_load(&world->sources[source]->core.next_sqn);
 }
 
 const uint64_t *um_sim_session_counters(um_sim_world *world, int session)
@@ -244,6 +244,7 @@ const uint64_t *um_sim_session_counters(um_sim_world *world, int session)
 
 const uint64_t *um_sim_source_counters(um_sim_world *world, int source)
 {
+    um_source_snapshot(&world->sources[source]->core);
     return (const uint64_t *)&world->sources[source]->core.counters;
 }
 

@@ -77,11 +77,6 @@ typedef struct um_xsk_link {
     um_xsk_template made;
 } um_xsk_link;
 
-static void count_syscall(um_xsk_queue *queue)
-{
-    __atomic_fetch_add(&queue->counters.syscalls, 1, __ATOMIC_RELAXED);
-}
-
 /* ---- opening ---- */
 
 static void *map(size_t bytes, int flags)
@@ -486,6 +481,7 @@ static void add_counters(um_port *base, um_link_counters *sum)
     const um_xsk_port *port = (const um_xsk_port *)base;
     for (uint32_t i = 0; i < port->config.queue_count; i++) {
         um_link_counters_add(sum, &port->queues[i].counters);
+        UM_COUNT(sum->syscalls, port->queues[i].receive_syscalls);
         add_kernel_statistics(&port->queues[i], sum);
     }
 }
@@ -497,7 +493,7 @@ void um_xsk_port_poll(um_xsk_port *port, uint32_t index)
     um_xsk_queue *queue = &port->queues[index];
     if (!port->busy_poll && !xsk_ring_prod__needs_wakeup(&queue->fill))
         return;
-    count_syscall(queue);
+    UM_COUNT(queue->receive_syscalls, 1);
     recvfrom(queue->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);
 }
 
@@ -545,7 +541,7 @@ int um_xsk_port_kick(um_xsk_port *port, uint32_t index)
     um_xsk_queue *queue = &port->queues[index];
     uint32_t unsent = um_xsk_queue_unsent(queue);
     for (int i = 0; i < KICKS_MAX && unsent > 0 && xsk_ring_prod__needs_wakeup(&queue->send); i++) {
-        count_syscall(queue);
+        UM_COUNT(queue->counters.syscalls, 1);
         if (sendto(queue->fd, NULL, 0, MSG_DONTWAIT, NULL, 0) < 0 && !will_pass(errno)) {
             int error = errno;
             UM_COUNT(queue->counters.send_errors, 1);

@@ -33,7 +33,7 @@ typedef struct um_xsk_queue {
     bool verify_checksum;
     bool multi_buffer; /* one datagram may take several frames */
     int fd;
-    um_link_counters counters; /* each field has one of the halves as its writer, syscalls both */
+    um_link_counters counters; /* each field has one of the halves as its writer; syscalls are the sending one's */
 #ifdef UM_DEBUG
     uint8_t *owners; /* one a frame, enum um_xsk_owner */
 #endif
@@ -44,6 +44,7 @@ typedef struct um_xsk_queue {
     uint8_t *assembly; /* UM_XSK_ASSEMBLY_BYTES, where datagrams of several frames are put together */
     uint32_t first_taken;
     uint32_t taken_count; /* receive descriptors whose frames are handed out */
+    uint64_t receive_syscalls;
 
     /* sending */
     UM_CACHE_ALIGNED um_lock send_lock;

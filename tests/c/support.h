@@ -231,6 +231,12 @@ static inline int64_t send_bytes(fixture *f, um_source *source, uint32_t length,
     return result;
 }
 
+static inline uint64_t messages_sent(um_source *source)
+{
+    um_source_snapshot(source);
+    return source->counters.messages_sent;
+}
+
 static inline int64_t send_text(fixture *f, um_source *source, const char *text, uint32_t flags)
 {
     return um_source_send(source, (const uint8_t *)text, (uint32_t)strlen(text), flags, f->now_ns, &f->actions);

@@ -44,7 +44,7 @@ TEST("UX-25 UM-5 UM-42 UM-52 UM-57", "1441 bytes become fragments of 1424 and 17
         CHECK_EQ(m[i].total, 1441);
         CHECK_EQ(m[i].payload[0], (uint8_t)(1 + 1424 * i));
     }
-    CHECK_EQ(source->counters.messages_sent, 1);
+    CHECK_EQ(messages_sent(source), 1);
     CHECK_EQ(source->counters.fragments_sent, 2);
     CHECK_EQ(source->counters.bytes_sent, 1441);
     session_close(f);
@@ -161,7 +161,7 @@ TEST("UX-23 AE-12 AE-13 AE-14", "a refused send uses no sequence number")
     um_session_close(f->session);
     CHECK_EQ(send_text(f, source, "x", 0), UM_CLOSED);
     CHECK_EQ(atomic_load(&source->next_sqn), 7 + sent);
-    CHECK_EQ(source->counters.messages_sent, sent);
+    CHECK_EQ(messages_sent(source), sent);
     CHECK_EQ(source->counters.sends_refused, 3);
     CHECK_EQ(f->session->counters.not_connected, 1);
     CHECK_EQ(f->session->counters.back_pressured, 1);
@@ -329,7 +329,8 @@ TEST("W9 UM-16 UM-42", "send_many gives what one send after the other gives")
         CHECK_EQ(by_offsets->link.datagrams[i].length, one->link.datagrams[i].length);
         CHECK_BYTES(by_offsets->link.datagrams[i].data, one->link.datagrams[i].data, one->link.datagrams[i].length);
     }
-    CHECK_EQ(b->counters.messages_sent, COUNT);
+    CHECK_EQ(messages_sent(b), messages_sent(a));
+    CHECK_EQ(messages_sent(b), COUNT);
     CHECK_EQ(b->counters.fragments_sent, a->counters.fragments_sent);
     CHECK_EQ(b->counters.bytes_sent, total);
     free(data);
@@ -415,6 +416,32 @@ TEST("UM-35 W9", "send_many while a batch is open joins it")
     run_sender(f);
     um_lbmc_message m[4];
     CHECK_EQ(messages_at(f, 0, m, 4), 4);
+    session_close(f);
+}
+
+static void check_sent(um_source *source, uint64_t messages, uint64_t fragments)
+{
+    CHECK_EQ(messages_sent(source), messages);
+    CHECK_EQ(source->counters.fragments_sent, fragments);
+}
+
+TEST("UM-35 UX-25", "messages and fragments count when they are sent, over the end of the topic's numbers as well")
+{
+    um_session_config config = default_config();
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, UINT32_MAX - 2);
+    send_text(f, source, "one", 0);
+    check_sent(source, 1, 1);
+    send_bytes(f, source, 1441, 1, UM_SEND_START_BATCH);
+    send_text(f, source, "held", 0);
+    check_sent(source, 1, 1);
+    CHECK_EQ(send_bytes(f, source, 4000, 1, UM_SEND_END_BATCH), 3);
+    check_sent(source, 4, 1 + 2 + 1 + 3);
+    um_source_claim claim;
+    CHECK_EQ(um_source_claim_begin(source, 100, &claim), 0);
+    check_sent(source, 4, 7);
+    CHECK_EQ(um_source_claim_commit(source, &claim, 0, f->now_ns, &f->actions), 4);
+    check_sent(source, 5, 8);
     session_close(f);
 }
 

@@ -121,7 +121,7 @@ TEST("UM-21 UM-44 W4", "any mix of sizes: datagrams as full as whole frames allo
             CHECK(i == 0 || previous + first_bytes > 1472); /* it would not have fit the one before */
             previous = f->link.datagrams[i].length;
         }
-        CHECK_EQ(source->counters.messages_sent, sent);
+        CHECK_EQ(messages_sent(source), sent);
         session_close(f);
     }
 }

@@ -99,6 +99,30 @@ def test_rings_and_sockets_understand_each_other(shared_lab: Lab, rings_at: str)
         assert subscriber.link("ring_checksum_errors") == 0
 
 
+def test_who_polled_the_rings_can_sleep_afterwards(shared_lab: Lab) -> None:
+    """W5: frames that a polling loop keeps for a moment do not wake one that sleeps, again and again."""
+    first, second, _ = shared_lab.hosts
+    with (
+        members(first, **RINGS) as (publisher,),
+        members(second, **RINGS, operational_mode="sequential") as (subscriber,),
+        subscriber.receiver("polled") as receiver,
+        publisher.source("polled") as source,
+    ):
+
+        def poll(seconds: float) -> int:
+            return len(second.call(lambda: receiver.poll(1, seconds)))
+
+        connected = threading.Thread(target=lambda: source.wait_connected(timeout=10))
+        connected.start()
+        wait_for(lambda: not (poll(0) or connected.is_alive()), "the connection")
+        for _ in range(20):
+            source.send(b"wake up", flush=True)
+            wait_for(lambda: poll(0) == 1, "the message")
+            before = subscriber.context.stats()["context"]["loop_iterations"]
+            poll(0.02)
+            assert subscriber.context.stats()["context"]["loop_iterations"] - before < 20
+
+
 def test_generic_mode_is_a_step_of_its_own(shared_lab: Lab) -> None:
     """W7: where the driver has no XDP the kernel's own runs the program."""
     host = shared_lab.hosts[0]
