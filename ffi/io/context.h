@@ -134,7 +134,7 @@ typedef struct um_context {
     um_receive_ring ring;
     um_port *port; /* NULL: none, or the context is closed */
     um_rx port_batch[UM_PORT_BATCH_MAX];
-    _Atomic bool port_keeps;      /* frames of the last datagrams have not been given back */
+    bool port_keeps;              /* frames of the last datagrams have not been given back */
     _Atomic bool port_is_read;    /* a group is joined, so its rings are to be waited for */
     _Atomic bool port_is_watched; /* they are in the epoll set now */
     void *ring_memory;
@@ -375,7 +375,8 @@ bool um_context_take_ended(um_context *context, um_session_id *id);
 int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns);
 /* Receives a batch from the port and hands it to the sessions. Returns how many datagrams. A loop that polls keeps the
  * frames of a few until it looks again: giving them back means writing to lines that the kernel's processor has, and
- * the next fence would wait for that, with whoever waits for the datagram. */
+ * the next fence would wait for that, with whoever waits for the datagram. After a pass that received something comes
+ * one that does not sleep, so nobody waits for a ring that seems to have something in it. */
 int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns);
 /* Gives back frames that were kept. */
 void um_receiving_give_back(um_context *context);

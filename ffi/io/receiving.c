@@ -242,10 +242,10 @@ int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns)
 
 void um_receiving_give_back(um_context *context)
 {
-    if (!atomic_load_explicit(&context->port_keeps, memory_order_relaxed))
+    if (!context->port_keeps)
         return;
     context->port->ops->release(context->port);
-    atomic_store_explicit(&context->port_keeps, false, memory_order_relaxed);
+    context->port_keeps = false;
 }
 
 int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns)
@@ -259,7 +259,7 @@ int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns)
         um_node_on_data(&context->node, &context->port_batch[i], now_ns);
     if (count > 0)
         um_node_after_batch(&context->node, now_ns);
-    atomic_store_explicit(&context->port_keeps, count > 0, memory_order_relaxed);
+    context->port_keeps = count > 0;
     if (!polls || count > KEPT_MAX)
         um_receiving_give_back(context);
     context->pass_datagrams += count > 0 ? (uint32_t)count : 0;
