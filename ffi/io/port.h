@@ -32,8 +32,8 @@ typedef struct um_port_sender {
 typedef struct um_port_ops {
     /* Takes datagrams that are there, at most UM_PORT_BATCH_MAX; never waits. */
     int (*receive)(um_port *port, um_rx *batch, uint32_t max);
-    /* The last batch was handled: its frames may be filled again. Once after every receive that gave something, before
-     * the next, and before anybody waits for the descriptors: until then they are readable. */
+    /* The last batch was handled: its frames may be filled again, and those that held no datagram. Once after every
+     * receive, before the next, and before anybody waits for the descriptors: until then they are readable. */
     void (*release)(um_port *port);
     int (*open_link)(um_port *port, const um_port_sender *sender, um_link **link);
     void (*close_link)(um_port *port, um_link *link);

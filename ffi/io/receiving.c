@@ -259,8 +259,8 @@ int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns)
         um_node_on_data(&context->node, &context->port_batch[i], now_ns);
     if (count > 0)
         um_node_after_batch(&context->node, now_ns);
-    context->port_keeps = count > 0;
-    if (!polls || count > KEPT_MAX)
+    context->port_keeps = true; /* without a datagram, too: frames that held none were taken all the same */
+    if (!polls || count <= 0 || count > KEPT_MAX)
         um_receiving_give_back(context);
     context->pass_datagrams += count > 0 ? (uint32_t)count : 0;
     return count > 0 ? count : 0;

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scapy.layers.l2 import Ether
 from scapy.utils import PcapWriter
 
 import xdp
+from tests.bpf.frames import ipv4, udp
 from tests.kernels import needs_frames_in_chains, needs_tcx
 from tests.netns.contexts import Member, exchange, members, numbered, ring_facts
 from tests.netns.egress_programs import queue_by_group
@@ -280,6 +282,29 @@ def test_fragments_come_by_the_kernel_and_are_counted(shared_lab: Lab) -> None:
 
         first.call(send_fragments)
         wait_for(lambda: subscriber.link("ring_kernel_path") > 0, "a datagram by the kernel's path")
+
+
+def test_frames_that_are_refused_can_be_filled_again(shared_lab: Lab) -> None:
+    """Bad input: more damaged datagrams than there are frames, one at a time and in bursts, and the stream goes on."""
+    first, second, _ = shared_lab.hosts
+    damaged = ipv4(udp(PORT, b"damaged", chksum=0x1234), destination=GROUP)
+    frame = bytes(Ether(dst="01:00:5e:7f:09:01") / damaged)
+    with (
+        members(first, **RINGS) as (publisher,),
+        members(second, **RINGS, link_xdp_checksum=1, link_xdp_receive_frames=64) as (subscriber,),
+        subscriber.receiver("damaged") as receiver,
+        publisher.source("damaged", **FIXED) as source,
+        first.call(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)) as sender,
+    ):
+        source.wait_connected(timeout=10)
+        for number in range(100):
+            sender.sendto(frame, ("eth0", 0))
+            wait_for(lambda: subscriber.link("ring_checksum_errors") > number, "a refused datagram")
+        for _ in range(100):
+            sender.sendto(frame, ("eth0", 0))
+        source.send_many(numbered(200, 1000), flush=True)
+        assert [message.data for message in collect(receiver, 200)] == numbered(200, 1000)
+        assert subscriber.link("ring_checksum_errors") > 100
 
 
 # ---- size ----
