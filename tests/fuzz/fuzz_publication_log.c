@@ -5,6 +5,7 @@
  */
 #include "fuzz.h"
 
+#include "core/internet.h"
 #include "core/source.h"
 
 enum {
@@ -41,6 +42,8 @@ typedef struct world {
     uint32_t datagram_count;
     uint32_t first_sqn;
     uint32_t room;
+    uint32_t lent_count;
+    uint32_t lent_max;
     int error;
     um_source_claim claims[CLAIMS_MAX];
     bool claimed[CLAIMS_MAX];
@@ -89,6 +92,33 @@ static void check_data(const um_lbtrm_packet *packet, const uint8_t *data, uint3
     REQUIRE(packet->body_length > 0);
 }
 
+static uint32_t lend(um_link *link, uint8_t **pieces, uint32_t count)
+{
+    uint32_t lent = 0;
+    for (; lent < count && w.lent_count < w.lent_max; lent++, w.lent_count++)
+        pieces[lent] = fuzz_zeroed(link->lent_bytes);
+    return lent;
+}
+
+static void take_back(um_link *link, uint8_t *const *pieces, uint32_t count)
+{
+    (void)link;
+    REQUIRE(count <= w.lent_count);
+    w.lent_count -= count;
+    for (uint32_t i = 0; i < count; i++)
+        free(pieces[i]);
+}
+
+static void take_lent(const um_tx *tx)
+{
+    um_lent *lent = tx->lent;
+    REQUIRE(tx->parts->data == lent->data && tx->part_count == 1 && tx->length >= lent->unsummed_bytes);
+    uint64_t sum = um_internet_sum(lent->data + lent->unsummed_bytes, tx->length - lent->unsummed_bytes, 0);
+    REQUIRE(um_internet_udp_checksum(sum) == um_internet_udp_checksum(lent->sum));
+    take_back(&w.link, &lent->data, 1);
+    lent->data = NULL;
+}
+
 static int take(const um_tx *tx, bool oversize)
 {
     static uint8_t data[UM_DATAGRAM_BYTES_MAX];
@@ -109,6 +139,8 @@ static int take(const um_tx *tx, bool oversize)
     REQUIRE(um_lbtrm_decode(data, length, &packet) == UM_DGRAM_OK);
     if (packet.type == UM_LBTRM_DATA)
         check_data(&packet, data, length);
+    if (tx->lent != NULL && !oversize)
+        take_lent(tx);
     w.room--;
     return 1;
 }
@@ -128,7 +160,8 @@ static int link_send_oversize(um_link *link, um_address to, const um_tx *tx)
     return take(tx, true);
 }
 
-static const um_link_ops ops = {.send = link_send, .send_oversize = link_send_oversize};
+static const um_link_ops ops = {
+    .send = link_send, .send_oversize = link_send_oversize, .lend = lend, .take_back = take_back};
 
 static void open_world(fuzz_input *input)
 {
@@ -156,6 +189,8 @@ static void open_world(fuzz_input *input)
     REQUIRE(um_session_footprint(&config) != 0 && um_session_footprint(&config) <= 8 << 20);
     memset(w.memory, 0, um_session_footprint(&config));
     w.link.ops = &ops;
+    w.link.lent_bytes = config.coalesce_threshold % 2 ? 1536 : 0;
+    w.lent_max = config.coalesce_threshold * 8;
     w.room = UINT32_MAX;
     w.now_ns = 1000;
     w.first_sqn = config.initial_sqn;
@@ -179,13 +214,18 @@ static void note_published(int64_t last_sqn, uint32_t frames, const uint32_t *le
         w.messages[w.message_count++] = (published){lengths[i], false};
 }
 
+static uint32_t next_sqn(void)
+{
+    return (uint32_t)atomic_load(&w.source.next_sqn);
+}
+
 static void send_message(uint32_t length, uint32_t flags)
 {
     static uint8_t data[UM_LOG_TERM_BYTES_MIN / 16];
     uint32_t lengths[64], frames = 0;
     uint32_t body_max = atomic_load(&w.session.body_max_bytes);
     bool batch = flags & (UM_SEND_START_BATCH | UM_SEND_END_BATCH);
-    uint32_t next = atomic_load(&w.source.next_sqn);
+    uint32_t next = next_sqn();
     length %= sizeof data + 1;
     if (um_lbmc_overhead(false, batch) + length <= body_max) {
         lengths[frames++] = length;
@@ -202,7 +242,7 @@ static void send_message(uint32_t length, uint32_t flags)
             data[at++] = content(next + i, j);
     uint32_t actions = 0;
     int64_t result = um_source_send(&w.source, data, length, flags, w.now_ns, &actions);
-    REQUIRE(result >= 0 || atomic_load(&w.source.next_sqn) == next); /* UX-23 */
+    REQUIRE(result >= 0 || next_sqn() == next); /* UX-23 */
     if (result >= 0)
         note_published(result, frames, lengths);
 }
@@ -210,7 +250,7 @@ static void send_message(uint32_t length, uint32_t flags)
 static void send_many(fuzz_input *input)
 {
     static uint8_t data[256 * 2600];
-    uint32_t lengths[256], count = take_u8(input), next = atomic_load(&w.source.next_sqn), at = 0;
+    uint32_t lengths[256], count = take_u8(input), next = next_sqn(), at = 0;
     bool large = take_u8(input) & 1; /* most fill a datagram */
     uint32_t most = atomic_load(&w.session.body_max_bytes) - UM_LBMC_HEADER_BYTES;
     if (w.message_count + count > MESSAGES_MAX - 64)
@@ -230,7 +270,7 @@ static void send_many(fuzz_input *input)
     REQUIRE(done <= count);
     if (done > 0)
         note_published((int64_t)(uint32_t)(next + done - 1), (uint32_t)done, lengths);
-    REQUIRE(atomic_load(&w.source.next_sqn) == next + (done > 0 ? (uint32_t)done : 0));
+    REQUIRE(next_sqn() == next + (done > 0 ? (uint32_t)done : 0));
 }
 
 static void claim(uint8_t slot, uint32_t length)
@@ -248,7 +288,7 @@ static void finish_claim(uint8_t slot, bool commit, uint32_t flags)
     if (!w.claimed[slot])
         return;
     um_source_claim *c = &w.claims[slot];
-    uint32_t actions = 0, next = atomic_load(&w.source.next_sqn);
+    uint32_t actions = 0, next = next_sqn();
     w.claimed[slot] = false;
     /* Unblocking has taken it when its frame is not lent any more: then neither its bytes may be written. */
     bool lent = um_frame_kind_of(atomic_load(um_frame_state_of(&w.session.log, c->claim.frames))) == UM_FRAME_LENT;
@@ -260,7 +300,7 @@ static void finish_claim(uint8_t slot, bool commit, uint32_t flags)
         c->payload[i] = content(next, i);
     int64_t result = um_source_claim_commit(&w.source, c, flags, w.now_ns, &actions);
     REQUIRE(lent ? result >= 0 : result == UM_CLOSED);
-    REQUIRE(atomic_load(&w.source.next_sqn) == next + lent);
+    REQUIRE(next_sqn() == next + lent);
     if (lent)
         note_published(result, 1, &c->length);
 }
@@ -377,6 +417,8 @@ static void finish(void)
         check_invariants();
     }
     REQUIRE(w.sent_count == w.message_count);
+    um_fresh_forget(&w.session.fresh, INT64_MAX);
+    REQUIRE(w.lent_count == 0);
     for (uint32_t i = 0; i < w.datagram_count; i++)
         free(w.datagrams[i].data);
 }

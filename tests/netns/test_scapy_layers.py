@@ -25,6 +25,7 @@ from umstack.lab import Host, Lab
 MakeLab = Callable[..., Lab]
 
 MARKER = b"the capture is complete"
+MARKER_PORT = 9  # discard
 CAPTURE_SECONDS = 20.0
 
 pytestmark = pytest.mark.skipif(
@@ -40,6 +41,13 @@ def loaded() -> Iterator[None]:
     um.unload()
 
 
+def marker_socket() -> socket.socket:
+    """A socket whose datagrams no dissector takes for its own, as those of some ports that the kernel chooses."""
+    marker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    marker.bind(("", MARKER_PORT))
+    return marker
+
+
 @contextmanager
 def capturing(host: Host, sender: Host, file: Path) -> Iterator[None]:
     """Capture what crosses a host's interface, to the last datagram sent in here."""
@@ -53,10 +61,10 @@ def capturing(host: Host, sender: Host, file: Path) -> Iterator[None]:
             assert line, "dumpcap did not start"
         yield
         deadline = time.monotonic() + CAPTURE_SECONDS
-        with sender.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as marker:
+        with sender.call(marker_socket) as marker:
             while MARKER not in file.read_bytes():
                 assert time.monotonic() < deadline, "the marker is not in the capture"
-                marker.sendto(MARKER, (host.address, 9))
+                marker.sendto(MARKER, (host.address, MARKER_PORT))
                 time.sleep(0.02)
     finally:
         capture.send_signal(signal.SIGINT)
