@@ -203,15 +203,27 @@ uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue)
     return bytes < UM_XSK_DATAGRAM_MAX_BYTES ? bytes : UM_XSK_DATAGRAM_MAX_BYTES;
 }
 
+static uint64_t take_free(um_xsk_queue *queue, enum um_xsk_owner owner)
+{
+    uint64_t address = queue->free_frames[--queue->free_count];
+    pass(queue, address, UM_XSK_OWNER_FREE, owner);
+    return address;
+}
+
+/* Of the frame that an address lies in. */
+static void set_free(um_xsk_queue *queue, uint64_t address, enum um_xsk_owner owner)
+{
+    uint64_t frame = frame_of(queue, address);
+    pass(queue, frame, owner, UM_XSK_OWNER_FREE);
+    queue->free_frames[queue->free_count++] = frame;
+}
+
 void um_xsk_queue_reclaim(um_xsk_queue *queue)
 {
     uint32_t at = 0;
     uint32_t count = xsk_ring_cons__peek(&queue->completion, queue->send_frame_count, &at);
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t address = frame_of(queue, *xsk_ring_cons__comp_addr(&queue->completion, at + i));
-        pass(queue, address, UM_XSK_OWNER_SEND, UM_XSK_OWNER_FREE);
-        queue->free_frames[queue->free_count++] = address;
-    }
+    for (uint32_t i = 0; i < count; i++)
+        set_free(queue, *xsk_ring_cons__comp_addr(&queue->completion, at + i), UM_XSK_OWNER_SEND);
     if (count > 0)
         xsk_ring_cons__release(&queue->completion, count);
 }
@@ -224,9 +236,7 @@ uint32_t um_xsk_queue_unsent(const um_xsk_queue *queue)
 
 uint64_t um_xsk_queue_take_frame(um_xsk_queue *queue)
 {
-    uint64_t address = queue->free_frames[--queue->free_count];
-    pass(queue, address, UM_XSK_OWNER_FREE, UM_XSK_OWNER_SEND);
-    return address;
+    return take_free(queue, UM_XSK_OWNER_SEND);
 }
 
 uint32_t um_xsk_queue_lent_bytes(const um_xsk_queue *queue)
@@ -238,21 +248,15 @@ uint32_t um_xsk_queue_lend(um_xsk_queue *queue, uint8_t **pieces, uint32_t count
 {
     uint32_t lent = 0;
     um_xsk_queue_reclaim(queue);
-    while (lent < count && queue->free_count > queue->send_frame_count / 2) {
-        uint64_t address = queue->free_frames[--queue->free_count];
-        pass(queue, address, UM_XSK_OWNER_FREE, UM_XSK_OWNER_WRITER);
-        pieces[lent++] = queue->area + address + LENT_AT;
-    }
+    while (lent < count && queue->free_count > queue->send_frame_count / 2)
+        pieces[lent++] = queue->area + take_free(queue, UM_XSK_OWNER_WRITER) + LENT_AT;
     return lent;
 }
 
 void um_xsk_queue_take_back(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count)
 {
-    for (uint32_t i = count; i-- > 0;) { /* the one used first next time is the one lent first now */
-        uint64_t address = frame_of(queue, (uint64_t)(pieces[i] - queue->area));
-        pass(queue, address, UM_XSK_OWNER_WRITER, UM_XSK_OWNER_FREE);
-        queue->free_frames[queue->free_count++] = address;
-    }
+    for (uint32_t i = count; i-- > 0;) /* the one used first next time is the one lent first now */
+        set_free(queue, (uint64_t)(pieces[i] - queue->area), UM_XSK_OWNER_WRITER);
 }
 
 /* Where in the parts of a datagram the copy has got to, and the sum of what it has copied. */

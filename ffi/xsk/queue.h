@@ -84,8 +84,8 @@ uint32_t um_xsk_queue_lent_bytes(const um_xsk_queue *queue);
 uint32_t um_xsk_queue_lend(um_xsk_queue *queue, uint8_t **pieces, uint32_t count);
 void um_xsk_queue_take_back(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count);
 /* Puts datagrams into the send ring, in order, until it or the frames are used up. What lies in a lent frame goes out
- * from there, and the frame is the queue's again. Returns how many; -EMSGSIZE when
- * the first is larger than what fits. Send lock held. */
+ * from there, and the frame is the queue's again. Returns how many; -EMSGSIZE when the first is larger than what fits.
+ * Send lock held. */
 int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *batch, uint32_t count);
 /* A free send frame, for its caller to fill and to put into the send ring; free_count says how many there are. Send
  * lock held. */
