@@ -178,7 +178,8 @@ class Context(Closing):
         config.linger_ns = options.pend_linger_interval_ns
         # A machine with one processor has nobody who could send while this one polls.
         config.adaptive_linger_ns = options.pend_adaptive_linger_limit_ns if (os.cpu_count() or 1) > 1 else 0
-        config.coalesce_ns = _COALESCE_NS
+        config.coalesce_ns = min(_COALESCE_NS, options.pend_coalescing_limit_ns)
+        config.coalesce_max_ns = options.pend_coalescing_limit_ns
         config.data_rate_bps = options.transport_lbtrm_data_rate_limit_bits_per_second
         config.retransmit_rate_bps = options.transport_lbtrm_retransmit_rate_limit_bits_per_second
         config.rate_interval_ns = options.transport_lbtrm_rate_interval_ns

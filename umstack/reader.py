@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 POLL_ROWS = 4096
 """Rows taken at once when the caller does not say."""
 
-_BLOCK_ROWS = 4096
+_BLOCK_ROWS = 8192
 _NS_PER_S = 1_000_000_000
 
 SLICE_NS = 100_000_000

@@ -70,6 +70,7 @@ typedef struct um_context_config {
     int64_t linger_ns;
     int64_t adaptive_linger_ns;
     int64_t coalesce_ns;
+    int64_t coalesce_max_ns;
     uint64_t data_rate_bps;
     uint64_t retransmit_rate_bps;
     int64_t rate_interval_ns;

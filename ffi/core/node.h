@@ -38,7 +38,7 @@ void um_node_remove_queue(um_node *node, um_message_queue *queue);
 /* A receive from the group: one datagram or a coalesced run. */
 void um_node_on_data(um_node *node, const um_rx *rx, int64_t now_ns);
 
-/* After a batch of receives: status messages that became due. */
+/* After the receives of a pass: status messages that became due, one a session at most (AE-16). */
 void um_node_after_batch(um_node *node, int64_t now_ns);
 
 /* True while some queue is full: the owner leaves datagrams where they are (its reader is slow). Call

@@ -18,14 +18,14 @@
 
 enum {
     EVENTS_MAX = 64,
-    NAP_MIN_NS = 20000,        /* shorter ones take longer than they say */
-    RING_NAP_MAX_NS = 1000000, /* what the field's idle strategies end at */
-    HOT_DATAGRAMS = 16,        /* a pass that handled this many is under load */
-    HOT_NS = 1000000,          /* and stays hot for so long */
-    LOAD_SPAN_NS = 200000,     /* as do passes that handled as many together within this time */
-    POLL_INTERVAL_NS = 20000,  /* a pass that does not sleep looks at quiet sockets only this often */
-    GROUPS_DIRECT_MAX = 4,     /* up to so many groups are read directly, without asking which has something */
+    NAP_MIN_NS = 20000,       /* shorter ones take longer than they say */
+    HOT_DATAGRAMS = 16,       /* a pass that handled this many is under load */
+    HOT_NS = 1000000,         /* and stays hot for so long */
+    LOAD_SPAN_NS = 200000,    /* as do passes that handled as many together within this time */
+    POLL_INTERVAL_NS = 20000, /* a pass that does not sleep looks at quiet sockets only this often */
+    GROUPS_DIRECT_MAX = 4,    /* up to so many groups are read directly, without asking which has something */
     RECEIVES_PER_PASS = 8,
+    PORT_RECEIVES_PER_PASS = 12, /* what gathers in a nap is taken, reported and told of in one go, as a rule */
     LOCK_YIELDS_MAX = 1000,
     PRESSURE_CHECK_NS = 200000, /* how soon a full queue is looked at again */
 };
@@ -307,7 +307,7 @@ static int receive_groups(um_context *context, int64_t now_ns)
 static int receive_port(um_context *context, bool polls, int64_t now_ns)
 {
     int handled = 0;
-    for (int i = 0; i < RECEIVES_PER_PASS && !um_node_pressured(&context->node, now_ns); i++) {
+    for (int i = 0; i < PORT_RECEIVES_PER_PASS && !um_node_pressured(&context->node, now_ns); i++) {
         int count = um_receiving_receive_port(context, polls, now_ns);
         handled += count;
         if (count < UM_PORT_BATCH_MAX)
@@ -370,7 +370,7 @@ static uint32_t unasked_datagrams(um_context *context)
 }
 
 /* Datagrams of a ring come one by one: a loop that sleeps between them is woken for every few, and is under load all
- * the same. One that polls is not to nap for them. */
+ * the same. */
 static bool is_under_load(um_context *context, int64_t now_ns)
 {
     uint32_t unasked = unasked_datagrams(context);
@@ -379,8 +379,7 @@ static bool is_under_load(um_context *context, int64_t now_ns)
         context->load_datagrams = 0;
     }
     context->load_datagrams += unasked;
-    uint32_t datagrams = context->config.busy_wait ? context->pass_datagrams : context->load_datagrams;
-    return datagrams >= HOT_DATAGRAMS;
+    return context->load_datagrams >= HOT_DATAGRAMS;
 }
 
 /* Rings hold more than a socket's share of a window does, so that with them fewer, longer naps save the timers; but not
@@ -393,7 +392,7 @@ static int64_t next_nap_ns(um_context *context, int64_t now_ns)
     uint32_t room = context->port->receive_frames;
     if (context->gathered > room / 4)
         context->nap_ns = context->nap_ns / 2 > NAP_MIN_NS ? context->nap_ns / 2 : NAP_MIN_NS;
-    else if (context->gathered < room / 8 && context->nap_ns + usual_ns / 8 <= RING_NAP_MAX_NS)
+    else if (context->gathered < room / 6 && context->nap_ns + usual_ns / 8 <= context->config.coalesce_max_ns)
         context->nap_ns += usual_ns / 8;
     context->gathered = 0;
     int64_t longest_ns = due_ns > usual_ns ? due_ns : usual_ns;
@@ -403,7 +402,7 @@ static int64_t next_nap_ns(um_context *context, int64_t now_ns)
 /* The rate of a load that begins is not known yet; one that goes on may be seen a nap later. */
 static void note_load(um_context *context, int64_t now_ns)
 {
-    if (now_ns >= context->hot_until_ns + RING_NAP_MAX_NS)
+    if (now_ns >= context->hot_until_ns + context->config.coalesce_max_ns)
         context->nap_ns = context->config.coalesce_ns;
     context->hot_until_ns = now_ns + HOT_NS;
 }
@@ -413,9 +412,10 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
 {
     int64_t now_ns = *time_ns;
     bool never_sleeps = context->config.busy_wait || wait_until_ns == 0;
-    bool naps = now_ns < context->hot_until_ns && wait_until_ns > now_ns && context->config.coalesce_ns != 0;
+    bool naps =
+        now_ns < context->hot_until_ns && wait_until_ns > now_ns && !never_sleeps && context->config.coalesce_ns != 0;
     /* A ring that was emptied: what came since gathers for the next pass. */
-    bool emptied = context->port != NULL && !context->node.behind && !context->config.busy_wait;
+    bool emptied = context->port != NULL && !context->node.behind;
     if (context->last_batch > 0 && !(naps && emptied)) { /* there may be more: do not wait for it */
         wait_until_ns = 0;
         naps = false;
@@ -497,6 +497,8 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
         received += (uint32_t)by_port;
         handled += by_port;
     }
+    if (context->pass_datagrams > 0)
+        um_node_after_batch(&context->node, now_ns);
     if (count > 0 || handled > 0 || requested || now_ns >= context->next_due_ns)
         context->next_due_ns = run_timers(context, requested, now_ns);
     if (context->request_due_ns < context->next_due_ns)

@@ -45,8 +45,9 @@ typedef struct um_context_config {
     bool busy_wait;
     int64_t linger_ns;          /* how long to go on polling after the last event before sleeping */
     int64_t adaptive_linger_ns; /* the same while events come that soon, for who has no thread here (core/linger.h) */
-    int64_t coalesce_ns;        /* under load, how long to let datagrams gather before the next receive; 0: never.
-                                   With a port up to twice that */
+    int64_t coalesce_ns;        /* under load, how long to let datagrams gather before the next receive; 0, and with
+                                   busy_wait: never */
+    int64_t coalesce_max_ns;    /* the same with a port, where it begins with the above; below a second, both */
     uint64_t data_rate_bps;
     uint64_t retransmit_rate_bps;
     int64_t rate_interval_ns;

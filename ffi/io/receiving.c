@@ -235,8 +235,6 @@ int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns)
     }
     if (count > 0 && context->port != NULL)
         UM_COUNT(group->link.counters.ring_kernel_path, count);
-    if (count > 0)
-        um_node_after_batch(&context->node, now_ns);
     return count;
 }
 
@@ -257,8 +255,6 @@ int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns)
         um_tap_received(&context->tap, context->port_batch, (uint32_t)count);
     for (int i = 0; i < count; i++)
         um_node_on_data(&context->node, &context->port_batch[i], now_ns);
-    if (count > 0)
-        um_node_after_batch(&context->node, now_ns);
     context->port_keeps = true; /* without a datagram, too: frames that held none were taken all the same */
     if (!polls || count <= 0 || count > KEPT_MAX)
         um_receiving_give_back(context);

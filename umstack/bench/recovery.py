@@ -18,10 +18,10 @@ receiver transport_lbtrm_nak_backoff_interval 2
 receiver transport_lbtrm_nak_suppress_interval 0
 source transport_lbtrm_ignore_interval 1
 receiver flow_control_receiver_window 4194304
-receiver receiver_queue_block_count 16
 """
 """For a fast network: what is missing is asked for at once, not after UM's 50 ms, in which a window fills. The window
-and the queue hold what is sent until a repair that was lost, too, has been asked for again."""
+(with the queue, which is that large by default) holds what is sent until a repair that was lost, too, has been asked
+for again."""
 
 ROUND_TRIP_OPTIONS = """
 source transport_lbtrm_sm_minimum_interval 0.3

@@ -17,7 +17,7 @@ from umstack.recorder.background import unread_seconds
 from umstack.recorder.recorder import Recorder, RecorderReport, RecorderSettings
 
 _MEBIBYTE = 1 << 20
-_QUEUE_BLOCKS = 64
+_QUEUE_BLOCKS = 32
 """Of a receiver's queue: room for what comes while a batch is written."""
 
 _EXAMPLES = """\b

@@ -94,14 +94,14 @@ class ReceiverOptions:
     )
     receiver_queue_block_length_bytes: int = option(
         Kind.BYTES,
-        ours=262144,
+        ours=524288,
         minimum=4096,
         maximum=2**30,
         doc="Size of one block of the queue between the context and the application.",
     )
     receiver_queue_block_count: int = option(
         Kind.INTEGER,
-        ours=16,
+        ours=8,
         minimum=2,
         maximum=65536,
         doc="Blocks of that queue. When all are full, delivery pauses. Where they hold no more than "

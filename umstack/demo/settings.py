@@ -54,7 +54,7 @@ RECEIVER_OPTIONS: Options = {
     "transport_lbtrm_activity_timeout": 5000,
     # What is in flight while a loss is repaired: 50 ms at 160 MB/s.
     "flow_control_receiver_window": 8 * 1024 * 1024,
-    "receiver_queue_block_count": 32,
+    "receiver_queue_block_count": 16,
 }
 
 
