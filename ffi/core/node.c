@@ -127,6 +127,15 @@ void um_node_after_batch(um_node *node, int64_t now_ns)
     }
 }
 
+uint64_t um_node_window_bytes(const um_node *node)
+{
+    uint64_t window = UINT64_MAX;
+    for (uint32_t i = 0; i < node->session_count; i++)
+        if (node->sessions[i]->config.window_bytes < window)
+            window = node->sessions[i]->config.window_bytes;
+    return window;
+}
+
 bool um_node_pressured(um_node *node, int64_t now_ns)
 {
     if (UM_LIKELY(!node->any_full))

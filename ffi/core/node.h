@@ -41,6 +41,9 @@ void um_node_on_data(um_node *node, const um_rx *rx, int64_t now_ns);
 /* After the receives of a pass: status messages that became due, one a session at most (AE-16). */
 void um_node_after_batch(um_node *node, int64_t now_ns);
 
+/* The smallest window that a session tells its source. */
+uint64_t um_node_window_bytes(const um_node *node);
+
 /* True while some queue is full: the owner leaves datagrams where they are (its reader is slow). Call
  * it before each batch; it looks at full queues again. */
 bool um_node_pressured(um_node *node, int64_t now_ns);

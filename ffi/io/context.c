@@ -310,7 +310,7 @@ static int receive_port(um_context *context, bool polls, int64_t now_ns)
     for (int i = 0; i < PORT_RECEIVES_PER_PASS && !um_node_pressured(&context->node, now_ns); i++) {
         int count = um_receiving_receive_port(context, polls, now_ns);
         handled += count;
-        if (count < UM_PORT_BATCH_MAX)
+        if (count == 0 || !context->port->more)
             return handled;
     }
     context->node.behind = true;
@@ -382,19 +382,23 @@ static bool is_under_load(um_context *context, int64_t now_ns)
     return context->load_datagrams >= HOT_DATAGRAMS;
 }
 
-/* Rings hold more than a socket's share of a window does, so that with them fewer, longer naps save the timers; but not
- * more than a quarter of a queue is to gather, whatever the rate, and no timer is to wait longer than over sockets. */
+/* Rings hold more than a socket's share of a window does, so that with them fewer, longer naps save the timers; but no
+ * more is to gather than a quarter of a queue and five eighths of what a source may send without a report, whatever the
+ * rate, and no timer is to wait longer than over sockets. */
 static int64_t next_nap_ns(um_context *context, int64_t now_ns)
 {
     int64_t usual_ns = context->config.coalesce_ns, due_ns = context->next_due_ns - now_ns;
     if (context->port == NULL)
         return usual_ns;
-    uint32_t room = context->port->receive_frames;
-    if (context->gathered > room / 4)
+    uint32_t room = context->port->receive_frames, frames = context->gathered_frames;
+    uint64_t window = um_node_window_bytes(&context->node), bytes = context->gathered_bytes;
+    if (frames > room / 4 || bytes > window / 8 * 5)
         context->nap_ns = context->nap_ns / 2 > NAP_MIN_NS ? context->nap_ns / 2 : NAP_MIN_NS;
-    else if (context->gathered < room / 6 && context->nap_ns + usual_ns / 8 <= context->config.coalesce_max_ns)
+    else if (frames < room / 6 && bytes < window / 2 &&
+             context->nap_ns + usual_ns / 8 <= context->config.coalesce_max_ns)
         context->nap_ns += usual_ns / 8;
-    context->gathered = 0;
+    context->gathered_frames = 0;
+    context->gathered_bytes = 0;
     int64_t longest_ns = due_ns > usual_ns ? due_ns : usual_ns;
     return context->nap_ns < longest_ns ? context->nap_ns : longest_ns;
 }
@@ -493,7 +497,6 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
     handled += direct ? (int)received : 0;
     if (context->port != NULL) {
         int by_port = receive_port(context, polls, now_ns);
-        context->gathered += (uint32_t)by_port;
         received += (uint32_t)by_port;
         handled += by_port;
     }

@@ -171,9 +171,10 @@ typedef struct um_context {
     int64_t load_since_ns;
     bool read_directly; /* the groups are read without having been reported ready */
     int64_t hot_until_ns;
-    bool napped;       /* before this pass */
-    int64_t nap_ns;    /* with a port */
-    uint32_t gathered; /* datagrams since the last nap */
+    bool napped;              /* before this pass */
+    int64_t nap_ns;           /* with a port */
+    uint32_t gathered_frames; /* by the port since the last nap */
+    uint64_t gathered_bytes;
     int64_t linger_until_ns;
     um_linger linger;
 

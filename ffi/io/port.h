@@ -49,6 +49,8 @@ typedef struct um_port_ops {
 struct um_port {
     const um_port_ops *ops;
     uint32_t receive_frames;  /* what one receive queue can hold */
+    uint32_t taken_frames;    /* by the last receive; a datagram may take several */
+    bool more;                /* the last receive left some where they were */
     _Atomic uint32_t stalled; /* something waits for tend */
 };
 

@@ -253,8 +253,11 @@ int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns)
     int count = port->ops->receive(port, context->port_batch, UM_PORT_BATCH_MAX);
     if (count > 0)
         um_tap_received(&context->tap, context->port_batch, (uint32_t)count);
-    for (int i = 0; i < count; i++)
+    context->gathered_frames += port->taken_frames;
+    for (int i = 0; i < count; i++) {
+        context->gathered_bytes += context->port_batch[i].length;
         um_node_on_data(&context->node, &context->port_batch[i], now_ns);
+    }
     context->port_keeps = true; /* without a datagram, too: frames that held none were taken all the same */
     if (!polls || count <= 0 || count > KEPT_MAX)
         um_receiving_give_back(context);

@@ -60,7 +60,7 @@ struct um_xsk_port {
     int memory_fd; /* of the frames; -1 where they are nobody else's */
     uint8_t *area; /* the frames of all queues */
     size_t area_bytes;
-    uint8_t *bookkeeping; /* of all queues, and one assembly buffer */
+    uint8_t *bookkeeping; /* each queue's assembly buffer, whose datagrams are read together, and its lists */
     size_t bookkeeping_bytes;
     uint32_t turn; /* the queue the next receive begins with */
     _Atomic uint32_t link_count;
@@ -154,7 +154,7 @@ static int map_memory(um_xsk_port *port)
             port->area = map_frames(port, false);
     }
     size_t footprint = um_xsk_queue_footprint(config->receive_frame_count, config->send_frame_count);
-    port->bookkeeping_bytes = UM_XSK_ASSEMBLY_BYTES + footprint * config->queue_count;
+    port->bookkeeping_bytes = (UM_XSK_ASSEMBLY_BYTES + footprint) * config->queue_count;
     port->bookkeeping = map(port->bookkeeping_bytes, 0);
     return port->area == NULL || port->bookkeeping == NULL ? -ENOMEM : 0;
 }
@@ -278,8 +278,8 @@ static void start_queue(um_xsk_port *port, uint32_t index)
 {
     const um_xsk_config *config = &port->config;
     size_t footprint = um_xsk_queue_footprint(config->receive_frame_count, config->send_frame_count);
-    um_xsk_queue_init(&port->queues[index], port->bookkeeping + UM_XSK_ASSEMBLY_BYTES + footprint * index,
-                      port->bookkeeping);
+    uint8_t *assembly = port->bookkeeping + (UM_XSK_ASSEMBLY_BYTES + footprint) * index;
+    um_xsk_queue_init(&port->queues[index], assembly + UM_XSK_ASSEMBLY_BYTES, assembly);
 }
 
 static int open_queue(um_xsk_port *port, uint32_t index)
@@ -502,16 +502,22 @@ static int receive(um_port *base, um_rx *batch, uint32_t max)
 {
     um_xsk_port *port = (um_xsk_port *)base;
     uint32_t count = 0;
+    base->more = false;
+    base->taken_frames = 0;
     for (uint32_t i = 0; i < port->config.queue_count && count < max; i++) {
         uint32_t index = (port->turn + i) % port->config.queue_count;
-        uint32_t received = um_xsk_queue_receive(&port->queues[index], batch + count, max - count);
+        um_xsk_queue *queue = &port->queues[index];
+        uint32_t received = um_xsk_queue_receive(queue, batch + count, max - count);
         if (received == 0)
             um_xsk_port_poll(port, index);
+        base->more |= queue->left_some;
+        base->taken_frames += queue->taken_count;
         for (uint32_t k = 0; k < received; k++)
             batch[count + k].queue_number = port->config.first_queue + index + 1;
         count += received;
     }
     port->turn = (port->turn + 1) % port->config.queue_count;
+    base->more |= count == max;
     if (count == 0)
         return 0;
     int64_t received_ns = um_clock_wall_ns();

@@ -148,7 +148,7 @@ static void prefetch(const um_xsk_queue *queue, uint32_t at)
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
 {
     uint32_t at = 0, done = 0, count = 0, assembled_bytes = 0, prefetched = 0;
-    uint32_t available = xsk_ring_cons__peek(&queue->receive, max + UM_XSK_CHAIN_MAX, &at);
+    uint32_t available = xsk_ring_cons__peek(&queue->receive, max * UM_XSK_CHAIN_MAX, &at);
     while (done < available && count < max) {
         uint32_t frames = chain(queue, at + done, available - done);
         for (; prefetched < available && prefetched <= done + PREFETCHED_AHEAD; prefetched++)
@@ -163,6 +163,7 @@ uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
     xsk_ring_cons__cancel(&queue->receive, available - done);
     queue->first_taken = at;
     queue->taken_count = done;
+    queue->left_some = done < available;
     UM_COUNT(queue->counters.datagrams_received, count);
     return count;
 }

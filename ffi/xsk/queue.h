@@ -44,6 +44,7 @@ typedef struct um_xsk_queue {
     uint8_t *assembly; /* UM_XSK_ASSEMBLY_BYTES, where datagrams of several frames are put together */
     uint32_t first_taken;
     uint32_t taken_count; /* receive descriptors whose frames are handed out */
+    bool left_some;       /* the last receive took less than was there */
     uint64_t receive_syscalls;
 
     /* sending */

@@ -299,6 +299,26 @@ TEST("W6", "receiving: every datagram once and in order, one frame or several, a
     rings_close(r);
 }
 
+TEST("W5", "receiving: as many datagrams of several frames at once as of one, and whether some are left is known")
+{
+    enum { DATAGRAMS = 12, LENGTH = 8000 }; /* of five frames each */
+    rings *r = rings_open(true);
+    static uint8_t payload[LENGTH], frame[LENGTH + UM_XSK_HEADER_BYTES];
+    for (uint32_t i = 0; i < DATAGRAMS; i++)
+        CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, LENGTH)));
+    um_rx batch[64];
+    CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 4), 4);
+    CHECK(r->queue.left_some);
+    CHECK_EQ(r->queue.taken_count, 20);
+    um_xsk_queue_release(&r->queue);
+    CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 64), DATAGRAMS - 4);
+    CHECK(!r->queue.left_some);
+    um_xsk_queue_release(&r->queue);
+    CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 64), 0);
+    CHECK(!r->queue.left_some);
+    rings_close(r);
+}
+
 TEST("W6", "receiving: frames that hold no datagram are counted and given back")
 {
     rings *r = rings_open(false);
