@@ -4,7 +4,11 @@
 #include "io/clock.h"
 #include "io/context.h"
 
-enum { KEPT_MAX = 8 }; /* datagrams of a port whose frames a polling loop keeps for a pass; ports have 64 and more */
+enum {
+    KEPT_MAX = 8, /* datagrams of a port whose frames a polling loop keeps for a pass; ports have 64 and more */
+    PREFETCHED_AHEAD = 8,
+    PREFETCHED_MAX_BYTES = 4096, /* what a frame holds */
+};
 
 /* A receiving session's memory: the session, its loss map and table, in one mapping. */
 typedef struct session_block {
@@ -246,6 +250,14 @@ void um_receiving_give_back(um_context *context)
     context->port_keeps = false;
 }
 
+/* Another processor wrote it, but what was put together of several frames is here. A datagram at a time: requests that
+ * come all at once are dropped. */
+static void prefetch(const um_rx *rx)
+{
+    if (rx->length <= PREFETCHED_MAX_BYTES)
+        um_prefetch(rx->data, rx->length);
+}
+
 int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns)
 {
     um_port *port = context->port;
@@ -254,7 +266,11 @@ int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns)
     if (count > 0)
         um_tap_received(&context->tap, context->port_batch, (uint32_t)count);
     context->gathered_frames += port->taken_frames;
+    for (int i = 0; i < count && i < PREFETCHED_AHEAD; i++)
+        prefetch(&context->port_batch[i]);
     for (int i = 0; i < count; i++) {
+        if (i + PREFETCHED_AHEAD < count)
+            prefetch(&context->port_batch[i + PREFETCHED_AHEAD]);
         context->gathered_bytes += context->port_batch[i].length;
         um_node_on_data(&context->node, &context->port_batch[i], now_ns);
     }

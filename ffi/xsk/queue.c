@@ -135,24 +135,26 @@ static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint3
     return true;
 }
 
-/* Another processor wrote the frame. All of it will be read, so that all its lines may come at once; into the
- * second-level cache, for the first has too few requests under way for several frames. */
-static void prefetch(const um_xsk_queue *queue, uint32_t at)
+/* Another processor wrote the frame: its headers are read here, and all of it when it is one of several, which are put
+ * together here, or to be summed. True when the next frame belongs to it. */
+static bool prefetch(const um_xsk_queue *queue, uint32_t at, bool is_further)
 {
     const struct xdp_desc *descriptor = xsk_ring_cons__rx_desc(&queue->receive, at);
-    const uint8_t *frame = queue->area + descriptor->addr;
-    for (uint32_t line = 0; line < descriptor->len; line += UM_CACHE_LINE_BYTES)
-        __builtin_prefetch(frame + line, 0, 2);
+    bool goes_on = descriptor->options & XDP_PKT_CONTD;
+    bool is_read_here = goes_on || is_further || queue->verify_checksum;
+    um_prefetch(queue->area + descriptor->addr, is_read_here ? descriptor->len : 1);
+    return goes_on;
 }
 
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
 {
     uint32_t at = 0, done = 0, count = 0, assembled_bytes = 0, prefetched = 0;
+    bool goes_on = false;
     uint32_t available = xsk_ring_cons__peek(&queue->receive, max * UM_XSK_CHAIN_MAX, &at);
     while (done < available && count < max) {
         uint32_t frames = chain(queue, at + done, available - done);
         for (; prefetched < available && prefetched <= done + PREFETCHED_AHEAD; prefetched++)
-            prefetch(queue, at + prefetched);
+            goes_on = prefetch(queue, at + prefetched, goes_on);
         if (frames == 0) /* its end may have come meanwhile */
             queue->receive.cached_prod = __atomic_load_n(queue->receive.producer, __ATOMIC_ACQUIRE);
         if (frames == 0 || !take_packet(queue, at + done, frames, &assembled_bytes, batch, &count))
