@@ -713,7 +713,7 @@ def test_no_frame_ever_has_two_owners(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout
-    assert "5 passed" in done.stdout
+    assert "6 passed" in done.stdout
 
 
 def test_a_fill_ring_that_ran_dry_is_counted_and_repaired(shared_lab: Lab) -> None:
