@@ -45,6 +45,10 @@ class Batch:
 
     Columns and payloads are views into the queue, without a copy. The queue gets its memory back when
     the batch and every view and Arrow array made from it are gone, or the batch is released.
+
+    Over AF_XDP a large payload stays in the ring's frame it was received in until it is asked for, and
+    then all of the batch are copied end to end, once. What is only looked at through `heads`, or not at
+    all, is never fetched.
     """
 
     __slots__ = ("_block", "_count", "_first", "_has_views", "_memory", "_offsets", "_summary")
@@ -96,9 +100,25 @@ class Batch:
     @property
     def payload(self) -> memoryview:
         """The payloads of all rows, end to end."""
-        start = self._block.offsets[self._first]
-        end = self._block.offsets[self._first + self._count]
-        return self._view(self._block.payload + start, end - start, "B")
+        lib.um_rows_gather(self._block, self._first, self._count)
+        return self._view(self._block.payload + self._block.offsets[self._first], self.payload_bytes, "B")
+
+    @property
+    def payload_bytes(self) -> int:
+        """The length of all payloads together."""
+        offsets = self._block.offsets
+        return cast("int", offsets[self._first + self._count] - offsets[self._first])
+
+    def heads(self, size: int) -> memoryview:
+        """The first `size` bytes of each row's payload, end to end, zeros behind a shorter one: a copy.
+
+        To decide by a header which messages are wanted, it costs less than `payload` where those are large.
+        """
+        if size < 0:
+            raise ValueError(f"a head has {size} bytes; give a size of 0 or more")
+        heads = ffi.new("uint8_t[]", self._count * size)
+        lib.um_rows_heads(self._block, self._first, self._count, size, heads)
+        return memoryview(ffi.buffer(heads)).cast("B").toreadonly()
 
     @property
     def offsets(self) -> memoryview:
@@ -161,6 +181,7 @@ class Batch:
         if self._count <= 1:
             return self._only_payload()
         summary = self._summarize()
+        lib.um_rows_gather(self._block, self._first, self._count)
         start = self._block.offsets[self._first]
         data = ffi.buffer(self._block.payload + start, self._offsets[self._count])[:]
         if summary.payload_length > 0:
@@ -171,6 +192,7 @@ class Batch:
     def _only_payload(self) -> list[bytes]:
         if self._count == 0:
             return []
+        lib.um_rows_gather(self._block, self._first, 1)
         start = self._block.offsets[self._first]
         end = self._block.offsets[self._first + 1]
         return [ffi.buffer(self._block.payload + start, end - start)[:]]

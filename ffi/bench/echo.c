@@ -30,9 +30,7 @@ static int receive_one(um_event_queue *queue, const um_echo_config *config, uint
             continue;
         }
         bool is_message = rows.block->flags[rows.first] >> 8 == UM_ROW_MESSAGE;
-        const int32_t *offsets = &rows.block->offsets[rows.first];
-        uint32_t length = (uint32_t)(offsets[1] - offsets[0]);
-        memcpy(buffer, rows.block->payload + offsets[0], length < buffer_bytes ? length : buffer_bytes);
+        uint32_t length = um_rows_copy(rows.block, rows.first, buffer, buffer_bytes);
         um_queue_release(rows.block, 1);
         if (is_message)
             return (int)length;

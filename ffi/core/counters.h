@@ -325,6 +325,8 @@ typedef struct um_link_counters {
     uint64_t ring_multi_buffer;
     /* counter, datagrams: Datagrams that publishers laid out in a frame of the ring, and that went out from there without being copied. */
     uint64_t ring_sent_in_place;
+    /* counter, datagrams: Received datagrams that were left in their frames of the ring until the application had read them. */
+    uint64_t ring_kept;
     /* counter, datagrams: Datagrams of steered groups that came by the kernel all the same: IP fragments, and what another queue received. */
     uint64_t ring_kernel_path;
     /* counter, frames: XDP_STATISTICS: dropped by the kernel for want of a frame in the fill ring, or too long for one. */

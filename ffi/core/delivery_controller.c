@@ -59,11 +59,16 @@ static bool append_loss(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
     return true;
 }
 
+static inline void count_message(um_delivery *delivery, uint32_t length)
+{
+    UM_COUNT(delivery->receiver->counters.messages_delivered, 1);
+    UM_COUNT(delivery->receiver->counters.bytes_delivered, length);
+}
+
 static inline void append_message(um_delivery *delivery, const um_row *row, uint32_t length)
 {
     um_queue_append(delivery->receiver->queue, row, length);
-    UM_COUNT(delivery->receiver->counters.messages_delivered, 1);
-    UM_COUNT(delivery->receiver->counters.bytes_delivered, length);
+    count_message(delivery, length);
 }
 
 static inline bool deliver_payload(um_delivery *delivery, const um_row *row, const uint8_t *payload, uint32_t length)
@@ -73,6 +78,28 @@ static inline bool deliver_payload(um_delivery *delivery, const um_row *row, con
         return false;
     memcpy(space, payload, length);
     append_message(delivery, row, length);
+    return true;
+}
+
+/* A frame is worth keeping for a message that fills most of its datagram. */
+static inline bool may_stay(const um_lbmc_message *message, const um_arrival *arrival)
+{
+    return arrival->frames != NULL && message->payload_length >= UM_QUEUE_KEPT_BYTES_MIN &&
+           message->payload_length > arrival->datagram_bytes / 2;
+}
+
+static inline bool deliver_arrived(um_delivery *delivery, const um_row *row, const um_lbmc_message *message,
+                                   const um_arrival *arrival)
+{
+    uint32_t length = message->payload_length;
+    if (!may_stay(message, arrival))
+        return deliver_payload(delivery, row, message->payload, length);
+    if (UM_UNLIKELY(reserve(delivery, length) == NULL))
+        return false;
+    if (!arrival->frames->keep(arrival->frames, message->payload))
+        return deliver_payload(delivery, row, message->payload, length);
+    um_queue_append_kept(delivery->receiver->queue, row, message->payload, length, arrival->frames);
+    count_message(delivery, length);
     return true;
 }
 
@@ -545,7 +572,7 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
                   .message_length = fragment ? message->total : message->payload_length,
                   .source = delivery->source,
                   .received_ns = arrival->received_ns};
-    if (!deliver_payload(delivery, &row, message->payload, message->payload_length))
+    if (!deliver_arrived(delivery, &row, message, arrival))
         return false;
     delivery->next_sqn++;
     delivery->highest_transport_sqn = arrival->transport_sqn;

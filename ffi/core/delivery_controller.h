@@ -94,6 +94,8 @@ typedef struct um_arrival {
     int64_t now_ns;
     int64_t received_ns;
     uint32_t transport_sqn;
+    uint32_t datagram_bytes;
+    um_frames *frames;    /* whose frame the datagram lies in, or NULL */
     bool earlier_missing; /* datagrams since the controller was mapped are missing */
 } um_arrival;
 

@@ -32,9 +32,20 @@ typedef struct um_tx {
     um_lent *lent; /* the one part lies at its beginning; NULL: in memory of the caller */
 } um_tx;
 
+/* The frames datagrams are received in, where one can stay until it has been read. Threads: the receiving one. */
+typedef struct um_frames um_frames;
+struct um_frames {
+    /* Keeps the frame that `data` lies in when its batch is given back. False when it cannot: it is kept already, or
+     * too many are. */
+    bool (*keep)(um_frames *frames, const uint8_t *data);
+    /* Takes back frames that were kept, one for each pointer. */
+    void (*take_back)(um_frames *frames, const uint8_t *const *data, uint32_t count);
+    bool kept_last; /* set by keep; cleared by who wants to know */
+};
+
 /* One received datagram, or a run of datagrams of segment_length bytes each (the last may be shorter)
  * where the kernel coalesced them; segment_length is 0 for a single one. data belongs to the link until
- * its next receive. */
+ * its next receive, unless its frame is kept. */
 typedef struct um_rx {
     const uint8_t *data;
     uint32_t length;
@@ -42,6 +53,7 @@ typedef struct um_rx {
     um_address from;
     um_address to;
     int64_t received_ns;   /* wall clock */
+    um_frames *frames;     /* whose frame it lies in; NULL: it cannot stay there */
     uint32_t queue_number; /* of the interface's queue whose ring it came from, counted from 1; 0: from no ring */
 } um_rx;
 

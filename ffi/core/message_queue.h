@@ -6,17 +6,24 @@
  * A block is filled in order, closed when full, and free again when the reader has released every row of it.
  * Events (beginning and end of session, loss) are rows too, so their order against messages is kept.
  *
+ * A large payload can stay in the frame it was received in (um_frames, core/link.h). It has its place in the block all
+ * the same, and is copied there when somebody wants the payloads end to end: gathered. Whoever wants less looks at
+ * the frame, so that what nobody reads is never fetched from the processor that received it. A frame goes back once
+ * its row is gathered, or it and all others of its block have been released.
+ *
  * Threads: one producer (the holder of the context lock), one consumer at a time. The producer publishes a row
  * count with release, the consumer reads it with acquire; the consumer gives rows back with a release addition
  * that the producer acquires before it reuses the block. Releasing may happen on any thread.
+ * Reading payloads takes the block's kept_lock, so that a queue can gather all that is left before frames go away.
  */
 #ifndef UM_CORE_MESSAGE_QUEUE_H
 #define UM_CORE_MESSAGE_QUEUE_H
 
-#include "core/base.h"
+#include "core/link.h"
 
 enum {
     UM_QUEUE_BLOCKS_MAX = 64,
+    UM_QUEUE_KEPT_BYTES_MIN = 512,      /* shorter payloads are copied: a frame is dearer than that */
     UM_QUEUE_MESSAGE_BYTES_MIN = 65536, /* any single datagram's message fits */
 };
 
@@ -28,6 +35,14 @@ enum um_row_kind {
     UM_ROW_BURST_LOSS = 4,         /* first_sequence_number .. sequence_number are lost */
 };
 
+/* A row whose payload is in a frame. */
+typedef struct um_kept_row {
+    const uint8_t *payload;
+    um_frames *frames;
+    uint32_t row;
+    _Atomic uint32_t gathered; /* it is in the block, too, and the frame is not looked at again */
+} um_kept_row;
+
 /* One block. The columns have row_capacity entries (offsets one more). */
 typedef struct um_block {
     _Atomic uint32_t published_count;
@@ -35,6 +50,10 @@ typedef struct um_block {
     bool in_use;      /* producer only */
     uint64_t ordinal; /* producer only: the k-th block opened */
     uint32_t payload_bytes;
+    um_lock kept_lock;
+    _Atomic uint32_t kept_count;
+    uint32_t kept_returned; /* producer only: of those, how many frames have gone back */
+    um_kept_row *kept;      /* ascending by row */
     int32_t *offsets;
     uint32_t *sequence_numbers;
     uint32_t *first_sequence_numbers;
@@ -58,6 +77,7 @@ typedef struct um_message_queue {
     um_block *current;
     uint32_t current_row;
     uint64_t appended_count; /* rows, ever */
+    uint32_t kept_count;     /* frames that have not gone back */
     bool full;               /* it was when it was last asked for room; its owner looks again */
     bool *any_full;          /* the owner's: some queue is */
 
@@ -94,6 +114,11 @@ typedef struct um_row {
 /* Room for the payload of one row; NULL when the queue is full. um_queue_append makes the row visible. */
 uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes);
 void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payload_bytes);
+/* The same for a payload that stays where it is, at least UM_QUEUE_KEPT_BYTES_MIN long, in a frame that is kept. */
+void um_queue_append_kept(um_message_queue *queue, const um_row *row, const uint8_t *payload, uint32_t payload_bytes,
+                          um_frames *frames);
+/* Gives back the frames whose rows have been read. */
+void um_queue_return_frames(um_message_queue *queue);
 
 /* True when rows wait that the consumer has not taken. Producer's view. */
 static inline bool um_queue_holds_rows(const um_message_queue *queue)
@@ -114,6 +139,19 @@ typedef struct um_rows {
 um_rows um_queue_take(um_message_queue *queue, uint32_t max);
 /* Anything to take? Consumer. */
 bool um_queue_ready(um_message_queue *queue);
+
+/* These read payloads of rows that have not been released. kept_lock held, unless nothing of the block is kept.
+ * Copies what is still in frames, so that the payloads of the rows lie end to end in the block. */
+void um_block_gather(um_block *block, uint32_t first, uint32_t count);
+/* The first `bytes` of each row's payload, with zeros behind a shorter one: count * bytes. */
+void um_block_heads(const um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out);
+/* The payload of one row, at most `capacity` bytes of it. Returns its length. */
+uint32_t um_block_copy(const um_block *block, uint32_t row, uint8_t *out, uint32_t capacity);
+/* The producer publishes what it keeps before the row. */
+static inline bool um_block_keeps(const um_block *block)
+{
+    return atomic_load_explicit(&block->kept_count, memory_order_relaxed) != 0;
+}
 
 /* Gives rows taken back. Any thread. */
 static inline void um_queue_release(um_block *block, uint32_t count)

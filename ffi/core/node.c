@@ -102,7 +102,7 @@ static void on_datagram(um_node *node, const um_rx *rx, const uint8_t *data, uin
         return;
     }
     if (UM_LIKELY(status == UM_DGRAM_OK))
-        um_receiver_session_on_packet(session, &packet, data, length, rx->received_ns, now_ns);
+        um_receiver_session_on_packet(session, &packet, rx, data, length, now_ns);
     else
         um_receiver_session_drop(session, status);
 }

@@ -515,12 +515,16 @@ static void on_ncf(um_receiver_session *session, const um_lbtrm_packet *packet, 
     }
 }
 
-void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_packet *packet, const uint8_t *data,
-                                   uint32_t length, int64_t received_ns, int64_t now_ns)
+void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_packet *packet, const um_rx *rx,
+                                   const uint8_t *data, uint32_t length, int64_t now_ns)
 {
     if (UM_UNLIKELY(session->ended))
         return;
-    um_arrival arrival = {now_ns, received_ns, packet->sqn, false};
+    um_arrival arrival = {.now_ns = now_ns,
+                          .received_ns = rx->received_ns,
+                          .transport_sqn = packet->sqn,
+                          .datagram_bytes = length,
+                          .frames = rx->frames};
     switch (packet->type) {
     case UM_LBTRM_DATA:
         note_activity(session, now_ns);

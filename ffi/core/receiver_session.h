@@ -118,9 +118,9 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
 bool um_receiver_session_is_mapped(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index);
 void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery);
 
-/* A decoded datagram of this session. */
-void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_packet *packet, const uint8_t *data,
-                                   uint32_t length, int64_t received_ns, int64_t now_ns);
+/* A decoded datagram of this session: `length` bytes of what was received. */
+void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_packet *packet, const um_rx *rx,
+                                   const uint8_t *data, uint32_t length, int64_t now_ns);
 
 /* A datagram of this session that could not be decoded: counted by reason. */
 void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status status);

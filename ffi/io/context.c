@@ -307,6 +307,7 @@ static int receive_groups(um_context *context, int64_t now_ns)
 static int receive_port(um_context *context, bool polls, int64_t now_ns)
 {
     int handled = 0;
+    um_receiving_take_back(context);
     for (int i = 0; i < PORT_RECEIVES_PER_PASS && !um_node_pressured(&context->node, now_ns); i++) {
         int count = um_receiving_receive_port(context, polls, now_ns);
         handled += count;

@@ -350,6 +350,14 @@ typedef struct um_rows_summary {
 } um_rows_summary;
 void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary);
 
+/* Copies payloads that are still in frames, so that those of the rows lie end to end in their block. Any thread, for
+ * rows that have not been released; so is the next. */
+void um_rows_gather(um_block *block, uint32_t first, uint32_t count);
+/* The first `bytes` of each row's payload, with zeros behind a shorter one: count * bytes. */
+void um_rows_heads(um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out);
+/* The first `capacity` bytes of one row's payload, or all of it. Returns the length of all of it. */
+uint32_t um_rows_copy(um_block *block, uint32_t row, uint8_t *out, uint32_t capacity);
+
 /* Arms event_fd: true when rows wait already, or never will (then it is not armed). */
 bool um_event_queue_arm(um_event_queue *queue);
 /* Makes event_fd readable. The caller holds the context lock or knows that the queue is not closed. */
@@ -380,8 +388,10 @@ int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns);
  * the next fence would wait for that, with whoever waits for the datagram. After a pass that received something comes
  * one that does not sleep, so nobody waits for a ring that seems to have something in it. */
 int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns);
-/* Gives back frames that were kept. */
+/* Gives back the frames of the last batch. */
 void um_receiving_give_back(um_context *context);
+/* Takes back frames that rows were kept in, once those have been read. */
+void um_receiving_take_back(um_context *context);
 /* Takes down what has ended. */
 void um_receiving_reap(um_context *context);
 

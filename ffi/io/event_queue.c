@@ -1,5 +1,6 @@
 /* Event queues: what receivers deliver into, how their readers wait and are woken. */
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -40,6 +41,22 @@ int um_event_queue_open(um_context *context, const um_event_queue_config *config
     return added ? 0 : -ENOSPC;
 }
 
+static void lock_kept(um_block *block)
+{
+    while (!um_lock_try(&block->kept_lock))
+        sched_yield();
+}
+
+/* The frames are a port's, which may be gone before the rows are. */
+static void gather_all(um_event_queue *queue)
+{
+    um_message_queue *core = &queue->core;
+    for (uint32_t i = 0; i < core->block_count && core->kept_count > 0; i++)
+        if (core->blocks[i].in_use)
+            um_rows_gather(&core->blocks[i], 0, core->row_capacity);
+    um_queue_return_frames(core);
+}
+
 void um_event_queue_close(um_event_queue *queue)
 {
     um_context *context = queue->context;
@@ -49,6 +66,7 @@ void um_event_queue_close(um_event_queue *queue)
     um_gate_await_empty(&queue->gate);
     um_context_lock(context);
     um_node_remove_queue(&context->node, &queue->core);
+    gather_all(queue);
     um_event_queue **link = &context->event_queues;
     while (*link != queue)
         link = &(*link)->next;
@@ -126,6 +144,36 @@ void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *s
     *summary = (um_rows_summary){events, length, source, flags == 0};
 }
 
+void um_rows_gather(um_block *block, uint32_t first, uint32_t count)
+{
+    if (!um_block_keeps(block))
+        return;
+    lock_kept(block);
+    um_block_gather(block, first, count);
+    um_lock_release(&block->kept_lock);
+}
+
+void um_rows_heads(um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out)
+{
+    bool keeps = um_block_keeps(block);
+    if (keeps)
+        lock_kept(block);
+    um_block_heads(block, first, count, bytes, out);
+    if (keeps)
+        um_lock_release(&block->kept_lock);
+}
+
+uint32_t um_rows_copy(um_block *block, uint32_t row, uint8_t *out, uint32_t capacity)
+{
+    bool keeps = um_block_keeps(block);
+    if (keeps)
+        lock_kept(block);
+    uint32_t length = um_block_copy(block, row, out, capacity);
+    if (keeps)
+        um_lock_release(&block->kept_lock);
+    return length;
+}
+
 /* False when a signal ended the wait: the application's handlers come first. */
 static bool wait_embedded(um_event_queue *queue, int64_t wait_ns)
 {
@@ -180,9 +228,9 @@ int64_t um_event_queue_receive(um_event_queue *queue, uint8_t *out, uint32_t cap
     um_rows rows;
     if (um_event_queue_poll(queue, 1, timeout_ns, &rows) == 0)
         return UM_RECEIVED_NOTHING;
-    const um_block *block = rows.block;
+    um_block *block = rows.block;
     uint32_t i = rows.first;
-    uint32_t length = (uint32_t)(block->offsets[i + 1] - block->offsets[i]);
+    uint32_t length = um_rows_copy(block, i, out, capacity);
     *row = (um_row){.flags = block->flags[i],
                     .sequence_number = block->sequence_numbers[i],
                     .first_sequence_number = block->first_sequence_numbers[i],
@@ -190,7 +238,6 @@ int64_t um_event_queue_receive(um_event_queue *queue, uint8_t *out, uint32_t cap
                     .message_length = block->message_lengths[i],
                     .source = block->sources[i],
                     .received_ns = block->received_ns[i]};
-    memcpy(out, block->payload + block->offsets[i], length < capacity ? length : capacity);
-    um_queue_release(rows.block, 1);
+    um_queue_release(block, 1);
     return row->flags >> 8 == UM_ROW_MESSAGE ? (int64_t)length : UM_RECEIVED_EVENT;
 }

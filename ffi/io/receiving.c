@@ -7,7 +7,7 @@
 enum {
     KEPT_MAX = 8, /* datagrams of a port whose frames a polling loop keeps for a pass; ports have 64 and more */
     PREFETCHED_AHEAD = 8,
-    PREFETCHED_MAX_BYTES = 4096, /* what a frame holds */
+    HEADERS_BYTES = 64, /* of a datagram's; what stays in its frame is not read any further here */
 };
 
 /* A receiving session's memory: the session, its loss map and table, in one mapping. */
@@ -250,12 +250,21 @@ void um_receiving_give_back(um_context *context)
     context->port_keeps = false;
 }
 
+void um_receiving_take_back(um_context *context)
+{
+    for (um_event_queue *queue = context->event_queues; queue != NULL; queue = queue->next)
+        if (queue->core.kept_count > 0)
+            um_queue_return_frames(&queue->core);
+}
+
 /* Another processor wrote it, but what was put together of several frames is here. A datagram at a time: requests that
  * come all at once are dropped. */
 static void prefetch(const um_rx *rx)
 {
-    if (rx->length <= PREFETCHED_MAX_BYTES)
-        um_prefetch(rx->data, rx->length);
+    if (rx->frames == NULL)
+        return;
+    bool stays = rx->frames->kept_last && rx->length > HEADERS_BYTES;
+    um_prefetch(rx->data, stays ? HEADERS_BYTES : rx->length);
 }
 
 int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns)
@@ -271,8 +280,11 @@ int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns)
     for (int i = 0; i < count; i++) {
         if (i + PREFETCHED_AHEAD < count)
             prefetch(&context->port_batch[i + PREFETCHED_AHEAD]);
-        context->gathered_bytes += context->port_batch[i].length;
-        um_node_on_data(&context->node, &context->port_batch[i], now_ns);
+        um_rx *rx = &context->port_batch[i];
+        if (rx->frames != NULL)
+            rx->frames->kept_last = false;
+        context->gathered_bytes += rx->length;
+        um_node_on_data(&context->node, rx, now_ns);
     }
     context->port_keeps = true; /* without a datagram, too: frames that held none were taken all the same */
     if (!polls || count <= 0 || count > KEPT_MAX)

@@ -32,10 +32,12 @@ static uint64_t frame_of(const um_xsk_queue *queue, uint64_t address)
 static void lay_out(um_xsk_queue *queue, um_arena *arena, uint32_t receive_frame_count, uint32_t send_frame_count)
 {
     uint64_t *free_frames = um_arena_take(arena, sizeof *free_frames * send_frame_count);
+    uint8_t *kept = um_arena_take(arena, receive_frame_count);
     uint8_t *owners = um_arena_take(arena, (size_t)receive_frame_count + send_frame_count);
     if (queue == NULL)
         return;
     queue->free_frames = free_frames;
+    queue->kept = kept;
 #ifdef UM_DEBUG
     queue->owners = owners;
 #else
@@ -50,12 +52,16 @@ size_t um_xsk_queue_footprint(uint32_t receive_frame_count, uint32_t send_frame_
     return arena.used_bytes;
 }
 
+static bool keep_frame(um_frames *frames, const uint8_t *data);
+static void take_back_frames(um_frames *frames, const uint8_t *const *data, uint32_t count);
+
 void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly)
 {
     um_arena arena = {.base = memory};
     lay_out(queue, &arena, queue->receive_frame_count, queue->send_frame_count);
+    queue->frames = (um_frames){.keep = keep_frame, .take_back = take_back_frames};
     queue->assembly = assembly;
-    queue->taken_count = 0;
+    queue->taken_count = queue->kept_count = queue->taken_and_kept = 0;
     um_link_counters_reset(&queue->counters);
     uint32_t at = 0;
     uint32_t reserved = xsk_ring_prod__reserve(&queue->fill, queue->receive_frame_count, &at);
@@ -72,6 +78,38 @@ void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly)
 }
 
 /* ---- receiving ---- */
+
+static bool keep_frame(um_frames *frames, const uint8_t *data)
+{
+    um_xsk_queue *queue = (um_xsk_queue *)frames;
+    uint64_t address = (uint64_t)(data - queue->area);
+    uint8_t *kept = &queue->kept[address / queue->frame_bytes];
+    if (queue->kept_count >= queue->receive_frame_count / 2 || *kept)
+        return false;
+    pass(queue, address, UM_XSK_OWNER_READER, UM_XSK_OWNER_KEPT);
+    *kept = true;
+    queue->kept_count++;
+    queue->taken_and_kept++;
+    frames->kept_last = true;
+    UM_COUNT(queue->counters.ring_kept, 1);
+    return true;
+}
+
+static void take_back_frames(um_frames *frames, const uint8_t *const *data, uint32_t count)
+{
+    um_xsk_queue *queue = (um_xsk_queue *)frames;
+    uint32_t at = 0;
+    uint32_t reserved = xsk_ring_prod__reserve(&queue->fill, count, &at);
+    um_debug_assert(reserved == count);
+    for (uint32_t i = 0; i < reserved; i++) {
+        uint64_t frame = frame_of(queue, (uint64_t)(data[i] - queue->area));
+        pass(queue, frame, UM_XSK_OWNER_KEPT, UM_XSK_OWNER_FILL);
+        queue->kept[frame / queue->frame_bytes] = false;
+        *xsk_ring_prod__fill_addr(&queue->fill, at + i) = frame;
+    }
+    xsk_ring_prod__submit(&queue->fill, reserved);
+    queue->kept_count -= reserved;
+}
 
 /* How many descriptors from `at` on make up one packet; 0 when its end is not there. */
 static uint32_t chain(const um_xsk_queue *queue, uint32_t at, uint32_t available)
@@ -131,6 +169,7 @@ static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint3
         *assembled_bytes += (uint32_t)um_align_up(length, UM_CACHE_LINE_BYTES);
         UM_COUNT(queue->counters.ring_multi_buffer, 1);
     }
+    batch[*count].frames = frames == 1 ? &queue->frames : NULL;
     *count += read_packet(queue, packet, length, &batch[*count]);
     return true;
 }
@@ -184,16 +223,19 @@ void um_xsk_queue_release(um_xsk_queue *queue)
     uint32_t count = queue->taken_count, at = 0;
     if (count == 0)
         return;
-    uint32_t reserved = xsk_ring_prod__reserve(&queue->fill, count, &at);
-    um_debug_assert(reserved == count); /* the fill ring has room for every receive frame */
-    for (uint32_t i = 0; i < reserved; i++) {
+    uint32_t returned = count - queue->taken_and_kept;
+    uint32_t reserved = xsk_ring_prod__reserve(&queue->fill, returned, &at);
+    um_debug_assert(reserved == returned); /* the fill ring has room for every receive frame */
+    for (uint32_t i = 0; i < count && reserved > 0; i++) {
         uint64_t frame = frame_of(queue, xsk_ring_cons__rx_desc(&queue->receive, queue->first_taken + i)->addr);
+        if (queue->taken_and_kept > 0 && queue->kept[frame / queue->frame_bytes])
+            continue;
         pass(queue, frame, UM_XSK_OWNER_READER, UM_XSK_OWNER_FILL);
-        *xsk_ring_prod__fill_addr(&queue->fill, at + i) = frame;
+        *xsk_ring_prod__fill_addr(&queue->fill, at++) = frame;
     }
     xsk_ring_prod__submit(&queue->fill, reserved);
     xsk_ring_cons__release(&queue->receive, count);
-    queue->taken_count = 0;
+    queue->taken_count = queue->taken_and_kept = 0;
 }
 
 /* ---- sending ---- */

@@ -1,7 +1,7 @@
 /* One queue of an interface: the four rings of its AF_XDP socket and the frames that travel in them.
  *
  * A frame is owned by exactly one party. Receive frames, the first of the area, go round
- *     fill ring -> kernel -> receive ring -> handed out -> fill ring
+ *     fill ring -> kernel -> receive ring -> handed out -> kept, or not -> fill ring
  * and send frames, the rest,
  *     free -> lent to a publisher, or not -> send ring -> kernel -> completion ring -> free.
  * The two halves share no frame and no ring, so that each has its own thread: receiving belongs to one (the context's
@@ -25,6 +25,7 @@ enum {
 };
 
 typedef struct um_xsk_queue {
+    um_frames frames; /* keeps at most half of the receive frames */
     /* both halves; written when the queue is opened */
     uint8_t *area;
     uint32_t frame_bytes; /* power of two */
@@ -46,6 +47,9 @@ typedef struct um_xsk_queue {
     uint32_t taken_count; /* receive descriptors whose frames are handed out */
     bool left_some;       /* the last receive took less than was there */
     uint64_t receive_syscalls;
+    uint8_t *kept; /* one a receive frame: it is not given back with its batch */
+    uint32_t kept_count;
+    uint32_t taken_and_kept; /* of those handed out last */
 
     /* sending */
     UM_CACHE_ALIGNED um_lock send_lock;
@@ -60,6 +64,7 @@ enum um_xsk_owner {
     UM_XSK_OWNER_WRITER, /* lent to a publisher */
     UM_XSK_OWNER_FILL,   /* in the fill ring, the kernel or the receive ring */
     UM_XSK_OWNER_READER, /* handed out by um_xsk_queue_receive */
+    UM_XSK_OWNER_KEPT,   /* still a reader's, after _release */
     UM_XSK_OWNER_SEND,   /* in the send ring, the kernel or the completion ring */
 };
 
@@ -70,7 +75,8 @@ size_t um_xsk_queue_footprint(uint32_t receive_frame_count, uint32_t send_frame_
 void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly);
 
 /* Receives at most `max` datagrams, without waiting; frames that hold none are counted and passed over. What is handed
- * out must be given back with _release before the next call. received_ns is not set. */
+ * out must be given back with _release before the next call; `frames` of a datagram keeps it beyond that. received_ns
+ * is not set. */
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max);
 /* The same without reading the frames: they are the descriptors from *at on in the receive ring. */
 uint32_t um_xsk_queue_take(um_xsk_queue *queue, uint32_t max, uint32_t *at);

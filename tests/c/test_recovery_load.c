@@ -64,7 +64,8 @@ static void arrive(receiving *r, uint32_t sqn, bool retransmission, int64_t now_
                               .session_id = 7,
                               .sqn = sqn,
                               .body = datagram};
-    um_receiver_session_on_packet(&r->session, &packet, datagram, sizeof datagram, now_ns, now_ns);
+    um_rx rx = {.data = datagram, .length = sizeof datagram, .received_ns = now_ns};
+    um_receiver_session_on_packet(&r->session, &packet, &rx, datagram, sizeof datagram, now_ns);
     um_receiver_session_after_batch(&r->session, now_ns);
 }
 

@@ -339,6 +339,56 @@ TEST("W6", "receiving: frames that hold no datagram are counted and given back")
     rings_close(r);
 }
 
+TEST("W5 W6", "receiving: frames that are kept come back later, and half of them all can be")
+{
+    rings *r = rings_open(true);
+    um_frames *frames = &r->queue.frames;
+    static uint8_t payload[3000], frame[3000 + UM_XSK_HEADER_BYTES];
+    const uint8_t *kept[RECEIVE_FRAMES];
+    uint32_t kept_count = 0, number = 0;
+    um_rx batch[8];
+    for (int round = 0; round < RECEIVE_FRAMES / 2; round++) {
+        for (int i = 0; i < 3; i++) {
+            memset(payload, (int)++number, sizeof payload);
+            CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, i == 1 ? 3000 : 1000)));
+        }
+        CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 3);
+        CHECK(batch[0].frames == frames && batch[1].frames == NULL && batch[2].frames == frames);
+        if (round % 2 == 0) {
+            frames->kept_last = false;
+            CHECK(frames->keep(frames, batch[2].data + 8));
+            CHECK(frames->kept_last);
+            CHECK(!frames->keep(frames, batch[2].data + 900)); /* it is */
+            kept[kept_count++] = batch[2].data + 8;
+        }
+        um_xsk_queue_release(&r->queue);
+        CHECK_EQ(frames_to_fill(r), RECEIVE_FRAMES - kept_count);
+    }
+    while (kept_count < RECEIVE_FRAMES / 2) {
+        CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 1000)));
+        CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 1);
+        CHECK(frames->keep(frames, batch[0].data));
+        kept[kept_count++] = batch[0].data;
+        um_xsk_queue_release(&r->queue);
+    }
+    CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 1000)));
+    CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 1);
+    CHECK(!frames->keep(frames, batch[0].data));
+    um_xsk_queue_release(&r->queue);
+    for (uint32_t i = 0; i < RECEIVE_FRAMES / 4; i++)
+        for (uint32_t at = 0; at < 900; at++) /* nobody wrote there meanwhile */
+            CHECK_EQ(kept[i][at], (3 + 6 * i) & 255);
+    frames->take_back(frames, kept, 5);
+    CHECK_EQ(frames_to_fill(r), RECEIVE_FRAMES / 2 + 5);
+    frames->take_back(frames, kept + 5, kept_count - 5);
+    CHECK_EQ(frames_to_fill(r), RECEIVE_FRAMES);
+    CHECK_EQ(r->queue.counters.ring_kept, RECEIVE_FRAMES / 2);
+    CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 1000)));
+    CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 1);
+    CHECK(frames->keep(frames, batch[0].data));
+    rings_close(r);
+}
+
 TEST("W6", "receiving: a datagram whose end is not there yet waits for it")
 {
     rings *r = rings_open(true);
@@ -482,6 +532,18 @@ static void receive_into_a_send_frame(rings *r)
     um_xsk_queue_receive(&r->queue, batch, 1);
 }
 
+static void return_kept_twice(rings *r)
+{
+    static uint8_t payload[1000], frame[FRAME_BYTES];
+    um_rx batch[1];
+    kernel_receives(r, frame, write_packet(r, frame, payload, sizeof payload));
+    um_xsk_queue_receive(&r->queue, batch, 1);
+    r->queue.frames.keep(&r->queue.frames, batch[0].data);
+    um_xsk_queue_release(&r->queue);
+    r->queue.frames.take_back(&r->queue.frames, &batch[0].data, 1);
+    r->queue.frames.take_back(&r->queue.frames, &batch[0].data, 1);
+}
+
 static void give_back_twice(rings *r)
 {
     uint8_t *piece;
@@ -496,6 +558,7 @@ TEST("W6", "a debug build sees a frame with two owners")
     CHECK(is_caught(complete_twice, r));
     CHECK(is_caught(receive_into_a_send_frame, r));
     CHECK(is_caught(give_back_twice, r));
+    CHECK(is_caught(return_kept_twice, r));
     rings_close(r);
 }
 

@@ -274,7 +274,10 @@ static void deliver(fuzz_input *input, bool earlier_missing)
             index = w.piece_count - 1;
         length += write_piece(datagram + length, index);
     }
-    um_arrival arrival = {w.now_ns, w.now_ns, w.transport_sqn++, earlier_missing};
+    um_arrival arrival = {.now_ns = w.now_ns,
+                          .received_ns = w.now_ns,
+                          .transport_sqn = w.transport_sqn++,
+                          .earlier_missing = earlier_missing};
     um_lbmc_message message;
     uint32_t message_length;
     um_hold_begin_datagram(&w.store, datagram, length);
@@ -291,7 +294,7 @@ static void deliver(fuzz_input *input, bool earlier_missing)
 
 static void announce(fuzz_input *input)
 {
-    um_arrival arrival = {w.now_ns, w.now_ns, w.transport_sqn++, false};
+    um_arrival arrival = {.now_ns = w.now_ns, .received_ns = w.now_ns, .transport_sqn = w.transport_sqn++};
     if (w.queue.full)
         return;
     uint32_t index = w.cursor + take_u8(input) % 8;

@@ -67,10 +67,10 @@ class StreamCheck:
 
     def _are_next(self, batch: Batch) -> bool:
         """Whether the messages of the batch are exactly those that were to come next."""
-        count, payload = len(batch), batch.payload
-        if len(payload) != count * self._size:
+        count = len(batch)
+        if batch.payload_bytes != count * self._size:
             return False
-        counters = counters_in(payload, count, self._size)
+        counters = np.frombuffer(batch.heads(COUNTER_BYTES), "<u8")
         if not ((counters - self._ramp[:count]) == self.expected).all():
             return False
         self._check_sqns(np.frombuffer(batch.sequence_numbers, np.uint32))

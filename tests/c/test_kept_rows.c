@@ -1,0 +1,305 @@
+/* Rows whose payloads stay in the frames they were received in. Runs under AddressSanitizer and under ThreadSanitizer.
+ */
+#include <pthread.h>
+#include <sched.h>
+
+#include "core/message_queue.h"
+#include "core/random.h"
+#include "support.h"
+
+#ifdef UM_FEWER_ROUNDS
+enum { ROWS = 40000 };
+#else
+enum { ROWS = 200000 };
+#endif
+enum {
+    BLOCKS = 4,
+    ROW_CAPACITY = 64,
+    PAYLOAD_CAPACITY = 16384,
+    FRAMES = 40,
+    FRAME_BYTES = 2048,
+    GIVEN_BACK = 0xee, /* what a frame holds that is nobody's */
+};
+
+/* Frames as a port has them, which are overwritten when they come back. */
+typedef struct frame_area {
+    um_frames base;
+    uint8_t memory[FRAMES][FRAME_BYTES];
+    uint32_t free[FRAMES];
+    uint32_t free_count;
+} frame_area;
+
+typedef struct kept_fixture {
+    um_message_queue queue;
+    void *memory;
+    frame_area area;
+} kept_fixture;
+
+static void take_back(um_frames *frames, const uint8_t *const *data, uint32_t count)
+{
+    frame_area *area = (frame_area *)frames;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t frame = (uint32_t)(data[i] - area->memory[0]) / FRAME_BYTES;
+        memset(area->memory[frame], GIVEN_BACK, FRAME_BYTES);
+        CHECK(area->free_count < FRAMES);
+        area->free[area->free_count++] = frame;
+    }
+}
+
+static kept_fixture *kept_open(void)
+{
+    kept_fixture *f = zeroed(sizeof *f);
+    f->memory = zeroed(um_queue_footprint(BLOCKS, ROW_CAPACITY, PAYLOAD_CAPACITY, UM_QUEUE_MESSAGE_BYTES_MIN));
+    um_queue_init(&f->queue, f->memory, BLOCKS, ROW_CAPACITY, PAYLOAD_CAPACITY, UM_QUEUE_MESSAGE_BYTES_MIN);
+    f->area.base.take_back = take_back;
+    for (uint32_t i = 0; i < FRAMES; i++)
+        f->area.free[f->area.free_count++] = i;
+    return f;
+}
+
+static void kept_close(kept_fixture *f)
+{
+    free(f->memory);
+    free(f);
+}
+
+/* Row n: every third is short, and so is never kept. */
+static uint32_t length_of(uint32_t n)
+{
+    uint32_t spread = (n * 2654435761u >> 21) % 900;
+    return n % 3 == 0 ? spread / 60 : UM_QUEUE_KEPT_BYTES_MIN + spread;
+}
+
+static uint8_t content(uint32_t n, uint32_t at)
+{
+    return (uint8_t)(n * 31 + at * 7) & 0x7f;
+}
+
+static void write_payload(uint8_t *payload, uint32_t n)
+{
+    for (uint32_t at = 0; at < length_of(n); at++)
+        payload[at] = content(n, at);
+}
+
+static void check_payload(const uint8_t *payload, uint32_t n, uint32_t length)
+{
+    for (uint32_t at = 0; at < length; at++)
+        CHECK_EQ(payload[at], at < length_of(n) ? content(n, at) : 0);
+}
+
+/* Keeps a payload that is long enough while there are frames; false when the queue is full. */
+static bool append(kept_fixture *f, uint32_t n)
+{
+    uint32_t length = length_of(n);
+    um_row row = {.sequence_number = n};
+    uint8_t *space = um_queue_reserve(&f->queue, length);
+    if (space == NULL)
+        return false;
+    if (length < UM_QUEUE_KEPT_BYTES_MIN || f->area.free_count == 0) {
+        write_payload(space, n);
+        um_queue_append(&f->queue, &row, length);
+        return true;
+    }
+    uint8_t *payload = f->area.memory[f->area.free[--f->area.free_count]] + n % 200;
+    write_payload(payload, n);
+    um_queue_append_kept(&f->queue, &row, payload, length, &f->area.base);
+    return true;
+}
+
+static void check_heads(const um_rows *rows, uint32_t n, uint32_t bytes)
+{
+    uint8_t heads[ROW_CAPACITY * 64];
+    memset(heads, 0xff, sizeof heads);
+    um_block_heads(rows->block, rows->first, rows->count, bytes, heads);
+    for (uint32_t i = 0; i < rows->count; i++)
+        check_payload(heads + (size_t)i * bytes, n + i, bytes);
+}
+
+static void check_copies(const um_rows *rows, uint32_t n)
+{
+    uint8_t out[FRAME_BYTES];
+    for (uint32_t i = 0; i < rows->count; i++) {
+        memset(out, 0xff, sizeof out);
+        CHECK_EQ(um_block_copy(rows->block, rows->first + i, out, 700), length_of(n + i));
+        check_payload(out, n + i, length_of(n + i) < 700 ? length_of(n + i) : 700);
+        CHECK_EQ(out[700], 0xff);
+    }
+}
+
+static void check_gathered(const um_rows *rows, uint32_t n)
+{
+    const um_block *block = rows->block;
+    for (uint32_t i = rows->first; i < rows->first + rows->count; i++, n++) {
+        CHECK_EQ(block->sequence_numbers[i], n);
+        CHECK_EQ(block->offsets[i + 1] - block->offsets[i], length_of(n));
+        check_payload(block->payload + block->offsets[i], n, length_of(n));
+    }
+}
+
+TEST("W5 W9", "a payload that is kept is read as any other: its head, all of it, and end to end")
+{
+    kept_fixture *f = kept_open();
+    for (uint32_t n = 0; n < 15; n++)
+        CHECK(append(f, n));
+    CHECK_EQ(f->queue.kept_count, 10);
+    um_rows rows = um_queue_take(&f->queue, ROW_CAPACITY);
+    CHECK_EQ(rows.count, 15);
+    um_rows middle = {rows.block, 4, 6};
+    for (uint32_t bytes = 0; bytes <= 64; bytes += 16) {
+        check_heads(&rows, 0, bytes);
+        check_heads(&middle, 4, bytes);
+    }
+    check_copies(&rows, 0);
+    CHECK_EQ(rows.block->payload[rows.block->offsets[4]], 0); /* nothing has been copied there yet */
+    um_block_gather(rows.block, middle.first, middle.count);
+    check_gathered(&middle, 4);
+    check_heads(&rows, 0, 32);
+    check_copies(&rows, 0);
+    um_block_gather(rows.block, rows.first, rows.count);
+    check_gathered(&rows, 0);
+    kept_close(f);
+}
+
+TEST("W5 W9", "a frame goes back once its row is gathered, or all that was taken of its block is released")
+{
+    kept_fixture *f = kept_open();
+    for (uint32_t n = 0; n < 15; n++)
+        CHECK(append(f, n));
+    CHECK_EQ(f->area.free_count, FRAMES - 10);
+    um_queue_return_frames(&f->queue);
+    CHECK_EQ(f->area.free_count, FRAMES - 10);
+    um_rows first = um_queue_take(&f->queue, 6), rest = um_queue_take(&f->queue, ROW_CAPACITY);
+    um_block_gather(first.block, first.first, first.count);
+    um_queue_return_frames(&f->queue);
+    CHECK_EQ(f->area.free_count, FRAMES - 6);
+    check_gathered(&first, 0); /* it is not looked for in the frame any more */
+    check_copies(&first, 0);
+    um_queue_release(first.block, first.count);
+    um_queue_return_frames(&f->queue);
+    CHECK_EQ(f->area.free_count, FRAMES - 6);
+    check_copies(&rest, 6);
+    um_queue_release(rest.block, rest.count);
+    um_queue_return_frames(&f->queue);
+    CHECK_EQ(f->area.free_count, FRAMES);
+    CHECK_EQ(f->queue.kept_count, 0);
+    CHECK(append(f, 15) && append(f, 16)); /* into the same block */
+    um_rows more = um_queue_take(&f->queue, ROW_CAPACITY);
+    CHECK(more.block == first.block);
+    check_copies(&more, 15);
+    kept_close(f);
+}
+
+TEST("W5 W9", "a block that is filled again has given back what it kept, and the queue's bounds are the same")
+{
+    kept_fixture *f = kept_open();
+    uint32_t in = 0;
+    while (append(f, in))
+        in++;
+    CHECK_EQ(f->area.free_count, 0); /* the rest was copied */
+    for (uint32_t out = 0; out < in;) {
+        um_rows rows = um_queue_take(&f->queue, 7);
+        check_copies(&rows, out);
+        out += rows.count;
+        um_queue_release(rows.block, rows.count);
+    }
+    CHECK(append(f, in)); /* the block the reader stands in is full: this opens another */
+    CHECK(f->area.free_count > 0);
+    um_queue_return_frames(&f->queue);
+    CHECK_EQ(f->queue.kept_count, FRAMES - f->area.free_count);
+    CHECK_EQ(f->queue.kept_count, length_of(in) >= UM_QUEUE_KEPT_BYTES_MIN);
+    kept_close(f);
+}
+
+/* ---- a reader that looks, copies, gathers, or does nothing of the kind, and is late in giving rows back ---- */
+
+enum { OUT_MAX = 3 };
+
+static void lock_block(um_block *block)
+{
+    while (!um_lock_try(&block->kept_lock))
+        sched_yield();
+}
+
+static void look_at(const um_rows *rows, uint32_t n, uint64_t how)
+{
+    lock_block(rows->block);
+    if (how == 0)
+        check_heads(rows, n, 24);
+    else if (how == 1)
+        check_copies(rows, n);
+    else if (how == 2)
+        um_block_gather(rows->block, rows->first, rows->count);
+    um_lock_release(&rows->block->kept_lock);
+    if (how == 2)
+        check_gathered(rows, n);
+}
+
+static void *read_rows(void *argument)
+{
+    um_message_queue *queue = argument;
+    um_random random = {3};
+    um_rows out[OUT_MAX];
+    uint32_t out_first[OUT_MAX], out_count = 0;
+    for (uint32_t next = 0; next < ROWS || out_count > 0;) {
+        um_rows rows = {0};
+        if (next < ROWS && out_count < OUT_MAX)
+            rows = um_queue_take(queue, 1 + (uint32_t)um_random_below(&random, 20));
+        if (rows.count > 0) {
+            look_at(&rows, next, um_random_below(&random, 4));
+            out_first[out_count] = next;
+            out[out_count++] = rows;
+            next += rows.count;
+            continue;
+        }
+        if (out_count == 0) {
+            sched_yield();
+            continue;
+        }
+        uint32_t i = (uint32_t)um_random_below(&random, out_count);
+        look_at(&out[i], out_first[i], um_random_below(&random, 4));
+        um_queue_release(out[i].block, out[i].count);
+        out[i] = out[--out_count];
+        out_first[i] = out_first[out_count];
+    }
+    return NULL;
+}
+
+/* Gathers everything behind the reader's back, as closing a queue does. */
+static void gather_all(um_message_queue *queue)
+{
+    for (uint32_t i = 0; i < queue->block_count; i++) {
+        if (!queue->blocks[i].in_use)
+            continue;
+        lock_block(&queue->blocks[i]);
+        um_block_gather(&queue->blocks[i], 0, ROW_CAPACITY);
+        um_lock_release(&queue->blocks[i].kept_lock);
+    }
+}
+
+TEST("W5 W8 W9", "frames come back while rows are read, and are written again")
+{
+    kept_fixture *f = kept_open();
+    um_random random = {4};
+    pthread_t reader;
+    pthread_create(&reader, NULL, read_rows, &f->queue);
+    uint32_t refused = 0, copied = 0;
+    for (uint32_t n = 0; n < ROWS;) {
+        um_queue_return_frames(&f->queue);
+        if (um_random_below(&random, 5000) == 0)
+            gather_all(&f->queue);
+        copied += f->area.free_count == 0;
+        if (append(f, n)) {
+            n++;
+        } else {
+            refused++;
+            sched_yield();
+        }
+    }
+    pthread_join(reader, NULL);
+    um_queue_return_frames(&f->queue);
+    CHECK_EQ(f->area.free_count, FRAMES);
+    CHECK(refused > 0 && copied > 0);
+    kept_close(f);
+}
+
+CHECK_MAIN
