@@ -1,0 +1,188 @@
+"""Payloads that stay in the frames of a ring until they are asked for: the same however they are read, whoever else
+reads them, and for as long as somebody has them."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.netns.contexts import Member, members
+from tests.waiting import wait_for
+from umstack import Receiver, Source
+from umstack.batch import Batch
+from umstack.lab import Lab
+from xdp.xsk import unavailable
+
+RINGS = {"link": "xdp"}
+COUNT = 4000
+
+pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+
+
+def large_messages(count: int, seed: int = 7) -> list[bytes]:
+    """Messages that are kept in their frames: each fills more than half of a datagram."""
+    print(f"seed {seed}")
+    chosen = random.Random(seed)
+    return [b"%08d" % number + chosen.randbytes(chosen.randrange(700, 1392)) for number in range(count)]
+
+
+@contextmanager
+def sending(source: Source, messages: list[bytes]) -> Iterator[None]:
+    """Send them meanwhile."""
+    source.wait_connected(timeout=10)
+    sender = threading.Thread(target=lambda: source.send_many(messages, flush=True))
+    sender.start()
+    yield
+    sender.join()
+
+
+def batches_of(receiver: Receiver, count: int) -> Iterator[Batch]:
+    """Batches that have so many messages together, without their events."""
+    while count > 0:
+        batch = receiver.poll(timeout=20)
+        assert batch, f"{count} messages did not come"
+        count -= len(batch) - batch.event_count
+        yield batch
+
+
+def by_payload(batch: Batch) -> list[bytes]:
+    """Cut out of the column."""
+    payload, offsets = bytes(batch.payload), batch.offsets
+    return [payload[offsets[i] : offsets[i + 1]] for i in range(len(batch))]
+
+
+def by_heads(batch: Batch) -> list[bytes]:
+    """As heads longer than any message; its length is in the columns."""
+    size, offsets = 1500, batch.offsets
+    heads = bytes(batch.heads(size))
+    lengths = [offsets[i + 1] - offsets[i] for i in range(len(batch))]
+    for i, length in enumerate(lengths):
+        assert heads[i * size + length : (i + 1) * size] == bytes(size - length)
+    return [heads[i * size : i * size + length] for i, length in enumerate(lengths)]
+
+
+def by_both(batch: Batch) -> list[bytes]:
+    """By the column, once heads have been looked at, and by heads once more."""
+    first = bytes(batch.heads(8))
+    found = by_payload(batch)
+    assert first == b"".join(data[:8].ljust(8, b"\0") for data in found)
+    assert by_heads(batch) == found
+    return found
+
+
+READINGS: list[Callable[[Batch], list[bytes]]] = [
+    by_payload,
+    by_heads,
+    by_both,
+    lambda batch: batch.payloads(),
+    lambda batch: [bytes(view) for view in batch.views()],
+    lambda batch: [event.data if hasattr(event, "data") else b"" for event in batch.events()],
+    lambda batch: batch.to_arrow()["payload"].to_pylist(),
+]
+
+
+def test_payloads_are_the_same_however_they_are_read(shared_lab: Lab) -> None:
+    """W5, W9: heads, views, copies, Arrow, one by one."""
+    messages = large_messages(COUNT)
+    with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
+        for number, read in enumerate(READINGS):
+            topic = f"kept/{number}"
+            with subscriber.receiver(topic) as receiver, publisher.source(topic) as source:
+                found: list[bytes] = []
+                with sending(source, messages):
+                    for batch in batches_of(receiver, COUNT):
+                        found += [data for data in read(batch) if data]
+                assert found == messages
+        with subscriber.receiver("kept/one") as receiver, publisher.source("kept/one") as source:
+            with sending(source, messages):
+                assert [receiver.receive(timeout=20) for _ in range(COUNT)] == messages
+        assert subscriber.link("ring_kept") > COUNT
+
+
+def test_what_does_not_fill_a_datagram_is_not_kept(shared_lab: Lab) -> None:
+    """W5: a frame for a small message, or a part of a large one, would be one too many."""
+    with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
+        for size in (64, 500, 5000):
+            messages = [b"%08d" % number + bytes(size - 8) for number in range(500)]
+            with subscriber.receiver(f"{size}") as receiver, publisher.source(f"{size}") as source:
+                found: list[bytes] = []
+                with sending(source, messages):
+                    for batch in batches_of(receiver, len(messages)):
+                        found += [data for data in batch.payloads() if data]
+                assert found == messages
+        assert subscriber.link("ring_kept") == 0
+
+
+def test_two_receivers_of_a_topic_have_it_each(shared_lab: Lab) -> None:
+    """W5, UM-8: one has the frame, the other a copy; closing one takes nothing from the other."""
+    messages = large_messages(COUNT)
+    with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
+        with (
+            subscriber.receiver("both") as receiver,
+            subscriber.receiver("both") as other,
+            publisher.source("both") as source,
+        ):
+            held = []
+            with sending(source, messages):
+                for batch in batches_of(other, COUNT // 2):
+                    held.append(batch)
+            other.close()
+            found = [data for batch in batches_of(receiver, COUNT) for data in by_both(batch) if data]
+        assert found == messages
+        have = [data for batch in held for data in batch.payloads() if data]
+        assert have == messages[: len(have)]
+        assert len(have) >= COUNT // 2
+
+
+@pytest.mark.parametrize("closed", ["receiver", "context"])
+def test_batches_outlive_the_rings(shared_lab: Lab, closed: str) -> None:
+    """W9: what was taken stays readable when its receiver, or the rings themselves, are closed."""
+    messages = large_messages(1000)
+    with members(shared_lab.hosts[0], **RINGS) as (publisher,):
+        subscriber = Member(shared_lab.hosts[1], **RINGS)
+        receiver, source = subscriber.receiver("outlive"), publisher.source("outlive")
+        with sending(source, messages):
+            batches = list(batches_of(receiver, len(messages)))
+        assert subscriber.link("ring_kept") > 0
+        arrow = batches[-1].to_arrow()
+        if closed == "receiver":
+            receiver.close()
+        subscriber.context.close()
+        readings = (by_payload, by_heads, Batch.payloads)
+        found = [data for i, batch in enumerate(batches) for data in readings[i % 3](batch) if data]
+        assert found == messages
+        assert arrow["payload"].to_pylist()[-1] == messages[-1]
+
+
+def test_a_reader_that_gives_nothing_back_has_half_of_the_frames(shared_lab: Lab) -> None:
+    """W5, UM-10: the rest is copied and the stream goes on; once it has given back, frames are kept again."""
+    frames = 128
+    messages = large_messages(1500)
+    with (
+        members(shared_lab.hosts[0], **RINGS) as (publisher,),
+        members(shared_lab.hosts[1], **RINGS, link_xdp_receive_frames=frames) as (subscriber,),
+        subscriber.receiver("held", transport_lbtrm_nak_initial_backoff_interval=2) as receiver,
+        publisher.source("held") as source,
+    ):
+        with sending(source, messages):
+            held = list(batches_of(receiver, len(messages)))
+        assert subscriber.link("ring_kept") <= frames // 2
+        assert [data for batch in held for data in batch.payloads() if data] == messages
+        held.clear()
+
+        def is_kept_again() -> bool:
+            source.send_many(messages[:10], flush=True)
+            for batch in batches_of(receiver, 10):
+                batch.release()
+            return subscriber.link("ring_kept") > 4 * frames
+
+        wait_for(is_kept_again, "frames that are kept again")
+        found: list[bytes] = []
+        with sending(source, messages):
+            for batch in batches_of(receiver, len(messages)):
+                found += [data for data in by_heads(batch) if data]
+        assert found == messages
