@@ -84,20 +84,17 @@ static inline bool deliver_payload(um_delivery *delivery, const um_row *row, con
 /* A frame is worth keeping for a message that fills most of its datagram. */
 static inline bool may_stay(const um_lbmc_message *message, const um_arrival *arrival)
 {
-    return arrival->frames != NULL && message->payload_length >= UM_QUEUE_KEPT_BYTES_MIN &&
-           message->payload_length > arrival->datagram_bytes / 2;
+    return message->payload_length >= UM_QUEUE_KEPT_BYTES_MIN &&
+           message->payload_length > arrival->datagram_bytes / 2 && arrival->frames != NULL;
 }
 
-static inline bool deliver_arrived(um_delivery *delivery, const um_row *row, const um_lbmc_message *message,
-                                   const um_arrival *arrival)
+/* False when the queue is full or the frame cannot be kept. */
+static bool deliver_in_frame(um_delivery *delivery, const um_row *row, const um_lbmc_message *message,
+                             const um_arrival *arrival)
 {
     uint32_t length = message->payload_length;
-    if (!may_stay(message, arrival))
-        return deliver_payload(delivery, row, message->payload, length);
-    if (UM_UNLIKELY(reserve(delivery, length) == NULL))
+    if (reserve(delivery, length) == NULL || !arrival->frames->keep(arrival->frames, message->payload))
         return false;
-    if (!arrival->frames->keep(arrival->frames, message->payload))
-        return deliver_payload(delivery, row, message->payload, length);
     um_queue_append_kept(delivery->receiver->queue, row, message->payload, length, arrival->frames);
     count_message(delivery, length);
     return true;
@@ -572,7 +569,8 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
                   .message_length = fragment ? message->total : message->payload_length,
                   .source = delivery->source,
                   .received_ns = arrival->received_ns};
-    if (!deliver_arrived(delivery, &row, message, arrival))
+    bool in_frame = may_stay(message, arrival) && deliver_in_frame(delivery, &row, message, arrival);
+    if (!in_frame && !deliver_payload(delivery, &row, message->payload, message->payload_length))
         return false;
     delivery->next_sqn++;
     delivery->highest_transport_sqn = arrival->transport_sqn;

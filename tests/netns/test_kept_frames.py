@@ -126,10 +126,8 @@ def test_two_receivers_of_a_topic_have_it_each(shared_lab: Lab) -> None:
             subscriber.receiver("both") as other,
             publisher.source("both") as source,
         ):
-            held = []
             with sending(source, messages):
-                for batch in batches_of(other, COUNT // 2):
-                    held.append(batch)
+                held = list(batches_of(other, COUNT // 2))
             other.close()
             found = [data for batch in batches_of(receiver, COUNT) for data in by_both(batch) if data]
         assert found == messages

@@ -45,12 +45,21 @@ class Rows:
     """What the check needs of a batch."""
 
     def __init__(self, payloads: Sequence[bytes], sqns: Sequence[int]) -> None:
-        self.payload = memoryview(b"".join(payloads))
+        self._payloads = payloads
         self.sequence_numbers = memoryview(array("I", sqns))
         self._messages = [message(data, sqn) for data, sqn in zip(payloads, sqns, strict=True) if data]
 
     def __len__(self) -> int:
         return len(self.sequence_numbers)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of all together."""
+        return sum(map(len, self._payloads))
+
+    def heads(self, size: int) -> bytes:
+        """The first bytes of each."""
+        return b"".join(data[:size].ljust(size, b"\0") for data in self._payloads)
 
     def messages(self) -> list[Message]:
         """The rows that are not events."""
@@ -378,9 +387,12 @@ def test_round_trips_are_judged_by_their_median() -> None:
 def test_both_links_are_compared_alike() -> None:
     """The contenders of a comparison differ in their link, or in their offloads, and in nothing else."""
     plan = ComparePlan(options=["source implicit_batching_minimum_length 1000"])
-    rings, sockets, plain = plan.streams(1400).values()
+    rings, sockets, plain, read = plan.streams(1400).values()
     assert (rings.link, sockets.link, plain.link) == ("xdp", "socket", "socket")
-    assert rings.config == sockets.config
+    assert rings.config == sockets.config == read.config
+    assert (read.link, read.reads) == ("xdp", "payload")
+    assert {rings.reads, sockets.reads, plain.reads} == {"counter"}
+    assert len(plan.streams(64)) == 3  # what is small is read where it is copied
     assert "link_gso 0" in plain.config
     assert "link_gro 0" in plain.config
     trips = plan.trips(64, "busy")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from umstack._core import lib
 from umstack.bench import raw
 from umstack.bench.latency import measure_raw, measure_round_trip, raw_plan
 from umstack.bench.result import Result, merged, p50, rate, ratio
@@ -32,6 +33,7 @@ _ETHERNET_SIZE_MAX = 1400
 
 _OWN = "umstack, "
 SOCKETS, SOCKETS_PLAIN, RINGS = f"{_OWN}sockets", f"{_OWN}sockets without GSO", f"{_OWN}AF_XDP"
+RINGS_READ = f"{RINGS}, payloads read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,14 @@ class ComparePlan:
         """The stack's own streams of a size, by the name of the contender."""
         with_gso, without = (options_text("min", kind, self.options) for kind in ("real", "none"))
         common = StreamSpec(size=size, seconds=self.seconds, config=with_gso)
-        return {
+        found = {
             RINGS: dataclasses.replace(common, link="xdp"),
             SOCKETS: dataclasses.replace(common, link="socket"),
             SOCKETS_PLAIN: dataclasses.replace(common, link="socket", config=without),
         }
+        if size >= lib.UM_QUEUE_KEPT_BYTES_MIN:
+            found[RINGS_READ] = dataclasses.replace(found[RINGS], reads="payload")
+        return found
 
     def trips(self, size: int, wait: Wait) -> dict[str, RoundTripSpec]:
         """The stack's own round trips."""

@@ -7,13 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from umstack.bench.compare import RINGS, SOCKETS, SOCKETS_PLAIN, Row
+from umstack.bench.compare import RINGS, RINGS_READ, SOCKETS, SOCKETS_PLAIN, Row
 from umstack.errors import OptionError, Unsupported
 
 _FORMATS = (".svg", ".png")
 _INCHES = (11.0, 8.0)
 _COLOURS = {
     RINGS: "tab:orange",
+    RINGS_READ: "tab:brown",
     SOCKETS: "tab:blue",
     SOCKETS_PLAIN: "tab:cyan",
     "raw-xdp": "tab:red",

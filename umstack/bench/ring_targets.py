@@ -8,6 +8,7 @@ from functools import partial
 
 from umstack.bench.compare import (
     RINGS,
+    RINGS_READ,
     SOCKETS,
     SOCKETS_PLAIN,
     ComparePlan,
@@ -31,7 +32,9 @@ def measure(plan: ComparePlan, progress: Progress) -> tuple[list[Result], list[T
     pins = Pins.apart() if plan.is_pinned else Pins()
     with Lab(hosts=2, segmentation="real") as lab:
         require_rings(lab)
-        large = _streams(lab, plan, _LARGE, (RINGS, SOCKETS, SOCKETS_PLAIN), pins, progress, with_raw=True)
+        large = _streams(
+            lab, plan, _LARGE, (RINGS, RINGS_READ, SOCKETS, SOCKETS_PLAIN), pins, progress, with_raw=True
+        )
         small = _streams(lab, plan, _SMALL, (RINGS, SOCKETS_PLAIN), pins, progress)
         trips = _trips(lab, plan, pins, progress)
     results = [

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +27,6 @@ _counter_of = struct.Struct("<Q").unpack_from
 def end_message(total: int, size: int) -> bytes:
     """The message that ends a topic's stream."""
     return (END | total).to_bytes(COUNTER_BYTES, "little").ljust(size, b".")
-
-
-def counters_in(buffer: Any, count: int, size: int) -> NDArray[np.uint64]:
-    """The counters of messages of one size that lie end to end, without a copy."""
-    return np.ndarray((count,), "<u8", buffer=buffer, strides=(size,))
 
 
 class StreamCheck:

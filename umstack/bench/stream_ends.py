@@ -26,6 +26,7 @@ from umstack.reader import POLL_ROWS
 Api = Literal["batch", "message"]
 Input = Literal["packed", "arrow", "list"]
 Queue = Literal["shared", "own"]
+Reads = Literal["counter", "payload"]
 
 SILENCE_SECONDS = 10.0
 """A subscriber that hears nothing for so long reports what it has."""
@@ -55,6 +56,9 @@ class StreamSpec(EndSpec):
     queue: Queue = "shared"
     """Whether the receivers of several topics deliver into one event queue, or each into its own."""
     receivers: int = 1
+    reads: Reads = "counter"
+    """What a subscriber of batches looks at: the message's counter, as the raw receivers do, or all payloads end to
+    end, which has those that are kept in a ring's frames copied."""
 
     @property
     def send_messages(self) -> int:
@@ -240,14 +244,20 @@ class Span:
 
 
 def _take_batches(
-    reader: umstack.Receiver | umstack.EventQueue, rows: int, check: TopicsCheck, span: Span, memory: Memory
+    reader: umstack.Receiver | umstack.EventQueue,
+    spec: StreamSpec,
+    check: TopicsCheck,
+    span: Span,
+    memory: Memory,
 ) -> None:
     """Read a batch at a time until the end of every topic or a long silence."""
-    poll, take = reader.poll, check.take_batch
+    poll, take, rows, reads_all = reader.poll, check.take_batch, spec.poll_messages, spec.reads == "payload"
     while not check.is_ended:
         batch = poll(rows, SILENCE_SECONDS)
         if not batch:
             break
+        if reads_all:
+            _ = batch.payload
         taken = take(batch)
         if span.first_count:
             span.batches += 1
@@ -322,7 +332,7 @@ def subscribe(spec: StreamSpec) -> None:
         elif spec.topics == 1 and spec.api == "message":
             _take_messages(receivers[0], checks[0], span)
         else:
-            _take_batches(queue or receivers[0], spec.poll_messages, together, span, memory)
+            _take_batches(queue or receivers[0], spec, together, span, memory)
         say(
             received=sum(check.received for check in checks),
             batches=span.batches,

@@ -132,6 +132,7 @@ def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[di
             "publisher_cpu_seconds_until_sent": sent["sent_cpu_seconds"],
             "operational_mode": spec.mode,
             "input": spec.input if spec.api == "batch" else None,
+            "reads": spec.reads if spec.api == "batch" else "payload",
             "batch_messages": spec.send_messages if spec.api == "batch" else 1,
             "messages_per_poll": slowest["counted"] / slowest["batches"] if slowest["batches"] else None,
             "topics": spec.topics,

@@ -30,7 +30,7 @@ from umstack.bench import (
 from umstack.bench.plot import check_plot, draw_comparison
 from umstack.bench.result import Result, faults
 from umstack.bench.round_trip_ends import Loop, RoundTripSpec, Wait
-from umstack.bench.stream_ends import Api, Input, Queue, StreamSpec
+from umstack.bench.stream_ends import Api, Input, Queue, Reads, StreamSpec
 from umstack.bench.throughput import Progress, Segmentation
 from umstack.cli.bench_tables import (
     capture_table,
@@ -266,6 +266,13 @@ def command() -> None:
     default="shared",
     show_default=True,
     help="Several topics: one event queue for all receivers, or each its own.",
+)
+@click.option(
+    "--reads",
+    type=click.Choice(get_args(Reads)),
+    default="counter",
+    show_default=True,
+    help="With the batch API: what the subscriber reads of a message, its counter or all of it.",
 )
 @_RECEIVERS
 @click.option(
