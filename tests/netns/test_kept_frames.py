@@ -97,9 +97,12 @@ def test_payloads_are_the_same_however_they_are_read(shared_lab: Lab) -> None:
                     for batch in batches_of(receiver, COUNT):
                         found += [data for data in read(batch) if data]
                 assert found == messages
-        with subscriber.receiver("kept/one") as receiver, publisher.source("kept/one") as source:
-            with sending(source, messages):
-                assert [receiver.receive(timeout=20) for _ in range(COUNT)] == messages
+        with (
+            subscriber.receiver("kept/one") as receiver,
+            publisher.source("kept/one") as source,
+            sending(source, messages),
+        ):
+            assert [receiver.receive(timeout=20) for _ in range(COUNT)] == messages
         assert subscriber.link("ring_kept") > COUNT
 
 
