@@ -46,6 +46,11 @@ size_t um_queue_footprint(uint32_t block_count, uint32_t row_capacity, uint32_t 
     return arena.used_bytes;
 }
 
+static um_block *block_at(um_message_queue *queue, uint64_t ordinal)
+{
+    return &queue->blocks[queue->sequence[ordinal % queue->block_count]];
+}
+
 /* ---- frames ---- */
 
 /* How many of a block's frames nobody looks at any more: the rows' readers are done, or they have been gathered. */
@@ -75,8 +80,17 @@ static void return_frames(um_message_queue *queue, um_block *block)
     }
 }
 
+/* In the order in which they came, blocks that somebody has held for long last: the kernel fills frames in the order
+ * they are given to it, and finds what it knows of each in its caches as long as they lie one behind the other. */
 void um_queue_return_frames(um_message_queue *queue)
 {
+    uint64_t opened = atomic_load_explicit(&queue->opened_count, memory_order_relaxed);
+    uint64_t first = opened > queue->block_count ? opened - queue->block_count : 0;
+    for (uint64_t ordinal = first; ordinal < opened && queue->kept_count > 0; ordinal++) {
+        um_block *block = block_at(queue, ordinal);
+        if (block->ordinal == ordinal)
+            return_frames(queue, block);
+    }
     for (uint32_t i = 0; i < queue->block_count && queue->kept_count > 0; i++)
         if (queue->blocks[i].in_use)
             return_frames(queue, &queue->blocks[i]);
@@ -270,11 +284,6 @@ void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payloa
     block->flags[i] = row->flags;
     queue->appended_count++;
     atomic_store_explicit(&block->published_count, i + 1, memory_order_release);
-}
-
-static um_block *block_at(um_message_queue *queue, uint64_t ordinal)
-{
-    return &queue->blocks[queue->sequence[ordinal % queue->block_count]];
 }
 
 /* The block the consumer stands in, stepping to the next when it has taken all of one that is complete. */
