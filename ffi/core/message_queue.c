@@ -138,7 +138,7 @@ void um_block_gather(um_block *block, uint32_t first, uint32_t count)
     }
 }
 
-/* Where the payload of a row lies; *at is the first entry of this row or a later one. */
+/* Where the payload of a row lies; `at` is its entry, or the first of a later row. */
 static const uint8_t *payload_of(const um_block *block, uint32_t row, uint32_t at, uint32_t kept_count)
 {
     const um_kept_row *kept = &block->kept[at];

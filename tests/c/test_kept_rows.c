@@ -27,6 +27,9 @@ typedef struct frame_area {
     uint8_t memory[FRAMES][FRAME_BYTES];
     uint32_t free[FRAMES];
     uint32_t free_count;
+    uint32_t row_of[FRAMES];   /* the number of the row that was kept in it last */
+    uint32_t returned[FRAMES]; /* what came back since it was last asked: rows, in their order */
+    uint32_t returned_count;
 } frame_area;
 
 typedef struct kept_fixture {
@@ -43,6 +46,7 @@ static void take_back(um_frames *frames, const uint8_t *const *data, uint32_t co
         memset(area->memory[frame], GIVEN_BACK, FRAME_BYTES);
         CHECK(area->free_count < FRAMES);
         area->free[area->free_count++] = frame;
+        area->returned[area->returned_count++ % FRAMES] = area->row_of[frame];
     }
 }
 
@@ -100,7 +104,9 @@ static bool append(kept_fixture *f, uint32_t n)
         um_queue_append(&f->queue, &row, length);
         return true;
     }
-    uint8_t *payload = f->area.memory[f->area.free[--f->area.free_count]] + n % 200;
+    uint32_t frame = f->area.free[--f->area.free_count];
+    uint8_t *payload = f->area.memory[frame] + n % 200;
+    f->area.row_of[frame] = n;
     write_payload(payload, n);
     um_queue_append_kept(&f->queue, &row, payload, length, &f->area.base);
     return true;
@@ -207,6 +213,33 @@ TEST("W5 W9", "a block that is filled again has given back what it kept, and the
     um_queue_return_frames(&f->queue);
     CHECK_EQ(f->queue.kept_count, FRAMES - f->area.free_count);
     CHECK_EQ(f->queue.kept_count, length_of(in) >= UM_QUEUE_KEPT_BYTES_MIN);
+    kept_close(f);
+}
+
+TEST("W5 W9", "frames go back in the order in which they came, whichever blocks their rows are in")
+{
+    kept_fixture *f = kept_open();
+    um_message_queue *queue = &f->queue;
+    uint32_t in = 0;
+    while (queue->current != &queue->blocks[2])
+        CHECK(append(f, in++));
+    um_rows first = um_queue_take(queue, ROW_CAPACITY);
+    um_queue_release(first.block, first.count);
+    um_queue_return_frames(queue);
+    um_rows second =
+        um_queue_take(queue, ROW_CAPACITY); /* the reader has left the first block, which is opened again */
+    while (queue->current != &queue->blocks[0] || f->area.free_count > 0)
+        CHECK(append(f, in++));
+    um_rows third = um_queue_take(queue, ROW_CAPACITY), fourth = um_queue_take(queue, ROW_CAPACITY);
+    CHECK(fourth.block == first.block);
+    um_queue_release(fourth.block, fourth.count);
+    um_queue_release(second.block, second.count);
+    um_queue_release(third.block, third.count);
+    f->area.returned_count = 0;
+    um_queue_return_frames(queue);
+    CHECK_EQ(f->area.returned_count, FRAMES);
+    for (uint32_t i = 1; i < FRAMES; i++)
+        CHECK(f->area.returned[i] > f->area.returned[i - 1]);
     kept_close(f);
 }
 

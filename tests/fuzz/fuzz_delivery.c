@@ -1,7 +1,8 @@
 /* The delivery controller: fragments of a known stream in any order, twice or never, in datagrams of several, topic
  * sequence number information, timers, a reader that lags; and, when the input chooses so, fragments whose fields are
- * made up. Checked: nothing is delivered twice or differently from what was sent, in mode 1 everything comes in order,
- * every message is delivered or has a loss row, and nothing stays in the hold store.
+ * made up. Datagrams may lie in frames, where large payloads stay until they are read. Checked: nothing is delivered
+ * twice or differently from what was sent, in mode 1 everything comes in order, every message is delivered or has a
+ * loss row, and nothing stays in the hold store.
  */
 #include "fuzz.h"
 
@@ -11,7 +12,9 @@ enum {
     SQNS_MAX = 512,
     PAYLOAD_MAX = 40,
     CELLS = 24,
-    CELL_BYTES = 1024,
+    CELL_BYTES = 4096,
+    FRAMES = 6,
+    GIVEN_BACK = 0xee, /* what a frame holds that is nobody's */
     ENTRIES = 64,
     BLOCKS = 4,
     ROWS = 64,
@@ -54,9 +57,49 @@ typedef struct world {
     bool began, ended;
     int64_t now_ns;
     uint32_t transport_sqn;
+    bool has_frames;
+    um_frames frames;
+    bool frame_kept[FRAMES];
 } world;
 
 static world w;
+static uint8_t frame_memory[FRAMES][CELL_BYTES];
+
+/* ---- frames ---- */
+
+static uint32_t frame_of(const uint8_t *data)
+{
+    uint32_t frame = (uint32_t)(data - frame_memory[0]) / CELL_BYTES;
+    REQUIRE(frame < FRAMES);
+    return frame;
+}
+
+static bool keep(um_frames *frames, const uint8_t *data)
+{
+    bool kept = w.frame_kept[frame_of(data)];
+    w.frame_kept[frame_of(data)] = true;
+    frames->kept_last |= !kept;
+    return !kept;
+}
+
+static void take_back(um_frames *frames, const uint8_t *const *data, uint32_t count)
+{
+    (void)frames;
+    for (uint32_t i = 0; i < count; i++) {
+        REQUIRE(w.frame_kept[frame_of(data[i])]);
+        w.frame_kept[frame_of(data[i])] = false;
+        memset(frame_memory[frame_of(data[i])], GIVEN_BACK, CELL_BYTES);
+    }
+}
+
+/* One that is nobody's; NULL when there is none. */
+static uint8_t *free_frame(void)
+{
+    for (uint32_t i = 0; i < FRAMES && w.has_frames; i++)
+        if (!w.frame_kept[i])
+            return frame_memory[i];
+    return NULL;
+}
 
 static uint8_t content(uint32_t index, uint32_t at)
 {
@@ -70,7 +113,10 @@ static void make_stream(fuzz_input *input)
         uint8_t choice = take_u8(input);
         uint32_t first = w.piece_count, count = choice < 128 ? 1 : 1 + choice % 8, total = 0;
         for (uint32_t i = 0; i < count; i++) {
-            uint32_t length = count == 1 ? choice % PAYLOAD_MAX : 1 + (choice + 7 * i) % (PAYLOAD_MAX - 1);
+            bool is_large = w.has_frames && count == 1 && choice % 4 == 3;
+            uint32_t length = is_large     ? UM_QUEUE_KEPT_BYTES_MIN + choice
+                              : count == 1 ? choice % PAYLOAD_MAX
+                                           : 1 + (choice + 7 * i) % (PAYLOAD_MAX - 1);
             w.pieces[w.piece_count++] = (piece){first, count, total, 0, length, false, false, false};
             total += length;
         }
@@ -109,6 +155,8 @@ static void open_world(fuzz_input *input)
     w.transport_sqn = choice & 128 ? UINT32_MAX - 20 : 1000;
     w.delivery.mapped_sqn = w.transport_sqn - 10;
     w.start = SQNS_MAX;
+    w.has_frames = take_u8(input) % 2;
+    w.frames = (um_frames){.keep = keep, .take_back = take_back};
     make_stream(input);
     um_delivery_begin(&w.delivery);
 }
@@ -124,8 +172,9 @@ static uint32_t index_of(uint32_t sqn)
 
 static void check_payload(const um_block *block, uint32_t row, uint32_t first, uint32_t count)
 {
-    const uint8_t *payload = block->payload + block->offsets[row];
+    uint8_t payload[CELL_BYTES];
     uint32_t at = 0;
+    REQUIRE(um_block_copy(block, row, payload, sizeof payload) <= sizeof payload);
     for (uint32_t i = first; i < first + count; i++) {
         REQUIRE(!w.pieces[i].delivered && !w.pieces[i].lost && w.pieces[i].known);
         w.pieces[i].delivered = true;
@@ -193,6 +242,8 @@ static bool read_rows(uint32_t most)
 {
     release_taken();
     w.taken = um_queue_take(&w.queue, most);
+    if (w.transport_sqn % 3 == 0)
+        um_block_gather(w.taken.block, w.taken.first, w.taken.count);
     for (uint32_t i = 0; i < w.taken.count; i++)
         check_row(w.taken.block, w.taken.first + i);
     return w.taken.count > 0;
@@ -256,7 +307,9 @@ static uint32_t write_made_up(uint8_t *out, fuzz_input *input)
 /* Hands a datagram of up to four pieces around the cursor over. */
 static void deliver(fuzz_input *input, bool earlier_missing)
 {
-    uint8_t datagram[CELL_BYTES];
+    uint8_t memory[CELL_BYTES];
+    um_queue_return_frames(&w.queue);
+    uint8_t *frame = free_frame(), *datagram = frame != NULL ? frame : memory;
     uint32_t length = 0, count = 1 + take_u8(input) % 4;
     if (w.queue.full)
         return;
@@ -277,6 +330,8 @@ static void deliver(fuzz_input *input, bool earlier_missing)
     um_arrival arrival = {.now_ns = w.now_ns,
                           .received_ns = w.now_ns,
                           .transport_sqn = w.transport_sqn++,
+                          .datagram_bytes = length,
+                          .frames = frame != NULL ? &w.frames : NULL,
                           .earlier_missing = earlier_missing};
     um_lbmc_message message;
     uint32_t message_length;
@@ -379,6 +434,8 @@ static void finish(void)
     if (!w.made_up && w.start < w.piece_count)
         check_accounts();
     um_delivery_fini(&w.delivery);
+    um_queue_return_frames(&w.queue);
+    REQUIRE(w.made_up || w.queue.kept_count == 0);
     REQUIRE(w.store.entries_used == 0 && w.store.cells_used == 0);
     REQUIRE(w.receiver.controller_count == 0);
 }
