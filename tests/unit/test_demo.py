@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import SECONDS, wait_for
 from umstack.demo import DemoReport, DemoResult, DemoSettings, SubscriberResult, default_tree
+from umstack.demo.children import Children
 from umstack.demo.network import LoopbackNetwork, network
 from umstack.demo.result import compare
 from umstack.demo.settings import is_left_out_of_library
@@ -168,3 +172,37 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, monkeypatch: pytest.M
     with work_directory(1) as work:
         assert {path.name for path in tmp_path.iterdir()} == {"umstack-demo-1-x", work.name}
     assert {path.name for path in tmp_path.iterdir()} == {"umstack-demo-1-x"}
+
+
+def test_what_one_process_says_is_taken_in_before_a_later_end_of_another(tmp_path: Path) -> None:
+    """However late the parent looks: else a subscriber that dies within the transfer looks as if it had died before."""
+    said = tmp_path / "said"
+    with Children(LoopbackNetwork("why"), tmp_path) as children:
+        dies = children.start("subscriber", 1, ["cat"])
+        lives = children.start(
+            "publisher", 0, ["sh", "-c", 'echo \'{"event": "connected"}\'; : >"$0"; cat', str(said)]
+        )
+        wait_for(said.exists)
+        dies.process.kill()
+        os.waitid(os.P_PID, dies.process.pid, os.WEXITED | os.WNOWAIT)
+        assert children.take(SECONDS)
+        assert (lives.state, dies.status) == ("connected", None)
+        assert children.take(SECONDS)
+        assert (dies.state, dies.status, dies.has_failed) == ("failed", -signal.SIGKILL, True)
+        assert not children.take(0)
+
+
+def test_a_line_in_parts_is_one_and_half_a_line_is_none(tmp_path: Path) -> None:
+    """What a process says is taken in line by line, whatever the pipe makes of it."""
+    script = (
+        """printf '{"event": "ready"'; cat "$0"; printf '}\\n{"event": "progress", "bytes": 1}\\n{"eve'"""
+    )
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    with Children(LoopbackNetwork("why"), tmp_path) as children:
+        child = children.start("subscriber", 1, ["sh", "-c", script, str(go)])
+        with go.open("w"):
+            assert not children.take(SECONDS)
+        while child.status is None:
+            assert children.take(SECONDS)
+        assert (child.status, child.result, child.progress) == (0, None, {"bytes": 1})

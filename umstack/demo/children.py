@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import queue
+import os
+import selectors
 import subprocess
 import sys
-import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,6 +20,7 @@ from xdp.closing import Closing
 
 _END_SECONDS = 2.0
 _WORDS_KEPT = 12
+_READ_BYTES = 1 << 16
 
 
 def command_of(task: PublisherTask | SubscriberTask) -> list[str]:
@@ -33,7 +34,7 @@ class Child:
     """One process, and the newest it has said."""
 
     name: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     error_file: Path
     state: str = "starting"
     progress: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +53,19 @@ class Child:
             return "".join(deque(file, _WORDS_KEPT)).strip()
 
 
+@dataclass(slots=True)
+class _Listening:
+    """What has been read of a process's output and is no whole line yet."""
+
+    child: Child
+    rest: bytes = b""
+
+    def lines(self, read: bytes) -> list[bytes]:
+        """The lines that are whole now."""
+        *lines, self.rest = (self.rest + read).split(b"\n")
+        return lines
+
+
 class Children(Closing):
     """The processes together. Leaving the context ends those that still run."""
 
@@ -59,8 +73,8 @@ class Children(Closing):
         """`work` is where their standard errors go."""
         self._network = network
         self._work = work
-        self._said: queue.Queue[tuple[Child, dict[str, Any] | None]] = queue.Queue()
-        self._listeners: list[threading.Thread] = []
+        self._selector = selectors.DefaultSelector()
+        self._said: deque[tuple[Child, dict[str, Any] | None]] = deque()
         self.all: list[Child] = []
 
     def start(self, name: str, host: int, argv: Sequence[str]) -> Child:
@@ -73,29 +87,34 @@ class Children(Closing):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                text=True,
                 start_new_session=True,
             )
         child = Child(name, process, error_file)
-        listener = threading.Thread(target=self._listen, args=(child,), name=f"listen {name}", daemon=True)
-        listener.start()
-        self._listeners.append(listener)
+        assert process.stdout is not None
+        self._selector.register(process.stdout, selectors.EVENT_READ, _Listening(child))
         self.all.append(child)
         return child
 
-    def _listen(self, child: Child) -> None:
-        assert child.process.stdout is not None
-        with child.process.stdout as lines:
-            for line in lines:
-                self._said.put((child, json.loads(line)))
-        self._said.put((child, None))
+    def _listen(self, timeout: float) -> None:
+        """Read what they have said by now. An end comes after all lines read with it, whoever's they are: what one said
+        before another ended is taken in before that end, however late this process gets to it."""
+        ended: list[Child] = []
+        for key, _ in self._selector.select(timeout):
+            listening: _Listening = key.data
+            read = os.read(key.fd, _READ_BYTES)
+            if not read:
+                self._selector.unregister(key.fileobj)
+                ended.append(listening.child)
+            self._said.extend((listening.child, json.loads(line)) for line in listening.lines(read))
+        self._said.extend((child, None) for child in ended)
 
     def take(self, timeout: float) -> bool:
-        """Take in what one of them says next; False when none says anything for that long."""
-        try:
-            child, said = self._said.get(timeout=timeout)
-        except queue.Empty:
+        """Take in what one of them says next. False when that is nothing, or not a whole line yet."""
+        if not self._said:
+            self._listen(timeout)
+        if not self._said:
             return False
+        child, said = self._said.popleft()
         if said is None:
             child.status = child.process.wait()
             child.state = "done" if not child.has_failed else "failed"
@@ -122,6 +141,7 @@ class Children(Closing):
                 child.process.kill()
                 child.process.wait()
             assert child.process.stdin is not None
+            assert child.process.stdout is not None
             child.process.stdin.close()
-        for listener in self._listeners:
-            listener.join()
+            child.process.stdout.close()
+        self._selector.close()
