@@ -22,6 +22,11 @@
 /* No deadline: later than any time a caller can pass. */
 #define UM_NEVER_NS INT64_MAX
 
+static inline int64_t um_earliest_ns(int64_t a_ns, int64_t b_ns)
+{
+    return a_ns < b_ns ? a_ns : b_ns;
+}
+
 #ifdef UM_DEBUG
 #define um_debug_assert(x) assert(x)
 #else

@@ -1,19 +1,19 @@
 #include "core/receiver_session.h"
 
+#include "core/nak_timers.h"
+#include "core/start_gate.h"
+#include "core/status_reports.h"
+
 enum {
-    MEAN_WEIGHT = 8,            /* moving averages give the newest sample an eighth */
     JUMP_CONFIRMED_WITHIN = 16, /* datagrams behind a long jump that confirm it */
     STRAYS_MAX = 64,            /* impossible numbers in a row that end a session */
-    BACKOFF_NS_MIN = 100000,    /* between two NAKs for the same datagram, whatever is configured */
-    NAK_GAP_MAX_NS = 1000000,   /* between two NAK datagrams, at most */
-    UNREAD_CHECK_NS = 1000000,  /* how soon to see again whether the owner has caught up */
 };
 
-static void lay_out(um_receiver_session *session, um_arena *arena, const um_receiver_session_config *config)
+static void carve(um_receiver_session *session, um_arena *arena, const um_receiver_session_config *config)
 {
     um_receiver_session ignored;
     um_receiver_session *s = session ? session : &ignored;
-    s->topics = um_arena_take(arena, 2 * (size_t)config->topic_capacity * sizeof *s->topics);
+    s->topics.slots = um_arena_take(arena, 2 * (size_t)config->topic_capacity * sizeof *s->topics.slots);
     s->queues = um_arena_take(arena, (size_t)config->topic_capacity * sizeof *s->queues);
 }
 
@@ -24,7 +24,7 @@ size_t um_receiver_session_footprint(const um_receiver_session_config *config)
         return 0;
     um_arena arena = {NULL, 0};
     um_arena_take(&arena, loss_bytes);
-    lay_out(NULL, &arena, config);
+    carve(NULL, &arena, config);
     return arena.used_bytes;
 }
 
@@ -39,9 +39,9 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->random.state = config->random_seed;
     um_loss_map_init(&session->losses, um_arena_take(&arena, um_loss_map_footprint(config->loss_capacity)),
                      config->loss_capacity);
-    lay_out(session, &arena, config);
-    session->topic_mask = 2 * config->topic_capacity - 1;
-    session->last_topic = &session->topics[0];
+    carve(session, &arena, config);
+    session->topics.mask = 2 * config->topic_capacity - 1;
+    session->topics.last = &session->topics.slots[0];
     session->created_ns = session->last_activity_ns = now_ns;
     session->status_due_ns = now_ns;
     session->tick_controllers_ns = UM_NEVER_NS;
@@ -49,14 +49,6 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
 }
 
 /* ---- topics ---- */
-
-static um_topic_slot *topic_slot(um_receiver_session *session, uint32_t topic_index)
-{
-    uint32_t at = (topic_index * 2654435761u) & session->topic_mask;
-    while (session->topics[at].first != NULL && session->topics[at].topic_index != topic_index)
-        at = (at + 1) & session->topic_mask;
-    return &session->topics[at];
-}
 
 static um_session_queue *find_queue(um_receiver_session *session, const um_message_queue *queue)
 {
@@ -88,7 +80,7 @@ static void leave_queue(um_receiver_session *session, const um_message_queue *qu
 
 bool um_receiver_session_is_mapped(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index)
 {
-    const um_delivery *d = topic_slot(session, topic_index)->first;
+    const um_delivery *d = um_topic_table_slot(&session->topics, topic_index)->first;
     while (d != NULL && d->receiver != receiver)
         d = d->next_of_topic;
     return d != NULL;
@@ -96,12 +88,12 @@ bool um_receiver_session_is_mapped(um_receiver_session *session, const um_receiv
 
 bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
-    um_topic_slot *slot = topic_slot(session, delivery->topic_index);
-    if (slot->first == NULL && session->topic_count == session->config.topic_capacity)
+    um_topic_slot *slot = um_topic_table_slot(&session->topics, delivery->topic_index);
+    if (slot->first == NULL && session->topics.count == session->config.topic_capacity)
         return false;
     if (!join_queue(session, delivery->receiver->queue))
         return false;
-    session->topic_count += slot->first == NULL;
+    session->topics.count += slot->first == NULL;
     slot->topic_index = delivery->topic_index;
     delivery->next_of_topic = slot->first;
     slot->first = delivery;
@@ -123,157 +115,17 @@ static void unlink_controller(um_delivery **link, um_delivery *delivery, bool of
     *link = of_topic ? delivery->next_of_topic : delivery->next;
 }
 
-/* Empties a slot of the open-addressing table: later entries of its run shift back. */
-static void remove_topic(um_receiver_session *session, um_topic_slot *slot)
-{
-    uint32_t hole = (uint32_t)(slot - session->topics);
-    for (uint32_t at = (hole + 1) & session->topic_mask; session->topics[at].first != NULL;
-         at = (at + 1) & session->topic_mask) {
-        uint32_t home = (session->topics[at].topic_index * 2654435761u) & session->topic_mask;
-        if (((at - home) & session->topic_mask) >= ((at - hole) & session->topic_mask)) {
-            session->topics[hole] = session->topics[at];
-            hole = at;
-        }
-    }
-    session->topics[hole].first = NULL;
-    session->topic_count--;
-}
-
 void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery)
 {
-    um_topic_slot *slot = topic_slot(session, delivery->topic_index);
+    um_topic_slot *slot = um_topic_table_slot(&session->topics, delivery->topic_index);
     unlink_controller(&slot->first, delivery, true);
     unlink_controller(&session->controllers, delivery, false);
     session->controller_count--;
     session->starting_count -= delivery->state == UM_DELIVERY_STARTING;
     if (slot->first == NULL)
-        remove_topic(session, slot);
-    session->last_topic = &session->topics[0];
+        um_topic_table_remove(&session->topics, slot);
     leave_queue(session, delivery->receiver->queue);
     um_delivery_fini(delivery);
-}
-
-/* ---- loss ---- */
-
-/* Controllers mapped at the same time ask the same question: it is answered once for all of them. */
-static const um_blocker_search *search_blocker(um_receiver_session *session, uint32_t from, uint32_t before)
-{
-    um_blocker_search *search = &session->search;
-    if (search->from == from && search->before == before && search->change_count == session->losses.change_count)
-        return search;
-    *search = (um_blocker_search){.from = from, .before = before, .change_count = session->losses.change_count};
-    for (uint32_t i = 0; i < session->losses.count; i++) {
-        uint32_t sqn = session->losses.entries[i].sqn;
-        if (um_serial_before(sqn, from))
-            continue;
-        if (!um_serial_before(sqn, before)) {
-            search->found_later = true;
-        } else if (!search->found || um_serial_before(search->sqn, sqn)) {
-            search->found = true;
-            search->sqn = sqn;
-        }
-    }
-    return search;
-}
-
-/* Is a datagram missing that may carry something of the topic from before `before`? The newest such is remembered:
- * while it is missing the answer is found at once, and when it has come its elders mostly have, too. So is that there
- * is none at all since the controller was mapped, until the next gap. */
-static bool earlier_missing(um_receiver_session *session, um_delivery *delivery, uint32_t before)
-{
-    if (session->losses.count == 0 || delivery->gaps_examined == session->gaps_found)
-        return false;
-    if (delivery->has_blocker && um_serial_before(delivery->blocker_sqn, before) &&
-        um_loss_map_find(&session->losses, delivery->blocker_sqn) != NULL)
-        return true;
-    const um_blocker_search *search = search_blocker(session, delivery->mapped_sqn, before);
-    delivery->has_blocker = search->found;
-    delivery->blocker_sqn = search->sqn;
-    if (!search->found && !search->found_later)
-        delivery->gaps_examined = session->gaps_found;
-    return search->found;
-}
-
-/* Controllers that wait for datagrams from before their first one start when none of those is missing any more. */
-static void start_controllers(um_receiver_session *session, int64_t now_ns)
-{
-    for (um_delivery *d = session->controllers; d != NULL && session->starting_count > 0; d = d->next) {
-        if (d->state == UM_DELIVERY_STARTING && !earlier_missing(session, d, d->start_sqn)) {
-            session->starting_count--;
-            um_delivery_start(d, now_ns);
-        }
-    }
-}
-
-/* The sqn that held the position back is missing no more: the source, which may stand still for it, is told now. */
-static void note_gap_closed(um_receiver_session *session, uint32_t sqn)
-{
-    if (sqn == session->status_sqn)
-        session->status_due_ns = INT64_MIN;
-}
-
-static void give_up(um_receiver_session *session, um_loss *loss, uint64_t *reason_counter)
-{
-    UM_COUNT(*reason_counter, 1);
-    note_gap_closed(session, loss->sqn);
-    um_loss_map_remove(&session->losses, loss);
-}
-
-/* Sqns [first, last] are missing (UM-116, UM-117): one back-off for the whole gap. What the source cannot send
- * again is not asked for (UM-128), nor what the map has no room for. */
-static void note_missing(um_receiver_session *session, uint32_t first, uint32_t last, int64_t now_ns)
-{
-    um_receiver_transport_counters *counters = &session->counters;
-    UM_COUNT(counters->lost, last - first + 1);
-    UM_COUNT(session->gaps_found, 1);
-    if (um_serial_before(first, session->trail_sqn)) {
-        uint32_t end = um_serial_before(last, session->trail_sqn) ? last + 1 : session->trail_sqn;
-        UM_COUNT(counters->unrecovered_txw, end - first);
-        first = end;
-    }
-    uint32_t room = session->losses.capacity - session->losses.count;
-    if (last - first + 1 > room) { /* the newest are the likeliest to be had */
-        uint32_t excess = last - first + 1 - room;
-        UM_COUNT(counters->loss_map_overflows, excess);
-        UM_COUNT(counters->unrecovered_txw, excess);
-        first += excess;
-    }
-    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_initial_backoff_ns);
-    for (; first != last + 1; first++)
-        um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns);
-}
-
-static uint64_t moving_mean(uint64_t mean, uint64_t sample, uint64_t count)
-{
-    return count == 0 ? sample : mean + (uint64_t)(((int64_t)sample - (int64_t)mean) / MEAN_WEIGHT);
-}
-
-static uint32_t recovery_bucket(uint64_t waited_ns)
-{
-    enum { OCTAVE_FIRST = 16, OCTAVES = UM_RECOVERY_BUCKETS / 4 };
-    uint32_t octave = 63u - (uint32_t)__builtin_clzll(waited_ns | 1);
-    if (octave < OCTAVE_FIRST)
-        return 0;
-    if (octave >= OCTAVE_FIRST + OCTAVES)
-        return UM_RECOVERY_BUCKETS - 1;
-    return 4 * (octave - OCTAVE_FIRST) + (uint32_t)(waited_ns >> (octave - 2) & 3);
-}
-
-static void note_recovered(um_receiver_session *session, const um_loss *loss, bool retransmission, int64_t now_ns)
-{
-    um_receiver_transport_counters *counters = &session->counters;
-    uint64_t waited = (uint64_t)(now_ns - loss->detected_ns);
-    if (!retransmission)
-        UM_COUNT(counters->out_of_order, 1);
-    counters->nak_stm_min = waited < counters->nak_stm_min ? waited : counters->nak_stm_min;
-    counters->nak_stm_max = waited > counters->nak_stm_max ? waited : counters->nak_stm_max;
-    counters->nak_stm_mean = moving_mean(counters->nak_stm_mean, waited, session->recovered_count);
-    uint64_t naks = loss->naks_sent;
-    counters->nak_tx_min = naks < counters->nak_tx_min ? naks : counters->nak_tx_min;
-    counters->nak_tx_max = naks > counters->nak_tx_max ? naks : counters->nak_tx_max;
-    counters->nak_tx_mean = moving_mean(counters->nak_tx_mean, 1000 * naks, session->recovered_count);
-    UM_COUNT(session->recovered_count, 1);
-    UM_COUNT(session->recovery_buckets[recovery_bucket(waited)], 1);
 }
 
 /* ---- datagrams ---- */
@@ -283,9 +135,10 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
     UM_COUNT(session->counters.tsnis_rcved, message->tsni_count);
     for (uint32_t i = 0; i < message->tsni_count; i++) {
         const uint8_t *record = message->tsni + UM_LBMC_TSNI_RECORD_BYTES * i;
-        for (um_delivery *d = topic_slot(session, um_load_be32(record))->first; d != NULL; d = d->next_of_topic) {
+        for (um_delivery *d = um_topic_table_slot(&session->topics, um_load_be32(record))->first; d != NULL;
+             d = d->next_of_topic) {
             arrival->earlier_missing =
-                d->state == UM_DELIVERY_WAITING && earlier_missing(session, d, arrival->transport_sqn);
+                d->state == UM_DELIVERY_WAITING && um_start_gate_is_closed(session, d, arrival->transport_sqn);
             bool was_starting = d->state == UM_DELIVERY_STARTING;
             um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
             session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
@@ -299,7 +152,7 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
     for (um_delivery *d = slot->first; d != NULL; d = d->next_of_topic) {
         bool was_starting = d->state == UM_DELIVERY_STARTING;
         if (UM_UNLIKELY(d->state == UM_DELIVERY_WAITING))
-            arrival->earlier_missing = earlier_missing(session, d, arrival->transport_sqn);
+            arrival->earlier_missing = um_start_gate_is_closed(session, d, arrival->transport_sqn);
         um_delivery_on_message(d, message, arrival);
         session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
         if (UM_UNLIKELY(d->gap_count > 0))
@@ -347,12 +200,11 @@ static void demultiplex(um_receiver_session *session, const uint8_t *body, uint3
             continue;
         }
         UM_COUNT(session->counters.lbm_msgs_rcved, 1);
-        if (session->last_topic->topic_index != message.topic_index || session->last_topic->first == NULL)
-            session->last_topic = topic_slot(session, message.topic_index);
-        if (session->last_topic->first == NULL)
+        um_topic_slot *slot = um_topic_table_slot_of_next(&session->topics, message.topic_index);
+        if (slot->first == NULL)
             UM_COUNT(session->counters.lbm_msgs_no_topic_rcved, 1);
         else
-            on_topic_message(session, session->last_topic, &message, arrival);
+            on_topic_message(session, slot, &message, arrival);
     }
 }
 
@@ -440,12 +292,10 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
             on_duplicate(session, packet, arrival->now_ns);
             return;
         }
-        note_recovered(session, loss, retransmission, arrival->now_ns);
-        note_gap_closed(session, packet->sqn);
-        um_loss_map_remove(&session->losses, loss); /* UM-118, UM-121 */
+        um_nak_timers_on_recovered(session, loss, retransmission, arrival->now_ns);
     } else {
         if (UM_UNLIKELY(ahead > 0))
-            note_missing(session, session->next_sqn, packet->sqn - 1, arrival->now_ns);
+            um_nak_timers_add_gap(session, session->next_sqn, packet->sqn - 1, arrival->now_ns);
         session->next_sqn = packet->sqn + 1;
     }
     session->jump_seen = false;
@@ -457,7 +307,7 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
     demultiplex(session, packet->body, packet->body_length, arrival);
     um_hold_end_datagram(session->store);
     if (UM_UNLIKELY(recovered && session->starting_count > 0))
-        start_controllers(session, arrival->now_ns);
+        um_start_gate_open(session, arrival->now_ns);
 }
 
 /* UM-71, UM-87: a session message tells the highest sqn sent, so it reveals tail loss. */
@@ -483,36 +333,11 @@ static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, i
     if (um_serial_before(session->trail_sqn, packet->trail))
         session->trail_sqn = packet->trail;
     if (!um_serial_before(packet->lead, session->next_sqn)) {
-        note_missing(session, session->next_sqn, packet->lead, now_ns);
+        um_nak_timers_add_gap(session, session->next_sqn, packet->lead, now_ns);
         session->next_sqn = packet->lead + 1;
     }
     if (session->status_sqn != session->next_sqn)
         session->status_due_ns = now_ns; /* the source may be waiting to hear how far we are */
-}
-
-/* The time to give up comes in any case (UM-123), and a NAK never sooner for having been confirmed to somebody else. */
-static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns)
-{
-    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
-    int64_t next_ns = now_ns + session->config.nak_suppress_ns + backoff_ns;
-    int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
-    next_ns = next_ns > loss->deadline_ns ? next_ns : loss->deadline_ns;
-    um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
-}
-
-/* UM-131: silence for the suppress interval, then a normal back-off before the next NAK (C7). */
-static void on_ncf(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
-{
-    um_receiver_transport_counters *counters = &session->counters;
-    uint64_t *reasons[] = {&counters->ncfs_unknown, &counters->ncfs_ignored, &counters->ncfs_rx_delay,
-                           &counters->ncfs_shed};
-    UM_COUNT(counters->ncf_pckts_rcved, 1);
-    UM_COUNT(*(packet->ncf_reason < 4 ? reasons[packet->ncf_reason] : reasons[0]), packet->list_count);
-    for (uint32_t i = 0; i < packet->list_count; i++) {
-        um_loss *loss = um_loss_map_find(&session->losses, um_load_be32(packet->list + 4 * i));
-        if (loss != NULL)
-            suppress(session, loss, now_ns);
-    }
 }
 
 void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_packet *packet, const um_rx *rx,
@@ -535,7 +360,7 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_
         on_sm(session, packet, now_ns);
         break;
     case UM_LBTRM_NCF:
-        on_ncf(session, packet, now_ns);
+        um_nak_timers_on_ncf(session, packet, now_ns);
         break;
     default: /* a NAK sent to the group is not for us */
         UM_COUNT(session->counters.dgrams_dropped_type, 1);
@@ -543,97 +368,6 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_
 }
 
 /* ---- timers ---- */
-
-static void send_control(um_receiver_session *session, const uint8_t *datagram, uint32_t length)
-{
-    um_part part = {datagram, length};
-    um_tx tx = {.parts = &part, .part_count = 1, .length = length};
-    session->link->ops->send(session->link, session->config.id.source, &tx, 1);
-}
-
-static void send_naks(um_receiver_session *session, const uint32_t *sqns, uint32_t count)
-{
-    uint8_t datagram[UM_LBTRM_NAK_BYTES + 4 * UM_NAK_LIST_MAX];
-    const um_session_id *id = &session->config.id;
-    if (count == 0)
-        return;
-    send_control(session, datagram, um_lbtrm_write_nak(datagram, id->session_id, id->source.port, sqns, count));
-    UM_COUNT(session->counters.nak_pckts_sent, 1);
-    UM_COUNT(session->counters.naks_sent, count);
-}
-
-/* What is asked for may have arrived and lie unread behind everything else that has. Asking again before that has been
- * read would make it longer still, for every receiver of the group, until nothing else is sent (a repair storm). It is
- * put off until the owner has caught up, or for so long that something else must be wrong. */
-static bool may_lie_unread(const um_receiver_session *session, const um_loss *loss, int64_t now_ns)
-{
-    enum { BEHIND_BACKOFFS = 16 };
-    return session->behind && loss->naks_sent > 0 &&
-           now_ns - loss->detected_ns < BEHIND_BACKOFFS * session->config.nak_backoff_ns * loss->naks_sent;
-}
-
-/* One entry whose time has come (UM-119, UM-122, UM-123, UM-128). True when it is to be NAKed. */
-static bool fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
-{
-    int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
-    if (now_ns >= give_up_ns) {
-        give_up(session, loss, &session->counters.unrecovered_tmo);
-        return false;
-    }
-    if (um_serial_before(loss->sqn, session->trail_sqn)) {
-        give_up(session, loss, &session->counters.unrecovered_txw);
-        return false;
-    }
-    if (may_lie_unread(session, loss, now_ns)) {
-        um_loss_map_reschedule(&session->losses, loss, now_ns + UNREAD_CHECK_NS);
-        return false;
-    }
-    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
-    int64_t next_ns = now_ns + (backoff_ns > BACKOFF_NS_MIN ? backoff_ns : BACKOFF_NS_MIN);
-    loss->naks_sent += session->config.send_naks;
-    um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
-    return session->config.send_naks;
-}
-
-/* Losses whose timers run out soon after each other share a NAK datagram (UM-119): after one was sent, the next
- * waits a little, a sixteenth of the back-off and a millisecond at most. */
-static int64_t nak_gap_ns(const um_receiver_session *session)
-{
-    int64_t gap_ns = session->config.nak_backoff_ns / 16;
-    return gap_ns < NAK_GAP_MAX_NS ? gap_ns : NAK_GAP_MAX_NS;
-}
-
-static int64_t tick_losses(um_receiver_session *session, int64_t now_ns)
-{
-    uint32_t sqns[UM_NAK_LIST_MAX];
-    uint32_t list_max = (session->config.datagram_max_bytes - UM_LBTRM_NAK_BYTES) / 4;
-    list_max = list_max < UM_NAK_LIST_MAX ? list_max : UM_NAK_LIST_MAX;
-    uint32_t count = 0;
-    uint64_t naks_before = session->counters.nak_pckts_sent;
-    bool gave_up = false;
-    um_loss *loss;
-    if (now_ns < session->nak_not_before_ns)
-        return um_loss_map_first(&session->losses) ? session->nak_not_before_ns : UM_NEVER_NS;
-    while ((loss = um_loss_map_first(&session->losses)) != NULL && loss->deadline_ns <= now_ns) {
-        uint32_t sqn = loss->sqn;
-        uint32_t before = session->losses.count;
-        if (fire(session, loss, now_ns))
-            sqns[count++] = sqn;
-        gave_up |= session->losses.count < before;
-        if (count == list_max) {
-            send_naks(session, sqns, count);
-            count = 0;
-        }
-    }
-    send_naks(session, sqns, count);
-    if (session->counters.nak_pckts_sent != naks_before)
-        session->nak_not_before_ns = now_ns + nak_gap_ns(session);
-    if (gave_up && session->starting_count > 0)
-        start_controllers(session, now_ns);
-    if (loss == NULL)
-        return UM_NEVER_NS;
-    return loss->deadline_ns > session->nak_not_before_ns ? loss->deadline_ns : session->nak_not_before_ns;
-}
 
 static int64_t tick_activity(um_receiver_session *session, int64_t now_ns)
 {
@@ -660,83 +394,15 @@ static int64_t tick_controllers(um_receiver_session *session, int64_t now_ns)
     return next_ns;
 }
 
-/* What the receivers can still take, at most the configured window (AE-18). */
-static uint32_t window_now(const um_receiver_session *session)
-{
-    uint64_t window = session->config.window_bytes;
-    for (uint32_t i = 0; i < session->queue_count; i++) {
-        uint64_t free_bytes = um_queue_free_bytes(session->queues[i].queue);
-        window = free_bytes < window ? free_bytes : window;
-    }
-    return (uint32_t)window;
-}
-
-static void send_status(um_receiver_session *session, uint8_t flags, int64_t now_ns)
-{
-    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES];
-    const um_session_id *id = &session->config.id;
-    um_status_message status = {.receiver_id = session->config.receiver_id,
-                                .next_sqn = session->next_sqn,
-                                .window_bytes = window_now(session),
-                                .group_tag = session->config.group_tag,
-                                .flags = flags};
-    if (session->losses.count > 0)
-        status.next_sqn = um_loss_map_lowest(&session->losses);
-    if (!session->has_base)
-        status.flags |= UM_STATUS_ELICIT;
-    session->status_window_bytes = status.window_bytes;
-    session->status_sqn = status.next_sqn;
-    session->bytes_since_status = 0;
-    session->counters.rcv_pos = status.next_sqn;
-    session->counters.rcv_window = status.window_bytes;
-    session->status_due_ns = now_ns + session->config.status_interval_ns;
-    send_control(session, datagram, um_status_encode(datagram, id->session_id, id->source.port, &status));
-    UM_COUNT(session->counters.status_messages_sent, 1);
-}
-
-/* A quarter of what the source was last told it may send: it must hear more before it has used that up. */
-static uint64_t report_after_bytes(const um_receiver_session *session)
-{
-    uint32_t window = session->config.window_bytes;
-    return (session->status_window_bytes < window ? session->status_window_bytes : window) / 4;
-}
-
-void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns)
-{
-    if (session->config.window_bytes == 0 || session->ended)
-        return;
-    if (session->bytes_since_status >= report_after_bytes(session) || now_ns >= session->status_due_ns)
-        send_status(session, 0, now_ns);
-}
-
-void um_receiver_session_leave(um_receiver_session *session)
-{
-    if (session->config.window_bytes != 0 && session->has_base && !session->ended)
-        send_status(session, UM_STATUS_LEAVE, session->last_activity_ns);
-}
-
-/* A window told to be small is told again as soon as the reader has made room: the source stands still. */
-static int64_t tick_status(um_receiver_session *session, int64_t now_ns)
-{
-    enum { REOPEN_CHECK_NS = 500000 };
-    if (session->config.window_bytes == 0 || session->ended || session->controller_count == 0)
-        return UM_NEVER_NS;
-    bool small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
-    if (small && window_now(session) >= session->status_window_bytes + session->config.window_bytes / 4)
-        session->status_due_ns = now_ns;
-    if (now_ns >= session->status_due_ns)
-        send_status(session, 0, now_ns);
-    small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
-    int64_t check_ns = now_ns + REOPEN_CHECK_NS;
-    return small && check_ns < session->status_due_ns ? check_ns : session->status_due_ns;
-}
-
 int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
 {
     if (session->ended)
         return tick_controllers(session, now_ns);
-    int64_t next_ns = tick_losses(session, now_ns);
-    int64_t due_ns[] = {tick_controllers(session, now_ns), tick_status(session, now_ns),
+    bool gave_up = false;
+    int64_t next_ns = um_nak_timers_tick(session, now_ns, &gave_up);
+    if (gave_up && session->starting_count > 0)
+        um_start_gate_open(session, now_ns);
+    int64_t due_ns[] = {tick_controllers(session, now_ns), um_status_reports_tick(session, now_ns),
                         tick_activity(session, now_ns)};
     for (size_t i = 0; i < sizeof due_ns / sizeof due_ns[0]; i++)
         next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;

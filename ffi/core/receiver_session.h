@@ -1,17 +1,20 @@
 /* The receiving side of one LBT-RM transport session: sequence tracking, the loss map and its NAK timers, NCFs, the
  * activity timeout, de-multiplexing to delivery controllers, and status messages for flow control (UM-3, UM-7, UM-8,
  * UM-76, UM-81, UM-85..UM-87, UM-92..UM-97, UM-104, UM-105, UM-112..UM-134, UX-9; AE-15..AE-18). It does not order.
+ * This header is the session's state and its entry points; receiver_session.c is its life and what datagrams do to it.
+ * Around it: nak_timers.c (lost datagrams and NAKs), status_reports.c, start_gate.c (where a controller begins) and
+ * topic_table.h (topic index to controllers).
  *
  * Threads: the context lock. Memory: one block of footprint bytes, the creator's.
  */
 #ifndef UM_CORE_RECEIVER_SESSION_H
 #define UM_CORE_RECEIVER_SESSION_H
 
-#include "core/delivery_controller.h"
 #include "core/link.h"
 #include "core/loss_map.h"
 #include "core/random.h"
 #include "core/status_message.h"
+#include "core/topic_table.h"
 
 enum { UM_NAK_LIST_MAX = 365 }; /* fills a datagram at MTU 1500 */
 
@@ -61,21 +64,13 @@ typedef struct um_session_queue {
     uint32_t controller_count;
 } um_session_queue;
 
-typedef struct um_topic_slot {
-    uint32_t topic_index;
-    um_delivery *first; /* NULL: empty slot */
-} um_topic_slot;
-
 typedef struct um_receiver_session {
     um_receiver_session_config config;
     um_link *link; /* for NAKs and status messages */
     um_hold_store *store;
     um_random random;
     um_loss_map losses;
-    um_topic_slot *topics; /* open addressing */
-    uint32_t topic_mask;
-    uint32_t topic_count;
-    um_topic_slot *last_topic; /* of the last message: the next one is often the same */
+    um_topic_table topics;
     um_delivery *controllers;
     uint32_t controller_count;
     um_session_queue *queues; /* dense: each queue once, so that the window counts it once */
@@ -133,6 +128,15 @@ void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_n
 
 /* Tells the source not to count this receiver any longer. */
 void um_receiver_session_leave(um_receiver_session *session);
+
+/* Sends a NAK or status message to the source. One that the link does not take is not repeated here. */
+static inline void um_receiver_session_send_control(um_receiver_session *session, const uint8_t *datagram,
+                                                    uint32_t length)
+{
+    um_part part = {datagram, length};
+    um_tx tx = {.parts = &part, .part_count = 1, .length = length};
+    session->link->ops->send(session->link, session->config.id.source, &tx, 1);
+}
 
 static inline bool um_session_id_equal(const um_session_id *a, const um_session_id *b)
 {

@@ -1,7 +1,7 @@
-/* NAK service of a source session: which requests are honoured, refused, put off or shed, and the bounded queue of
- * what waits for the retransmit limiter (UM-120, UM-129..UM-133; C10: silence outside the window).
- */
-#include "core/source_session.h"
+#include "core/retransmission.h"
+
+#include "core/datagram_building.h"
+#include "core/transmission_window.h"
 
 /* ---- the queue: a binary heap, oldest sqn first (UM-133) ---- */
 
@@ -44,11 +44,6 @@ static uint32_t pop(um_source_session *session)
     return sqn;
 }
 
-static bool in_window(const um_source_session *session, uint32_t sqn)
-{
-    return !um_serial_before(sqn, session->trail_sqn) && um_serial_before(sqn, session->next_sqn);
-}
-
 /* ---- sending ---- */
 
 /* How many of the batch the link took; why not all of them goes to answer. */
@@ -78,14 +73,14 @@ static uint32_t build_batch(um_source_session *session, um_tx *batch, uint32_t *
     while (count < UM_SEND_BATCH_MAX && session->retransmit_count > 0) {
         uint32_t sqn = session->retransmit_queue[0];
         um_sent *sent = um_session_sent(session, sqn);
-        if (!in_window(session, sqn)) {
+        if (!um_window_has(session, sqn)) {
             pop(session);
             continue;
         }
         if (!um_rate_limits_take(session->limits, UM_LBTRM_DATA_BYTES + sent->length, true, now_ns))
             break;
         pop(session);
-        um_session_build(session, sent, sqn, true, count, &batch[count]);
+        um_datagram_build(session, sent, sqn, true, count, &batch[count]);
         sqns[count++] = sqn;
     }
     return count;
@@ -157,7 +152,7 @@ static void refuse(um_source_session *session, ncf_lists *lists, enum um_ncf_rea
 static bool consider(um_source_session *session, ncf_lists *lists, uint32_t sqn, int64_t now_ns)
 {
     um_source_transport_counters *counters = &session->counters;
-    if (!in_window(session, sqn)) {
+    if (!um_window_has(session, sqn)) {
         if (um_serial_before(sqn, session->trail_sqn))
             UM_COUNT(counters->naks_out_of_window, 1);
         else
@@ -204,7 +199,7 @@ void um_retransmission_on_nak(um_source_session *session, const um_lbtrm_packet 
         um_retransmission_pump(session, now_ns);
         for (uint32_t i = 0; i < count; i++) {
             um_sent *sent = um_session_sent(session, accepted[i]);
-            if (sent->queued && in_window(session, accepted[i])) {
+            if (sent->queued && um_window_has(session, accepted[i])) {
                 sent->confirmed = 1;
                 UM_COUNT(session->counters.naks_rx_delay_ignored, 1);
                 refuse(session, &lists, UM_NCF_RX_DELAY, accepted[i]);

@@ -1,7 +1,9 @@
 /* The source side of one LBT-RM transport session: the sender that turns the publication log into datagrams,
  * their transport sequence numbers, the transmission window, session messages and flow control
- * (UM-3, UM-4, UM-16..UM-27, UM-67..UM-71, UM-115, UM-125; AE-9..AE-24, AE-38..AE-44). NAK service is in
- * retransmission.c, topics in source.c.
+ * (UM-3, UM-4, UM-16..UM-27, UM-67..UM-71, UM-115, UM-125; AE-9..AE-24, AE-38..AE-44). This header is the session's
+ * state and its entry points; source_session.c is the sender and the timers. Around it: datagram_building.c (log to
+ * datagrams), transmission_window.h (what can be sent again), session_messages.c, flow_reports.c (status messages),
+ * retransmission.c (NAKs), rate_limits.c, and source.c (topics).
  *
  * Threads: publishing (source.h) from any thread. Everything declared here needs the sender lock, except where
  * it says otherwise. Whoever has moved the flush limit tries the lock and runs um_session_send; a holder that
@@ -18,8 +20,7 @@
 #include "core/lbmc.h"
 #include "core/link.h"
 #include "core/publication_log.h"
-#include "core/rate_limiter.h"
-#include "core/status_message.h"
+#include "core/rate_limits.h"
 
 enum {
     UM_SEND_BATCH_BYTES_MAX = 65507, /* and bytes: what the kernel takes as one segmented send */
@@ -29,14 +30,6 @@ enum {
     UM_DATAGRAM_BYTES_MAX = 65507,
     UM_NCF_LIST_MAX = 256,
 };
-
-/* The limiters of a context, shared by its sessions (UX-1, UX-4). */
-typedef struct um_rate_limits {
-    um_lock lock;
-    um_rate_limiter data;       /* new data and retransmissions */
-    um_rate_limiter retransmit; /* retransmissions */
-    atomic_bool blocked;        /* the data limiter holds a datagram back: publishers wait */
-} um_rate_limits;
 
 typedef struct um_session_config {
     uint32_t session_id;
@@ -92,12 +85,12 @@ typedef struct um_source_session {
     uint32_t next_sqn;
     uint32_t trail_sqn;
     uint64_t window_used_bytes;
-    bool has_sent;          /* UM-74 */
-    bool at_limit;          /* in a blocked episode (AE-10) */
-    bool window_capped;     /* a receiver's window is larger than what can be repaired */
-    int64_t asked_position; /* where the sender was when it last asked for the receivers' positions */
-    int64_t link_retry_ns;  /* the link took less than it was offered, or failed: when to try again; 0: it did not */
-    int link_error;         /* the last negative errno of the link; the owner clears it */
+    bool has_sent;              /* UM-74 */
+    bool at_limit;              /* in a blocked episode (AE-10) */
+    bool window_capped;         /* a receiver's window is larger than what can be repaired */
+    int64_t solicited_position; /* where the sender was when it last solicited the receivers' positions */
+    int64_t link_retry_ns; /* the link took less than it was offered, or failed: when to try again; 0: it did not */
+    int link_error;        /* the last negative errno of the link; the owner clears it */
     uint32_t sm_sqn;
     int64_t sm_interval_ns;
     int64_t last_sent_ns;
@@ -162,29 +155,10 @@ void um_session_close(um_source_session *session);
 /* Refreshes the snapshot counters. */
 void um_session_snapshot(um_source_session *session);
 
-/* retransmission.c */
-void um_retransmission_on_nak(um_source_session *session, const um_lbtrm_packet *nak, int64_t now_ns);
-/* Sends from the retransmit queue what the limiters and the link allow. Returns 1, or what the link said that did not:
- * 0 when it is full, or a negative errno. */
-int um_retransmission_pump(um_source_session *session, int64_t now_ns);
-
-/* source_session.c, for retransmission.c: lays the datagram of `sent` out into slot `slot` as `tx`. */
-void um_session_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission, uint32_t slot,
-                      um_tx *tx);
-
+/* The entry of a sqn in the transmission window. */
 static inline um_sent *um_session_sent(um_source_session *session, uint32_t sqn)
 {
     return &session->sent[sqn & session->sent_mask];
 }
-
-/* Takes bytes from the data limiter and, for a retransmission, from the retransmit limiter too; false when one
- * does not allow it now. */
-bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool retransmission, int64_t now_ns);
-
-/* Gives back what was taken for a datagram that the link did not take. */
-void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool retransmission);
-
-/* When the current slice of a limiter ends that may hold somebody back; one that is over holds nobody back. */
-int64_t um_rate_limits_next_ns(um_rate_limits *limits, int64_t now_ns);
 
 #endif

@@ -1,0 +1,29 @@
+/* From frames in the publication log to one datagram (UM-16..UM-27; AE-38..AE-41): which frames make up the next one,
+ * and the parts that the link is offered, copied where it must be and referenced where they lie otherwise.
+ *
+ * Threads: the holder of the sender lock. Memory: parts point into the log, the staging buffer or what a publisher has
+ * staged; they stay valid until the slot is built anew. Complexity: linear in the frames of the datagram. Errors: none.
+ */
+
+#ifndef UM_CORE_DATAGRAM_BUILDING_H
+#define UM_CORE_DATAGRAM_BUILDING_H
+
+#include "core/source_session.h"
+
+/* The LBMC bytes of the run of frames at `position` that makes up the next datagram, 0 when nothing is ready; *span is
+ * their length in the log. */
+uint32_t um_datagram_next_run(um_source_session *session, int64_t position, int64_t limit, uint32_t body_max,
+                              uint32_t *span);
+
+/* The staged datagram at `position` that another one follows directly, NULL where the log has to be looked at. */
+const um_fresh_datagram *um_datagram_next_fresh(um_source_session *session, int64_t position, int64_t limit);
+
+/* Builds the datagram of `sent` in slot `slot` of the batch as `tx`: from the staged copy where there is one. */
+void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission,
+                       uint32_t slot, um_tx *tx);
+
+/* The same for a datagram that is known to be staged. */
+void um_datagram_build_fresh(um_source_session *session, const um_fresh_datagram *fresh, uint32_t sqn,
+                             bool retransmission, uint32_t slot, um_tx *tx);
+
+#endif

@@ -1,0 +1,95 @@
+#include "core/flow_reports.h"
+
+#include "core/session_messages.h"
+#include "core/status_message.h"
+#include "core/transmission_window.h"
+
+enum { ELICITED_SM_GAP_NS = 1000000 }; /* bounds what a flood of status messages can make the source send */
+
+/* How far ahead of a receiver the sender may go so that everything it may still ask for stays in the transmission
+ * window, however small the datagrams. */
+static uint32_t repairable_bytes(const um_source_session *session)
+{
+    uint32_t datagrams = session->sent_mask - UM_SEND_BATCH_MAX;
+    uint32_t by_count = datagrams * um_frame_span(UM_LBMC_HEADER_BYTES + 1);
+    return by_count < session->config.window_bytes ? by_count : session->config.window_bytes;
+}
+
+/* A receiver reports by its own window. One that takes more than can be repaired would be heard of too late, so before
+ * the sender has used up what it may, a session message asks for the position; two more if that is lost. */
+void um_flow_reports_solicit(um_source_session *session, int64_t now_ns)
+{
+    int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
+    int64_t most = repairable_bytes(session);
+    if (position < session->sender_limit - most / 2 || position < session->solicited_position + most / 4)
+        return;
+    session->solicited_position = position;
+    um_session_message_send(session, now_ns);
+}
+
+static void apply(um_source_session *session)
+{
+    bool connected = um_flow_connected(&session->flow);
+    if (connected) {
+        int64_t limit = um_flow_limit(&session->flow);
+        if (limit > session->sender_limit) {
+            session->sender_limit = limit;
+            atomic_store_explicit(&session->sender_blocked, false, memory_order_relaxed); /* it has to look again */
+        }
+    }
+    atomic_store_explicit(&session->log.connected, connected, memory_order_release);
+}
+
+int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns)
+{
+    if (session->config.flow_policy == UM_FLOW_NONE)
+        return UM_NEVER_NS;
+    if (now_ns >= session->flow_expiry_ns) {
+        uint32_t before = session->flow.receiver_count;
+        session->flow_expiry_ns = um_flow_expire(&session->flow, now_ns);
+        UM_COUNT(session->counters.receivers_timed_out, before - session->flow.receiver_count);
+        apply(session);
+    }
+    return session->flow_expiry_ns;
+}
+
+void um_flow_reports_on_status(um_source_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+{
+    um_status_message status;
+    if (!um_status_decode(packet, &status)) {
+        UM_COUNT(session->counters.status_malformed, 1);
+        return;
+    }
+    if (session->config.flow_policy == UM_FLOW_NONE)
+        return;
+    if (status.flags & UM_STATUS_LEAVE) {
+        um_flow_on_leave(&session->flow, status.receiver_id);
+        apply(session);
+        return;
+    }
+    if (status.flags & UM_STATUS_ELICIT) {
+        if (now_ns - session->last_sm_ns >= ELICITED_SM_GAP_NS)
+            um_session_message_send(session, now_ns);
+        return;
+    }
+    if (um_serial_before(session->next_sqn, status.next_sqn) ||
+        session->next_sqn - status.next_sqn > session->sent_mask) {
+        UM_COUNT(session->counters.status_out_of_range, 1);
+        return;
+    }
+    /* Older than the window: the receiver is further behind than anything we can still send again. */
+    uint32_t sqn = um_serial_before(status.next_sqn, session->trail_sqn) ? session->trail_sqn : status.next_sqn;
+    int64_t position =
+        sqn == session->next_sqn ? atomic_load(&session->sender_position) : um_session_sent(session, sqn)->position;
+    UM_COUNT(session->counters.status_messages_received, 1);
+    uint32_t most = repairable_bytes(session);
+    uint32_t window = status.window_bytes < most ? status.window_bytes : most;
+    session->window_capped |= status.window_bytes > most;
+    um_flow_on_status(&session->flow, status.receiver_id, status.group_tag, position + window, now_ns);
+    um_flow_note_position(&session->flow, status.receiver_id, position);
+    session->counters.receivers_refused = session->flow.refused_count;
+    session->flow_expiry_ns =
+        um_earliest_ns(session->flow_expiry_ns, now_ns + session->config.flow_receiver_timeout_ns);
+    apply(session);
+    um_window_conduct(session);
+}

@@ -1,0 +1,191 @@
+#include "core/nak_timers.h"
+
+#include "core/status_reports.h"
+
+enum {
+    MEAN_WEIGHT = 8,           /* moving averages give the newest sample an eighth */
+    BACKOFF_NS_MIN = 100000,   /* between two NAKs for the same datagram, whatever is configured */
+    NAK_GAP_MAX_NS = 1000000,  /* between two NAK datagrams, at most */
+    UNREAD_CHECK_NS = 1000000, /* how soon to see again whether the owner has caught up */
+};
+
+/* ---- gaps ---- */
+
+static void give_up(um_receiver_session *session, um_loss *loss, uint64_t *reason_counter)
+{
+    UM_COUNT(*reason_counter, 1);
+    um_status_reports_on_gap_closed(session, loss->sqn);
+    um_loss_map_remove(&session->losses, loss);
+}
+
+/* Sqns [first, last] are missing (UM-116, UM-117): one back-off for the whole gap. What the source cannot send
+ * again is not asked for (UM-128), nor what the map has no room for. */
+void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_t last, int64_t now_ns)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    UM_COUNT(counters->lost, last - first + 1);
+    UM_COUNT(session->gaps_found, 1);
+    if (um_serial_before(first, session->trail_sqn)) {
+        uint32_t end = um_serial_before(last, session->trail_sqn) ? last + 1 : session->trail_sqn;
+        UM_COUNT(counters->unrecovered_txw, end - first);
+        first = end;
+    }
+    uint32_t room = session->losses.capacity - session->losses.count;
+    if (last - first + 1 > room) { /* the newest are the likeliest to be had */
+        uint32_t excess = last - first + 1 - room;
+        UM_COUNT(counters->loss_map_overflows, excess);
+        UM_COUNT(counters->unrecovered_txw, excess);
+        first += excess;
+    }
+    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_initial_backoff_ns);
+    for (; first != last + 1; first++)
+        um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns);
+}
+
+/* ---- recovery ---- */
+
+static uint64_t moving_mean(uint64_t mean, uint64_t sample, uint64_t count)
+{
+    return count == 0 ? sample : mean + (uint64_t)(((int64_t)sample - (int64_t)mean) / MEAN_WEIGHT);
+}
+
+static uint32_t recovery_bucket(uint64_t waited_ns)
+{
+    enum { OCTAVE_FIRST = 16, OCTAVES = UM_RECOVERY_BUCKETS / 4 };
+    uint32_t octave = 63u - (uint32_t)__builtin_clzll(waited_ns | 1);
+    if (octave < OCTAVE_FIRST)
+        return 0;
+    if (octave >= OCTAVE_FIRST + OCTAVES)
+        return UM_RECOVERY_BUCKETS - 1;
+    return 4 * (octave - OCTAVE_FIRST) + (uint32_t)(waited_ns >> (octave - 2) & 3);
+}
+
+void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, bool retransmission, int64_t now_ns)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    uint64_t waited = (uint64_t)(now_ns - loss->detected_ns);
+    if (!retransmission)
+        UM_COUNT(counters->out_of_order, 1);
+    counters->nak_stm_min = waited < counters->nak_stm_min ? waited : counters->nak_stm_min;
+    counters->nak_stm_max = waited > counters->nak_stm_max ? waited : counters->nak_stm_max;
+    counters->nak_stm_mean = moving_mean(counters->nak_stm_mean, waited, session->recovered_count);
+    uint64_t naks = loss->naks_sent;
+    counters->nak_tx_min = naks < counters->nak_tx_min ? naks : counters->nak_tx_min;
+    counters->nak_tx_max = naks > counters->nak_tx_max ? naks : counters->nak_tx_max;
+    counters->nak_tx_mean = moving_mean(counters->nak_tx_mean, 1000 * naks, session->recovered_count);
+    UM_COUNT(session->recovered_count, 1);
+    UM_COUNT(session->recovery_buckets[recovery_bucket(waited)], 1);
+    um_status_reports_on_gap_closed(session, loss->sqn);
+    um_loss_map_remove(&session->losses, loss); /* UM-118, UM-121 */
+}
+
+/* ---- NCFs ---- */
+
+/* The time to give up comes in any case (UM-123), and a NAK never sooner for having been confirmed to somebody else. */
+static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns)
+{
+    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
+    int64_t next_ns = now_ns + session->config.nak_suppress_ns + backoff_ns;
+    int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
+    next_ns = next_ns > loss->deadline_ns ? next_ns : loss->deadline_ns;
+    um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
+}
+
+/* UM-131: silence for the suppress interval, then a normal back-off before the next NAK (C7). */
+void um_nak_timers_on_ncf(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    uint64_t *reasons[] = {&counters->ncfs_unknown, &counters->ncfs_ignored, &counters->ncfs_rx_delay,
+                           &counters->ncfs_shed};
+    UM_COUNT(counters->ncf_pckts_rcved, 1);
+    UM_COUNT(*(packet->ncf_reason < 4 ? reasons[packet->ncf_reason] : reasons[0]), packet->list_count);
+    for (uint32_t i = 0; i < packet->list_count; i++) {
+        um_loss *loss = um_loss_map_find(&session->losses, um_load_be32(packet->list + 4 * i));
+        if (loss != NULL)
+            suppress(session, loss, now_ns);
+    }
+}
+
+/* ---- NAKs ---- */
+
+static void send_naks(um_receiver_session *session, const uint32_t *sqns, uint32_t count)
+{
+    uint8_t datagram[UM_LBTRM_NAK_BYTES + 4 * UM_NAK_LIST_MAX];
+    const um_session_id *id = &session->config.id;
+    if (count == 0)
+        return;
+    um_receiver_session_send_control(session, datagram,
+                                     um_lbtrm_write_nak(datagram, id->session_id, id->source.port, sqns, count));
+    UM_COUNT(session->counters.nak_pckts_sent, 1);
+    UM_COUNT(session->counters.naks_sent, count);
+}
+
+/* What is asked for may have arrived and lie unread behind everything else that has. Asking again before that has been
+ * read would make it longer still, for every receiver of the group, until nothing else is sent (a repair storm). It is
+ * put off until the owner has caught up, or for so long that something else must be wrong. */
+static bool may_lie_unread(const um_receiver_session *session, const um_loss *loss, int64_t now_ns)
+{
+    enum { BEHIND_BACKOFFS = 16 };
+    return session->behind && loss->naks_sent > 0 &&
+           now_ns - loss->detected_ns < BEHIND_BACKOFFS * session->config.nak_backoff_ns * loss->naks_sent;
+}
+
+/* One entry whose time has come (UM-119, UM-122, UM-123, UM-128). True when it is to be NAKed. */
+static bool fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
+{
+    int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
+    if (now_ns >= give_up_ns) {
+        give_up(session, loss, &session->counters.unrecovered_tmo);
+        return false;
+    }
+    if (um_serial_before(loss->sqn, session->trail_sqn)) {
+        give_up(session, loss, &session->counters.unrecovered_txw);
+        return false;
+    }
+    if (may_lie_unread(session, loss, now_ns)) {
+        um_loss_map_reschedule(&session->losses, loss, now_ns + UNREAD_CHECK_NS);
+        return false;
+    }
+    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
+    int64_t next_ns = now_ns + (backoff_ns > BACKOFF_NS_MIN ? backoff_ns : BACKOFF_NS_MIN);
+    loss->naks_sent += session->config.send_naks;
+    um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
+    return session->config.send_naks;
+}
+
+/* Losses whose timers run out soon after each other share a NAK datagram (UM-119): after one was sent, the next
+ * waits a little, a sixteenth of the back-off and a millisecond at most. */
+static int64_t nak_gap_ns(const um_receiver_session *session)
+{
+    int64_t gap_ns = session->config.nak_backoff_ns / 16;
+    return gap_ns < NAK_GAP_MAX_NS ? gap_ns : NAK_GAP_MAX_NS;
+}
+
+int64_t um_nak_timers_tick(um_receiver_session *session, int64_t now_ns, bool *gave_up)
+{
+    uint32_t sqns[UM_NAK_LIST_MAX];
+    uint32_t list_max = (session->config.datagram_max_bytes - UM_LBTRM_NAK_BYTES) / 4;
+    list_max = list_max < UM_NAK_LIST_MAX ? list_max : UM_NAK_LIST_MAX;
+    uint32_t count = 0;
+    uint64_t naks_before = session->counters.nak_pckts_sent;
+    um_loss *loss;
+    if (now_ns < session->nak_not_before_ns)
+        return um_loss_map_first(&session->losses) ? session->nak_not_before_ns : UM_NEVER_NS;
+    while ((loss = um_loss_map_first(&session->losses)) != NULL && loss->deadline_ns <= now_ns) {
+        uint32_t sqn = loss->sqn;
+        uint32_t before = session->losses.count;
+        if (fire(session, loss, now_ns))
+            sqns[count++] = sqn;
+        *gave_up |= session->losses.count < before;
+        if (count == list_max) {
+            send_naks(session, sqns, count);
+            count = 0;
+        }
+    }
+    send_naks(session, sqns, count);
+    if (session->counters.nak_pckts_sent != naks_before)
+        session->nak_not_before_ns = now_ns + nak_gap_ns(session);
+    if (loss == NULL)
+        return UM_NEVER_NS;
+    return loss->deadline_ns > session->nak_not_before_ns ? loss->deadline_ns : session->nak_not_before_ns;
+}

@@ -1,0 +1,73 @@
+#include "core/status_reports.h"
+
+/* What the receivers can still take, at most the configured window (AE-18). */
+static uint32_t offered_window(const um_receiver_session *session)
+{
+    uint64_t window = session->config.window_bytes;
+    for (uint32_t i = 0; i < session->queue_count; i++) {
+        uint64_t free_bytes = um_queue_free_bytes(session->queues[i].queue);
+        window = free_bytes < window ? free_bytes : window;
+    }
+    return (uint32_t)window;
+}
+
+static void send_status(um_receiver_session *session, uint8_t flags, int64_t now_ns)
+{
+    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES];
+    const um_session_id *id = &session->config.id;
+    um_status_message status = {.receiver_id = session->config.receiver_id,
+                                .next_sqn = session->next_sqn,
+                                .window_bytes = offered_window(session),
+                                .group_tag = session->config.group_tag,
+                                .flags = flags};
+    if (session->losses.count > 0)
+        status.next_sqn = um_loss_map_lowest(&session->losses);
+    if (!session->has_base)
+        status.flags |= UM_STATUS_ELICIT;
+    session->status_window_bytes = status.window_bytes;
+    session->status_sqn = status.next_sqn;
+    session->bytes_since_status = 0;
+    session->counters.rcv_pos = status.next_sqn;
+    session->counters.rcv_window = status.window_bytes;
+    session->status_due_ns = now_ns + session->config.status_interval_ns;
+    um_receiver_session_send_control(session, datagram,
+                                     um_status_encode(datagram, id->session_id, id->source.port, &status));
+    UM_COUNT(session->counters.status_messages_sent, 1);
+}
+
+/* A quarter of what the source was last told it may send: it must hear more before it has used that up. */
+static uint64_t report_after_bytes(const um_receiver_session *session)
+{
+    uint32_t window = session->config.window_bytes;
+    return (session->status_window_bytes < window ? session->status_window_bytes : window) / 4;
+}
+
+void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns)
+{
+    if (session->config.window_bytes == 0 || session->ended)
+        return;
+    if (session->bytes_since_status >= report_after_bytes(session) || now_ns >= session->status_due_ns)
+        send_status(session, 0, now_ns);
+}
+
+void um_receiver_session_leave(um_receiver_session *session)
+{
+    if (session->config.window_bytes != 0 && session->has_base && !session->ended)
+        send_status(session, UM_STATUS_LEAVE, session->last_activity_ns);
+}
+
+/* A window told to be small is told again as soon as the reader has made room: the source stands still. */
+int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns)
+{
+    enum { REOPEN_CHECK_NS = 500000 };
+    if (session->config.window_bytes == 0 || session->ended || session->controller_count == 0)
+        return UM_NEVER_NS;
+    bool small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
+    if (small && offered_window(session) >= session->status_window_bytes + session->config.window_bytes / 4)
+        session->status_due_ns = now_ns;
+    if (now_ns >= session->status_due_ns)
+        send_status(session, 0, now_ns);
+    small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
+    int64_t check_ns = now_ns + REOPEN_CHECK_NS;
+    return small && check_ns < session->status_due_ns ? check_ns : session->status_due_ns;
+}
