@@ -1,5 +1,10 @@
 #include "core/delivery_controller.h"
 
+#include "core/delivery_rows.h"
+#include "core/loss_declaration.h"
+#include "core/order_map.h"
+#include "core/reassembly.h"
+
 enum { SPAN_MAX = 1 << 30 }; /* sqns that can be told apart from next_sqn on, with room to spare */
 
 void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id, uint32_t source, uint32_t topic_index,
@@ -16,422 +21,7 @@ void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id,
     receiver->counters.delivery_controllers = receiver->controller_count;
 }
 
-/* ---- rows ---- */
-
-static uint8_t *reserve(um_delivery *delivery, uint32_t bytes)
-{
-    uint8_t *payload = um_queue_reserve(delivery->receiver->queue, bytes);
-    if (UM_UNLIKELY(payload == NULL)) {
-        um_message_queue *queue = delivery->receiver->queue;
-        delivery->starved = true;
-        if (!queue->full)
-            UM_COUNT(delivery->receiver->counters.queue_full_pauses, 1);
-        queue->full = *queue->any_full = true;
-    }
-    return payload;
-}
-
-static bool append_event(um_delivery *delivery, enum um_row_kind kind, uint32_t first, uint32_t last, int64_t now_ns)
-{
-    if (reserve(delivery, 0) == NULL)
-        return false;
-    um_row row = {.flags = (uint16_t)(kind << 8),
-                  .sequence_number = last,
-                  .first_sequence_number = first,
-                  .source = delivery->source,
-                  .received_ns = now_ns};
-    um_queue_append(delivery->receiver->queue, &row, 0);
-    return true;
-}
-
-static bool announce_begin(um_delivery *delivery)
-{
-    delivery->bos_due = !append_event(delivery, UM_ROW_BEGINNING_OF_SESSION, 0, 0, 0);
-    return !delivery->bos_due;
-}
-
-static bool append_loss(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
-{
-    if (!append_event(delivery, UM_ROW_UNRECOVERABLE_LOSS, sqn, sqn, now_ns))
-        return false;
-    UM_COUNT(delivery->receiver->counters.unrecoverable_loss_events, 1);
-    UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, 1);
-    return true;
-}
-
-static inline void count_message(um_delivery *delivery, uint32_t length)
-{
-    UM_COUNT(delivery->receiver->counters.messages_delivered, 1);
-    UM_COUNT(delivery->receiver->counters.bytes_delivered, length);
-}
-
-static inline void append_message(um_delivery *delivery, const um_row *row, uint32_t length)
-{
-    um_queue_append(delivery->receiver->queue, row, length);
-    count_message(delivery, length);
-}
-
-static inline bool deliver_payload(um_delivery *delivery, const um_row *row, const uint8_t *payload, uint32_t length)
-{
-    uint8_t *space = reserve(delivery, length);
-    if (UM_UNLIKELY(space == NULL))
-        return false;
-    memcpy(space, payload, length);
-    append_message(delivery, row, length);
-    return true;
-}
-
-/* A frame is worth keeping for a message that fills most of its datagram. */
-static inline bool may_stay(const um_lbmc_message *message, const um_arrival *arrival)
-{
-    return message->payload_length >= UM_QUEUE_KEPT_BYTES_MIN &&
-           message->payload_length > arrival->datagram_bytes / 2 && arrival->frames != NULL;
-}
-
-/* False when the queue is full or the frame cannot be kept. */
-static bool deliver_in_frame(um_delivery *delivery, const um_row *row, const um_lbmc_message *message,
-                             const um_arrival *arrival)
-{
-    uint32_t length = message->payload_length;
-    if (reserve(delivery, length) == NULL || !arrival->frames->keep(arrival->frames, message->payload))
-        return false;
-    um_queue_append_kept(delivery->receiver->queue, row, message->payload, length, arrival->frames);
-    count_message(delivery, length);
-    return true;
-}
-
-/* ---- gaps ---- */
-
-static um_gap *gap_at(um_delivery *delivery, uint32_t i)
-{
-    return &delivery->gaps[(delivery->gap_first + i) % UM_DELIVERY_GAPS_MAX];
-}
-
-static void add_gap(um_delivery *delivery, uint32_t first, uint32_t last, int64_t now_ns)
-{
-    UM_COUNT(delivery->receiver->context_counters->fragments_lost, last - first + 1);
-    if (delivery->gap_count == UM_DELIVERY_GAPS_MAX) {
-        /* Merged with the youngest: the older part of it is given up a little later than it could be. */
-        um_gap *youngest = gap_at(delivery, UM_DELIVERY_GAPS_MAX - 1);
-        youngest->last = last;
-        youngest->detected_ns = now_ns;
-        return;
-    }
-    *gap_at(delivery, delivery->gap_count++) = (um_gap){first, last, now_ns};
-}
-
-/* ---- what is held ---- */
-
-static um_hold *find(um_delivery *delivery, uint32_t sqn)
-{
-    return delivery->held_count == 0 ? NULL : um_hold_find(delivery->receiver->store, delivery->id, sqn);
-}
-
-static um_hold *add(um_delivery *delivery, uint32_t sqn)
-{
-    um_hold *hold = um_hold_add(delivery->receiver->store, delivery->id, sqn);
-    delivery->held_count += hold != NULL;
-    return hold;
-}
-
-static void forget(um_delivery *delivery, um_hold *hold)
-{
-    um_hold_remove(delivery->receiver->store, hold);
-    delivery->held_count--;
-}
-
-static um_hold *find_or_add(um_delivery *delivery, uint32_t sqn)
-{
-    um_hold *hold = find(delivery, sqn);
-    return hold ? hold : add(delivery, sqn);
-}
-
-static bool is_missing(um_delivery *delivery, uint32_t sqn)
-{
-    const um_hold *hold = find(delivery, sqn);
-    return hold == NULL || hold->state == UM_HOLD_EXPECTED;
-}
-
-/* The oldest gap of which something is still missing, NULL without one. Parts that have been filled are taken off:
- * giving them up would drop messages that have arrived, or still can be complete. */
-static um_gap *oldest_gap(um_delivery *delivery)
-{
-    for (; delivery->gap_count > 0; delivery->gap_count--) {
-        um_gap *gap = gap_at(delivery, 0);
-        if (um_serial_before(gap->first, delivery->next_sqn))
-            gap->first = delivery->next_sqn;
-        for (; !um_serial_before(gap->last, gap->first); gap->first++)
-            if (is_missing(delivery, gap->first))
-                return gap;
-        delivery->gap_first = (delivery->gap_first + 1) % UM_DELIVERY_GAPS_MAX;
-    }
-    return NULL;
-}
-
-/* Counts a fragment towards the message it belongs to. One whose message began before next_sqn is an orphan: it
- * is held only to be passed over, so every entry lies in [next_sqn, highest_sqn]. */
-static bool count_fragment(um_delivery *delivery, const um_hold *fragment)
-{
-    if (um_serial_before(fragment->first_sqn, delivery->next_sqn))
-        return true;
-    uint32_t length = fragment->length;
-    um_hold *first = find_or_add(delivery, fragment->first_sqn);
-    if (first != NULL)
-        first->assembled_bytes += length;
-    return first != NULL;
-}
-
-static um_row row_of(const um_delivery *delivery, const um_hold *hold)
-{
-    return (um_row){.flags = hold->flags,
-                    .sequence_number = hold->sqn,
-                    .first_sequence_number = hold->first_sqn,
-                    .fragment_offset = hold->fragment_offset,
-                    .message_length = hold->total,
-                    .source = delivery->source,
-                    .received_ns = hold->received_ns};
-}
-
-/* Fragments of a message whose every byte is here: true when they lie end to end from `first`. Stores the last. */
-static bool check_layout(um_delivery *delivery, const um_hold *first, uint32_t *last_sqn)
-{
-    uint32_t bytes = 0;
-    for (uint32_t sqn = first->sqn; bytes < first->total; sqn++) {
-        um_hold *hold = find(delivery, sqn);
-        if (hold == NULL || hold->state != UM_HOLD_PAYLOAD || !(hold->flags & UM_MESSAGE_FRAGMENT) ||
-            hold->first_sqn != first->sqn || hold->total != first->total || hold->fragment_offset != bytes)
-            return false;
-        bytes += hold->length;
-        *last_sqn = sqn;
-    }
-    return bytes == first->total;
-}
-
-enum assembly { ASSEMBLY_DELIVERED, ASSEMBLY_INCOMPLETE, ASSEMBLY_REFUSED, ASSEMBLY_QUEUE_FULL };
-
-/* Delivers the message that starts at `first` when it is complete. Its entries stay; *last_sqn is its last. */
-static enum assembly deliver_assembly(um_delivery *delivery, um_hold *first, uint32_t *last_sqn)
-{
-    if (first->state != UM_HOLD_PAYLOAD || first->assembled_bytes < first->total)
-        return ASSEMBLY_INCOMPLETE;
-    if (first->fragment_offset != 0 || !check_layout(delivery, first, last_sqn)) {
-        UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
-        *last_sqn = first->sqn;
-        first->assembled_bytes = 0; /* so that it is looked at again only after as many bytes */
-        return ASSEMBLY_REFUSED;
-    }
-    uint8_t *payload = reserve(delivery, first->total);
-    if (payload == NULL)
-        return ASSEMBLY_QUEUE_FULL;
-    um_row row = row_of(delivery, first);
-    for (uint32_t sqn = first->sqn; sqn != *last_sqn + 1; sqn++) {
-        const um_hold *hold = find(delivery, sqn);
-        memcpy(payload + hold->fragment_offset, um_hold_payload(delivery->receiver->store, hold), hold->length);
-        row.flags |= hold->flags;
-        row.received_ns = hold->received_ns > row.received_ns ? hold->received_ns : row.received_ns;
-    }
-    row.sequence_number = *last_sqn; /* UM-57 */
-    append_message(delivery, &row, first->total);
-    return ASSEMBLY_DELIVERED;
-}
-
-/* Everything of one topic sqn that is passed over as lost. */
-static bool pass_as_lost(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
-{
-    if (!append_loss(delivery, sqn, now_ns))
-        return false;
-    um_hold *hold = find(delivery, sqn);
-    if (hold != NULL)
-        forget(delivery, hold);
-    return true;
-}
-
-enum step { STEP_ON, STEP_STUCK, STEP_FULL };
-
-/* The fragment at the head: its message is delivered, refused, waited for, or can never be complete. */
-static enum step step_fragment(um_delivery *delivery, um_hold *head, int64_t now_ns)
-{
-    if (head->first_sqn != head->sqn) { /* the message's beginning was given up or never seen */
-        forget(delivery, head);
-        delivery->next_sqn++;
-        return STEP_ON;
-    }
-    uint32_t last_sqn;
-    switch (deliver_assembly(delivery, head, &last_sqn)) {
-    case ASSEMBLY_INCOMPLETE:
-        return STEP_STUCK;
-    case ASSEMBLY_QUEUE_FULL:
-        return STEP_FULL;
-    case ASSEMBLY_REFUSED:
-        for (; delivery->next_sqn != last_sqn + 1; delivery->next_sqn++)
-            if (!pass_as_lost(delivery, delivery->next_sqn, now_ns))
-                return STEP_FULL;
-        return STEP_ON;
-    case ASSEMBLY_DELIVERED:
-        for (; delivery->next_sqn != last_sqn + 1; delivery->next_sqn++)
-            forget(delivery, find(delivery, delivery->next_sqn));
-        return STEP_ON;
-    }
-    return STEP_STUCK;
-}
-
-static enum step step(um_delivery *delivery, int64_t now_ns)
-{
-    um_hold *head = find(delivery, delivery->next_sqn);
-    if (head == NULL || head->state == UM_HOLD_EXPECTED)
-        return STEP_STUCK;
-    if (head->state == UM_HOLD_REFUSED && !append_loss(delivery, head->sqn, now_ns))
-        return STEP_FULL;
-    if (head->state == UM_HOLD_PAYLOAD && (head->flags & UM_MESSAGE_FRAGMENT) &&
-        delivery->receiver->config.ordered_delivery != UM_ORDERED_FRAGMENTS)
-        return step_fragment(delivery, head, now_ns);
-    if (head->state == UM_HOLD_PAYLOAD) {
-        um_row row = row_of(delivery, head);
-        const uint8_t *payload = um_hold_payload(delivery->receiver->store, head);
-        if (!deliver_payload(delivery, &row, payload, head->length))
-            return STEP_FULL;
-    }
-    forget(delivery, head);
-    delivery->next_sqn++;
-    return STEP_ON;
-}
-
-/* Passes the first missing sqn, and with it what was received of the message that lacks it. The event goes out before
- * anything is dropped: where the queue is full nothing has happened. */
-static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
-{
-    uint32_t missing = delivery->next_sqn;
-    while (!is_missing(delivery, missing))
-        missing++;
-    if (!pass_as_lost(delivery, missing, now_ns))
-        return false;
-    for (; delivery->next_sqn != missing; delivery->next_sqn++)
-        forget(delivery, find(delivery, delivery->next_sqn));
-    delivery->next_sqn++;
-    return true;
-}
-
-/* Gives up what is missing of a gap: one loss event per sqn (UM-101); whole messages up to the last of them are
- * delivered, incomplete ones dropped. A message that begins behind it may wait on for a younger gap. */
-static bool give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns)
-{
-    uint32_t last = gap->last;
-    if (delivery->bos_due && !announce_begin(delivery))
-        return false;
-    while (!is_missing(delivery, last))
-        last--;
-    while (!um_serial_before(last, delivery->next_sqn)) {
-        enum step result = step(delivery, now_ns);
-        if (result == STEP_FULL)
-            return false;
-        if (result == STEP_ON)
-            continue;
-        if (!pass_incomplete(delivery, now_ns))
-            return false;
-    }
-    oldest_gap(delivery); /* takes the passed one off */
-    return true;
-}
-
-/* Nothing is missing, yet the message at the head is not complete: unless its end is still to come, its fragments
- * contradict each other and it never will be. */
-static bool is_contradicted(um_delivery *delivery)
-{
-    const um_hold *head = find(delivery, delivery->next_sqn);
-    const um_hold *newest = find(delivery, delivery->highest_sqn);
-    return head != NULL && newest != NULL && newest->first_sqn != head->sqn;
-}
-
-static bool is_over_bound(const um_delivery *delivery) /* UX-6 */
-{
-    uint32_t most = delivery->receiver->config.map_entries_max;
-    return most != 0 && delivery->held_count > most;
-}
-
-static bool has_expired(const um_delivery *delivery, const um_gap *gap, int64_t now_ns)
-{
-    return now_ns - gap->detected_ns >= delivery->give_up_ns;
-}
-
-/* Whether the arrival of sqn changed nothing at the head: what is missing there is another one, and not due. */
-static bool is_still_waiting(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
-{
-    const um_gap *oldest = gap_at(delivery, 0);
-    return sqn != delivery->next_sqn && delivery->gap_count > 0 && oldest->first == delivery->next_sqn &&
-           !delivery->starved && !delivery->bos_due && !is_over_bound(delivery) &&
-           !has_expired(delivery, oldest, now_ns);
-}
-
-/* Delivers what can be delivered. Returns false when the queue is full. */
-static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
-{
-    delivery->starved = false;
-    if (delivery->bos_due && !announce_begin(delivery))
-        return false;
-    for (;;) {
-        enum step result;
-        do
-            result = step(delivery, now_ns);
-        while (result == STEP_ON);
-        if (result == STEP_FULL)
-            return false;
-        const um_gap *gap = oldest_gap(delivery);
-        if (gap == NULL) {
-            if (!is_contradicted(delivery))
-                return true;
-            if (!pass_as_lost(delivery, delivery->next_sqn, now_ns))
-                return false;
-            UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
-            delivery->next_sqn++;
-            continue;
-        }
-        bool over_bound = is_over_bound(delivery);
-        bool expired = may_give_up && has_expired(delivery, gap, now_ns);
-        if (over_bound)
-            UM_COUNT(delivery->receiver->counters.order_map_overflows, 1);
-        if (!over_bound && !expired)
-            return true;
-        if (!give_up_gap(delivery, gap, now_ns))
-            return false;
-    }
-}
-
 /* ---- arrivals ---- */
-
-static void clear_held(um_delivery *delivery)
-{
-    um_hold_store *store = delivery->receiver->store;
-    /* Entries are spread over [next_sqn, highest_sqn]: walk that, or the whole store where it is the shorter way. */
-    uint32_t range = delivery->highest_sqn + 1 - delivery->next_sqn;
-    if (range <= store->entry_fresh) {
-        for (uint32_t i = 0; i < range && delivery->held_count > 0; i++) {
-            um_hold *hold = find(delivery, delivery->next_sqn + i);
-            if (hold != NULL)
-                forget(delivery, hold);
-        }
-    } else {
-        for (uint32_t i = 0; i < store->entry_fresh && delivery->held_count > 0; i++)
-            if (store->entries[i].owner == delivery->id)
-                forget(delivery, &store->entries[i]);
-    }
-    um_debug_assert(delivery->held_count == 0);
-    delivery->gap_count = 0;
-}
-
-/* UX-7: a gap too long to wait for is one event, and what was held before it goes too. */
-static bool burst(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
-{
-    if (delivery->bos_due && !announce_begin(delivery))
-        return false;
-    if (!append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, sqn - 1, now_ns))
-        return false;
-    UM_COUNT(delivery->receiver->counters.burst_loss_events, 1);
-    UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, sqn - delivery->next_sqn);
-    clear_held(delivery);
-    delivery->next_sqn = sqn;
-    delivery->highest_sqn = sqn - 1;
-    return true;
-}
 
 /* A topic cannot run ahead of its transport. What says it does was not sent by the source; to believe it would give up
  * everything up to there. */
@@ -453,13 +43,13 @@ static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, cons
         return false;
     }
     bool too_long = (uint32_t)ahead > delivery->receiver->config.burst_loss_max || sqn - delivery->next_sqn > SPAN_MAX;
-    if (too_long && !burst(delivery, sqn, now_ns))
+    if (too_long && !um_loss_declare_burst(delivery, sqn, now_ns))
         return false;
     uint32_t first = delivery->highest_sqn + 1;
     if (!received)
-        add_gap(delivery, first, sqn, now_ns);
+        um_order_map_add_gap(delivery, first, sqn, now_ns);
     else if (first != sqn)
-        add_gap(delivery, first, sqn - 1, now_ns);
+        um_order_map_add_gap(delivery, first, sqn - 1, now_ns);
     delivery->highest_transport_sqn = arrival->transport_sqn;
     delivery->highest_sqn = sqn;
     return true;
@@ -482,7 +72,8 @@ static bool is_too_long(const um_delivery *delivery, const um_lbmc_message *mess
  * room for it. */
 static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival, bool newest)
 {
-    um_hold *hold = newest ? add(delivery, message->sqn) : find_or_add(delivery, message->sqn);
+    um_hold *hold =
+        newest ? um_order_map_add(delivery, message->sqn) : um_order_map_find_or_add(delivery, message->sqn);
     if (hold == NULL)
         return false;
     if (is_too_long(delivery, message)) { /* it must not crowd the store */
@@ -490,7 +81,7 @@ static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, 
         UM_COUNT(delivery->receiver->counters.messages_too_long, message->sqn == message->first_sqn);
     } else if (!um_hold_attach(delivery->receiver->store, hold, message->payload, message->payload_length)) {
         if (hold->assembled_bytes == 0)
-            forget(delivery, hold);
+            um_order_map_remove(delivery, hold);
         return false;
     }
     bool fragment = message->flags & UM_MESSAGE_FRAGMENT;
@@ -499,9 +90,9 @@ static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, 
     hold->fragment_offset = fragment ? message->offset : 0;
     hold->total = fragment ? message->total : message->payload_length;
     hold->received_ns = arrival->received_ns;
-    if (!fragment || delivery->state == UM_DELIVERY_STARTING || count_fragment(delivery, hold))
+    if (!fragment || delivery->state == UM_DELIVERY_STARTING || um_reassembly_count(delivery, hold))
         return true;
-    forget(delivery, find(delivery, message->sqn));
+    um_order_map_remove(delivery, um_order_map_find(delivery, message->sqn));
     return false;
 }
 
@@ -513,8 +104,9 @@ static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *mess
     if (hold_message(delivery, message, arrival, newest))
         return true;
     UM_COUNT(delivery->receiver->context_counters->hold_store_full, 1);
-    const um_gap *gap = oldest_gap(delivery);
-    if (gap == NULL || !give_up_gap(delivery, gap, arrival->now_ns) || !drain(delivery, arrival->now_ns, true))
+    const um_gap *gap = um_order_map_oldest_gap(delivery);
+    if (gap == NULL || !um_loss_give_up_gap(delivery, gap, arrival->now_ns) ||
+        !um_loss_drain(delivery, arrival->now_ns, true))
         return false;
     return !um_serial_before(message->sqn, delivery->next_sqn) && hold_message(delivery, message, arrival, false);
 }
@@ -523,23 +115,23 @@ static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *mess
  * (UM-56). */
 static void deliver_on_arrival(um_delivery *delivery, uint32_t sqn)
 {
-    um_hold *hold = find(delivery, sqn);
-    if (hold == NULL || hold->state != UM_HOLD_PAYLOAD || (delivery->bos_due && !announce_begin(delivery)))
+    um_hold *hold = um_order_map_find(delivery, sqn);
+    if (hold == NULL || hold->state != UM_HOLD_PAYLOAD || (delivery->bos_due && !um_delivery_announce_begin(delivery)))
         return;
     uint32_t first_sqn = sqn, last_sqn = sqn;
     if (hold->flags & UM_MESSAGE_FRAGMENT && delivery->receiver->config.ordered_delivery == UM_ORDERED_ARRIVAL) {
-        um_hold *first = find(delivery, hold->first_sqn);
+        um_hold *first = um_order_map_find(delivery, hold->first_sqn);
         first_sqn = hold->first_sqn;
-        if (first == NULL || deliver_assembly(delivery, first, &last_sqn) != ASSEMBLY_DELIVERED)
+        if (first == NULL || um_reassembly_deliver(delivery, first, &last_sqn) != UM_ASSEMBLY_DELIVERED)
             return;
     } else {
-        um_row row = row_of(delivery, hold);
+        um_row row = um_reassembly_row(delivery, hold);
         const uint8_t *payload = um_hold_payload(delivery->receiver->store, hold);
-        if (!deliver_payload(delivery, &row, payload, hold->length))
+        if (!um_delivery_append_payload(delivery, &row, payload, hold->length))
             return;
     }
     for (uint32_t seen_sqn = first_sqn; seen_sqn != last_sqn + 1; seen_sqn++) {
-        um_hold *seen = find(delivery, seen_sqn);
+        um_hold *seen = um_order_map_find(delivery, seen_sqn);
         um_hold_detach(delivery->receiver->store, seen);
         seen->state = UM_HOLD_SEEN;
     }
@@ -549,7 +141,7 @@ static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
 {
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(sqn, delivery->next_sqn))
         return true;
-    um_hold *hold = find(delivery, sqn);
+    um_hold *hold = um_order_map_find(delivery, sqn);
     return hold != NULL && hold->state != UM_HOLD_EXPECTED;
 }
 
@@ -569,15 +161,16 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
                   .message_length = fragment ? message->total : message->payload_length,
                   .source = delivery->source,
                   .received_ns = arrival->received_ns};
-    bool in_frame = may_stay(message, arrival) && deliver_in_frame(delivery, &row, message, arrival);
-    if (!in_frame && !deliver_payload(delivery, &row, message->payload, message->payload_length))
+    bool in_frame =
+        um_delivery_may_pin(message, arrival) && um_delivery_append_in_frame(delivery, &row, message, arrival);
+    if (!in_frame && !um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))
         return false;
     delivery->next_sqn++;
     delivery->highest_transport_sqn = arrival->transport_sqn;
     if (um_serial_before(delivery->highest_sqn, message->sqn))
         delivery->highest_sqn = message->sqn;
     else if (delivery->gap_count > 0)
-        drain(delivery, arrival->now_ns, true);
+        um_loss_drain(delivery, arrival->now_ns, true);
     return true;
 }
 
@@ -656,13 +249,13 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         return;
     if (!hold_or_make_room(delivery, message, arrival, newest)) {
         if (newest) /* otherwise a gap covers it already */
-            add_gap(delivery, message->sqn, message->sqn, arrival->now_ns);
+            um_order_map_add_gap(delivery, message->sqn, message->sqn, arrival->now_ns);
         return;
     }
     if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE)
         deliver_on_arrival(delivery, message->sqn);
-    if (!is_still_waiting(delivery, message->sqn, arrival->now_ns))
-        drain(delivery, arrival->now_ns, true);
+    if (!um_loss_still_waits(delivery, message->sqn, arrival->now_ns))
+        um_loss_drain(delivery, arrival->now_ns, true);
 }
 
 void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
@@ -680,26 +273,26 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
     if (delivery->state != UM_DELIVERY_RUNNING)
         return;
     note_exists(delivery, sqn, false, arrival);
-    drain(delivery, arrival->now_ns, true);
+    um_loss_drain(delivery, arrival->now_ns, true);
 }
 
 /* ---- session ---- */
 
 void um_delivery_begin(um_delivery *delivery)
 {
-    announce_begin(delivery);
+    um_delivery_announce_begin(delivery);
     UM_COUNT(delivery->receiver->counters.bos_events, 1);
 }
 
 /* Takes one that was held while starting into account; false when there is none, or no room to count its bytes. */
 static bool adopt(um_delivery *delivery, uint32_t sqn)
 {
-    um_hold *hold = find(delivery, sqn);
+    um_hold *hold = um_order_map_find(delivery, sqn);
     if (hold == NULL || hold->state == UM_HOLD_EXPECTED)
         return false;
-    if (hold->state == UM_HOLD_SEEN || !(hold->flags & UM_MESSAGE_FRAGMENT) || count_fragment(delivery, hold))
+    if (hold->state == UM_HOLD_SEEN || !(hold->flags & UM_MESSAGE_FRAGMENT) || um_reassembly_count(delivery, hold))
         return true;
-    forget(delivery, hold);
+    um_order_map_remove(delivery, hold);
     return false;
 }
 
@@ -713,26 +306,26 @@ void um_delivery_start(um_delivery *delivery, int64_t now_ns)
         if (!adopt(delivery, sqn))
             continue;
         if (gap_start != sqn)
-            add_gap(delivery, gap_start, sqn - 1, now_ns);
+            um_order_map_add_gap(delivery, gap_start, sqn - 1, now_ns);
         gap_start = sqn + 1;
     }
     if (gap_start != end)
-        add_gap(delivery, gap_start, end - 1, now_ns);
+        um_order_map_add_gap(delivery, gap_start, end - 1, now_ns);
     if (delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE)
         for (uint32_t sqn = delivery->next_sqn; sqn != end; sqn++)
             deliver_on_arrival(delivery, sqn);
-    drain(delivery, now_ns, false);
+    um_loss_drain(delivery, now_ns, false);
 }
 
 static bool finish(um_delivery *delivery, int64_t now_ns)
 {
-    if (!drain(delivery, now_ns, false))
+    if (!um_loss_drain(delivery, now_ns, false))
         return false;
-    for (const um_gap *gap; (gap = oldest_gap(delivery)) != NULL;)
-        if (!give_up_gap(delivery, gap, now_ns) || !drain(delivery, now_ns, false))
+    for (const um_gap *gap; (gap = um_order_map_oldest_gap(delivery)) != NULL;)
+        if (!um_loss_give_up_gap(delivery, gap, now_ns) || !um_loss_drain(delivery, now_ns, false))
             return false;
-    clear_held(delivery);
-    if (!append_event(delivery, UM_ROW_END_OF_SESSION, 0, 0, now_ns))
+    um_order_map_clear(delivery);
+    if (!um_delivery_append_event(delivery, UM_ROW_END_OF_SESSION, 0, 0, now_ns))
         return false;
     UM_COUNT(delivery->receiver->counters.eos_events, 1);
     delivery->state = UM_DELIVERY_ENDED;
@@ -750,7 +343,7 @@ void um_delivery_end(um_delivery *delivery, int64_t now_ns)
 int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
 {
     if (delivery->bos_due)
-        announce_begin(delivery);
+        um_delivery_announce_begin(delivery);
     if (delivery->state == UM_DELIVERY_ENDING)
         finish(delivery, now_ns);
     if (delivery->state != UM_DELIVERY_RUNNING)
@@ -758,7 +351,7 @@ int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
     int64_t interval_ns = delivery->receiver->config.loss_check_interval_ns;
     bool check = interval_ns != 0 && delivery->gap_count > 0 && now_ns >= delivery->loss_check_ns;
     if (delivery->starved || check) /* a gap that was being given up when the queue was full must go on */
-        drain(delivery, now_ns, true);
+        um_loss_drain(delivery, now_ns, true);
     if (interval_ns == 0 || delivery->gap_count == 0)
         delivery->loss_check_ns = UM_NEVER_NS;
     else if (check || delivery->loss_check_ns == UM_NEVER_NS)
@@ -770,7 +363,7 @@ void um_delivery_fini(um_delivery *delivery)
 {
     if (delivery->state == UM_DELIVERY_STARTING)
         delivery->next_sqn = delivery->lowest_held;
-    clear_held(delivery);
+    um_order_map_clear(delivery);
     delivery->receiver->controller_count--;
     delivery->receiver->counters.delivery_controllers = delivery->receiver->controller_count;
 }

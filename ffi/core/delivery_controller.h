@@ -3,6 +3,9 @@
  * reassembly), and declares loss: a gap is given up when the session's NAK generation interval has passed since
  * its detection and something of the topic arrives (UM-100), or at a loss check.
  *
+ * Here: arrivals, the beginning and the end. order_map.h holds what waits, reassembly.h puts fragments together,
+ * loss_declaration.h delivers from the head of the map and gives gaps up, delivery_rows.h appends rows.
+ *
  * Rows go into the receiver's queue. When that is full the controller keeps what it holds and goes on at the next
  * um_delivery_drain; the owner stops taking datagrams in the meantime.
  *

@@ -4,6 +4,9 @@
  * Batching decides one thing: how far the session's flush limit moves (design W3). The bytes counted against
  * implicit_batching_minimum_length are the user's (C3), and reaching it flushes (C2: >=).
  *
+ * source.c publishes one message, many, or a claim; batcher.h moves the flush limit, frame_writer.h writes frames,
+ * explicit_batch.c holds what an explicit batch keeps back, tsni.c is the topic's sign of life.
+ *
  * Threads: um_source_send, _send_many, _claim, _flush from any thread, without a lock; one explicit batch of a
  * topic is one thread's. Publishing reports in `actions` what the caller must do next.
  */
@@ -37,7 +40,7 @@ typedef struct um_source {
 
     /* TSNI state, under the session's sender lock (UM-62..UM-64). */
     int64_t tsni_interval_ns;  /* 0: off */
-    int64_t tsni_threshold_ns; /* 0: for ever */
+    int64_t tsni_threshold_ns; /* 0: forever */
     int64_t tsni_sent_ns;
     struct um_source *next; /* the session's list */
 

@@ -1,0 +1,97 @@
+/* Rows that a delivery controller appends to its receiver's queue: messages, copied or left in their frames, and events
+ * (UM-53..UM-61, UM-76, UM-101). Private to the controller's files.
+ *
+ * Threads: the context lock. Memory: the queue's. Complexity: linear in the bytes copied. Errors: false, or NULL, when
+ * the queue is full; the controller is starved then and nothing has happened. Inline: this runs once a message.
+ */
+
+#ifndef UM_CORE_DELIVERY_ROWS_H
+#define UM_CORE_DELIVERY_ROWS_H
+
+#include "core/delivery_controller.h"
+
+static inline uint8_t *um_delivery_reserve_row(um_delivery *delivery, uint32_t bytes)
+{
+    uint8_t *payload = um_queue_reserve(delivery->receiver->queue, bytes);
+    if (UM_UNLIKELY(payload == NULL)) {
+        um_message_queue *queue = delivery->receiver->queue;
+        delivery->starved = true;
+        if (!queue->full)
+            UM_COUNT(delivery->receiver->counters.queue_full_pauses, 1);
+        queue->full = *queue->any_full = true;
+    }
+    return payload;
+}
+
+static inline bool um_delivery_append_event(um_delivery *delivery, enum um_row_kind kind, uint32_t first, uint32_t last,
+                                            int64_t now_ns)
+{
+    if (um_delivery_reserve_row(delivery, 0) == NULL)
+        return false;
+    um_row row = {.flags = (uint16_t)(kind << 8),
+                  .sequence_number = last,
+                  .first_sequence_number = first,
+                  .source = delivery->source,
+                  .received_ns = now_ns};
+    um_queue_append(delivery->receiver->queue, &row, 0);
+    return true;
+}
+
+static inline bool um_delivery_announce_begin(um_delivery *delivery)
+{
+    delivery->bos_due = !um_delivery_append_event(delivery, UM_ROW_BEGINNING_OF_SESSION, 0, 0, 0);
+    return !delivery->bos_due;
+}
+
+static inline bool um_delivery_append_loss(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
+{
+    if (!um_delivery_append_event(delivery, UM_ROW_UNRECOVERABLE_LOSS, sqn, sqn, now_ns))
+        return false;
+    UM_COUNT(delivery->receiver->counters.unrecoverable_loss_events, 1);
+    UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, 1);
+    return true;
+}
+
+static inline void um_delivery_count_message(um_delivery *delivery, uint32_t length)
+{
+    UM_COUNT(delivery->receiver->counters.messages_delivered, 1);
+    UM_COUNT(delivery->receiver->counters.bytes_delivered, length);
+}
+
+static inline void um_delivery_append_message(um_delivery *delivery, const um_row *row, uint32_t length)
+{
+    um_queue_append(delivery->receiver->queue, row, length);
+    um_delivery_count_message(delivery, length);
+}
+
+static inline bool um_delivery_append_payload(um_delivery *delivery, const um_row *row, const uint8_t *payload,
+                                              uint32_t length)
+{
+    uint8_t *space = um_delivery_reserve_row(delivery, length);
+    if (UM_UNLIKELY(space == NULL))
+        return false;
+    memcpy(space, payload, length);
+    um_delivery_append_message(delivery, row, length);
+    return true;
+}
+
+/* A frame is worth keeping for a message that fills most of its datagram. */
+static inline bool um_delivery_may_pin(const um_lbmc_message *message, const um_arrival *arrival)
+{
+    return message->payload_length >= UM_QUEUE_KEPT_BYTES_MIN &&
+           message->payload_length > arrival->datagram_bytes / 2 && arrival->frames != NULL;
+}
+
+/* False when the queue is full or the frame cannot be kept. */
+static inline bool um_delivery_append_in_frame(um_delivery *delivery, const um_row *row, const um_lbmc_message *message,
+                                               const um_arrival *arrival)
+{
+    uint32_t length = message->payload_length;
+    if (um_delivery_reserve_row(delivery, length) == NULL || !arrival->frames->keep(arrival->frames, message->payload))
+        return false;
+    um_queue_append_kept(delivery->receiver->queue, row, message->payload, length, arrival->frames);
+    um_delivery_count_message(delivery, length);
+    return true;
+}
+
+#endif

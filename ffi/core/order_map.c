@@ -1,0 +1,35 @@
+#include "core/order_map.h"
+
+um_gap *um_order_map_oldest_gap(um_delivery *delivery)
+{
+    for (; delivery->gap_count > 0; delivery->gap_count--) {
+        um_gap *gap = um_order_map_gap(delivery, 0);
+        if (um_serial_before(gap->first, delivery->next_sqn))
+            gap->first = delivery->next_sqn;
+        for (; !um_serial_before(gap->last, gap->first); gap->first++)
+            if (um_order_map_is_missing(delivery, gap->first))
+                return gap;
+        delivery->gap_first = (delivery->gap_first + 1) % UM_DELIVERY_GAPS_MAX;
+    }
+    return NULL;
+}
+
+void um_order_map_clear(um_delivery *delivery)
+{
+    um_hold_store *store = delivery->receiver->store;
+    /* Entries are spread over [next_sqn, highest_sqn]: walk that, or the whole store where it is the shorter way. */
+    uint32_t range = delivery->highest_sqn + 1 - delivery->next_sqn;
+    if (range <= store->entry_fresh) {
+        for (uint32_t i = 0; i < range && delivery->held_count > 0; i++) {
+            um_hold *hold = um_order_map_find(delivery, delivery->next_sqn + i);
+            if (hold != NULL)
+                um_order_map_remove(delivery, hold);
+        }
+    } else {
+        for (uint32_t i = 0; i < store->entry_fresh && delivery->held_count > 0; i++)
+            if (store->entries[i].owner == delivery->id)
+                um_order_map_remove(delivery, &store->entries[i]);
+    }
+    um_debug_assert(delivery->held_count == 0);
+    delivery->gap_count = 0;
+}

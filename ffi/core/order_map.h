@@ -1,0 +1,68 @@
+/* The order map of a delivery controller: the entries of topic sqns in [next_sqn, highest_sqn] in the context's store
+ * (UM-9, UM-10), and the gaps between them, oldest first. Private to the controller's files.
+ *
+ * Threads: the context lock. Memory: the store's; at most UM_DELIVERY_GAPS_MAX gaps, further ones merge with the
+ * youngest. Complexity: expected constant by sqn. Errors: NULL when the store is full.
+ */
+
+#ifndef UM_CORE_ORDER_MAP_H
+#define UM_CORE_ORDER_MAP_H
+
+#include "core/delivery_controller.h"
+
+static inline um_gap *um_order_map_gap(um_delivery *delivery, uint32_t i)
+{
+    return &delivery->gaps[(delivery->gap_first + i) % UM_DELIVERY_GAPS_MAX];
+}
+
+static inline void um_order_map_add_gap(um_delivery *delivery, uint32_t first, uint32_t last, int64_t now_ns)
+{
+    UM_COUNT(delivery->receiver->context_counters->fragments_lost, last - first + 1);
+    if (delivery->gap_count == UM_DELIVERY_GAPS_MAX) {
+        /* Merged with the youngest: the older part of it is given up a little later than it could be. */
+        um_gap *youngest = um_order_map_gap(delivery, UM_DELIVERY_GAPS_MAX - 1);
+        youngest->last = last;
+        youngest->detected_ns = now_ns;
+        return;
+    }
+    *um_order_map_gap(delivery, delivery->gap_count++) = (um_gap){first, last, now_ns};
+}
+
+static inline um_hold *um_order_map_find(um_delivery *delivery, uint32_t sqn)
+{
+    return delivery->held_count == 0 ? NULL : um_hold_find(delivery->receiver->store, delivery->id, sqn);
+}
+
+static inline um_hold *um_order_map_add(um_delivery *delivery, uint32_t sqn)
+{
+    um_hold *hold = um_hold_add(delivery->receiver->store, delivery->id, sqn);
+    delivery->held_count += hold != NULL;
+    return hold;
+}
+
+static inline void um_order_map_remove(um_delivery *delivery, um_hold *hold)
+{
+    um_hold_remove(delivery->receiver->store, hold);
+    delivery->held_count--;
+}
+
+static inline um_hold *um_order_map_find_or_add(um_delivery *delivery, uint32_t sqn)
+{
+    um_hold *hold = um_order_map_find(delivery, sqn);
+    return hold ? hold : um_order_map_add(delivery, sqn);
+}
+
+static inline bool um_order_map_is_missing(um_delivery *delivery, uint32_t sqn)
+{
+    const um_hold *hold = um_order_map_find(delivery, sqn);
+    return hold == NULL || hold->state == UM_HOLD_EXPECTED;
+}
+
+/* The oldest gap of which something is still missing, NULL without one. Parts that have been filled are taken off:
+ * giving them up would drop messages that have arrived, or still can be complete. */
+um_gap *um_order_map_oldest_gap(um_delivery *delivery);
+
+/* Removes every entry and every gap. */
+void um_order_map_clear(um_delivery *delivery);
+
+#endif
