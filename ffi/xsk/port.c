@@ -3,9 +3,7 @@
 #include <fcntl.h>
 #include <linux/if_xdp.h>
 #include <net/if.h>
-#include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -13,11 +11,8 @@
 #include <unistd.h>
 
 #include "io/clock.h"
-#include "xsk/passed_rings.h"
+#include "xsk/port_state.h"
 
-#ifndef SOL_XDP
-#define SOL_XDP 283
-#endif
 #ifndef SO_PREFER_BUSY_POLL
 #define SO_PREFER_BUSY_POLL 69
 #endif
@@ -34,50 +29,9 @@
 enum {
     BUSY_RETRY_NS = 2000000,
     MEMORY_DEADLINE_NS = 100000000,
-    KICKS_MAX = 256,          /* calls to empty a send ring; the kernel takes 32 frames or more in each */
-    STALL_RETRY_NS = 50000,   /* how soon a send ring the kernel would not empty is tried again */
-    DOWN_RETRY_NS = 10000000, /* and one whose interface is down */
     SEND_BUDGET = 256,
     HUGE_PAGE_BYTES = 2 << 20,
 };
-
-/* What stands behind a queue: libxdp's socket, or the rings of one that was passed. */
-typedef struct xsk_handles {
-    struct xsk_umem *umem;
-    struct xsk_socket *socket;
-    um_xsk_passed_rings passed;
-} xsk_handles;
-
-struct um_xsk_port {
-    um_port base;
-    um_xsk_config config;
-    uint8_t mac[UM_MAC_BYTES];
-    bool zero_copy;
-    bool huge_pages;
-    bool busy_poll;
-    bool adopted;
-    const char *failed_step;
-    int memory_fd; /* of the frames; -1 where they are nobody else's */
-    uint8_t *area; /* the frames of all queues */
-    size_t area_bytes;
-    uint8_t *bookkeeping; /* each queue's assembly buffer, whose datagrams are read together, and its lists */
-    size_t bookkeeping_bytes;
-    uint32_t turn; /* the queue the next receive begins with */
-    _Atomic uint32_t link_count;
-    _Atomic uint32_t next_queue; /* sessions take the queues in turn to send on */
-    um_xsk_queue queues[UM_PORT_DESCRIPTORS_MAX];
-    xsk_handles handles[UM_PORT_DESCRIPTORS_MAX];
-};
-
-typedef struct um_xsk_link {
-    um_link base;
-    um_xsk_port *port;
-    uint32_t queue;
-    um_port_sender sender;
-    um_xsk_template made;
-} um_xsk_link;
-
-/* ---- opening ---- */
 
 static void *map(size_t bytes, int flags)
 {
@@ -199,14 +153,14 @@ static void discard_rings(um_xsk_queue *queue)
 
 static void delete_handles(um_xsk_port *port, uint32_t index)
 {
-    xsk_handles *handles = &port->handles[index];
+    um_xsk_handles *handles = &port->handles[index];
     xsk_socket__delete(handles->socket);
     if (handles->umem != NULL)
         xsk_umem__delete(handles->umem);
     um_xsk_passed_rings_unmap(&handles->passed);
     if (port->adopted && port->queues[index].fd >= 0)
         close(port->queues[index].fd);
-    *handles = (xsk_handles){0};
+    *handles = (um_xsk_handles){0};
     discard_rings(&port->queues[index]);
 }
 
@@ -262,7 +216,7 @@ static int open_socket(um_xsk_port *port, uint32_t index)
     }
 }
 
-static void lay_out_queue(um_xsk_port *port, uint32_t index)
+static void describe_queue(um_xsk_port *port, uint32_t index)
 {
     const um_xsk_config *config = &port->config;
     um_xsk_queue *queue = &port->queues[index];
@@ -285,7 +239,7 @@ static void start_queue(um_xsk_port *port, uint32_t index)
 static int open_queue(um_xsk_port *port, uint32_t index)
 {
     um_xsk_queue *queue = &port->queues[index];
-    lay_out_queue(port, index);
+    describe_queue(port, index);
     int result = open_socket(port, index);
     if (result != 0)
         return result;
@@ -299,7 +253,7 @@ static int open_queue(um_xsk_port *port, uint32_t index)
 static int adopt_queue(um_xsk_port *port, uint32_t index, int socket)
 {
     um_xsk_queue *queue = &port->queues[index];
-    lay_out_queue(port, index);
+    describe_queue(port, index);
     port->failed_step = "descriptors";
     queue->fd = fcntl(socket, F_DUPFD_CLOEXEC, 0);
     if (queue->fd < 0)
@@ -333,22 +287,13 @@ static bool config_is_valid(const um_xsk_config *config)
            um_is_power_of_two(config->receive_frame_count) && um_is_power_of_two(config->send_frame_count);
 }
 
-static int receive(um_port *base, um_rx *batch, uint32_t max);
-static void release(um_port *base);
-static int open_link(um_port *base, const um_port_sender *sender, um_link **link);
-static void close_link(um_port *base, um_link *link);
-static uint32_t descriptors(const um_port *base, int *fds, uint32_t max);
-static int64_t tend(um_port *base, int64_t now_ns);
-static void add_counters(um_port *base, um_link_counters *sum);
-static const um_port_ops PORT_OPS = {receive, release, open_link, close_link, descriptors, tend, add_counters};
-
 static int make_port(const um_xsk_config *config, um_xsk_port **made)
 {
     um_xsk_port *port = map(sizeof *port, 0);
     *made = port;
     if (port == NULL)
         return -ENOMEM;
-    port->base.ops = &PORT_OPS;
+    port->base.ops = &UM_XSK_PORT_OPS;
     port->base.receive_frames = config->receive_frame_count;
     port->memory_fd = -1;
     for (uint32_t i = 0; i < UM_PORT_DESCRIPTORS_MAX; i++)
@@ -410,264 +355,7 @@ const char *um_xsk_port_failed_step(const um_xsk_port *port)
     return port->failed_step;
 }
 
-/* ---- facts ---- */
-
 um_port *um_xsk_port_base(um_xsk_port *port)
 {
     return &port->base;
-}
-
-void um_xsk_port_facts(const um_xsk_port *port, um_xsk_facts *facts)
-{
-    *facts = (um_xsk_facts){.zero_copy = port->zero_copy,
-                            .multi_buffer = port->config.multi_buffer,
-                            .huge_pages = port->huge_pages,
-                            .busy_poll = port->busy_poll,
-                            .datagram_max_bytes = um_xsk_queue_datagram_max(&port->queues[0]),
-                            .locked_bytes = port->area_bytes};
-}
-
-int um_xsk_port_socket(const um_xsk_port *port, uint32_t index)
-{
-    return port->queues[index].fd;
-}
-
-int um_xsk_port_memory(const um_xsk_port *port)
-{
-    return port->memory_fd;
-}
-
-uint64_t um_xsk_port_received(const um_xsk_port *port, uint32_t index)
-{
-    return port->queues[index].counters.datagrams_received;
-}
-
-um_xsk_queue *um_xsk_port_queue(um_xsk_port *port, uint32_t index)
-{
-    return &port->queues[index];
-}
-
-const uint8_t *um_xsk_port_mac(const um_xsk_port *port)
-{
-    return port->mac;
-}
-
-static uint32_t descriptors(const um_port *base, int *fds, uint32_t max)
-{
-    const um_xsk_port *port = (const um_xsk_port *)base;
-    uint32_t count = port->config.queue_count < max ? port->config.queue_count : max;
-    for (uint32_t i = 0; i < count; i++)
-        fds[i] = port->queues[i].fd;
-    return port->config.queue_count;
-}
-
-static void add_kernel_statistics(const um_xsk_queue *queue, um_link_counters *sum)
-{
-    struct xdp_statistics statistics = {0};
-    socklen_t length = sizeof statistics;
-    if (getsockopt(queue->fd, SOL_XDP, XDP_STATISTICS, &statistics, &length) != 0)
-        return;
-    UM_COUNT(sum->receive_drops, statistics.rx_dropped + statistics.rx_ring_full);
-    UM_COUNT(sum->xdp_rx_dropped, statistics.rx_dropped);
-    UM_COUNT(sum->xdp_rx_invalid_descs, statistics.rx_invalid_descs);
-    UM_COUNT(sum->xdp_tx_invalid_descs, statistics.tx_invalid_descs);
-    UM_COUNT(sum->xdp_rx_ring_full, statistics.rx_ring_full);
-    UM_COUNT(sum->xdp_rx_fill_ring_empty_descs, statistics.rx_fill_ring_empty_descs);
-    UM_COUNT(sum->xdp_tx_ring_empty_descs, statistics.tx_ring_empty_descs);
-}
-
-static void add_counters(um_port *base, um_link_counters *sum)
-{
-    const um_xsk_port *port = (const um_xsk_port *)base;
-    for (uint32_t i = 0; i < port->config.queue_count; i++) {
-        um_link_counters_add(sum, &port->queues[i].counters);
-        UM_COUNT(sum->syscalls, port->queues[i].receive_syscalls);
-        add_kernel_statistics(&port->queues[i], sum);
-    }
-}
-
-/* ---- receiving ---- */
-
-void um_xsk_port_poll(um_xsk_port *port, uint32_t index)
-{
-    um_xsk_queue *queue = &port->queues[index];
-    if (!port->busy_poll && !xsk_ring_prod__needs_wakeup(&queue->fill))
-        return;
-    UM_COUNT(queue->receive_syscalls, 1);
-    recvfrom(queue->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);
-}
-
-/* Begins with another queue each time, so that one that is always full does not starve the others. */
-static int receive(um_port *base, um_rx *batch, uint32_t max)
-{
-    um_xsk_port *port = (um_xsk_port *)base;
-    uint32_t count = 0;
-    base->more = false;
-    base->taken_frames = 0;
-    for (uint32_t i = 0; i < port->config.queue_count && count < max; i++) {
-        uint32_t index = (port->turn + i) % port->config.queue_count;
-        um_xsk_queue *queue = &port->queues[index];
-        uint32_t received = um_xsk_queue_receive(queue, batch + count, max - count);
-        if (received == 0)
-            um_xsk_port_poll(port, index);
-        base->more |= queue->left_some;
-        base->taken_frames += queue->taken_count;
-        for (uint32_t k = 0; k < received; k++)
-            batch[count + k].queue_number = port->config.first_queue + index + 1;
-        count += received;
-    }
-    port->turn = (port->turn + 1) % port->config.queue_count;
-    base->more |= count == max;
-    if (count == 0)
-        return 0;
-    int64_t received_ns = um_clock_wall_ns();
-    for (uint32_t i = 0; i < count; i++)
-        batch[i].received_ns = received_ns;
-    return (int)count;
-}
-
-static void release(um_port *base)
-{
-    um_xsk_port *port = (um_xsk_port *)base;
-    for (uint32_t i = 0; i < port->config.queue_count; i++)
-        um_xsk_queue_release(&port->queues[i]);
-}
-
-/* ---- sending ---- */
-
-static bool will_pass(int error)
-{
-    return error == EAGAIN || error == EBUSY || error == ENOBUFS;
-}
-
-/* In copy mode the call is what sends, at most the budget's frames of it; with zero copy the driver sends, and the
- * call only wakes it. */
-int um_xsk_port_kick(um_xsk_port *port, uint32_t index)
-{
-    um_xsk_queue *queue = &port->queues[index];
-    uint32_t unsent = um_xsk_queue_unsent(queue);
-    for (int i = 0; i < KICKS_MAX && unsent > 0 && xsk_ring_prod__needs_wakeup(&queue->send); i++) {
-        UM_COUNT(queue->counters.syscalls, 1);
-        if (sendto(queue->fd, NULL, 0, MSG_DONTWAIT, NULL, 0) < 0 && !will_pass(errno)) {
-            int error = errno;
-            UM_COUNT(queue->counters.send_errors, 1);
-            atomic_store(&port->base.stalled, 1);
-            return -error;
-        }
-        if (port->zero_copy)
-            return 0;
-        uint32_t before = unsent;
-        um_xsk_queue_reclaim(queue);
-        unsent = um_xsk_queue_unsent(queue);
-        if (unsent == before) {
-            UM_COUNT(queue->counters.send_would_block, 1);
-            atomic_store(&port->base.stalled, 1);
-            return 0;
-        }
-    }
-    return 0;
-}
-
-static void lock_sending(um_xsk_queue *queue)
-{
-    while (!um_lock_try(&queue->send_lock))
-        sched_yield();
-}
-
-static int send_locked(um_xsk_link *link, um_address to, const um_tx *batch, uint32_t count)
-{
-    um_xsk_port *port = link->port;
-    um_xsk_queue *queue = &port->queues[link->queue];
-    if (!um_address_equal(to, link->made.to))
-        um_xsk_template_init(&link->made, port->mac, link->sender.from, to, link->sender.ttl);
-    int result = um_xsk_port_kick(port, link->queue); /* what was left over has to go first */
-    if (result < 0)
-        return result;
-    int taken = um_xsk_queue_send(queue, &link->made, batch, count);
-    if (taken <= 0) {
-        UM_COUNT(queue->counters.send_would_block, taken == 0);
-        return taken;
-    }
-    um_xsk_port_kick(port, link->queue);
-    return taken;
-}
-
-static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint32_t count)
-{
-    um_xsk_link *link = (um_xsk_link *)base;
-    um_xsk_queue *queue = &link->port->queues[link->queue];
-    lock_sending(queue);
-    int result = send_locked(link, to, batch, count);
-    um_lock_release(&queue->send_lock);
-    return result;
-}
-
-static int send_oversize(um_link *base, um_address to, const um_tx *datagram)
-{
-    um_link *otherwise = ((um_xsk_link *)base)->sender.otherwise;
-    return otherwise->ops->send_oversize(otherwise, to, datagram);
-}
-
-static uint32_t lend(um_link *base, uint8_t **pieces, uint32_t count)
-{
-    um_xsk_link *link = (um_xsk_link *)base;
-    um_xsk_queue *queue = &link->port->queues[link->queue];
-    lock_sending(queue);
-    uint32_t lent = um_xsk_queue_lend(queue, pieces, count);
-    um_lock_release(&queue->send_lock);
-    return lent;
-}
-
-static void take_back(um_link *base, uint8_t *const *pieces, uint32_t count)
-{
-    um_xsk_link *link = (um_xsk_link *)base;
-    um_xsk_queue *queue = &link->port->queues[link->queue];
-    lock_sending(queue);
-    um_xsk_queue_take_back(queue, pieces, count);
-    um_lock_release(&queue->send_lock);
-}
-
-static const um_link_ops LINK_OPS = {send_datagrams, send_oversize, lend, take_back};
-
-static int64_t tend(um_port *base, int64_t now_ns)
-{
-    um_xsk_port *port = (um_xsk_port *)base;
-    if (!atomic_load_explicit(&base->stalled, memory_order_relaxed))
-        return INT64_MAX;
-    atomic_store(&base->stalled, 0);
-    int64_t retry_ns = STALL_RETRY_NS;
-    for (uint32_t i = 0; i < port->config.queue_count; i++) {
-        um_xsk_queue *queue = &port->queues[i];
-        if (um_xsk_queue_unsent(queue) == 0)
-            continue;
-        if (!um_lock_try(&queue->send_lock)) {
-            atomic_store(&base->stalled, 1);
-            continue;
-        }
-        if (um_xsk_port_kick(port, i) < 0)
-            retry_ns = DOWN_RETRY_NS;
-        um_lock_release(&queue->send_lock);
-    }
-    return atomic_load(&base->stalled) ? now_ns + retry_ns : INT64_MAX;
-}
-
-static int open_link(um_port *base, const um_port_sender *sender, um_link **opened)
-{
-    um_xsk_port *port = (um_xsk_port *)base;
-    um_xsk_link *link = calloc(1, sizeof *link);
-    if (link == NULL)
-        return -ENOMEM;
-    *link = (um_xsk_link){.base = {&LINK_OPS, .lent_bytes = um_xsk_queue_lent_bytes(&port->queues[0])},
-                          .port = port,
-                          .queue = atomic_fetch_add(&port->next_queue, 1) % port->config.queue_count,
-                          .sender = *sender};
-    atomic_fetch_add(&port->link_count, 1);
-    *opened = &link->base;
-    return 0;
-}
-
-static void close_link(um_port *base, um_link *link)
-{
-    atomic_fetch_sub(&((um_xsk_port *)base)->link_count, 1);
-    free(link);
 }
