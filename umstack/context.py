@@ -35,12 +35,12 @@ from umstack.resolution import (
     encode_topic_name,
 )
 from umstack.session import (
-    IP_UDP_HEADER_BYTES,
     SessionPool,
     SourceSession,
     receiver_session_config,
     transport_name,
 )
+from umstack.sizing import datagram_size, memory_size, udp_payload_bytes
 from umstack.source import Source
 from umstack.statistics_server import StatisticsServer
 from xdp.closing import Closing
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 _HOLD_MESSAGES = 262144
 _COALESCE_NS = 300_000
-_ROOM_FOR_MTU = 9000
-"""Datagram memory is sized for this MTU at least, so that a link that is given jumbo frames can use them."""
 
 _GROUPS_MAX = 256
 _HOUSEKEEPING_NS = 1_000_000
@@ -107,7 +105,7 @@ class Context(Closing):
         self.is_sequential = self.options.operational_mode == "sequential"
         self.interface = _find_interface(interface or self.options.interface or None)
         self.datagram_bytes = self._datagram_size(self.interface.mtu_bytes)
-        self.datagram_max_bytes = max(self.datagram_bytes, _ROOM_FOR_MTU - IP_UDP_HEADER_BYTES)
+        self.datagram_max_bytes = memory_size(self.datagram_bytes)
         self.receiver_id = secrets.randbits(64)
         self._sources: list[Source] = []
         self._receivers: list[Receiver] = []
@@ -233,7 +231,7 @@ class Context(Closing):
 
     def _datagram_size(self, mtu_bytes: int) -> int:
         """The datagram size in force: the configured one, or what the MTU takes (design W4)."""
-        fits = min(mtu_bytes - IP_UDP_HEADER_BYTES, 65507)
+        fits = udp_payload_bytes(mtu_bytes)
         configured = self.options.source_datagram_size_bytes
         if configured > fits:
             raise OptionError(
@@ -241,7 +239,7 @@ class Context(Closing):
                 f"whose MTU is {mtu_bytes}",
                 hint=f"set it to {fits} or less, or to 0 to follow the MTU",
             )
-        return configured or fits
+        return datagram_size(mtu_bytes, configured)
 
     # Sources and receivers
 
@@ -455,8 +453,8 @@ class Context(Closing):
 
     def _on_mtu(self, mtu_bytes: int) -> None:
         configured = self.options.source_datagram_size_bytes
-        fits = mtu_bytes - IP_UDP_HEADER_BYTES
-        self.datagram_bytes = self._bounded_by_rings(min(configured or fits, fits, self.datagram_max_bytes))
+        size = datagram_size(mtu_bytes, configured, limit_bytes=self.datagram_max_bytes)
+        self.datagram_bytes = self._bounded_by_rings(size)
         lib.um_context_set_datagram_max(self.handle, self.datagram_bytes)
         if self._resolver is not None:
             self._resolver.set_mtu(mtu_bytes)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from umstack.config import ReceiverOptions, SourceOptions
     from umstack.context import Context
 
-IP_UDP_HEADER_BYTES = 28
 _FLOW_POLICIES = {"none": 0, "min": 1, "max": 2, "tagged": 3}
 _LOSS_MAP_CAPACITY = 65536
 _TOPICS_PER_SESSION = 16384

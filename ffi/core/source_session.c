@@ -76,11 +76,7 @@ void um_session_close(um_source_session *session)
 
 void um_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes)
 {
-    /* Memory was sized for the configured maximum: a path that grows past it is not used to the full. */
-    uint32_t bytes = datagram_max_bytes < session->config.datagram_max_bytes ? datagram_max_bytes
-                                                                             : session->config.datagram_max_bytes;
-    if (bytes < UM_DATAGRAM_BYTES_MIN)
-        bytes = UM_DATAGRAM_BYTES_MIN;
+    uint32_t bytes = um_datagram_size_on_path(datagram_max_bytes, session->config.datagram_max_bytes);
     atomic_store(&session->body_max_bytes, bytes - UM_LBTRM_DATA_BYTES);
 }
 

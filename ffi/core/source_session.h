@@ -15,6 +15,7 @@
 #define UM_CORE_SOURCE_SESSION_H
 
 #include "core/counters.h"
+#include "core/datagram_size.h"
 #include "core/flow_control.h"
 #include "core/fresh_datagrams.h"
 #include "core/lbmc.h"
@@ -26,8 +27,6 @@ enum {
     UM_SEND_BATCH_BYTES_MAX = 65507, /* and bytes: what the kernel takes as one segmented send */
     UM_DATAGRAM_PARTS_MAX = 16,      /* header and frames gathered without copying */
     UM_RETRANSMIT_QUEUE_MAX = 1024,  /* beyond it NAKs are shed (UM-132) */
-    UM_DATAGRAM_BYTES_MIN = 500,     /* UM's lower bound of a datagram max size */
-    UM_DATAGRAM_BYTES_MAX = 65507,
     UM_NCF_LIST_MAX = 256,
 };
 

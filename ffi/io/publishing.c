@@ -41,7 +41,7 @@ static void on_send_error(um_publication_session *session)
         return;
     int mtu = um_socket_interface_mtu(session->nak_link.fd, session->context->config.interface);
     if (mtu > UM_IPV4_UDP_HEADER_BYTES)
-        um_session_set_datagram_max(&session->core, (uint32_t)mtu - UM_IPV4_UDP_HEADER_BYTES);
+        um_session_set_datagram_max(&session->core, um_datagram_size_of_mtu((uint32_t)mtu));
 }
 
 /* ---- UM's WAKEUP (UX-2) ---- */

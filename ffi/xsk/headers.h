@@ -12,10 +12,7 @@
 #include "core/internet.h"
 #include "core/link.h"
 
-enum {
-    UM_XSK_HEADER_BYTES = UM_ETHERNET_HEADER_BYTES + UM_IPV4_UDP_HEADER_BYTES,
-    UM_XSK_DATAGRAM_MAX_BYTES = 65507,
-};
+enum { UM_XSK_HEADER_BYTES = UM_ETHERNET_HEADER_BYTES + UM_IPV4_UDP_HEADER_BYTES };
 
 typedef struct um_xsk_template {
     uint8_t bytes[UM_XSK_HEADER_BYTES];

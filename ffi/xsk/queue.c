@@ -1,5 +1,7 @@
 #include "xsk/queue.h"
 
+#include "core/datagram_size.h"
+
 #ifndef XDP_PKT_CONTD
 #define XDP_PKT_CONTD (1 << 0)
 #endif
@@ -244,8 +246,7 @@ uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue)
 {
     uint32_t frames = queue->multi_buffer ? UM_XSK_CHAIN_MAX - 1 : 1;
     /* A datagram that can be sent can be received by the like: received frames have headroom. */
-    uint32_t bytes = frames * (queue->frame_bytes - RECEIVE_HEADROOM_BYTES) - UM_XSK_HEADER_BYTES;
-    return bytes < UM_XSK_DATAGRAM_MAX_BYTES ? bytes : UM_XSK_DATAGRAM_MAX_BYTES;
+    return um_datagram_size_in(frames * (queue->frame_bytes - RECEIVE_HEADROOM_BYTES), UM_XSK_HEADER_BYTES);
 }
 
 static uint64_t take_free(um_xsk_queue *queue, enum um_xsk_owner owner)

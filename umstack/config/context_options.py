@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from umstack.config.option import Kind, Scope, option
+from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES
 
-UDP_PAYLOAD_MAXIMUM_BYTES = 65507
 _FROM_MTU = "from the interface MTU"
 _NO_LIMIT = "no limit"
 

@@ -13,13 +13,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from umstack.config import UDP_PAYLOAD_MAXIMUM_BYTES, ContextOptions, ReceiverOptions, SourceOptions
+from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
 from umstack.errors import OptionError, error_from_os
 from umstack.resolution.codec import LbtrmAddress
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
+from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES, datagram_size
 from xdp.closing import Closing
 
-IP_UDP_HEADER_BYTES = 28
 DATAGRAM_MINIMUM_BYTES = 500
 _DATAGRAMS_PER_TURN = 64
 _IP_MULTICAST_ALL = 49
@@ -42,7 +42,7 @@ class ResolutionInterface:
 
 def resolver_datagram_size(options: ContextOptions, mtu_bytes: int) -> int:
     """Largest UDP payload for topic resolution; OptionError when the configured one does not fit the MTU."""
-    fits = min(max(mtu_bytes - IP_UDP_HEADER_BYTES, DATAGRAM_MINIMUM_BYTES), UDP_PAYLOAD_MAXIMUM_BYTES)
+    fits = datagram_size(mtu_bytes, minimum_bytes=DATAGRAM_MINIMUM_BYTES)
     configured = options.resolver_datagram_max_size_bytes
     if configured > fits:
         raise OptionError(
@@ -130,8 +130,8 @@ class ResolutionAgent(Closing):
     def set_mtu(self, mtu_bytes: int) -> None:
         """Follow the interface's MTU. A configured size that no longer fits gives way to one that does."""
         configured = self._options.resolver_datagram_max_size_bytes
-        fits = max(mtu_bytes - IP_UDP_HEADER_BYTES, DATAGRAM_MINIMUM_BYTES)
-        self.machine.datagram_maximum_bytes = min(configured or fits, fits, UDP_PAYLOAD_MAXIMUM_BYTES)
+        size = datagram_size(mtu_bytes, configured, minimum_bytes=DATAGRAM_MINIMUM_BYTES)
+        self.machine.datagram_maximum_bytes = size
 
     def process(self, now_ns: int) -> bool:
         """Take in what has arrived (a bounded number) and send what is due. True when more may be waiting."""

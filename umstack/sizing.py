@@ -1,0 +1,36 @@
+"""Datagram sizes: from the interface MTU, the configured size and what the rings carry (design W4). Pure functions.
+
+Sizes are bytes of UDP payload. The C half of the same arithmetic is `ffi/core/datagram_size.h`.
+"""
+
+from __future__ import annotations
+
+IP_UDP_HEADER_BYTES = 28
+"""An IPv4 header without options, and a UDP header."""
+UDP_PAYLOAD_MAXIMUM_BYTES = 65507
+"""The longest UDP payload over IPv4: 65535 bytes less the headers."""
+JUMBO_MTU_BYTES = 9000
+"""Datagram memory is sized for this MTU at least, so that a link that is given jumbo frames can use them."""
+
+
+def udp_payload_bytes(mtu_bytes: int) -> int:
+    """Longest UDP payload that IP does not fragment at this MTU; 0 where the MTU does not hold the headers."""
+    return min(max(mtu_bytes - IP_UDP_HEADER_BYTES, 0), UDP_PAYLOAD_MAXIMUM_BYTES)
+
+
+def datagram_size(
+    mtu_bytes: int, configured_bytes: int = 0, *, limit_bytes: int | None = None, minimum_bytes: int = 0
+) -> int:
+    """Size of the datagrams to send: the smallest of what is configured, what the MTU carries and the limit.
+
+    `configured_bytes` 0 follows the MTU. `limit_bytes` is what the rings or the memory carry, None for no limit.
+    An MTU that carries less than `minimum_bytes` counts as one that carries as much: IP fragments there.
+    """
+    fits = max(udp_payload_bytes(mtu_bytes), minimum_bytes)
+    size = min(configured_bytes or fits, fits)
+    return size if limit_bytes is None else min(size, limit_bytes)
+
+
+def memory_size(datagram_bytes: int) -> int:
+    """Longest datagram that memory is set aside for when datagrams of this size are sent at first."""
+    return max(datagram_bytes, udp_payload_bytes(JUMBO_MTU_BYTES))
