@@ -138,9 +138,9 @@ void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t
         tx->length = length;
     } else {
         um_debug_assert(length <= session->config.datagram_max_bytes);
-        uint8_t *staged = session->staging + (slot == 0 ? 0 : session->staged_bytes);
-        copy_frames(session, sent, staged + UM_LBTRM_DATA_BYTES);
-        build_whole(session, staged, length, sqn, retransmission, slot, tx);
+        uint8_t *copied = session->staging + (slot == 0 ? 0 : session->staged_bytes);
+        copy_frames(session, sent, copied + UM_LBTRM_DATA_BYTES);
+        build_whole(session, copied, length, sqn, retransmission, slot, tx);
         session->staged_bytes += length;
     }
 }

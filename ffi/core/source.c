@@ -90,8 +90,8 @@ static void publish_staged(const um_publication_log *log, um_fresh_datagrams *fr
 {
     um_stream_fence();
     for (uint32_t i = fresh->count; i-- > fresh->count - count;) {
-        const um_fresh_datagram *kept = um_fresh_entry(fresh, i);
-        um_frame_publish(log, um_log_at(log, kept->position), kept->bytes - UM_FRAME_HEADER_BYTES);
+        const um_fresh_datagram *datagram = um_fresh_entry(fresh, i);
+        um_frame_publish(log, um_log_at(log, datagram->position), datagram->bytes - UM_FRAME_HEADER_BYTES);
     }
 }
 
