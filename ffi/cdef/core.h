@@ -26,7 +26,7 @@ enum {
     UM_RECOVERY_BUCKETS,
     UM_QUEUE_MESSAGE_BYTES_MIN,
     UM_QUEUE_BLOCKS_MAX,
-    UM_QUEUE_KEPT_BYTES_MIN,
+    UM_QUEUE_PINNED_BYTES_MIN,
     UM_LOG_TERM_BYTES_MIN,
     UM_LOG_TERM_BYTES_MAX,
     ...
@@ -242,7 +242,7 @@ typedef struct um_rows_summary {
     ...;
 } um_rows_summary;
 void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary);
-void um_rows_gather(um_block *block, uint32_t first, uint32_t count);
+void um_rows_materialize(um_block *block, uint32_t first, uint32_t count);
 void um_rows_heads(um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out);
 uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows);
 typedef struct um_row {

@@ -26,7 +26,7 @@ uint32_t um_datagram_next_run(um_source_session *session, int64_t position, int6
             break;
     }
     /* It was written a portion ago, and much has been through the caches since. */
-    if (session->fresh.count == 0)
+    if (session->staged.count == 0)
         __builtin_prefetch(um_log_at(&session->log, at + RUNS_AHEAD * (at - position)), 1, 3);
     *span = (uint32_t)(at - position);
     return bytes;
@@ -34,13 +34,13 @@ uint32_t um_datagram_next_run(um_source_session *session, int64_t position, int6
 
 /* The same, where it is known without a look at the log: a datagram laid out with another right behind it. Each is more
  * than half of what fits, so no second frame joins the first; and what is laid out is committed. NULL: look. */
-const um_fresh_datagram *um_datagram_next_fresh(um_source_session *session, int64_t position, int64_t limit)
+const um_staged_datagram *um_datagram_next_staged(um_source_session *session, int64_t position, int64_t limit)
 {
-    const um_fresh_datagram *here = um_fresh_at(&session->fresh, position);
-    if (here == NULL || session->fresh.next + 1 == session->fresh.count)
+    const um_staged_datagram *here = um_staged_at(&session->staged, position);
+    if (here == NULL || session->staged.next + 1 == session->staged.count)
         return NULL;
     int64_t end = position + um_align_up(here->bytes, UM_FRAME_ALIGNMENT);
-    bool goes_on = um_fresh_entry(&session->fresh, session->fresh.next + 1)->position == end;
+    bool goes_on = um_staged_entry(&session->staged, session->staged.next + 1)->position == end;
     return goes_on && end <= limit ? here : NULL;
 }
 
@@ -115,20 +115,20 @@ static void build_whole(um_source_session *session, uint8_t *datagram, uint32_t 
     *tx = (um_tx){.parts = part, .part_count = 1, .length = length};
 }
 
-void um_datagram_build_fresh(um_source_session *session, const um_fresh_datagram *fresh, uint32_t sqn,
-                             bool retransmission, uint32_t slot, um_tx *tx)
+void um_datagram_build_staged(um_source_session *session, const um_staged_datagram *staged, uint32_t sqn,
+                              bool retransmission, uint32_t slot, um_tx *tx)
 {
-    build_whole(session, um_fresh_data(&session->fresh, fresh), fresh->bytes, sqn, retransmission, slot, tx);
-    tx->lent = um_fresh_lent(&session->fresh, fresh);
+    build_whole(session, um_staged_data(&session->staged, staged), staged->bytes, sqn, retransmission, slot, tx);
+    tx->borrowed = um_staged_borrowed(&session->staged, staged);
 }
 
 void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission,
                        uint32_t slot, um_tx *tx)
 {
     uint32_t length = UM_LBTRM_DATA_BYTES + sent->length;
-    const um_fresh_datagram *fresh = um_fresh_find(&session->fresh, sent->position, length);
-    if (fresh != NULL) {
-        um_datagram_build_fresh(session, fresh, sqn, retransmission, slot, tx);
+    const um_staged_datagram *staged = um_staged_find(&session->staged, sent->position, length);
+    if (staged != NULL) {
+        um_datagram_build_staged(session, staged, sqn, retransmission, slot, tx);
     } else if (is_single(session, sent)) {
         build_whole(session, um_log_at(&session->log, sent->position), length, sqn, retransmission, slot, tx);
     } else if (is_sent_from_log(session, sent)) {

@@ -16,14 +16,14 @@ uint32_t um_datagram_next_run(um_source_session *session, int64_t position, int6
                               uint32_t *span);
 
 /* The staged datagram at `position` that another one follows directly, NULL where the log has to be looked at. */
-const um_fresh_datagram *um_datagram_next_fresh(um_source_session *session, int64_t position, int64_t limit);
+const um_staged_datagram *um_datagram_next_staged(um_source_session *session, int64_t position, int64_t limit);
 
 /* Builds the datagram of `sent` in slot `slot` of the batch as `tx`: from the staged copy where there is one. */
 void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission,
                        uint32_t slot, um_tx *tx);
 
 /* The same for a datagram that is known to be staged. */
-void um_datagram_build_fresh(um_source_session *session, const um_fresh_datagram *fresh, uint32_t sqn,
-                             bool retransmission, uint32_t slot, um_tx *tx);
+void um_datagram_build_staged(um_source_session *session, const um_staged_datagram *staged, uint32_t sqn,
+                              bool retransmission, uint32_t slot, um_tx *tx);
 
 #endif

@@ -72,14 +72,14 @@ static bool is_too_long(const um_delivery *delivery, const um_lbmc_message *mess
  * room for it. */
 static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival, bool newest)
 {
-    um_hold *hold =
+    um_reorder_entry *hold =
         newest ? um_order_map_add(delivery, message->sqn) : um_order_map_find_or_add(delivery, message->sqn);
     if (hold == NULL)
         return false;
     if (is_too_long(delivery, message)) { /* it must not crowd the store */
-        hold->state = UM_HOLD_REFUSED;
+        hold->state = UM_REORDER_REFUSED;
         UM_COUNT(delivery->receiver->counters.messages_too_long, message->sqn == message->first_sqn);
-    } else if (!um_hold_attach(delivery->receiver->store, hold, message->payload, message->payload_length)) {
+    } else if (!um_reorder_attach(delivery->receiver->store, hold, message->payload, message->payload_length)) {
         if (hold->assembled_bytes == 0)
             um_order_map_remove(delivery, hold);
         return false;
@@ -115,25 +115,26 @@ static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *mess
  * (UM-56). */
 static void deliver_on_arrival(um_delivery *delivery, uint32_t sqn)
 {
-    um_hold *hold = um_order_map_find(delivery, sqn);
-    if (hold == NULL || hold->state != UM_HOLD_PAYLOAD || (delivery->bos_due && !um_delivery_announce_begin(delivery)))
+    um_reorder_entry *hold = um_order_map_find(delivery, sqn);
+    if (hold == NULL || hold->state != UM_REORDER_PAYLOAD ||
+        (delivery->bos_due && !um_delivery_announce_begin(delivery)))
         return;
     uint32_t first_sqn = sqn, last_sqn = sqn;
     if (hold->flags & UM_MESSAGE_FRAGMENT && delivery->receiver->config.ordered_delivery == UM_ORDERED_ARRIVAL) {
-        um_hold *first = um_order_map_find(delivery, hold->first_sqn);
+        um_reorder_entry *first = um_order_map_find(delivery, hold->first_sqn);
         first_sqn = hold->first_sqn;
         if (first == NULL || um_reassembly_deliver(delivery, first, &last_sqn) != UM_ASSEMBLY_DELIVERED)
             return;
     } else {
         um_row row = um_reassembly_row(delivery, hold);
-        const uint8_t *payload = um_hold_payload(delivery->receiver->store, hold);
+        const uint8_t *payload = um_reorder_payload(delivery->receiver->store, hold);
         if (!um_delivery_append_payload(delivery, &row, payload, hold->length))
             return;
     }
     for (uint32_t seen_sqn = first_sqn; seen_sqn != last_sqn + 1; seen_sqn++) {
-        um_hold *seen = um_order_map_find(delivery, seen_sqn);
-        um_hold_detach(delivery->receiver->store, seen);
-        seen->state = UM_HOLD_SEEN;
+        um_reorder_entry *seen = um_order_map_find(delivery, seen_sqn);
+        um_reorder_detach(delivery->receiver->store, seen);
+        seen->state = UM_REORDER_SEEN;
     }
 }
 
@@ -141,8 +142,8 @@ static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
 {
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(sqn, delivery->next_sqn))
         return true;
-    um_hold *hold = um_order_map_find(delivery, sqn);
-    return hold != NULL && hold->state != UM_HOLD_EXPECTED;
+    um_reorder_entry *hold = um_order_map_find(delivery, sqn);
+    return hold != NULL && hold->state != UM_REORDER_EXPECTED;
 }
 
 /* In order, whole, nothing held: straight from the datagram into the queue. */
@@ -287,10 +288,10 @@ void um_delivery_begin(um_delivery *delivery)
 /* Takes one that was held while starting into account; false when there is none, or no room to count its bytes. */
 static bool adopt(um_delivery *delivery, uint32_t sqn)
 {
-    um_hold *hold = um_order_map_find(delivery, sqn);
-    if (hold == NULL || hold->state == UM_HOLD_EXPECTED)
+    um_reorder_entry *hold = um_order_map_find(delivery, sqn);
+    if (hold == NULL || hold->state == UM_REORDER_EXPECTED)
         return false;
-    if (hold->state == UM_HOLD_SEEN || !(hold->flags & UM_MESSAGE_FRAGMENT) || um_reassembly_count(delivery, hold))
+    if (hold->state == UM_REORDER_SEEN || !(hold->flags & UM_MESSAGE_FRAGMENT) || um_reassembly_count(delivery, hold))
         return true;
     um_order_map_remove(delivery, hold);
     return false;

@@ -15,9 +15,9 @@
 #define UM_CORE_DELIVERY_CONTROLLER_H
 
 #include "core/counters.h"
-#include "core/hold_store.h"
 #include "core/lbmc.h"
 #include "core/message_queue.h"
+#include "core/reorder_buffer.h"
 
 enum { UM_DELIVERY_GAPS_MAX = 32 };
 
@@ -40,7 +40,7 @@ typedef struct um_receiver {
     um_receiver_config config;
     um_message_queue *queue;
     um_receiver_counters counters;
-    um_hold_store *store;
+    um_reorder_buffer *store;
     um_context_counters *context_counters;
     uint32_t controller_count;
 } um_receiver;

@@ -78,7 +78,7 @@ static inline bool um_delivery_append_payload(um_delivery *delivery, const um_ro
 /* A frame is worth keeping for a message that fills most of its datagram. */
 static inline bool um_delivery_may_pin(const um_lbmc_message *message, const um_arrival *arrival)
 {
-    return message->payload_length >= UM_QUEUE_KEPT_BYTES_MIN &&
+    return message->payload_length >= UM_QUEUE_PINNED_BYTES_MIN &&
            message->payload_length > arrival->datagram_bytes / 2 && arrival->frames != NULL;
 }
 
@@ -87,9 +87,9 @@ static inline bool um_delivery_append_in_frame(um_delivery *delivery, const um_r
                                                const um_arrival *arrival)
 {
     uint32_t length = message->payload_length;
-    if (um_delivery_reserve_row(delivery, length) == NULL || !arrival->frames->keep(arrival->frames, message->payload))
+    if (um_delivery_reserve_row(delivery, length) == NULL || !arrival->frames->pin(arrival->frames, message->payload))
         return false;
-    um_queue_append_kept(delivery->receiver->queue, row, message->payload, length, arrival->frames);
+    um_queue_append_pinned(delivery->receiver->queue, row, message->payload, length, arrival->frames);
     um_delivery_count_message(delivery, length);
     return true;
 }

@@ -9,7 +9,7 @@ static bool um_loss_declare(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 {
     if (!um_delivery_append_loss(delivery, sqn, now_ns))
         return false;
-    um_hold *hold = um_order_map_find(delivery, sqn);
+    um_reorder_entry *hold = um_order_map_find(delivery, sqn);
     if (hold != NULL)
         um_order_map_remove(delivery, hold);
     return true;
@@ -18,7 +18,7 @@ static bool um_loss_declare(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 enum head_result { HEAD_PASSED, HEAD_WAITS, QUEUE_FULL };
 
 /* The fragment at the head: its message is delivered, refused, waited for, or can never be complete. */
-static enum head_result deliver_head_fragment(um_delivery *delivery, um_hold *head, int64_t now_ns)
+static enum head_result deliver_head_fragment(um_delivery *delivery, um_reorder_entry *head, int64_t now_ns)
 {
     if (head->first_sqn != head->sqn) { /* the message's beginning was given up or never seen */
         um_order_map_remove(delivery, head);
@@ -46,17 +46,17 @@ static enum head_result deliver_head_fragment(um_delivery *delivery, um_hold *he
 
 static enum head_result deliver_head(um_delivery *delivery, int64_t now_ns)
 {
-    um_hold *head = um_order_map_find(delivery, delivery->next_sqn);
-    if (head == NULL || head->state == UM_HOLD_EXPECTED)
+    um_reorder_entry *head = um_order_map_find(delivery, delivery->next_sqn);
+    if (head == NULL || head->state == UM_REORDER_EXPECTED)
         return HEAD_WAITS;
-    if (head->state == UM_HOLD_REFUSED && !um_delivery_append_loss(delivery, head->sqn, now_ns))
+    if (head->state == UM_REORDER_REFUSED && !um_delivery_append_loss(delivery, head->sqn, now_ns))
         return QUEUE_FULL;
-    if (head->state == UM_HOLD_PAYLOAD && (head->flags & UM_MESSAGE_FRAGMENT) &&
+    if (head->state == UM_REORDER_PAYLOAD && (head->flags & UM_MESSAGE_FRAGMENT) &&
         delivery->receiver->config.ordered_delivery != UM_ORDERED_FRAGMENTS)
         return deliver_head_fragment(delivery, head, now_ns);
-    if (head->state == UM_HOLD_PAYLOAD) {
+    if (head->state == UM_REORDER_PAYLOAD) {
         um_row row = um_reassembly_row(delivery, head);
-        const uint8_t *payload = um_hold_payload(delivery->receiver->store, head);
+        const uint8_t *payload = um_reorder_payload(delivery->receiver->store, head);
         if (!um_delivery_append_payload(delivery, &row, payload, head->length))
             return QUEUE_FULL;
     }
@@ -104,8 +104,8 @@ bool um_loss_give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_n
  * contradict each other and it never will be. */
 static bool is_contradicted(um_delivery *delivery)
 {
-    const um_hold *head = um_order_map_find(delivery, delivery->next_sqn);
-    const um_hold *newest = um_order_map_find(delivery, delivery->highest_sqn);
+    const um_reorder_entry *head = um_order_map_find(delivery, delivery->next_sqn);
+    const um_reorder_entry *newest = um_order_map_find(delivery, delivery->highest_sqn);
     return head != NULL && newest != NULL && newest->first_sqn != head->sqn;
 }
 

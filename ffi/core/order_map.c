@@ -16,17 +16,17 @@ um_gap *um_order_map_oldest_gap(um_delivery *delivery)
 
 void um_order_map_clear(um_delivery *delivery)
 {
-    um_hold_store *store = delivery->receiver->store;
+    um_reorder_buffer *store = delivery->receiver->store;
     /* Entries are spread over [next_sqn, highest_sqn]: walk that, or the whole store where it is the shorter way. */
     uint32_t range = delivery->highest_sqn + 1 - delivery->next_sqn;
-    if (range <= store->entry_fresh) {
+    if (range <= store->entries_begun) {
         for (uint32_t i = 0; i < range && delivery->held_count > 0; i++) {
-            um_hold *hold = um_order_map_find(delivery, delivery->next_sqn + i);
+            um_reorder_entry *hold = um_order_map_find(delivery, delivery->next_sqn + i);
             if (hold != NULL)
                 um_order_map_remove(delivery, hold);
         }
     } else {
-        for (uint32_t i = 0; i < store->entry_fresh && delivery->held_count > 0; i++)
+        for (uint32_t i = 0; i < store->entries_begun && delivery->held_count > 0; i++)
             if (store->entries[i].owner == delivery->id)
                 um_order_map_remove(delivery, &store->entries[i]);
     }

@@ -28,34 +28,34 @@ static inline void um_order_map_add_gap(um_delivery *delivery, uint32_t first, u
     *um_order_map_gap(delivery, delivery->gap_count++) = (um_gap){first, last, now_ns};
 }
 
-static inline um_hold *um_order_map_find(um_delivery *delivery, uint32_t sqn)
+static inline um_reorder_entry *um_order_map_find(um_delivery *delivery, uint32_t sqn)
 {
-    return delivery->held_count == 0 ? NULL : um_hold_find(delivery->receiver->store, delivery->id, sqn);
+    return delivery->held_count == 0 ? NULL : um_reorder_find(delivery->receiver->store, delivery->id, sqn);
 }
 
-static inline um_hold *um_order_map_add(um_delivery *delivery, uint32_t sqn)
+static inline um_reorder_entry *um_order_map_add(um_delivery *delivery, uint32_t sqn)
 {
-    um_hold *hold = um_hold_add(delivery->receiver->store, delivery->id, sqn);
+    um_reorder_entry *hold = um_reorder_add(delivery->receiver->store, delivery->id, sqn);
     delivery->held_count += hold != NULL;
     return hold;
 }
 
-static inline void um_order_map_remove(um_delivery *delivery, um_hold *hold)
+static inline void um_order_map_remove(um_delivery *delivery, um_reorder_entry *hold)
 {
-    um_hold_remove(delivery->receiver->store, hold);
+    um_reorder_remove(delivery->receiver->store, hold);
     delivery->held_count--;
 }
 
-static inline um_hold *um_order_map_find_or_add(um_delivery *delivery, uint32_t sqn)
+static inline um_reorder_entry *um_order_map_find_or_add(um_delivery *delivery, uint32_t sqn)
 {
-    um_hold *hold = um_order_map_find(delivery, sqn);
+    um_reorder_entry *hold = um_order_map_find(delivery, sqn);
     return hold ? hold : um_order_map_add(delivery, sqn);
 }
 
 static inline bool um_order_map_is_missing(um_delivery *delivery, uint32_t sqn)
 {
-    const um_hold *hold = um_order_map_find(delivery, sqn);
-    return hold == NULL || hold->state == UM_HOLD_EXPECTED;
+    const um_reorder_entry *hold = um_order_map_find(delivery, sqn);
+    return hold == NULL || hold->state == UM_REORDER_EXPECTED;
 }
 
 /* The oldest gap of which something is still missing, NULL without one. Parts that have been filled are taken off:

@@ -3,24 +3,24 @@
 #include "core/delivery_rows.h"
 #include "core/order_map.h"
 
-bool um_reassembly_count(um_delivery *delivery, const um_hold *fragment)
+bool um_reassembly_count(um_delivery *delivery, const um_reorder_entry *fragment)
 {
     if (um_serial_before(fragment->first_sqn, delivery->next_sqn))
         return true;
     uint32_t length = fragment->length;
-    um_hold *first = um_order_map_find_or_add(delivery, fragment->first_sqn);
+    um_reorder_entry *first = um_order_map_find_or_add(delivery, fragment->first_sqn);
     if (first != NULL)
         first->assembled_bytes += length;
     return first != NULL;
 }
 
 /* Fragments of a message whose every byte is here: true when they lie end to end from `first`. Stores the last. */
-static bool is_contiguous(um_delivery *delivery, const um_hold *first, uint32_t *last_sqn)
+static bool is_contiguous(um_delivery *delivery, const um_reorder_entry *first, uint32_t *last_sqn)
 {
     uint32_t bytes = 0;
     for (uint32_t sqn = first->sqn; bytes < first->total; sqn++) {
-        um_hold *hold = um_order_map_find(delivery, sqn);
-        if (hold == NULL || hold->state != UM_HOLD_PAYLOAD || !(hold->flags & UM_MESSAGE_FRAGMENT) ||
+        um_reorder_entry *hold = um_order_map_find(delivery, sqn);
+        if (hold == NULL || hold->state != UM_REORDER_PAYLOAD || !(hold->flags & UM_MESSAGE_FRAGMENT) ||
             hold->first_sqn != first->sqn || hold->total != first->total || hold->fragment_offset != bytes)
             return false;
         bytes += hold->length;
@@ -29,9 +29,9 @@ static bool is_contiguous(um_delivery *delivery, const um_hold *first, uint32_t 
     return bytes == first->total;
 }
 
-enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_hold *first, uint32_t *last_sqn)
+enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_reorder_entry *first, uint32_t *last_sqn)
 {
-    if (first->state != UM_HOLD_PAYLOAD || first->assembled_bytes < first->total)
+    if (first->state != UM_REORDER_PAYLOAD || first->assembled_bytes < first->total)
         return UM_ASSEMBLY_INCOMPLETE;
     if (first->fragment_offset != 0 || !is_contiguous(delivery, first, last_sqn)) {
         UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
@@ -44,8 +44,8 @@ enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_hold *first, ui
         return UM_ASSEMBLY_QUEUE_FULL;
     um_row row = um_reassembly_row(delivery, first);
     for (uint32_t sqn = first->sqn; sqn != *last_sqn + 1; sqn++) {
-        const um_hold *hold = um_order_map_find(delivery, sqn);
-        memcpy(payload + hold->fragment_offset, um_hold_payload(delivery->receiver->store, hold), hold->length);
+        const um_reorder_entry *hold = um_order_map_find(delivery, sqn);
+        memcpy(payload + hold->fragment_offset, um_reorder_payload(delivery->receiver->store, hold), hold->length);
         row.flags |= hold->flags;
         row.received_ns = hold->received_ns > row.received_ns ? hold->received_ns : row.received_ns;
     }

@@ -16,10 +16,10 @@ enum um_assembly { UM_ASSEMBLY_DELIVERED, UM_ASSEMBLY_INCOMPLETE, UM_ASSEMBLY_RE
 
 /* Counts a fragment towards the message it belongs to. One whose message began before next_sqn is an orphan: it
  * is held only to be passed over, so every entry lies in [next_sqn, highest_sqn]. */
-bool um_reassembly_count(um_delivery *delivery, const um_hold *fragment);
+bool um_reassembly_count(um_delivery *delivery, const um_reorder_entry *fragment);
 
 /* The row of one entry of the order map. */
-static inline um_row um_reassembly_row(const um_delivery *delivery, const um_hold *hold)
+static inline um_row um_reassembly_row(const um_delivery *delivery, const um_reorder_entry *hold)
 {
     return (um_row){.flags = hold->flags,
                     .sequence_number = hold->sqn,
@@ -31,6 +31,6 @@ static inline um_row um_reassembly_row(const um_delivery *delivery, const um_hol
 }
 
 /* Delivers the message that starts at `first` when it is complete. Its entries stay; *last_sqn is its last. */
-enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_hold *first, uint32_t *last_sqn);
+enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_reorder_entry *first, uint32_t *last_sqn);
 
 #endif

@@ -29,7 +29,7 @@ size_t um_receiver_session_footprint(const um_receiver_session_config *config)
 }
 
 void um_receiver_session_init(um_receiver_session *session, void *memory, const um_receiver_session_config *config,
-                              um_link *link, um_hold_store *store, int64_t now_ns)
+                              um_link *link, um_reorder_buffer *store, int64_t now_ns)
 {
     memset(session, 0, sizeof *session);
     um_arena arena = {memory, 0};
@@ -303,9 +303,9 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
     UM_COUNT(counters->msgs_rcved, 1);
     UM_COUNT(counters->bytes_rcved, length);
     session->bytes_since_status += length;
-    um_hold_begin_datagram(session->store, data, length);
+    um_reorder_begin_datagram(session->store, data, length);
     demultiplex(session, packet->body, packet->body_length, arrival);
-    um_hold_end_datagram(session->store);
+    um_reorder_end_datagram(session->store);
     if (UM_UNLIKELY(recovered && session->starting_count > 0))
         um_start_gate_open(session, arrival->now_ns);
 }

@@ -26,7 +26,7 @@ static void carve(um_source_session *session, um_arena *arena, const um_session_
     s->sent = um_arena_take(arena, sent_capacity(config) * sizeof(um_sent));
     s->staging = um_arena_take(arena, (size_t)UM_SEND_BATCH_MAX * config->datagram_max_bytes);
     s->headers = um_arena_take(arena, (size_t)UM_SEND_BATCH_MAX * UM_LBTRM_DATA_BYTES);
-    s->fresh.memory = um_arena_take(arena, um_fresh_footprint());
+    s->staged.memory = um_arena_take(arena, um_staged_footprint());
     s->parts = um_arena_take(arena, sizeof(um_part) * UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX);
 }
 
@@ -48,7 +48,7 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
 {
     memset(session, 0, sizeof *session);
     session->config = *config;
-    session->link = session->fresh.link = link;
+    session->link = session->staged.link = link;
     session->limits = limits;
     um_arena arena = {memory, 0};
     void *log_memory = um_arena_take(&arena, um_log_footprint(config->term_length));
@@ -88,10 +88,10 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
     uint32_t count = 0;
     uint64_t bytes = 0;
     while (count < budget) {
-        const um_fresh_datagram *fresh = um_datagram_next_fresh(session, position, limit);
-        uint32_t span = fresh ? (uint32_t)um_align_up(fresh->bytes, UM_FRAME_ALIGNMENT) : 0;
-        uint32_t length = fresh ? fresh->bytes - UM_FRAME_HEADER_BYTES
-                                : um_datagram_next_run(session, position, limit, body_max, &span);
+        const um_staged_datagram *staged = um_datagram_next_staged(session, position, limit);
+        uint32_t span = staged ? (uint32_t)um_align_up(staged->bytes, UM_FRAME_ALIGNMENT) : 0;
+        uint32_t length = staged ? staged->bytes - UM_FRAME_HEADER_BYTES
+                                 : um_datagram_next_run(session, position, limit, body_max, &span);
         uint64_t wire_bytes = bytes + length + (uint64_t)(count + 1) * UM_LBTRM_DATA_BYTES;
         if (length == 0 || (count > 0 && wire_bytes > UM_SEND_BATCH_BYTES_MAX))
             break;
@@ -108,8 +108,8 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
         um_window_make_room(session, position + span, count, bytes);
         um_sent *sent = um_session_sent(session, sqn);
         *sent = (um_sent){position, INT64_MIN, span, (uint16_t)length, 0, 0};
-        if (fresh)
-            um_datagram_build_fresh(session, fresh, sqn, false, count, &batch[count]);
+        if (staged)
+            um_datagram_build_staged(session, staged, sqn, false, count, &batch[count]);
         else
             um_datagram_build(session, sent, sqn, false, count, &batch[count]);
         position += span;
@@ -132,7 +132,7 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
     session->next_sqn += count;
     session->window_used_bytes += bytes;
     atomic_store_explicit(&session->sender_position, last->position + last->span, memory_order_seq_cst);
-    um_fresh_forget(&session->fresh, last->position + last->span);
+    um_staged_drop_sent(&session->staged, last->position + last->span);
     while (session->window_used_bytes > session->config.window_bytes && session->trail_sqn + 1 != session->next_sqn)
         um_window_drop_oldest(session); /* a batch larger than the window */
     UM_COUNT(session->counters.msgs_sent, count);

@@ -17,11 +17,11 @@
 #include "core/counters.h"
 #include "core/datagram_size.h"
 #include "core/flow_control.h"
-#include "core/fresh_datagrams.h"
 #include "core/lbmc.h"
 #include "core/link.h"
 #include "core/publication_log.h"
 #include "core/rate_limits.h"
+#include "core/staged_datagrams.h"
 
 enum {
     UM_SEND_BATCH_BYTES_MAX = 65507, /* and bytes: what the kernel takes as one segmented send */
@@ -106,7 +106,7 @@ typedef struct um_source_session {
     uint32_t staged_bytes;                              /* of the batch being laid out */
     uint8_t *headers;                                   /* UM_SEND_BATCH_MAX data headers */
     um_part *parts;                                     /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
-    um_fresh_datagrams fresh;                           /* not sent yet */
+    um_staged_datagrams staged;                         /* not sent yet */
     struct um_source *sources;
     um_source_transport_counters counters;
 } um_source_session;

@@ -128,17 +128,18 @@ static int map_memory(um_context *context)
 {
     const um_context_config *config = &context->config;
     context->error_step = "memory";
-    context->hold_bytes = um_hold_footprint(config->hold_datagrams, config->datagram_max_bytes, config->hold_messages);
-    if (context->hold_bytes == 0)
+    context->reorder_bytes =
+        um_reorder_footprint(config->hold_datagrams, config->datagram_max_bytes, config->hold_messages);
+    if (context->reorder_bytes == 0)
         return -EINVAL;
-    context->hold_memory = um_map(context->hold_bytes);
+    context->reorder_memory = um_map(context->reorder_bytes);
     context->ring_memory = um_map((size_t)UM_RECEIVE_BATCH_MAX * UM_RECEIVE_STRIDE_BYTES);
     context->sessions = um_map(sizeof *context->sessions * UM_CONTEXT_SESSIONS_MAX);
     context->groups = um_map(sizeof *context->groups * UM_CONTEXT_GROUPS_MAX);
-    if (!context->hold_memory || !context->ring_memory || !context->sessions || !context->groups)
+    if (!context->reorder_memory || !context->ring_memory || !context->sessions || !context->groups)
         return -ENOMEM;
-    um_hold_init(&context->node.store, context->hold_memory, config->hold_datagrams, config->datagram_max_bytes,
-                 config->hold_messages);
+    um_reorder_init(&context->node.store, context->reorder_memory, config->hold_datagrams, config->datagram_max_bytes,
+                    config->hold_messages);
     um_receive_ring_init(&context->ring, context->ring_memory);
     return 0;
 }
@@ -192,9 +193,9 @@ void um_context_close(um_context *context)
         close(context->wake_fd);
     context->epoll_fd = context->wake_fd = -1;
     /* Only the loop uses these, which is at its end; the rest may still be looked at. */
-    um_unmap(context->hold_memory, context->hold_bytes);
+    um_unmap(context->reorder_memory, context->reorder_bytes);
     um_unmap(context->ring_memory, (size_t)UM_RECEIVE_BATCH_MAX * UM_RECEIVE_STRIDE_BYTES);
-    context->hold_memory = context->ring_memory = NULL;
+    context->reorder_memory = context->ring_memory = NULL;
 }
 
 void um_context_free(um_context *context)

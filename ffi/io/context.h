@@ -139,8 +139,8 @@ typedef struct um_context {
     _Atomic bool port_is_read;    /* a group is joined, so its rings are to be waited for */
     _Atomic bool port_is_watched; /* they are in the epoll set now */
     void *ring_memory;
-    void *hold_memory;
-    size_t hold_bytes;
+    void *reorder_memory;
+    size_t reorder_bytes;
     um_publication_session *sessions; /* UM_CONTEXT_SESSIONS_MAX, mapped */
     um_group *groups;                 /* UM_CONTEXT_GROUPS_MAX, mapped */
     _Atomic uint32_t group_limit;     /* groups beyond it were never used; read without the lock too */
@@ -352,7 +352,7 @@ void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *s
 
 /* Copies payloads that are still in frames, so that those of the rows lie end to end in their block. Any thread, for
  * rows that have not been released; so is the next. */
-void um_rows_gather(um_block *block, uint32_t first, uint32_t count);
+void um_rows_materialize(um_block *block, uint32_t first, uint32_t count);
 /* The first `bytes` of each row's payload, with zeros behind a shorter one: count * bytes. */
 void um_rows_heads(um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out);
 /* The first `capacity` bytes of one row's payload, or all of it. Returns the length of all of it. */

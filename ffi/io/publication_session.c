@@ -119,7 +119,7 @@ void um_session_shut(um_publication_session *session)
     um_session_close(&session->core);
     um_lock_sender(&session->core);
     session->in_use = false;
-    um_fresh_forget(&session->core.fresh, INT64_MAX); /* with what the link has lent for it */
+    um_staged_drop_sent(&session->core.staged, INT64_MAX); /* with what the link has lent for it */
     um_lock_release(&session->core.sender_lock);
     close_port_link(session);
     um_context_close_link(session->context, &session->data_link);

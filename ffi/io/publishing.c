@@ -560,13 +560,13 @@ static uint32_t portion(const uint32_t *lengths, const int32_t *offsets, uint32_
 
 /* Large messages are laid out as datagrams, and the log only keeps them. Takes the sender lock for that; NULL when they
  * are not large or another thread runs the sender. */
-static um_fresh_datagrams *begin_fresh(um_publication_session *session, uint32_t count, uint32_t bytes)
+static um_staged_datagrams *begin_staging(um_publication_session *session, uint32_t count, uint32_t bytes)
 {
     um_source_session *core = &session->core;
     bool large = 2 * bytes / count > atomic_load_explicit(&core->body_max_bytes, memory_order_relaxed);
     if (!large || !um_lock_try(&core->sender_lock))
         return NULL;
-    return &core->fresh;
+    return &core->staged;
 }
 
 static bool lengths_fit(const uint32_t *lengths, uint32_t count, uint64_t data_bytes)
@@ -595,15 +595,15 @@ static int64_t send_many(um_publication *publication, const char *data, const ui
         int64_t waiting_bytes = backlog_bytes(&publication->session->core);
         uint32_t bytes, portion_count = portion(lengths, offsets, done, count, waiting_bytes, &bytes);
         um_messages messages = {(const uint8_t *)data, lengths ? lengths + done : NULL, offsets ? offsets + done : NULL,
-                                portion_count, begin_fresh(publication->session, portion_count, bytes)};
+                                portion_count, begin_staging(publication->session, portion_count, bytes)};
         bool last = done + portion_count == count;
         int64_t now_ns = um_clock_ns();
         uint32_t actions = 0;
         uint64_t done_bytes;
         result = um_source_send_many(&publication->core, &messages, last ? flags : 0, now_ns, &actions, &done_bytes);
         bool flush = (last && (flags & UM_SEND_FLUSH)) || result < 0;
-        if (actions != 0 || messages.fresh != NULL)
-            act(publication->session, actions, flush, messages.fresh != NULL);
+        if (actions != 0 || messages.staged != NULL)
+            act(publication->session, actions, flush, messages.staged != NULL);
         if (result >= 0) {
             done += (uint32_t)result;
             data += lengths ? done_bytes : 0;

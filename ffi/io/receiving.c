@@ -253,7 +253,7 @@ void um_receiving_give_back(um_context *context)
 void um_receiving_take_back(um_context *context)
 {
     for (um_event_queue *queue = context->event_queues; queue != NULL; queue = queue->next)
-        if (queue->core.kept_count > 0)
+        if (queue->core.pinned_count > 0)
             um_queue_return_frames(&queue->core);
 }
 
@@ -263,7 +263,7 @@ static void prefetch(const um_rx *rx)
 {
     if (rx->frames == NULL)
         return;
-    bool stays = rx->frames->kept_last && rx->length > HEADERS_BYTES;
+    bool stays = rx->frames->pinned_last && rx->length > HEADERS_BYTES;
     um_prefetch(rx->data, stays ? HEADERS_BYTES : rx->length);
 }
 
@@ -282,7 +282,7 @@ int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns)
             prefetch(&context->port_batch[i + PREFETCHED_AHEAD]);
         um_rx *rx = &context->port_batch[i];
         if (rx->frames != NULL)
-            rx->frames->kept_last = false;
+            rx->frames->pinned_last = false;
         context->gathered_bytes += rx->length;
         um_node_on_data(&context->node, rx, now_ns);
     }

@@ -146,26 +146,26 @@ static int send_oversize(um_link *base, um_address to, const um_tx *datagram)
     return otherwise->ops->send_oversize(otherwise, to, datagram);
 }
 
-static uint32_t lend(um_link *base, uint8_t **pieces, uint32_t count)
+static uint32_t borrow_frames(um_link *base, uint8_t **pieces, uint32_t count)
 {
     um_xsk_link *link = (um_xsk_link *)base;
     um_xsk_queue *queue = &link->port->queues[link->queue];
     lock_sending(queue);
-    uint32_t lent = um_xsk_queue_lend(queue, pieces, count);
+    uint32_t lent = um_xsk_queue_borrow(queue, pieces, count);
     um_lock_release(&queue->send_lock);
     return lent;
 }
 
-static void take_back(um_link *base, uint8_t *const *pieces, uint32_t count)
+static void return_frames(um_link *base, uint8_t *const *pieces, uint32_t count)
 {
     um_xsk_link *link = (um_xsk_link *)base;
     um_xsk_queue *queue = &link->port->queues[link->queue];
     lock_sending(queue);
-    um_xsk_queue_take_back(queue, pieces, count);
+    um_xsk_queue_return(queue, pieces, count);
     um_lock_release(&queue->send_lock);
 }
 
-static const um_link_ops LINK_OPS = {send_datagrams, send_oversize, lend, take_back};
+static const um_link_ops LINK_OPS = {send_datagrams, send_oversize, borrow_frames, return_frames};
 
 static int64_t retry(um_port *base, int64_t now_ns)
 {
@@ -197,7 +197,7 @@ static int open_link(um_port *base, const um_port_sender *sender, um_link **open
     um_xsk_link *link = calloc(1, sizeof *link);
     if (link == NULL)
         return -ENOMEM;
-    *link = (um_xsk_link){.base = {&LINK_OPS, .lent_bytes = um_xsk_queue_lent_bytes(&port->queues[0])},
+    *link = (um_xsk_link){.base = {&LINK_OPS, .borrow_bytes = um_xsk_queue_borrow_bytes(&port->queues[0])},
                           .port = port,
                           .queue = atomic_fetch_add(&port->next_queue, 1) % port->config.queue_count,
                           .sender = *sender};

@@ -29,7 +29,7 @@ uint32_t um_xsk_raw_put(um_xsk_queue *queue, const uint8_t *payload, uint32_t pa
     if (queue->free_count < frames || xsk_ring_prod__reserve(&queue->send, frames, &at) == 0)
         return 0;
     for (uint32_t i = 0; i < frames; i++) {
-        uint64_t address = um_xsk_queue_take_frame(queue);
+        uint64_t address = um_xsk_queue_acquire_frame(queue);
         uint32_t bytes = left < queue->frame_bytes ? left : queue->frame_bytes;
         if (i == 0)
             memcpy(queue->area + address + UM_XSK_HEADER_BYTES, payload, payload_bytes);

@@ -167,7 +167,8 @@ static void open_world(fuzz_input *input)
     w.link.ops = &ops;
     w.now_ns = 1000000;
     um_node_init(&w.node);
-    um_hold_init(&w.node.store, part(&used, um_hold_footprint(CELLS, CELL_BYTES, ENTRIES)), CELLS, CELL_BYTES, ENTRIES);
+    um_reorder_init(&w.node.store, part(&used, um_reorder_footprint(CELLS, CELL_BYTES, ENTRIES)), CELLS, CELL_BYTES,
+                    ENTRIES);
     open_receivers(input, &used);
     open_sessions(input, &used);
     REQUIRE(used < 8 << 20);
@@ -332,7 +333,7 @@ static void reap(void)
     for (uint32_t r = 0; r < RECEIVERS; r++)
         for (uint32_t t = 0; t < TOPICS; t++)
             um_receiver_session_unmap(session, &w.deliveries[s][r][t]);
-    REQUIRE(session->controller_count == 0 && session->topic_count == 0);
+    REQUIRE(session->controller_count == 0 && session->topics.count == 0);
     w.joined[s] = false;
 }
 

@@ -4,6 +4,7 @@
 #include "fuzz.h"
 
 #include "core/source.h"
+#include "core/status_message.h"
 
 enum { SENT = 60, CALLS_MAX = 64 };
 
