@@ -18,7 +18,7 @@ static um_flow_receiver *find(um_flow_control *flow, uint64_t id)
     return NULL;
 }
 
-static void forget(um_flow_control *flow, um_flow_receiver *receiver)
+static void remove_receiver(um_flow_control *flow, um_flow_receiver *receiver)
 {
     *receiver = flow->receivers[--flow->receiver_count];
 }
@@ -47,7 +47,7 @@ void um_flow_on_leave(um_flow_control *flow, uint64_t receiver_id)
 {
     um_flow_receiver *receiver = find(flow, receiver_id);
     if (receiver != NULL)
-        forget(flow, receiver);
+        remove_receiver(flow, receiver);
 }
 
 void um_flow_note_position(um_flow_control *flow, uint64_t receiver_id, int64_t position)
@@ -63,7 +63,7 @@ int64_t um_flow_expire(um_flow_control *flow, int64_t now_ns)
     for (uint32_t i = flow->receiver_count; i-- > 0;) {
         int64_t expires_ns = flow->receivers[i].last_seen_ns + flow->receiver_timeout_ns;
         if (expires_ns <= now_ns)
-            forget(flow, &flow->receivers[i]);
+            remove_receiver(flow, &flow->receivers[i]);
         else if (expires_ns < next_ns)
             next_ns = expires_ns;
     }

@@ -1,6 +1,6 @@
 #include "core/loss_map.h"
 
-static void lay_out(um_loss_map *map, um_arena *arena, uint32_t capacity)
+static void carve(um_loss_map *map, um_arena *arena, uint32_t capacity)
 {
     um_loss_map ignored;
     um_loss_map *m = map ? map : &ignored;
@@ -12,7 +12,7 @@ static void lay_out(um_loss_map *map, um_arena *arena, uint32_t capacity)
 size_t um_loss_map_footprint(uint32_t capacity)
 {
     um_arena arena = {NULL, 0};
-    lay_out(NULL, &arena, capacity);
+    carve(NULL, &arena, capacity);
     return um_is_power_of_two(capacity) ? arena.used_bytes : 0;
 }
 
@@ -24,7 +24,7 @@ void um_loss_map_init(um_loss_map *map, void *memory, uint32_t capacity)
     map->count = 0;
     map->change_count = 0;
     map->table_mask = 2 * capacity - 1;
-    lay_out(map, &arena, capacity);
+    carve(map, &arena, capacity);
 }
 
 /* ---- hash table: linear probing, deletion shifts back, so there are no tombstones ---- */

@@ -11,7 +11,7 @@ static uint32_t pinned_capacity(uint32_t payload_capacity)
     return payload_capacity / UM_QUEUE_PINNED_BYTES_MIN + 1;
 }
 
-static void lay_out(um_block *block, um_arena *arena, uint32_t rows, uint32_t pinned_rows, uint32_t payload_bytes)
+static void carve(um_block *block, um_arena *arena, uint32_t rows, uint32_t pinned_rows, uint32_t payload_bytes)
 {
     um_block ignored;
     um_block *b = block ? block : &ignored;
@@ -41,8 +41,8 @@ size_t um_queue_footprint(uint32_t block_count, uint32_t row_capacity, uint32_t 
         return 0;
     um_arena arena = {NULL, 0};
     for (uint32_t i = 0; i < block_count; i++)
-        lay_out(NULL, &arena, row_capacity, pinned_capacity(payload_capacity),
-                payload_space(payload_capacity, message_max_bytes));
+        carve(NULL, &arena, row_capacity, pinned_capacity(payload_capacity),
+              payload_space(payload_capacity, message_max_bytes));
     return arena.used_bytes;
 }
 
@@ -199,8 +199,8 @@ void um_queue_init(um_message_queue *queue, void *memory, uint32_t block_count, 
     queue->message_max_bytes = message_max_bytes;
     um_arena arena = {memory, 0};
     for (uint32_t i = 0; i < block_count; i++)
-        lay_out(&queue->blocks[i], &arena, row_capacity, pinned_capacity(payload_capacity),
-                payload_space(payload_capacity, message_max_bytes));
+        carve(&queue->blocks[i], &arena, row_capacity, pinned_capacity(payload_capacity),
+              payload_space(payload_capacity, message_max_bytes));
     open_block(queue, 0);
 }
 

@@ -1,6 +1,6 @@
 #include "core/reorder_buffer.h"
 
-static void lay_out(um_reorder_buffer *store, um_arena *arena, uint32_t cells, uint32_t cell_bytes, uint32_t entries)
+static void carve(um_reorder_buffer *store, um_arena *arena, uint32_t cells, uint32_t cell_bytes, uint32_t entries)
 {
     um_reorder_buffer ignored;
     um_reorder_buffer *s = store ? store : &ignored;
@@ -16,7 +16,7 @@ size_t um_reorder_footprint(uint32_t cell_count, uint32_t cell_bytes, uint32_t e
     if (!um_is_power_of_two(entry_capacity) || cell_count == 0 || cell_bytes == 0 || cell_bytes > UINT16_MAX)
         return 0;
     um_arena arena = {NULL, 0};
-    lay_out(NULL, &arena, cell_count, cell_bytes, entry_capacity);
+    carve(NULL, &arena, cell_count, cell_bytes, entry_capacity);
     return arena.used_bytes;
 }
 
@@ -29,7 +29,7 @@ void um_reorder_init(um_reorder_buffer *store, void *memory, uint32_t cell_count
     store->cell_count = cell_count;
     store->entry_capacity = entry_capacity;
     store->table_mask = 2 * entry_capacity - 1;
-    lay_out(store, &arena, cell_count, cell_bytes, entry_capacity);
+    carve(store, &arena, cell_count, cell_bytes, entry_capacity);
 }
 
 /* ---- cells ---- */

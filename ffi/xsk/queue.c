@@ -31,7 +31,7 @@ static uint64_t frame_of(const um_xsk_queue *queue, uint64_t address)
     return address & ~((uint64_t)queue->frame_bytes - 1);
 }
 
-static void lay_out(um_xsk_queue *queue, um_arena *arena, uint32_t receive_frame_count, uint32_t send_frame_count)
+static void carve(um_xsk_queue *queue, um_arena *arena, uint32_t receive_frame_count, uint32_t send_frame_count)
 {
     uint64_t *free_frames = um_arena_take(arena, sizeof *free_frames * send_frame_count);
     uint8_t *pinned = um_arena_take(arena, receive_frame_count);
@@ -50,7 +50,7 @@ static void lay_out(um_xsk_queue *queue, um_arena *arena, uint32_t receive_frame
 size_t um_xsk_queue_footprint(uint32_t receive_frame_count, uint32_t send_frame_count)
 {
     um_arena arena = {0};
-    lay_out(NULL, &arena, receive_frame_count, send_frame_count);
+    carve(NULL, &arena, receive_frame_count, send_frame_count);
     return arena.used_bytes;
 }
 
@@ -60,7 +60,7 @@ static void unpin_frames(um_frames *frames, const uint8_t *const *data, uint32_t
 void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly)
 {
     um_arena arena = {.base = memory};
-    lay_out(queue, &arena, queue->receive_frame_count, queue->send_frame_count);
+    carve(queue, &arena, queue->receive_frame_count, queue->send_frame_count);
     queue->frames = (um_frames){.pin = pin_frame, .unpin = unpin_frames};
     queue->assembly = assembly;
     queue->taken_count = queue->pinned_count = queue->taken_and_pinned = 0;
@@ -150,7 +150,7 @@ static bool read_packet(um_xsk_queue *queue, const uint8_t *packet, uint32_t len
     return true;
 }
 
-static void hand_out(um_xsk_queue *queue, uint32_t at, uint32_t count)
+static void acquire_received(um_xsk_queue *queue, uint32_t at, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
         pass(queue, xsk_ring_cons__rx_desc(&queue->receive, at + i)->addr, UM_XSK_OWNER_FILL, UM_XSK_OWNER_READER);
@@ -202,7 +202,7 @@ uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
             break;
         done += frames;
     }
-    hand_out(queue, at, done);
+    acquire_received(queue, at, done);
     xsk_ring_cons__cancel(&queue->receive, available - done);
     queue->first_taken = at;
     queue->taken_count = done;
@@ -214,7 +214,7 @@ uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max)
 uint32_t um_xsk_queue_take(um_xsk_queue *queue, uint32_t max, uint32_t *at)
 {
     uint32_t count = xsk_ring_cons__peek(&queue->receive, max, at);
-    hand_out(queue, *at, count);
+    acquire_received(queue, *at, count);
     queue->first_taken = *at;
     queue->taken_count = count;
     return count;
@@ -249,7 +249,7 @@ uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue)
     return um_datagram_size_in(frames * (queue->frame_bytes - RECEIVE_HEADROOM_BYTES), UM_XSK_HEADER_BYTES);
 }
 
-static uint64_t take_free(um_xsk_queue *queue, enum um_xsk_owner owner)
+static uint64_t acquire_free(um_xsk_queue *queue, enum um_xsk_owner owner)
 {
     uint64_t address = queue->free_frames[--queue->free_count];
     pass(queue, address, UM_XSK_OWNER_FREE, owner);
@@ -257,7 +257,7 @@ static uint64_t take_free(um_xsk_queue *queue, enum um_xsk_owner owner)
 }
 
 /* Of the frame that an address lies in. */
-static void set_free(um_xsk_queue *queue, uint64_t address, enum um_xsk_owner owner)
+static void release_free(um_xsk_queue *queue, uint64_t address, enum um_xsk_owner owner)
 {
     uint64_t frame = frame_of(queue, address);
     pass(queue, frame, owner, UM_XSK_OWNER_FREE);
@@ -269,7 +269,7 @@ void um_xsk_queue_reclaim(um_xsk_queue *queue)
     uint32_t at = 0;
     uint32_t count = xsk_ring_cons__peek(&queue->completion, queue->send_frame_count, &at);
     for (uint32_t i = 0; i < count; i++)
-        set_free(queue, *xsk_ring_cons__comp_addr(&queue->completion, at + i), UM_XSK_OWNER_SEND);
+        release_free(queue, *xsk_ring_cons__comp_addr(&queue->completion, at + i), UM_XSK_OWNER_SEND);
     if (count > 0)
         xsk_ring_cons__release(&queue->completion, count);
 }
@@ -282,7 +282,7 @@ uint32_t um_xsk_queue_unsent(const um_xsk_queue *queue)
 
 uint64_t um_xsk_queue_acquire_frame(um_xsk_queue *queue)
 {
-    return take_free(queue, UM_XSK_OWNER_SEND);
+    return acquire_free(queue, UM_XSK_OWNER_SEND);
 }
 
 uint32_t um_xsk_queue_borrow_bytes(const um_xsk_queue *queue)
@@ -295,14 +295,14 @@ uint32_t um_xsk_queue_borrow(um_xsk_queue *queue, uint8_t **pieces, uint32_t cou
     uint32_t borrowed = 0;
     um_xsk_queue_reclaim(queue);
     while (borrowed < count && queue->free_count > queue->send_frame_count / 2)
-        pieces[borrowed++] = queue->area + take_free(queue, UM_XSK_OWNER_WRITER) + BORROWED_AT;
+        pieces[borrowed++] = queue->area + acquire_free(queue, UM_XSK_OWNER_WRITER) + BORROWED_AT;
     return borrowed;
 }
 
 void um_xsk_queue_return(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count)
 {
     for (uint32_t i = count; i-- > 0;) /* the one used first next time is the one lent first now */
-        set_free(queue, (uint64_t)(pieces[i] - queue->area), UM_XSK_OWNER_WRITER);
+        release_free(queue, (uint64_t)(pieces[i] - queue->area), UM_XSK_OWNER_WRITER);
 }
 
 /* Where in the parts of a datagram the copy has got to, and the sum of what it has copied. */

@@ -8,11 +8,11 @@
 
 enum { MODEL_MAX = 4 * UM_STAGED_MAX };
 
-typedef struct laid_out {
+typedef struct staged_model {
     int64_t position;
     uint32_t bytes;
     uint8_t filler;
-} laid_out;
+} staged_model;
 
 static um_staged_datagrams *ring_open(void)
 {
@@ -27,7 +27,7 @@ TEST("AE-31 AE-38", "what was laid out is found until it is forgotten, and nothi
 {
     um_random random = {check_seed()};
     um_staged_datagrams *staged = ring_open();
-    static laid_out model[MODEL_MAX];
+    static staged_model model[MODEL_MAX];
     uint32_t oldest = 0, count = 0, refused = 0, wrapped = 0;
     int64_t position = 0;
     for (uint32_t step = 0; step < 20000; step++) {
@@ -36,8 +36,8 @@ TEST("AE-31 AE-38", "what was laid out is found until it is forgotten, and nothi
         um_staged_room room = um_staged_make_room(staged, 1, bytes);
         if (room.datagrams > 0 && room.bytes >= bytes) {
             wrapped += staged->end < before;
-            laid_out *added = &model[(oldest + count++) % MODEL_MAX];
-            *added = (laid_out){position, bytes, (uint8_t)um_random_next(&random)};
+            staged_model *added = &model[(oldest + count++) % MODEL_MAX];
+            *added = (staged_model){position, bytes, (uint8_t)um_random_next(&random)};
             memset(um_staged_data(staged, um_staged_add(staged, position, bytes)), added->filler, bytes);
             position += UM_FRAME_ALIGNMENT * (1 + (int64_t)um_random_below(&random, 200));
         } else {
@@ -45,7 +45,7 @@ TEST("AE-31 AE-38", "what was laid out is found until it is forgotten, and nothi
         }
         CHECK_EQ(staged->count, count);
         for (uint32_t i = 0; i < count; i++) {
-            const laid_out *m = &model[(oldest + i) % MODEL_MAX];
+            const staged_model *m = &model[(oldest + i) % MODEL_MAX];
             const um_staged_datagram *entry = um_staged_find(staged, m->position, m->bytes);
             CHECK(entry != NULL);
             const uint8_t *found = um_staged_data(staged, entry);

@@ -545,7 +545,7 @@ static void return_kept_twice(rings *r)
     r->queue.frames.unpin(&r->queue.frames, &batch[0].data, 1);
 }
 
-static void give_back_twice(rings *r)
+static void return_twice(rings *r)
 {
     uint8_t *piece;
     um_xsk_queue_borrow(&r->queue, &piece, 1);
@@ -558,7 +558,7 @@ TEST("W6", "a debug build sees a frame with two owners")
     rings *r = rings_open(false);
     CHECK(is_caught(complete_twice, r));
     CHECK(is_caught(receive_into_a_send_frame, r));
-    CHECK(is_caught(give_back_twice, r));
+    CHECK(is_caught(return_twice, r));
     CHECK(is_caught(return_kept_twice, r));
     rings_close(r);
 }
