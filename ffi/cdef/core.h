@@ -5,7 +5,7 @@
 typedef struct um_context um_context;
 typedef struct um_publication_session um_publication_session;
 typedef struct um_publication um_publication;
-typedef struct um_port um_port;
+typedef struct um_rings um_rings;
 
 enum {
     UM_RECEIVED_NOTHING,
@@ -79,7 +79,7 @@ typedef struct um_context_config {
     uint32_t hold_messages;
     uint32_t datagram_max_bytes;
     uint64_t random_seed;
-    um_port *port;
+    um_rings *rings;
     ...;
 } um_context_config;
 

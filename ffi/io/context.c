@@ -88,19 +88,19 @@ void um_context_watch_again(um_context *context, int fd, enum um_watch_kind kind
 
 int um_context_watch_port(um_context *context, bool is_watched)
 {
-    int fds[UM_PORT_DESCRIPTORS_MAX];
-    if (context->port == NULL || context->port_is_watched == is_watched)
+    int fds[UM_RINGS_DESCRIPTORS_MAX];
+    if (context->rings == NULL || context->rings_are_watched == is_watched)
         return 0;
     context->error_step = "watching the rings";
-    uint32_t count = context->port->ops->descriptors(context->port, fds, UM_PORT_DESCRIPTORS_MAX);
-    int result = count > UM_PORT_DESCRIPTORS_MAX ? -E2BIG : 0;
+    uint32_t count = context->rings->ops->descriptors(context->rings, fds, UM_RINGS_DESCRIPTORS_MAX);
+    int result = count > UM_RINGS_DESCRIPTORS_MAX ? -E2BIG : 0;
     for (uint32_t i = 0; i < count && result == 0; i++)
         if (!is_watched)
             epoll_ctl(context->epoll_fd, EPOLL_CTL_DEL, fds[i], NULL);
         else
             result = um_context_watch(context, fds[i], UM_WATCH_PORT, i);
     result = result == -EEXIST ? 0 : result; /* the loop and a thread that joins did it at once */
-    context->port_is_watched = is_watched;
+    context->rings_are_watched = is_watched;
     return result;
 }
 
@@ -151,7 +151,7 @@ int um_context_create(const um_context_config *config, um_context **created)
     if (context == NULL)
         return -ENOMEM;
     context->config = *config;
-    context->port = config->port;
+    context->rings = config->rings;
     context->nap_ns = config->coalesce_ns;
     context->epoll_fd = context->wake_fd = context->control_link.fd = -1;
     context->next_delivery_id = 1;
@@ -182,7 +182,7 @@ void um_context_close(um_context *context)
             um_session_shut(&context->sessions[i]);
     um_context_lock(context);
     um_receiving_give_back(context);
-    context->port = NULL;
+    context->rings = NULL;
     um_context_unlock(context);
     um_socket_close(&context->control_link);
     um_tap_counters ignored;
@@ -305,14 +305,14 @@ static int receive_groups(um_context *context, int64_t now_ns)
     return handled;
 }
 
-static int receive_port(um_context *context, bool polls, int64_t now_ns)
+static int receive_rings(um_context *context, bool polls, int64_t now_ns)
 {
     int handled = 0;
     um_receiving_take_back(context);
     for (int i = 0; i < PORT_RECEIVES_PER_PASS && !um_node_pressured(&context->node, now_ns); i++) {
-        int count = um_receiving_receive_port(context, polls, now_ns);
+        int count = um_receiving_receive_rings(context, polls, now_ns);
         handled += count;
-        if (count == 0 || !context->port->more)
+        if (count == 0 || !context->rings->more)
             return handled;
     }
     context->node.behind = true;
@@ -348,8 +348,8 @@ static int64_t run_timers(um_context *context, bool all, int64_t now_ns)
         next_ns = session->due_ns < next_ns ? session->due_ns : next_ns;
     }
     um_receiving_reap(context);
-    int64_t port_ns = context->port != NULL ? context->port->ops->tend(context->port, now_ns) : UM_NEVER_NS;
-    return port_ns < next_ns ? port_ns : next_ns;
+    int64_t rings_ns = context->rings != NULL ? context->rings->ops->tend(context->rings, now_ns) : UM_NEVER_NS;
+    return rings_ns < next_ns ? rings_ns : next_ns;
 }
 
 /* A control call waits for the lock: give it a chance, since a mutex does not queue fairly. */
@@ -390,9 +390,9 @@ static bool is_under_load(um_context *context, int64_t now_ns)
 static int64_t next_nap_ns(um_context *context, int64_t now_ns)
 {
     int64_t usual_ns = context->config.coalesce_ns, due_ns = context->next_due_ns - now_ns;
-    if (context->port == NULL)
+    if (context->rings == NULL)
         return usual_ns;
-    uint32_t room = context->port->receive_frames, frames = context->gathered_frames;
+    uint32_t room = context->rings->receive_frames, frames = context->gathered_frames;
     uint64_t window = um_node_window_bytes(&context->node), bytes = context->gathered_bytes;
     if (frames > room / 4 || bytes > window / 8 * 5)
         context->nap_ns = context->nap_ns / 2 > NAP_MIN_NS ? context->nap_ns / 2 : NAP_MIN_NS;
@@ -421,7 +421,7 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
     bool naps =
         now_ns < context->hot_until_ns && wait_until_ns > now_ns && !never_sleeps && context->config.coalesce_ns != 0;
     /* A ring that was emptied: what came since gathers for the next pass. */
-    bool emptied = context->port != NULL && !context->node.behind;
+    bool emptied = context->rings != NULL && !context->node.behind;
     if (context->last_batch > 0 && !(naps && emptied)) { /* there may be more: do not wait for it */
         wait_until_ns = 0;
         naps = false;
@@ -433,18 +433,18 @@ static int take_events(um_context *context, struct epoll_event *events, int64_t 
         um_context_watch_port(context, false);
         nanosleep(&nap, NULL);
         *time_ns = um_clock_ns();
-        context->read_directly = context->port == NULL;
+        context->read_directly = context->rings == NULL;
         return 0;
     }
     /* With a port the groups' sockets are silent as a rule: they are read when they are reported ready. */
-    bool direct = context->port == NULL && context->group_limit <= GROUPS_DIRECT_MAX;
+    bool direct = context->rings == NULL && context->group_limit <= GROUPS_DIRECT_MAX;
     bool no_sleep = never_sleeps || until_ns <= now_ns || now_ns < context->linger_until_ns;
     /* Watched rings cost the kernel a call for every datagram that comes, so they are only while somebody sleeps. */
     if (never_sleeps)
         um_context_watch_port(context, false);
     else if (!no_sleep && context->port_is_read)
         um_context_watch_port(context, true);
-    if (no_sleep && (direct || context->port != NULL) && now_ns - context->last_poll_ns < POLL_INTERVAL_NS) {
+    if (no_sleep && (direct || context->rings != NULL) && now_ns - context->last_poll_ns < POLL_INTERVAL_NS) {
         context->read_directly = direct;
         return 0;
     }
@@ -497,8 +497,8 @@ int64_t um_context_pass(um_context *context, int64_t wait_until_ns)
             handled += handle_event(context, events[i].data.u64, now_ns);
     uint32_t received = direct ? (uint32_t)receive_groups(context, now_ns) : (uint32_t)handled;
     handled += direct ? (int)received : 0;
-    if (context->port != NULL) {
-        int by_port = receive_port(context, polls, now_ns);
+    if (context->rings != NULL) {
+        int by_port = receive_rings(context, polls, now_ns);
         received += (uint32_t)by_port;
         handled += by_port;
     }

@@ -23,7 +23,7 @@
 #include "core/source.h"
 #include "io/gate.h"
 #include "io/link_socket.h"
-#include "io/port.h"
+#include "io/rings.h"
 #include "io/tap.h"
 
 enum {
@@ -55,7 +55,7 @@ typedef struct um_context_config {
     uint32_t hold_messages;      /* power of two */
     uint32_t datagram_max_bytes; /* largest UDP payload ever sent or held */
     uint64_t random_seed;
-    um_port *port; /* the rings its data travels on, open as long as the context; NULL: kernel sockets */
+    um_rings *rings; /* the ring set, open as long as the context; NULL: kernel sockets */
 } um_context_config;
 
 struct um_context;
@@ -66,7 +66,7 @@ typedef struct um_publication_session {
     um_source_session core;
     um_socket_link data_link;
     um_socket_link nak_link;
-    um_link *port_link; /* where data goes when the context has a port, else NULL */
+    um_link *ring_link; /* where data goes when the context has a ring set, else NULL */
     um_tap_link tapped; /* that link, or data_link, as the session sees it */
     struct um_context *context;
     void *memory;
@@ -133,11 +133,11 @@ typedef struct um_context {
     um_tap_link tapped_control;    /* as the sessions see it */
     um_link_counters closed_links; /* what links that are gone have counted */
     um_receive_ring ring;
-    um_port *port; /* NULL: none, or the context is closed */
-    um_rx port_batch[UM_PORT_BATCH_MAX];
-    bool port_keeps;              /* frames of the last datagrams have not been given back */
-    _Atomic bool port_is_read;    /* a group is joined, so its rings are to be waited for */
-    _Atomic bool port_is_watched; /* they are in the epoll set now */
+    um_rings *rings; /* NULL: none, or the context is closed */
+    um_rx ring_batch[UM_RINGS_BATCH_MAX];
+    bool rings_hold_frames;         /* frames of the last datagrams have not been given back */
+    _Atomic bool port_is_read;      /* a group is joined, so its rings are to be waited for */
+    _Atomic bool rings_are_watched; /* they are in the epoll set now */
     void *ring_memory;
     void *reorder_memory;
     size_t reorder_bytes;
@@ -235,9 +235,9 @@ enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_P
 /* A session's socket is reported once, and then not until it is watched again. */
 int um_context_watch(um_context *context, int fd, enum um_watch_kind kind, uint32_t index);
 void um_context_watch_again(um_context *context, int fd, enum um_watch_kind kind, uint32_t index);
-/* While groups are joined the loop waits for the port. A port that only sends is not waited for: the kernel would look
- * for who waits each time something sent through it is freed. Nor is it while the loop does not sleep: a watched ring
- * costs the kernel a call for every datagram that comes. The loop and whoever holds the context lock. */
+/* While groups are joined the loop waits for the rings. A ring set that only sends is not waited for: the kernel would
+ * look for who waits each time something sent through it is freed. Nor is it while the loop does not sleep: a watched
+ * ring costs the kernel a call for every datagram that comes. The loop and whoever holds the context lock. */
 int um_context_watch_port(um_context *context, bool is_watched);
 um_socket_config um_context_socket_config(const um_context *context);
 /* Closes a link and keeps its counters. Context lock held. */
@@ -387,7 +387,7 @@ int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns);
  * frames of a few until it looks again: giving them back means writing to lines that the kernel's processor has, and
  * the next fence would wait for that, with whoever waits for the datagram. After a pass that received something comes
  * one that does not sleep, so nobody waits for a ring that seems to have something in it. */
-int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns);
+int um_receiving_receive_rings(um_context *context, bool polls, int64_t now_ns);
 /* Gives back the frames of the last batch. */
 void um_receiving_give_back(um_context *context);
 /* Takes back frames that rows were kept in, once those have been read. */

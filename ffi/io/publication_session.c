@@ -34,22 +34,22 @@ static int open_sockets(um_publication_session *session, uint16_t port_low, uint
 }
 
 /* Data leaves by the context's port, under the address and the port of the NAK socket. */
-static int open_port_link(um_publication_session *session)
+static int open_ring_link(um_publication_session *session)
 {
-    um_port *port = session->context->port;
-    if (port == NULL)
+    um_rings *rings = session->context->rings;
+    if (rings == NULL)
         return 0;
-    um_port_sender sender = {session->nak_link.local, session->context->config.ttl, &session->data_link.base};
+    um_rings_sender sender = {session->nak_link.local, session->context->config.ttl, &session->data_link.base};
     session->context->error_step = "a link on the port";
-    return port->ops->open_link(port, &sender, &session->port_link);
+    return rings->ops->open_link(rings, &sender, &session->ring_link);
 }
 
-static void close_port_link(um_publication_session *session)
+static void close_ring_link(um_publication_session *session)
 {
-    um_port *port = session->context->port;
-    if (session->port_link != NULL && port != NULL)
-        port->ops->close_link(port, session->port_link);
-    session->port_link = NULL;
+    um_rings *rings = session->context->rings;
+    if (session->ring_link != NULL && rings != NULL)
+        rings->ops->close_link(rings, session->ring_link);
+    session->ring_link = NULL;
 }
 
 /* Takes over the memory when it succeeds. */
@@ -69,7 +69,7 @@ static int open_session(um_context *context, um_session_config *config, uint16_t
     session->memory_bytes = um_session_footprint(config);
     um_publishing_init(session);
     session->wakeup_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    result = session->wakeup_fd < 0 ? -errno : open_port_link(session);
+    result = session->wakeup_fd < 0 ? -errno : open_ring_link(session);
     if (result != 0) {
         if (session->wakeup_fd >= 0)
             close(session->wakeup_fd);
@@ -78,8 +78,8 @@ static int open_session(um_context *context, um_session_config *config, uint16_t
         return result;
     }
     config->nak_port = session->nak_link.local.port;
-    if (session->port_link != NULL)
-        um_tap_link_init(&session->tapped, session->port_link, &context->tap, session->nak_link.local);
+    if (session->ring_link != NULL)
+        um_tap_link_init(&session->tapped, session->ring_link, &context->tap, session->nak_link.local);
     else
         um_tap_link_init(&session->tapped, &session->data_link.base, &context->tap, session->data_link.local);
     um_session_init(&session->core, session->memory, config, &session->tapped.base, &context->limits, um_clock_ns());
@@ -121,7 +121,7 @@ void um_session_shut(um_publication_session *session)
     session->in_use = false;
     um_staged_drop_sent(&session->core.staged, INT64_MAX); /* with what the link has lent for it */
     um_lock_release(&session->core.sender_lock);
-    close_port_link(session);
+    close_ring_link(session);
     um_context_close_link(session->context, &session->data_link);
     um_context_close_link(session->context, &session->nak_link);
     close(session->wakeup_fd);

@@ -105,8 +105,8 @@ static void ask_loop(um_publication_session *session, int64_t time_ns)
 /* The kernel left some of it in the ring: the loop goes on with it. */
 static bool port_stalled(const um_publication_session *session)
 {
-    const um_port *port = session->port_link != NULL ? session->context->port : NULL;
-    return port != NULL && atomic_load_explicit(&port->stalled, memory_order_relaxed);
+    const um_rings *rings = session->ring_link != NULL ? session->context->rings : NULL;
+    return rings != NULL && atomic_load_explicit(&rings->stalled, memory_order_relaxed);
 }
 
 /* What is left goes out with what follows soon; if nothing does, the loop sends it. It need not be woken for that when

@@ -237,17 +237,17 @@ int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns)
         context->pass_datagrams +=
             um_datagrams_in(context->ring.batch[i].length, context->ring.batch[i].segment_length);
     }
-    if (count > 0 && context->port != NULL)
+    if (count > 0 && context->rings != NULL)
         UM_COUNT(group->link.counters.ring_kernel_path, count);
     return count;
 }
 
 void um_receiving_give_back(um_context *context)
 {
-    if (!context->port_keeps)
+    if (!context->rings_hold_frames)
         return;
-    context->port->ops->release(context->port);
-    context->port_keeps = false;
+    context->rings->ops->release(context->rings);
+    context->rings_hold_frames = false;
 }
 
 void um_receiving_take_back(um_context *context)
@@ -267,26 +267,26 @@ static void prefetch(const um_rx *rx)
     um_prefetch(rx->data, stays ? HEADERS_BYTES : rx->length);
 }
 
-int um_receiving_receive_port(um_context *context, bool polls, int64_t now_ns)
+int um_receiving_receive_rings(um_context *context, bool polls, int64_t now_ns)
 {
-    um_port *port = context->port;
+    um_rings *rings = context->rings;
     um_receiving_give_back(context);
-    int count = port->ops->receive(port, context->port_batch, UM_PORT_BATCH_MAX);
+    int count = rings->ops->receive(rings, context->ring_batch, UM_RINGS_BATCH_MAX);
     if (count > 0)
-        um_tap_received(&context->tap, context->port_batch, (uint32_t)count);
-    context->gathered_frames += port->taken_frames;
+        um_tap_received(&context->tap, context->ring_batch, (uint32_t)count);
+    context->gathered_frames += rings->taken_frames;
     for (int i = 0; i < count && i < PREFETCHED_AHEAD; i++)
-        prefetch(&context->port_batch[i]);
+        prefetch(&context->ring_batch[i]);
     for (int i = 0; i < count; i++) {
         if (i + PREFETCHED_AHEAD < count)
-            prefetch(&context->port_batch[i + PREFETCHED_AHEAD]);
-        um_rx *rx = &context->port_batch[i];
+            prefetch(&context->ring_batch[i + PREFETCHED_AHEAD]);
+        um_rx *rx = &context->ring_batch[i];
         if (rx->frames != NULL)
             rx->frames->pinned_last = false;
         context->gathered_bytes += rx->length;
         um_node_on_data(&context->node, rx, now_ns);
     }
-    context->port_keeps = true; /* without a datagram, too: frames that held none were taken all the same */
+    context->rings_hold_frames = true; /* without a datagram, too: frames that held none were taken all the same */
     if (!polls || count <= 0 || count > KEPT_MAX)
         um_receiving_give_back(context);
     context->pass_datagrams += count > 0 ? (uint32_t)count : 0;

@@ -95,8 +95,8 @@ uint32_t um_statistics_link(um_context *context, uint64_t *out)
     for (uint32_t i = 0; i < context->group_limit; i++)
         if (context->groups[i].in_use)
             um_link_counters_add(sum, &context->groups[i].link.counters);
-    if (context->port != NULL)
-        context->port->ops->add_counters(context->port, sum);
+    if (context->rings != NULL)
+        context->rings->ops->add_counters(context->rings, sum);
     um_context_unlock(context);
     return FIELDS(um_link_counters);
 }

@@ -8,7 +8,7 @@
  * loop), sending to whoever holds the queue's send lock, for each ring has a single producer. A debug build notes
  * the owner of every frame and asserts each transition.
  *
- * Nothing here calls the system: rings are memory shared with the kernel, which ffi/xsk/port.c maps, or with a test
+ * Nothing here calls the system: rings are memory shared with the kernel, which ffi/xsk/rings.c maps, or with a test
  * that plays the kernel. Memory is the opener's and stays mapped until the queue is no longer used.
  */
 #ifndef UM_XSK_QUEUE_H

@@ -1,14 +1,14 @@
-/* The state behind a um_xsk_port, for the files that implement it: port.c opens and closes it, port_data.c moves
- * datagrams, port_statistics.c reads facts and counters.
+/* The state behind a um_xsk_rings, for the files that implement it: rings.c opens and closes it, rings_data.c moves
+ * datagrams, rings_statistics.c reads facts and counters.
  *
- * Threads: written while it is opened; afterwards as each field says. Memory: one mapping, freed by um_xsk_port_close.
+ * Threads: written while it is opened; afterwards as each field says. Memory: one mapping, freed by um_xsk_rings_close.
  */
 
-#ifndef UM_XSK_PORT_STATE_H
-#define UM_XSK_PORT_STATE_H
+#ifndef UM_XSK_RINGS_STATE_H
+#define UM_XSK_RINGS_STATE_H
 
 #include "xsk/passed_rings.h"
-#include "xsk/port.h"
+#include "xsk/rings.h"
 
 #ifndef SOL_XDP
 #define SOL_XDP 283
@@ -21,8 +21,8 @@ typedef struct um_xsk_handles {
     um_xsk_passed_rings passed;
 } um_xsk_handles;
 
-struct um_xsk_port {
-    um_port base;
+struct um_xsk_rings {
+    um_rings base;
     um_xsk_config config;
     uint8_t mac[UM_MAC_BYTES];
     bool zero_copy;
@@ -38,15 +38,15 @@ struct um_xsk_port {
     uint32_t turn; /* the queue the next receive begins with; context lock */
     _Atomic uint32_t link_count;
     _Atomic uint32_t next_queue; /* sessions take the queues in turn to send on */
-    um_xsk_queue queues[UM_PORT_DESCRIPTORS_MAX];
-    um_xsk_handles handles[UM_PORT_DESCRIPTORS_MAX];
+    um_xsk_queue queues[UM_RINGS_DESCRIPTORS_MAX];
+    um_xsk_handles handles[UM_RINGS_DESCRIPTORS_MAX];
 };
 
-/* How the context reaches the rings; port_data.c. */
-extern const um_port_ops UM_XSK_PORT_OPS;
+/* How the context reaches the rings; rings_data.c. */
+extern const um_rings_ops UM_XSK_RINGS_OPS;
 
-/* um_port_ops.descriptors and .add_counters; port_statistics.c. */
-uint32_t um_xsk_port_descriptors(const um_port *base, int *fds, uint32_t max);
-void um_xsk_port_add_counters(um_port *base, um_link_counters *sum);
+/* um_rings_ops.descriptors and .add_counters; rings_statistics.c. */
+uint32_t um_xsk_rings_descriptors(const um_rings *base, int *fds, uint32_t max);
+void um_xsk_rings_add_counters(um_rings *base, um_link_counters *sum);
 
 #endif
