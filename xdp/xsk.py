@@ -1,8 +1,8 @@
 """AF_XDP rings from Python: a ring set, which is a socket on every receive queue of an interface, with its frames.
 
-A ring set receives nothing until its sockets stand in the map of a steering program on the interface (`xdp.steering`), and
-sends at once. The rings are worked by C (ffi/xsk/): Python opens and closes them and hands their address on.
-Works on the network namespace of the calling thread.
+A ring set sends at once. It receives nothing until its sockets stand in the map of a steering program on the
+interface (`xdp.steering`). The rings are worked by C (ffi/xsk/): Python opens and closes them and hands their address
+on. Works on the network namespace of the calling thread.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ uint32_t um_datagram_next_run(um_source_session *session, int64_t position, int6
     return bytes;
 }
 
-/* The same, where it is known without a look at the log: a datagram laid out with another right behind it. Each is more
- * than half of what fits, so no second frame joins the first; and what is laid out is committed. NULL: look. */
+/* The same, where it is known without a look at the log: a staged datagram with another right behind it. Each is more
+ * than half of what fits, so no second frame joins the first; and a staged datagram is committed. NULL: look. */
 const um_staged_datagram *um_datagram_next_staged(um_source_session *session, int64_t position, int64_t limit)
 {
     const um_staged_datagram *here = um_staged_at(&session->staged, position);
@@ -91,7 +91,7 @@ static bool is_single(const um_source_session *session, const um_sent *sent)
     return word == um_frame_word(UM_FRAME_HEADER_BYTES + (int32_t)sent->length, UM_FRAME_DATA);
 }
 
-/* Whether the link shall gather a datagram from where its frames lie; else it is laid out in the staging buffer. */
+/* Whether the link gets references to the frames in the log; else the datagram is copied into the staging buffer. */
 static bool is_sent_from_log(um_source_session *session, const um_sent *sent)
 {
     if (session->link->takes_whole)

@@ -72,25 +72,25 @@ static bool is_too_long(const um_delivery *delivery, const um_lbmc_message *mess
  * room for it. */
 static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival, bool newest)
 {
-    um_reorder_entry *hold =
+    um_reorder_entry *entry =
         newest ? um_order_map_add(delivery, message->sqn) : um_order_map_find_or_add(delivery, message->sqn);
-    if (hold == NULL)
+    if (entry == NULL)
         return false;
     if (is_too_long(delivery, message)) { /* it must not crowd the store */
-        hold->state = UM_REORDER_REFUSED;
+        entry->state = UM_REORDER_REFUSED;
         UM_COUNT(delivery->receiver->counters.messages_too_long, message->sqn == message->first_sqn);
-    } else if (!um_reorder_attach(delivery->receiver->store, hold, message->payload, message->payload_length)) {
-        if (hold->assembled_bytes == 0)
-            um_order_map_remove(delivery, hold);
+    } else if (!um_reorder_attach(delivery->receiver->store, entry, message->payload, message->payload_length)) {
+        if (entry->assembled_bytes == 0)
+            um_order_map_remove(delivery, entry);
         return false;
     }
     bool fragment = message->flags & UM_MESSAGE_FRAGMENT;
-    hold->flags = message->flags;
-    hold->first_sqn = fragment ? message->first_sqn : message->sqn;
-    hold->fragment_offset = fragment ? message->offset : 0;
-    hold->total = fragment ? message->total : message->payload_length;
-    hold->received_ns = arrival->received_ns;
-    if (!fragment || delivery->state == UM_DELIVERY_STARTING || um_reassembly_count(delivery, hold))
+    entry->flags = message->flags;
+    entry->first_sqn = fragment ? message->first_sqn : message->sqn;
+    entry->fragment_offset = fragment ? message->offset : 0;
+    entry->total = fragment ? message->total : message->payload_length;
+    entry->received_ns = arrival->received_ns;
+    if (!fragment || delivery->state == UM_DELIVERY_STARTING || um_reassembly_count(delivery, entry))
         return true;
     um_order_map_remove(delivery, um_order_map_find(delivery, message->sqn));
     return false;
@@ -115,20 +115,20 @@ static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *mess
  * (UM-56). */
 static void deliver_on_arrival(um_delivery *delivery, uint32_t sqn)
 {
-    um_reorder_entry *hold = um_order_map_find(delivery, sqn);
-    if (hold == NULL || hold->state != UM_REORDER_PAYLOAD ||
+    um_reorder_entry *entry = um_order_map_find(delivery, sqn);
+    if (entry == NULL || entry->state != UM_REORDER_PAYLOAD ||
         (delivery->bos_due && !um_delivery_announce_begin(delivery)))
         return;
     uint32_t first_sqn = sqn, last_sqn = sqn;
-    if (hold->flags & UM_MESSAGE_FRAGMENT && delivery->receiver->config.ordered_delivery == UM_ORDERED_ARRIVAL) {
-        um_reorder_entry *first = um_order_map_find(delivery, hold->first_sqn);
-        first_sqn = hold->first_sqn;
+    if (entry->flags & UM_MESSAGE_FRAGMENT && delivery->receiver->config.ordered_delivery == UM_ORDERED_ARRIVAL) {
+        um_reorder_entry *first = um_order_map_find(delivery, entry->first_sqn);
+        first_sqn = entry->first_sqn;
         if (first == NULL || um_reassembly_deliver(delivery, first, &last_sqn) != UM_ASSEMBLY_DELIVERED)
             return;
     } else {
-        um_row row = um_reassembly_row(delivery, hold);
-        const uint8_t *payload = um_reorder_payload(delivery->receiver->store, hold);
-        if (!um_delivery_append_payload(delivery, &row, payload, hold->length))
+        um_row row = um_reassembly_row(delivery, entry);
+        const uint8_t *payload = um_reorder_payload(delivery->receiver->store, entry);
+        if (!um_delivery_append_payload(delivery, &row, payload, entry->length))
             return;
     }
     for (uint32_t seen_sqn = first_sqn; seen_sqn != last_sqn + 1; seen_sqn++) {
@@ -142,8 +142,8 @@ static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
 {
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(sqn, delivery->next_sqn))
         return true;
-    um_reorder_entry *hold = um_order_map_find(delivery, sqn);
-    return hold != NULL && hold->state != UM_REORDER_EXPECTED;
+    um_reorder_entry *entry = um_order_map_find(delivery, sqn);
+    return entry != NULL && entry->state != UM_REORDER_EXPECTED;
 }
 
 /* In order, whole, nothing held: straight from the datagram into the queue. */
@@ -288,12 +288,13 @@ void um_delivery_begin(um_delivery *delivery)
 /* Takes one that was held while starting into account; false when there is none, or no room to count its bytes. */
 static bool adopt(um_delivery *delivery, uint32_t sqn)
 {
-    um_reorder_entry *hold = um_order_map_find(delivery, sqn);
-    if (hold == NULL || hold->state == UM_REORDER_EXPECTED)
+    um_reorder_entry *entry = um_order_map_find(delivery, sqn);
+    if (entry == NULL || entry->state == UM_REORDER_EXPECTED)
         return false;
-    if (hold->state == UM_REORDER_SEEN || !(hold->flags & UM_MESSAGE_FRAGMENT) || um_reassembly_count(delivery, hold))
+    if (entry->state == UM_REORDER_SEEN || !(entry->flags & UM_MESSAGE_FRAGMENT) ||
+        um_reassembly_count(delivery, entry))
         return true;
-    um_order_map_remove(delivery, hold);
+    um_order_map_remove(delivery, entry);
     return false;
 }
 

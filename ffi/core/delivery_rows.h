@@ -75,14 +75,14 @@ static inline bool um_delivery_append_payload(um_delivery *delivery, const um_ro
     return true;
 }
 
-/* A frame is worth keeping for a message that fills most of its datagram. */
+/* A frame is worth pinning for a message that fills most of its datagram. */
 static inline bool um_delivery_may_pin(const um_lbmc_message *message, const um_arrival *arrival)
 {
     return message->payload_length >= UM_QUEUE_PINNED_BYTES_MIN &&
            message->payload_length > arrival->datagram_bytes / 2 && arrival->frames != NULL;
 }
 
-/* False when the queue is full or the frame cannot be kept. */
+/* False when the queue is full or the frame cannot be pinned. */
 static inline bool um_delivery_append_in_frame(um_delivery *delivery, const um_row *row, const um_lbmc_message *message,
                                                const um_arrival *arrival)
 {

@@ -1,7 +1,7 @@
 /* Flow control of a source session (AE-9, AE-16..AE-23, AE-44): from the receivers' status messages to the
  * sender limit. Policies: none (UM's source-paced way: no limit but the rate), min (the slowest receiver), max
  * (the fastest), tagged (the slowest of those that carry the group's tag). The table of receivers is bounded;
- * a receiver that has been silent for the timeout stops counting. Conductor thread only.
+ * a receiver that has been idle for the timeout stops counting. Conductor thread only.
  */
 #ifndef UM_CORE_FLOW_CONTROL_H
 #define UM_CORE_FLOW_CONTROL_H

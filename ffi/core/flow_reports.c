@@ -6,7 +6,7 @@
 
 enum { ELICITED_SM_GAP_NS = 1000000 }; /* bounds what a flood of status messages can make the source send */
 
-/* How far ahead of a receiver the sender may go so that everything it may still ask for stays in the transmission
+/* How far ahead of a receiver the sender may go so that everything it may still NAK stays in the transmission
  * window, however small the datagrams. */
 static uint32_t repairable_bytes(const um_source_session *session)
 {

@@ -14,8 +14,8 @@ typedef struct um_part {
     uint32_t length;
 } um_part;
 
-/* A piece of a link's own memory that it lends for a datagram to be laid out in, which then goes out without being
- * copied. Whoever has it gives it back, or sends it: a link that takes the datagram takes the piece and clears `data`.
+/* A frame of a link's own memory, borrowed so that a datagram is staged in it and leaves without being copied. The
+ * borrower returns it or sends it: a link that accepts the datagram takes the frame and clears `data`.
  */
 typedef struct um_borrowed_frame {
     uint8_t *data;           /* NULL: nothing */
@@ -24,7 +24,7 @@ typedef struct um_borrowed_frame {
 } um_borrowed_frame;
 
 /* One datagram to send: the concatenation of its parts. The memory stays the caller's and is read only
- * during the call, but for a piece that the link has lent. */
+ * during the call, but for a borrowed frame. */
 typedef struct um_tx {
     const um_part *parts;
     uint32_t part_count;
@@ -35,17 +35,17 @@ typedef struct um_tx {
 /* The frames datagrams are received in, where one can stay until it has been read. Threads: the receiving one. */
 typedef struct um_frames um_frames;
 struct um_frames {
-    /* Keeps the frame that `data` lies in when its batch is given back. False when it cannot: it is kept already, or
-     * too many are. */
+    /* Pins the frame that `data` lies in: it stays when its batch is released. False when it is pinned already, or too
+     * many are. */
     bool (*pin)(um_frames *frames, const uint8_t *data);
-    /* Takes back frames that were kept, one for each pointer. */
+    /* Unpins frames, one for each pointer: they are the ring's again. */
     void (*unpin)(um_frames *frames, const uint8_t *const *data, uint32_t count);
-    bool pinned_last; /* set by keep; cleared by who wants to know */
+    bool pinned_last; /* set by pin; cleared by the caller that reads it */
 };
 
 /* One received datagram, or a run of datagrams of segment_length bytes each (the last may be shorter)
  * where the kernel coalesced them; segment_length is 0 for a single one. data belongs to the link until
- * its next receive, unless its frame is kept. */
+ * its next receive, unless its frame is pinned. */
 typedef struct um_rx {
     const uint8_t *data;
     uint32_t length;
@@ -69,13 +69,13 @@ typedef struct um_link um_link;
 
 typedef struct um_link_ops {
     /* Sends datagrams of one session to `to`, in order. Returns how many were taken (0 when the link is
-     * full now) or a negative errno; the rest stays with the caller, who offers it again. */
+     * full now) or a negative errno; the rest stays with the caller, which offers it again. */
     int (*send)(um_link *link, um_address to, const um_tx *batch, uint32_t count);
     /* Sends one datagram that may be larger than the path takes now (built before the MTU shrank);
      * the link may let the kernel fragment it. Returns 1, 0 or a negative errno. */
     int (*send_oversize)(um_link *link, um_address to, const um_tx *datagram);
-    /* Only of links with borrow_bytes. Lends up to `count` pieces; returns how many, fewer where it needs the rest
-     * itself. Any thread. */
+    /* Only of links with borrow_bytes. Borrows up to `count` frames; returns how many, fewer where the link needs the
+     * rest itself. Any thread. */
     uint32_t (*borrow)(um_link *link, uint8_t **pieces, uint32_t count);
     void (*return_frames)(um_link *link, uint8_t *const *pieces, uint32_t count);
 } um_link_ops;
@@ -83,9 +83,10 @@ typedef struct um_link_ops {
 /* First member of every implementation. */
 struct um_link {
     const um_link_ops *ops;
-    bool takes_whole; /* sends faster what lies in one piece, datagram behind datagram, than what it has to gather */
+    bool takes_whole; /* sends faster what lies in one piece, datagram behind datagram, than what lies in several parts
+                       */
     uint32_t
-        borrow_bytes; /* the size of the pieces it lends, each at the beginning of a cache line; 0: it lends none */
+        borrow_bytes; /* the size of the frames it lends, each at the beginning of a cache line; 0: it lends none */
 };
 
 #endif

@@ -9,9 +9,9 @@ static bool um_loss_declare(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 {
     if (!um_delivery_append_loss(delivery, sqn, now_ns))
         return false;
-    um_reorder_entry *hold = um_order_map_find(delivery, sqn);
-    if (hold != NULL)
-        um_order_map_remove(delivery, hold);
+    um_reorder_entry *entry = um_order_map_find(delivery, sqn);
+    if (entry != NULL)
+        um_order_map_remove(delivery, entry);
     return true;
 }
 

@@ -14,11 +14,11 @@
 /* Delivers what can be delivered. Returns false when the queue is full. */
 bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up);
 
-/* Gives up what is missing of a gap: one loss event per sqn (UM-101); whole messages up to the last of them are
+/* Gives up what is still lost of a gap: one loss event per sqn (UM-101); whole messages up to the last of them are
  * delivered, incomplete ones dropped. A message that begins behind it may wait on for a younger gap. */
 bool um_loss_give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns);
 
-/* Whether the arrival of sqn changed nothing at the head: what is missing there is another one, and not due. */
+/* Whether the arrival of sqn changed nothing at the head: the gap there is another one, and not due. */
 bool um_loss_still_waits(um_delivery *delivery, uint32_t sqn, int64_t now_ns);
 
 /* UX-7: a gap too long to wait for is one event, and what was held before it goes too. */

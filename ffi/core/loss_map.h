@@ -30,13 +30,13 @@ void um_loss_map_init(um_loss_map *map, void *memory, uint32_t capacity);
 
 /* False when the map is full. The sqn must not be in it. */
 bool um_loss_map_add(um_loss_map *map, uint32_t sqn, int64_t now_ns, int64_t deadline_ns);
-/* NULL when the sqn is not missing. Valid until the next add or remove. */
+/* NULL when the sqn is not lost. Valid until the next add or remove. */
 um_loss *um_loss_map_find(um_loss_map *map, uint32_t sqn);
 void um_loss_map_remove(um_loss_map *map, um_loss *loss);
 void um_loss_map_reschedule(um_loss_map *map, um_loss *loss, int64_t deadline_ns);
 /* The entry with the earliest deadline, or NULL. */
 um_loss *um_loss_map_first(um_loss_map *map);
-/* Oldest missing sqn; the map must not be empty. Linear in the count. */
+/* Oldest lost sqn; the map must not be empty. Linear in the count. */
 uint32_t um_loss_map_lowest(const um_loss_map *map);
 
 #endif

@@ -1,7 +1,7 @@
 #include "core/message_queue.h"
 
 enum {
-    MATERIALIZE_AHEAD = 8, /* frames whose lines are asked for while one is copied */
+    MATERIALIZE_AHEAD = 8, /* frames whose lines are prefetched while one is copied */
     RETURNED_TOGETHER = 64,
 };
 
@@ -53,7 +53,7 @@ static um_block *block_at(um_message_queue *queue, uint64_t ordinal)
 
 /* ---- frames ---- */
 
-/* How many of a block's frames nobody looks at any more: the rows' readers are done, or they have been gathered. */
+/* How many of a block's frames have no reader any more: their rows are released or materialized. */
 static uint32_t done_with(const um_block *block)
 {
     uint32_t count = atomic_load_explicit(&block->pinned_count, memory_order_relaxed), done = block->pinned_returned;

@@ -4,17 +4,18 @@
  *   block: offsets[n+1] | sequence numbers | ... | payload bytes, laid end to end
  *
  * A block is filled in order, closed when full, and free again when the reader has released every row of it.
- * Events (beginning and end of session, loss) are rows too, so their order against messages is kept.
+ * Events (beginning and end of session, loss) are rows too, so they stay in order with messages.
  *
- * A large payload can stay in the frame it was received in (um_frames, core/link.h). It has its place in the block all
- * the same, and is copied there when somebody wants the payloads end to end: gathered. Whoever wants less looks at
- * the frame, so that what nobody reads is never fetched from the processor that received it. A frame goes back once
- * its row is gathered, or it and all others of its block have been released.
+ * A large payload can stay in the frame it was received in, which is pinned (um_frames, core/link.h). It has its place
+ * in the block all the same: a reader that needs the payloads end to end materializes them there, another reads the
+ * frame, so that a payload without a reader is never fetched from the processor that received it. A frame is unpinned
+ * once its row is materialized, or all rows of its block have been released.
  *
  * Threads: one producer (the holder of the context lock), one consumer at a time. The producer publishes a row
  * count with release, the consumer reads it with acquire; the consumer gives rows back with a release addition
  * that the producer acquires before it reuses the block. Releasing may happen on any thread.
- * Reading payloads takes the block's pinned_lock, so that a queue can gather all that is left before frames go away.
+ * Reading payloads takes the block's pinned_lock, so that a queue can materialize all that is left before frames go
+ * away.
  */
 #ifndef UM_CORE_MESSAGE_QUEUE_H
 #define UM_CORE_MESSAGE_QUEUE_H
@@ -78,7 +79,7 @@ typedef struct um_message_queue {
     uint32_t current_row;
     uint64_t appended_count; /* rows, ever */
     uint32_t pinned_count;   /* frames that have not gone back */
-    bool full;               /* it was when it was last asked for room; its owner looks again */
+    bool full;               /* the last reservation was refused; the owner tries again */
     bool *any_full;          /* the owner's: some queue is */
 
     UM_CACHE_ALIGNED _Atomic uint64_t read_block; /* consumer: ordinal of the block it stands in, not reused before */
@@ -114,10 +115,10 @@ typedef struct um_row {
 /* Room for the payload of one row; NULL when the queue is full. um_queue_append makes the row visible. */
 uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes);
 void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payload_bytes);
-/* The same for a payload that stays where it is, at least UM_QUEUE_PINNED_BYTES_MIN long, in a frame that is kept. */
+/* The same for a payload that stays where it is, at least UM_QUEUE_PINNED_BYTES_MIN long, in a pinned frame. */
 void um_queue_append_pinned(um_message_queue *queue, const um_row *row, const uint8_t *payload, uint32_t payload_bytes,
                             um_frames *frames);
-/* Gives back the frames whose rows have been read. */
+/* Unpins the frames whose rows have been read. */
 void um_queue_return_frames(um_message_queue *queue);
 
 /* True when rows wait that the consumer has not taken. Producer's view. */
@@ -140,14 +141,14 @@ um_rows um_queue_take(um_message_queue *queue, uint32_t max);
 /* Anything to take? Consumer. */
 bool um_queue_ready(um_message_queue *queue);
 
-/* These read payloads of rows that have not been released. pinned_lock held, unless nothing of the block is kept.
+/* These read payloads of rows that have not been released. pinned_lock held, unless nothing of the block is in-frame.
  * Copies what is still in frames, so that the payloads of the rows lie end to end in the block. */
 void um_block_materialize(um_block *block, uint32_t first, uint32_t count);
 /* The first `bytes` of each row's payload, with zeros behind a shorter one: count * bytes. */
 void um_block_heads(const um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out);
 /* The payload of one row, at most `capacity` bytes of it. Returns its length. */
 uint32_t um_block_copy(const um_block *block, uint32_t row, uint8_t *out, uint32_t capacity);
-/* The producer publishes what it keeps before the row. */
+/* The producer publishes an in-frame payload before its row. */
 static inline bool um_block_has_pinned(const um_block *block)
 {
     return atomic_load_explicit(&block->pinned_count, memory_order_relaxed) != 0;

@@ -24,7 +24,7 @@ typedef struct um_node {
     um_context_counters counters;
 } um_node;
 
-/* The hold store's memory is the caller's. */
+/* The reorder buffer's memory is the caller's. */
 void um_node_init(um_node *node);
 
 bool um_node_add_session(um_node *node, um_receiver_session *session);

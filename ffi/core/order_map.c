@@ -21,9 +21,9 @@ void um_order_map_clear(um_delivery *delivery)
     uint32_t range = delivery->highest_sqn + 1 - delivery->next_sqn;
     if (range <= store->entries_begun) {
         for (uint32_t i = 0; i < range && delivery->held_count > 0; i++) {
-            um_reorder_entry *hold = um_order_map_find(delivery, delivery->next_sqn + i);
-            if (hold != NULL)
-                um_order_map_remove(delivery, hold);
+            um_reorder_entry *entry = um_order_map_find(delivery, delivery->next_sqn + i);
+            if (entry != NULL)
+                um_order_map_remove(delivery, entry);
         }
     } else {
         for (uint32_t i = 0; i < store->entries_begun && delivery->held_count > 0; i++)

@@ -35,27 +35,27 @@ static inline um_reorder_entry *um_order_map_find(um_delivery *delivery, uint32_
 
 static inline um_reorder_entry *um_order_map_add(um_delivery *delivery, uint32_t sqn)
 {
-    um_reorder_entry *hold = um_reorder_add(delivery->receiver->store, delivery->id, sqn);
-    delivery->held_count += hold != NULL;
-    return hold;
+    um_reorder_entry *entry = um_reorder_add(delivery->receiver->store, delivery->id, sqn);
+    delivery->held_count += entry != NULL;
+    return entry;
 }
 
-static inline void um_order_map_remove(um_delivery *delivery, um_reorder_entry *hold)
+static inline void um_order_map_remove(um_delivery *delivery, um_reorder_entry *entry)
 {
-    um_reorder_remove(delivery->receiver->store, hold);
+    um_reorder_remove(delivery->receiver->store, entry);
     delivery->held_count--;
 }
 
 static inline um_reorder_entry *um_order_map_find_or_add(um_delivery *delivery, uint32_t sqn)
 {
-    um_reorder_entry *hold = um_order_map_find(delivery, sqn);
-    return hold ? hold : um_order_map_add(delivery, sqn);
+    um_reorder_entry *entry = um_order_map_find(delivery, sqn);
+    return entry ? entry : um_order_map_add(delivery, sqn);
 }
 
 static inline bool um_order_map_is_missing(um_delivery *delivery, uint32_t sqn)
 {
-    const um_reorder_entry *hold = um_order_map_find(delivery, sqn);
-    return hold == NULL || hold->state == UM_REORDER_EXPECTED;
+    const um_reorder_entry *entry = um_order_map_find(delivery, sqn);
+    return entry == NULL || entry->state == UM_REORDER_EXPECTED;
 }
 
 /* The oldest gap of which something is still missing, NULL without one. Parts that have been filled are taken off:

@@ -118,7 +118,7 @@ int um_log_claim(um_publication_log *log, uint32_t length, um_claim *claim)
         if (UM_UNLIKELY((uint32_t)(tail >> 32) != term_id))
             return UM_ADMIN_ACTION;
         offset = (uint32_t)tail;
-        if (UM_UNLIKELY(offset > log->term_length)) { /* whoever closed this term has not moved on yet */
+        if (UM_UNLIKELY(offset > log->term_length)) { /* the thread that closed this term has not moved on yet */
             rotate(log, term_count, term_id);
             return UM_ADMIN_ACTION;
         }

@@ -1,7 +1,7 @@
 /* The publication log: the send side of a transport session (design W3; AE-1..AE-6, AE-22..AE-37,
  * AE-45..AE-49).
  *
- *   three terms of term_length bytes each, used in rotation; a position counts bytes from 0 for ever
+ *   three terms of term_length bytes each, used in rotation; a position counts bytes from 0 forever
  *
  *   |--- dirty ---|------- transmission window -------|-- to be sent --|-- claimed --|---- zeroed ----|
  *             clean_position                   sender's position     tail            writable end
@@ -116,7 +116,7 @@ static inline uint32_t um_log_claim_max(const um_publication_log *log)
 }
 
 /* Reserves `length` bytes, a sum of frame spans (AE-25, AE-26). Any thread. Returns 0 or a um_publish_result;
- * UM_ADMIN_ACTION asks for an immediate retry. A refused claim consumes nothing (UX-23). */
+ * UM_ADMIN_ACTION means: retry at once. A refused claim consumes nothing (UX-23). */
 int um_log_claim(um_publication_log *log, uint32_t length, um_claim *claim);
 
 static inline um_frame_state *um_frame_state_of(const um_publication_log *log, const uint8_t *frame)
@@ -147,7 +147,7 @@ static inline void um_frame_borrow(const um_publication_log *log, const uint8_t 
                           memory_order_relaxed);
 }
 
-/* From lent to begun, for the commit. False when unblocking has already turned it into padding (AE-35). */
+/* From borrowed to begun, for the commit. False when unblocking has already turned it into padding (AE-35). */
 static inline bool um_frame_return(const um_publication_log *log, const uint8_t *frame, uint32_t message_length)
 {
     int32_t length = -(int32_t)(UM_FRAME_HEADER_BYTES + message_length);
@@ -157,7 +157,7 @@ static inline bool um_frame_return(const um_publication_log *log, const uint8_t 
                                                    memory_order_relaxed);
 }
 
-/* Gives a lent claim of one frame back as padding (AE-36). False when unblocking was faster. */
+/* Returns a borrowed claim of one frame as padding (AE-36). False when unblocking was faster. */
 bool um_log_abort(const um_publication_log *log, const um_claim *claim);
 
 /* Position up to which space has been claimed: pub-pos (AE-6, AE-22). Any thread. */

@@ -23,7 +23,7 @@ bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool retransmis
 /* Gives back what was taken for a datagram that the link did not take. */
 void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool retransmission);
 
-/* When the current slice of a limiter ends that may hold somebody back; one that is over holds nobody back. */
+/* When the current slice of a limiter ends that may hold a sender back; one that is over holds none back. */
 int64_t um_rate_limits_next_ns(um_rate_limits *limits, int64_t now_ns);
 
 /* Unblocks the publishers when the slice in which the data limiter held a datagram back is over (UX-1). */

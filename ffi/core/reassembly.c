@@ -19,11 +19,11 @@ static bool is_contiguous(um_delivery *delivery, const um_reorder_entry *first, 
 {
     uint32_t bytes = 0;
     for (uint32_t sqn = first->sqn; bytes < first->total; sqn++) {
-        um_reorder_entry *hold = um_order_map_find(delivery, sqn);
-        if (hold == NULL || hold->state != UM_REORDER_PAYLOAD || !(hold->flags & UM_MESSAGE_FRAGMENT) ||
-            hold->first_sqn != first->sqn || hold->total != first->total || hold->fragment_offset != bytes)
+        um_reorder_entry *entry = um_order_map_find(delivery, sqn);
+        if (entry == NULL || entry->state != UM_REORDER_PAYLOAD || !(entry->flags & UM_MESSAGE_FRAGMENT) ||
+            entry->first_sqn != first->sqn || entry->total != first->total || entry->fragment_offset != bytes)
             return false;
-        bytes += hold->length;
+        bytes += entry->length;
         *last_sqn = sqn;
     }
     return bytes == first->total;
@@ -44,10 +44,10 @@ enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_reorder_entry *
         return UM_ASSEMBLY_QUEUE_FULL;
     um_row row = um_reassembly_row(delivery, first);
     for (uint32_t sqn = first->sqn; sqn != *last_sqn + 1; sqn++) {
-        const um_reorder_entry *hold = um_order_map_find(delivery, sqn);
-        memcpy(payload + hold->fragment_offset, um_reorder_payload(delivery->receiver->store, hold), hold->length);
-        row.flags |= hold->flags;
-        row.received_ns = hold->received_ns > row.received_ns ? hold->received_ns : row.received_ns;
+        const um_reorder_entry *entry = um_order_map_find(delivery, sqn);
+        memcpy(payload + entry->fragment_offset, um_reorder_payload(delivery->receiver->store, entry), entry->length);
+        row.flags |= entry->flags;
+        row.received_ns = entry->received_ns > row.received_ns ? entry->received_ns : row.received_ns;
     }
     row.sequence_number = *last_sqn; /* UM-57 */
     um_delivery_append_message(delivery, &row, first->total);

@@ -19,15 +19,15 @@ enum um_assembly { UM_ASSEMBLY_DELIVERED, UM_ASSEMBLY_INCOMPLETE, UM_ASSEMBLY_RE
 bool um_reassembly_count(um_delivery *delivery, const um_reorder_entry *fragment);
 
 /* The row of one entry of the order map. */
-static inline um_row um_reassembly_row(const um_delivery *delivery, const um_reorder_entry *hold)
+static inline um_row um_reassembly_row(const um_delivery *delivery, const um_reorder_entry *entry)
 {
-    return (um_row){.flags = hold->flags,
-                    .sequence_number = hold->sqn,
-                    .first_sequence_number = hold->first_sqn,
-                    .fragment_offset = hold->fragment_offset,
-                    .message_length = hold->total,
+    return (um_row){.flags = entry->flags,
+                    .sequence_number = entry->sqn,
+                    .first_sequence_number = entry->first_sqn,
+                    .fragment_offset = entry->fragment_offset,
+                    .message_length = entry->total,
                     .source = delivery->source,
-                    .received_ns = hold->received_ns};
+                    .received_ns = entry->received_ns};
 }
 
 /* Delivers the message that starts at `first` when it is complete. Its entries stay; *last_sqn is its last. */

@@ -22,13 +22,13 @@ enum { UM_NAK_LIST_MAX = 365 }; /* fills a datagram at MTU 1500 */
  * the last take what lies beyond. Bucket b begins at (4 + b % 4) << (14 + b / 4) ns. */
 enum { UM_RECOVERY_BUCKETS = 64 };
 
-/* The newest missing datagram among [from, before): what the last search of the loss map found. */
+/* The newest lost datagram among [from, before): what the last search of the loss map found. */
 typedef struct um_blocker_search {
     uint32_t from;
     uint32_t before;
     uint64_t change_count; /* of the loss map then */
     bool found;
-    bool found_later; /* one that is missing at or after before */
+    bool found_later; /* one that is lost at or after before */
     uint32_t sqn;
 } um_blocker_search;
 
@@ -95,8 +95,8 @@ typedef struct um_receiver_session {
 
     int64_t status_due_ns;
     uint64_t bytes_since_status;
-    uint32_t status_window_bytes; /* last told */
-    uint32_t status_sqn;          /* last told: the oldest missing, or the next */
+    uint32_t status_window_bytes; /* in the last status message */
+    uint32_t status_sqn;          /* in the last status message: the oldest lost, or the next */
     uint64_t recovered_count;
     int64_t nak_not_before_ns;
     uint64_t recovery_buckets[UM_RECOVERY_BUCKETS]; /* datagrams by the time it took to have them */

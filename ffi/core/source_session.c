@@ -80,7 +80,7 @@ void um_session_set_datagram_max(um_source_session *session, uint32_t datagram_m
     atomic_store(&session->body_max_bytes, bytes - UM_LBTRM_DATA_BYTES);
 }
 
-/* Lays out up to budget datagrams from the sender's position; they take effect only when the link accepts them. */
+/* Builds up to budget datagrams from the sender's position; they take effect only when the link accepts them. */
 static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t budget, int64_t now_ns, um_tx *batch)
 {
     int64_t start = atomic_load_explicit(&session->sender_position, memory_order_relaxed), position = start;
@@ -190,7 +190,7 @@ static void note_limit(um_source_session *session, int64_t flushed)
         atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
 }
 
-/* Nothing could be laid out: is it that the next frame is not committed? The fence pairs with a publisher's between
+/* Nothing could be built: is the next frame not committed? The fence pairs with a publisher's between
  * its commit and its look at sender_waits: either it clears the flag, or we see its frame. */
 static void note_waiting(um_source_session *session, int64_t flushed)
 {

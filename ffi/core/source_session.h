@@ -6,10 +6,10 @@
  * retransmission.c (NAKs), rate_limits.c, and source.c (topics).
  *
  * Threads: publishing (source.h) from any thread. Everything declared here needs the sender lock, except where
- * it says otherwise. Whoever has moved the flush limit tries the lock and runs um_session_send; a holder that
+ * it says otherwise. A thread that has moved the flush limit tries the lock and runs um_session_send; a holder that
  * releases it looks again (um_session_pending), so no flush is left behind.
  *
- * Memory: one block of um_session_footprint bytes, owned by the creator, who frees it after the last use.
+ * Memory: one block of um_session_footprint bytes, owned by the creator, which frees it after the last use.
  */
 #ifndef UM_CORE_SOURCE_SESSION_H
 #define UM_CORE_SOURCE_SESSION_H
@@ -25,7 +25,7 @@
 
 enum {
     UM_SEND_BATCH_BYTES_MAX = 65507, /* and bytes: what the kernel takes as one segmented send */
-    UM_DATAGRAM_PARTS_MAX = 16,      /* header and frames gathered without copying */
+    UM_DATAGRAM_PARTS_MAX = 16,      /* header, and frames referenced where they lie */
     UM_RETRANSMIT_QUEUE_MAX = 1024,  /* beyond it NAKs are shed (UM-132) */
     UM_NCF_LIST_MAX = 256,
 };
@@ -37,9 +37,9 @@ typedef struct um_session_config {
     uint32_t initial_sqn;
     uint32_t initial_term_id;
     uint32_t term_length;
-    uint32_t window_bytes; /* payload bytes kept for retransmission */
+    uint32_t window_bytes; /* payload bytes that can be retransmitted */
     uint32_t datagram_max_bytes;
-    uint32_t coalesce_threshold; /* most frames gathered rather than copied */
+    uint32_t coalesce_threshold; /* most frames referenced rather than copied */
     uint32_t batch_minimum_bytes;
     int64_t batch_interval_ns;
     int64_t ignore_interval_ns;
@@ -52,7 +52,7 @@ typedef struct um_session_config {
     int64_t flow_receiver_timeout_ns;
 } um_session_config;
 
-/* What was sent under one transport sqn: the log range it was gathered from and its retransmission state. */
+/* What was sent under one transport sqn: its range of the log and its retransmission state. */
 typedef struct um_sent {
     int64_t position;
     int64_t answered_ns; /* last retransmission, or NCF that it is shed; INT64_MIN: never */
@@ -79,7 +79,7 @@ typedef struct um_source_session {
     UM_CACHE_ALIGNED um_lock sender_lock;
     _Atomic int64_t sender_position;
     atomic_bool sender_blocked; /* stopped by a limit, not by lack of data */
-    atomic_bool sender_waits;   /* stopped in front of a frame not committed; who commits one clears it */
+    atomic_bool sender_waits; /* stopped in front of a frame not committed; the publisher that commits one clears it */
     int64_t sender_limit;
     uint32_t next_sqn;
     uint32_t trail_sqn;
@@ -103,7 +103,7 @@ typedef struct um_source_session {
     uint32_t retransmit_count;
     uint32_t retransmit_queue[UM_RETRANSMIT_QUEUE_MAX]; /* binary heap, oldest sqn first (UM-133) */
     uint8_t *staging;                                   /* UM_SEND_BATCH_MAX datagrams, one behind the other */
-    uint32_t staged_bytes;                              /* of the batch being laid out */
+    uint32_t staged_bytes;                              /* of the batch being built */
     uint8_t *headers;                                   /* UM_SEND_BATCH_MAX data headers */
     um_part *parts;                                     /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
     um_staged_datagrams staged;                         /* not sent yet */

@@ -1,9 +1,10 @@
-/* Datagrams that publishers have laid out themselves: large messages, each of which makes up a datagram. The log only
- * keeps them; it is written past the caches, and reading them back from there to send them would mean waiting for
- * memory. They lie in pieces that the link lends, and go out from there without being copied; where it lends none, in a
- * ring of bytes, small enough to stay in the caches, each in one piece and most often behind the last.
+/* Staged datagrams: large messages, each a datagram of its own, that the publisher builds before the sender sends them.
+ * Their copy in the log is written with non-temporal stores, and reading it back to send it would wait for memory. A
+ * staged datagram lies in a frame borrowed from the link and leaves without being copied; where the link lends none, in
+ * a ring of bytes that is small enough to stay in the caches.
  *
- * Under the session's sender lock. What is not sent soon stays; when there is no more room, publishers write as usual.
+ * Threads: the holder of the session's sender lock. Memory: the session's, and frames of the link until they are sent
+ * or returned. Complexity: constant. Errors: none; without room publishers write to the log alone.
  */
 #ifndef UM_CORE_STAGED_DATAGRAMS_H
 #define UM_CORE_STAGED_DATAGRAMS_H
@@ -20,7 +21,7 @@ enum {
 
 typedef struct um_staged_datagram {
     int64_t position; /* of its frame in the log */
-    uint32_t offset;  /* in the ring of bytes; UM_STAGED_IS_BORROWED: it lies in what the link has lent */
+    uint32_t offset;  /* in the ring of bytes; UM_STAGED_IS_BORROWED: it lies in a borrowed frame */
     uint32_t bytes;
 } um_staged_datagram;
 
@@ -31,9 +32,9 @@ typedef struct um_staged_datagrams {
     uint32_t count;
     uint32_t next;           /* counted from the oldest: those before it have been looked for */
     uint32_t end;            /* where the next datagram goes in the ring of bytes */
-    uint32_t borrowed_count; /* entries whose datagrams lie in what was lent */
+    uint32_t borrowed_count; /* entries whose datagrams lie in borrowed frames */
     uint32_t piece_count;
-    uint8_t *pieces[UM_STAGED_BORROWED_MAX]; /* lent, for the next datagrams */
+    uint8_t *pieces[UM_STAGED_BORROWED_MAX]; /* borrowed, for the next datagrams */
     um_staged_datagram entries[UM_STAGED_MAX];
     um_borrowed_frame borrowed[UM_STAGED_MAX]; /* of the entries */
 } um_staged_datagrams;
@@ -43,7 +44,7 @@ typedef struct um_staged_room {
     uint32_t bytes;
 } um_staged_room;
 
-/* A cache line more than is used: who copies whole lines may read beyond a datagram. */
+/* A cache line more than is used: a reader that copies whole lines may read beyond a datagram. */
 static inline size_t um_staged_footprint(void)
 {
     return UM_STAGED_BYTES + UM_CACHE_LINE_BYTES;
@@ -54,7 +55,7 @@ static inline um_staged_datagram *um_staged_entry(um_staged_datagrams *staged, u
     return &staged->entries[(staged->first + i) % UM_STAGED_MAX];
 }
 
-/* What the link has lent for an entry; NULL: nothing. */
+/* The borrowed frame of an entry; NULL: none. */
 static inline um_borrowed_frame *um_staged_borrowed(um_staged_datagrams *staged, const um_staged_datagram *entry)
 {
     return entry->offset == UM_STAGED_IS_BORROWED ? &staged->borrowed[entry - staged->entries] : NULL;
@@ -76,7 +77,7 @@ static inline void um_staged_drop_oldest(um_staged_datagrams *staged)
     staged->count--;
 }
 
-/* Forgets what lies before `position`: it has been sent. What the link has lent for it and did not take, it gets back.
+/* Drops what lies before `position`, which has been sent. Borrowed frames that the link did not take are returned.
  */
 static inline void um_staged_drop_sent(um_staged_datagrams *staged, int64_t position)
 {
@@ -96,7 +97,7 @@ static inline uint32_t um_staged_ring_room(um_staged_datagrams *staged)
     if (staged->count == 0)
         return UM_STAGED_BYTES;
     uint32_t oldest = um_staged_entry(staged, 0)->offset;
-    if (oldest == UM_STAGED_IS_BORROWED) /* the path takes more than what was lent for holds: from the next time on */
+    if (oldest == UM_STAGED_IS_BORROWED) /* the path takes more than a borrowed frame holds: from the next time on */
         return 0;
     if (staged->end <= oldest)
         return oldest - staged->end;
@@ -106,7 +107,7 @@ static inline uint32_t um_staged_ring_room(um_staged_datagrams *staged)
     return oldest;
 }
 
-/* Gives back what was borrowed and has not been used. */
+/* Returns borrowed frames that have not been used. */
 static inline void um_staged_return_unused(um_staged_datagrams *staged)
 {
     if (staged->piece_count > 0)
@@ -114,7 +115,7 @@ static inline void um_staged_return_unused(um_staged_datagrams *staged)
     staged->piece_count = 0;
 }
 
-/* What can be laid out now: so many datagrams, of so many bytes together and at most `datagram_max_bytes` each. No more
+/* What can be staged now: so many datagrams, of so many bytes together and at most `datagram_max_bytes` each. No more
  * than `wanted` are borrowed for. */
 static inline um_staged_room um_staged_make_room(um_staged_datagrams *staged, uint32_t wanted,
                                                  uint32_t datagram_max_bytes)
@@ -131,7 +132,7 @@ static inline um_staged_room um_staged_make_room(um_staged_datagrams *staged, ui
     return (um_staged_room){staged->piece_count, UINT32_MAX};
 }
 
-/* Where to lay out a datagram for which there is room. Positions ascend. */
+/* Stages a datagram for which there is room. Positions ascend. */
 static inline const um_staged_datagram *um_staged_add(um_staged_datagrams *staged, int64_t position, uint32_t bytes)
 {
     um_staged_datagram *added = um_staged_entry(staged, staged->count++);
@@ -149,8 +150,8 @@ static inline const um_staged_datagram *um_staged_add(um_staged_datagrams *stage
     return added;
 }
 
-/* The entry of the frame at `position`, or NULL; `next` is its number then. Who looks for one after the other finds
- * each at once. */
+/* The entry of the frame at `position`, or NULL; `next` is its number then. A caller that looks for one after the other
+ * finds each at once. */
 static inline const um_staged_datagram *um_staged_at(um_staged_datagrams *staged, int64_t position)
 {
     if (staged->count == 0 || position < um_staged_entry(staged, 0)->position)

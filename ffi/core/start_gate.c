@@ -21,9 +21,9 @@ static const um_blocker_search *search_blocker(um_receiver_session *session, uin
     return search;
 }
 
-/* Is a datagram missing that may carry something of the topic from before `before`? The newest such is remembered:
- * while it is missing the answer is found at once, and when it has come its elders mostly have, too. So is that there
- * is none at all since the controller was mapped, until the next gap. */
+/* Is a datagram lost that may carry something of the topic from before `before`? The newest such is remembered: while
+ * it is lost the answer is found at once, and when it has come its elders mostly have, too. So is that there is none at
+ * all since the controller was mapped, until the next gap. */
 bool um_start_gate_is_closed(um_receiver_session *session, um_delivery *delivery, uint32_t before)
 {
     if (session->losses.count == 0 || delivery->gaps_examined == session->gaps_found)
@@ -39,7 +39,7 @@ bool um_start_gate_is_closed(um_receiver_session *session, um_delivery *delivery
     return search->found;
 }
 
-/* Controllers that wait for datagrams from before their first one start when none of those is missing any more. */
+/* Controllers that wait for datagrams from before their first one start when none of those is lost any more. */
 void um_start_gate_open(um_receiver_session *session, int64_t now_ns)
 {
     for (um_delivery *d = session->controllers; d != NULL && session->starting_count > 0; d = d->next) {

@@ -35,7 +35,7 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
     UM_COUNT(session->counters.status_messages_sent, 1);
 }
 
-/* A quarter of what the source was last told it may send: it must hear more before it has used that up. */
+/* A quarter of the window that the source was last sent: the next status message must arrive before that is used up. */
 static uint64_t report_after_bytes(const um_receiver_session *session)
 {
     uint32_t window = session->config.window_bytes;
@@ -56,7 +56,7 @@ void um_receiver_session_leave(um_receiver_session *session)
         send_status(session, UM_STATUS_LEAVE, session->last_activity_ns);
 }
 
-/* A window told to be small is told again as soon as the reader has made room: the source stands still. */
+/* A small window is reported again as soon as the reader has made room: the source is blocked until then. */
 int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns)
 {
     enum { REOPEN_CHECK_NS = 500000 };

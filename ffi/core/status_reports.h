@@ -15,7 +15,7 @@
 int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns);
 
 /* The lost datagram that held the reported position back is there, or given up: the source, which may be blocked by it,
- * is told now. */
+ * gets a status message now. */
 static inline void um_status_reports_on_gap_closed(um_receiver_session *session, uint32_t sqn)
 {
     if (sqn == session->status_sqn)

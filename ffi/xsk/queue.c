@@ -301,7 +301,7 @@ uint32_t um_xsk_queue_borrow(um_xsk_queue *queue, uint8_t **pieces, uint32_t cou
 
 void um_xsk_queue_return(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count)
 {
-    for (uint32_t i = count; i-- > 0;) /* the one used first next time is the one lent first now */
+    for (uint32_t i = count; i-- > 0;) /* the one used first next time is the one borrowed first now */
         release_free(queue, (uint64_t)(pieces[i] - queue->area), UM_XSK_OWNER_WRITER);
 }
 
@@ -351,7 +351,7 @@ static void put(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *t
     um_xsk_write_headers(made, first, tx->length, from.sum);
 }
 
-/* The same for one that lies in a lent frame: only its headers are written. */
+/* The same for one that lies in a borrowed frame: only its headers are written. */
 static void put_borrowed(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *tx, uint32_t at)
 {
     um_borrowed_frame *borrowed = tx->borrowed;

@@ -1,12 +1,12 @@
 /* One queue of an interface: the four rings of its AF_XDP socket and the frames that travel in them.
  *
  * A frame is owned by exactly one party. Receive frames, the first of the area, go round
- *     fill ring -> kernel -> receive ring -> handed out -> kept, or not -> fill ring
+ *     fill ring -> kernel -> receive ring -> reader -> pinned, or not -> fill ring
  * and send frames, the rest,
- *     free -> lent to a publisher, or not -> send ring -> kernel -> completion ring -> free.
+ *     free -> borrowed by a publisher, or not -> send ring -> kernel -> completion ring -> free.
  * The two halves share no frame and no ring, so that each has its own thread: receiving belongs to one (the context's
- * loop), sending to whoever holds the queue's send lock, for each ring has a single producer. A debug build notes
- * the owner of every frame and asserts each transition.
+ * loop), sending to the thread that holds the queue's send lock, for each ring has a single producer. A debug build
+ * notes the owner of every frame and asserts each transition.
  *
  * Nothing here calls the system: rings are memory shared with the kernel, which ffi/xsk/rings.c maps, or with a test
  * that plays the kernel. Memory is the opener's and stays mapped until the queue is no longer used.
@@ -25,7 +25,7 @@ enum {
 };
 
 typedef struct um_xsk_queue {
-    um_frames frames; /* keeps at most half of the receive frames */
+    um_frames frames; /* pins at most half of the receive frames */
     /* both halves; written when the queue is opened */
     uint8_t *area;
     uint32_t frame_bytes; /* power of two */
@@ -47,7 +47,7 @@ typedef struct um_xsk_queue {
     uint32_t taken_count; /* receive descriptors whose frames are handed out */
     bool left_some;       /* the last receive took less than was there */
     uint64_t receive_syscalls;
-    uint8_t *pinned; /* one a receive frame: it is not given back with its batch */
+    uint8_t *pinned; /* one a receive frame: it is not released with its batch */
     uint32_t pinned_count;
     uint32_t taken_and_pinned; /* of those handed out last */
 
@@ -61,7 +61,7 @@ typedef struct um_xsk_queue {
 
 enum um_xsk_owner {
     UM_XSK_OWNER_FREE,   /* nobody's yet, or on the free list */
-    UM_XSK_OWNER_WRITER, /* lent to a publisher */
+    UM_XSK_OWNER_WRITER, /* borrowed by a publisher */
     UM_XSK_OWNER_FILL,   /* in the fill ring, the kernel or the receive ring */
     UM_XSK_OWNER_READER, /* handed out by um_xsk_queue_receive */
     UM_XSK_OWNER_PINNED, /* still a reader's, after _release */
@@ -74,8 +74,8 @@ size_t um_xsk_queue_footprint(uint32_t receive_frame_count, uint32_t send_frame_
  * whose size is at least their number, and frees the send frames. `memory` is zeroed, of the footprint's size. */
 void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly);
 
-/* Receives at most `max` datagrams, without waiting; frames that hold none are counted and passed over. What is handed
- * out must be given back with _release before the next call; `frames` of a datagram keeps it beyond that. received_ns
+/* Receives at most `max` datagrams, without waiting; frames that hold none are counted and passed over. What is
+ * received must be released with _release before the next call; `frames` of a datagram pins it beyond that. received_ns
  * is not set. */
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max);
 /* The same without reading the frames: they are the descriptors from *at on in the receive ring. */
@@ -84,20 +84,20 @@ void um_xsk_queue_release(um_xsk_queue *queue);
 
 /* The largest payload of a datagram that fits. */
 uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue);
-/* The size of what can be lent: the rest of a frame behind the headers, from the beginning of a cache line on. */
+/* The size of a borrowed frame: the rest of a frame behind the headers, from the beginning of a cache line on. */
 uint32_t um_xsk_queue_borrow_bytes(const um_xsk_queue *queue);
-/* Lends up to `count` send frames (core/link.h), but no more than half of them all: one publisher that is held back is
- * not to hold up the others. Send lock held, as for what takes them back. */
+/* Borrows up to `count` send frames (core/link.h), but no more than half of them all: one publisher that is held back
+ * must not block the others. Send lock held, as for their return. */
 uint32_t um_xsk_queue_borrow(um_xsk_queue *queue, uint8_t **pieces, uint32_t count);
 void um_xsk_queue_return(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count);
-/* Puts datagrams into the send ring, in order, until it or the frames are used up. What lies in a lent frame goes out
- * from there, and the frame is the queue's again. Returns how many; -EMSGSIZE when the first is larger than what fits.
- * Send lock held. */
+/* Puts datagrams into the send ring, in order, until it or the frames are used up. What lies in a borrowed frame goes
+ * out from there, and the frame is the queue's again. Returns how many; -EMSGSIZE when the first is larger than what
+ * fits. Send lock held. */
 int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *batch, uint32_t count);
 /* A free send frame, for its caller to fill and to put into the send ring; free_count says how many there are. Send
  * lock held. */
 uint64_t um_xsk_queue_acquire_frame(um_xsk_queue *queue);
-/* Takes back the frames of datagrams that have left. Send lock held. */
+/* Reclaims the frames of datagrams that have left. Send lock held. */
 void um_xsk_queue_reclaim(um_xsk_queue *queue);
 /* Descriptors the kernel has not taken from the send ring yet. Any thread. */
 uint32_t um_xsk_queue_unsent(const um_xsk_queue *queue);

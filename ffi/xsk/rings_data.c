@@ -151,9 +151,9 @@ static uint32_t borrow_frames(um_link *base, uint8_t **pieces, uint32_t count)
     um_xsk_link *link = (um_xsk_link *)base;
     um_xsk_queue *queue = &link->rings->queues[link->queue];
     lock_sending(queue);
-    uint32_t lent = um_xsk_queue_borrow(queue, pieces, count);
+    uint32_t borrowed = um_xsk_queue_borrow(queue, pieces, count);
     um_lock_release(&queue->send_lock);
-    return lent;
+    return borrowed;
 }
 
 static void return_frames(um_link *base, uint8_t *const *pieces, uint32_t count)
