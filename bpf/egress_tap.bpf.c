@@ -41,7 +41,7 @@
 #define NOTHING 0
 #define STAMPS_SPARE 64 /* for processors that ask at once */
 
-/* xdp/egress_tap.py sets the size it was asked for before it loads. */
+/* xdp/egress_tap.py sets the requested size before it loads. */
 struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
     __uint(max_entries, 1 << 20);
@@ -169,8 +169,8 @@ static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u
         return TC_ACT_UNSPEC;                                                                                          \
     }
 
-/* A run of datagrams is handed on by reference: what is copied, and when, is up to who reads the mirror. A device that
- * is down says that it is congested. */
+/* A run of datagrams is handed on by reference: what is copied, and when, is up to the reader of the mirror. A device
+ * that is down says that it is congested. */
 static __always_inline int is_mirrored(struct __sk_buff *skb, __u32 segment_count, __u32 mirror_index)
 {
     long result;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What the egress tap and those who feed and read it agree on: the layouts of its maps and of the records in its ring.
+ * What the egress tap, its loader and its reader share: the layouts of its maps and of the records in its ring.
  *
  * The one place for all sides. The program includes it, and so does ffi/io/egress_ring.h, which reads the ring; cffi
  * reads the same declarations (ffi/build.py), so that xdp/egress_tap.py fills in the filter by name. That is why it

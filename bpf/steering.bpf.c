@@ -34,7 +34,7 @@
 /* The bytes of a frame in all its buffers. Named here because libbpf before 0.8 does not have it in its list. */
 static __u64 (*const buffer_bytes)(struct xdp_md *ctx) = (void *)188;
 
-/* The sizes are those of a small host; xdp/steering.py sets the ones it was asked for before it loads. */
+/* The sizes are those of a small host; xdp/steering.py sets the requested ones before it loads. */
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 128);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What the steering program and those who feed and read it agree on: the layout of its maps and its verdicts.
+ * What the steering program and its loader share: the layout of its maps and its verdicts.
  *
  * The one place for both sides. The program includes it; cffi reads the same declarations (ffi/build.py), so that
  * xdp/steering.py has its layouts and names from here. That is why it keeps to plain C, without __u32 and without

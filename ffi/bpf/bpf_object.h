@@ -24,7 +24,7 @@ struct xdp_bpf_load_options {
     uint32_t map_size_count;
 };
 
-/* Opens and loads the file; options may be NULL. On success *object belongs to the caller, who closes it. What
+/* Opens and loads the file; options may be NULL. On success *object belongs to the caller, which closes it. What
  * libbpf and the verifier had to say ends up in log (the last log_bytes - 1 bytes of it, always terminated), on
  * success too. -ENOENT: the file, or the program or map that options name, is not there.
  */

@@ -1,6 +1,6 @@
 /* tc programs at an interface's egress without a queueing discipline (tcx, Linux 6.6), held by a bpf_link.
  *
- * Contract. An attachment is a descriptor: whoever closes it (or dies) detaches, and when close() has returned the
+ * Contract. An attachment is a descriptor: closing it (or process exit) detaches, and when close() has returned the
  * program runs no more. Interfaces are those of the calling thread's network namespace. Any thread may call. Errors
  * are negative errno values; -EINVAL: this kernel has no tcx.
  */

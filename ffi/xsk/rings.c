@@ -50,7 +50,7 @@ static void *map_shared(size_t bytes, int fd)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* Memory that another process can map too. It can neither shrink nor grow: nobody who has it can take it away. */
+/* Memory that another process can map too. It can neither shrink nor grow: no process that has it can take it away. */
 static void *map_memfd(size_t bytes, unsigned huge_flag, int *fd)
 {
     *fd = memfd_create("umstack-frames", MFD_CLOEXEC | MFD_ALLOW_SEALING | huge_flag);

@@ -7,7 +7,7 @@
  *
  * A process that may open a ring set can do so for one that may not: it opens it with `lent`, passes the sockets' and
  * the memory's descriptors and the config as it turned out, and closes its own; the other makes a ring set of them with
- * um_xsk_rings_adopt, which takes no privilege. Only the one who adopted ever touches rings or frames.
+ * um_xsk_rings_adopt, which takes no privilege. Only the process that adopted it ever touches rings or frames.
  *
  * Threads: opening, closing and the facts belong to the opener; the rest is io/rings.h's.
  * System calls: mmap, memfd_create, socket, setsockopt, getsockopt, bind, ioctl, sendto, recvfrom, close.
@@ -22,7 +22,7 @@ enum um_xsk_mode { UM_XSK_COPY, UM_XSK_ZERO_COPY };
 
 typedef struct um_xsk_config {
     char interface[16];
-    enum um_xsk_mode mode; /* asked for by its own flag, so that the kernel does not choose silently */
+    enum um_xsk_mode mode; /* requested by its own flag, so that the kernel does not choose silently */
     uint32_t first_queue;
     uint32_t queue_count;         /* 1 to UM_RINGS_DESCRIPTORS_MAX */
     uint32_t frame_bytes;         /* 2048 or 4096 */

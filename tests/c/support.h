@@ -1,6 +1,6 @@
-/* What the tests of the sending half share: memory exactly as large as asked for (so that AddressSanitizer sees one
- * byte too many), a link that keeps what it is given and lends memory if it shall, and a source session with its
- * defaults.
+/* What the tests of the sending half share: memory exactly as large as requested (so that AddressSanitizer sees one
+ * byte too many), a link that records what it is given and lends frames where a test wants it, and a source session
+ * with its defaults.
  */
 #ifndef UM_TESTS_SUPPORT_H
 #define UM_TESTS_SUPPORT_H
@@ -62,7 +62,7 @@ static inline void capture_return(um_link *base, uint8_t *const *pieces, uint32_
     link->borrowed -= count;
 }
 
-/* The link takes what it has lent with the datagram in it, whose sum is right. */
+/* The link takes the borrowed frame with the datagram in it, whose sum is right. */
 static inline void capture_send_borrowed(capture_link *link, const um_tx *tx)
 {
     um_borrowed_frame *borrowed = tx->borrowed;

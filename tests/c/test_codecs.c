@@ -419,7 +419,7 @@ TEST("issue 4, capture", "a run of datagrams tells how long each is; a single on
     add_datagram(&run, SESSION, 2, 300);
     add_datagram(&run, SESSION, 3, 10);
     CHECK_EQ(um_lbtrm_run_segment(run.data, run.length), segment);
-    for (uint32_t length = 0; length < run.length; length++) { /* as far as a capture has kept it */
+    for (uint32_t length = 0; length < run.length; length++) { /* as much of it as a capture has */
         uint8_t *copy = malloc(length + 1);
         CHECK(copy != NULL);
         memcpy(copy + 1, run.data, length); /* AddressSanitizer sees one byte too many */

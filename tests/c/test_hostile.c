@@ -239,7 +239,7 @@ TEST("UM-110 UM-116 UX-7", "after a long outage the stream goes on, the gap said
     receiving_close(f);
 }
 
-TEST("UM-87 UM-116", "after a long outage of which only session messages tell, the tail is asked for")
+TEST("UM-87 UM-116", "after a long outage that only session messages reveal, the tail is NAKed")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     receive_sm(f, 7, 10000000, 9999991);
@@ -251,7 +251,7 @@ TEST("UM-87 UM-116", "after a long outage of which only session messages tell, t
     receiving_close(f);
 }
 
-TEST("UM-116 UM-123", "a gap as long as the loss map: bounded, asked for, given up")
+TEST("UM-116 UM-123", "a gap as long as the loss map: bounded, NAKed, given up")
 {
     receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
     uint8_t out[64];
@@ -266,7 +266,7 @@ TEST("UM-116 UM-123", "a gap as long as the loss map: bounded, asked for, given 
     receiving_close(f);
 }
 
-TEST("UM-116", "when the map is full the newest are asked for, the oldest given up")
+TEST("UM-116", "when the map is full the newest are NAKed, the oldest given up")
 {
     receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
     uint8_t out[64];

@@ -27,16 +27,16 @@ typedef struct frame_area {
     uint8_t memory[FRAMES][FRAME_BYTES];
     uint32_t free[FRAMES];
     uint32_t free_count;
-    uint32_t row_of[FRAMES];   /* the number of the row that was kept in it last */
+    uint32_t row_of[FRAMES];   /* the number of the row that was pinned in it last */
     uint32_t returned[FRAMES]; /* what came back since it was last asked: rows, in their order */
     uint32_t returned_count;
 } frame_area;
 
-typedef struct kept_fixture {
+typedef struct pinned_fixture {
     um_message_queue queue;
     void *memory;
     frame_area area;
-} kept_fixture;
+} pinned_fixture;
 
 static void unpin(um_frames *frames, const uint8_t *const *data, uint32_t count)
 {
@@ -50,9 +50,9 @@ static void unpin(um_frames *frames, const uint8_t *const *data, uint32_t count)
     }
 }
 
-static kept_fixture *kept_open(void)
+static pinned_fixture *pinned_open(void)
 {
-    kept_fixture *f = zeroed(sizeof *f);
+    pinned_fixture *f = zeroed(sizeof *f);
     f->memory = zeroed(um_queue_footprint(BLOCKS, ROW_CAPACITY, PAYLOAD_CAPACITY, UM_QUEUE_MESSAGE_BYTES_MIN));
     um_queue_init(&f->queue, f->memory, BLOCKS, ROW_CAPACITY, PAYLOAD_CAPACITY, UM_QUEUE_MESSAGE_BYTES_MIN);
     f->area.base.unpin = unpin;
@@ -61,13 +61,13 @@ static kept_fixture *kept_open(void)
     return f;
 }
 
-static void kept_close(kept_fixture *f)
+static void pinned_close(pinned_fixture *f)
 {
     free(f->memory);
     free(f);
 }
 
-/* Row n: every third is short, and so is never kept. */
+/* Row n: every third is short, and so is never pinned. */
 static uint32_t length_of(uint32_t n)
 {
     uint32_t spread = (n * 2654435761u >> 21) % 900;
@@ -92,7 +92,7 @@ static void check_payload(const uint8_t *payload, uint32_t n, uint32_t length)
 }
 
 /* Keeps a payload that is long enough while there are frames; false when the queue is full. */
-static bool append(kept_fixture *f, uint32_t n)
+static bool append(pinned_fixture *f, uint32_t n)
 {
     uint32_t length = length_of(n);
     um_row row = {.sequence_number = n};
@@ -132,7 +132,7 @@ static void check_copies(const um_rows *rows, uint32_t n)
     }
 }
 
-static void check_gathered(const um_rows *rows, uint32_t n)
+static void check_materialized(const um_rows *rows, uint32_t n)
 {
     const um_block *block = rows->block;
     for (uint32_t i = rows->first; i < rows->first + rows->count; i++, n++) {
@@ -142,9 +142,9 @@ static void check_gathered(const um_rows *rows, uint32_t n)
     }
 }
 
-TEST("W5 W9", "a payload that is kept is read as any other: its head, all of it, and end to end")
+TEST("W5 W9", "an in-frame payload is read as any other: its head, all of it, and end to end")
 {
-    kept_fixture *f = kept_open();
+    pinned_fixture *f = pinned_open();
     for (uint32_t n = 0; n < 15; n++)
         CHECK(append(f, n));
     CHECK_EQ(f->queue.pinned_count, 10);
@@ -158,17 +158,17 @@ TEST("W5 W9", "a payload that is kept is read as any other: its head, all of it,
     check_copies(&rows, 0);
     CHECK_EQ(rows.block->payload[rows.block->offsets[4]], 0); /* nothing has been copied there yet */
     um_block_materialize(rows.block, middle.first, middle.count);
-    check_gathered(&middle, 4);
+    check_materialized(&middle, 4);
     check_heads(&rows, 0, 32);
     check_copies(&rows, 0);
     um_block_materialize(rows.block, rows.first, rows.count);
-    check_gathered(&rows, 0);
-    kept_close(f);
+    check_materialized(&rows, 0);
+    pinned_close(f);
 }
 
-TEST("W5 W9", "a frame goes back once its row is gathered, or all that was taken of its block is released")
+TEST("W5 W9", "a frame is unpinned once its row is materialized, or all that was taken of its block is released")
 {
-    kept_fixture *f = kept_open();
+    pinned_fixture *f = pinned_open();
     for (uint32_t n = 0; n < 15; n++)
         CHECK(append(f, n));
     CHECK_EQ(f->area.free_count, FRAMES - 10);
@@ -178,7 +178,7 @@ TEST("W5 W9", "a frame goes back once its row is gathered, or all that was taken
     um_block_materialize(first.block, first.first, first.count);
     um_queue_return_frames(&f->queue);
     CHECK_EQ(f->area.free_count, FRAMES - 6);
-    check_gathered(&first, 0); /* it is not looked for in the frame any more */
+    check_materialized(&first, 0); /* it is not looked for in the frame any more */
     check_copies(&first, 0);
     um_queue_release(first.block, first.count);
     um_queue_return_frames(&f->queue);
@@ -192,12 +192,12 @@ TEST("W5 W9", "a frame goes back once its row is gathered, or all that was taken
     um_rows more = um_queue_take(&f->queue, ROW_CAPACITY);
     CHECK(more.block == first.block);
     check_copies(&more, 15);
-    kept_close(f);
+    pinned_close(f);
 }
 
-TEST("W5 W9", "a block that is filled again has given back what it kept, and the queue's bounds are the same")
+TEST("W5 W9", "a block that is filled again has unpinned its frames, and the queue's bounds are the same")
 {
-    kept_fixture *f = kept_open();
+    pinned_fixture *f = pinned_open();
     uint32_t in = 0;
     while (append(f, in))
         in++;
@@ -213,12 +213,12 @@ TEST("W5 W9", "a block that is filled again has given back what it kept, and the
     um_queue_return_frames(&f->queue);
     CHECK_EQ(f->queue.pinned_count, FRAMES - f->area.free_count);
     CHECK_EQ(f->queue.pinned_count, length_of(in) >= UM_QUEUE_PINNED_BYTES_MIN);
-    kept_close(f);
+    pinned_close(f);
 }
 
 TEST("W5 W9", "frames go back in the order in which they came, whichever blocks their rows are in")
 {
-    kept_fixture *f = kept_open();
+    pinned_fixture *f = pinned_open();
     um_message_queue *queue = &f->queue;
     uint32_t in = 0;
     while (queue->current != &queue->blocks[2])
@@ -240,10 +240,10 @@ TEST("W5 W9", "frames go back in the order in which they came, whichever blocks 
     CHECK_EQ(f->area.returned_count, FRAMES);
     for (uint32_t i = 1; i < FRAMES; i++)
         CHECK(f->area.returned[i] > f->area.returned[i - 1]);
-    kept_close(f);
+    pinned_close(f);
 }
 
-/* ---- a reader that looks, copies, gathers, or does nothing of the kind, and is late in giving rows back ---- */
+/* ---- a reader that looks, copies, materializes, or does none of these, and is late in releasing rows ---- */
 
 enum { OUT_MAX = 3 };
 
@@ -264,7 +264,7 @@ static void look_at(const um_rows *rows, uint32_t n, uint64_t how)
         um_block_materialize(rows->block, rows->first, rows->count);
     um_lock_release(&rows->block->pinned_lock);
     if (how == 2)
-        check_gathered(rows, n);
+        check_materialized(rows, n);
 }
 
 static void *read_rows(void *argument)
@@ -311,7 +311,7 @@ static void materialize_all(um_message_queue *queue)
 
 TEST("W5 W8 W9", "frames come back while rows are read, and are written again")
 {
-    kept_fixture *f = kept_open();
+    pinned_fixture *f = pinned_open();
     um_random random = {4};
     pthread_t reader;
     pthread_create(&reader, NULL, read_rows, &f->queue);
@@ -332,7 +332,7 @@ TEST("W5 W8 W9", "frames come back while rows are read, and are written again")
     um_queue_return_frames(&f->queue);
     CHECK_EQ(f->area.free_count, FRAMES);
     CHECK(refused > 0 && copied > 0);
-    kept_close(f);
+    pinned_close(f);
 }
 
 CHECK_MAIN

@@ -65,7 +65,7 @@ TEST("UX-1", "no limit")
     CHECK(um_rate_limiter_allows(&limiter, UINT32_MAX));
 }
 
-TEST("UX-1 UX-3", "over any second the rate is kept, whatever is asked for and when")
+TEST("UX-1 UX-3", "over any second the rate holds, whatever is requested and when")
 {
     um_random random = {check_seed()};
     for (uint32_t run = 0; run < 200; run++) {
@@ -152,7 +152,7 @@ TEST("AE-19", "an old status message takes nothing back")
     CHECK_EQ(um_flow_limit(&flow), 100);
 }
 
-TEST("AE-16 AE-20", "a silent receiver stops counting after the timeout")
+TEST("AE-16 AE-20", "an idle receiver stops counting after the timeout")
 {
     um_flow_control flow = flow_of(UM_FLOW_MIN);
     um_flow_on_status(&flow, 1, 0, 100, 0);
@@ -173,7 +173,7 @@ TEST("AE-9", "the table is bounded, and full says so")
         um_flow_on_status(&flow, id, 0, 100, (int64_t)id);
     CHECK_EQ(flow.receiver_count, UM_FLOW_RECEIVERS_MAX);
     CHECK_EQ(flow.refused_count, 10);
-    um_flow_on_status(&flow, 5, 0, 150, 5); /* who is in stays in */
+    um_flow_on_status(&flow, 5, 0, 150, 5); /* a receiver that counts goes on counting */
     CHECK_EQ(flow.refused_count, 10);
     um_flow_expire(&flow, TIMEOUT_NS + 9);
     CHECK_EQ(flow.receiver_count, UM_FLOW_RECEIVERS_MAX - 10);

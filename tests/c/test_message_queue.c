@@ -108,7 +108,7 @@ static uint32_t fill(um_message_queue *queue, uint32_t n)
     return n;
 }
 
-TEST("UM-10", "a full queue says so, and goes on when a block is given back")
+TEST("UM-10", "a full queue says so, and goes on when a block is released")
 {
     queue_fixture *f = queue_open();
     uint32_t rows_in = fill(&f->queue, 0);
@@ -230,7 +230,7 @@ static void *release_rows(void *argument)
         }
         done = x->done && x->out_count == 0;
         pthread_mutex_unlock(&x->lock);
-        for (uint32_t i = 0; i < rows.count; i++) /* still what they were, until they are given back */
+        for (uint32_t i = 0; i < rows.count; i++) /* still what they were, until they are released */
             check_row(rows.block, rows.first + i, first + i);
         if (rows.count > 0)
             um_queue_release(rows.block, rows.count);
@@ -240,7 +240,7 @@ static void *release_rows(void *argument)
     return NULL;
 }
 
-TEST("W8 W9", "one producer, one reader, rows given back out of order on a third thread")
+TEST("W8 W9", "one producer, one reader, rows released out of order on a third thread")
 {
     queue_fixture *f = queue_open();
     exchange x = {.queue = &f->queue, .lock = PTHREAD_MUTEX_INITIALIZER};

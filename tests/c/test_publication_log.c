@@ -298,7 +298,7 @@ TEST("AE-5 AE-30 UX-22", "twenty terms, the term id wrapping on the way")
     log_close(f);
 }
 
-TEST("AE-32 AE-34", "a lent frame cannot be read before it is taken back and published")
+TEST("AE-32 AE-34", "a borrowed frame cannot be read before it is returned and published")
 {
     log_fixture *f = log_open_connected(1);
     um_claim c = claim(f, um_frame_span(100));

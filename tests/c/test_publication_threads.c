@@ -20,7 +20,7 @@ typedef struct publisher {
     uint32_t number;
 } publisher;
 
-/* A body says who wrote it, which of its frames it is, and repeats a byte that depends on both. */
+/* A body names its writer and which of its frames it is, and repeats a byte that depends on both. */
 static uint8_t filler(uint32_t number, uint32_t count)
 {
     return (uint8_t)(count * 7 + number * 61 + 1);
@@ -34,7 +34,7 @@ static um_claim claim_patiently(um_publication_log *log, uint32_t length)
     return claim;
 }
 
-/* Every fifth frame is lent and taken back, and before every fiftieth one is claimed and given up. */
+/* Every fifth frame is borrowed and returned, and before every fiftieth one is claimed and given up. */
 static void *publish_frames(void *argument)
 {
     publisher *p = argument;
@@ -252,7 +252,7 @@ static void *publish_messages(void *argument)
 
 enum { PIECE = 8, PIECE_BYTES_MAX = 1400 };
 
-/* Publishes a piece as a context does: laid out as datagrams when the sender is free, else as usual. */
+/* Publishes a piece as a context does: staged as datagrams when the sender is free, else as usual. */
 static int64_t send_piece(inline_publisher *p, um_messages *messages, uint64_t *done_bytes)
 {
     uint32_t actions = 0;

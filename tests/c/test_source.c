@@ -476,7 +476,7 @@ static uint32_t tsni_count(fixture *f, uint32_t first, um_lbmc_message *last)
     return count;
 }
 
-TEST("UM-62 UM-63 UM-64 UM-65", "a silent topic announces its last number every 5 s, for 60 s")
+TEST("UM-62 UM-63 UM-64 UM-65", "an idle topic announces its last number every 5 s, for 60 s")
 {
     um_session_config config = default_config();
     fixture *f = session_open(&config);

@@ -63,7 +63,7 @@ TEST("UM-3 UM-8 UM-44 AE-38 AE-40 AE-41 W1", "two topics in one datagram, byte f
 {
     um_session_config config = default_config();
     config.initial_sqn = 0x64;
-    for (uint32_t threshold = 0; threshold <= 8; threshold += 8) { /* copied, and gathered */
+    for (uint32_t threshold = 0; threshold <= 8; threshold += 8) { /* copied, and referenced */
         config.coalesce_threshold = threshold;
         fixture *f = session_open(&config);
         send_text(f, source_open(f, ORDERS, 0x29), "EUR 1.0842/1.0843", 0);
@@ -126,7 +126,7 @@ TEST("UM-21 UM-44 W4", "any mix of sizes: datagrams as full as whole frames allo
     }
 }
 
-TEST("UM-44 W6", "a link that wants it gets every datagram in one piece, the same bytes as one that gathers")
+TEST("UM-44 W6", "a link that wants it gets every datagram in one piece, the same bytes as one that gets parts")
 {
     um_session_config config = default_config();
     config.batch_minimum_bytes = 1 << 30;
@@ -143,9 +143,9 @@ TEST("UM-44 W6", "a link that wants it gets every datagram in one piece, the sam
     CHECK(fixtures[0]->link.pieces > fixtures[0]->link.count);
     CHECK_EQ(fixtures[0]->link.count, fixtures[1]->link.count);
     for (uint32_t i = 0; i < fixtures[0]->link.count; i++) {
-        const capture *gathered = &fixtures[0]->link.datagrams[i], *whole = &fixtures[1]->link.datagrams[i];
-        CHECK_EQ(gathered->length, whole->length);
-        CHECK(memcmp(gathered->data, whole->data, whole->length) == 0);
+        const capture *parted = &fixtures[0]->link.datagrams[i], *whole = &fixtures[1]->link.datagrams[i];
+        CHECK_EQ(parted->length, whole->length);
+        CHECK(memcmp(parted->data, whole->data, whole->length) == 0);
     }
     session_close(fixtures[0]);
     session_close(fixtures[1]);
@@ -302,7 +302,7 @@ TEST("UM-70 C18", "data starts the silence again, from 200 ms")
     fixture *f = session_open(&config);
     um_source *source = source_open(f, ORDERS, 0);
     uint32_t times[16];
-    for (uint32_t i = 0; i < 20; i++) { /* every 150 ms: never silent */
+    for (uint32_t i = 0; i < 20; i++) { /* every 150 ms: never idle */
         send_text(f, source, "x", UM_SEND_FLUSH);
         run_sender(f);
         CHECK_EQ(um_session_tick(f->session, f->now_ns), f->now_ns + config.sm_minimum_interval_ns);

@@ -1,4 +1,4 @@
-/* Datagrams that publishers lay out themselves: the ring they lie in, or what the link lends, and that they say what
+/* Staged datagrams: the ring they lie in, or frames borrowed from the link, and that they say what
  * the log keeps. */
 #include "core/random.h"
 #include "core/source.h"
@@ -23,7 +23,7 @@ static um_staged_datagrams *ring_open(void)
     return staged;
 }
 
-TEST("AE-31 AE-38", "what was laid out is found until it is forgotten, and nothing is written over it")
+TEST("AE-31 AE-38", "a staged datagram is found until it is dropped, and nothing is written over it")
 {
     um_random random = {check_seed()};
     um_staged_datagrams *staged = ring_open();
@@ -117,7 +117,7 @@ static um_session_config config_8m(void)
     return config;
 }
 
-/* Sends the batch in pieces of `at_once`, after each as much as the link has room for. Returns what was laid out. */
+/* Sends the batch in pieces of `at_once`, after each as much as the link has room for. Returns what was staged. */
 static uint32_t send_in_pieces(fixture *f, const batch *b, bool lays_out, uint32_t at_once, um_random *random)
 {
     um_source *source = source_open(f, 7, 0);
@@ -160,7 +160,7 @@ static void check_same_datagrams(fixture *a, fixture *b)
 }
 
 TEST("W9 AE-31 AE-38 UM-42",
-     "laid out by the publisher or not, the same datagrams leave, whatever the link takes at once")
+     "staged by the publisher or not, the same datagrams leave, whatever the link takes at once")
 {
     um_random random = {check_seed()};
     batch *b = batch_make(&random);
@@ -189,7 +189,7 @@ static fixture *lending_open(const um_session_config *config)
 }
 
 TEST("W6 AE-31 AE-38",
-     "laid out in what the link lends, the same datagrams leave with their sums, and nothing stays lent")
+     "staged in borrowed frames, the same datagrams leave with their sums, and no frame stays borrowed")
 {
     um_random random = {check_seed()};
     batch *b = batch_make(&random);
@@ -239,7 +239,7 @@ TEST("W4 W6", "what the link cannot send from where it lies goes back to it: an 
     session_close(f);
 }
 
-TEST("W4 W6", "a path that takes more than a piece holds: datagrams lie in the ring, behind those that are lent for")
+TEST("W4 W6", "a path that takes more than a frame holds: datagrams lie in the ring, behind those in borrowed frames")
 {
     um_session_config config = config_8m();
     fixture *f = lending_open(&config);
@@ -267,7 +267,7 @@ TEST("W4 W6", "a path that takes more than a piece holds: datagrams lie in the r
     session_close(f);
 }
 
-TEST("UM-125 AE-47", "what was laid out is repaired from the log")
+TEST("UM-125 AE-47", "a staged datagram is retransmitted from the log")
 {
     um_random random = {check_seed()};
     batch *b = batch_make(&random);

@@ -188,7 +188,7 @@ static uint64_t check_series(const char *directory, uint32_t *file_count)
 }
 
 TEST("W6",
-     "a tap's series of files has every datagram it wrote, in files of the size asked for, or the last few of them")
+     "a tap's series of files has every datagram it wrote, in files of the configured size, or the last few of them")
 {
     enum { KEPT = 3, FILE_BYTES = 1 << 20 };
     um_tap *tap = aligned_alloc(UM_CACHE_LINE_BYTES, um_align_up(sizeof *tap, UM_CACHE_LINE_BYTES));

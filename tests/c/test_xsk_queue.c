@@ -319,7 +319,7 @@ TEST("W5", "receiving: as many datagrams of several frames at once as of one, an
     rings_close(r);
 }
 
-TEST("W6", "receiving: frames that hold no datagram are counted and given back")
+TEST("W6", "receiving: frames without a datagram are counted and released")
 {
     rings *r = rings_open(false);
     const uint8_t junk[60] = {0}, payload[] = "good";
@@ -339,7 +339,7 @@ TEST("W6", "receiving: frames that hold no datagram are counted and given back")
     rings_close(r);
 }
 
-TEST("W5 W6", "receiving: frames that are kept come back later, and half of them all can be")
+TEST("W5 W6", "receiving: pinned frames are unpinned later, and half of all can be pinned")
 {
     rings *r = rings_open(true);
     um_frames *frames = &r->queue.frames;
@@ -408,8 +408,8 @@ TEST("W6", "receiving: a datagram whose end is not there yet waits for it")
     rings_close(r);
 }
 
-/* Sends it from a lent frame; false when the queue lends none, or cannot send now. */
-static bool send_lent(rings *r, const uint8_t *payload, uint32_t length, uint32_t unsummed_bytes)
+/* Sends it from a borrowed frame; false when the queue lends none, or cannot send now. */
+static bool send_borrowed(rings *r, const uint8_t *payload, uint32_t length, uint32_t unsummed_bytes)
 {
     uint8_t *piece = NULL;
     if (length > um_xsk_queue_borrow_bytes(&r->queue) || um_xsk_queue_borrow(&r->queue, &piece, 1) == 0)
@@ -427,7 +427,7 @@ static bool send_lent(rings *r, const uint8_t *payload, uint32_t length, uint32_
     return is_sent;
 }
 
-TEST("W6", "sending: parts are joined, headers are right, and order is kept over every back-pressure")
+TEST("W6", "sending: parts are joined, headers are right, and order holds over every back-pressure")
 {
     enum { COUNT = 3000, DATAGRAM_MAX = 6000 };
     rings *r = rings_open(true);
@@ -443,7 +443,7 @@ TEST("W6", "sending: parts are joined, headers are right, and order is kept over
         um_part parts[] = {{payload, split}, {payload + split, length - split}};
         um_tx tx = {.parts = parts, .part_count = 2, .length = length};
         if (sent < COUNT && um_random_below(&random, 2) == 0)
-            sent += send_lent(r, payload, length, split < 64 ? split / 2 * 2 : 64);
+            sent += send_borrowed(r, payload, length, split < 64 ? split / 2 * 2 : 64);
         else if (sent < COUNT)
             sent += (uint32_t)um_xsk_queue_send(&r->queue, &r->made, &tx, 1);
         while (um_random_below(&random, 3) == 0 || sent == COUNT) {
@@ -484,7 +484,7 @@ TEST("W6", "sending: a full ring takes no more, a completion ring that stalls ho
     rings_close(r);
 }
 
-TEST("W6", "lending: half of the send frames at most, and what comes back is lent again")
+TEST("W6", "borrowing: half of the send frames at most, and a returned frame is borrowed again")
 {
     rings *r = rings_open(false);
     uint8_t *pieces[SEND_FRAMES], *again[SEND_FRAMES];
