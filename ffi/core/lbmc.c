@@ -183,8 +183,8 @@ enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uin
         message->topic_index = um_load_be32(data + 4);
         message->sqn = um_load_be32(data + 8);
     }
-    uint32_t kept = captured < *length ? captured : *length;
-    enum um_dgram_status status = observe_chain(data, header_bytes, kept, *length, message);
+    uint32_t present = captured < *length ? captured : *length;
+    enum um_dgram_status status = observe_chain(data, header_bytes, present, *length, message);
     if (status == UM_DGRAM_OK && (message->flags & UM_MESSAGE_FRAGMENT))
         status = topic ? check_fragment(message) : UM_DGRAM_HDR;
     return status;

@@ -29,7 +29,7 @@ enum um_dgram_status {
     UM_DGRAM_VERSION, /* unknown version */
     UM_DGRAM_HDR,     /* a header that makes no sense */
     UM_DGRAM_OTHER,
-    UM_DGRAM_CUT, /* a header reaches beyond what a capture kept: nothing wrong with the datagram */
+    UM_DGRAM_CUT, /* a header reaches beyond what a capture holds: nothing wrong with the datagram */
 };
 
 typedef struct um_lbtrm_packet {
@@ -51,7 +51,7 @@ typedef struct um_lbtrm_packet {
  * where its length and version allow it, so that the drop can be counted where it belongs. */
 enum um_dgram_status um_lbtrm_decode(const uint8_t *data, uint32_t length, um_lbtrm_packet *packet);
 
-/* The same for a datagram of length bytes of which a capture kept the first captured ones: lengths are judged by the
+/* The same for a datagram of length bytes of which a capture holds the first captured ones: lengths are judged by the
  * datagram, the list and the body are what is there of them. UM_DGRAM_CUT when the fixed header is not all there. */
 enum um_dgram_status um_lbtrm_decode_captured(const uint8_t *data, uint32_t captured, uint32_t length,
                                               um_lbtrm_packet *packet);

@@ -91,7 +91,7 @@ static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns
     um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
 }
 
-/* UM-131: silence for the suppress interval, then a normal back-off before the next NAK (C7). */
+/* UM-131: no NAK for the suppress interval, then a normal back-off before the next NAK (C7). */
 void um_nak_timers_on_ncf(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
 {
     um_receiver_transport_counters *counters = &session->counters;

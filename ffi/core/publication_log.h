@@ -78,7 +78,7 @@ typedef struct um_publication_log {
     _Atomic int64_t writable_end; /* up to here the log is clean */
     atomic_bool connected;        /* AE-12 */
     atomic_bool closed;
-    _Atomic uint32_t claim_span; /* the largest claim that met the writable end: so much more is kept clean */
+    _Atomic uint32_t claim_span; /* the largest claim that met the writable end: so much more stays clean */
 
     /* Conductor only. */
     UM_CACHE_ALIGNED int64_t clean_position;

@@ -162,7 +162,7 @@ static bool consider(um_source_session *session, ncf_lists *lists, uint32_t sqn,
     um_sent *sent = um_session_sent(session, sqn);
     bool recent = sent->answered_ns != INT64_MIN && now_ns - sent->answered_ns < session->config.ignore_interval_ns;
     if (sent->queued || recent) {
-        if (sent->confirmed) { /* UM-130: one NCF an ignore interval, then silence */
+        if (sent->confirmed) { /* UM-130: one NCF an ignore interval, then no response */
             UM_COUNT(counters->naks_suppressed, 1);
             return false;
         }

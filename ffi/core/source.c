@@ -85,7 +85,8 @@ static void stage_message(um_frame_writer *w, um_staged_datagrams *staged, const
     um_frame_writer_step(w, body, layout->payload_length);
 }
 
-/* The log has the youngest datagrams laid out. Nobody looks at them before the first is published. */
+/* Publishes the youngest `count` staged datagrams, the first of them last: the sender stops in front of it until then.
+ */
 static void publish_staged(const um_publication_log *log, um_staged_datagrams *staged, uint32_t count)
 {
     um_stream_fence();
@@ -127,14 +128,14 @@ typedef struct group {
     bool is_staged;          /* each as a datagram */
 } group;
 
-/* Whether the next message of a group can be laid out as a datagram: no second like it fits, and there is room. */
+/* Whether the next message of a group can be staged as a datagram: no second like it fits, and there is room. */
 static bool fills_datagram(um_staged_room room, const group *g, uint32_t body, uint32_t body_max)
 {
     return 2 * body > body_max && g->datagram_bytes + UM_FRAME_HEADER_BYTES + body <= room.bytes &&
            g->count < room.datagrams;
 }
 
-/* The messages from `first` on that fit one claim unsplit. Either all are laid out as datagrams or none. */
+/* The messages from `first` on that fit one claim unsplit. Either all are staged as datagrams or none. */
 static group plan_group(const um_source_session *session, const um_messages *messages, uint32_t first,
                         uint32_t body_max)
 {

@@ -35,7 +35,7 @@ typedef struct um_source {
     _Atomic uint64_t held_fragments;  /* numbers of an explicit batch, not sent yet */
     _Atomic uint64_t extra_fragments; /* more than one a message */
     _Atomic int64_t last_send_ns;     /* INT64_MIN: never sent */
-    _Atomic int64_t claimed_to;       /* log position behind the youngest claim lent to an application */
+    _Atomic int64_t claimed_to;       /* log position behind the youngest claim borrowed by an application */
     atomic_bool closed;
 
     /* TSNI state, under the session's sender lock (UM-62..UM-64). */

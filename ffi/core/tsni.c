@@ -35,7 +35,7 @@ static bool publish_tsnis(um_source_session *session, const uint32_t *topics, co
     return true;
 }
 
-/* The last topic sqn that is in the log; false when a publisher is just changing that. What an explicit batch holds
+/* The last topic sqn that is in the log; false while a publisher changes it. What an explicit batch holds
  * has its sqns already, but must not be announced: receivers would miss it and give it up. A claim that is still with
  * the application has its place in the log but no sqn: a receiver that began at a TSNI behind it would wait for that.
  */

@@ -247,6 +247,24 @@ def test_c_rooms_include_downwards() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("room", ["core", "xsk", "bpf"])
+def test_no_include_circle_in_a_c_room(room: str) -> None:
+    """Files of a C room include one another in one direction only."""
+    files = [
+        path for path in project_files() if path.parent == ROOT / "ffi" / room and path.suffix in {".c", ".h"}
+    ]
+    assert files
+    included = {
+        path.name: set(re.findall(rf'#include "{room}/(\w+\.h)"', path.read_text()))
+        for path in files
+        if path.exists()
+    }
+    try:
+        TopologicalSorter(included).prepare()
+    except CycleError as error:
+        pytest.fail(f"an include circle: {' -> '.join(error.args[1])}")
+
+
 def test_files_can_be_seen_whole() -> None:
     """No source file is longer than a newcomer reads in one sitting."""
     sources = [(path, text) for path, text in text_files() if path.suffix in CODE_SUFFIXES]
