@@ -188,7 +188,7 @@ static void first_message(um_delivery *delivery, const um_lbmc_message *message,
     delivery->highest_transport_sqn = arrival->transport_sqn;
     delivery->start_sqn = arrival->transport_sqn;
     delivery->lowest_held = message->sqn;
-    if (arrival->earlier_missing)
+    if (arrival->earlier_lost)
         delivery->state = UM_DELIVERY_STARTING;
     else
         start_at(delivery, message->sqn);
@@ -263,7 +263,7 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
 {
     if (is_before_mapping(delivery, arrival))
         return;
-    if (delivery->state == UM_DELIVERY_WAITING && !arrival->earlier_missing) {
+    if (delivery->state == UM_DELIVERY_WAITING && !arrival->earlier_lost) {
         delivery->highest_sqn = sqn;
         delivery->highest_transport_sqn = arrival->transport_sqn;
         start_at(delivery, sqn + 1);
@@ -302,7 +302,7 @@ void um_delivery_start(um_delivery *delivery, int64_t now_ns)
 {
     uint32_t end = delivery->highest_sqn + 1;
     start_at(delivery, delivery->lowest_held);
-    /* What is still missing between the messages held is a gap like any other from now on. */
+    /* What is still lost between the messages held is a gap like any other from now on. */
     uint32_t gap_start = delivery->next_sqn;
     for (uint32_t sqn = delivery->next_sqn; sqn != end; sqn++) {
         if (!adopt(delivery, sqn))

@@ -45,7 +45,7 @@ typedef struct um_receiver {
     uint32_t controller_count;
 } um_receiver;
 
-/* A range of missing topic sqns and when it was found. */
+/* A range of lost topic sqns and when it was found. */
 typedef struct um_gap {
     uint32_t first;
     uint32_t last;
@@ -77,11 +77,11 @@ typedef struct um_delivery {
 
     uint32_t id; /* owner of its holds, never 0, never reused within a context */
     uint32_t topic_index;
-    uint32_t mapped_sqn;  /* transport sqn from which on the topic may be in datagrams that are missing */
+    uint32_t mapped_sqn;  /* transport sqn from which on the topic may be in datagrams that are lost */
     uint32_t start_sqn;   /* transport sqn of the first datagram seen with the topic */
     int64_t give_up_ns;   /* NAK generation interval of the session (C16) */
     uint32_t lowest_held; /* while starting */
-    uint32_t blocker_sqn; /* the session's: a missing datagram that may carry the topic */
+    uint32_t blocker_sqn; /* the session's: a lost datagram that may carry the topic */
     int64_t loss_check_ns;
     uint64_t gaps_examined;   /* gaps of the session that had been found when there was none */
     struct um_delivery *next; /* the session's list */
@@ -98,8 +98,8 @@ typedef struct um_arrival {
     int64_t received_ns;
     uint32_t transport_sqn;
     uint32_t datagram_bytes;
-    um_frames *frames;    /* whose frame the datagram lies in, or NULL */
-    bool earlier_missing; /* datagrams since the controller was mapped are missing */
+    um_frames *frames; /* whose frame the datagram lies in, or NULL */
+    bool earlier_lost; /* datagrams since the controller was mapped are lost */
 } um_arrival;
 
 void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival);
@@ -109,13 +109,13 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
 void um_delivery_begin(um_delivery *delivery);
 void um_delivery_end(um_delivery *delivery, int64_t now_ns);
 
-/* Datagrams before the first one seen are no longer missing: delivery may start. */
+/* Datagrams before the first one seen are no longer lost: delivery may start. */
 void um_delivery_start(um_delivery *delivery, int64_t now_ns);
 
 /* Goes on after a full queue, and checks for loss when that is due. Returns when it wants to be called next. */
 int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns);
 
-/* Forgets everything held. */
+/* Removes everything held. */
 void um_delivery_fini(um_delivery *delivery);
 
 #endif

@@ -65,16 +65,16 @@ static enum head_result deliver_head(um_delivery *delivery, int64_t now_ns)
     return HEAD_PASSED;
 }
 
-/* Passes the first missing sqn, and with it what was received of the message that lacks it. The event goes out before
- * anything is dropped: where the queue is full nothing has happened. */
+/* Passes the first sqn that is lost, and with it what was received of the message that lacks it. The event goes out
+ * before anything is dropped: where the queue is full nothing has happened. */
 static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
 {
-    uint32_t missing = delivery->next_sqn;
-    while (!um_order_map_is_missing(delivery, missing))
-        missing++;
-    if (!um_loss_declare(delivery, missing, now_ns))
+    uint32_t lost = delivery->next_sqn;
+    while (!um_order_map_is_gap(delivery, lost))
+        lost++;
+    if (!um_loss_declare(delivery, lost, now_ns))
         return false;
-    for (; delivery->next_sqn != missing; delivery->next_sqn++)
+    for (; delivery->next_sqn != lost; delivery->next_sqn++)
         um_order_map_remove(delivery, um_order_map_find(delivery, delivery->next_sqn));
     delivery->next_sqn++;
     return true;
@@ -85,7 +85,7 @@ bool um_loss_give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_n
     uint32_t last = gap->last;
     if (delivery->bos_due && !um_delivery_announce_begin(delivery))
         return false;
-    while (!um_order_map_is_missing(delivery, last))
+    while (!um_order_map_is_gap(delivery, last))
         last--;
     while (!um_serial_before(last, delivery->next_sqn)) {
         enum head_result result = deliver_head(delivery, now_ns);
@@ -100,7 +100,7 @@ bool um_loss_give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_n
     return true;
 }
 
-/* Nothing is missing, yet the message at the head is not complete: unless its end is still to come, its fragments
+/* There is no gap, yet the message at the head is not complete: unless its end is still to come, its fragments
  * contradict each other and it never will be. */
 static bool is_contradicted(um_delivery *delivery)
 {

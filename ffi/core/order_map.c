@@ -7,7 +7,7 @@ um_gap *um_order_map_oldest_gap(um_delivery *delivery)
         if (um_serial_before(gap->first, delivery->next_sqn))
             gap->first = delivery->next_sqn;
         for (; !um_serial_before(gap->last, gap->first); gap->first++)
-            if (um_order_map_is_missing(delivery, gap->first))
+            if (um_order_map_is_gap(delivery, gap->first))
                 return gap;
         delivery->gap_first = (delivery->gap_first + 1) % UM_DELIVERY_GAPS_MAX;
     }

@@ -52,13 +52,13 @@ static inline um_reorder_entry *um_order_map_find_or_add(um_delivery *delivery, 
     return entry ? entry : um_order_map_add(delivery, sqn);
 }
 
-static inline bool um_order_map_is_missing(um_delivery *delivery, uint32_t sqn)
+static inline bool um_order_map_is_gap(um_delivery *delivery, uint32_t sqn)
 {
     const um_reorder_entry *entry = um_order_map_find(delivery, sqn);
     return entry == NULL || entry->state == UM_REORDER_EXPECTED;
 }
 
-/* The oldest gap of which something is still missing, NULL without one. Parts that have been filled are taken off:
+/* The oldest gap of which something is still lost, NULL without one. Parts that have been filled are taken off:
  * giving them up would drop messages that have arrived, or still can be complete. */
 um_gap *um_order_map_oldest_gap(um_delivery *delivery);
 

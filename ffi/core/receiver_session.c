@@ -137,7 +137,7 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
         const uint8_t *record = message->tsni + UM_LBMC_TSNI_RECORD_BYTES * i;
         for (um_delivery *d = um_topic_table_slot(&session->topics, um_load_be32(record))->first; d != NULL;
              d = d->next_of_topic) {
-            arrival->earlier_missing =
+            arrival->earlier_lost =
                 d->state == UM_DELIVERY_WAITING && um_start_gate_is_closed(session, d, arrival->transport_sqn);
             bool was_starting = d->state == UM_DELIVERY_STARTING;
             um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
@@ -152,7 +152,7 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
     for (um_delivery *d = slot->first; d != NULL; d = d->next_of_topic) {
         bool was_starting = d->state == UM_DELIVERY_STARTING;
         if (UM_UNLIKELY(d->state == UM_DELIVERY_WAITING))
-            arrival->earlier_missing = um_start_gate_is_closed(session, d, arrival->transport_sqn);
+            arrival->earlier_lost = um_start_gate_is_closed(session, d, arrival->transport_sqn);
         um_delivery_on_message(d, message, arrival);
         session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
         if (UM_UNLIKELY(d->gap_count > 0))

@@ -305,7 +305,7 @@ static uint32_t write_made_up(uint8_t *out, fuzz_input *input)
 }
 
 /* Hands a datagram of up to four pieces around the cursor over. */
-static void deliver(fuzz_input *input, bool earlier_missing)
+static void deliver(fuzz_input *input, bool earlier_lost)
 {
     uint8_t memory[CELL_BYTES];
     um_queue_return_frames(&w.queue);
@@ -332,7 +332,7 @@ static void deliver(fuzz_input *input, bool earlier_missing)
                           .transport_sqn = w.transport_sqn++,
                           .datagram_bytes = length,
                           .frames = frame != NULL ? &w.frames : NULL,
-                          .earlier_missing = earlier_missing};
+                          .earlier_lost = earlier_lost};
     um_lbmc_message message;
     uint32_t message_length;
     um_reorder_begin_datagram(&w.store, datagram, length);
