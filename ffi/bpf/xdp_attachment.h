@@ -16,7 +16,7 @@ enum xdp_bpf_attach_mode {
 struct xdp_bpf_link_facts {
     uint32_t link_id;
     uint32_t program_id;
-    uint32_t interface_index; /* 0: somebody detached it, or the interface is gone */
+    uint32_t interface_index; /* 0: it was detached, or the interface is gone */
 };
 
 /* Returns the link's descriptor, which belongs to the caller. -EBUSY, -EEXIST: another program is there. */
@@ -35,7 +35,7 @@ int xdp_bpf_program_ids(uint32_t interface_index, struct xdp_bpf_program_ids *id
 /* -EINVAL: the descriptor is of some other kind of link. */
 int xdp_bpf_link_describe(int link_fd, struct xdp_bpf_link_facts *facts);
 
-/* Finds the link that holds a program on an interface, whoever made it. -ENOENT: it was attached without one. */
+/* Finds the link that holds a program on an interface, made by any process. -ENOENT: it was attached without one. */
 int xdp_bpf_link_find(uint32_t interface_index, uint32_t program_id, struct xdp_bpf_link_facts *facts);
 
 #endif

@@ -51,8 +51,8 @@ typedef struct um_batcher {
     uint32_t flushes_length;
 } um_batcher;
 
-/* The batch that the frame at `position` may join. What is held back lies in front of it: when somebody has flushed up
- * to here there is none, whatever the last publisher noted. */
+/* The batch that the frame at `position` may join. What is held back lies in front of it: when another publisher has
+ * flushed up to here there is none, whatever the last publisher noted. */
 static inline um_batcher um_batcher_open(um_source_session *session, int64_t position)
 {
     bool held = atomic_load_explicit(&session->flush_limit, memory_order_relaxed) < position;
@@ -84,8 +84,8 @@ static inline void um_batcher_add(um_batcher *b, int64_t frame_position, int64_t
     }
 }
 
-/* After a commit: may the sender go on? Also when somebody else's flush covers the frame: the sender may have stopped
- * in front of it. The fence is between the commit and the looks at what the sender left behind. */
+/* After a commit: may the sender go on? Also when another publisher's flush covers the frame: the sender may have
+ * stopped in front of it. The fence is between the commit and the looks at what the sender left behind. */
 static inline void um_source_wake_sender(um_source_session *session, uint32_t *actions)
 {
     atomic_thread_fence(memory_order_seq_cst);

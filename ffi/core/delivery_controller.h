@@ -67,7 +67,7 @@ typedef struct um_delivery {
     enum um_delivery_state state;
     uint32_t next_sqn;              /* everything before it is delivered or given up */
     uint32_t highest_sqn;           /* highest topic sqn known to exist */
-    uint32_t highest_transport_sqn; /* of the datagram that told so */
+    uint32_t highest_transport_sqn; /* of the datagram that showed it */
     uint32_t held_count;
     uint32_t gap_count;
     uint32_t source; /* the owner's number of the source, stored in rows */

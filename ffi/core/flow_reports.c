@@ -16,7 +16,7 @@ static uint32_t repairable_bytes(const um_source_session *session)
 }
 
 /* A receiver reports by its own window. One that takes more than can be repaired would be heard of too late, so before
- * the sender has used up what it may, a session message asks for the position; two more if that is lost. */
+ * the sender has used up what it may, a session message solicits the position; two more if that is lost. */
 void um_flow_reports_solicit(um_source_session *session, int64_t now_ns)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);

@@ -80,7 +80,7 @@ static void return_frames(um_message_queue *queue, um_block *block)
     }
 }
 
-/* In the order in which they came, blocks that somebody has held for long last: the kernel fills frames in the order
+/* In the order in which they came, blocks that a reader has held for long last: the kernel fills frames in the order
  * they are given to it, and finds what it knows of each in its caches as long as they lie one behind the other. */
 void um_queue_return_frames(um_message_queue *queue)
 {

@@ -19,7 +19,7 @@ static void give_up(um_receiver_session *session, um_loss *loss, uint64_t *reaso
 }
 
 /* Sqns [first, last] are missing (UM-116, UM-117): one back-off for the whole gap. What the source cannot send
- * again is not asked for (UM-128), nor what the map has no room for. */
+ * again is not NAKed (UM-128), nor what the map has no room for. */
 void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_t last, int64_t now_ns)
 {
     um_receiver_transport_counters *counters = &session->counters;
@@ -81,7 +81,8 @@ void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, boo
 
 /* ---- NCFs ---- */
 
-/* The time to give up comes in any case (UM-123), and a NAK never sooner for having been confirmed to somebody else. */
+/* The time to give up comes in any case (UM-123), and a NAK never sooner for having been confirmed to another receiver.
+ */
 static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns)
 {
     int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
@@ -120,9 +121,9 @@ static void send_naks(um_receiver_session *session, const uint32_t *sqns, uint32
     UM_COUNT(session->counters.naks_sent, count);
 }
 
-/* What is asked for may have arrived and lie unread behind everything else that has. Asking again before that has been
- * read would make it longer still, for every receiver of the group, until nothing else is sent (a repair storm). It is
- * put off until the owner has caught up, or for so long that something else must be wrong. */
+/* A retransmission may have arrived and lie unread behind everything else that has. A re-NAK before it is read would
+ * make it longer still, for every receiver of the group, until nothing else is sent (a repair storm). It is put off
+ * until the owner has caught up, or for so long that something else must be wrong. */
 static bool may_lie_unread(const um_receiver_session *session, const um_loss *loss, int64_t now_ns)
 {
     enum { BEHIND_BACKOFFS = 16 };

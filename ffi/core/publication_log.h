@@ -208,7 +208,7 @@ void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t b
 /* Any thread: whether publishers will soon be held up for want of clean space, of which the conductor can make more. */
 bool um_log_wants_cleaning(const um_publication_log *log, int64_t sender_position);
 
-/* Conductor: turns a frame at sender_position that the application claimed, or a hole that nobody began to write,
+/* Conductor: turns a frame at sender_position that the application claimed, or a hole that no publisher began to write,
  * into padding once it has been in the way for the unblock timeout (AE-35). True when it did. Time counts in steps
  * of a quarter of the timeout at most, each between two calls. */
 bool um_log_unblock(um_publication_log *log, int64_t sender_position, int64_t now_ns);

@@ -275,7 +275,7 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
     bool retransmission = packet->flags & UM_LBTRM_FLAG_RETRANSMISSION;
     UM_COUNT(counters->rxs_rcved, retransmission);
     if (UM_UNLIKELY(!session->has_base)) {
-        /* A repair for somebody else says nothing about where the stream is. */
+        /* A retransmission for another receiver says nothing about where the stream is. */
         if (retransmission)
             return;
         set_base(session, packet->sqn, arrival->now_ns);

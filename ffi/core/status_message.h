@@ -16,7 +16,7 @@ enum {
 };
 
 enum {
-    UM_STATUS_ELICIT = 0x01, /* the receiver knows no position yet and asks for a session message */
+    UM_STATUS_ELICIT = 0x01, /* the receiver knows no position yet and solicits a session message */
     UM_STATUS_LEAVE = 0x02,  /* the receiver goes away: stop counting it */
 };
 

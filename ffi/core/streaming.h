@@ -55,7 +55,7 @@ static inline void um_stream_line(uint8_t *restrict to, const uint8_t *restrict 
 }
 
 /* Whole lines, and an ordinary copy of them as well, to anywhere: line by line in turn, one hides in the waits of the
- * other. Returns their sum (core/internet.h) where it is asked for. */
+ * other. Returns their sum (core/internet.h) where it is requested. */
 static inline uint64_t um_stream_and_copy(uint8_t *restrict to, uint8_t *restrict copy, const uint8_t *restrict from,
                                           size_t bytes, bool sums)
 {

@@ -57,7 +57,7 @@ static bool is_vlan(uint16_t type)
 
 /* A kernel socket's datagram gets its checksum from the NIC it leaves by; until then the field holds the folded sum of
  * the pseudo header. Between two ends of a veth, where no NIC ever completes it, this is what arrives: data that never
- * was on a wire, whose checksum nobody computed. */
+ * was on a wire, whose checksum no NIC computed. */
 static bool checksum_is_right(const uint8_t *ip, const uint8_t *udp, uint32_t udp_length)
 {
     uint16_t written;

@@ -12,7 +12,7 @@ enum {
     BORROWED_AT = 64, /* in a frame, so that lines are copied to lines; the headers end there */
 };
 
-/* ---- who owns a frame ---- */
+/* ---- ownership of frames ---- */
 
 static void pass(um_xsk_queue *queue, uint64_t address, enum um_xsk_owner from, enum um_xsk_owner to)
 {

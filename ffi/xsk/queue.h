@@ -60,7 +60,7 @@ typedef struct um_xsk_queue {
 } um_xsk_queue;
 
 enum um_xsk_owner {
-    UM_XSK_OWNER_FREE,   /* nobody's yet, or on the free list */
+    UM_XSK_OWNER_FREE,   /* without an owner yet, or on the free list */
     UM_XSK_OWNER_WRITER, /* borrowed by a publisher */
     UM_XSK_OWNER_FILL,   /* in the fill ring, the kernel or the receive ring */
     UM_XSK_OWNER_READER, /* handed out by um_xsk_queue_receive */

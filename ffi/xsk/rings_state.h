@@ -30,7 +30,7 @@ struct um_xsk_rings {
     bool busy_poll;
     bool adopted;
     const char *failed_step;
-    int memory_fd; /* of the frames; -1 where they are nobody else's */
+    int memory_fd; /* of the frames; -1 where they are private */
     uint8_t *area; /* the frames of all queues */
     size_t area_bytes;
     uint8_t *bookkeeping; /* each queue's assembly buffer, whose datagrams are read together, and its lists */
