@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from umstack._core import ffi, lib
+from umstack._sim_bench import ffi, lib
 from umstack.batch import Batch
 from umstack.events import Event, Message
 from umstack.reader import POLL_ROWS

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from umstack._core import ffi, lib
+from umstack._sim_bench import ffi, lib
 from umstack.counters import schema
 from umstack.errors import UmError, error_from_result
 from umstack.sim.options import (
