@@ -16,7 +16,6 @@ import filecmp
 import hashlib
 import os
 import platform
-import re
 import shlex
 import shutil
 import subprocess
@@ -132,7 +131,11 @@ def declarations_for(module: Module) -> tuple[str, str, set[str]]:
         outside |= shared
     selection = select(module.headers, outside)
     text = "\n".join([*written, selection.text()])
-    return "\n".join(dict.fromkeys(includes)) + "\n", text, outside | {*selection.whole, *selection.pointed_to}
+    return (
+        "\n".join(dict.fromkeys(includes)) + "\n",
+        text,
+        outside | {*selection.whole, *selection.pointed_to},
+    )
 
 
 @cache
@@ -315,7 +318,13 @@ def build_bpf_objects(destination: Path) -> None:
         say(f"xdp/objects/{target.name}: {'installed' if changed else 'unchanged'}")
 
 
-STEPS = {"core": build_core, "sim_bench": build_sim_bench, "libbpf": build_libbpf, "xsk": build_xsk, "bpf": build_bpf_objects}
+STEPS = {
+    "core": build_core,
+    "sim_bench": build_sim_bench,
+    "libbpf": build_libbpf,
+    "xsk": build_xsk,
+    "bpf": build_bpf_objects,
+}
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from itertools import pairwise
 from pathlib import Path
 
 FFI = Path(__file__).resolve().parent
-PRIMITIVES = set(
-    "void bool char short int long float double signed unsigned size_t ssize_t intptr_t uintptr_t "
-    "int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t".split()
-)
+PRIMITIVES = {
+    *("void", "bool", "char", "short", "int", "long", "float", "double", "signed", "unsigned"),
+    *("size_t", "ssize_t", "intptr_t", "uintptr_t", "int8_t", "int16_t", "int32_t", "int64_t"),
+    *("uint8_t", "uint16_t", "uint32_t", "uint64_t"),
+}
 QUALIFIERS = {"const", "struct", "enum", "union", "volatile", "restrict", "extern", "static", "inline"}
 UNREADABLE = re.compile(r"\b_Atomic\b|\batomic_\w+|\b_Alignas\b|\bUM_CACHE_ALIGNED\b|\(|\{")
 INTEGER_MACRO = re.compile(r"\(?\s*-?\s*(?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*(?:\s*<<\s*\d+)?\s*\)?")
@@ -159,11 +160,9 @@ def declarations_of(text: str) -> Iterator[Declaration]:
                 yield Declaration("alias", pointer[1], statement)
             elif plain := re.search(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", statement):
                 yield Declaration("alias", plain[1], statement)
-        elif function := re.match(r"[\w\s*]*?(\w+)\s*\(", statement):
-            if function[1] not in ("_Static_assert", "__attribute__"):
-                is_inline = statement.endswith("}")
-                prototype = re.sub(r"\b(static|inline)\b\s*", "", statement.partition("{")[0]).strip()
-                yield Declaration("inline" if is_inline else "function", function[1], prototype)
+        elif function := re.match(r"(?!_Static_assert)[\w\s*]*?(\w+)\s*\(", statement):
+            prototype = re.sub(r"\b(static|inline)\b\s*", "", statement.partition("{")[0]).strip()
+            yield Declaration("inline" if statement.endswith("}") else "function", function[1], prototype)
 
 
 @dataclass(slots=True)
@@ -234,8 +233,7 @@ class Selection:
             struct = self.index.declarations[name]
             if struct.has_tag:
                 lines.append(f"typedef struct {name} {name};" if struct.is_typedef else f"{name};")
-        for name in self.whole:
-            lines.append(self.declaration_text(self.index.declarations[name]))
+        lines += [self.declaration_text(self.index.declarations[name]) for name in self.whole]
         return "\n".join(lines) + "\n"
 
     def declaration_text(self, declaration: Declaration) -> str:
@@ -250,7 +248,11 @@ class Selection:
         if declaration.kind == "struct":
             parts = [re.sub(r"\[[^\]]*\]", "[...]", part) for part in self.fields(declaration)]
             body = " ".join(f"{part};" for part in [*parts, "..."])
-            return f"struct {name} {{ {body} }};" if declaration.has_tag else f"typedef struct {{ {body} }} {name};"
+            return (
+                f"struct {name} {{ {body} }};"
+                if declaration.has_tag
+                else f"typedef struct {{ {body} }} {name};"
+            )
         return " ".join(declaration.text.split()) + ";"
 
 

@@ -108,7 +108,7 @@ class Source(Closing):
             # The path of nearly every send, kept free of everything it does not need, closures included.
             result = _send(self._handle, data, len(data), _FLUSH if flush else 0, SLICE_NS)
             if result >= 0:
-                return result  # type: ignore[no-any-return]
+                return result
             return self._send_slowly(data, _FLUSH if flush else 0, None, result)
         flags = (_FLUSH if flush else 0) | (_BATCH_FLAGS[batch] if batch is not None else 0)
         return self._send_slowly(data, flags, timeout, 0)

@@ -130,7 +130,9 @@ def imports(path: Path, *, everywhere: bool) -> set[str]:
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             submodules = {f"{node.module}.{alias.name}" for alias in node.names}
-            known = submodules & (modules().keys() | {"umstack._core", "xdp._libbpf", "xdp._xsk"})
+            known = submodules & (
+                modules().keys() | {"umstack._core", "umstack._sim_bench", "xdp._libbpf", "xdp._xsk"}
+            )
             found.update(known)
             if len(known) < len(submodules):
                 found.add(node.module)
@@ -148,6 +150,8 @@ def forbidden_imports(importer: str, imported: str) -> str | None:
         return "xdp is a library of its own and knows no topic"
     if within(imported, "umstack.cli") and not within(importer, "umstack.cli", "umstack.__main__"):
         return "nothing imports the command line"
+    if within(imported, "umstack._sim_bench") and not within(importer, "umstack.sim", "umstack.bench"):
+        return "the product never loads the simulator and the baselines"
     if within(importer, *FOUNDATION) and within(imported, "umstack") and not within(imported, *FOUNDATION):
         return "configuration and resolution stand below the public API"
     if imported.split(".")[0] in TERMINAL_LIBRARIES and not within(importer, "umstack.cli"):
@@ -173,6 +177,7 @@ def test_arrows_point_down() -> None:
         ("umstack.context", "umstack.cli.send"),
         ("umstack.config.options", "umstack.context"),
         ("umstack.source", "click"),
+        ("umstack.context", "umstack._sim_bench"),
     ],
 )
 def test_an_arrow_that_points_up_is_seen(importer: str, imported: str) -> None:
