@@ -1,8 +1,9 @@
-"""Build the C half in place: `umstack._core`, `xdp._libbpf`, `xdp._xsk` and the BPF objects under `xdp/objects/`.
+"""Build the C half in place: the extension modules of ffi/modules.py and the BPF objects under `xdp/objects/`.
 
 Run as `python ffi/build.py` (or `scripts/dev build`); `pip install` reaches it through ffi/build_ext.py. It
 needs cffi and a C compiler, nothing else. What needs more (libbpf, libxdp, clang) is left out, with a warning that says
-what to install. Only what changed is compiled again: every object has the list of files it was made from.
+what to install. Only what changed is compiled again: every object has the list of files it was made from. C tests and fuzzers
+are built by the same rule (tests/c/run, tests/fuzz/run), and compile_commands.json says how each file is compiled.
 
 Environment: CC, CLANG, CFLAGS and LDFLAGS as usual (CFLAGS come last, so `CFLAGS=-Wno-error` wins);
 UMSTACK_BUILD=debug for -O1 and UM_DEBUG checks; UMSTACK_SANITIZE=address,undefined for an instrumented core.
@@ -14,6 +15,7 @@ import argparse
 import fcntl
 import filecmp
 import hashlib
+import json
 import os
 import platform
 import shlex
@@ -22,7 +24,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,13 +35,15 @@ from typing import Any
 import cffi
 from cffi import recompiler
 from declarations import names_in, select
-from modules import CORE, LIBBPF, SIM_BENCH, XSK, Module
+from modules import CORE, LIBBPF, MODULES, SIM_BENCH, XSK, Module
 
 ROOT = Path(__file__).resolve().parent.parent
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 # cffi passes every wrapper the same arguments, used or not.
 GENERATED_WARNINGS = (*WARNINGS, "-Wno-unused-parameter")
 LANGUAGE = ("-std=c11", "-D_GNU_SOURCE", "-pthread", "-fPIC", "-fvisibility=hidden", "-Iffi")
+# Of C tests and fuzzers.
+CHECKED = ("-DUM_DEBUG=1", "-O1", "-g1", "-fno-omit-frame-pointer")
 # One module for every CPython from 3.11 on; calls through it are as fast as through one for a single version.
 LIMITED_API = ("-DPy_LIMITED_API=0x030b0000",)
 MODULE_SUFFIX = ".abi3.so"
@@ -205,17 +209,56 @@ def publish(made: Path, target: Path) -> bool:
     return True
 
 
-def link(tools: Toolchain, module: Module, objects: Sequence[Path], target: Path) -> None:
-    """Link the module unless it is newer than its objects and made of the same ones."""
-    libraries = [f"-l{name}" for name in module.libraries]
-    named = [*map(str, objects), "-o", str(target)]
-    command = [*tools.compiler, *REPRODUCIBLE, *named, *tools.link_flags, *libraries]
+def link(command: Sequence[str], objects: Sequence[Path], target: Path) -> None:
+    """Link unless the target is newer than its objects and made of the same ones in the same way."""
+    whole = [command[0], *map(str, objects), "-o", str(target), *command[1:]]
     recipe = target.with_suffix(".recipe")
-    fresh = target.exists() and recipe.exists() and recipe.read_text() == shlex.join(command)
+    fresh = target.exists() and recipe.exists() and recipe.read_text() == shlex.join(whole)
     if fresh and all(path.stat().st_mtime_ns <= target.stat().st_mtime_ns for path in objects):
         return
-    run(command)
-    recipe.write_text(shlex.join(command))
+    run(whole)
+    recipe.write_text(shlex.join(whole))
+
+
+def checked_command(compiler: str, folder: str, sanitizers: Sequence[str]) -> list[str]:
+    """How C tests and fuzzers, and the product's sources for them, are compiled."""
+    return [compiler, *LANGUAGE, f"-I{folder}", *REPRODUCIBLE, *WARNINGS, *CHECKED, *sanitizers]
+
+
+def build_programs(
+    compile_command: Sequence[str],
+    link_command: Sequence[str],
+    programs: Mapping[Path, Sequence[Path]],
+    directory: Path,
+) -> None:
+    """Build programs, each from its C files, by the rule that the product is built by; objects are shared."""
+    sources = sorted({source for made_of in programs.values() for source in made_of})
+    objects = {source: directory / source.relative_to(ROOT).with_suffix(".o") for source in sources}
+    attempt_all(lambda source: compile_one(compile_command, source, objects[source]), sources)
+
+    def link_one(program: Path) -> bool:
+        link(link_command, [objects[source] for source in programs[program]], program)
+        return True
+
+    attempt_all(link_one, list(programs))
+
+
+def write_compile_commands() -> None:
+    """Tell editors and analysers how each C file is compiled."""
+    tools = toolchain()
+    product = [*tools.compiler, *LANGUAGE, *WARNINGS, *tools.flags]
+    folders = {folder: checked_command(tools.compiler[0], folder, ()) for folder in ("tests/c", "tests/fuzz")}
+    commands = {source: product for module in MODULES for source in module.source_files()}
+    commands |= {source: words for name, words in folders.items() for source in (ROOT / name).glob("*.c")}
+    commands |= dict.fromkeys((ROOT / "bpf").glob("*.bpf.c"), bpf_command())
+    entries = [
+        {"directory": str(ROOT), "file": str(source), "arguments": [*words, "-c", str(source)]}
+        for source, words in sorted(commands.items())
+    ]
+    text = json.dumps(entries, indent=1)
+    target = ROOT / "compile_commands.json"
+    if not target.exists() or target.read_text() != text:
+        target.write_text(text)
 
 
 def build_module(module: Module, tools: Toolchain, destination: Path) -> None:
@@ -236,7 +279,8 @@ def build_module(module: Module, tools: Toolchain, destination: Path) -> None:
 
     compiled = sum(attempt_all(compile_source, list(objects)))
     built = directory / f"{module.name}{MODULE_SUFFIX}"
-    link(tools, module, list(objects.values()), built)
+    libraries = [f"-l{name}" for name in module.libraries]
+    link([*tools.compiler, *REPRODUCIBLE, *tools.link_flags, *libraries], list(objects.values()), built)
     package, _, name = module.name.rpartition(".")
     changed = publish(built, destination / package.replace(".", "/") / f"{name}{MODULE_SUFFIX}")
     outcome = "installed" if changed else "unchanged"
@@ -352,6 +396,7 @@ def main() -> int:
                 step(destination)
             except BuildError as error:
                 refusals.append(str(error))
+        write_compile_commands()
     if refusals:
         print("build failed", *dict.fromkeys(refusals), sep="\n", file=sys.stderr)
     return 1 if refusals else 0

@@ -11,10 +11,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "ffi"))
 
-import build  # noqa: E402
 import declarations  # noqa: E402
 import modules  # noqa: E402
 import stubs  # noqa: E402
+
+import build  # noqa: E402
 
 WRONG_CALLS = """
 from umstack._core import ffi, lib

@@ -140,7 +140,7 @@ def _serve_in_python(
 
 def _core_arguments(
     spec: RoundTripSpec, source: umstack.Source, receiver: umstack.Receiver
-) -> tuple[Any, ...]:
+) -> tuple[Any, Any, Any]:
     config = ffi.new(
         "um_echo_config *",
         {"message_bytes": spec.size, "busy": spec.wait == "busy", "timeout_ns": _SILENCE_NS},
@@ -164,14 +164,18 @@ def ping_in_core(
 ) -> dict[str, Any]:
     result = ffi.new("um_echo_result *")
     buffer = ffi.from_buffer("uint64_t[]", samples, require_writable=True)
-    bounds = (_WARMUP_COUNT, spec.samples, int(spec.seconds * 1e9))
-    status = lib.um_echo_ping(*_core_arguments(spec, source, receiver), *bounds, buffer, result)
+    replies, requests, config = _core_arguments(spec, source, receiver)
+    duration_ns = int(spec.seconds * 1e9)
+    status = lib.um_echo_ping(
+        replies, requests, config, _WARMUP_COUNT, spec.samples, duration_ns, buffer, result
+    )
     return _core_result(result, status, "asking for a reply")
 
 
 def serve_in_core(spec: RoundTripSpec, source: umstack.Source, receiver: umstack.Receiver) -> dict[str, Any]:
     result = ffi.new("um_echo_result *")
-    status = lib.um_echo_serve(*_core_arguments(spec, source, receiver), result)
+    requests, replies, config = _core_arguments(spec, source, receiver)
+    status = lib.um_echo_serve(requests, replies, config, result)
     return _core_result(result, status, "waiting for a request")
 
 
