@@ -38,8 +38,13 @@ BatchMark = Literal["start", "end", "complete"]
 _Columns = tuple[Any, int, Any, Any, int]
 """Messages as the core takes them: data, its bytes, lengths or NULL, offsets or NULL, and how many there are."""
 
-_FLUSH = 4
-_BATCH_FLAGS = {None: 0, "start": 1, "end": 2, "complete": 3}
+_FLUSH = lib.UM_SEND_FLUSH
+_BATCH_FLAGS = {
+    None: 0,
+    "start": lib.UM_SEND_START_BATCH,
+    "end": lib.UM_SEND_END_BATCH,
+    "complete": lib.UM_SEND_START_BATCH | lib.UM_SEND_END_BATCH,
+}
 _POLL_S = 0.001
 _EXPLICIT_BATCH_BYTES = 262144
 _HELD_BACK = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,25 @@ def test_the_product_does_not_know_the_simulator() -> None:
 
     assert not [name for name in dir(_core.lib) if name.startswith(("um_sim_", "um_raw_", "um_echo_"))]
     assert _sim_bench.ffi.typeof("um_event_queue *") is _core.ffi.typeof("um_event_queue *")
+
+
+def test_python_repeats_no_constant_of_c() -> None:
+    """A constant of Python that ends as one of C does, and has its value, is taken from `lib`."""
+    from umstack._sim_bench import lib
+
+    constants = {name: getattr(lib, name) for name in dir(lib) if name.startswith("UM_") and name.isupper()}
+    repeated = []
+    for path in sorted((ROOT / "umstack").rglob("*.py")):
+        for name, value in re.findall(
+            r"^_?([A-Z][A-Z0-9]*_[A-Z0-9_]+) = (\d+)$", path.read_text(), re.MULTILINE
+        ):
+            same = [
+                known
+                for known, number in constants.items()
+                if known.endswith(f"_{name}") and number == int(value)
+            ]
+            repeated += [f"{path.relative_to(ROOT)}: {name} is {known}" for known in same]
+    assert not repeated, "\n".join(repeated)
 
 
 def test_shared_object_code_has_no_state() -> None:

@@ -13,13 +13,14 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from umstack._core import lib
 from umstack.config import UDP_PAYLOAD_MAXIMUM_BYTES, ContextOptions, ReceiverOptions, SourceOptions
 from umstack.errors import OptionError, error_from_os
 from umstack.resolution.codec import LbtrmAddress
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
 from xdp.closing import Closing
 
-IP_UDP_HEADER_BYTES = 28
+IP_UDP_HEADER_BYTES = lib.UM_IPV4_UDP_HEADER_BYTES
 DATAGRAM_MINIMUM_BYTES = 500
 _DATAGRAMS_PER_TURN = 64
 _IP_MULTICAST_ALL = 49
