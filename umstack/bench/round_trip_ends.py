@@ -22,7 +22,7 @@ from umstack.errors import LinkError, error_from_result
 Wait = Literal["block", "busy"]
 Loop = Literal["python", "core"]
 
-_COUNTER_BYTES = 8
+_COUNTER_BYTES = lib.UM_ECHO_COUNTER_BYTES
 _END_MESSAGE = b"end."
 _SILENCE_SECONDS = 5.0
 _SILENCE_NS = int(_SILENCE_SECONDS * 1e9)

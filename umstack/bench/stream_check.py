@@ -17,7 +17,7 @@ from umstack.batch import Batch
 from umstack.events import Event, Message
 from umstack.reader import POLL_ROWS
 
-COUNTER_BYTES = 8
+COUNTER_BYTES = lib.UM_ECHO_COUNTER_BYTES
 END = 1 << 63
 _SQN_MASK = 0xFFFFFFFF
 
