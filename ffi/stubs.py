@@ -112,9 +112,9 @@ def argument(kind: Any) -> str:
 
 def pieces(module: Module) -> dict[str, Any]:
     """The module's own declarations, less those of the module it includes."""
-    shared = pieces(module.includes) if module.includes else {}
-    found = {key: kind for key, (kind, _) in ffi_of(module)._parser._declarations.items()}
-    return {key: kind for key, kind in sorted(found.items()) if key not in shared}
+    parser = ffi_of(module)._parser
+    found = {key: kind for key, (kind, _) in parser._declarations.items()}
+    return {key: kind for key, kind in sorted(found.items()) if kind not in parser._included_declarations}
 
 
 def structs_of(declared: dict[str, Any]) -> dict[str, tuple[str, Any]]:

@@ -312,15 +312,10 @@ class um_stream(CData):
     next_sqn: int
     has_sqn: bool
 
-um_sim_address = um_address
-
-um_sim_session_config = um_session_config
-
-um_sim_source_config = um_source_config
-
-um_sim_transport_config = um_receiver_session_config
-
 class _SimBenchLib(_CoreLib):
+    UM_ECHO_COUNTER_BYTES: int
+    UM_ECHO_END_BYTES: int
+    UM_ECHO_MESSAGE_BYTES_MAX: int
     UM_RAW_COUNTER_BYTES: int
     UM_RAW_END_BYTES: int
     UM_RAW_MAX_BATCH_COUNT: int
@@ -329,6 +324,7 @@ class _SimBenchLib(_CoreLib):
     UM_RAW_WAIT_BLOCK: int
     UM_RAW_WAIT_BUSY: int
     UM_RAW_WAIT_COALESCE: int
+    UM_SIM_ANY: int
     UM_SIM_CANARY_DEAF_RECEIVER: int
     UM_SIM_CANARY_END: int
     UM_SIM_CANARY_LOSE_ROW: int
@@ -344,11 +340,15 @@ class _SimBenchLib(_CoreLib):
     UM_SIM_DROP_NO_PORT: int
     UM_SIM_DROP_PARTITION: int
     UM_SIM_DROP_RULE: int
+    UM_SIM_MESSAGE_BYTES: int
     UM_SIM_RECEIVED: int
     UM_SIM_RULE_DELAY: int
     UM_SIM_RULE_DROP: int
     UM_SIM_RULE_DUPLICATE: int
+    UM_SIM_SCENARIO_BYTES: int
     UM_SIM_SENT: int
+    UM_SIM_TYPE_STATUS: int
+    UM_SIM_TYPE_UNKNOWN: int
     def um_echo_ping(
         self,
         a1: um_event_queue,
@@ -908,36 +908,6 @@ class _SimBench:
     @overload
     def new(self, cdecl: Literal["um_stream **"], init: Any = ...) -> Pointer[um_stream]: ...
     @overload
-    def new(
-        self, cdecl: Literal["um_sim_address *", "um_sim_address[]"], init: Any = ...
-    ) -> um_sim_address: ...
-    @overload
-    def new(self, cdecl: Literal["um_sim_address **"], init: Any = ...) -> Pointer[um_sim_address]: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_sim_session_config *", "um_sim_session_config[]"], init: Any = ...
-    ) -> um_sim_session_config: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_sim_session_config **"], init: Any = ...
-    ) -> Pointer[um_sim_session_config]: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_sim_source_config *", "um_sim_source_config[]"], init: Any = ...
-    ) -> um_sim_source_config: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_sim_source_config **"], init: Any = ...
-    ) -> Pointer[um_sim_source_config]: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_sim_transport_config *", "um_sim_transport_config[]"], init: Any = ...
-    ) -> um_sim_transport_config: ...
-    @overload
-    def new(
-        self, cdecl: Literal["um_sim_transport_config **"], init: Any = ...
-    ) -> Pointer[um_sim_transport_config]: ...
-    @overload
     def new(self, cdecl: Literal["bool *", "bool[]"], init: Any = ...) -> Pointer[_Bool]: ...
     @overload
     def new(self, cdecl: Literal["char *", "char[]"], init: Any = ...) -> Pointer[char]: ...
@@ -1381,34 +1351,6 @@ class _SimBench:
     def cast(self, cdecl: Literal["um_stream *", "um_stream[]"], source: Any) -> um_stream: ...
     @overload
     def cast(self, cdecl: Literal["um_stream **"], source: Any) -> Pointer[um_stream]: ...
-    @overload
-    def cast(self, cdecl: Literal["um_sim_address *", "um_sim_address[]"], source: Any) -> um_sim_address: ...
-    @overload
-    def cast(self, cdecl: Literal["um_sim_address **"], source: Any) -> Pointer[um_sim_address]: ...
-    @overload
-    def cast(
-        self, cdecl: Literal["um_sim_session_config *", "um_sim_session_config[]"], source: Any
-    ) -> um_sim_session_config: ...
-    @overload
-    def cast(
-        self, cdecl: Literal["um_sim_session_config **"], source: Any
-    ) -> Pointer[um_sim_session_config]: ...
-    @overload
-    def cast(
-        self, cdecl: Literal["um_sim_source_config *", "um_sim_source_config[]"], source: Any
-    ) -> um_sim_source_config: ...
-    @overload
-    def cast(
-        self, cdecl: Literal["um_sim_source_config **"], source: Any
-    ) -> Pointer[um_sim_source_config]: ...
-    @overload
-    def cast(
-        self, cdecl: Literal["um_sim_transport_config *", "um_sim_transport_config[]"], source: Any
-    ) -> um_sim_transport_config: ...
-    @overload
-    def cast(
-        self, cdecl: Literal["um_sim_transport_config **"], source: Any
-    ) -> Pointer[um_sim_transport_config]: ...
     @overload
     def cast(self, cdecl: Literal["bool *", "bool[]"], source: Any) -> Pointer[_Bool]: ...
     @overload
