@@ -283,6 +283,9 @@ def build_module(module: Module, tools: Toolchain, destination: Path) -> None:
     link([*tools.compiler, *REPRODUCIBLE, *tools.link_flags, *libraries], list(objects.values()), built)
     package, _, name = module.name.rpartition(".")
     changed = publish(built, destination / package.replace(".", "/") / f"{name}{MODULE_SUFFIX}")
+    # Python would prefer a module that an earlier build made for one version alone.
+    for superseded in (destination / package.replace(".", "/")).glob(f"{name}.cpython-*.so"):
+        superseded.unlink()
     outcome = "installed" if changed else "unchanged"
     say(f"{module.name}: {compiled} of {len(objects)} files compiled, {outcome}")
 
