@@ -1,8 +1,9 @@
-"""Build the C half in place: `umstack._core`, `xdp._libbpf`, `xdp._xsk` and the BPF objects under `xdp/objects/`.
+"""Build the C half in place: the extension modules of ffi/modules.py and the BPF objects under `xdp/objects/`.
 
 Run as `python ffi/build.py` (or `scripts/dev build`); `pip install` reaches it through ffi/build_ext.py. It
 needs cffi and a C compiler, nothing else. What needs more (libbpf, libxdp, clang) is left out, with a warning that says
-what to install. Only what changed is compiled again: every object has the list of files it was made from.
+what to install. Only what changed is compiled again: every object has the list of files it was made from. C tests and
+fuzzers are built by the same rule (tests/c/run, tests/fuzz/run). compile_commands.json says how each file is compiled.
 
 Environment: CC, CLANG, CFLAGS and LDFLAGS as usual (CFLAGS come last, so `CFLAGS=-Wno-error` wins);
 UMSTACK_BUILD=debug for -O1 and UM_DEBUG checks; UMSTACK_SANITIZE=address,undefined for an instrumented core.
@@ -14,16 +15,16 @@ import argparse
 import fcntl
 import filecmp
 import hashlib
+import json
 import os
 import platform
-import re
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,12 +34,19 @@ from typing import Any
 
 import cffi
 from cffi import recompiler
+from declarations import names_in, select
+from modules import CORE, LIBBPF, MODULES, SIM_BENCH, XSK, Module
 
 ROOT = Path(__file__).resolve().parent.parent
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 # cffi passes every wrapper the same arguments, used or not.
 GENERATED_WARNINGS = (*WARNINGS, "-Wno-unused-parameter")
 LANGUAGE = ("-std=c11", "-D_GNU_SOURCE", "-pthread", "-fPIC", "-fvisibility=hidden", "-Iffi")
+# Of C tests and fuzzers.
+CHECKED = ("-DUM_DEBUG=1", "-O1", "-g1", "-fno-omit-frame-pointer")
+# One module for every CPython from 3.11 on; calls through it are as fast as through one for a single version.
+LIMITED_API = ("-DPy_LIMITED_API=0x030b0000",)
+MODULE_SUFFIX = ".abi3.so"
 REPRODUCIBLE = (f"-ffile-prefix-map={ROOT}=.",)
 MACHINE_TO_BPF_ARCH = {
     "x86_64": "x86",
@@ -54,17 +62,6 @@ class BuildError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
-    """One cffi extension module: which declarations Python sees and which C files stand behind them."""
-
-    name: str
-    sources: tuple[str, ...]
-    """Folders, of which all C files are meant, and files."""
-    cdefs: Callable[[], list[Path]]
-    libraries: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Toolchain:
     """The C compiler and the flags of the build asked for; `key` names the directory its objects live in."""
 
@@ -72,34 +69,6 @@ class Toolchain:
     flags: tuple[str, ...]
     link_flags: tuple[str, ...]
     key: str
-
-
-def core_cdefs() -> list[Path]:
-    """Every declaration file but those of other modules, in name order so that the build is reproducible."""
-    others = set(libbpf_cdefs())
-    found = (ROOT / "ffi/cdef").glob("*.h")
-    return sorted(path for path in found if path not in others and not path.name.startswith("xsk"))
-
-
-def libbpf_cdefs() -> list[Path]:
-    """The declarations of the loader module, if they exist, and what BPF programs share with Python."""
-    shared = [ROOT / "bpf" / name for name in ("egress_tap.h", "steering.h")]
-    return [path for path in (*shared, ROOT / "ffi/cdef/libbpf.h") if path.exists()]
-
-
-def xsk_cdefs() -> list[Path]:
-    """The declarations of the AF_XDP module."""
-    return [ROOT / "ffi/cdef/bench_raw.h", *sorted((ROOT / "ffi/cdef").glob("xsk*.h"))]
-
-
-CORE = Module("umstack._core", ("ffi/core", "ffi/capture", "ffi/io", "ffi/sim", "ffi/bench"), core_cdefs)
-LIBBPF = Module("xdp._libbpf", ("ffi/bpf",), libbpf_cdefs, libraries=("bpf", "elf"))
-XSK = Module(
-    "xdp._xsk",
-    ("ffi/xsk", "ffi/bench/raw_order.c", "ffi/bench/raw_round_trips.c"),
-    xsk_cdefs,
-    libraries=("xdp", "bpf", "elf"),
-)
 
 
 def say(text: str) -> None:
@@ -148,36 +117,52 @@ def toolchain() -> Toolchain:
     flags = (*flags, *shlex.split(os.environ.get("CFLAGS", "")))
     link = (*link, *shlex.split(os.environ.get("LDFLAGS", "")))
     version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout.splitlines()[:1]
-    identity = repr((compiler, version, flags, link, sysconfig.get_config_var("EXT_SUFFIX")))
+    identity = repr((compiler, version, flags, link, LIMITED_API))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
     return Toolchain(compiler, flags, link, f"{build}-{digest}")
 
 
-def preamble_and_declarations(cdefs: Sequence[Path]) -> tuple[str, str]:
-    """Split declaration files into the C includes the wrapper needs and the declarations cffi parses."""
-    includes: list[str] = []
-    if cdefs == core_cdefs() and (ROOT / "ffi/cdef_prelude.h").exists():
-        includes.append('#include "cdef_prelude.h"')
-    declarations: list[str] = []
-    for path in cdefs:
-        for line in path.read_text().splitlines():
-            is_include = re.match(r"\s*#\s*include\b", line)
-            (includes if is_include else declarations).append(line)
-        declarations.append("")
-    return "\n".join(dict.fromkeys(includes)) + "\n", "\n".join(declarations)
+def declarations_for(module: Module) -> tuple[str, str, set[str]]:
+    """The C includes that the wrapper needs, the declarations that cffi reads, and the names they declare."""
+    lines = [line for name in module.cdefs for line in (ROOT / name).read_text().splitlines()]
+    written = [line for line in lines if not line.startswith("#include")]
+    includes = [line for line in lines if line.startswith("#include")]
+    includes += [f'#include "{header.path}"' for header in module.headers]
+    outside = names_in("\n".join(written))
+    if module.includes is not None:
+        preamble, _, shared = declarations_for(module.includes)
+        includes[:0] = preamble.splitlines()
+        outside |= shared
+    selection = select(module.headers, outside)
+    text = "\n".join([*written, selection.text()])
+    return (
+        "\n".join(dict.fromkeys(includes)) + "\n",
+        text,
+        outside | {*selection.whole, *selection.pointed_to},
+    )
+
+
+@cache
+def ffi_of(module: Module) -> cffi.FFI:
+    """cffi's view of a module's declarations."""
+    preamble, text, _ = declarations_for(module)
+    ffi = cffi.FFI()
+    if module.includes is not None:
+        ffi.include(ffi_of(module.includes))
+    try:
+        ffi.cdef(text)
+    except (cffi.CDefError, cffi.FFIError) as error:
+        headers = ", ".join(header.path for header in module.headers)
+        raise BuildError(f"cffi cannot read the declarations in {headers}: {error}") from error
+    ffi.set_source(module.name, preamble)
+    return ffi
 
 
 def generate_wrapper(module: Module, directory: Path) -> Path:
     """Let cffi write the wrapper's C; the file is only touched when its text changes."""
-    preamble, declarations = preamble_and_declarations(module.cdefs())
-    ffi = cffi.FFI()
-    try:
-        ffi.cdef(declarations)
-    except (cffi.CDefError, cffi.FFIError) as error:
-        files = ", ".join(str(path.relative_to(ROOT)) for path in module.cdefs())
-        raise BuildError(f"cffi cannot read the declarations in {files}: {error}") from error
     target = directory / f"{module.name}.c"
-    recompiler.make_c_source(ffi, module.name, preamble, str(target), verbose=False)
+    preamble = declarations_for(module)[0]
+    recompiler.make_c_source(ffi_of(module), module.name, preamble, str(target), verbose=False)
     return target
 
 
@@ -224,22 +209,56 @@ def publish(made: Path, target: Path) -> bool:
     return True
 
 
-def link(tools: Toolchain, module: Module, objects: Sequence[Path], target: Path) -> None:
-    """Link the module unless it is newer than its objects and made of the same ones."""
-    libraries = [f"-l{name}" for name in module.libraries]
-    named = [*map(str, objects), "-o", str(target)]
-    command = [*tools.compiler, *REPRODUCIBLE, *named, *tools.link_flags, *libraries]
+def link(command: Sequence[str], objects: Sequence[Path], target: Path) -> None:
+    """Link unless the target is newer than its objects and made of the same ones in the same way."""
+    whole = [command[0], *map(str, objects), "-o", str(target), *command[1:]]
     recipe = target.with_suffix(".recipe")
-    fresh = target.exists() and recipe.exists() and recipe.read_text() == shlex.join(command)
+    fresh = target.exists() and recipe.exists() and recipe.read_text() == shlex.join(whole)
     if fresh and all(path.stat().st_mtime_ns <= target.stat().st_mtime_ns for path in objects):
         return
-    run(command)
-    recipe.write_text(shlex.join(command))
+    run(whole)
+    recipe.write_text(shlex.join(whole))
 
 
-def c_sources(path: Path) -> list[Path]:
-    """A C file, or the C files of a folder."""
-    return list(path.glob("*.c")) if path.is_dir() else [path]
+def checked_command(compiler: str, folder: str, sanitizers: Sequence[str]) -> list[str]:
+    """How C tests and fuzzers, and the product's sources for them, are compiled."""
+    return [compiler, *LANGUAGE, f"-I{folder}", *REPRODUCIBLE, *WARNINGS, *CHECKED, *sanitizers]
+
+
+def build_programs(
+    compile_command: Sequence[str],
+    link_command: Sequence[str],
+    programs: Mapping[Path, Sequence[Path]],
+    directory: Path,
+) -> None:
+    """Build programs, each from its C files, by the rule that the product is built by; objects are shared."""
+    sources = sorted({source for made_of in programs.values() for source in made_of})
+    objects = {source: directory / source.relative_to(ROOT).with_suffix(".o") for source in sources}
+    attempt_all(lambda source: compile_one(compile_command, source, objects[source]), sources)
+
+    def link_one(program: Path) -> bool:
+        link(link_command, [objects[source] for source in programs[program]], program)
+        return True
+
+    attempt_all(link_one, list(programs))
+
+
+def write_compile_commands() -> None:
+    """Tell editors and analysers how each C file is compiled."""
+    tools = toolchain()
+    product = [*tools.compiler, *LANGUAGE, *WARNINGS, *tools.flags]
+    folders = {folder: checked_command(tools.compiler[0], folder, ()) for folder in ("tests/c", "tests/fuzz")}
+    commands = {source: product for module in MODULES for source in module.source_files()}
+    commands |= {source: words for name, words in folders.items() for source in (ROOT / name).glob("*.c")}
+    commands |= dict.fromkeys((ROOT / "bpf").glob("*.bpf.c"), bpf_command())
+    entries = [
+        {"directory": str(ROOT), "file": str(source), "arguments": [*words, "-c", str(source)]}
+        for source, words in sorted(commands.items())
+    ]
+    text = json.dumps(entries, indent=1)
+    target = ROOT / "compile_commands.json"
+    if not target.exists() or target.read_text() != text:
+        target.write_text(text)
 
 
 def build_module(module: Module, tools: Toolchain, destination: Path) -> None:
@@ -247,11 +266,11 @@ def build_module(module: Module, tools: Toolchain, destination: Path) -> None:
     directory = ROOT / "build/ffi" / tools.key
     directory.mkdir(parents=True, exist_ok=True)
     wrapper = generate_wrapper(module, directory)
-    sources = sorted(path for name in module.sources for path in c_sources(ROOT / name))
+    sources = module.source_files()
     python = f"-I{sysconfig.get_path('include')}"
     common = (*tools.compiler, *LANGUAGE, *REPRODUCIBLE)
     written = [*common, *WARNINGS, *tools.flags]
-    generated = [*common, python, "-D_CFFI_NO_LIMITED_API", *GENERATED_WARNINGS, *tools.flags]
+    generated = [*common, python, *LIMITED_API, *GENERATED_WARNINGS, *tools.flags]
     objects = {source: directory / source.relative_to(ROOT).with_suffix(".o") for source in sources}
     objects[wrapper] = wrapper.with_suffix(".o")
 
@@ -259,11 +278,14 @@ def build_module(module: Module, tools: Toolchain, destination: Path) -> None:
         return compile_one(generated if source == wrapper else written, source, objects[source])
 
     compiled = sum(attempt_all(compile_source, list(objects)))
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    built = directory / f"{module.name}{suffix}"
-    link(tools, module, list(objects.values()), built)
+    built = directory / f"{module.name}{MODULE_SUFFIX}"
+    libraries = [f"-l{name}" for name in module.libraries]
+    link([*tools.compiler, *REPRODUCIBLE, *tools.link_flags, *libraries], list(objects.values()), built)
     package, _, name = module.name.rpartition(".")
-    changed = publish(built, destination / package.replace(".", "/") / f"{name}{suffix}")
+    changed = publish(built, destination / package.replace(".", "/") / f"{name}{MODULE_SUFFIX}")
+    # Python would prefer a module that an earlier build made for one version alone.
+    for superseded in (destination / package.replace(".", "/")).glob(f"{name}.cpython-*.so"):
+        superseded.unlink()
     outcome = "installed" if changed else "unchanged"
     say(f"{module.name}: {compiled} of {len(objects)} files compiled, {outcome}")
 
@@ -290,10 +312,13 @@ def build_core(destination: Path) -> None:
     build_module(CORE, toolchain(), destination)
 
 
+def build_sim_bench(destination: Path) -> None:
+    """Build the simulator and the baselines."""
+    build_module(SIM_BENCH, toolchain(), destination)
+
+
 def build_libbpf(destination: Path) -> None:
     """Build the loader module where libbpf is installed."""
-    if not LIBBPF.cdefs():
-        return
     tools = toolchain()
     if libbpf_is_usable(tools):
         build_module(LIBBPF, tools, destination)
@@ -340,7 +365,13 @@ def build_bpf_objects(destination: Path) -> None:
         say(f"xdp/objects/{target.name}: {'installed' if changed else 'unchanged'}")
 
 
-STEPS = {"core": build_core, "libbpf": build_libbpf, "xsk": build_xsk, "bpf": build_bpf_objects}
+STEPS = {
+    "core": build_core,
+    "sim_bench": build_sim_bench,
+    "libbpf": build_libbpf,
+    "xsk": build_xsk,
+    "bpf": build_bpf_objects,
+}
 
 
 @contextmanager
@@ -368,6 +399,7 @@ def main() -> int:
                 step(destination)
             except BuildError as error:
                 refusals.append(str(error))
+        write_compile_commands()
     if refusals:
         print("build failed", *dict.fromkeys(refusals), sep="\n", file=sys.stderr)
     return 1 if refusals else 0

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from umstack.config import ReceiverOptions, SourceOptions
     from umstack.context import Context
 
-_FLOW_POLICIES = {"none": 0, "min": 1, "max": 2, "tagged": 3}
+_FLOW_POLICIES = {
+    "none": lib.UM_FLOW_NONE,
+    "min": lib.UM_FLOW_MIN,
+    "max": lib.UM_FLOW_MAX,
+    "tagged": lib.UM_FLOW_TAGGED,
+}
 _LOSS_MAP_CAPACITY = 65536
 _TOPICS_PER_SESSION = 16384
 _STATUS_INTERVAL_NS = 200_000_000

@@ -5,9 +5,11 @@ Sizes are bytes of UDP payload. The C half of the same arithmetic is `ffi/core/d
 
 from __future__ import annotations
 
-IP_UDP_HEADER_BYTES = 28
+from umstack._core import lib
+
+IP_UDP_HEADER_BYTES: int = lib.UM_IPV4_UDP_HEADER_BYTES
 """An IPv4 header without options, and a UDP header."""
-UDP_PAYLOAD_MAXIMUM_BYTES = 65507
+UDP_PAYLOAD_MAXIMUM_BYTES: int = lib.UM_DATAGRAM_BYTES_MAX
 """The longest UDP payload over IPv4: 65535 bytes less the headers."""
 JUMBO_MTU_BYTES = 9000
 """Datagram memory is sized for this MTU at least, so that a link that is given jumbo frames can use them."""

@@ -38,8 +38,13 @@ BatchMark = Literal["start", "end", "complete"]
 _Columns = tuple[Any, int, Any, Any, int]
 """Messages as the core takes them: data, its bytes, lengths or NULL, offsets or NULL, and how many there are."""
 
-_FLUSH = 4
-_BATCH_FLAGS = {None: 0, "start": 1, "end": 2, "complete": 3}
+_FLUSH = lib.UM_SEND_FLUSH
+_BATCH_FLAGS = {
+    None: 0,
+    "start": lib.UM_SEND_START_BATCH,
+    "end": lib.UM_SEND_END_BATCH,
+    "complete": lib.UM_SEND_START_BATCH | lib.UM_SEND_END_BATCH,
+}
 _POLL_S = 0.001
 _EXPLICIT_BATCH_BYTES = 262144
 _HELD_BACK = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)
@@ -108,7 +113,7 @@ class Source(Closing):
             # The path of nearly every send, kept free of everything it does not need, closures included.
             result = _send(self._handle, data, len(data), _FLUSH if flush else 0, SLICE_NS)
             if result >= 0:
-                return result  # type: ignore[no-any-return]
+                return result
             return self._send_slowly(data, _FLUSH if flush else 0, None, result)
         flags = (_FLUSH if flush else 0) | (_BATCH_FLAGS[batch] if batch is not None else 0)
         return self._send_slowly(data, flags, timeout, 0)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from umstack._core import ffi, lib
+from umstack._sim_bench import ffi, lib
 from umstack.bench import raw
 from umstack.bench.children import BenchError, ThisMachine
 from umstack.bench.raw import PingPongPlan, RawThroughput, ThroughputPlan

@@ -57,7 +57,7 @@ class ComparePlan:
             SOCKETS: dataclasses.replace(common, link="socket"),
             SOCKETS_PLAIN: dataclasses.replace(common, link="socket", config=without),
         }
-        if size >= lib.UM_QUEUE_KEPT_BYTES_MIN:
+        if size >= lib.UM_QUEUE_PINNED_BYTES_MIN:
             found[RINGS_READ] = dataclasses.replace(found[RINGS], reads="payload")
         return found
 

@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import numpy as np
 
-from umstack._core import ffi, lib
+from umstack._sim_bench import ffi, lib
 from umstack.bench.children import CHILD_SLACK_SECONDS, BenchError, Child, Host, running
 from umstack.errors import LinkError, UmError, error_from_result
 from xdp import XdpError

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 import umstack
-from umstack._core import ffi, lib
+from umstack._sim_bench import ffi, lib
 from umstack.bench.children import say
 from umstack.bench.endpoint import EndSpec, await_receivers, await_sources, await_turn, run
 from umstack.bench.raw import percentiles_us
@@ -22,7 +22,7 @@ from umstack.errors import LinkError, error_from_result
 Wait = Literal["block", "busy"]
 Loop = Literal["python", "core"]
 
-_COUNTER_BYTES = 8
+_COUNTER_BYTES = lib.UM_ECHO_COUNTER_BYTES
 _END_MESSAGE = b"end."
 _SILENCE_SECONDS = 5.0
 _SILENCE_NS = int(_SILENCE_SECONDS * 1e9)
@@ -140,7 +140,7 @@ def _serve_in_python(
 
 def _core_arguments(
     spec: RoundTripSpec, source: umstack.Source, receiver: umstack.Receiver
-) -> tuple[Any, ...]:
+) -> tuple[Any, Any, Any]:
     config = ffi.new(
         "um_echo_config *",
         {"message_bytes": spec.size, "busy": spec.wait == "busy", "timeout_ns": _SILENCE_NS},
@@ -164,14 +164,18 @@ def ping_in_core(
 ) -> dict[str, Any]:
     result = ffi.new("um_echo_result *")
     buffer = ffi.from_buffer("uint64_t[]", samples, require_writable=True)
-    bounds = (_WARMUP_COUNT, spec.samples, int(spec.seconds * 1e9))
-    status = lib.um_echo_ping(*_core_arguments(spec, source, receiver), *bounds, buffer, result)
+    replies, requests, config = _core_arguments(spec, source, receiver)
+    duration_ns = int(spec.seconds * 1e9)
+    status = lib.um_echo_ping(
+        replies, requests, config, _WARMUP_COUNT, spec.samples, duration_ns, buffer, result
+    )
     return _core_result(result, status, "asking for a reply")
 
 
 def serve_in_core(spec: RoundTripSpec, source: umstack.Source, receiver: umstack.Receiver) -> dict[str, Any]:
     result = ffi.new("um_echo_result *")
-    status = lib.um_echo_serve(*_core_arguments(spec, source, receiver), result)
+    requests, replies, config = _core_arguments(spec, source, receiver)
+    status = lib.um_echo_serve(requests, replies, config, result)
     return _core_result(result, status, "waiting for a request")
 
 

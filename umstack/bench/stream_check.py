@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from umstack._core import ffi, lib
+from umstack._sim_bench import ffi, lib
 from umstack.batch import Batch
 from umstack.events import Event, Message
 from umstack.reader import POLL_ROWS
 
-COUNTER_BYTES = 8
+COUNTER_BYTES = lib.UM_ECHO_COUNTER_BYTES
 END = 1 << 63
 _SQN_MASK = 0xFFFFFFFF
 

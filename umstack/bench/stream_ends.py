@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 import umstack
-from umstack._core import ffi, lib
+from umstack._sim_bench import ffi, lib
 from umstack.bench.children import say
 from umstack.bench.endpoint import READY_SECONDS, EndSpec, await_receivers, await_sources, await_turn, run
 from umstack.bench.stream_check import COUNTER_BYTES, StreamCheck, TopicsCheck, end_message

@@ -106,7 +106,7 @@ def _headers(datagram: Datagram, number: int) -> bytes:
     else:
         to_mac = _MAC.pack(b"\x02\x00", destination)
     network = ffi.new("uint8_t[]", _UDP_HEADERS)
-    addresses = [ffi.new("um_address *", end)[0] for end in (datagram.source, datagram.destination)]
+    sender, receiver = (ffi.new("um_address *", end)[0] for end in (datagram.source, datagram.destination))
     size = len(datagram.data)
-    lib.um_datagram_frame(network, *addresses, _TTL, number & 0xFFFF, datagram.data, size, size)
+    lib.um_datagram_frame(network, sender, receiver, _TTL, number & 0xFFFF, datagram.data, size, size)
     return to_mac + _ETHERNET.pack(b"\x02\x00", source, _IPV4) + bytes(ffi.buffer(network))

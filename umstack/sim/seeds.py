@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from umstack._core import ffi, lib
+from umstack._sim_bench import ffi, lib
 from umstack.sim.world import SimulationFailed, World
 
 

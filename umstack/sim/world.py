@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from umstack._core import ffi, lib
+from umstack._sim_bench import ffi, lib
 from umstack.counters import schema
 from umstack.errors import UmError, error_from_result
 from umstack.sim.options import (
@@ -36,9 +36,18 @@ from xdp.closing import Closing
 _GROUP_IP = 0xE00A0A0A
 _GROUP_PORT = 14400
 _NAK_PORT = 14390
-_ACTIONS = {"drop": 0, "delay": 1, "duplicate": 2}
-_BATCH = {None: 0, "start": 1, "end": 2, "complete": 3}
-_FLUSH = 4
+_ACTIONS = {
+    "drop": lib.UM_SIM_RULE_DROP,
+    "delay": lib.UM_SIM_RULE_DELAY,
+    "duplicate": lib.UM_SIM_RULE_DUPLICATE,
+}
+_BATCH = {
+    None: 0,
+    "start": lib.UM_SEND_START_BATCH,
+    "end": lib.UM_SEND_END_BATCH,
+    "complete": lib.UM_SEND_START_BATCH | lib.UM_SEND_END_BATCH,
+}
+_FLUSH = lib.UM_SEND_FLUSH
 _EVERY_SQN = 0xFFFFFFFF
 
 

@@ -1,0 +1,9 @@
+/* What Python fills in by the kernel's own layouts, and no header of ours declares. */
+#include <linux/filter.h>
+
+struct sock_filter {
+    uint16_t code;
+    uint8_t jt;
+    uint8_t jf;
+    uint32_t k;
+};

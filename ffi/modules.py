@@ -1,0 +1,157 @@
+"""The extension modules: which headers each shows to Python, and which C files stand behind it.
+
+This is the list to extend when a header is added or moved. A header that says only what Python may know is named alone
+(`Header("sim/sim.h")`); of one that C uses, too, the names that Python has are listed. ffi/declarations.py reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from declarations import Header
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One cffi extension module."""
+
+    name: str
+    sources: tuple[str, ...]
+    """Folders, of which all C files are meant, and files."""
+    headers: tuple[Header, ...]
+    cdefs: tuple[str, ...] = ()
+    """Files of ffi/cdef/, for what no header of ours can say."""
+    libraries: tuple[str, ...] = ()
+    includes: Module | None = None
+    """The module whose types and functions this one shares; it is imported first."""
+
+    def source_files(self) -> list[Path]:
+        """The C files, in name order so that the build is reproducible."""
+        paths = [ROOT / name for name in self.sources]
+        found = {file for path in paths for file in (path.glob("*.c") if path.is_dir() else [path])}
+        return sorted(found)
+
+
+RAW_HEADERS = (
+    Header("bench/raw_udp.h", names=(
+        "UM_RAW_COUNTER_BYTES", "UM_RAW_END_BYTES", "UM_RAW_MAX_DATAGRAM_BYTES", "UM_RAW_MAX_SEGMENT_COUNT",
+        "UM_RAW_MAX_BATCH_COUNT", "um_raw_wait", "um_raw_send_config", "um_raw_send_result", "um_raw_receive_config",
+        "um_raw_receive_result",
+    )),
+    Header("bench/raw_pingpong.h", names=("um_raw_pingpong_config", "um_raw_ping_result", "um_raw_echo_result")),
+)  # fmt: skip
+
+CORE = Module(
+    "umstack._core",
+    ("ffi/core", "ffi/capture", "ffi/io"),
+    (
+        Header("core/base.h", names=("um_publish_result", "um_address")),
+        Header("core/datagram_size.h", names=("UM_DATAGRAM_BYTES_MAX",)),
+        Header("core/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES",)),
+        Header("core/lbmc.h", names=("UM_MESSAGE_FRAGMENT",)),
+        Header("core/flow_control.h", names=("um_flow_control_policy",)),
+        Header("core/publication_log.h", names=("UM_LOG_TERM_BYTES_MIN",)),
+        Header("core/message_queue.h", names=(
+            "UM_QUEUE_BLOCKS_MAX", "um_row_kind", "um_row", "um_rows",
+            *(f"um_block.{column}" for column in (
+                "offsets", "sequence_numbers", "first_sequence_numbers", "fragment_offsets", "message_lengths",
+                "sources", "received_ns", "flags", "payload",
+            )),
+        ), inline=("um_queue_release",)),
+        Header("core/delivery_controller.h", names=("um_receiver_config",)),
+        Header("core/receiver_session.h", names=(
+            "UM_RECOVERY_BUCKETS", "um_session_id", "um_receiver_session_config",
+        )),
+        Header("core/source.h", names=("UM_SEND_FLUSH", "um_session_config", "um_source_config", "um_source_claim")),
+        Header("io/context.h", names=(
+            "UM_SEND_CONTINUED", "UM_RECEIVED_NOTHING", "um_context_config", "um_event_queue_config",
+            "um_event_queue.event_fd", "um_rows_summary",
+            "um_context_close", "um_context_create", "um_context_failed_step", "um_context_free",
+            "um_context_groups", "um_context_process", "um_context_receive_buffer",
+            "um_context_set_datagram_max", "um_context_start", "um_context_stop", "um_context_take_ended",
+            "um_context_tap_datagram", "um_context_tap_is_running", "um_context_tap_read",
+            "um_context_tap_start", "um_context_tap_stop", "um_context_unblock", "um_event_queue_arm",
+            "um_event_queue_close", "um_event_queue_free", "um_event_queue_open", "um_event_queue_poll",
+            "um_event_queue_receive", "um_event_queue_take", "um_publication_abort", "um_publication_claim",
+            "um_publication_close", "um_publication_commit", "um_publication_connected",
+            "um_publication_drained", "um_publication_flush", "um_publication_free",
+            "um_publication_message_max", "um_publication_open", "um_publication_send",
+            "um_publication_send_many", "um_publication_sendable", "um_publication_wakeup_fd",
+            "um_rows_materialize", "um_rows_heads", "um_rows_summarize", "um_session_limit_datagram",
+            "um_session_memory", "um_session_open", "um_session_shut", "um_subscription_close",
+            "um_subscription_free", "um_subscription_map", "um_subscription_open", "um_unmap",
+        )),
+        Header("io/statistics.h"),
+        Header("io/datagram_frame.h", names=("um_datagram_frame",)),
+        Header("io/pcapng_writer.h", names=(
+            "UM_PCAPNG_LINK_ETHERNET", "UM_PCAPNG_UNKNOWN", "um_pcapng_direction", "um_pcapng_packet",
+            "um_pcapng_open", "um_pcapng_add_interface", "um_pcapng_write", "um_pcapng_close",
+        ), sized=("um_pcapng_writer",)),
+        Header("io/tap.h", names=("um_tap_config", "um_tap_counters")),
+        Header("io/frame_merge.h", names=("um_frame_merge_config",)),
+        Header("io/interface_capture.h"),
+        Header("capture/container.h"),
+        Header("capture/rows.h"),
+        Header("capture/generate.h"),
+    ),
+    cdefs=("ffi/cdef/kernel.h",),
+)  # fmt: skip
+
+# What is simulated and what is measured beside the product. It has the core's object code once more, of which no file
+# keeps state outside the objects it is given (a test looks), so a handle of one module is as good in the other.
+SIM_BENCH = Module(
+    "umstack._sim_bench",
+    ("ffi/core", "ffi/io", "ffi/sim", "ffi/bench"),
+    (
+        Header("sim/sim.h"),
+        Header("sim/run.h"),
+        *RAW_HEADERS,
+        Header("bench/raw_udp.h", names=(
+            "um_raw_open_sender", "um_raw_open_receiver", "um_raw_buffer_bytes", "um_raw_send", "um_raw_receive",
+        )),
+        Header("bench/raw_pingpong.h", names=("um_raw_open_pingpong", "um_raw_ping", "um_raw_echo")),
+        Header("bench/raw_order.h", names=("um_raw_order", "um_raw_order_init"),
+               inline=("um_raw_order_stamp", "um_raw_order_note")),
+        Header("bench/echo.h"),
+        Header("bench/stream_check.h"),
+    ),
+    includes=CORE,
+)  # fmt: skip
+
+LIBBPF = Module(
+    "xdp._libbpf",
+    ("ffi/bpf",),
+    (
+        Header("../bpf/egress_tap.h"),
+        Header("../bpf/steering.h"),
+        Header("bpf/bpf_map.h"),
+        Header("bpf/bpf_object.h"),
+        Header("bpf/bpf_test_run.h"),
+        Header("bpf/mirror_device.h"),
+        Header("bpf/tcx_attachment.h"),
+        Header("bpf/xdp_attachment.h"),
+    ),
+    libraries=("bpf", "elf"),
+)
+
+XSK = Module(
+    "xdp._xsk",
+    ("ffi/xsk", "ffi/bench/raw_order.c", "ffi/bench/raw_round_trips.c"),
+    (
+        *RAW_HEADERS,
+        Header("xsk/rings.h", names=(
+            "um_xsk_mode", "um_xsk_config", "um_xsk_facts", "um_xsk_rings_open", "um_xsk_rings_adopt",
+            "um_xsk_rings_close", "um_xsk_rings_failed_step", "um_xsk_rings_base", "um_xsk_rings_facts",
+            "um_xsk_rings_socket", "um_xsk_rings_memory", "um_xsk_rings_received",
+        )),
+        Header("xsk/raw_xdp.h", names=(
+            "um_xsk_raw_send", "um_xsk_raw_receive", "um_xsk_raw_ping", "um_xsk_raw_echo",
+        )),
+    ),
+    libraries=("xdp", "bpf", "elf"),
+)  # fmt: skip
+
+MODULES = (CORE, SIM_BENCH, LIBBPF, XSK)
