@@ -1,5 +1,5 @@
-/* Captures as columns. Contracts: ffi/capture/container.h, ffi/capture/rows.h. */
-#include "capture/rows.h"
+/* Captures as columns. Contracts: ffi/capture/reading/container.h, ffi/capture/reading/rows.h. */
+#include "capture/reading/rows.h"
 
 enum {
     UM_CAPTURE_NAME_BYTES,

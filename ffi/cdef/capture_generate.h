@@ -1,5 +1,5 @@
-/* Captures whose truth is known. Contract: ffi/capture/generate.h. */
-#include "capture/generate.h"
+/* Captures whose truth is known. Contract: ffi/capture/reading/generate.h. */
+#include "capture/reading/generate.h"
 
 enum {
     UM_GENERATE_SESSIONS_MAX,

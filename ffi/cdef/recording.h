@@ -1,9 +1,9 @@
-/* Taps and captures as Python sees them. Contracts: ffi/io/tap.h, ffi/io/interface_capture.h, ffi/io/pcapng_writer.h,
- * ffi/io/datagram_frame.h. */
-#include "io/datagram_frame.h"
-#include "io/interface_capture.h"
-#include "io/pcapng_writer.h"
-#include "io/tap.h"
+/* Taps and captures as Python sees them. Contracts: ffi/capture/writing/tap.h, ffi/capture/writing/interface_capture.h, ffi/capture/writing/pcapng_writer.h,
+ * ffi/capture/writing/datagram_frame.h. */
+#include "capture/writing/datagram_frame.h"
+#include "capture/writing/interface_capture.h"
+#include "capture/writing/pcapng_writer.h"
+#include "capture/writing/tap.h"
 
 enum { UM_PCAPNG_LINK_ETHERNET, UM_IPV4_UDP_HEADER_BYTES, ... };
 enum um_pcapng_direction { UM_PCAPNG_NO_DIRECTION, UM_PCAPNG_INBOUND, UM_PCAPNG_OUTBOUND, ... };

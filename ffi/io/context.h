@@ -18,13 +18,13 @@
 
 #include <pthread.h>
 
+#include "capture/writing/tap.h"
 #include "core/linger.h"
 #include "core/node.h"
 #include "core/source.h"
 #include "io/gate.h"
 #include "io/link_socket.h"
 #include "io/port.h"
-#include "io/tap.h"
 
 enum {
     UM_CONTEXT_ENDED_MAX = 64,     /* ended sessions remembered until they are asked for */

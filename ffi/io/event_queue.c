@@ -4,8 +4,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "io/clock.h"
 #include "io/context.h"
+#include "os/clock.h"
 
 int um_event_queue_open(um_context *context, const um_event_queue_config *config, um_event_queue **opened)
 {

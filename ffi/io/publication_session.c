@@ -2,8 +2,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "io/clock.h"
 #include "io/context.h"
+#include "os/clock.h"
 
 static um_publication_session *free_session(um_context *context)
 {

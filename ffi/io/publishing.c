@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "core/internet.h"
-#include "io/clock.h"
 #include "io/context.h"
+#include "os/clock.h"
 
 enum {
     BATCH_BYTES = 62 * 1024,     /* a batch of messages is sent in portions of this size, still in the cache: with its

@@ -1,8 +1,8 @@
 /* The receiving half of a context: subscriptions, and the groups and sessions they need. */
 #include <stdlib.h>
 
-#include "io/clock.h"
 #include "io/context.h"
+#include "os/clock.h"
 
 enum {
     KEPT_MAX = 8, /* datagrams of a port whose frames a polling loop keeps for a pass; ports have 64 and more */

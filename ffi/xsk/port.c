@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "io/clock.h"
+#include "os/clock.h"
 #include "xsk/passed_rings.h"
 
 #ifndef SOL_XDP
