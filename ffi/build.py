@@ -92,7 +92,11 @@ def xsk_cdefs() -> list[Path]:
     return [ROOT / "ffi/cdef/bench_raw.h", *sorted((ROOT / "ffi/cdef").glob("xsk*.h"))]
 
 
-CORE = Module("umstack._core", ("ffi/core", "ffi/capture/reading", "ffi/capture/writing", "ffi/io", "ffi/sim", "ffi/bench"), core_cdefs)
+CORE = Module(
+    "umstack._core",
+    ("ffi/core", "ffi/capture/reading", "ffi/capture/writing", "ffi/io", "ffi/sim", "ffi/bench"),
+    core_cdefs,
+)
 LIBBPF = Module("xdp._libbpf", ("ffi/bpf",), libbpf_cdefs, libraries=("bpf", "elf"))
 XSK = Module(
     "xdp._xsk",

@@ -1,5 +1,5 @@
-/* Taps and captures as Python sees them. Contracts: ffi/capture/writing/tap.h, ffi/capture/writing/interface_capture.h, ffi/capture/writing/pcapng_writer.h,
- * ffi/capture/writing/datagram_frame.h. */
+/* Taps and captures as Python sees them. Contracts, of ffi/capture/writing: tap.h, interface_capture.h,
+ * pcapng_writer.h, datagram_frame.h. */
 #include "capture/writing/datagram_frame.h"
 #include "capture/writing/interface_capture.h"
 #include "capture/writing/pcapng_writer.h"
