@@ -94,7 +94,7 @@ def xsk_cdefs() -> list[Path]:
 
 CORE = Module(
     "umstack._core",
-    ("ffi/core", "ffi/capture/reading", "ffi/capture/writing", "ffi/io", "ffi/sim", "ffi/bench"),
+    ("ffi/core", "ffi/os", "ffi/capture/reading", "ffi/capture/writing", "ffi/io", "ffi/sim", "ffi/bench"),
     core_cdefs,
 )
 LIBBPF = Module("xdp._libbpf", ("ffi/bpf",), libbpf_cdefs, libraries=("bpf", "elf"))

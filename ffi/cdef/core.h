@@ -1,6 +1,9 @@
-/* The C core as Python sees it. Contracts: ffi/io/context.h, ffi/io/statistics.h, ffi/core/source.h. */
+/* The C core as Python sees it. Contracts, in ffi/io: context.h, publication_session.h, publication.h, subscription.h,
+ * event_queue.h, statistics.h; ffi/core/source.h; ffi/os/memory.h. */
 #include "io/context.h"
+#include "io/event_queue_private.h"
 #include "io/statistics.h"
+#include "os/memory.h"
 
 typedef struct um_context um_context;
 typedef struct um_publication_session um_publication_session;
