@@ -1,7 +1,7 @@
 /* The sender of a source session: what runs um_session_send, on which thread, and when. Internal to ffi/io.
  *
  * A publisher that has published runs the sender on its own thread unless another thread is running it (design W8).
- * The sender lock (um_source_session.sender_lock) is its state; who cannot have it leaves word and goes:
+ * The sender lock (um_source_session.sender_lock) is its state; a thread that cannot have it leaves word and goes on:
  *
  *              publisher or loop takes the lock
  *     idle ------------------------------------> running --+ duty cycle: at most UM_SEND_BATCH_MAX datagrams
