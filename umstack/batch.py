@@ -100,7 +100,7 @@ class Batch:
     @property
     def payload(self) -> memoryview:
         """The payloads of all rows, end to end."""
-        lib.um_rows_gather(self._block, self._first, self._count)
+        lib.um_rows_materialize(self._block, self._first, self._count)
         return self._view(self._block.payload + self._block.offsets[self._first], self.payload_bytes, "B")
 
     @property
@@ -181,7 +181,7 @@ class Batch:
         if self._count <= 1:
             return self._only_payload()
         summary = self._summarize()
-        lib.um_rows_gather(self._block, self._first, self._count)
+        lib.um_rows_materialize(self._block, self._first, self._count)
         start = self._block.offsets[self._first]
         data = ffi.buffer(self._block.payload + start, self._offsets[self._count])[:]
         if summary.payload_length > 0:
@@ -192,7 +192,7 @@ class Batch:
     def _only_payload(self) -> list[bytes]:
         if self._count == 0:
             return []
-        lib.um_rows_gather(self._block, self._first, 1)
+        lib.um_rows_materialize(self._block, self._first, 1)
         start = self._block.offsets[self._first]
         end = self._block.offsets[self._first + 1]
         return [ffi.buffer(self._block.payload + start, end - start)[:]]

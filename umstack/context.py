@@ -187,7 +187,7 @@ class Context(Closing):
         config.hold_messages = _HOLD_MESSAGES
         config.datagram_max_bytes = self.datagram_max_bytes
         config.random_seed = secrets.randbits(64)
-        config.port = ffi.cast("um_port *", self._link.port_address)
+        config.rings = ffi.cast("um_rings *", self._link.rings_address)
         created = ffi.new("um_context **")
         result = lib.um_context_create(config, created)
         handle = created[0]

@@ -26,7 +26,7 @@ from xdp.probe import probe_interface
 
 Group = tuple[str, int]
 Steering = xdp.Steering | BrokeredSteering
-OpenRings = Callable[[Mode], tuple[Steering, xdp.RingPort]]
+OpenRings = Callable[[Mode], tuple[Steering, xdp.RingSet]]
 
 _SLOT = 0
 """A context has the interface's program to itself, so its sockets are the only ones in it."""
@@ -60,34 +60,34 @@ class LinkStep:
 class DataLink:
     """What data travels on, and how it came to be that. Closed after its context."""
 
-    __slots__ = ("_changing", "_port", "_steered", "_steering", "mode", "steps")
+    __slots__ = ("_changing", "_rings", "_steered", "_steering", "mode", "steps")
 
     def __init__(
         self,
         steps: Sequence[LinkStep],
-        port: xdp.RingPort | None = None,
+        rings: xdp.RingSet | None = None,
         steering: Steering | None = None,
     ) -> None:
-        """Own the port and the steering; the last step is the mode in effect."""
+        """Own the ring set and the steering; the last step is the mode in effect."""
         self.steps, self.mode = tuple(steps), steps[-1].mode
-        self._port, self._steering = port, steering
+        self._rings, self._steering = rings, steering
         self._steered: set[Group] = set()
         self._changing = threading.Lock()
 
     @property
     def kind(self) -> str:
         """`xdp` or `socket`."""
-        return "socket" if self._port is None else "xdp"
+        return "socket" if self._rings is None else "xdp"
 
     @property
-    def port_address(self) -> int:
-        """The um_port for the core; 0 is kernel sockets."""
-        return 0 if self._port is None else self._port.address
+    def rings_address(self) -> int:
+        """The um_rings for the core; 0 is kernel sockets."""
+        return 0 if self._rings is None else self._rings.address
 
     @property
     def datagram_max_bytes(self) -> int | None:
         """The largest datagram the rings carry; None where only the MTU counts."""
-        return None if self._port is None else self._port.facts.datagram_max_bytes
+        return None if self._rings is None else self._rings.facts.datagram_max_bytes
 
     def steer(self, groups: Iterable[Group]) -> None:
         """Have exactly these groups' datagrams come by the rings; the rest goes to the kernel. Any thread."""
@@ -107,11 +107,11 @@ class DataLink:
             "link_mode": str(self.mode),
             "link_steps": [step.as_json() for step in self.steps],
         }
-        if self._port is not None and self._steering is not None:
-            facts = {**asdict(self._port.facts), "mode": str(self._port.facts.mode)}
+        if self._rings is not None and self._steering is not None:
+            facts = {**asdict(self._rings.facts), "mode": str(self._rings.facts.mode)}
             found["rings"] = {
                 **facts,
-                "received_by_queue": list(self._port.received().values()),
+                "received_by_queue": list(self._rings.received().values()),
                 "program_attached": self._steering.attached(),
             }
             if isinstance(self._steering, BrokeredSteering):
@@ -123,8 +123,8 @@ class DataLink:
         with self._changing:
             if self._steering is not None:
                 self._steering.close()
-            if self._port is not None:
-                self._port.close()
+            if self._rings is not None:
+                self._rings.close()
             self._steering = None
 
 
@@ -167,11 +167,11 @@ def walk_down(
             steps.append(_ruled_out(step))
         elif is_asked_for:
             try:
-                steering, port = open_rings(step.mode)
+                steering, rings = open_rings(step.mode)
             except xdp.XdpError as error:
                 steps.append(_refused(step.mode, error))
             else:
-                return DataLink([*steps, LinkStep(step.mode)], port, steering)
+                return DataLink([*steps, LinkStep(step.mode)], rings, steering)
     raise _nothing_worked(interface, steps)
 
 
@@ -192,22 +192,22 @@ def _refused(mode: Mode, error: xdp.XdpError) -> LinkStep:
 
 def _open_rings(
     mode: Mode, interface: xdp.Interface, settings: xdp.RingSettings, broker: Path | None
-) -> tuple[Steering, xdp.RingPort]:
+) -> tuple[Steering, xdp.RingSet]:
     attach_mode, ring_mode = _RINGS[mode]
     if broker is not None:
         return open_brokered_rings(broker, interface, attach_mode, ring_mode, settings)
     steering = xdp.Steering.attach(interface, attach_mode, max_slots=1)
-    port: xdp.RingPort | None = None
+    rings: xdp.RingSet | None = None
     try:
-        port = xdp.RingPort(interface, ring_mode, settings)
-        for queue, fd in port.sockets.items():
+        rings = xdp.RingSet(interface, ring_mode, settings)
+        for queue, fd in rings.sockets.items():
             steering.put_socket(_SLOT, queue, fd)
     except BaseException:
         steering.close()
-        if port is not None:
-            port.close()
+        if rings is not None:
+            rings.close()
         raise
-    return steering, port
+    return steering, rings
 
 
 def _nothing_worked(interface: xdp.Interface, steps: Sequence[LinkStep]) -> UmError:

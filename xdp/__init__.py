@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from xdp.steering import SteeringCounters as SteeringCounters
     from xdp.xsk import RingFacts as RingFacts
     from xdp.xsk import RingMode as RingMode
-    from xdp.xsk import RingPort as RingPort
+    from xdp.xsk import RingSet as RingSet
     from xdp.xsk import RingSettings as RingSettings
     from xdp.xsk import ring_bytes as ring_bytes
 
@@ -97,7 +97,7 @@ _HOME = {
     "ring_bytes": "xsk",
     "RingFacts": "xsk",
     "RingMode": "xsk",
-    "RingPort": "xsk",
+    "RingSet": "xsk",
     "RingSettings": "xsk",
 }
 

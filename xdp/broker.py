@@ -42,7 +42,7 @@ from xdp.facts import Unknown
 from xdp.interface import Interface, find_interface
 from xdp.probe import memlock_limit_bytes
 from xdp.steering import Steering
-from xdp.xsk import RingPort, RingSettings, queue_count
+from xdp.xsk import RingSet, RingSettings, queue_count
 
 _SLOT = 0
 _CONNECTIONS_MAX = 64
@@ -264,7 +264,7 @@ class Broker(Closing):
         self._check_size(interface, settings)
         steering = Steering.attach(interface, request.attach_mode, max_slots=1)
         try:
-            with RingPort(interface, request.ring_mode, settings, lent=True) as port:
+            with RingSet(interface, request.ring_mode, settings, lent=True) as port:
                 for queue, descriptor in port.sockets.items():
                     steering.put_socket(_SLOT, queue, descriptor)
                 rings = port.lend()

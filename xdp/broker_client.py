@@ -31,7 +31,7 @@ from xdp.closing import Closing
 from xdp.errors import BrokerError
 from xdp.facts import AttachedXdp, Facts, Unknown
 from xdp.interface import Interface
-from xdp.xsk import LentRings, RingMode, RingPort, RingSettings, RingShape
+from xdp.xsk import LentRings, RingMode, RingSet, RingSettings, RingShape
 
 _ANSWER_SECONDS = 10.0
 
@@ -197,14 +197,14 @@ def open_brokered_rings(
     attach_mode: AttachMode,
     ring_mode: RingMode,
     settings: RingSettings,
-) -> tuple[BrokeredSteering, RingPort]:
+) -> tuple[BrokeredSteering, RingSet]:
     """Have the broker attach the program and open the rings, in exactly this mode. Both are the caller's to close."""
     connection = _Connection(path)
     descriptors: list[int] = []
     try:
         asked = OpenRequest(interface.name, network_namespace(), attach_mode, ring_mode, settings)
         reply, descriptors = connection.ask(asked)
-        port = RingPort.adopt(interface, _lent_rings(reply, descriptors, path))
+        port = RingSet.adopt(interface, _lent_rings(reply, descriptors, path))
     except BaseException:
         connection.close()
         raise

@@ -147,7 +147,7 @@ def ring_bytes(interface: Interface, settings: RingSettings) -> int:
     return queues * (settings.receive_frames + settings.send_frames) * _frame_bytes(interface)
 
 
-class RingPort(Closing):
+class RingSet(Closing):
     """An open port. Context manager; close it after whatever was given its `address`."""
 
     __slots__ = ("_handle", "_shape", "facts", "first_queue", "interface")
@@ -173,22 +173,22 @@ class RingPort(Closing):
         """Make a port of what another process lent. Takes no privilege, and duplicates the descriptors."""
         port = cls.__new__(cls)
         config = _config(interface, rings.shape)
-        adopted = binding().ffi.new("um_xsk_port **")
-        result = binding().lib.um_xsk_port_adopt(config, rings.sockets, rings.memory, adopted)
+        adopted = binding().ffi.new("um_xsk_rings **")
+        result = binding().lib.um_xsk_rings_adopt(config, rings.sockets, rings.memory, adopted)
         port._start(interface, _opened(interface, int(result), adopted, "lent"), rings.shape)
         return port
 
     def lend(self) -> LentRings:
         """Return what another process needs to adopt a port opened with `lent`, which may then be closed here."""
         shape = replace(self._shape, huge_pages=self.facts.huge_pages, busy_poll=self.facts.busy_poll)
-        memory = int(binding().lib.um_xsk_port_memory(self._handle))
+        memory = int(binding().lib.um_xsk_rings_memory(self._handle))
         return LentRings(shape, tuple(self.sockets.values()), memory)
 
     def _start(self, interface: Interface, handle: Any, shape: RingShape) -> None:
         self._handle, self._shape, self.interface = handle, shape, interface
         self.first_queue = shape.first_queue
         found = binding().ffi.new("um_xsk_facts *")
-        binding().lib.um_xsk_port_facts(handle, found)
+        binding().lib.um_xsk_rings_facts(handle, found)
         self.facts = RingFacts(
             RingMode.ZERO_COPY if found.zero_copy else RingMode.COPY,
             shape.queues,
@@ -201,19 +201,19 @@ class RingPort(Closing):
 
     @property
     def handle(self) -> Any:
-        """The um_xsk_port, for functions of the same library."""
+        """The um_xsk_rings, for functions of the same library."""
         return self._handle
 
     @property
     def address(self) -> int:
-        """The um_port, as a number, for um_context_create."""
+        """The um_rings, as a number, for um_context_create."""
         lib = binding().lib
-        return int(binding().ffi.cast("uintptr_t", lib.um_xsk_port_base(self._handle)))
+        return int(binding().ffi.cast("uintptr_t", lib.um_xsk_rings_base(self._handle)))
 
     @property
     def sockets(self) -> dict[int, int]:
         """The descriptor of the socket on each receive queue, for the map of the steering program."""
-        socket_of = binding().lib.um_xsk_port_socket
+        socket_of = binding().lib.um_xsk_rings_socket
         return {
             self.first_queue + index: int(socket_of(self._handle, index))
             for index in range(self.facts.queues)
@@ -221,13 +221,13 @@ class RingPort(Closing):
 
     def received(self) -> dict[int, int]:
         """How many datagrams each queue has received."""
-        received_on = binding().lib.um_xsk_port_received
+        received_on = binding().lib.um_xsk_rings_received
         return {self.first_queue + i: int(received_on(self._handle, i)) for i in range(self.facts.queues)}
 
     def close(self) -> None:
         """Close the sockets and free the frames; a second call does nothing."""
         if self._handle is not None:
-            binding().lib.um_xsk_port_close(self._handle)
+            binding().lib.um_xsk_rings_close(self._handle)
             self._handle = None
 
 
@@ -265,8 +265,8 @@ def _attempt(
     config.busy_poll_us, config.busy_poll_budget = settings.busy_poll_us, settings.busy_poll_budget
     config.busy_deadline_ns = int(settings.busy_timeout * 1e9)
     config.lent = lent
-    opened = ffi.new("um_xsk_port **")
-    return _opened(interface, int(lib.um_xsk_port_open(config, opened)), opened, mode)
+    opened = ffi.new("um_xsk_rings **")
+    return _opened(interface, int(lib.um_xsk_rings_open(config, opened)), opened, mode)
 
 
 def _config(interface: Interface, shape: RingShape) -> Any:
@@ -288,8 +288,8 @@ def _opened(interface: Interface, result: int, port: Any, mode: str) -> Any:
         return port[0]
     step, number = "memory", -result
     if port[0] != ffi.NULL:
-        step = ffi.string(lib.um_xsk_port_failed_step(port[0])).decode()
-        lib.um_xsk_port_close(port[0])
+        step = ffi.string(lib.um_xsk_rings_failed_step(port[0])).decode()
+        lib.um_xsk_rings_close(port[0])
     hints = _ADOPTING_HINTS if mode == "lent" else _HINTS
     hint = hints.get(number, "see `umstack doctor`").replace("IFACE", interface.name)
     message = f"AF_XDP rings on {interface.name} in {mode} mode: {step}: {os.strerror(number)}"

@@ -28,7 +28,7 @@ uint32_t um_stream_take(um_stream *streams, const uint32_t *stream_of, uint32_t 
 {
     const um_block *block = rows->block;
     uint64_t heads[LOOKED_AT_TOGETHER];
-    bool keeps = um_block_keeps(block);
+    bool keeps = um_block_has_pinned(block);
     for (uint32_t i = 0; i < rows->count; i++) {
         uint32_t row = rows->first + i, source = block->sources[row], left = rows->count - i;
         uint32_t at = i % LOOKED_AT_TOGETHER;

@@ -8,7 +8,7 @@
 typedef struct um_context um_context;
 typedef struct um_publication_session um_publication_session;
 typedef struct um_publication um_publication;
-typedef struct um_port um_port;
+typedef struct um_rings um_rings;
 
 enum {
     UM_RECEIVED_NOTHING,
@@ -29,7 +29,7 @@ enum {
     UM_RECOVERY_BUCKETS,
     UM_QUEUE_MESSAGE_BYTES_MIN,
     UM_QUEUE_BLOCKS_MAX,
-    UM_QUEUE_KEPT_BYTES_MIN,
+    UM_QUEUE_PINNED_BYTES_MIN,
     UM_LOG_TERM_BYTES_MIN,
     UM_LOG_TERM_BYTES_MAX,
     ...
@@ -82,7 +82,7 @@ typedef struct um_context_config {
     uint32_t hold_messages;
     uint32_t datagram_max_bytes;
     uint64_t random_seed;
-    um_port *port;
+    um_rings *rings;
     ...;
 } um_context_config;
 
@@ -245,7 +245,7 @@ typedef struct um_rows_summary {
     ...;
 } um_rows_summary;
 void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *summary);
-void um_rows_gather(um_block *block, uint32_t first, uint32_t count);
+void um_rows_materialize(um_block *block, uint32_t first, uint32_t count);
 void um_rows_heads(um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out);
 uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows);
 typedef struct um_row {

@@ -1,8 +1,8 @@
-/* AF_XDP as Python sees it. Contracts: ffi/xsk/port.h, ffi/io/port.h. */
-#include "xsk/port.h"
+/* AF_XDP as Python sees it. Contracts: ffi/xsk/rings.h, ffi/io/rings.h. */
+#include "xsk/rings.h"
 
-typedef struct um_port um_port;
-typedef struct um_xsk_port um_xsk_port;
+typedef struct um_rings um_rings;
+typedef struct um_xsk_rings um_xsk_rings;
 
 enum um_xsk_mode { UM_XSK_COPY, UM_XSK_ZERO_COPY };
 
@@ -35,12 +35,12 @@ typedef struct um_xsk_facts {
     ...;
 } um_xsk_facts;
 
-int um_xsk_port_open(const um_xsk_config *config, um_xsk_port **port);
-int um_xsk_port_adopt(const um_xsk_config *config, const int *sockets, int memory, um_xsk_port **port);
-void um_xsk_port_close(um_xsk_port *port);
-const char *um_xsk_port_failed_step(const um_xsk_port *port);
-um_port *um_xsk_port_base(um_xsk_port *port);
-void um_xsk_port_facts(const um_xsk_port *port, um_xsk_facts *facts);
-int um_xsk_port_socket(const um_xsk_port *port, uint32_t index);
-int um_xsk_port_memory(const um_xsk_port *port);
-uint64_t um_xsk_port_received(const um_xsk_port *port, uint32_t index);
+int um_xsk_rings_open(const um_xsk_config *config, um_xsk_rings **rings);
+int um_xsk_rings_adopt(const um_xsk_config *config, const int *sockets, int memory, um_xsk_rings **rings);
+void um_xsk_rings_close(um_xsk_rings *rings);
+const char *um_xsk_rings_failed_step(const um_xsk_rings *rings);
+um_rings *um_xsk_rings_base(um_xsk_rings *rings);
+void um_xsk_rings_facts(const um_xsk_rings *rings, um_xsk_facts *facts);
+int um_xsk_rings_socket(const um_xsk_rings *rings, uint32_t index);
+int um_xsk_rings_memory(const um_xsk_rings *rings);
+uint64_t um_xsk_rings_received(const um_xsk_rings *rings, uint32_t index);

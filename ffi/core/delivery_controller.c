@@ -84,7 +84,7 @@ static inline bool deliver_payload(um_delivery *delivery, const um_row *row, con
 /* A frame is worth keeping for a message that fills most of its datagram. */
 static inline bool may_stay(const um_lbmc_message *message, const um_arrival *arrival)
 {
-    return message->payload_length >= UM_QUEUE_KEPT_BYTES_MIN &&
+    return message->payload_length >= UM_QUEUE_PINNED_BYTES_MIN &&
            message->payload_length > arrival->datagram_bytes / 2 && arrival->frames != NULL;
 }
 
@@ -93,9 +93,9 @@ static bool deliver_in_frame(um_delivery *delivery, const um_row *row, const um_
                              const um_arrival *arrival)
 {
     uint32_t length = message->payload_length;
-    if (reserve(delivery, length) == NULL || !arrival->frames->keep(arrival->frames, message->payload))
+    if (reserve(delivery, length) == NULL || !arrival->frames->pin(arrival->frames, message->payload))
         return false;
-    um_queue_append_kept(delivery->receiver->queue, row, message->payload, length, arrival->frames);
+    um_queue_append_pinned(delivery->receiver->queue, row, message->payload, length, arrival->frames);
     count_message(delivery, length);
     return true;
 }
@@ -122,34 +122,34 @@ static void add_gap(um_delivery *delivery, uint32_t first, uint32_t last, int64_
 
 /* ---- what is held ---- */
 
-static um_hold *find(um_delivery *delivery, uint32_t sqn)
+static um_reorder_entry *find(um_delivery *delivery, uint32_t sqn)
 {
-    return delivery->held_count == 0 ? NULL : um_hold_find(delivery->receiver->store, delivery->id, sqn);
+    return delivery->held_count == 0 ? NULL : um_reorder_find(delivery->receiver->store, delivery->id, sqn);
 }
 
-static um_hold *add(um_delivery *delivery, uint32_t sqn)
+static um_reorder_entry *add(um_delivery *delivery, uint32_t sqn)
 {
-    um_hold *hold = um_hold_add(delivery->receiver->store, delivery->id, sqn);
+    um_reorder_entry *hold = um_reorder_add(delivery->receiver->store, delivery->id, sqn);
     delivery->held_count += hold != NULL;
     return hold;
 }
 
-static void forget(um_delivery *delivery, um_hold *hold)
+static void forget(um_delivery *delivery, um_reorder_entry *hold)
 {
-    um_hold_remove(delivery->receiver->store, hold);
+    um_reorder_remove(delivery->receiver->store, hold);
     delivery->held_count--;
 }
 
-static um_hold *find_or_add(um_delivery *delivery, uint32_t sqn)
+static um_reorder_entry *find_or_add(um_delivery *delivery, uint32_t sqn)
 {
-    um_hold *hold = find(delivery, sqn);
+    um_reorder_entry *hold = find(delivery, sqn);
     return hold ? hold : add(delivery, sqn);
 }
 
 static bool is_missing(um_delivery *delivery, uint32_t sqn)
 {
-    const um_hold *hold = find(delivery, sqn);
-    return hold == NULL || hold->state == UM_HOLD_EXPECTED;
+    const um_reorder_entry *hold = find(delivery, sqn);
+    return hold == NULL || hold->state == UM_REORDER_EXPECTED;
 }
 
 /* The oldest gap of which something is still missing, NULL without one. Parts that have been filled are taken off:
@@ -170,18 +170,18 @@ static um_gap *oldest_gap(um_delivery *delivery)
 
 /* Counts a fragment towards the message it belongs to. One whose message began before next_sqn is an orphan: it
  * is held only to be passed over, so every entry lies in [next_sqn, highest_sqn]. */
-static bool count_fragment(um_delivery *delivery, const um_hold *fragment)
+static bool count_fragment(um_delivery *delivery, const um_reorder_entry *fragment)
 {
     if (um_serial_before(fragment->first_sqn, delivery->next_sqn))
         return true;
     uint32_t length = fragment->length;
-    um_hold *first = find_or_add(delivery, fragment->first_sqn);
+    um_reorder_entry *first = find_or_add(delivery, fragment->first_sqn);
     if (first != NULL)
         first->assembled_bytes += length;
     return first != NULL;
 }
 
-static um_row row_of(const um_delivery *delivery, const um_hold *hold)
+static um_row row_of(const um_delivery *delivery, const um_reorder_entry *hold)
 {
     return (um_row){.flags = hold->flags,
                     .sequence_number = hold->sqn,
@@ -193,12 +193,12 @@ static um_row row_of(const um_delivery *delivery, const um_hold *hold)
 }
 
 /* Fragments of a message whose every byte is here: true when they lie end to end from `first`. Stores the last. */
-static bool check_layout(um_delivery *delivery, const um_hold *first, uint32_t *last_sqn)
+static bool check_layout(um_delivery *delivery, const um_reorder_entry *first, uint32_t *last_sqn)
 {
     uint32_t bytes = 0;
     for (uint32_t sqn = first->sqn; bytes < first->total; sqn++) {
-        um_hold *hold = find(delivery, sqn);
-        if (hold == NULL || hold->state != UM_HOLD_PAYLOAD || !(hold->flags & UM_MESSAGE_FRAGMENT) ||
+        um_reorder_entry *hold = find(delivery, sqn);
+        if (hold == NULL || hold->state != UM_REORDER_PAYLOAD || !(hold->flags & UM_MESSAGE_FRAGMENT) ||
             hold->first_sqn != first->sqn || hold->total != first->total || hold->fragment_offset != bytes)
             return false;
         bytes += hold->length;
@@ -210,9 +210,9 @@ static bool check_layout(um_delivery *delivery, const um_hold *first, uint32_t *
 enum assembly { ASSEMBLY_DELIVERED, ASSEMBLY_INCOMPLETE, ASSEMBLY_REFUSED, ASSEMBLY_QUEUE_FULL };
 
 /* Delivers the message that starts at `first` when it is complete. Its entries stay; *last_sqn is its last. */
-static enum assembly deliver_assembly(um_delivery *delivery, um_hold *first, uint32_t *last_sqn)
+static enum assembly deliver_assembly(um_delivery *delivery, um_reorder_entry *first, uint32_t *last_sqn)
 {
-    if (first->state != UM_HOLD_PAYLOAD || first->assembled_bytes < first->total)
+    if (first->state != UM_REORDER_PAYLOAD || first->assembled_bytes < first->total)
         return ASSEMBLY_INCOMPLETE;
     if (first->fragment_offset != 0 || !check_layout(delivery, first, last_sqn)) {
         UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
@@ -225,8 +225,8 @@ static enum assembly deliver_assembly(um_delivery *delivery, um_hold *first, uin
         return ASSEMBLY_QUEUE_FULL;
     um_row row = row_of(delivery, first);
     for (uint32_t sqn = first->sqn; sqn != *last_sqn + 1; sqn++) {
-        const um_hold *hold = find(delivery, sqn);
-        memcpy(payload + hold->fragment_offset, um_hold_payload(delivery->receiver->store, hold), hold->length);
+        const um_reorder_entry *hold = find(delivery, sqn);
+        memcpy(payload + hold->fragment_offset, um_reorder_payload(delivery->receiver->store, hold), hold->length);
         row.flags |= hold->flags;
         row.received_ns = hold->received_ns > row.received_ns ? hold->received_ns : row.received_ns;
     }
@@ -240,7 +240,7 @@ static bool pass_as_lost(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 {
     if (!append_loss(delivery, sqn, now_ns))
         return false;
-    um_hold *hold = find(delivery, sqn);
+    um_reorder_entry *hold = find(delivery, sqn);
     if (hold != NULL)
         forget(delivery, hold);
     return true;
@@ -249,7 +249,7 @@ static bool pass_as_lost(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 enum step { STEP_ON, STEP_STUCK, STEP_FULL };
 
 /* The fragment at the head: its message is delivered, refused, waited for, or can never be complete. */
-static enum step step_fragment(um_delivery *delivery, um_hold *head, int64_t now_ns)
+static enum step step_fragment(um_delivery *delivery, um_reorder_entry *head, int64_t now_ns)
 {
     if (head->first_sqn != head->sqn) { /* the message's beginning was given up or never seen */
         forget(delivery, head);
@@ -277,17 +277,17 @@ static enum step step_fragment(um_delivery *delivery, um_hold *head, int64_t now
 
 static enum step step(um_delivery *delivery, int64_t now_ns)
 {
-    um_hold *head = find(delivery, delivery->next_sqn);
-    if (head == NULL || head->state == UM_HOLD_EXPECTED)
+    um_reorder_entry *head = find(delivery, delivery->next_sqn);
+    if (head == NULL || head->state == UM_REORDER_EXPECTED)
         return STEP_STUCK;
-    if (head->state == UM_HOLD_REFUSED && !append_loss(delivery, head->sqn, now_ns))
+    if (head->state == UM_REORDER_REFUSED && !append_loss(delivery, head->sqn, now_ns))
         return STEP_FULL;
-    if (head->state == UM_HOLD_PAYLOAD && (head->flags & UM_MESSAGE_FRAGMENT) &&
+    if (head->state == UM_REORDER_PAYLOAD && (head->flags & UM_MESSAGE_FRAGMENT) &&
         delivery->receiver->config.ordered_delivery != UM_ORDERED_FRAGMENTS)
         return step_fragment(delivery, head, now_ns);
-    if (head->state == UM_HOLD_PAYLOAD) {
+    if (head->state == UM_REORDER_PAYLOAD) {
         um_row row = row_of(delivery, head);
-        const uint8_t *payload = um_hold_payload(delivery->receiver->store, head);
+        const uint8_t *payload = um_reorder_payload(delivery->receiver->store, head);
         if (!deliver_payload(delivery, &row, payload, head->length))
             return STEP_FULL;
     }
@@ -337,8 +337,8 @@ static bool give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns
  * contradict each other and it never will be. */
 static bool is_contradicted(um_delivery *delivery)
 {
-    const um_hold *head = find(delivery, delivery->next_sqn);
-    const um_hold *newest = find(delivery, delivery->highest_sqn);
+    const um_reorder_entry *head = find(delivery, delivery->next_sqn);
+    const um_reorder_entry *newest = find(delivery, delivery->highest_sqn);
     return head != NULL && newest != NULL && newest->first_sqn != head->sqn;
 }
 
@@ -400,17 +400,17 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 
 static void clear_held(um_delivery *delivery)
 {
-    um_hold_store *store = delivery->receiver->store;
+    um_reorder_buffer *store = delivery->receiver->store;
     /* Entries are spread over [next_sqn, highest_sqn]: walk that, or the whole store where it is the shorter way. */
     uint32_t range = delivery->highest_sqn + 1 - delivery->next_sqn;
-    if (range <= store->entry_fresh) {
+    if (range <= store->entries_begun) {
         for (uint32_t i = 0; i < range && delivery->held_count > 0; i++) {
-            um_hold *hold = find(delivery, delivery->next_sqn + i);
+            um_reorder_entry *hold = find(delivery, delivery->next_sqn + i);
             if (hold != NULL)
                 forget(delivery, hold);
         }
     } else {
-        for (uint32_t i = 0; i < store->entry_fresh && delivery->held_count > 0; i++)
+        for (uint32_t i = 0; i < store->entries_begun && delivery->held_count > 0; i++)
             if (store->entries[i].owner == delivery->id)
                 forget(delivery, &store->entries[i]);
     }
@@ -482,13 +482,13 @@ static bool is_too_long(const um_delivery *delivery, const um_lbmc_message *mess
  * room for it. */
 static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival, bool newest)
 {
-    um_hold *hold = newest ? add(delivery, message->sqn) : find_or_add(delivery, message->sqn);
+    um_reorder_entry *hold = newest ? add(delivery, message->sqn) : find_or_add(delivery, message->sqn);
     if (hold == NULL)
         return false;
     if (is_too_long(delivery, message)) { /* it must not crowd the store */
-        hold->state = UM_HOLD_REFUSED;
+        hold->state = UM_REORDER_REFUSED;
         UM_COUNT(delivery->receiver->counters.messages_too_long, message->sqn == message->first_sqn);
-    } else if (!um_hold_attach(delivery->receiver->store, hold, message->payload, message->payload_length)) {
+    } else if (!um_reorder_attach(delivery->receiver->store, hold, message->payload, message->payload_length)) {
         if (hold->assembled_bytes == 0)
             forget(delivery, hold);
         return false;
@@ -523,25 +523,25 @@ static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *mess
  * (UM-56). */
 static void deliver_on_arrival(um_delivery *delivery, uint32_t sqn)
 {
-    um_hold *hold = find(delivery, sqn);
-    if (hold == NULL || hold->state != UM_HOLD_PAYLOAD || (delivery->bos_due && !announce_begin(delivery)))
+    um_reorder_entry *hold = find(delivery, sqn);
+    if (hold == NULL || hold->state != UM_REORDER_PAYLOAD || (delivery->bos_due && !announce_begin(delivery)))
         return;
     uint32_t first_sqn = sqn, last_sqn = sqn;
     if (hold->flags & UM_MESSAGE_FRAGMENT && delivery->receiver->config.ordered_delivery == UM_ORDERED_ARRIVAL) {
-        um_hold *first = find(delivery, hold->first_sqn);
+        um_reorder_entry *first = find(delivery, hold->first_sqn);
         first_sqn = hold->first_sqn;
         if (first == NULL || deliver_assembly(delivery, first, &last_sqn) != ASSEMBLY_DELIVERED)
             return;
     } else {
         um_row row = row_of(delivery, hold);
-        const uint8_t *payload = um_hold_payload(delivery->receiver->store, hold);
+        const uint8_t *payload = um_reorder_payload(delivery->receiver->store, hold);
         if (!deliver_payload(delivery, &row, payload, hold->length))
             return;
     }
     for (uint32_t seen_sqn = first_sqn; seen_sqn != last_sqn + 1; seen_sqn++) {
-        um_hold *seen = find(delivery, seen_sqn);
-        um_hold_detach(delivery->receiver->store, seen);
-        seen->state = UM_HOLD_SEEN;
+        um_reorder_entry *seen = find(delivery, seen_sqn);
+        um_reorder_detach(delivery->receiver->store, seen);
+        seen->state = UM_REORDER_SEEN;
     }
 }
 
@@ -549,8 +549,8 @@ static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
 {
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(sqn, delivery->next_sqn))
         return true;
-    um_hold *hold = find(delivery, sqn);
-    return hold != NULL && hold->state != UM_HOLD_EXPECTED;
+    um_reorder_entry *hold = find(delivery, sqn);
+    return hold != NULL && hold->state != UM_REORDER_EXPECTED;
 }
 
 /* In order, whole, nothing held: straight from the datagram into the queue. */
@@ -594,7 +594,7 @@ static void first_message(um_delivery *delivery, const um_lbmc_message *message,
     delivery->highest_transport_sqn = arrival->transport_sqn;
     delivery->start_sqn = arrival->transport_sqn;
     delivery->lowest_held = message->sqn;
-    if (arrival->earlier_missing)
+    if (arrival->earlier_lost)
         delivery->state = UM_DELIVERY_STARTING;
     else
         start_at(delivery, message->sqn);
@@ -669,7 +669,7 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
 {
     if (is_before_mapping(delivery, arrival))
         return;
-    if (delivery->state == UM_DELIVERY_WAITING && !arrival->earlier_missing) {
+    if (delivery->state == UM_DELIVERY_WAITING && !arrival->earlier_lost) {
         delivery->highest_sqn = sqn;
         delivery->highest_transport_sqn = arrival->transport_sqn;
         start_at(delivery, sqn + 1);
@@ -694,10 +694,10 @@ void um_delivery_begin(um_delivery *delivery)
 /* Takes one that was held while starting into account; false when there is none, or no room to count its bytes. */
 static bool adopt(um_delivery *delivery, uint32_t sqn)
 {
-    um_hold *hold = find(delivery, sqn);
-    if (hold == NULL || hold->state == UM_HOLD_EXPECTED)
+    um_reorder_entry *hold = find(delivery, sqn);
+    if (hold == NULL || hold->state == UM_REORDER_EXPECTED)
         return false;
-    if (hold->state == UM_HOLD_SEEN || !(hold->flags & UM_MESSAGE_FRAGMENT) || count_fragment(delivery, hold))
+    if (hold->state == UM_REORDER_SEEN || !(hold->flags & UM_MESSAGE_FRAGMENT) || count_fragment(delivery, hold))
         return true;
     forget(delivery, hold);
     return false;

@@ -12,7 +12,7 @@
 #define UM_CORE_DELIVERY_CONTROLLER_H
 
 #include "core/counters.h"
-#include "core/hold_store.h"
+#include "core/reorder_buffer.h"
 #include "core/lbmc.h"
 #include "core/message_queue.h"
 
@@ -37,7 +37,7 @@ typedef struct um_receiver {
     um_receiver_config config;
     um_message_queue *queue;
     um_receiver_counters counters;
-    um_hold_store *store;
+    um_reorder_buffer *store;
     um_context_counters *context_counters;
     uint32_t controller_count;
 } um_receiver;
@@ -96,7 +96,7 @@ typedef struct um_arrival {
     uint32_t transport_sqn;
     uint32_t datagram_bytes;
     um_frames *frames;    /* whose frame the datagram lies in, or NULL */
-    bool earlier_missing; /* datagrams since the controller was mapped are missing */
+    bool earlier_lost; /* datagrams since the controller was mapped are missing */
 } um_arrival;
 
 void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival);

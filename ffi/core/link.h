@@ -17,11 +17,11 @@ typedef struct um_part {
 /* A piece of a link's own memory that it lends for a datagram to be laid out in, which then goes out without being
  * copied. Whoever has it gives it back, or sends it: a link that takes the datagram takes the piece and clears `data`.
  */
-typedef struct um_lent {
+typedef struct um_borrowed_frame {
     uint8_t *data;           /* NULL: nothing */
     uint64_t sum;            /* of what lies behind the first `unsummed_bytes` (core/internet.h) */
     uint32_t unsummed_bytes; /* even */
-} um_lent;
+} um_borrowed_frame;
 
 /* One datagram to send: the concatenation of its parts. The memory stays the caller's and is read only
  * during the call, but for a piece that the link has lent. */
@@ -29,7 +29,7 @@ typedef struct um_tx {
     const um_part *parts;
     uint32_t part_count;
     uint32_t length;
-    um_lent *lent; /* the one part lies at its beginning; NULL: in memory of the caller */
+    um_borrowed_frame *borrowed; /* the one part lies at its beginning; NULL: in memory of the caller */
 } um_tx;
 
 /* The frames datagrams are received in, where one can stay until it has been read. Threads: the receiving one. */
@@ -37,10 +37,10 @@ typedef struct um_frames um_frames;
 struct um_frames {
     /* Keeps the frame that `data` lies in when its batch is given back. False when it cannot: it is kept already, or
      * too many are. */
-    bool (*keep)(um_frames *frames, const uint8_t *data);
+    bool (*pin)(um_frames *frames, const uint8_t *data);
     /* Takes back frames that were kept, one for each pointer. */
-    void (*take_back)(um_frames *frames, const uint8_t *const *data, uint32_t count);
-    bool kept_last; /* set by keep; cleared by who wants to know */
+    void (*unpin)(um_frames *frames, const uint8_t *const *data, uint32_t count);
+    bool pinned_last; /* set by keep; cleared by who wants to know */
 };
 
 /* One received datagram, or a run of datagrams of segment_length bytes each (the last may be shorter)
@@ -74,17 +74,17 @@ typedef struct um_link_ops {
     /* Sends one datagram that may be larger than the path takes now (built before the MTU shrank);
      * the link may let the kernel fragment it. Returns 1, 0 or a negative errno. */
     int (*send_oversize)(um_link *link, um_address to, const um_tx *datagram);
-    /* Only of links with lent_bytes. Lends up to `count` pieces; returns how many, fewer where it needs the rest
+    /* Only of links with borrow_bytes. Lends up to `count` pieces; returns how many, fewer where it needs the rest
      * itself. Any thread. */
-    uint32_t (*lend)(um_link *link, uint8_t **pieces, uint32_t count);
-    void (*take_back)(um_link *link, uint8_t *const *pieces, uint32_t count);
+    uint32_t (*borrow)(um_link *link, uint8_t **pieces, uint32_t count);
+    void (*return_frames)(um_link *link, uint8_t *const *pieces, uint32_t count);
 } um_link_ops;
 
 /* First member of every implementation. */
 struct um_link {
     const um_link_ops *ops;
     bool takes_whole;    /* sends faster what lies in one piece, datagram behind datagram, than what it has to gather */
-    uint32_t lent_bytes; /* the size of the pieces it lends, each at the beginning of a cache line; 0: it lends none */
+    uint32_t borrow_bytes; /* the size of the pieces it lends, each at the beginning of a cache line; 0: it lends none */
 };
 
 #endif

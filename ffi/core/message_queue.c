@@ -1,21 +1,21 @@
 #include "core/message_queue.h"
 
 enum {
-    GATHER_AHEAD = 8, /* frames whose lines are asked for while one is copied */
+    MATERIALIZE_AHEAD = 8, /* frames whose lines are asked for while one is copied */
     RETURNED_TOGETHER = 64,
 };
 
 /* A block takes rows while its payloads are below the soft capacity. */
-static uint32_t kept_capacity(uint32_t payload_capacity)
+static uint32_t pinned_capacity(uint32_t payload_capacity)
 {
-    return payload_capacity / UM_QUEUE_KEPT_BYTES_MIN + 1;
+    return payload_capacity / UM_QUEUE_PINNED_BYTES_MIN + 1;
 }
 
-static void lay_out(um_block *block, um_arena *arena, uint32_t rows, uint32_t kept_rows, uint32_t payload_bytes)
+static void lay_out(um_block *block, um_arena *arena, uint32_t rows, uint32_t pinned_rows, uint32_t payload_bytes)
 {
     um_block ignored;
     um_block *b = block ? block : &ignored;
-    b->kept = um_arena_take(arena, kept_rows * sizeof *b->kept);
+    b->pinned = um_arena_take(arena, pinned_rows * sizeof *b->pinned);
     b->offsets = um_arena_take(arena, (rows + 1) * sizeof *b->offsets);
     b->sequence_numbers = um_arena_take(arena, rows * sizeof *b->sequence_numbers);
     b->first_sequence_numbers = um_arena_take(arena, rows * sizeof *b->first_sequence_numbers);
@@ -41,7 +41,7 @@ size_t um_queue_footprint(uint32_t block_count, uint32_t row_capacity, uint32_t 
         return 0;
     um_arena arena = {NULL, 0};
     for (uint32_t i = 0; i < block_count; i++)
-        lay_out(NULL, &arena, row_capacity, kept_capacity(payload_capacity),
+        lay_out(NULL, &arena, row_capacity, pinned_capacity(payload_capacity),
                 payload_space(payload_capacity, message_max_bytes));
     return arena.used_bytes;
 }
@@ -56,11 +56,11 @@ static um_block *block_at(um_message_queue *queue, uint64_t ordinal)
 /* How many of a block's frames nobody looks at any more: the rows' readers are done, or they have been gathered. */
 static uint32_t done_with(const um_block *block)
 {
-    uint32_t count = atomic_load_explicit(&block->kept_count, memory_order_relaxed), done = block->kept_returned;
+    uint32_t count = atomic_load_explicit(&block->pinned_count, memory_order_relaxed), done = block->pinned_returned;
     if (done == count || atomic_load_explicit(&block->released_count, memory_order_acquire) ==
                              atomic_load_explicit(&block->published_count, memory_order_relaxed))
         return count;
-    while (done < count && atomic_load_explicit(&block->kept[done].gathered, memory_order_acquire))
+    while (done < count && atomic_load_explicit(&block->pinned[done].materialized, memory_order_acquire))
         done++;
     return done;
 }
@@ -68,15 +68,15 @@ static uint32_t done_with(const um_block *block)
 static void return_frames(um_message_queue *queue, um_block *block)
 {
     uint32_t end = done_with(block);
-    while (block->kept_returned < end) {
+    while (block->pinned_returned < end) {
         const uint8_t *payloads[RETURNED_TOGETHER];
-        um_frames *frames = block->kept[block->kept_returned].frames;
+        um_frames *frames = block->pinned[block->pinned_returned].frames;
         uint32_t count = 0;
-        while (block->kept_returned < end && count < RETURNED_TOGETHER &&
-               block->kept[block->kept_returned].frames == frames)
-            payloads[count++] = block->kept[block->kept_returned++].payload;
-        frames->take_back(frames, payloads, count);
-        queue->kept_count -= count;
+        while (block->pinned_returned < end && count < RETURNED_TOGETHER &&
+               block->pinned[block->pinned_returned].frames == frames)
+            payloads[count++] = block->pinned[block->pinned_returned++].payload;
+        frames->unpin(frames, payloads, count);
+        queue->pinned_count -= count;
     }
 }
 
@@ -86,23 +86,23 @@ void um_queue_return_frames(um_message_queue *queue)
 {
     uint64_t opened = atomic_load_explicit(&queue->opened_count, memory_order_relaxed);
     uint64_t first = opened > queue->block_count ? opened - queue->block_count : 0;
-    for (uint64_t ordinal = first; ordinal < opened && queue->kept_count > 0; ordinal++) {
+    for (uint64_t ordinal = first; ordinal < opened && queue->pinned_count > 0; ordinal++) {
         um_block *block = block_at(queue, ordinal);
         if (block->ordinal == ordinal)
             return_frames(queue, block);
     }
-    for (uint32_t i = 0; i < queue->block_count && queue->kept_count > 0; i++)
+    for (uint32_t i = 0; i < queue->block_count && queue->pinned_count > 0; i++)
         if (queue->blocks[i].in_use)
             return_frames(queue, &queue->blocks[i]);
 }
 
 /* The first entry of this row or a later one. */
-static uint32_t find_kept(const um_block *block, uint32_t count, uint32_t row)
+static uint32_t find_pinned(const um_block *block, uint32_t count, uint32_t row)
 {
     uint32_t low = 0;
     while (low < count) {
         uint32_t middle = low + (count - low) / 2;
-        if (block->kept[middle].row < row)
+        if (block->pinned[middle].row < row)
             low = middle + 1;
         else
             count = middle;
@@ -116,54 +116,54 @@ static uint32_t length_of(const um_block *block, uint32_t row)
 }
 
 /* Another processor wrote it. */
-static void prefetch_kept(const um_block *block, uint32_t at)
+static void prefetch_pinned(const um_block *block, uint32_t at)
 {
-    um_prefetch(block->kept[at].payload, length_of(block, block->kept[at].row));
+    um_prefetch(block->pinned[at].payload, length_of(block, block->pinned[at].row));
 }
 
-void um_block_gather(um_block *block, uint32_t first, uint32_t count)
+void um_block_materialize(um_block *block, uint32_t first, uint32_t count)
 {
-    uint32_t kept_count = atomic_load_explicit(&block->kept_count, memory_order_acquire);
-    uint32_t from = find_kept(block, kept_count, first), end = find_kept(block, kept_count, first + count);
-    for (uint32_t at = from; at < end && at < from + GATHER_AHEAD; at++)
-        prefetch_kept(block, at);
+    uint32_t pinned_count = atomic_load_explicit(&block->pinned_count, memory_order_acquire);
+    uint32_t from = find_pinned(block, pinned_count, first), end = find_pinned(block, pinned_count, first + count);
+    for (uint32_t at = from; at < end && at < from + MATERIALIZE_AHEAD; at++)
+        prefetch_pinned(block, at);
     for (uint32_t at = from; at < end; at++) {
-        um_kept_row *kept = &block->kept[at];
-        if (at + GATHER_AHEAD < end)
-            prefetch_kept(block, at + GATHER_AHEAD);
-        if (atomic_load_explicit(&kept->gathered, memory_order_relaxed))
+        um_pinned_row *pinned = &block->pinned[at];
+        if (at + MATERIALIZE_AHEAD < end)
+            prefetch_pinned(block, at + MATERIALIZE_AHEAD);
+        if (atomic_load_explicit(&pinned->materialized, memory_order_relaxed))
             continue;
-        memcpy(block->payload + block->offsets[kept->row], kept->payload, length_of(block, kept->row));
-        atomic_store_explicit(&kept->gathered, 1, memory_order_release);
+        memcpy(block->payload + block->offsets[pinned->row], pinned->payload, length_of(block, pinned->row));
+        atomic_store_explicit(&pinned->materialized, 1, memory_order_release);
     }
 }
 
 /* Where the payload of a row lies; `at` is its entry, or the first of a later row. */
-static const uint8_t *payload_of(const um_block *block, uint32_t row, uint32_t at, uint32_t kept_count)
+static const uint8_t *payload_of(const um_block *block, uint32_t row, uint32_t at, uint32_t pinned_count)
 {
-    const um_kept_row *kept = &block->kept[at];
-    if (at < kept_count && kept->row == row && !atomic_load_explicit(&kept->gathered, memory_order_relaxed))
-        return kept->payload;
+    const um_pinned_row *pinned = &block->pinned[at];
+    if (at < pinned_count && pinned->row == row && !atomic_load_explicit(&pinned->materialized, memory_order_relaxed))
+        return pinned->payload;
     return block->payload + block->offsets[row];
 }
 
 void um_block_heads(const um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out)
 {
-    uint32_t kept_count = atomic_load_explicit(&block->kept_count, memory_order_acquire);
-    uint32_t at = find_kept(block, kept_count, first);
+    uint32_t pinned_count = atomic_load_explicit(&block->pinned_count, memory_order_acquire);
+    uint32_t at = find_pinned(block, pinned_count, first);
     for (uint32_t row = first; row < first + count; row++, out += bytes) {
         uint32_t length = length_of(block, row), copied = length < bytes ? length : bytes;
-        memcpy(out, payload_of(block, row, at, kept_count), copied);
+        memcpy(out, payload_of(block, row, at, pinned_count), copied);
         memset(out + copied, 0, bytes - copied);
-        at += at < kept_count && block->kept[at].row == row;
+        at += at < pinned_count && block->pinned[at].row == row;
     }
 }
 
 uint32_t um_block_copy(const um_block *block, uint32_t row, uint8_t *out, uint32_t capacity)
 {
-    uint32_t kept_count = atomic_load_explicit(&block->kept_count, memory_order_acquire);
+    uint32_t pinned_count = atomic_load_explicit(&block->pinned_count, memory_order_acquire);
     uint32_t length = length_of(block, row);
-    const uint8_t *payload = payload_of(block, row, find_kept(block, kept_count, row), kept_count);
+    const uint8_t *payload = payload_of(block, row, find_pinned(block, pinned_count, row), pinned_count);
     memcpy(out, payload, length < capacity ? length : capacity);
     return length;
 }
@@ -176,8 +176,8 @@ static void open_block(um_message_queue *queue, uint32_t index)
     atomic_store_explicit(&block->published_count, 0, memory_order_relaxed);
     atomic_store_explicit(&block->released_count, 0, memory_order_relaxed);
     return_frames(queue, block);
-    atomic_store_explicit(&block->kept_count, 0, memory_order_relaxed);
-    block->kept_returned = 0;
+    atomic_store_explicit(&block->pinned_count, 0, memory_order_relaxed);
+    block->pinned_returned = 0;
     block->in_use = true;
     block->payload_bytes = 0;
     block->offsets[0] = 0;
@@ -199,7 +199,7 @@ void um_queue_init(um_message_queue *queue, void *memory, uint32_t block_count, 
     queue->message_max_bytes = message_max_bytes;
     um_arena arena = {memory, 0};
     for (uint32_t i = 0; i < block_count; i++)
-        lay_out(&queue->blocks[i], &arena, row_capacity, kept_capacity(payload_capacity),
+        lay_out(&queue->blocks[i], &arena, row_capacity, pinned_capacity(payload_capacity),
                 payload_space(payload_capacity, message_max_bytes));
     open_block(queue, 0);
 }
@@ -253,19 +253,19 @@ uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes)
     return queue->current->payload + queue->current->payload_bytes;
 }
 
-void um_queue_append_kept(um_message_queue *queue, const um_row *row, const uint8_t *payload, uint32_t payload_bytes,
+void um_queue_append_pinned(um_message_queue *queue, const um_row *row, const uint8_t *payload, uint32_t payload_bytes,
                           um_frames *frames)
 {
     um_block *block = queue->current;
-    uint32_t count = atomic_load_explicit(&block->kept_count, memory_order_relaxed);
-    um_debug_assert(payload_bytes >= UM_QUEUE_KEPT_BYTES_MIN && count < kept_capacity(queue->payload_capacity));
-    um_kept_row *kept = &block->kept[count];
-    kept->payload = payload;
-    kept->frames = frames;
-    kept->row = queue->current_row;
-    atomic_store_explicit(&kept->gathered, 0, memory_order_relaxed);
-    atomic_store_explicit(&block->kept_count, count + 1, memory_order_release);
-    queue->kept_count++;
+    uint32_t count = atomic_load_explicit(&block->pinned_count, memory_order_relaxed);
+    um_debug_assert(payload_bytes >= UM_QUEUE_PINNED_BYTES_MIN && count < pinned_capacity(queue->payload_capacity));
+    um_pinned_row *pinned = &block->pinned[count];
+    pinned->payload = payload;
+    pinned->frames = frames;
+    pinned->row = queue->current_row;
+    atomic_store_explicit(&pinned->materialized, 0, memory_order_relaxed);
+    atomic_store_explicit(&block->pinned_count, count + 1, memory_order_release);
+    queue->pinned_count++;
     um_queue_append(queue, row, payload_bytes);
 }
 

@@ -14,7 +14,7 @@
  * Threads: one producer (the holder of the context lock), one consumer at a time. The producer publishes a row
  * count with release, the consumer reads it with acquire; the consumer gives rows back with a release addition
  * that the producer acquires before it reuses the block. Releasing may happen on any thread.
- * Reading payloads takes the block's kept_lock, so that a queue can gather all that is left before frames go away.
+ * Reading payloads takes the block's pinned_lock, so that a queue can gather all that is left before frames go away.
  */
 #ifndef UM_CORE_MESSAGE_QUEUE_H
 #define UM_CORE_MESSAGE_QUEUE_H
@@ -23,7 +23,7 @@
 
 enum {
     UM_QUEUE_BLOCKS_MAX = 64,
-    UM_QUEUE_KEPT_BYTES_MIN = 512,      /* shorter payloads are copied: a frame is dearer than that */
+    UM_QUEUE_PINNED_BYTES_MIN = 512,      /* shorter payloads are copied: a frame is dearer than that */
     UM_QUEUE_MESSAGE_BYTES_MIN = 65536, /* any single datagram's message fits */
 };
 
@@ -36,12 +36,12 @@ enum um_row_kind {
 };
 
 /* A row whose payload is in a frame. */
-typedef struct um_kept_row {
+typedef struct um_pinned_row {
     const uint8_t *payload;
     um_frames *frames;
     uint32_t row;
-    _Atomic uint32_t gathered; /* it is in the block, too, and the frame is not looked at again */
-} um_kept_row;
+    _Atomic uint32_t materialized; /* it is in the block, too, and the frame is not looked at again */
+} um_pinned_row;
 
 /* One block. The columns have row_capacity entries (offsets one more). */
 typedef struct um_block {
@@ -50,10 +50,10 @@ typedef struct um_block {
     bool in_use;      /* producer only */
     uint64_t ordinal; /* producer only: the k-th block opened */
     uint32_t payload_bytes;
-    um_lock kept_lock;
-    _Atomic uint32_t kept_count;
-    uint32_t kept_returned; /* producer only: of those, how many frames have gone back */
-    um_kept_row *kept;      /* ascending by row */
+    um_lock pinned_lock;
+    _Atomic uint32_t pinned_count;
+    uint32_t pinned_returned; /* producer only: of those, how many frames have gone back */
+    um_pinned_row *pinned;      /* ascending by row */
     int32_t *offsets;
     uint32_t *sequence_numbers;
     uint32_t *first_sequence_numbers;
@@ -77,7 +77,7 @@ typedef struct um_message_queue {
     um_block *current;
     uint32_t current_row;
     uint64_t appended_count; /* rows, ever */
-    uint32_t kept_count;     /* frames that have not gone back */
+    uint32_t pinned_count;     /* frames that have not gone back */
     bool full;               /* it was when it was last asked for room; its owner looks again */
     bool *any_full;          /* the owner's: some queue is */
 
@@ -114,8 +114,8 @@ typedef struct um_row {
 /* Room for the payload of one row; NULL when the queue is full. um_queue_append makes the row visible. */
 uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes);
 void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payload_bytes);
-/* The same for a payload that stays where it is, at least UM_QUEUE_KEPT_BYTES_MIN long, in a frame that is kept. */
-void um_queue_append_kept(um_message_queue *queue, const um_row *row, const uint8_t *payload, uint32_t payload_bytes,
+/* The same for a payload that stays where it is, at least UM_QUEUE_PINNED_BYTES_MIN long, in a frame that is kept. */
+void um_queue_append_pinned(um_message_queue *queue, const um_row *row, const uint8_t *payload, uint32_t payload_bytes,
                           um_frames *frames);
 /* Gives back the frames whose rows have been read. */
 void um_queue_return_frames(um_message_queue *queue);
@@ -140,17 +140,17 @@ um_rows um_queue_take(um_message_queue *queue, uint32_t max);
 /* Anything to take? Consumer. */
 bool um_queue_ready(um_message_queue *queue);
 
-/* These read payloads of rows that have not been released. kept_lock held, unless nothing of the block is kept.
+/* These read payloads of rows that have not been released. pinned_lock held, unless nothing of the block is kept.
  * Copies what is still in frames, so that the payloads of the rows lie end to end in the block. */
-void um_block_gather(um_block *block, uint32_t first, uint32_t count);
+void um_block_materialize(um_block *block, uint32_t first, uint32_t count);
 /* The first `bytes` of each row's payload, with zeros behind a shorter one: count * bytes. */
 void um_block_heads(const um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out);
 /* The payload of one row, at most `capacity` bytes of it. Returns its length. */
 uint32_t um_block_copy(const um_block *block, uint32_t row, uint8_t *out, uint32_t capacity);
 /* The producer publishes what it keeps before the row. */
-static inline bool um_block_keeps(const um_block *block)
+static inline bool um_block_has_pinned(const um_block *block)
 {
-    return atomic_load_explicit(&block->kept_count, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&block->pinned_count, memory_order_relaxed) != 0;
 }
 
 /* Gives rows taken back. Any thread. */

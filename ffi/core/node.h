@@ -20,7 +20,7 @@ typedef struct um_node {
     uint32_t queue_count;
     bool any_full;
     bool behind; /* the owner's word before a tick: datagrams that have arrived are yet to be read */
-    um_hold_store store;
+    um_reorder_buffer store;
     um_context_counters counters;
 } um_node;
 

@@ -140,9 +140,9 @@ int um_log_claim(um_publication_log *log, uint32_t length, um_claim *claim)
 bool um_log_abort(const um_publication_log *log, const um_claim *claim)
 {
     um_frame_state *state = um_frame_state_of(log, claim->frames);
-    uint32_t lent = atomic_load_explicit(state, memory_order_relaxed);
-    return um_frame_kind_of(lent) == UM_FRAME_LENT &&
-           atomic_compare_exchange_strong_explicit(state, &lent, um_frame_word((int32_t)claim->length, UM_FRAME_PAD),
+    uint32_t borrowed = atomic_load_explicit(state, memory_order_relaxed);
+    return um_frame_kind_of(borrowed) == UM_FRAME_BORROWED &&
+           atomic_compare_exchange_strong_explicit(state, &borrowed, um_frame_word((int32_t)claim->length, UM_FRAME_PAD),
                                                    memory_order_acq_rel, memory_order_relaxed);
 }
 
@@ -231,7 +231,7 @@ bool um_log_unblock(um_publication_log *log, int64_t sender_position, int64_t no
     uint32_t word = tail > sender_position ? atomic_load_explicit(state, memory_order_acquire) : 0;
     int32_t length = um_frame_length_of(word);
     bool may_be_abandoned =
-        tail > sender_position && (length == 0 || (length < 0 && um_frame_kind_of(word) == UM_FRAME_LENT));
+        tail > sender_position && (length == 0 || (length < 0 && um_frame_kind_of(word) == UM_FRAME_BORROWED));
     if (!may_be_abandoned) {
         log->blocked_position = -1;
         return false;

@@ -41,7 +41,7 @@ enum {
 enum um_frame_kind {
     UM_FRAME_DATA = 0,
     UM_FRAME_PAD = 1,
-    UM_FRAME_LENT = 2, /* claimed by the application, which may never come back */
+    UM_FRAME_BORROWED = 2, /* claimed by the application, which may never come back */
 };
 
 /* Two bits of um_frame_kind, above them the length, header included, before alignment; negative: not committed. */
@@ -140,18 +140,18 @@ static inline void um_frame_publish(const um_publication_log *log, const uint8_t
 }
 
 /* Marks a frame as claimed by the application: unblocking may turn it into padding, of the length it has here. */
-static inline void um_frame_lend(const um_publication_log *log, const uint8_t *frame, uint32_t message_length)
+static inline void um_frame_borrow(const um_publication_log *log, const uint8_t *frame, uint32_t message_length)
 {
     int32_t length = -(int32_t)(UM_FRAME_HEADER_BYTES + message_length);
-    atomic_store_explicit(um_frame_state_of(log, frame), um_frame_word(length, UM_FRAME_LENT), memory_order_relaxed);
+    atomic_store_explicit(um_frame_state_of(log, frame), um_frame_word(length, UM_FRAME_BORROWED), memory_order_relaxed);
 }
 
 /* From lent to begun, for the commit. False when unblocking has already turned it into padding (AE-35). */
-static inline bool um_frame_take_back(const um_publication_log *log, const uint8_t *frame, uint32_t message_length)
+static inline bool um_frame_return(const um_publication_log *log, const uint8_t *frame, uint32_t message_length)
 {
     int32_t length = -(int32_t)(UM_FRAME_HEADER_BYTES + message_length);
-    uint32_t lent = um_frame_word(length, UM_FRAME_LENT);
-    return atomic_compare_exchange_strong_explicit(um_frame_state_of(log, frame), &lent,
+    uint32_t borrowed = um_frame_word(length, UM_FRAME_BORROWED);
+    return atomic_compare_exchange_strong_explicit(um_frame_state_of(log, frame), &borrowed,
                                                    um_frame_word(length, UM_FRAME_DATA), memory_order_acq_rel,
                                                    memory_order_relaxed);
 }

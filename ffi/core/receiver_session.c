@@ -29,7 +29,7 @@ size_t um_receiver_session_footprint(const um_receiver_session_config *config)
 }
 
 void um_receiver_session_init(um_receiver_session *session, void *memory, const um_receiver_session_config *config,
-                              um_link *link, um_hold_store *store, int64_t now_ns)
+                              um_link *link, um_reorder_buffer *store, int64_t now_ns)
 {
     memset(session, 0, sizeof *session);
     um_arena arena = {memory, 0};
@@ -179,7 +179,7 @@ static const um_blocker_search *search_blocker(um_receiver_session *session, uin
 /* Is a datagram missing that may carry something of the topic from before `before`? The newest such is remembered:
  * while it is missing the answer is found at once, and when it has come its elders mostly have, too. So is that there
  * is none at all since the controller was mapped, until the next gap. */
-static bool earlier_missing(um_receiver_session *session, um_delivery *delivery, uint32_t before)
+static bool earlier_lost(um_receiver_session *session, um_delivery *delivery, uint32_t before)
 {
     if (session->losses.count == 0 || delivery->gaps_examined == session->gaps_found)
         return false;
@@ -198,7 +198,7 @@ static bool earlier_missing(um_receiver_session *session, um_delivery *delivery,
 static void start_controllers(um_receiver_session *session, int64_t now_ns)
 {
     for (um_delivery *d = session->controllers; d != NULL && session->starting_count > 0; d = d->next) {
-        if (d->state == UM_DELIVERY_STARTING && !earlier_missing(session, d, d->start_sqn)) {
+        if (d->state == UM_DELIVERY_STARTING && !earlier_lost(session, d, d->start_sqn)) {
             session->starting_count--;
             um_delivery_start(d, now_ns);
         }
@@ -284,8 +284,8 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
     for (uint32_t i = 0; i < message->tsni_count; i++) {
         const uint8_t *record = message->tsni + UM_LBMC_TSNI_RECORD_BYTES * i;
         for (um_delivery *d = topic_slot(session, um_load_be32(record))->first; d != NULL; d = d->next_of_topic) {
-            arrival->earlier_missing =
-                d->state == UM_DELIVERY_WAITING && earlier_missing(session, d, arrival->transport_sqn);
+            arrival->earlier_lost =
+                d->state == UM_DELIVERY_WAITING && earlier_lost(session, d, arrival->transport_sqn);
             bool was_starting = d->state == UM_DELIVERY_STARTING;
             um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
             session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
@@ -299,7 +299,7 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
     for (um_delivery *d = slot->first; d != NULL; d = d->next_of_topic) {
         bool was_starting = d->state == UM_DELIVERY_STARTING;
         if (UM_UNLIKELY(d->state == UM_DELIVERY_WAITING))
-            arrival->earlier_missing = earlier_missing(session, d, arrival->transport_sqn);
+            arrival->earlier_lost = earlier_lost(session, d, arrival->transport_sqn);
         um_delivery_on_message(d, message, arrival);
         session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
         if (UM_UNLIKELY(d->gap_count > 0))
@@ -453,9 +453,9 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
     UM_COUNT(counters->msgs_rcved, 1);
     UM_COUNT(counters->bytes_rcved, length);
     session->bytes_since_status += length;
-    um_hold_begin_datagram(session->store, data, length);
+    um_reorder_begin_datagram(session->store, data, length);
     demultiplex(session, packet->body, packet->body_length, arrival);
-    um_hold_end_datagram(session->store);
+    um_reorder_end_datagram(session->store);
     if (UM_UNLIKELY(recovered && session->starting_count > 0))
         start_controllers(session, arrival->now_ns);
 }

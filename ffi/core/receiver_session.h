@@ -69,7 +69,7 @@ typedef struct um_topic_slot {
 typedef struct um_receiver_session {
     um_receiver_session_config config;
     um_link *link; /* for NAKs and status messages */
-    um_hold_store *store;
+    um_reorder_buffer *store;
     um_random random;
     um_loss_map losses;
     um_topic_slot *topics; /* open addressing */
@@ -110,7 +110,7 @@ typedef struct um_receiver_session {
 
 size_t um_receiver_session_footprint(const um_receiver_session_config *config);
 void um_receiver_session_init(um_receiver_session *session, void *memory, const um_receiver_session_config *config,
-                              um_link *link, um_hold_store *store, int64_t now_ns);
+                              um_link *link, um_reorder_buffer *store, int64_t now_ns);
 
 /* Maps a controller to its topic index; delivers BOS at once on an active session (UM-81). False when there are too
  * many topics or queues. The delivery stays the caller's. */

@@ -85,7 +85,7 @@ static uint32_t build_batch(um_source_session *session, um_tx *batch, uint32_t *
         if (!um_rate_limits_take(session->limits, UM_LBTRM_DATA_BYTES + sent->length, true, now_ns))
             break;
         pop(session);
-        um_session_build(session, sent, sqn, true, count, &batch[count]);
+        um_datagram_build(session, sent, sqn, true, count, &batch[count]);
         sqns[count++] = sqn;
     }
     return count;

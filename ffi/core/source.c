@@ -254,12 +254,12 @@ static void write_frame(write_state *w, const um_lbmc_layout *layout, const uint
 }
 
 /* The same for a message that makes up a datagram: lays that out, and streams what the log keeps. */
-static void lay_out(write_state *w, um_fresh_datagrams *fresh, const um_lbmc_layout *layout, const uint8_t *payload)
+static void lay_out(write_state *w, um_staged_datagrams *staged, const um_lbmc_layout *layout, const uint8_t *payload)
 {
     uint32_t body = UM_LBMC_HEADER_BYTES + layout->payload_length, bytes = UM_FRAME_HEADER_BYTES + body;
-    const um_fresh_datagram *added = um_fresh_add(fresh, w->position, bytes);
-    um_lent *lent = um_fresh_lent(fresh, added);
-    uint8_t *datagram = um_fresh_data(fresh, added);
+    const um_staged_datagram *added = um_staged_add(staged, w->position, bytes);
+    um_borrowed_frame *borrowed = um_staged_borrowed(staged, added);
+    uint8_t *datagram = um_staged_data(staged, added);
     uint8_t *rest = um_lbmc_write_message(datagram + UM_FRAME_HEADER_BYTES, layout);
     uint32_t in_first_line = UM_CACHE_LINE_BYTES - UM_FRAME_HEADER_BYTES - UM_LBMC_HEADER_BYTES;
     uint32_t head = layout->payload_length < in_first_line ? layout->payload_length : in_first_line;
@@ -268,12 +268,12 @@ static void lay_out(write_state *w, um_fresh_datagrams *fresh, const um_lbmc_lay
     memcpy(rest, payload, head);
     um_stream_line(w->frame, datagram);
     uint8_t *lines = w->frame + UM_CACHE_LINE_BYTES;
-    if (lent == NULL) {
+    if (borrowed == NULL) {
         um_stream_and_copy(lines, rest + head, payload + head, lines_bytes, false);
     } else {
         uint64_t sum = um_stream_and_copy(lines, rest + head, payload + head, lines_bytes, true);
-        lent->unsummed_bytes = UM_CACHE_LINE_BYTES;
-        lent->sum = um_internet_sum(payload + head + lines_bytes, tail, sum);
+        borrowed->unsummed_bytes = UM_CACHE_LINE_BYTES;
+        borrowed->sum = um_internet_sum(payload + head + lines_bytes, tail, sum);
     }
     if (tail > 0) {
         memcpy(rest + head + lines_bytes, payload + head + lines_bytes, tail);
@@ -283,11 +283,11 @@ static void lay_out(write_state *w, um_fresh_datagrams *fresh, const um_lbmc_lay
 }
 
 /* The log has the youngest datagrams laid out. Nobody looks at them before the first is published. */
-static void publish_laid_out(const um_publication_log *log, um_fresh_datagrams *fresh, uint32_t count)
+static void publish_laid_out(const um_publication_log *log, um_staged_datagrams *staged, uint32_t count)
 {
     um_stream_fence();
-    for (uint32_t i = fresh->count; i-- > fresh->count - count;) {
-        const um_fresh_datagram *kept = um_fresh_entry(fresh, i);
+    for (uint32_t i = staged->count; i-- > staged->count - count;) {
+        const um_staged_datagram *kept = um_staged_entry(staged, i);
         um_frame_publish(log, um_log_at(log, kept->position), kept->bytes - UM_FRAME_HEADER_BYTES);
     }
 }
@@ -459,7 +459,7 @@ typedef struct group {
 } group;
 
 /* Whether the next message of a group can be laid out as a datagram: no second like it fits, and there is room. */
-static bool fills_datagram(um_fresh_room room, const group *g, uint32_t body, uint32_t body_max)
+static bool fills_datagram(um_staged_room room, const group *g, uint32_t body, uint32_t body_max)
 {
     return 2 * body > body_max && g->datagram_bytes + UM_FRAME_HEADER_BYTES + body <= room.bytes &&
            g->count < room.datagrams;
@@ -471,9 +471,9 @@ static group plan_group(const um_source_session *session, const um_messages *mes
 {
     uint32_t claim_max = um_log_claim_max(&session->log);
     uint32_t span_max = claim_max < GROUP_SPAN_MAX ? claim_max : GROUP_SPAN_MAX;
-    um_fresh_room room = {0};
-    if (messages->fresh != NULL)
-        room = um_fresh_make_room(messages->fresh, messages->count - first, UM_FRAME_HEADER_BYTES + body_max);
+    um_staged_room room = {0};
+    if (messages->staged != NULL)
+        room = um_staged_make_room(messages->staged, messages->count - first, UM_FRAME_HEADER_BYTES + body_max);
     group g = {0};
     for (uint32_t i = first; i < messages->count; i++, g.count++) {
         uint32_t length = message_length(messages, i), body = UM_LBMC_HEADER_BYTES + length;
@@ -504,13 +504,13 @@ static int send_group(um_source *source, const um_messages *messages, uint32_t f
         layout.sqn = sqn + i;
         layout.payload_length = message_length(messages, first + i);
         if (g->laid_out)
-            lay_out(&w, messages->fresh, &layout, *data);
+            lay_out(&w, messages->staged, &layout, *data);
         else
             write_frame(&w, &layout, *data);
         *data += layout.payload_length;
     }
     if (g->laid_out)
-        publish_laid_out(&source->session->log, messages->fresh, g->count);
+        publish_laid_out(&source->session->log, messages->staged, g->count);
     atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
     batcher_close(&w.batch, w.position, false, now_ns, actions);
     count_shared(&source->counters.bytes_sent, (uint64_t)(*data - start));
@@ -539,8 +539,8 @@ int64_t um_source_send_many(um_source *source, const um_messages *messages, uint
         }
         done += result == 0 ? count : 0;
     }
-    if (messages->fresh != NULL)
-        um_fresh_give_back(messages->fresh);
+    if (messages->staged != NULL)
+        um_staged_return_unused(messages->staged);
     if (done > 0 && (flags & UM_SEND_FLUSH) && done == messages->count)
         um_source_flush(source, now_ns, actions);
     *done_bytes = (uint64_t)(data - base);
@@ -560,7 +560,7 @@ int um_source_claim_begin(um_source *source, uint32_t length, um_source_claim *c
     int64_t claimed_to = claim->claim.position + claim->claim.length;
     if (claimed_to > atomic_load_explicit(&source->claimed_to, memory_order_relaxed))
         atomic_store_explicit(&source->claimed_to, claimed_to, memory_order_relaxed);
-    um_frame_lend(&source->session->log, claim->claim.frames, body);
+    um_frame_borrow(&source->session->log, claim->claim.frames, body);
     claim->payload = claim->claim.frames + UM_FRAME_HEADER_BYTES + UM_LBMC_HEADER_BYTES;
     claim->length = length;
     return 0;
@@ -572,7 +572,7 @@ int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32
     uint32_t body = UM_LBMC_HEADER_BYTES + claim->length;
     const um_publication_log *log = &source->session->log;
     /* The sqn is taken only now: a claim that is aborted or unblocked must not leave a hole (UX-23). */
-    if (!um_frame_take_back(log, claim->claim.frames, body))
+    if (!um_frame_return(log, claim->claim.frames, body))
         return UM_CLOSED;
     um_lbmc_layout layout = {
         .topic_index = source->topic_index, .sqn = take_sqns(source, 1), .payload_length = claim->length};

@@ -89,7 +89,7 @@ typedef struct um_messages {
     const uint32_t *lengths;
     const int32_t *offsets;
     uint32_t count;
-    um_fresh_datagrams *fresh; /* the session's, when the caller holds the sender lock, or NULL */
+    um_staged_datagrams *staged; /* the session's, when the caller holds the sender lock, or NULL */
 } um_messages;
 
 /* Publishes messages in order until one is refused. Returns how many were taken (> 0), or the refusal of the

@@ -24,7 +24,7 @@ static void lay_out(um_source_session *session, um_arena *arena, const um_sessio
     s->sent = um_arena_take(arena, sent_capacity(config) * sizeof(um_sent));
     s->staging = um_arena_take(arena, (size_t)UM_SEND_BATCH_MAX * config->datagram_max_bytes);
     s->headers = um_arena_take(arena, (size_t)UM_SEND_BATCH_MAX * UM_LBTRM_DATA_BYTES);
-    s->fresh.memory = um_arena_take(arena, um_fresh_footprint());
+    s->staged.memory = um_arena_take(arena, um_staged_footprint());
     s->parts = um_arena_take(arena, sizeof(um_part) * UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX);
 }
 
@@ -46,7 +46,7 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
 {
     memset(session, 0, sizeof *session);
     session->config = *config;
-    session->link = session->fresh.link = link;
+    session->link = session->staged.link = link;
     session->limits = limits;
     um_arena arena = {memory, 0};
     void *log_memory = um_arena_take(&arena, um_log_footprint(config->term_length));
@@ -172,7 +172,7 @@ static uint32_t next_run(um_source_session *session, int64_t position, int64_t l
             break;
     }
     /* It was written a portion ago, and much has been through the caches since. */
-    if (session->fresh.count == 0)
+    if (session->staged.count == 0)
         __builtin_prefetch(um_log_at(&session->log, at + RUNS_AHEAD * (at - position)), 1, 3);
     *span = (uint32_t)(at - position);
     return bytes;
@@ -180,13 +180,13 @@ static uint32_t next_run(um_source_session *session, int64_t position, int64_t l
 
 /* The same, where it is known without a look at the log: a datagram laid out with another right behind it. Each is more
  * than half of what fits, so no second frame joins the first; and what is laid out is committed. NULL: look. */
-static const um_fresh_datagram *next_fresh(um_source_session *session, int64_t position, int64_t limit)
+static const um_staged_datagram *next_fresh(um_source_session *session, int64_t position, int64_t limit)
 {
-    const um_fresh_datagram *here = um_fresh_at(&session->fresh, position);
-    if (here == NULL || session->fresh.next + 1 == session->fresh.count)
+    const um_staged_datagram *here = um_staged_at(&session->staged, position);
+    if (here == NULL || session->staged.next + 1 == session->staged.count)
         return NULL;
     int64_t end = position + um_align_up(here->bytes, UM_FRAME_ALIGNMENT);
-    bool goes_on = um_fresh_entry(&session->fresh, session->fresh.next + 1)->position == end;
+    bool goes_on = um_staged_entry(&session->staged, session->staged.next + 1)->position == end;
     return goes_on && end <= limit ? here : NULL;
 }
 
@@ -261,20 +261,20 @@ static void build_whole(um_source_session *session, uint8_t *datagram, uint32_t 
     *tx = (um_tx){.parts = part, .part_count = 1, .length = length};
 }
 
-static void build_fresh(um_source_session *session, const um_fresh_datagram *fresh, uint32_t sqn, bool retransmission,
+static void build_fresh(um_source_session *session, const um_staged_datagram *staged, uint32_t sqn, bool retransmission,
                         uint32_t slot, um_tx *tx)
 {
-    build_whole(session, um_fresh_data(&session->fresh, fresh), fresh->bytes, sqn, retransmission, slot, tx);
-    tx->lent = um_fresh_lent(&session->fresh, fresh);
+    build_whole(session, um_staged_data(&session->staged, staged), staged->bytes, sqn, retransmission, slot, tx);
+    tx->borrowed = um_staged_borrowed(&session->staged, staged);
 }
 
-void um_session_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission, uint32_t slot,
+void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission, uint32_t slot,
                       um_tx *tx)
 {
     uint32_t length = UM_LBTRM_DATA_BYTES + sent->length;
-    const um_fresh_datagram *fresh = um_fresh_find(&session->fresh, sent->position, length);
-    if (fresh != NULL) {
-        build_fresh(session, fresh, sqn, retransmission, slot, tx);
+    const um_staged_datagram *staged = um_staged_find(&session->staged, sent->position, length);
+    if (staged != NULL) {
+        build_fresh(session, staged, sqn, retransmission, slot, tx);
     } else if (is_single(session, sent)) {
         build_whole(session, um_log_at(&session->log, sent->position), length, sqn, retransmission, slot, tx);
     } else if (is_gathered(session, sent)) {
@@ -317,10 +317,10 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
     uint32_t count = 0;
     uint64_t bytes = 0;
     while (count < budget) {
-        const um_fresh_datagram *fresh = next_fresh(session, position, limit);
-        uint32_t span = fresh ? (uint32_t)um_align_up(fresh->bytes, UM_FRAME_ALIGNMENT) : 0;
+        const um_staged_datagram *staged = next_fresh(session, position, limit);
+        uint32_t span = staged ? (uint32_t)um_align_up(staged->bytes, UM_FRAME_ALIGNMENT) : 0;
         uint32_t length =
-            fresh ? fresh->bytes - UM_FRAME_HEADER_BYTES : next_run(session, position, limit, body_max, &span);
+            staged ? staged->bytes - UM_FRAME_HEADER_BYTES : next_run(session, position, limit, body_max, &span);
         uint64_t wire_bytes = bytes + length + (uint64_t)(count + 1) * UM_LBTRM_DATA_BYTES;
         if (length == 0 || (count > 0 && wire_bytes > UM_SEND_BATCH_BYTES_MAX))
             break;
@@ -337,10 +337,10 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
         make_room(session, position + span, count, bytes);
         um_sent *sent = um_session_sent(session, sqn);
         *sent = (um_sent){position, INT64_MIN, span, (uint16_t)length, 0, 0};
-        if (fresh)
-            build_fresh(session, fresh, sqn, false, count, &batch[count]);
+        if (staged)
+            build_fresh(session, staged, sqn, false, count, &batch[count]);
         else
-            um_session_build(session, sent, sqn, false, count, &batch[count]);
+            um_datagram_build(session, sent, sqn, false, count, &batch[count]);
         position += span;
         count++;
         if (length > body_max)
@@ -361,7 +361,7 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
     session->next_sqn += count;
     session->window_used_bytes += bytes;
     atomic_store_explicit(&session->sender_position, last->position + last->span, memory_order_seq_cst);
-    um_fresh_forget(&session->fresh, last->position + last->span);
+    um_staged_drop_sent(&session->staged, last->position + last->span);
     while (session->window_used_bytes > session->config.window_bytes && session->trail_sqn + 1 != session->next_sqn)
         drop_oldest(session); /* a batch larger than the window */
     UM_COUNT(session->counters.msgs_sent, count);

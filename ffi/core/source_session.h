@@ -14,7 +14,7 @@
 
 #include "core/counters.h"
 #include "core/flow_control.h"
-#include "core/fresh_datagrams.h"
+#include "core/staged_datagrams.h"
 #include "core/lbmc.h"
 #include "core/link.h"
 #include "core/publication_log.h"
@@ -114,7 +114,7 @@ typedef struct um_source_session {
     uint32_t staged_bytes;                              /* of the batch being laid out */
     uint8_t *headers;                                   /* UM_SEND_BATCH_MAX data headers */
     um_part *parts;                                     /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
-    um_fresh_datagrams fresh;                           /* not sent yet */
+    um_staged_datagrams staged;                           /* not sent yet */
     struct um_source *sources;
     um_source_transport_counters counters;
 } um_source_session;
@@ -169,7 +169,7 @@ void um_retransmission_on_nak(um_source_session *session, const um_lbtrm_packet 
 int um_retransmission_pump(um_source_session *session, int64_t now_ns);
 
 /* source_session.c, for retransmission.c: lays the datagram of `sent` out into slot `slot` as `tx`. */
-void um_session_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission, uint32_t slot,
+void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission, uint32_t slot,
                       um_tx *tx);
 
 static inline um_sent *um_session_sent(um_source_session *session, uint32_t sqn)

@@ -69,7 +69,7 @@ int um_context_create(const um_context_config *config, um_context **created)
     if (result != 0)
         return result;
     context->reactor.error_step = "memory";
-    result = um_links_open(&context->links, &socket, config->port);
+    result = um_links_open(&context->links, &socket, config->rings);
     if (result == 0)
         result = open_sessions(context, config);
     if (result == 0)

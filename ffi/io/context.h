@@ -20,8 +20,8 @@
 #include "core/receiver_session.h"
 #include "core/source_session.h"
 #include "io/event_queue.h"
-#include "io/port.h"
 #include "io/publication_session.h"
+#include "io/rings.h"
 
 typedef struct um_context_config {
     char interface[16];
@@ -46,7 +46,7 @@ typedef struct um_context_config {
     uint32_t hold_messages;      /* power of two */
     uint32_t datagram_max_bytes; /* largest UDP payload ever sent or held */
     uint64_t random_seed;
-    um_port *port; /* the ring set that data travels on, open as long as the context; NULL: kernel sockets */
+    um_rings *rings; /* the ring set that data travels on, open as long as the context; NULL: kernel sockets */
 } um_context_config;
 
 typedef struct um_context um_context;

@@ -55,12 +55,12 @@ int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *c
 }
 
 /* The frames are the ring set's, which may be closed before the rows are released. */
-static void gather_all(um_event_queue *queue)
+static void materialize_all(um_event_queue *queue)
 {
     um_message_queue *core = &queue->core;
-    for (uint32_t i = 0; i < core->block_count && core->kept_count > 0; i++)
+    for (uint32_t i = 0; i < core->block_count && core->pinned_count > 0; i++)
         if (core->blocks[i].in_use)
-            um_rows_gather(&core->blocks[i], 0, core->row_capacity);
+            um_rows_materialize(&core->blocks[i], 0, core->row_capacity);
     um_queue_return_frames(core);
 }
 
@@ -80,7 +80,7 @@ void um_event_queue_close(um_event_queue *queue)
     um_gate_await_empty(&queue->gate);
     um_reactor_lock(queues->reactor);
     um_node_remove_queue(queues->node, &queue->core);
-    gather_all(queue);
+    materialize_all(queue);
     um_event_queue **link = &queues->first;
     while (*link != queue)
         link = &(*link)->next;
@@ -120,7 +120,7 @@ void um_event_queues_wake_all(um_event_queues *queues)
 void um_event_queues_return_frames(um_event_queues *queues)
 {
     for (um_event_queue *queue = queues->first; queue != NULL; queue = queue->next)
-        if (queue->core.kept_count > 0)
+        if (queue->core.pinned_count > 0)
             um_queue_return_frames(&queue->core);
 }
 
@@ -178,33 +178,33 @@ void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *s
     *summary = (um_rows_summary){events, length, source, flags == 0};
 }
 
-void um_rows_gather(um_block *block, uint32_t first, uint32_t count)
+void um_rows_materialize(um_block *block, uint32_t first, uint32_t count)
 {
-    if (!um_block_keeps(block))
+    if (!um_block_has_pinned(block))
         return;
-    um_lock_acquire(&block->kept_lock);
-    um_block_gather(block, first, count);
-    um_lock_release(&block->kept_lock);
+    um_lock_acquire(&block->pinned_lock);
+    um_block_materialize(block, first, count);
+    um_lock_release(&block->pinned_lock);
 }
 
 void um_rows_heads(um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out)
 {
-    bool keeps = um_block_keeps(block);
+    bool keeps = um_block_has_pinned(block);
     if (keeps)
-        um_lock_acquire(&block->kept_lock);
+        um_lock_acquire(&block->pinned_lock);
     um_block_heads(block, first, count, bytes, out);
     if (keeps)
-        um_lock_release(&block->kept_lock);
+        um_lock_release(&block->pinned_lock);
 }
 
 uint32_t um_rows_copy(um_block *block, uint32_t row, uint8_t *out, uint32_t capacity)
 {
-    bool keeps = um_block_keeps(block);
+    bool keeps = um_block_has_pinned(block);
     if (keeps)
-        um_lock_acquire(&block->kept_lock);
+        um_lock_acquire(&block->pinned_lock);
     uint32_t length = um_block_copy(block, row, out, capacity);
     if (keeps)
-        um_lock_release(&block->kept_lock);
+        um_lock_release(&block->pinned_lock);
     return length;
 }
 

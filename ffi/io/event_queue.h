@@ -49,7 +49,7 @@ void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *s
 
 /* Copies payloads that are still in frames, so that those of the rows lie end to end in their block. Any thread, for
  * rows that have not been released; so are the next two. */
-void um_rows_gather(um_block *block, uint32_t first, uint32_t count);
+void um_rows_materialize(um_block *block, uint32_t first, uint32_t count);
 /* The first `bytes` of each row's payload, with zeros behind a shorter one: count * bytes. */
 void um_rows_heads(um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out);
 /* The first `capacity` bytes of one row's payload, or all of it. Returns the length of all of it. */

@@ -5,7 +5,7 @@
 
 #define RING_BYTES ((size_t)UM_RECEIVE_BATCH_MAX * UM_RECEIVE_STRIDE_BYTES)
 
-int um_links_open(um_links *links, const um_socket_config *config, um_port *port)
+int um_links_open(um_links *links, const um_socket_config *config, um_rings *rings)
 {
     links->socket_config = *config;
     links->port = port;

@@ -10,19 +10,19 @@
 #include "capture/writing/tap.h"
 #include "core/source_session.h"
 #include "io/link_socket.h"
-#include "io/port.h"
+#include "io/rings.h"
 
 typedef struct um_links {
     um_socket_config socket_config;
-    um_port *port; /* NULL: data travels on kernel sockets, or the context is closed */
-    um_tap tap;    /* runs between um_context_tap_start and _stop */
+    um_rings *rings; /* NULL: data travels on kernel sockets, or the context is closed */
+    um_tap tap;      /* runs between um_context_tap_start and _stop */
     um_receive_ring ring;
     void *ring_memory;
     um_link_counters closed;     /* what links that are gone have counted */
     _Atomic uint32_t send_count; /* of runs of the context's senders; approximate where threads send at once */
 } um_links;
 
-int um_links_open(um_links *links, const um_socket_config *config, um_port *port);
+int um_links_open(um_links *links, const um_socket_config *config, um_rings *rings);
 /* Frees the receive buffers: nothing receives any more. Counters stay readable. */
 void um_links_close(um_links *links);
 

@@ -42,15 +42,15 @@ static int64_t run_timers(um_loop *loop, bool all, int64_t now_ns)
         next_ns = sender->due_ns < next_ns ? sender->due_ns : next_ns;
     }
     um_receiving_reap(loop->receiving);
-    um_port *port = loop->links->port;
-    int64_t port_ns = port != NULL ? port->ops->tend(port, now_ns) : UM_NEVER_NS;
-    return port_ns < next_ns ? port_ns : next_ns;
+    um_rings *rings = loop->links->port;
+    int64_t rings_ns = port != NULL ? port->ops->tend(port, now_ns) : UM_NEVER_NS;
+    return rings_ns < next_ns ? rings_ns : next_ns;
 }
 
 /* Sleeps while datagrams gather. Returns the time after it. */
 static int64_t coalesce(um_loop *loop, int64_t now_ns)
 {
-    um_port *port = loop->links->port;
+    um_rings *rings = loop->links->port;
     int64_t wait_ns = um_coalescing_next_ns(&loop->coalescing, port != NULL ? port->receive_frames : 0,
                                             port != NULL ? um_node_window_bytes(&loop->receiving->node) : 0,
                                             loop->next_due_ns - now_ns);
@@ -65,7 +65,7 @@ static int64_t coalesce(um_loop *loop, int64_t now_ns)
 static int take_events(um_loop *loop, struct epoll_event *events, int64_t wait_until_ns, int64_t *time_ns)
 {
     int64_t now_ns = *time_ns;
-    um_port *port = loop->links->port;
+    um_rings *rings = loop->links->port;
     bool never_sleeps = loop->config.busy_wait || wait_until_ns == 0;
     bool coalesces = wait_until_ns > now_ns && !never_sleeps && um_coalescing_is_active(&loop->coalescing, now_ns);
     /* A ring set that was emptied: what came since gathers for the next pass. */

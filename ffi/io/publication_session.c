@@ -35,22 +35,22 @@ static int open_sockets(um_publication_session *session, uint16_t port_low, uint
 }
 
 /* Data leaves by the context's ring set, under the address and the UDP port of the NAK socket. */
-static int open_port_link(um_publication_session *session)
+static int open_ring_link(um_publication_session *session)
 {
     um_links *links = session->sessions->links;
-    if (links->port == NULL)
+    if (links->rings == NULL)
         return 0;
-    um_port_sender sender = {session->control.nak_link.local, links->socket_config.ttl, &session->data_link.base};
+    um_rings_sender sender = {session->control.nak_link.local, links->socket_config.ttl, &session->data_link.base};
     session->sessions->reactor->error_step = "a link on the port";
-    return links->port->ops->open_link(links->port, &sender, &session->port_link);
+    return links->rings->ops->open_link(links->port, &sender, &session->ring_link);
 }
 
-static void close_port_link(um_publication_session *session)
+static void close_ring_link(um_publication_session *session)
 {
-    um_port *port = session->sessions->links->port;
-    if (session->port_link != NULL && port != NULL)
-        port->ops->close_link(port, session->port_link);
-    session->port_link = NULL;
+    um_rings *rings = session->sessions->links->port;
+    if (session->ring_link != NULL && rings != NULL)
+        rings->ops->close_link(rings, session->ring_link);
+    session->ring_link = NULL;
 }
 
 static int open_sender(um_publication_session *session)
@@ -58,9 +58,9 @@ static int open_sender(um_publication_session *session)
     um_publication_sessions *sessions = session->sessions;
     int result = um_sender_open(&session->sender, sessions->reactor, sessions->links, &session->core);
     if (result == 0)
-        result = open_port_link(session);
+        result = open_ring_link(session);
     session->sender.mtu_fd = session->control.nak_link.fd;
-    session->sender.uses_rings = session->port_link != NULL;
+    session->sender.uses_rings = session->ring_link != NULL;
     if (result != 0) {
         um_sender_close(&session->sender);
         um_socket_close(&session->control.nak_link);
@@ -87,8 +87,8 @@ static int open_session(um_publication_sessions *sessions, um_session_config *co
     session->memory_bytes = um_session_footprint(config);
     um_tap *tap = &sessions->links->tap;
     config->nak_port = session->control.nak_link.local.port;
-    if (session->port_link != NULL)
-        um_tap_link_init(&session->tapped, session->port_link, tap, session->control.nak_link.local);
+    if (session->ring_link != NULL)
+        um_tap_link_init(&session->tapped, session->ring_link, tap, session->control.nak_link.local);
     else
         um_tap_link_init(&session->tapped, &session->data_link.base, tap, session->data_link.local);
     um_session_init(&session->core, memory, config, &session->tapped.base, &sessions->limits, um_clock_ns());
@@ -129,9 +129,9 @@ void um_session_shut(um_publication_session *session)
     um_session_close(&session->core);
     um_lock_acquire(&session->core.sender_lock);
     session->in_use = false;
-    um_fresh_forget(&session->core.fresh, INT64_MAX); /* with the frames that the link has lent for it */
+    um_staged_drop_sent(&session->core.staged, INT64_MAX); /* with the frames that the link has lent for it */
     um_lock_release(&session->core.sender_lock);
-    close_port_link(session);
+    close_ring_link(session);
     um_links_close_socket(sessions->links, &session->data_link);
     um_links_close_socket(sessions->links, &session->control.nak_link);
     um_sender_close(&session->sender);

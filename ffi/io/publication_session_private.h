@@ -15,7 +15,7 @@ struct um_publication_session {
     um_sender sender;
     um_control control;
     um_socket_link data_link; /* sends to the group */
-    um_link *port_link;       /* where data goes when the context has a ring set, else NULL */
+    um_link *ring_link;       /* where data goes when the context has a ring set, else NULL */
     um_tap_link tapped;       /* that link, or data_link, as the session sees it */
     struct um_publication_sessions *sessions;
     void *memory;

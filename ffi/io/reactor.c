@@ -46,14 +46,14 @@ void um_reactor_watch_again(um_reactor *reactor, int fd, enum um_watch_kind kind
     watch(reactor, EPOLL_CTL_MOD, fd, kind, index);
 }
 
-int um_reactor_watch_rings(um_reactor *reactor, um_port *port, bool is_watched)
+int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched)
 {
-    int fds[UM_PORT_DESCRIPTORS_MAX];
+    int fds[UM_RINGS_DESCRIPTORS_MAX];
     if (port == NULL || reactor->rings_are_watched == is_watched)
         return 0;
     reactor->error_step = "watching the rings";
-    uint32_t count = port->ops->descriptors(port, fds, UM_PORT_DESCRIPTORS_MAX);
-    int result = count > UM_PORT_DESCRIPTORS_MAX ? -E2BIG : 0;
+    uint32_t count = port->ops->descriptors(port, fds, UM_RINGS_DESCRIPTORS_MAX);
+    int result = count > UM_RINGS_DESCRIPTORS_MAX ? -E2BIG : 0;
     for (uint32_t i = 0; i < count && result == 0; i++)
         if (!is_watched)
             epoll_ctl(reactor->epoll_fd, EPOLL_CTL_DEL, fds[i], NULL);

@@ -17,7 +17,7 @@
 #include <sys/epoll.h>
 
 #include "core/base.h"
-#include "io/port.h"
+#include "io/rings.h"
 
 typedef struct um_reactor um_reactor;
 /* One pass of the loop; wait_until_ns 0: do not sleep. Returns datagrams handled. */
@@ -59,7 +59,7 @@ void um_reactor_watch_again(um_reactor *reactor, int fd, enum um_watch_kind kind
  * not watched: the kernel would look for waiting threads each time something sent through it is freed. Nor is it while
  * the loop does not sleep: a watched ring costs the kernel a call for every datagram that comes. The loop, and the
  * holder of the context lock. */
-int um_reactor_watch_rings(um_reactor *reactor, um_port *port, bool is_watched);
+int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched);
 
 /* The loop must look at its timers at this time at the latest. */
 void um_reactor_wake_by(um_reactor *reactor, int64_t time_ns);

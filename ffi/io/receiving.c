@@ -187,24 +187,24 @@ int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *li
     receiving->control_link.fd = -1;
     um_node_init(&receiving->node);
     reactor->error_step = "memory";
-    receiving->hold_bytes =
-        um_hold_footprint(config->hold_datagrams, config->datagram_max_bytes, config->hold_messages);
-    if (receiving->hold_bytes == 0)
+    receiving->reorder_bytes =
+        um_reorder_footprint(config->hold_datagrams, config->datagram_max_bytes, config->hold_messages);
+    if (receiving->reorder_bytes == 0)
         return -EINVAL;
-    receiving->hold_memory = um_map(receiving->hold_bytes);
+    receiving->reorder_memory = um_map(receiving->reorder_bytes);
     receiving->groups = um_map(sizeof *receiving->groups * UM_RECEIVING_GROUPS_MAX);
-    if (!receiving->hold_memory || !receiving->groups)
+    if (!receiving->reorder_memory || !receiving->groups)
         return -ENOMEM;
-    um_hold_init(&receiving->node.store, receiving->hold_memory, config->hold_datagrams, config->datagram_max_bytes,
-                 config->hold_messages);
+    um_reorder_init(&receiving->node.store, receiving->reorder_memory, config->hold_datagrams,
+                    config->datagram_max_bytes, config->hold_messages);
     return open_control_link(receiving);
 }
 
 void um_receiving_close(um_receiving *receiving)
 {
     um_socket_close(&receiving->control_link);
-    um_unmap(receiving->hold_memory, receiving->hold_bytes);
-    receiving->hold_memory = NULL;
+    um_unmap(receiving->reorder_memory, receiving->reorder_bytes);
+    receiving->reorder_memory = NULL;
 }
 
 void um_receiving_free(um_receiving *receiving)
@@ -222,7 +222,7 @@ static int receive_batch(um_receiving *receiving, um_group *group, int64_t now_n
         um_node_on_data(&receiving->node, &links->ring.batch[i], now_ns);
         receiving->pass_datagrams += um_datagrams_in(links->ring.batch[i].length, links->ring.batch[i].segment_length);
     }
-    if (count > 0 && links->port != NULL)
+    if (count > 0 && links->rings != NULL)
         UM_COUNT(group->link.counters.ring_kernel_path, count);
     return count;
 }
@@ -255,7 +255,7 @@ void um_receiving_release_frames(um_receiving *receiving)
 {
     if (!receiving->holds_frames)
         return;
-    receiving->links->port->ops->release(receiving->links->port);
+    receiving->links->rings->ops->release(receiving->links->port);
     receiving->holds_frames = false;
 }
 
@@ -265,7 +265,7 @@ static void prefetch(const um_rx *rx)
 {
     if (rx->frames == NULL)
         return;
-    bool stays = rx->frames->kept_last && rx->length > HEADERS_BYTES;
+    bool stays = rx->frames->pinned_last && rx->length > HEADERS_BYTES;
     um_prefetch(rx->data, stays ? HEADERS_BYTES : rx->length);
 }
 
@@ -280,10 +280,10 @@ static bool holds_frames_until_next_pass(bool polls, int count)
 
 static int receive_ring_batch(um_receiving *receiving, bool polls, int64_t now_ns)
 {
-    um_port *port = receiving->links->port;
-    um_rx *batch = receiving->port_batch;
+    um_rings *rings = receiving->links->port;
+    um_rx *batch = receiving->ring_batch;
     um_receiving_release_frames(receiving);
-    int count = port->ops->receive(port, batch, UM_PORT_BATCH_MAX);
+    int count = rings->ops->receive(rings, batch, UM_RINGS_BATCH_MAX);
     if (count > 0)
         um_tap_received(&receiving->links->tap, batch, (uint32_t)count);
     uint64_t bytes = 0;
@@ -294,11 +294,11 @@ static int receive_ring_batch(um_receiving *receiving, bool polls, int64_t now_n
             prefetch(&batch[i + PREFETCHED_AHEAD]);
         um_rx *rx = &batch[i];
         if (rx->frames != NULL)
-            rx->frames->kept_last = false;
+            rx->frames->pinned_last = false;
         bytes += rx->length;
         um_node_on_data(&receiving->node, rx, now_ns);
     }
-    um_coalescing_on_frames(receiving->coalescing, port->taken_frames, bytes);
+    um_coalescing_on_frames(receiving->coalescing, rings->taken_frames, bytes);
     receiving->holds_frames = true; /* without a datagram, too: frames that held none were taken all the same */
     if (!holds_frames_until_next_pass(polls, count))
         um_receiving_release_frames(receiving);
@@ -312,7 +312,7 @@ int um_receiving_receive_rings(um_receiving *receiving, bool polls, int64_t now_
     for (int i = 0; i < RING_RECEIVES_PER_PASS && !um_node_pressured(&receiving->node, now_ns); i++) {
         int count = receive_ring_batch(receiving, polls, now_ns);
         handled += count;
-        if (count == 0 || !receiving->links->port->more)
+        if (count == 0 || !receiving->links->rings->more)
             return handled;
     }
     receiving->node.behind = true;

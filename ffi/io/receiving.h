@@ -38,14 +38,14 @@ typedef struct um_receiving {
     um_node node;
     um_socket_link control_link; /* sends NAKs and status messages */
     um_tap_link tapped_control;  /* as the sessions see it */
-    void *hold_memory;
-    size_t hold_bytes;
+    void *reorder_memory;
+    size_t reorder_bytes;
     um_group *groups;             /* UM_RECEIVING_GROUPS_MAX, mapped */
     _Atomic uint32_t group_limit; /* groups beyond it were never used; read without the lock too */
     uint32_t least_buffer_bytes;  /* that the kernel granted to a group's socket; 0: there was none */
     _Atomic bool rings_are_read;  /* a group is joined, so that the loop waits for the rings */
     bool holds_frames;            /* frames of the last batch have not been released to the ring set */
-    um_rx port_batch[UM_PORT_BATCH_MAX];
+    um_rx ring_batch[UM_RINGS_BATCH_MAX];
     uint32_t pass_datagrams;               /* of the loop's pass; coalesced ones count singly */
     um_receive_coalescing *coalescing;     /* is told what rings bring */
     struct um_subscription *subscriptions; /* the list of subscription.c */

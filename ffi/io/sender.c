@@ -135,7 +135,7 @@ static int64_t run_timers(um_sender *sender, int64_t now_ns)
 /* The kernel left some of what was submitted in the ring: the loop goes on with it. */
 static bool is_ring_stalled(const um_sender *sender)
 {
-    const um_port *port = sender->uses_rings ? sender->links->port : NULL;
+    const um_rings *rings = sender->uses_rings ? sender->links->port : NULL;
     return port != NULL && atomic_load_explicit(&port->stalled, memory_order_relaxed);
 }
 
@@ -283,7 +283,7 @@ bool um_sender_publish_staged(um_sender *sender, um_staged_batch *batch, um_send
     uint32_t actions = 0;
     if (!um_lock_try(&core->sender_lock))
         return false;
-    batch->messages.fresh = &core->fresh;
+    batch->messages.staged = &core->staged;
     batch->result =
         um_source_send_many(batch->source, &batch->messages, batch->flags, batch->now_ns, &actions, &batch->done_bytes);
     *outcome = begin_outcome(sender, batch->flush || batch->result < 0);

@@ -74,7 +74,7 @@ typedef struct um_sender_outcome {
 /* After a publication: does what its actions (source.h) ask for. `flush`: nothing may wait. */
 um_sender_outcome um_sender_on_published(um_sender *sender, uint32_t actions, bool flush);
 
-/* A batch of messages, of which each makes up a datagram, published as staged datagrams (core/fresh_datagrams.h) under
+/* A batch of messages, of which each makes up a datagram, published as staged datagrams (core/staged_datagrams.h) under
  * the sender lock, and sent. */
 typedef struct um_staged_batch {
     um_source *source;

@@ -7,15 +7,15 @@ int um_sim_add_host(um_sim_world *world, const um_sim_host_config *config)
 {
     if (world->host_count == UM_SIM_HOSTS_MAX)
         return -ENOSPC;
-    size_t hold_bytes = um_hold_footprint(config->hold_datagrams, config->datagram_max_bytes, config->hold_messages);
-    if (hold_bytes == 0 || config->inbox_datagrams == 0 || config->receive_batch == 0 ||
+    size_t reorder_bytes = um_reorder_footprint(config->hold_datagrams, config->datagram_max_bytes, config->hold_messages);
+    if (reorder_bytes == 0 || config->inbox_datagrams == 0 || config->receive_batch == 0 ||
         config->path_bytes > UM_SIM_DATAGRAM_BYTES || config->datagram_max_bytes > UM_SIM_DATAGRAM_BYTES)
         return -EINVAL;
     um_sim_host *host = um_sim_take(world, sizeof *host);
     um_node *node = um_sim_take(world, sizeof *node);
-    void *hold_memory = um_sim_take(world, hold_bytes);
+    void *reorder_memory = um_sim_take(world, reorder_bytes);
     uint32_t *inbox = um_sim_take(world, config->inbox_datagrams * sizeof *inbox);
-    if (host == NULL || node == NULL || hold_memory == NULL || inbox == NULL)
+    if (host == NULL || node == NULL || reorder_memory == NULL || inbox == NULL)
         return -ENOMEM;
     host->world = world;
     host->config = *config;
@@ -25,7 +25,7 @@ int um_sim_add_host(um_sim_world *world, const um_sim_host_config *config)
     host->requested_ns = host->due_ns = UM_NEVER_NS;
     host->node = node;
     um_node_init(node);
-    um_hold_init(&node->store, hold_memory, config->hold_datagrams, config->datagram_max_bytes, config->hold_messages);
+    um_reorder_init(&node->store, reorder_memory, config->hold_datagrams, config->datagram_max_bytes, config->hold_messages);
     um_sim_link_init(&host->link, host);
     int64_t now_ns = um_sim_local_ns(host);
     um_rate_limiter_init(&host->limits.data, config->data_rate_bps, config->rate_interval_ns, now_ns);

@@ -298,8 +298,8 @@ int64_t um_sim_send_many(um_sim_world *world, int index, const uint8_t *data, co
     if (source == NULL)
         return UM_CLOSED;
     int64_t now_ns = um_sim_local_ns(source->session->host);
-    um_fresh_datagrams *fresh = &source->session->core.fresh;
-    um_messages messages = {.data = data, .lengths = lengths, .count = count, .fresh = fresh};
+    um_staged_datagrams *staged = &source->session->core.staged;
+    um_messages messages = {.data = data, .lengths = lengths, .count = count, .staged = staged};
     uint32_t actions = 0;
     uint64_t done_bytes;
     int64_t result = um_source_send_many(&source->core, &messages, flags, now_ns, &actions, &done_bytes);

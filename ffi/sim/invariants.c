@@ -72,7 +72,7 @@ static void check_session_bounds(um_sim_world *world, const um_sim_session *of, 
 
 static void check_host_bounds(um_sim_world *world, const um_sim_host *host)
 {
-    const um_hold_store *store = &host->node->store;
+    const um_reorder_buffer *store = &host->node->store;
     REQUIRE(world, store->cells_used <= store->cell_count && store->entries_used <= store->entry_capacity,
             "host %u: hold store with %u of %u cells, %u of %u entries", host->index, store->cells_used,
             store->cell_count, store->entries_used, store->entry_capacity);
@@ -127,21 +127,21 @@ static void check_gaps(um_sim_world *world, const um_delivery *delivery)
 
 static void check_store(um_sim_world *world, const um_sim_host *host)
 {
-    um_hold_store *store = &host->node->store;
+    um_reorder_buffer *store = &host->node->store;
     uint32_t held = 0, entries = 0, references = 0, referenced = 0;
     for (uint32_t i = 0; i < host->node->session_count; i++)
         for (const um_delivery *d = host->node->sessions[i]->controllers; d != NULL; d = d->next)
             held += d->held_count;
-    for (uint32_t i = 0; i < store->entry_fresh; i++) {
-        const um_hold *hold = &store->entries[i];
+    for (uint32_t i = 0; i < store->entries_begun; i++) {
+        const um_reorder_entry *hold = &store->entries[i];
         if (hold->owner == 0)
             continue;
         entries++;
-        references += hold->state == UM_HOLD_PAYLOAD;
-        REQUIRE(world, um_hold_find(store, hold->owner, hold->sqn) == hold,
+        references += hold->state == UM_REORDER_PAYLOAD;
+        REQUIRE(world, um_reorder_find(store, hold->owner, hold->sqn) == hold,
                 "host %u: hold store does not find sqn %u of %u", host->index, hold->sqn, hold->owner);
     }
-    for (uint32_t i = 0; i < store->cell_fresh; i++)
+    for (uint32_t i = 0; i < store->cells_begun; i++)
         referenced += store->cell_references[i];
     REQUIRE(world, entries == store->entries_used && held == entries,
             "host %u: %u entries held by controllers, %u used, %u found", host->index, held, store->entries_used,
@@ -166,7 +166,7 @@ void um_sim_check_structures(um_sim_world *world)
 
 void um_sim_check_empty(um_sim_world *world, const um_sim_host *host)
 {
-    const um_hold_store *store = &host->node->store;
+    const um_reorder_buffer *store = &host->node->store;
     REQUIRE(world, store->cells_used == 0 && store->entries_used == 0,
             "host %u: %u cells and %u entries of the hold store are left over", host->index, store->cells_used,
             store->entries_used);

@@ -14,7 +14,7 @@
 
 enum {
     UM_XSK_HEADER_BYTES = UM_ETHERNET_HEADER_BYTES + UM_IPV4_UDP_HEADER_BYTES,
-    UM_XSK_DATAGRAM_MAX_BYTES = 65507,
+    UM_DATAGRAM_BYTES_MAX = 65507,
 };
 
 typedef struct um_xsk_template {

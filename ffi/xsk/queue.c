@@ -7,7 +7,7 @@
 enum {
     RECEIVE_HEADROOM_BYTES = 256, /* the kernel's, before each frame it fills */
     PREFETCHED_AHEAD = 8,
-    LENT_AT = 64, /* in a frame, so that lines are copied to lines; the headers end there */
+    BORROWED_AT = 64, /* in a frame, so that lines are copied to lines; the headers end there */
 };
 
 /* ---- who owns a frame ---- */
@@ -32,12 +32,12 @@ static uint64_t frame_of(const um_xsk_queue *queue, uint64_t address)
 static void lay_out(um_xsk_queue *queue, um_arena *arena, uint32_t receive_frame_count, uint32_t send_frame_count)
 {
     uint64_t *free_frames = um_arena_take(arena, sizeof *free_frames * send_frame_count);
-    uint8_t *kept = um_arena_take(arena, receive_frame_count);
+    uint8_t *pinned = um_arena_take(arena, receive_frame_count);
     uint8_t *owners = um_arena_take(arena, (size_t)receive_frame_count + send_frame_count);
     if (queue == NULL)
         return;
     queue->free_frames = free_frames;
-    queue->kept = kept;
+    queue->pinned = pinned;
 #ifdef UM_DEBUG
     queue->owners = owners;
 #else
@@ -52,16 +52,16 @@ size_t um_xsk_queue_footprint(uint32_t receive_frame_count, uint32_t send_frame_
     return arena.used_bytes;
 }
 
-static bool keep_frame(um_frames *frames, const uint8_t *data);
-static void take_back_frames(um_frames *frames, const uint8_t *const *data, uint32_t count);
+static bool pin_frame(um_frames *frames, const uint8_t *data);
+static void unpin_frames(um_frames *frames, const uint8_t *const *data, uint32_t count);
 
 void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly)
 {
     um_arena arena = {.base = memory};
     lay_out(queue, &arena, queue->receive_frame_count, queue->send_frame_count);
-    queue->frames = (um_frames){.keep = keep_frame, .take_back = take_back_frames};
+    queue->frames = (um_frames){.pin = pin_frame, .unpin = unpin_frames};
     queue->assembly = assembly;
-    queue->taken_count = queue->kept_count = queue->taken_and_kept = 0;
+    queue->taken_count = queue->pinned_count = queue->taken_and_pinned = 0;
     um_link_counters_reset(&queue->counters);
     uint32_t at = 0;
     uint32_t reserved = xsk_ring_prod__reserve(&queue->fill, queue->receive_frame_count, &at);
@@ -79,23 +79,23 @@ void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly)
 
 /* ---- receiving ---- */
 
-static bool keep_frame(um_frames *frames, const uint8_t *data)
+static bool pin_frame(um_frames *frames, const uint8_t *data)
 {
     um_xsk_queue *queue = (um_xsk_queue *)frames;
     uint64_t address = (uint64_t)(data - queue->area);
-    uint8_t *kept = &queue->kept[address / queue->frame_bytes];
-    if (queue->kept_count >= queue->receive_frame_count / 2 || *kept)
+    uint8_t *pinned = &queue->pinned[address / queue->frame_bytes];
+    if (queue->pinned_count >= queue->receive_frame_count / 2 || *pinned)
         return false;
-    pass(queue, address, UM_XSK_OWNER_READER, UM_XSK_OWNER_KEPT);
-    *kept = true;
-    queue->kept_count++;
-    queue->taken_and_kept++;
-    frames->kept_last = true;
+    pass(queue, address, UM_XSK_OWNER_READER, UM_XSK_OWNER_PINNED);
+    *pinned = true;
+    queue->pinned_count++;
+    queue->taken_and_pinned++;
+    frames->pinned_last = true;
     UM_COUNT(queue->counters.ring_kept, 1);
     return true;
 }
 
-static void take_back_frames(um_frames *frames, const uint8_t *const *data, uint32_t count)
+static void unpin_frames(um_frames *frames, const uint8_t *const *data, uint32_t count)
 {
     um_xsk_queue *queue = (um_xsk_queue *)frames;
     uint32_t at = 0;
@@ -103,12 +103,12 @@ static void take_back_frames(um_frames *frames, const uint8_t *const *data, uint
     um_debug_assert(reserved == count);
     for (uint32_t i = 0; i < reserved; i++) {
         uint64_t frame = frame_of(queue, (uint64_t)(data[i] - queue->area));
-        pass(queue, frame, UM_XSK_OWNER_KEPT, UM_XSK_OWNER_FILL);
-        queue->kept[frame / queue->frame_bytes] = false;
+        pass(queue, frame, UM_XSK_OWNER_PINNED, UM_XSK_OWNER_FILL);
+        queue->pinned[frame / queue->frame_bytes] = false;
         *xsk_ring_prod__fill_addr(&queue->fill, at + i) = frame;
     }
     xsk_ring_prod__submit(&queue->fill, reserved);
-    queue->kept_count -= reserved;
+    queue->pinned_count -= reserved;
 }
 
 /* How many descriptors from `at` on make up one packet; 0 when its end is not there. */
@@ -223,19 +223,19 @@ void um_xsk_queue_release(um_xsk_queue *queue)
     uint32_t count = queue->taken_count, at = 0;
     if (count == 0)
         return;
-    uint32_t returned = count - queue->taken_and_kept;
+    uint32_t returned = count - queue->taken_and_pinned;
     uint32_t reserved = xsk_ring_prod__reserve(&queue->fill, returned, &at);
     um_debug_assert(reserved == returned); /* the fill ring has room for every receive frame */
     for (uint32_t i = 0; i < count && reserved > 0; i++) {
         uint64_t frame = frame_of(queue, xsk_ring_cons__rx_desc(&queue->receive, queue->first_taken + i)->addr);
-        if (queue->taken_and_kept > 0 && queue->kept[frame / queue->frame_bytes])
+        if (queue->taken_and_pinned > 0 && queue->pinned[frame / queue->frame_bytes])
             continue;
         pass(queue, frame, UM_XSK_OWNER_READER, UM_XSK_OWNER_FILL);
         *xsk_ring_prod__fill_addr(&queue->fill, at++) = frame;
     }
     xsk_ring_prod__submit(&queue->fill, reserved);
     xsk_ring_cons__release(&queue->receive, count);
-    queue->taken_count = queue->taken_and_kept = 0;
+    queue->taken_count = queue->taken_and_pinned = 0;
 }
 
 /* ---- sending ---- */
@@ -245,7 +245,7 @@ uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue)
     uint32_t frames = queue->multi_buffer ? UM_XSK_CHAIN_MAX - 1 : 1;
     /* A datagram that can be sent can be received by the like: received frames have headroom. */
     uint32_t bytes = frames * (queue->frame_bytes - RECEIVE_HEADROOM_BYTES) - UM_XSK_HEADER_BYTES;
-    return bytes < UM_XSK_DATAGRAM_MAX_BYTES ? bytes : UM_XSK_DATAGRAM_MAX_BYTES;
+    return bytes < UM_DATAGRAM_BYTES_MAX ? bytes : UM_DATAGRAM_BYTES_MAX;
 }
 
 static uint64_t take_free(um_xsk_queue *queue, enum um_xsk_owner owner)
@@ -279,26 +279,26 @@ uint32_t um_xsk_queue_unsent(const um_xsk_queue *queue)
     return __atomic_load_n(queue->send.producer, __ATOMIC_RELAXED) - consumed;
 }
 
-uint64_t um_xsk_queue_take_frame(um_xsk_queue *queue)
+uint64_t um_xsk_queue_acquire_frame(um_xsk_queue *queue)
 {
     return take_free(queue, UM_XSK_OWNER_SEND);
 }
 
-uint32_t um_xsk_queue_lent_bytes(const um_xsk_queue *queue)
+uint32_t um_xsk_queue_borrow_bytes(const um_xsk_queue *queue)
 {
-    return queue->frame_bytes - LENT_AT;
+    return queue->frame_bytes - BORROWED_AT;
 }
 
-uint32_t um_xsk_queue_lend(um_xsk_queue *queue, uint8_t **pieces, uint32_t count)
+uint32_t um_xsk_queue_borrow(um_xsk_queue *queue, uint8_t **pieces, uint32_t count)
 {
-    uint32_t lent = 0;
+    uint32_t borrowed = 0;
     um_xsk_queue_reclaim(queue);
-    while (lent < count && queue->free_count > queue->send_frame_count / 2)
-        pieces[lent++] = queue->area + take_free(queue, UM_XSK_OWNER_WRITER) + LENT_AT;
-    return lent;
+    while (borrowed < count && queue->free_count > queue->send_frame_count / 2)
+        pieces[borrowed++] = queue->area + take_free(queue, UM_XSK_OWNER_WRITER) + BORROWED_AT;
+    return borrowed;
 }
 
-void um_xsk_queue_take_back(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count)
+void um_xsk_queue_return(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count)
 {
     for (uint32_t i = count; i-- > 0;) /* the one used first next time is the one lent first now */
         set_free(queue, (uint64_t)(pieces[i] - queue->area), UM_XSK_OWNER_WRITER);
@@ -337,7 +337,7 @@ static void put(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *t
     uint32_t left = tx->length, headers = UM_XSK_HEADER_BYTES;
     uint8_t *first = NULL;
     for (uint32_t i = 0; i < frames; i++) {
-        uint64_t address = um_xsk_queue_take_frame(queue);
+        uint64_t address = um_xsk_queue_acquire_frame(queue);
         uint8_t *frame = queue->area + address;
         uint32_t bytes = left < queue->frame_bytes - headers ? left : queue->frame_bytes - headers;
         copy_parts(&from, frame + headers, bytes);
@@ -351,17 +351,17 @@ static void put(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *t
 }
 
 /* The same for one that lies in a lent frame: only its headers are written. */
-static void put_lent(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *tx, uint32_t at)
+static void put_borrowed(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *tx, uint32_t at)
 {
-    um_lent *lent = tx->lent;
-    uint64_t address = (uint64_t)(lent->data - queue->area) - UM_XSK_HEADER_BYTES;
-    um_debug_assert(tx->part_count == 1 && tx->parts->data == lent->data && lent->unsummed_bytes <= tx->length);
+    um_borrowed_frame *borrowed = tx->borrowed;
+    uint64_t address = (uint64_t)(borrowed->data - queue->area) - UM_XSK_HEADER_BYTES;
+    um_debug_assert(tx->part_count == 1 && tx->parts->data == borrowed->data && borrowed->unsummed_bytes <= tx->length);
     pass(queue, frame_of(queue, address), UM_XSK_OWNER_WRITER, UM_XSK_OWNER_SEND);
-    uint64_t sum = um_internet_sum(lent->data, lent->unsummed_bytes, lent->sum);
+    uint64_t sum = um_internet_sum(borrowed->data, borrowed->unsummed_bytes, borrowed->sum);
     um_xsk_write_headers(made, queue->area + address, tx->length, sum);
     *xsk_ring_prod__tx_desc(&queue->send, at) =
         (struct xdp_desc){.addr = address, .len = UM_XSK_HEADER_BYTES + tx->length};
-    lent->data = NULL;
+    borrowed->data = NULL;
 }
 
 static uint32_t frames_for(const um_xsk_queue *queue, uint32_t length)
@@ -374,15 +374,15 @@ int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um
     uint32_t most_bytes = um_xsk_queue_datagram_max(queue), descriptors = 0, done = 0, in_place = 0;
     um_xsk_queue_reclaim(queue);
     for (; done < count && batch[done].length <= most_bytes; done++) {
-        bool is_lent = batch[done].lent != NULL;
-        uint32_t frames = is_lent ? 1 : frames_for(queue, batch[done].length), at = 0;
-        if ((!is_lent && queue->free_count < frames) || xsk_ring_prod__reserve(&queue->send, frames, &at) == 0)
+        bool is_borrowed = batch[done].borrowed != NULL;
+        uint32_t frames = is_borrowed ? 1 : frames_for(queue, batch[done].length), at = 0;
+        if ((!is_borrowed && queue->free_count < frames) || xsk_ring_prod__reserve(&queue->send, frames, &at) == 0)
             break;
-        if (is_lent)
-            put_lent(queue, made, &batch[done], at);
+        if (is_borrowed)
+            put_borrowed(queue, made, &batch[done], at);
         else
             put(queue, made, &batch[done], at, frames);
-        in_place += is_lent;
+        in_place += is_borrowed;
         descriptors += frames;
         UM_COUNT(queue->counters.bytes_sent, batch[done].length);
     }

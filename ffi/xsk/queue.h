@@ -8,7 +8,7 @@
  * loop), sending to whoever holds the queue's send lock, for each ring has a single producer. A debug build notes
  * the owner of every frame and asserts each transition.
  *
- * Nothing here calls the system: rings are memory shared with the kernel, which ffi/xsk/port.c maps, or with a test
+ * Nothing here calls the system: rings are memory shared with the kernel, which ffi/xsk/rings.c maps, or with a test
  * that plays the kernel. Memory is the opener's and stays mapped until the queue is no longer used.
  */
 #ifndef UM_XSK_QUEUE_H
@@ -47,9 +47,9 @@ typedef struct um_xsk_queue {
     uint32_t taken_count; /* receive descriptors whose frames are handed out */
     bool left_some;       /* the last receive took less than was there */
     uint64_t receive_syscalls;
-    uint8_t *kept; /* one a receive frame: it is not given back with its batch */
-    uint32_t kept_count;
-    uint32_t taken_and_kept; /* of those handed out last */
+    uint8_t *pinned; /* one a receive frame: it is not given back with its batch */
+    uint32_t pinned_count;
+    uint32_t taken_and_pinned; /* of those handed out last */
 
     /* sending */
     UM_CACHE_ALIGNED um_lock send_lock;
@@ -64,7 +64,7 @@ enum um_xsk_owner {
     UM_XSK_OWNER_WRITER, /* lent to a publisher */
     UM_XSK_OWNER_FILL,   /* in the fill ring, the kernel or the receive ring */
     UM_XSK_OWNER_READER, /* handed out by um_xsk_queue_receive */
-    UM_XSK_OWNER_KEPT,   /* still a reader's, after _release */
+    UM_XSK_OWNER_PINNED,   /* still a reader's, after _release */
     UM_XSK_OWNER_SEND,   /* in the send ring, the kernel or the completion ring */
 };
 
@@ -85,18 +85,18 @@ void um_xsk_queue_release(um_xsk_queue *queue);
 /* The largest payload of a datagram that fits. */
 uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue);
 /* The size of what can be lent: the rest of a frame behind the headers, from the beginning of a cache line on. */
-uint32_t um_xsk_queue_lent_bytes(const um_xsk_queue *queue);
+uint32_t um_xsk_queue_borrow_bytes(const um_xsk_queue *queue);
 /* Lends up to `count` send frames (core/link.h), but no more than half of them all: one publisher that is held back is
  * not to hold up the others. Send lock held, as for what takes them back. */
-uint32_t um_xsk_queue_lend(um_xsk_queue *queue, uint8_t **pieces, uint32_t count);
-void um_xsk_queue_take_back(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count);
+uint32_t um_xsk_queue_borrow(um_xsk_queue *queue, uint8_t **pieces, uint32_t count);
+void um_xsk_queue_return(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t count);
 /* Puts datagrams into the send ring, in order, until it or the frames are used up. What lies in a lent frame goes out
  * from there, and the frame is the queue's again. Returns how many; -EMSGSIZE when the first is larger than what fits.
  * Send lock held. */
 int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *batch, uint32_t count);
 /* A free send frame, for its caller to fill and to put into the send ring; free_count says how many there are. Send
  * lock held. */
-uint64_t um_xsk_queue_take_frame(um_xsk_queue *queue);
+uint64_t um_xsk_queue_acquire_frame(um_xsk_queue *queue);
 /* Takes back the frames of datagrams that have left. Send lock held. */
 void um_xsk_queue_reclaim(um_xsk_queue *queue);
 /* Descriptors the kernel has not taken from the send ring yet. Any thread. */

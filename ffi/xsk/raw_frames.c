@@ -9,11 +9,11 @@ enum {
     UDP_CHECKSUM_AT = UM_ETHERNET_HEADER_BYTES + UM_IPV4_HEADER_BYTES + UM_UDP_CHECKSUM_AT,
 };
 
-void um_xsk_raw_prepare(um_xsk_port *port, um_address from, um_address to, uint32_t length)
+void um_xsk_raw_prepare(um_xsk_rings *rings, um_address from, um_address to, uint32_t length)
 {
-    um_xsk_queue *queue = um_xsk_port_queue(port, 0);
+    um_xsk_queue *queue = um_xsk_rings_queue(rings, 0);
     um_xsk_template made;
-    um_xsk_template_init(&made, um_xsk_port_mac(port), from, to, 1);
+    um_xsk_template_init(&made, um_xsk_rings_mac(rings), from, to, 1);
     for (uint32_t i = 0; i < queue->free_count; i++) {
         uint8_t *frame = queue->area + queue->free_frames[i];
         memset(frame, 0x5a, queue->frame_bytes);
@@ -29,7 +29,7 @@ uint32_t um_xsk_raw_put(um_xsk_queue *queue, const uint8_t *payload, uint32_t pa
     if (queue->free_count < frames || xsk_ring_prod__reserve(&queue->send, frames, &at) == 0)
         return 0;
     for (uint32_t i = 0; i < frames; i++) {
-        uint64_t address = um_xsk_queue_take_frame(queue);
+        uint64_t address = um_xsk_queue_acquire_frame(queue);
         uint32_t bytes = left < queue->frame_bytes ? left : queue->frame_bytes;
         if (i == 0)
             memcpy(queue->area + address + UM_XSK_HEADER_BYTES, payload, payload_bytes);

@@ -5,7 +5,7 @@
 enum { END_MARKER_COUNT = 4 };
 
 typedef struct ring_end {
-    um_xsk_port *port;
+    um_xsk_rings *rings;
     const um_raw_pingpong_config *config;
 } ring_end;
 
@@ -19,12 +19,12 @@ static um_address peer_address(const um_raw_pingpong_config *config)
     return (um_address){config->peer_ip, config->peer_port};
 }
 
-static int send_one(um_xsk_port *port, const uint8_t *payload, uint32_t payload_bytes, uint32_t length)
+static int send_one(um_xsk_rings *rings, const uint8_t *payload, uint32_t payload_bytes, uint32_t length)
 {
-    um_xsk_queue *queue = um_xsk_port_queue(port, 0);
+    um_xsk_queue *queue = um_xsk_rings_queue(rings, 0);
     um_xsk_queue_reclaim(queue);
     xsk_ring_prod__submit(&queue->send, um_xsk_raw_put(queue, payload, payload_bytes, length));
-    return um_xsk_port_kick(port, 0);
+    return um_xsk_rings_kick(rings, 0);
 }
 
 /* Takes the frames a datagram goes on in; they are there soon after its first. */
@@ -38,13 +38,13 @@ static void pass_over_rest(um_xsk_queue *queue, uint32_t at)
 }
 
 /* Copies the next datagram's first bytes. Returns its length, or -EAGAIN after timeout_ns. */
-static int receive_one(um_xsk_port *port, int64_t timeout_ns, uint64_t *counter)
+static int receive_one(um_xsk_rings *rings, int64_t timeout_ns, uint64_t *counter)
 {
-    um_xsk_queue *queue = um_xsk_port_queue(port, 0);
+    um_xsk_queue *queue = um_xsk_rings_queue(rings, 0);
     int64_t deadline_ns = um_raw_clock_ns(CLOCK_MONOTONIC) + timeout_ns;
     uint32_t at = 0, length;
     while (um_xsk_queue_take(queue, 1, &at) == 0) {
-        um_xsk_port_poll(port, 0);
+        um_xsk_rings_poll(rings, 0);
         if (um_raw_clock_ns(CLOCK_MONOTONIC) >= deadline_ns)
             return -EAGAIN;
     }
@@ -60,10 +60,10 @@ static int round_trip(void *client_end, bool is_reaching, uint64_t counter, um_r
 {
     const ring_end *end = client_end;
     int64_t timeout_ns = is_reaching ? UM_RAW_REACH_ATTEMPT_NS : end->config->timeout_ns;
-    int error = send_one(end->port, (const uint8_t *)&counter, sizeof counter, end->config->message_bytes);
+    int error = send_one(end->rings, (const uint8_t *)&counter, sizeof counter, end->config->message_bytes);
     while (error == 0) {
         uint64_t answered = UINT64_MAX;
-        int length = receive_one(end->port, timeout_ns, &answered);
+        int length = receive_one(end->rings, timeout_ns, &answered);
         if (length == -EAGAIN)
             return 0;
         if (answered == counter)
@@ -74,42 +74,42 @@ static int round_trip(void *client_end, bool is_reaching, uint64_t counter, um_r
 }
 
 /* A datagram of a length no other has. */
-static int send_end_markers(um_xsk_port *port, const um_raw_pingpong_config *config)
+static int send_end_markers(um_xsk_rings *rings, const um_raw_pingpong_config *config)
 {
     const uint8_t marker[UM_RAW_END_BYTES] = {0};
     int error = 0;
-    um_xsk_queue_reclaim(um_xsk_port_queue(port, 0));
-    um_xsk_raw_prepare(port, listen_address(config), peer_address(config), sizeof marker);
+    um_xsk_queue_reclaim(um_xsk_rings_queue(rings, 0));
+    um_xsk_raw_prepare(rings, listen_address(config), peer_address(config), sizeof marker);
     for (int i = 0; i < END_MARKER_COUNT && error == 0; i++)
-        error = send_one(port, marker, sizeof marker, sizeof marker);
+        error = send_one(rings, marker, sizeof marker, sizeof marker);
     return error;
 }
 
-int um_xsk_raw_ping(um_xsk_port *port, const um_raw_pingpong_config *config, uint64_t warmup_count,
+int um_xsk_raw_ping(um_xsk_rings *rings, const um_raw_pingpong_config *config, uint64_t warmup_count,
                     uint64_t sample_count, int64_t duration_ns, uint64_t *samples_ns, um_raw_ping_result *result)
 {
-    ring_end end = {port, config};
+    ring_end end = {rings, config};
     const um_raw_client client = {&end, round_trip};
-    um_xsk_raw_prepare(port, listen_address(config), peer_address(config), config->message_bytes);
+    um_xsk_raw_prepare(rings, listen_address(config), peer_address(config), config->message_bytes);
     int error = um_raw_make_round_trips(&client, warmup_count, sample_count, duration_ns, samples_ns, result);
-    return error != 0 ? error : send_end_markers(port, config);
+    return error != 0 ? error : send_end_markers(rings, config);
 }
 
-int um_xsk_raw_echo(um_xsk_port *port, const um_raw_pingpong_config *config, um_raw_echo_result *result)
+int um_xsk_raw_echo(um_xsk_rings *rings, const um_raw_pingpong_config *config, um_raw_echo_result *result)
 {
     int64_t cpu_start_ns = 0;
     uint64_t counter = 0;
     int length;
     memset(result, 0, sizeof *result);
-    um_xsk_raw_prepare(port, listen_address(config), peer_address(config), config->message_bytes);
-    while ((length = receive_one(port, config->timeout_ns, &counter)) >= 0) {
+    um_xsk_raw_prepare(rings, listen_address(config), peer_address(config), config->message_bytes);
+    while ((length = receive_one(rings, config->timeout_ns, &counter)) >= 0) {
         if (cpu_start_ns == 0)
             cpu_start_ns = um_raw_clock_ns(CLOCK_THREAD_CPUTIME_ID);
         if (length == UM_RAW_END_BYTES) {
             result->end_marker_seen = true;
             break;
         }
-        int error = send_one(port, (const uint8_t *)&counter, sizeof counter, config->message_bytes);
+        int error = send_one(rings, (const uint8_t *)&counter, sizeof counter, config->message_bytes);
         if (error != 0)
             return error;
         result->echo_count++;

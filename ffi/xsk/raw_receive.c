@@ -6,7 +6,7 @@
 #include "xsk/raw_xdp.h"
 
 typedef struct receiver {
-    um_xsk_port *port;
+    um_xsk_rings *rings;
     um_xsk_queue *queue;
     const um_raw_receive_config *config;
     um_raw_receive_result *result;
@@ -70,7 +70,7 @@ static void wait_for_more(receiver *r, int64_t left_ns)
 {
     const struct timespec pause = {.tv_nsec = r->config->coalesce_ns};
     struct pollfd descriptor = {.fd = r->queue->fd, .events = POLLIN};
-    um_xsk_port_poll(r->port, 0);
+    um_xsk_rings_poll(r->rings, 0);
     r->result->call_count++;
     if (r->config->wait == UM_RAW_WAIT_BLOCK)
         poll(&descriptor, 1, (int)(left_ns / 1000000) + 1);
@@ -96,9 +96,9 @@ static int receive_until_done(receiver *r)
     return 0;
 }
 
-int um_xsk_raw_receive(um_xsk_port *port, const um_raw_receive_config *config, um_raw_receive_result *result)
+int um_xsk_raw_receive(um_xsk_rings *rings, const um_raw_receive_config *config, um_raw_receive_result *result)
 {
-    receiver r = {.port = port, .queue = um_xsk_port_queue(port, 0), .config = config, .result = result};
+    receiver r = {.rings = rings, .queue = um_xsk_rings_queue(rings, 0), .config = config, .result = result};
     um_link_counters counters;
     memset(result, 0, sizeof *result);
     if (!config_is_valid(config))
@@ -108,7 +108,7 @@ int um_xsk_raw_receive(um_xsk_port *port, const um_raw_receive_config *config, u
     if (r.cpu_start_ns != 0)
         result->cpu_ns = um_raw_clock_ns(CLOCK_THREAD_CPUTIME_ID) - r.cpu_start_ns;
     um_link_counters_reset(&counters);
-    um_xsk_port_base(port)->ops->add_counters(um_xsk_port_base(port), &counters);
+    um_xsk_rings_base(rings)->ops->add_counters(um_xsk_rings_base(rings), &counters);
     result->socket_drop_count = counters.receive_drops;
     result->lost_count = r.order.lost_count;
     result->out_of_order_count = r.order.out_of_order_count;

@@ -6,7 +6,7 @@
 enum { END_MARKER_COUNT = 8, END_MARKER_GAP_NS = 2000000 };
 
 typedef struct sender {
-    um_xsk_port *port;
+    um_xsk_rings *rings;
     um_xsk_queue *queue;
     const um_raw_send_config *config;
     um_raw_send_result *result;
@@ -39,7 +39,7 @@ static int send_batch(sender *s, uint64_t end)
     s->result->message_count += put;
     s->result->datagram_count += put;
     s->result->byte_count += (uint64_t)put * s->config->message_bytes;
-    return um_xsk_port_kick(s->port, 0);
+    return um_xsk_rings_kick(s->rings, 0);
 }
 
 static int send_until_done(sender *s)
@@ -64,23 +64,23 @@ static int send_end_markers(sender *s, um_address from, um_address to)
     for (int i = 0; i < END_MARKER_COUNT && error == 0; i++) {
         um_xsk_queue_reclaim(s->queue);
         if (i == 0)
-            um_xsk_raw_prepare(s->port, from, to, sizeof marker);
+            um_xsk_raw_prepare(s->rings, from, to, sizeof marker);
         xsk_ring_prod__submit(&s->queue->send, um_xsk_raw_put(s->queue, marker, sizeof marker, sizeof marker));
-        error = um_xsk_port_kick(s->port, 0);
+        error = um_xsk_rings_kick(s->rings, 0);
         nanosleep(&gap, NULL);
     }
     return error;
 }
 
-int um_xsk_raw_send(um_xsk_port *port, uint32_t interface_ip, const um_raw_send_config *config,
+int um_xsk_raw_send(um_xsk_rings *rings, uint32_t interface_ip, const um_raw_send_config *config,
                     um_raw_send_result *result)
 {
-    sender s = {.port = port, .queue = um_xsk_port_queue(port, 0), .config = config, .result = result};
+    sender s = {.rings = rings, .queue = um_xsk_rings_queue(rings, 0), .config = config, .result = result};
     um_address from = {interface_ip, config->group_port}, to = {config->group_ip, config->group_port};
     memset(result, 0, sizeof *result);
     if (!config_is_valid(config) || config->message_bytes > um_xsk_queue_datagram_max(s.queue))
         return -EINVAL;
-    um_xsk_raw_prepare(port, from, to, config->message_bytes);
+    um_xsk_raw_prepare(rings, from, to, config->message_bytes);
     int error = send_until_done(&s);
     return error == 0 ? send_end_markers(&s, from, to) : error;
 }

@@ -10,22 +10,22 @@
 
 #include "bench/raw_pingpong.h"
 #include "bench/raw_udp.h"
-#include "xsk/port.h"
+#include "xsk/rings.h"
 
 /* Of the config, segments, pacing and packing are not for this one: -EINVAL unless 1, 0 and 1. */
-int um_xsk_raw_send(um_xsk_port *port, uint32_t interface_ip, const um_raw_send_config *config,
+int um_xsk_raw_send(um_xsk_rings *rings, uint32_t interface_ip, const um_raw_send_config *config,
                     um_raw_send_result *result);
-int um_xsk_raw_receive(um_xsk_port *port, const um_raw_receive_config *config, um_raw_receive_result *result);
+int um_xsk_raw_receive(um_xsk_rings *rings, const um_raw_receive_config *config, um_raw_receive_result *result);
 
 /* Busy, over two groups: each end listens on its own, which its port is steered, and sends to the other's. */
-int um_xsk_raw_ping(um_xsk_port *port, const um_raw_pingpong_config *config, uint64_t warmup_count,
+int um_xsk_raw_ping(um_xsk_rings *rings, const um_raw_pingpong_config *config, uint64_t warmup_count,
                     uint64_t sample_count, int64_t duration_ns, uint64_t *samples_ns, um_raw_ping_result *result);
-int um_xsk_raw_echo(um_xsk_port *port, const um_raw_pingpong_config *config, um_raw_echo_result *result);
+int um_xsk_raw_echo(um_xsk_rings *rings, const um_raw_pingpong_config *config, um_raw_echo_result *result);
 
 /* ---- shared by the files of this baseline ---- */
 
 /* Writes the headers of datagrams of `length` bytes into all free send frames. */
-void um_xsk_raw_prepare(um_xsk_port *port, um_address from, um_address to, uint32_t length);
+void um_xsk_raw_prepare(um_xsk_rings *rings, um_address from, um_address to, uint32_t length);
 /* Puts one datagram of this length, beginning with this payload, into the send ring, in as many frames as it takes.
  * Returns their number, for the caller to submit; 0 when there is no room. */
 uint32_t um_xsk_raw_put(um_xsk_queue *queue, const uint8_t *payload, uint32_t payload_bytes, uint32_t length);

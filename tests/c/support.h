@@ -36,7 +36,7 @@ typedef struct capture_link {
     int error;
     uint32_t pieces;    /* runs of bytes that lay one behind the other */
     const uint8_t *end; /* of the last */
-    uint32_t lent;      /* pieces that are neither back nor sent */
+    uint32_t borrowed;      /* pieces that are neither back nor sent */
     uint32_t lent_max;
     uint32_t sent_from_lent;
     uint32_t count;
@@ -46,10 +46,10 @@ typedef struct capture_link {
 static inline uint32_t capture_lend(um_link *base, uint8_t **pieces, uint32_t count)
 {
     capture_link *link = (capture_link *)(void *)base;
-    uint32_t lent = 0;
-    for (; lent < count && link->lent < link->lent_max; lent++, link->lent++)
-        pieces[lent] = zeroed(base->lent_bytes);
-    return lent;
+    uint32_t borrowed = 0;
+    for (; borrowed < count && link->borrowed < link->lent_max; borrowed++, link->borrowed++)
+        pieces[borrowed] = zeroed(base->borrow_bytes);
+    return borrowed;
 }
 
 static inline void capture_take_back(um_link *base, uint8_t *const *pieces, uint32_t count)
@@ -57,19 +57,19 @@ static inline void capture_take_back(um_link *base, uint8_t *const *pieces, uint
     capture_link *link = (capture_link *)(void *)base;
     for (uint32_t i = 0; i < count; i++)
         free(pieces[i]);
-    CHECK(link->lent >= count);
-    link->lent -= count;
+    CHECK(link->borrowed >= count);
+    link->borrowed -= count;
 }
 
 /* The link takes what it has lent with the datagram in it, whose sum is right. */
 static inline void capture_take_lent(capture_link *link, const um_tx *tx)
 {
-    um_lent *lent = tx->lent;
-    CHECK(tx->part_count == 1 && tx->parts->data == lent->data && tx->length >= lent->unsummed_bytes);
-    uint64_t sum = um_internet_sum(lent->data + lent->unsummed_bytes, tx->length - lent->unsummed_bytes, 0);
-    CHECK_EQ(um_internet_udp_checksum(sum), um_internet_udp_checksum(lent->sum));
-    capture_take_back(&link->base, &lent->data, 1);
-    lent->data = NULL;
+    um_borrowed_frame *borrowed = tx->borrowed;
+    CHECK(tx->part_count == 1 && tx->parts->data == borrowed->data && tx->length >= borrowed->unsummed_bytes);
+    uint64_t sum = um_internet_sum(borrowed->data + borrowed->unsummed_bytes, tx->length - borrowed->unsummed_bytes, 0);
+    CHECK_EQ(um_internet_udp_checksum(sum), um_internet_udp_checksum(borrowed->sum));
+    capture_take_back(&link->base, &borrowed->data, 1);
+    borrowed->data = NULL;
     link->sent_from_lent++;
 }
 
@@ -90,7 +90,7 @@ static inline int capture_take(capture_link *link, um_address to, const um_tx *t
         link->end = tx->parts[i].data + tx->parts[i].length;
     }
     CHECK_EQ(kept->length, tx->length);
-    if (tx->lent != NULL && !oversize)
+    if (tx->borrowed != NULL && !oversize)
         capture_take_lent(link, tx);
     link->room -= link->room != UINT32_MAX;
     return 1;
@@ -112,7 +112,7 @@ static inline int capture_send_oversize(um_link *link, um_address to, const um_t
 }
 
 static const um_link_ops capture_ops = {
-    .send = capture_send, .send_oversize = capture_send_oversize, .lend = capture_lend, .take_back = capture_take_back};
+    .send = capture_send, .send_oversize = capture_send_oversize, .borrow = capture_lend, .return_frames = capture_take_back};
 
 static inline void capture_clear(capture_link *link)
 {

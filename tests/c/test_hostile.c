@@ -66,8 +66,8 @@ static receiving *receiving_open(uint32_t topics, uint32_t burst_loss_max, um_or
     f->link.ops = &receiving_ops;
     f->now_ns = NS_PER_S;
     um_node_init(&f->node);
-    f->memory[0] = zeroed(um_hold_footprint(CELLS, 1472, ENTRIES));
-    um_hold_init(&f->node.store, f->memory[0], CELLS, 1472, ENTRIES);
+    f->memory[0] = zeroed(um_reorder_footprint(CELLS, 1472, ENTRIES));
+    um_reorder_init(&f->node.store, f->memory[0], CELLS, 1472, ENTRIES);
     f->memory[1] = zeroed(um_queue_footprint(16, 4096, 1 << 20, 1 << 23));
     um_queue_init(&f->queue, f->memory[1], 16, 4096, 1 << 20, 1 << 23);
     f->memory[2] = zeroed(um_receiver_session_footprint(&config));

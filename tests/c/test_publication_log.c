@@ -302,11 +302,11 @@ TEST("AE-32 AE-34", "a lent frame cannot be read before it is taken back and pub
 {
     log_fixture *f = log_open_connected(1);
     um_claim c = claim(f, um_frame_span(100));
-    um_frame_lend(&f->log, c.frames, 100);
+    um_frame_borrow(&f->log, c.frames, 100);
     CHECK_EQ(um_log_frame_length(&f->log, 0), -120);
-    CHECK(um_frame_take_back(&f->log, c.frames, 100));
+    CHECK(um_frame_return(&f->log, c.frames, 100));
     CHECK_EQ(um_log_frame_length(&f->log, 0), -120);
-    CHECK(!um_frame_take_back(&f->log, c.frames, 100));
+    CHECK(!um_frame_return(&f->log, c.frames, 100));
     um_frame_publish(&f->log, c.frames, 100);
     CHECK_EQ(um_log_frame_length(&f->log, 0), 120);
     log_close(f);
@@ -325,14 +325,14 @@ TEST("AE-35", "an abandoned claim becomes padding of its length, and a late comm
 {
     log_fixture *f = log_open_connected(1);
     um_claim c = claim(f, um_frame_span(100));
-    um_frame_lend(&f->log, c.frames, 100);
+    um_frame_borrow(&f->log, c.frames, 100);
     publish(f, 64, 1);
     CHECK_EQ(um_log_unblock_due_ns(&f->log), UM_NEVER_NS);
     CHECK_EQ(unblocked_after(f, 0), TIMEOUT_S);
     CHECK_EQ(um_log_frame_length(&f->log, 0), um_frame_span(100));
     CHECK(um_log_frame_is_pad(&f->log, 0));
     CHECK_EQ(f->log.unblocked_count, 1);
-    CHECK(!um_frame_take_back(&f->log, c.frames, 100));
+    CHECK(!um_frame_return(&f->log, c.frames, 100));
     CHECK(!um_log_abort(&f->log, &c));
     CHECK_EQ(um_log_frame_length(&f->log, 0), um_frame_span(100));
     CHECK_EQ(um_log_frame_length(&f->log, um_frame_span(100)), 64);
@@ -343,10 +343,10 @@ TEST("AE-35", "a commit in time keeps its frame")
 {
     log_fixture *f = log_open_connected(1);
     um_claim c = claim(f, um_frame_span(100));
-    um_frame_lend(&f->log, c.frames, 100);
+    um_frame_borrow(&f->log, c.frames, 100);
     for (int64_t s = 0; s < TIMEOUT_S; s++)
         CHECK(!um_log_unblock(&f->log, 0, s * NS_PER_S));
-    CHECK(um_frame_take_back(&f->log, c.frames, 100));
+    CHECK(um_frame_return(&f->log, c.frames, 100));
     CHECK(!um_log_unblock(&f->log, 0, 1000 * (int64_t)NS_PER_S)); /* being committed */
     um_frame_publish(&f->log, c.frames, 100);
     CHECK(!um_log_unblock(&f->log, 0, 2000 * (int64_t)NS_PER_S));
@@ -384,7 +384,7 @@ TEST("AE-35", "a claim at the end of its term")
     log_fixture *f = log_open_connected(1);
     fill_to(f, TERM - 256, 64);
     um_claim c = claim(f, 256);
-    um_frame_lend(&f->log, c.frames, 256 - UM_FRAME_HEADER_BYTES);
+    um_frame_borrow(&f->log, c.frames, 256 - UM_FRAME_HEADER_BYTES);
     um_claim refused;
     CHECK_EQ(um_log_claim(&f->log, 64, &refused), UM_ADMIN_ACTION);
     publish(f, 64, 1);
@@ -407,11 +407,11 @@ TEST("AE-35", "time nobody watched does not count")
 {
     log_fixture *f = log_open_connected(1);
     um_claim c = claim(f, um_frame_span(100));
-    um_frame_lend(&f->log, c.frames, 100);
+    um_frame_borrow(&f->log, c.frames, 100);
     CHECK(!um_log_unblock(&f->log, 0, 0));
     CHECK_EQ(um_log_unblock_due_ns(&f->log), TIMEOUT_S / 4 * (int64_t)NS_PER_S);
     CHECK(!um_log_unblock(&f->log, 0, 3600 * (int64_t)NS_PER_S)); /* the process was stopped */
-    CHECK(um_frame_take_back(&f->log, c.frames, 100));
+    CHECK(um_frame_return(&f->log, c.frames, 100));
     log_close(f);
 }
 
@@ -419,11 +419,11 @@ TEST("AE-35", "the clock starts again for the next frame")
 {
     log_fixture *f = log_open_connected(1);
     um_claim first = claim(f, 64), second = claim(f, 64);
-    um_frame_lend(&f->log, first.frames, 56);
-    um_frame_lend(&f->log, second.frames, 56);
+    um_frame_borrow(&f->log, first.frames, 56);
+    um_frame_borrow(&f->log, second.frames, 56);
     for (int64_t s = 0; s < TIMEOUT_S; s++)
         CHECK(!um_log_unblock(&f->log, 0, s * NS_PER_S));
-    CHECK(um_frame_take_back(&f->log, first.frames, 56));
+    CHECK(um_frame_return(&f->log, first.frames, 56));
     um_frame_publish(&f->log, first.frames, 56);
     CHECK_EQ(unblocked_after(f, 64), TIMEOUT_S);
     log_close(f);
@@ -433,7 +433,7 @@ TEST("AE-36", "an aborted claim is padding")
 {
     log_fixture *f = log_open_connected(1);
     um_claim c = claim(f, um_frame_span(100));
-    um_frame_lend(&f->log, c.frames, 100);
+    um_frame_borrow(&f->log, c.frames, 100);
     CHECK(um_log_abort(&f->log, &c));
     CHECK_EQ(um_log_frame_length(&f->log, 0), um_frame_span(100));
     CHECK(um_log_frame_is_pad(&f->log, 0));

@@ -43,21 +43,21 @@ static void *publish_frames(void *argument)
         uint32_t length = 8 + (uint32_t)um_random_below(&random, BODY_MAX - 8);
         if (i % 50 == 0) {
             um_claim unwanted = claim_patiently(p->log, length);
-            um_frame_lend(p->log, unwanted.frames, length);
+            um_frame_borrow(p->log, unwanted.frames, length);
             CHECK(um_log_abort(p->log, &unwanted));
         }
         um_claim claim = claim_patiently(p->log, length);
-        bool lent = i % 5 == 0;
-        if (lent)
-            um_frame_lend(p->log, claim.frames, length);
+        bool borrowed = i % 5 == 0;
+        if (borrowed)
+            um_frame_borrow(p->log, claim.frames, length);
         else
             um_frame_begin(p->log, claim.frames, length);
         uint8_t *body = claim.frames + UM_FRAME_HEADER_BYTES;
         memcpy(body, &p->number, 4);
         memcpy(body + 4, &i, 4);
         memset(body + 8, filler(p->number, i), length - 8);
-        if (lent)
-            CHECK(um_frame_take_back(p->log, claim.frames, length));
+        if (borrowed)
+            CHECK(um_frame_return(p->log, claim.frames, length));
         um_frame_publish(p->log, claim.frames, length);
     }
     return NULL;
@@ -257,7 +257,7 @@ static int64_t send_piece(inline_publisher *p, um_messages *messages, uint64_t *
 {
     uint32_t actions = 0;
     bool holds = um_lock_try(&p->session->sender_lock);
-    messages->fresh = holds ? &p->session->fresh : NULL;
+    messages->staged = holds ? &p->session->staged : NULL;
     int64_t done = um_source_send_many(p->source, messages, UM_SEND_FLUSH, NS_PER_S, &actions, done_bytes);
     if (holds) {
         um_session_send(p->session, NS_PER_S, 16);

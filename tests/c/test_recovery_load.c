@@ -14,7 +14,7 @@ enum {
 
 typedef struct receiving {
     um_receiver_session session;
-    um_hold_store store;
+    um_reorder_buffer store;
     capture_link link;
     void *memory;
     void *hold;
@@ -41,8 +41,8 @@ static receiving *receiving_open(void)
     r->link.base.ops = &capture_ops;
     r->link.room = UINT32_MAX;
     r->memory = zeroed(um_receiver_session_footprint(&config));
-    r->hold = zeroed(um_hold_footprint(HOLD_DATAGRAMS, HOLD_BYTES, HOLD_MESSAGES));
-    um_hold_init(&r->store, r->hold, HOLD_DATAGRAMS, HOLD_BYTES, HOLD_MESSAGES);
+    r->hold = zeroed(um_reorder_footprint(HOLD_DATAGRAMS, HOLD_BYTES, HOLD_MESSAGES));
+    um_reorder_init(&r->store, r->hold, HOLD_DATAGRAMS, HOLD_BYTES, HOLD_MESSAGES);
     um_receiver_session_init(&r->session, r->memory, &config, &r->link.base, &r->store, 0);
     return r;
 }

@@ -54,8 +54,8 @@ static sharing *sharing_open(uint32_t queues)
     };
     f->link.ops = &sharing_ops;
     um_node_init(&f->node);
-    f->memory[0] = zeroed(um_hold_footprint(CELLS, 1472, ENTRIES));
-    um_hold_init(&f->node.store, f->memory[0], CELLS, 1472, ENTRIES);
+    f->memory[0] = zeroed(um_reorder_footprint(CELLS, 1472, ENTRIES));
+    um_reorder_init(&f->node.store, f->memory[0], CELLS, 1472, ENTRIES);
     f->memory[1] = zeroed(um_receiver_session_footprint(&config));
     um_receiver_session_init(&f->session, f->memory[1], &config, &f->link, &f->node.store, NS_PER_S);
     CHECK(um_node_add_session(&f->node, &f->session));

@@ -344,8 +344,8 @@ TEST("W5 W6", "receiving: frames that are kept come back later, and half of them
     rings *r = rings_open(true);
     um_frames *frames = &r->queue.frames;
     static uint8_t payload[3000], frame[3000 + UM_XSK_HEADER_BYTES];
-    const uint8_t *kept[RECEIVE_FRAMES];
-    uint32_t kept_count = 0, number = 0;
+    const uint8_t *pinned[RECEIVE_FRAMES];
+    uint32_t pinned_count = 0, number = 0;
     um_rx batch[8];
     for (int round = 0; round < RECEIVE_FRAMES / 2; round++) {
         for (int i = 0; i < 3; i++) {
@@ -355,37 +355,37 @@ TEST("W5 W6", "receiving: frames that are kept come back later, and half of them
         CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 3);
         CHECK(batch[0].frames == frames && batch[1].frames == NULL && batch[2].frames == frames);
         if (round % 2 == 0) {
-            frames->kept_last = false;
-            CHECK(frames->keep(frames, batch[2].data + 8));
-            CHECK(frames->kept_last);
-            CHECK(!frames->keep(frames, batch[2].data + 900)); /* it is */
-            kept[kept_count++] = batch[2].data + 8;
+            frames->pinned_last = false;
+            CHECK(frames->pin(frames, batch[2].data + 8));
+            CHECK(frames->pinned_last);
+            CHECK(!frames->pin(frames, batch[2].data + 900)); /* it is */
+            pinned[pinned_count++] = batch[2].data + 8;
         }
         um_xsk_queue_release(&r->queue);
-        CHECK_EQ(frames_to_fill(r), RECEIVE_FRAMES - kept_count);
+        CHECK_EQ(frames_to_fill(r), RECEIVE_FRAMES - pinned_count);
     }
-    while (kept_count < RECEIVE_FRAMES / 2) {
+    while (pinned_count < RECEIVE_FRAMES / 2) {
         CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 1000)));
         CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 1);
-        CHECK(frames->keep(frames, batch[0].data));
-        kept[kept_count++] = batch[0].data;
+        CHECK(frames->pin(frames, batch[0].data));
+        pinned[pinned_count++] = batch[0].data;
         um_xsk_queue_release(&r->queue);
     }
     CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 1000)));
     CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 1);
-    CHECK(!frames->keep(frames, batch[0].data));
+    CHECK(!frames->pin(frames, batch[0].data));
     um_xsk_queue_release(&r->queue);
     for (uint32_t i = 0; i < RECEIVE_FRAMES / 4; i++)
         for (uint32_t at = 0; at < 900; at++) /* nobody wrote there meanwhile */
-            CHECK_EQ(kept[i][at], (3 + 6 * i) & 255);
-    frames->take_back(frames, kept, 5);
+            CHECK_EQ(pinned[i][at], (3 + 6 * i) & 255);
+    frames->unpin(frames, pinned, 5);
     CHECK_EQ(frames_to_fill(r), RECEIVE_FRAMES / 2 + 5);
-    frames->take_back(frames, kept + 5, kept_count - 5);
+    frames->unpin(frames, pinned + 5, pinned_count - 5);
     CHECK_EQ(frames_to_fill(r), RECEIVE_FRAMES);
     CHECK_EQ(r->queue.counters.ring_kept, RECEIVE_FRAMES / 2);
     CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 1000)));
     CHECK_EQ(um_xsk_queue_receive(&r->queue, batch, 8), 1);
-    CHECK(frames->keep(frames, batch[0].data));
+    CHECK(frames->pin(frames, batch[0].data));
     rings_close(r);
 }
 
@@ -412,17 +412,17 @@ TEST("W6", "receiving: a datagram whose end is not there yet waits for it")
 static bool send_lent(rings *r, const uint8_t *payload, uint32_t length, uint32_t unsummed_bytes)
 {
     uint8_t *piece = NULL;
-    if (length > um_xsk_queue_lent_bytes(&r->queue) || um_xsk_queue_lend(&r->queue, &piece, 1) == 0)
+    if (length > um_xsk_queue_borrow_bytes(&r->queue) || um_xsk_queue_borrow(&r->queue, &piece, 1) == 0)
         return false;
     CHECK_EQ((uintptr_t)(piece - r->queue.area) % UM_CACHE_LINE_BYTES, 0);
     memcpy(piece, payload, length);
-    um_lent lent = {piece, um_internet_sum(payload + unsummed_bytes, length - unsummed_bytes, 0), unsummed_bytes};
+    um_borrowed_frame borrowed = {piece, um_internet_sum(payload + unsummed_bytes, length - unsummed_bytes, 0), unsummed_bytes};
     um_part part = {piece, length};
-    um_tx tx = {.parts = &part, .part_count = 1, .length = length, .lent = &lent};
+    um_tx tx = {.parts = &part, .part_count = 1, .length = length, .borrowed = &borrowed};
     bool is_sent = um_xsk_queue_send(&r->queue, &r->made, &tx, 1) == 1;
-    CHECK(is_sent == (lent.data == NULL));
+    CHECK(is_sent == (borrowed.data == NULL));
     if (!is_sent)
-        um_xsk_queue_take_back(&r->queue, &lent.data, 1);
+        um_xsk_queue_return(&r->queue, &borrowed.data, 1);
     return is_sent;
 }
 
@@ -487,13 +487,13 @@ TEST("W6", "lending: half of the send frames at most, and what comes back is len
 {
     rings *r = rings_open(false);
     uint8_t *pieces[SEND_FRAMES], *again[SEND_FRAMES];
-    CHECK_EQ(um_xsk_queue_lend(&r->queue, pieces, SEND_FRAMES), SEND_FRAMES / 2);
-    CHECK_EQ(um_xsk_queue_lend(&r->queue, again, 1), 0);
-    um_xsk_queue_take_back(&r->queue, pieces, SEND_FRAMES / 2);
+    CHECK_EQ(um_xsk_queue_borrow(&r->queue, pieces, SEND_FRAMES), SEND_FRAMES / 2);
+    CHECK_EQ(um_xsk_queue_borrow(&r->queue, again, 1), 0);
+    um_xsk_queue_return(&r->queue, pieces, SEND_FRAMES / 2);
     CHECK_EQ(r->queue.free_count, SEND_FRAMES);
-    CHECK_EQ(um_xsk_queue_lend(&r->queue, again, 3), 3);
+    CHECK_EQ(um_xsk_queue_borrow(&r->queue, again, 3), 3);
     CHECK(memcmp(pieces, again, 3 * sizeof *again) == 0);
-    um_xsk_queue_take_back(&r->queue, again, 3);
+    um_xsk_queue_return(&r->queue, again, 3);
     rings_close(r);
 }
 
@@ -538,18 +538,18 @@ static void return_kept_twice(rings *r)
     um_rx batch[1];
     kernel_receives(r, frame, write_packet(r, frame, payload, sizeof payload));
     um_xsk_queue_receive(&r->queue, batch, 1);
-    r->queue.frames.keep(&r->queue.frames, batch[0].data);
+    r->queue.frames.pin(&r->queue.frames, batch[0].data);
     um_xsk_queue_release(&r->queue);
-    r->queue.frames.take_back(&r->queue.frames, &batch[0].data, 1);
-    r->queue.frames.take_back(&r->queue.frames, &batch[0].data, 1);
+    r->queue.frames.unpin(&r->queue.frames, &batch[0].data, 1);
+    r->queue.frames.unpin(&r->queue.frames, &batch[0].data, 1);
 }
 
 static void give_back_twice(rings *r)
 {
     uint8_t *piece;
-    um_xsk_queue_lend(&r->queue, &piece, 1);
-    um_xsk_queue_take_back(&r->queue, &piece, 1);
-    um_xsk_queue_take_back(&r->queue, &piece, 1);
+    um_xsk_queue_borrow(&r->queue, &piece, 1);
+    um_xsk_queue_return(&r->queue, &piece, 1);
+    um_xsk_queue_return(&r->queue, &piece, 1);
 }
 
 TEST("W6", "a debug build sees a frame with two owners")

@@ -38,7 +38,7 @@ typedef struct piece {
 
 typedef struct world {
     um_message_queue queue;
-    um_hold_store store;
+    um_reorder_buffer store;
     um_receiver receiver;
     um_delivery delivery;
     um_context_counters counters;
@@ -59,7 +59,7 @@ typedef struct world {
     uint32_t transport_sqn;
     bool has_frames;
     um_frames frames;
-    bool frame_kept[FRAMES];
+    bool frame_pinned[FRAMES];
 } world;
 
 static world w;
@@ -74,20 +74,20 @@ static uint32_t frame_of(const uint8_t *data)
     return frame;
 }
 
-static bool keep(um_frames *frames, const uint8_t *data)
+static bool pin(um_frames *frames, const uint8_t *data)
 {
-    bool kept = w.frame_kept[frame_of(data)];
-    w.frame_kept[frame_of(data)] = true;
-    frames->kept_last |= !kept;
-    return !kept;
+    bool pinned = w.frame_pinned[frame_of(data)];
+    w.frame_pinned[frame_of(data)] = true;
+    frames->pinned_last |= !pinned;
+    return !pinned;
 }
 
-static void take_back(um_frames *frames, const uint8_t *const *data, uint32_t count)
+static void unpin(um_frames *frames, const uint8_t *const *data, uint32_t count)
 {
     (void)frames;
     for (uint32_t i = 0; i < count; i++) {
-        REQUIRE(w.frame_kept[frame_of(data[i])]);
-        w.frame_kept[frame_of(data[i])] = false;
+        REQUIRE(w.frame_pinned[frame_of(data[i])]);
+        w.frame_pinned[frame_of(data[i])] = false;
         memset(frame_memory[frame_of(data[i])], GIVEN_BACK, CELL_BYTES);
     }
 }
@@ -96,7 +96,7 @@ static void take_back(um_frames *frames, const uint8_t *const *data, uint32_t co
 static uint8_t *free_frame(void)
 {
     for (uint32_t i = 0; i < FRAMES && w.has_frames; i++)
-        if (!w.frame_kept[i])
+        if (!w.frame_pinned[i])
             return frame_memory[i];
     return NULL;
 }
@@ -114,7 +114,7 @@ static void make_stream(fuzz_input *input)
         uint32_t first = w.piece_count, count = choice < 128 ? 1 : 1 + choice % 8, total = 0;
         for (uint32_t i = 0; i < count; i++) {
             bool is_large = w.has_frames && count == 1 && choice % 4 == 3;
-            uint32_t length = is_large     ? UM_QUEUE_KEPT_BYTES_MIN + choice
+            uint32_t length = is_large     ? UM_QUEUE_PINNED_BYTES_MIN + choice
                               : count == 1 ? choice % PAYLOAD_MAX
                                            : 1 + (choice + 7 * i) % (PAYLOAD_MAX - 1);
             w.pieces[w.piece_count++] = (piece){first, count, total, 0, length, false, false, false};
@@ -131,7 +131,7 @@ static void open_world(fuzz_input *input)
 {
     uint8_t *queue_memory = w.queue_memory, *store_memory = w.store_memory;
     size_t queue_bytes = um_queue_footprint(BLOCKS, ROWS, QUEUE_BYTES, UM_QUEUE_MESSAGE_BYTES_MIN);
-    size_t store_bytes = um_hold_footprint(CELLS, CELL_BYTES, ENTRIES);
+    size_t store_bytes = um_reorder_footprint(CELLS, CELL_BYTES, ENTRIES);
     static const uint32_t bursts[] = {4, 50, 1024, 1000000000};
     static const um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL, UM_ORDERED_FRAGMENTS,
                                                 UM_ORDERED_SEQUENCE};
@@ -140,7 +140,7 @@ static void open_world(fuzz_input *input)
     w.store_memory = store_memory ? store_memory : fuzz_zeroed(store_bytes);
     memset(w.store_memory, 0, store_bytes);
     um_queue_init(&w.queue, w.queue_memory, BLOCKS, ROWS, QUEUE_BYTES, UM_QUEUE_MESSAGE_BYTES_MIN);
-    um_hold_init(&w.store, w.store_memory, CELLS, CELL_BYTES, ENTRIES);
+    um_reorder_init(&w.store, w.store_memory, CELLS, CELL_BYTES, ENTRIES);
     uint8_t choice = take_u8(input);
     w.receiver.config = (um_receiver_config){.ordered_delivery = modes[choice & 3],
                                              .map_entries_max = choice & 4 ? 10 : 0,
@@ -156,7 +156,7 @@ static void open_world(fuzz_input *input)
     w.delivery.mapped_sqn = w.transport_sqn - 10;
     w.start = SQNS_MAX;
     w.has_frames = take_u8(input) % 2;
-    w.frames = (um_frames){.keep = keep, .take_back = take_back};
+    w.frames = (um_frames){.pin = pin, .unpin = unpin};
     make_stream(input);
     um_delivery_begin(&w.delivery);
 }
@@ -243,7 +243,7 @@ static bool read_rows(uint32_t most)
     release_taken();
     w.taken = um_queue_take(&w.queue, most);
     if (w.transport_sqn % 3 == 0)
-        um_block_gather(w.taken.block, w.taken.first, w.taken.count);
+        um_block_materialize(w.taken.block, w.taken.first, w.taken.count);
     for (uint32_t i = 0; i < w.taken.count; i++)
         check_row(w.taken.block, w.taken.first + i);
     return w.taken.count > 0;
@@ -305,7 +305,7 @@ static uint32_t write_made_up(uint8_t *out, fuzz_input *input)
 }
 
 /* Hands a datagram of up to four pieces around the cursor over. */
-static void deliver(fuzz_input *input, bool earlier_missing)
+static void deliver(fuzz_input *input, bool earlier_lost)
 {
     uint8_t memory[CELL_BYTES];
     um_queue_return_frames(&w.queue);
@@ -332,10 +332,10 @@ static void deliver(fuzz_input *input, bool earlier_missing)
                           .transport_sqn = w.transport_sqn++,
                           .datagram_bytes = length,
                           .frames = frame != NULL ? &w.frames : NULL,
-                          .earlier_missing = earlier_missing};
+                          .earlier_lost = earlier_lost};
     um_lbmc_message message;
     uint32_t message_length;
-    um_hold_begin_datagram(&w.store, datagram, length);
+    um_reorder_begin_datagram(&w.store, datagram, length);
     for (uint32_t at = 0; at < length; at += message_length) {
         if (um_lbmc_decode(datagram + at, length - at, &message, &message_length) != UM_DGRAM_OK)
             break;
@@ -344,7 +344,7 @@ static void deliver(fuzz_input *input, bool earlier_missing)
         if (message.sqn - w.base < w.piece_count)
             note_known(message.sqn - w.base);
     }
-    um_hold_end_datagram(&w.store);
+    um_reorder_end_datagram(&w.store);
 }
 
 static void announce(fuzz_input *input)
@@ -435,7 +435,7 @@ static void finish(void)
         check_accounts();
     um_delivery_fini(&w.delivery);
     um_queue_return_frames(&w.queue);
-    REQUIRE(w.made_up || w.queue.kept_count == 0);
+    REQUIRE(w.made_up || w.queue.pinned_count == 0);
     REQUIRE(w.store.entries_used == 0 && w.store.cells_used == 0);
     REQUIRE(w.receiver.controller_count == 0);
 }

@@ -167,7 +167,7 @@ static void open_world(fuzz_input *input)
     w.link.ops = &ops;
     w.now_ns = 1000000;
     um_node_init(&w.node);
-    um_hold_init(&w.node.store, part(&used, um_hold_footprint(CELLS, CELL_BYTES, ENTRIES)), CELLS, CELL_BYTES, ENTRIES);
+    um_reorder_init(&w.node.store, part(&used, um_reorder_footprint(CELLS, CELL_BYTES, ENTRIES)), CELLS, CELL_BYTES, ENTRIES);
     open_receivers(input, &used);
     open_sessions(input, &used);
     REQUIRE(used < 8 << 20);

@@ -42,7 +42,7 @@ typedef struct world {
     uint32_t datagram_count;
     uint32_t first_sqn;
     uint32_t room;
-    uint32_t lent_count;
+    uint32_t borrowed_count;
     uint32_t lent_max;
     int error;
     um_source_claim claims[CLAIMS_MAX];
@@ -92,31 +92,31 @@ static void check_data(const um_lbtrm_packet *packet, const uint8_t *data, uint3
     REQUIRE(packet->body_length > 0);
 }
 
-static uint32_t lend(um_link *link, uint8_t **pieces, uint32_t count)
+static uint32_t borrow_frames(um_link *link, uint8_t **pieces, uint32_t count)
 {
-    uint32_t lent = 0;
-    for (; lent < count && w.lent_count < w.lent_max; lent++, w.lent_count++)
-        pieces[lent] = fuzz_zeroed(link->lent_bytes);
-    return lent;
+    uint32_t borrowed = 0;
+    for (; borrowed < count && w.borrowed_count < w.lent_max; borrowed++, w.borrowed_count++)
+        pieces[borrowed] = fuzz_zeroed(link->borrow_bytes);
+    return borrowed;
 }
 
-static void take_back(um_link *link, uint8_t *const *pieces, uint32_t count)
+static void return_frames(um_link *link, uint8_t *const *pieces, uint32_t count)
 {
     (void)link;
-    REQUIRE(count <= w.lent_count);
-    w.lent_count -= count;
+    REQUIRE(count <= w.borrowed_count);
+    w.borrowed_count -= count;
     for (uint32_t i = 0; i < count; i++)
         free(pieces[i]);
 }
 
 static void take_lent(const um_tx *tx)
 {
-    um_lent *lent = tx->lent;
-    REQUIRE(tx->parts->data == lent->data && tx->part_count == 1 && tx->length >= lent->unsummed_bytes);
-    uint64_t sum = um_internet_sum(lent->data + lent->unsummed_bytes, tx->length - lent->unsummed_bytes, 0);
-    REQUIRE(um_internet_udp_checksum(sum) == um_internet_udp_checksum(lent->sum));
-    take_back(&w.link, &lent->data, 1);
-    lent->data = NULL;
+    um_borrowed_frame *borrowed = tx->borrowed;
+    REQUIRE(tx->parts->data == borrowed->data && tx->part_count == 1 && tx->length >= borrowed->unsummed_bytes);
+    uint64_t sum = um_internet_sum(borrowed->data + borrowed->unsummed_bytes, tx->length - borrowed->unsummed_bytes, 0);
+    REQUIRE(um_internet_udp_checksum(sum) == um_internet_udp_checksum(borrowed->sum));
+    return_frames(&w.link, &borrowed->data, 1);
+    borrowed->data = NULL;
 }
 
 static int take(const um_tx *tx, bool oversize)
@@ -139,7 +139,7 @@ static int take(const um_tx *tx, bool oversize)
     REQUIRE(um_lbtrm_decode(data, length, &packet) == UM_DGRAM_OK);
     if (packet.type == UM_LBTRM_DATA)
         check_data(&packet, data, length);
-    if (tx->lent != NULL && !oversize)
+    if (tx->borrowed != NULL && !oversize)
         take_lent(tx);
     w.room--;
     return 1;
@@ -161,7 +161,7 @@ static int link_send_oversize(um_link *link, um_address to, const um_tx *tx)
 }
 
 static const um_link_ops ops = {
-    .send = link_send, .send_oversize = link_send_oversize, .lend = lend, .take_back = take_back};
+    .send = link_send, .send_oversize = link_send_oversize, .borrow = borrow_frames, .return_frames = return_frames};
 
 static void open_world(fuzz_input *input)
 {
@@ -189,7 +189,7 @@ static void open_world(fuzz_input *input)
     REQUIRE(um_session_footprint(&config) != 0 && um_session_footprint(&config) <= 8 << 20);
     memset(w.memory, 0, um_session_footprint(&config));
     w.link.ops = &ops;
-    w.link.lent_bytes = config.coalesce_threshold % 2 ? 1536 : 0;
+    w.link.borrow_bytes = config.coalesce_threshold % 2 ? 1536 : 0;
     w.lent_max = config.coalesce_threshold * 8;
     w.room = UINT32_MAX;
     w.now_ns = 1000;
@@ -262,7 +262,7 @@ static void send_many(fuzz_input *input)
     }
     um_messages messages = {.data = data, .lengths = lengths, .count = count};
     if (large)
-        messages.fresh = &w.session.fresh;
+        messages.staged = &w.session.staged;
     uint32_t actions = 0;
     uint64_t done_bytes;
     int64_t done =
@@ -291,17 +291,17 @@ static void finish_claim(uint8_t slot, bool commit, uint32_t flags)
     uint32_t actions = 0, next = next_sqn();
     w.claimed[slot] = false;
     /* Unblocking has taken it when its frame is not lent any more: then neither its bytes may be written. */
-    bool lent = um_frame_kind_of(atomic_load(um_frame_state_of(&w.session.log, c->claim.frames))) == UM_FRAME_LENT;
+    bool borrowed = um_frame_kind_of(atomic_load(um_frame_state_of(&w.session.log, c->claim.frames))) == UM_FRAME_BORROWED;
     if (!commit) {
         um_source_claim_abort(&w.source, c, &actions);
         return;
     }
-    for (uint32_t i = 0; lent && i < c->length; i++)
+    for (uint32_t i = 0; borrowed && i < c->length; i++)
         c->payload[i] = content(next, i);
     int64_t result = um_source_claim_commit(&w.source, c, flags, w.now_ns, &actions);
-    REQUIRE(lent ? result >= 0 : result == UM_CLOSED);
-    REQUIRE(next_sqn() == next + lent);
-    if (lent)
+    REQUIRE(borrowed ? result >= 0 : result == UM_CLOSED);
+    REQUIRE(next_sqn() == next + borrowed);
+    if (borrowed)
         note_published(result, 1, &c->length);
 }
 
@@ -417,8 +417,8 @@ static void finish(void)
         check_invariants();
     }
     REQUIRE(w.sent_count == w.message_count);
-    um_fresh_forget(&w.session.fresh, INT64_MAX);
-    REQUIRE(w.lent_count == 0);
+    um_staged_drop_sent(&w.session.staged, INT64_MAX);
+    REQUIRE(w.borrowed_count == 0);
     for (uint32_t i = 0; i < w.datagram_count; i++)
         free(w.datagrams[i].data);
 }

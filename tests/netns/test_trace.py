@@ -18,7 +18,7 @@ from umstack.errors import Unsupported
 from umstack.lab import Host, Lab
 from umstack.trace import Drop, Group, RedirectError, Trace
 from umstack.trace.toolkit import find_headers, load_bcc
-from xdp import AttachMode, BpfObject, RingMode, RingPort, RingSettings, Steering
+from xdp import AttachMode, BpfObject, RingMode, RingSet, RingSettings, Steering
 from xdp.xsk import unavailable as rings_unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,7 +165,7 @@ def test_a_ring_nobody_reads_shows_up(make_lab: MakeLab) -> None:
         def open_rings() -> None:
             steering = opened.enter_context(Steering.attach("eth0", AttachMode.NATIVE, max_slots=1))
             settings = RingSettings(receive_frames=64, send_frames=64)
-            port = opened.enter_context(RingPort("eth0", RingMode.COPY, settings))
+            port = opened.enter_context(RingSet("eth0", RingMode.COPY, settings))
             for queue, fd in port.sockets.items():
                 steering.put_socket(0, queue, fd)
             steering.add_rule("224.0.0.1", CLOSED_PORT, 0)

@@ -468,10 +468,10 @@ def test_a_second_user_of_the_interface_is_told_who_is_there(shared_lab: Lab) ->
 def test_a_queue_that_is_taken_is_refused_in_time(shared_lab: Lab) -> None:
     """EBUSY is retried, since a queue is busy for a moment after its last user, but not for ever."""
     host = shared_lab.hosts[0]
-    with host.call(lambda: xdp.RingPort("eth0", xdp.RingMode.COPY)):
+    with host.call(lambda: xdp.RingSet("eth0", xdp.RingMode.COPY)):
         started = time.monotonic()
         with pytest.raises(xdp.RingError, match="busy") as refused:
-            host.call(lambda: xdp.RingPort("eth0", xdp.RingMode.COPY, xdp.RingSettings(busy_timeout=0.2)))
+            host.call(lambda: xdp.RingSet("eth0", xdp.RingMode.COPY, xdp.RingSettings(busy_timeout=0.2)))
         assert refused.value.errno == errno.EBUSY
         assert 0.2 <= time.monotonic() - started < 5
 
@@ -480,7 +480,7 @@ def test_auto_walks_down_past_a_queue_that_is_taken(shared_lab: Lab) -> None:
     """W7: a second process wants the queue. Each mode is tried, each refusal kept with its errno, and sockets do."""
     host = shared_lab.hosts[0]
     with (
-        host.call(lambda: xdp.RingPort("eth0", xdp.RingMode.COPY)),
+        host.call(lambda: xdp.RingSet("eth0", xdp.RingMode.COPY)),
         opened(host, "auto", busy_timeout=0.1) as link,
     ):
         assert [(step.mode, step.tried, step.errno) for step in link.steps] == [
@@ -509,7 +509,7 @@ OPEN_RINGS = """
 import resource, xdp
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
 try:
-    xdp.RingPort("eth0", xdp.RingMode.COPY)
+    xdp.RingSet("eth0", xdp.RingMode.COPY)
 except xdp.RingError as error:
     print(error.errno, error)
 """

@@ -40,7 +40,7 @@ class Kernel:
         """Nothing has been tried yet."""
         self.refusals, self.tried = refusals, list[Mode]()
 
-    def open(self, mode: Mode) -> tuple[xdp.Steering, xdp.RingPort]:
+    def open(self, mode: Mode) -> tuple[xdp.Steering, xdp.RingSet]:
         """Refuse, or give what is good for nothing but being there."""
         self.tried.append(mode)
         if number := self.refusals.get(mode):

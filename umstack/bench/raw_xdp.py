@@ -22,12 +22,12 @@ _SETTINGS = xdp.RingSettings(queues=1)
 
 
 @contextmanager
-def _port(interface: str, group: str, port: int) -> Iterator[xdp.RingPort]:
+def _port(interface: str, group: str, port: int) -> Iterator[xdp.RingSet]:
     """Rings on the interface of that address, steered to the group unless there is none, which is joined."""
     found = xdp.find_interface(interface)
     with (
         xdp.Steering.attach(found, xdp.AttachMode.NATIVE, max_slots=1) as steering,
-        xdp.RingPort(found, xdp.RingMode.COPY, _SETTINGS) as rings,
+        xdp.RingSet(found, xdp.RingMode.COPY, _SETTINGS) as rings,
         xdp.GroupMemberships(found) as memberships,
     ):
         for queue, fd in rings.sockets.items():

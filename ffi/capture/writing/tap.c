@@ -196,7 +196,7 @@ static int send_batch(um_link *base, um_address to, const um_tx *batch, uint32_t
     um_debug_assert(count <= UM_SEND_BATCH_MAX);
     for (uint32_t i = 0; i < count; i++) {
         kept[i] = batch[i];
-        kept[i].lent = NULL;
+        kept[i].borrowed = NULL;
     }
     int64_t time_ns = um_clock_wall_ns();
     int sent = link->next->ops->send(link->next, to, kept, count);
@@ -204,16 +204,16 @@ static int send_batch(um_link *base, um_address to, const um_tx *batch, uint32_t
     return sent;
 }
 
-static uint32_t lend(um_link *base, uint8_t **pieces, uint32_t count)
+static uint32_t borrow_frames(um_link *base, uint8_t **pieces, uint32_t count)
 {
     um_link *next = ((um_tap_link *)base)->next;
-    return next->ops->lend(next, pieces, count);
+    return next->ops->borrow(next, pieces, count);
 }
 
-static void take_back(um_link *base, uint8_t *const *pieces, uint32_t count)
+static void return_frames(um_link *base, uint8_t *const *pieces, uint32_t count)
 {
     um_link *next = ((um_tap_link *)base)->next;
-    next->ops->take_back(next, pieces, count);
+    next->ops->return_frames(next, pieces, count);
 }
 
 static int send_oversize(um_link *base, um_address to, const um_tx *datagram)
@@ -227,9 +227,9 @@ static int send_oversize(um_link *base, um_address to, const um_tx *datagram)
 
 void um_tap_link_init(um_tap_link *link, um_link *next, um_tap *tap, um_address local)
 {
-    static const um_link_ops OPS = {send_batch, send_oversize, lend, take_back};
+    static const um_link_ops OPS = {send_batch, send_oversize, borrow_frames, return_frames};
     *link =
-        (um_tap_link){.base = {&OPS, next->takes_whole, next->lent_bytes}, .next = next, .tap = tap, .local = local};
+        (um_tap_link){.base = {&OPS, next->takes_whole, next->borrow_bytes}, .next = next, .tap = tap, .local = local};
 }
 
 /* ---- the writer's side ---- */

@@ -38,7 +38,7 @@ typedef struct kept_fixture {
     frame_area area;
 } kept_fixture;
 
-static void take_back(um_frames *frames, const uint8_t *const *data, uint32_t count)
+static void unpin(um_frames *frames, const uint8_t *const *data, uint32_t count)
 {
     frame_area *area = (frame_area *)frames;
     for (uint32_t i = 0; i < count; i++) {
@@ -55,7 +55,7 @@ static kept_fixture *kept_open(void)
     kept_fixture *f = zeroed(sizeof *f);
     f->memory = zeroed(um_queue_footprint(BLOCKS, ROW_CAPACITY, PAYLOAD_CAPACITY, UM_QUEUE_MESSAGE_BYTES_MIN));
     um_queue_init(&f->queue, f->memory, BLOCKS, ROW_CAPACITY, PAYLOAD_CAPACITY, UM_QUEUE_MESSAGE_BYTES_MIN);
-    f->area.base.take_back = take_back;
+    f->area.base.return_frames = unpin;
     for (uint32_t i = 0; i < FRAMES; i++)
         f->area.free[f->area.free_count++] = i;
     return f;
@@ -71,7 +71,7 @@ static void kept_close(kept_fixture *f)
 static uint32_t length_of(uint32_t n)
 {
     uint32_t spread = (n * 2654435761u >> 21) % 900;
-    return n % 3 == 0 ? spread / 60 : UM_QUEUE_KEPT_BYTES_MIN + spread;
+    return n % 3 == 0 ? spread / 60 : UM_QUEUE_PINNED_BYTES_MIN + spread;
 }
 
 static uint8_t content(uint32_t n, uint32_t at)
@@ -99,7 +99,7 @@ static bool append(kept_fixture *f, uint32_t n)
     uint8_t *space = um_queue_reserve(&f->queue, length);
     if (space == NULL)
         return false;
-    if (length < UM_QUEUE_KEPT_BYTES_MIN || f->area.free_count == 0) {
+    if (length < UM_QUEUE_PINNED_BYTES_MIN || f->area.free_count == 0) {
         write_payload(space, n);
         um_queue_append(&f->queue, &row, length);
         return true;
@@ -108,7 +108,7 @@ static bool append(kept_fixture *f, uint32_t n)
     uint8_t *payload = f->area.memory[frame] + n % 200;
     f->area.row_of[frame] = n;
     write_payload(payload, n);
-    um_queue_append_kept(&f->queue, &row, payload, length, &f->area.base);
+    um_queue_append_pinned(&f->queue, &row, payload, length, &f->area.base);
     return true;
 }
 
@@ -147,7 +147,7 @@ TEST("W5 W9", "a payload that is kept is read as any other: its head, all of it,
     kept_fixture *f = kept_open();
     for (uint32_t n = 0; n < 15; n++)
         CHECK(append(f, n));
-    CHECK_EQ(f->queue.kept_count, 10);
+    CHECK_EQ(f->queue.pinned_count, 10);
     um_rows rows = um_queue_take(&f->queue, ROW_CAPACITY);
     CHECK_EQ(rows.count, 15);
     um_rows middle = {rows.block, 4, 6};
@@ -157,11 +157,11 @@ TEST("W5 W9", "a payload that is kept is read as any other: its head, all of it,
     }
     check_copies(&rows, 0);
     CHECK_EQ(rows.block->payload[rows.block->offsets[4]], 0); /* nothing has been copied there yet */
-    um_block_gather(rows.block, middle.first, middle.count);
+    um_block_materialize(rows.block, middle.first, middle.count);
     check_gathered(&middle, 4);
     check_heads(&rows, 0, 32);
     check_copies(&rows, 0);
-    um_block_gather(rows.block, rows.first, rows.count);
+    um_block_materialize(rows.block, rows.first, rows.count);
     check_gathered(&rows, 0);
     kept_close(f);
 }
@@ -175,7 +175,7 @@ TEST("W5 W9", "a frame goes back once its row is gathered, or all that was taken
     um_queue_return_frames(&f->queue);
     CHECK_EQ(f->area.free_count, FRAMES - 10);
     um_rows first = um_queue_take(&f->queue, 6), rest = um_queue_take(&f->queue, ROW_CAPACITY);
-    um_block_gather(first.block, first.first, first.count);
+    um_block_materialize(first.block, first.first, first.count);
     um_queue_return_frames(&f->queue);
     CHECK_EQ(f->area.free_count, FRAMES - 6);
     check_gathered(&first, 0); /* it is not looked for in the frame any more */
@@ -187,7 +187,7 @@ TEST("W5 W9", "a frame goes back once its row is gathered, or all that was taken
     um_queue_release(rest.block, rest.count);
     um_queue_return_frames(&f->queue);
     CHECK_EQ(f->area.free_count, FRAMES);
-    CHECK_EQ(f->queue.kept_count, 0);
+    CHECK_EQ(f->queue.pinned_count, 0);
     CHECK(append(f, 15) && append(f, 16)); /* into the same block */
     um_rows more = um_queue_take(&f->queue, ROW_CAPACITY);
     CHECK(more.block == first.block);
@@ -211,8 +211,8 @@ TEST("W5 W9", "a block that is filled again has given back what it kept, and the
     CHECK(append(f, in)); /* the block the reader stands in is full: this opens another */
     CHECK(f->area.free_count > 0);
     um_queue_return_frames(&f->queue);
-    CHECK_EQ(f->queue.kept_count, FRAMES - f->area.free_count);
-    CHECK_EQ(f->queue.kept_count, length_of(in) >= UM_QUEUE_KEPT_BYTES_MIN);
+    CHECK_EQ(f->queue.pinned_count, FRAMES - f->area.free_count);
+    CHECK_EQ(f->queue.pinned_count, length_of(in) >= UM_QUEUE_PINNED_BYTES_MIN);
     kept_close(f);
 }
 
@@ -249,7 +249,7 @@ enum { OUT_MAX = 3 };
 
 static void lock_block(um_block *block)
 {
-    while (!um_lock_try(&block->kept_lock))
+    while (!um_lock_try(&block->pinned_lock))
         sched_yield();
 }
 
@@ -261,8 +261,8 @@ static void look_at(const um_rows *rows, uint32_t n, uint64_t how)
     else if (how == 1)
         check_copies(rows, n);
     else if (how == 2)
-        um_block_gather(rows->block, rows->first, rows->count);
-    um_lock_release(&rows->block->kept_lock);
+        um_block_materialize(rows->block, rows->first, rows->count);
+    um_lock_release(&rows->block->pinned_lock);
     if (how == 2)
         check_gathered(rows, n);
 }
@@ -298,14 +298,14 @@ static void *read_rows(void *argument)
 }
 
 /* Gathers everything behind the reader's back, as closing a queue does. */
-static void gather_all(um_message_queue *queue)
+static void materialize_all(um_message_queue *queue)
 {
     for (uint32_t i = 0; i < queue->block_count; i++) {
         if (!queue->blocks[i].in_use)
             continue;
         lock_block(&queue->blocks[i]);
-        um_block_gather(&queue->blocks[i], 0, ROW_CAPACITY);
-        um_lock_release(&queue->blocks[i].kept_lock);
+        um_block_materialize(&queue->blocks[i], 0, ROW_CAPACITY);
+        um_lock_release(&queue->blocks[i].pinned_lock);
     }
 }
 
@@ -319,7 +319,7 @@ TEST("W5 W8 W9", "frames come back while rows are read, and are written again")
     for (uint32_t n = 0; n < ROWS;) {
         um_queue_return_frames(&f->queue);
         if (um_random_below(&random, 5000) == 0)
-            gather_all(&f->queue);
+            materialize_all(&f->queue);
         copied += f->area.free_count == 0;
         if (append(f, n)) {
             n++;

@@ -1,6 +1,6 @@
 /* A port: an interface's rings, through which a context's data goes around the kernel (design W5, W6). The core is
  * built without system libraries, so it reaches a port only through these functions; AF_XDP implements them in
- * another library (ffi/xsk/port.h), and whoever opens that one hands its pointer to um_context_create.
+ * another library (ffi/xsk/rings.h), and whoever opens that one hands its pointer to um_context_create.
  *
  * Ownership: the port is its opener's, who closes it after the context. Links are the port's; the context gives each
  * back. Received memory is the port's until the next release.
@@ -8,46 +8,46 @@
  * Threads: receive, release and tend belong to the holder of the context lock; a link's sends to the holder of its
  * session's sender lock; the rest may be called from any thread. Errors: negative errno.
  */
-#ifndef UM_IO_PORT_H
-#define UM_IO_PORT_H
+#ifndef UM_IO_RINGS_H
+#define UM_IO_RINGS_H
 
 #include "core/counters.h"
 #include "core/link.h"
 
 enum {
-    UM_PORT_BATCH_MAX = 64,       /* datagrams of one receive */
-    UM_PORT_DESCRIPTORS_MAX = 64, /* one a receive queue */
+    UM_RINGS_BATCH_MAX = 64,       /* datagrams of one receive */
+    UM_RINGS_DESCRIPTORS_MAX = 64, /* one a receive queue */
 };
 
-typedef struct um_port um_port;
+typedef struct um_rings um_rings;
 
 /* What a session's datagrams say of their sender. `otherwise` sends what the ring cannot (datagrams the path must
  * fragment); it must stay open as long as the link. */
-typedef struct um_port_sender {
+typedef struct um_rings_sender {
     um_address from;
     uint32_t ttl;
     um_link *otherwise;
-} um_port_sender;
+} um_rings_sender;
 
-typedef struct um_port_ops {
-    /* Takes datagrams that are there, at most UM_PORT_BATCH_MAX; never waits. */
-    int (*receive)(um_port *port, um_rx *batch, uint32_t max);
+typedef struct um_rings_ops {
+    /* Takes datagrams that are there, at most UM_RINGS_BATCH_MAX; never waits. */
+    int (*receive)(um_rings *rings, um_rx *batch, uint32_t max);
     /* The last batch was handled: its frames may be filled again, and those that held no datagram. Once after every
      * receive, before the next, and before anybody waits for the descriptors: until then they are readable. */
-    void (*release)(um_port *port);
-    int (*open_link)(um_port *port, const um_port_sender *sender, um_link **link);
-    void (*close_link)(um_port *port, um_link *link);
+    void (*release)(um_rings *rings);
+    int (*open_link)(um_rings *rings, const um_rings_sender *sender, um_link **link);
+    void (*close_link)(um_rings *rings, um_link *link);
     /* The descriptors that become readable with datagrams. Returns how many there are. */
-    uint32_t (*descriptors)(const um_port *port, int *fds, uint32_t max);
+    uint32_t (*descriptors)(const um_rings *rings, int *fds, uint32_t max);
     /* Goes on with what the kernel would not take at once; returns when it wants to be called again. */
-    int64_t (*tend)(um_port *port, int64_t now_ns);
+    int64_t (*tend)(um_rings *rings, int64_t now_ns);
     /* Adds what the port has counted to `sum`. */
-    void (*add_counters)(um_port *port, um_link_counters *sum);
-} um_port_ops;
+    void (*add_counters)(um_rings *rings, um_link_counters *sum);
+} um_rings_ops;
 
 /* First member of every implementation. */
-struct um_port {
-    const um_port_ops *ops;
+struct um_rings {
+    const um_rings_ops *ops;
     uint32_t receive_frames;  /* what one receive queue can hold */
     uint32_t taken_frames;    /* by the last receive; a datagram may take several */
     bool more;                /* the last receive left some where they were */

@@ -6,7 +6,7 @@
 
 /* ---- the ring ---- */
 
-enum { MODEL_MAX = 4 * UM_FRESH_MAX };
+enum { MODEL_MAX = 4 * UM_STAGED_MAX };
 
 typedef struct laid_out {
     int64_t position;
@@ -14,71 +14,71 @@ typedef struct laid_out {
     uint8_t filler;
 } laid_out;
 
-static um_fresh_datagrams *ring_open(void)
+static um_staged_datagrams *ring_open(void)
 {
     static um_link lends_nothing;
-    um_fresh_datagrams *fresh = zeroed(sizeof *fresh);
-    fresh->memory = zeroed(um_fresh_footprint());
-    fresh->link = &lends_nothing;
-    return fresh;
+    um_staged_datagrams *staged = zeroed(sizeof *staged);
+    staged->memory = zeroed(um_staged_footprint());
+    staged->link = &lends_nothing;
+    return staged;
 }
 
 TEST("AE-31 AE-38", "what was laid out is found until it is forgotten, and nothing is written over it")
 {
     um_random random = {check_seed()};
-    um_fresh_datagrams *fresh = ring_open();
+    um_staged_datagrams *staged = ring_open();
     static laid_out model[MODEL_MAX];
     uint32_t oldest = 0, count = 0, refused = 0, wrapped = 0;
     int64_t position = 0;
     for (uint32_t step = 0; step < 20000; step++) {
         uint32_t bytes = 500 + (uint32_t)um_random_below(&random, 9000);
-        uint32_t before = fresh->end;
-        um_fresh_room room = um_fresh_make_room(fresh, 1, bytes);
+        uint32_t before = staged->end;
+        um_staged_room room = um_staged_make_room(staged, 1, bytes);
         if (room.datagrams > 0 && room.bytes >= bytes) {
-            wrapped += fresh->end < before;
+            wrapped += staged->end < before;
             laid_out *added = &model[(oldest + count++) % MODEL_MAX];
             *added = (laid_out){position, bytes, (uint8_t)um_random_next(&random)};
-            memset(um_fresh_data(fresh, um_fresh_add(fresh, position, bytes)), added->filler, bytes);
+            memset(um_staged_data(staged, um_staged_add(staged, position, bytes)), added->filler, bytes);
             position += UM_FRAME_ALIGNMENT * (1 + (int64_t)um_random_below(&random, 200));
         } else {
             refused++;
         }
-        CHECK_EQ(fresh->count, count);
+        CHECK_EQ(staged->count, count);
         for (uint32_t i = 0; i < count; i++) {
             const laid_out *m = &model[(oldest + i) % MODEL_MAX];
-            const um_fresh_datagram *entry = um_fresh_find(fresh, m->position, m->bytes);
+            const um_staged_datagram *entry = um_staged_find(staged, m->position, m->bytes);
             CHECK(entry != NULL);
-            const uint8_t *found = um_fresh_data(fresh, entry);
+            const uint8_t *found = um_staged_data(staged, entry);
             CHECK(found[0] == m->filler && found[m->bytes / 2] == m->filler && found[m->bytes - 1] == m->filler);
         }
-        CHECK(um_fresh_find(fresh, position, bytes) == NULL);
-        CHECK(count == 0 || um_fresh_find(fresh, model[oldest % MODEL_MAX].position, 1) == NULL);
+        CHECK(um_staged_find(staged, position, bytes) == NULL);
+        CHECK(count == 0 || um_staged_find(staged, model[oldest % MODEL_MAX].position, 1) == NULL);
         uint32_t sent = um_random_below(&random, 4) == 0 ? (uint32_t)um_random_below(&random, 9) : 0;
         sent = sent < count ? sent : count;
         if (sent == 0)
             continue;
         oldest += sent;
         count -= sent;
-        um_fresh_forget(fresh, count > 0 ? model[oldest % MODEL_MAX].position : position);
-        CHECK(um_fresh_find(fresh, model[(oldest - 1) % MODEL_MAX].position, bytes) == NULL);
+        um_staged_drop_sent(staged, count > 0 ? model[oldest % MODEL_MAX].position : position);
+        CHECK(um_staged_find(staged, model[(oldest - 1) % MODEL_MAX].position, bytes) == NULL);
     }
     CHECK(refused > 100 && wrapped > 100);
-    free(fresh->memory);
-    free(fresh);
+    free(staged->memory);
+    free(staged);
 }
 
 TEST("AE-31", "the ring takes so many datagrams and no more, however small")
 {
-    um_fresh_datagrams *fresh = ring_open();
-    for (int64_t i = 0; i < UM_FRESH_MAX; i++) {
-        CHECK(um_fresh_make_room(fresh, 1, 100).datagrams > 0);
-        um_fresh_add(fresh, i * UM_FRAME_ALIGNMENT, 100);
+    um_staged_datagrams *staged = ring_open();
+    for (int64_t i = 0; i < UM_STAGED_MAX; i++) {
+        CHECK(um_staged_make_room(staged, 1, 100).datagrams > 0);
+        um_staged_add(staged, i * UM_FRAME_ALIGNMENT, 100);
     }
-    CHECK_EQ(um_fresh_make_room(fresh, 1, 100).datagrams, 0);
-    um_fresh_forget(fresh, UM_FRAME_ALIGNMENT);
-    CHECK_EQ(um_fresh_make_room(fresh, 1, 100).datagrams, 1);
-    free(fresh->memory);
-    free(fresh);
+    CHECK_EQ(um_staged_make_room(staged, 1, 100).datagrams, 0);
+    um_staged_drop_sent(staged, UM_FRAME_ALIGNMENT);
+    CHECK_EQ(um_staged_make_room(staged, 1, 100).datagrams, 1);
+    free(staged->memory);
+    free(staged);
 }
 
 /* ---- a session that sends them ---- */
@@ -126,18 +126,18 @@ static uint32_t send_in_pieces(fixture *f, const batch *b, bool lays_out, uint32
     while (done < COUNT) {
         um_messages messages = {.data = data, .lengths = b->lengths + done};
         messages.count = COUNT - done < at_once ? COUNT - done : at_once;
-        messages.fresh = lays_out ? &f->session->fresh : NULL;
-        uint32_t before = f->session->fresh.count;
+        messages.staged = lays_out ? &f->session->staged : NULL;
+        uint32_t before = f->session->staged.count;
         uint64_t done_bytes;
         int64_t result = um_source_send_many(source, &messages, UM_SEND_FLUSH, f->now_ns, &f->actions, &done_bytes);
         CHECK(result > 0);
-        laid += f->session->fresh.count - before;
+        laid += f->session->staged.count - before;
         done += (uint32_t)result;
         data += done_bytes;
         f->link.room = (uint32_t)um_random_below(random, 2 * at_once);
-        f->link.lent_max = (uint32_t)um_random_below(random, 2 * UM_FRESH_LENT_MAX);
+        f->link.lent_max = (uint32_t)um_random_below(random, 2 * UM_STAGED_BORROWED_MAX);
         run_sender(f);
-        CHECK_EQ(f->link.lent, f->session->fresh.lent_count);
+        CHECK_EQ(f->link.borrowed, f->session->staged.borrowed_count);
     }
     f->link.room = UINT32_MAX;
     run_sender(f);
@@ -166,14 +166,14 @@ TEST("W9 AE-31 AE-38 UM-42",
     batch *b = batch_make(&random);
     for (uint32_t at_once = 1; at_once <= 100; at_once += 33) {
         um_session_config config = config_8m();
-        fixture *usual = session_open(&config), *fresh = session_open(&config);
+        fixture *usual = session_open(&config), *staged = session_open(&config);
         um_random same = random;
         CHECK_EQ(send_in_pieces(usual, b, false, at_once, &random), 0);
-        CHECK(send_in_pieces(fresh, b, true, at_once, &same) > COUNT / 10);
+        CHECK(send_in_pieces(staged, b, true, at_once, &same) > COUNT / 10);
         CHECK(usual->link.count > COUNT / 2);
-        check_same_datagrams(fresh, usual);
+        check_same_datagrams(staged, usual);
         session_close(usual);
-        session_close(fresh);
+        session_close(staged);
     }
     free(b->data);
     free(b);
@@ -183,7 +183,7 @@ TEST("W9 AE-31 AE-38 UM-42",
 static fixture *lending_open(const um_session_config *config)
 {
     fixture *f = session_open(config);
-    f->link.base.lent_bytes = UM_LBTRM_DATA_BYTES + config->datagram_max_bytes;
+    f->link.base.borrow_bytes = UM_LBTRM_DATA_BYTES + config->datagram_max_bytes;
     f->link.lent_max = UINT32_MAX;
     return f;
 }
@@ -200,7 +200,7 @@ TEST("W6 AE-31 AE-38",
         send_in_pieces(usual, b, true, at_once, &random);
         CHECK(send_in_pieces(lending, b, true, at_once, &same) > COUNT / 10);
         CHECK(lending->link.sent_from_lent > COUNT / 10);
-        CHECK_EQ(lending->link.lent, 0);
+        CHECK_EQ(lending->link.borrowed, 0);
         check_same_datagrams(lending, usual);
         session_close(usual);
         session_close(lending);
@@ -217,7 +217,7 @@ static void send_alike(fixture *f, uint32_t count, uint32_t bytes)
     for (uint32_t i = 0; i < count; i++)
         lengths[i] = bytes;
     um_source *source = f->session->sources != NULL ? f->session->sources : source_open(f, 7, 0);
-    um_messages messages = {.data = data, .lengths = lengths, .count = count, .fresh = &f->session->fresh};
+    um_messages messages = {.data = data, .lengths = lengths, .count = count, .staged = &f->session->staged};
     CHECK_EQ(um_source_send_many(source, &messages, UM_SEND_FLUSH, f->now_ns, &f->actions, &done_bytes), count);
 }
 
@@ -226,16 +226,16 @@ TEST("W4 W6", "what the link cannot send from where it lies goes back to it: an 
     um_session_config config = config_8m();
     fixture *f = lending_open(&config);
     send_alike(f, 20, 1400);
-    CHECK_EQ(f->link.lent, 20);
+    CHECK_EQ(f->link.borrowed, 20);
     um_session_set_datagram_max(f->session, 1000);
     run_sender(f);
     CHECK_EQ(f->link.count, 20);
     CHECK(f->link.datagrams[19].oversize);
-    CHECK_EQ(f->link.lent, 0);
+    CHECK_EQ(f->link.borrowed, 0);
     send_alike(f, 20, 900);
-    CHECK_EQ(f->link.lent, 20);
-    um_fresh_forget(&f->session->fresh, INT64_MAX);
-    CHECK_EQ(f->link.lent, 0);
+    CHECK_EQ(f->link.borrowed, 20);
+    um_staged_drop_sent(&f->session->staged, INT64_MAX);
+    CHECK_EQ(f->link.borrowed, 0);
     session_close(f);
 }
 
@@ -244,25 +244,25 @@ TEST("W4 W6", "a path that takes more than a piece holds: datagrams lie in the r
     um_session_config config = config_8m();
     fixture *f = lending_open(&config);
     um_session_set_datagram_max(f->session, 1000);
-    f->link.base.lent_bytes = 1024;
+    f->link.base.borrow_bytes = 1024;
     send_alike(f, 20, 900);
-    CHECK_EQ(um_fresh_make_room(&f->session->fresh, 5, 1000).datagrams, 5);
-    CHECK_EQ(f->link.lent, 25);
-    CHECK_EQ(um_fresh_make_room(&f->session->fresh, 5, 1472).bytes, 0);
+    CHECK_EQ(um_staged_make_room(&f->session->staged, 5, 1000).datagrams, 5);
+    CHECK_EQ(f->link.borrowed, 25);
+    CHECK_EQ(um_staged_make_room(&f->session->staged, 5, 1472).bytes, 0);
     um_session_set_datagram_max(f->session, 1472);
     for (int i = 0; i < 3; i++)
         send_alike(f, 60, 1400);
-    CHECK_EQ(f->link.lent, 20);
+    CHECK_EQ(f->link.borrowed, 20);
     run_sender(f);
-    CHECK_EQ(f->link.lent, 0);
+    CHECK_EQ(f->link.borrowed, 0);
     send_alike(f, 20, 1400);
-    CHECK_EQ(f->link.lent, 0);
-    CHECK_EQ(f->session->fresh.count, 20);
+    CHECK_EQ(f->link.borrowed, 0);
+    CHECK_EQ(f->session->staged.count, 20);
     um_session_set_datagram_max(f->session, 1000);
     send_alike(f, 20, 900);
-    CHECK_EQ(f->link.lent, 20);
+    CHECK_EQ(f->link.borrowed, 20);
     run_sender(f);
-    CHECK_EQ(f->link.lent, 0);
+    CHECK_EQ(f->link.borrowed, 0);
     CHECK_EQ(f->link.count, 20 + 180 + 20 + 20);
     session_close(f);
 }
@@ -274,8 +274,8 @@ TEST("UM-125 AE-47", "what was laid out is repaired from the log")
     um_session_config config = config_8m();
     fixture *f = session_open(&config);
     CHECK(send_in_pieces(f, b, true, 64, &random) > COUNT / 10);
-    CHECK_EQ(f->session->fresh.count, 0);
-    memset(f->session->fresh.memory, 0, UM_FRESH_BYTES);
+    CHECK_EQ(f->session->staged.count, 0);
+    memset(f->session->staged.memory, 0, UM_STAGED_BYTES);
     uint32_t sent = f->link.count, window = f->session->next_sqn - f->session->trail_sqn;
     CHECK(window > 500 && window < sent);
     for (uint32_t back = 1; back <= window; back++) {

@@ -2,19 +2,19 @@
  * copied once into a cell, however many of its messages wait; entries point into cells and are found by (delivery
  * controller, topic sqn). Both are bounded; a full store is an answer, not a fault. Owner: the context lock.
  */
-#ifndef UM_CORE_HOLD_STORE_H
-#define UM_CORE_HOLD_STORE_H
+#ifndef UM_CORE_REORDER_BUFFER_H
+#define UM_CORE_REORDER_BUFFER_H
 
 #include "core/base.h"
 
-enum um_hold_state {
-    UM_HOLD_EXPECTED = 0, /* only counts the bytes of the message that starts here */
-    UM_HOLD_PAYLOAD = 1,  /* waits for delivery */
-    UM_HOLD_SEEN = 2,     /* delivered out of order; remembered to refuse duplicates (UM-56) */
-    UM_HOLD_REFUSED = 3,  /* of a message longer than the receiver takes; lost when its turn comes */
+enum um_reorder_state {
+    UM_REORDER_EXPECTED = 0, /* only counts the bytes of the message that starts here */
+    UM_REORDER_PAYLOAD = 1,  /* waits for delivery */
+    UM_REORDER_SEEN = 2,     /* delivered out of order; remembered to refuse duplicates (UM-56) */
+    UM_REORDER_REFUSED = 3,  /* of a message longer than the receiver takes; lost when its turn comes */
 };
 
-typedef struct um_hold {
+typedef struct um_reorder_entry {
     uint32_t owner; /* 0: free */
     uint32_t sqn;
     uint32_t cell;
@@ -27,20 +27,20 @@ typedef struct um_hold {
     uint32_t total;
     uint32_t assembled_bytes; /* of the message that starts here, over all its fragments received */
     int64_t received_ns;
-} um_hold;
+} um_reorder_entry;
 
-typedef struct um_hold_store {
+typedef struct um_reorder_buffer {
     uint32_t cell_bytes;
     uint32_t cell_count;
     uint32_t entry_capacity;
     uint32_t table_mask;
     uint32_t entries_used;
     uint32_t cells_used;
-    uint32_t entry_fresh; /* never used entries start here */
-    uint32_t cell_fresh;
+    uint32_t entries_begun; /* never used entries start here */
+    uint32_t cells_begun;
     uint32_t entry_free; /* free lists: index + 1 */
     uint32_t cell_free;
-    um_hold *entries;
+    um_reorder_entry *entries;
     uint32_t *table;
     uint32_t *cell_references;
     uint32_t *cell_next;
@@ -49,27 +49,27 @@ typedef struct um_hold_store {
     const uint8_t *datagram; /* being delivered; NULL outside */
     uint32_t datagram_length;
     uint32_t datagram_cell; /* + 1; 0: not copied yet */
-} um_hold_store;
+} um_reorder_buffer;
 
 /* entry_capacity: a power of two. cell_bytes: the largest datagram. */
-size_t um_hold_footprint(uint32_t cell_count, uint32_t cell_bytes, uint32_t entry_capacity);
-void um_hold_init(um_hold_store *store, void *memory, uint32_t cell_count, uint32_t cell_bytes,
+size_t um_reorder_footprint(uint32_t cell_count, uint32_t cell_bytes, uint32_t entry_capacity);
+void um_reorder_init(um_reorder_buffer *store, void *memory, uint32_t cell_count, uint32_t cell_bytes,
                   uint32_t entry_capacity);
 
 /* Brackets the delivery of one datagram: payloads held in between point into its copy. */
-void um_hold_begin_datagram(um_hold_store *store, const uint8_t *data, uint32_t length);
-void um_hold_end_datagram(um_hold_store *store);
+void um_reorder_begin_datagram(um_reorder_buffer *store, const uint8_t *data, uint32_t length);
+void um_reorder_end_datagram(um_reorder_buffer *store);
 
-um_hold *um_hold_find(um_hold_store *store, uint32_t owner, uint32_t sqn);
+um_reorder_entry *um_reorder_find(um_reorder_buffer *store, uint32_t owner, uint32_t sqn);
 /* A new entry in state EXPECTED, NULL when the store is full. (owner, sqn) must not be present. */
-um_hold *um_hold_add(um_hold_store *store, uint32_t owner, uint32_t sqn);
+um_reorder_entry *um_reorder_add(um_reorder_buffer *store, uint32_t owner, uint32_t sqn);
 /* Attaches a payload inside the current datagram; false when no cell is free. */
-bool um_hold_attach(um_hold_store *store, um_hold *hold, const uint8_t *payload, uint32_t length);
+bool um_reorder_attach(um_reorder_buffer *store, um_reorder_entry *hold, const uint8_t *payload, uint32_t length);
 /* Gives the payload's memory back; the entry stays. */
-void um_hold_detach(um_hold_store *store, um_hold *hold);
-void um_hold_remove(um_hold_store *store, um_hold *hold);
+void um_reorder_detach(um_reorder_buffer *store, um_reorder_entry *hold);
+void um_reorder_remove(um_reorder_buffer *store, um_reorder_entry *hold);
 
-static inline const uint8_t *um_hold_payload(const um_hold_store *store, const um_hold *hold)
+static inline const uint8_t *um_reorder_payload(const um_reorder_buffer *store, const um_reorder_entry *hold)
 {
     return store->cells + (size_t)hold->cell * store->cell_bytes + hold->offset;
 }

@@ -1,9 +1,9 @@
-#include "core/hold_store.h"
+#include "core/reorder_buffer.h"
 
-static void lay_out(um_hold_store *store, um_arena *arena, uint32_t cells, uint32_t cell_bytes, uint32_t entries)
+static void lay_out(um_reorder_buffer *store, um_arena *arena, uint32_t cells, uint32_t cell_bytes, uint32_t entries)
 {
-    um_hold_store ignored;
-    um_hold_store *s = store ? store : &ignored;
+    um_reorder_buffer ignored;
+    um_reorder_buffer *s = store ? store : &ignored;
     s->entries = um_arena_take(arena, entries * sizeof *s->entries);
     s->table = um_arena_take(arena, 2 * (size_t)entries * sizeof *s->table);
     s->cell_references = um_arena_take(arena, cells * sizeof *s->cell_references);
@@ -11,7 +11,7 @@ static void lay_out(um_hold_store *store, um_arena *arena, uint32_t cells, uint3
     s->cells = um_arena_take(arena, (size_t)cells * cell_bytes);
 }
 
-size_t um_hold_footprint(uint32_t cell_count, uint32_t cell_bytes, uint32_t entry_capacity)
+size_t um_reorder_footprint(uint32_t cell_count, uint32_t cell_bytes, uint32_t entry_capacity)
 {
     if (!um_is_power_of_two(entry_capacity) || cell_count == 0 || cell_bytes == 0 || cell_bytes > UINT16_MAX)
         return 0;
@@ -20,7 +20,7 @@ size_t um_hold_footprint(uint32_t cell_count, uint32_t cell_bytes, uint32_t entr
     return arena.used_bytes;
 }
 
-void um_hold_init(um_hold_store *store, void *memory, uint32_t cell_count, uint32_t cell_bytes, uint32_t entry_capacity)
+void um_reorder_init(um_reorder_buffer *store, void *memory, uint32_t cell_count, uint32_t cell_bytes, uint32_t entry_capacity)
 {
     memset(store, 0, sizeof *store);
     um_arena arena = {memory, 0};
@@ -33,29 +33,29 @@ void um_hold_init(um_hold_store *store, void *memory, uint32_t cell_count, uint3
 
 /* ---- cells ---- */
 
-void um_hold_begin_datagram(um_hold_store *store, const uint8_t *data, uint32_t length)
+void um_reorder_begin_datagram(um_reorder_buffer *store, const uint8_t *data, uint32_t length)
 {
     store->datagram = data;
     store->datagram_length = length;
     store->datagram_cell = 0;
 }
 
-void um_hold_end_datagram(um_hold_store *store)
+void um_reorder_end_datagram(um_reorder_buffer *store)
 {
     store->datagram = NULL;
 }
 
-static uint32_t take_cell(um_hold_store *store)
+static uint32_t take_cell(um_reorder_buffer *store)
 {
     if (store->cell_free != 0) {
         uint32_t cell = store->cell_free - 1;
         store->cell_free = store->cell_next[cell];
         return cell + 1;
     }
-    return store->cell_fresh < store->cell_count ? ++store->cell_fresh : 0;
+    return store->cells_begun < store->cell_count ? ++store->cells_begun : 0;
 }
 
-bool um_hold_attach(um_hold_store *store, um_hold *hold, const uint8_t *payload, uint32_t length)
+bool um_reorder_attach(um_reorder_buffer *store, um_reorder_entry *hold, const uint8_t *payload, uint32_t length)
 {
     assert(store->datagram != NULL && payload >= store->datagram &&
            payload + length <= store->datagram + store->datagram_length);
@@ -71,16 +71,16 @@ bool um_hold_attach(um_hold_store *store, um_hold *hold, const uint8_t *payload,
     hold->cell = store->datagram_cell - 1;
     hold->offset = (uint16_t)(payload - store->datagram);
     hold->length = (uint16_t)length;
-    hold->state = UM_HOLD_PAYLOAD;
+    hold->state = UM_REORDER_PAYLOAD;
     store->cell_references[hold->cell]++;
     return true;
 }
 
-void um_hold_detach(um_hold_store *store, um_hold *hold)
+void um_reorder_detach(um_reorder_buffer *store, um_reorder_entry *hold)
 {
-    if (hold->state != UM_HOLD_PAYLOAD)
+    if (hold->state != UM_REORDER_PAYLOAD)
         return;
-    hold->state = UM_HOLD_EXPECTED;
+    hold->state = UM_REORDER_EXPECTED;
     if (--store->cell_references[hold->cell] > 0)
         return;
     if (store->datagram != NULL && store->datagram_cell == hold->cell + 1)
@@ -94,53 +94,53 @@ void um_hold_detach(um_hold_store *store, um_hold *hold)
 
 /* Sixteen consecutive sqns share a cache line of the table: runs of held messages are the rule. They lie backwards, so
  * that the oldest, which goes first, has nothing behind it to shift. */
-static uint32_t bucket_of(const um_hold_store *store, uint32_t owner, uint32_t sqn)
+static uint32_t bucket_of(const um_reorder_buffer *store, uint32_t owner, uint32_t sqn)
 {
     uint64_t key = ((uint64_t)owner << 32 | sqn >> 4) * 0x9e3779b97f4a7c15u;
     return ((uint32_t)(key >> 32) << 4 | (~sqn & 15)) & store->table_mask;
 }
 
-static uint32_t table_find(const um_hold_store *store, uint32_t owner, uint32_t sqn)
+static uint32_t table_find(const um_reorder_buffer *store, uint32_t owner, uint32_t sqn)
 {
     uint32_t at = bucket_of(store, owner, sqn);
     for (; store->table[at] != 0; at = (at + 1) & store->table_mask) {
-        const um_hold *hold = &store->entries[store->table[at] - 1];
+        const um_reorder_entry *hold = &store->entries[store->table[at] - 1];
         if (hold->sqn == sqn && hold->owner == owner)
             break;
     }
     return at;
 }
 
-um_hold *um_hold_find(um_hold_store *store, uint32_t owner, uint32_t sqn)
+um_reorder_entry *um_reorder_find(um_reorder_buffer *store, uint32_t owner, uint32_t sqn)
 {
     uint32_t entry = store->table[table_find(store, owner, sqn)];
     return entry ? &store->entries[entry - 1] : NULL;
 }
 
-um_hold *um_hold_add(um_hold_store *store, uint32_t owner, uint32_t sqn)
+um_reorder_entry *um_reorder_add(um_reorder_buffer *store, uint32_t owner, uint32_t sqn)
 {
     uint32_t entry = store->entry_free;
     if (entry != 0)
         store->entry_free = store->entries[entry - 1].cell;
-    else if (store->entry_fresh < store->entry_capacity)
-        entry = ++store->entry_fresh;
+    else if (store->entries_begun < store->entry_capacity)
+        entry = ++store->entries_begun;
     else
         return NULL;
     uint32_t bucket = table_find(store, owner, sqn);
     um_debug_assert(store->table[bucket] == 0);
     store->table[bucket] = entry;
-    um_hold *hold = &store->entries[entry - 1];
-    *hold = (um_hold){.owner = owner, .sqn = sqn, .state = UM_HOLD_EXPECTED};
+    um_reorder_entry *hold = &store->entries[entry - 1];
+    *hold = (um_reorder_entry){.owner = owner, .sqn = sqn, .state = UM_REORDER_EXPECTED};
     store->entries_used++;
     return hold;
 }
 
-void um_hold_remove(um_hold_store *store, um_hold *hold)
+void um_reorder_remove(um_reorder_buffer *store, um_reorder_entry *hold)
 {
-    um_hold_detach(store, hold);
+    um_reorder_detach(store, hold);
     uint32_t hole = table_find(store, hold->owner, hold->sqn);
     for (uint32_t at = (hole + 1) & store->table_mask; store->table[at] != 0; at = (at + 1) & store->table_mask) {
-        const um_hold *other = &store->entries[store->table[at] - 1];
+        const um_reorder_entry *other = &store->entries[store->table[at] - 1];
         uint32_t home = bucket_of(store, other->owner, other->sqn);
         if (((at - home) & store->table_mask) >= ((at - hole) & store->table_mask)) {
             store->table[hole] = store->table[at];

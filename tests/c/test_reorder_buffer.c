@@ -1,20 +1,20 @@
 /* The hold store against a plain array: entries, cells shared by the messages of a datagram, and what runs out. */
-#include "core/hold_store.h"
+#include "core/reorder_buffer.h"
 #include "core/random.h"
 #include "support.h"
 
 enum { CELLS = 8, CELL_BYTES = 256, ENTRIES = 32 };
 
 typedef struct store_fixture {
-    um_hold_store store;
+    um_reorder_buffer store;
     void *memory;
 } store_fixture;
 
 static store_fixture *store_open(void)
 {
     store_fixture *f = zeroed(sizeof *f);
-    f->memory = zeroed(um_hold_footprint(CELLS, CELL_BYTES, ENTRIES));
-    um_hold_init(&f->store, f->memory, CELLS, CELL_BYTES, ENTRIES);
+    f->memory = zeroed(um_reorder_footprint(CELLS, CELL_BYTES, ENTRIES));
+    um_reorder_init(&f->store, f->memory, CELLS, CELL_BYTES, ENTRIES);
     return f;
 }
 
@@ -26,11 +26,11 @@ static void store_close(store_fixture *f)
 
 TEST("UM-9 UM-10", "a configuration that cannot be is refused")
 {
-    CHECK(um_hold_footprint(CELLS, CELL_BYTES, ENTRIES) > CELLS * CELL_BYTES);
-    CHECK_EQ(um_hold_footprint(0, CELL_BYTES, ENTRIES), 0);
-    CHECK_EQ(um_hold_footprint(CELLS, 0, ENTRIES), 0);
-    CHECK_EQ(um_hold_footprint(CELLS, 65536, ENTRIES), 0);
-    CHECK_EQ(um_hold_footprint(CELLS, CELL_BYTES, ENTRIES + 1), 0);
+    CHECK(um_reorder_footprint(CELLS, CELL_BYTES, ENTRIES) > CELLS * CELL_BYTES);
+    CHECK_EQ(um_reorder_footprint(0, CELL_BYTES, ENTRIES), 0);
+    CHECK_EQ(um_reorder_footprint(CELLS, 0, ENTRIES), 0);
+    CHECK_EQ(um_reorder_footprint(CELLS, 65536, ENTRIES), 0);
+    CHECK_EQ(um_reorder_footprint(CELLS, CELL_BYTES, ENTRIES + 1), 0);
 }
 
 TEST("UM-9", "messages of one datagram share its copy, which goes with the last of them")
@@ -38,24 +38,24 @@ TEST("UM-9", "messages of one datagram share its copy, which goes with the last 
     store_fixture *f = store_open();
     uint8_t datagram[100];
     memset(datagram, 7, sizeof datagram);
-    um_hold_begin_datagram(&f->store, datagram, sizeof datagram);
-    um_hold *holds[4];
+    um_reorder_begin_datagram(&f->store, datagram, sizeof datagram);
+    um_reorder_entry *holds[4];
     for (uint32_t i = 0; i < 4; i++) {
-        holds[i] = um_hold_add(&f->store, 1, i);
+        holds[i] = um_reorder_add(&f->store, 1, i);
         datagram[20 * i] = (uint8_t)i;
     }
     for (uint32_t i = 0; i < 4; i++)
-        CHECK(um_hold_attach(&f->store, holds[i], datagram + 20 * i, 20));
-    um_hold_end_datagram(&f->store);
+        CHECK(um_reorder_attach(&f->store, holds[i], datagram + 20 * i, 20));
+    um_reorder_end_datagram(&f->store);
     memset(datagram, 0, sizeof datagram);
     CHECK_EQ(f->store.cells_used, 1);
     for (uint32_t i = 0; i < 4; i++) {
-        CHECK_EQ(um_hold_payload(&f->store, holds[i])[0], i);
-        CHECK_EQ(um_hold_payload(&f->store, holds[i])[19], 7);
+        CHECK_EQ(um_reorder_payload(&f->store, holds[i])[0], i);
+        CHECK_EQ(um_reorder_payload(&f->store, holds[i])[19], 7);
     }
     for (uint32_t i = 0; i < 4; i++) {
         CHECK_EQ(f->store.cells_used, 1);
-        um_hold_remove(&f->store, holds[i]);
+        um_reorder_remove(&f->store, holds[i]);
     }
     CHECK_EQ(f->store.cells_used, 0);
     CHECK_EQ(f->store.entries_used, 0);
@@ -67,16 +67,16 @@ TEST("UM-10", "cells run out before entries, entries before cells")
     store_fixture *f = store_open();
     uint8_t datagram[10] = {0};
     for (uint32_t i = 0; i <= CELLS; i++) {
-        um_hold_begin_datagram(&f->store, datagram, sizeof datagram);
-        CHECK_EQ(um_hold_attach(&f->store, um_hold_add(&f->store, 1, i), datagram, 10), i < CELLS);
-        um_hold_end_datagram(&f->store);
+        um_reorder_begin_datagram(&f->store, datagram, sizeof datagram);
+        CHECK_EQ(um_reorder_attach(&f->store, um_reorder_add(&f->store, 1, i), datagram, 10), i < CELLS);
+        um_reorder_end_datagram(&f->store);
     }
     for (uint32_t i = CELLS + 1; i < ENTRIES; i++)
-        CHECK(um_hold_add(&f->store, 2, i) != NULL);
-    CHECK(um_hold_add(&f->store, 3, 0) == NULL);
-    um_hold_detach(&f->store, um_hold_find(&f->store, 1, 0));
-    um_hold_begin_datagram(&f->store, datagram, sizeof datagram);
-    CHECK(um_hold_attach(&f->store, um_hold_find(&f->store, 1, CELLS), datagram, 10));
+        CHECK(um_reorder_add(&f->store, 2, i) != NULL);
+    CHECK(um_reorder_add(&f->store, 3, 0) == NULL);
+    um_reorder_detach(&f->store, um_reorder_find(&f->store, 1, 0));
+    um_reorder_begin_datagram(&f->store, datagram, sizeof datagram);
+    CHECK(um_reorder_attach(&f->store, um_reorder_find(&f->store, 1, CELLS), datagram, 10));
     store_close(f);
 }
 
@@ -84,10 +84,10 @@ TEST("UM-9", "a datagram longer than a cell is refused, not cut")
 {
     store_fixture *f = store_open();
     uint8_t datagram[CELL_BYTES + 1] = {0};
-    um_hold_begin_datagram(&f->store, datagram, sizeof datagram);
-    um_hold *hold = um_hold_add(&f->store, 1, 1);
-    CHECK(!um_hold_attach(&f->store, hold, datagram, 1));
-    CHECK_EQ(hold->state, UM_HOLD_EXPECTED);
+    um_reorder_begin_datagram(&f->store, datagram, sizeof datagram);
+    um_reorder_entry *hold = um_reorder_add(&f->store, 1, 1);
+    CHECK(!um_reorder_attach(&f->store, hold, datagram, 1));
+    CHECK_EQ(hold->state, UM_REORDER_EXPECTED);
     store_close(f);
 }
 
@@ -95,13 +95,13 @@ TEST("UM-9", "the copy given up in the middle of its datagram is made anew")
 {
     store_fixture *f = store_open();
     uint8_t datagram[16] = "abcdefgh";
-    um_hold_begin_datagram(&f->store, datagram, sizeof datagram);
-    um_hold *first = um_hold_add(&f->store, 1, 1), *second = um_hold_add(&f->store, 1, 2);
-    CHECK(um_hold_attach(&f->store, first, datagram, 4));
-    um_hold_detach(&f->store, first);
+    um_reorder_begin_datagram(&f->store, datagram, sizeof datagram);
+    um_reorder_entry *first = um_reorder_add(&f->store, 1, 1), *second = um_reorder_add(&f->store, 1, 2);
+    CHECK(um_reorder_attach(&f->store, first, datagram, 4));
+    um_reorder_detach(&f->store, first);
     CHECK_EQ(f->store.cells_used, 0);
-    CHECK(um_hold_attach(&f->store, second, datagram + 4, 4));
-    CHECK_BYTES(um_hold_payload(&f->store, second), (const uint8_t *)"efgh", 4);
+    CHECK(um_reorder_attach(&f->store, second, datagram + 4, 4));
+    CHECK_BYTES(um_reorder_payload(&f->store, second), (const uint8_t *)"efgh", 4);
     CHECK_EQ(f->store.cells_used, 1);
     store_close(f);
 }
@@ -132,36 +132,36 @@ static uint32_t cells_of(const model *m)
     return cells;
 }
 
-static void check_same(um_hold_store *store, const model *m)
+static void check_same(um_reorder_buffer *store, const model *m)
 {
     CHECK_EQ(store->entries_used, m->count);
     CHECK_EQ(store->cells_used, cells_of(m));
     for (uint32_t i = 0; i < m->count; i++) {
         const kept *k = &m->entries[i];
-        const um_hold *hold = um_hold_find(store, k->owner, k->sqn);
+        const um_reorder_entry *hold = um_reorder_find(store, k->owner, k->sqn);
         CHECK(hold != NULL && hold->owner == k->owner && hold->sqn == k->sqn);
-        CHECK_EQ(hold->state, k->datagram ? UM_HOLD_PAYLOAD : UM_HOLD_EXPECTED);
+        CHECK_EQ(hold->state, k->datagram ? UM_REORDER_PAYLOAD : UM_REORDER_EXPECTED);
         if (k->datagram != 0)
-            CHECK_BYTES(um_hold_payload(store, hold), k->payload, k->length);
+            CHECK_BYTES(um_reorder_payload(store, hold), k->payload, k->length);
     }
 }
 
 /* Up to six operations while one datagram is being delivered. */
-static void deliver(um_hold_store *store, model *m, um_random *random, uint32_t number)
+static void deliver(um_reorder_buffer *store, model *m, um_random *random, uint32_t number)
 {
     uint8_t datagram[CELL_BYTES];
     for (uint32_t i = 0; i < sizeof datagram; i++)
         datagram[i] = (uint8_t)um_random_next(random);
-    um_hold_begin_datagram(store, datagram, 64 + (uint32_t)um_random_below(random, CELL_BYTES - 64));
+    um_reorder_begin_datagram(store, datagram, 64 + (uint32_t)um_random_below(random, CELL_BYTES - 64));
     for (uint32_t i = (uint32_t)um_random_below(random, 6); i > 0; i--) {
         uint32_t owner = 1 + (uint32_t)um_random_below(random, 3), at = 0;
         uint32_t sqn = UINT32_MAX - 10 + (uint32_t)um_random_below(random, 20);
         while (at < m->count && (m->entries[at].owner != owner || m->entries[at].sqn != sqn))
             at++;
-        um_hold *hold = um_hold_find(store, owner, sqn);
+        um_reorder_entry *hold = um_reorder_find(store, owner, sqn);
         CHECK((hold != NULL) == (at < m->count));
         if (hold == NULL) {
-            CHECK((um_hold_add(store, owner, sqn) != NULL) == (m->count < ENTRIES));
+            CHECK((um_reorder_add(store, owner, sqn) != NULL) == (m->count < ENTRIES));
             if (m->count < ENTRIES)
                 m->entries[m->count++] = (kept){.owner = owner, .sqn = sqn};
         } else if (m->entries[at].datagram == 0) {
@@ -172,16 +172,16 @@ static void deliver(um_hold_store *store, model *m, um_random *random, uint32_t 
             k->datagram = number;
             bool room = cells_of(m) <= CELLS;
             k->datagram = room ? number : 0;
-            CHECK_EQ(um_hold_attach(store, hold, datagram + offset, k->length), room);
+            CHECK_EQ(um_reorder_attach(store, hold, datagram + offset, k->length), room);
         } else if (um_random_below(random, 2) == 0) {
-            um_hold_detach(store, hold);
+            um_reorder_detach(store, hold);
             m->entries[at].datagram = 0;
         } else {
-            um_hold_remove(store, hold);
+            um_reorder_remove(store, hold);
             m->entries[at] = m->entries[--m->count];
         }
     }
-    um_hold_end_datagram(store);
+    um_reorder_end_datagram(store);
 }
 
 TEST("UM-9 UM-10 UX-22", "any operations, against a model")

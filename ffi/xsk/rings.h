@@ -1,20 +1,20 @@
-/* AF_XDP through libxdp: a port (io/port.h) of one interface with a socket on each of its receive queues.
+/* AF_XDP through libxdp: a port (io/rings.h) of one interface with a socket on each of its receive queues.
  *
  * Each queue has memory of its own for its frames (UMEM), in huge pages where there are some. The program that steers
- * datagrams to the sockets is not this library's: whoever opens the port puts um_xsk_port_socket's descriptors into
+ * datagrams to the sockets is not this library's: whoever opens the port puts um_xsk_rings_socket's descriptors into
  * the program's map (libxdp is told to load none).
  *
  * A process that may open a port can do so for one that may not: it opens it with `lent`, passes the sockets' and the
  * memory's descriptors and the config as it turned out, and closes its own port; the other makes a port of them with
- * um_xsk_port_adopt, which takes no privilege. Only the one who adopted ever touches rings or frames.
+ * um_xsk_rings_adopt, which takes no privilege. Only the one who adopted ever touches rings or frames.
  *
- * Threads: opening, closing and the facts belong to the opener; the rest is io/port.h's.
+ * Threads: opening, closing and the facts belong to the opener; the rest is io/rings.h's.
  * System calls: mmap, memfd_create, socket, setsockopt, getsockopt, bind, ioctl, sendto, recvfrom, close.
  */
-#ifndef UM_XSK_PORT_H
-#define UM_XSK_PORT_H
+#ifndef UM_XSK_RINGS_H
+#define UM_XSK_RINGS_H
 
-#include "io/port.h"
+#include "io/rings.h"
 #include "xsk/queue.h"
 
 enum um_xsk_mode { UM_XSK_COPY, UM_XSK_ZERO_COPY };
@@ -23,7 +23,7 @@ typedef struct um_xsk_config {
     char interface[16];
     enum um_xsk_mode mode; /* asked for by its own flag, so that the kernel does not choose silently */
     uint32_t first_queue;
-    uint32_t queue_count;         /* 1 to UM_PORT_DESCRIPTORS_MAX */
+    uint32_t queue_count;         /* 1 to UM_RINGS_DESCRIPTORS_MAX */
     uint32_t frame_bytes;         /* 2048 or 4096 */
     uint32_t receive_frame_count; /* of each queue; powers of two, also the sizes of the rings */
     uint32_t send_frame_count;
@@ -46,37 +46,37 @@ typedef struct um_xsk_facts {
     uint64_t locked_bytes;
 } um_xsk_facts;
 
-typedef struct um_xsk_port um_xsk_port;
+typedef struct um_xsk_rings um_xsk_rings;
 
 /* 0 or a negative errno: EOPNOTSUPP the driver cannot, EBUSY the queue is another's, EINVAL there is no such queue,
  * ENOBUFS locked memory, ENODEV no such interface. *port is set unless memory ran out, and must be closed either way;
- * um_xsk_port_failed_step names what failed. */
-int um_xsk_port_open(const um_xsk_config *config, um_xsk_port **port);
+ * um_xsk_rings_failed_step names what failed. */
+int um_xsk_rings_open(const um_xsk_config *config, um_xsk_rings **rings);
 /* A port of the descriptors of one that was lent: `sockets` has config->queue_count of them. The config is the
  * lender's, with huge_pages and busy_poll as they turned out to be. The port has duplicates; those given stay the
  * caller's. Errors as above; EBUSY is a kernel before 6.4, which maps no rings of a bound socket; EPROTO memory of
  * another size than the config's. */
-int um_xsk_port_adopt(const um_xsk_config *config, const int *sockets, int memory, um_xsk_port **port);
-void um_xsk_port_close(um_xsk_port *port);
-const char *um_xsk_port_failed_step(const um_xsk_port *port);
+int um_xsk_rings_adopt(const um_xsk_config *config, const int *sockets, int memory, um_xsk_rings **rings);
+void um_xsk_rings_close(um_xsk_rings *rings);
+const char *um_xsk_rings_failed_step(const um_xsk_rings *rings);
 
-um_port *um_xsk_port_base(um_xsk_port *port);
-void um_xsk_port_facts(const um_xsk_port *port, um_xsk_facts *facts);
+um_rings *um_xsk_rings_base(um_xsk_rings *rings);
+void um_xsk_rings_facts(const um_xsk_rings *rings, um_xsk_facts *facts);
 /* The descriptor of the socket on first_queue + index. It stays the port's. */
-int um_xsk_port_socket(const um_xsk_port *port, uint32_t index);
+int um_xsk_rings_socket(const um_xsk_rings *rings, uint32_t index);
 /* The descriptor of the frames' memory, the port's too; -1 unless it was lent. */
-int um_xsk_port_memory(const um_xsk_port *port);
+int um_xsk_rings_memory(const um_xsk_rings *rings);
 
 /* Datagrams received on it. Any thread. */
-uint64_t um_xsk_port_received(const um_xsk_port *port, uint32_t index);
+uint64_t um_xsk_rings_received(const um_xsk_rings *rings, uint32_t index);
 
 /* For programs that use a queue without a context (ffi/xsk/raw_*.c): the queue, sending what is in its ring, and its
  * Ethernet address. Send lock held where one is needed. */
-um_xsk_queue *um_xsk_port_queue(um_xsk_port *port, uint32_t index);
+um_xsk_queue *um_xsk_rings_queue(um_xsk_rings *rings, uint32_t index);
 /* 0, or a negative errno when the interface cannot send now. */
-int um_xsk_port_kick(um_xsk_port *port, uint32_t index);
-const uint8_t *um_xsk_port_mac(const um_xsk_port *port);
+int um_xsk_rings_kick(um_xsk_rings *rings, uint32_t index);
+const uint8_t *um_xsk_rings_mac(const um_xsk_rings *rings);
 /* Lets the driver of a busy-polling queue receive, where that is how it works. */
-void um_xsk_port_poll(um_xsk_port *port, uint32_t index);
+void um_xsk_rings_poll(um_xsk_rings *rings, uint32_t index);
 
 #endif
