@@ -2,9 +2,9 @@
 /*
  * What the egress tap, its loader and its reader share: the layouts of its maps and of the records in its ring.
  *
- * The one place for all sides. The program includes it, and so does ffi/io/egress_ring.h, which reads the ring; cffi
- * reads the same declarations (ffi/build.py), so that xdp/egress_tap.py fills in the filter by name. That is why it
- * keeps to plain C, without __u32 and without an include guard.
+ * The one place for all sides. The program includes it, and so does ffi/capture/writing/egress_ring.h, which reads the
+ * ring; cffi reads the same declarations (ffi/build.py), so that xdp/egress_tap.py fills in the filter by name. That is
+ * why it keeps to plain C, without __u32 and without an include guard.
  */
 
 /* How many ranges of each kind a filter may name. */

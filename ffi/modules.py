@@ -46,7 +46,7 @@ RAW_HEADERS = (
 
 CORE = Module(
     "umstack._core",
-    ("ffi/core", "ffi/capture", "ffi/io"),
+    ("ffi/core", "ffi/os", "ffi/capture/reading", "ffi/capture/writing", "ffi/io"),
     (
         Header("core/base.h", names=("um_publish_result", "um_address")),
         Header("core/datagram_size.h", names=("UM_DATAGRAM_BYTES_MAX",)),
@@ -66,36 +66,24 @@ CORE = Module(
             "UM_RECOVERY_BUCKETS", "um_session_id", "um_receiver_session_config",
         )),
         Header("core/source.h", names=("UM_SEND_FLUSH", "um_session_config", "um_source_config", "um_source_claim")),
-        Header("io/context.h", names=(
-            "UM_SEND_CONTINUED", "UM_RECEIVED_NOTHING", "um_context_config", "um_event_queue_config",
-            "um_event_queue.event_fd", "um_rows_summary",
-            "um_context_close", "um_context_create", "um_context_failed_step", "um_context_free",
-            "um_context_groups", "um_context_process", "um_context_receive_buffer",
-            "um_context_set_datagram_max", "um_context_start", "um_context_stop", "um_context_take_ended",
-            "um_context_tap_datagram", "um_context_tap_is_running", "um_context_tap_read",
-            "um_context_tap_start", "um_context_tap_stop", "um_context_unblock", "um_event_queue_arm",
-            "um_event_queue_close", "um_event_queue_free", "um_event_queue_open", "um_event_queue_poll",
-            "um_event_queue_receive", "um_event_queue_take", "um_publication_abort", "um_publication_claim",
-            "um_publication_close", "um_publication_commit", "um_publication_connected",
-            "um_publication_drained", "um_publication_flush", "um_publication_free",
-            "um_publication_message_max", "um_publication_open", "um_publication_send",
-            "um_publication_send_many", "um_publication_sendable", "um_publication_wakeup_fd",
-            "um_rows_materialize", "um_rows_heads", "um_rows_summarize", "um_session_limit_datagram",
-            "um_session_memory", "um_session_open", "um_session_shut", "um_subscription_close",
-            "um_subscription_free", "um_subscription_map", "um_subscription_open", "um_unmap",
-        )),
+        Header("os/memory.h", names=("um_unmap",)),
+        Header("io/event_queue.h"),
+        Header("io/publication_session.h"),
+        Header("io/publication.h"),
+        Header("io/subscription.h"),
+        Header("io/context.h"),
         Header("io/statistics.h"),
-        Header("io/datagram_frame.h", names=("um_datagram_frame",)),
-        Header("io/pcapng_writer.h", names=(
+        Header("capture/writing/datagram_frame.h", names=("um_datagram_frame",)),
+        Header("capture/writing/pcapng_writer.h", names=(
             "UM_PCAPNG_LINK_ETHERNET", "UM_PCAPNG_UNKNOWN", "um_pcapng_direction", "um_pcapng_packet",
             "um_pcapng_open", "um_pcapng_add_interface", "um_pcapng_write", "um_pcapng_close",
         ), sized=("um_pcapng_writer",)),
-        Header("io/tap.h", names=("um_tap_config", "um_tap_counters")),
-        Header("io/frame_merge.h", names=("um_frame_merge_config",)),
-        Header("io/interface_capture.h"),
-        Header("capture/container.h"),
-        Header("capture/rows.h"),
-        Header("capture/generate.h"),
+        Header("capture/writing/tap.h", names=("um_tap_config", "um_tap_counters")),
+        Header("capture/writing/frame_merge.h", names=("um_frame_merge_config",)),
+        Header("capture/writing/interface_capture.h"),
+        Header("capture/reading/container.h"),
+        Header("capture/reading/rows.h"),
+        Header("capture/reading/generate.h"),
     ),
     cdefs=("ffi/cdef/kernel.h",),
 )  # fmt: skip
@@ -104,7 +92,7 @@ CORE = Module(
 # keeps state outside the objects it is given (a test looks), so a handle of one module is as good in the other.
 SIM_BENCH = Module(
     "umstack._sim_bench",
-    ("ffi/core", "ffi/io", "ffi/sim", "ffi/bench"),
+    ("ffi/core", "ffi/os", "ffi/capture/writing", "ffi/io", "ffi/sim", "ffi/bench"),
     (
         Header("sim/sim.h"),
         Header("sim/run.h"),

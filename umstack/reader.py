@@ -269,7 +269,7 @@ class Reader(Closing):
 
     def fileno(self) -> int:
         """Readable when rows wait, once armed: for an event loop of your own call arm() first."""
-        return int(self._memory.handle.event_fd)
+        return int(lib.um_event_queue_descriptor(self._memory.handle))
 
     def arm(self) -> bool:
         """Ask for fileno() to become readable at the next row; True when rows wait already."""

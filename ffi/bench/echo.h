@@ -10,7 +10,8 @@
 #ifndef UM_BENCH_ECHO_H
 #define UM_BENCH_ECHO_H
 
-#include "io/context.h"
+#include "io/event_queue.h"
+#include "io/publication.h"
 
 enum {
     UM_ECHO_COUNTER_BYTES = 8,

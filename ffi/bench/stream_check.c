@@ -1,6 +1,6 @@
 #include "bench/stream_check.h"
 
-#include "io/context.h"
+#include "io/event_queue.h"
 
 enum { LOOKED_AT_TOGETHER = 64 };
 

@@ -1,25 +1,38 @@
 /* Event queues: what receivers deliver into, how their readers wait and are woken. */
 #include <poll.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "io/clock.h"
-#include "io/context.h"
+#include "io/event_queue_private.h"
+#include "os/clock.h"
+#include "os/lock.h"
+#include "os/memory.h"
 
-int um_event_queue_open(um_context *context, const um_event_queue_config *config, um_event_queue **opened)
+#ifdef UM_DEBUG
+void (*um_event_queue_arm_hook)(void);
+#endif
+
+static void arm_hook(void)
+{
+#ifdef UM_DEBUG
+    if (um_event_queue_arm_hook != NULL)
+        um_event_queue_arm_hook();
+#endif
+}
+
+int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *config, um_event_queue **opened)
 {
     size_t queue_bytes =
         um_queue_footprint(config->block_count, config->block_rows, config->block_bytes, config->message_max_bytes);
     size_t head_bytes = um_align_up(sizeof(um_event_queue), UM_CACHE_LINE_BYTES);
-    context->error_step = "receiver queue";
+    queues->reactor->error_step = "receiver queue";
     if (queue_bytes == 0)
         return -EINVAL;
     um_event_queue *queue = um_map(head_bytes + queue_bytes);
     if (queue == NULL)
         return -ENOMEM;
     queue->memory_bytes = head_bytes + queue_bytes;
-    queue->context = context;
+    queue->queues = queues;
     queue->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (queue->event_fd < 0) {
         int error = errno;
@@ -28,26 +41,20 @@ int um_event_queue_open(um_context *context, const um_event_queue_config *config
     }
     um_queue_init(&queue->core, (uint8_t *)queue + head_bytes, config->block_count, config->block_rows,
                   config->block_bytes, config->message_max_bytes);
-    um_context_lock(context);
-    bool added = um_node_add_queue(&context->node, &queue->core);
+    um_reactor_lock(queues->reactor);
+    bool added = um_node_add_queue(queues->node, &queue->core);
     if (added) {
-        queue->next = context->event_queues;
-        context->event_queues = queue;
+        queue->next = queues->first;
+        queues->first = queue;
     }
-    um_context_unlock(context);
+    um_reactor_unlock(queues->reactor);
     if (!added)
         um_event_queue_free(queue);
     *opened = added ? queue : NULL;
     return added ? 0 : -ENOSPC;
 }
 
-static void lock_pinned(um_block *block)
-{
-    while (!um_lock_try(&block->pinned_lock))
-        sched_yield();
-}
-
-/* The frames are a port's, which may be gone before the rows are. */
+/* The frames are the ring set's, which may be closed before the rows are released. */
 static void materialize_all(um_event_queue *queue)
 {
     um_message_queue *core = &queue->core;
@@ -57,21 +64,28 @@ static void materialize_all(um_event_queue *queue)
     um_queue_return_frames(core);
 }
 
+static void wake(um_event_queue *queue)
+{
+    uint64_t one = 1;
+    ssize_t ignored = write(queue->event_fd, &one, sizeof one); /* full means readable */
+    (void)ignored;
+}
+
 void um_event_queue_close(um_event_queue *queue)
 {
-    um_context *context = queue->context;
+    um_event_queues *queues = queue->queues;
     um_gate_shut(&queue->gate);
-    um_event_queue_wake(queue);
-    um_context_wake_by(context, 0); /* in sequential mode a reader waits in the loop */
+    wake(queue);
+    um_reactor_wake_by(queues->reactor, 0); /* in sequential mode a reader waits in the loop */
     um_gate_await_empty(&queue->gate);
-    um_context_lock(context);
-    um_node_remove_queue(&context->node, &queue->core);
+    um_reactor_lock(queues->reactor);
+    um_node_remove_queue(queues->node, &queue->core);
     materialize_all(queue);
-    um_event_queue **link = &context->event_queues;
+    um_event_queue **link = &queues->first;
     while (*link != queue)
         link = &(*link)->next;
     *link = queue->next;
-    um_context_unlock(context);
+    um_reactor_unlock(queues->reactor);
 }
 
 void um_event_queue_free(um_event_queue *queue)
@@ -80,40 +94,60 @@ void um_event_queue_free(um_event_queue *queue)
     um_unmap(queue, queue->memory_bytes);
 }
 
-void um_event_queue_notify(um_context *context)
+void um_event_queues_notify(um_event_queues *queues)
 {
     atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&context->waiting_count, memory_order_relaxed) == 0)
+    if (atomic_load_explicit(&queues->waiting_count, memory_order_relaxed) == 0)
         return;
-    for (um_event_queue *q = context->event_queues; q != NULL; q = q->next) {
+    for (um_event_queue *q = queues->first; q != NULL; q = q->next) {
         if (!atomic_load_explicit(&q->waiting, memory_order_relaxed) || !um_queue_holds_rows(&q->core))
             continue;
         if (atomic_exchange(&q->waiting, 0) == 0)
             continue;
-        atomic_fetch_sub(&context->waiting_count, 1);
-        um_event_queue_wake(q);
+        atomic_fetch_sub(&queues->waiting_count, 1);
+        wake(q);
     }
 }
 
-void um_event_queue_wake(um_event_queue *queue)
+void um_event_queues_wake_all(um_event_queues *queues)
 {
-    uint64_t one = 1;
-    ssize_t ignored = write(queue->event_fd, &one, sizeof one); /* full means readable */
-    (void)ignored;
+    um_reactor_lock(queues->reactor);
+    for (um_event_queue *q = queues->first; q != NULL; q = q->next)
+        wake(q);
+    um_reactor_unlock(queues->reactor);
 }
 
+void um_event_queues_return_frames(um_event_queues *queues)
+{
+    for (um_event_queue *queue = queues->first; queue != NULL; queue = queue->next)
+        if (queue->core.pinned_count > 0)
+            um_queue_return_frames(&queue->core);
+}
+
+int um_event_queue_descriptor(const um_event_queue *queue)
+{
+    return queue->event_fd;
+}
+
+/* The count goes up before the queue waits and down after it has stopped: the loop, which looks at no queue while the
+ * count is 0 and takes 1 from it for each queue it wakes, never sees it without every waiting queue in it. In the other
+ * order the loop could wake this queue first, bring the count of another, waiting queue down to 0, and pass that one
+ * by. */
 static bool arm(um_event_queue *queue)
 {
+    _Atomic uint32_t *waiting_count = &queue->queues->waiting_count;
     uint64_t ignored;
     ssize_t unread = read(queue->event_fd, &ignored, sizeof ignored); /* nothing to read: not readable */
     (void)unread;
-    if (atomic_exchange(&queue->waiting, 1) == 0)
-        atomic_fetch_add(&queue->context->waiting_count, 1);
+    atomic_fetch_add(waiting_count, 1);
+    arm_hook();
+    if (atomic_exchange(&queue->waiting, 1) == 1)
+        atomic_fetch_sub(waiting_count, 1); /* it was counted already */
     atomic_thread_fence(memory_order_seq_cst);
     if (!um_queue_ready(&queue->core))
         return false;
     if (atomic_exchange(&queue->waiting, 0) == 1)
-        atomic_fetch_sub(&queue->context->waiting_count, 1);
+        atomic_fetch_sub(waiting_count, 1);
     return true;
 }
 
@@ -148,7 +182,7 @@ void um_rows_materialize(um_block *block, uint32_t first, uint32_t count)
 {
     if (!um_block_has_pinned(block))
         return;
-    lock_pinned(block);
+    um_lock_acquire(&block->pinned_lock);
     um_block_materialize(block, first, count);
     um_lock_release(&block->pinned_lock);
 }
@@ -157,7 +191,7 @@ void um_rows_heads(um_block *block, uint32_t first, uint32_t count, uint32_t byt
 {
     bool keeps = um_block_has_pinned(block);
     if (keeps)
-        lock_pinned(block);
+        um_lock_acquire(&block->pinned_lock);
     um_block_heads(block, first, count, bytes, out);
     if (keeps)
         um_lock_release(&block->pinned_lock);
@@ -167,7 +201,7 @@ uint32_t um_rows_copy(um_block *block, uint32_t row, uint8_t *out, uint32_t capa
 {
     bool keeps = um_block_has_pinned(block);
     if (keeps)
-        lock_pinned(block);
+        um_lock_acquire(&block->pinned_lock);
     uint32_t length = um_block_copy(block, row, out, capacity);
     if (keeps)
         um_lock_release(&block->pinned_lock);
@@ -190,33 +224,34 @@ uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows)
 
 static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows)
 {
-    um_context *context = queue->context;
-    uint32_t unblocks = atomic_load(&context->unblock_count);
+    um_reactor *reactor = queue->queues->reactor;
+    uint32_t unblocks = atomic_load(&reactor->unblock_count);
     int64_t now_ns = um_clock_ns();
     int64_t end_ns = timeout_ns < 0 ? UM_NEVER_NS : now_ns + timeout_ns;
     do {
         bool goes_on = true;
-        if (!context->threaded)
-            um_context_pass(context, end_ns);
+        if (!um_reactor_is_threaded(reactor))
+            reactor->pass(reactor, end_ns);
         else
             goes_on = wait_embedded(queue, end_ns == UM_NEVER_NS ? UM_NEVER_NS : end_ns - now_ns);
         *rows = um_queue_take(&queue->core, max);
         if (!goes_on)
             return;
         now_ns = um_clock_ns();
-    } while (rows->count == 0 && now_ns < end_ns && atomic_load(&context->unblock_count) == unblocks &&
+    } while (rows->count == 0 && now_ns < end_ns && atomic_load(&reactor->unblock_count) == unblocks &&
              !um_gate_is_shut(&queue->gate));
 }
 
 uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows)
 {
+    um_reactor *reactor = queue->queues->reactor;
     *rows = um_queue_take(&queue->core, max);
     if (rows->count > 0 || !um_gate_enter(&queue->gate))
         return rows->count;
     if (timeout_ns != 0) {
         await_rows(queue, max, timeout_ns, rows);
-    } else if (!queue->context->threaded) {
-        um_context_pass(queue->context, 0);
+    } else if (!um_reactor_is_threaded(reactor)) {
+        reactor->pass(reactor, 0);
         *rows = um_queue_take(&queue->core, max);
     }
     um_gate_leave(&queue->gate);

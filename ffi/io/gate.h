@@ -1,6 +1,6 @@
 /* A gate in front of an object that one thread may close while others are calling it: calls enter and leave, closing
  * shuts the gate and waits until the last call has left. The object's memory must outlive the calls that find the
- * gate shut, so who closes an object frees it only when nobody can name it any more.
+ * gate shut, so its closer frees it only when no thread can name it any more.
  *
  * Threads: all functions from any thread; um_gate_shut once, and never from inside the gate.
  */
@@ -48,8 +48,8 @@ static inline void um_gate_shut(um_gate *gate)
 static inline void um_gate_await_empty(const um_gate *gate)
 {
     while (atomic_load_explicit(&gate->calls, memory_order_acquire) != 0) {
-        struct timespec nap = {0, 50000};
-        nanosleep(&nap, NULL);
+        struct timespec wait = {0, 50000};
+        nanosleep(&wait, NULL);
     }
 }
 

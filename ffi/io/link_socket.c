@@ -6,7 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "io/clock.h"
+#include "os/clock.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103

@@ -1,97 +1,106 @@
-/* Source sessions of a context: their sockets and links, their memory, their place in the context. */
-#include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "io/clock.h"
-#include "io/context.h"
+#include "io/publication_session_private.h"
+#include "os/clock.h"
+#include "os/lock.h"
+#include "os/memory.h"
 
-static um_publication_session *free_session(um_context *context)
+/* ---- opening and closing ---- */
+
+static um_publication_session *free_entry(um_publication_sessions *sessions)
 {
-    for (uint32_t i = 0; i < UM_CONTEXT_SESSIONS_MAX; i++) {
-        if (context->sessions[i].in_use)
+    for (uint32_t i = 0; i < UM_PUBLICATION_SESSIONS_MAX; i++) {
+        if (sessions->table[i].in_use)
             continue;
-        if (i >= context->session_limit)
-            context->session_limit = i + 1;
-        return &context->sessions[i];
+        if (i >= sessions->limit)
+            sessions->limit = i + 1;
+        return &sessions->table[i];
     }
     return NULL;
 }
 
 static int open_sockets(um_publication_session *session, uint16_t port_low, uint16_t port_high)
 {
-    um_socket_config config = um_context_socket_config(session->context);
-    int result = -EADDRINUSE;
-    for (uint32_t port = port_low; port <= port_high && result == -EADDRINUSE; port++)
-        result = um_socket_open_unicast(&session->nak_link, &config, (uint16_t)port);
-    session->context->error_step = session->nak_link.failed_step;
+    um_publication_sessions *sessions = session->sessions;
+    uint32_t index = (uint32_t)(session - sessions->table);
+    int result = um_control_open(&session->control, sessions->reactor, sessions->links, &session->core, index, port_low,
+                                 port_high);
     if (result != 0)
         return result;
-    result = um_socket_open_unicast(&session->data_link, &config, 0);
-    session->context->error_step = session->data_link.failed_step;
+    result = um_socket_open_unicast(&session->data_link, &sessions->links->socket_config, 0);
+    sessions->reactor->error_step = session->data_link.failed_step;
     if (result != 0)
-        um_socket_close(&session->nak_link);
+        um_socket_close(&session->control.nak_link);
     return result;
 }
 
-/* Data leaves by the context's port, under the address and the port of the NAK socket. */
+/* Data leaves by the context's ring set, under the address and the UDP port of the NAK socket. */
 static int open_ring_link(um_publication_session *session)
 {
-    um_rings *rings = session->context->rings;
-    if (rings == NULL)
+    um_links *links = session->sessions->links;
+    if (links->rings == NULL)
         return 0;
-    um_rings_sender sender = {session->nak_link.local, session->context->config.ttl, &session->data_link.base};
-    session->context->error_step = "a link on the port";
-    return rings->ops->open_link(rings, &sender, &session->ring_link);
+    um_rings_sender sender = {session->control.nak_link.local, links->socket_config.ttl, &session->data_link.base};
+    session->sessions->reactor->error_step = "a link on the ring set";
+    return links->rings->ops->open_link(links->rings, &sender, &session->ring_link);
 }
 
 static void close_ring_link(um_publication_session *session)
 {
-    um_rings *rings = session->context->rings;
+    um_rings *rings = session->sessions->links->rings;
     if (session->ring_link != NULL && rings != NULL)
         rings->ops->close_link(rings, session->ring_link);
     session->ring_link = NULL;
 }
 
-/* Takes over the memory when it succeeds. */
-static int open_session(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
-                        void *memory, um_publication_session **opened)
+static int open_sender(um_publication_session *session)
 {
-    um_publication_session *session = free_session(context);
-    context->error_step = "session table";
+    um_publication_sessions *sessions = session->sessions;
+    int result = um_sender_open(&session->sender, sessions->reactor, sessions->links, &session->core);
+    if (result == 0)
+        result = open_ring_link(session);
+    session->sender.mtu_fd = session->control.nak_link.fd;
+    session->sender.uses_rings = session->ring_link != NULL;
+    if (result != 0) {
+        um_sender_close(&session->sender);
+        um_socket_close(&session->control.nak_link);
+        um_socket_close(&session->data_link);
+    }
+    return result;
+}
+
+static int open_session(um_publication_sessions *sessions, um_session_config *config, void *memory, uint16_t port_low,
+                        uint16_t port_high, um_publication_session **opened)
+{
+    um_publication_session *session = free_entry(sessions);
+    sessions->reactor->error_step = "session table";
     if (session == NULL)
         return -ENOSPC;
     memset(session, 0, sizeof *session);
-    session->context = context;
+    session->sessions = sessions;
     int result = open_sockets(session, port_low, port_high);
+    if (result == 0)
+        result = open_sender(session);
     if (result != 0)
         return result;
     session->memory = memory;
     session->memory_bytes = um_session_footprint(config);
-    um_publishing_init(session);
-    session->wakeup_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    result = session->wakeup_fd < 0 ? -errno : open_ring_link(session);
-    if (result != 0) {
-        if (session->wakeup_fd >= 0)
-            close(session->wakeup_fd);
-        um_socket_close(&session->nak_link);
-        um_socket_close(&session->data_link);
-        return result;
-    }
-    config->nak_port = session->nak_link.local.port;
+    um_tap *tap = &sessions->links->tap;
+    config->nak_port = session->control.nak_link.local.port;
     if (session->ring_link != NULL)
-        um_tap_link_init(&session->tapped, session->ring_link, &context->tap, session->nak_link.local);
+        um_tap_link_init(&session->tapped, session->ring_link, tap, session->control.nak_link.local);
     else
-        um_tap_link_init(&session->tapped, &session->data_link.base, &context->tap, session->data_link.local);
-    um_session_init(&session->core, session->memory, config, &session->tapped.base, &context->limits, um_clock_ns());
+        um_tap_link_init(&session->tapped, &session->data_link.base, tap, session->data_link.local);
+    um_session_init(&session->core, memory, config, &session->tapped.base, &sessions->limits, um_clock_ns());
     session->in_use = true;
     *opened = session;
-    return um_context_watch(context, session->nak_link.fd, UM_WATCH_SESSION, (uint32_t)(session - context->sessions));
+    return um_control_watch(&session->control);
 }
 
-int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,
-                    um_publication_session **session)
+int um_publication_sessions_open(um_publication_sessions *sessions, um_session_config *config, uint16_t port_low,
+                                 uint16_t port_high, um_publication_session **opened)
 {
-    context->error_step = "session memory";
+    sessions->reactor->error_step = "session memory";
     size_t bytes = um_session_footprint(config);
     if (bytes == 0)
         return -EINVAL;
@@ -99,10 +108,10 @@ int um_session_open(um_context *context, um_session_config *config, uint16_t por
     if (memory == NULL)
         return -ENOMEM;
     um_back(memory, bytes); /* takes its time: the loop goes on meanwhile */
-    um_context_lock(context);
-    int result = open_session(context, config, port_low, port_high, memory, session);
-    um_context_unlock(context);
-    um_context_wake_by(context, 0);
+    um_reactor_lock(sessions->reactor);
+    int result = open_session(sessions, config, memory, port_low, port_high, opened);
+    um_reactor_unlock(sessions->reactor);
+    um_reactor_wake_by(sessions->reactor, 0);
     if (result != 0)
         um_unmap(memory, bytes);
     return result;
@@ -115,21 +124,73 @@ void um_session_limit_datagram(um_publication_session *session, uint32_t bytes)
 
 void um_session_shut(um_publication_session *session)
 {
-    um_context_lock(session->context);
+    um_publication_sessions *sessions = session->sessions;
+    um_reactor_lock(sessions->reactor);
     um_session_close(&session->core);
-    um_lock_sender(&session->core);
+    um_lock_acquire(&session->core.sender_lock);
     session->in_use = false;
-    um_staged_drop_sent(&session->core.staged, INT64_MAX); /* with what the link has lent for it */
+    um_staged_drop_sent(&session->core.staged, INT64_MAX); /* with the frames that the link has lent for it */
     um_lock_release(&session->core.sender_lock);
     close_ring_link(session);
-    um_context_close_link(session->context, &session->data_link);
-    um_context_close_link(session->context, &session->nak_link);
-    close(session->wakeup_fd);
-    um_context_unlock(session->context);
+    um_links_close_socket(sessions->links, &session->data_link);
+    um_links_close_socket(sessions->links, &session->control.nak_link);
+    um_sender_close(&session->sender);
+    um_reactor_unlock(sessions->reactor);
 }
 
 void *um_session_memory(const um_publication_session *session, size_t *bytes)
 {
     *bytes = session->memory_bytes;
     return session->memory;
+}
+
+/* ---- publishers' ---- */
+
+void um_publication_session_poll_control(um_publication_session *session, int64_t tail_bytes, int64_t now_ns)
+{
+    bool retransmits;
+    int handled = um_control_poll(&session->control, now_ns, &retransmits);
+    if (retransmits)
+        um_sender_request_loop(&session->sender, now_ns);
+    if (handled > 0 && um_sender_backlog_bytes(&session->sender) >= tail_bytes)
+        um_sender_run_to(&session->sender, tail_bytes, now_ns);
+}
+
+void um_publication_session_after(um_publication_session *session, const um_sender_outcome *outcome)
+{
+    if (!outcome->ran)
+        return;
+    if (um_control_is_poll_due(&session->control))
+        um_publication_session_poll_control(session, outcome->tail_bytes, um_clock_ns());
+    um_sender_bound_write_ahead(&session->sender, outcome->now_ns);
+}
+
+/* ---- the loop's ---- */
+
+int um_publication_session_receive(um_publication_session *session, int64_t now_ns)
+{
+    um_sender *sender = &session->sender;
+    int handled = um_control_service(&session->control, now_ns);
+    if (handled == UM_CONTROL_BUSY) {
+        sender->due_ns = now_ns + sender->skip_ns;
+        return 0;
+    }
+    if (handled > 0) { /* a status message may have opened the window, a retransmission may wait for its limiter */
+        sender->due_ns = now_ns;
+        atomic_store_explicit(&sender->requested_ns, now_ns, memory_order_relaxed);
+    }
+    return handled;
+}
+
+int64_t um_publication_session_service(um_publication_session *session, int64_t now_ns)
+{
+    um_control *control = &session->control;
+    int64_t until_ns = um_sender_skip_until(&session->sender, um_control_polled_ns(control, now_ns), now_ns);
+    if (until_ns > now_ns)
+        return until_ns;
+    if (um_control_is_unwatched(control))
+        um_publication_session_receive(session, now_ns);
+    bool ran;
+    int64_t due_ns = um_sender_service(&session->sender, now_ns, &ran);
+    return ran && um_control_is_unwatched(control) ? now_ns : due_ns;
 }

@@ -1,13 +1,15 @@
-/* The receiving half of a context: subscriptions, and the groups and sessions they need. */
+#include "io/receiving.h"
+
 #include <stdlib.h>
 
-#include "io/clock.h"
-#include "io/context.h"
+#include "os/clock.h"
+#include "os/memory.h"
 
 enum {
-    KEPT_MAX = 8, /* datagrams of a port whose frames a polling loop keeps for a pass; ports have 64 and more */
+    RECEIVES_PER_PASS = 8,
+    RING_RECEIVES_PER_PASS = 12, /* as a rule all that gathered in a coalescing interval */
     PREFETCHED_AHEAD = 8,
-    HEADERS_BYTES = 64, /* of a datagram's; what stays in its frame is not read any further here */
+    HEADERS_BYTES = 64, /* of a datagram's; nothing more of it is read here when its payload stays in the frame */
 };
 
 /* A receiving session's memory: the session, its loss map and table, in one mapping. */
@@ -17,42 +19,13 @@ typedef struct session_block {
     size_t memory_bytes;
 } session_block;
 
-/* ---- subscriptions ---- */
-
-int um_subscription_open(um_event_queue *queue, const um_receiver_config *config, um_subscription **opened)
-{
-    um_context *context = queue->context;
-    context->error_step = "receiver";
-    um_subscription *subscription = um_allocate(sizeof *subscription);
-    if (subscription == NULL)
-        return -ENOMEM;
-    subscription->context = context;
-    subscription->queue = queue;
-    subscription->core.config = *config;
-    subscription->core.queue = &queue->core;
-    subscription->core.store = &context->node.store;
-    subscription->core.context_counters = &context->node.counters;
-    um_receiver_counters_reset(&subscription->core.counters);
-    um_context_lock(context);
-    bool is_open = !um_gate_is_shut(&queue->gate);
-    if (is_open) {
-        subscription->next = context->subscriptions;
-        context->subscriptions = subscription;
-    }
-    um_context_unlock(context);
-    if (!is_open)
-        free(subscription);
-    *opened = is_open ? subscription : NULL;
-    return is_open ? 0 : UM_CLOSED;
-}
-
 /* ---- groups and sessions ---- */
 
-static um_group *find_group(um_context *context, um_address address)
+static um_group *find_group(um_receiving *receiving, um_address address)
 {
     um_group *unused = NULL;
-    for (uint32_t i = 0; i < UM_CONTEXT_GROUPS_MAX; i++) {
-        um_group *group = &context->groups[i];
+    for (uint32_t i = 0; i < UM_RECEIVING_GROUPS_MAX; i++) {
+        um_group *group = &receiving->groups[i];
         if (group->in_use && um_address_equal(group->link.local, address))
             return group;
         if (!group->in_use && unused == NULL)
@@ -61,50 +34,49 @@ static um_group *find_group(um_context *context, um_address address)
     return unused;
 }
 
-static int join_group(um_context *context, um_address address, um_group **joined)
+static int join_group(um_receiving *receiving, um_address address, um_group **joined)
 {
-    um_group *group = find_group(context, address);
-    context->error_step = "group table";
+    um_group *group = find_group(receiving, address);
+    receiving->reactor->error_step = "group table";
     if (group == NULL)
         return -ENOSPC;
     *joined = group;
     if (group->in_use)
         return 0;
-    um_socket_config config = um_context_socket_config(context);
-    int result = um_socket_open_group(&group->link, &config, address);
-    context->error_step = group->link.failed_step;
+    int result = um_socket_open_group(&group->link, &receiving->links->socket_config, address);
+    receiving->reactor->error_step = group->link.failed_step;
     if (result != 0)
         return result;
     uint32_t granted = group->link.granted_receive_bytes;
-    if (context->least_receive_bytes == 0 || granted < context->least_receive_bytes)
-        context->least_receive_bytes = granted;
+    if (receiving->least_buffer_bytes == 0 || granted < receiving->least_buffer_bytes)
+        receiving->least_buffer_bytes = granted;
     group->session_count = 0;
     group->in_use = true;
-    uint32_t index = (uint32_t)(group - context->groups);
-    if (index >= context->group_limit)
-        context->group_limit = index + 1;
-    context->port_is_read = true;
-    result = um_context_watch_port(context, true);
+    uint32_t index = (uint32_t)(group - receiving->groups);
+    if (index >= receiving->group_limit)
+        receiving->group_limit = index + 1;
+    receiving->rings_are_read = true;
+    result = um_reactor_watch_rings(receiving->reactor, receiving->links->rings, true);
     if (result != 0)
         return result;
-    return um_context_watch(context, group->link.fd, UM_WATCH_GROUP, index);
+    return um_reactor_watch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
 }
 
-static void leave_group(um_context *context, um_group *group)
+static void leave_group(um_receiving *receiving, um_group *group)
 {
     if (--group->session_count > 0)
         return;
-    um_context_close_link(context, &group->link);
+    um_links_close_socket(receiving->links, &group->link);
     group->in_use = false;
-    while (context->group_limit > 0 && !context->groups[context->group_limit - 1].in_use)
-        context->group_limit--;
-    if (context->group_limit == 0) {
-        context->port_is_read = false;
-        um_context_watch_port(context, false);
+    while (receiving->group_limit > 0 && !receiving->groups[receiving->group_limit - 1].in_use)
+        receiving->group_limit--;
+    if (receiving->group_limit == 0) {
+        receiving->rings_are_read = false;
+        um_reactor_watch_rings(receiving->reactor, receiving->links->rings, false);
     }
 }
 
-static int open_session(um_context *context, const um_receiver_session_config *config, session_block **opened)
+static int open_session(um_receiving *receiving, const um_receiver_session_config *config, session_block **opened)
 {
     size_t head_bytes = um_align_up(sizeof(session_block), UM_CACHE_LINE_BYTES);
     size_t bytes = um_receiver_session_footprint(config);
@@ -114,14 +86,14 @@ static int open_session(um_context *context, const um_receiver_session_config *c
     if (block == NULL)
         return -ENOMEM;
     block->memory_bytes = head_bytes + bytes;
-    int result = join_group(context, config->id.group, &block->group);
+    int result = join_group(receiving, config->id.group, &block->group);
     if (result == 0) {
-        um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, config, &context->tapped_control.base,
-                                 &context->node.store, um_clock_ns());
-        result = um_node_add_session(&context->node, &block->core) ? 0 : -ENOSPC;
+        um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, config, &receiving->tapped_control.base,
+                                 &receiving->node.store, um_clock_ns());
+        result = um_node_add_session(&receiving->node, &block->core) ? 0 : -ENOSPC;
         block->group->session_count++;
         if (result != 0)
-            leave_group(context, block->group);
+            leave_group(receiving, block->group);
     }
     if (result != 0) {
         um_unmap(block, block->memory_bytes);
@@ -137,128 +109,146 @@ static void unmap_controller(um_receiver_session *session, um_delivery *delivery
     free(delivery);
 }
 
-static void close_session(um_context *context, session_block *block)
+static void close_session(um_receiving *receiving, session_block *block)
 {
     um_receiver_session_leave(&block->core);
     while (block->core.controllers != NULL)
         unmap_controller(&block->core, block->core.controllers);
-    um_node_remove_session(&context->node, &block->core);
-    leave_group(context, block->group);
+    um_node_remove_session(&receiving->node, &block->core);
+    leave_group(receiving, block->group);
     um_unmap(block, block->memory_bytes);
 }
 
-static int map_topic(um_subscription *subscription, const um_receiver_session_config *config, uint32_t topic_index,
-                     uint32_t source)
+int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *config,
+                     uint32_t topic_index, uint32_t source)
 {
-    um_context *context = subscription->context;
-    um_receiver_session *session = um_node_find_session(&context->node, &config->id);
+    um_receiver_session *session = um_node_find_session(&receiving->node, &config->id);
     if (session == NULL) {
         session_block *block = NULL;
-        int result = open_session(context, config, &block);
+        int result = open_session(receiving, config, &block);
         if (result != 0)
             return result;
         session = &block->core;
     }
     if (session->ended)
         return -EAGAIN;
-    if (um_receiver_session_is_mapped(session, &subscription->core, topic_index))
+    if (um_receiver_session_is_mapped(session, receiver, topic_index))
         return -EEXIST;
     um_delivery *delivery = um_allocate(sizeof *delivery);
     if (delivery == NULL)
         return -ENOMEM;
-    um_delivery_init(delivery, &subscription->core, context->next_delivery_id++, source, topic_index,
+    um_delivery_init(delivery, receiver, receiving->next_delivery_id++, source, topic_index,
                      session->config.nak_generation_ns);
     if (um_receiver_session_map(session, delivery, um_clock_ns()))
         return 0;
-    subscription->core.controller_count--;
+    receiver->controller_count--;
     free(delivery);
-    context->error_step = "topic table";
+    receiving->reactor->error_step = "topic table";
     return -ENOSPC;
 }
 
-int um_subscription_map(um_subscription *subscription, const um_receiver_session_config *config, uint32_t topic_index,
-                        uint32_t source)
+void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
 {
-    um_context *context = subscription->context;
-    if (!um_gate_enter(&subscription->gate))
-        return UM_CLOSED;
-    um_context_lock(context);
-    int result = map_topic(subscription, config, topic_index, source);
-    if (result == 0)
-        um_node_wake(&context->node, um_clock_ns());
-    um_context_unlock(context);
-    um_context_wake_by(context, 0);
-    um_gate_leave(&subscription->gate);
-    return result;
-}
-
-static void drop_controllers(um_context *context, um_receiver *receiver)
-{
-    for (uint32_t i = context->node.session_count; i-- > 0;) {
-        um_receiver_session *session = context->node.sessions[i];
+    for (uint32_t i = receiving->node.session_count; i-- > 0;) {
+        um_receiver_session *session = receiving->node.sessions[i];
         for (um_delivery *d = session->controllers, *next; d != NULL; d = next) {
             next = d->next;
             if (d->receiver == receiver)
                 unmap_controller(session, d);
         }
         if (session->controllers == NULL)
-            close_session(context, (session_block *)session);
+            close_session(receiving, (session_block *)session);
     }
 }
 
-void um_subscription_close(um_subscription *subscription)
+/* ---- opening and closing ---- */
+
+static int open_control_link(um_receiving *receiving)
 {
-    um_context *context = subscription->context;
-    um_gate_shut(&subscription->gate);
-    um_gate_await_empty(&subscription->gate);
-    um_context_lock(context);
-    drop_controllers(context, &subscription->core);
-    um_subscription **link = &context->subscriptions;
-    while (*link != subscription)
-        link = &(*link)->next;
-    *link = subscription->next;
-    um_context_unlock(context);
+    int result = um_socket_open_unicast(&receiving->control_link, &receiving->links->socket_config, 0);
+    receiving->reactor->error_step = receiving->control_link.failed_step;
+    um_tap_link_init(&receiving->tapped_control, &receiving->control_link.base, &receiving->links->tap,
+                     receiving->control_link.local);
+    return result;
 }
 
-void um_subscription_free(um_subscription *subscription)
+int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *links, um_receive_coalescing *coalescing,
+                      const um_receiving_config *config)
 {
-    free(subscription);
+    receiving->reactor = reactor;
+    receiving->links = links;
+    receiving->coalescing = coalescing;
+    receiving->config = *config;
+    receiving->next_delivery_id = 1;
+    receiving->control_link.fd = -1;
+    um_node_init(&receiving->node);
+    reactor->error_step = "memory";
+    receiving->reorder_bytes =
+        um_reorder_footprint(config->hold_datagrams, config->datagram_max_bytes, config->hold_messages);
+    if (receiving->reorder_bytes == 0)
+        return -EINVAL;
+    receiving->reorder_memory = um_map(receiving->reorder_bytes);
+    receiving->groups = um_map(sizeof *receiving->groups * UM_RECEIVING_GROUPS_MAX);
+    if (!receiving->reorder_memory || !receiving->groups)
+        return -ENOMEM;
+    um_reorder_init(&receiving->node.store, receiving->reorder_memory, config->hold_datagrams,
+                    config->datagram_max_bytes, config->hold_messages);
+    return open_control_link(receiving);
 }
 
-/* ---- the loop's part ---- */
-
-int um_receiving_receive(um_context *context, um_group *group, int64_t now_ns)
+void um_receiving_close(um_receiving *receiving)
 {
-    int count = um_socket_receive(&group->link, &context->ring, (int)context->config.receive_batch);
-    if (count > 0)
-        um_tap_received(&context->tap, context->ring.batch, (uint32_t)count);
+    um_socket_close(&receiving->control_link);
+    um_unmap(receiving->reorder_memory, receiving->reorder_bytes);
+    receiving->reorder_memory = NULL;
+}
+
+void um_receiving_free(um_receiving *receiving)
+{
+    um_unmap(receiving->groups, sizeof *receiving->groups * UM_RECEIVING_GROUPS_MAX);
+}
+
+/* ---- the loop's ---- */
+
+static int receive_batch(um_receiving *receiving, um_group *group, int64_t now_ns)
+{
+    um_links *links = receiving->links;
+    int count = um_links_receive(links, &group->link, (int)receiving->config.batch);
     for (int i = 0; i < count; i++) {
-        um_node_on_data(&context->node, &context->ring.batch[i], now_ns);
-        context->pass_datagrams +=
-            um_datagrams_in(context->ring.batch[i].length, context->ring.batch[i].segment_length);
+        um_node_on_data(&receiving->node, &links->ring.batch[i], now_ns);
+        receiving->pass_datagrams += um_datagrams_in(links->ring.batch[i].length, links->ring.batch[i].segment_length);
     }
-    if (count > 0 && context->rings != NULL)
+    if (count > 0 && links->rings != NULL)
         UM_COUNT(group->link.counters.ring_kernel_path, count);
     return count;
 }
 
-void um_receiving_give_back(um_context *context)
+int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t now_ns)
 {
-    if (!context->rings_hold_frames)
-        return;
-    context->rings->ops->release(context->rings);
-    context->rings_hold_frames = false;
+    um_group *group = &receiving->groups[index];
+    int handled = 0;
+    if (!group->in_use)
+        return 0;
+    for (int i = 0; i < RECEIVES_PER_PASS && !um_node_pressured(&receiving->node, now_ns); i++) {
+        int count = receive_batch(receiving, group, now_ns);
+        handled += count > 0 ? count : 0;
+        if (count < (int)receiving->config.batch)
+            return handled;
+    }
+    receiving->node.behind = true;
+    return handled;
 }
 
-void um_receiving_take_back(um_context *context)
+int um_receiving_receive_groups(um_receiving *receiving, int64_t now_ns)
 {
-    for (um_event_queue *queue = context->event_queues; queue != NULL; queue = queue->next)
-        if (queue->core.pinned_count > 0)
-            um_queue_return_frames(&queue->core);
+    int handled = 0;
+    for (uint32_t i = 0; i < receiving->group_limit; i++)
+        handled += um_receiving_receive_group(receiving, i, now_ns);
+    return handled;
 }
 
-/* Another processor wrote it, but what was put together of several frames is here. A datagram at a time: requests that
- * come all at once are dropped. */
+/* The lines of a frame are another processor's, which wrote it; those of a datagram put together of several frames are
+ * here. One datagram at a time: the processor drops requests that come all at once. */
 static void prefetch(const um_rx *rx)
 {
     if (rx->frames == NULL)
@@ -267,49 +257,49 @@ static void prefetch(const um_rx *rx)
     um_prefetch(rx->data, stays ? HEADERS_BYTES : rx->length);
 }
 
-int um_receiving_receive_rings(um_context *context, bool polls, int64_t now_ns)
+static int receive_ring_batch(um_receiving *receiving, int64_t now_ns)
 {
-    um_rings *rings = context->rings;
-    um_receiving_give_back(context);
-    int count = rings->ops->receive(rings, context->ring_batch, UM_RINGS_BATCH_MAX);
+    um_rings *rings = receiving->links->rings;
+    um_rx *batch = receiving->ring_batch;
+    int count = rings->ops->receive(rings, batch, UM_RINGS_BATCH_MAX);
     if (count > 0)
-        um_tap_received(&context->tap, context->ring_batch, (uint32_t)count);
-    context->gathered_frames += rings->taken_frames;
+        um_tap_received(&receiving->links->tap, batch, (uint32_t)count);
+    uint64_t bytes = 0;
     for (int i = 0; i < count && i < PREFETCHED_AHEAD; i++)
-        prefetch(&context->ring_batch[i]);
+        prefetch(&batch[i]);
     for (int i = 0; i < count; i++) {
         if (i + PREFETCHED_AHEAD < count)
-            prefetch(&context->ring_batch[i + PREFETCHED_AHEAD]);
-        um_rx *rx = &context->ring_batch[i];
+            prefetch(&batch[i + PREFETCHED_AHEAD]);
+        um_rx *rx = &batch[i];
         if (rx->frames != NULL)
             rx->frames->pinned_last = false;
-        context->gathered_bytes += rx->length;
-        um_node_on_data(&context->node, rx, now_ns);
+        bytes += rx->length;
+        um_node_on_data(&receiving->node, rx, now_ns);
     }
-    context->rings_hold_frames = true; /* without a datagram, too: frames that held none were taken all the same */
-    if (!polls || count <= 0 || count > KEPT_MAX)
-        um_receiving_give_back(context);
-    context->pass_datagrams += count > 0 ? (uint32_t)count : 0;
+    um_coalescing_on_frames(receiving->coalescing, rings->taken_frames, bytes);
+    rings->ops->release(rings); /* without a datagram, too: frames that held none were taken all the same */
+    receiving->pass_datagrams += count > 0 ? (uint32_t)count : 0;
     return count > 0 ? count : 0;
 }
 
-void um_receiving_reap(um_context *context)
+int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns)
 {
-    um_receiver_session *finished;
-    while ((finished = um_node_finished_session(&context->node)) != NULL) {
-        context->ended[context->ended_count++ % UM_CONTEXT_ENDED_MAX] = finished->config.id;
-        close_session(context, (session_block *)finished);
+    int handled = 0;
+    for (int i = 0; i < RING_RECEIVES_PER_PASS && !um_node_pressured(&receiving->node, now_ns); i++) {
+        int count = receive_ring_batch(receiving, now_ns);
+        handled += count;
+        if (count == 0 || !receiving->links->rings->more)
+            return handled;
     }
+    receiving->node.behind = true;
+    return handled;
 }
 
-bool um_context_take_ended(um_context *context, um_session_id *id)
+void um_receiving_reap(um_receiving *receiving)
 {
-    um_context_lock(context);
-    bool any = context->ended_taken != context->ended_count;
-    if (context->ended_count - context->ended_taken > UM_CONTEXT_ENDED_MAX)
-        context->ended_taken = context->ended_count - UM_CONTEXT_ENDED_MAX;
-    if (any)
-        *id = context->ended[context->ended_taken++ % UM_CONTEXT_ENDED_MAX];
-    um_context_unlock(context);
-    return any;
+    um_receiver_session *finished;
+    while ((finished = um_node_finished_session(&receiving->node)) != NULL) {
+        receiving->ended[receiving->ended_count++ % UM_RECEIVING_ENDED_MAX] = finished->config.id;
+        close_session(receiving, (session_block *)finished);
+    }
 }

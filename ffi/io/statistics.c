@@ -1,5 +1,8 @@
 #include "io/statistics.h"
 
+#include "io/context_private.h"
+#include "io/publication_private.h"
+
 #define FIELDS(type) ((uint32_t)(sizeof(type) / sizeof(uint64_t)))
 
 _Static_assert(FIELDS(um_source_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "room for the largest group");
@@ -8,18 +11,18 @@ _Static_assert((int)UM_RECOVERY_BUCKETS <= (int)UM_STATISTICS_FIELDS_MAX, "room 
 
 uint32_t um_statistics_context(um_context *context, uint64_t *out)
 {
-    um_context_lock(context);
-    memcpy(out, &context->node.counters, sizeof context->node.counters);
-    um_context_unlock(context);
+    um_reactor_lock(&context->reactor);
+    memcpy(out, &context->receiving.node.counters, sizeof context->receiving.node.counters);
+    um_reactor_unlock(&context->reactor);
     return FIELDS(um_context_counters);
 }
 
 uint32_t um_statistics_source_transport(um_publication_session *session, uint64_t *out)
 {
-    um_context_lock(session->context);
+    um_reactor_lock(session->sessions->reactor);
     um_session_snapshot(&session->core);
     memcpy(out, &session->core.counters, sizeof session->core.counters);
-    um_context_unlock(session->context);
+    um_reactor_unlock(session->sessions->reactor);
     return FIELDS(um_source_transport_counters);
 }
 
@@ -32,71 +35,65 @@ uint32_t um_statistics_source(um_publication *publication, uint64_t *out)
 
 uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out)
 {
-    um_context_lock(subscription->context);
+    um_reactor_lock(subscription->receiving->reactor);
     um_receiver_counters *counters = &subscription->core.counters;
     const um_message_queue *queue = subscription->core.queue;
     counters->queued_messages = queue->appended_count - atomic_load(&queue->taken_count);
     counters->order_map_entries = 0;
-    const um_node *node = &subscription->context->node;
+    const um_node *node = &subscription->receiving->node;
     for (uint32_t i = 0; i < node->session_count; i++)
         for (const um_delivery *d = node->sessions[i]->controllers; d != NULL; d = d->next)
             counters->order_map_entries += d->receiver == &subscription->core ? d->held_count : 0;
     memcpy(out, counters, sizeof *counters);
-    um_context_unlock(subscription->context);
+    um_reactor_unlock(subscription->receiving->reactor);
     return FIELDS(um_receiver_counters);
 }
 
 uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, um_session_id *id, uint64_t *out)
 {
     uint32_t fields = 0;
-    um_context_lock(context);
-    if (index < context->node.session_count) {
-        const um_receiver_session *session = context->node.sessions[index];
+    um_reactor_lock(&context->reactor);
+    if (index < context->receiving.node.session_count) {
+        const um_receiver_session *session = context->receiving.node.sessions[index];
         *id = session->config.id;
         memcpy(out, &session->counters, sizeof session->counters);
         fields = FIELDS(um_receiver_transport_counters);
     }
-    um_context_unlock(context);
+    um_reactor_unlock(&context->reactor);
     return fields;
 }
 
 uint32_t um_statistics_recovery_histogram(um_context *context, uint32_t index, uint64_t *out)
 {
     uint32_t buckets = 0;
-    um_context_lock(context);
-    if (index < context->node.session_count) {
-        const um_receiver_session *session = context->node.sessions[index];
+    um_reactor_lock(&context->reactor);
+    if (index < context->receiving.node.session_count) {
+        const um_receiver_session *session = context->receiving.node.sessions[index];
         memcpy(out, session->recovery_buckets, sizeof session->recovery_buckets);
         buckets = UM_RECOVERY_BUCKETS;
     }
-    um_context_unlock(context);
+    um_reactor_unlock(&context->reactor);
     return buckets;
-}
-
-void um_context_close_link(um_context *context, um_socket_link *link)
-{
-    um_socket_close(link);
-    um_link_counters_add(&context->closed_links, &link->counters);
 }
 
 uint32_t um_statistics_link(um_context *context, uint64_t *out)
 {
-    um_context_lock(context);
+    um_reactor_lock(&context->reactor);
     um_link_counters *sum = (um_link_counters *)out;
-    *sum = context->closed_links;
-    um_link_counters_add(sum, &context->control_link.counters);
-    for (uint32_t i = 0; i < context->session_limit; i++) {
-        const um_publication_session *session = &context->sessions[i];
+    *sum = context->links.closed;
+    um_link_counters_add(sum, &context->receiving.control_link.counters);
+    for (uint32_t i = 0; i < context->sessions.limit; i++) {
+        const um_publication_session *session = &context->sessions.table[i];
         if (!session->in_use)
             continue;
         um_link_counters_add(sum, &session->data_link.counters);
-        um_link_counters_add(sum, &session->nak_link.counters);
+        um_link_counters_add(sum, &session->control.nak_link.counters);
     }
-    for (uint32_t i = 0; i < context->group_limit; i++)
-        if (context->groups[i].in_use)
-            um_link_counters_add(sum, &context->groups[i].link.counters);
-    if (context->rings != NULL)
-        context->rings->ops->add_counters(context->rings, sum);
-    um_context_unlock(context);
+    for (uint32_t i = 0; i < context->receiving.group_limit; i++)
+        if (context->receiving.groups[i].in_use)
+            um_link_counters_add(sum, &context->receiving.groups[i].link.counters);
+    if (context->links.rings != NULL)
+        context->links.rings->ops->add_counters(context->links.rings, sum);
+    um_reactor_unlock(&context->reactor);
     return FIELDS(um_link_counters);
 }

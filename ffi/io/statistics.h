@@ -6,6 +6,8 @@
 #define UM_IO_STATISTICS_H
 
 #include "io/context.h"
+#include "io/publication.h"
+#include "io/subscription.h"
 
 enum { UM_STATISTICS_FIELDS_MAX = 80 };
 

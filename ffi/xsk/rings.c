@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "io/clock.h"
+#include "os/clock.h"
 #include "xsk/rings_state.h"
 
 #ifndef SO_PREFER_BUSY_POLL

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#include "io/clock.h"
+#include "os/clock.h"
 #include "xsk/rings_state.h"
 
 enum {

@@ -3,10 +3,10 @@
 #include <limits.h>
 #include <pthread.h>
 
+#include "capture/writing/datagram_frame.h"
+#include "capture/writing/tap.h"
 #include "check.h"
 #include "core/random.h"
-#include "io/datagram_frame.h"
-#include "io/tap.h"
 
 #ifdef UM_FEWER_ROUNDS /* ThreadSanitizer is ten times slower */
 enum { DATAGRAMS = 5000 };

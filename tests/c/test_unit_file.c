@@ -6,9 +6,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "capture/writing/unit_file.h"
 #include "check.h"
 #include "core/random.h"
-#include "io/unit_file.h"
 
 enum {
     RECORDS = 4000,

@@ -3,7 +3,7 @@
  */
 #include "fuzz.h"
 
-#include "capture/rows.h"
+#include "capture/reading/rows.h"
 
 enum {
     ROWS = 64,

@@ -54,13 +54,32 @@ CORE_FORBIDDEN_CALLS = re.compile(
 # Which C rooms a C room may include from, besides itself; and single headers, by their names.
 C_ROOMS = {
     "core": set(),
-    "io": {"core", "../bpf/egress_tap.h"},  # what a BPF program writes for it to read
+    "os": {"core"},
+    "capture/reading": {"core"},
+    "capture/writing": {"core", "os", "../bpf"},  # what a BPF program writes for it to read
+    "io": {"core", "os", "capture/writing"},  # the tap wraps its links
     "sim": {"core"},
-    "bench": {"core", "io"},
+    "bench": {"core", "os", "io"},
     "bpf": set(),
-    "xsk": {"core", "io", "bench"},
-    "capture": {"core"},
+    "xsk": {"core", "os", "io", "bench"},
 }
+
+# The layers of ffi/io, lowest first. A concept, X, is X.c, X.h and X_private.h; it includes those of layers below.
+IO_LAYERS = (
+    {"gate", "rings"},
+    {"link_socket"},
+    {"links"},
+    {"reactor"},
+    {"event_queue", "receiving", "sender", "control"},
+    {"publication_session", "subscription"},
+    {"publication", "loop"},
+    {"context"},
+    {"statistics"},
+)
+# Headers of one concept's users, which say no more of another concept than its name or a configuration.
+IO_PUBLIC = {"context", "event_queue", "publication", "publication_session", "statistics", "subscription"}
+# Rooms in which one concept spreads over several files: only the files themselves must not go round.
+SPREAD_ROOMS = {"bench", "capture/reading", "core", "xsk"}
 
 
 @cache
@@ -247,27 +266,73 @@ def test_c_rooms_include_downwards() -> None:
         for path in c_files(f"ffi/{room}"):
             included = re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE)
             known = below | {room}
-            strangers = [header for header in included if not {header, header.split("/")[0]} & known]
+            strangers = [header for header in included if header.rpartition("/")[0] not in known]
             wrong.extend(f"{shown(path)} includes {header}" for header in strangers)
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("room", ["core", "xsk", "bpf"])
-def test_no_include_circle_in_a_c_room(room: str) -> None:
-    """Files of a C room include one another in one direction only."""
-    files = [
-        path for path in project_files() if path.parent == ROOT / "ffi" / room and path.suffix in {".c", ".h"}
-    ]
-    assert files
-    included = {
-        path.name: set(re.findall(rf'#include "{room}/(\w+\.h)"', path.read_text()))
+def included(path: Path) -> list[str]:
+    """The project headers a C file includes."""
+    return re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE)
+
+
+def c_concept(name: str) -> str:
+    """The concept that a C file or header belongs to."""
+    return name.rpartition("/")[2].partition(".")[0].removesuffix("_private")
+
+
+def io_arrow_up(importer: str, imported: str) -> bool:
+    """Whether one concept of ffi/io may not include another."""
+    level = {concept: i for i, layer in enumerate(IO_LAYERS) for concept in layer}
+    return importer != imported and level[imported] >= level[importer]
+
+
+def test_the_layers_of_io_look_down() -> None:
+    """Room io: loop -> receiving | sender | control | event queues -> reactor -> links; no concept its neighbour."""
+    files = c_files("ffi/io")
+    assert {c_concept(shown(path)) for path in files} == set().union(*IO_LAYERS)
+    wrong = [
+        f"{shown(path)} includes {header}"
         for path in files
-        if path.exists()
-    }
+        for header in included(path)
+        if header.startswith("io/") and io_arrow_up(c_concept(shown(path)), c_concept(header))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"), [("sender", "control"), ("reactor", "loop"), ("event_queue", "context")]
+)
+def test_an_include_that_points_up_is_seen(importer: str, imported: str) -> None:
+    """The rule above is not vacuous."""
+    assert io_arrow_up(importer, imported)
+    assert not io_arrow_up("loop", "sender")
+
+
+@pytest.mark.parametrize("room", sorted(C_ROOMS))
+def test_no_include_cycles_in_a_room(room: str) -> None:
+    """The concepts of a room can be understood from the bottom up."""
+    graph: dict[str, set[str]] = {}
+    for path in c_files(f"ffi/{room}"):
+        named = [shown(path).removeprefix("ffi/")]
+        named += [header for header in included(path) if header.rpartition("/")[0] == room]
+        own, *others = named if room in SPREAD_ROOMS else map(c_concept, named)
+        graph.setdefault(own, set()).update(set(others) - {own})
     try:
-        TopologicalSorter(included).prepare()
+        TopologicalSorter(graph).prepare()
     except CycleError as error:
-        pytest.fail(f"an include circle: {' -> '.join(error.args[1])}")
+        pytest.fail("include cycle: " + " -> ".join(error.args[1]))
+
+
+def test_public_headers_of_io_are_plain() -> None:
+    """What applications see of ffi/io, cffi can read: no inline function, no atomic, no macro with arguments."""
+    code = re.compile(r"\binline\b|\b_Atomic\b|\batomic_\w+|#\s*define\s+\w+\(")
+    wrong = [
+        f"{concept}.h: {match.group()}"
+        for concept in sorted(IO_PUBLIC)
+        for match in code.finditer(without_comments_and_strings((ROOT / f"ffi/io/{concept}.h").read_text()))
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_files_can_be_seen_whole() -> None:

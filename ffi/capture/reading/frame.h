@@ -1,0 +1,37 @@
+/* From a captured frame to its UDP payload: Ethernet with up to two VLAN tags, Linux cooked (both versions), BSD
+ * loopback, raw IP; IPv4 with options, IPv6 with extension headers, fragments of both. Reads only what was captured.
+ */
+#ifndef UM_CAPTURE_READING_FRAME_H
+#define UM_CAPTURE_READING_FRAME_H
+
+#include "core/base.h"
+
+enum um_captured_frame_status {
+    UM_CAPTURED_UDP,        /* ports and payload are set */
+    UM_CAPTURED_FOREIGN,    /* no UDP over IP */
+    UM_CAPTURED_FRAGMENT,   /* a fragment behind the first, which has no ports */
+    UM_CAPTURED_LINK_TYPE,  /* we do not know how such frames begin */
+    UM_CAPTURED_CUT,        /* its headers reach beyond what was captured */
+    UM_CAPTURED_IP_HEADER,  /* an IP header that makes no sense */
+    UM_CAPTURED_UDP_LENGTH, /* a UDP length that does not fit into its packet */
+};
+
+typedef struct um_captured_frame {
+    enum um_captured_frame_status status;
+    int32_t vlan;               /* of the outer tag; -1 without one */
+    int32_t inner_vlan;         /* -1 without a second tag */
+    uint8_t ip_version;         /* 4, 6, or 0: addresses are not set */
+    bool fragment;              /* any fragment, the first one too */
+    const uint8_t *source;      /* 4 or 16 bytes */
+    const uint8_t *destination; /* 4 or 16 bytes */
+    uint16_t source_port;
+    uint16_t destination_port;
+    const uint8_t *payload;
+    uint32_t payload_captured_bytes; /* what is there of it */
+    uint32_t payload_bytes;          /* by the UDP header */
+} um_captured_frame;
+
+void um_captured_frame_decode(int32_t link_type, const uint8_t *data, uint32_t captured_bytes,
+                              um_captured_frame *frame);
+
+#endif

@@ -1,0 +1,84 @@
+/* One row on its way from the decoder (decode.c) to the columns (rows.c). */
+#ifndef UM_CAPTURE_READING_ROW_H
+#define UM_CAPTURE_READING_ROW_H
+
+#include "capture/reading/rows.h"
+#include "core/status_message.h"
+
+enum um_packet_row_status {
+    UM_PACKET_OK,
+    UM_PACKET_NOT_OURS,
+    UM_PACKET_IP_FRAGMENT,
+    UM_PACKET_LINK_TYPE,
+    UM_PACKET_INTERFACE,
+    UM_PACKET_CUT,
+    UM_PACKET_IP_HEADER,
+    UM_PACKET_UDP_LENGTH,
+    UM_PACKET_LBTRM_SIZE,
+    UM_PACKET_LBTRM_TYPE,
+    UM_PACKET_LBTRM_VERSION,
+    UM_PACKET_LBTRM_HEADER,
+    UM_PACKET_LBMC_SIZE,
+    UM_PACKET_LBMC_TYPE,
+    UM_PACKET_LBMC_VERSION,
+    UM_PACKET_LBMC_HEADER,
+    UM_PACKET_LBMR,
+    UM_PACKET_STATUSES,
+};
+
+enum um_packet_row_type {
+    UM_PACKET_DATA,
+    UM_PACKET_SM,
+    UM_PACKET_NAK,
+    UM_PACKET_NCF,
+    UM_PACKET_LBMR_TYPE,
+    UM_PACKET_STATUS_MESSAGE,
+    UM_PACKET_TYPES,
+};
+
+enum um_packet_row_kind {
+    UM_PACKET_KIND_MESSAGE,
+    UM_PACKET_KIND_END,
+    UM_PACKET_KIND_PROACTIVE,
+    UM_PACKET_KIND_RECOVERED,
+    UM_PACKET_KIND_CONTROL,
+    UM_PACKET_KIND_TSNI,
+    UM_PACKET_KIND_STATUS,
+    UM_PACKET_KIND_EXTENDED,
+    UM_PACKET_KINDS,
+};
+
+/* What the transport says. Fields whose bit in `present` is clear are zero. */
+typedef struct um_packet_row {
+    enum um_packet_row_status status;
+    enum um_packet_row_type type;
+    uint32_t present;
+    uint32_t session_id;
+    uint16_t nak_port;
+    uint8_t transport_flags;
+    uint8_t ncf_reason;
+    uint32_t transport_sqn;
+    uint32_t sm_sqn;
+    uint32_t lead_sqn;
+    uint32_t trail_sqn;
+    uint32_t sqn_count;     /* written behind the rows' own */
+    uint32_t message_count; /* written behind the rows' own */
+    um_status_message status_message;
+} um_packet_row;
+
+/* Whether another packet may not fit. */
+bool um_packet_rows_full(const um_packet_rows *rows);
+
+/* Adds a row; the sqns and messages it counts have been put behind those of the rows before. */
+void um_packet_rows_append(um_packet_rows *rows, uint64_t position, const um_capture_packet *packet,
+                           const um_captured_frame *frame, const um_packet_row *row);
+
+/* Keeps a datagram of topic resolution for the row that is added next. */
+void um_packet_rows_put_resolution(um_packet_rows *rows, const uint8_t *payload, uint32_t bytes);
+
+/* Write message i, counted over all rows, in ascending order. */
+void um_packet_rows_put_message(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind,
+                                const um_lbmc_message *message);
+void um_packet_rows_put_tsni(um_packet_rows *rows, uint32_t i, uint32_t topic_index, uint32_t topic_sqn);
+
+#endif

@@ -1,0 +1,147 @@
+/* Rows of decoded packets, as columns in the caller's memory, laid out as Arrow wants them: values, offsets of int32,
+ * validity and booleans as bitmaps with the lowest bit first. docs/capture.md explains every column.
+ */
+#ifndef UM_CAPTURE_READING_ROWS_H
+#define UM_CAPTURE_READING_ROWS_H
+
+#include "capture/reading/container.h"
+#include "capture/reading/frame.h"
+
+enum {
+    UM_PACKETS_ADDRESS_BYTES_MAX = 48,
+    UM_PACKETS_STATUS_BYTES_MAX = 48,
+    UM_PACKETS_TYPE_BYTES_MAX = 8,
+    UM_PACKETS_REASON_BYTES_MAX = 16,
+    UM_PACKETS_KIND_BYTES_MAX = 16,
+    UM_PACKETS_VERDICT_BYTES_MAX = 16,
+    UM_PACKETS_TEXT_SLACK_BYTES = 64, /* text buffers are this much longer than their rows need: copies have one size */
+    UM_PACKETS_MULTIPLE = 64,         /* capacities are multiples of it */
+    UM_PACKETS_PACKET_ITEMS_MAX = 16384, /* more messages, or sqns, than one datagram can hold: the least capacity */
+    UM_PACKETS_RESOLUTION_BYTES_MAX = 65536 + sizeof(uint32_t[2]), /* what one datagram of topic resolution takes */
+};
+
+/* Which bit of `present` belongs to which column or group of columns; one bitmap of the caller's each. */
+enum um_packet_rows_bit {
+    UM_PACKETS_TIME,
+    UM_PACKETS_VLAN,
+    UM_PACKETS_INNER_VLAN,
+    UM_PACKETS_QUEUE,
+    UM_PACKETS_DROPPED,
+    UM_PACKETS_VERDICT,
+    UM_PACKETS_IP,             /* both addresses */
+    UM_PACKETS_UDP,            /* ports, UDP bytes */
+    UM_PACKETS_TYPE,           /* packet type */
+    UM_PACKETS_SESSION,        /* session id, NAK port */
+    UM_PACKETS_FLAGS,          /* transport flags */
+    UM_PACKETS_DATA,           /* transport sqn, retransmission */
+    UM_PACKETS_SM,             /* SM sqn, lead */
+    UM_PACKETS_TRAIL,          /* trail sqn */
+    UM_PACKETS_LIST,           /* sqns */
+    UM_PACKETS_NCF,            /* NCF reason */
+    UM_PACKETS_MESSAGES,       /* messages */
+    UM_PACKETS_STATUS,         /* next sqn, window, group tag, receiver id */
+    UM_PACKETS_IP_FRAGMENT,    /* a boolean's value */
+    UM_PACKETS_RETRANSMISSION, /* a boolean's value */
+    UM_PACKETS_BITS,
+};
+
+enum um_packet_rows_message_bit {
+    UM_PACKETS_MESSAGE_TOPIC,  /* topic index, topic sqn */
+    UM_PACKETS_MESSAGE_LENGTH, /* first sqn, fragment offset, message length */
+    UM_PACKETS_MESSAGE_BITS,
+};
+
+typedef struct um_packet_rows_text {
+    int32_t *offsets; /* row_capacity + 1 */
+    char *data;
+} um_packet_rows_text;
+
+typedef struct um_packet_rows {
+    /* The caller's, set before the first row. */
+    uint32_t row_capacity;
+    uint32_t message_capacity;
+    uint32_t sqn_capacity;
+    int64_t *position;
+    int64_t *time_ns;
+    int32_t *interface_id;
+    int32_t *link_type;
+    int32_t *frame_bytes;
+    int32_t *captured_bytes;
+    int32_t *vlan;
+    int32_t *inner_vlan;
+    int64_t *queue;
+    int64_t *dropped;
+    um_packet_rows_text verdict;
+    um_packet_rows_text source_address;
+    int32_t *source_port;
+    um_packet_rows_text destination_address;
+    int32_t *destination_port;
+    int32_t *udp_bytes;
+    um_packet_rows_text status;
+    um_packet_rows_text packet_type;
+    int64_t *session_id;
+    int32_t *nak_port;
+    int32_t *transport_flags;
+    int64_t *transport_sqn;
+    int64_t *sm_sqn;
+    int64_t *lead_sqn;
+    int64_t *trail_sqn;
+    um_packet_rows_text ncf_reason;
+    int32_t *sqn_offsets; /* row_capacity + 1 */
+    int64_t *sqns;
+    int32_t *message_offsets; /* row_capacity + 1 */
+    int64_t *topic_index;
+    int64_t *topic_sqn;
+    int64_t *first_sqn;
+    int64_t *fragment_offset;
+    int64_t *message_length;
+    int32_t *payload_bytes;
+    um_packet_rows_text kind; /* of messages: message_capacity + 1 offsets */
+    int64_t *next_sqn;
+    int64_t *window_bytes;
+    int64_t *group_tag;
+    int64_t *receiver_id;
+    uint32_t *present;        /* scratch, a word a row */
+    uint8_t *message_present; /* scratch, a byte a message */
+    /* Datagrams of topic resolution as they are, one after the other: row and length, each a uint32_t of the host's
+     * byte order, and the payload. They are rare and say what columns cannot. With a capacity of 0 none is kept. */
+    uint8_t *resolution;
+    uint32_t resolution_capacity;
+    uint8_t *bitmaps[UM_PACKETS_BITS];
+    uint8_t *message_bitmaps[UM_PACKETS_MESSAGE_BITS];
+
+    /* Ours: how much there is. */
+    uint32_t row_count;
+    uint32_t message_count;
+    uint32_t sqn_count;
+    uint32_t resolution_bytes;
+    uint32_t set_counts[UM_PACKETS_BITS]; /* set bits of each bitmap */
+    uint32_t message_set_counts[UM_PACKETS_MESSAGE_BITS];
+} um_packet_rows;
+
+/* Which UDP datagrams are taken for what. A datagram to another port is LBT-RM when every length in it agrees. */
+typedef struct um_packet_rows_ports {
+    uint16_t lbtrm_low;
+    uint16_t lbtrm_high;
+    uint16_t resolution_low;
+    uint16_t resolution_high;
+} um_packet_rows_ports;
+
+typedef struct um_packet_rows_options {
+    um_packet_rows_ports ports;
+    bool only_ours; /* leave out what is not ours */
+} um_packet_rows_options;
+
+/* Empties the rows. */
+void um_packet_rows_begin(um_packet_rows *rows);
+
+/* Fills the bitmaps; the rows can be read then. */
+void um_packet_rows_finish(um_packet_rows *rows);
+
+/* Decodes packets of [data, data + length) that begin before `until`, from *at on, into rows until they are full
+ * (UM_CAPTURE_FULL); *at moves behind what was taken. base is the window's position in the file. Never PACKET. */
+enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_rows *rows,
+                                           const um_packet_rows_options *options, const uint8_t *data, uint64_t length,
+                                           uint64_t base, uint64_t until, uint64_t *at);
+
+#endif

@@ -1,0 +1,57 @@
+/* The control messages of a source session: NAKs and status messages, which receivers send to its NAK socket. Internal
+ * to ffi/io; knows the session's core, nothing of how the session sends.
+ *
+ * The loop reads the socket when epoll reports it, once for each time it is watched:
+ *
+ *     watched --- readable, sender lock free: read until empty ---> watched
+ *        |                                                             ^
+ *        +--- readable, another thread runs the sender ---> unwatched --+ the loop's next service empties the socket
+ *
+ * While it is unwatched, the publishers that run the sender poll it: on a processor that they share with the loop, they
+ * would not get on while the loop waited for their lock with the receivers' reports in its hands.
+ *
+ * Threads: reading needs the context lock, for the receive buffers, and then the session's sender lock.
+ */
+#ifndef UM_IO_CONTROL_H
+#define UM_IO_CONTROL_H
+
+#include "io/links.h"
+#include "io/reactor.h"
+
+typedef struct um_control {
+    um_source_session *core;
+    um_reactor *reactor;
+    um_links *links;
+    um_socket_link nak_link; /* apart from the socket that sends data: the kernel looks for waiting threads
+                                each time something sent through a socket is freed */
+    uint32_t index;          /* the session's, for the epoll set */
+    atomic_bool is_unwatched;
+    _Atomic int64_t polled_ns;       /* when a publisher last polled */
+    _Atomic int64_t polled_position; /* the flush limit then */
+} um_control;
+
+/* Binds the NAK socket to the first free UDP port of the range. */
+int um_control_open(um_control *control, um_reactor *reactor, um_links *links, um_source_session *core, uint32_t index,
+                    uint16_t port_low, uint16_t port_high);
+/* From now on the loop reads the socket. */
+int um_control_watch(um_control *control);
+
+enum { UM_CONTROL_BUSY = -1 };
+/* The loop's, under the context lock, once the socket was reported or while it is unwatched. Returns datagrams, or
+ * UM_CONTROL_BUSY while another thread runs the sender. */
+int um_control_service(um_control *control, int64_t now_ns);
+
+/* A publisher's, under no lock: reads what is there unless another thread does. Returns datagrams; *retransmits is
+ * whether retransmissions wait for their limiter. */
+int um_control_poll(um_control *control, int64_t now_ns, bool *retransmits);
+/* Whether a publisher that goes on sending is to poll now. */
+bool um_control_is_poll_due(const um_control *control);
+/* When control messages were last looked for: now, when the loop watches the socket. */
+int64_t um_control_polled_ns(const um_control *control, int64_t now_ns);
+
+static inline bool um_control_is_unwatched(const um_control *control)
+{
+    return atomic_load_explicit(&control->is_unwatched, memory_order_relaxed);
+}
+
+#endif

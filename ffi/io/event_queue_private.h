@@ -1,0 +1,42 @@
+/* What the other files of ffi/io know of event queues: the queues of a context, which the loop wakes readers of. */
+#ifndef UM_IO_EVENT_QUEUE_PRIVATE_H
+#define UM_IO_EVENT_QUEUE_PRIVATE_H
+
+#include "core/node.h"
+#include "io/event_queue.h"
+#include "io/gate.h"
+#include "io/reactor.h"
+
+/* The list is guarded by the context lock. */
+typedef struct um_event_queues {
+    um_reactor *reactor;
+    um_node *node;                  /* whose receivers deliver into them */
+    struct um_receiving *receiving; /* the owner of that node, for subscription.c */
+    um_event_queue *first;
+    _Atomic uint32_t waiting_count; /* at least as many as have `waiting` set */
+} um_event_queues;
+
+struct um_event_queue {
+    um_message_queue core;
+    um_event_queues *queues;
+    int event_fd;
+    _Atomic uint32_t waiting; /* a reader has armed event_fd */
+    size_t memory_bytes;
+    um_gate gate;
+    um_event_queue *next;
+};
+
+int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *config, um_event_queue **queue);
+/* Wakes the readers whose queues got rows: the loop's, under the context lock. */
+void um_event_queues_notify(um_event_queues *queues);
+/* Makes event_fd of every queue readable. Takes the context lock. */
+void um_event_queues_wake_all(um_event_queues *queues);
+/* Takes frames of released rows back to their rings. Context lock. */
+void um_event_queues_return_frames(um_event_queues *queues);
+
+#ifdef UM_DEBUG
+/* Called between a reader's two steps of arming, if set: tests put another thread's steps there. */
+extern void (*um_event_queue_arm_hook)(void);
+#endif
+
+#endif

@@ -1,0 +1,171 @@
+#include "io/loop.h"
+
+#include <time.h>
+
+#include "os/clock.h"
+
+enum {
+    EVENTS_MAX = 64,
+    POLL_INTERVAL_NS = 20000,   /* a pass that does not sleep looks at quiet sockets only this often */
+    GROUPS_DIRECT_MAX = 4,      /* up to so many groups are read without asking epoll which has something */
+    PRESSURE_CHECK_NS = 200000, /* how soon a full queue is looked at again */
+};
+
+static int handle_event(um_loop *loop, uint64_t data, int64_t now_ns)
+{
+    uint32_t index = (uint32_t)data;
+    um_publication_session *session = &loop->sessions->table[index];
+    switch (data >> 32) {
+    case UM_WATCH_GROUP:
+        return um_receiving_receive_group(loop->receiving, index, now_ns);
+    case UM_WATCH_SESSION:
+        return session->in_use ? um_publication_session_receive(session, now_ns) : 0;
+    case UM_WATCH_PORT: /* every pass looks at the rings */
+        return 0;
+    default:
+        um_reactor_on_wake(loop->reactor);
+        return 0;
+    }
+}
+
+/* Runs the timers that are due, all of them when a thread requested the loop; returns when the next one is. */
+static int64_t run_timers(um_loop *loop, bool all, int64_t now_ns)
+{
+    int64_t next_ns = um_node_tick(&loop->receiving->node, now_ns);
+    for (uint32_t i = 0; i < loop->sessions->limit; i++) {
+        um_publication_session *session = &loop->sessions->table[i];
+        um_sender *sender = &session->sender;
+        if (!session->in_use)
+            continue;
+        if (all || sender->due_ns <= now_ns || atomic_load_explicit(&sender->has_deferred_tail, memory_order_relaxed))
+            sender->due_ns = um_publication_session_service(session, now_ns);
+        next_ns = sender->due_ns < next_ns ? sender->due_ns : next_ns;
+    }
+    um_receiving_reap(loop->receiving);
+    um_rings *rings = loop->links->rings;
+    int64_t rings_ns = rings != NULL ? rings->ops->tend(rings, now_ns) : UM_NEVER_NS;
+    return rings_ns < next_ns ? rings_ns : next_ns;
+}
+
+/* Sleeps while datagrams gather. Returns the time after it. */
+static int64_t coalesce(um_loop *loop, int64_t now_ns)
+{
+    um_rings *rings = loop->links->rings;
+    int64_t wait_ns = um_coalescing_next_ns(&loop->coalescing, rings != NULL ? rings->receive_frames : 0,
+                                            rings != NULL ? um_node_window_bytes(&loop->receiving->node) : 0,
+                                            loop->next_due_ns - now_ns);
+    struct timespec wait = {0, wait_ns};
+    um_reactor_watch_rings(loop->reactor, rings, false);
+    nanosleep(&wait, NULL);
+    loop->reads_directly = rings == NULL;
+    return um_clock_ns();
+}
+
+/* Waits as long as the pass may. *time_ns is the time, and changes with what is waited. Returns events. */
+static int take_events(um_loop *loop, struct epoll_event *events, int64_t wait_until_ns, int64_t *time_ns)
+{
+    int64_t now_ns = *time_ns;
+    um_rings *rings = loop->links->rings;
+    bool never_sleeps = loop->config.busy_wait || wait_until_ns == 0;
+    bool coalesces = wait_until_ns > now_ns && !never_sleeps && um_coalescing_is_active(&loop->coalescing, now_ns);
+    /* A ring set that was emptied: what came since gathers for the next pass. */
+    bool emptied = rings != NULL && !loop->receiving->node.behind;
+    if (loop->last_batch > 0 && !(coalesces && emptied)) { /* there may be more: do not wait for it */
+        wait_until_ns = 0;
+        coalesces = false;
+    }
+    int64_t until_ns = loop->next_due_ns < wait_until_ns ? loop->next_due_ns : wait_until_ns;
+    loop->coalesced = coalesces;
+    if (coalesces) {
+        *time_ns = coalesce(loop, now_ns);
+        return 0;
+    }
+    /* With a ring set the groups' sockets are idle as a rule: they are read when they are reported ready. */
+    bool direct = rings == NULL && loop->receiving->group_limit <= GROUPS_DIRECT_MAX;
+    bool no_sleep = never_sleeps || until_ns <= now_ns || now_ns < loop->spin_until_ns;
+    /* A watched ring costs the kernel a call for every datagram that comes, so rings are watched only while the loop
+     * sleeps. */
+    if (never_sleeps)
+        um_reactor_watch_rings(loop->reactor, rings, false);
+    else if (!no_sleep && loop->receiving->rings_are_read)
+        um_reactor_watch_rings(loop->reactor, rings, true);
+    if (no_sleep && (direct || rings != NULL) && now_ns - loop->last_poll_ns < POLL_INTERVAL_NS) {
+        loop->reads_directly = direct;
+        return 0;
+    }
+    loop->last_poll_ns = now_ns;
+    loop->reads_directly = direct && no_sleep;
+    int count = um_reactor_sleep(loop->reactor, events, EVENTS_MAX, no_sleep ? 0 : until_ns, now_ns);
+    UM_COUNT(loop->receiving->node.counters.wakeups, 1);
+    *time_ns = um_clock_ns();
+    return count;
+}
+
+/* The context's own thread does not spin adaptively: it may share a processor with the readers it woke. */
+static void note_event(um_loop *loop, int64_t now_ns)
+{
+    loop->spin_until_ns = now_ns + loop->config.spin_ns;
+    um_adaptive_spin_on_event(&loop->spin, now_ns);
+    int64_t until_ns = um_reactor_is_threaded(loop->reactor) ? 0 : um_adaptive_spin_until_ns(&loop->spin);
+    if (until_ns > loop->spin_until_ns)
+        loop->spin_until_ns = until_ns;
+}
+
+/* Receives from everything that has, or may have, datagrams. Returns datagrams handled. */
+static int receive(um_loop *loop, const struct epoll_event *events, int count, int64_t now_ns)
+{
+    bool direct = loop->reads_directly;
+    int handled = 0;
+    for (int i = 0; i < count; i++)
+        if (!direct || events[i].data.u64 >> 32 != UM_WATCH_GROUP)
+            handled += handle_event(loop, events[i].data.u64, now_ns);
+    uint32_t received = direct ? (uint32_t)um_receiving_receive_groups(loop->receiving, now_ns) : (uint32_t)handled;
+    handled += direct ? (int)received : 0;
+    if (loop->links->rings != NULL) {
+        um_event_queues_return_frames(loop->queues);
+        int by_rings = um_receiving_receive_rings(loop->receiving, now_ns);
+        received += (uint32_t)by_rings;
+        handled += by_rings;
+    }
+    loop->last_batch = received;
+    return handled;
+}
+
+static void note_pass(um_loop *loop, int handled, int64_t now_ns)
+{
+    um_context_counters *counters = &loop->receiving->node.counters;
+    uint32_t sends = atomic_load_explicit(&loop->links->send_count, memory_order_relaxed);
+    um_coalescing_on_pass(&loop->coalescing, loop->receiving->pass_datagrams, sends, now_ns);
+    if (handled > 0)
+        note_event(loop, now_ns);
+    loop->reads_directly = false;
+    UM_COUNT(counters->loop_iterations, 1);
+    UM_COUNT(counters->loop_naps, loop->coalesced);
+}
+
+int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
+{
+    struct epoll_event events[EVENTS_MAX];
+    um_reactor *reactor = loop->reactor;
+    um_node *node = &loop->receiving->node;
+    int64_t now_ns = um_clock_ns();
+    int count = take_events(loop, events, wait_until_ns, &now_ns);
+    um_reactor_step_aside(reactor);
+    pthread_mutex_lock(&reactor->lock);
+    bool requested = um_reactor_take_request(reactor, now_ns);
+    loop->receiving->pass_datagrams = 0;
+    node->behind = false;
+    int handled = receive(loop, events, count, now_ns);
+    if (loop->receiving->pass_datagrams > 0)
+        um_node_after_batch(node, now_ns);
+    if (count > 0 || handled > 0 || requested || now_ns >= loop->next_due_ns)
+        loop->next_due_ns = run_timers(loop, requested, now_ns);
+    if (reactor->request_due_ns < loop->next_due_ns)
+        loop->next_due_ns = reactor->request_due_ns;
+    if (um_node_pressured(node, now_ns) && loop->next_due_ns > now_ns + PRESSURE_CHECK_NS)
+        loop->next_due_ns = now_ns + PRESSURE_CHECK_NS;
+    um_event_queues_notify(loop->queues);
+    note_pass(loop, handled, now_ns);
+    pthread_mutex_unlock(&reactor->lock);
+    return handled;
+}

@@ -1,0 +1,41 @@
+/* The loop of a context: passes that sleep until something comes, receive it, run the timers that are due, and wake the
+ * readers. Internal to ffi/io; above everything it drives.
+ *
+ * Threads: one at a time outside the context lock, which a pass takes itself. In embedded mode the context's thread
+ * runs it, in sequential mode the threads that process events, read or wait to send, one after another.
+ */
+#ifndef UM_IO_LOOP_H
+#define UM_IO_LOOP_H
+
+#include "core/adaptive_spin.h"
+#include "core/receive_coalescing.h"
+#include "io/event_queue_private.h"
+#include "io/publication_session_private.h"
+#include "io/receiving.h"
+
+typedef struct um_loop_config {
+    bool busy_wait;
+    int64_t spin_ns; /* how long to go on polling after the last event before sleeping */
+} um_loop_config;
+
+typedef struct um_loop {
+    um_loop_config config;
+    um_reactor *reactor;
+    um_links *links;
+    um_receiving *receiving;
+    um_publication_sessions *sessions;
+    um_event_queues *queues;
+    um_receive_coalescing coalescing;
+    um_adaptive_spin spin; /* of threads that donate themselves */
+    int64_t spin_until_ns;
+    int64_t last_poll_ns;
+    int64_t next_due_ns;
+    uint32_t last_batch; /* datagrams of the last pass: while something comes, the next does not sleep */
+    bool reads_directly; /* this pass reads the groups without their having been reported ready */
+    bool coalesced;      /* before this pass */
+} um_loop;
+
+/* One pass: receives, timers, wake-ups. wait_until_ns 0: do not sleep. Returns datagrams handled. */
+int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns);
+
+#endif

@@ -1,0 +1,350 @@
+#include <time.h>
+
+#include "io/publication_private.h"
+#include "os/clock.h"
+#include "os/lock.h"
+#include "os/memory.h"
+
+enum {
+    BATCH_BYTES = 62 * 1024,   /* a batch is sent in portions of this size, still in the cache: with its headers no more
+                                  than the kernel takes at once, or a few datagrams are left over */
+    HELD_BACK_WAIT_NS = 50000, /* between attempts while held back */
+};
+
+/* ---- opening and closing ---- */
+
+int um_publication_open(um_publication_session *session, const um_source_config *config, um_publication **opened)
+{
+    size_t bytes = um_align_up(sizeof(um_publication), UM_CACHE_LINE_BYTES) + um_source_footprint(config);
+    um_publication *publication = um_map(bytes);
+    if (publication == NULL)
+        return -ENOMEM;
+    publication->session = session;
+    publication->memory_bytes = bytes;
+    uint8_t *memory = (uint8_t *)publication + um_align_up(sizeof(um_publication), UM_CACHE_LINE_BYTES);
+    um_lock_acquire(&session->core.sender_lock);
+    um_source_init(&publication->core, memory, config, &session->core);
+    session->publication_count++;
+    um_lock_release(&session->core.sender_lock);
+    *opened = publication;
+    return 0;
+}
+
+static void after_publishing(um_publication *publication, uint32_t actions, bool flush)
+{
+    um_sender_outcome outcome = um_sender_on_published(&publication->session->sender, actions, flush);
+    um_publication_session_after(publication->session, &outcome);
+}
+
+static int64_t flush(um_publication *publication)
+{
+    int64_t now_ns = um_clock_ns();
+    uint32_t actions = 0;
+    int64_t result = um_source_flush(&publication->core, now_ns, &actions);
+    after_publishing(publication, actions, true);
+    return result;
+}
+
+void um_publication_close(um_publication *publication)
+{
+    um_publication_session *session = publication->session;
+    um_gate_shut(&publication->gate);
+    um_sender_wake_publishers(&session->sender); /* a thread that waits for the descriptor tries again: UM_CLOSED */
+    um_gate_await_empty(&publication->gate);
+    flush(publication);
+    um_lock_acquire(&session->core.sender_lock);
+    um_source_fini(&publication->core);
+    session->publication_count--;
+    um_lock_release(&session->core.sender_lock);
+}
+
+void um_publication_free(um_publication *publication)
+{
+    um_unmap(publication, publication->memory_bytes);
+}
+
+/* ---- waiting ---- */
+
+/* What a publisher may wait for. */
+static bool is_held_back(int64_t result)
+{
+    return result == UM_BACK_PRESSURED || result == UM_NOT_CONNECTED || result == UM_RATE_LIMITED;
+}
+
+/* Lets the loop go on: in the context's thread, or in this one in sequential mode. Under no lock. */
+static void wait_between_attempts(um_reactor *reactor)
+{
+    if (!um_reactor_is_threaded(reactor)) {
+        reactor->pass(reactor, um_clock_ns() + HELD_BACK_WAIT_NS);
+        return;
+    }
+    struct timespec wait = {0, HELD_BACK_WAIT_NS};
+    nanosleep(&wait, NULL);
+}
+
+/* The waiting of one call. */
+typedef struct wait_state {
+    int64_t timeout_ns;  /* 0: none, negative: without a timeout */
+    int64_t deadline_ns; /* 0: has not waited yet */
+    bool counted;
+} wait_state;
+
+static wait_state wait_of(int64_t timeout_ns, uint32_t flags)
+{
+    return (wait_state){timeout_ns, 0, flags & UM_SEND_CONTINUED};
+}
+
+static void count_once(wait_state *wait, uint64_t *counter)
+{
+    if (!wait->counted)
+        __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
+    wait->counted = true;
+}
+
+/* Where no loop reads control messages, they may report room. */
+static bool poll_for_room(um_publication_session *session, int64_t now_ns)
+{
+    if (um_reactor_is_threaded(session->sessions->reactor) && !um_control_is_unwatched(&session->control))
+        return false;
+    um_publication_session_poll_control(session, 0, now_ns);
+    return um_sender_is_sendable(&session->sender);
+}
+
+/* One wait between two attempts; false when the time is up or the source is being closed. Keeps UM's counters of
+ * blocked sends. */
+static bool wait_held_back(um_publication *publication, wait_state *wait, int64_t now_ns)
+{
+    um_publication_session *session = publication->session;
+    um_context_counters *counters = session->sessions->counters;
+    if (um_sender_make_room(&session->sender, now_ns) || poll_for_room(session, now_ns))
+        return true;
+    if (wait->timeout_ns == 0) {
+        count_once(wait, &counters->send_would_block);
+        um_sender_want_wakeup(&session->sender);
+        return false;
+    }
+    if (wait->deadline_ns == 0)
+        wait->deadline_ns = wait->timeout_ns < 0 ? UM_NEVER_NS : now_ns + wait->timeout_ns;
+    count_once(wait, &counters->send_blocked);
+    if (now_ns >= wait->deadline_ns || um_gate_is_shut(&publication->gate))
+        return false;
+    um_sender_run(&session->sender, now_ns);
+    if (!um_sender_is_sendable(&session->sender))
+        wait_between_attempts(session->sessions->reactor);
+    return true;
+}
+
+/* ---- publishing ---- */
+
+static int64_t send_one(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
+                        int64_t timeout_ns)
+{
+    wait_state wait = wait_of(timeout_ns, flags);
+    for (;;) {
+        int64_t now_ns = um_clock_coarse_ns(); /* only restarts timers of milliseconds and more */
+        uint32_t actions = 0;
+        int64_t result = um_source_send(&publication->core, (const uint8_t *)data, length, flags, now_ns, &actions);
+        if (actions != 0)
+            after_publishing(publication, actions, (flags & UM_SEND_FLUSH) || result < 0);
+        if (UM_LIKELY(!is_held_back(result)) || !wait_held_back(publication, &wait, now_ns))
+            return result;
+    }
+}
+
+int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
+                            int64_t timeout_ns)
+{
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    int64_t result = send_one(publication, data, length, flags, timeout_ns);
+    um_gate_leave(&publication->gate);
+    return result;
+}
+
+/* How many messages from `first` on make up one portion, of so many bytes: what is still needed for a full one with
+ * what waits. */
+static uint32_t portion(const uint32_t *lengths, const int32_t *offsets, uint32_t first, uint32_t count,
+                        int64_t waiting_bytes, uint32_t *bytes)
+{
+    uint32_t i = first, enough = BATCH_BYTES;
+    if (waiting_bytes > 0 && waiting_bytes < UM_SENDER_TAIL_BYTES_MAX)
+        enough -= (uint32_t)waiting_bytes;
+    for (*bytes = 0; i < count && *bytes < enough; i++)
+        *bytes += UM_LBMC_HEADER_BYTES + (lengths ? lengths[i] : (uint32_t)(offsets[i + 1] - offsets[i]));
+    return i - first;
+}
+
+/* Large messages are published as staged datagrams, and the log only keeps them for retransmission; unless another
+ * thread runs the sender, of which staging is a part. */
+static bool are_large(const um_source_session *core, uint32_t count, uint32_t bytes)
+{
+    return 2 * bytes / count > atomic_load_explicit(&core->body_max_bytes, memory_order_relaxed);
+}
+
+/* Publishes one portion: batch->result and done_bytes. */
+static void send_portion(um_publication *publication, um_staged_batch *batch, uint32_t bytes)
+{
+    um_publication_session *session = publication->session;
+    um_sender_outcome outcome;
+    if (are_large(&session->core, batch->messages.count, bytes) &&
+        um_sender_publish_staged(&session->sender, batch, &outcome)) {
+        um_publication_session_after(session, &outcome);
+        return;
+    }
+    uint32_t actions = 0;
+    batch->result = um_source_send_many(&publication->core, &batch->messages, batch->flags, batch->now_ns, &actions,
+                                        &batch->done_bytes);
+    if (actions != 0)
+        after_publishing(publication, actions, batch->flush || batch->result < 0);
+}
+
+static bool lengths_fit(const uint32_t *lengths, uint32_t count, uint64_t data_bytes)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < count; i++)
+        bytes += lengths[i];
+    return bytes <= data_bytes;
+}
+
+static bool offsets_fit(const int32_t *offsets, uint32_t count, uint64_t data_bytes)
+{
+    uint32_t backwards = 0;
+    for (uint32_t i = 0; i < count; i++)
+        backwards += offsets[i + 1] < offsets[i];
+    return backwards == 0 && offsets[0] >= 0 && (uint64_t)offsets[count] <= data_bytes;
+}
+
+static int64_t send_many(um_publication *publication, const char *data, const uint32_t *lengths, const int32_t *offsets,
+                         uint32_t count, uint32_t flags, int64_t timeout_ns)
+{
+    wait_state wait = wait_of(timeout_ns, flags);
+    int64_t result = 0;
+    uint32_t done = 0;
+    while (done < count) {
+        int64_t waiting_bytes = um_sender_backlog_bytes(&publication->session->sender);
+        uint32_t bytes, portion_count = portion(lengths, offsets, done, count, waiting_bytes, &bytes);
+        bool last = done + portion_count == count;
+        um_staged_batch batch = {.source = &publication->core,
+                                 .messages = {(const uint8_t *)data, lengths ? lengths + done : NULL,
+                                              offsets ? offsets + done : NULL, portion_count, NULL},
+                                 .flags = last ? flags : 0,
+                                 .flush = last && (flags & UM_SEND_FLUSH),
+                                 .now_ns = um_clock_ns()};
+        send_portion(publication, &batch, bytes);
+        result = batch.result;
+        if (result >= 0) {
+            done += (uint32_t)result;
+            data += lengths ? batch.done_bytes : 0;
+        } else if (!is_held_back(result) || !wait_held_back(publication, &wait, batch.now_ns)) {
+            break;
+        }
+    }
+    return done > 0 ? (int64_t)done : result;
+}
+
+int64_t um_publication_send_many(um_publication *publication, const char *data, uint64_t data_bytes,
+                                 const uint32_t *lengths, const int32_t *offsets, uint32_t count, uint32_t flags,
+                                 int64_t timeout_ns)
+{
+    if (!(lengths ? lengths_fit(lengths, count, data_bytes) : offsets_fit(offsets, count, data_bytes)))
+        return -EINVAL;
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    int64_t result = send_many(publication, data, lengths, offsets, count, flags, timeout_ns);
+    um_gate_leave(&publication->gate);
+    return result;
+}
+
+static int claim(um_publication *publication, uint32_t length, um_source_claim *claim, uint32_t flags,
+                 int64_t timeout_ns)
+{
+    wait_state wait = wait_of(timeout_ns, flags);
+    for (;;) {
+        int64_t now_ns = um_clock_ns();
+        int result = um_source_claim_begin(&publication->core, length, claim);
+        if (result != 0)
+            um_sender_run(&publication->session->sender, now_ns);
+        if (!is_held_back(result) || !wait_held_back(publication, &wait, now_ns))
+            return result;
+    }
+}
+
+int um_publication_claim(um_publication *publication, uint32_t length, um_source_claim *claimed, uint32_t flags,
+                         int64_t timeout_ns)
+{
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    int result = claim(publication, length, claimed, flags, timeout_ns);
+    um_gate_leave(&publication->gate);
+    return result;
+}
+
+int64_t um_publication_commit(um_publication *publication, um_source_claim *claim, uint32_t flags)
+{
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    int64_t now_ns = um_clock_ns();
+    uint32_t actions = 0;
+    int64_t result = um_source_claim_commit(&publication->core, claim, flags, now_ns, &actions);
+    after_publishing(publication, actions, flags & UM_SEND_FLUSH);
+    um_gate_leave(&publication->gate);
+    return result;
+}
+
+void um_publication_abort(um_publication *publication, um_source_claim *claim)
+{
+    if (!um_gate_enter(&publication->gate))
+        return;
+    uint32_t actions = 0;
+    um_source_claim_abort(&publication->core, claim, &actions);
+    after_publishing(publication, actions, true);
+    um_gate_leave(&publication->gate);
+}
+
+int64_t um_publication_flush(um_publication *publication)
+{
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    int64_t result = flush(publication);
+    um_gate_leave(&publication->gate);
+    return result;
+}
+
+static bool is_drained(um_source_session *core)
+{
+    um_lock_acquire(&core->sender_lock);
+    int64_t sent = atomic_load(&core->sender_position);
+    bool drained = sent >= um_log_tail(&core->log) && core->retransmit_count == 0 &&
+                   (core->config.flow_policy == UM_FLOW_NONE || um_flow_reached(&core->flow) >= sent);
+    um_lock_release(&core->sender_lock);
+    return drained;
+}
+
+bool um_publication_drained(um_publication *publication)
+{
+    if (!um_gate_enter(&publication->gate))
+        return false;
+    bool drained = is_drained(&publication->session->core);
+    um_gate_leave(&publication->gate);
+    return drained;
+}
+
+uint32_t um_publication_message_max(const um_publication *publication)
+{
+    return um_source_message_max(&publication->core);
+}
+
+bool um_publication_connected(const um_publication *publication)
+{
+    return atomic_load_explicit(&publication->session->core.log.connected, memory_order_acquire);
+}
+
+int um_publication_wakeup_fd(const um_publication *publication)
+{
+    return publication->session->sender.wakeup_fd;
+}
+
+bool um_publication_sendable(const um_publication *publication)
+{
+    return um_sender_is_sendable(&publication->session->sender);
+}

@@ -1,0 +1,16 @@
+/* What the files of ffi/io know of a source. */
+#ifndef UM_IO_PUBLICATION_PRIVATE_H
+#define UM_IO_PUBLICATION_PRIVATE_H
+
+#include "io/gate.h"
+#include "io/publication.h"
+#include "io/publication_session_private.h"
+
+struct um_publication {
+    um_source core;
+    um_publication_session *session;
+    size_t memory_bytes; /* of this object and its explicit batch */
+    um_gate gate;
+};
+
+#endif

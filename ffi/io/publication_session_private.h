@@ -1,0 +1,55 @@
+/* The source sessions of a context: sender and control of each, which know nothing of one another, put together. */
+#ifndef UM_IO_PUBLICATION_SESSION_PRIVATE_H
+#define UM_IO_PUBLICATION_SESSION_PRIVATE_H
+
+#include "io/control.h"
+#include "io/publication_session.h"
+#include "io/sender.h"
+
+enum { UM_PUBLICATION_SESSIONS_MAX = 256 };
+
+struct um_publication_sessions;
+
+struct um_publication_session {
+    um_source_session core;
+    um_sender sender;
+    um_control control;
+    um_socket_link data_link; /* sends to the group */
+    um_link *ring_link;       /* where data goes when the context has a ring set, else NULL */
+    um_tap_link tapped;       /* that link, or data_link, as the session sees it */
+    struct um_publication_sessions *sessions;
+    void *memory;
+    size_t memory_bytes;
+    uint32_t publication_count;
+    bool in_use;
+};
+
+/* The table and `limit` are guarded by the context lock. */
+typedef struct um_publication_sessions {
+    um_reactor *reactor;
+    um_links *links;
+    um_rate_limits limits;
+    um_context_counters *counters; /* of blocked sends */
+    um_publication_session *table; /* UM_PUBLICATION_SESSIONS_MAX, mapped */
+    uint32_t limit;                /* entries beyond it were never used */
+} um_publication_sessions;
+
+/* See um_session_open (context.h). */
+int um_publication_sessions_open(um_publication_sessions *sessions, um_session_config *config, uint16_t port_low,
+                                 uint16_t port_high, um_publication_session **opened);
+
+/* ---- publishers' ---- */
+
+/* After a publication: polls control when that is due, and bounds how far the publisher is ahead. */
+void um_publication_session_after(um_publication_session *session, const um_sender_outcome *outcome);
+/* Polls control and sends what that allows, down to tail_bytes. */
+void um_publication_session_poll_control(um_publication_session *session, int64_t tail_bytes, int64_t now_ns);
+
+/* ---- the loop's, under the context lock ---- */
+
+/* The NAK socket was reported. Returns datagrams handled. */
+int um_publication_session_receive(um_publication_session *session, int64_t now_ns);
+/* Runs the session's timers, unless its publishers drive it. Returns when to call again. */
+int64_t um_publication_session_service(um_publication_session *session, int64_t now_ns);
+
+#endif

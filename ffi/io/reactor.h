@@ -1,0 +1,80 @@
+/* The reactor of a context: its lock, the epoll set its loop sleeps on, and the wake-up of that sleep. Internal to
+ * ffi/io; above the links, below everything that waits or is woken.
+ *
+ * A request to wake carries a time, so that a thread which needs the loop later than it wakes anyway costs no system
+ * call. Request and sleep are ordered by a fence on each side: either the loop sees the request before it sleeps, or
+ * the requester sees it asleep and writes to wake_fd.
+ *
+ *   requester: requested_ns = t; fence; read sleeping_until_ns
+ *   loop:      sleeping_until_ns = u; fence; read requested_ns; epoll_wait; sleeping_until_ns = 0
+ *
+ * Threads: any, except where a function says otherwise. Errors: negative errno; `error_step` names what failed.
+ */
+#ifndef UM_IO_REACTOR_H
+#define UM_IO_REACTOR_H
+
+#include <pthread.h>
+#include <sys/epoll.h>
+
+#include "core/base.h"
+#include "io/rings.h"
+
+typedef struct um_reactor um_reactor;
+/* One pass of the loop; wait_until_ns 0: do not sleep. Returns datagrams handled. */
+typedef int64_t um_reactor_pass(um_reactor *reactor, int64_t wait_until_ns);
+
+struct um_reactor {
+    pthread_mutex_t lock;
+    _Atomic uint32_t lock_waiters; /* control calls that want the lock: the loop steps aside */
+    int epoll_fd;
+    int wake_fd;
+    _Atomic int64_t sleeping_until_ns; /* 0: awake */
+    _Atomic int64_t requested_ns;      /* the loop is needed at this time */
+    int64_t request_due_ns;            /* the loop's: the earliest request it has taken */
+    _Atomic bool rings_are_watched;
+    atomic_bool is_threaded;        /* embedded mode: a thread of the context's own runs the loop */
+    _Atomic uint32_t unblock_count; /* calls of um_context_unblock */
+    um_reactor_pass *pass;          /* the loop above, which a thread runs that waits in sequential mode */
+    const char *error_step;
+};
+
+enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_PORT };
+
+int um_reactor_open(um_reactor *reactor, um_reactor_pass *pass);
+void um_reactor_close(um_reactor *reactor);
+/* Once no thread can use the lock. */
+void um_reactor_free(um_reactor *reactor);
+
+/* The context lock. The loop takes it directly; other threads announce themselves, for a mutex does not queue fairly.
+ */
+void um_reactor_lock(um_reactor *reactor);
+void um_reactor_unlock(um_reactor *reactor);
+/* The loop's, before it takes the lock: lets waiting control calls have it first. */
+void um_reactor_step_aside(um_reactor *reactor);
+
+/* A session's socket is reported once, and then not until it is watched again. */
+int um_reactor_watch(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
+void um_reactor_watch_again(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
+/* Puts the descriptors of a ring set (NULL: none) into the epoll set, or takes them out. A ring set that only sends is
+ * not watched: the kernel would look for waiting threads each time something sent through it is freed. Nor is it while
+ * the loop does not sleep: a watched ring costs the kernel a call for every datagram that comes. The loop, and the
+ * holder of the context lock. */
+int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched);
+
+/* The loop must look at its timers at this time at the latest. */
+void um_reactor_wake_by(um_reactor *reactor, int64_t time_ns);
+/* Whether the loop sleeps and will look by then anyway, at what was written before this call as well. */
+bool um_reactor_wakes_by(um_reactor *reactor, int64_t time_ns);
+/* The loop's: true when a requested time has come. */
+bool um_reactor_take_request(um_reactor *reactor, int64_t now_ns);
+/* The loop's: waits for events until then, or until woken. Returns how many, or -1. */
+int um_reactor_sleep(um_reactor *reactor, struct epoll_event *events, int max, int64_t until_ns, int64_t now_ns);
+/* The loop's, after wake_fd was reported. */
+void um_reactor_on_wake(um_reactor *reactor);
+
+static inline bool um_reactor_is_threaded(um_reactor *reactor)
+{
+    return atomic_load_explicit(&reactor->is_threaded, memory_order_relaxed);
+}
+
+#endif

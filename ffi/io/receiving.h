@@ -1,0 +1,82 @@
+/* The receiving half of a context: joined groups, receiving sessions, and the datagrams that the loop hands them.
+ * Internal to ffi/io; subscription.h is what applications open.
+ *
+ * Threads: the context lock, except for um_receiving_open and _close. Memory: sessions are mapped when a topic of
+ * theirs is first wanted, and unmapped with the last receiver, or when they have ended. Errors: negative errno.
+ */
+#ifndef UM_IO_RECEIVING_H
+#define UM_IO_RECEIVING_H
+
+#include "core/node.h"
+#include "core/receive_coalescing.h"
+#include "io/links.h"
+#include "io/reactor.h"
+
+enum {
+    UM_RECEIVING_ENDED_MAX = 64,   /* ended sessions remembered until they are asked for */
+    UM_RECEIVING_GROUPS_MAX = 256, /* joined (group, UDP port) pairs */
+};
+
+/* A joined group. */
+typedef struct um_group {
+    um_socket_link link;
+    uint32_t session_count;
+    bool in_use;
+} um_group;
+
+typedef struct um_receiving_config {
+    uint32_t batch; /* datagrams of one receive call */
+    uint32_t hold_datagrams;
+    uint32_t hold_messages;
+    uint32_t datagram_max_bytes;
+} um_receiving_config;
+
+typedef struct um_receiving {
+    um_reactor *reactor;
+    um_links *links;
+    um_receiving_config config;
+    um_node node;
+    um_socket_link control_link; /* sends NAKs and status messages */
+    um_tap_link tapped_control;  /* as the sessions see it */
+    void *reorder_memory;
+    size_t reorder_bytes;
+    um_group *groups;             /* UM_RECEIVING_GROUPS_MAX, mapped */
+    _Atomic uint32_t group_limit; /* groups beyond it were never used; read without the lock too */
+    uint32_t least_buffer_bytes;  /* that the kernel granted to a group's socket; 0: there was none */
+    _Atomic bool rings_are_read;  /* a group is joined, so that the loop waits for the rings */
+    um_rx ring_batch[UM_RINGS_BATCH_MAX];
+    uint32_t pass_datagrams;               /* of the loop's pass; coalesced ones count singly */
+    um_receive_coalescing *coalescing;     /* is told what rings bring */
+    struct um_subscription *subscriptions; /* the list of subscription.c */
+    uint32_t next_delivery_id;
+    um_session_id ended[UM_RECEIVING_ENDED_MAX]; /* ring of sessions that timed out */
+    uint32_t ended_count;
+    uint32_t ended_taken;
+} um_receiving;
+
+/* Opens the control socket and maps the memory; um_receiving_close ends what was opened, after a failure too. */
+int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *links, um_receive_coalescing *coalescing,
+                      const um_receiving_config *config);
+/* When nothing receives any more. Groups stay readable until um_receiving_free. */
+void um_receiving_close(um_receiving *receiving);
+void um_receiving_free(um_receiving *receiving);
+
+/* Maps a topic of a session to the receiver: joins the group and makes the session where needed. -EEXIST when it is
+ * mapped already, -EAGAIN while the session ends. */
+int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *session,
+                     uint32_t topic_index, uint32_t source);
+/* Unmaps every topic of the receiver, and ends the sessions nobody else receives. */
+void um_receiving_drop(um_receiving *receiving, um_receiver *receiver);
+
+/* ---- the loop's ---- */
+
+/* Receives from one group's socket until it is empty, or so often that others are next. Returns datagrams. */
+int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t now_ns);
+/* The same of all of them. */
+int um_receiving_receive_groups(um_receiving *receiving, int64_t now_ns);
+/* Receives from the ring set, in the same way. */
+int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns);
+/* Takes down the sessions that have ended. */
+void um_receiving_reap(um_receiving *receiving);
+
+#endif

@@ -1,0 +1,355 @@
+#include "io/sender.h"
+
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "os/clock.h"
+#include "os/lock.h"
+
+/* Small schedulers, each of which can be left out to measure what it is worth. */
+enum {
+    DEFER_TAIL = 1,     /* full datagrams that nobody flushed wait for a whole GSO run */
+    SKIP_STREAMING = 1, /* the loop skips a session that its publishers drive */
+};
+
+enum {
+    STREAM_NS = 1000000,           /* a session that sent so recently is streaming */
+    SKIP_MAX_NS = 4000000,         /* the loop skips it for so long at most */
+    TIMERS_NS = 20000000,          /* and runs its timers so often at least */
+    WRITE_AHEAD_BYTES = 64 * 1024, /* a publisher gets so far ahead of another thread that sends for it */
+    YIELDS_MAX = 64,               /* and gives way to it so often at most */
+};
+
+int um_sender_open(um_sender *sender, um_reactor *reactor, um_links *links, um_source_session *core)
+{
+    sender->core = core;
+    sender->reactor = reactor;
+    sender->links = links;
+    sender->skip_ns = STREAM_NS;
+    atomic_init(&sender->requested_ns, UM_NEVER_NS);
+    sender->wakeup_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return sender->wakeup_fd < 0 ? -errno : 0;
+}
+
+void um_sender_close(um_sender *sender)
+{
+    if (sender->wakeup_fd >= 0)
+        close(sender->wakeup_fd);
+    sender->wakeup_fd = -1;
+}
+
+/* ---- UM's WAKEUP (UX-2) ---- */
+
+bool um_sender_is_sendable(const um_sender *sender)
+{
+    const um_publication_log *log = &sender->core->log;
+    return atomic_load(&log->connected) && um_log_tail(log) < atomic_load(&log->publication_limit) &&
+           !atomic_load(&sender->core->limits->blocked);
+}
+
+void um_sender_wake_publishers(um_sender *sender)
+{
+    uint64_t one = 1;
+    ssize_t ignored = write(sender->wakeup_fd, &one, sizeof one); /* full means readable */
+    (void)ignored;
+}
+
+/* Needs a fence between what made room and this. */
+static void notify_sendable(um_sender *sender)
+{
+    if (!atomic_load_explicit(&sender->wakeup_wanted, memory_order_relaxed) || !um_sender_is_sendable(sender))
+        return;
+    if (atomic_exchange(&sender->wakeup_wanted, 0) != 0)
+        um_sender_wake_publishers(sender);
+}
+
+/* Looking again after asking closes the gap in which the way became free, so a wake-up may come before the refusal is
+ * returned. */
+void um_sender_want_wakeup(um_sender *sender)
+{
+    uint64_t ignored;
+    ssize_t drained = read(sender->wakeup_fd, &ignored, sizeof ignored);
+    (void)drained;
+    atomic_store(&sender->wakeup_wanted, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    notify_sendable(sender);
+}
+
+/* ---- the deferred tail ---- */
+
+static bool is_streaming(const um_sender *sender, int64_t now_ns)
+{
+    return now_ns - atomic_load_explicit(&sender->last_run_ns, memory_order_relaxed) < STREAM_NS;
+}
+
+/* How many bytes of full datagrams that nobody flushed may wait to be sent in one GSO run with what follows. What comes
+ * after a pause is not deferred, nor is anything without a loop that would send it when nothing follows. */
+static int64_t deferrable_bytes(um_sender *sender, bool flush, int64_t now_ns)
+{
+    bool defers = DEFER_TAIL && !flush && is_streaming(sender, now_ns) && um_reactor_is_threaded(sender->reactor);
+    return defers ? UM_SENDER_TAIL_BYTES_MAX : 0;
+}
+
+/* The loop sends the tail if nothing follows. It is not woken for that when it looks soon anyway. */
+static void defer_tail(um_sender *sender, int64_t now_ns)
+{
+    atomic_store_explicit(&sender->has_deferred_tail, true, memory_order_relaxed);
+    if (!um_reactor_wakes_by(sender->reactor, now_ns + SKIP_MAX_NS))
+        um_reactor_wake_by(sender->reactor, now_ns + STREAM_NS);
+}
+
+/* A thread that found the sender busy tries the lock once more after this: a holder that means to defer a tail has
+ * either not looked yet, or has released the lock. */
+static void request_flush(um_sender *sender)
+{
+    atomic_store_explicit(&sender->flush_requested, true, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+/* With a fence between the release of the lock and this. */
+static bool take_flush_request(um_sender *sender)
+{
+    return atomic_load_explicit(&sender->flush_requested, memory_order_relaxed) &&
+           atomic_exchange_explicit(&sender->flush_requested, false, memory_order_relaxed);
+}
+
+/* ---- duty cycles: under the sender lock ---- */
+
+static int64_t run_timers(um_sender *sender, int64_t now_ns)
+{
+    um_source_session *core = sender->core;
+    atomic_store_explicit(&sender->requested_ns, UM_NEVER_NS, memory_order_relaxed);
+    atomic_store_explicit(&sender->timers_wanted, false, memory_order_relaxed);
+    atomic_store_explicit(&sender->has_deferred_tail, false, memory_order_relaxed);
+    uint32_t before = core->next_sqn;
+    int64_t due_ns = um_session_tick(core, now_ns);
+    if (core->next_sqn != before)
+        atomic_store_explicit(&sender->last_run_ns, now_ns, memory_order_relaxed);
+    um_links_on_send_error(sender->links, core, sender->mtu_fd);
+    int64_t by_ns = due_ns < now_ns + TIMERS_NS ? due_ns : now_ns + TIMERS_NS;
+    atomic_store_explicit(&sender->timers_ns, by_ns, memory_order_relaxed);
+    return due_ns;
+}
+
+/* The kernel left some of what was submitted in the ring: the loop goes on with it. */
+static bool is_ring_stalled(const um_sender *sender)
+{
+    const um_rings *rings = sender->uses_rings ? sender->links->rings : NULL;
+    return rings != NULL && atomic_load_explicit(&rings->stalled, memory_order_relaxed);
+}
+
+static void count_send(um_links *links)
+{
+    uint32_t count = atomic_load_explicit(&links->send_count, memory_order_relaxed);
+    atomic_store_explicit(&links->send_count, count + 1, memory_order_relaxed);
+}
+
+/* One run of the sender, of as many duty cycles as it takes. */
+typedef struct sender_run {
+    int64_t now_ns;
+    int64_t tail_bytes; /* so many may be deferred */
+    int sent;           /* by the last duty cycle */
+    bool pending;       /* after it */
+    bool needs_loop;    /* a limiter, a full link or a stalled ring holds the sender back: time decides */
+} sender_run;
+
+static void duty_cycle(um_sender *sender, sender_run *run)
+{
+    um_source_session *core = sender->core;
+    run->sent = um_session_send(core, run->now_ns, UM_SEND_BATCH_MAX);
+    count_send(sender->links);
+    atomic_store_explicit(&sender->last_run_ns, run->now_ns, memory_order_relaxed);
+    um_links_on_send_error(sender->links, core, sender->mtu_fd);
+    if (atomic_load_explicit(&sender->timers_wanted, memory_order_relaxed))
+        um_reactor_wake_by(sender->reactor, run_timers(sender, run->now_ns));
+    /* Where flow control holds the sender back, a receiver's report decides, not time. */
+    bool timed = atomic_load_explicit(&core->sender_blocked, memory_order_relaxed) && !core->at_limit;
+    run->needs_loop |= run->sent < 0 || timed || is_ring_stalled(sender);
+}
+
+/* ---- running ---- */
+
+/* After a duty cycle and the release of the lock: whether another one follows. */
+static bool look_again(um_sender *sender, sender_run *run)
+{
+    run->pending = um_session_pending(sender->core); /* its fence comes before the look at flush_requested, too */
+    if (take_flush_request(sender))
+        run->tail_bytes = 0;
+    return run->sent > 0 && run->pending && um_sender_backlog_bytes(sender) >= run->tail_bytes;
+}
+
+/* False when another thread runs the sender. A thread that wants all of it sent says so to that one. */
+static bool try_duty_cycle(um_sender *sender, sender_run *run)
+{
+    um_lock *lock = &sender->core->sender_lock;
+    if (!um_lock_try(lock)) {
+        if (run->tail_bytes != 0)
+            return false;
+        request_flush(sender);
+        if (!um_lock_try(lock))
+            return false;
+    }
+    duty_cycle(sender, run);
+    um_lock_release(lock);
+    return true;
+}
+
+static void run_on(um_sender *sender, sender_run *run, bool goes_on)
+{
+    while (goes_on && try_duty_cycle(sender, run))
+        goes_on = look_again(sender, run);
+    notify_sendable(sender);
+    if (run->needs_loop)
+        um_sender_request_loop(sender, run->now_ns);
+    else if (run->pending)
+        defer_tail(sender, run->now_ns);
+    else
+        um_reactor_wake_by(sender->reactor, run->now_ns + sender->core->config.sm_minimum_interval_ns);
+}
+
+void um_sender_run_to(um_sender *sender, int64_t tail_bytes, int64_t now_ns)
+{
+    sender_run run = {
+        .now_ns = now_ns, .tail_bytes = tail_bytes, .sent = 1, .pending = um_session_pending(sender->core)};
+    run_on(sender, &run, run.pending);
+}
+
+void um_sender_run(um_sender *sender, int64_t now_ns)
+{
+    um_sender_run_to(sender, 0, now_ns);
+}
+
+bool um_sender_make_room(um_sender *sender, int64_t now_ns)
+{
+    um_source_session *core = sender->core;
+    if (!um_log_wants_cleaning(&core->log, atomic_load_explicit(&core->sender_position, memory_order_relaxed)))
+        return false;
+    um_lock_acquire(&core->sender_lock);
+    um_session_send(core, now_ns, UM_SEND_BATCH_MAX);
+    um_links_on_send_error(sender->links, core, sender->mtu_fd);
+    um_lock_release(&core->sender_lock);
+    return true;
+}
+
+/* What a publisher writes further ahead than this has left the caches when the other thread sends it. */
+void um_sender_bound_write_ahead(um_sender *sender, int64_t now_ns)
+{
+    for (int i = 0;
+         i < YIELDS_MAX && um_sender_backlog_bytes(sender) > WRITE_AHEAD_BYTES && um_session_pending(sender->core);
+         i++) {
+        sched_yield();
+        um_sender_run(sender, now_ns);
+    }
+}
+
+/* ---- after a publication ---- */
+
+/* The precise time costs as much as all of this. It is needed only with a loop beside the publishers: for what may be
+ * deferred, and for how long the loop may skip the session. */
+static um_sender_outcome begin_outcome(um_sender *sender, bool flush)
+{
+    int64_t now_ns = um_reactor_is_threaded(sender->reactor) ? um_clock_ns() : um_clock_coarse_ns();
+    return (um_sender_outcome){.now_ns = now_ns, .tail_bytes = deferrable_bytes(sender, flush, now_ns)};
+}
+
+static bool is_run_due(const um_sender *sender, uint32_t actions, const um_sender_outcome *outcome)
+{
+    return (actions & UM_ACTION_RUN_SENDER) && um_sender_backlog_bytes(sender) >= outcome->tail_bytes;
+}
+
+/* What a publication that did not run the sender leaves to do, and the timer of a batch that it began. */
+static void end_outcome(um_sender *sender, uint32_t actions, const um_sender_outcome *outcome)
+{
+    if (!outcome->ran && (actions & UM_ACTION_RUN_SENDER))
+        defer_tail(sender, outcome->now_ns);
+    if (actions & UM_ACTION_BATCH_STARTED)
+        um_sender_request_loop(sender, outcome->now_ns + sender->core->config.batch_interval_ns);
+}
+
+um_sender_outcome um_sender_on_published(um_sender *sender, uint32_t actions, bool flush)
+{
+    um_sender_outcome outcome = begin_outcome(sender, flush);
+    outcome.ran = is_run_due(sender, actions, &outcome);
+    if (outcome.ran)
+        um_sender_run_to(sender, outcome.tail_bytes, outcome.now_ns);
+    end_outcome(sender, actions, &outcome);
+    return outcome;
+}
+
+bool um_sender_publish_staged(um_sender *sender, um_staged_batch *batch, um_sender_outcome *outcome)
+{
+    um_source_session *core = sender->core;
+    uint32_t actions = 0;
+    if (!um_lock_try(&core->sender_lock))
+        return false;
+    batch->messages.staged = &core->staged;
+    batch->result =
+        um_source_send_many(batch->source, &batch->messages, batch->flags, batch->now_ns, &actions, &batch->done_bytes);
+    *outcome = begin_outcome(sender, batch->flush || batch->result < 0);
+    outcome->ran = is_run_due(sender, actions, outcome);
+    sender_run run = {.now_ns = outcome->now_ns, .tail_bytes = outcome->tail_bytes};
+    if (outcome->ran)
+        duty_cycle(sender, &run);
+    um_lock_release(&core->sender_lock);
+    if (outcome->ran) {
+        run_on(sender, &run, look_again(sender, &run));
+    } else {
+        atomic_thread_fence(memory_order_seq_cst);
+        if (take_flush_request(sender)) {
+            outcome->ran = true;
+            outcome->tail_bytes = 0;
+            um_sender_run(sender, outcome->now_ns);
+        }
+    }
+    end_outcome(sender, actions, outcome);
+    return true;
+}
+
+/* ---- the loop's ---- */
+
+void um_sender_request_loop(um_sender *sender, int64_t time_ns)
+{
+    int64_t requested_ns = atomic_load_explicit(&sender->requested_ns, memory_order_relaxed);
+    while (time_ns < requested_ns && !atomic_compare_exchange_weak(&sender->requested_ns, &requested_ns, time_ns))
+        ;
+    um_reactor_wake_by(sender->reactor, time_ns);
+}
+
+/* Publishers that stream run the sender and poll control: the loop has nothing to do for the session, and on a
+ * processor they share each of its passes, a timer's interrupt above all, costs them several times what it takes. It
+ * looks again after a millisecond, and if they go on after two, then four. */
+int64_t um_sender_skip_until(um_sender *sender, int64_t control_polled_ns, int64_t now_ns)
+{
+    if (!SKIP_STREAMING || !um_reactor_is_threaded(sender->reactor) || !is_streaming(sender, now_ns) ||
+        now_ns - control_polled_ns >= STREAM_NS) {
+        sender->skip_ns = STREAM_NS;
+        return 0;
+    }
+    int64_t until_ns = now_ns + sender->skip_ns;
+    int64_t requested_ns = atomic_load_explicit(&sender->requested_ns, memory_order_relaxed);
+    int64_t timers_ns = atomic_load_explicit(&sender->timers_ns, memory_order_relaxed);
+    timers_ns = requested_ns < timers_ns ? requested_ns : timers_ns;
+    if (timers_ns > now_ns && sender->skip_ns < SKIP_MAX_NS)
+        sender->skip_ns *= 2;
+    return until_ns < timers_ns ? until_ns : timers_ns;
+}
+
+int64_t um_sender_service(um_sender *sender, int64_t now_ns, bool *ran)
+{
+    um_source_session *core = sender->core;
+    *ran = um_lock_try(&core->sender_lock);
+    if (!*ran) {
+        atomic_store_explicit(&sender->timers_wanted, true, memory_order_relaxed);
+        return now_ns + sender->skip_ns;
+    }
+    int64_t due_ns = run_timers(sender, now_ns);
+    um_lock_release(&core->sender_lock);
+    bool pending = um_session_pending(core); /* its fence comes before the look at wakeup_wanted, too */
+    notify_sendable(sender);
+    if (pending)
+        return now_ns;
+    /* While the session streams, publishers defer tails without waking the loop. */
+    bool looks_soon = is_streaming(sender, now_ns) && due_ns > now_ns + sender->skip_ns;
+    return looks_soon ? now_ns + sender->skip_ns : due_ns;
+}

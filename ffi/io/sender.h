@@ -1,0 +1,118 @@
+/* The sender of a source session: what runs um_session_send, on which thread, and when. Internal to ffi/io.
+ *
+ * A publisher that has published runs the sender on its own thread unless another thread is running it (design W8).
+ * The sender lock (um_source_session.sender_lock) is its state; a thread that cannot have it leaves word and goes on:
+ *
+ *              publisher or loop takes the lock
+ *     idle ------------------------------------> running --+ duty cycle: at most UM_SEND_BATCH_MAX datagrams
+ *      ^  ^                                        |   ^   |
+ *      |  +--- nothing is pending -----------------+   +---+ more is pending, or a flush was requested meanwhile
+ *      |                                           |
+ *      |                     less than a GSO run is pending, nobody flushed
+ *      |                                           v
+ *      +--- next publisher, or the loop ------- deferred tail
+ *
+ *   a thread that cannot have the lock ...      leaves word in            which is read by
+ *   wants all of it sent                        flush_requested           the holder, after each duty cycle
+ *   is the loop, with timers due                timers_wanted             the holder, in its next duty cycle
+ *
+ * Whoever releases the lock looks again (um_session_pending, whose fence pairs with the one in flush_requested), so
+ * nothing that was flushed is left behind. The loop is asked to go on (um_reactor_wake_by) only for what time or a
+ * limiter decides.
+ *
+ * Three times tell the loop what it need not do: timers_ns and requested_ns, when the session's timers are to be run at
+ * the latest; due_ns, when the loop looks at the session again. While publishers stream they run the sender and poll
+ * control themselves, and the loop skips the session for 1, 2, then 4 ms (skip_ns).
+ *
+ * Threads: um_sender_service, um_sender_skip_until and due_ns are the loop's; the rest is any thread's, under no lock.
+ */
+#ifndef UM_IO_SENDER_H
+#define UM_IO_SENDER_H
+
+#include "core/source.h"
+#include "io/links.h"
+#include "io/reactor.h"
+
+typedef struct um_sender {
+    um_source_session *core;
+    um_reactor *reactor;
+    um_links *links;
+    bool uses_rings; /* its data goes out by the context's ring set */
+    int mtu_fd;      /* any socket of the session */
+    int wakeup_fd;   /* readable once a send may succeed again after one was refused (UX-2) */
+    _Atomic uint32_t wakeup_wanted;
+    int64_t due_ns;                /* the loop looks at the session then */
+    int64_t skip_ns;               /* the loop skips a streaming session for so long */
+    _Atomic int64_t timers_ns;     /* the session's timers are to be run by then */
+    _Atomic int64_t requested_ns;  /* or by then, as a publisher requested */
+    _Atomic int64_t last_run_ns;   /* when the sender last sent */
+    atomic_bool timers_wanted;     /* the loop found the sender busy: its holder runs the timers */
+    atomic_bool has_deferred_tail; /* a publisher left datagrams to the loop's next pass */
+    atomic_bool flush_requested;   /* a thread that found the sender busy wants all of it sent */
+} um_sender;
+
+/* 0 or -errno. */
+int um_sender_open(um_sender *sender, um_reactor *reactor, um_links *links, um_source_session *core);
+void um_sender_close(um_sender *sender);
+
+/* Sends what is pending, unless another thread is running the sender, which then does. */
+void um_sender_run(um_sender *sender, int64_t now_ns);
+/* The same down to `tail_bytes`, which may wait. */
+void um_sender_run_to(um_sender *sender, int64_t tail_bytes, int64_t now_ns);
+/* Cleans the log for a publisher that found no clean space; false when there is nothing to clean. */
+bool um_sender_make_room(um_sender *sender, int64_t now_ns);
+/* Gives way to another thread that sends, while this publisher is further ahead of it than the caches hold. */
+void um_sender_bound_write_ahead(um_sender *sender, int64_t now_ns);
+
+/* What became of a publication. */
+typedef struct um_sender_outcome {
+    int64_t now_ns;
+    int64_t tail_bytes; /* so many may wait */
+    bool ran;
+} um_sender_outcome;
+
+/* After a publication: does what its actions (source.h) ask for. `flush`: nothing may wait. */
+um_sender_outcome um_sender_on_published(um_sender *sender, uint32_t actions, bool flush);
+
+/* A batch of messages, of which each makes up a datagram, published as staged datagrams (core/staged_datagrams.h) under
+ * the sender lock, and sent. */
+typedef struct um_staged_batch {
+    um_source *source;
+    um_messages messages;
+    uint32_t flags;
+    bool flush; /* nothing may wait */
+    int64_t now_ns;
+    int64_t result; /* of um_source_send_many, as is done_bytes */
+    uint64_t done_bytes;
+} um_staged_batch;
+/* False when another thread runs the sender: nothing was published. */
+bool um_sender_publish_staged(um_sender *sender, um_staged_batch *batch, um_sender_outcome *outcome);
+
+/* Bytes that are flushed and not sent yet. */
+static inline int64_t um_sender_backlog_bytes(const um_sender *sender)
+{
+    return atomic_load_explicit(&sender->core->flush_limit, memory_order_relaxed) -
+           atomic_load_explicit(&sender->core->sender_position, memory_order_relaxed);
+}
+
+/* So many may wait to fill the next GSO run. */
+enum { UM_SENDER_TAIL_BYTES_MAX = 60 * 1024 };
+
+/* Whether a send would be taken now. */
+bool um_sender_is_sendable(const um_sender *sender);
+/* A send was refused that did not wait: its caller may wait for wakeup_fd. */
+void um_sender_want_wakeup(um_sender *sender);
+/* Makes wakeup_fd readable. */
+void um_sender_wake_publishers(um_sender *sender);
+
+/* The loop is to run the session's timers then, even if publishers stream. */
+void um_sender_request_loop(um_sender *sender, int64_t time_ns);
+
+/* Until when the loop skips the session, whose publishers drive it; in the past: not. control_polled_ns: when control
+ * messages were last looked for. */
+int64_t um_sender_skip_until(um_sender *sender, int64_t control_polled_ns, int64_t now_ns);
+/* Runs the session's timers. Returns when to do so next; *ran is false when another thread runs the sender, which then
+ * runs them. */
+int64_t um_sender_service(um_sender *sender, int64_t now_ns, bool *ran);
+
+#endif

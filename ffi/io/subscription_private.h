@@ -1,0 +1,17 @@
+/* What the files above know of a subscription. */
+#ifndef UM_IO_SUBSCRIPTION_PRIVATE_H
+#define UM_IO_SUBSCRIPTION_PRIVATE_H
+
+#include "io/event_queue_private.h"
+#include "io/receiving.h"
+#include "io/subscription.h"
+
+struct um_subscription {
+    um_receiver core;
+    um_receiving *receiving;
+    um_gate gate;
+    um_event_queue *queue; /* outlives it */
+    um_subscription *next;
+};
+
+#endif

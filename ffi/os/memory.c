@@ -1,0 +1,35 @@
+#include "os/memory.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "core/base.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+void *um_map(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+void um_back(void *memory, size_t bytes)
+{
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    madvise(memory, bytes, MADV_POPULATE_WRITE); /* before Linux 5.14 pages come with their first use */
+}
+
+void um_unmap(void *memory, size_t bytes)
+{
+    if (memory != NULL)
+        munmap(memory, bytes);
+}
+
+void *um_allocate(size_t bytes)
+{
+    bytes = um_align_up(bytes, UM_CACHE_LINE_BYTES);
+    void *memory = aligned_alloc(UM_CACHE_LINE_BYTES, bytes);
+    return memory == NULL ? NULL : memset(memory, 0, bytes);
+}
