@@ -283,6 +283,7 @@ def test_the_recorder_of_a_query_takes_groups(journal: Path, config: Path) -> No
         ({"path": "x", "topics": "a", "group": "10.1.1.1"}, "no multicast group"),
         ({"path": "x", "group": "239.1.1.1"}, "topics or topicPattern"),
         ({"path": ""}, "no journal is named"),
+        ({"path": "x", "maxRowPerTrigger": "5"}, "(?i)no option maxRowPerTrigger"),
         ({"path": "x", "startingOffset": "middle"}, "earliest or latest"),
         ({"path": "x", "topics": "a", "topicPattern": "b"}, "exclude"),
         ({"path": "x", "rowsPerPartition": "0"}, "above 0"),

@@ -185,6 +185,7 @@ def test_broken_captures_give_their_rows_and_a_note(
         ("time_ns bigint, colour string", {}, "no column colour"),
         ("time_ns string", {}, "time_ns is bigint"),
         (COUNTED, {"targetPartitionBytes": "many"}, "targetPartitionBytes is many"),
+        (COUNTED, {"onlyOur": "true"}, "(?i)no option onlyOur"),
         (COUNTED, {"onlyOurs": "perhaps"}, "onlyOurs is perhaps"),
         (None, {"rows": "bytes"}, "rows is bytes"),
     ],

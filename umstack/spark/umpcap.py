@@ -26,9 +26,16 @@ from umstack.capture import (
     split,
 )
 from umstack.spark.capture_files import capture_files, copies
+from umstack.spark.option_names import unknown_options
 from umstack.spark.packet_columns import ON_REQUEST, PACKETS, TOPICS, note_row, select, topics
 
 NAME = "umpcap"
+
+OPTION_NAMES = (
+    *("targetPartitionBytes", "onlyOurs", "lbtrmPorts", "resolutionPorts"),
+    *("notes", "rows", "batchRows", "path", "paths"),
+)
+"""Every option of a read; Spark itself puts path and paths there."""
 
 _TARGET_BYTES = 64 << 20
 _BATCH_ROWS = 32768
@@ -49,8 +56,13 @@ class UmpcapOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> UmpcapOptions:
-        """Read Spark's options, whose names have no case."""
+        """Read Spark's options, whose names have no case. CaptureError for one that there is not."""
         lowered = {name.lower(): value for name, value in options.items()}
+        if unknown := unknown_options(options, OPTION_NAMES):
+            raise CaptureError(
+                f"umpcap has no option {', '.join(unknown)}",
+                hint=f"there are {', '.join(OPTION_NAMES)}; docs/spark.md explains them",
+            )
         paths = json.loads(lowered["paths"]) if "paths" in lowered else [lowered.get("path", "")]
         if not all(paths):
             raise CaptureError("no capture is named", hint='load("capture.pcapng"), or a folder, or a glob')
