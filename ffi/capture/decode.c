@@ -315,11 +315,52 @@ static void note_link_type(um_capture_findings *findings, int32_t link_type)
         findings->unknown_link_type = link_type;
 }
 
+static bool selects_session(const um_packet_selection *selection, const um_packet_row *row)
+{
+    if (!(row->present & 1u << UM_PACKETS_SESSION))
+        return false;
+    for (uint32_t i = 0; i < selection->session_count; i++) {
+        if (selection->sessions[i] == row->session_id)
+            return true;
+    }
+    return false;
+}
+
+static bool selects_destination(const um_packet_selection *selection, const um_captured_frame *frame)
+{
+    if (frame->ip_version == 0)
+        return false;
+    for (uint32_t i = 0; i < selection->destination_count; i++) {
+        if (selection->destinations[i].ip_version == frame->ip_version &&
+            memcmp(selection->destinations[i].address, frame->destination, frame->ip_version == 4 ? 4 : 16) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool selects_time(const um_packet_selection *selection, const um_capture_packet *packet)
+{
+    return !selection->by_time ||
+           (packet->timed && packet->time_ns >= selection->time_low_ns && packet->time_ns <= selection->time_high_ns);
+}
+
+static bool selects(const um_packet_selection *selection, const um_captured_frame *frame, const um_packet_row *row)
+{
+    if (selection->types != 0 &&
+        !(row->present & 1u << UM_PACKETS_TYPE && selection->types & 1u << (uint32_t)row->type))
+        return false;
+    return (selection->session_count == 0 || selects_session(selection, row)) &&
+           (selection->destination_count == 0 || selects_destination(selection, frame));
+}
+
 static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const um_packet_rows_options *options,
                           const um_capture_packet *packet, uint64_t position)
 {
     um_captured_frame frame;
     um_packet_row row = {0};
+    if (!selects_time(&options->selection, packet))
+        return;
+    uint32_t resolution_bytes = rows->resolution_bytes;
     um_captured_frame_decode(packet->link_type, packet->data, packet->captured_bytes, &frame);
     row.status = status_of_frame(frame.status);
     if (UM_LIKELY(frame.status == UM_CAPTURED_UDP)) {
@@ -336,6 +377,10 @@ static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const
         note_link_type(&reader->findings, packet->link_type);
     if (row.status == UM_PACKET_NOT_OURS && options->only_ours)
         return;
+    if (!selects(&options->selection, &frame, &row)) {
+        rows->resolution_bytes = resolution_bytes;
+        return;
+    }
     um_packet_rows_append(rows, position, packet, &frame, &row);
 }
 

@@ -168,9 +168,28 @@ typedef struct um_packet_rows_ports {
     ...;
 } um_packet_rows_ports;
 
+enum { UM_PACKET_SELECTION_VALUES_MAX = 16 };
+
+typedef struct um_packet_destination {
+    uint8_t ip_version;
+    uint8_t address[16];
+} um_packet_destination;
+
+typedef struct um_packet_selection {
+    bool by_time;
+    int64_t time_low_ns;
+    int64_t time_high_ns;
+    uint32_t types;
+    uint32_t session_count;
+    uint32_t sessions[UM_PACKET_SELECTION_VALUES_MAX];
+    uint32_t destination_count;
+    um_packet_destination destinations[UM_PACKET_SELECTION_VALUES_MAX];
+} um_packet_selection;
+
 typedef struct um_packet_rows_options {
     um_packet_rows_ports ports;
     bool only_ours;
+    um_packet_selection selection;
     ...;
 } um_packet_rows_options;
 
