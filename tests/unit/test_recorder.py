@@ -416,7 +416,7 @@ def test_a_gap_is_an_event_once_and_only_where_there_is_one(tmp_path: Path) -> N
                 ["orders"],
                 journal=tmp_path,
                 settings=settings,
-                on_gap=lambda gap: said.append(gap.count),
+                on_gap=lambda gap: said.append(gap.lost),
             ) as recorder,
         ):
             while recorder.report.messages < 3:

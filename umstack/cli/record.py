@@ -182,7 +182,7 @@ def command(
 
 def _tell_gap(gap: RecorderGap) -> None:
     click.echo(
-        f"umstack: {gap.count:,} messages of {gap.topic!r} (numbers {gap.first_sequence_number} to "
+        f"umstack: {gap.lost:,} messages of {gap.topic!r} (numbers {gap.first_sequence_number} to "
         f"{gap.sequence_number}) were sent while no recorder ran, and are not recorded",
         err=True,
     )

@@ -228,7 +228,7 @@ class Recorder(Closing):
         self._events.append(gap_rows(gaps, time.time_ns()))
         self.report.events += len(gaps)
         for gap in gaps:
-            self.report.missed += gap.count
+            self.report.missed += gap.lost
             if self._on_gap is not None:
                 self._on_gap(gap)
 

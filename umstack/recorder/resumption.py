@@ -35,7 +35,7 @@ class RecorderGap(NamedTuple):
     sequence_number: int
 
     @property
-    def count(self) -> int:
+    def lost(self) -> int:
         """How many numbers there are in it."""
         return (self.sequence_number - self.first_sequence_number) % _MODULUS + 1
 
@@ -115,7 +115,7 @@ def gap_rows(gaps: list[RecorderGap], now_ns: int) -> Any:
             "kind": "recorder_gap",
             "first_sequence_number": gap.first_sequence_number,
             "sequence_number": gap.sequence_number,
-            "lost": gap.count,
+            "lost": gap.lost,
         }
         for gap in gaps
     ]

@@ -52,7 +52,7 @@ def push(selection: Selection, filters: Iterable[Filter]) -> tuple[Selection, li
 
 
 def _taken(selection: Selection, one: Filter) -> Selection | None:
-    attribute = getattr(one, "attribute", ())
+    attribute: tuple[str, ...] = getattr(one, "attribute", ())
     take = _TAKE.get(attribute[0]) if len(attribute) == 1 else None
     return None if take is None else take(selection, one)
 
