@@ -198,6 +198,20 @@ def test_a_wrong_question_is_refused(
         read(source, schema, **options).load(str(truth.path)).count()
 
 
+def test_columns_say_what_they_are(source: Any, truth: Truth) -> None:
+    """Each has a comment, quantities have their unit, and the time is one that Spark counts with."""
+    for rows in ("packets", "topics"):
+        schema = source.read.format("umpcap").option("rows", rows).load(str(truth.path)).schema
+        assert all(field.metadata["comment"] for field in schema)
+        units = {field.name: field.metadata.get("unit") for field in schema}
+        assert all(units[name] == "ns" for name in units if name.endswith("_ns"))
+        assert all(units[name] == "bytes" for name in units if name.endswith("_bytes"))
+    packets = source.read.format("umpcap").load(str(truth.path))
+    differ = packets.where("unix_micros(timestamp) != time_ns div 1000 OR timestamp IS NULL")
+    assert dict(packets.dtypes)["timestamp"] == "timestamp"
+    assert differ.count() == 0
+
+
 def test_globs_and_links_name_each_file_once(tmp_path: Path) -> None:
     """Files, folders and globs may overlap."""
     for name in ("a.pcap", "b.pcapng", "c.pcap1", "sub/d.cap", "sub/e.pcap.gz", "f.txt"):

@@ -34,6 +34,7 @@ from umstack.capture import (
 )
 from umstack.capture.selection import Selection
 from umstack.spark.capture_files import capture_files, copies
+from umstack.spark.column_notes import commented
 from umstack.spark.option_names import unknown_options
 from umstack.spark.packet_columns import ON_REQUEST, PACKETS, TOPICS, note_row, select, topics
 from umstack.spark.pushed_filters import push, spark_pushes_filters
@@ -245,7 +246,7 @@ class UmpcapDataSource(DataSource):
     def schema(self) -> StructType:
         """All columns."""
         rows = UmpcapOptions.of(self.options).rows
-        return from_arrow_schema(TOPICS if rows == "topics" else PACKETS)
+        return commented(TOPICS if rows == "topics" else PACKETS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
