@@ -283,6 +283,13 @@ class um_interface_capture_counters(CData):
     file_packet_count: int
     file_start_ns: int
 
+class um_packet_destination(CData):
+    ip_version: int
+    @property
+    def address(self) -> Pointer[uint8_t]: ...
+    @address.setter
+    def address(self, value: Pointer[char] | Pointer[uint8_t] | bytes | Sequence[Any]) -> None: ...
+
 class um_packet_rows(CData):
     row_capacity: int
     message_capacity: int
@@ -379,6 +386,10 @@ class um_packet_rows_options(CData):
     @ports.setter
     def ports(self, value: um_packet_rows_ports | dict[str, Any] | Sequence[Any]) -> None: ...
     only_ours: bool
+    @property
+    def selection(self) -> um_packet_selection: ...
+    @selection.setter
+    def selection(self, value: um_packet_selection | dict[str, Any] | Sequence[Any]) -> None: ...
 
 class um_packet_rows_ports(CData):
     lbtrm_low: int
@@ -389,6 +400,22 @@ class um_packet_rows_ports(CData):
 class um_packet_rows_text(CData):
     offsets: Pointer[int32_t]
     data: Pointer[char]
+
+class um_packet_selection(CData):
+    by_time: bool
+    time_low_ns: int
+    time_high_ns: int
+    types: int
+    session_count: int
+    @property
+    def sessions(self) -> Pointer[uint32_t]: ...
+    @sessions.setter
+    def sessions(self, value: Pointer[uint32_t] | Sequence[Any]) -> None: ...
+    destination_count: int
+    @property
+    def destinations(self) -> um_packet_destination: ...
+    @destinations.setter
+    def destinations(self, value: um_packet_destination | Sequence[Any]) -> None: ...
 
 class um_pcapng_packet(CData):
     time_ns: int
@@ -638,6 +665,7 @@ class _CoreLib:
     UM_PACKETS_VERDICT: int
     UM_PACKETS_VERDICT_BYTES_MAX: int
     UM_PACKETS_VLAN: int
+    UM_PACKET_SELECTION_VALUES_MAX: int
     UM_PCAPNG_INBOUND: int
     UM_PCAPNG_LINK_ETHERNET: int
     UM_PCAPNG_LINK_IPV4: int
@@ -1062,6 +1090,14 @@ class _Core:
     ) -> Pointer[um_interface_capture_counters]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_packet_destination *", "um_packet_destination[]"], init: Any = ...
+    ) -> um_packet_destination: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_packet_destination **"], init: Any = ...
+    ) -> Pointer[um_packet_destination]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_packet_rows *", "um_packet_rows[]"], init: Any = ...
     ) -> um_packet_rows: ...
     @overload
@@ -1090,6 +1126,14 @@ class _Core:
     def new(
         self, cdecl: Literal["um_packet_rows_text **"], init: Any = ...
     ) -> Pointer[um_packet_rows_text]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_packet_selection *", "um_packet_selection[]"], init: Any = ...
+    ) -> um_packet_selection: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_packet_selection **"], init: Any = ...
+    ) -> Pointer[um_packet_selection]: ...
     @overload
     def new(
         self, cdecl: Literal["um_pcapng_packet *", "um_pcapng_packet[]"], init: Any = ...
@@ -1387,6 +1431,14 @@ class _Core:
         self, cdecl: Literal["um_interface_capture_counters **"], source: Any
     ) -> Pointer[um_interface_capture_counters]: ...
     @overload
+    def cast(
+        self, cdecl: Literal["um_packet_destination *", "um_packet_destination[]"], source: Any
+    ) -> um_packet_destination: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_packet_destination **"], source: Any
+    ) -> Pointer[um_packet_destination]: ...
+    @overload
     def cast(self, cdecl: Literal["um_packet_rows *", "um_packet_rows[]"], source: Any) -> um_packet_rows: ...
     @overload
     def cast(self, cdecl: Literal["um_packet_rows **"], source: Any) -> Pointer[um_packet_rows]: ...
@@ -1412,6 +1464,12 @@ class _Core:
     ) -> um_packet_rows_text: ...
     @overload
     def cast(self, cdecl: Literal["um_packet_rows_text **"], source: Any) -> Pointer[um_packet_rows_text]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_packet_selection *", "um_packet_selection[]"], source: Any
+    ) -> um_packet_selection: ...
+    @overload
+    def cast(self, cdecl: Literal["um_packet_selection **"], source: Any) -> Pointer[um_packet_selection]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_pcapng_packet *", "um_pcapng_packet[]"], source: Any

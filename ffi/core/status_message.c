@@ -1,11 +1,9 @@
 #include "core/status_message.h"
 
-enum { STATUS_VERSION = 1 };
-
 uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, const um_status_message *status)
 {
     uint8_t data[UM_STATUS_DATA_BYTES] = {0};
-    data[0] = STATUS_VERSION;
+    data[0] = UM_STATUS_VERSION;
     data[1] = status->flags;
     um_store_be32(data + 4, status->next_sqn);
     um_store_be32(data + 8, status->window_bytes);
@@ -25,7 +23,7 @@ bool um_status_decode(const um_lbtrm_packet *packet, um_status_message *status)
         return false;
     if (message.type != UM_LBMC_CONTROL || message.extended == NULL || message.extended_id != UM_STATUS_OPTION_ID ||
         message.extended_subtype != UM_STATUS_OPTION_SUBTYPE || message.extended_length != UM_STATUS_DATA_BYTES ||
-        message.extended[0] != STATUS_VERSION)
+        message.extended[0] != UM_STATUS_VERSION)
         return false;
     status->flags = message.extended[1];
     status->next_sqn = um_load_be32(message.extended + 4);

@@ -230,6 +230,36 @@ def test_what_was_committed_is_let_go(tmp_path: Path) -> None:
     assert [row["sequence_number"] for row in rows] == [n // 10 for n in range(200, 500)]
 
 
+def numbered(first: int, end: int) -> Any:
+    """Rows of the journal with these numbers."""
+    rows = [
+        {"topic": "t", "source": "s", "sequence_number": n, "received_ns": n, "payload": b""}
+        for n in range(first, end)
+    ]
+    return arrow().RecordBatch.from_pylist(rows, schema=messages().schema)
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_the_first_trigger_takes_no_more_than_the_others(tmp_path: Path, start: str) -> None:
+    """Issue 30: a query that begins on a long journal is offered a trigger's rows, whether Spark asks first where it
+    begins or where it ends; one that goes on from a checkpoint as well, for Spark shows it the last offset first."""
+    options = LiveOptions.of({"path": str(tmp_path), "maxRowsPerTrigger": "300", "startingOffset": start})
+    schema = from_arrow_schema(live_schema())
+    with Journal(tmp_path / "messages", messages().schema) as journal:
+        journal.append(numbered(0, 1000))
+        reader = LiveReader(schema, options)
+        begin = 0 if start == "earliest" else 1000
+        first = reader.latestOffset()
+        journal.append(numbered(1000, 5000))
+        assert first == {"offset": 300 if start == "earliest" else 1000}
+        assert reader.initialOffset() == {"offset": begin}
+        reader.partitions(reader.initialOffset(), first)
+        assert reader.latestOffset() == {"offset": first["offset"] + 300}
+        again = LiveReader(schema, options)
+        again.partitions({"offset": 700}, {"offset": 700})
+        assert again.latestOffset() == {"offset": 1000}
+
+
 def test_the_recorder_of_a_query_takes_groups(journal: Path, config: Path) -> None:
     """Issue 4, live source: option("group") has the query's recorder subscribe to the sources on these groups only."""
     group = SHARED["transport_lbtrm_multicast_address"]
@@ -253,6 +283,7 @@ def test_the_recorder_of_a_query_takes_groups(journal: Path, config: Path) -> No
         ({"path": "x", "topics": "a", "group": "10.1.1.1"}, "no multicast group"),
         ({"path": "x", "group": "239.1.1.1"}, "topics or topicPattern"),
         ({"path": ""}, "no journal is named"),
+        ({"path": "x", "maxRowPerTrigger": "5"}, "(?i)no option maxRowPerTrigger"),
         ({"path": "x", "startingOffset": "middle"}, "earliest or latest"),
         ({"path": "x", "topics": "a", "topicPattern": "b"}, "exclude"),
         ({"path": "x", "rowsPerPartition": "0"}, "above 0"),

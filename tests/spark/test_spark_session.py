@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +15,65 @@ import pytest
 pytest.importorskip("pyspark")
 
 from umstack.analysis.spark_session import class_archive
+from umstack.spark import driver_folder as folders
+from umstack.spark.driver_folder import driver_folder
+
+_OWNER = """
+import sys, time
+from umstack.spark.driver_folder import driver_folder
+with driver_folder("umstack-test-") as folder:
+    (folder / "data").write_text("much")
+    print(folder, flush=True)
+    time.sleep(120)
+"""
+
+
+def test_what_a_killed_driver_left_goes_with_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of one that was killed is removed; those of one that lives, of other names, and links stay."""
+    monkeypatch.setattr(folders, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    other, target = tmp_path / "other-1", tmp_path / "target"
+    other.mkdir()
+    target.mkdir()
+    (tmp_path / "umstack-test-link").symlink_to(target)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    owners = [
+        subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
+    try:
+        killed, living = [Path(owner.stdout.readline().strip()) for owner in owners if owner.stdout]
+        owners[0].kill()
+        owners[0].wait()
+        assert (killed / "data").exists()
+        with driver_folder("umstack-test-") as mine:
+            assert mine.parent == tmp_path
+            assert not killed.exists()
+            assert (living / "data").exists()
+            assert other.exists()
+            assert target.exists()
+        assert not mine.exists()
+    finally:
+        for owner in owners:
+            owner.kill()
+            owner.communicate()
+
+
+def test_a_folder_that_is_just_being_made_is_nobodys_to_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no lock yet: two drivers that start at once keep theirs."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    young = tmp_path / "umstack-test-young"
+    young.mkdir()
+    with driver_folder("umstack-test-"):
+        assert young.exists()
+    monkeypatch.setattr(folders, "SETTLE_SECONDS", 0.05)
+    time.sleep(0.1)
+    with driver_folder("umstack-test-"):
+        assert not young.exists()
 
 
 def test_the_virtual_machine_maps_the_classes_that_are_shared(spark: Any) -> None:

@@ -185,6 +185,7 @@ def test_broken_captures_give_their_rows_and_a_note(
         ("time_ns bigint, colour string", {}, "no column colour"),
         ("time_ns string", {}, "time_ns is bigint"),
         (COUNTED, {"targetPartitionBytes": "many"}, "targetPartitionBytes is many"),
+        (COUNTED, {"onlyOur": "true"}, "(?i)no option onlyOur"),
         (COUNTED, {"onlyOurs": "perhaps"}, "onlyOurs is perhaps"),
         (None, {"rows": "bytes"}, "rows is bytes"),
     ],
@@ -195,6 +196,20 @@ def test_a_wrong_question_is_refused(
     """Unknown columns, types and options are errors that name them, before anything is read."""
     with pytest.raises(Exception, match=said):
         read(source, schema, **options).load(str(truth.path)).count()
+
+
+def test_columns_say_what_they_are(source: Any, truth: Truth) -> None:
+    """Each has a comment, quantities have their unit, and the time is one that Spark counts with."""
+    for rows in ("packets", "topics"):
+        schema = source.read.format("umpcap").option("rows", rows).load(str(truth.path)).schema
+        assert all(field.metadata["comment"] for field in schema)
+        units = {field.name: field.metadata.get("unit") for field in schema}
+        assert all(units[name] == "ns" for name in units if name.endswith("_ns"))
+        assert all(units[name] == "bytes" for name in units if name.endswith("_bytes"))
+    packets = source.read.format("umpcap").load(str(truth.path))
+    differ = packets.where("unix_micros(timestamp) != time_ns div 1000 OR timestamp IS NULL")
+    assert dict(packets.dtypes)["timestamp"] == "timestamp"
+    assert differ.count() == 0
 
 
 def test_globs_and_links_name_each_file_once(tmp_path: Path) -> None:

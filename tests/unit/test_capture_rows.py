@@ -173,6 +173,83 @@ def test_a_frame_that_was_cut_when_captured(tmp_path: Path) -> None:
     assert (row["status"], row["sqns"]) == ("ok", list(range(10)))
 
 
+_STATUS_BODY = struct.pack("!BBHIIIQI", 1, 0, 0, 1234, 1 << 24, 77, 0xFEDCBA9876543210, 0)
+_EXTENDED_OPTION = struct.pack("!BBHBBBBHH", 8, 254, 4 + 8 + 28, 255, 8 + 28, 0xC0, 85, 1, 0) + _STATUS_BODY
+_OTHER_OPTION = struct.pack("!BBHBBBBHH", 8, 254, 4 + 8 + 28, 255, 8 + 28, 0xC0, 86, 1, 0) + _STATUS_BODY
+_TSNI = struct.pack("!BBHBBHIIII", 8, 32, 24, 255, 20, 2, 1001, 46, 1002, 8)
+
+
+def _to_source(datagram: bytes) -> bytes:
+    return ethernet(ipv4(udp(datagram, 5000, 14390), RECEIVER, SOURCE))
+
+
+EVERY_TYPE = {
+    "data": frame(data(100, message(7, 3, b"hello"), message(8, 4, bytes(60)))),
+    "data of a status message's length": frame(data(1234, message(7, 3, bytes(28)), trail=1234)),
+    "retransmission": frame(data(100, message(7, 3, bytes(90)), flags=0xA0)),
+    "tsni": frame(data(5, _TSNI)),
+    "other option": frame(data(5, _OTHER_OPTION, message(7, 3, bytes(30)))),
+    "sm": frame(sm(5, 200, 150)),
+    "nak": _to_source(nak(*range(20))),
+    "ncf": frame(ncf(1, 6, *range(20))),
+    "status message": _to_source(data(1234, _EXTENDED_OPTION, trail=1234)),
+    "status message and more": _to_source(data(1234, _EXTENDED_OPTION, _TSNI, trail=1234)),
+    "ipv6": ethernet(ipv6(udp(data(1, message(7, 3, bytes(28))))), 0x86DD),
+    "tagged": ethernet(ipv4(udp(data(1, message(7, 3, bytes(28))))), tags=(100, 42)),
+    "resolution": ethernet(ipv4(udp(b"\x03\x00\x00\x00" + bytes(40), 5000, 12965))),
+}
+CUT = "cut before the end of its headers"
+
+
+def _agrees(cut: dict[str, Any], whole: dict[str, Any]) -> bool:
+    """Whether a row says nothing that the whole packet does not; lists may be shorter."""
+    for name, value in cut.items():
+        if name in ("captured_bytes", "capture_file", "status", "position") or value in (None, ""):
+            continue
+        if isinstance(value, list):
+            if value != (whole[name] or [])[: len(value)]:
+                return False
+        elif value != whole[name]:
+            return False
+    return True
+
+
+def _wire_sample() -> list[bytes]:
+    """Every packet of the sample that tshark agrees about."""
+    content = (Path(__file__).parent.parent / "wire" / "wire-sample.pcap").read_bytes()
+    at, packets = 24, []
+    while at < len(content):
+        (length,) = struct.unpack_from("<I", content, at + 8)
+        packets.append(content[at + 16 : at + 16 + length])
+        at += 16 + length
+    return packets
+
+
+@pytest.mark.parametrize("name", [*EVERY_TYPE, "wire sample"])
+def test_every_snap_length_gives_the_truth_or_says_cut(tmp_path: Path, name: str) -> None:
+    """A packet cut anywhere is what it is when it is whole, or is told to be cut: never a packet of another type."""
+    path = tmp_path / "capture"
+    for content in _wire_sample() if name == "wire sample" else [EVERY_TYPE[name]]:
+        whole = row_of(tmp_path, content)
+        path.write_bytes(
+            pcap([Packet(START_NS, content[:kept], len(content)) for kept in range(len(content))])
+        )
+        rows = [row for batch in decode(path) for row in batch.to_pylist()]
+        assert len(rows) == len(content)
+        for kept, row in enumerate(rows):
+            if row["status"] == CUT:
+                assert row["transport_sqn"] is None
+                assert row["packet_type"] in (None, whole["packet_type"]), kept
+            else:
+                assert (row["status"], row["packet_type"]) == (whole["status"], whole["packet_type"]), kept
+            assert _agrees(row, whole), kept
+    # As soon as the fixed part of a packet is there, it is told; of data that is true whatever its length.
+    if name.startswith("data"):
+        assert [row["status"] for row in rows[62:]] == ["ok"] * (len(rows) - 62)
+    if name == "status message":
+        assert {row["status"] for row in rows} == {CUT}
+
+
 @pytest.mark.parametrize(
     ("datagram", "status"),
     [

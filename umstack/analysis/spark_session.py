@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from umstack.errors import UmError
+from umstack.spark.driver_folder import driver_folder
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_DRIVER_MEMORY = "2g"
@@ -49,6 +49,8 @@ _OPTIONS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
+    # The decoder of captures leaves out what a query does not ask for.
+    "spark.sql.python.filterPushdown.enabled": "true",
     # One task a core is enough for what is left after the first aggregation; AQE joins what is small.
     "spark.sql.shuffle.partitions": "16",
     # Partitioned by kind of packet: so few writers fit side by side, and no sort is needed.
@@ -137,8 +139,7 @@ def spark_session(
         raise SparkUnavailable("there is no java on PATH and no JAVA_HOME")
     if master is None and is_local(master):
         master = "local[*]"
-    folder = Path(tempfile.mkdtemp(prefix="umstack-spark-"))
-    try:
+    with driver_folder("umstack-spark-") as folder:
         tuned = {**_OPTIONS, **(_FOR_LITTLE if is_little else {})}
         tuned["spark.driver.extraJavaOptions"] = _driver_options(master, is_little)
         tuned["spark.driver.defaultJavaOptions"] = tuned["spark.executor.defaultJavaOptions"] = (
@@ -151,8 +152,6 @@ def spark_session(
             yield session
         finally:
             session.stop()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

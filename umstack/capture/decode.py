@@ -12,6 +12,7 @@ from umstack.capture.container import InflatedFile, MappedFile, Window, compress
 from umstack.capture.notes import CaptureNotes, NoteKind
 from umstack.capture.rows import ROWS_DEFAULT, PacketRows
 from umstack.capture.schema import arrow
+from umstack.capture.selection import Selection
 from umstack.capture.split import Split
 
 if TYPE_CHECKING:
@@ -39,25 +40,29 @@ def decode(
     ports: CapturePorts | None = None,
     batch_rows: int = ROWS_DEFAULT,
     notes: CaptureNotes | None = None,
+    selection: Selection | None = None,
 ) -> Iterator[pyarrow.RecordBatch]:
     """Decode a capture file, or a split of one, into record batches of `SCHEMA`, a row a packet, in the file's order.
 
-    With `only_ours` packets of other protocols are left out. What the file does not hold is told in `notes`. A file
-    must not be shortened while it is read.
+    With `only_ours` packets of other protocols are left out, with a `selection` those that it does not ask for. What
+    the file does not hold is told in `notes`. A file must not be shortened while it is read.
     """
     part = source if isinstance(source, Split) else Split(os.fspath(source))
     if batch_rows < 1:
         raise ValueError(f"batch_rows is {batch_rows}: use 1 or more")
     arrow()
-    return _batches(part, ports or CapturePorts(), only_ours, batch_rows, notes or CaptureNotes())
+    options = _options(ports or CapturePorts(), only_ours, selection or Selection())
+    return _batches(part, options, batch_rows, notes or CaptureNotes())
 
 
-def _options(ports: CapturePorts, only_ours: bool) -> Any:
+def _options(ports: CapturePorts, only_ours: bool, selection: Selection) -> Any:
     lbtrm, resolution = ports.lbtrm, ports.resolution
-    return ffi.new(
+    options = ffi.new(
         "um_packet_rows_options *",
         {"ports": (lbtrm[0], lbtrm[1], resolution[0], resolution[1]), "only_ours": only_ours},
     )
+    selection.fill(options.selection)
+    return options
 
 
 def _open(part: Split, compression: str | None) -> Window:
@@ -65,9 +70,8 @@ def _open(part: Split, compression: str | None) -> Window:
 
 
 def _batches(
-    part: Split, ports: CapturePorts, only_ours: bool, batch_rows: int, notes: CaptureNotes
+    part: Split, options: Any, batch_rows: int, notes: CaptureNotes
 ) -> Iterator[pyarrow.RecordBatch]:
-    options = _options(ports, only_ours)
     reader = part.new_reader()
     notes.path = part.path
     notes.compression = compression_of(part.path)

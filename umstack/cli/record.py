@@ -15,6 +15,7 @@ from umstack.config import OptionValue, Scope
 from umstack.context import Context
 from umstack.recorder.background import unread_seconds
 from umstack.recorder.recorder import Recorder, RecorderReport, RecorderSettings
+from umstack.recorder.resumption import RecorderGap
 
 _MEBIBYTE = 1 << 20
 _QUEUE_BLOCKS = 32
@@ -158,7 +159,14 @@ def command(
         terminable(once=True),
         Context(interface, config=config, statistics=True) as context,
         Recorder(
-            context, topics, regex=regex, groups=groups, out=out, journal=journal, settings=settings
+            context,
+            topics,
+            regex=regex,
+            groups=groups,
+            out=out,
+            journal=journal,
+            settings=settings,
+            on_gap=_tell_gap,
         ) as recorder,
         stoppable(recorder.stop) as asked,
     ):
@@ -170,6 +178,14 @@ def command(
     report, interrupted = recorder.report, asked.has_come
     cut_short = (interrupted and seconds is not None) or (count is not None and report.messages < count)
     _tell(report, cut_short=cut_short, interrupted=interrupted, as_json=as_json)
+
+
+def _tell_gap(gap: RecorderGap) -> None:
+    click.echo(
+        f"umstack: {gap.lost:,} messages of {gap.topic!r} (numbers {gap.first_sequence_number} to "
+        f"{gap.sequence_number}) were sent while no recorder ran, and are not recorded",
+        err=True,
+    )
 
 
 def _progress(report: RecorderReport) -> str:

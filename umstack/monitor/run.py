@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from umstack.monitor.prometheus import Prometheus
 from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Parts, Sink
 from umstack.monitor.windows import loss_windows, recovery, timed, traffic_windows
 from umstack.spark import UmpcapDataSource
+from umstack.spark.driver_folder import driver_folder
 from umstack.spark.packet_columns import ON_REQUEST, PACKETS
 
 _LOOK_SECONDS = 0.2
@@ -82,7 +82,7 @@ def monitor(
             # Each partition of a windowed aggregation keeps its state in files of its own, batch by batch.
             options={"spark.sql.shuffle.partitions": str(cores(options.master))},
         ) as spark,
-        tempfile.TemporaryDirectory(prefix="umstack-monitor-", ignore_cleanup_errors=True) as folder,
+        driver_folder("umstack-monitor-") as folder,
     ):
         queries = _start(spark, options, say, warn, options.checkpoint or Path(folder))
         started()

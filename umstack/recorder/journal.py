@@ -192,6 +192,16 @@ class JournalReader:
             if entry.first_offset >= start
         )
 
+    def offset_before_end(self, byte_count: int) -> int:
+        """The offset from which on the batches take at most so many bytes; that of the last batch at the latest."""
+        offset, left = self.end, byte_count
+        for segment in reversed(self._refresh()):
+            for entry in reversed(segment.entries):
+                if entry.end_offset != self.end and left < entry.length_bytes:
+                    return offset
+                offset, left = entry.first_offset, left - entry.length_bytes
+        return offset
+
     def read(self, start: int, end: int | None = None) -> Iterator[pyarrow.RecordBatch]:
         """The rows from start up to end (None: as far as there are any now), in batches as they were appended.
 

@@ -15,6 +15,7 @@ from umstack.reader import POLL_ROWS
 from umstack.recorder import tables
 from umstack.recorder.journal import SEGMENT_BYTES, Journal, WhenFull, arrow
 from umstack.recorder.parquet_parts import PART_BYTES, PART_ROWS, PartWriter, open_part_writers
+from umstack.recorder.resumption import RecorderGap, Resumption, gap_rows
 from umstack.recorder.topic_follower import TOPICS_MAXIMUM, TopicFollower
 from xdp.closing import Closing
 
@@ -64,6 +65,8 @@ class RecorderReport:
     events: int = 0
     lost: int = 0
     """Messages that will never come."""
+    missed: int = 0
+    """Messages, or fragments of them, that were sent while no recorder ran on these directories."""
     topics: int = 0
     topics_ignored: int = 0
     parts: int = 0
@@ -77,7 +80,8 @@ class Recorder(Closing):
     """A recording that is under way. step() it from one thread, or run() it; close it, or use it as a context manager.
 
     Everything goes through the journal: what step() has taken is there when it returns, and opening a recorder on the
-    same directories goes on where the one before ended, however it ended.
+    same directories goes on where the one before ended, however it ended. What sources sent in between is an event
+    (`recorder_gap`), and `on_gap` is told.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class Recorder(Closing):
         out: str | Path | None = None,
         journal: str | Path | None = None,
         settings: RecorderSettings | None = None,
+        on_gap: Callable[[RecorderGap], None] | None = None,
     ) -> None:
         """Open the journals under `journal` and, if `out` is given, begin to write Parquet there.
 
@@ -116,6 +121,9 @@ class Recorder(Closing):
             self._messages, self._events, self._transports = (
                 opening.enter_context(self._open_journal(directory, table)) for table in tables.all_tables()
             )
+            # Before parts are written: they let go of what the journals of messages and events have.
+            self._resumption = Resumption(self._messages, self._events)
+            self._on_gap = on_gap
             self._parts = (
                 _PartThread(
                     open_part_writers(tables.all_tables(), directory, Path(out)),
@@ -204,6 +212,7 @@ class Recorder(Closing):
         count = len(batch)
         if count == 0:
             return 0
+        self._note_gaps(self._resumption.gaps(batch))
         if batch.event_count:
             rows = tables.event_rows(batch, time.time_ns())
             self._events.append(rows)
@@ -212,6 +221,16 @@ class Recorder(Closing):
         if count > batch.event_count:
             self._gather(tables.message_rows(batch))
         return count
+
+    def _note_gaps(self, gaps: list[RecorderGap]) -> None:
+        if not gaps:
+            return
+        self._events.append(gap_rows(gaps, time.time_ns()))
+        self.report.events += len(gaps)
+        for gap in gaps:
+            self.report.missed += gap.lost
+            if self._on_gap is not None:
+                self._on_gap(gap)
 
     def _gather(self, rows: pyarrow.RecordBatch) -> None:
         if not self._gathered:

@@ -10,6 +10,7 @@ from umstack.config import Config
 from umstack.errors import OptionError
 from umstack.recorder.background import BackgroundRecorder
 from umstack.recorder.groups import GroupSet
+from umstack.spark.option_names import unknown_options
 
 _HINT = "docs/recording.md lists the options of the umstack data source"
 STARTS = ("earliest", "latest")
@@ -41,7 +42,24 @@ def _list(options: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(filter(None, (item.strip() for item in options.get(name, "").split(","))))
 
 
-def _lowered(options: Mapping[str, str]) -> dict[str, str]:
+READ_OPTION_NAMES = (
+    *("path", "journal", "topics", "topicPattern", "group", "startingOffset", "interface", "config"),
+    *("journalMebibytes", "unreadSeconds", "maxRowsPerTrigger", "rowsPerPartition", "forgetCommitted"),
+)
+"""Every option of reading live topics."""
+PUBLISH_OPTION_NAMES = (
+    *("path", "topic", "interface", "config", "waitReceivers", "timeout", "onRetry"),
+    "checkpointLocation",
+)
+"""Every option of publishing rows; the checkpoint is Spark's own."""
+
+
+def _lowered(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
+    if unknown := unknown_options(options, known):
+        raise OptionError(
+            f"the umstack data source has no option {', '.join(unknown)}",
+            hint=f"there are {', '.join(known)}; docs/recording.md explains them",
+        )
     return {name.lower(): value for name, value in options.items()}
 
 
@@ -60,7 +78,7 @@ class LiveOptions:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> LiveOptions:
         """Read Spark's options, whose names have no case."""
-        options = _lowered(given)
+        options = _lowered(given, READ_OPTION_NAMES)
         path = options.get("journal") or options.get("path")
         if not path:
             raise OptionError("no journal is named", hint='load("/var/journal"), or option("journal", ...)')
@@ -120,7 +138,7 @@ class PublishOptions:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> PublishOptions:
         """Read Spark's options."""
-        options = _lowered(given)
+        options = _lowered(given, PUBLISH_OPTION_NAMES)
         receivers = options.get("waitreceivers", "1")
         if not receivers.isdecimal():
             raise OptionError(f"waitReceivers is {receivers}: it must be a whole number", hint=_HINT)

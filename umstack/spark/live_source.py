@@ -127,14 +127,20 @@ class LiveReader(DataSourceStreamReader):
         self._options = options
         self._journal = JournalReader(options.journal / messages().name)
         self._noted_at = 0.0
+        # The end of the last batch. Spark tells it to a reader that goes on from a checkpoint, by asking for the
+        # partitions of an empty range there, before it asks for the latest offset.
         self._position: int | None = None
+        # Where a query without a checkpoint begins; Spark asks for the latest offset before it asks for this one.
+        self._initial: int | None = None
         if options.recorder is not None:
             options.recorder.ensure()
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Where a query without a checkpoint begins."""
-        journal = self._journal
-        return {"offset": journal.start if self._options.start == "earliest" else journal.end}
+        if self._initial is None:
+            journal = self._journal
+            self._initial = journal.start if self._options.start == "earliest" else journal.end
+        return {"offset": self._initial}
 
     def latestOffset(self) -> dict[str, int]:  # noqa: N802
         """The end of the journal, or what one trigger may take of it."""
@@ -145,14 +151,12 @@ class LiveReader(DataSourceStreamReader):
                 self._options.recorder.ensure()
             else:
                 note_reader(self._options.journal)
-        end = self._journal.end
-        if self._position is not None:
-            end = max(self._position, min(end, self._position + self._options.rows_per_trigger))
-        return {"offset": end}
+        begin = self.initialOffset()["offset"] if self._position is None else self._position
+        return {"offset": max(begin, min(self._journal.end, begin + self._options.rows_per_trigger))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[JournalRange]:
         """What was recorded between two offsets, in parts."""
-        self._position = end["offset"]
+        self._position, self._initial = end["offset"], None
         return ranges(start["offset"], end["offset"], self._options.rows_per_partition)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

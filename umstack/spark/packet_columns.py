@@ -39,7 +39,10 @@ TOPIC_COUNTS = pa.field(
 )
 """What a packet's messages come to by topic: in place of a row a message, for who counts by something else as well."""
 
-PACKETS = pa.schema([*SCHEMA, POINT, MESSAGE_COUNT, MESSAGE_BYTES])
+TIMESTAMP = pa.field("timestamp", pa.timestamp("us", "UTC"))
+"""`time_ns` as Spark counts time, in microseconds: null where that is."""
+
+PACKETS = pa.schema([*SCHEMA, POINT, MESSAGE_COUNT, MESSAGE_BYTES, TIMESTAMP])
 """A row a packet: what the decoder gives, where it was captured, and how many messages with how much payload it has."""
 
 ON_REQUEST = pa.schema([TOPIC_COUNTS])
@@ -102,6 +105,8 @@ def select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     derived: dict[str, pa.Array] = {}
     if MESSAGE_COUNT.name in names or MESSAGE_BYTES.name in names:
         derived[MESSAGE_COUNT.name], derived[MESSAGE_BYTES.name] = message_totals(batch)
+    if TIMESTAMP.name in names:
+        derived[TIMESTAMP.name] = pc.divide(batch.column("time_ns"), 1000).cast(TIMESTAMP.type)
     if POINT.name in names:
         derived[POINT.name] = points(batch)
     if TOPIC_COUNTS.name in names:

@@ -7,11 +7,18 @@ docs/spark.md explains them. `.schema(...)` with some of the columns leaves the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -25,10 +32,20 @@ from umstack.capture import (
     decode,
     split,
 )
+from umstack.capture.selection import Selection
 from umstack.spark.capture_files import capture_files, copies
+from umstack.spark.column_notes import commented
+from umstack.spark.option_names import unknown_options
 from umstack.spark.packet_columns import ON_REQUEST, PACKETS, TOPICS, note_row, select, topics
+from umstack.spark.pushed_filters import push, spark_pushes_filters
 
 NAME = "umpcap"
+
+OPTION_NAMES = (
+    *("targetPartitionBytes", "onlyOurs", "lbtrmPorts", "resolutionPorts"),
+    *("notes", "rows", "batchRows", "path", "paths"),
+)
+"""Every option of a read; Spark itself puts path and paths there."""
 
 _TARGET_BYTES = 64 << 20
 _BATCH_ROWS = 32768
@@ -49,8 +66,13 @@ class UmpcapOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> UmpcapOptions:
-        """Read Spark's options, whose names have no case."""
+        """Read Spark's options, whose names have no case. CaptureError for one that there is not."""
         lowered = {name.lower(): value for name, value in options.items()}
+        if unknown := unknown_options(options, OPTION_NAMES):
+            raise CaptureError(
+                f"umpcap has no option {', '.join(unknown)}",
+                hint=f"there are {', '.join(OPTION_NAMES)}; docs/spark.md explains them",
+            )
         paths = json.loads(lowered["paths"]) if "paths" in lowered else [lowered.get("path", "")]
         if not all(paths):
             raise CaptureError("no capture is named", hint='load("capture.pcapng"), or a folder, or a glob')
@@ -76,10 +98,17 @@ class UmpcapOptions:
         """Whether notes are rows of the answer: counts have no place for them."""
         return self.notes and self.rows == "packets"
 
-    def decode(self, part: Split, notes: CaptureNotes) -> Iterator[pa.RecordBatch]:
+    def decode(
+        self, part: Split, notes: CaptureNotes, selection: Selection | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Decode one part as asked for."""
         return decode(
-            part, only_ours=self.only_ours, ports=self.ports, batch_rows=self.batch_rows, notes=notes
+            part,
+            only_ours=self.only_ours,
+            ports=self.ports,
+            batch_rows=self.batch_rows,
+            notes=notes,
+            selection=selection,
         )
 
 
@@ -138,20 +167,24 @@ class PartReader:
                 wanted, got = types[field.name].simpleString(), field.dataType.simpleString()
                 raise CaptureError(f"column {field.name} is {wanted}, not {got}", hint=_OPTIONS_HINT)
         self.names = schema.fieldNames()
+        self.selection = Selection()
+        """The packets that become rows. A note, which is no packet, has nothing that could be asked for."""
 
     def read(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
         """The record batches of a partition."""
+        if part.note is not None and not self.selection.is_everything:
+            return
         if part.note is not None:
             yield note_row(self.names, part.split.path, part.note, part.position)
             return
         notes = CaptureNotes()
         options = self.options
-        for batch in options.decode(part.split, notes):
+        for batch in options.decode(part.split, notes, self.selection):
             if options.rows == "topics":
                 yield topics(batch).select(self.names)
             else:
                 yield select(batch, self.names)
-        for note in notes.notes if options.tells else ():
+        for note in notes.notes if options.tells and self.selection.is_everything else ():
             if self._is_told(note, notes):
                 yield note_row(self.names, part.split.path, note.text, note.position)
 
@@ -191,6 +224,17 @@ class UmpcapReader(DataSourceReader):
         return self._reader.read(partition)
 
 
+class FilteringUmpcapReader(UmpcapReader):
+    """The same for a query whose filters Spark hands to the source."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what the decoder can apply; returns what is left to Spark."""
+        if self._options.rows == "topics":
+            return filters
+        self._reader.selection, left = push(self._reader.selection, filters)
+        return left
+
+
 class UmpcapDataSource(DataSource):
     """Captures (pcap, pcapng, plain or compressed) as DataFrames, batch and streaming."""
 
@@ -202,11 +246,12 @@ class UmpcapDataSource(DataSource):
     def schema(self) -> StructType:
         """All columns."""
         rows = UmpcapOptions.of(self.options).rows
-        return from_arrow_schema(TOPICS if rows == "topics" else PACKETS)
+        return commented(TOPICS if rows == "topics" else PACKETS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
-        return UmpcapReader(schema, UmpcapOptions.of(self.options))
+        kind = FilteringUmpcapReader if spark_pushes_filters(sys.modules) else UmpcapReader
+        return kind(schema, UmpcapOptions.of(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The reader of a streaming query."""

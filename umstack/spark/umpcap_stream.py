@@ -216,5 +216,6 @@ def _note_parts(before: dict[str, Told], after: dict[str, Told]) -> list[Capture
         CapturePart(Split(file), text, position)
         for file, kinds in after.items()
         for kind, (text, position) in kinds.items()
-        if kind not in before.get(file, {})
+        # A file that began anew under its name may have the same kind of note again, about other bytes.
+        if tuple(before.get(file, {}).get(kind, ())) != (text, position)
     ]

@@ -78,6 +78,43 @@ static void take_status_message(um_packet_row *row, const um_lbtrm_packet *packe
     row->present |= 1u << UM_PACKETS_STATUS;
 }
 
+static bool to_multicast(const um_captured_frame *frame)
+{
+    return frame->ip_version == 4 ? frame->destination[0] >> 4 == 0xe : frame->destination[0] == 0xff;
+}
+
+/* Whether a DATA datagram of which the capture holds too little may be a status message, which is a DATA datagram with
+ * one extended option. Called data, it would show a session of the receiver's. The captured bytes of the option decide;
+ * without any, the address does: a session sends to its group, a receiver to one host. */
+static bool may_be_status(const um_captured_frame *frame, const uint8_t *body, uint32_t captured_bytes)
+{
+    enum { OPTION_TYPE_AT = 1, OPTION_ID_AT = 7, SUBTYPE_AT = 8, VERSION_AT = 12 };
+    static const struct {
+        uint8_t at;
+        uint8_t value;
+    } fixed[] = {{0, UM_LBMC_CONTROL},
+                 {OPTION_TYPE_AT, UM_LBMC_OPTION_EXTENDED},
+                 {OPTION_ID_AT, UM_STATUS_OPTION_ID},
+                 {SUBTYPE_AT, UM_STATUS_OPTION_SUBTYPE >> 8},
+                 {SUBTYPE_AT + 1, UM_STATUS_OPTION_SUBTYPE & 0xff},
+                 {VERSION_AT, UM_STATUS_VERSION}};
+    if (frame->payload_bytes < UM_STATUS_DATAGRAM_BYTES || (captured_bytes <= OPTION_TYPE_AT && to_multicast(frame)))
+        return false;
+    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0] && fixed[i].at < captured_bytes; i++) {
+        if (body[fixed[i].at] != fixed[i].value)
+            return false;
+    }
+    return true;
+}
+
+/* Whether the capture ends in the first message of a datagram that may be a status message. */
+static bool status_is_cut(const um_captured_frame *frame, const um_lbtrm_packet *packet)
+{
+    enum { FIRST_BYTES = UM_STATUS_DATAGRAM_BYTES - UM_LBTRM_DATA_BYTES };
+    return frame->payload_captured_bytes < frame->payload_bytes && packet->body_length < FIRST_BYTES &&
+           may_be_status(frame, packet->body, packet->body_length);
+}
+
 static enum um_packet_row_status decode_messages(um_packet_rows *rows, um_packet_row *row,
                                                  const um_lbtrm_packet *packet, uint32_t body_bytes)
 {
@@ -98,9 +135,13 @@ static enum um_packet_row_status decode_messages(um_packet_rows *rows, um_packet
     return UM_PACKET_OK;
 }
 
-static enum um_packet_row_status decode_data(um_packet_rows *rows, const um_lbtrm_packet *packet,
-                                             uint32_t datagram_bytes, um_packet_row *row)
+static enum um_packet_row_status decode_data(um_packet_rows *rows, const um_captured_frame *frame,
+                                             const um_lbtrm_packet *packet, um_packet_row *row)
 {
+    if (UM_UNLIKELY(status_is_cut(frame, packet))) {
+        row->present &= ~(1u << UM_PACKETS_TYPE);
+        return UM_PACKET_CUT;
+    }
     row->type = UM_PACKET_DATA;
     row->present |= 1u << UM_PACKETS_FLAGS | 1u << UM_PACKETS_DATA | 1u << UM_PACKETS_TRAIL |
                     1u << UM_PACKETS_MESSAGES |
@@ -108,7 +149,7 @@ static enum um_packet_row_status decode_data(um_packet_rows *rows, const um_lbtr
     row->transport_flags = packet->flags;
     row->transport_sqn = packet->sqn;
     row->trail_sqn = packet->trail;
-    return decode_messages(rows, row, packet, datagram_bytes - UM_LBTRM_DATA_BYTES);
+    return decode_messages(rows, row, packet, frame->payload_bytes - UM_LBTRM_DATA_BYTES);
 }
 
 static void decode_sm(const um_lbtrm_packet *packet, um_packet_row *row)
@@ -137,10 +178,12 @@ static void decode_ncf(const um_lbtrm_packet *packet, um_packet_row *row)
 }
 
 /* Of a datagram that is refused, the type and the fields every type has are told where they are known. */
-static void name_refused(const um_lbtrm_packet *packet, um_packet_row *row)
+static void name_refused(const um_captured_frame *frame, const um_lbtrm_packet *packet, um_packet_row *row)
 {
     static const int8_t types[] = {UM_PACKET_DATA, -1, UM_PACKET_SM, UM_PACKET_NAK, UM_PACKET_NCF};
     if (packet->type >= sizeof types || types[packet->type] < 0)
+        return;
+    if (row->status == UM_PACKET_CUT && packet->type == UM_LBTRM_DATA && may_be_status(frame, NULL, 0))
         return;
     row->type = (enum um_packet_row_type)types[packet->type];
     row->present |= 1u << UM_PACKETS_TYPE;
@@ -160,13 +203,13 @@ static void decode_lbtrm(um_packet_rows *rows, const um_captured_frame *frame, u
     row->session_id = packet.session_id;
     row->nak_port = packet.nak_port;
     if (status != UM_DGRAM_OK) {
-        name_refused(&packet, row);
+        name_refused(frame, &packet, row);
         return;
     }
     row->present |= 1u << UM_PACKETS_TYPE;
     switch (packet.type) {
     case UM_LBTRM_DATA:
-        row->status = decode_data(rows, &packet, frame->payload_bytes, row);
+        row->status = decode_data(rows, frame, &packet, row);
         break;
     case UM_LBTRM_SM:
         decode_sm(&packet, row);
@@ -272,11 +315,52 @@ static void note_link_type(um_capture_findings *findings, int32_t link_type)
         findings->unknown_link_type = link_type;
 }
 
+static bool selects_session(const um_packet_selection *selection, const um_packet_row *row)
+{
+    if (!(row->present & 1u << UM_PACKETS_SESSION))
+        return false;
+    for (uint32_t i = 0; i < selection->session_count; i++) {
+        if (selection->sessions[i] == row->session_id)
+            return true;
+    }
+    return false;
+}
+
+static bool selects_destination(const um_packet_selection *selection, const um_captured_frame *frame)
+{
+    if (frame->ip_version == 0)
+        return false;
+    for (uint32_t i = 0; i < selection->destination_count; i++) {
+        if (selection->destinations[i].ip_version == frame->ip_version &&
+            memcmp(selection->destinations[i].address, frame->destination, frame->ip_version == 4 ? 4 : 16) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool selects_time(const um_packet_selection *selection, const um_capture_packet *packet)
+{
+    return !selection->by_time ||
+           (packet->timed && packet->time_ns >= selection->time_low_ns && packet->time_ns <= selection->time_high_ns);
+}
+
+static bool selects(const um_packet_selection *selection, const um_captured_frame *frame, const um_packet_row *row)
+{
+    if (selection->types != 0 &&
+        !(row->present & 1u << UM_PACKETS_TYPE && selection->types & 1u << (uint32_t)row->type))
+        return false;
+    return (selection->session_count == 0 || selects_session(selection, row)) &&
+           (selection->destination_count == 0 || selects_destination(selection, frame));
+}
+
 static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const um_packet_rows_options *options,
                           const um_capture_packet *packet, uint64_t position)
 {
     um_captured_frame frame;
     um_packet_row row = {0};
+    if (!selects_time(&options->selection, packet))
+        return;
+    uint32_t resolution_bytes = rows->resolution_bytes;
     um_captured_frame_decode(packet->link_type, packet->data, packet->captured_bytes, &frame);
     row.status = status_of_frame(frame.status);
     if (UM_LIKELY(frame.status == UM_CAPTURED_UDP)) {
@@ -293,6 +377,10 @@ static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const
         note_link_type(&reader->findings, packet->link_type);
     if (row.status == UM_PACKET_NOT_OURS && options->only_ours)
         return;
+    if (!selects(&options->selection, &frame, &row)) {
+        rows->resolution_bytes = resolution_bytes;
+        return;
+    }
     um_packet_rows_append(rows, position, packet, &frame, &row);
 }
 

@@ -127,9 +127,29 @@ typedef struct um_packet_rows_ports {
     uint16_t resolution_high;
 } um_packet_rows_ports;
 
+enum { UM_PACKET_SELECTION_VALUES_MAX = 16 };
+
+typedef struct um_packet_destination {
+    uint8_t ip_version;
+    uint8_t address[16]; /* of version 4 the first four bytes */
+} um_packet_destination;
+
+/* Which packets become rows; a packet that has not the field that is asked for is left out. All zero: every packet. */
+typedef struct um_packet_selection {
+    bool by_time;
+    int64_t time_low_ns;    /* inclusive */
+    int64_t time_high_ns;   /* inclusive */
+    uint32_t types;         /* a bit for each um_packet_row_type; 0: any */
+    uint32_t session_count; /* 0: any */
+    uint32_t sessions[UM_PACKET_SELECTION_VALUES_MAX];
+    uint32_t destination_count; /* 0: any */
+    um_packet_destination destinations[UM_PACKET_SELECTION_VALUES_MAX];
+} um_packet_selection;
+
 typedef struct um_packet_rows_options {
     um_packet_rows_ports ports;
     bool only_ours; /* leave out what is not ours */
+    um_packet_selection selection;
 } um_packet_rows_options;
 
 /* Empties the rows. */

@@ -1,0 +1,125 @@
+"""The stream reader of captures without a query around it: what it gives as files change under it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.capture_bytes import START_NS, Packet, data, frame, message, pcap
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from umstack.spark.packet_columns import PACKETS
+from umstack.spark.umpcap import UmpcapOptions
+from umstack.spark.umpcap_stream import UmpcapStreamReader
+
+
+def capture(*sqns: int, size: int = 40) -> bytes:
+    """A capture of a datagram for each number."""
+    packets = [frame(data(sqn, message(1, sqn, bytes(size)))) for sqn in sqns]
+    return pcap([Packet(START_NS + number * 1000, one) for number, one in enumerate(packets)])
+
+
+class Query:
+    """What Spark does with a reader: offsets go to a checkpoint as JSON, and a restart makes another reader."""
+
+    def __init__(self, folder: Path, **options: str) -> None:
+        self._options = {"path": str(folder), "targetPartitionBytes": "500", **options}
+        self.restart()
+        self._start: Any = self._reader.initialOffset()
+
+    def restart(self) -> None:
+        """Another reader goes on from the checkpoint, as Spark has it after the driver died."""
+        self._reader = UmpcapStreamReader(from_arrow_schema(PACKETS), UmpcapOptions.of(self._options))
+        if hasattr(self, "_start"):
+            # Spark shows a reader that begins anew the last offsets first.
+            self._reader.partitions(self._start, self._start)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the next micro-batch, in the order of their partitions."""
+        end = json.loads(json.dumps(self._reader.latestOffset()))
+        parts = self._reader.partitions(self._start, end)
+        rows = [row for part in parts for batch in self._reader.read(part) for row in batch.to_pylist()]
+        self._reader.commit(end)
+        self._start = end
+        return rows
+
+    def sqns(self) -> list[int]:
+        """The sequence numbers of the next micro-batch."""
+        return [row["transport_sqn"] for row in self.rows()]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_capture_replaced_by_a_shorter_one_is_read_from_its_beginning(
+    tmp_path: Path, restarted: bool
+) -> None:
+    """The file is another one under the same name: all of its packets are rows, and those it gets later, once each."""
+    file = tmp_path / "capture.pcap"
+    query = Query(tmp_path)
+    file.write_bytes(capture(*range(100)))
+    assert query.sqns() == list(range(100))
+    assert query.sqns() == []
+    file.write_bytes(capture(*range(500, 530)))
+    if restarted:
+        query.restart()
+    assert query.sqns() == list(range(500, 530))
+    file.write_bytes(capture(*range(500, 700)))
+    if restarted:
+        query.restart()
+    assert query.sqns() == list(range(530, 700))
+    assert query.sqns() == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_capture_emptied_and_written_anew_loses_nothing(tmp_path: Path, restarted: bool) -> None:
+    """Between two micro-batches the file was empty; a batch that Spark runs again gives the same rows."""
+    file = tmp_path / "capture.pcap"
+    query = Query(tmp_path)
+    file.write_bytes(capture(*range(50)))
+    assert len(query.sqns()) == 50
+    file.write_bytes(b"")
+    assert query.sqns() == []
+    file.write_bytes(capture(*range(7, 90)))
+    if restarted:
+        query.restart()
+    assert query.sqns() == list(range(7, 90))
+
+
+def test_a_batch_about_a_shorter_capture_is_the_same_when_it_is_run_again(tmp_path: Path) -> None:
+    """The two offsets alone say what is between them: Spark asks another reader after the driver died."""
+    file = tmp_path / "capture.pcap"
+    options = UmpcapOptions.of({"path": str(tmp_path), "targetPartitionBytes": "500"})
+    schema = from_arrow_schema(PACKETS)
+    file.write_bytes(capture(*range(60)))
+    reader = UmpcapStreamReader(schema, options)
+    start = reader.latestOffset()
+    reader.partitions(reader.initialOffset(), start)
+    file.write_bytes(capture(*range(900, 920)))
+    end = reader.latestOffset()
+    for again in (reader, UmpcapStreamReader(schema, options)):
+        parts = again.partitions(start, end)
+        rows = [row for part in parts for batch in again.read(part) for row in batch.to_pylist()]
+        assert [row["transport_sqn"] for row in rows] == list(range(900, 920))
+
+
+def test_what_was_noted_of_a_capture_is_noted_of_the_one_that_replaced_it(tmp_path: Path) -> None:
+    """Both are damaged; the second one's damage is said as well, once."""
+    file = tmp_path / "capture.pcap"
+    query = Query(tmp_path, notes="true")
+
+    def noted() -> list[str]:
+        return [row["status"] for row in query.rows() if row["status"].startswith("note: ")]
+
+    # No record can begin with these lengths.
+    damage = b"\xff" * 64
+    file.write_bytes(capture(*range(50)) + damage)
+    assert len(noted()) == 1
+    assert noted() == []
+    file.write_bytes(capture(*range(10)) + damage)
+    assert len(noted()) == 1
+    assert noted() == []

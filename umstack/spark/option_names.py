@@ -1,0 +1,11 @@
+"""Names of a data source's options: one that the source does not have is refused, and not passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+
+def unknown_options(given: Mapping[str, str], known: Iterable[str]) -> list[str]:
+    """The names that are no option of the source, in order. Names have no case, as everywhere in Spark."""
+    lowered = {name.lower() for name in known}
+    return sorted(name for name in given if name.lower() not in lowered)
