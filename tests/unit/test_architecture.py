@@ -27,9 +27,16 @@ TOP_LEVEL = {
     "scripts",
     "README.md",
     "docs",
+    "examples",
     "LICENSE",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
 }
-TOP_LEVEL_DOTTED = {".ci", ".gitignore", ".gitattributes", ".clang-format", ".editorconfig", ".github"}
+TOP_LEVEL_DOTTED = {
+    *(".ci", ".clang-format", ".editorconfig", ".gitattributes", ".github", ".gitignore"),
+    ".pre-commit-config.yaml",
+}
 
 # Modules of umstack that stand below its public API: they may import each other and the core, nothing above.
 FOUNDATION = ("umstack.config", "umstack.resolution", "umstack.counters", "umstack.errors", "umstack._core")
