@@ -45,7 +45,7 @@ TERMINAL_LIBRARIES = {"click", "rich"}
 CORE_SYSTEM_HEADERS = {
     *("assert.h", "endian.h", "errno.h", "inttypes.h", "limits.h", "math.h", "stdalign.h", "stdatomic.h"),
     *("stdbool.h", "stddef.h", "stdint.h", "string.h"),
-    "immintrin.h",  # the compiler's: stores around the caches
+    "immintrin.h",  # the compiler's: non-temporal stores
 }
 # What would make the core allocate, ask the time, draw luck, block, print or reach the kernel.
 CORE_FORBIDDEN_CALLS = re.compile(

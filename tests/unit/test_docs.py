@@ -142,7 +142,7 @@ def test_paths_that_a_page_names_exist(page: str) -> None:
 
 
 def test_links_between_pages_outside_the_site_lead_somewhere() -> None:
-    """mkdocs looks after the pages of docs/; these are beside it."""
+    """mkdocs checks the pages of docs/; these are beside it."""
     pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
     pages += sorted((ROOT / ".github").rglob("*.md"))
     wrong = [

@@ -15,22 +15,27 @@ LINES_SHOWN = 60
 # The word that is not used, as a pattern, and the one that is. Only words that have no other meaning here.
 REPLACED = {
     # data path
-    r"um_port\w*|port_keeps|keeps_port": "ring set (um_rings, um_ring_link)",
-    r"kept[ _](?:rows?|frames?|payloads?)|lock_kept|test_kept_\w+": "in-frame payload; pin, unpin",
+    r"um_port\w*|->port_keeps|bool port_keeps": "ring set (um_rings, um_ring_link)",
+    r"kept[ _](?:rows?|frames?|payloads?|count|lock|returned|last|bytes|open|close|capacity|fixture)"
+    r"|(?:lock|find|prefetch|frame|append)_kept|um_\w*_kept(?:_\w+)?|um_kept_\w+|um_block_keeps|test_kept_\w+"
+    r"|ring_kept": "in-frame payload; pin, unpin",
+    r"um_(?:rows|block)_gather|gather_all": "materialize",
     r"um_lent|um_\w+_lent(?:_\w+)?|um_\w+_lend|lent frames?": "borrow and return (a frame), claim (log space)",
     r"(?:\w+_)?(?:take|taken|takes|give|given|gives)_back(?:_\w+)?": "acquire/release, borrow/return, submit/reclaim",
-    r"fresh[ _]datagrams?|um_fresh\w*|test_fresh_\w+|fuzz_fresh_\w+": "staged datagrams, staging buffer",
-    r"(?:lay|lays|laid|laying)[ _]out|(?:lay|lays|laid|laying)_\w+_out": "stage; for C structures: layout",
+    r"fresh[ _]datagrams?|(?:begin|build|next|datagram|cell|entry)_fresh|um_fresh\w*"
+    r"|(?:test|fuzz)_fresh_\w+": "staged datagrams, staging buffer",
+    r"(?:lay|lays|laid|laying)[ _]out": "stage; for C structures: layout",
     r"past the caches|around the caches": "non-temporal store",
     r"um_hold\w*|hold_store\w*|hold stores?|um_(?:stream|line)_(?:stream|fence)\w*": "reorder buffer; non-temporal",
     # scheduling
     r"naps?|napped|napping|\w+_nap(?:_\w+)?": "receive coalescing",
     r"lingers?|lingered|lingering|um_linger\w*|adaptive_linger\w*|test_linger": "spin, adaptive spin",
     r"hurry|hurries|hurried|hurrying|\w+_or_hurry|was_hurried": "flush requested",
-    r"hear_receivers|hears_of_\w+|is_time_to_hear|heard_(?:ns|at)": "control poll",
+    r"hear_receivers|hears_of_room|is_time_to_hear|heard_(?:ns|at)": "control poll",
+    r"ask_loop|asked_ns|unasked_datagrams": "request (of the loop, of a flush)",
     r"leftovers?|leave_to_loop|leave_bytes": "deferred tail",
     r"keep_close|run[ -]ahead": "write-ahead bound",
-    r"housekeeping|house is kept|keeps? house|patiently|_\w*patiently|patience": "duty cycle, service, with a timeout",
+    r"housekeeping|house is kept|keeps? house|patiently|patience_of": "duty cycle, service, with a timeout",
     r"rest_until|rest_ns|looks? after": "skip",
     r"whoever|whomever": "name the thread or the caller",
     r"for ever|FOR_EVER": "forever; of a timeout: without a timeout",
@@ -41,12 +46,13 @@ REPLACED = {
 }
 # What users have in files, dashboards and programs: data, not words. The glossary maps it.
 PROMISED = re.compile(
-    r"\b(?:pend_linger_interval\w*|pend_adaptive_linger_limit\w*|resolver_no_source_linger_timeout|resolver_\*linger\w*"
+    r"--linger\b|\b(?:pend_linger_interval\w*|pend_adaptive_linger_limit\w*|resolver_no_source_linger_timeout|resolver_\*linger\w*|SO_LINGER"
     r"|delivery_hold_datagrams|loop_naps|hold_store_datagrams|hold_store_full|held_datagrams|ring_kept"
     r"|ring_sent_in_place)\b"
 )
 WORD = re.compile(
-    "|".join(rf"(?P<w{number}>\b(?:{word})\b)" for number, word in enumerate(REPLACED)), re.IGNORECASE
+    "|".join(rf"(?P<w{number}>(?<![^\W_])(?:{word})(?![^\W_]))" for number, word in enumerate(REPLACED)),
+    re.IGNORECASE,
 )
 INSTEAD = list(REPLACED.values())
 # The glossary and this file name the words; licences and recorded inputs are not ours to word.
