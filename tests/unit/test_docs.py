@@ -59,7 +59,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "mkdocs",
         "build",
         "--strict",
-        "--quiet",
         "-f",
         str(SITE),
         "-d",
