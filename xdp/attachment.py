@@ -62,7 +62,7 @@ class Occupant:
     mode: str
     """`native`, `generic` or `offload`."""
     link_id: int | None
-    """The bpf_link that holds it; None if it was attached without one, and outlives whoever did."""
+    """The bpf_link that holds it; None if it was attached without one, and outlives its process."""
     owner_uid: int | None
     """The user who loaded it."""
     holders: tuple[str, ...]

@@ -93,7 +93,7 @@ class RingFacts:
 
 @dataclass(frozen=True, slots=True)
 class RingShape:
-    """How a ring set was opened, as whoever adopts it must know."""
+    """How a ring set was opened, as the process that adopts it must know."""
 
     first_queue: int
     queues: int

@@ -11,7 +11,7 @@ int um_raw_set_int(int fd, int level, int option, int value)
 
 int um_raw_set_receive_timeout(int fd, int64_t timeout_ns)
 {
-    int64_t timeout_us = (timeout_ns + 999) / 1000; /* 0 would mean for ever */
+    int64_t timeout_us = (timeout_ns + 999) / 1000; /* 0 would mean forever */
     struct timeval timeout = {.tv_sec = timeout_us / 1000000, .tv_usec = timeout_us % 1000000};
     return setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) == 0 ? 0 : -errno;
 }

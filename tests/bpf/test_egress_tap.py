@@ -231,7 +231,7 @@ class Socket:
         """How many were not, for want of a stamp."""
         return self._tap.counter(self._first_counter + 1)
 
-    def give_back(self, frame: int) -> None:
+    def release(self, frame: int) -> None:
         """Let the stamps be used again up to that frame's."""
         counters = bytearray(self._tap.programs.map("counters").read())
         struct.pack_into("=Q", counters, 8 * (self._first_counter + 8), frame)
@@ -289,7 +289,7 @@ def test_stamps_that_are_still_needed_are_not_used_again(tap: Tap) -> None:
         let_in = sum(watched.takes(packet) for _ in range(most + 100))
         assert (let_in, watched.frames(), watched.refused()) == (most, most, 100)
         assert watched.stamp(1)[0] == 1
-        watched.give_back(10)
+        watched.release(10)
         assert sum(watched.takes(packet) for _ in range(20)) == 10
         assert watched.refused() == 110
 

@@ -412,7 +412,7 @@ def test_a_doubt_is_told_and_the_device_is_watched(make_lab: MakeLab, tmp_path: 
 
 
 def test_a_second_capture_doubts_the_first(make_lab: MakeLab, tmp_path: Path) -> None:
-    """Issue 4, capture: another program at the same place is a doubt, whoever put it there."""
+    """Issue 4, capture: another program at the same place is a doubt, from any process."""
     host = make_lab(hosts=2, segmentation="real").hosts[0]
     with capturing(host, tmp_path / "first"), capturing(host, tmp_path / "second") as second:
         summary, complained = ended(second)

@@ -116,7 +116,7 @@ class Hostile:
         while select.select([self._listener], [], [], 0)[0]:
             self._listener.recv(65536)
         while True:
-            assert select.select([self._listener], [], [], 5)[0], "the session is silent"
+            assert select.select([self._listener], [], [], 5)[0], "the session is idle"
             datagram = self._listener.recv(65536)
             if datagram[0] == kind and (kind != DATA or len(datagram) > 500):
                 return datagram

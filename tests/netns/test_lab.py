@@ -402,7 +402,7 @@ def test_a_signal_takes_the_lab_down(ending: signal.Signals) -> None:
 
 def test_namespaces_without_a_record_are_found() -> None:
     """Lab: what a crash left before or after the record is a stale lab like any other."""
-    name = f"umlab-leftover-{os.getpid()}"
+    name = f"umlab-stale-{os.getpid()}"
     namespaces.create(f"{name}.host1")
     try:
         found = [lab for lab in Lab.all() if lab.name == name]

@@ -106,7 +106,7 @@ class Lengths:
 
 
 def _set_path_mtu(lab: Lab, mtu_bytes: int) -> None:
-    """The publisher's interface first: what was laid out before is then too long for it."""
+    """The publisher's interface first: what was staged before is then too long for it."""
     for host in lab.hosts:
         host.set_mtu(mtu_bytes)
 
@@ -197,7 +197,7 @@ def test_a_receiver_whose_naks_are_cut_off_gives_up_in_time_and_recovers(
     lab.port(1).set(loss=0.02)
     cut.await_report(lambda now: now["events"].get("UnrecoverableLoss", 0) > 20)
     to_publisher.set(block=False, unicast=False)
-    # What was found missing while the path was cut is given up at most one interval from now; later loss is repaired.
+    # What was lost while the path was cut is given up at most one interval from now; later loss is repaired.
     _progress(publisher, 7_500, "sent")
     lost_meanwhile = cut.ask().received_transport["unrecovered_tmo"]
     _progress(cut, 5_000, "received")

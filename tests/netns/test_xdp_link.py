@@ -72,7 +72,7 @@ def test_data_travels_over_rings_in_native_mode(shared_lab: Lab) -> None:
         assert subscriber.link("ring_frames_refused") == subscriber.link("xdp_rx_dropped") == 0
         assert subscriber.link("ring_checksum_errors") == 0
         assert publisher.link("datagrams_sent") >= 5000
-        # Messages that fill a datagram are laid out where they are sent from, but while another thread sends.
+        # Messages that fill a datagram are staged where they are sent from, but not while another thread sends.
         assert publisher.link("ring_sent_in_place") > 0
         assert publisher.link("xdp_tx_invalid_descs") == publisher.link("send_errors") == 0
         # The kernel sends many frames a call.
@@ -466,7 +466,7 @@ def test_a_second_user_of_the_interface_is_told_who_is_there(shared_lab: Lab) ->
 
 
 def test_a_queue_that_is_taken_is_refused_in_time(shared_lab: Lab) -> None:
-    """EBUSY is retried, since a queue is busy for a moment after its last user, but not for ever."""
+    """EBUSY is retried, since a queue is busy for a moment after its last user, but for a bounded time."""
     host = shared_lab.hosts[0]
     with host.call(lambda: xdp.RingSet("eth0", xdp.RingMode.COPY)):
         started = time.monotonic()
@@ -584,7 +584,7 @@ def test_a_program_that_was_taken_off_leaves_the_kernels_path(shared_lab: Lab) -
         wait_for(lambda: subscriber.link("ring_kernel_path") >= 500, "500 datagrams counted")
 
 
-def test_what_was_laid_out_while_the_interface_was_down_leaves_no_frame_behind(make_lab: MakeLab) -> None:
+def test_what_was_staged_while_the_interface_was_down_leaves_no_frame_behind(make_lab: MakeLab) -> None:
     """Faults: sources that end with datagrams they could not send give back the frames these lie in."""
     lab = make_lab(hosts=2)
     with members(lab.hosts[0], **RINGS) as (publisher,):

@@ -33,7 +33,7 @@ def test_messages_of_any_topics_share_a_datagram(pair: Pair) -> None:
 
 
 def test_the_oldest_message_waits_the_interval(pair: Pair) -> None:
-    """UM-17, UM-19b, UM-22: the interval, 200 ms by default, runs from the first message held, whoever sent it."""
+    """UM-17, UM-19b, UM-22: the interval, 200 ms by default, runs from the first message held, of any topic."""
     session = pair.publisher.session()
     first, second = session.source(), session.source()
     pair.world.run_for(10 * MS)

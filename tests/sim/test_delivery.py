@@ -225,7 +225,7 @@ def test_a_full_order_map_gives_the_oldest_gap_up(pair: Pair) -> None:
     assert join.receiver.counters["order_map_overflows"] == 1
 
 
-def test_a_full_hold_store_gives_the_oldest_gap_up(pair: Pair) -> None:
+def test_a_full_reorder_buffer_gives_the_oldest_gap_up(pair: Pair) -> None:
     """UM-10, UX-6: the store all order maps share is bounded too; what it cannot take is told as lost."""
     small = pair.world.host(hold_datagrams=4, hold_messages=64)
     small.set_faults(delay_ns=DELAY)

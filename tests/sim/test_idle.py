@@ -71,14 +71,14 @@ def test_tsnis_of_an_idle_source(pair: Pair) -> None:
     assert tsnis(session)[-1].tsnis == [(source.topic_index, 3)]
 
 
-def test_tsnis_for_ever_or_never(pair: Pair) -> None:
+def test_tsnis_forever_or_never(pair: Pair) -> None:
     """UM-64: threshold 0 never stops; interval 0 never starts; a source that never sent has nothing to say."""
-    for_ever, never = pair.publisher.session(), pair.publisher.session()
-    for_ever.source(tsni_threshold_ns=0).send(b"x", flush=True)
+    forever, never = pair.publisher.session(), pair.publisher.session()
+    forever.source(tsni_threshold_ns=0).send(b"x", flush=True)
     never.source(tsni_interval_ns=0).send(b"x", flush=True)
     never.source()
     pair.world.run_for(300 * SECOND)
-    assert len(tsnis(for_ever)) == 60
+    assert len(tsnis(forever)) == 60
     assert tsnis(never) == []
 
 

@@ -158,7 +158,7 @@ def test_naks_repeat_at_random_intervals(pair: Pair) -> None:
 
 
 def test_an_old_loss_is_given_up(pair: Pair) -> None:
-    """UM-123: after the generation interval the entry is gone: counted, and not asked for again."""
+    """UM-123: after the generation interval the entry is gone: counted, without a re-NAK."""
     source = pair.publisher.session().source(tsni_interval_ns=0)
     join = pair.subscriber.receiver().join(source, nak_generation_ns=5 * SECOND)
     pair.world.rule("drop", Type.NAK)

@@ -21,7 +21,7 @@ REGRESSIONS = {
     161: "as 29, in arrival order",
     314: "a receiver whose goodbye was lost holds the window until it is forgotten",
     1798: "a gap that had been filled was given up, and a whole message dropped without a word",
-    3217: "fragments held while starting were not counted when the hold store was full",
+    3217: "fragments held while starting were not counted when the reorder buffer was full",
     3314: "a message that reached behind the gap given up was dropped without a word",
     10390: "a gap was noted twice when a TSNI had told of it and the store was full",
     17126: "as 10390, in sequence order",

@@ -150,7 +150,7 @@ def test_without_traffic_the_event_waits_unless_loss_is_checked(world: World) ->
 
 
 def test_the_end_of_the_session(example: Example) -> None:
-    """UM-102..UM-106: deletion is silent; EOS to both receivers 60 s after the last traffic; receivers live on."""
+    """UM-102..UM-106: deletion sends nothing; EOS to both receivers 60 s after the last traffic; receivers live on."""
     world, start = example.world, example.world.now_ns
     example.a.send(b"A4", flush=True)
     world.run_until(start + 15_100 * MS)

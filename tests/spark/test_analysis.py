@@ -359,7 +359,7 @@ def test_suggestions_follow_the_vendors_rules(spark: Any) -> None:
 
 
 def test_the_window_is_for_the_longest_round_trip(spark: Any) -> None:
-    """Not for the usual one; what was asked for again tells no round trip, unless there is nothing else."""
+    """Not for the usual one; a loss with a re-NAK tells no round trip, unless there is nothing else."""
     story = Story()
     story.stream(START, MS, 1, 1000)
     for sqn in (200, 300, 400, 500):

@@ -27,9 +27,16 @@ TOP_LEVEL = {
     "scripts",
     "README.md",
     "docs",
+    "examples",
     "LICENSE",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
 }
-TOP_LEVEL_DOTTED = {".ci", ".gitignore", ".gitattributes", ".clang-format", ".editorconfig", ".github"}
+TOP_LEVEL_DOTTED = {
+    *(".ci", ".clang-format", ".editorconfig", ".gitattributes", ".github", ".gitignore"),
+    ".pre-commit-config.yaml",
+}
 
 # Modules of umstack that stand below its public API: they may import each other and the core, nothing above.
 FOUNDATION = (
@@ -41,7 +48,7 @@ TERMINAL_LIBRARIES = {"click", "rich"}
 CORE_SYSTEM_HEADERS = {
     *("assert.h", "endian.h", "errno.h", "inttypes.h", "limits.h", "math.h", "stdalign.h", "stdatomic.h"),
     *("stdbool.h", "stddef.h", "stdint.h", "string.h"),
-    "immintrin.h",  # the compiler's: stores around the caches
+    "immintrin.h",  # the compiler's: non-temporal stores
 }
 # What would make the core allocate, ask the time, draw luck, block, print or reach the kernel.
 CORE_FORBIDDEN_CALLS = re.compile(

@@ -108,7 +108,7 @@ def test_many_receivers_wait_in_one_loop(context: Context) -> None:
 
 
 def test_one_task_at_a_time_waits(context: Context) -> None:
-    """A second task that awaits the same receiver is told, instead of both waiting for ever."""
+    """A second task that awaits the same receiver gets an error, instead of both waiting forever."""
     source, receiver = connect(context, "two tasks")
 
     async def both() -> bytes:

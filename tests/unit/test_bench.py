@@ -356,7 +356,7 @@ def test_a_wrong_option_is_refused_before_anything_is_measured(text: str, reason
 # Children
 
 
-def test_a_child_that_says_nothing_is_not_waited_for_for_ever() -> None:
+def test_a_child_that_says_nothing_is_not_waited_for_forever() -> None:
     """The error names the command; the child is gone afterwards."""
     with pytest.raises(BenchError, match="said nothing"), running(ThisMachine(), "json.tool", []) as child:
         child.hear(0.2)

@@ -144,7 +144,7 @@ def test_lines_are_sent_as_they_come(start: Start) -> None:
 
 
 def test_the_end_of_the_session_can_end_recv(start: Start) -> None:
-    """--until-end: when the publisher has been silent for its activity timeout."""
+    """--until-end: when the publisher has been idle for its activity timeout."""
     receiver = start("recv", "end", "--until-end", "-o", "transport_lbtrm_activity_timeout=300")
     assert finish(start("send", "end"), b"x\n")[0] == 0
     assert finish(receiver)[:2] == (0, b"x\n")
@@ -304,7 +304,7 @@ def test_a_reader_that_goes_away_is_no_crash(start: Start) -> None:
     sender.stdin.flush()
     status, _, complained = finish(receiver)
     assert status == 1
-    assert "whoever read the output is gone" in complained
+    assert "the process that read the output is gone" in complained
     assert "Traceback" not in complained
 
 

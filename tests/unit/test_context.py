@@ -203,7 +203,7 @@ def test_process_events_runs_for_at_least_its_time() -> None:
 
 
 def test_round_trips_are_not_taken_for_a_load() -> None:
-    """A loaded receiver naps while datagrams gather. One that answers each by itself is not loaded, however fast."""
+    """A loaded receiver coalesces receives. One that answers each datagram by itself is not loaded, however fast."""
     trips = 20000
     spec = RoundTripSpec(samples=trips, seconds=2)
     with open_context("sequential") as asking, open_context("sequential") as answering:

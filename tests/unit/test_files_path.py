@@ -114,6 +114,6 @@ def test_a_link_within_the_tree_is_taken() -> None:
 
 
 def test_what_is_printed_is_printable(tmp_path: Path) -> None:
-    """A path cannot move the cursor of whoever reads a message."""
+    """A path cannot move the cursor of the terminal that shows a message."""
     assert shown(b"a\x1b[2Jb\n\xff").isprintable()
     assert shown("grün".encode()) == "grün"

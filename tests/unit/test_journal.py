@@ -191,7 +191,7 @@ def test_a_full_disk_damages_nothing(tmp_path: Path) -> None:
     assert numbers(JournalReader(tmp_path), 0) == list(range(end + 20))
 
 
-def _append_for_ever(directory: Path, acknowledged: int) -> None:
+def _append_forever(directory: Path, acknowledged: int) -> None:
     with Journal(directory, SCHEMA, segment_bytes=20_000) as journal:
         while True:
             journal.append(batch(journal.end, 1 + journal.end % 30, 50))
@@ -209,7 +209,7 @@ def test_a_killed_writer_loses_nothing_it_had_appended(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("fork")
     acknowledged = 0
     for _ in range(5):
-        process = spawn.Process(target=_append_for_ever, args=(directory, file))
+        process = spawn.Process(target=_append_forever, args=(directory, file))
         process.start()
         goal = acknowledged + luck.randrange(500, 3000)
         wait_for(lambda goal=goal: int.from_bytes(os.pread(file, 8, 0), "little") > goal, "appending")

@@ -1,4 +1,4 @@
-"""A context under load: datagrams gather while it naps, and each pass reports once."""
+"""A context under load: it coalesces receives, and each duty cycle reports once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _stream(publishing: Context, receiving: Context, messages: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "naps"),
+    ("options", "coalesces"),
     [
         ({}, True),
         ({"pend_coalescing_limit": 0.05}, True),
@@ -36,11 +36,11 @@ def _stream(publishing: Context, receiving: Context, messages: int) -> None:
         ({"file_descriptor_management_behavior": "busy_wait"}, False),
     ],
 )
-def test_a_loaded_context_naps_unless_told_not_to(options: dict[str, object], naps: bool) -> None:
+def test_a_loaded_context_coalesces_unless_told_not_to(options: dict[str, object], coalesces: bool) -> None:
     """Datagrams gather under load for as long as asked for. With 0 they do not, and who polls never sleeps."""
     with open_context() as publishing, open_context(**options) as receiving:
         _stream(publishing, receiving, 20_000)
-        assert (receiving.stats()["context"]["loop_naps"] > 0) is naps
+        assert (receiving.stats()["context"]["loop_naps"] > 0) is coalesces
 
 
 def test_a_pass_reports_once() -> None:

@@ -133,8 +133,8 @@ def test_what_comes_after_a_pause_is_not_kept_back() -> None:
         assert len(whole) > 5, left_behind
 
 
-def test_leftovers_go_out_while_another_session_streams() -> None:
-    """W8: the loop that wakes up for one session looks after what was left to it by another."""
+def test_deferred_tails_go_out_while_another_session_streams() -> None:
+    """W8: the loop that wakes up for one session serves the session that another has deferred to it."""
     batch, offsets = bytes(8_000_000), np.arange(0, 8_000_001, 1000, dtype=np.int32)
     with open_context() as context, open_context() as elsewhere:
         few, many = elsewhere.receiver("few"), elsewhere.receiver("many", lambda event: None)

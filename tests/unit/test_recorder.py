@@ -147,7 +147,7 @@ def test_topics_by_pattern(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("groups", "recorded"), [((), {b"other", b"chosen"}), ((GROUP,), {b"chosen"})])
 def test_sources_by_group(tmp_path: Path, groups: tuple[str, ...], recorded: set[bytes], regex: bool) -> None:
     """Issue 4, recorder: of a topic's sources only those on the groups named are subscribed to."""
-    flow_control = "none" if groups else "min"  # a source that waits for receivers would wait for ever
+    flow_control = "none" if groups else "min"  # a source that waits for receivers would wait forever
     with (
         open_context() as sending,
         sending.source("orders", flow_control=flow_control) as other,

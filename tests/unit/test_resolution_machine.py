@@ -59,7 +59,7 @@ def asked(*topics: str) -> bytes:
 
 
 def test_a_source_is_advertised_on_schedule() -> None:
-    """UX-14: the machine sends exactly what the schedule says, and then is silent for ever."""
+    """UX-14: the machine sends exactly what the schedule says, and then nothing."""
     resolver = machine()
     resolver.advertise("orders", 3, ADDRESS, SOURCE, 0)
     sent = list(run(resolver, 0, 10**12))
@@ -228,7 +228,7 @@ def test_many_topics_share_datagrams_within_the_initial_limit() -> None:
 
 
 def test_a_record_held_up_by_the_limit_goes_on_with_its_schedule() -> None:
-    """UX-5, UX-14: 300 topics at 100 a second are late, but sustain and fall silent when they would have anyway."""
+    """UX-5, UX-14: 300 topics at 100 a second are late, but sustain and end when they would have anyway."""
     resolver = machine(resolver_initial_advertisements_per_second=100)
     for number in range(300):
         resolver.advertise(f"topic.{number}", number, ADDRESS, SOURCE, 0)

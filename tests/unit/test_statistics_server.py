@@ -88,7 +88,7 @@ def test_what_a_killed_process_left_is_removed(folder: Path) -> None:
 
 
 def test_a_reader_that_hangs_does_not_stop_the_others() -> None:
-    """Whoever connects and reads nothing is waited for a moment only."""
+    """A client that connects and reads nothing is waited for a moment only."""
     server = StatisticsServer(lambda: {"much": "x" * 10_000_000})
     with socket.socket(socket.AF_UNIX) as idle:
         idle.connect(str(server.path))

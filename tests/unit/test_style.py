@@ -27,12 +27,12 @@ def test_ruff_finds_nothing() -> None:
 
 
 def test_python_is_formatted() -> None:
-    """Python is laid out as `ruff format` lays it out."""
+    """Python has the layout that `ruff format` gives it."""
     check(sys.executable, "-m", "ruff", "format", "--check", "--quiet", ".")
 
 
 def test_c_is_formatted() -> None:
-    """C and BPF sources are laid out as .clang-format says."""
+    """C and BPF sources have the layout that .clang-format says."""
     files = sorted(str(path) for folder in C_FOLDERS for path in (ROOT / folder).rglob("*.[ch]"))
     check(str(Path(sys.executable).with_name("clang-format")), "--dry-run", "-Werror", *files)
 

@@ -154,7 +154,7 @@ def test_naks_and_ncfs_are_as_long_as_their_lists(capture: list[Frame]) -> None:
 
 
 def test_control_messages_are_as_long_as_their_options(capture: list[Frame]) -> None:
-    """TSNI: header length 4 + 8n. Extended option: 8 + data, to be ignored by whoever does not know it."""
+    """TSNI: header length 4 + 8n. Extended option: 8 + data, to be ignored by a receiver that does not know it."""
     for message in (m for frame in capture if frame.is_lbtrm for m in frame.messages):
         if values(message, "lbmc.tsni.num_recs"):
             count = number(message, "lbmc.tsni.num_recs")

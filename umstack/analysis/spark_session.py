@@ -33,7 +33,7 @@ _CHATTY = (
     "org.apache.spark.sql.execution.window.WindowExec",
     "org.apache.spark.util.Utils",
 )
-# A short exception ends in no newline of its own: without one the next line, whoever writes it, would begin behind it.
+# A short exception ends in no newline of its own: without one the next line, of any writer, would begin behind it.
 _LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr

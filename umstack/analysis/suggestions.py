@@ -8,7 +8,7 @@ data limit            four fifths of the rate that was lost at
 
 A round trip is from NAK to repair, as the point of capture saw it. The usual one is the median of the receiver whose
 median is longest. The longest is of all losses that were asked for once: of several NAKs nobody knows which one was
-answered. Where all were asked for again it is from the first NAK, too long rather than too short.
+answered. Where all have a re-NAK it is from the first NAK, too long rather than too short.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _PROBLEMS_SHOWN_MAX = 5
 _FINDINGS_SHOWN_MAX = 6
 _COLUMNS = ("#", "MB/s", "dropped", "missing", "NAKs", "repairs", "p50 ms", "p99 ms", "lost", "verified")
 _LEGEND = (
-    "dropped by the switch, found missing, NAKs sent, repairs (retransmissions) received, recovery time, "
+    "dropped by the switch, losses detected, NAKs sent, repairs (retransmissions) received, recovery time, "
     "lost for good, files verified by SHA-256"
 )
 _EXAMPLES = """\b
@@ -272,7 +272,7 @@ _FIGURES: dict[str, Callable[[DemoResult], str]] = {
     "seconds of the transfer": lambda run: f"{run.transfer_seconds:.1f}",
     "datagrams sent": lambda run: f"{run.publisher.get('msgs_sent', 0):,}",
     "retransmissions sent": lambda run: f"{run.publisher.get('rxs_sent', 0):,}",
-    "found missing": lambda run: _total(run, "detected_lost"),
+    "losses detected": lambda run: _total(run, "detected_lost"),
     "NAKs sent": lambda run: _total(run, "naks_sent"),
     "dropped by a receive buffer or ring": lambda run: _total(run, "receive_drops"),
     "recovery p50 ms, worst subscriber": lambda run: _worst_ms(run, "p50"),

@@ -81,7 +81,7 @@ class StreamSink:
         return len(messages)
 
     def close(self) -> None:
-        """The stream is closed by whoever opened it."""
+        """The stream is closed by the caller that opened it."""
 
 
 class TreeSink:
@@ -195,7 +195,7 @@ def command(
                 _receive(receiver, sink, summary, meter, Ending(count, timeout, until_end))
         except BrokenPipeError:
             _silence_stdout()
-            summary.problems.append("whoever read the output is gone")
+            summary.problems.append("the process that read the output is gone")
         sink.close()
         summary.seconds = meter.seconds
         summary.counters = {**receiver.stats(), "transports": context.stats()["receiver_transports"]}

@@ -26,7 +26,7 @@ from umstack.source import Source
 
 _READ_BYTES = 1 << 20
 _IDLE_SECONDS = 0.001
-_LINGER_SECONDS = 1.0
+_STAY_SECONDS = 1.0
 _EXAMPLES = """\b
 Examples:
   umstack send orders --interface eth1 < orders.txt
@@ -83,7 +83,7 @@ class Summary:
     type=click.IntRange(0),
     default=1,
     show_default=True,
-    help="Receivers to wait for, and not to outrun; 0: send as UM does, whoever listens.",
+    help="Receivers to wait for, and not to outrun; 0: send as UM does, to receivers or none.",
 )
 @click.option(
     "--timeout",
@@ -93,6 +93,7 @@ class Summary:
 )
 @click.option(
     "--linger",
+    "stay_seconds",
     type=click.FloatRange(0),
     metavar="SECONDS",
     help="Stay to repair losses after the last message; 1 with --wait-receivers 0, else 0.",
@@ -105,7 +106,7 @@ def command(
     form: str,
     wait_receivers: int,
     timeout: float | None,
-    linger: float | None,
+    stay_seconds: float | None,
     interface: str | None,
     config_file: str | None,
     options: tuple[str, ...],
@@ -135,8 +136,8 @@ def command(
                 "with flow_control none a source knows no receivers to wait for",
                 hint="add --wait-receivers 0",
             )
-        if linger is None:
-            linger = 0.0 if wait_receivers else _LINGER_SECONDS
+        if stay_seconds is None:
+            stay_seconds = 0.0 if wait_receivers else _STAY_SECONDS
         sending = Sending(context, source, summary, meter, timeout)
         try:
             with interruptible(summary):
@@ -145,7 +146,7 @@ def command(
                     sending.send_tree(paths)
                 else:
                     sending.send_stream(form)
-                sending.drain(linger)
+                sending.drain(stay_seconds)
         except NotTaken as error:
             summary.problems.append(str(error))
         sending.finish()
@@ -209,19 +210,19 @@ class Sending:
         }
         self._summary.problems += [_said(item) for item in report.failed]
 
-    def drain(self, linger: float) -> None:
-        """Wait until it has arrived, then stay for as long as was asked for."""
+    def drain(self, stay_seconds: float) -> None:
+        """Wait until it has arrived, then stay for this long, for repairs."""
         self._await(
             lambda: self._source.wait_drained(0),
             lambda: "waiting for the last messages to be received",
         )
         self._summary.is_drained = True
-        end = time.monotonic() + linger
+        end = time.monotonic() + stay_seconds
         while time.monotonic() < end:
             self._context.idle(_IDLE_SECONDS)
 
     def finish(self) -> None:
-        """Take down the counters; a receiver that fell silent has not had everything."""
+        """Take down the counters; a receiver that timed out has not had everything."""
         self._summary.seconds = self._meter.seconds
         counters = self._summary.counters = self._source.stats()
         self._summary.messages = int(counters["messages_sent"] or 0)

@@ -96,7 +96,7 @@ class Children(Closing):
         return child
 
     def _listen(self, timeout: float) -> None:
-        """Read what they have said by now. An end comes after all lines read with it, whoever's they are: what one said
+        """Read what they have said by now. An end comes after all lines read with it, of any child: what one said
         before another ended is taken in before that end, however late this process gets to it."""
         ended: list[Child] = []
         for key, _ in self._selector.select(timeout):

@@ -112,10 +112,10 @@ def read_all() -> list[LabRecord]:
         with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
             record = LabRecord(**json.loads(file.read_text()))
             records[record.name] = record
-    return [*records.values(), *_leftovers(set(records))]
+    return [*records.values(), *_without_record(set(records))]
 
 
-def _leftovers(known: set[str]) -> list[LabRecord]:
+def _without_record(known: set[str]) -> list[LabRecord]:
     host_counts: dict[str, int] = {}
     for match in filter(None, map(_NAMESPACE.fullmatch, namespaces.names())):
         name, host_count = match[1], int(match[2]) + 1 if match[2] else 0

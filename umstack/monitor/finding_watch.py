@@ -337,7 +337,7 @@ def _sessions(observed: DataFrame) -> list[Row]:
 
 
 def _still_known(lost: pa.Table, sessions: list[Row], state: _State) -> pa.Table:
-    """Losses without those that are asked for again, told long ago, whose first sending is not kept any more."""
+    """Losses without those with a re-NAK, reported long ago, whose first sending is not stored any more."""
     lows = {
         _key(row): _NO_SQN if row["low"] is None else row["low"]
         for row in sessions

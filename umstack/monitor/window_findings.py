@@ -262,8 +262,8 @@ def _sentences(found: dict[str, pa.Table], span: Span) -> pa.Table:
 
 
 def _with_the_window_before(rows: list[Row], window_ns: int) -> dict[int, list[Row]]:
-    """Rows of `sessions` by window, with the time and the bytes of the window before: who is silent for longer than a
-    burst is not the less bursty for it."""
+    """Rows of `sessions` by window, with the time and the bytes of the window before: a session that is idle for
+    longer than a burst is not the less bursty for it."""
     key = ("point", *SESSION)
     known = {(row[WINDOW], *(row[name] for name in key)): row for row in rows}
     found: dict[int, list[Row]] = defaultdict(list)

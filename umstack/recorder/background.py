@@ -1,4 +1,4 @@
-"""Background recorder: `umstack record` as a process of its own, started for whoever reads its journal.
+"""Background recorder: `umstack record` as a process of its own, started for the reader of its journal.
 
 It outlives its starter, so that what is published while a query restarts is recorded too, and ends by itself when
 nobody has read for a while: readers say that they are there by touching a file in the journal's directory.

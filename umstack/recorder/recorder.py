@@ -174,7 +174,7 @@ class Recorder(Closing):
         self._stopping = True
 
     def step(self) -> int:
-        """Take what has come and what is due; returns the rows taken. Naps when there is nothing.
+        """Take what has come and what is due; returns the rows taken. Sleeps briefly when there is nothing.
 
         When it is left by an exception, KeyboardInterrupt for one, what it had taken may be gone. The recording then
         ends there: it has no hole.

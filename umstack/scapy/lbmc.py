@@ -198,7 +198,7 @@ def _next_record(packet: Packet, found: list[Packet], data: bytes) -> tuple[type
 
 
 class LBMCTsni(ChainedOption):
-    """Topic sequence number information: where silent topics stand. `count` None is computed."""
+    """Topic sequence number information: where idle topics stand. `count` None is computed."""
 
     name = "LBMC TSNI"
     option_type = 32

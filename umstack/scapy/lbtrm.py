@@ -117,7 +117,7 @@ class LBTRMData(WirePacket):
 
 
 class LBTRMSm(WirePacket):
-    """A session message: where the session stands while it is silent."""
+    """A session message: where the session stands while it is idle."""
 
     name = "LBT-RM SM"
     minimum_bytes = 16

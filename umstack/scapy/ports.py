@@ -51,7 +51,7 @@ def load() -> None:
 
 
 def unload() -> None:
-    """Undo every binding of the layers to UDP and TCP, whoever made it, and stop guessing."""
+    """Undo every binding of the layers to UDP and TCP, of any caller, and stop guessing."""
     for lower, uppers in ((UDP, (LBTRM, LBMR, LBTRU, UmGuess)), (TCP, (LBMCStream,))):
         for match, upper in list(lower.payload_guess):
             if upper in uppers:

@@ -164,7 +164,7 @@ class LiveReader(DataSourceStreamReader):
         return self._reader.read(partition)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Rows before this offset will not be asked for again by this query."""
+        """Rows before this offset will not be read again by this query."""
         if self._options.forgets:
             self._journal.truncate(end["offset"])
 

@@ -1,7 +1,7 @@
 """`spark.readStream.format("umpcap")`: a folder of captures that grows, each packet exactly once.
 
 The offset of a query is how far each file was read, in bytes, always between two packets. A file that still grows is
-read up to its last whole packet. A range of offsets names the same bytes for ever, so that what Spark does again after
+read up to its last whole packet. A range of offsets names the same bytes forever, so that what Spark does again after
 a restart gives the same rows, and its checkpoint does the rest. The offset also has the files that are copies of others
 and what was noted of each file: a reader that begins anew knows both, because Spark shows it the last offset first.
 

@@ -1,4 +1,4 @@
-/* Rows of decoded packets, as columns in the caller's memory, laid out as Arrow wants them: values, offsets of int32,
+/* Rows of decoded packets, as columns in the caller's memory, in the layout of Arrow: values, offsets of int32,
  * validity and booleans as bitmaps with the lowest bit first. docs/capture.md explains every column.
  */
 #ifndef UM_CAPTURE_READING_ROWS_H

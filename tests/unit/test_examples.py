@@ -1,0 +1,87 @@
+"""The programs of examples/ do what their first lines promise: each is run as a user would run it, over loopback."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.loopback import configuration_file
+from tests.waiting import SECONDS
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+LINES_MAX = 60
+SAMPLE = ROOT / "tests" / "wire" / "wire-sample.pcap"
+
+# What each program prints, as a pattern that has to match all of it. subscribe.py is run beside publish.py.
+ALONE = {
+    "asyncio_echo.py": "".join(rf"REQUEST {number}\n" for number in range(5)),
+    "batches_to_arrow.py": r"10000 rows, columns topic, sequence_number, source, received_ns, payload\n"
+    r"payloads 00000000 to 00009999\n",
+    "claim.py": r"1000 readings, sums 62250\.0 62375\.0 62500\.0 62625\.0\n",
+    "many_topics.py": r"1000 messages of 100 topics, 10 of each\n",
+    "sequential.py": r"100 messages, 0 threads of the stack\n",
+}
+NEEDS = {"batches_to_arrow.py": "pyarrow"}
+
+
+def start(name: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start an example."""
+    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def output(process: subprocess.Popen[str]) -> str:
+    """What it printed; fails unless it ended with status 0 and said nothing on stderr."""
+    try:
+        said, complaints = process.communicate(timeout=4 * SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, complaints) == (0, ""), f"{process.args}: {said}{complaints}"
+    return said
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_example_prints_what_it_promises(name: str, tmp_path: Path) -> None:
+    """A program that is both ends."""
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    said = output(start(name, "lo", configuration_file(tmp_path)))
+    assert re.fullmatch(ALONE[name], said), said
+
+
+def test_publisher_and_subscriber_are_two_processes(tmp_path: Path) -> None:
+    """publish.py and subscribe.py: every message in order, the events around them in their places."""
+    config = configuration_file(tmp_path)
+    with config.open("a") as file:
+        file.write("receiver transport_lbtrm_activity_timeout 2000\n")
+    subscriber = start("subscribe.py", "lo", "orders", config)
+    said_by_publisher = output(start("publish.py", "lo", "orders", 100, config))
+    lines = output(subscriber).splitlines()
+    assert re.fullmatch(r"100 messages on 'orders', the last has sequence number \d+\n", said_by_publisher)
+    assert lines[0].startswith("begins: LBTRM:")
+    assert lines[-1].startswith("ends: LBTRM:")
+    assert [line.split(": ")[1] for line in lines[1:-1]] == [f"message {number}" for number in range(100)]
+
+
+def test_a_capture_is_decoded() -> None:
+    """decode_capture.py: the datagrams of a capture that is part of the wire tests, by kind."""
+    pytest.importorskip("pyarrow")
+    said = output(start("decode_capture.py", SAMPLE))
+    counts = dict(line.split(": ") for line in said.splitlines()[:-1])
+    assert {"DATA", "NAK", "NCF", "SM"} <= counts.keys(), said
+    assert re.search(r"^retransmissions: [1-9]\d*, sequence numbers NAKed: [1-9]\d*$", said, re.MULTILINE), (
+        said
+    )
+
+
+def test_examples_are_short_and_all_of_them_are_run() -> None:
+    """Eight programs that fit a screen; none is left out above."""
+    programs = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
+    assert programs.keys() == ALONE.keys() | {"publish.py", "subscribe.py", "decode_capture.py"}
+    assert not {name: lines for name, lines in programs.items() if lines >= LINES_MAX}

@@ -1,0 +1,95 @@
+"""What people and hosted machines run besides the tests: shell scripts, the workflow, pre-commit, templates."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.test_architecture import ROOT, project_files, shown
+
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+
+
+def tool(name: str) -> str:
+    """A program of the environment, or of the system."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"no {name} on this machine")
+    return found
+
+
+def yaml_of(path: Path) -> Any:
+    """A YAML file, parsed."""
+    return pytest.importorskip("yaml").safe_load(path.read_text())
+
+
+def shell_scripts() -> list[str]:
+    """Every project file that a shell reads."""
+    return [
+        shown(path)
+        for path in project_files()
+        if path.suffix == ".sh" or path.read_bytes()[:64].startswith((b"#!/usr/bin/env bash", b"#!/bin/sh"))
+    ]
+
+
+def test_shellcheck_finds_nothing() -> None:
+    """Every script is free of what shellcheck calls mistakes."""
+    scripts = shell_scripts()
+    assert {"scripts/dev", "scripts/test", "scripts/setup.sh", ".ci/run"} <= set(scripts)
+    done = subprocess.run(
+        [tool("shellcheck"), "--external-sources", "--format=gcc", *scripts],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_workflow_runs_what_ci_runs() -> None:
+    """Hosted machines run .ci/run on every supported Python, and the site."""
+    job = yaml_of(WORKFLOW)["jobs"]["test"]
+    assert job["strategy"]["matrix"]["python"] == PYTHONS
+    steps = [step.get("run") for step in job["steps"]]
+    assert "./.ci/run" in steps
+    assert "./scripts/dev docs" in steps
+    assert (ROOT / ".ci" / "run").exists()
+    needs = (ROOT / "pyproject.toml").read_text()
+    assert f'requires-python = ">={PYTHONS[0]}"' in needs
+
+
+def test_actionlint_finds_nothing() -> None:
+    """The workflow is one that the hosted service accepts."""
+    done = subprocess.run([tool("actionlint"), str(WORKFLOW)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pre_commit_runs_the_linters_of_the_tests() -> None:
+    """Its hooks are local, so that they have the versions that pyproject.toml pins."""
+    repositories = yaml_of(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert [repository["repo"] for repository in repositories] == ["local"]
+    entries = " ".join(hook["entry"] for hook in repositories[0]["hooks"])
+    for linter in ("ruff check", "ruff format", "clang-format", "mypy", "shellcheck", "test_architecture"):
+        assert linter in entries, linter
+    assert all(hook["language"] == "system" for hook in repositories[0]["hooks"])
+
+
+def test_templates_ask_for_what_a_maintainer_needs() -> None:
+    """Issues say where it happened, pull requests how it is proved."""
+    issues = {path.stem: path.read_text() for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.md")}
+    assert issues.keys() == {"bug", "feature", "performance"}
+    assert "umstack doctor --json" in issues["bug"]
+    assert "scripts/test" in (ROOT / ".github" / "pull_request_template.md").read_text()
+
+
+def test_the_changelog_has_a_place_for_what_comes() -> None:
+    """Keep a Changelog: an Unreleased section first, then versions."""
+    headings = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
+    assert headings[0] == "## [Unreleased]"
+    assert all(line.startswith("## [") for line in headings)

@@ -1,0 +1,110 @@
+"""The tree uses the words of docs/glossary.md: none of those they replaced is in code, comments, names or pages."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.test_architecture import shown, text_files
+
+LINES_SHOWN = 60
+
+# The word that is not used, as a pattern, and the one that is. Only words that have no other meaning here.
+REPLACED = {
+    # data path
+    r"um_port\w*|->port_keeps|bool port_keeps": "ring set (um_rings, um_ring_link)",
+    r"kept[ _](?:rows?|frames?|payloads?|count|lock|returned|last|bytes|open|close|capacity|fixture)"
+    r"|(?:lock|find|prefetch|frame|append)_kept|um_\w*_kept(?:_\w+)?|um_kept_\w+|um_block_keeps|test_kept_\w+"
+    r"|ring_kept": "in-frame payload; pin, unpin",
+    r"um_(?:rows|block)_gather|gather_all": "materialize",
+    r"um_lent|um_\w+_lent(?:_\w+)?|um_\w+_lend|lent frames?": "borrow and return (a frame), claim (log space)",
+    r"(?:\w+_)?(?:take|taken|takes|give|given|gives)_back(?:_\w+)?": "acquire/release, borrow/return, submit/reclaim",
+    r"fresh[ _]datagrams?|(?:begin|build|next|datagram|cell|entry)_fresh|um_fresh\w*"
+    r"|(?:test|fuzz)_fresh_\w+": "staged datagrams, staging buffer",
+    r"(?:lay|lays|laid|laying)[ _]out": "stage; for C structures: layout",
+    r"past the caches|around the caches": "non-temporal store",
+    r"um_hold\w*|hold_store\w*|hold stores?|um_(?:stream|line)_(?:stream|fence)\w*": "reorder buffer; non-temporal",
+    # scheduling
+    r"naps?|napped|napping|\w+_nap(?:_\w+)?": "receive coalescing",
+    r"lingers?|lingered|lingering|um_linger\w*|adaptive_linger\w*|test_linger": "spin, adaptive spin",
+    r"hurry|hurries|hurried|hurrying|\w+_or_hurry|was_hurried": "flush requested",
+    r"hear_receivers|hears_of_room|is_time_to_hear|heard_(?:ns|at)": "control poll",
+    r"ask_loop|asked_ns|unasked_datagrams": "request (of the loop, of a flush)",
+    r"leftovers?|leave_to_loop|leave_bytes": "deferred tail",
+    r"keep_close|run[ -]ahead": "write-ahead bound",
+    r"housekeeping|house is kept|keeps? house|patiently|patience_of": "duty cycle, service, with a timeout",
+    r"rest_until|rest_ns|looks? after": "skip",
+    r"whoever|whomever": "name the thread or the caller",
+    r"for ever|FOR_EVER": "forever; of a timeout: without a timeout",
+    # protocol
+    r"found missing|asked for again|asks? for again": "gap, lost; re-NAK",
+    r"falls? silent|(?:is|are|was|been|stays?|goes|went) silent|silent (?:source|session|topic|receiver)s?": "idle",
+    r"without nonblock": "what exists: a timeout",
+}
+# What users have in files, dashboards and programs: data, not words. The glossary maps it.
+PROMISED = re.compile(
+    r"--linger\b|\b(?:pend_linger_interval\w*|pend_adaptive_linger_limit\w*|resolver_no_source_linger_timeout|resolver_\*linger\w*|SO_LINGER"
+    r"|delivery_hold_datagrams|loop_naps|hold_store_datagrams|hold_store_full|held_datagrams|ring_kept"
+    r"|ring_sent_in_place)\b"
+)
+WORD = re.compile(
+    "|".join(rf"(?P<w{number}>(?<![^\W_])(?:{word})(?![^\W_]))" for number, word in enumerate(REPLACED)),
+    re.IGNORECASE,
+)
+INSTEAD = list(REPLACED.values())
+# The glossary and this file name the words; licences and recorded inputs are not ours to word.
+EXCLUDED = re.compile(r"^(?:docs/glossary\.md|CHANGELOG\.md|LICENSE|tests/unit/test_vocabulary\.py)$")
+
+
+def findings(name: str, text: str) -> Iterator[str]:
+    """Each place of a text that holds a replaced word, with the word to use."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in WORD.finditer(PROMISED.sub(" ", line)):
+            instead = INSTEAD[int(str(match.lastgroup)[1:])]
+            yield f"{name}:{number}: {match.group()!r}, use: {instead}"
+
+
+def test_replaced_words_are_gone() -> None:
+    """Code, comments, names of tests and pages; also names of files."""
+    found: list[str] = []
+    for path, text in text_files():
+        if not EXCLUDED.match(name := shown(path)):
+            found += findings(name, path.stem)
+            found += findings(name, text)
+    folders = Counter("/".join(place.split(":")[0].split("/")[:-1][:2]) or "." for place in found)
+    counts = ", ".join(f"{folder} {count}" for folder, count in folders.most_common())
+    assert not found, f"{len(found)} in all: {counts}\n" + "\n".join(found[:LINES_SHOWN])
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("the loop naps under load", "naps"),
+        ("static int64_t next_nap_ns(um_context *context)", "next_nap_ns"),
+        ("um_linger_init(&linger)", "um_linger_init"),
+        ("void um_receiving_take_back(um_context *context)", "um_receiving_take_back"),
+        ("datagrams are laid out by the publisher", "laid out"),
+        ("None waits for ever", "for ever"),
+        ('#include "core/hold_store.h"', "hold_store"),
+    ],
+)
+def test_a_replaced_word_is_seen(text: str, word: str) -> None:
+    """The pattern finds identifiers and words."""
+    assert next(finding.split("'")[1] for finding in findings("x", text)) == word
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pend_adaptive_linger_limit 100 and loop_naps are names that users have",
+        "a snapshot, an equivalent, a talent, a silently shed frame, um_portable",
+        "the layout of a frame",
+        "forever",
+    ],
+)
+def test_other_words_are_left_alone(text: str) -> None:
+    """No false alarm: promised names, and words that only look alike."""
+    assert not list(findings("x", text.replace("um_portable", "portable")))
