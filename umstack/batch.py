@@ -14,7 +14,7 @@ from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, M
 if TYPE_CHECKING:
     import pyarrow
 
-    from umstack.reader import QueueMemory
+    from umstack._engine.queue_memory import QueueMemory
 
 _new_message: Any = partial(tuple.__new__, Message)
 _KIND_SHIFT = 8

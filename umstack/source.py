@@ -12,6 +12,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
+from umstack._engine.engine import Engine
+from umstack._engine.publication import Publication
+from umstack._engine.sessions import SourceSession
+from umstack._engine.waiting import SLICE_NS, timeout_ns
+from umstack.config import SourceOptions
 from umstack.errors import (
     Closed,
     InvalidArgument,
@@ -21,15 +26,12 @@ from umstack.errors import (
     WouldBlock,
     error_from_result,
 )
-from umstack.reader import SLICE_NS, timeout_ns
+from umstack.resolution import Resolver
+from umstack.telemetry.reading import Counters, publication_counters
 from xdp.closing import Closing
 
 if TYPE_CHECKING:
     import pyarrow
-
-    from umstack.config import SourceOptions
-    from umstack.context import Context
-    from umstack.session import SourceSession
 
 Buffer = Any
 """Whatever exports a contiguous buffer: bytes, bytearray, memoryview, array, a NumPy array."""
@@ -41,8 +43,7 @@ _Columns = tuple[Any, int, Any, Any, int]
 _FLUSH = 4
 _BATCH_FLAGS = {None: 0, "start": 1, "end": 2, "complete": 3}
 _POLL_S = 0.001
-_EXPLICIT_BATCH_BYTES = 262144
-_HELD_BACK = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)
+_REFUSED_FOR_NOW = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)
 _CONTINUED = lib.UM_SEND_CONTINUED
 _NULL = ffi.NULL
 _LENGTHS = ffi.typeof("uint32_t[]")
@@ -52,41 +53,43 @@ _send = lib.um_publication_send
 _send_many = lib.um_publication_send_many
 
 
-class PublicationMemory:
-    """The core's side of a source: unmapped when no thread can be in a call on it any more."""
-
-    __slots__ = ("_handle",)
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    def __del__(self) -> None:
-        lib.um_publication_free(self._handle)
-
-
 class Source(Closing):
     """A publisher of one topic. Made by Context.source(). Any number of threads may send."""
 
-    __slots__ = ("_context", "_handle", "_memory", "_session", "closed", "options", "topic", "topic_index")
+    __slots__ = (
+        "_engine",
+        "_handle",
+        "_publication",
+        "_resolver",
+        "closed",
+        "options",
+        "topic",
+        "topic_index",
+    )
 
     def __init__(
-        self, context: Context, topic: str, topic_index: int, session: SourceSession, options: SourceOptions
+        self,
+        engine: Engine,
+        resolver: Resolver,
+        session: SourceSession,
+        topic: str,
+        topic_index: int,
+        options: SourceOptions,
     ) -> None:
+        """Open it on a session; called by Context.source()."""
         self.topic = topic
+        """The topic's name."""
         self.topic_index = topic_index
+        """The number that stands for the topic in the session's datagrams."""
         self.options = options
+        """The options in force."""
         self.closed = False
-        self._context = context
-        self._session = session
-        config = ffi.new("um_source_config *")
-        config.topic_index = topic_index
-        config.tsni_interval_ns = options.transport_topic_sequence_number_info_interval_ns
-        config.tsni_threshold_ns = options.transport_topic_sequence_number_info_active_threshold_ns
-        config.explicit_capacity = _EXPLICIT_BATCH_BYTES
-        handle = ffi.new("um_publication **")
-        context.check(lib.um_publication_open(session.handle, config, handle), f"source {topic!r}")
-        self._handle = handle[0]
-        self._memory = PublicationMemory(self._handle)
+        """Whether close() was called."""
+        self._engine = engine
+        self._resolver = resolver
+        self._publication = Publication(engine.core, session, topic, topic_index, options)
+        self._handle = self._publication.handle
+        engine.registry.add(self, self._publication)
 
     # Sending
 
@@ -109,23 +112,23 @@ class Source(Closing):
             result = _send(self._handle, data, len(data), _FLUSH if flush else 0, SLICE_NS)
             if result >= 0:
                 return result  # type: ignore[no-any-return]
-            return self._send_slowly(data, _FLUSH if flush else 0, None, result)
+            return self._send_waiting(data, _FLUSH if flush else 0, None, result)
         flags = (_FLUSH if flush else 0) | (_BATCH_FLAGS[batch] if batch is not None else 0)
-        return self._send_slowly(data, flags, timeout, 0)
+        return self._send_waiting(data, flags, timeout, 0)
 
-    def _send_slowly(self, data: Buffer, flags: int, timeout: float | None, refused: int) -> int:
+    def _send_waiting(self, data: Buffer, flags: int, timeout: float | None, refused: int) -> int:
         """Send with every feature; `refused` is the result of a first attempt, 0 when there was none."""
-        if refused and refused not in _HELD_BACK:
+        if refused and refused not in _REFUSED_FOR_NOW:
             raise self._error(refused, "sending")
         raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
-        return self._patiently(
+        return self._retry(
             lambda wait_ns, more: _send(self._handle, raw, len(raw), flags | more, wait_ns),
             timeout,
             "sending",
             _CONTINUED if refused else 0,
         )
 
-    def _patiently(
+    def _retry(
         self, attempt: Callable[[int, int], int], timeout: float | None, doing: str, waited: int = 0
     ) -> int:
         """Repeat an attempt that waits a slice at most until it is taken or the time is up.
@@ -135,13 +138,13 @@ class Source(Closing):
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         while True:
             left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
-            result = attempt(min(left_ns, self._context.slice_ns), waited)
+            result = attempt(min(left_ns, self._engine.slice_ns), waited)
             if result >= 0:
                 return result
-            if result not in _HELD_BACK or left_ns == 0:
+            if result not in _REFUSED_FOR_NOW or left_ns == 0:
                 raise self._error(result, doing)
             waited = _CONTINUED
-            self._context.attend()
+            self._engine.between_slices()
 
     def _error(self, result: int, doing: str) -> UmError:
         if result == lib.UM_CLOSED:
@@ -207,7 +210,7 @@ class Source(Closing):
 
         One call does for nearly every batch, so what a second would need is left to `_send_rest`.
         """
-        wait_ns = self._context.slice_ns
+        wait_ns = self._engine.slice_ns
         if timeout is not None and (left_ns := timeout_ns(timeout)) < wait_ns:
             wait_ns = max(0, left_ns)
         result: int = _send_many(self._handle, *columns, flags, wait_ns)
@@ -237,13 +240,13 @@ class Source(Closing):
                 raise OptionError(
                     "the offsets reach outside the data", hint="they ascend up to the data's length"
                 )
-            elif result not in _HELD_BACK or (wait_ns == 0 and done == 0):
+            elif result not in _REFUSED_FOR_NOW or (wait_ns == 0 and done == 0):
                 raise self._error(result, f"message {done} of {count}: sending" if done else "sending")
             if done == count or wait_ns == 0:
                 return done
-            self._context.attend()
+            self._engine.between_slices()
             left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
-            wait_ns = min(left_ns, self._context.slice_ns)
+            wait_ns = min(left_ns, self._engine.slice_ns)
             result = _send_many(
                 self._handle, data, data_bytes, lengths, offsets, count - done, flags | _CONTINUED, wait_ns
             )
@@ -257,7 +260,7 @@ class Source(Closing):
         The message is committed when the block ends and given back when it raises. It must fit one datagram.
         """
         claim = ffi.new("um_source_claim *")
-        self._patiently(
+        self._retry(
             lambda wait_ns, more: lib.um_publication_claim(self._handle, length, claim, more, wait_ns),
             timeout,
             f"claiming {length} bytes",
@@ -284,7 +287,7 @@ class Source(Closing):
 
     def flush(self) -> None:
         """Send everything held on the session now, and this source's explicit batch (UM-27, UM-40)."""
-        self._patiently(lambda _wait_ns, _more: lib.um_publication_flush(self._handle), None, "flushing")
+        self._retry(lambda _wait_ns, _more: lib.um_publication_flush(self._handle), None, "flushing")
 
     # State
 
@@ -314,7 +317,7 @@ class Source(Closing):
 
         The context must be in embedded mode.
         """
-        if self._context.is_sequential:
+        if self._engine.is_sequential:
             raise OptionError(
                 "send_async needs the context's own thread", hint="create the context with mode='embedded'"
             )
@@ -360,32 +363,36 @@ class Source(Closing):
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             self._check_open()
-            self._context.idle(_POLL_S)
+            self._engine.idle(_POLL_S)
         return True
 
     @property
     def transport(self) -> str:
         """The session's name: "LBTRM:ip:NAK port:session id:group:port"."""
-        return self._session.name
+        return self._publication.session.name
 
-    def stats(self) -> dict[str, int | float | None]:
-        """This source's counters and those of its transport session."""
+    def stats(self) -> Counters:
+        """This source's counters and those of its transport session, by name (docs/counters.md). Any thread.
+
+        Raises Closed.
+        """
         self._check_open()
-        return self.counters()
-
-    def counters(self) -> dict[str, int | float | None]:
-        """The same while the source is being closed (called by the context)."""
-        own = self._context.read_counters("source", lib.um_statistics_source, self._handle)
-        return {**self._session.stats(), **own}
+        return publication_counters(self._publication)
 
     # Ending
 
     def close(self) -> None:
-        """Flush and end the source. The last source of a session ends the session and its repairs (UM-90)."""
-        if self._context.begin_closing(self):
-            self._context.forget_source(self)
-            lib.um_publication_close(self._handle)
-            self._context.release_session(self._session)
+        """Flush and end the source. The last source of a session ends the session and its retransmissions (UM-90).
+
+        Any thread may call it; a second call does nothing. Messages not sent yet may be lost: see wait_drained().
+        """
+        engine, publication = self._engine, self._publication
+        if engine.registry.begin_closing(self):
+            engine.registry.remove(self)
+            if not engine.core.closed:
+                self._resolver.withdraw(self.topic, self.topic_index, publication.session.address)
+            publication.close()
+            engine.sessions.release(publication.session)
 
     def __repr__(self) -> str:
         return f"<Source {self.topic!r} on {self.transport}{' closed' if self.closed else ''}>"

@@ -11,8 +11,8 @@ import struct
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from functools import lru_cache
-from typing import NamedTuple
 
+from umstack._engine.lbtrm_address import LbtrmAddress as LbtrmAddress
 from umstack.resolution.topic_name import TOPIC_NAME_MAXIMUM_BYTES
 
 HEADER_BYTES = 4
@@ -37,17 +37,6 @@ _ADVERTISEMENTS_REMEMBERED = 4096
 _TIR_FIXED = struct.Struct("!BBHI")
 _LBTRM_INFO = struct.Struct("!4s4sIHH")
 _REQUEST = struct.Struct("!BBH")
-
-
-class LbtrmAddress(NamedTuple):
-    """Everything needed to join an LBT-RM session and to ask it for retransmissions. A tuple because it is a part of
-    keys looked up for every record heard."""
-
-    source_ip: str
-    group: str
-    session_id: int
-    destination_port: int
-    nak_port: int
 
 
 @dataclass(frozen=True, slots=True)

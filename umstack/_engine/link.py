@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import xdp
+from umstack.config import ContextOptions
 from umstack.errors import PermissionNeeded, UmError, Unsupported
 from xdp.broker_client import BrokeredSteering, ask_broker, open_brokered_rings
 from xdp.capabilities import missing_capabilities
@@ -144,6 +145,17 @@ def open_link(
         broker = None
     judged = decide(facts, wanted, ring_bytes=xdp.ring_bytes(interface, settings))
     return walk_down(wanted, interface, judged, lambda mode: _open_rings(mode, interface, settings, broker))
+
+
+def open_context_link(options: ContextOptions, interface: xdp.Interface) -> DataLink:
+    """Open the link that the options of a context ask for."""
+    settings = xdp.RingSettings(
+        receive_frames=1 << (options.link_xdp_receive_frames - 1).bit_length(),
+        queues=options.link_xdp_queues,
+        verify_checksum=options.link_xdp_checksum,
+        busy_poll_us=options.link_xdp_busy_poll,
+    )
+    return open_link(options.link, interface, settings, broker=Path(options.link_xdp_broker))
 
 
 def _as_brokered(facts: Facts, broker: Path) -> Facts:
