@@ -33,7 +33,7 @@ class OptionError(UmError):
 
 
 class ConfigError(OptionError):
-    """The same, found in a configuration text: `file` and `line` say where."""
+    """An OptionError in a configuration text, at line `line` (from 1) of `file`."""
 
     def __init__(self, message: str, *, file: str, line: int, hint: str | None = None) -> None:
         super().__init__(f"{file}:{line}: {message}", hint=hint)
@@ -68,7 +68,7 @@ class Unsupported(UmError):
 class ResourceLimit(UmError):
     """A bounded table, a memory limit or a limit on file descriptors is used up."""
 
-    default_hint = "close what is no longer used, or raise the limit named above"
+    default_hint = "close what is no longer used, or raise the limit that the message names"
 
 
 class LinkError(UmError):
@@ -84,15 +84,15 @@ class ResolutionError(UmError):
 
 
 class WouldBlock(UmError):
-    """A non-blocking call that would have had to wait. Nothing was sent and no sequence number used."""
+    """A call reached its timeout while it had to wait. Nothing was sent and no sequence number used."""
 
-    default_hint = "try again later, or send without nonblock"
+    default_hint = "try again later, or give the call a longer timeout"
 
 
 class BackPressured(WouldBlock):
     """The publication limit is reached: receivers or the sender are behind (AE-13)."""
 
-    default_hint = "let the receivers catch up and try again, or send without nonblock"
+    default_hint = "let the receivers catch up and try again, or give the call a longer timeout"
 
 
 class RateLimited(WouldBlock):
@@ -174,7 +174,7 @@ _ERRNOS: dict[int, tuple[type[UmError], str | None]] = {
     ),
     errno.EMSGSIZE: (
         MessageTooLong,
-        "set the datagram size option to 0, or to the interface MTU minus 28",
+        "set transport_lbtrm_datagram_max_size to 0, or to the interface MTU minus 28",
     ),
     errno.EINVAL: (InvalidArgument, None),
     errno.ERANGE: (InvalidArgument, None),
