@@ -336,7 +336,8 @@ class Context(Closing):
         The data path never waits for the file: what `ring_bytes` (a power of two) cannot hold is left out and counted.
         `snap_bytes` limits the bytes written of a datagram, headers included; 0 is no limit. With `rotate_bytes` or
         `rotate_seconds` the path is a directory, and a file of that size or age is followed by another; of those,
-        the last `keep_files` stay. Raises TapRunning when there is a tap, InvalidArgument, SystemFailure, Closed.
+        the last `keep_files` stay. Raises TapRunning when there is a tap, InvalidArgument for limits, Closed, and
+        the error of the operating system when the file cannot be opened.
         """
         settings = TapSettings(snap_bytes, ring_bytes, rotate_bytes, rotate_seconds, keep_files)
         with self._core.lifecycle:

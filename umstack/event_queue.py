@@ -15,7 +15,7 @@ class EventQueue(Reader):
     """Rows of many topics in the order they were delivered. Made by Context.event_queue().
 
     A receiver made with `queue=` delivers into it and has no queue of its own, so that a thousand topics cost the
-    memory, the polling and the waking of one. Messages and events say which topic they are of. Closing a receiver
+    memory, the polling and the waking of one. Messages and events carry the name of their topic. Closing a receiver
     leaves what it has delivered in the queue; closing the queue closes its receivers. One thread at a time reads it.
     """
 

@@ -72,9 +72,11 @@ class Reader(Closing):
     # Reading
 
     def poll(self, max_rows: int = POLL_ROWS, timeout: float | None = 0.0) -> Batch:
-        """Take up to max_rows rows, waiting up to timeout seconds for the first (None: for ever).
+        """Take up to max_rows rows, waiting up to timeout seconds for the first (None: without a timeout).
 
-        The batch is empty after the timeout. In sequential mode this call drives the context.
+        The batch is empty after the timeout and after Context.unblock(). In sequential mode this call runs the
+        protocol. Raises Closed; OptionError while another thread reads, and where a callback or an event queue gets
+        the rows.
         """
         if self.closed:
             raise Closed(f"{self._name} is closed")
@@ -105,7 +107,7 @@ class Reader(Closing):
         )
 
     def _wait(self, rows: Any, max_rows: int, timeout: float | None) -> int:
-        """Poll in slices: between them Python sees Ctrl-C, and in sequential mode topic resolution gets on."""
+        """Poll in slices: between them Python handles signals, and in sequential mode the duty cycle runs."""
         engine, handle = self._engine, self._memory.handle
         unblock_count = engine.unblock_count
         slice_ns = engine.slice_ns
@@ -120,8 +122,8 @@ class Reader(Closing):
     def receive(self, timeout: float | None = None) -> bytes | None:
         """The payload of the next message: the shortest way from the wire to Python, for one message at a time.
 
-        Waits up to timeout seconds (None: for ever; 0: not at all) and returns None when there is no message then.
-        Events are passed over; loss is logged as a warning.
+        Waits up to timeout seconds (None: without a timeout; 0: not at all) and returns None when there is no message
+        then. Events are skipped; loss is logged as a warning. Raises as poll() does.
         """
         if self.closed:
             raise Closed(f"{self._name} is closed")
@@ -149,7 +151,7 @@ class Reader(Closing):
         self._row = ffi.new("um_row *")
 
     def _receive_with_timeout(self, length: int, timeout: float | None, unblock_count: int) -> int:
-        """Pass over events and wait in slices, as _wait() does."""
+        """Skip events and wait in slices, as _wait() does."""
         engine, slice_ns = self._engine, self._engine.slice_ns
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         while length < 0:
@@ -166,14 +168,14 @@ class Reader(Closing):
         return length
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, for ever or until it is closed. Loss is logged as a warning."""
+        """Messages as they arrive, until it is closed. Loss is logged as a warning."""
         for batch in self._batches():
             if batch.event_count:
                 self._log_loss(batch)
             yield from batch
 
     def events(self) -> Iterator[Event]:
-        """Messages and events as they come."""
+        """Messages and events as they arrive, until it is closed."""
         for batch in self._batches():
             yield from batch.events()
 
@@ -193,7 +195,7 @@ class Reader(Closing):
                 _logger.log(level, "%s", event)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come, without blocking the event loop."""
+        """Messages as they arrive, without blocking the event loop. Loss is logged as a warning."""
         while not self.closed:
             try:
                 batch = await self.poll_async()
@@ -205,7 +207,10 @@ class Reader(Closing):
                 yield message
 
     async def poll_async(self, max_rows: int = POLL_ROWS) -> Batch:
-        """Like poll(), waiting in the running event loop. The context must be in embedded mode."""
+        """Like poll() without a timeout, waiting in the running event loop.
+
+        The context must be in embedded mode: OptionError otherwise, and where another task waits already.
+        """
         if self._engine.is_sequential:
             raise OptionError(
                 "poll_async needs the context's own thread", hint="create the context with mode='embedded'"
@@ -232,11 +237,14 @@ class Reader(Closing):
                 loop.remove_reader(self.fileno())
 
     def fileno(self) -> int:
-        """Readable when rows wait, once armed: for an event loop of your own call arm() first."""
+        """A descriptor that is readable when rows wait, once armed: call arm() before each wait on it.
+
+        The queue owns it: do not close it.
+        """
         return int(self._memory.handle.event_fd)
 
     def arm(self) -> bool:
-        """Ask for fileno() to become readable at the next row; True when rows wait already."""
+        """Have fileno() become readable at the next row; True when rows wait already."""
         return bool(lib.um_event_queue_arm(self._memory.handle))
 
     # Callbacks

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 Buffer = Any
-"""Whatever exports a contiguous buffer: bytes, bytearray, memoryview, array, a NumPy array."""
+"""An object that exports a contiguous buffer: bytes, bytearray, memoryview, array, a NumPy array."""
 BatchMark = Literal["start", "end", "complete"]
 
 _Columns = tuple[Any, int, Any, Any, int]
@@ -104,11 +104,13 @@ class Source(Closing):
         """Publish one message and return the topic sequence number of its last fragment.
 
         `flush` sends it and everything held before it at once (UM-30). `batch` marks an explicit batch (UM-34).
-        While flow control or a rate limit holds it back, the call waits up to `timeout` seconds (None: for ever;
-        0: not at all) and then raises BackPressured, NotConnected or RateLimited, all of them WouldBlock.
+        While flow control or a rate limit does not allow it, the call waits up to `timeout` seconds (None: without a
+        timeout; 0: not at all) and then raises BackPressured, NotConnected or RateLimited, all of them WouldBlock.
+        `data` is any contiguous buffer and is copied before the call returns. Also raises MessageTooLong, Closed. Any
+        thread.
         """
         if type(data) is bytes and batch is None and timeout is None:
-            # The path of nearly every send, kept free of everything it does not need, closures included.
+            # The path of nearly every send, without anything it does not need, closures included.
             result = _send(self._handle, data, len(data), _FLUSH if flush else 0, SLICE_NS)
             if result >= 0:
                 return result  # type: ignore[no-any-return]
@@ -131,9 +133,9 @@ class Source(Closing):
     def _retry(
         self, attempt: Callable[[int, int], int], timeout: float | None, doing: str, waited: int = 0
     ) -> int:
-        """Repeat an attempt that waits a slice at most until it is taken or the time is up.
+        """Repeat an attempt, which waits a slice at most, until the core accepts it or the timeout is over.
 
-        Between slices Python sees Ctrl-C, and in sequential mode topic resolution gets on.
+        Between slices Python handles signals, and in sequential mode the duty cycle runs.
         """
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         while True:
@@ -160,8 +162,10 @@ class Source(Closing):
     ) -> int:
         """Publish many messages in one call: a list of buffers, or an Arrow binary array.
 
-        Returns how many were taken: all of them, unless the timeout ran out after some. A message that cannot be
-        sent at all raises; those before it have been sent.
+        Returns how many were published: all of them, unless the timeout ended after some. The buffers are copied
+        before the call returns; an Arrow array is binary or string, without nulls, with 32-bit offsets. A message that
+        cannot be sent at all raises; those before it have been sent. Raises as send() does, and OptionError for an
+        Arrow array of another type. Any thread.
         """
         flags = _FLUSH if flush else 0
         if hasattr(messages, "buffers"):
@@ -178,7 +182,8 @@ class Source(Closing):
     ) -> int:
         """Publish messages that lie end to end in one buffer: message i is data[offsets[i]:offsets[i + 1]].
 
-        `offsets` holds 32-bit signed integers, one more than there are messages.
+        `offsets` holds 32-bit signed integers in ascending order, one more than there are messages. Returns and raises
+        as send_many(), and OptionError for offsets outside the data. Any thread.
         """
         begins = _from_buffer(_OFFSETS, offsets)
         count = len(begins) - 1
@@ -257,7 +262,9 @@ class Source(Closing):
     ) -> Iterator[memoryview]:
         """Write a message in place: yields `length` bytes of the publication log (AE-32).
 
-        The message is committed when the block ends and given back when it raises. It must fit one datagram.
+        The message is committed when the block ends and aborted when the block raises. It must fit one datagram. The
+        view is valid inside the block only: InvalidArgument, and nothing is sent, when something still refers to it.
+        Waits and raises as send() does. Any thread.
         """
         claim = ffi.new("um_source_claim *")
         self._retry(
@@ -286,7 +293,10 @@ class Source(Closing):
             ) from error
 
     def flush(self) -> None:
-        """Send everything held on the session now, and this source's explicit batch (UM-27, UM-40)."""
+        """Send all batched messages of the session now, and this source's explicit batch (UM-27, UM-40).
+
+        Waits without a timeout while a rate limit does not allow it. Raises Closed.
+        """
         self._retry(lambda _wait_ns, _more: lib.um_publication_flush(self._handle), None, "flushing")
 
     # State
@@ -297,25 +307,28 @@ class Source(Closing):
 
     @property
     def is_connected(self) -> bool:
-        """Whether flow control knows a receiver; always true with flow_control none."""
+        """Whether flow control knows a receiver; always true with flow_control none. Raises Closed."""
         self._check_open()
         return bool(lib.um_publication_connected(self._handle))
 
     @property
     def message_maximum_bytes(self) -> int:
-        """The longest message one send takes."""
+        """The longest message that one send accepts, in bytes. Raises Closed."""
         self._check_open()
         return int(lib.um_publication_message_max(self._handle))
 
     def fileno(self) -> int:
-        """Readable when sending is possible again after a send with timeout=0 was refused (UM's WAKEUP, UX-2)."""
+        """A descriptor that is readable when sending is possible again after a send with timeout=0 raised (UX-2).
+
+        It is the session's: do not close it. Raises Closed.
+        """
         self._check_open()
         return int(lib.um_publication_wakeup_fd(self._handle))
 
     async def send_async(self, data: Buffer, flush: bool = False) -> int:
-        """Like send(), waiting in the running event loop while flow control or a rate limit holds it back.
+        """Like send(), waiting in the running event loop while flow control or a rate limit does not allow it.
 
-        The context must be in embedded mode.
+        The context must be in embedded mode: OptionError otherwise.
         """
         if self._engine.is_sequential:
             raise OptionError(
@@ -340,7 +353,10 @@ class Source(Closing):
             os.close(fd)
 
     def wait_connected(self, receivers: int = 1, timeout: float | None = None) -> None:
-        """Wait until flow control knows so many receivers; NotConnected after the timeout."""
+        """Wait until flow control knows that many receivers; NotConnected after `timeout` seconds (None: no timeout).
+
+        Raises OptionError with flow_control none, which knows no receivers, and Closed.
+        """
         if self.options.flow_control == "none":
             raise OptionError(
                 "with flow_control none a source does not know its receivers", hint="set flow_control to min"
@@ -352,7 +368,8 @@ class Source(Closing):
     def wait_drained(self, timeout: float | None = None) -> bool:
         """Wait until everything sent has been received by every receiver flow control knows (UM-83).
 
-        With flow_control none: until everything has left this host. False after the timeout.
+        With flow_control none: until everything has left this host. False after `timeout` seconds (None: no timeout).
+        Raises Closed.
         """
         self.flush()
         return self._wait(lambda: bool(lib.um_publication_drained(self._handle)), timeout)
@@ -384,7 +401,8 @@ class Source(Closing):
     def close(self) -> None:
         """Flush and end the source. The last source of a session ends the session and its retransmissions (UM-90).
 
-        Any thread may call it; a second call does nothing. Messages not sent yet may be lost: see wait_drained().
+        Any thread may call it; a second call does nothing. A receiver that still lacks messages
+        then loses them: see wait_drained().
         """
         engine, publication = self._engine, self._publication
         if engine.registry.begin_closing(self):

@@ -77,14 +77,14 @@ class ResolutionDatagram:
 
 @dataclass(frozen=True, slots=True)
 class WildcardQuery:
-    """Patterns somebody asks for; `kinds` says how each is written (1 PCRE, 2 regex)."""
+    """Patterns of a query; `kinds` is how each is written (1 PCRE, 2 regex)."""
 
     kinds: tuple[int, ...]
     patterns: tuple[str, ...]
 
 
 class RequestScope(IntFlag):
-    """What a resolution request asks everybody to send again."""
+    """What a resolution request has every context send again."""
 
     WILDCARD_QUERIES = 0x01
     QUERIES = 0x02
@@ -93,7 +93,7 @@ class RequestScope(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class ResolutionRequest:
-    """Asks every context that hears it to query and advertise anew."""
+    """Has every context that receives it query and advertise again."""
 
     scope: RequestScope
 
@@ -166,7 +166,7 @@ class _Cursor:
 
 
 def decode(data: bytes) -> Decoded:
-    """What a datagram says. Never raises: a bad one is a Rejected."""
+    """The records of a datagram. Never raises: a malformed one is a Rejected."""
     if len(data) < HEADER_BYTES:
         return Rejected(RejectReason.MALFORMED, "shorter than a header")
     version, kind = data[0] >> 4, data[0] & 0x07
@@ -200,7 +200,7 @@ def _decode_advertisement(cursor: _Cursor) -> Advertisement:
 
 @lru_cache(maxsize=_ADVERTISEMENTS_REMEMBERED)
 def _repeated_advertisement(raw: bytes) -> Advertisement:
-    """Advertisements are heard again and again, all of them every second."""
+    """Cached, because every advertisement is received again every second."""
     return _parse_advertisement(_Cursor(raw, 0))
 
 

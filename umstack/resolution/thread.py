@@ -70,12 +70,12 @@ class ResolverThread(Resolver):
             more = False
             while not self._stopping:
                 selector.select(0 if more else self._timeout_s())
-                more = self._turn()
+                more = self._duty_cycle()
         # Under the lock: close() writes to the descriptor, whose number may be reused once it is closed.
         with self._closed:
             os.close(self._wake_fd)
 
-    def _turn(self) -> bool:
+    def _duty_cycle(self) -> bool:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
         while not self._stopping:

@@ -120,7 +120,7 @@ def _read_counter(group: str, table: Mapping[str, Any]) -> Counter:
 
 
 def parse_schema(text: str) -> CounterSchema:
-    """The schema in `text`; ValueError or KeyError says which entry is wrong."""
+    """The schema in `text`; ValueError or KeyError names the entry that is wrong."""
     document = tomllib.loads(text)
     version = int(document.pop("schema_version"))
     absent = tuple(AbsentCounters(tuple(a["names"]), a["reason"]) for a in document.pop("absent", []))
