@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xdp.lazy_names import lazily
+from xdp.lazy_names import lazily, names_of
 
 if TYPE_CHECKING:
     from umstack.batch import Batch as Batch
@@ -56,4 +56,5 @@ _HOME = {
 
 __all__ = sorted(_HOME)
 __getattr__ = lazily(__name__, _HOME)
+__dir__ = names_of(__name__, _HOME)
 __version__ = "0.1.0"

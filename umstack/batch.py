@@ -14,7 +14,7 @@ from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, M
 if TYPE_CHECKING:
     import pyarrow
 
-    from umstack.reader import QueueMemory
+    from umstack._engine.queue_memory import QueueMemory
 
 _new_message: Any = partial(tuple.__new__, Message)
 _KIND_SHIFT = 8
@@ -43,12 +43,13 @@ _EMPTY_BLOCK = ffi.new(
 class Batch:
     """Rows of one receiver or event queue in the order they were delivered: messages and events.
 
-    Columns and payloads are views into the queue, without a copy. The queue gets its memory back when
-    the batch and every view and Arrow array made from it are gone, or the batch is released.
+    Columns and payloads are read-only views into the queue, without a copy. They stay valid as long as anything
+    refers to them, whatever is closed meanwhile. The queue reuses the memory when the batch and every view and Arrow
+    array made from it are collected, or the batch is released. One thread at a time reads a batch; views may be read
+    by any thread.
 
-    Over AF_XDP a large payload stays in the ring's frame it was received in until it is asked for, and
-    then all of the batch are copied end to end, once. What is only looked at through `heads`, or not at
-    all, is never fetched.
+    Over AF_XDP a large payload stays in the frame of the ring set in which it was received, until it is read: then all
+    payloads of the batch are materialized, once. A payload that is read through `heads` alone is not.
     """
 
     __slots__ = ("_block", "_count", "_first", "_has_views", "_memory", "_offsets", "_summary")
@@ -80,7 +81,7 @@ class Batch:
         self.release()
 
     def release(self) -> None:
-        """Give the rows back to the queue now; the batch is empty then. Views handed out keep them instead."""
+        """Release the rows to the queue now; the batch is empty then. Does nothing once views were made of it."""
         if self._count and not self._has_views:
             lib.um_queue_release(self._block, self._count)
             self._count = 0
@@ -99,20 +100,21 @@ class Batch:
 
     @property
     def payload(self) -> memoryview:
-        """The payloads of all rows, end to end."""
+        """The payloads of all rows, end to end: a view of bytes, format "B", of `payload_bytes` items."""
         lib.um_rows_materialize(self._block, self._first, self._count)
         return self._view(self._block.payload + self._block.offsets[self._first], self.payload_bytes, "B")
 
     @property
     def payload_bytes(self) -> int:
-        """The length of all payloads together."""
+        """The length of all payloads together, in bytes."""
         offsets = self._block.offsets
         return cast("int", offsets[self._first + self._count] - offsets[self._first])
 
     def heads(self, size: int) -> memoryview:
-        """The first `size` bytes of each row's payload, end to end, zeros behind a shorter one: a copy.
+        """The first `size` bytes of each row's payload, end to end, zeros behind a shorter one: a copy, format "B".
 
-        To decide by a header which messages are wanted, it costs less than `payload` where those are large.
+        To select messages by a header, it costs less than `payload` where payloads are large. Raises ValueError for
+        a size below 0.
         """
         if size < 0:
             raise ValueError(f"a head has {size} bytes; give a size of 0 or more")
@@ -122,46 +124,46 @@ class Batch:
 
     @property
     def offsets(self) -> memoryview:
-        """count + 1 offsets: row i is payload[offsets[i]:offsets[i + 1]]."""
+        """Signed 32-bit offsets, format "i", one more than rows: row i is payload[offsets[i]:offsets[i + 1]]."""
         self._summarize()
         return memoryview(ffi.buffer(self._offsets)).cast("i")
 
     @property
     def sequence_numbers(self) -> memoryview:
-        """Topic sequence numbers (of the last fragment)."""
+        """Topic sequence numbers of the last fragments: a view of unsigned 32-bit integers, format "I" (UM-57)."""
         return self._view(self._block.sequence_numbers + self._first, 4 * self._count, "I")
 
     @property
     def received_ns(self) -> memoryview:
-        """Arrival times, nanoseconds since 1970."""
+        """Arrival times, nanoseconds since 1970: a view of signed 64-bit integers, format "q"."""
         return self._view(self._block.received_ns + self._first, 8 * self._count, "q")
 
     @property
     def flags(self) -> memoryview:
-        """Row kind * 256 + message flags; below 256 is a message."""
+        """Row kind * 256 + message flags: a view of unsigned 16-bit integers, format "H"; below 256 is a message."""
         return self._view(self._block.flags + self._first, 2 * self._count, "H")
 
     @property
     def sources(self) -> memoryview:
-        """Numbers of the sources: topic_of() and source_of() name them."""
+        """Numbers of the sources, which topic_of() and source_of() name: unsigned 32-bit integers, format "I"."""
         return self._view(self._block.sources + self._first, 4 * self._count, "I")
 
     def topic_of(self, number: int) -> str:
-        """The topic of the rows with this source number."""
+        """The topic of the rows with this source number. Raises IndexError for a number that no row has."""
         return self._memory.sources.topics[number]
 
     def source_of(self, number: int) -> str:
-        """The source of the rows with this source number."""
+        """The source of the rows with this source number. Raises IndexError for a number that no row has."""
         return self._memory.sources.names[number]
 
     def views(self) -> list[memoryview]:
-        """One view a row; empty for events."""
+        """One view of bytes a row, empty for events; without a copy."""
         payload, offsets = self.payload, self.offsets
         return [payload[offsets[i] : offsets[i + 1]] for i in range(self._count)]
 
     @property
     def event_count(self) -> int:
-        """Rows that are not messages."""
+        """The number of rows that are not messages."""
         if self._count == 0:
             return 0
         return cast("int", self._summarize().event_count)
@@ -177,7 +179,7 @@ class Batch:
     # Objects
 
     def payloads(self) -> list[bytes]:
-        """The payload of every row, copied."""
+        """The payload of every row, copied; empty for events."""
         if self._count <= 1:
             return self._only_payload()
         summary = self._summarize()
@@ -209,18 +211,18 @@ class Batch:
         return map(sources.topics.__getitem__, numbers), map(sources.names.__getitem__, numbers)
 
     def messages(self) -> list[Message]:
-        """The messages of the batch, without its events."""
+        """The messages of the batch, without its events, as objects with copied payloads."""
         return list(self)
 
     def __iter__(self) -> Iterator[Message]:
-        """The messages one by one, made as they are asked for: short-lived objects cost no garbage collection."""
+        """The messages one by one, each made when the iteration reaches it: short-lived objects cost no collection."""
         rows = self._rows()
         if self._count == 0 or self._summarize().event_count == 0:
             return rows
         return (row for row in rows if row.flags >> _KIND_SHIFT == 0)
 
     def events(self) -> list[Event]:
-        """Every row as its typed object."""
+        """Every row as its typed object, with a copied payload."""
         if self._count == 0 or self._summarize().event_count == 0:
             return list(self._rows())
         return [_event_of(row) for row in self._rows()]
@@ -256,9 +258,11 @@ class Batch:
         return self.events()[index]
 
     def to_arrow(self) -> pyarrow.RecordBatch:
-        """An Arrow record batch over the same memory: topic, sequence_number, source, received_ns, payload.
+        """An Arrow record batch over the same memory, one row a message.
 
-        Events are left out: a batch that has some is copied once to drop them.
+        Columns: topic and source (dictionaries of strings), sequence_number (uint32), received_ns (timestamp in ns,
+        UTC), payload (binary). Events are left out: a batch with events is copied once to drop them. Raises
+        Unsupported without pyarrow.
         """
         topics, names = self._memory.sources.as_arrow()
         import pyarrow as pa

@@ -1,4 +1,4 @@
-"""The one tree of errors. Each says what happened and, in `hint`, what to do next."""
+"""The tree of errors under UmError. The message of each is what happened, its `hint` is what to do next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 class UmError(Exception):
     """Root of every error of this package.
 
-    `hint` says what to do next: a class has one that always fits, the place that raises may give a better
+    `hint` is what to do next: a class has one that always fits, and the place that raises may give a better
     one. `errno` is the operating system's error number behind it, 0 where there is none.
     """
 
@@ -33,7 +33,7 @@ class OptionError(UmError):
 
 
 class ConfigError(OptionError):
-    """The same, found in a configuration text: `file` and `line` say where."""
+    """An OptionError in a configuration text, at line `line` (from 1) of `file`."""
 
     def __init__(self, message: str, *, file: str, line: int, hint: str | None = None) -> None:
         super().__init__(f"{file}:{line}: {message}", hint=hint)
@@ -48,13 +48,13 @@ class TopicNameError(UmError):
 
 
 class InterfaceError(UmError):
-    """No such network interface, or one that cannot do what was asked."""
+    """No such network interface, or one without what the call needs."""
 
     default_hint = "list the interfaces with `ip -br address` and name one that is up and has an IPv4 address"
 
 
 class PermissionNeeded(UmError):
-    """The operating system refused for want of a privilege."""
+    """The operating system refused, because the process lacks a privilege."""
 
     default_hint = "run as root, or grant the capabilities `umstack doctor` names"
 
@@ -62,13 +62,13 @@ class PermissionNeeded(UmError):
 class Unsupported(UmError):
     """This host, kernel or build cannot do it."""
 
-    default_hint = "run `umstack doctor` to see what this host can do, or ask for link=auto"
+    default_hint = "run `umstack doctor` to see what this host can do, or use link=auto"
 
 
 class ResourceLimit(UmError):
     """A bounded table, a memory limit or a limit on file descriptors is used up."""
 
-    default_hint = "close what is no longer used, or raise the limit named above"
+    default_hint = "close what is no longer used, or raise the limit that the message names"
 
 
 class LinkError(UmError):
@@ -84,15 +84,15 @@ class ResolutionError(UmError):
 
 
 class WouldBlock(UmError):
-    """A non-blocking call that would have had to wait. Nothing was sent and no sequence number used."""
+    """A call reached its timeout while it had to wait. Nothing was sent and no sequence number used."""
 
-    default_hint = "try again later, or send without nonblock"
+    default_hint = "try again later, or give the call a longer timeout"
 
 
 class BackPressured(WouldBlock):
     """The publication limit is reached: receivers or the sender are behind (AE-13)."""
 
-    default_hint = "let the receivers catch up and try again, or send without nonblock"
+    default_hint = "let the receivers catch up and try again, or give the call a longer timeout"
 
 
 class RateLimited(WouldBlock):
@@ -174,7 +174,7 @@ _ERRNOS: dict[int, tuple[type[UmError], str | None]] = {
     ),
     errno.EMSGSIZE: (
         MessageTooLong,
-        "set the datagram size option to 0, or to the interface MTU minus 28",
+        "set transport_lbtrm_datagram_max_size to 0, or to the interface MTU minus 28",
     ),
     errno.EINVAL: (InvalidArgument, None),
     errno.ERANGE: (InvalidArgument, None),
@@ -183,7 +183,7 @@ _ERRNOS: dict[int, tuple[type[UmError], str | None]] = {
     errno.EPROTONOSUPPORT: (Unsupported, None),
     errno.EAFNOSUPPORT: (Unsupported, None),
     errno.ENOPROTOOPT: (Unsupported, None),
-    errno.ENOMEM: (ResourceLimit, "free memory, or ask for smaller windows and queues"),
+    errno.ENOMEM: (ResourceLimit, "free memory, or configure smaller windows and queues"),
     errno.ENOBUFS: (ResourceLimit, "raise net.core.wmem_max and net.core.rmem_max with sysctl"),
     errno.ENOSPC: (ResourceLimit, None),
     errno.EMFILE: (ResourceLimit, "raise the limit on open files (`ulimit -n`)"),
@@ -197,7 +197,7 @@ _ERRNOS: dict[int, tuple[type[UmError], str | None]] = {
 
 
 def error_from_result(result: int, context: str) -> UmError:
-    """The error for a negative `result` of the C core; `context` says what was being done.
+    """The error for a negative `result` of the C core; `context` is what was being done.
 
     A result is a negative errno or one of the core's publish results. A result that is not negative is a
     mistake of the caller and raises ValueError.

@@ -3,54 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from umstack._core import lib
-from umstack.errors import Closed, OptionError
+from umstack._engine.engine import Engine
+from umstack._engine.queue_memory import QueueMemory
+from umstack.config import ReceiverOptions
 from umstack.events import Event
-from umstack.reader import QueueMemory, Reader
-
-if TYPE_CHECKING:
-    from umstack.config import ReceiverOptions
-    from umstack.context import Context
+from umstack.reader import Reader
 
 
 class EventQueue(Reader):
     """Rows of many topics in the order they were delivered. Made by Context.event_queue().
 
     A receiver made with `queue=` delivers into it and has no queue of its own, so that a thousand topics cost the
-    memory, the polling and the waking of one. Messages and events say which topic they are of. Closing a receiver
-    leaves what it has delivered in the queue; closing the queue closes its receivers.
+    memory, the polling and the waking of one. Messages and events carry the name of their topic. Closing a receiver
+    leaves what it has delivered in the queue; closing the queue closes its receivers. One thread at a time reads it.
     """
 
     __slots__ = ("options",)
 
     def __init__(
-        self, context: Context, options: ReceiverOptions, on_message: Callable[[Event], None] | None
+        self, engine: Engine, options: ReceiverOptions, on_message: Callable[[Event], None] | None
     ) -> None:
+        """Open it; called by Context.event_queue()."""
         self.options = options
-        super().__init__(context, QueueMemory(context, options, "event queue"), "event queue", on_message)
-
-    def memory_for(self, options: ReceiverOptions, name: str) -> QueueMemory:
-        """The queue's memory, for a receiver with these options (called by it)."""
-        if self.closed:
-            raise Closed("the event queue is closed")
-        longest = self.options.receiver_maximum_message_length_bytes
-        if options.receiver_maximum_message_length_bytes != longest:
-            raise OptionError(
-                f"{name}: receiver_maximum_message_length is {options.receiver_maximum_message_length_bytes}, "
-                f"that of its event queue {longest}",
-                hint="a shared queue has one: give the option to event_queue() and leave it out here",
-            )
-        return self._memory
+        """The receiver options it was made with; those that size a queue are in force."""
+        super().__init__(engine, QueueMemory(engine.core, options, "event queue"), "event queue", on_message)
+        engine.registry.add(self, self._memory)
+        self._start_dispatch()
 
     def close(self) -> None:
-        """Close the receivers that deliver into it and stop reading. Batches already taken stay readable."""
-        if self._context.begin_closing_queue(self):
-            for receiver in self._context.receivers_into(self):
+        """Close the receivers that deliver into it and stop reading. Batches already taken stay readable.
+
+        Any thread may call it, callbacks included; a second call does nothing.
+        """
+        registry = self._engine.registry
+        with self._engine.core.lifecycle:  # no receiver is made on it any more once it is marked closed
+            is_first = registry.begin_closing(self)
+        if is_first:
+            for receiver in registry.owned_by(self):
                 receiver.close()
-            self._context.forget_queue(self)
-            lib.um_event_queue_close(self._memory.handle)
+            registry.remove(self)
+            self._stop_dispatch()
+            self._memory.close()
 
 
 __all__ = ["EventQueue"]

@@ -37,7 +37,7 @@ class BeginningOfSession(NamedTuple):
 
 
 class EndOfSession(NamedTuple):
-    """The transport session has been silent for its activity timeout (UM-105)."""
+    """The transport session has been idle for its activity timeout (UM-105)."""
 
     topic: str
     source: str

@@ -1,7 +1,7 @@
-"""Publisher: sends batches on a source for as long as it takes, but looks up now and then.
+"""Publisher: sends batches on a source for as long as it takes, in slices.
 
-A send that waits for receivers or a rate limit waits inside the core, where neither a signal handler nor the caller's
-own deadline gets a turn. This waits in slices instead.
+A send that waits for receivers or a rate limit waits inside the core, where neither a signal handler nor a deadline of
+the caller runs. Publisher waits in slices and calls the caller between them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from umstack.source import Buffer, Source
 SLICE_SECONDS = 0.2
 
 OnWait = Callable[[float, WouldBlock], None]
-"""Called every slice with the seconds since the last message was taken, and why; raises to give up."""
+"""Called every slice with the seconds since the last message was published, and the refusal; raises to give up."""
 
 
 def wait_on(_seconds: float, _why: WouldBlock) -> None:
-    """Wait for ever."""
+    """Wait without a timeout."""
 
 
 class Publisher:

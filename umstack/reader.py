@@ -1,4 +1,4 @@
-"""Reader: what a queue of received rows is read through, as messages, batches or events, or by a callback."""
+"""Reader: reads a queue of received rows, as messages, batches or events, or by a callback."""
 
 from __future__ import annotations
 
@@ -6,27 +6,20 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from umstack._core import ffi, lib
+from umstack._engine.dispatch import Callback
+from umstack._engine.engine import Engine
+from umstack._engine.queue_memory import QueueMemory
+from umstack._engine.waiting import timeout_ns
 from umstack.batch import Batch
 from umstack.errors import Closed, OptionError
 from umstack.events import Event, Message, UnrecoverableLoss
-from umstack.row_sources import RowSources
 from xdp.closing import Closing
 
-if TYPE_CHECKING:
-    from umstack.config import ReceiverOptions
-    from umstack.context import Context
-
 POLL_ROWS = 4096
-"""Rows taken at once when the caller does not say."""
-
-_BLOCK_ROWS = 8192
-_NS_PER_S = 1_000_000_000
-
-SLICE_NS = 100_000_000
-"""The longest the core waits in one go; a call that waits longer asks again, so that Ctrl-C is seen."""
+"""Rows taken at once when the caller names no number."""
 
 _LOSS_KINDS = (lib.UM_ROW_UNRECOVERABLE_LOSS, lib.UM_ROW_BURST_LOSS)
 _RECEIVED_EVENT = lib.UM_RECEIVED_EVENT
@@ -37,46 +30,14 @@ _receive = lib.um_event_queue_receive
 _logger = logging.getLogger("umstack.receiver")
 
 
-def timeout_ns(timeout: float | None) -> int:
-    """Seconds as the core counts them; None is for ever."""
-    return -1 if timeout is None else int(timeout * _NS_PER_S)
-
-
-class QueueMemory:
-    """The core's side of a queue. Lives as long as any receiver of it, and any batch that looks into it."""
-
-    __slots__ = ("freed", "handle", "message_max_bytes", "sources")
-
-    def __init__(self, context: Context, options: ReceiverOptions, name: str) -> None:
-        """Open a queue of the size these options say."""
-        self.freed = True
-        self.message_max_bytes: int = max(
-            options.receiver_maximum_message_length_bytes, lib.UM_QUEUE_MESSAGE_BYTES_MIN
-        )
-        config = ffi.new("um_event_queue_config *")
-        config.block_count = min(max(options.receiver_queue_block_count, 4), lib.UM_QUEUE_BLOCKS_MAX)
-        config.block_rows = _BLOCK_ROWS
-        config.block_bytes = options.receiver_queue_block_length_bytes
-        config.message_max_bytes = self.message_max_bytes
-        handle = ffi.new("um_event_queue **")
-        context.check(lib.um_event_queue_open(context.handle, config, handle), name)
-        self.handle = handle[0]
-        self.freed = False
-        self.sources = RowSources()
-
-    def __del__(self) -> None:
-        if not self.freed:
-            self.freed = True
-            lib.um_event_queue_free(self.handle)
-
-
 class Reader(Closing):
     """Reads a queue of rows. One thread at a time does: the base of Receiver and EventQueue."""
 
     __slots__ = (
         "_awaited",
-        "_context",
+        "_callback",
         "_empty",
+        "_engine",
         "_memory",
         "_name",
         "_on_message",
@@ -89,16 +50,19 @@ class Reader(Closing):
     )
 
     def __init__(
-        self, context: Context, memory: QueueMemory, name: str, on_message: Callable[[Event], None] | None
+        self, engine: Engine, memory: QueueMemory, name: str, on_message: Callable[[Event], None] | None
     ) -> None:
+        """Read this queue; `name` is for errors."""
         self.closed = False
-        self._context = context
+        """Whether close() was called."""
+        self._engine = engine
         self._memory = memory
         self._name = name
         self._on_message = on_message
         self._rows = ffi.new("um_rows *")
-        # What a read needs: it takes it and puts it back, so that a second one finds nothing there.
+        # A read takes this and puts it back, so that a second read at the same time finds None and is refused.
         self._reading: Any = self._rows if on_message is None else None
+        self._callback: Callback | None = None
         self._awaited = False
         self._empty = Batch(memory, ffi.NULL, 0, 0)
         self._scratch: Any = None
@@ -108,9 +72,11 @@ class Reader(Closing):
     # Reading
 
     def poll(self, max_rows: int = POLL_ROWS, timeout: float | None = 0.0) -> Batch:
-        """Take up to max_rows rows, waiting up to timeout seconds for the first (None: for ever).
+        """Take up to max_rows rows, waiting up to timeout seconds for the first (None: without a timeout).
 
-        The batch is empty after the timeout. In sequential mode this call drives the context.
+        The batch is empty after the timeout and after Context.unblock(). In sequential mode this call runs the
+        protocol. Raises Closed; OptionError while another thread reads, and where a callback or an event queue gets
+        the rows.
         """
         if self.closed:
             raise Closed(f"{self._name} is closed")
@@ -118,8 +84,8 @@ class Reader(Closing):
         if rows is None:
             raise self._refusal()
         try:
-            if self._context.is_sequential:
-                self._context.count_poll()
+            if self._engine.is_sequential:
+                self._engine.count_poll()
             count = (
                 _poll(self._memory.handle, max_rows, 0, rows)
                 if timeout == 0
@@ -141,23 +107,23 @@ class Reader(Closing):
         )
 
     def _wait(self, rows: Any, max_rows: int, timeout: float | None) -> int:
-        """Poll in slices: between them Python sees Ctrl-C, and in sequential mode topic resolution gets on."""
-        context, handle = self._context, self._memory.handle
-        unblock_count = context.unblock_count
-        slice_ns = context.slice_ns
+        """Poll in slices: between them Python handles signals, and in sequential mode the duty cycle runs."""
+        engine, handle = self._engine, self._memory.handle
+        unblock_count = engine.unblock_count
+        slice_ns = engine.slice_ns
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         while True:
             left_ns = slice_ns if end_ns is None else max(0, end_ns - time.monotonic_ns())
             count = int(_poll(handle, max_rows, left_ns if left_ns < slice_ns else slice_ns, rows))
-            if count or left_ns == 0 or self.closed or context.unblock_count != unblock_count:
+            if count or left_ns == 0 or self.closed or engine.unblock_count != unblock_count:
                 return count
-            context.attend()
+            engine.between_slices()
 
     def receive(self, timeout: float | None = None) -> bytes | None:
         """The payload of the next message: the shortest way from the wire to Python, for one message at a time.
 
-        Waits up to timeout seconds (None: for ever; 0: not at all) and returns None when there is no message then.
-        Events are passed over; loss is logged as a warning.
+        Waits up to timeout seconds (None: without a timeout; 0: not at all) and returns None when there is no message
+        then. Events are skipped; loss is logged as a warning. Raises as poll() does.
         """
         if self.closed:
             raise Closed(f"{self._name} is closed")
@@ -165,15 +131,15 @@ class Reader(Closing):
         if rows is None:
             raise self._refusal()
         try:
-            if self._context.is_sequential:
-                self._context.count_poll()
+            if self._engine.is_sequential:
+                self._engine.count_poll()
             if self._scratch is None:
                 self._make_scratch()
-            unblock_count = self._context.unblock_count
-            wait_ns = self._context.slice_ns if timeout is None else 0
+            unblock_count = self._engine.unblock_count
+            wait_ns = self._engine.slice_ns if timeout is None else 0
             length = _receive(self._memory.handle, self._scratch, self._scratch_bytes, wait_ns, self._row)
             if length < 0 and (timeout != 0 or length == _RECEIVED_EVENT):
-                length = self._receive_patiently(length, timeout, unblock_count)
+                length = self._receive_with_timeout(length, timeout, unblock_count)
             return _buffer(self._scratch, length)[:] if length >= 0 else None
         finally:
             self._reading = rows
@@ -184,9 +150,9 @@ class Reader(Closing):
         self._scratch = ffi.new("uint8_t[]", self._scratch_bytes)
         self._row = ffi.new("um_row *")
 
-    def _receive_patiently(self, length: int, timeout: float | None, unblock_count: int) -> int:
-        """Pass over events and wait in slices, as _wait() does."""
-        context, slice_ns = self._context, self._context.slice_ns
+    def _receive_with_timeout(self, length: int, timeout: float | None, unblock_count: int) -> int:
+        """Skip events and wait in slices, as _wait() does."""
+        engine, slice_ns = self._engine, self._engine.slice_ns
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         while length < 0:
             if length == _RECEIVED_EVENT and self._row.flags >> 8 in _LOSS_KINDS:
@@ -196,20 +162,20 @@ class Reader(Closing):
             wait_ns = min(left_ns, slice_ns)
             length = _receive(self._memory.handle, self._scratch, self._scratch_bytes, wait_ns, self._row)
             if length == _RECEIVED_NOTHING:
-                if left_ns == 0 or self.closed or context.unblock_count != unblock_count:
+                if left_ns == 0 or self.closed or engine.unblock_count != unblock_count:
                     return length
-                context.attend()
+                engine.between_slices()
         return length
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, for ever or until it is closed. Loss is logged as a warning."""
+        """Messages as they arrive, until it is closed. Loss is logged as a warning."""
         for batch in self._batches():
             if batch.event_count:
                 self._log_loss(batch)
             yield from batch
 
     def events(self) -> Iterator[Event]:
-        """Messages and events as they come."""
+        """Messages and events as they arrive, until it is closed."""
         for batch in self._batches():
             yield from batch.events()
 
@@ -229,7 +195,7 @@ class Reader(Closing):
                 _logger.log(level, "%s", event)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come, without blocking the event loop."""
+        """Messages as they arrive, without blocking the event loop. Loss is logged as a warning."""
         while not self.closed:
             try:
                 batch = await self.poll_async()
@@ -241,8 +207,11 @@ class Reader(Closing):
                 yield message
 
     async def poll_async(self, max_rows: int = POLL_ROWS) -> Batch:
-        """Like poll(), waiting in the running event loop. The context must be in embedded mode."""
-        if self._context.is_sequential:
+        """Like poll() without a timeout, waiting in the running event loop.
+
+        The context must be in embedded mode: OptionError otherwise, and where another task waits already.
+        """
+        if self._engine.is_sequential:
             raise OptionError(
                 "poll_async needs the context's own thread", hint="create the context with mode='embedded'"
             )
@@ -268,15 +237,39 @@ class Reader(Closing):
                 loop.remove_reader(self.fileno())
 
     def fileno(self) -> int:
-        """Readable when rows wait, once armed: for an event loop of your own call arm() first."""
+        """A descriptor that is readable when rows wait, once armed: call arm() before each wait on it.
+
+        The queue owns it: do not close it.
+        """
         return int(lib.um_event_queue_descriptor(self._memory.handle))
 
     def arm(self) -> bool:
-        """Ask for fileno() to become readable at the next row; True when rows wait already."""
+        """Have fileno() become readable at the next row; True when rows wait already."""
         return bool(lib.um_event_queue_arm(self._memory.handle))
 
-    def dispatch(self) -> int:
-        """Hand what waits to the on_message callback; returns how many rows that were."""
+    # Callbacks
+
+    @property
+    def has_callback(self) -> bool:
+        """Whether messages go to a callback instead of poll() and iteration."""
+        return self._on_message is not None
+
+    def _start_dispatch(self) -> None:
+        """Have the callback, where there is one, called with what arrives. Called once the queue is registered."""
+        if self.has_callback:
+            memory = self._memory
+            descriptor = lib.um_event_queue_descriptor(memory.handle)
+            self._callback = Callback(descriptor, self.arm, self._run_callback)
+            self._engine.dispatch.add(self._callback)
+
+    def _stop_dispatch(self) -> None:
+        """Call the callback no more; waits for it to return, unless it is the caller."""
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            self._engine.dispatch.remove(callback)
+
+    def _run_callback(self) -> int:
+        """Call the callback with the rows that wait; returns how many those were."""
         if self._on_message is None:
             return 0
         count = lib.um_event_queue_take(self._memory.handle, POLL_ROWS, self._rows)
@@ -290,11 +283,6 @@ class Reader(Closing):
             except Exception:
                 _logger.exception("the on_message callback of %r failed", self)
         return int(count)
-
-    @property
-    def has_callback(self) -> bool:
-        """Whether messages go to a callback instead of poll() and iteration."""
-        return self._on_message is not None
 
     # Ending
 

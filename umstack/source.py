@@ -12,6 +12,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
+from umstack._engine.engine import Engine
+from umstack._engine.publication import Publication
+from umstack._engine.sessions import SourceSession
+from umstack._engine.waiting import SLICE_NS, timeout_ns
+from umstack.config import SourceOptions
 from umstack.errors import (
     Closed,
     InvalidArgument,
@@ -21,18 +26,15 @@ from umstack.errors import (
     WouldBlock,
     error_from_result,
 )
-from umstack.reader import SLICE_NS, timeout_ns
+from umstack.resolution import Resolver
+from umstack.telemetry.reading import Counters, publication_counters
 from xdp.closing import Closing
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from umstack.config import SourceOptions
-    from umstack.context import Context
-    from umstack.session import SourceSession
-
 Buffer = Any
-"""Whatever exports a contiguous buffer: bytes, bytearray, memoryview, array, a NumPy array."""
+"""An object that exports a contiguous buffer: bytes, bytearray, memoryview, array, a NumPy array."""
 BatchMark = Literal["start", "end", "complete"]
 
 _Columns = tuple[Any, int, Any, Any, int]
@@ -46,8 +48,7 @@ _BATCH_FLAGS = {
     "complete": lib.UM_SEND_START_BATCH | lib.UM_SEND_END_BATCH,
 }
 _POLL_S = 0.001
-_EXPLICIT_BATCH_BYTES = 262144
-_HELD_BACK = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)
+_REFUSED_FOR_NOW = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)
 _CONTINUED = lib.UM_SEND_CONTINUED
 _NULL = ffi.NULL
 _LENGTHS = ffi.typeof("uint32_t[]")
@@ -57,41 +58,43 @@ _send = lib.um_publication_send
 _send_many = lib.um_publication_send_many
 
 
-class PublicationMemory:
-    """The core's side of a source: unmapped when no thread can be in a call on it any more."""
-
-    __slots__ = ("_handle",)
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    def __del__(self) -> None:
-        lib.um_publication_free(self._handle)
-
-
 class Source(Closing):
     """A publisher of one topic. Made by Context.source(). Any number of threads may send."""
 
-    __slots__ = ("_context", "_handle", "_memory", "_session", "closed", "options", "topic", "topic_index")
+    __slots__ = (
+        "_engine",
+        "_handle",
+        "_publication",
+        "_resolver",
+        "closed",
+        "options",
+        "topic",
+        "topic_index",
+    )
 
     def __init__(
-        self, context: Context, topic: str, topic_index: int, session: SourceSession, options: SourceOptions
+        self,
+        engine: Engine,
+        resolver: Resolver,
+        session: SourceSession,
+        topic: str,
+        topic_index: int,
+        options: SourceOptions,
     ) -> None:
+        """Open it on a session; called by Context.source()."""
         self.topic = topic
+        """The topic's name."""
         self.topic_index = topic_index
+        """The number that stands for the topic in the session's datagrams."""
         self.options = options
+        """The options in force."""
         self.closed = False
-        self._context = context
-        self._session = session
-        config = ffi.new("um_source_config *")
-        config.topic_index = topic_index
-        config.tsni_interval_ns = options.transport_topic_sequence_number_info_interval_ns
-        config.tsni_threshold_ns = options.transport_topic_sequence_number_info_active_threshold_ns
-        config.explicit_capacity = _EXPLICIT_BATCH_BYTES
-        handle = ffi.new("um_publication **")
-        context.check(lib.um_publication_open(session.handle, config, handle), f"source {topic!r}")
-        self._handle = handle[0]
-        self._memory = PublicationMemory(self._handle)
+        """Whether close() was called."""
+        self._engine = engine
+        self._resolver = resolver
+        self._publication = Publication(engine.core, session, topic, topic_index, options)
+        self._handle = self._publication.handle
+        engine.registry.add(self, self._publication)
 
     # Sending
 
@@ -106,47 +109,49 @@ class Source(Closing):
         """Publish one message and return the topic sequence number of its last fragment.
 
         `flush` sends it and everything held before it at once (UM-30). `batch` marks an explicit batch (UM-34).
-        While flow control or a rate limit holds it back, the call waits up to `timeout` seconds (None: for ever;
-        0: not at all) and then raises BackPressured, NotConnected or RateLimited, all of them WouldBlock.
+        While flow control or a rate limit does not allow it, the call waits up to `timeout` seconds (None: without a
+        timeout; 0: not at all) and then raises BackPressured, NotConnected or RateLimited, all of them WouldBlock.
+        `data` is any contiguous buffer and is copied before the call returns. Also raises MessageTooLong, Closed. Any
+        thread.
         """
         if type(data) is bytes and batch is None and timeout is None:
-            # The path of nearly every send, kept free of everything it does not need, closures included.
+            # The path of nearly every send, without anything it does not need, closures included.
             result = _send(self._handle, data, len(data), _FLUSH if flush else 0, SLICE_NS)
             if result >= 0:
                 return result
-            return self._send_slowly(data, _FLUSH if flush else 0, None, result)
+            return self._send_waiting(data, _FLUSH if flush else 0, None, result)
         flags = (_FLUSH if flush else 0) | (_BATCH_FLAGS[batch] if batch is not None else 0)
-        return self._send_slowly(data, flags, timeout, 0)
+        return self._send_waiting(data, flags, timeout, 0)
 
-    def _send_slowly(self, data: Buffer, flags: int, timeout: float | None, refused: int) -> int:
+    def _send_waiting(self, data: Buffer, flags: int, timeout: float | None, refused: int) -> int:
         """Send with every feature; `refused` is the result of a first attempt, 0 when there was none."""
-        if refused and refused not in _HELD_BACK:
+        if refused and refused not in _REFUSED_FOR_NOW:
             raise self._error(refused, "sending")
         raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
-        return self._patiently(
+        return self._retry(
             lambda wait_ns, more: _send(self._handle, raw, len(raw), flags | more, wait_ns),
             timeout,
             "sending",
             _CONTINUED if refused else 0,
         )
 
-    def _patiently(
+    def _retry(
         self, attempt: Callable[[int, int], int], timeout: float | None, doing: str, waited: int = 0
     ) -> int:
-        """Repeat an attempt that waits a slice at most until it is taken or the time is up.
+        """Repeat an attempt, which waits a slice at most, until the core accepts it or the timeout is over.
 
-        Between slices Python sees Ctrl-C, and in sequential mode topic resolution gets on.
+        Between slices Python handles signals, and in sequential mode the duty cycle runs.
         """
         end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
         while True:
             left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
-            result = attempt(min(left_ns, self._context.slice_ns), waited)
+            result = attempt(min(left_ns, self._engine.slice_ns), waited)
             if result >= 0:
                 return result
-            if result not in _HELD_BACK or left_ns == 0:
+            if result not in _REFUSED_FOR_NOW or left_ns == 0:
                 raise self._error(result, doing)
             waited = _CONTINUED
-            self._context.attend()
+            self._engine.between_slices()
 
     def _error(self, result: int, doing: str) -> UmError:
         if result == lib.UM_CLOSED:
@@ -162,8 +167,10 @@ class Source(Closing):
     ) -> int:
         """Publish many messages in one call: a list of buffers, or an Arrow binary array.
 
-        Returns how many were taken: all of them, unless the timeout ran out after some. A message that cannot be
-        sent at all raises; those before it have been sent.
+        Returns how many were published: all of them, unless the timeout ended after some. The buffers are copied
+        before the call returns; an Arrow array is binary or string, without nulls, with 32-bit offsets. A message that
+        cannot be sent at all raises; those before it have been sent. Raises as send() does, and OptionError for an
+        Arrow array of another type. Any thread.
         """
         flags = _FLUSH if flush else 0
         if hasattr(messages, "buffers"):
@@ -180,7 +187,8 @@ class Source(Closing):
     ) -> int:
         """Publish messages that lie end to end in one buffer: message i is data[offsets[i]:offsets[i + 1]].
 
-        `offsets` holds 32-bit signed integers, one more than there are messages.
+        `offsets` holds 32-bit signed integers in ascending order, one more than there are messages. Returns and raises
+        as send_many(), and OptionError for offsets outside the data. Any thread.
         """
         begins = _from_buffer(_OFFSETS, offsets)
         count = len(begins) - 1
@@ -212,7 +220,7 @@ class Source(Closing):
 
         One call does for nearly every batch, so what a second would need is left to `_send_rest`.
         """
-        wait_ns = self._context.slice_ns
+        wait_ns = self._engine.slice_ns
         if timeout is not None and (left_ns := timeout_ns(timeout)) < wait_ns:
             wait_ns = max(0, left_ns)
         result: int = _send_many(self._handle, *columns, flags, wait_ns)
@@ -242,13 +250,13 @@ class Source(Closing):
                 raise OptionError(
                     "the offsets reach outside the data", hint="they ascend up to the data's length"
                 )
-            elif result not in _HELD_BACK or (wait_ns == 0 and done == 0):
+            elif result not in _REFUSED_FOR_NOW or (wait_ns == 0 and done == 0):
                 raise self._error(result, f"message {done} of {count}: sending" if done else "sending")
             if done == count or wait_ns == 0:
                 return done
-            self._context.attend()
+            self._engine.between_slices()
             left_ns = SLICE_NS if end_ns is None else max(0, end_ns - time.monotonic_ns())
-            wait_ns = min(left_ns, self._context.slice_ns)
+            wait_ns = min(left_ns, self._engine.slice_ns)
             result = _send_many(
                 self._handle, data, data_bytes, lengths, offsets, count - done, flags | _CONTINUED, wait_ns
             )
@@ -259,10 +267,12 @@ class Source(Closing):
     ) -> Iterator[memoryview]:
         """Write a message in place: yields `length` bytes of the publication log (AE-32).
 
-        The message is committed when the block ends and given back when it raises. It must fit one datagram.
+        The message is committed when the block ends and aborted when the block raises. It must fit one datagram. The
+        view is valid inside the block only: InvalidArgument, and nothing is sent, when something still refers to it.
+        Waits and raises as send() does. Any thread.
         """
         claim = ffi.new("um_source_claim *")
-        self._patiently(
+        self._retry(
             lambda wait_ns, more: lib.um_publication_claim(self._handle, length, claim, more, wait_ns),
             timeout,
             f"claiming {length} bytes",
@@ -288,8 +298,11 @@ class Source(Closing):
             ) from error
 
     def flush(self) -> None:
-        """Send everything held on the session now, and this source's explicit batch (UM-27, UM-40)."""
-        self._patiently(lambda _wait_ns, _more: lib.um_publication_flush(self._handle), None, "flushing")
+        """Send all batched messages of the session now, and this source's explicit batch (UM-27, UM-40).
+
+        Waits without a timeout while a rate limit does not allow it. Raises Closed.
+        """
+        self._retry(lambda _wait_ns, _more: lib.um_publication_flush(self._handle), None, "flushing")
 
     # State
 
@@ -299,27 +312,30 @@ class Source(Closing):
 
     @property
     def is_connected(self) -> bool:
-        """Whether flow control knows a receiver; always true with flow_control none."""
+        """Whether flow control knows a receiver; always true with flow_control none. Raises Closed."""
         self._check_open()
         return bool(lib.um_publication_connected(self._handle))
 
     @property
     def message_maximum_bytes(self) -> int:
-        """The longest message one send takes."""
+        """The longest message that one send accepts, in bytes. Raises Closed."""
         self._check_open()
         return int(lib.um_publication_message_max(self._handle))
 
     def fileno(self) -> int:
-        """Readable when sending is possible again after a send with timeout=0 was refused (UM's WAKEUP, UX-2)."""
+        """A descriptor that is readable when sending is possible again after a send with timeout=0 raised (UX-2).
+
+        It is the session's: do not close it. Raises Closed.
+        """
         self._check_open()
         return int(lib.um_publication_wakeup_fd(self._handle))
 
     async def send_async(self, data: Buffer, flush: bool = False) -> int:
-        """Like send(), waiting in the running event loop while flow control or a rate limit holds it back.
+        """Like send(), waiting in the running event loop while flow control or a rate limit does not allow it.
 
-        The context must be in embedded mode.
+        The context must be in embedded mode: OptionError otherwise.
         """
-        if self._context.is_sequential:
+        if self._engine.is_sequential:
             raise OptionError(
                 "send_async needs the context's own thread", hint="create the context with mode='embedded'"
             )
@@ -342,7 +358,10 @@ class Source(Closing):
             os.close(fd)
 
     def wait_connected(self, receivers: int = 1, timeout: float | None = None) -> None:
-        """Wait until flow control knows so many receivers; NotConnected after the timeout."""
+        """Wait until flow control knows that many receivers; NotConnected after `timeout` seconds (None: no timeout).
+
+        Raises OptionError with flow_control none, which knows no receivers, and Closed.
+        """
         if self.options.flow_control == "none":
             raise OptionError(
                 "with flow_control none a source does not know its receivers", hint="set flow_control to min"
@@ -354,7 +373,8 @@ class Source(Closing):
     def wait_drained(self, timeout: float | None = None) -> bool:
         """Wait until everything sent has been received by every receiver flow control knows (UM-83).
 
-        With flow_control none: until everything has left this host. False after the timeout.
+        With flow_control none: until everything has left this host. False after `timeout` seconds (None: no timeout).
+        Raises Closed.
         """
         self.flush()
         return self._wait(lambda: bool(lib.um_publication_drained(self._handle)), timeout)
@@ -365,32 +385,37 @@ class Source(Closing):
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             self._check_open()
-            self._context.idle(_POLL_S)
+            self._engine.idle(_POLL_S)
         return True
 
     @property
     def transport(self) -> str:
         """The session's name: "LBTRM:ip:NAK port:session id:group:port"."""
-        return self._session.name
+        return self._publication.session.name
 
-    def stats(self) -> dict[str, int | float | None]:
-        """This source's counters and those of its transport session."""
+    def stats(self) -> Counters:
+        """This source's counters and those of its transport session, by name (docs/counters.md). Any thread.
+
+        Raises Closed.
+        """
         self._check_open()
-        return self.counters()
-
-    def counters(self) -> dict[str, int | float | None]:
-        """The same while the source is being closed (called by the context)."""
-        own = self._context.read_counters("source", lib.um_statistics_source, self._handle)
-        return {**self._session.stats(), **own}
+        return publication_counters(self._publication)
 
     # Ending
 
     def close(self) -> None:
-        """Flush and end the source. The last source of a session ends the session and its repairs (UM-90)."""
-        if self._context.begin_closing(self):
-            self._context.forget_source(self)
-            lib.um_publication_close(self._handle)
-            self._context.release_session(self._session)
+        """Flush and end the source. The last source of a session ends the session and its retransmissions (UM-90).
+
+        Any thread may call it; a second call does nothing. A receiver that still lacks messages
+        then loses them: see wait_drained().
+        """
+        engine, publication = self._engine, self._publication
+        if engine.registry.begin_closing(self):
+            engine.registry.remove(self)
+            if not engine.core.closed:
+                self._resolver.withdraw(self.topic, self.topic_index, publication.session.address)
+            publication.close()
+            engine.sessions.release(publication.session)
 
     def __repr__(self) -> str:
         return f"<Source {self.topic!r} on {self.transport}{' closed' if self.closed else ''}>"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xdp.lazy_names import lazily
+from xdp.lazy_names import lazily, names_of
 
 if TYPE_CHECKING:
     from xdp.attachment import Attachment as Attachment
@@ -103,3 +103,4 @@ _HOME = {
 
 __all__ = sorted(_HOME)
 __getattr__ = lazily(__name__, _HOME)
+__dir__ = names_of(__name__, _HOME)

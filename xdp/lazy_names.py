@@ -22,3 +22,8 @@ def lazily(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
         return value
 
     return find
+
+
+def names_of(package: str, home: Mapping[str, str]) -> Callable[[], list[str]]:
+    """The `__dir__` of a package: what it has, and its public names, imported or not."""
+    return lambda: sorted(vars(sys.modules[package]).keys() | home.keys())

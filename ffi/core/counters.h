@@ -1,5 +1,5 @@
 /* clang-format off */
-/* Made from umstack/counters.toml by `python -m umstack.counters --c-header`; edit that file.
+/* Made from umstack/telemetry/counters.toml by `python -m umstack.telemetry.counters --c-header`; edit that file.
  *
  * Statistics of the stack (UM's names), one plain struct per kind of object, embedded in and owned by that
  * object. One thread at a time writes a field. Any thread may read at any time: a figure may be a moment

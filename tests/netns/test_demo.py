@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from umstack.lab import Lab, namespaces
-from umstack.statistics_server import read_statistics
+from umstack.telemetry.statistics_server import read_statistics
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 20

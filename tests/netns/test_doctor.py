@@ -14,8 +14,8 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from tests.kernels import needs_frames_in_chains
+from umstack._engine.link import open_link
 from umstack.lab import Host, Lab
-from umstack.link import open_link
 from xdp import BpfObject, BpfProgram, Interface, RingSettings, find_interface
 from xdp.facts import Facts, QueueCounts, Unknown
 from xdp.ladder import Mode, Verdict, chosen, decide

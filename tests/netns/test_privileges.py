@@ -38,7 +38,7 @@ APPLICATION = """
 import json, sys, time
 from pathlib import Path
 import umstack, xdp
-from umstack.link import open_link
+from umstack._engine.link import open_link
 path, link, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 def show(**fields):
     print(json.dumps(fields), flush=True)

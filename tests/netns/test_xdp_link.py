@@ -32,9 +32,9 @@ from tests.netns.system_libbpf import detach_link
 from tests.waiting import collect, wait_for
 from tests.wire.dissection import MARKS, tshark, values
 from umstack import Receiver
+from umstack._engine.link import DataLink, open_link
 from umstack.errors import BackPressured, OptionError, Unsupported
 from umstack.lab import Host, Lab, namespaces
-from umstack.link import DataLink, open_link
 from xdp.ladder import Mode
 from xdp.xsk import unavailable
 

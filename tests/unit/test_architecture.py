@@ -38,12 +38,20 @@ TOP_LEVEL_DOTTED = {
     ".pre-commit-config.yaml",
 }
 
-# Modules of umstack that stand below its public API: they may import each other and the core, nothing above.
-FOUNDATION = (
-    *("umstack.config", "umstack.resolution", "umstack.counters", "umstack.errors", "umstack.sizing"),
-    "umstack._core",
+# The layers of umstack, from the top: a module imports from its own layer and from those below it.
+LAYERS = (
+    {"cli", "__main__"},
+    {"demo", "bench", "monitor", "report", "spark", "analysis"},
+    {"recorder", "files", "lab", "sim", "trace", "scapy"},
+    # the public face
+    {"umstack", "context", "source", "receiver", "event_queue", "reader", "batch", "events", "publisher"},
+    {"resolution", "recovery", "driver", "telemetry", "capturing", "capture"},
+    {"_engine"},
+    {"config", "errors", "sizing"},
 )
 TERMINAL_LIBRARIES = {"click", "rich"}
+# Circles inside a function that are not broken yet: the data source picks its reader when Spark asks for one.
+KNOWN_CIRCLES = {("umstack.spark.umpcap_stream", "umstack.spark.umpcap")}
 
 CORE_SYSTEM_HEADERS = {
     *("assert.h", "endian.h", "errno.h", "inttypes.h", "limits.h", "math.h", "stdalign.h", "stdatomic.h"),
@@ -150,11 +158,11 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports(path: Path, *, everywhere: bool) -> set[str]:
-    """The dotted names a module imports: at its top level, or everywhere in it."""
+def imports(path: Path) -> set[str]:
+    """The dotted names a module imports, wherever in it."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found: set[str] = set()
-    for node in ast.walk(tree) if everywhere else tree.body:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -173,27 +181,39 @@ def within(name: str, *packages: str) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
+def layer_of(name: str) -> int:
+    """The number of the layer of a module of umstack, from the top; that of compiled modules is the last."""
+    parts = name.split(".")
+    room = parts[1] if len(parts) > 1 else name
+    for number, rooms in enumerate(LAYERS):
+        if room in rooms:
+            return number
+    if room.startswith("_") and name not in modules():
+        return len(LAYERS)
+    raise LookupError(f"{name} has no layer: add {room} to LAYERS")
+
+
 def forbidden_imports(importer: str, imported: str) -> str | None:
-    """Why this import goes up, if it does."""
+    """The reason why this import goes up, if it does."""
     if within(importer, "xdp") and within(imported, "umstack"):
         return "xdp is a library of its own and knows no topic"
-    if within(imported, "umstack.cli") and not within(importer, "umstack.cli", "umstack.__main__"):
-        return "nothing imports the command line"
     if within(imported, "umstack._sim_bench") and not within(importer, "umstack.sim", "umstack.bench"):
         return "the product never loads the simulator and the baselines"
-    if within(importer, *FOUNDATION) and within(imported, "umstack") and not within(imported, *FOUNDATION):
-        return "configuration and resolution stand below the public API"
+    if within(importer, "umstack") and within(imported, "umstack"):
+        upper, lower = layer_of(importer), layer_of(imported)
+        if upper > lower:
+            return f"{sorted(LAYERS[lower])} stand above it"
     if imported.split(".")[0] in TERMINAL_LIBRARIES and not within(importer, "umstack.cli"):
         return "only the command line talks to a terminal"
     return None
 
 
 def test_arrows_point_down() -> None:
-    """W11, rooms: cli -> API -> {resolution, configuration} -> core; umstack -> xdp, never back."""
+    """W11, rooms: cli -> face -> {resolution, telemetry} -> _engine -> core; umstack -> xdp, never back."""
     wrong = [
         f"{importer} imports {imported}: {reason}"
         for importer, path in modules().items()
-        for imported in sorted(imports(path, everywhere=True))
+        for imported in sorted(imports(path))
         if (reason := forbidden_imports(importer, imported))
     ]
     assert not wrong, "\n".join(wrong)
@@ -207,6 +227,9 @@ def test_arrows_point_down() -> None:
         ("umstack.config.options", "umstack.context"),
         ("umstack.source", "click"),
         ("umstack.context", "umstack._sim_bench"),
+        ("umstack._engine.registry", "umstack.source"),
+        ("umstack._engine.sessions", "umstack.resolution.codec"),
+        ("umstack.batch", "umstack.recorder.recorder"),
     ],
 )
 def test_an_arrow_that_points_up_is_seen(importer: str, imported: str) -> None:
@@ -214,15 +237,39 @@ def test_an_arrow_that_points_up_is_seen(importer: str, imported: str) -> None:
     assert forbidden_imports(importer, imported)
 
 
-def test_no_import_cycles() -> None:
-    """Modules can be understood, and imported, from the bottom up."""
-    graph = {
-        name: imports(path, everywhere=False) & modules().keys() - {name} for name, path in modules().items()
-    }
+def import_circle(graph: dict[str, set[str]]) -> list[str] | None:
+    """One circle of a graph of modules, if there is one."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        pytest.fail("import cycle: " + " -> ".join(error.args[1]))
+        return list(error.args[1])
+    return None
+
+
+def test_no_import_cycles() -> None:
+    """Modules can be understood from the bottom up: imports in functions and for type checkers count, too."""
+    graph = {
+        name: {
+            other
+            for other in imports(path) & modules().keys()
+            if other != name and (name, other) not in KNOWN_CIRCLES
+        }
+        for name, path in modules().items()
+    }
+    circle = import_circle(graph)
+    assert circle is None, "import cycle: " + " -> ".join(circle)
+
+
+def test_an_import_cycle_is_seen(tmp_path: Path) -> None:
+    """The rule above sees a circle, and imports for type checkers and in functions are arrows of it."""
+    module = tmp_path / "module.py"
+    module.write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from umstack.context import Context\n"
+        "def late():\n    from umstack.source import Source\n"
+    )
+    assert {"umstack.context", "umstack.source"} <= imports(module)
+    assert import_circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
+    assert import_circle({"a": {"b"}, "b": {"c"}}) is None
 
 
 def test_every_module_says_what_it_is() -> None:

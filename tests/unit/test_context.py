@@ -22,8 +22,8 @@ from tests.unit.loopback import OWN_ADDRESSES, collect_events, connect, open_con
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Closed, Config, Context, Message
 from umstack.bench.round_trip_ends import RoundTripSpec, ping_in_core, serve_in_core
-from umstack.counters import schema
 from umstack.errors import ConfigError, InterfaceError, LinkError, OptionError, Unsupported
+from umstack.telemetry.counters import schema
 
 # ---- creation ----
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from umstack import counters
-from umstack.counters import UNSET_MINIMUM, CounterKind, parse_schema, schema
 from umstack.resolution import ResolutionCounters
+from umstack.telemetry import counters
+from umstack.telemetry.counters import UNSET_MINIMUM, CounterKind, parse_schema, schema
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -56,12 +56,12 @@ def test_snapshots_are_those_of_um() -> None:
 
 
 def test_the_committed_c_header_is_up_to_date() -> None:
-    """W10: ffi/core/counters.h is what `python -m umstack.counters --c-header` prints."""
+    """W10: ffi/core/counters.h is what `python -m umstack.telemetry.counters --c-header` prints."""
     assert (REPOSITORY / "ffi/core/counters.h").read_text() == counters.render_c_header()
 
 
 def test_the_documentation_is_up_to_date() -> None:
-    """W10: docs/counters.md is what `python -m umstack.counters --markdown` prints."""
+    """W10: docs/counters.md is what `python -m umstack.telemetry.counters --markdown` prints."""
     assert (REPOSITORY / "docs/counters.md").read_text() == counters.render_markdown()
 
 

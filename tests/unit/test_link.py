@@ -11,8 +11,8 @@ import pytest
 
 import xdp
 from tests.unit.test_ladder import ALL_CAPABILITIES, BEST, OCCUPANT, VETH
+from umstack._engine.link import DataLink, walk_down
 from umstack.errors import PermissionNeeded, UmError, Unsupported
-from umstack.link import DataLink, walk_down
 from xdp.facts import Facts
 from xdp.interface import Interface
 from xdp.ladder import Mode, decide

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from umstack._core import lib
-from umstack.recovery_histogram import RecoveryHistogram, bucket_start_ns
+from umstack.telemetry.recovery_histogram import RecoveryHistogram, bucket_start_ns
 
 
 def bucket_of(time_ns: int) -> int:

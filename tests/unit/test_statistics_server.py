@@ -19,7 +19,7 @@ from tests.unit.loopback import connect, open_context
 from tests.waiting import collect
 from umstack.cli import command as umstack
 from umstack.errors import UmError
-from umstack.statistics_server import StatisticsServer, read_statistics, statistics_directory
+from umstack.telemetry.statistics_server import StatisticsServer, read_statistics, statistics_directory
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_only_the_owner_may_connect(folder: Path) -> None:
 def test_what_a_killed_process_left_is_removed(folder: Path) -> None:
     """A socket nobody answers on is removed by the next reader, and by the next server."""
     program = (
-        "import os, signal; from umstack.statistics_server import StatisticsServer;"
+        "import os, signal; from umstack.telemetry.statistics_server import StatisticsServer;"
         "StatisticsServer(dict); os.kill(os.getpid(), signal.SIGKILL)"
     )
     for remove in (read_statistics, lambda: StatisticsServer(dict).close()):

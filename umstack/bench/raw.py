@@ -7,6 +7,9 @@ Each child ends by printing its result as one JSON object.
 UDP loses what the receiver cannot take, so a baseline's rate is what arrived, checked message by message, and the rate
 sent stands beside it. How the receiver waits and whether the sender is held back changes what arrives:
 `measure_strongest` tries the ways in turn and measures the best of them.
+
+One file, because both ends and the measurement that starts them share one set of command-line fields: what a child
+accepts and what its parent passes are read together.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from xdp.closing import Closing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from umstack.context import Context
+    from umstack._engine.core_context import CoreContext
 
 TAP_RING_BYTES = 16 << 20
 """What the data path may be ahead of the file; more is left out of it and counted."""
@@ -75,7 +75,7 @@ class Tap(Closing):
 
     __slots__ = ("_context", "_report", "path")
 
-    def __init__(self, context: Context, path: str | Path, settings: TapSettings) -> None:
+    def __init__(self, context: CoreContext, path: str | Path, settings: TapSettings) -> None:
         """Start it. The path is that of the file; of a series, that of the directory, which is made."""
         self.path = Path(path)
         self._context = context

@@ -1,4 +1,8 @@
-"""`umstack bench`: how fast the stack is on this machine, next to raw kernel sockets in the same run."""
+"""`umstack bench`: how fast the stack is on this machine, next to raw kernel sockets in the same run.
+
+One file, because it is one command: each sub-command is its options and a call into `umstack.bench`, and the options
+that the sub-commands share are declared once at the top.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from umstack.cli.meter import amount
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import UmError
-from umstack.statistics_server import read_statistics, statistics_directory
+from umstack.telemetry.statistics_server import read_statistics, statistics_directory
 
 _EXAMPLES = """\b
 Examples:

@@ -12,9 +12,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from umstack.batch import Batch
-from umstack.counters import Counter, CounterKind, schema
 from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, UnrecoverableLoss
 from umstack.recorder.journal import arrow
+from umstack.telemetry.counters import Counter, CounterKind, schema
 
 if TYPE_CHECKING:
     import pyarrow

@@ -4,17 +4,20 @@ from umstack.resolution.agent import ResolutionAgent, ResolutionInterface, resol
 from umstack.resolution.codec import LbtrmAddress
 from umstack.resolution.counters import ResolutionCounters
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound, SourceGone
+from umstack.resolution.service import DonatedResolver, Resolver
 from umstack.resolution.thread import ResolverThread
 from umstack.resolution.topic_name import TOPIC_NAME_MAXIMUM_BYTES, encode_topic_name
 
 __all__ = [
     "TOPIC_NAME_MAXIMUM_BYTES",
+    "DonatedResolver",
     "LbtrmAddress",
     "ResolutionAgent",
     "ResolutionCounters",
     "ResolutionEvent",
     "ResolutionInterface",
     "ResolutionMachine",
+    "Resolver",
     "ResolverThread",
     "SourceFound",
     "SourceGone",

@@ -1,7 +1,7 @@
-"""Topic resolution on kernel sockets: runs the machine where the owner's loop wants it, without a thread.
+"""Topic resolution on kernel sockets: runs the machine on the thread of its owner.
 
 One socket listens to the group, the other sends from the interface's own address, because that is the address
-receivers and dissectors take a topic's source to have. Every process of a host that uses the same group hears
+receivers and dissectors take a topic's source to have. Every process of a host that uses the same group receives
 every datagram, those of its own host included.
 """
 
@@ -21,13 +21,13 @@ from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES, datagram_size
 from xdp.closing import Closing
 
 DATAGRAM_MINIMUM_BYTES = 500
-_DATAGRAMS_PER_TURN = 64
+_DATAGRAMS_PER_DUTY_CYCLE = 64
 _IP_MULTICAST_ALL = 49
 _SO_RCVBUFFORCE = 33
 
 OnSource = Callable[[str, int, LbtrmAddress], None]
 OnDatagram = Callable[[bool, tuple[str, int], tuple[str, int], bytes], None]
-"""Told of each datagram: whether it was sent, whence, whither, and its payload."""
+"""Called with each datagram: whether it was sent, its source, its destination and its payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def resolver_datagram_size(options: ContextOptions, mtu_bytes: int) -> int:
 
 
 def _ignore_source(_topic: str, _index: int, _address: LbtrmAddress) -> None:
-    """For owners without interest in sources that say good-bye."""
+    """For owners that do not follow withdrawn sources."""
 
 
 def _ignore_datagram(_sent: bool, _source: tuple[str, int], _to: tuple[str, int], _data: bytes) -> None:
@@ -111,20 +111,20 @@ class ResolutionAgent(Closing):
         self._send_due(now_ns)
 
     def stop_query(self, topic: str) -> None:
-        """One receiver less wants the topic."""
+        """Count one receiver of the topic less."""
         self.machine.stop_query(topic)
 
     def forget_session(self, address: LbtrmAddress, now_ns: int) -> None:
-        """A session has ended; its sources will be reported anew if they are heard of again."""
+        """A session has ended; its sources are reported again when they are advertised again."""
         self.machine.forget_session(address, now_ns)
 
     def request_resolution(self, now_ns: int) -> None:
-        """Ask everybody to advertise and query anew."""
+        """Request that every process advertises and queries again."""
         self.machine.request_resolution()
         self._send_due(now_ns)
 
     def topics(self) -> list[str]:
-        """Topics somebody was heard to have a source of. Any thread may ask."""
+        """Topics of which an advertisement was received. Any thread."""
         return self.machine.topics()
 
     def set_mtu(self, mtu_bytes: int) -> None:
@@ -148,11 +148,11 @@ class ResolutionAgent(Closing):
         return self.machine.stats()
 
     def close(self) -> None:
-        """Close the sockets. Withdraw sources first if they are to say good-bye."""
+        """Close the sockets. Sources that were not withdrawn time out at their receivers."""
         self._sockets.close()
 
     def _receive(self, now_ns: int) -> bool:
-        for _ in range(_DATAGRAMS_PER_TURN):
+        for _ in range(_DATAGRAMS_PER_DUTY_CYCLE):
             try:
                 count, source = self._receiver.recvfrom_into(self._buffer)
             except (BlockingIOError, InterruptedError):
@@ -233,7 +233,7 @@ class ResolutionAgent(Closing):
 
 
 def _size_receive_buffer(receiver: socket.socket, size_bytes: int) -> None:
-    """Ask for the buffer past the system's limit; without the privilege, take what the limit gives."""
+    """Set the buffer past the system's limit; without the privilege, up to that limit."""
     try:
         receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, size_bytes)
     except PermissionError:

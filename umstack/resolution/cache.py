@@ -1,4 +1,4 @@
-"""The resolver cache: sources heard of, whether anybody here wants their topic or not (UX-16)."""
+"""The resolver cache: advertised sources, of topics with and without a receiver here (UX-16)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class KnownSource(NamedTuple):
 
 
 class ResolverCache:
-    """Sources by topic, bounded; the one heard of longest ago makes room for a new one."""
+    """Sources by topic, bounded; the source advertised longest ago makes room for a new one."""
 
     __slots__ = ("_by_topic", "_maximum_entries", "_order", "eviction_count")
 
@@ -31,7 +31,7 @@ class ResolverCache:
         return len(self._order)
 
     def add(self, source: KnownSource) -> None:
-        """Remember a source, or that it was heard of again."""
+        """Remember a source, or that it was advertised again."""
         if source in self._order:
             self._order.move_to_end(source)
             return
@@ -54,11 +54,11 @@ class ResolverCache:
             self.discard(source)
 
     def sources_of(self, topic: str) -> list[KnownSource]:
-        """The sources of a topic, the first heard of first."""
+        """The sources of a topic, in the order of their first advertisements."""
         return list(self._by_topic.get(topic, ()))
 
     def topics(self) -> list[str]:
-        """The topics it knows sources of. Any thread may ask."""
+        """The topics with a known source. Any thread."""
         return list(self._by_topic)
 
     def _forget_by_topic(self, source: KnownSource) -> None:

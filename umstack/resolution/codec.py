@@ -11,8 +11,8 @@ import struct
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from functools import lru_cache
-from typing import NamedTuple
 
+from umstack._engine.lbtrm_address import LbtrmAddress as LbtrmAddress
 from umstack.resolution.topic_name import TOPIC_NAME_MAXIMUM_BYTES
 
 HEADER_BYTES = 4
@@ -37,17 +37,6 @@ _ADVERTISEMENTS_REMEMBERED = 4096
 _TIR_FIXED = struct.Struct("!BBHI")
 _LBTRM_INFO = struct.Struct("!4s4sIHH")
 _REQUEST = struct.Struct("!BBH")
-
-
-class LbtrmAddress(NamedTuple):
-    """Everything needed to join an LBT-RM session and to ask it for retransmissions. A tuple because it is a part of
-    keys looked up for every record heard."""
-
-    source_ip: str
-    group: str
-    session_id: int
-    destination_port: int
-    nak_port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +77,14 @@ class ResolutionDatagram:
 
 @dataclass(frozen=True, slots=True)
 class WildcardQuery:
-    """Patterns somebody asks for; `kinds` says how each is written (1 PCRE, 2 regex)."""
+    """Patterns of a query; `kinds` is how each is written (1 PCRE, 2 regex)."""
 
     kinds: tuple[int, ...]
     patterns: tuple[str, ...]
 
 
 class RequestScope(IntFlag):
-    """What a resolution request asks everybody to send again."""
+    """What a resolution request has every context send again."""
 
     WILDCARD_QUERIES = 0x01
     QUERIES = 0x02
@@ -104,7 +93,7 @@ class RequestScope(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class ResolutionRequest:
-    """Asks every context that hears it to query and advertise anew."""
+    """Has every context that receives it query and advertise again."""
 
     scope: RequestScope
 
@@ -177,7 +166,7 @@ class _Cursor:
 
 
 def decode(data: bytes) -> Decoded:
-    """What a datagram says. Never raises: a bad one is a Rejected."""
+    """The records of a datagram. Never raises: a malformed one is a Rejected."""
     if len(data) < HEADER_BYTES:
         return Rejected(RejectReason.MALFORMED, "shorter than a header")
     version, kind = data[0] >> 4, data[0] & 0x07
@@ -211,7 +200,7 @@ def _decode_advertisement(cursor: _Cursor) -> Advertisement:
 
 @lru_cache(maxsize=_ADVERTISEMENTS_REMEMBERED)
 def _repeated_advertisement(raw: bytes) -> Advertisement:
-    """Advertisements are heard again and again, all of them every second."""
+    """Cached, because every advertisement is received again every second."""
     return _parse_advertisement(_Cursor(raw, 0))
 
 

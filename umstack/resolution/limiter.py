@@ -41,7 +41,7 @@ class ResolutionLimiter:
     def _advance(self, now_ns: int) -> None:
         start = self._slice_start_ns
         if start is None or now_ns >= start + SLICE_NS:
-            # Slices follow each other without gaps while there is traffic, and start anew after silence.
+            # Slices follow each other without gaps while there is traffic, and start again after an idle time.
             late = start is not None and now_ns < start + 2 * SLICE_NS
             self._slice_start_ns = start + SLICE_NS if late and start is not None else now_ns
             self._used_bytes = 0

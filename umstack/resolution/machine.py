@@ -2,8 +2,7 @@
 
 Sources advertise, receivers query (UX-14, UX-15). A query makes a source answer at once. What is advertised is
 remembered for receivers still to come (UX-16). Records that are due pass a rate limiter (UX-5) and share
-datagrams. Whatever arrives from the network is dropped and counted when it makes no sense, and everything kept
-because of it is bounded.
+datagrams. A malformed datagram is dropped and counted, and everything stored because of a datagram is bounded.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ FINAL_TTL = 0
 
 @dataclass(frozen=True, slots=True)
 class SourceFound:
-    """A source of a topic a receiver here wants was heard of for the first time."""
+    """A source of a topic with a receiver here was advertised for the first time."""
 
     topic: str
     index: int
@@ -90,7 +89,7 @@ class _AdvertisedSource:
 
 
 class _WantedTopic:
-    """A topic receivers of this context want, and its sources that were reported to them."""
+    """A topic of receivers of this context, and its sources that were reported to them."""
 
     __slots__ = ("known", "record", "threshold", "users")
 
@@ -145,7 +144,7 @@ class ResolutionMachine:
             ),
         }
 
-    # What the context asks for
+    # Calls of the context
 
     def advertise(
         self, topic: str, index: int, address: LbtrmAddress, options: SourceOptions, now_ns: int
@@ -161,7 +160,7 @@ class ResolutionMachine:
         self._schedule(record)
 
     def withdraw(self, topic: str, index: int, address: LbtrmAddress) -> None:
-        """Stop announcing a source, and say so if its options ask for it."""
+        """Stop announcing a source, and announce its end if its options have it so."""
         source = self._remove(KnownSource(topic, index, address))
         if source is not None and source.says_goodbye:
             final = Advertisement(topic, index, FINAL_TTL, address)
@@ -200,7 +199,7 @@ class ResolutionMachine:
         return [SourceFound(s.topic, s.topic_index, s.address) for s in wanted.known]
 
     def stop_query(self, topic: str) -> None:
-        """One receiver less wants the topic; after the last one, nothing more is reported about it."""
+        """Count one receiver of the topic less; after the last one, nothing more is reported about it."""
         wanted = self._wanted.get(topic)
         if wanted is None:
             return
@@ -228,12 +227,12 @@ class ResolutionMachine:
                 self._schedule(wanted.record)
 
     def request_resolution(self) -> None:
-        """Ask everybody to advertise and query anew, as after an interface was down."""
+        """Request that every process advertises and queries again, as after an interface was down."""
         if not self._requests:
             self._requests.append(encode_request(RequestScope.QUERIES | RequestScope.ADVERTISEMENTS))
 
     def topics(self) -> list[str]:
-        """Topics somebody was heard to have a source of. Any thread may ask."""
+        """Topics of which an advertisement was received. Any thread."""
         if self._cache is None:
             raise OptionError(
                 "with resolver_cache 0 only topics with a receiver are known",

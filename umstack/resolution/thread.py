@@ -1,4 +1,4 @@
-"""The thread that runs topic resolution for a context in embedded mode."""
+"""ResolverThread: topic resolution of a context in embedded mode, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from umstack.config import ReceiverOptions, SourceOptions
 from umstack.errors import Closed, ResolutionError
 from umstack.resolution.agent import ResolutionAgent
-from umstack.resolution.codec import LbtrmAddress
-from umstack.resolution.topic_name import encode_topic_name
-from xdp.closing import Closing
+from umstack.resolution.service import Command, Resolver
 
 _JOIN_TIMEOUT_S = 5.0
 _NS_PER_S = 1_000_000_000
@@ -24,16 +21,16 @@ _NS_PER_S = 1_000_000_000
 _logger = logging.getLogger("umstack.resolution")
 
 
-class ResolverThread(Closing):
+class ResolverThread(Resolver):
     """Runs an agent, which it owns from then on. Every method may be called from any thread.
 
     The agent's callbacks run on this thread. One that raises is logged and does not stop resolution.
     """
 
     def __init__(self, agent: ResolutionAgent, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        self._agent = agent
+        super().__init__(agent)
         self._clock_ns = clock_ns
-        self._commands: queue.SimpleQueue[Callable[[int], None]] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping = False
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._closed = threading.Lock()
@@ -41,46 +38,8 @@ class ResolverThread(Closing):
         self._thread = threading.Thread(target=self._run, name="umstack-resolution", daemon=True)
         self._thread.start()
 
-    def advertise(self, topic: str, index: int, address: LbtrmAddress, options: SourceOptions) -> None:
-        """Announce a source."""
-        encode_topic_name(topic)
-        self._post(lambda now_ns: self._agent.advertise(topic, index, address, options, now_ns))
-
-    def withdraw(self, topic: str, index: int, address: LbtrmAddress) -> None:
-        """Stop announcing a source."""
-        self._post(lambda now_ns: self._agent.withdraw(topic, index, address, now_ns))
-
-    def query(self, topic: str, options: ReceiverOptions) -> None:
-        """Look for sources of a topic; known ones are reported soon, from the resolution thread."""
-        encode_topic_name(topic)
-        self._post(lambda now_ns: self._agent.query(topic, options, now_ns))
-
-    def stop_query(self, topic: str) -> None:
-        """One receiver less wants the topic."""
-        self._post(lambda _now_ns: self._agent.stop_query(topic))
-
-    def forget_session(self, address: LbtrmAddress) -> None:
-        """A session has ended."""
-        self._post(lambda now_ns: self._agent.forget_session(address, now_ns))
-
-    def request_resolution(self) -> None:
-        """Ask everybody to advertise and query anew."""
-        self._post(self._agent.request_resolution)
-
-    def set_mtu(self, mtu_bytes: int) -> None:
-        """Follow the interface's MTU."""
-        self._post(lambda _now_ns: self._agent.set_mtu(mtu_bytes))
-
-    def topics(self) -> list[str]:
-        """Topics somebody was heard to have a source of."""
-        return self._agent.topics()
-
-    def stats(self) -> dict[str, int]:
-        """The tr_* counters by name."""
-        return self._agent.stats()
-
     def close(self) -> None:
-        """Carry out what was posted, stop the thread and close the agent. Closing twice does nothing."""
+        """Run the commands submitted so far, stop the thread and close the agent. Closing twice does nothing."""
         with self._closed:
             if self._is_closed:
                 return
@@ -94,7 +53,7 @@ class ResolverThread(Closing):
                     "the topic resolution thread does not end", hint="let the callback it is in return"
                 )
 
-    def _post(self, command: Callable[[int], None]) -> None:
+    def _submit(self, command: Command) -> None:
         with self._closed:
             if self._is_closed:
                 raise Closed("topic resolution of this context is closed")
@@ -111,12 +70,12 @@ class ResolverThread(Closing):
             more = False
             while not self._stopping:
                 selector.select(0 if more else self._timeout_s())
-                more = self._turn()
-        # Who asked for the end may not have written yet, to what by then would be somebody else's.
+                more = self._duty_cycle()
+        # Under the lock: close() writes to the descriptor, whose number may be reused once it is closed.
         with self._closed:
             os.close(self._wake_fd)
 
-    def _turn(self) -> bool:
+    def _duty_cycle(self) -> bool:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
         while not self._stopping:

@@ -1,4 +1,7 @@
-"""LBMR, topic resolution: queries (TQR), advertisements (TIR), topic management, requests, and their options."""
+"""LBMR, topic resolution: queries (TQR), advertisements (TIR), topic management, requests, and their options.
+
+One file, because it is one protocol: the record types name one another in their fields.
+"""
 
 from __future__ import annotations
 

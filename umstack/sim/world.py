@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from umstack._sim_bench import ffi, lib
-from umstack.counters import schema
 from umstack.errors import UmError, error_from_result
 from umstack.sim.options import (
     ANY,
@@ -31,6 +30,7 @@ from umstack.sim.options import (
     TransportOptions,
 )
 from umstack.sim.trace import Datagram, DropReason, Fate, Kind, NcfReason, Row, Type
+from umstack.telemetry.counters import schema
 from xdp.closing import Closing
 
 _GROUP_IP = 0xE00A0A0A

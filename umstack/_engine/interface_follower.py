@@ -1,4 +1,4 @@
-"""Follows one interface: tells its owner when the MTU changes or the link comes back (design W4)."""
+"""InterfaceFollower: calls its owner when the MTU of an interface changes or the link comes back (design W4)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ class InterfaceFollower:
         interface: xdp.Interface,
         on_mtu: Callable[[int], None],
         on_link_up: Callable[[], None],
-        on_turn: Callable[[], None],
+        on_interval: Callable[[], None],
     ) -> None:
-        """`on_turn` runs on the thread every half second, for what its owner does as rarely."""
+        """The callbacks run on the follower's thread or inside poll().
+
+        `on_interval` runs on the thread every half second, for work of the owner that is as rare; poll() leaves it out.
+        """
         self._watch = xdp.InterfaceWatch(interface)
         self._mtu_bytes = interface.mtu_bytes
         self._was_up = interface.is_usable
         self._on_mtu = on_mtu
         self._on_link_up = on_link_up
-        self._on_turn = on_turn
+        self._on_interval = on_interval
         self._stopping = threading.Event()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread: threading.Thread | None = None
@@ -39,7 +42,7 @@ class InterfaceFollower:
         self._thread.start()
 
     def poll(self) -> None:
-        """Take in what has changed, without waiting."""
+        """Apply the changes that have arrived, without waiting."""
         while (change := self._watch.poll()) is not None:
             self._apply(change)
 
@@ -61,7 +64,7 @@ class InterfaceFollower:
             if self._stopping.is_set():
                 return
             self.poll()
-            self._on_turn()
+            self._on_interval()
 
     def _apply(self, change: xdp.InterfaceChange) -> None:
         interface = change.after

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any
 
 from umstack._core import ffi, lib
+from umstack._engine.core_context import CoreContext
+from umstack._engine.lbtrm_address import LbtrmAddress, transport_name
+from umstack.config import ReceiverOptions, SourceOptions
 from umstack.errors import OptionError
-from umstack.resolution import LbtrmAddress
-
-if TYPE_CHECKING:
-    from umstack.config import ReceiverOptions, SourceOptions
-    from umstack.context import Context
 
 _FLOW_POLICIES = {
     "none": lib.UM_FLOW_NONE,
@@ -25,20 +24,21 @@ _TOPICS_PER_SESSION = 16384
 _STATUS_INTERVAL_NS = 200_000_000
 
 
-def transport_name(address: LbtrmAddress) -> str:
-    """The session as UM writes it: type, source address, NAK port, session id, group, port."""
-    return (
-        f"LBTRM:{address.source_ip}:{address.nak_port}:{address.session_id:08x}:"
-        f"{address.group}:{address.destination_port}"
-    )
-
-
 def _power_of_two_at_least(value: int) -> int:
     return 1 << max(value - 1, 0).bit_length()
 
 
+def _term_bytes(window_bytes: int, datagram_max_bytes: int) -> int:
+    """The length of a term of the publication log, which is also the transmission window."""
+    return max(
+        _power_of_two_at_least(window_bytes),
+        int(lib.UM_LOG_TERM_BYTES_MIN),
+        _power_of_two_at_least(8 * datagram_max_bytes),
+    )
+
+
 class LogMemory:
-    """A session's publication log: unmapped when no source, and so no claim, can be left that writes into it."""
+    """A session's publication log: unmapped when no source refers to it, so that no claim can write into it."""
 
     __slots__ = ("_address", "_bytes")
 
@@ -52,12 +52,11 @@ class LogMemory:
 
 
 class SourceSession:
-    """One source transport session, shared by the sources mapped to it."""
+    """One source transport session, shared by the sources mapped to it. Made and ended by SessionPool."""
 
-    __slots__ = ("_context", "_memory", "address", "group", "handle", "name", "source_count")
+    __slots__ = ("_memory", "address", "group", "handle", "name", "source_count")
 
-    def __init__(self, context: Context, group: tuple[str, int], options: SourceOptions) -> None:
-        self._context = context
+    def __init__(self, core: CoreContext, group: tuple[str, int], options: SourceOptions) -> None:
         self.group = group
         self.source_count = 0
         config = ffi.new("um_session_config *")
@@ -66,13 +65,9 @@ class SourceSession:
         config.group.port = group[1]
         config.initial_term_id = secrets.randbits(32)
         window = options.transport_lbtrm_transmission_window_size_bytes
-        config.term_length = max(
-            _power_of_two_at_least(window),
-            lib.UM_LOG_TERM_BYTES_MIN,
-            _power_of_two_at_least(8 * context.datagram_max_bytes),
-        )
+        config.term_length = _term_bytes(window, core.datagram_max_bytes)
         config.window_bytes = window
-        config.datagram_max_bytes = context.datagram_max_bytes
+        config.datagram_max_bytes = core.datagram_max_bytes
         config.coalesce_threshold = options.transport_lbtrm_coalesce_threshold
         config.batch_minimum_bytes = options.implicit_batching_minimum_length_bytes
         config.batch_interval_ns = options.implicit_batching_interval_ns
@@ -85,17 +80,17 @@ class SourceSession:
         config.flow_group_minimum_size = options.flow_control_group_minimum_size
         config.flow_receiver_timeout_ns = options.flow_control_receiver_timeout_ns
         ports = (
-            context.options.transport_lbtrm_source_port_low,
-            context.options.transport_lbtrm_source_port_high,
+            core.options.transport_lbtrm_source_port_low,
+            core.options.transport_lbtrm_source_port_high,
         )
         handle = ffi.new("um_publication_session **")
-        result = lib.um_session_open(context.handle, config, *ports, handle)
-        context.check(result, f"transport session on {group[0]}:{group[1]}, NAK ports {ports[0]}-{ports[1]}")
+        result = lib.um_session_open(core.handle, config, *ports, handle)
+        core.check(result, f"transport session on {group[0]}:{group[1]}, NAK ports {ports[0]}-{ports[1]}")
         self.handle = handle[0]
         self._memory = LogMemory(self.handle)
-        lib.um_session_limit_datagram(self.handle, context.datagram_bytes)
+        lib.um_session_limit_datagram(self.handle, core.datagram_bytes)
         self.address = LbtrmAddress(
-            source_ip=context.interface.address or "",
+            source_ip=core.interface.address or "",
             group=group[0],
             session_id=config.session_id,
             destination_port=group[1],
@@ -103,46 +98,46 @@ class SourceSession:
         )
         self.name = transport_name(self.address)
 
-    def release(self) -> None:
-        """One source less; the last one ends the session."""
-        self.source_count -= 1
-        if self.source_count == 0:
-            self._context.forget_session(self)
-            lib.um_session_shut(self.handle)
-
-    def stats(self) -> dict[str, int | float | None]:
-        """The session's counters."""
-        return self._context.read_counters(
-            "source_transport", lib.um_statistics_source_transport, self.handle
-        )
-
 
 class SessionPool:
     """The source sessions of a context and the rule that maps sources to them (UX-10)."""
 
-    __slots__ = ("_context", "_next", "sessions")
+    __slots__ = ("_core", "_listing", "_next", "sessions")
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, core: CoreContext, listing: AbstractContextManager[Any]) -> None:
+        """`listing` is held while a session is removed, so that the statistics may walk them under it."""
+        self._core = core
+        self._listing = listing
         self._next = 0
         self.sessions: list[SourceSession] = []
 
-    def session_for(self, options: SourceOptions) -> SourceSession:
-        """The session a new source goes to: the one of its group and port, or the pool's next."""
+    def acquire(self, options: SourceOptions) -> SourceSession:
+        """The session of a new source: the one of its group and port, or the pool's next. Undone by release()."""
         group = (self._group(options), options.transport_lbtrm_destination_port)
         session = next((s for s in self.sessions if s.group == group), None)
         if session is None:
-            session = SourceSession(self._context, group, options)
+            session = SourceSession(self._core, group, options)
             self.sessions.append(session)
         session.source_count += 1
         return session
+
+    def release(self, session: SourceSession) -> None:
+        """Count one source of the session less; the last one ends the session and its retransmissions (UM-90)."""
+        with self._core.lifecycle:
+            if self._core.closed:
+                return  # closing the core ends every session
+            session.source_count -= 1
+            if session.source_count == 0:
+                with self._listing:
+                    self.sessions.remove(session)
+                lib.um_session_shut(session.handle)
 
     def _group(self, options: SourceOptions) -> str:
         explicit = options.transport_lbtrm_multicast_address
         if explicit != "0.0.0.0":
             return explicit
-        low = int(ipaddress.IPv4Address(self._context.options.transport_lbtrm_multicast_address_low))
-        high = int(ipaddress.IPv4Address(self._context.options.transport_lbtrm_multicast_address_high))
+        low = int(ipaddress.IPv4Address(self._core.options.transport_lbtrm_multicast_address_low))
+        high = int(ipaddress.IPv4Address(self._core.options.transport_lbtrm_multicast_address_high))
         if high < low:
             raise OptionError(
                 "transport_lbtrm_multicast_address_low is above _high", hint="swap the two addresses"

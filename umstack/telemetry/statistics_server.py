@@ -2,8 +2,8 @@
 
 A socket is named `<process id>-<number>.sock` and lies in one directory for all of a user's processes:
 UMSTACK_STAT_DIR, or /run/umstack/stat for root, or umstack/stat in XDG_RUNTIME_DIR for others (umstack-UID/stat in
-the temporary directory where that is not set). Whoever connects gets the object and the end of the stream; nothing is
-read from them. `umstack stat` is such a reader.
+the temporary directory where that is not set). A client that connects gets the object and the end of the stream;
+nothing is read from it. `umstack stat` is such a client.
 """
 
 from __future__ import annotations

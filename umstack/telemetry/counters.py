@@ -1,6 +1,6 @@
 """The statistics schema: reads counters.toml and renders everything that is made from it.
 
-`python -m umstack.counters --c-header` prints ffi/core/counters.h, `--markdown` prints docs/counters.md,
+`python -m umstack.telemetry.counters --c-header` prints ffi/core/counters.h, `--markdown` prints docs/counters.md,
 `--cdef` prints the same structs for cffi. Unit tests hold the committed files to these.
 """
 
@@ -120,7 +120,7 @@ def _read_counter(group: str, table: Mapping[str, Any]) -> Counter:
 
 
 def parse_schema(text: str) -> CounterSchema:
-    """The schema in `text`; ValueError or KeyError says which entry is wrong."""
+    """The schema in `text`; ValueError or KeyError names the entry that is wrong."""
     document = tomllib.loads(text)
     version = int(document.pop("schema_version"))
     absent = tuple(AbsentCounters(tuple(a["names"]), a["reason"]) for a in document.pop("absent", []))
@@ -136,7 +136,9 @@ def parse_schema(text: str) -> CounterSchema:
 @cache
 def schema() -> CounterSchema:
     """The schema this package ships."""
-    return parse_schema(resources.files("umstack").joinpath("counters.toml").read_text(encoding="utf-8"))
+    return parse_schema(
+        resources.files("umstack.telemetry").joinpath("counters.toml").read_text(encoding="utf-8")
+    )
 
 
 def _struct_lines(group: CounterGroup, comments: bool) -> list[str]:
@@ -164,7 +166,7 @@ def _reset_lines(group: CounterGroup) -> list[str]:
 
 _C_HEADER_TOP = """\
 /* clang-format off */
-/* Made from umstack/counters.toml by `python -m umstack.counters --c-header`; edit that file.
+/* Made from umstack/telemetry/counters.toml by `python -m umstack.telemetry.counters --c-header`; edit that file.
  *
  * Statistics of the stack (UM's names), one plain struct per kind of object, embedded in and owned by that
  * object. One thread at a time writes a field. Any thread may read at any time: a figure may be a moment
@@ -200,7 +202,8 @@ def render_markdown(counter_schema: CounterSchema | None = None) -> str:
     lines = [
         "# Counters",
         "",
-        "Made from `umstack/counters.toml` by `python -m umstack.counters --markdown`; edit that file.",
+        "Made from `umstack/telemetry/counters.toml` by `python -m umstack.telemetry.counters --markdown`;",
+        "edit that file.",
         "",
         "Names are UM's where UM has the counter; the others are marked *ours*. All figures count from the",
         "creation of their object, except snapshots, which are levels. A set of counters is not one instant.",
@@ -226,11 +229,11 @@ def render_markdown(counter_schema: CounterSchema | None = None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry of `python -m umstack.counters`."""
+    """Entry of `python -m umstack.telemetry.counters`."""
     parser = argparse.ArgumentParser(
-        prog="python -m umstack.counters",
-        description="Print what is made from umstack/counters.toml.",
-        epilog="example: python -m umstack.counters --c-header > ffi/core/counters.h",
+        prog="python -m umstack.telemetry.counters",
+        description="Print what is made from umstack/telemetry/counters.toml.",
+        epilog="example: python -m umstack.telemetry.counters --c-header > ffi/core/counters.h",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--c-header", dest="render", action="store_const", const=render_c_header)

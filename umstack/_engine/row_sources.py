@@ -1,4 +1,4 @@
-"""RowSources: whom the source numbers in the rows of a queue stand for."""
+"""RowSources: the topics and sources that the source numbers in the rows of a queue stand for."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class RowSources:
-    """Topics and names of the sources that have been heard, by number.
+    """Topics and names of the sources mapped to receivers of the queue, by number.
 
-    A number stays taken, since rows that carry it may be read at any time, and is given again to the same source. One
-    thread adds sources; any thread may look up the number of a row.
+    A number is never reused for another source, since rows that carry it may be read at any time. A source that comes
+    back gets its number again. One thread adds sources; any thread may look up the number of a row.
     """
 
     __slots__ = ("_encoded", "_numbers", "names", "topics")

@@ -1,8 +1,8 @@
 """The link of a context: kernel sockets, or AF_XDP rings opened by walking down the mode ladder (`xdp.ladder`).
 
-What the facts forbid is not tried and kept with its reason; the rest is tried on purpose, each mode with its own flags,
-and a step that failed is kept with its errno, so that the mode in effect and the reasons for it can be shown. A link
-that was forced fails with what is missing.
+A mode that the facts forbid is recorded with its reason and not tried; every other mode is tried, with its own flags,
+and a step that failed is recorded with its errno, so that the mode in effect and the reasons for it can be shown. A
+forced link fails with what the host lacks.
 A process without the capabilities has a broker open its rings, where there is one (`xdp.broker`, docs/privileges.md).
 Rings carry a context's data both ways; NAKs, topic resolution and group membership stay on kernel sockets (design W5).
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import xdp
+from umstack.config import ContextOptions
 from umstack.errors import PermissionNeeded, UmError, Unsupported
 from xdp.broker_client import BrokeredSteering, ask_broker, open_brokered_rings
 from xdp.capabilities import missing_capabilities
@@ -41,14 +42,14 @@ _DENIED = (errno.EPERM, errno.EACCES)
 
 @dataclass(frozen=True, slots=True)
 class LinkStep:
-    """One mode that was asked for, and what became of it; `errno` is 0 unless the kernel refused an attempt."""
+    """One requested mode and its outcome; `errno` is 0 unless the kernel refused an attempt."""
 
     mode: Mode
     errno: int = 0
     reason: str = ""
     """Empty for the mode in effect."""
     tried: bool = True
-    """False where the facts of host and interface forbade it, so that nobody tried."""
+    """False where the facts of host and interface forbade it."""
     remedy: str = ""
     needs_privilege: bool = False
 
@@ -58,7 +59,7 @@ class LinkStep:
 
 
 class DataLink:
-    """What data travels on, and how it came to be that. Closed after its context."""
+    """The link of a context, and the steps that led to it. Closed after its context."""
 
     __slots__ = ("_changing", "_rings", "_steered", "_steering", "mode", "steps")
 
@@ -90,7 +91,7 @@ class DataLink:
         return None if self._rings is None else self._rings.facts.datagram_max_bytes
 
     def steer(self, groups: Iterable[Group]) -> None:
-        """Have exactly these groups' datagrams come by the rings; the rest goes to the kernel. Any thread."""
+        """Steer exactly these groups into the rings; the rest goes to the kernel. Any thread."""
         if self._steering is None:
             return
         wanted = set(groups)
@@ -119,7 +120,7 @@ class DataLink:
         return found
 
     def close(self) -> None:
-        """Take the program off, then close the sockets it fed; a second call does nothing."""
+        """Detach the program, then close the sockets that it redirected to; a second call does nothing."""
         with self._changing:
             if self._steering is not None:
                 self._steering.close()
@@ -133,7 +134,7 @@ def open_link(
 ) -> DataLink:
     """Open the link by the first mode that works, of those that `wanted` (a value of the option `link`) allows.
 
-    `broker` is the socket of the one to ask where this process lacks the capabilities.
+    `broker` is the socket of the broker, which opens the rings where this process lacks the capabilities.
     """
     if wanted == Wanted.SOCKET:
         return DataLink([LinkStep(Mode.SOCKET)])
@@ -146,8 +147,19 @@ def open_link(
     return walk_down(wanted, interface, judged, lambda mode: _open_rings(mode, interface, settings, broker))
 
 
+def open_context_link(options: ContextOptions, interface: xdp.Interface) -> DataLink:
+    """Open the link that the options of a context request."""
+    settings = xdp.RingSettings(
+        receive_frames=1 << (options.link_xdp_receive_frames - 1).bit_length(),
+        queues=options.link_xdp_queues,
+        verify_checksum=options.link_xdp_checksum,
+        busy_poll_us=options.link_xdp_busy_poll,
+    )
+    return open_link(options.link, interface, settings, broker=Path(options.link_xdp_broker))
+
+
 def _as_brokered(facts: Facts, broker: Path) -> Facts:
-    """What a broker that does not answer may do is unknown: it is asked at each step, which keeps why it refused."""
+    """The facts with the capabilities of the broker; unknown without an answer, so that each step tries the broker."""
     try:
         return ask_broker(broker).added_to(facts)
     except xdp.BrokerError as error:
@@ -157,15 +169,15 @@ def _as_brokered(facts: Facts, broker: Path) -> Facts:
 def walk_down(
     wanted: str, interface: xdp.Interface, judged: Sequence[Step], open_rings: OpenRings
 ) -> DataLink:
-    """Try what the ladder does not forbid, the best first; sockets need no more than that they were asked for."""
+    """Try what the ladder does not forbid, the best first; sockets work wherever they are requested."""
     steps: list[LinkStep] = []
     for step in judged:
-        is_asked_for = step.mode in modes_of(wanted)
-        if step.mode is Mode.SOCKET and is_asked_for:
+        is_requested = step.mode in modes_of(wanted)
+        if step.mode is Mode.SOCKET and is_requested:
             return DataLink([*steps, LinkStep(step.mode)])
-        if is_asked_for and step.verdict is Verdict.CANNOT:
+        if is_requested and step.verdict is Verdict.CANNOT:
             steps.append(_ruled_out(step))
-        elif is_asked_for:
+        elif is_requested:
             try:
                 steering, rings = open_rings(step.mode)
             except xdp.XdpError as error:
@@ -211,7 +223,7 @@ def _open_rings(
 
 
 def _nothing_worked(interface: xdp.Interface, steps: Sequence[LinkStep]) -> UmError:
-    """The mode that asks for the least is the last: what it lacks is what to change to have any."""
+    """The error of a link without any mode. The last mode needs the least, so its remedy is the hint."""
     modes_by_reason: dict[str, list[Mode]] = {}
     for step in steps:
         modes_by_reason.setdefault(step.reason, []).append(step.mode)

@@ -1,0 +1,83 @@
+"""The public names of the face: a new one is added here on purpose, and one that users have is never lost."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import umstack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CLOSING = {"close", "closed"}
+READING = CLOSING | {"arm", "events", "fileno", "has_callback", "poll", "poll_async", "receive"}
+NAMES = {
+    umstack.Context: CLOSING
+    | {"datagram_bytes", "discover_topics", "event_queue", "idle", "interface", "is_sequential", "link"}
+    | {"link_mode", "options", "process_events", "receiver", "recovery_times", "source", "stats", "tap"}
+    | {"topics", "unblock"},
+    umstack.Source: CLOSING
+    | {"claim", "fileno", "flush", "is_connected", "message_maximum_bytes", "options", "send", "send_async"}
+    | {"send_many", "send_packed", "stats", "topic", "topic_index", "transport", "wait_connected"}
+    | {"wait_drained"},
+    umstack.Receiver: READING | {"options", "queue", "stats", "topic"},
+    umstack.EventQueue: READING | {"options"},
+    umstack.Batch: {
+        "event_count",
+        "events",
+        "flags",
+        "heads",
+        "messages",
+        "offsets",
+        "payload",
+        "payload_bytes",
+    }
+    | {"payloads", "received_ns", "release", "sequence_numbers", "source_of", "sources", "to_arrow"}
+    | {"topic_of", "views"},
+}
+
+
+def public_names(kind: type) -> set[str]:
+    """The attributes of a class without a leading underscore, slots included."""
+    return {name for name in dir(kind) if not name.startswith("_")} | assigned_names(kind)
+
+
+def assigned_names(kind: type) -> set[str]:
+    """Attributes that a class without slots sets on itself."""
+    if "__slots__" in vars(kind):
+        return set()
+    tree = ast.parse(Path(str(ROOT), *kind.__module__.split(".")).with_suffix(".py").read_text())
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+        and not node.attr.startswith("_")
+    }
+
+
+@pytest.mark.parametrize("kind", NAMES, ids=lambda kind: kind.__name__)
+def test_public_names_are_those_users_have(kind: type) -> None:
+    """Design section 4: what is called by the stack itself is not a public name."""
+    assert public_names(kind) == NAMES[kind]
+
+
+@pytest.mark.parametrize("kind", NAMES, ids=lambda kind: kind.__name__)
+def test_every_public_method_says_what_it_does(kind: type) -> None:
+    """Methods and properties have docstrings."""
+    silent = []
+    for name in public_names(kind):
+        value = getattr(kind, name, None)
+        if callable(value) or isinstance(value, property):
+            silent += [] if value.__doc__ else [name]
+    assert not silent
+
+
+def test_dir_completes_public_names() -> None:
+    """dir(umstack) has every public name, whether or not it was imported already."""
+    assert set(umstack.__all__) <= set(dir(umstack))
+    assert "__version__" in dir(umstack)

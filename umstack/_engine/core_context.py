@@ -1,0 +1,163 @@
+"""CoreContext: the C core's side of a context, with the options and sizes in force and the checks of its results."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import threading
+from typing import Any
+
+import xdp
+from umstack._core import ffi, lib
+from umstack._engine.link import DataLink
+from umstack.config import ContextOptions
+from umstack.errors import Closed, OptionError, error_from_result
+from umstack.sizing import datagram_size, memory_size, udp_payload_bytes
+
+_REORDERED_MESSAGES_MAX = 262144
+_COALESCE_NS = 300_000
+_ERRNO_MAX = 1000
+"""Results further below 0 are the core's own, which no failed system call explains."""
+
+
+def datagram_bytes_for(options: ContextOptions, interface: xdp.Interface) -> int:
+    """The UDP payload of a datagram: the configured size, or what the MTU takes (design W4).
+
+    Raises OptionError when the configured size does not fit the interface.
+    """
+    fits = udp_payload_bytes(interface.mtu_bytes)
+    configured = options.source_datagram_size_bytes
+    if configured > fits:
+        raise OptionError(
+            f"transport_lbtrm_datagram_max_size {configured} does not fit {interface.name}, "
+            f"whose MTU is {interface.mtu_bytes}",
+            hint=f"set it to {fits} or less, or to 0 to follow the MTU",
+        )
+    return datagram_size(interface.mtu_bytes, configured)
+
+
+class _Memory:
+    """The core's context, unmapped once neither the context nor anything made from it refers to it."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def __del__(self) -> None:
+        lib.um_context_free(self._handle)
+
+
+class CoreContext:
+    """Owns the core's context. `close()` ends it; its memory is unmapped when nothing refers to it any more."""
+
+    __slots__ = (
+        "_link",
+        "_memory",
+        "_tap",
+        "closed",
+        "datagram_bytes",
+        "datagram_max_bytes",
+        "handle",
+        "interface",
+        "lifecycle",
+        "options",
+        "receiver_id",
+    )
+
+    def __init__(
+        self, options: ContextOptions, interface: xdp.Interface, link: DataLink, datagram_bytes: int
+    ) -> None:
+        """Create it on a link; raises the UmError of the step that failed."""
+        self.options = options
+        self.interface = interface
+        self.closed = False
+        self.receiver_id = secrets.randbits(64)
+        self.datagram_max_bytes = memory_size(datagram_bytes)
+        self._link = link
+        self.datagram_bytes = self._bounded_by_link(datagram_bytes)
+        self.lifecycle = threading.RLock()
+        """Held while an object is made or the context is closed, so that any thread may do either."""
+        self._tap: object = None
+        self.handle = self._create()
+        self._memory = _Memory(self.handle)
+
+    def _create(self) -> Any:
+        options = self.options
+        config = ffi.new("um_context_config *")
+        config.interface = self.interface.name.encode()
+        config.interface_ip = int(ipaddress.IPv4Address(self.interface.address))
+        config.ttl = options.resolver_multicast_ttl
+        config.source_buffer_bytes = options.transport_lbtrm_source_socket_buffer_bytes
+        config.receiver_buffer_bytes = options.transport_lbtrm_receiver_socket_buffer_bytes
+        config.receive_batch = min(max(options.multiple_receive_maximum_datagrams, 1), 32)
+        config.gso = options.link_gso
+        config.gro = options.link_gro
+        config.timestamps = options.transport_lbtrm_receiver_timestamp
+        config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
+        config.linger_ns = options.pend_linger_interval_ns
+        # On one processor no other thread can send while this one polls.
+        config.adaptive_linger_ns = options.pend_adaptive_linger_limit_ns if (os.cpu_count() or 1) > 1 else 0
+        config.coalesce_ns = min(_COALESCE_NS, options.pend_coalescing_limit_ns)
+        config.coalesce_max_ns = options.pend_coalescing_limit_ns
+        config.data_rate_bps = options.transport_lbtrm_data_rate_limit_bits_per_second
+        config.retransmit_rate_bps = options.transport_lbtrm_retransmit_rate_limit_bits_per_second
+        config.rate_interval_ns = options.transport_lbtrm_rate_interval_ns
+        config.hold_datagrams = options.delivery_hold_datagrams
+        config.hold_messages = _REORDERED_MESSAGES_MAX
+        config.datagram_max_bytes = self.datagram_max_bytes
+        config.random_seed = secrets.randbits(64)
+        config.rings = ffi.cast("um_rings *", self._link.rings_address)
+        created = ffi.new("um_context **")
+        result = lib.um_context_create(config, created)
+        handle = created[0]
+        if result < 0:
+            step = ffi.string(lib.um_context_failed_step(handle)).decode() if handle else "memory"
+            if handle:
+                lib.um_context_close(handle)
+                lib.um_context_free(handle)
+            raise error_from_result(result, f"context on {self.interface.name}: {step}")
+        return handle
+
+    def _bounded_by_link(self, datagram_bytes: int) -> int:
+        """The datagram size in force when the rings cannot carry all the MTU allows."""
+        most = self._link.datagram_max_bytes
+        return datagram_bytes if most is None else min(datagram_bytes, most)
+
+    def set_mtu(self, mtu_bytes: int) -> None:
+        """Follow the interface's MTU. A configured size that no longer fits gives way to one that does."""
+        configured = self.options.source_datagram_size_bytes
+        size = datagram_size(mtu_bytes, configured, limit_bytes=self.datagram_max_bytes)
+        self.datagram_bytes = self._bounded_by_link(size)
+        lib.um_context_set_datagram_max(self.handle, self.datagram_bytes)
+
+    def check(self, result: int, doing: str) -> int:
+        """Return a result of the core that is not negative; raise the UmError of a negative one."""
+        if result < 0:
+            if result == lib.UM_CLOSED:
+                raise Closed(f"{doing}: the context is closed")
+            step = ffi.string(lib.um_context_failed_step(self.handle)).decode()
+            raise error_from_result(result, f"{doing} ({step})" if step and result > -_ERRNO_MAX else doing)
+        return result
+
+    def check_open(self) -> None:
+        """Raise Closed once the context is closed."""
+        if self.closed:
+            raise Closed("the context is closed")
+
+    def set_tap(self, tap: object) -> None:
+        """Remember the tap that runs, so that end_tap() ends only that one."""
+        self._tap = tap
+
+    def end_tap(self, tap: object, counters: Any) -> int:
+        """Stop a tap and write what it did into `counters`; the core's result, 0 when it is stopped already."""
+        with self.lifecycle:
+            if self._tap is not tap:
+                return 0
+            self._tap = None
+            return int(lib.um_context_tap_stop(self.handle, counters))
+
+    def close(self) -> None:
+        """Leave the groups, stop the context thread and close the sockets. `closed` was set before."""
+        lib.um_context_close(self.handle)

@@ -1,0 +1,146 @@
+"""Engine: the services of one context, put together: link, core, registry, sessions, dispatch and duty cycle."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import time
+from collections.abc import Callable, Iterator
+
+import xdp
+from umstack._core import ffi, lib
+from umstack._engine.core_context import CoreContext, datagram_bytes_for
+from umstack._engine.dispatch import Dispatch, DispatchThread, DonatedDispatch
+from umstack._engine.duty_cycle import DutyCycle
+from umstack._engine.lbtrm_address import LbtrmAddress, address_of, transport_name
+from umstack._engine.link import Group, open_context_link
+from umstack._engine.registry import Registry
+from umstack._engine.sessions import SessionPool, receiver_session_config
+from umstack._engine.subscription import Subscription
+from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
+from umstack.config import ContextOptions
+
+_GROUPS_MAX = 256
+
+
+class Engine:
+    """Owns the link and the core's context; sources, receivers and event queues refer to it.
+
+    `slice_ns`, `is_sequential` and `unblock_count` are attributes, not methods: every read of a queue looks at them.
+    """
+
+    __slots__ = (
+        "_duty_cycle",
+        "_unblocks_seen",
+        "core",
+        "dispatch",
+        "is_sequential",
+        "link",
+        "registry",
+        "sessions",
+        "slice_ns",
+        "unblock_count",
+    )
+
+    def __init__(
+        self, options: ContextOptions, interface: xdp.Interface, duty_work: Callable[[int], None]
+    ) -> None:
+        """Open the link and the core's context. `duty_work` is what the duty cycle of sequential mode runs."""
+        self.is_sequential = options.operational_mode == "sequential"
+        self.slice_ns = SEQUENTIAL_SLICE_NS if self.is_sequential else SLICE_NS
+        self.unblock_count = 0
+        self._unblocks_seen = 0
+        datagram_bytes = datagram_bytes_for(options, interface)
+        self.link = open_context_link(options, interface)
+        try:
+            self.core = CoreContext(options, interface, self.link, datagram_bytes)
+        except BaseException:
+            self.link.close()
+            raise
+        self.registry = Registry()
+        self.sessions = SessionPool(self.core, self.registry.listing)
+        self.dispatch: Dispatch = DonatedDispatch() if self.is_sequential else DispatchThread()
+        self._duty_cycle = DutyCycle(duty_work)
+
+    def start(self) -> None:
+        """Start the context thread, in embedded mode."""
+        if not self.is_sequential:
+            self.core.check(lib.um_context_start(self.core.handle), "starting the context thread")
+
+    def close(self) -> None:
+        """End the core's context, then close the link. Every object was closed before."""
+        self.core.close()
+        self.link.close()
+
+    # Sources of receivers
+
+    def map_source(self, topic: str, topic_index: int, address: LbtrmAddress) -> None:
+        """Map a source, which topic resolution found, to the receivers of its topic."""
+        name = transport_name(address)
+        wanting = [one for one in self.registry.parts(Subscription) if one.wants(topic, address.group)]
+        # Before the group is joined, so that its first datagrams do not come through the kernel.
+        if wanting:
+            self.steer((address.group, address.destination_port))
+        core = self.core
+        for subscription in wanting:
+            config = receiver_session_config(
+                address, subscription.options, core.receiver_id, core.datagram_bytes
+            )
+            result = subscription.map(config, topic_index, f"{name}[{topic_index}]")
+            if result not in (0, -errno.EEXIST, lib.UM_CLOSED):  # mapped already; being closed
+                core.check(result, f"joining {name} for {topic!r}")
+        # Once more: another thread may have steered, before the join, by the groups joined until then.
+        self.steer()
+
+    def ended_sessions(self) -> Iterator[LbtrmAddress]:
+        """The receiving sessions that timed out since the last call, each once."""
+        identity = ffi.new("um_session_id *")
+        while lib.um_context_take_ended(self.core.handle, identity):
+            yield address_of(identity)
+
+    def steer(self, *coming: Group) -> None:
+        """Steer the groups joined now, and those about to be joined, into the rings, where there are rings."""
+        if self.link.kind == "xdp":
+            groups = ffi.new("um_address[]", _GROUPS_MAX)
+            joined = groups[0 : lib.um_context_groups(self.core.handle, groups, _GROUPS_MAX)]
+            self.link.steer([*((str(ipaddress.IPv4Address(one.ip)), one.port) for one in joined), *coming])
+
+    # Waiting and sequential mode
+
+    def process(self, timeout: float | None) -> int:
+        """Run the protocol on this thread, in sequential mode; see Context.process_events."""
+        end_ns = None if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
+        handled = 0
+        while True:
+            left_ns = self.slice_ns if end_ns is None else max(0, end_ns - time.monotonic_ns())
+            result = lib.um_context_process(self.core.handle, min(left_ns, self.slice_ns))
+            handled += self.core.check(result, "process_events")
+            self._duty_cycle.run()
+            self.dispatch.run()
+            if self._unblocks_seen != self.unblock_count:
+                self._unblocks_seen = self.unblock_count
+                return handled
+            if end_ns is not None and time.monotonic_ns() >= end_ns:
+                return handled
+
+    def count_poll(self) -> None:
+        """A queue was polled in sequential mode, where every 64th poll may run the duty cycle."""
+        self._duty_cycle.count_poll()
+
+    def between_slices(self) -> None:
+        """A call of the application goes on waiting: in sequential mode the duty cycle runs meanwhile."""
+        if self.is_sequential and not self.core.closed:
+            self._duty_cycle.run()
+
+    def unblock(self) -> None:
+        """End the waits that are under way, and the next process()."""
+        self.unblock_count += 1
+        lib.um_context_unblock(self.core.handle)
+
+    def idle(self, seconds: float) -> None:
+        """Let the protocol run for a moment, while the caller waits for a condition."""
+        if self.is_sequential:
+            self.core.check_open()
+            self.process(seconds)
+        else:
+            time.sleep(seconds)

@@ -1,0 +1,48 @@
+"""Publication: the engine's part of a source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from umstack._core import ffi, lib
+from umstack._engine.core_context import CoreContext
+from umstack._engine.sessions import SourceSession
+from umstack.config import SourceOptions
+
+_EXPLICIT_BATCH_BYTES = 262144
+
+
+class Publication:
+    """The core's side of a source. Unmapped when nothing refers to it, and so no thread can be in a call on it."""
+
+    __slots__ = ("handle", "session", "topic", "topic_index")
+
+    def __init__(
+        self,
+        core: CoreContext,
+        session: SourceSession,
+        topic: str,
+        topic_index: int,
+        options: SourceOptions,
+    ) -> None:
+        """Open it on a session, which it does not own."""
+        self.topic = topic
+        self.topic_index = topic_index
+        self.session = session
+        self.handle: Any = None
+        config = ffi.new("um_source_config *")
+        config.topic_index = topic_index
+        config.tsni_interval_ns = options.transport_topic_sequence_number_info_interval_ns
+        config.tsni_threshold_ns = options.transport_topic_sequence_number_info_active_threshold_ns
+        config.explicit_capacity = _EXPLICIT_BATCH_BYTES
+        handle = ffi.new("um_publication **")
+        core.check(lib.um_publication_open(session.handle, config, handle), f"source {topic!r}")
+        self.handle = handle[0]
+
+    def close(self) -> None:
+        """Flush and end it."""
+        lib.um_publication_close(self.handle)
+
+    def __del__(self) -> None:
+        if self.handle is not None:
+            lib.um_publication_free(self.handle)

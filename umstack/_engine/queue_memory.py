@@ -1,0 +1,52 @@
+"""QueueMemory: the core's event queue behind receivers, event queues and the batches read from them."""
+
+from __future__ import annotations
+
+from umstack._core import ffi, lib
+from umstack._engine.core_context import CoreContext
+from umstack._engine.row_sources import RowSources
+from umstack.config import ReceiverOptions
+from umstack.errors import OptionError
+
+_BLOCK_ROWS = 8192
+
+
+class QueueMemory:
+    """The core's side of a queue. Lives as long as any receiver of it and any batch that looks into it."""
+
+    __slots__ = ("_message_option_bytes", "freed", "handle", "message_max_bytes", "sources")
+
+    def __init__(self, core: CoreContext, options: ReceiverOptions, name: str) -> None:
+        """Open a queue of the size that these options give; `name` is for errors."""
+        self.freed = True
+        self._message_option_bytes: int = options.receiver_maximum_message_length_bytes
+        self.message_max_bytes: int = max(self._message_option_bytes, lib.UM_QUEUE_MESSAGE_BYTES_MIN)
+        config = ffi.new("um_event_queue_config *")
+        config.block_count = min(max(options.receiver_queue_block_count, 4), lib.UM_QUEUE_BLOCKS_MAX)
+        config.block_rows = _BLOCK_ROWS
+        config.block_bytes = options.receiver_queue_block_length_bytes
+        config.message_max_bytes = self.message_max_bytes
+        handle = ffi.new("um_event_queue **")
+        core.check(lib.um_event_queue_open(core.handle, config, handle), name)
+        self.handle = handle[0]
+        self.freed = False
+        self.sources = RowSources()
+
+    def check_shareable(self, options: ReceiverOptions, name: str) -> None:
+        """Raise OptionError when a receiver with these options cannot deliver into this queue."""
+        wanted = options.receiver_maximum_message_length_bytes
+        if wanted != self._message_option_bytes:
+            raise OptionError(
+                f"{name}: receiver_maximum_message_length is {wanted}, "
+                f"that of its event queue {self._message_option_bytes}",
+                hint="a shared queue has one: give the option to event_queue() and leave it out here",
+            )
+
+    def close(self) -> None:
+        """Accept no more rows. What batches look into stays."""
+        lib.um_event_queue_close(self.handle)
+
+    def __del__(self) -> None:
+        if not self.freed:
+            self.freed = True
+            lib.um_event_queue_free(self.handle)

@@ -1,0 +1,78 @@
+"""Registry: the open sources, receivers and event queues of a context.
+
+An entry has two halves: the object of the public face, which is closed with the context, and the engine's part of it
+(a Publication, a Subscription, a QueueMemory), which topic resolution and the statistics work with.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol, TypeVar
+
+Part = TypeVar("Part")
+Opened = TypeVar("Opened", bound="OpenObject")
+
+
+class OpenObject(Protocol):
+    """What the registry does with an object of the face."""
+
+    closed: bool
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Registry:
+    """Entries in the order in which they were added. Any thread may call any method.
+
+    `listing` is held while an entry is removed or an object marked closed, and by the statistics while they read the
+    parts: a part that they read is not taken away meanwhile.
+    """
+
+    __slots__ = ("_entries", "listing")
+
+    def __init__(self) -> None:
+        self.listing = threading.RLock()
+        self._entries: dict[OpenObject, tuple[object, OpenObject | None]] = {}
+
+    def add(self, opened: OpenObject, part: object, owner: OpenObject | None = None) -> None:
+        """Add an object with its part; `owner` is the event queue that a receiver delivers into."""
+        with self.listing:
+            self._entries[opened] = (part, owner)
+
+    def begin_closing(self, opened: OpenObject) -> bool:
+        """Mark an object closed; False when another thread marked it before."""
+        with self.listing:
+            was_closed, opened.closed = opened.closed, True
+        return not was_closed
+
+    def remove(self, opened: OpenObject) -> None:
+        """Remove an object; one that is not there is not an error: its creation failed half way."""
+        with self.listing:
+            self._entries.pop(opened, None)
+
+    def part(self, opened: OpenObject, kind: type[Part]) -> Part | None:
+        """The part of an object; None when it is not open, or not of this context."""
+        part, _ = self._entries.get(opened, (None, None))
+        return part if isinstance(part, kind) else None
+
+    def has(self, opened: OpenObject) -> bool:
+        """Whether the object is open and of this context."""
+        return opened in self._entries
+
+    def owned_by(self, owner: OpenObject) -> list[OpenObject]:
+        """The receivers that deliver into an event queue."""
+        return [opened for opened, (_, owned_by) in self._snapshot() if owned_by is owner]
+
+    def of(self, kind: type[Opened]) -> list[Opened]:
+        """The objects of this class."""
+        return [opened for opened, _ in self._snapshot() if isinstance(opened, kind)]
+
+    def parts(self, kind: type[Part]) -> list[Part]:
+        """The parts of this class."""
+        return [part for _, (part, _) in self._snapshot() if isinstance(part, kind)]
+
+    def _snapshot(self) -> list[tuple[OpenObject, tuple[object, OpenObject | None]]]:
+        """A copy to walk while other threads add and remove."""
+        with self.listing:
+            return list(self._entries.items())

@@ -1,0 +1,64 @@
+"""Subscription: the engine's part of a receiver, to which topic resolution maps sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from umstack._core import ffi, lib
+from umstack._engine.core_context import CoreContext
+from umstack._engine.queue_memory import QueueMemory
+from umstack.config import ReceiverOptions
+
+
+class Subscription:
+    """The core's side of a receiver, which writes into its queue's memory. Freed when nothing refers to it."""
+
+    __slots__ = ("_queue", "_takes_group", "closed", "handle", "options", "topic")
+
+    def __init__(
+        self,
+        core: CoreContext,
+        queue: QueueMemory,
+        topic: str,
+        options: ReceiverOptions,
+        takes_group: Callable[[str], bool] | None,
+    ) -> None:
+        """Open it. `takes_group` gets a source's multicast group and returns whether to receive that source."""
+        self.closed = True
+        self.topic = topic
+        self.options = options
+        self._takes_group = takes_group
+        self._queue = queue
+        self.handle: Any = None
+        config = ffi.new("um_receiver_config *")
+        config.ordered_delivery = options.ordered_delivery
+        config.map_entries_max = core.options.delivery_control_maximum_total_map_entries
+        config.burst_loss_max = options.delivery_control_maximum_burst_loss
+        config.loss_check_interval_ns = options.delivery_control_loss_check_interval_ns
+        handle = ffi.new("um_subscription **")
+        core.check(lib.um_subscription_open(queue.handle, config, handle), f"receiver {topic!r}")
+        self.handle = handle[0]
+        self.closed = False
+
+    def wants(self, topic: str, group: str) -> bool:
+        """Whether a source of this topic on this multicast group is to be mapped to it."""
+        if self.closed or topic != self.topic:
+            return False
+        return self._takes_group is None or self._takes_group(group)
+
+    def map(self, session: Any, topic_index: int, source: str) -> int:
+        """Map a source to it: a session's topic index, under the source's name. Returns the core's result."""
+        if self.closed:
+            return 0
+        number = self._queue.sources.number(self.topic, source)
+        return int(lib.um_subscription_map(self.handle, session, topic_index, number))
+
+    def close(self) -> None:
+        """Stop receiving."""
+        self.closed = True
+        lib.um_subscription_close(self.handle)
+
+    def __del__(self) -> None:
+        if self.handle is not None:
+            lib.um_subscription_free(self.handle)

@@ -1,0 +1,86 @@
+"""Resolver: topic resolution of a context as one service, whichever thread runs it."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+
+from umstack._engine.lbtrm_address import LbtrmAddress
+from umstack.config import ReceiverOptions, SourceOptions
+from umstack.resolution.agent import ResolutionAgent
+from umstack.resolution.topic_name import encode_topic_name
+from xdp.closing import Closing
+
+Command = Callable[[int], None]
+"""Work on the agent, at a time of the monotonic clock in nanoseconds."""
+
+
+class Resolver(Closing):
+    """Advertises the sources of a context and finds those of its receivers; owns the agent.
+
+    Subclasses decide which thread works on the agent: `_submit` gets every command to it.
+    """
+
+    def __init__(self, agent: ResolutionAgent) -> None:
+        self._agent = agent
+
+    @abstractmethod
+    def _submit(self, command: Command) -> None:
+        """Run a command on the agent's thread, now or soon; Closed once the service is closed."""
+
+    def advertise(self, topic: str, index: int, address: LbtrmAddress, options: SourceOptions) -> None:
+        """Announce a source."""
+        encode_topic_name(topic)
+        self._submit(lambda now_ns: self._agent.advertise(topic, index, address, options, now_ns))
+
+    def withdraw(self, topic: str, index: int, address: LbtrmAddress) -> None:
+        """Stop announcing a source."""
+        self._submit(lambda now_ns: self._agent.withdraw(topic, index, address, now_ns))
+
+    def query(self, topic: str, options: ReceiverOptions) -> None:
+        """Look for sources of a topic; known ones are reported at once or soon, on the agent's thread."""
+        encode_topic_name(topic)
+        self._submit(lambda now_ns: self._agent.query(topic, options, now_ns))
+
+    def stop_query(self, topic: str) -> None:
+        """Count one receiver of the topic less."""
+        self._submit(lambda _now_ns: self._agent.stop_query(topic))
+
+    def forget_session(self, address: LbtrmAddress) -> None:
+        """A session has ended: its sources are reported again when they are advertised again."""
+        self._submit(lambda now_ns: self._agent.forget_session(address, now_ns))
+
+    def request_resolution(self) -> None:
+        """Request that every process advertises and queries again."""
+        self._submit(self._agent.request_resolution)
+
+    def set_mtu(self, mtu_bytes: int) -> None:
+        """Follow the interface's MTU."""
+        self._submit(lambda _now_ns: self._agent.set_mtu(mtu_bytes))
+
+    def topics(self) -> list[str]:
+        """Topics of which an advertisement was received. Any thread may call this."""
+        return self._agent.topics()
+
+    def stats(self) -> dict[str, int]:
+        """The tr_* counters by name. Any thread may call this."""
+        return self._agent.stats()
+
+    def process(self, now_ns: int) -> None:
+        """Do what is due, where the caller's thread is the agent's; nothing where the agent has its own."""
+
+
+class DonatedResolver(Resolver):
+    """Sequential mode: the agent is worked on by the thread that calls, one at a time."""
+
+    def _submit(self, command: Command) -> None:
+        command(time.monotonic_ns())
+
+    def process(self, now_ns: int) -> None:
+        """Take in what has arrived and send what is due."""
+        self._agent.process(now_ns)
+
+    def close(self) -> None:
+        """Close the agent."""
+        self._agent.close()

@@ -1,0 +1,96 @@
+"""Reads counters of the core, by name: of one object, or the report of a whole context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from umstack._core import ffi, lib
+from umstack._engine.engine import Engine
+from umstack._engine.lbtrm_address import address_of, transport_name
+from umstack._engine.publication import Publication
+from umstack._engine.sessions import SourceSession
+from umstack._engine.subscription import Subscription
+from umstack.telemetry.counters import schema
+from umstack.telemetry.recovery_histogram import RecoveryHistogram
+
+Counters = dict[str, int | float | None]
+"""Figures by name; None for a minimum without a sample."""
+
+
+def read_counters(group: str, read: Callable[[Any, Any], int], handle: Any) -> Counters:
+    """One group of the schema's counters by name; empty when the core has no such object any more."""
+    out = ffi.new("uint64_t[]", lib.UM_STATISTICS_FIELDS_MAX)
+    count = read(handle, out)
+    if count == 0:
+        return {}
+    counters = schema().group(group).core_counters
+    return {c.name: c.value(raw) for c, raw in zip(counters, ffi.unpack(out, count), strict=True)}
+
+
+def session_counters(session: SourceSession) -> Counters:
+    """The counters of a source's transport session."""
+    return read_counters("source_transport", lib.um_statistics_source_transport, session.handle)
+
+
+def publication_counters(publication: Publication) -> Counters:
+    """The counters of a source and of its transport session."""
+    own = read_counters("source", lib.um_statistics_source, publication.handle)
+    return {**session_counters(publication.session), **own}
+
+
+def subscription_counters(subscription: Subscription) -> Counters:
+    """The counters of a receiver."""
+    return read_counters("receiver", lib.um_statistics_receiver, subscription.handle)
+
+
+def receiver_transports(context: Any) -> list[dict[str, Any]]:
+    """The counters of every receiving session of a core's context, with its recovery times."""
+    found: list[dict[str, Any]] = []
+    identity = ffi.new("um_session_id *")
+
+    def read(handle: Any, out: Any) -> int:
+        return int(lib.um_statistics_receiver_transport(handle, len(found), identity, out))
+
+    while counters := read_counters("receiver_transport", read, context):
+        recovery = RecoveryHistogram.read(context, len(found)).summary()
+        found.append({"transport": transport_name(address_of(identity)), **counters, **recovery})
+    return found
+
+
+def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]:
+    """Every counter of a context. Objects closed meanwhile stay readable until it returns. Any thread."""
+    core, registry = engine.core, engine.registry
+    with registry.listing:
+        return {
+            "interface": core.interface.name,
+            "link": engine.link.kind,
+            **engine.link.stats(),
+            "datagram_bytes": core.datagram_bytes,
+            "context": {
+                **read_counters("context", lib.um_statistics_context, core.handle),
+                **resolution,
+            },
+            "link_counters": read_counters("link", lib.um_statistics_link, core.handle),
+            "source_transports": [
+                {"transport": session.name, **session_counters(session)}
+                for session in engine.sessions.sessions
+            ],
+            "receiver_transports": receiver_transports(core.handle),
+            "sources": [
+                {"topic": one.topic, "transport": one.session.name, **publication_counters(one)}
+                for one in registry.parts(Publication)
+            ],
+            "receivers": [
+                {"topic": one.topic, **subscription_counters(one)} for one in registry.parts(Subscription)
+            ],
+        }
+
+
+def recovery_times(engine: Engine) -> RecoveryHistogram:
+    """The recovery times of all receiving sessions that are open now, added up."""
+    handle = engine.core.handle
+    times = RecoveryHistogram.empty()
+    for session in range(len(receiver_transports(handle))):
+        times = times.merged(RecoveryHistogram.read(handle, session))
+    return times
