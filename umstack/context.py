@@ -43,6 +43,7 @@ from umstack.session import (
 )
 from umstack.source import Source
 from umstack.statistics_server import StatisticsServer
+from umstack.telemetry import ServedMetrics, serve_metrics
 from xdp.closing import Closing
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Context(Closing):
         config: Config | str | Path | None = None,
         statistics: bool = False,
         tap: str | Path | None = None,
+        metrics: str | None = None,
         **options: OptionValue,
     ) -> None:
         """Open a context on an interface (a name, an address or a network; None: the first that does multicast).
@@ -96,7 +98,8 @@ class Context(Closing):
         `mode` "embedded" runs the protocol on a thread of its own; "sequential" on the thread that calls
         process_events() or polls. `config` is a Config or the path of a configuration file; `options` are context
         options by name. `statistics` lets `umstack stat` read the counters from outside the process. `tap` is a
-        pcapng file that gets what the context sends and receives, as with tap().
+        pcapng file that gets what the context sends and receives, as with tap(). `metrics` is an address such as
+        ":9464" at which Prometheus can scrape the counters; the contexts of a process may share one.
         """
         self._config = config if isinstance(config, Config) else Config.load(config) if config else Config()
         overrides: dict[str, OptionValue] = dict(options)
@@ -117,6 +120,7 @@ class Context(Closing):
         # Held while stats(), which any thread may call, walks the objects, and while one of them is taken off.
         self._listing = threading.Lock()
         self._statistics: StatisticsServer | None = None
+        self._metrics: ServedMetrics | None = None
         self._tap: Tap | None = None
         self._next_topic_index = secrets.randbelow(2**20) + 1
         self._scratch = ffi.new("uint64_t[]", lib.UM_STATISTICS_FIELDS_MAX)
@@ -146,6 +150,7 @@ class Context(Closing):
                 self.tap(tap)
             self._start()
             self._statistics = StatisticsServer(self.stats) if statistics else None
+            self._metrics = serve_metrics(metrics, self.stats) if metrics is not None else None
         except BaseException:
             self.close()
             raise
@@ -658,6 +663,8 @@ class Context(Closing):
     def _close(self) -> None:
         if self._statistics is not None:
             self._statistics.close()
+        if self._metrics is not None:
+            self._metrics.close()
         for reader in [*self._receivers, *self._queues]:
             reader.close()
         for source in list(self._sources):

@@ -105,6 +105,7 @@ class StatisticsServer:
     def _report(self) -> dict[str, Any]:
         return {
             "pid": os.getpid(),
+            "number": int(self.path.stem.partition("-")[2]),
             "command": " ".join(sys.orig_argv),
             "started_at": self._started_at,
             "read_at": time.time(),

@@ -28,6 +28,7 @@ TOP_LEVEL = {
     "README.md",
     "docs",
     "LICENSE",
+    "packaging",
 }
 TOP_LEVEL_DOTTED = {".ci", ".gitignore", ".gitattributes", ".clang-format", ".editorconfig", ".github"}
 

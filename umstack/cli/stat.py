@@ -31,6 +31,7 @@ _LISTS = {
     "sources": "topic",
     "receivers": "topic",
 }
+_NO_FIGURES = {"transport", "topic", "recovery_counts"}
 Report = Mapping[str, Any]
 
 
@@ -169,7 +170,7 @@ def _flat(report: Report) -> dict[tuple[str, str], Any]:
     for group, label in _LISTS.items():
         for item in report[group]:
             of = f"{group.rstrip('s').replace('_', ' ')} {item[label]}"
-            flat |= {(of, name): value for name, value in item.items() if name not in ("transport", "topic")}
+            flat |= {(of, name): value for name, value in item.items() if name not in _NO_FIGURES}
     return flat
 
 
