@@ -20,6 +20,11 @@ def displayed(text: str, length_max: int = _LENGTH_MAX) -> str:
     return shown if len(shown) <= length_max else f"{shown[: length_max - 3]}..."
 
 
+def displayed_lines(text: str, length_max: int = 4096) -> str:
+    """The same line by line, for text of ours that may quote foreign text: its line feeds stay."""
+    return "\n".join(displayed(line, length_max) for line in text.split("\n"))
+
+
 def _printable(character: str) -> str:
     if character.isprintable():
         return character

@@ -12,6 +12,7 @@ from importlib import import_module, metadata
 import click
 
 from umstack.errors import UmError
+from umstack.foreign_text import displayed_lines
 
 COMMANDS = {
     "send": "Publish standard input or files to a topic.",
@@ -84,5 +85,5 @@ def main() -> None:
     try:
         command(prog_name="umstack")
     except UmError as error:
-        click.echo(f"umstack: {error}", err=True)
+        click.echo(f"umstack: {displayed_lines(str(error))}", err=True)
         sys.exit(1)
