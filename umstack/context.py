@@ -44,6 +44,7 @@ from umstack.session import (
 from umstack.source import Source
 from umstack.statistics_server import StatisticsServer
 from umstack.telemetry import ServedMetrics, serve_metrics
+from umstack.telemetry.counter_log import CounterLog
 from xdp.closing import Closing
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class Context(Closing):
         self._listing = threading.Lock()
         self._statistics: StatisticsServer | None = None
         self._metrics: ServedMetrics | None = None
+        self._counter_log = CounterLog(self.stats)
         self._tap: Tap | None = None
         self._next_topic_index = secrets.randbelow(2**20) + 1
         self._scratch = ffi.new("uint64_t[]", lib.UM_STATISTICS_FIELDS_MAX)
@@ -484,6 +486,7 @@ class Context(Closing):
             else:
                 self._agent.forget_session(address, time.monotonic_ns())
         self._steer()
+        self._counter_log.update()
 
     # Sequential mode
 

@@ -33,7 +33,10 @@ TOP_LEVEL = {
 TOP_LEVEL_DOTTED = {".ci", ".gitignore", ".gitattributes", ".clang-format", ".editorconfig", ".github"}
 
 # Modules of umstack that stand below its public API: they may import each other and the core, nothing above.
-FOUNDATION = ("umstack.config", "umstack.resolution", "umstack.counters", "umstack.errors", "umstack._core")
+FOUNDATION = (
+    *("umstack.config", "umstack.resolution", "umstack.counters", "umstack.errors", "umstack._core"),
+    *("umstack.foreign_text", "umstack.repeated_records"),
+)
 TERMINAL_LIBRARIES = {"click", "rich"}
 
 CORE_SYSTEM_HEADERS = {

@@ -11,6 +11,7 @@ from importlib import import_module, metadata
 
 import click
 
+from umstack.cli.verbosity import with_verbosity
 from umstack.errors import UmError
 from umstack.foreign_text import displayed_lines
 
@@ -49,7 +50,7 @@ class LazyGroup(click.Group):
         command = import_module(f"umstack.cli.{cmd_name}").command
         if not isinstance(command, click.Command):
             raise TypeError(f"umstack.cli.{cmd_name}.command is not a click command")
-        return command
+        return with_verbosity(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the sub-commands without importing them."""

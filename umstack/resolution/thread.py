@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from umstack.config import ReceiverOptions, SourceOptions
 from umstack.errors import Closed, ResolutionError
+from umstack.foreign_text import displayed
+from umstack.repeated_records import RepeatedRecords
 from umstack.resolution.agent import ResolutionAgent
 from umstack.resolution.codec import LbtrmAddress
 from umstack.resolution.topic_name import encode_topic_name
@@ -21,7 +23,7 @@ from xdp.closing import Closing
 _JOIN_TIMEOUT_S = 5.0
 _NS_PER_S = 1_000_000_000
 
-_logger = logging.getLogger("umstack.resolution")
+_records = RepeatedRecords(logging.getLogger("umstack.resolution"))
 
 
 class ResolverThread(Closing):
@@ -130,8 +132,14 @@ class ResolverThread(Closing):
     def _guard(self, step: Callable[[int], bool | None]) -> bool:
         try:
             return bool(step(self._clock_ns()))
-        except Exception:
-            _logger.exception("a topic resolution callback failed")
+        except Exception as error:
+            _records.write(
+                type(error),
+                logging.ERROR,
+                "a topic resolution callback failed: %s",
+                displayed(str(error)),
+                error=error,
+            )
             return False
 
     def _timeout_s(self) -> float | None:
