@@ -25,6 +25,7 @@ COMMANDS = {
     "nic": "Check, prepare and restore the settings of a NIC.",
     "broker": "Open AF_XDP rings for processes without privileges.",
     "stat": "Show the counters of a running process.",
+    "top": "Watch every context of this host, live.",
     "exporter": "Serve the counters of every process to Prometheus.",
     "trace": "Say where datagrams die in the kernel.",
     "capture": "Write what passes an interface to pcapng files.",
