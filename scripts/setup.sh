@@ -154,6 +154,7 @@ system_packages() {
         install_clang_runtime
         install_bcc
         unpack_prometheus
+        apt_install_if_known debootstrap
     fi
 }
 

@@ -7,7 +7,7 @@ need not import them all.
 from __future__ import annotations
 
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 
 import click
 
@@ -60,9 +60,9 @@ class LazyGroup(click.Group):
 
 
 def print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    """Print the version and leave."""
+    """Print version, commit, libraries and what is compiled in, and leave."""
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"umstack {metadata.version('umstack')}")
+        click.echo("\n".join(import_module("umstack.cli.version").lines()))
         ctx.exit()
 
 
