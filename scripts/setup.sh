@@ -114,6 +114,18 @@ install_bcc() {
         apt_install_if_known "linux-headers-$(dpkg --print-architecture)" linux-headers-generic
 }
 
+# promtool and prometheus, which check the alert rules: unpacked into build/tools, because the installed package would
+# start a server.
+unpack_prometheus() {
+    ! command -v promtool >/dev/null && [ ! -x "$ROOT/build/tools/usr/bin/promtool" ] || return 0
+    apt_update
+    package_exists prometheus || { say "no package prometheus here: alert rules are not checked"; return 0; }
+    say "unpacking promtool into build/tools"
+    mkdir -p "$ROOT/build/tools"
+    (cd "$ROOT/build/tools" && apt-get -qq download prometheus >&2 && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb) ||
+        say "that failed; the tests that need it are skipped"
+}
+
 # Java for Spark 4: 17 or 21, headless.
 install_java() {
     local version
@@ -141,6 +153,8 @@ system_packages() {
         apt_install ethtool tshark tcpdump
         install_clang_runtime
         install_bcc
+        unpack_prometheus
+        apt_install_if_known debootstrap
     fi
 }
 

@@ -7,6 +7,7 @@ with umstack.Context("eth1") as ctx:
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from xdp.lazy_names import lazily, names_of
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from umstack.events import UnrecoverableLoss as UnrecoverableLoss
     from umstack.receiver import Receiver as Receiver
     from umstack.source import Source as Source
+
+# A library says nothing unless the application listens (docs/operations-logging.md).
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOME = {
     "Batch": "batch",

@@ -30,6 +30,8 @@ from umstack.resolution import (
     encode_topic_name,
 )
 from umstack.source import Source
+from umstack.telemetry import ServedMetrics, serve_metrics
+from umstack.telemetry.counter_log import CounterLog
 from umstack.telemetry.reading import context_report, recovery_times
 from umstack.telemetry.recovery_histogram import RecoveryHistogram
 from umstack.telemetry.statistics_server import StatisticsServer
@@ -58,6 +60,7 @@ class Context(Closing):
         config: Config | str | Path | None = None,
         statistics: bool = False,
         tap: str | Path | None = None,
+        metrics: str | None = None,
         **options: OptionValue,
     ) -> None:
         """Open a context on an interface (a name, an address or a network; None: the first that does multicast).
@@ -67,6 +70,8 @@ class Context(Closing):
         `config` is a Config or the path of a configuration file; `options` are context options by name, which
         override it. `statistics` lets `umstack stat` read the counters from outside the process. `tap` is a pcapng
         file that gets what the context sends and receives, as with tap().
+        `metrics` is an address such as ":9464" at which
+        Prometheus can scrape the counters; the contexts of a process may share one.
 
         Raises OptionError (ConfigError with a file and line) for options, InterfaceError for the interface,
         PermissionNeeded or Unsupported for a link that cannot be had, LinkError or ResourceLimit for sockets.
@@ -78,6 +83,9 @@ class Context(Closing):
         chosen = self._config.context_options(**overrides)
         found = _find_interface(interface or chosen.interface or None)
         self._next_topic_index = secrets.randbelow(_TOPIC_INDEX_START_MAX) + 1
+        self._statistics: StatisticsServer | None = None
+        self._metrics: ServedMetrics | None = None
+        self._counter_log = CounterLog(self.stats)
         self._warned_buffer = False
         self._tap: Tap | None = None
         with ExitStack() as undo:
@@ -96,6 +104,7 @@ class Context(Closing):
                 self._follower.start()
             self._engine.start()
             self._statistics = StatisticsServer(self.stats) if statistics else None
+            self._metrics = serve_metrics(metrics, self.stats) if metrics is not None else None
             self._ending = undo.pop_all()
 
     def _open_resolver(self) -> Resolver:
@@ -274,6 +283,7 @@ class Context(Closing):
         for address in self._engine.ended_sessions():
             self._resolver.forget_session(address)
         self._engine.steer()
+        self._counter_log.update()
 
     # Sequential mode
 
@@ -362,6 +372,8 @@ class Context(Closing):
     def _close(self) -> None:
         if self._statistics is not None:
             self._statistics.close()
+        if self._metrics is not None:
+            self._metrics.close()
         registry = self._engine.registry
         for opened in [*registry.of(Receiver), *registry.of(EventQueue), *registry.of(Source)]:
             opened.close()

@@ -16,6 +16,8 @@ from umstack._engine.waiting import timeout_ns
 from umstack.batch import Batch
 from umstack.errors import Closed, OptionError
 from umstack.events import Event, Message, UnrecoverableLoss
+from umstack.foreign_text import displayed
+from umstack.repeated_records import RepeatedRecords
 from xdp.closing import Closing
 
 POLL_ROWS = 4096
@@ -27,7 +29,9 @@ _RECEIVED_NOTHING = lib.UM_RECEIVED_NOTHING
 _buffer = ffi.buffer
 _poll = lib.um_event_queue_poll
 _receive = lib.um_event_queue_receive
-_logger = logging.getLogger("umstack.receiver")
+_CALLBACK_FAILURES_SHOWN = 10
+_records = RepeatedRecords(logging.getLogger("umstack.receiver"))
+_callback_failures = RepeatedRecords(logging.getLogger("umstack.receiver"), burst=_CALLBACK_FAILURES_SHOWN)
 
 
 class Reader(Closing):
@@ -157,7 +161,10 @@ class Reader(Closing):
         while length < 0:
             if length == _RECEIVED_EVENT and self._row.flags >> 8 in _LOSS_KINDS:
                 topic = self._memory.sources.topics[self._row.source]
-                _logger.warning("%s: message %d is lost", topic, self._row.sequence_number)
+                number = self._row.sequence_number
+                _records.write(
+                    ("lost", topic), logging.WARNING, "%s: message %d is lost", displayed(topic), number
+                )
             left_ns = slice_ns if end_ns is None else max(0, end_ns - time.monotonic_ns())
             wait_ns = min(left_ns, slice_ns)
             length = _receive(self._memory.handle, self._scratch, self._scratch_bytes, wait_ns, self._row)
@@ -192,7 +199,8 @@ class Reader(Closing):
         for event in batch.events():
             if not isinstance(event, Message):
                 level = logging.WARNING if isinstance(event, UnrecoverableLoss) else logging.INFO
-                _logger.log(level, "%s", event)
+                key = (type(event), event.topic, event.source)
+                _records.write(key, level, "%s", displayed(str(event)), topic=displayed(event.topic))
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages as they arrive, without blocking the event loop. Loss is logged as a warning."""
@@ -280,8 +288,14 @@ class Reader(Closing):
                 break
             try:
                 self._on_message(event)
-            except Exception:
-                _logger.exception("the on_message callback of %r failed", self)
+            except Exception as error:
+                _callback_failures.write(
+                    (type(error), id(self)),
+                    logging.ERROR,
+                    "the on_message callback of %s failed",
+                    displayed(repr(self)),
+                    error=error,
+                )
         return int(count)
 
     # Ending

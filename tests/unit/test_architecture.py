@@ -29,6 +29,7 @@ TOP_LEVEL = {
     "docs",
     "examples",
     "LICENSE",
+    "packaging",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -47,7 +48,7 @@ LAYERS = (
     {"umstack", "context", "source", "receiver", "event_queue", "reader", "batch", "events", "publisher"},
     {"resolution", "recovery", "driver", "telemetry", "capturing", "capture"},
     {"_engine"},
-    {"config", "errors", "sizing"},
+    {"config", "errors", "sizing", "foreign_text", "repeated_records"},
 )
 TERMINAL_LIBRARIES = {"click", "rich"}
 # Circles inside a function that are not broken yet: the data source picks its reader when Spark asks for one.

@@ -32,6 +32,7 @@ import pyarrow.parquet as parquet
 
 from umstack.capture import SCHEMA
 from umstack.cli.decode import command
+from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
 
 
 @pytest.fixture
@@ -104,3 +105,15 @@ def test_ports(capture: Path) -> None:
     done = CliRunner().invoke(command, [str(capture), "--lbtrm-ports", "53"])
     assert "[LBT-RM: shorter than its fields say]" in done.stdout
     assert CliRunner().invoke(command, [str(capture), "--lbtrm-ports", "9-3"]).exit_code == 2
+
+
+def test_topic_names_do_not_act_on_the_terminal(tmp_path: Path) -> None:
+    """A topic advertised with escape sequences and line feeds stays one line of what prints."""
+    address = LbtrmAddress("10.0.0.7", "239.1.2.3", 7, 14400, 14395)
+    topic = "\x1b]0;owned\x07\n2023 forged line [/red]"
+    datagram = encode(ResolutionDatagram((), (Advertisement(topic, 3, 0, address),)))
+    path = tmp_path / "hostile.pcap"
+    path.write_bytes(pcap([Packet(START_NS, frame(datagram, destination_port=12965))]))
+    (line,) = CliRunner().invoke(command, [str(path)]).output.splitlines()
+    assert line.isprintable()
+    assert "\\x1b]0;owned\\x07\\x0a2023 forged line [/red]=3" in line

@@ -52,6 +52,7 @@ def test_nothing_recovered_has_no_percentile() -> None:
         "recovered": 0,
         "recovery_p50_ms": None,
         "recovery_p99_ms": None,
+        "recovery_counts": [0] * int(lib.UM_RECOVERY_BUCKETS),
     }
 
 

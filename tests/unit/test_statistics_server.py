@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -18,8 +19,20 @@ from click.testing import CliRunner
 from tests.unit.loopback import connect, open_context
 from tests.waiting import collect
 from umstack.cli import command as umstack
-from umstack.errors import UmError
+from umstack.errors import PermissionNeeded, UmError
 from umstack.telemetry.statistics_server import StatisticsServer, read_statistics, statistics_directory
+
+EMPTY: dict[str, Any] = {
+    "interface": "eth1",
+    "link": "socket",
+    "context": {},
+    "link_counters": {},
+    "source_transports": [],
+    "receiver_transports": [],
+    "sources": [],
+    "receivers": [],
+}
+"""What a context without anything says of itself."""
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +102,7 @@ def test_what_a_killed_process_left_is_removed(folder: Path) -> None:
 
 def test_a_reader_that_hangs_does_not_stop_the_others() -> None:
     """A client that connects and reads nothing is waited for a moment only."""
-    server = StatisticsServer(lambda: {"much": "x" * 10_000_000})
+    server = StatisticsServer(lambda: {**EMPTY, "much": "x" * 10_000_000})
     with socket.socket(socket.AF_UNIX) as idle:
         idle.connect(str(server.path))
         (report,) = read_statistics()
@@ -134,6 +147,127 @@ def test_the_directory_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert statistics_directory() == Path("/run/user/1000/umstack/stat")
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert statistics_directory().name == "stat"
+
+
+# ---- what others plant (issue: a statistics directory in /tmp) ----
+
+
+def answering(path: Path, text: bytes) -> socket.socket:
+    """A socket at a path that answers one reader with a text."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(text)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return server
+
+
+def says(**changes: Any) -> bytes:
+    """A report of this process' context 0, with changes."""
+    report = {**EMPTY, "pid": os.getpid(), "number": 0, "command": "c", "started_at": 1.0, "read_at": 2.0}
+    return json.dumps({**report, **changes}).encode()
+
+
+def test_a_symbolic_link_is_no_directory_of_ours(tmp_path: Path, folder: Path) -> None:
+    """Whoever makes it first as a link has nothing deleted where it points, and nothing bound there."""
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o700)
+    answering(victim / "999999-0.sock", b"").close()
+    folder.symlink_to(victim)
+    with pytest.raises(PermissionNeeded, match="symbolic link"):
+        StatisticsServer(dict)
+    with pytest.raises(PermissionNeeded, match="symbolic link"):
+        read_statistics()
+    assert [path.name for path in victim.iterdir()] == ["999999-0.sock"]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o750, 0o701])
+def test_a_directory_open_to_others_is_refused(folder: Path, mode: int) -> None:
+    """What others can write to, or look into, holds what they like."""
+    folder.mkdir()
+    folder.chmod(mode)
+    for use in (lambda: StatisticsServer(dict), read_statistics):
+        with pytest.raises(PermissionNeeded, match="0700"):
+            use()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_another_users_directory_is_refused(folder: Path) -> None:
+    """A directory in /tmp that somebody else made first is not used, whatever its mode."""
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(PermissionNeeded, match="belongs to user 12345"):
+        StatisticsServer(dict)
+    os.chown(folder, 0, 0)
+    os.chown(folder.parent, 12345, 12345)
+    try:
+        with pytest.raises(PermissionNeeded, match="belongs to user 12345"):
+            read_statistics()
+    finally:
+        os.chown(folder.parent, 0, 0)
+
+
+def test_only_exact_names_are_read_or_removed(folder: Path) -> None:
+    """Files, and sockets of other names, are neither connected to nor deleted, although no such process lives."""
+    folder.mkdir(mode=0o700)
+    (folder / "999999-0.sock").write_text("a file")
+    others = ["999999-0.sock.bak", "0-0.sock", "x-0.sock", "999999-.sock", "999999-01.sock", "..-0.sock"]
+    sockets = [answering(folder / name, says()) for name in others]
+    assert read_statistics() == []
+    assert {path.name for path in folder.iterdir()} == {*others, "999999-0.sock"}
+    for one in sockets:
+        one.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"no json",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"[]",
+        b"{}",
+        says(pid=1),
+        says(number=5),
+        says(started_at="soon"),
+        says(started_at=float("inf")),
+        says(interface=None),
+        says(context={"sessions": "many"}),
+        says(receivers=[{"messages_delivered": 1}]),
+        says(receivers=[{"topic": ["t"], "messages_delivered": 1}]),
+        says(receivers=[{"topic": "t", "messages_delivered": float("nan")}]),
+        says(receiver_transports=[{"transport": "T", "recovery_counts": [1]}]),
+        says(sources="none"),
+    ],
+)
+def test_what_is_no_report_is_left_out(folder: Path, text: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """A planted answer neither fails the reader nor reaches what it shows; it is said once, harmlessly."""
+    with contextlib.closing(answering(folder / f"{os.getpid()}-0.sock", text)):
+        assert read_statistics() == []
+    assert "gives no report" in caplog.text
+
+
+def test_a_report_as_it_should_be_passes(folder: Path) -> None:
+    """The check above is not vacuous."""
+    with contextlib.closing(answering(folder / f"{os.getpid()}-0.sock", says())):
+        assert len(read_statistics()) == 1
+
+
+def test_contexts_are_found_wherever_they_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without being told a directory, the reader asks the kernel who listens, in every network namespace."""
+    elsewhere = tmp_path / "elsewhere"
+    with contextlib.closing(StatisticsServer(lambda: EMPTY, elsewhere)):
+        assert read_statistics(os.getpid()) == []
+        monkeypatch.delenv("UMSTACK_STAT_DIR")
+        (report,) = read_statistics(os.getpid())
+        assert report["interface"] == "eth1"
 
 
 # ---- umstack stat ----
@@ -181,3 +315,21 @@ def test_stat_of_a_process_without_contexts_is_an_error() -> None:
     failed = run(str(os.getpid()))
     assert isinstance(failed.exception, UmError)
     assert "statistics=True" in str(failed.exception)
+
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07[/red] line\nfeed \u202e"
+
+
+@pytest.mark.parametrize("arguments", [(), ("PID",), ("PID", "--all"), ("--json",)])
+def test_stat_shows_foreign_text_harmlessly(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names with terminal escapes, line feeds and rich's markup are shown, and act on nothing."""
+    monkeypatch.setenv("COLUMNS", "400")
+    with open_context(statistics=True) as context:
+        context.receiver(HOSTILE)
+        context.source(HOSTILE)
+        shown = run(*(str(os.getpid()) if word == "PID" else word for word in arguments))
+    assert shown.exit_code == 0, shown.output
+    assert all(character.isprintable() or character == "\n" for character in shown.output)
+    assert "[/red]" in shown.output

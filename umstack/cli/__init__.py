@@ -7,11 +7,13 @@ need not import them all.
 from __future__ import annotations
 
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 
 import click
 
+from umstack.cli.verbosity import with_verbosity
 from umstack.errors import UmError
+from umstack.foreign_text import displayed_lines
 
 COMMANDS = {
     "send": "Publish standard input or files to a topic.",
@@ -23,6 +25,8 @@ COMMANDS = {
     "nic": "Check, prepare and restore the settings of a NIC.",
     "broker": "Open AF_XDP rings for processes without privileges.",
     "stat": "Show the counters of a running process.",
+    "top": "Watch every context of this host, live.",
+    "exporter": "Serve the counters of every process to Prometheus.",
     "trace": "Say where datagrams die in the kernel.",
     "capture": "Write what passes an interface to pcapng files.",
     "record": "Write what topics carry to Parquet files, or to a journal.",
@@ -47,7 +51,7 @@ class LazyGroup(click.Group):
         command = import_module(f"umstack.cli.{cmd_name}").command
         if not isinstance(command, click.Command):
             raise TypeError(f"umstack.cli.{cmd_name}.command is not a click command")
-        return command
+        return with_verbosity(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the sub-commands without importing them."""
@@ -56,9 +60,9 @@ class LazyGroup(click.Group):
 
 
 def print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    """Print the version and leave."""
+    """Print version, commit, libraries and what is compiled in, and leave."""
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"umstack {metadata.version('umstack')}")
+        click.echo("\n".join(import_module("umstack.cli.version").lines()))
         ctx.exit()
 
 
@@ -83,5 +87,5 @@ def main() -> None:
     try:
         command(prog_name="umstack")
     except UmError as error:
-        click.echo(f"umstack: {error}", err=True)
+        click.echo(f"umstack: {displayed_lines(str(error))}", err=True)
         sys.exit(1)

@@ -17,6 +17,7 @@ from umstack.capture.errors import CaptureError
 from umstack.capture.schema import arrow
 from umstack.cli.meter import Meter
 from umstack.cli.stack_options import JSON_OPTION
+from umstack.foreign_text import displayed, displayed_lines
 
 _EXAMPLES = """\b
 Examples:
@@ -207,7 +208,9 @@ def _details(row: dict[str, Any]) -> str:
     if kind == "SM" and row["lead_sqn"] is not None:
         return f" {row['sm_sqn']} lead {row['lead_sqn']} trail {row['trail_sqn']}"
     if row["advertisements"] is not None:
-        return " " + " ".join(f"{one['topic']}={one['topic_index']}" for one in row["advertisements"])
+        return " " + " ".join(
+            f"{displayed(one['topic'])}={one['topic_index']}" for one in row["advertisements"]
+        )
     if row["sqns"] is not None:
         reason = f" {row['ncf_reason']}" if row["ncf_reason"] else ""
         more = f" and {len(row['sqns']) - _SQNS_SHOWN} more" if len(row["sqns"]) > _SQNS_SHOWN else ""
@@ -229,7 +232,7 @@ def _report(files: list[CaptureNotes], counts: Counter[str], as_json: bool) -> N
     if not as_json:
         for notes in files:
             if notes.notes:
-                click.echo(str(notes), err=True)
+                click.echo(displayed_lines(str(notes)), err=True)
         return
     described = [
         {

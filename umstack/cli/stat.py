@@ -12,10 +12,12 @@ from rich.box import SIMPLE
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from umstack.cli.meter import amount
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import UmError
+from umstack.foreign_text import displayed
 from umstack.telemetry.statistics_server import read_statistics, statistics_directory
 
 _EXAMPLES = """\b
@@ -31,6 +33,7 @@ _LISTS = {
     "sources": "topic",
     "receivers": "topic",
 }
+_NO_FIGURES = {"transport", "topic", "recovery_counts"}
 Report = Mapping[str, Any]
 
 
@@ -109,15 +112,20 @@ def _listed(reports: Sequence[Report], before: Mapping[tuple[int, float], Report
         topics = sorted({item["topic"] for item in (*report["sources"], *report["receivers"])})
         table.add_row(
             str(report["pid"]),
-            report["interface"],
-            ", ".join(topics),
+            _foreign(report["interface"]),
+            _foreign(", ".join(topics)),
             _traffic(report, earlier, "sources", "bytes_sent"),
             _traffic(report, earlier, "receivers", "bytes_delivered"),
             f"{_sum(report, 'receiver_transports', 'lost'):,}",
             f"{_sum(report, 'receiver_transports', 'naks_sent'):,}",
-            _short(report["command"]),
+            _foreign(_short(report["command"])),
         )
     return table
+
+
+def _foreign(text: str) -> Text:
+    """Text that another process chose: neither control characters nor rich's markup act."""
+    return Text(displayed(text))
 
 
 def _short(command: str) -> str:
@@ -142,7 +150,9 @@ def _traffic(report: Report, earlier: Report | None, group: str, counter: str) -
 
 def _detailed(report: Report, earlier: Report | None, everything: bool) -> RenderableType:
     """Every counter of one context in a table: what it is of, its name, its value and its rate."""
-    title = f"process {report['pid']} on {report['interface']}, {report['link']}: {report['command']}"
+    title = _foreign(
+        f"process {report['pid']} on {report['interface']}, {report['link']}: {report['command']}"
+    )
     table = Table("of", "counter", box=SIMPLE, show_edge=False, title=title, title_justify="left")
     table.add_column("value", justify="right")
     if earlier is not None:
@@ -154,7 +164,7 @@ def _detailed(report: Report, earlier: Report | None, everything: bool) -> Rende
     for (of, name), value in values.items():
         if not (value or everything):
             continue
-        row = [of if of != last else "", name, _number(value)]
+        row: list[str | Text] = [_foreign(of if of != last else ""), _foreign(name), _number(value)]
         last = of
         if earlier is not None:
             row.append(_rate(value, past.get((of, name)), elapsed))
@@ -169,7 +179,7 @@ def _flat(report: Report) -> dict[tuple[str, str], Any]:
     for group, label in _LISTS.items():
         for item in report[group]:
             of = f"{group.rstrip('s').replace('_', ' ')} {item[label]}"
-            flat |= {(of, name): value for name, value in item.items() if name not in ("transport", "topic")}
+            flat |= {(of, name): value for name, value in item.items() if name not in _NO_FIGURES}
     return flat
 
 

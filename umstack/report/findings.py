@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+from umstack.foreign_text import displayed
 from umstack.report.quantities import bit_rate, count, duration, moment, session_name, several, share, volume
 from umstack.report.summary import Row, Summary
 
@@ -107,7 +108,7 @@ def _topics(summary: Summary) -> Iterator[Finding]:
 
 def topic_name(row: Row) -> str:
     """A topic as people know it, or its number where its name was not captured."""
-    return row["topic"] or f"topic {row['topic_index']}"
+    return displayed(row["topic"]) if row["topic"] else f"topic {row['topic_index']}"
 
 
 def _loss(summary: Summary) -> Iterator[Finding]:

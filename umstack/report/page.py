@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Sequence
 
+from umstack.foreign_text import displayed
 from umstack.report import plots
 from umstack.report.findings import Finding, Severity
 from umstack.report.quantities import bit_rate, count, duration, moment, session_name, several, share, volume
@@ -104,7 +105,7 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
         "topics",
         "Messages by topic, retransmissions not counted. Names are those that were advertised in the captures.",
         (
-            _text("topic", lambda row: row["topic"] or "-"),
+            _text("topic", lambda row: displayed(row["topic"] or "-")),
             _SESSION,
             _number("topic index", "topic_index", lambda value: str(value)),
             _number("messages", "messages"),

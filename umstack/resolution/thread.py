@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable
 
 from umstack.errors import Closed, ResolutionError
+from umstack.foreign_text import displayed
+from umstack.repeated_records import RepeatedRecords
 from umstack.resolution.agent import ResolutionAgent
 from umstack.resolution.service import Command, Resolver
 
 _JOIN_TIMEOUT_S = 5.0
 _NS_PER_S = 1_000_000_000
 
-_logger = logging.getLogger("umstack.resolution")
+_records = RepeatedRecords(logging.getLogger("umstack.resolution"))
 
 
 class ResolverThread(Resolver):
@@ -89,8 +91,14 @@ class ResolverThread(Resolver):
     def _guard(self, step: Callable[[int], bool | None]) -> bool:
         try:
             return bool(step(self._clock_ns()))
-        except Exception:
-            _logger.exception("a topic resolution callback failed")
+        except Exception as error:
+            _records.write(
+                type(error),
+                logging.ERROR,
+                "a topic resolution callback failed: %s",
+                displayed(str(error)),
+                error=error,
+            )
             return False
 
     def _timeout_s(self) -> float | None:

@@ -58,10 +58,11 @@ class RecoveryHistogram:
             below += count
         return None
 
-    def summary(self) -> dict[str, float | int | None]:
-        """Count and percentiles by name."""
+    def summary(self) -> dict[str, float | int | list[int] | None]:
+        """Count and percentiles by name, and the buckets they come from."""
         return {
             "recovered": self.count,
             "recovery_p50_ms": self.percentile_ms(50),
             "recovery_p99_ms": self.percentile_ms(99),
+            "recovery_counts": list(self.counts),
         }

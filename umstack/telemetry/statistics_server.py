@@ -2,8 +2,9 @@
 
 A socket is named `<process id>-<number>.sock` and lies in one directory for all of a user's processes:
 UMSTACK_STAT_DIR, or /run/umstack/stat for root, or umstack/stat in XDG_RUNTIME_DIR for others (umstack-UID/stat in
-the temporary directory where that is not set). A client that connects gets the object and the end of the stream;
-nothing is read from it. `umstack stat` is such a client.
+the temporary directory where that is not set), which umstack.telemetry.socket_folders holds to be that user's alone.
+A client that connects gets the object and the end of the stream; nothing is read from it. `umstack stat` is such a
+client: it finds the sockets by itself and believes what umstack.telemetry.report_check lets pass.
 """
 
 from __future__ import annotations
@@ -11,32 +12,39 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import socket
+import struct
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from umstack.errors import Closed, ResourceLimit, SystemFailure, error_from_os
+from umstack.errors import Closed, PermissionNeeded, ResourceLimit, error_from_os
+from umstack.foreign_text import displayed
+from umstack.telemetry.report_check import BadReport, checked_report
+from umstack.telemetry.socket_folders import (
+    ContextSocket,
+    chosen_folder,
+    folders,
+    make_folder,
+    own_folder,
+    remove_orphans,
+    sockets_in,
+)
+
+_log = logging.getLogger(__name__)
 
 _READER_TIMEOUT_SECONDS = 2.0
 _CONTEXTS_PER_PROCESS_MAX = 1000
 _REPORT_BYTES_MAX = 64 * 1024 * 1024
 
 
-def statistics_directory() -> Path:
-    """Where this user's processes have their sockets."""
-    if chosen := os.environ.get("UMSTACK_STAT_DIR"):
-        return Path(chosen)
-    if os.geteuid() == 0:
-        return Path("/run/umstack/stat")
-    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        return Path(runtime, "umstack", "stat")
-    return Path(tempfile.gettempdir(), f"umstack-{os.geteuid()}", "stat")
+statistics_directory = own_folder
+"""Where this user's processes have their sockets."""
 
 
 class StatisticsServer:
@@ -50,10 +58,13 @@ class StatisticsServer:
         folder = directory or statistics_directory()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _remove_orphans(folder)
+            make_folder(folder)
+            remove_orphans(folder)
             self.path = self._bind(folder)
             self._socket.listen()
+        except PermissionNeeded:
+            self._socket.close()
+            raise
         except OSError as error:
             self._socket.close()
             raise error_from_os(error, f"statistics socket in {folder}") from error
@@ -105,6 +116,7 @@ class StatisticsServer:
     def _report(self) -> dict[str, Any]:
         return {
             "pid": os.getpid(),
+            "number": int(self.path.stem.partition("-")[2]),
             "command": " ".join(sys.orig_argv),
             "started_at": self._started_at,
             "read_at": time.time(),
@@ -115,42 +127,58 @@ class StatisticsServer:
 def read_statistics(pid: int | None = None, directory: Path | None = None) -> list[dict[str, Any]]:
     """What the contexts of a process (None: of all processes) report now, the oldest first.
 
-    Sockets whose process is gone are removed.
+    Looks into `directory`, or else wherever contexts of this user (for root: of all users) listen. Sockets whose
+    process is gone are removed. A directory that others can have filled is refused when it was named, and left out
+    otherwise; what is no report is left out.
     """
-    folder = directory or statistics_directory()
-    _remove_orphans(folder)
+    named = directory or chosen_folder()
     reports = []
-    for path in folder.glob(f"{pid or '*'}-*.sock"):
-        report = _read_report(path)
-        if report is not None:
-            reports.append(report)
+    for folder in [named] if named else folders():
+        try:
+            remove_orphans(folder)
+            sockets = list(sockets_in(folder, pid))
+        except PermissionNeeded as error:
+            if named:
+                raise
+            _log.warning("%s", error)
+            continue
+        found = [_read_report(one) for one in sockets]
+        reports += [report for report in found if report is not None]
     return sorted(reports, key=lambda report: float(report["started_at"]))
 
 
-def _read_report(path: Path) -> dict[str, Any] | None:
-    """One context's report; None when it ends meanwhile or has ended."""
+def _read_report(one: ContextSocket) -> dict[str, Any] | None:
+    """One context's report; None when it ends meanwhile, has ended, or what it says is no report."""
+    try:
+        text = _read_text(one)
+        return checked_report(json.loads(text), one.pid, one.number) if text else None
+    except (FileNotFoundError, ConnectionError):
+        return None  # refused: it has ended, or is bound and about to listen
+    except (BadReport, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        _log.warning("%s gives no report: %s", displayed(str(one.path)), displayed(str(error)))
+    except OSError as error:
+        _log.warning("%s cannot be read: %s", displayed(str(one.path)), error)
+    return None
+
+
+def _read_text(one: ContextSocket) -> bytes:
+    """All that a socket says, within bounds of time and size; nothing when another user answers on it."""
     text = bytearray()
+    deadline = time.monotonic() + 2 * _READER_TIMEOUT_SECONDS
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(2 * _READER_TIMEOUT_SECONDS)
-        try:
-            connection.connect(str(path))
-            while chunk := connection.recv(65536):
-                text += chunk
-                if len(text) > _REPORT_BYTES_MAX:
-                    raise SystemFailure(f"{path} sends no end of statistics", hint="end that process")
-        except (FileNotFoundError, ConnectionError):
-            return None  # refused: it has ended, or is bound and about to listen
-        except OSError as error:
-            raise error_from_os(error, f"reading {path}") from error
-    report: dict[str, Any] | None = json.loads(text) if text else None
-    return report
-
-
-def _remove_orphans(folder: Path) -> None:
-    """Remove the sockets of processes that ended without closing theirs."""
-    for path in folder.glob("*-*.sock"):
-        if not Path("/proc", path.name.partition("-")[0]).exists():
-            path.unlink(missing_ok=True)
+        connection.connect(str(one.path))
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        _, user, _ = struct.unpack("3i", credentials)
+        if user != one.owner:
+            raise BadReport(f"user {user} answers on a socket of user {one.owner}")
+        while chunk := connection.recv(1 << 20):
+            text += chunk
+            if len(text) > _REPORT_BYTES_MAX:
+                raise BadReport(f"no end after {_REPORT_BYTES_MAX} bytes")
+            if time.monotonic() > deadline:
+                raise TimeoutError("it is too slow")
+    return bytes(text)
 
 
 def _is_served(path: Path) -> bool:

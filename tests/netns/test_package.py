@@ -1,0 +1,57 @@
+"""The wheel, proved in an empty Debian root: it needs python3 and its venv module, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_SECONDS = 900
+
+
+@pytest.fixture(scope="module")
+def said() -> str:
+    """What scripts/package says while it builds and proves, which it must do."""
+    if shutil.which("debootstrap") is None:
+        pytest.skip("no debootstrap: scripts/test installs it where the distribution has it")
+    command = [ROOT / "scripts" / "package", "--prove"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
+
+
+@pytest.mark.timeout(LIMIT_SECONDS)
+def test_the_wheel_works_in_an_empty_root(said: str) -> None:
+    """Doctor, a publisher and a subscriber over loopback and a decode, without compiler, headers or libbpf installed."""
+    steps = [line for line in said.splitlines() if line.startswith("--- ")]
+    assert steps[-1] == "--- proved"
+    assert "1000 messages" in said
+
+
+@pytest.mark.usefixtures("said")
+def test_the_wheel_brings_its_libraries_and_their_licences() -> None:
+    """Tagged for manylinux; BPF objects, bundled libraries and a licence of each inside."""
+    (wheel,) = (ROOT / "dist").glob("umstack-*.whl")
+    assert "manylinux_2_" in wheel.name
+    names = zipfile.ZipFile(wheel).namelist()
+    libraries = [name for name in names if name.startswith("umstack.libs/")]
+    for library in ("libbpf", "libxdp", "libelf", "libz"):
+        assert any(library in name for name in libraries), library
+    assert sum("licenses/bundled/" in name for name in names) == len(libraries)
+    assert {"steering.bpf.o", "egress_tap.bpf.o"} <= {name.rpartition("/")[2] for name in names}
+    assert "umstack/commit.txt" in names
+
+
+@pytest.mark.usefixtures("said")
+def test_the_sdist_holds_what_a_build_needs() -> None:
+    """The wheel was built from it; it carries no build result and nothing of git."""
+    (sdist,) = (ROOT / "dist").glob("umstack-*.tar.gz")
+    names = tarfile.open(sdist).getnames()
+    assert any(name.endswith("ffi/core/source_session.c") for name in names)
+    assert any(name.endswith("bpf/steering.bpf.c") for name in names)
+    assert not [name for name in names if name.endswith((".so", ".o")) or "/.git/" in name]

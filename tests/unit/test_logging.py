@@ -1,0 +1,200 @@
+"""Log records: quiet unless somebody listens, counted instead of repeated, and harmless."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.loopback import open_context
+from tests.unit.test_cli import leaves
+from umstack.cli import COMMANDS
+from umstack.cli import command as root
+from umstack.repeated_records import RepeatedRecords
+from umstack.telemetry.counter_log import CounterLog, is_heard, watched_counters
+from umstack.telemetry.counters import CounterKind
+
+
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        """Begin at nought."""
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Tell it."""
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def levels() -> Iterator[None]:
+    """Leave the loggers as they were."""
+    loggers = [logging.getLogger(name) for name in ("umstack", "xdp")]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
+def stats(**changes: Any) -> dict[str, Any]:
+    """What a context says, as far as the log reads it."""
+    return {
+        "interface": "eth1",
+        "link": "socket",
+        "link_mode": "socket",
+        "datagram_bytes": 1472,
+        "context": {},
+        "link_counters": {},
+        "source_transports": [],
+        "receiver_transports": [],
+        "sources": [],
+        "receivers": [],
+        **changes,
+    }
+
+
+def extras(records: list[logging.LogRecord], name: str) -> list[Any]:
+    """One extra of each record that has it."""
+    return [getattr(record, f"umstack_{name}") for record in records if hasattr(record, f"umstack_{name}")]
+
+
+def test_repeated_records_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """The first at once; those within the interval come as a number with the next; other keys are not held back."""
+    clock = Clock()
+    records = RepeatedRecords(logging.getLogger("umstack.test"), 10, clock)
+    for _ in range(500):
+        records.write("a", logging.WARNING, "lost %s", "it", topic="t")
+    records.write("b", logging.WARNING, "other")
+    clock.now = 10.0
+    records.write("a", logging.WARNING, "lost %s", "it", topic="t")
+    assert caplog.messages == ["lost it", "other", "lost it (500 times)"]
+    assert extras(caplog.records, "count") == [1, 1, 500]
+    assert extras(caplog.records, "topic") == ["t", "t"]
+
+
+def test_the_number_of_keys_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever invents names makes records, not memory."""
+    records = RepeatedRecords(logging.getLogger("umstack.test"), 10, Clock())
+    for number in range(3000):
+        records.write(number, logging.DEBUG, "x")
+    assert len(records._counted) == 1024
+
+
+def test_what_costs_messages_is_a_record(caplog: pytest.LogCaptureFixture) -> None:
+    """Counters that grew since the last look, once each, with what they are of; the mode when it changes."""
+    clock, now = Clock(), stats()
+    log = CounterLog(lambda: now, clock)
+    with caplog.at_level(logging.INFO, logger="umstack"):
+        log.update()
+        assert extras(caplog.records, "link_mode") == ["socket"]
+        caplog.clear()
+        topic = "t\x1b[2J"
+        now = stats(
+            datagram_bytes=8972,
+            receivers=[{"topic": topic, "unrecoverable_loss_events": 7}],
+            receiver_transports=[{"transport": "T", "unrecovered_tmo": 7, "lost": 9}],
+            link_counters={"receive_drops": 3},
+        )
+        log.update()
+        assert caplog.records == []  # too soon
+        clock.now = 5.0
+        log.update()
+        counters = dict(zip(extras(caplog.records, "counter"), extras(caplog.records, "count"), strict=True))
+        assert counters == {
+            "receiver.unrecoverable_loss_events": 7,
+            "receiver_transport.unrecovered_tmo": 7,
+            "receiver_transport.lost": 9,
+            "link.receive_drops": 3,
+        }
+        assert "t\\x1b[2J" in extras(caplog.records, "object")
+        assert "\x1b" not in caplog.text
+        assert {record.name for record in caplog.records} == {"umstack.receiver", "umstack.link"}
+        assert extras(caplog.records, "datagram_bytes") == [8972]
+        caplog.clear()
+        clock.now = 10.0
+        log.update()
+        assert caplog.records == []
+
+
+def test_watched_counters_are_counters() -> None:
+    """Each is in the schema and only grows."""
+    watched = list(watched_counters())
+    assert len(watched) > 25
+    assert all(kind is CounterKind.COUNTER for _, _, kind in watched)
+
+
+def test_nobody_listens_nothing_is_read() -> None:
+    """Without a handler the counters are not even looked at."""
+    looks = []
+    logger = logging.getLogger("umstack")
+    outer = logger.propagate
+    logger.propagate = False
+    try:
+        assert not is_heard(logging.getLogger("umstack.link"))
+        CounterLog(lambda: looks.append(1) or stats()).update()  # type: ignore[func-returns-value]
+        assert looks == []
+        logger.addHandler(logging.StreamHandler())
+        assert is_heard(logging.getLogger("umstack.link"))
+        logger.setLevel(logging.ERROR)
+        assert not is_heard(logging.getLogger("umstack.link"))
+    finally:
+        logger.propagate = outer
+
+
+def test_a_context_writes_its_mode(caplog: pytest.LogCaptureFixture) -> None:
+    """A real context, in sequential mode so that it happens on this thread."""
+    with caplog.at_level(logging.INFO, logger="umstack"), open_context("sequential") as context:
+        context.process_events(0.05)
+        assert extras(caplog.records, "link_mode") == ["socket"]
+
+
+def test_the_library_is_quiet() -> None:
+    """An application that sets up no logging sees nothing of ours on stderr, not even errors."""
+    program = (
+        "import logging, umstack; logging.getLogger('umstack.receiver').error('no handler'); "
+        "logging.getLogger('elsewhere').error('with the last resort')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == "with the last resort\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_verbosity(name: str) -> None:
+    """-v is on each action, once, and means the same everywhere."""
+    command = root.get_command(click.Context(root), name)  # type: ignore[attr-defined]
+    root.get_command(click.Context(root), name)  # type: ignore[attr-defined]
+    for words, leaf in leaves(command, name):
+        options = [option for parameter in leaf.params for option in parameter.opts]
+        assert options.count("-v") == 1, words
+        assert options.count("--verbose") == 1, words
+
+
+@pytest.mark.parametrize(("flags", "shown"), [((), "E"), (("-v",), "IE"), (("-vv",), "DIE")])
+def test_verbosity_chooses_what_is_shown(flags: tuple[str, ...], shown: str) -> None:
+    """Errors alone; what costs messages or changes the mode; everything. Foreign text in a record is harmless."""
+    done = CliRunner().invoke(root, ["exporter", "--print", "alerts", *flags])
+    assert done.exit_code == 0
+    logger = logging.getLogger("umstack.test")
+    enabled = [
+        letter
+        for letter, level in zip("DIE", (logging.DEBUG, logging.INFO, logging.ERROR), strict=True)
+        if logger.isEnabledFor(level)
+    ]
+    assert "".join(enabled) == shown
+
+
+def test_records_on_a_terminal_are_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+    """A record that quotes a hostile name shows it."""
+    CliRunner().invoke(root, ["exporter", "--print", "alerts"])
+    logging.getLogger("umstack.test").error("topic %s", "\x1b[2J\x9b")
+    said = capsys.readouterr().err
+    assert "topic \\x1b[2J\\x9b" in said
+    assert "\x1b" not in said

@@ -1,0 +1,318 @@
+"""Metrics for Prometheus: names from the schema, figures from contexts, labels that are bounded and harmless."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.loopback import connect, open_context
+from tests.waiting import collect, wait_for
+from umstack.errors import OptionError, SystemFailure
+from umstack.telemetry.counters import CounterKind, schema
+from umstack.telemetry.endpoint import MetricsEndpoint, parse_address
+from umstack.telemetry.metrics import GROUPS, OTHERS, Exposition, metric_of, metrics_of, program, render
+
+parser = pytest.importorskip("prometheus_client.parser", reason="the extra `metrics` is not installed")
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def parsed(text: str) -> Samples:
+    """Samples by name, read by a parser that is not ours."""
+    found: Samples = {}
+    for family in parser.text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def scraped(url: str) -> Samples:
+    """What an endpoint answers now."""
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        return parsed(answer.read().decode())
+
+
+def free_address() -> str:
+    """An address nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def report(number: int = 0, **objects: Any) -> dict[str, Any]:
+    """A report of a context without objects but these."""
+    return {
+        "pid": 7,
+        "number": number,
+        "command": "/usr/bin/python3 /srv/feed.py --key secret",
+        "started_at": 1.5,
+        "interface": "eth1",
+        "link": "socket",
+        **{group.key: [] if group.labels else {} for group in GROUPS},
+        **objects,
+    }
+
+
+def exposed(*reports: dict[str, Any], topics_max: int = 2000) -> Samples:
+    """The samples made of these reports."""
+    return parsed(render(Exposition(topics_max).families(reports)))
+
+
+def test_every_counter_of_the_schema_is_a_metric() -> None:
+    """One metric for each, by a name Prometheus takes, told apart from all others; only what grows is a total."""
+    counters = [counter for group in schema().groups for counter in group.counters]
+    metrics = [metric for group in GROUPS for metric in metrics_of(group.name)]
+    assert {group.name for group in GROUPS} == {group.name for group in schema().groups}
+    assert len({metric.name for metric in metrics}) == len(metrics) == len(counters)
+    for metric in metrics:
+        assert re.fullmatch(r"umstack_[a-z0-9_]+", metric.name)
+        assert metric.name.endswith("_total") == (metric.counter.kind is CounterKind.COUNTER)
+        assert metric.help.startswith(metric.counter.doc)
+
+
+def test_units_are_the_base_units() -> None:
+    """Milliseconds become seconds, name and figure; bytes are said where the counter's name does not."""
+    slowest = metric_of(schema().group("receiver_transport").counter("nak_stm_max"))
+    assert slowest.name == "umstack_receiver_transport_nak_stm_max_seconds"
+    found = exposed(report(receiver_transports=[{"transport": "T", "nak_stm_max": 250.0}]))
+    ((_, value),) = found["umstack_receiver_transport_nak_stm_max_seconds"]
+    assert value == 0.25
+    assert metric_of(schema().group("source_transport").counter("snd_pos")).name.endswith("_snd_pos_bytes")
+    assert metric_of(schema().group("source").counter("bytes_sent")).name == "umstack_source_bytes_sent_total"
+
+
+def test_a_minimum_without_a_sample_is_absent() -> None:
+    """None is not zero."""
+    found = exposed(report(receiver_transports=[{"transport": "T", "nak_stm_min": None, "lost": 0}]))
+    assert "umstack_receiver_transport_nak_stm_min_seconds" not in found
+    assert found["umstack_receiver_transport_lost_total"][0][1] == 0
+
+
+@pytest.mark.parametrize(
+    "topic", ['quo"te', "back\\slash", "line\nfeed", "\x1b[2Jgone", "[/red]", "\u202eright", "ü"]
+)
+def test_topic_names_are_harmless_labels(topic: str) -> None:
+    """No name breaks the format or reaches a terminal as a control character."""
+    text = render(Exposition().families([report(receivers=[{"topic": topic, "messages_delivered": 3}])]))
+    assert "\x1b" not in text
+    ((labels, value),) = parsed(text)["umstack_receiver_messages_delivered_total"]
+    assert value == 3
+    assert labels["topic"].isprintable()
+    if topic.isprintable():
+        assert labels["topic"] == topic
+
+
+def test_the_number_of_labels_is_bounded() -> None:
+    """Of ten thousand topics two thousand have series, the rest is one sum, and none is lost."""
+    receivers = [{"topic": f"t{number}", "messages_delivered": number} for number in range(10_000)]
+    found = exposed(report(receivers=receivers))
+    samples = found["umstack_receiver_messages_delivered_total"]
+    assert len(samples) == 2001
+    assert sum(value for _, value in samples) == sum(range(10_000))
+    (others,) = [value for labels, value in samples if labels["topic"] == OTHERS]
+    assert others == sum(range(2000, 10_000))
+    folded = {labels["label"]: value for labels, value in found["umstack_folded_labels"]}
+    assert folded == {"topic": 8000, "transport": 0}
+
+
+def test_a_series_stays_while_its_topic_does() -> None:
+    """A topic listed earlier does not take the place of one that has a series; one that is gone frees its place."""
+    exposition = Exposition(topics_max=1)
+
+    def shown(*topics: str) -> list[str]:
+        listed = [{"topic": topic, "messages_delivered": 1} for topic in topics]
+        samples = parsed(render(exposition.families([report(receivers=listed)])))
+        return [labels["topic"] for labels, _ in samples["umstack_receiver_messages_delivered_total"]]
+
+    assert shown("b") == ["b"]
+    assert shown("a", "b") == [OTHERS, "b"]
+    assert shown("a") == ["a"]
+
+
+def test_objects_with_the_same_labels_are_one_series() -> None:
+    """Two receivers of a topic add up; extremes of sessions folded together stay extremes."""
+    found = exposed(report(receivers=[{"topic": "t", "messages_delivered": n} for n in (3, 4)]))
+    assert [value for _, value in found["umstack_receiver_messages_delivered_total"]] == [7]
+    sessions = [
+        {"transport": "T", "nak_tx_min": n, "nak_tx_mean": n, "nak_tx_max": n, "recovery_counts": [n] * 64}
+        for n in (2, 6)
+    ]
+    found = exposed(report(receiver_transports=sessions))
+    values = [found[f"umstack_receiver_transport_nak_tx_{kind}"][0][1] for kind in ("min", "mean", "max")]
+    assert values == [2, 4, 6]
+    assert found["umstack_receiver_transport_recovery_seconds_count"][0][1] == 8 * 64
+
+
+def test_recovery_times_are_a_histogram() -> None:
+    """Buckets add up from the shortest to +Inf, which is the count; the last holds what is longer, too."""
+    counts = [0] * 64
+    counts[0], counts[20], counts[63] = 5, 2, 1
+    found = exposed(report(receiver_transports=[{"transport": "T", "recovery_counts": counts}]))
+    buckets = found["umstack_receiver_transport_recovery_seconds_bucket"]
+    values = [value for _, value in buckets]
+    assert values == sorted(values)
+    assert (values[0], values[-2], values[-1]) == (5, 7, 8)
+    assert buckets[0][0]["le"] == repr(2**17 / 1e9)
+    assert buckets[-1][0]["le"] == "+Inf"
+    assert found["umstack_receiver_transport_recovery_seconds_sum"][0][1] > 2**32 * 0.8 / 1e9
+
+
+def test_arguments_of_a_command_are_not_published() -> None:
+    """The program's name says who it is; its arguments may be secret."""
+    found = exposed(report())
+    assert found["umstack_context_info"][0][0]["program"] == "feed.py"
+    assert program("/usr/local/bin/umstack send secret") == "umstack"
+    assert program("") == ""
+
+
+def test_a_context_is_scraped() -> None:
+    """Context(metrics=...): the figures of stats(), under the names of the schema, while it is open."""
+    address = free_address()
+    with open_context(metrics=address) as context:
+        source, receiver = connect(context, "scraped")
+        source.send(b"hello", flush=True)
+        collect(receiver, 1)
+        found = scraped(f"http://{address}/metrics")
+        ((labels, value),) = found["umstack_source_messages_sent_total"]
+        assert (labels["topic"], labels["pid"], value) == ("scraped", str(os.getpid()), 1)
+        assert found["umstack_receiver_messages_delivered_total"][0][1] == 1
+        assert found["umstack_receiver_transport_recovery_seconds_count"][0][1] == 0
+        sent = context.stats()["link_counters"]["datagrams_sent"]
+        assert 0 < found["umstack_link_datagrams_sent_total"][0][1] <= sent
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://{address}/metrics", timeout=2)
+
+
+def test_contexts_of_a_process_share_an_address() -> None:
+    """The second context is on the same page; when the first is closed, the page goes on with the second."""
+    address = free_address()
+    with open_context(metrics=address) as first, open_context(metrics=address):
+        assert [
+            labels["context"] for labels, _ in scraped(f"http://{address}/metrics")["umstack_context_info"]
+        ] == [
+            "0",
+            "1",
+        ]
+        first.close()
+        ((labels, _),) = scraped(f"http://{address}/metrics")["umstack_context_info"]
+        assert labels["context"] == "1"
+
+
+def test_an_address_that_cannot_be_had_is_an_error() -> None:
+    """A port in use says who has it can be seen; nonsense says what an address is. No context is left open."""
+    with MetricsEndpoint("127.0.0.1:0", list) as other, pytest.raises(SystemFailure, match="in use"):
+        open_context(metrics=f"127.0.0.1:{other.port}")
+    for text in ("9464", "host:port", ":99999", "[::1"):
+        with pytest.raises(OptionError, match="HOST:PORT"):
+            open_context(metrics=text)
+
+
+def test_addresses() -> None:
+    """Host, IPv6 in brackets, and nothing for every address."""
+    assert parse_address(":9464") == ("", 9464)
+    assert parse_address("[::1]:1") == ("::1", 1)
+    assert parse_address("localhost:65535") == ("localhost", 65535)
+    with MetricsEndpoint(":0", list) as everywhere:
+        assert scraped(f"http://127.0.0.1:{everywhere.port}/metrics")["umstack_folded_labels"]
+
+
+def test_other_paths_are_not_found() -> None:
+    """Only /metrics is served."""
+    with MetricsEndpoint("127.0.0.1:0", list) as endpoint, pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/etc/passwd", timeout=5)
+
+
+def test_scrapers_that_hang_are_bounded() -> None:
+    """Connections that ask nothing take the bounded slots and no more; the next is closed, and they time out."""
+    with MetricsEndpoint("127.0.0.1:0", list) as endpoint:
+        idle = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(8)]
+        with socket.create_connection(("127.0.0.1", endpoint.port)) as ninth:
+            ninth.settimeout(3)
+            assert ninth.recv(1) == b""
+        for one in idle:
+            one.close()
+        wait_for(lambda: _answers(endpoint.url), "slots to be free again")
+
+
+def _answers(url: str) -> bool:
+    try:
+        return bool(scraped(url))
+    except OSError:
+        return False
+
+
+def test_a_registry_of_the_application_takes_contexts() -> None:
+    """Where prometheus_client is used already, its registry gets the same metrics."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from umstack.telemetry.prometheus import Collector
+
+    with open_context() as context:
+        context.source("registered")
+        registry = CollectorRegistry()
+        registry.register(Collector([context]))
+        found = parsed(generate_latest(registry).decode())
+        assert found["umstack_source_messages_sent_total"][0][0]["topic"] == "registered"
+        context.close()
+        assert "umstack_source_messages_sent_total" not in parsed(generate_latest(registry).decode())
+
+
+# ---- umstack exporter ----
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep the sockets of these tests to themselves."""
+    monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
+    return tmp_path / "stat"
+
+
+@pytest.fixture
+def exporter(folder: Path) -> Iterator[str]:
+    """The address of a running exporter; it must end at once and cleanly."""
+    address = free_address()
+    command = [sys.executable, "-m", "umstack", "exporter", "--listen", address, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["url"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_exporter_finds_every_process(exporter: str) -> None:
+    """Contexts of this process and of another are on one page; one that is killed leaves it."""
+    assert "umstack_context_info" not in scraped(exporter)
+    program_text = (
+        "import time; from tests.unit.loopback import open_context\n"
+        "context = open_context(statistics=True); context.source('theirs'); print('up', flush=True); time.sleep(60)"
+    )
+    with open_context(statistics=True) as ours:
+        ours.source("ours")
+        with subprocess.Popen(
+            [sys.executable, "-c", program_text], stdout=subprocess.PIPE, text=True
+        ) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "up\n"
+            found = scraped(exporter)["umstack_source_messages_sent_total"]
+            assert {labels["topic"]: labels["pid"] for labels, _ in found} == {
+                "ours": str(os.getpid()),
+                "theirs": str(other.pid),
+            }
+            other.kill()
+            other.wait()
+        found = scraped(exporter)["umstack_source_messages_sent_total"]
+        assert [labels["topic"] for labels, _ in found] == ["ours"]

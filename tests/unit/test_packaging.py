@@ -1,0 +1,129 @@
+"""Service files: units that systemd takes and rates, commands that exist, scripts that shells take."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from umstack.cli import command as root
+
+PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
+UNITS = sorted((PACKAGING / "systemd").glob("*.service"))
+EXPOSURE_OK = 5.0
+"""systemd-analyze calls less than this "OK" or better."""
+
+
+def tool(name: str) -> str:
+    """A program, or a skip that says which is missing."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"no {name} here")
+    return found
+
+
+def commands(text: str) -> list[list[str]]:
+    """The command lines of a unit that run umstack, without the program."""
+    lines = re.findall(r"^ExecStart=/usr/bin/umstack (.*)$", text, re.MULTILINE)
+    return [line.split() for line in lines]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_units_run_commands_that_exist(unit: Path) -> None:
+    """Each word of a unit's command line is a command, or an option of it."""
+    found = commands(unit.read_text())
+    assert found
+    for name, *words in found:
+        command = root.get_command(click.Context(root), name)  # type: ignore[attr-defined]
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("-")} <= options, name
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_units_are_rated_ok(unit: Path) -> None:
+    """systemd-analyze security: exposure below 5."""
+    done = subprocess.run(
+        [tool("systemd-analyze"), "security", "--offline=true", f"--threshold={int(EXPOSURE_OK * 10)}", unit],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout[-300:] + done.stderr
+    (score,) = re.findall(r"exposure level for \S+: ([\d.]+)", done.stdout)
+    assert float(score) < EXPOSURE_OK
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """systemd-analyze verify has nothing to say about any line of ours."""
+    analyze = tool("systemd-analyze")
+    for file in (PACKAGING / "systemd").iterdir():
+        if file.suffix in (".service", ".socket"):
+            text = file.read_text().replace("/usr/bin/umstack", sys.executable)
+            (tmp_path / file.name.replace("@.", "@x.")).write_text(text)
+    units = sorted(tmp_path.iterdir())
+    assert len(units) == 5
+    done = subprocess.run([analyze, "verify", *units], capture_output=True, text=True, timeout=60)
+    said = [line for line in done.stderr.splitlines() if str(tmp_path) in line or "umstack" in line]
+    assert not said, "\n".join(said)
+
+
+def test_a_unit_that_is_wrong_is_seen(tmp_path: Path) -> None:
+    """The check above is not vacuous."""
+    unit = tmp_path / "umstack-wrong.service"
+    unit.write_text(UNITS[0].read_text().replace("NoNewPrivileges=true", "NoNewPrivilege=true"))
+    done = subprocess.run(
+        [tool("systemd-analyze"), "verify", unit], capture_output=True, text=True, timeout=60
+    )
+    assert "NoNewPrivilege" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["debian/postinst", "debian/prerm", "prove-wheel"])
+def test_scripts_are_shell(script: str) -> None:
+    """The shell reads them to the end."""
+    done = subprocess.run(["sh", "-n", PACKAGING / script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_sysusers_and_tmpfiles_are_taken(tmp_path: Path) -> None:
+    """systemd-sysusers and systemd-tmpfiles make, below another root, what the units need."""
+    (tmp_path / "etc").mkdir()
+    sysusers = [
+        tool("systemd-sysusers"),
+        f"--root={tmp_path}",
+        "--dry-run",
+        PACKAGING / "systemd" / "umstack.sysusers",
+    ]
+    done = subprocess.run(sysusers, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    tmpfiles = [
+        tool("systemd-tmpfiles"),
+        f"--root={tmp_path}",
+        "--create",
+        PACKAGING / "systemd" / "umstack.tmpfiles",
+    ]
+    done = subprocess.run(tmpfiles, capture_output=True, text=True, timeout=30)
+    made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_dir()}
+    assert {"run/umstack", "run/umstack/stat", "etc/umstack"} <= made, done.stderr
+    assert (tmp_path / "run/umstack/stat").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_version_says_what_is_compiled_in() -> None:
+    """Version and commit, interpreter and kernel, the libraries by their versions, the BPF programs."""
+    said = CliRunner().invoke(root, ["--version"]).output.splitlines()
+    assert re.fullmatch(r"umstack \d+\.\d+\.\d+ \(commit ([0-9a-f]{12}|unknown)\)", said[0])
+    assert said[1].startswith("Python 3.")
+    assert said[2].startswith("libbpf")
+    assert said[3].startswith("libxdp")
+    assert said[4].startswith("BPF programs:")
+
+
+def test_the_dashboard_is_json() -> None:
+    """What the package ships for Grafana can be read."""
+    assert json.loads((PACKAGING / "grafana" / "umstack.json").read_text())["title"] == "umstack"

@@ -1,0 +1,288 @@
+"""`umstack top`: every context of the host and its sessions, refreshed in place."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from umstack.cli.meter import amount
+from umstack.cli.stack_options import JSON_OPTION
+from umstack.foreign_text import displayed
+from umstack.telemetry.live_rows import ContextRow, LiveRows, SessionRow, live_rows
+from umstack.telemetry.metrics import program
+from umstack.telemetry.statistics_server import read_statistics
+
+_EXAMPLES = """\b
+Examples:
+  umstack top
+  umstack top --sort loss --interval 0.5
+  umstack top --session 2                  one session, all its counters
+  umstack top --once --json
+
+Keys: s sorts by the next column, up and down (or k and j) choose a session,
+Enter shows it alone and goes back, q ends.
+"""
+_SORTS = ("rate", "bytes", "loss", "naks", "window", "queued", "pid")
+_FIGURES = {"rate": 5, "bytes": 8, "loss": 5, "naks": 5, "window": 6, "queued": 6, "bp": 4}
+"""The columns of figures and their widths."""
+
+_KEYS = {
+    "\x1b[A": "up",
+    "k": "up",
+    "\x1b[B": "down",
+    "j": "down",
+    "\r": "enter",
+    "\n": "enter",
+    "s": "sort",
+    "q": "q",
+}
+_CONTEXT_LINES = 3
+"""Lines of contexts shown; the sessions get the rest of the screen."""
+
+
+@dataclass(slots=True)
+class _View:
+    """What the user has chosen to see."""
+
+    sort: str
+    chosen: int = 0
+    is_detail: bool = False
+
+    def press(self, key: str, sessions: int) -> bool:
+        """React to a key; False ends."""
+        if key == "q":
+            return False
+        if key == "sort":
+            self.sort = _SORTS[(_SORTS.index(self.sort) + 1) % len(_SORTS)]
+        elif key == "enter":
+            self.is_detail = not self.is_detail
+        elif key == "up":
+            self.chosen = max(self.chosen - 1, 0)
+        elif key == "down":
+            self.chosen = min(self.chosen + 1, max(sessions - 1, 0))
+        return True
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option(
+    "--sort", type=click.Choice(_SORTS), default="rate", show_default=True, help="What comes first."
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 60),
+    default=1.0,
+    show_default=True,
+    help="Seconds between readings.",
+)
+@click.option("--session", "number", type=click.IntRange(1), help="Show the session of this number alone.")
+@click.option("--once", is_flag=True, help="Take two readings an interval apart, show them, and leave.")
+@JSON_OPTION
+def command(sort: str, interval: float, number: int | None, once: bool, as_json: bool) -> None:
+    """Show the contexts of this host, their sessions, rates, loss, windows, queues and rings.
+
+    A context is found when it was made with statistics=True, as those of `umstack send`, `recv` and `record` are. Rates
+    are per second. `loss` of a sender is the part of its datagrams that was NAKed.
+    """
+    if as_json and not once:
+        raise click.UsageError("--json is one object, top shows many: add --once")
+    view = _View(sort, (number or 1) - 1, number is not None)
+    if once:
+        _once(view, interval, as_json)
+    else:
+        _follow(view, interval)
+
+
+def _once(view: _View, interval: float, as_json: bool) -> None:
+    earlier = read_statistics()
+    time.sleep(interval)
+    reports = read_statistics()
+    rows = live_rows(reports, earlier)
+    if as_json:
+        click.echo(json.dumps({"interval": interval, **rows.as_json()}))
+        return
+    console = Console()
+    console.print(_screen(view, rows, reports, lines=None, width=console.width))
+
+
+def _follow(view: _View, interval: float) -> None:
+    console = Console()
+    if not console.is_terminal:
+        raise click.UsageError("this is no terminal: use --once, or umstack stat --watch")
+    earlier: list[dict[str, Any]] = []
+    reports = read_statistics()
+    with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+        deadline = time.monotonic() + min(interval, 0.5)
+        while True:
+            rows = live_rows(reports, earlier)
+            live.update(_screen(view, rows, reports, lines=console.height, width=console.width), refresh=True)
+            while (left := deadline - time.monotonic()) > 0:
+                key = keys(left)
+                if key is None:
+                    continue
+                if not view.press(key, len(rows.sessions)):
+                    return
+                live.update(
+                    _screen(view, rows, reports, lines=console.height, width=console.width), refresh=True
+                )
+            earlier, reports = reports, read_statistics()
+            deadline = time.monotonic() + interval
+
+
+@contextmanager
+def _keys() -> Iterator[Any]:
+    """A function that waits so long for a key and names it, None if none came. The terminal is put back at the end."""
+    descriptor = sys.stdin.fileno()
+    if not os.isatty(descriptor):
+        yield lambda seconds: time.sleep(seconds)
+        return
+    before = termios.tcgetattr(descriptor)
+
+    def wait(seconds: float) -> str | None:
+        if not select.select([descriptor], [], [], seconds)[0]:
+            return None
+        return _KEYS.get(os.read(descriptor, 8).decode(errors="replace"))
+
+    try:
+        tty.setcbreak(descriptor)
+        yield wait
+    except KeyboardInterrupt:
+        return
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _sorted(rows: LiveRows, sort: str) -> list[SessionRow]:
+    def key(row: SessionRow) -> tuple[float, ...]:
+        values = {
+            "rate": row.datagrams,
+            "bytes": row.bytes,
+            "loss": row.loss,
+            "naks": row.naks,
+            "window": row.window or 0.0,
+            "queued": float(row.queued),
+            "pid": -float(row.pid),
+        }
+        return -values[sort], row.pid, row.context
+
+    return sorted(rows.sessions, key=key)
+
+
+def _screen(
+    view: _View, rows: LiveRows, reports: Sequence[Any], lines: int | None, width: int
+) -> RenderableType:
+    if not rows.contexts:
+        return "no context to be read; umstack send, recv and record can be, and Context(statistics=True)"
+    ordered = _sorted(rows, view.sort)
+    view.chosen = min(view.chosen, max(len(ordered) - 1, 0))
+    if view.is_detail and ordered:
+        return _detail(ordered[view.chosen], reports, lines)
+    contexts = rows.contexts if lines is None else rows.contexts[:_CONTEXT_LINES]
+    room = None if lines is None else max(lines - len(contexts) - 6, 1)
+    return Group(_contexts(rows, contexts), _sessions(ordered, view, room, width))
+
+
+def _foreign(text: str) -> Text:
+    return Text(displayed(text), no_wrap=True, overflow="ellipsis")
+
+
+def _contexts(rows: LiveRows, shown: Sequence[ContextRow]) -> Group:
+    """A line a context, and one that says how many are not shown."""
+    lines = []
+    for row in shown:
+        starved = "  ".join(f"{name} {rate:,.0f}/s" for name, rate in row.ring.items() if name in _STARVATION)
+        drops = f"  drops {row.receive_drops:,.0f}/s" if row.receive_drops else ""
+        text = f"{row.pid}/{row.context} {program(row.command)} on {row.interface}, {row.link}"
+        lines.append(_foreign(f"{text}: {row.sessions} sessions{drops}{'  ' if starved else ''}{starved}"))
+    if len(rows.contexts) > len(shown):
+        lines.append(Text(f"and {len(rows.contexts) - len(shown)} more contexts"))
+    return Group(*lines)
+
+
+_STARVATION = {
+    "xdp_rx_dropped",
+    "xdp_rx_ring_full",
+    "xdp_rx_fill_ring_empty_descs",
+    "xdp_tx_ring_empty_descs",
+}
+
+
+def _sessions(ordered: Sequence[SessionRow], view: _View, room: int | None, width: int) -> Table:
+    """The sessions around the chosen one. The topics have what the figures leave of the width."""
+    first = 0 if room is None else max(0, view.chosen - room + 1)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    names = [f"{name}*" if name == view.sort else name for name in _FIGURES]
+    widths = [max(wide, len(name)) for name, wide in zip(names, _FIGURES.values(), strict=True)]
+    table.add_column("#", width=3, justify="right", no_wrap=True)
+    table.add_column("pid*" if view.sort == "pid" else "pid", width=7, justify="right", no_wrap=True)
+    table.add_column("", width=4, no_wrap=True)
+    others = sum(widths) + 3 + 7 + 4 + len(widths) + 3
+    table.add_column("topics", width=max(width - others, 8), no_wrap=True, overflow="ellipsis")
+    for name, wide in zip(names, widths, strict=True):
+        table.add_column(name, width=wide, justify="right", no_wrap=True)
+    for number, row in list(enumerate(ordered, 1))[first : None if room is None else first + room]:
+        table.add_row(
+            str(number),
+            str(row.pid),
+            row.direction,
+            _foreign(", ".join(row.topics)),
+            _short(row.datagrams),
+            amount(row.bytes),
+            _percent(row.loss),
+            _short(row.naks),
+            _percent(row.window),
+            _short(row.queued),
+            _short(row.back_pressure),
+            style="reverse" if room is not None and number - 1 == view.chosen else "",
+        )
+    table.caption = "s sort  up/down choose  Enter detail  q end" if room is not None else None
+    return table
+
+
+def _short(number: float) -> str:
+    """A figure in at most five characters."""
+    for unit in ("", "k", "M", "G"):
+        if number < 999.5 or unit == "G":
+            is_whole = number >= 10 or not unit
+            return f"{number:.0f}{unit}" if is_whole else f"{number:.1f}{unit}"
+        number /= 1000
+    raise AssertionError
+
+
+def _percent(part: float | None) -> str:
+    return "-" if part is None else f"{part * 100:.1f}%" if part < 0.1 else f"{part * 100:.0f}%"
+
+
+def _detail(row: SessionRow, reports: Sequence[Any], lines: int | None) -> RenderableType:
+    """Every counter of a session that is not zero."""
+    key = "source_transports" if row.direction == "send" else "receiver_transports"
+    (report,) = [one for one in reports if (one["pid"], one["number"]) == (row.pid, row.context)]
+    item = next(one for one in report[key] if one["transport"] == row.transport)
+    figures = [(name, value) for name, value in item.items() if value and isinstance(value, int | float)]
+    head = _foreign(f"{row.direction} {row.transport}, process {row.pid} on {row.interface}")
+    topics = _foreign(f"topics: {', '.join(row.topics)}")
+    table = Table.grid(padding=(0, 3, 0, 0))
+    room = len(figures) if lines is None else max(lines - 4, 1)
+    columns = 1 if lines is None else max(1, min(2, -(-len(figures) // room)))
+    height = -(-len(figures) // columns)
+    for at in range(min(height, room)):
+        cells: list[str] = []
+        for name, value in figures[at::height]:
+            cells += [name, f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"]
+        table.add_row(*(displayed(cell) for cell in cells))
+    return Group(head, topics, Text(""), table)

@@ -1,0 +1,145 @@
+"""Alert rules for Prometheus, made from the counter schema: `umstack exporter --print alerts`.
+
+A rule names counters as the schema has them; what Prometheus calls them is asked of umstack.telemetry.metrics, so that
+a rule about a counter that does not exist cannot be made.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from umstack.telemetry.counters import schema
+from umstack.telemetry.metrics import metric_of
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One rule. `expression` holds counters as `{group.name}`."""
+
+    name: str
+    expression: str
+    held: str
+    severity: str
+    summary: str
+    remedy: str
+
+
+_SESSION = "session {{ $labels.transport }} of process {{ $labels.pid }} on {{ $labels.instance }}"
+_CONTEXT = "process {{ $labels.pid }} on {{ $labels.interface }} of {{ $labels.instance }}"
+ALERTS = (
+    Alert(
+        "UmstackUnrecoverableLoss",
+        "rate({receiver_transport.unrecovered_txw}[1m]) + rate({receiver_transport.unrecovered_tmo}[1m]) > 0",
+        "0s",
+        "critical",
+        f"Messages are lost for good: {_SESSION}",
+        "unrecovered_txw: a larger transmission window; unrecovered_tmo: see naks_shed at the source",
+    ),
+    Alert(
+        "UmstackLoss",
+        "rate({receiver_transport.lost}[1m]) > 0.01 * rate({receiver_transport.msgs_rcved}[1m])",
+        "1m",
+        "warning",
+        f"More than 1 % of the datagrams are lost: {_SESSION}",
+        "compare receive_drops (this host) with other receivers (the network)",
+    ),
+    Alert(
+        "UmstackNakStorm",
+        "rate({source_transport.naks_rcved}[1m]) > 100 and "
+        "rate({source_transport.naks_rcved}[1m]) > 0.1 * rate({source_transport.msgs_sent}[1m])",
+        "30s",
+        "critical",
+        f"Receivers NAK more than a tenth of what is sent: {_SESSION}",
+        "find the receiver that NAKs most: umstack report on a capture of the NAK port",
+    ),
+    Alert(
+        "UmstackRetransmitLimit",
+        "rate({source_transport.naks_shed}[1m]) > 0",
+        "1m",
+        "warning",
+        f"NAKs are refused for want of retransmit rate: {_SESSION}",
+        "raise transport_lbtrm_retransmit_rate_limit, or mend the loss",
+    ),
+    Alert(
+        "UmstackSlowReceiver",
+        "rate({receiver.queue_full_pauses}[1m]) > 0",
+        "1m",
+        "warning",
+        "The application reads too slowly: topic {{ $labels.topic }}, process {{ $labels.pid }}",
+        "poll() batches, more blocks in the queue, or another thread",
+    ),
+    Alert(
+        "UmstackBackPressure",
+        "rate({source_transport.back_pressured}[1m]) > 1",
+        "1m",
+        "warning",
+        f"Publishers wait for the publication limit: {_SESSION}",
+        "a slow receiver holds the window, or the rate limit is too low: snd_lmt, rctlr_data_msgs",
+    ),
+    Alert(
+        "UmstackWindowUsed",
+        "({source_transport.pub_pos} - {source_transport.snd_pos}) > "
+        "0.9 * ({source_transport.pub_lmt} - {source_transport.snd_pos}) > 0",
+        "30s",
+        "warning",
+        f"Nine tenths of the publication window are used: {_SESSION}",
+        "the sender or its receivers are behind: snd_lmt, receivers_known",
+    ),
+    Alert(
+        "UmstackRingStarvation",
+        "rate({link.xdp_rx_fill_ring_empty_descs}[1m]) > 0 or rate({link.xdp_rx_ring_full}[1m]) > 0",
+        "1m",
+        "warning",
+        f"The kernel finds no frame for what arrives: {_CONTEXT}",
+        "more link_xdp_receive_frames, or an application that reads sooner",
+    ),
+    Alert(
+        "UmstackReceiveDrops",
+        "rate({link.receive_drops}[1m]) > 0",
+        "1m",
+        "warning",
+        f"The receive buffer overflows: {_CONTEXT}",
+        "sysctl -w net.core.rmem_max=8388608, and a larger transport_lbtrm_receiver_socket_buffer",
+    ),
+)
+
+
+class _Names(dict[str, str]):
+    """Looks `group.name` up in the schema; KeyError when it has no such counter."""
+
+    def __missing__(self, key: str) -> str:
+        group, _, name = key.partition(".")
+        return metric_of(schema().group(group).counter(name)).name
+
+
+def in_promql(expression: str) -> str:
+    """An expression in which `{group.name}` stands for a counter, with the names of Prometheus."""
+    names, pieces = _Names(), expression.split("{")
+    filled = [pieces[0]]
+    for piece in pieces[1:]:
+        counter, _, rest = piece.partition("}")
+        filled += [names[counter], rest]
+    return "".join(filled)
+
+
+def render_alerts() -> str:
+    """The text of a rule file."""
+    lines = [
+        "# Made from the counter schema by `umstack exporter --print alerts`.",
+        "groups:",
+        "  - name: umstack",
+        "    rules:",
+    ]
+    for alert in ALERTS:
+        lines += [
+            f"      - alert: {alert.name}",
+            f"        expr: {json.dumps(in_promql(alert.expression))}",
+            f"        for: {alert.held}",
+            "        labels:",
+            f"          severity: {alert.severity}",
+            "        annotations:",
+            f"          summary: {json.dumps(alert.summary)}",
+            f"          remedy: {json.dumps(alert.remedy)}",
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,191 @@
+"""CounterLog: log records of what costs messages or changes the mode, made from a context's counters.
+
+Loggers follow the packages: `umstack.receiver`, `umstack.source`, `umstack.link`, `umstack.resolution`,
+`umstack.context`. Each record has extras: `umstack_counter` (group.name of the schema), `umstack_count` (how many
+since the last record about it), `umstack_total`, `umstack_object` (topic or session, as foreign text is shown) and
+`umstack_interface`.
+
+The counters are read at most once in `_INTERVAL_SECONDS`, and only while somebody listens: a handler other than
+NullHandler on one of these loggers or above. One thread at a time calls update().
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from umstack.errors import Closed
+from umstack.foreign_text import displayed
+from umstack.telemetry.counters import CounterKind, schema
+
+_INTERVAL_SECONDS = 5.0
+_WARNING, _INFO = logging.WARNING, logging.INFO
+
+# The counters that cost messages, or are the sign that they soon will, by what reports them. The text of a record is
+# the schema's.
+_WATCHED: dict[str, tuple[str, dict[str, int]]] = {
+    "receiver_transports": (
+        "umstack.receiver",
+        {
+            "unrecovered_txw": _WARNING,
+            "unrecovered_tmo": _WARNING,
+            "loss_map_overflows": _WARNING,
+            "lost": _INFO,
+        },
+    ),
+    "receivers": (
+        "umstack.receiver",
+        {
+            "unrecoverable_loss_events": _WARNING,
+            "burst_loss_events": _WARNING,
+            "messages_too_long": _WARNING,
+            "malformed_fragments": _WARNING,
+            "order_map_overflows": _WARNING,
+            "queue_full_pauses": _INFO,
+            "bos_events": _INFO,
+            "eos_events": _INFO,
+        },
+    ),
+    "source_transports": (
+        "umstack.source",
+        {
+            "naks_shed": _WARNING,
+            "naks_out_of_window": _WARNING,
+            "receivers_timed_out": _WARNING,
+            "receivers_refused": _WARNING,
+            "unblocked_publications": _WARNING,
+            "snd_bpe": _INFO,
+        },
+    ),
+    "sources": ("umstack.source", {"sends_refused": _INFO}),
+    "link_counters": (
+        "umstack.link",
+        {
+            "receive_drops": _WARNING,
+            "receive_truncated": _WARNING,
+            "receive_errors": _WARNING,
+            "send_errors": _WARNING,
+            "oversize_sends": _INFO,
+            "ring_checksum_errors": _WARNING,
+            "xdp_rx_dropped": _WARNING,
+            "xdp_rx_ring_full": _WARNING,
+        },
+    ),
+    "context": (
+        "umstack.context",
+        {
+            "sessions_refused": _WARNING,
+            "hold_store_full": _WARNING,
+            "fragments_unrecoverably_lost": _WARNING,
+            "tr_dgrams_send_failed": _WARNING,
+            "tr_dgrams_dropped_malformed": _INFO,
+            "tr_sources_refused": _WARNING,
+        },
+    ),
+}
+_GROUPS = {
+    "receiver_transports": "receiver_transport",
+    "receivers": "receiver",
+    "source_transports": "source_transport",
+    "sources": "source",
+    "link_counters": "link",
+    "context": "context",
+}
+_LOGGERS = {logger: logging.getLogger(logger) for logger, _ in _WATCHED.values()}
+_MODE = ("link", "link_mode", "datagram_bytes")
+
+
+def is_heard(logger: logging.Logger) -> bool:
+    """Whether a warning of this logger reaches a handler that does something with it."""
+    if not logger.isEnabledFor(logging.WARNING):
+        return False
+    at: logging.Logger | None = logger
+    while at is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in at.handlers):
+            return True
+        at = at.parent if at.propagate else None
+    return False
+
+
+class CounterLog:
+    """Watches one context. What was counted before the first update is reported by it."""
+
+    def __init__(
+        self, read: Callable[[], Mapping[str, Any]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`read` is Context.stats or gives the same."""
+        self._read = read
+        self._clock = clock
+        self._next = float("-inf")
+        self._seen: dict[tuple[str, str, str], int] = {}
+        self._mode: dict[str, Any] = {}
+
+    def update(self) -> None:
+        """Write the records of what has changed, if it is time to look and somebody listens."""
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + _INTERVAL_SECONDS
+        if any(is_heard(logger) for logger in _LOGGERS.values()):
+            with contextlib.suppress(Closed):
+                self._compare(self._read())
+
+    def _compare(self, stats: Mapping[str, Any]) -> None:
+        mode = {name: stats.get(name) for name in _MODE}
+        interface = displayed(stats["interface"])
+        if mode != self._mode:
+            self._mode = mode
+            text = "link %s in mode %s on %s, datagrams of %s bytes"
+            extra = {f"umstack_{name}": value for name, value in {**mode, "interface": interface}.items()}
+            _LOGGERS["umstack.link"].info(
+                text, mode["link"], mode["link_mode"], interface, mode["datagram_bytes"], extra=extra
+            )
+        seen: dict[tuple[str, str, str], int] = {}
+        for key, (_, watched) in _WATCHED.items():
+            for name, figures in _objects(stats[key]):
+                for counter in watched:
+                    at = (key, name, counter)
+                    seen[at] = seen.get(at, 0) + int(figures.get(counter) or 0)
+        for (key, name, counter), total in seen.items():
+            # An object made anew under the same name begins at zero.
+            more = total - min(self._seen.get((key, name, counter), 0), total)
+            if more:
+                self._record(key, name, counter, more, total, interface)
+        self._seen = seen
+
+    def _record(self, key: str, name: str, counter: str, more: int, total: int, interface: str) -> None:
+        logger, watched = _WATCHED[key]
+        described = schema().group(_GROUPS[key]).counter(counter)
+        extra = {
+            "umstack_counter": f"{_GROUPS[key]}.{counter}",
+            "umstack_count": more,
+            "umstack_total": total,
+            "umstack_object": displayed(name),
+            "umstack_interface": interface,
+        }
+        _LOGGERS[logger].log(
+            watched[counter],
+            "%s: %s +%d %s: %s",
+            displayed(name) or interface,
+            counter,
+            more,
+            described.unit,
+            described.doc,
+            extra=extra,
+        )
+
+
+def _objects(found: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The objects of one key of a report by the topic or session that names them."""
+    for item in found if isinstance(found, list) else [found]:
+        yield str(item.get("topic") or item.get("transport") or ""), item
+
+
+def watched_counters() -> Iterator[tuple[str, str, CounterKind]]:
+    """Group, name and kind of every counter that makes records; KeyError for one the schema does not have."""
+    for key, (_, watched) in _WATCHED.items():
+        for name in watched:
+            yield _GROUPS[key], name, schema().group(_GROUPS[key]).counter(name).kind

@@ -1,0 +1,182 @@
+"""LiveRows: what two readings of all contexts say about the time between them, for `umstack top`.
+
+Pure: reports in, rows out. Rates are per second of the time the context itself says passed; an object that is new, or
+was made anew under its name, has the rates of what it counted since it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+Report = Mapping[str, Any]
+Item = Mapping[str, Any]
+
+_SHORTEST_SECONDS = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One transport session of one context, as one line shows it. Rates are a second."""
+
+    pid: int
+    context: int
+    interface: str
+    direction: str
+    """`send` or `recv`."""
+    transport: str
+    topics: tuple[str, ...]
+    datagrams: float
+    bytes: float
+    loss: float
+    """Part of the datagrams that were lost on their first way, 0 to 1; of a sender, NAKed."""
+    naks: float
+    unrecovered: float
+    window: float | None
+    """Part of the publication window in use, 0 to 1; None for a receiver without flow control."""
+    back_pressure: float
+    """Publish attempts refused or made to wait (sender), pauses because the queue is full (receiver)."""
+    queued: int
+    """Datagrams waiting for rate limits (sender), messages the application has not read (receiver)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRow:
+    """One context: whose it is, and what its link does."""
+
+    pid: int
+    context: int
+    command: str
+    interface: str
+    link: str
+    sessions: int
+    receive_drops: float
+    ring: Mapping[str, float]
+    """Counters of the rings that grew, a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRows:
+    """All contexts and sessions at one moment."""
+
+    contexts: tuple[ContextRow, ...]
+    sessions: tuple[SessionRow, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain dictionaries."""
+        return {
+            "contexts": [asdict(row) for row in self.contexts],
+            "sessions": [asdict(row) for row in self.sessions],
+        }
+
+
+class _Change:
+    """The figures of one object now and before."""
+
+    __slots__ = ("_before", "_now", "_seconds")
+
+    def __init__(self, now: Item, before: Item | None, seconds: float) -> None:
+        self._now, self._before, self._seconds = now, before or {}, seconds
+
+    def grown(self, name: str) -> float:
+        now, before = self._now.get(name) or 0, self._before.get(name) or 0
+        return float(now - before if now >= before else now)
+
+    def rate(self, *names: str) -> float:
+        return sum(self.grown(name) for name in names) / self._seconds
+
+
+def identity(report: Report) -> tuple[int, int, float]:
+    """What tells a context from every other, also from a later one of the same process id."""
+    return report["pid"], report["number"], report["started_at"]
+
+
+def live_rows(reports: Sequence[Report], earlier: Sequence[Report]) -> LiveRows:
+    """The rows of a reading, with the rates since an earlier one (empty: since each context began)."""
+    before = {identity(report): report for report in earlier}
+    contexts: list[ContextRow] = []
+    sessions: list[SessionRow] = []
+    for report in reports:
+        past = before.get(identity(report))
+        since = past["read_at"] if past else report["started_at"]
+        seconds = max(report["read_at"] - since, _SHORTEST_SECONDS)
+        contexts.append(_context(report, past, seconds))
+        sessions += _sending(report, past, seconds)
+        sessions += _receiving(report, past, seconds)
+    return LiveRows(tuple(contexts), tuple(sessions))
+
+
+def _context(report: Report, past: Report | None, seconds: float) -> ContextRow:
+    change = _Change(report["link_counters"], past and past["link_counters"], seconds)
+    ring_names = [name for name in report["link_counters"] if name.startswith(("ring_", "xdp_"))]
+    rates = {name: rate for name in ring_names if (rate := change.rate(name)) > 0}
+    return ContextRow(
+        pid=report["pid"],
+        context=report["number"],
+        command=report["command"],
+        interface=report["interface"],
+        link=str(report.get("link_mode") or report["link"]),
+        sessions=len(report["source_transports"]) + len(report["receiver_transports"]),
+        receive_drops=change.rate("receive_drops"),
+        ring=rates,
+    )
+
+
+def _pairs(report: Report, past: Report | None, key: str, seconds: float) -> Iterator[tuple[Item, _Change]]:
+    before = {item["transport"]: item for item in past[key]} if past else {}
+    for item in report[key]:
+        yield item, _Change(item, before.get(item["transport"]), seconds)
+
+
+def _part(of: float, whole: float) -> float:
+    return min(of / whole, 1.0) if whole > 0 else 0.0
+
+
+def _sending(report: Report, past: Report | None, seconds: float) -> Iterator[SessionRow]:
+    for item, change in _pairs(report, past, "source_transports", seconds):
+        topics = dict.fromkeys(
+            one["topic"] for one in report["sources"] if one.get("transport") == item["transport"]
+        )
+        sent = item.get("snd_pos") or 0
+        room = (item.get("pub_lmt") or 0) - sent
+        yield SessionRow(
+            pid=report["pid"],
+            context=report["number"],
+            interface=report["interface"],
+            direction="send",
+            transport=item["transport"],
+            topics=tuple(topics),
+            datagrams=change.rate("msgs_sent"),
+            bytes=change.rate("bytes_sent"),
+            loss=_part(change.grown("naks_rcved"), change.grown("msgs_sent")),
+            naks=change.rate("naks_rcved"),
+            unrecovered=change.rate("naks_shed", "naks_out_of_window"),
+            window=_part((item.get("pub_pos") or 0) - sent, room) if room > 0 else None,
+            back_pressure=change.rate("back_pressured"),
+            queued=(item.get("rctlr_data_msgs") or 0) + (item.get("rctlr_rx_msgs") or 0),
+        )
+
+
+def _receiving(report: Report, past: Report | None, seconds: float) -> Iterator[SessionRow]:
+    topics = tuple(dict.fromkeys(one["topic"] for one in report["receivers"]))
+    queued = sum(one.get("queued_messages") or 0 for one in report["receivers"])
+    earlier = sum(one.get("queue_full_pauses") or 0 for one in past["receivers"]) if past else 0
+    pauses = sum(one.get("queue_full_pauses") or 0 for one in report["receivers"])
+    for item, change in _pairs(report, past, "receiver_transports", seconds):
+        yield SessionRow(
+            pid=report["pid"],
+            context=report["number"],
+            interface=report["interface"],
+            direction="recv",
+            transport=item["transport"],
+            topics=topics,
+            datagrams=change.rate("msgs_rcved"),
+            bytes=change.rate("bytes_rcved"),
+            loss=_part(change.grown("lost"), change.grown("lost") + change.grown("msgs_rcved")),
+            naks=change.rate("naks_sent"),
+            unrecovered=change.rate("unrecovered_txw", "unrecovered_tmo"),
+            window=None,
+            back_pressure=max(pauses - earlier, 0) / seconds,
+            queued=queued,
+        )

@@ -1,0 +1,278 @@
+"""Metrics: the reports of contexts as Prometheus has them, by the names, kinds, units and texts of the schema.
+
+A report is what a context says of itself: `Context.stats()`, and whose it is (umstack.telemetry.endpoint,
+umstack.telemetry.statistics_server). Each counter of the schema becomes one metric:
+
+    source_transport.msgs_sent   counter   ->  umstack_source_transport_msgs_sent_total{transport=...}
+    source_transport.txw_bytes   snapshot  ->  umstack_source_transport_txw_bytes{transport=...}
+    receiver_transport.nak_stm_max   ms    ->  umstack_receiver_transport_nak_stm_max_seconds{transport=...}
+
+Objects of one context with the same labels (two receivers of a topic) are one series. The numbers of topics and of
+sessions that have labels of their own are bounded; those beyond are added up under `(others)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from umstack.foreign_text import displayed
+from umstack.telemetry.counters import Counter, CounterKind, schema
+from umstack.telemetry.recovery_histogram import bucket_start_ns
+
+Report = Mapping[str, Any]
+Values = Mapping[str, int | float | None]
+Labels = tuple[tuple[str, str], ...]
+
+TOPICS_MAX = 2000
+SESSIONS_MAX = 1000
+OTHERS = "(others)"
+RECOVERY_SECONDS = "umstack_receiver_transport_recovery_seconds"
+_BUCKETS_PER_BOUND = 4
+"""The core's histogram has four buckets to an octave; an octave is what a dashboard needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Where a group of the schema stands in a report, and which of its fields tell its objects apart."""
+
+    key: str
+    name: str
+    labels: tuple[str, ...] = ()
+
+
+GROUPS = (
+    Group("context", "context"),
+    Group("link_counters", "link"),
+    Group("source_transports", "source_transport", ("transport",)),
+    Group("receiver_transports", "receiver_transport", ("transport",)),
+    Group("sources", "source", ("topic", "transport")),
+    Group("receivers", "receiver", ("topic",)),
+)
+_MERGED = {CounterKind.MIN: min, CounterKind.MAX: max}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One counter of the schema under its name for Prometheus. A figure x `factor` is in the metric's unit."""
+
+    name: str
+    type: str
+    help: str
+    counter: Counter
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The figures of one set of labels, by the names of the schema."""
+
+    labels: Labels
+    values: Values
+    text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", labels_text(self.labels))
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric and its samples: (suffix of the name, labels as text, value)."""
+
+    name: str
+    type: str
+    help: str
+    samples: Sequence[tuple[str, str, int | float]]
+
+
+def metric_of(counter: Counter) -> Metric:
+    """What Prometheus calls a counter of the schema: its group and name, the base unit, `_total` where it grows."""
+    name, factor, unit = f"umstack_{counter.group}_{counter.name}", 1.0, counter.unit
+    if unit == "ms":
+        name, factor, unit = f"{name}_seconds", 1e-3, "seconds"
+    elif unit == "bytes" and "bytes" not in counter.name:
+        name += "_bytes"
+    grows = counter.kind is CounterKind.COUNTER
+    kind = "" if counter.kind in (CounterKind.COUNTER, CounterKind.SNAPSHOT) else f" ({counter.kind})"
+    return Metric(
+        name=f"{name}_total" if grows else name,
+        type="counter" if grows else "gauge",
+        help=f"{counter.doc} Unit: {unit}{kind}.",
+        counter=counter,
+        factor=factor,
+    )
+
+
+@cache
+def metrics_of(group: str) -> tuple[Metric, ...]:
+    """The metrics of a group of the schema."""
+    return tuple(metric_of(counter) for counter in schema().group(group).counters)
+
+
+def labels_text(labels: Iterable[tuple[str, str]]) -> str:
+    """Labels as the text format writes them, without the braces."""
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+class LabelBound:
+    """Which values of a label have series of their own: at most `limit`, the first that came, for as long as they last.
+
+    A value keeps its series until a scrape no longer has it; then the next of the others moves up.
+    """
+
+    __slots__ = ("_admitted", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._admitted: set[Hashable] = set()
+
+    def admit(self, values: Iterable[Hashable]) -> set[Hashable]:
+        """Those of this scrape's values that are shown by name."""
+        present = dict.fromkeys(values)
+        admitted = {value for value in self._admitted if value in present}
+        for value in present:
+            if len(admitted) >= self._limit:
+                break
+            admitted.add(value)
+        self._admitted = admitted
+        return admitted
+
+
+class Exposition:
+    """Makes families of reports, scrape after scrape. One thread at a time."""
+
+    def __init__(self, topics_max: int = TOPICS_MAX, sessions_max: int = SESSIONS_MAX) -> None:
+        """Show at most so many topics and sessions, over all contexts, by name."""
+        self._bounds = {"topic": LabelBound(topics_max), "transport": LabelBound(sessions_max)}
+
+    def families(self, reports: Sequence[Report]) -> Iterator[Family]:
+        """Everything the reports say."""
+        owners = [_owner(report) for report in reports]
+        shown: dict[str, set[Hashable]] = {}
+        folded: list[tuple[str, str, int | float]] = []
+        for label, bound in self._bounds.items():
+            present = {
+                (owner, item[label]): None
+                for owner, report in zip(owners, reports, strict=True)
+                for group in GROUPS
+                if label in group.labels
+                for item in report[group.key]
+            }
+            shown[label] = bound.admit(present)
+            folded.append(("", f'label="{label}"', len(present) - len(shown[label])))
+        yield from _about(reports, owners)
+        yield Family("umstack_folded_labels", "gauge", f"Label values added up under {OTHERS}.", folded)
+        for group in GROUPS:
+            series = _series(group, reports, owners, shown)
+            for metric in metrics_of(group.name):
+                yield _family(metric, series)
+            if group.name == "receiver_transport":
+                yield _recovery(series)
+
+
+def render(families: Iterable[Family]) -> str:
+    """The text format of Prometheus, version 0.0.4."""
+    lines: list[str] = []
+    for family in families:
+        text = family.help.replace("\\", r"\\").replace("\n", r"\n")
+        lines.append(f"# HELP {family.name} {text}\n# TYPE {family.name} {family.type}\n")
+        name = family.name
+        lines += [f"{name}{suffix}{{{labels}}} {value}\n" for suffix, labels, value in family.samples]
+    return "".join(lines)
+
+
+def _owner(report: Report) -> Labels:
+    return (
+        ("pid", str(report["pid"])),
+        ("context", str(report["number"])),
+        ("interface", displayed(report["interface"])),
+    )
+
+
+def program(command: str) -> str:
+    """What a command line runs, without the interpreter, the place it lies and the arguments, which may be secret."""
+    words = [word.rpartition("/")[2] for word in command.split()[:2]]
+    named = words[1:] if len(words) > 1 and words[0].startswith("python") else words
+    return displayed(named[0]) if named else ""
+
+
+def _about(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Family]:
+    """Which contexts there are, and since when."""
+    info, started = [], []
+    for report, owner in zip(reports, owners, strict=True):
+        facts = (("program", program(report["command"])), ("link", displayed(report["link"])))
+        info.append(("", labels_text((*owner, *facts)), 1))
+        started.append(("", labels_text(owner), float(report["started_at"])))
+    yield Family("umstack_context_info", "gauge", "A context, and what it belongs to.", info)
+    yield Family("umstack_context_start_time_seconds", "gauge", "When it began, Unix time.", started)
+
+
+def _series(
+    group: Group, reports: Sequence[Report], owners: Sequence[Labels], shown: Mapping[str, set[Hashable]]
+) -> list[Series]:
+    """The objects of a group by their labels; those with the same labels are one."""
+    found: dict[Labels, list[Values]] = {}
+    for report, owner in zip(reports, owners, strict=True):
+        listed = report[group.key]
+        for item in listed if isinstance(listed, list) else [listed]:
+            labels = owner
+            for label in group.labels:
+                value = item[label] if (owner, item[label]) in shown[label] else OTHERS
+                labels = (*labels, (label, displayed(value)))
+            found.setdefault(labels, []).append(item)
+    return [
+        Series(labels, items[0] if len(items) == 1 else _merged(group.name, items))
+        for labels, items in found.items()
+    ]
+
+
+def _merged(group: str, items: Sequence[Values]) -> Values:
+    """Several objects as one: sums of counters and levels, extremes of extremes, the mean of means."""
+    merged: dict[str, Any] = {}
+    for counter in schema().group(group).counters:
+        values = [value for item in items if (value := item.get(counter.name)) is not None]
+        if values and counter.kind is CounterKind.MEAN:
+            merged[counter.name] = sum(values) / len(values)
+        elif values:
+            merged[counter.name] = _MERGED.get(counter.kind, sum)(values)
+    histograms = [item["recovery_counts"] for item in items if "recovery_counts" in item]
+    if histograms:
+        merged["recovery_counts"] = [sum(counts) for counts in zip(*histograms, strict=True)]
+    return merged
+
+
+def _family(metric: Metric, series: Sequence[Series]) -> Family:
+    name, factor = metric.counter.name, metric.factor
+    samples = [("", one.text, value) for one in series if (value := one.values.get(name)) is not None]
+    if factor != 1.0:
+        samples = [(suffix, labels, value * factor) for suffix, labels, value in samples]
+    return Family(metric.name, metric.type, metric.help, samples)
+
+
+def _recovery(series: Sequence[Series]) -> Family:
+    """The histogram of recovery times of each session."""
+    samples: list[tuple[str, str, int | float]] = []
+    for one in series:
+        counts: Any = one.values.get("recovery_counts")
+        if counts is None:
+            continue
+        below, total_ns = 0, 0.0
+        for bucket, count in enumerate(counts):
+            below += count
+            total_ns += count * (bucket_start_ns(bucket) + bucket_start_ns(bucket + 1)) / 2
+            is_bound = (bucket + 1) % _BUCKETS_PER_BOUND == 0
+            bound = math.inf if bucket + 1 == len(counts) else bucket_start_ns(bucket + 1) / 1e9
+            if is_bound:
+                le = "+Inf" if bound == math.inf else repr(bound)
+                samples.append(("_bucket", f'{one.text},le="{le}"', below))
+        samples.append(("_sum", one.text, total_ns / 1e9))
+        samples.append(("_count", one.text, below))
+    text = "Time from finding a datagram missing to having it. The sum is estimated from finer buckets. Unit: seconds."
+    return Family(RECOVERY_SECONDS, "histogram", text, samples)

@@ -1,0 +1,86 @@
+"""Checks what a process says of itself before anything is made of it.
+
+Whoever may bind a socket in the statistics directory can answer with anything. A report is believed only when it has
+the shape that `Context.stats()` gives it, every figure is a finite number, and it is of the process and the context
+that the socket is named after. What its texts say is foreign text still (umstack.foreign_text).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from umstack._core import lib
+
+_OBJECTS_MAX = 1_000_000
+_TEXT_MAX = 65536
+_TABLES = ("context", "link_counters")
+_LISTS = {
+    "source_transports": ("transport",),
+    "receiver_transports": ("transport",),
+    "sources": ("topic", "transport"),
+    "receivers": ("topic",),
+}
+
+
+class BadReport(ValueError):
+    """What was read is no report of that context."""
+
+
+def checked_report(report: Any, pid: int, number: int) -> dict[str, Any]:
+    """The report itself; BadReport says what is wrong with it."""
+    if not isinstance(report, dict):
+        raise BadReport("no object")
+    if _field(report, "pid") != pid or _field(report, "number") != number:
+        raise BadReport("of another process or context than the socket's name says")
+    for name in ("started_at", "read_at"):
+        _figure(name, _field(report, name))
+    for name in ("command", "interface", "link"):
+        _text(name, _field(report, name))
+    for name in _TABLES:
+        _figures(name, _field(report, name), ())
+    for name, texts in _LISTS.items():
+        listed = _field(report, name)
+        if not isinstance(listed, list) or len(listed) > _OBJECTS_MAX:
+            raise BadReport(f"{name} is no list of objects")
+        for item in listed:
+            _figures(name, item, texts)
+    return report
+
+
+def _field(report: dict[str, Any], name: str) -> Any:
+    if name not in report:
+        raise BadReport(f"no {name}")
+    return report[name]
+
+
+def _text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or len(value) > _TEXT_MAX:
+        raise BadReport(f"{name} is no text")
+
+
+def _figure(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadReport(f"{name} is no figure")
+    if not -(2.0**64) <= value <= 2.0**64 or math.isnan(value):
+        raise BadReport(f"{name} is out of range")
+
+
+def _figures(name: str, item: Any, texts: tuple[str, ...]) -> None:
+    """One object: the texts that name it, and figures or None."""
+    if not isinstance(item, dict):
+        raise BadReport(f"{name} is no object")
+    for text in texts:
+        _text(f"{name}.{text}", _field(item, text))
+    for key, value in item.items():
+        if key == "recovery_counts":
+            _buckets(value)
+        elif key not in texts and key != "transport" and value is not None:
+            _figure(f"{name}.{key}", value)
+
+
+def _buckets(value: Any) -> None:
+    if not isinstance(value, list) or len(value) != lib.UM_RECOVERY_BUCKETS:
+        raise BadReport("recovery_counts is no histogram")
+    for count in value:
+        _figure("recovery_counts", count)

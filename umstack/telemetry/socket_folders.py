@@ -1,0 +1,152 @@
+"""The directories that statistics sockets lie in: where a process makes its own, and where those of others are.
+
+A directory is used only when nobody but its owner can have put anything into it: it is no symbolic link, its mode is
+0700, its owner is the user this process runs as (for root, who reads the processes of all, any user), and the directory
+it lies in belongs to that user or to root and cannot be changed by others. Sockets are known by their exact names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from umstack.errors import PermissionNeeded, SystemFailure
+
+SOCKET_NAME = re.compile(r"(?P<pid>[1-9]\d{0,9})-(?P<number>0|[1-9]\d{0,2})\.sock")
+_LISTED = re.compile(r"^\S+: \S+ \S+ (?P<flags>\S+) 0001 \S+ +\d+ (?P<path>/.+)$", re.MULTILINE)
+_ACCEPTING = "00010000"
+"""__SO_ACCEPTCON of /proc/net/unix: the socket listens."""
+_FOLDERS_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSocket:
+    """The socket of one context."""
+
+    path: Path
+    pid: int
+    number: int
+    owner: int
+
+
+def chosen_folder() -> Path | None:
+    """UMSTACK_STAT_DIR: the one directory to use, where it is set."""
+    chosen = os.environ.get("UMSTACK_STAT_DIR")
+    return Path(chosen) if chosen else None
+
+
+def own_folder() -> Path:
+    """Where this user's processes have their sockets."""
+    if chosen := chosen_folder():
+        return chosen
+    if os.geteuid() == 0:
+        return Path("/run/umstack/stat")
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime, "umstack", "stat")
+    return Path(tempfile.gettempdir(), f"umstack-{os.geteuid()}", "stat")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a directory for sockets of this process, or take the one that is there; refuse one that others made."""
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    check_folder(folder, os.geteuid())
+
+
+def check_folder(folder: Path, user: int | None) -> int:
+    """The owner of a directory that only its owner, who must be `user` (None: anybody), can have filled.
+
+    PermissionNeeded says why another is not used; FileNotFoundError passes through.
+    """
+    found, above = folder.lstat(), folder.parent.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        _refuse(folder, "it is a symbolic link" if stat.S_ISLNK(found.st_mode) else "it is no directory")
+    if user is not None and found.st_uid != user:
+        _refuse(folder, f"it belongs to user {found.st_uid}")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        _refuse(folder, f"its mode is {stat.S_IMODE(found.st_mode):04o} and not 0700")
+    if not stat.S_ISDIR(above.st_mode):
+        _refuse(folder, f"{folder.parent} is a symbolic link")
+    if above.st_uid not in (0, found.st_uid):
+        _refuse(folder, f"{folder.parent} belongs to user {above.st_uid}")
+    if above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX:
+        _refuse(folder, f"others may write to {folder.parent}")
+    return found.st_uid
+
+
+def _refuse(folder: Path, why: str) -> None:
+    raise PermissionNeeded(
+        f"statistics directory {folder} is not used: {why}",
+        hint="remove it, or name another directory of yours in UMSTACK_STAT_DIR",
+    )
+
+
+def sockets_in(folder: Path, pid: int | None = None) -> Iterator[ContextSocket]:
+    """The sockets of contexts (of one process) in a directory; nothing when there is none.
+
+    PermissionNeeded when the directory is not to be trusted. Anything that is no socket of its owner is passed over.
+    """
+    try:
+        owner = check_folder(folder, None if os.geteuid() == 0 else os.geteuid())
+        entries = sorted(entry.name for entry in os.scandir(folder))
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        raise SystemFailure(f"statistics directory {folder}: {error.strerror}") from error
+    for name in entries:
+        match = SOCKET_NAME.fullmatch(name)
+        if match is None or (pid is not None and int(match["pid"]) != pid):
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            found = (folder / name).lstat()
+            if stat.S_ISSOCK(found.st_mode) and found.st_uid == owner:
+                yield ContextSocket(folder / name, int(match["pid"]), int(match["number"]), owner)
+
+
+def remove_orphans(folder: Path) -> None:
+    """Remove this user's sockets of processes that ended without closing theirs."""
+    for one in list(sockets_in(folder)):
+        if one.owner == os.geteuid() and not Path("/proc", str(one.pid)).exists():
+            one.path.unlink(missing_ok=True)
+
+
+def folders() -> list[Path]:
+    """Every directory in which contexts listen: the chosen one alone, or this user's and all the kernel lists.
+
+    The kernel lists listening sockets by network namespace: those of every process that this user may look at count.
+    """
+    if chosen := chosen_folder():
+        return [chosen]
+    found = dict.fromkeys([own_folder()])
+    for text in _socket_lists():
+        for match in _LISTED.finditer(text):
+            path = Path(match["path"])
+            if (
+                match["flags"] == _ACCEPTING
+                and SOCKET_NAME.fullmatch(path.name)
+                and len(found) < _FOLDERS_MAX
+            ):
+                found[path.parent] = None
+    return list(found)
+
+
+def _socket_lists() -> Iterator[str]:
+    """/proc/net/unix of each network namespace that a process this user may look at is in."""
+    seen: set[str] = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            namespace = str((entry / "ns" / "net").readlink())
+            if namespace not in seen:
+                seen.add(namespace)
+                yield (entry / "net" / "unix").read_text(errors="replace")
+        except OSError:
+            continue  # it ended, or is another user's
