@@ -37,7 +37,7 @@ _HINTS = {
     errno.ERANGE: "the MTU, or a veth's peer, is too large for a program without multi-buffer: lower the MTU, "
     "use a kernel from 5.18 on, or mode generic",
     errno.ENOSPC: "the driver needs a free queue for each CPU: ethtool -L IFACE combined N",
-    errno.ENOMEM: "free some memory: the driver sets up its rings anew",
+    errno.ENOMEM: "free some memory: the driver sets up its rings again",
     errno.ENODEV: "the interface is gone: name another",
     errno.EBUSY: "another program was there a moment ago: try again",
     errno.EEXIST: "another program was there a moment ago: try again",
@@ -62,7 +62,7 @@ class Occupant:
     mode: str
     """`native`, `generic` or `offload`."""
     link_id: int | None
-    """The bpf_link that holds it; None if it was attached without one, and outlives whoever did."""
+    """The bpf_link that holds it; None if it was attached without one, and outlives the process that attached it."""
     owner_uid: int | None
     """The user who loaded it."""
     holders: tuple[str, ...]

@@ -1,7 +1,7 @@
 """The egress tap: what leaves an interface, copied or mirrored before the kernel cuts it into datagrams.
 
 The program (bpf/egress_tap.bpf.c) is held by a bpf_link: when the tap is closed, or its process dies in whatever way,
-the kernel detaches it. Whoever reads the ring maps its descriptors (ffi/io/egress_ring.h). With a mirror
+the kernel detaches it. The reader of the ring maps its descriptors (ffi/io/egress_ring.h). With a mirror
 (xdp/mirror_device.py) runs of datagrams are not in the ring: a packet socket sees them on the device
 (ffi/io/frame_merge.h).
 Works on the network namespace of the calling thread.

@@ -107,7 +107,7 @@ class RingError(XdpError):
     """AF_XDP rings cannot be opened as asked. `errno` says why, `step` what was being done."""
 
     def __init__(self, message: str, *, hint: str, errno: int, step: str) -> None:
-        """Keep the reason, so that whoever tries one mode after another can report it."""
+        """Store the reason, so that the ladder, which tries mode after mode, can report it."""
         super().__init__(message, hint=hint)
         self.errno = errno
         self.step = step
@@ -117,6 +117,6 @@ class BrokerError(XdpError):
     """The broker refused, or there is none that answers. `errno` is what stopped it, 0 where it was no system call."""
 
     def __init__(self, message: str, *, hint: str, errno: int = 0) -> None:
-        """Keep the number, so that whoever tries one mode after another can report it."""
+        """Store the number, so that the ladder, which tries mode after mode, can report it."""
         super().__init__(message, hint=hint)
         self.errno = errno

@@ -93,7 +93,7 @@ class RingFacts:
 
 @dataclass(frozen=True, slots=True)
 class RingShape:
-    """How a port was opened, as whoever adopts it must know."""
+    """How a port was opened: what a process that adopts it needs."""
 
     first_queue: int
     queues: int

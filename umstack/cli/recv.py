@@ -81,7 +81,7 @@ class StreamSink:
         return len(messages)
 
     def close(self) -> None:
-        """The stream is closed by whoever opened it."""
+        """The caller, which opened the stream, closes it."""
 
 
 class TreeSink:

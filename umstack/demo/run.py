@@ -25,7 +25,7 @@ _STALL_SECONDS = 20.0
 
 @dataclass(slots=True)
 class DemoProgress:
-    """How far a run is, for whoever shows it."""
+    """How far a run is, for display."""
 
     link: Link
     phase: str = "bringing the network up"

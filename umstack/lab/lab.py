@@ -85,7 +85,7 @@ class Lab:
 
     @classmethod
     def all(cls) -> list[Self]:
-        """Return every lab there is on this machine, whoever made it."""
+        """Return every lab on this machine, of every user."""
         return [cls._of(record) for record in registry.read_all()]
 
     @classmethod

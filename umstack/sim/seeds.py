@@ -73,7 +73,7 @@ def run_seed(seed: int, canary: Canary = Canary.NONE) -> Result:
 
 
 def run_seeds(first: int, count: int | None = None, canary: Canary = Canary.NONE) -> Iterator[Result]:
-    """Run `count` seeds from `first` on; without a count, for ever."""
+    """Run `count` seeds from `first` on; without a count, forever."""
     seed = first
     while count is None or seed < first + count:
         yield run_seed(seed, canary)
