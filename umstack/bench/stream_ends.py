@@ -129,7 +129,7 @@ class ArrowMessages(PackedMessages):
 
 
 class ListedMessages:
-    """A list of bytes objects, made anew each time."""
+    """A list of bytes objects, a new one each time."""
 
     def __init__(self, spec: StreamSpec) -> None:
         self.count = spec.send_messages

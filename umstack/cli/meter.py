@@ -15,7 +15,7 @@ _QUIET_SECONDS = 1.0
 
 
 class Meter(Closing):
-    """A line that is rewritten on a terminal, and written anew every few seconds elsewhere."""
+    """A line that is rewritten on a terminal, and written again every few seconds elsewhere."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         """Nothing is shown in the first second, nor when not enabled."""

@@ -98,7 +98,7 @@ class Port:
         self.host_number, self.direction = host_number, direction
 
     def set(self, **changes: Any) -> PortSettings:
-        """Change some of `PortSettings`, keep the others; return what holds now. A seed starts its series anew."""
+        """Change some of `PortSettings`, keep the others; return what holds now. A seed restarts its series."""
         names = {field.name for field in fields(PortSettings)}
         if unknown := sorted(changes.keys() - names):
             raise LabError(f"a port has no {', '.join(unknown)}", hint=f"it has {', '.join(sorted(names))}")
