@@ -69,8 +69,8 @@ class Context(Closing):
         protocol on a thread of its own; "sequential" on the thread that calls process_events() or polls (UM-14).
         `config` is a Config or the path of a configuration file; `options` are context options by name, which
         override it. `statistics` lets `umstack stat` read the counters from outside the process. `tap` is a pcapng
-        file that gets what the context sends and receives, as with tap(). `metrics` is an address such as ":9464", where Prometheus can
-        scrape the counters; the contexts of a process may share one.
+        file that gets what the context sends and receives, as with tap(). `metrics` is an address such as ":9464",
+        where Prometheus can scrape the counters; the contexts of a process may share one.
 
         Raises OptionError (ConfigError with a file and line) for options, InterfaceError for the interface,
         PermissionNeeded or Unsupported for a link that cannot be had, LinkError or ResourceLimit for sockets.
