@@ -144,7 +144,12 @@ def incidents(
         run_ns=at.max() - at.min(),
     )
     many = pl.col("lost")
-    merged = runs.group_by(*receiver, "incident").agg(
+    whole = [*receiver, "incident"]
+    is_burst = many >= limits.burst_run
+    # A burst within losses here and there has a cause of its own.
+    apart = is_burst & (2 * many.filter(is_burst).sum().over(whole) < many.sum().over(whole))
+    split = runs.with_columns(burst=pl.when(apart).then("run"))
+    merged = split.group_by(*whole, "burst").agg(
         pl.col("start_ns").min(),
         pl.col("end_ns").max(),
         pl.col("first_sqn").min(),
@@ -179,7 +184,7 @@ def incidents(
         merged.join(ends, list(SESSION), "left")
         .join(after, [*SESSION, "last_sqn"], "left")
         .with_columns(cause=cause)
-        .drop("incident", "in_bursts", "session_first_sqn", "session_last_sqn", "next_ns")
+        .drop("incident", "burst", "in_bursts", "session_first_sqn", "session_last_sqn", "next_ns")
         .sort(*receiver, "start_ns", "first_sqn")
     )
 
