@@ -12,6 +12,7 @@ process, all of Spark's in one and first of all, then the tiers that take long.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -204,3 +205,14 @@ class RunItem(pytest.Item):
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Where the test is."""
         return self.path, None, f"{tier_of(self.path)}/{self.name}"
+
+
+@pytest.fixture(autouse=True)
+def loggers_as_they_were() -> Iterator[None]:
+    """Commands that run in the test's own process set the level of the stack's loggers, which outlives them."""
+    loggers = [logging.getLogger(name) for name in ("umstack", "xdp")]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers

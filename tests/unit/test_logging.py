@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -31,17 +30,6 @@ class Clock:
     def __call__(self) -> float:
         """Tell it."""
         return self.now
-
-
-@pytest.fixture(autouse=True)
-def levels() -> Iterator[None]:
-    """Leave the loggers as they were."""
-    loggers = [logging.getLogger(name) for name in ("umstack", "xdp")]
-    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
-    yield
-    for logger, level, handlers in before:
-        logger.setLevel(level)
-        logger.handlers[:] = handlers
 
 
 def stats(**changes: Any) -> dict[str, Any]:
