@@ -10,9 +10,9 @@
 enum um_sim_canary {
     UM_SIM_CANARY_NONE,
     UM_SIM_CANARY_STALE_PAYLOAD, /* the network changes a byte of some datagrams */
-    UM_SIM_CANARY_LOSE_ROW,      /* a checker is not told of a row */
-    UM_SIM_CANARY_REPEAT_ROW,    /* a checker is told twice */
-    UM_SIM_CANARY_DEAF_RECEIVER, /* a receiver never hears again and is expected to */
+    UM_SIM_CANARY_LOSE_ROW,      /* a row is withheld from a checker */
+    UM_SIM_CANARY_REPEAT_ROW,    /* a checker is given a row twice */
+    UM_SIM_CANARY_DEAF_RECEIVER, /* a receiver receives nothing more and is expected to */
     UM_SIM_CANARY_END,
 };
 
@@ -44,6 +44,6 @@ typedef struct um_sim_result {
 int um_sim_run(const um_sim_params *params, uint64_t seed, um_sim_result *result);
 
 /* The same, and hands out the world for a look at its trace; the caller destroys it. NULL when there is no room. */
-um_sim_world *um_sim_run_kept(const um_sim_params *params, uint64_t seed, um_sim_result *result);
+um_sim_world *um_sim_run_world(const um_sim_params *params, uint64_t seed, um_sim_result *result);
 
 #endif

@@ -6,7 +6,7 @@
  * Threads: a world belongs to one thread at a time. Memory: a world owns all of its own; it is allocated when an object
  * is added and given back by um_sim_destroy. Handles are small numbers, given out in order from 0.
  *
- * Errors: a negative errno; um_sim_complaint says what a simulated host did that it must never do.
+ * Errors: a negative errno; um_sim_complaint describes the invariant that a simulated host broke.
  */
 #ifndef UM_SIM_SIM_H
 #define UM_SIM_SIM_H
@@ -27,7 +27,7 @@ typedef struct um_sim_host_config {
     uint64_t retransmit_rate_bps;
     int64_t rate_interval_ns;
     uint32_t path_bytes;         /* largest UDP payload the link takes */
-    uint32_t datagram_max_bytes; /* of a cell of the hold store */
+    uint32_t datagram_max_bytes; /* of a cell of the reorder buffer */
     uint32_t hold_datagrams;
     uint32_t hold_messages;   /* power of two */
     uint32_t inbox_datagrams; /* the socket's receive buffer */
@@ -111,7 +111,7 @@ typedef struct um_sim_trace_entry {
     um_sim_address from_address;
     um_sim_address to_address;
     uint32_t session_id;
-    uint32_t sqn; /* DATA: its sqn; SM: its own counter; status: the next sqn wanted */
+    uint32_t sqn; /* DATA: its sqn; SM: its own counter; status: the next sqn expected */
     uint32_t trail;
     uint32_t lead;
     uint8_t what;
