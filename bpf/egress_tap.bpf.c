@@ -9,7 +9,7 @@
  * With a mirror, a device of the reader's, a run is not even copied here: the device gets a clone, which refers to the
  * same pages. Single datagrams are cheaper to copy than to clone.
  *
- * It changes nothing, decides nothing, and wakes nobody: the reader comes by. What finds no room is counted.
+ * It changes nothing, decides nothing, and wakes no thread: its reader polls. What finds no room is counted.
  *
  * What comes in, and what the mirror gets, packet sockets show. Their filters are here, too: they note when each frame
  * was let in. The kernel could stamp frames for the sockets (SO_TIMESTAMPNS), but then stamps every packet of the host,
@@ -39,7 +39,7 @@
 
 #define WHOLE 0xffffffffu /* a socket filter's answer: keep all of the frame */
 #define NOTHING 0
-#define STAMPS_SPARE 64 /* for processors that ask at once */
+#define STAMPS_SPARE 64 /* for processors that reserve at once */
 
 /* xdp/egress_tap.py sets the requested size before it loads. */
 struct {
@@ -207,8 +207,8 @@ int egress_tap(struct __sk_buff *skb)
     return TC_ACT_UNSPEC;
 }
 
-/* Notes when the frame is let into a packet socket, and lets it in. Its number tells the reader which stamp is whose:
- * the socket tells how many frames it dropped. */
+/* Notes when the frame is let into a packet socket, and lets it in. Its number identifies its stamp to the reader:
+ * the socket reports how many frames it dropped. */
 static __always_inline int stamped(struct __sk_buff *skb, __u32 socket, void *stamps)
 {
     __u32 zero = 0, at;

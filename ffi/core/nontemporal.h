@@ -1,11 +1,11 @@
-/* Stores that go past the caches, for what is written once and, if all goes well, never read: a line written so is
- * neither read first nor does it push another out. Where the processor has none they are ordinary stores.
+/* Non-temporal stores, for memory that is written once and, unless a datagram is lost, never read: a line written so
+ * is not read first and evicts no other line. Where the processor has none they are ordinary stores.
  *
- * They are not ordered with ordinary stores, released ones included: um_stream_fence comes before what makes them
- * known to other threads.
+ * They are not ordered with ordinary stores, released ones included: um_nontemporal_fence precedes the store that
+ * publishes them to other threads.
  */
-#ifndef UM_CORE_STREAMING_H
-#define UM_CORE_STREAMING_H
+#ifndef UM_CORE_NONTEMPORAL_H
+#define UM_CORE_NONTEMPORAL_H
 
 #include "core/internet.h"
 
@@ -13,13 +13,13 @@
 #include <immintrin.h>
 #endif
 
-/* A cache line in registers: it is read before any of it is stored, for read a piece at a time between the stores,
- * unaligned lines go a third slower. */
+/* A cache line in registers: all of it is read before any of it is stored, because unaligned lines read a piece at a
+ * time between the stores take a third longer. */
 typedef struct um_line {
     um_internet_vector a, b, c, d;
 } um_line;
 
-_Static_assert(sizeof(um_line) == UM_CACHE_LINE_BYTES, "a line is one");
+_Static_assert(sizeof(um_line) == UM_CACHE_LINE_BYTES, "a line is one cache line");
 
 static inline um_line um_line_load(const uint8_t *from)
 {
@@ -36,7 +36,7 @@ static inline void um_line_store(uint8_t *to, um_line line)
 }
 
 /* to: aligned to a cache line. */
-static inline void um_line_stream(uint8_t *to, um_line line)
+static inline void um_line_store_nontemporal(uint8_t *to, um_line line)
 {
 #if defined(__SSE2__)
     __m128i *write = (__m128i *)(void *)to;
@@ -49,21 +49,21 @@ static inline void um_line_stream(uint8_t *to, um_line line)
 #endif
 }
 
-static inline void um_stream_line(uint8_t *restrict to, const uint8_t *restrict from)
+static inline void um_nontemporal_copy_line(uint8_t *restrict to, const uint8_t *restrict from)
 {
-    um_line_stream(to, um_line_load(from));
+    um_line_store_nontemporal(to, um_line_load(from));
 }
 
-/* Whole lines, and an ordinary copy of them as well, to anywhere: line by line in turn, one hides in the waits of the
- * other. Returns their sum (core/internet.h) where it is requested. */
-static inline uint64_t um_stream_and_copy(uint8_t *restrict to, uint8_t *restrict copy, const uint8_t *restrict from,
-                                          size_t bytes, bool sums)
+/* Copies whole lines twice: non-temporal to `to`, ordinary to `copy`, which need not be aligned. Line by line in turn,
+ * because either store fills the stalls of the other. Returns their sum (core/internet.h) where it is requested. */
+static inline uint64_t um_nontemporal_copy_twice(uint8_t *restrict to, uint8_t *restrict copy,
+                                                 const uint8_t *restrict from, size_t bytes, bool sums)
 {
     um_internet_lanes sum = {0};
     for (size_t i = 0; i < bytes; i += UM_CACHE_LINE_BYTES) {
         um_line line = um_line_load(from + i);
         um_line_store(copy + i, line);
-        um_line_stream(to + i, line);
+        um_line_store_nontemporal(to + i, line);
         if (sums) {
             um_internet_lanes_add(&sum, line.a, line.b);
             um_internet_lanes_add(&sum, line.c, line.d);
@@ -72,7 +72,7 @@ static inline uint64_t um_stream_and_copy(uint8_t *restrict to, uint8_t *restric
     return um_internet_lanes_total(&sum);
 }
 
-static inline void um_stream_fence(void)
+static inline void um_nontemporal_fence(void)
 {
 #if defined(__SSE2__)
     _mm_sfence();

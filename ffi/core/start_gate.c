@@ -1,6 +1,6 @@
 #include "core/start_gate.h"
 
-/* Controllers mapped at the same time ask the same question: it is answered once for all of them. */
+/* Controllers mapped at the same time start at the same place: it is decided once for all of them. */
 static const um_blocker_search *search_blocker(um_receiver_session *session, uint32_t from, uint32_t before)
 {
     um_blocker_search *search = &session->search;

@@ -94,7 +94,7 @@ void um_xsk_queue_return(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t c
  * out from there, and the frame is the queue's again. Returns how many; -EMSGSIZE when the first is larger than what
  * fits. Send lock held. */
 int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *batch, uint32_t count);
-/* A free send frame, for its caller to fill and to put into the send ring; free_count says how many there are. Send
+/* A free send frame, for its caller to fill and to put into the send ring; free_count is their number. Send
  * lock held. */
 uint64_t um_xsk_queue_acquire_frame(um_xsk_queue *queue);
 /* Reclaims the frames of datagrams that have left. Send lock held. */

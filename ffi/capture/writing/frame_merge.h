@@ -52,7 +52,7 @@ const um_seen_frame *um_frame_merge_next(um_frame_merge *merge);
 /* Takes the frame that _next returned, which is valid no longer. */
 void um_frame_merge_take(um_frame_merge *merge);
 /* Gives back the room of all that was taken. */
-void um_frame_merge_give_back(um_frame_merge *merge);
+void um_frame_merge_release(um_frame_merge *merge);
 
 /* Whether there is nothing any more, not even what has to wait. */
 bool um_frame_merge_is_empty(um_frame_merge *merge);

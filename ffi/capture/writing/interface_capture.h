@@ -29,7 +29,7 @@ typedef struct um_interface_capture_config {
     uint32_t snap_bytes; /* keep so much of a frame; 0: all of it */
     bool promiscuous;
     bool kernel_tells_runs;
-    const char *filter_text; /* what the filter says, for the file */
+    const char *filter_text; /* the filter's text, for the file */
     const struct sock_filter *filter;
     uint16_t filter_length;              /* 0: everything */
     const um_frame_merge_config *egress; /* only read while opening; NULL: what goes out is seen as what comes in is */
@@ -71,8 +71,8 @@ int um_interface_capture_wait(um_interface_capture *capture, int64_t timeout_ns)
  * negative errno: that of the file, which can keep nothing more. */
 int64_t um_interface_capture_write(um_interface_capture *capture, const um_interface_capture_arrivals *arrivals,
                                    uint64_t limit_bytes);
-/* Lets nothing more in: what has arrived until then can still be written, until the capture is drained. Whoever
- * attached the egress tap detaches it before. */
+/* Lets nothing more in: what has arrived until then can still be written, until the capture is drained. The
+ * owner of the egress tap detaches it before. */
 int um_interface_capture_end_arrivals(um_interface_capture *capture);
 /* Whether everything that was let in has been written. */
 bool um_interface_capture_is_drained(um_interface_capture *capture);

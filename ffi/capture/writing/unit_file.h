@@ -40,9 +40,9 @@ typedef struct um_unit_file {
     size_t used_bytes;
     size_t flushed_bytes; /* of them, in the file already */
     uint64_t unit_at;     /* where the unit begins in the file */
-    um_file_mark marked;  /* what was laid out */
+    um_file_mark marked;  /* the complete records */
     um_file_mark in_unit; /* of it, up to the unit's end */
-    um_file_mark kept;    /* what is in the file, as of the last flush */
+    um_file_mark flushed; /* what is in the file, as of the last flush */
     int error;
     bool has_thread;
     pthread_t thread;
@@ -60,9 +60,9 @@ typedef struct um_unit_file {
 int um_unit_file_open(um_unit_file *file, const char *path);
 /* Makes room for a record of UM_FILE_RECORD_MAX_BYTES; waits for the disk if need be. */
 void um_unit_file_make_room(um_unit_file *file);
-/* What was laid out so far is whole. */
+/* What was written to the unit so far is whole. */
 void um_unit_file_mark(um_unit_file *file, uint64_t count);
-/* Brings what was laid out into the file. Returns the first error there was. */
+/* Writes the complete records to the file. Returns the first error there was. */
 int um_unit_file_flush(um_unit_file *file);
 /* Flushes and closes. Returns the first error there was. */
 int um_unit_file_close(um_unit_file *file);
