@@ -13,7 +13,7 @@
  *
  * What comes in, and what the mirror gets, packet sockets show. Their filters are here, too: they note when each frame
  * was let in. The kernel could stamp frames for the sockets (SO_TIMESTAMPNS), but then stamps every packet of the host,
- * each time it is handed on, before it is part of a run.
+ * each time it is transmitted, before it is part of a run.
  *
  * bpf_ringbuf_reserve takes constant sizes only, so there is a record size for each step of a ladder. What a record
  * has beyond its frame is not written, and costs room in the ring but no time.
@@ -33,11 +33,11 @@
 #define FIRST_GROUP 0xe0000000u /* 224.0.0.0 */
 #define FRAME_MAX_BYTES 65664   /* the longest IP packet, its link header and room to spare */
 
-/* What a device that took a packet may say of it. */
+/* What a device that took a packet may return. */
 #define NET_XMIT_SUCCESS 0
 #define NET_XMIT_DROP 1
 
-#define WHOLE 0xffffffffu /* a socket filter's answer: keep all of the frame */
+#define WHOLE 0xffffffffu /* a socket filter's result: keep all of the frame */
 #define NOTHING 0
 #define STAMPS_SPARE 64 /* for processors that reserve at once */
 
@@ -169,7 +169,7 @@ static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u
         return TC_ACT_UNSPEC;                                                                                          \
     }
 
-/* A run of datagrams is handed on by reference: what is copied, and when, is up to the reader of the mirror. A device
+/* A run of datagrams is redirected by reference: what is copied, and when, is up to the reader of the mirror. A device
  * that is down says that it is congested. */
 static __always_inline int is_mirrored(struct __sk_buff *skb, __u32 segment_count, __u32 mirror_index)
 {
@@ -181,7 +181,7 @@ static __always_inline int is_mirrored(struct __sk_buff *skb, __u32 segment_coun
     return result == NET_XMIT_SUCCESS || result == NET_XMIT_DROP;
 }
 
-/* Whatever it does, the next one decides: TC_ACT_UNSPEC. */
+/* Always leaves the decision to the next program: TC_ACT_UNSPEC. */
 SEC("tc")
 int egress_tap(struct __sk_buff *skb)
 {

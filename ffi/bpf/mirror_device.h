@@ -1,5 +1,5 @@
-/* A device that takes frames and keeps none (a TAP without a reader): what is handed to it can be watched by a packet
- * socket before it is thrown away, runs of datagrams (UDP GSO) whole.
+/* A device that takes frames and keeps none (a TAP without a reader): what is redirected to it can be watched by a
+ * packet socket before it is thrown away, runs of datagrams (UDP GSO) whole.
  *
  * Contract. The device is a descriptor: closing it (or process exit) removes it. It is made in the calling thread's
  * network namespace, has no address and needs none. Any thread may call. Errors are negative errno values; -ENOENT: the

@@ -92,7 +92,7 @@ typedef struct um_delivery {
 void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id, uint32_t source, uint32_t topic_index,
                       int64_t give_up_ns);
 
-/* What the transport knows when it hands something up. */
+/* What the transport knows of what it delivers. */
 typedef struct um_arrival {
     int64_t now_ns;
     int64_t received_ns;

@@ -185,7 +185,7 @@ void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status
     count_dropped(&session->counters, status);
 }
 
-/* Hands the messages of an accepted datagram to their controllers, in the order they lie (UM-7, UM-8). */
+/* Delivers the messages of an accepted datagram to their controllers, in the order they lie (UM-7, UM-8). */
 static void demultiplex(um_receiver_session *session, const uint8_t *body, uint32_t length, um_arrival *arrival)
 {
     um_lbmc_message message;

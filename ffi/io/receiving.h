@@ -1,4 +1,4 @@
-/* The receiving half of a context: joined groups, receiving sessions, and the datagrams that the loop hands them.
+/* The receiving half of a context: joined groups, receiving sessions, and the datagrams that the loop delivers to them.
  * Internal to ffi/io; subscription.h is what applications open.
  *
  * Threads: the context lock, except for um_receiving_open and _close. Memory: sessions are mapped when a topic of

@@ -7,7 +7,7 @@
 
 enum { MS = 1000000, PPM = 1000000, CHECK_EVERY_NS = 10 * MS, GATE_RETRY_NS = MS, CANARY_ROWS = 10 };
 
-/* How long after the faults a world may take to come to rest. */
+/* How long after the faults a world may take to become idle. */
 static const int64_t PATIENCE_NS = (int64_t)30 * 1000 * MS;
 
 enum { TOPICS_MAX = UM_SIM_SCENARIO_SESSIONS_MAX * UM_SIM_SCENARIO_TOPICS_MAX };
@@ -496,7 +496,7 @@ static void check_end(um_sim_run_state *run)
             complete &= run->topic_session[t] != s || (!run->topic_deleted[t] && !run->topic_stranded[t]);
         if (complete && anybody_counts(run, s))
             um_sim_wire_check_complete(world, &run->wires[s]);
-        /* Every NAK is answered, put off or counted (reference 4.5). */
+        /* Every NAK is served, deferred or counted (reference 4.5). */
         if (c->naks_rcved < c->rxs_sent + c->naks_ignored + c->naks_shed + c->naks_suppressed + c->naks_out_of_window +
                                 c->nak_unknown_sqn)
             um_sim_complain(world, "session %u: more NAKs are accounted for than the %llu that came", s,

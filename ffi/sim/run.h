@@ -1,5 +1,5 @@
 /* One random run: a world, what is published in it and what goes wrong in it all come from a seed; for a while there
- * are faults, then there are none and everything must come to rest. Checkers watch every step (checker.h).
+ * are faults, then there are none and the world must become idle. Checkers watch every step (checker.h).
  */
 #ifndef UM_SIM_RUN_H
 #define UM_SIM_RUN_H
@@ -43,7 +43,7 @@ typedef struct um_sim_result {
 /* Runs a seed. Returns 0, also when the run failed (result->failed); -ENOMEM when there is no room for a world. */
 int um_sim_run(const um_sim_params *params, uint64_t seed, um_sim_result *result);
 
-/* The same, and hands out the world for a look at its trace; the caller destroys it. NULL when there is no room. */
+/* The same, and returns the world with its trace; the caller destroys it. NULL when there is no room. */
 um_sim_world *um_sim_run_world(const um_sim_params *params, uint64_t seed, um_sim_result *result);
 
 #endif

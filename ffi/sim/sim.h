@@ -31,7 +31,7 @@ typedef struct um_sim_host_config {
     uint32_t hold_datagrams;
     uint32_t hold_messages;   /* power of two */
     uint32_t inbox_datagrams; /* the socket's receive buffer */
-    uint32_t receive_batch;   /* datagrams handed over between two looks at timers (UX-24) */
+    uint32_t receive_batch;   /* datagrams delivered between two runs of the timers (UX-24) */
     int64_t clock_offset_ns;
     int32_t clock_drift_ppm;
     uint64_t link_bps;        /* 0: no limit */
@@ -166,7 +166,7 @@ void um_sim_keep_trace(um_sim_world *world);
 
 int64_t um_sim_now_ns(const um_sim_world *world);
 void um_sim_run_until(um_sim_world *world, int64_t time_ns);
-/* What went wrong, or NULL: a datagram larger than the path, a host that never comes to rest, ... */
+/* What went wrong, or NULL: a datagram larger than the path, a host that never becomes idle, ... */
 const char *um_sim_complaint(const um_sim_world *world);
 /* A digest of everything that happened so far. */
 uint64_t um_sim_hash(const um_sim_world *world);

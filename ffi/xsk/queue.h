@@ -44,12 +44,12 @@ typedef struct um_xsk_queue {
     struct xsk_ring_cons receive;
     uint8_t *assembly; /* UM_XSK_ASSEMBLY_BYTES, where datagrams of several frames are put together */
     uint32_t first_taken;
-    uint32_t taken_count; /* receive descriptors whose frames are handed out */
+    uint32_t taken_count; /* receive descriptors whose frames the reader owns */
     bool left_some;       /* the last receive took less than was there */
     uint64_t receive_syscalls;
     uint8_t *pinned; /* one a receive frame: it is not released with its batch */
     uint32_t pinned_count;
-    uint32_t taken_and_pinned; /* of those handed out last */
+    uint32_t taken_and_pinned; /* of those received last */
 
     /* sending */
     UM_CACHE_ALIGNED um_lock send_lock;
@@ -63,7 +63,7 @@ enum um_xsk_owner {
     UM_XSK_OWNER_FREE,   /* without an owner yet, or on the free list */
     UM_XSK_OWNER_WRITER, /* borrowed by a publisher */
     UM_XSK_OWNER_FILL,   /* in the fill ring, the kernel or the receive ring */
-    UM_XSK_OWNER_READER, /* handed out by um_xsk_queue_receive */
+    UM_XSK_OWNER_READER, /* received with um_xsk_queue_receive */
     UM_XSK_OWNER_PINNED, /* still a reader's, after _release */
     UM_XSK_OWNER_SEND,   /* in the send ring, the kernel or the completion ring */
 };

@@ -44,7 +44,7 @@ typedef struct um_generate_config {
     double loss;            /* how often a run of losses begins, per datagram and receiver */
     double run_more;        /* how often a run goes on, per datagram */
     double shared;          /* how many runs hit all receivers alike */
-    double delayed;         /* how many NAKs are first answered by an NCF `rx_delay` */
+    double delayed;         /* how many NAKs first get an NCF `rx_delay` */
     double refused;         /* how many NAKs are refused */
     int64_t backoff_min_ns; /* from the loss, or the last NAK, to the NAK */
     int64_t backoff_max_ns;

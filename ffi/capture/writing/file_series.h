@@ -1,9 +1,9 @@
 /* A series of files in a directory, named by when each was begun: `NAME-20260131T235959.123456Z.SUFFIX`. The one that
  * is being written has ".part" behind that; of the others only the last keep_count are kept.
  *
- * Removing a large file takes some file systems longer than others have patience for: a thread does it.
+ * Removing a large file blocks for long on some file systems: a thread does it.
  *
- * Threads: one at a time. Memory: um_file_series_open takes it, _close gives it back. Errors: 0 or a negative errno.
+ * Threads: one at a time. Memory: allocated by um_file_series_open, freed by _close. Errors: 0 or a negative errno.
  */
 #ifndef UM_CAPTURE_WRITING_FILE_SERIES_H
 #define UM_CAPTURE_WRITING_FILE_SERIES_H

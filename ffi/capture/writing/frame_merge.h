@@ -47,7 +47,7 @@ void um_frame_merge_close(um_frame_merge *merge);
 /* Sets the clock of records and stamps by the wall clock, which may have been set meanwhile. */
 void um_frame_merge_look(um_frame_merge *merge);
 
-/* The frame whose turn it is; NULL: there is none yet. */
+/* The next frame in order of time; NULL: there is none yet. */
 const um_seen_frame *um_frame_merge_next(um_frame_merge *merge);
 /* Takes the frame that _next returned, which is valid no longer. */
 void um_frame_merge_take(um_frame_merge *merge);

@@ -35,7 +35,7 @@ void um_frame_stamps_close(um_frame_stamps *stamps);
 const struct egress_tap_stamp *um_frame_stamps_take(um_frame_stamps *stamps, uint32_t dropped_count);
 /* A frame was received that cannot be shown: it is lost. */
 void um_frame_stamps_take_unseen(um_frame_stamps *stamps);
-/* Frees the stamps of what was taken. */
+/* Releases the stamps of the frames that were taken. */
 void um_frame_stamps_release(um_frame_stamps *stamps);
 
 /* How many frames were let in; to be read before the socket is. */
