@@ -9,11 +9,11 @@
  * With a mirror, a device of the reader's, a run is not even copied here: the device gets a clone, which refers to the
  * same pages. Single datagrams are cheaper to copy than to clone.
  *
- * It changes nothing, decides nothing, and wakes nobody: the reader comes by. What finds no room is counted.
+ * It changes nothing, decides nothing, and wakes no thread: its reader polls. What finds no room is counted.
  *
  * What comes in, and what the mirror gets, packet sockets show. Their filters are here, too: they note when each frame
  * was let in. The kernel could stamp frames for the sockets (SO_TIMESTAMPNS), but then stamps every packet of the host,
- * each time it is handed on, before it is part of a run.
+ * each time it is transmitted, before it is part of a run.
  *
  * bpf_ringbuf_reserve takes constant sizes only, so there is a record size for each step of a ladder. What a record
  * has beyond its frame is not written, and costs room in the ring but no time.
@@ -33,13 +33,13 @@
 #define FIRST_GROUP 0xe0000000u /* 224.0.0.0 */
 #define FRAME_MAX_BYTES 65664   /* the longest IP packet, its link header and room to spare */
 
-/* What a device that took a packet may say of it. */
+/* What a device that took a packet may return. */
 #define NET_XMIT_SUCCESS 0
 #define NET_XMIT_DROP 1
 
-#define WHOLE 0xffffffffu /* a socket filter's answer: keep all of the frame */
+#define WHOLE 0xffffffffu /* a socket filter's result: keep all of the frame */
 #define NOTHING 0
-#define STAMPS_SPARE 64 /* for processors that ask at once */
+#define STAMPS_SPARE 64 /* for processors that reserve at once */
 
 /* xdp/egress_tap.py sets the requested size before it loads. */
 struct {
@@ -169,7 +169,7 @@ static __always_inline void copy(struct __sk_buff *skb, __u32 segment_count, __u
         return TC_ACT_UNSPEC;                                                                                          \
     }
 
-/* A run of datagrams is handed on by reference: what is copied, and when, is up to the reader of the mirror. A device
+/* A run of datagrams is redirected by reference: what is copied, and when, is up to the reader of the mirror. A device
  * that is down says that it is congested. */
 static __always_inline int is_mirrored(struct __sk_buff *skb, __u32 segment_count, __u32 mirror_index)
 {
@@ -181,7 +181,7 @@ static __always_inline int is_mirrored(struct __sk_buff *skb, __u32 segment_coun
     return result == NET_XMIT_SUCCESS || result == NET_XMIT_DROP;
 }
 
-/* Whatever it does, the next one decides: TC_ACT_UNSPEC. */
+/* Always leaves the decision to the next program: TC_ACT_UNSPEC. */
 SEC("tc")
 int egress_tap(struct __sk_buff *skb)
 {
@@ -207,8 +207,8 @@ int egress_tap(struct __sk_buff *skb)
     return TC_ACT_UNSPEC;
 }
 
-/* Notes when the frame is let into a packet socket, and lets it in. Its number tells the reader which stamp is whose:
- * the socket tells how many frames it dropped. */
+/* Notes when the frame is let into a packet socket, and lets it in. Its number identifies its stamp to the reader:
+ * the socket reports how many frames it dropped. */
 static __always_inline int stamped(struct __sk_buff *skb, __u32 socket, void *stamps)
 {
     __u32 zero = 0, at;

@@ -28,7 +28,7 @@ struct egress_tap_filter {
     struct egress_tap_range unicast_ports[EGRESS_TAP_RANGES_MAX];
 };
 
-/* A record of the map `ring`; the frame's bytes follow, from its link header on. What is behind them is not told. */
+/* A record of the map `ring`; the frame's bytes follow, from its link header on. What is behind them is undefined. */
 struct egress_tap_record {
     unsigned long long time_ns; /* CLOCK_TAI */
     unsigned int wire_bytes;

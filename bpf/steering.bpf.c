@@ -71,7 +71,7 @@ struct frame {
 };
 
 /* Steps over a header; 0 if the frame ends before it does. (Returning the header or NULL would read better, but
- * without CAP_PERFMON the verifier lets nobody compare a pointer with NULL.) */
+ * without CAP_PERFMON the verifier allows no comparison of a pointer with NULL.) */
 static __always_inline int step_over(struct frame *frame, __u32 bytes)
 {
     if (frame->cursor + bytes > frame->end)
@@ -92,7 +92,7 @@ static __always_inline struct steering_rule *rule_of(const struct steering_rule_
     return *hits ? rule : NULL;
 }
 
-/* A fragment is counted if the address is ours, whatever the port was; otherwise it is what `foreign` says. */
+/* A fragment is counted if the address is ours, whatever the port was; otherwise the result is `foreign`. */
 static __always_inline enum steering_verdict judge_fragment(const struct steering_rule_key *key,
                                                             enum steering_verdict foreign)
 {
@@ -104,7 +104,7 @@ static __always_inline enum steering_verdict judge_fragment(const struct steerin
     return STEERING_FRAGMENT;
 }
 
-/* ip_payload_bytes: what the IP header says it carries. */
+/* ip_payload_bytes: the payload length of the IP header. */
 static __always_inline enum steering_verdict judge_udp(struct frame *frame, struct steering_rule_key *key,
                                                        __u32 ip_payload_bytes, __u32 queue, long *action)
 {

@@ -38,7 +38,7 @@ enum steering_verdict {
     STEERING_NOT_UDP,        /* IP that carries something else: IGMP, TCP, ICMP */
     STEERING_NOT_IP,         /* ARP and the like, or IP behind more VLAN tags than are looked behind */
     STEERING_IPV6_EXTENSION, /* IPv6 with an extension header before whatever it carries: MLD, other fragments */
-    STEERING_TRUNCATED,      /* the frame ends before its headers do, or before they say it does */
+    STEERING_TRUNCATED,      /* the frame ends before its headers do, or before the length in them */
     STEERING_MALFORMED,      /* a version, a header length or a UDP length that cannot be */
     STEERING_VERDICTS,       /* how many there are */
 };

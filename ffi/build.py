@@ -63,7 +63,7 @@ class BuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """The C compiler and the flags of the build asked for; `key` names the directory its objects live in."""
+    """The C compiler and the flags of the requested build; `key` names the directory its objects live in."""
 
     compiler: tuple[str, ...]
     flags: tuple[str, ...]
@@ -72,7 +72,7 @@ class Toolchain:
 
 
 def say(text: str) -> None:
-    """Report a step on stderr: stdout belongs to whoever called the build."""
+    """Report a step on stderr: stdout belongs to the caller of the build."""
     print(f"build: {text}", file=sys.stderr, flush=True)
 
 

@@ -28,7 +28,7 @@ class BuildExt(build_ext):
         return sorted({str(path) for pattern in SOURCE_PATTERNS for path in Path().glob(pattern)})
 
     def get_outputs(self) -> list[str]:
-        """Name what was built: a module or object whose tools were missing is not among it."""
+        """Name what was built: a module or object whose tools are not installed is not among it."""
         patterns = ("umstack/_*.abi3.so", "xdp/_*.abi3.so", "xdp/objects/*.bpf.o")
         return [] if self.inplace else sorted(str(p) for q in patterns for p in Path(self.build_lib).glob(q))
 

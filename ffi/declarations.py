@@ -30,7 +30,7 @@ INTEGER_MACRO = re.compile(r"\(?\s*-?\s*(?:0[xX][0-9a-fA-F]+|\d+)[uUlL]*(?:\s*<<
 
 
 class DeclarationError(Exception):
-    """A name that no header declares, or a declaration that cannot be passed on."""
+    """A name that no header declares, or a declaration that cffi cannot take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ def is_integer(declaration: Declaration) -> bool:
 
 
 def names_of(header: Header, index: Index) -> Iterator[str]:
-    """What the list asks for from one header."""
+    """What the list selects from one header."""
     yield from header.inline
     yield from header.sized
     if header.names:

@@ -137,8 +137,8 @@ class um_context_config(CData):
     gro: bool
     timestamps: bool
     busy_wait: bool
-    linger_ns: int
-    adaptive_linger_ns: int
+    spin_ns: int
+    adaptive_spin_ns: int
     coalesce_ns: int
     coalesce_max_ns: int
     data_rate_bps: int

@@ -21,13 +21,13 @@ enum {
 
 typedef struct um_echo_config {
     uint32_t message_bytes; /* UM_ECHO_COUNTER_BYTES to UM_ECHO_MESSAGE_BYTES_MAX */
-    bool busy;              /* ask again and again instead of sleeping */
-    int64_t timeout_ns;     /* silence that ends either end with -ETIMEDOUT */
+    bool busy;              /* busy polling instead of sleeping */
+    int64_t timeout_ns;     /* either end returns -ETIMEDOUT after so long without a message */
 } um_echo_config;
 
 typedef struct um_echo_result {
     uint64_t message_count;   /* round trips measured, or messages sent back */
-    uint64_t misplaced_count; /* replies to something else than what was asked last */
+    uint64_t misplaced_count; /* replies to another message than the last request */
     int64_t elapsed_ns;       /* without the warm-up */
     int64_t cpu_ns;           /* of the calling thread, likewise */
 } um_echo_result;

@@ -43,7 +43,7 @@ int um_raw_open_pingpong(const um_raw_pingpong_config *config);
 int um_raw_ping(int fd, const um_raw_pingpong_config *config, uint64_t warmup_count, uint64_t sample_count,
                 int64_t duration_ns, uint64_t *samples_ns, um_raw_ping_result *result);
 
-/* Until an end marker or timeout_ns of silence; -ETIMEDOUT when nothing ever came. */
+/* Until an end marker or timeout_ns without a datagram; -ETIMEDOUT when nothing ever came. */
 int um_raw_echo(int fd, const um_raw_pingpong_config *config, um_raw_echo_result *result);
 
 #endif

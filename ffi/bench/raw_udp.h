@@ -24,7 +24,7 @@
 /* How a receiver waits when its socket is empty. */
 enum um_raw_wait {
     UM_RAW_WAIT_BLOCK = 0,    /* sleeps in the kernel until a datagram arrives */
-    UM_RAW_WAIT_BUSY = 1,     /* asks again at once */
+    UM_RAW_WAIT_BUSY = 1,     /* polls again at once */
     UM_RAW_WAIT_COALESCE = 2, /* sleeps coalesce_ns, so that the sender does not pay for a wake-up each time */
 };
 
@@ -45,7 +45,7 @@ typedef struct um_raw_send_result {
     uint64_t datagram_count;
     uint64_t byte_count; /* UDP payload */
     uint64_t call_count;
-    uint64_t retry_count; /* the kernel had no buffer (ENOBUFS) and was asked again */
+    uint64_t retry_count; /* the kernel had no buffer (ENOBUFS) and the call was repeated */
     int64_t elapsed_ns;
     int64_t cpu_ns; /* of the calling thread, which pays for the whole path through a veth pair */
 } um_raw_send_result;

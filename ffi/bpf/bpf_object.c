@@ -23,21 +23,21 @@ static _Thread_local struct log_listener *listener;
 static libbpf_print_fn_t print_before;
 static pthread_mutex_t print_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Appends, and forgets the oldest bytes when full: the verifier's verdict stands at the end. */
+/* Appends, and drops the oldest bytes when full: the verifier's verdict stands at the end. */
 static void remember(struct log_listener *log, const char *message, size_t message_bytes)
 {
     size_t room_bytes = log->capacity_bytes - 1;
-    size_t kept_bytes = log->used_bytes;
+    size_t retained_bytes = log->used_bytes;
 
     if (message_bytes > room_bytes) {
         message += message_bytes - room_bytes;
         message_bytes = room_bytes;
     }
-    if (kept_bytes > room_bytes - message_bytes)
-        kept_bytes = room_bytes - message_bytes;
-    memmove(log->text, log->text + log->used_bytes - kept_bytes, kept_bytes);
-    memcpy(log->text + kept_bytes, message, message_bytes);
-    log->used_bytes = kept_bytes + message_bytes;
+    if (retained_bytes > room_bytes - message_bytes)
+        retained_bytes = room_bytes - message_bytes;
+    memmove(log->text, log->text + log->used_bytes - retained_bytes, retained_bytes);
+    memcpy(log->text + retained_bytes, message, message_bytes);
+    log->used_bytes = retained_bytes + message_bytes;
     log->text[log->used_bytes] = '\0';
 }
 

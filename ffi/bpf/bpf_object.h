@@ -42,7 +42,7 @@ int xdp_bpf_map_fd(const struct bpf_object *object, const char *name);
 
 struct xdp_bpf_program_facts {
     uint32_t program_id;
-    uint32_t owner_uid; /* the user who loaded it */
+    uint32_t owner_uid; /* of the user that loaded it */
     char name[XDP_BPF_NAME_BYTES];
 };
 

@@ -32,7 +32,7 @@ static int configure(int fd, struct ifreq *request)
 }
 
 /* Neither neighbours nor groups are looked for there. A container may not let it: then a few frames more pass. */
-static void silence(const char *name)
+static void disable_ipv6(const char *name)
 {
     char path[64 + XDP_MIRROR_NAME_BYTES];
     ssize_t ignored;
@@ -72,7 +72,7 @@ int xdp_mirror_device_open(char *name, uint32_t *interface_index)
     result = configure(fd, &request);
     memcpy(name, request.ifr_name, XDP_MIRROR_NAME_BYTES);
     if (result == 0) {
-        silence(name);
+        disable_ipv6(name);
         result = bring_up(&request, interface_index);
     }
     if (result == 0)

@@ -1,8 +1,8 @@
-/* A device that takes frames and keeps none (a TAP without a reader): what is handed to it can be watched by a packet
- * socket before it is thrown away, runs of datagrams (UDP GSO) whole.
+/* A device that takes frames and keeps none (a TAP without a reader): what is redirected to it can be watched by a
+ * packet socket before it is thrown away, runs of datagrams (UDP GSO) whole.
  *
  * Contract. The device is a descriptor: closing it (or process exit) removes it. It is made in the calling thread's
- * network namespace, has no address and wants none. Any thread may call. Errors are negative errno values; -ENOENT: the
+ * network namespace, has no address and needs none. Any thread may call. Errors are negative errno values; -ENOENT: the
  * kernel has no /dev/net/tun, -EINVAL: it does not keep runs whole (Linux 6.2 does).
  */
 #ifndef XDP_MIRROR_DEVICE_H

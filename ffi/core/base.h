@@ -1,7 +1,7 @@
 /* Ground shared by every file of the core: result codes, serial arithmetic, big-endian access, memory
  * carving and the small lock. The core is sans-I/O (design W2): it makes no system call, reads no clock
- * and allocates nothing. Time is an int64_t count of nanoseconds handed in by the caller; memory is
- * handed in once, at init, in the size that the object's footprint function returns.
+ * and allocates nothing. Time is an int64_t count of nanoseconds from the caller; memory is
+ * passed once, at init, in the size that the object's footprint function returns.
  */
 #ifndef UM_CORE_BASE_H
 #define UM_CORE_BASE_H

@@ -51,8 +51,8 @@ typedef struct um_batcher {
     uint32_t flushes_length;
 } um_batcher;
 
-/* The batch that the frame at `position` may join. What is held back lies in front of it: when another publisher has
- * flushed up to here there is none, whatever the last publisher noted. */
+/* The batch that the frame at `position` may join. The deferred bytes are the ones before it: there are none when
+ * another publisher has flushed up to here, even if the last publisher noted some. */
 static inline um_batcher um_batcher_open(um_source_session *session, int64_t position)
 {
     bool held = atomic_load_explicit(&session->flush_limit, memory_order_relaxed) < position;

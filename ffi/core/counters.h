@@ -22,7 +22,7 @@ typedef struct um_source_transport_counters {
     uint64_t txw_bytes;
     /* counter, datagrams: NAK datagrams received. */
     uint64_t nak_pckts_rcved;
-    /* counter, NAKs: Sequence numbers asked for in those datagrams. */
+    /* counter, NAKs: Sequence numbers NAKed in those datagrams. */
     uint64_t naks_rcved;
     /* counter, NAKs: Refused: retransmitted less than the ignore interval ago (NCF reason ignored). */
     uint64_t naks_ignored;
@@ -38,11 +38,11 @@ typedef struct um_source_transport_counters {
     uint64_t rctlr_data_msgs;
     /* snapshot, datagrams: Datagrams waiting for the retransmit rate limiter. */
     uint64_t rctlr_rx_msgs;
-    /* counter, NAKs: Dropped in silence: an NCF for that sequence number went out in the same ignore interval (UM-130). */
+    /* counter, NAKs: Dropped without a response: an NCF for that sequence number went out in the same ignore interval (UM-130). */
     uint64_t naks_suppressed;
-    /* counter, NAKs: Dropped in silence: the sequence number has left the transmission window. */
+    /* counter, NAKs: Dropped without a response: the sequence number has left the transmission window. */
     uint64_t naks_out_of_window;
-    /* counter, NAKs: Dropped in silence: the sequence number was never sent. */
+    /* counter, NAKs: Dropped without a response: the sequence number was never sent. */
     uint64_t nak_unknown_sqn;
     /* counter, datagrams: NCF datagrams sent. */
     uint64_t ncf_pckts_sent;
@@ -58,7 +58,7 @@ typedef struct um_source_transport_counters {
     uint64_t flushes_full;
     /* counter, batches: Batches released by implicit_batching_interval. */
     uint64_t flushes_interval;
-    /* counter, batches: Batches released by a flush the application asked for. */
+    /* counter, batches: Batches released by a flush that the application requested. */
     uint64_t flushes_explicit;
     /* snapshot, bytes: Publication log: position reserved by publishers. */
     uint64_t pub_pos;
@@ -68,9 +68,9 @@ typedef struct um_source_transport_counters {
     uint64_t snd_pos;
     /* snapshot, bytes: Publication log: position flow control lets the sender reach. */
     uint64_t snd_lmt;
-    /* counter, episodes: Times the sender came to rest at snd_lmt with data left. */
+    /* counter, episodes: Times the sender stopped at snd_lmt with data to send. */
     uint64_t snd_bpe;
-    /* counter, sends: Publish attempts refused or made to wait at pub_lmt. */
+    /* counter, sends: Publish attempts refused or blocked at pub_lmt. */
     uint64_t back_pressured;
     /* counter, sends: Publish attempts refused because flow control knows no receiver. */
     uint64_t not_connected;
@@ -90,13 +90,13 @@ typedef struct um_source_transport_counters {
     uint64_t status_malformed;
     /* counter, messages: Status messages dropped: a position that cannot be (never sent, or too old). */
     uint64_t status_out_of_range;
-    /* counter, datagrams: Dropped at the NAK port: shorter than its headers or counts say. */
+    /* counter, datagrams: Dropped at the NAK port: shorter than its headers or counts require. */
     uint64_t dgrams_dropped_size;
-    /* counter, datagrams: Dropped at the NAK port: a type that has no business there. */
+    /* counter, datagrams: Dropped at the NAK port: a type that the NAK port does not serve. */
     uint64_t dgrams_dropped_type;
     /* counter, datagrams: Dropped at the NAK port: unknown version. */
     uint64_t dgrams_dropped_version;
-    /* counter, datagrams: Dropped at the NAK port: a header that makes no sense. */
+    /* counter, datagrams: Dropped at the NAK port: a contradictory header. */
     uint64_t dgrams_dropped_hdr;
     /* counter, datagrams: Dropped at the NAK port: for another session id. */
     uint64_t dgrams_dropped_sid;
@@ -117,9 +117,9 @@ typedef struct um_receiver_transport_counters {
     uint64_t bytes_rcved;
     /* counter, datagrams: NAK datagrams sent. */
     uint64_t nak_pckts_sent;
-    /* counter, NAKs: Sequence numbers asked for in those datagrams. */
+    /* counter, NAKs: Sequence numbers NAKed in those datagrams. */
     uint64_t naks_sent;
-    /* counter, datagrams: Datagrams found missing; a datagram that merely came late counts too. */
+    /* counter, datagrams: Datagrams in gaps when the gap was detected; a datagram that is only reordered counts too. */
     uint64_t lost;
     /* counter, NCFs: Sequence numbers in NCFs of reason ignored. */
     uint64_t ncfs_ignored;
@@ -129,7 +129,7 @@ typedef struct um_receiver_transport_counters {
     uint64_t ncfs_rx_delay;
     /* counter, NCFs: Sequence numbers in NCFs of any other reason. */
     uint64_t ncfs_unknown;
-    /* min, ms x 1000000: Shortest time from finding a datagram missing to having it. */
+    /* min, ms x 1000000: Shortest time from detecting a lost datagram to receiving it. */
     uint64_t nak_stm_min;
     /* mean, ms x 1000000: Mean of that time. */
     uint64_t nak_stm_mean;
@@ -147,13 +147,13 @@ typedef struct um_receiver_transport_counters {
     uint64_t unrecovered_txw;
     /* counter, datagrams: Given up: the NAK generation interval ran out. */
     uint64_t unrecovered_tmo;
-    /* counter, messages: Messages and fragments received, those of topics nobody here wants included. */
+    /* counter, messages: Messages and fragments received, those of topics without a local receiver included. */
     uint64_t lbm_msgs_rcved;
     /* counter, messages: Of those, the ones without a local receiver. */
     uint64_t lbm_msgs_no_topic_rcved;
     /* counter, messages: Request messages received. */
     uint64_t lbm_reqs_rcved;
-    /* counter, datagrams: Dropped: shorter than its size fields say. */
+    /* counter, datagrams: Dropped: shorter than its size fields require. */
     uint64_t dgrams_dropped_size;
     /* counter, datagrams: Dropped: bad type. */
     uint64_t dgrams_dropped_type;
@@ -177,7 +177,7 @@ typedef struct um_receiver_transport_counters {
     uint64_t tsnis_rcved;
     /* counter, messages: Flow-control status messages sent. */
     uint64_t status_messages_sent;
-    /* snapshot, datagrams: Datagrams missing now. */
+    /* snapshot, datagrams: Datagrams lost and not yet recovered now. */
     uint64_t loss_map_entries;
     /* counter, datagrams: Given up at once because the loss map is full. */
     uint64_t loss_map_overflows;
@@ -196,13 +196,13 @@ static inline void um_receiver_transport_counters_reset(um_receiver_transport_co
 
 /* One context: topic resolution, sends that had to wait, datagrams no session knows, shared stores. */
 typedef struct um_context_counters {
-    /* counter, datagrams: LBT-RM datagrams of sessions nobody here has joined. */
+    /* counter, datagrams: LBT-RM datagrams of sessions that no receiver of this context has joined. */
     uint64_t lbtrm_unknown_msgs_rcved;
     /* counter, sends: Blocking sends that had to wait. */
     uint64_t send_blocked;
     /* counter, sends: Non-blocking sends refused because they would have had to wait. */
     uint64_t send_would_block;
-    /* counter, fragments: Fragments found missing by delivery controllers. */
+    /* counter, fragments: Fragments in gaps that delivery controllers detected. */
     uint64_t fragments_lost;
     /* counter, fragments: Fragments delivery controllers gave up. */
     uint64_t fragments_unrecoverably_lost;
@@ -210,13 +210,13 @@ typedef struct um_context_counters {
     uint64_t sessions;
     /* counter, sessions: Sessions not joined because the session table is full. */
     uint64_t sessions_refused;
-    /* snapshot, datagrams: Datagrams in the delivery hold store now. */
+    /* snapshot, datagrams: Datagrams in the reorder buffer now. */
     uint64_t hold_store_datagrams;
-    /* counter, datagrams: Datagrams that found the delivery hold store full. */
+    /* counter, datagrams: Datagrams refused because the reorder buffer was full. */
     uint64_t hold_store_full;
-    /* counter, turns: Turns of the context loop. */
+    /* counter, cycles: Duty cycles of the context loop. */
     uint64_t loop_iterations;
-    /* counter, naps: Moments the loop slept under load, so that datagrams gather. */
+    /* counter, pauses: Pauses of the loop under load for receive coalescing. */
     uint64_t loop_naps;
     /* counter, wakeups: Times a blocked reader was woken through its file descriptor. */
     uint64_t wakeups;
@@ -256,9 +256,9 @@ typedef struct um_receiver_counters {
     uint64_t bytes_delivered;
     /* counter, fragments: Fragments accepted (one for a message that fits a datagram). */
     uint64_t fragments_received;
-    /* counter, fragments: Fragments dropped because their topic sequence number was already had or given up. */
+    /* counter, fragments: Fragments dropped because their topic sequence number was already received or given up. */
     uint64_t duplicate_fragments;
-    /* counter, fragments: Fragments dropped because they contradict the message they say they belong to. */
+    /* counter, fragments: Fragments dropped because their fields contradict the message that they name. */
     uint64_t malformed_fragments;
     /* counter, messages: Messages dropped: longer than receiver_maximum_message_length. */
     uint64_t messages_too_long;
@@ -291,7 +291,7 @@ static inline void um_receiver_counters_reset(um_receiver_counters *counters)
 
 /* One link: what the socket or the ring did. */
 typedef struct um_link_counters {
-    /* counter, datagrams: UDP datagrams handed to the kernel or the ring. */
+    /* counter, datagrams: UDP datagrams submitted to the kernel or the ring. */
     uint64_t datagrams_sent;
     /* counter, bytes: UDP payload bytes of those datagrams. */
     uint64_t bytes_sent;
@@ -299,7 +299,7 @@ typedef struct um_link_counters {
     uint64_t datagrams_received;
     /* counter, bytes: UDP payload bytes of those datagrams. */
     uint64_t bytes_received;
-    /* counter, calls: Sends put off because the socket buffer or the ring was full. */
+    /* counter, calls: Sends deferred because the socket buffer or the ring was full. */
     uint64_t send_would_block;
     /* counter, datagrams: Datagrams refused with an error other than would-block. */
     uint64_t send_errors;
@@ -323,13 +323,13 @@ typedef struct um_link_counters {
     uint64_t ring_checksum_errors;
     /* counter, datagrams: Datagrams received in several frames of a ring (jumbo). */
     uint64_t ring_multi_buffer;
-    /* counter, datagrams: Datagrams that publishers laid out in a frame of the ring, and that went out from there without being copied. */
+    /* counter, datagrams: Datagrams that publishers staged in a frame of the ring, sent from there without a copy. */
     uint64_t ring_sent_in_place;
-    /* counter, datagrams: Received datagrams that were left in their frames of the ring until the application had read them. */
+    /* counter, datagrams: Received datagrams whose payload stayed pinned in its frame of the ring until the application had read it. */
     uint64_t ring_kept;
-    /* counter, datagrams: Datagrams of steered groups that came by the kernel all the same: IP fragments, and what another queue received. */
+    /* counter, datagrams: Datagrams of steered groups that the kernel delivered instead: IP fragments, and datagrams of another queue. */
     uint64_t ring_kernel_path;
-    /* counter, frames: XDP_STATISTICS: dropped by the kernel for want of a frame in the fill ring, or too long for one. */
+    /* counter, frames: XDP_STATISTICS: dropped by the kernel for lack of a frame in the fill ring, or too long for one. */
     uint64_t xdp_rx_dropped;
     /* counter, frames: XDP_STATISTICS: fill ring entries the kernel refused. */
     uint64_t xdp_rx_invalid_descs;
@@ -337,9 +337,9 @@ typedef struct um_link_counters {
     uint64_t xdp_tx_invalid_descs;
     /* counter, frames: XDP_STATISTICS: dropped because the receive ring was full. */
     uint64_t xdp_rx_ring_full;
-    /* counter, looks: XDP_STATISTICS: times the kernel found the fill ring empty. */
+    /* counter, times: XDP_STATISTICS: times the kernel found the fill ring empty. */
     uint64_t xdp_rx_fill_ring_empty_descs;
-    /* counter, looks: XDP_STATISTICS: times the kernel found the send ring empty. */
+    /* counter, times: XDP_STATISTICS: times the kernel found the send ring empty. */
     uint64_t xdp_tx_ring_empty_descs;
 } um_link_counters;
 

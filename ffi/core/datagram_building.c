@@ -25,7 +25,7 @@ uint32_t um_datagram_next_run(um_source_session *session, int64_t position, int6
         if (bytes > body_max)
             break;
     }
-    /* It was written a portion ago, and much has been through the caches since. */
+    /* It was written a batch ago, and much has been through the caches since. */
     if (session->staged.count == 0)
         __builtin_prefetch(um_log_at(&session->log, at + RUNS_AHEAD * (at - position)), 1, 3);
     *span = (uint32_t)(at - position);

@@ -5,7 +5,7 @@
 #include "core/order_map.h"
 #include "core/reassembly.h"
 
-enum { SPAN_MAX = 1 << 30 }; /* sqns that can be told apart from next_sqn on, with room to spare */
+enum { SPAN_MAX = 1 << 30 }; /* sqns distinguishable from next_sqn on, with a margin */
 
 void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id, uint32_t source, uint32_t topic_index,
                       int64_t give_up_ns)
@@ -23,8 +23,8 @@ void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id,
 
 /* ---- arrivals ---- */
 
-/* A topic cannot run ahead of its transport. What says it does was not sent by the source; to believe it would give up
- * everything up to there. */
+/* A topic has no more fragments than its transport's datagrams can carry. A sequence number beyond that was not sent
+ * by the source, and accepting it would give up everything before it. */
 static bool is_plausible(const um_delivery *delivery, uint32_t ahead, const um_arrival *arrival)
 {
     uint64_t datagrams = (uint64_t)(arrival->transport_sqn - delivery->highest_transport_sqn) + 1;

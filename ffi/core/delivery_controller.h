@@ -35,7 +35,7 @@ typedef struct um_receiver_config {
 } um_receiver_config;
 
 /* One subscription: what its controllers share. Owned by the context. Several receivers may have the same queue: it
- * takes their rows as they come, and the controller's source number tells them apart. */
+ * takes their rows as they come, and the controller's source number distinguishes them. */
 typedef struct um_receiver {
     um_receiver_config config;
     um_message_queue *queue;
@@ -92,7 +92,7 @@ typedef struct um_delivery {
 void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id, uint32_t source, uint32_t topic_index,
                       int64_t give_up_ns);
 
-/* What the transport knows when it hands something up. */
+/* What the transport knows of what it delivers. */
 typedef struct um_arrival {
     int64_t now_ns;
     int64_t received_ns;
@@ -112,7 +112,7 @@ void um_delivery_end(um_delivery *delivery, int64_t now_ns);
 /* Datagrams before the first one seen are no longer lost: delivery may start. */
 void um_delivery_start(um_delivery *delivery, int64_t now_ns);
 
-/* Goes on after a full queue, and checks for loss when that is due. Returns when it wants to be called next. */
+/* Goes on after a full queue, and checks for loss when that is due. Returns when the next call is due. */
 int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns);
 
 /* Removes everything held. */

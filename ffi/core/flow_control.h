@@ -36,17 +36,17 @@ void um_flow_init(um_flow_control *flow, enum um_flow_control_policy policy, uin
 void um_flow_on_status(um_flow_control *flow, uint64_t receiver_id, uint32_t group_tag, int64_t limit, int64_t now_ns);
 void um_flow_on_leave(um_flow_control *flow, uint64_t receiver_id);
 
-/* Notes how far a known receiver has come; told apart from the limit, which includes its window. */
+/* Notes how far a known receiver has come; kept apart from the limit, which includes its window. */
 void um_flow_note_position(um_flow_control *flow, uint64_t receiver_id, int64_t position);
 /* The position every counted receiver has reached; INT64_MAX when there is none. */
 int64_t um_flow_reached(const um_flow_control *flow);
 
-/* Forgets receivers whose time is up. Returns the earliest time at which that can happen next. */
+/* Removes receivers that have timed out. Returns the earliest time at which that can happen next. */
 int64_t um_flow_expire(um_flow_control *flow, int64_t now_ns);
 
 bool um_flow_connected(const um_flow_control *flow);
 
-/* The sender limit that the policy wants now; only meaningful when connected. */
+/* The sender limit of the policy now; only meaningful when connected. */
 int64_t um_flow_limit(const um_flow_control *flow);
 
 #endif

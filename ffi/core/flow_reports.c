@@ -8,19 +8,20 @@ enum { ELICITED_SM_GAP_NS = 1000000 }; /* bounds what a flood of status messages
 
 /* How far ahead of a receiver the sender may go so that everything it may still NAK stays in the transmission
  * window, however small the datagrams. */
-static uint32_t repairable_bytes(const um_source_session *session)
+static uint32_t retransmittable_bytes(const um_source_session *session)
 {
     uint32_t datagrams = session->sent_mask - UM_SEND_BATCH_MAX;
     uint32_t by_count = datagrams * um_frame_span(UM_LBMC_HEADER_BYTES + 1);
     return by_count < session->config.window_bytes ? by_count : session->config.window_bytes;
 }
 
-/* A receiver reports by its own window. One that takes more than can be repaired would be heard of too late, so before
- * the sender has used up what it may, a session message solicits the position; two more if that is lost. */
+/* A receiver reports by its own window. The report of one with a window beyond the retransmittable bytes would come too
+ * late, so before the sender has used up what it may, a session message solicits the position; two more if that is
+ * lost. */
 void um_flow_reports_solicit(um_source_session *session, int64_t now_ns)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);
-    int64_t most = repairable_bytes(session);
+    int64_t most = retransmittable_bytes(session);
     if (position < session->sender_limit - most / 2 || position < session->solicited_position + most / 4)
         return;
     session->solicited_position = position;
@@ -82,7 +83,7 @@ void um_flow_reports_on_status(um_source_session *session, const um_lbtrm_packet
     int64_t position =
         sqn == session->next_sqn ? atomic_load(&session->sender_position) : um_session_sent(session, sqn)->position;
     UM_COUNT(session->counters.status_messages_received, 1);
-    uint32_t most = repairable_bytes(session);
+    uint32_t most = retransmittable_bytes(session);
     uint32_t window = status.window_bytes < most ? status.window_bytes : most;
     session->window_capped |= status.window_bytes > most;
     um_flow_on_status(&session->flow, status.receiver_id, status.group_tag, position + window, now_ns);

@@ -14,7 +14,7 @@
 /* A decoded datagram from the NAK port that may be a status message. */
 void um_flow_reports_on_status(um_source_session *session, const um_lbtrm_packet *packet, int64_t now_ns);
 
-/* Forgets receivers that have timed out. Returns when the next would. */
+/* Removes receivers that have timed out. Returns when the next would. */
 int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns);
 
 /* Sends a session message that solicits positions when the sender has used up half of what may be repaired. */

@@ -67,7 +67,7 @@ typedef struct um_lbmc_message {
 enum um_dgram_status um_lbmc_decode(const uint8_t *data, uint32_t available, um_lbmc_message *message,
                                     uint32_t *length);
 
-/* The same for a bystander who reads a capture: data is the first captured bytes of available ones, every message type
+/* The same for the reader of a capture: data is the first captured bytes of available ones, every message type
  * is accepted, options we do not know are skipped. payload_length is what the datagram held. UM_DGRAM_CUT when the
  * message's headers are not all there. */
 enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uint32_t available,

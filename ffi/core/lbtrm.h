@@ -1,6 +1,6 @@
 /* LBT-RM datagrams (design W1; layout: docs/wire.md, decoded by Wireshark's lbtrm dissector). Big endian.
  * Encoders write into the caller's buffer and return the number of bytes; decoders read only inside
- * [data, data + length) and say why a datagram is refused.
+ * [data, data + length) and return why a datagram is refused.
  */
 #ifndef UM_CORE_LBTRM_H
 #define UM_CORE_LBTRM_H
@@ -24,7 +24,7 @@ enum um_ncf_reason { UM_NCF_NO_RETRY = 0, UM_NCF_IGNORED = 1, UM_NCF_RX_DELAY = 
 /* Why a datagram was dropped: UM's dgrams_dropped_* (reference 4.2). */
 enum um_dgram_status {
     UM_DGRAM_OK = 0,
-    UM_DGRAM_SIZE,    /* shorter than its own fields say */
+    UM_DGRAM_SIZE,    /* shorter than its own fields require */
     UM_DGRAM_TYPE,    /* unknown type */
     UM_DGRAM_VERSION, /* unknown version */
     UM_DGRAM_HDR,     /* a header that makes no sense */

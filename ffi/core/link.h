@@ -2,7 +2,7 @@
  * simulated network implement it; wrappers (loss, tap) implement it over another link.
  *
  * Receiving is the owner's loop (ffi/io/context.c, ffi/sim): it takes batches of um_rx from its link and
- * hands them to um_node_on_data / um_node_on_control.
+ * passes them to um_node_on_data / um_node_on_control.
  */
 #ifndef UM_CORE_LINK_H
 #define UM_CORE_LINK_H

@@ -1,5 +1,5 @@
 /* The head of the order map: what is complete is delivered, and gaps are given up, one loss event a sqn or one burst
- * event, when their time or the bounds of the map say so (UM-95..UM-101, UX-6, UX-7). Private to the controller's
+ * event, when their time or the bounds of the map are exceeded (UM-95..UM-101, UX-6, UX-7). Private to the controller's
  * files.
  *
  * Threads: the context lock. Memory: the store's and the queue's. Complexity: amortized constant for each sqn. Errors:

@@ -18,7 +18,7 @@ static void give_up(um_receiver_session *session, um_loss *loss, uint64_t *reaso
     um_loss_map_remove(&session->losses, loss);
 }
 
-/* Sqns [first, last] are missing (UM-116, UM-117): one back-off for the whole gap. What the source cannot send
+/* Sqns [first, last] are a gap (UM-116, UM-117): one back-off for the whole gap. What the source cannot send
  * again is not NAKed (UM-128), nor what the map has no room for. */
 void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_t last, int64_t now_ns)
 {

@@ -13,7 +13,7 @@ enum { UM_NODE_SESSIONS_MAX = 512, UM_NODE_QUEUES_MAX = 16384 };
 typedef struct um_node {
     um_receiver_session *table[2 * UM_NODE_SESSIONS_MAX]; /* open addressing by session identity */
     um_receiver_session *sessions[UM_NODE_SESSIONS_MAX];  /* dense */
-    int64_t due_ns[UM_NODE_SESSIONS_MAX];                 /* when each wants its tick */
+    int64_t due_ns[UM_NODE_SESSIONS_MAX];                 /* when the tick of each is due */
     uint32_t session_count;
     um_receiver_session *last_session;
     um_message_queue *queues[UM_NODE_QUEUES_MAX]; /* each once, however many receivers it has */
@@ -41,7 +41,7 @@ void um_node_on_data(um_node *node, const um_rx *rx, int64_t now_ns);
 /* After the receives of a pass: status messages that became due, one a session at most (AE-16). */
 void um_node_after_batch(um_node *node, int64_t now_ns);
 
-/* The smallest window that a session tells its source. */
+/* The smallest window that a session reports to its source. */
 uint64_t um_node_window_bytes(const um_node *node);
 
 /* True while some queue is full: the owner leaves datagrams where they are (its reader is slow). Call

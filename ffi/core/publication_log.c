@@ -194,9 +194,10 @@ void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t b
 
 bool um_log_wants_cleaning(const um_publication_log *log, int64_t sender_position)
 {
-    int64_t missing = clean_goal(log, sender_position) - atomic_load_explicit(&log->writable_end, memory_order_relaxed);
+    int64_t lacking_bytes =
+        clean_goal(log, sender_position) - atomic_load_explicit(&log->writable_end, memory_order_relaxed);
     int64_t soon = UM_LOG_CLEAN_AHEAD_BYTES / 2;
-    return missing >= (soon < log->term_length / 4 ? soon : log->term_length / 4);
+    return lacking_bytes >= (soon < log->term_length / 4 ? soon : log->term_length / 4);
 }
 
 /* Bytes of an unwritten hole at position: up to the next written frame or the end of what was claimed. */

@@ -205,7 +205,7 @@ static inline bool um_log_frame_is_pad(const um_publication_log *log, int64_t po
  * term ahead of it when connected, and back to it when not (AE-23). */
 void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t budget_bytes);
 
-/* Any thread: whether publishers will soon be held up for want of clean space, of which the conductor can make more. */
+/* Any thread: whether publishers will soon be blocked for lack of clean space, of which the conductor can make more. */
 bool um_log_wants_cleaning(const um_publication_log *log, int64_t sender_position);
 
 /* Conductor: turns a frame at sender_position that the application claimed, or a hole that no publisher began to write,

@@ -1,7 +1,7 @@
 /* The data limiter and the retransmission limiter of a context, shared by all its source sessions (UX-1, UX-4).
  *
  * Threads: any; a lock of their own is held for a few instructions, and not touched where no limit is set. Memory: the
- * context's. Complexity: constant. Errors: none; a refusal is an answer.
+ * context's. Complexity: constant. Errors: none; a refusal is a result.
  */
 
 #ifndef UM_CORE_RATE_LIMITS_H

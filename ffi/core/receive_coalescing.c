@@ -26,8 +26,8 @@ int64_t um_coalescing_next_ns(um_receive_coalescing *coalescing, uint32_t ring_f
     return current_ns < longest_ns ? current_ns : longest_ns;
 }
 
-/* The datagrams beyond two for each send. Those two may be an answer and, on one host, the datagram that was sent; an
- * application that waits for the next answer must not find this end coalescing. */
+/* The datagrams beyond two for each send. Those two may be a reply and, on one host, the datagram that was sent: the
+ * round trips of a request-reply application must not be delayed by coalescing. */
 static uint32_t unanswering_datagrams(um_receive_coalescing *coalescing, uint32_t datagrams, uint32_t send_count)
 {
     uint32_t due = coalescing->answers_due + 2 * (send_count - coalescing->sends_seen);

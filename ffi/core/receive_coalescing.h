@@ -53,8 +53,8 @@ static inline void um_coalescing_on_frames(um_receive_coalescing *coalescing, ui
 }
 
 /* How long to let datagrams gather now, and what gathered since the last call is taken into account.
- * ring_frames: what one receive queue holds, 0 over kernel sockets. window_bytes: the smallest window told to a source.
- * due_in_ns: until the next timer, which is not to wait longer than it would over sockets. */
+ * ring_frames: what one receive queue holds, 0 over kernel sockets. window_bytes: the smallest window reported to a
+ * source. due_in_ns: until the next timer, which is not to wait longer than it would over sockets. */
 int64_t um_coalescing_next_ns(um_receive_coalescing *coalescing, uint32_t ring_frames, uint64_t window_bytes,
                               int64_t due_in_ns);
 

@@ -185,7 +185,7 @@ void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status
     count_dropped(&session->counters, status);
 }
 
-/* Hands the messages of an accepted datagram to their controllers, in the order they lie (UM-7, UM-8). */
+/* Delivers the messages of an accepted datagram to their controllers, in the order they lie (UM-7, UM-8). */
 static void demultiplex(um_receiver_session *session, const uint8_t *body, uint32_t length, um_arrival *arrival)
 {
     um_lbmc_message message;
@@ -275,7 +275,7 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
     bool retransmission = packet->flags & UM_LBTRM_FLAG_RETRANSMISSION;
     UM_COUNT(counters->rxs_rcved, retransmission);
     if (UM_UNLIKELY(!session->has_base)) {
-        /* A retransmission for another receiver says nothing about where the stream is. */
+        /* A retransmission for another receiver does not show where the stream is. */
         if (retransmission)
             return;
         set_base(session, packet->sqn, arrival->now_ns);
@@ -310,7 +310,7 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
         um_start_gate_open(session, arrival->now_ns);
 }
 
-/* UM-71, UM-87: a session message tells the highest sqn sent, so it reveals tail loss. */
+/* UM-71, UM-87: a session message carries the highest sqn sent, so it reveals tail loss. */
 static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
 {
     UM_COUNT(session->counters.session_messages_rcved, 1);
@@ -337,7 +337,7 @@ static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, i
         session->next_sqn = packet->lead + 1;
     }
     if (session->status_sqn != session->next_sqn)
-        session->status_due_ns = now_ns; /* the source may be waiting to hear how far we are */
+        session->status_due_ns = now_ns; /* the source may be waiting for this position */
 }
 
 void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_packet *packet, const um_rx *rx,

@@ -120,13 +120,13 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_
 /* A datagram of this session that could not be decoded: counted by reason. */
 void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status status);
 
-/* Timers. Returns when it wants to be called next. Sets `ended` when the activity timeout passed (UM-104). */
+/* Timers. Returns when the next call is due. Sets `ended` when the activity timeout passed (UM-104). */
 int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns);
 
 /* Sends a status message that is due after a batch of datagrams. */
 void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns);
 
-/* Tells the source not to count this receiver any longer. */
+/* Sends the source the end of this receiver's status messages. */
 void um_receiver_session_leave(um_receiver_session *session);
 
 /* Sends a NAK or status message to the source. One that the link does not take is not repeated here. */

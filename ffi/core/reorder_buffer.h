@@ -1,6 +1,6 @@
 /* The reorder buffer: the memory of every order map of a context, fragments that wait for a lost one (UM-9, UM-10). A
  * datagram is copied once into a cell, however many of its messages wait; entries point into cells and are found by
- * (delivery controller, topic sqn). Both are bounded; a full store is an answer, not a fault. Owner: the context lock.
+ * (delivery controller, topic sqn). Both are bounded; a full buffer is a result, not a fault. Owner: the context lock.
  */
 #ifndef UM_CORE_REORDER_BUFFER_H
 #define UM_CORE_REORDER_BUFFER_H

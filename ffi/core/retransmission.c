@@ -46,7 +46,7 @@ static uint32_t pop(um_source_session *session)
 
 /* ---- sending ---- */
 
-/* How many of the batch the link took; why not all of them goes to answer. */
+/* Returns how many of the batch the link took; *answer: its error when it did not take all. */
 static uint32_t offer(um_source_session *session, um_tx *batch, uint32_t count, int *answer)
 {
     uint32_t datagram_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_LBTRM_DATA_BYTES;

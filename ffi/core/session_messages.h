@@ -1,4 +1,4 @@
-/* Session messages of a source session (UM-67..UM-71): what tells receivers the lead and the trail while there is no
+/* Session messages of a source session (UM-67..UM-71): they carry the lead and the trail to receivers while there is no
  * data.
  *
  * Threads: the holder of the sender lock. Memory: none beyond the session. Complexity: constant. Errors: a message the

@@ -2,7 +2,7 @@
 
 #include "core/explicit_batch.h"
 #include "core/frame_writer.h"
-#include "core/streaming.h"
+#include "core/nontemporal.h"
 
 enum { GROUP_SPAN_MAX = 68 * 1024 }; /* log bytes claimed at once by a batch of messages */
 
@@ -69,18 +69,18 @@ static void stage_message(um_frame_writer *w, um_staged_datagrams *staged, const
     uint32_t lines_bytes = (layout->payload_length - head) / UM_CACHE_LINE_BYTES * UM_CACHE_LINE_BYTES;
     uint32_t tail = layout->payload_length - head - lines_bytes;
     memcpy(rest, payload, head);
-    um_stream_line(w->frame, datagram);
+    um_nontemporal_copy_line(w->frame, datagram);
     uint8_t *lines = w->frame + UM_CACHE_LINE_BYTES;
     if (borrowed == NULL) {
-        um_stream_and_copy(lines, rest + head, payload + head, lines_bytes, false);
+        um_nontemporal_copy_twice(lines, rest + head, payload + head, lines_bytes, false);
     } else {
-        uint64_t sum = um_stream_and_copy(lines, rest + head, payload + head, lines_bytes, true);
+        uint64_t sum = um_nontemporal_copy_twice(lines, rest + head, payload + head, lines_bytes, true);
         borrowed->unsummed_bytes = UM_CACHE_LINE_BYTES;
         borrowed->sum = um_internet_sum(payload + head + lines_bytes, tail, sum);
     }
     if (tail > 0) {
         memcpy(rest + head + lines_bytes, payload + head + lines_bytes, tail);
-        um_stream_line(lines + lines_bytes, rest + head + lines_bytes);
+        um_nontemporal_copy_line(lines + lines_bytes, rest + head + lines_bytes);
     }
     um_frame_writer_step(w, body, layout->payload_length);
 }
@@ -89,7 +89,7 @@ static void stage_message(um_frame_writer *w, um_staged_datagrams *staged, const
  */
 static void publish_staged(const um_publication_log *log, um_staged_datagrams *staged, uint32_t count)
 {
-    um_stream_fence();
+    um_nontemporal_fence();
     for (uint32_t i = staged->count; i-- > staged->count - count;) {
         const um_staged_datagram *datagram = um_staged_entry(staged, i);
         um_frame_publish(log, um_log_at(log, datagram->position), datagram->bytes - UM_FRAME_HEADER_BYTES);

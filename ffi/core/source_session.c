@@ -203,7 +203,7 @@ static void note_waiting(um_source_session *session, int64_t flushed)
         atomic_store_explicit(&session->sender_waits, false, memory_order_relaxed);
 }
 
-/* Offers one batch to the link. Returns how many datagrams it took, and says why there are no more. */
+/* Offers one batch to the link. Returns how many datagrams it took, and the reason why not more. */
 static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budget)
 {
     skip_padding(session);

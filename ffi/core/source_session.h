@@ -138,7 +138,7 @@ static inline bool um_session_pending(const um_source_session *session)
 }
 
 /* Timers: batching interval, session messages, TSNIs, retransmit queue, flow control, unblocking. Sends too.
- * Returns when it wants to be called next. */
+ * Returns when the next call is due. */
 int64_t um_session_tick(um_source_session *session, int64_t now_ns);
 
 /* A datagram that arrived at the NAK port: NAK or status message; anything else is dropped and counted. */

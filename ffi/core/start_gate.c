@@ -1,6 +1,6 @@
 #include "core/start_gate.h"
 
-/* Controllers mapped at the same time ask the same question: it is answered once for all of them. */
+/* Controllers mapped at the same time start at the same place: it is decided once for all of them. */
 static const um_blocker_search *search_blocker(um_receiver_session *session, uint32_t from, uint32_t before)
 {
     um_blocker_search *search = &session->search;
@@ -21,9 +21,9 @@ static const um_blocker_search *search_blocker(um_receiver_session *session, uin
     return search;
 }
 
-/* Is a datagram lost that may carry something of the topic from before `before`? The newest such is remembered: while
- * it is lost the answer is found at once, and when it has come its elders mostly have, too. So is that there is none at
- * all since the controller was mapped, until the next gap. */
+/* Whether a datagram is lost that may carry a message of the topic from before `before`. The newest such datagram is
+ * cached: while it is lost the result is immediate, and once it is recovered older ones mostly are, too. That there is
+ * none since the controller was mapped is cached until the next gap. */
 bool um_start_gate_is_closed(um_receiver_session *session, um_delivery *delivery, uint32_t before)
 {
     if (session->losses.count == 0 || delivery->gaps_examined == session->gaps_found)

@@ -2,7 +2,7 @@
  * datagram may still carry something of its topic from before the first message it has seen.
  *
  * Threads: the context lock. Memory: the session's and the controller's. Complexity: linear in the loss map, once for
- * all controllers mapped at the same time, and constant while the answer lasts. Errors: none.
+ * all controllers mapped at the same time, and constant while the cached result holds. Errors: none.
  */
 
 #ifndef UM_CORE_START_GATE_H

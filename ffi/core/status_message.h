@@ -23,7 +23,7 @@ enum {
 
 typedef struct um_status_message {
     uint64_t receiver_id;
-    uint32_t next_sqn; /* everything before it has been received and handed on */
+    uint32_t next_sqn; /* everything before it has been received and delivered */
     uint32_t window_bytes;
     uint32_t group_tag;
     uint8_t flags;

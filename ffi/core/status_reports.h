@@ -11,7 +11,7 @@
 
 #include "core/receiver_session.h"
 
-/* Sends one when it is due. Returns when it wants to be called next. */
+/* Sends one when it is due. Returns when the next call is due. */
 int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns);
 
 /* The lost datagram that held the reported position back is there, or given up: the source, which may be blocked by it,

@@ -1,4 +1,4 @@
-/* TSNIs: what tells the receivers of an idle topic how far it has got (UM-62..UM-66). Declared in source.h. Sender
+/* TSNIs: they show the receivers of an idle topic its last sequence number (UM-62..UM-66). Declared in source.h. Sender
  * lock. */
 #include "core/batcher.h"
 #include "core/explicit_batch.h"

@@ -42,14 +42,14 @@ static int open_sessions(um_context *context, const um_context_config *config)
 static void init_loop(um_context *context, const um_context_config *config)
 {
     um_loop *loop = &context->loop;
-    loop->config = (um_loop_config){.busy_wait = config->busy_wait, .spin_ns = config->linger_ns};
+    loop->config = (um_loop_config){.busy_wait = config->busy_wait, .spin_ns = config->spin_ns};
     loop->reactor = &context->reactor;
     loop->links = &context->links;
     loop->receiving = &context->receiving;
     loop->sessions = &context->sessions;
     loop->queues = &context->queues;
     um_coalescing_init(&loop->coalescing, config->coalesce_ns, config->coalesce_max_ns);
-    um_adaptive_spin_init(&loop->spin, config->adaptive_linger_ns);
+    um_adaptive_spin_init(&loop->spin, config->adaptive_spin_ns);
 }
 
 int um_context_create(const um_context_config *config, um_context **created)

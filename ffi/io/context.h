@@ -34,11 +34,11 @@ typedef struct um_context_config {
     bool gro;
     bool timestamps;
     bool busy_wait;
-    int64_t linger_ns;          /* how long to go on polling after the last event before sleeping */
-    int64_t adaptive_linger_ns; /* the same while events come that soon, in sequential mode (core/adaptive_spin.h) */
-    int64_t coalesce_ns;        /* under load, how long to let datagrams gather before the next receive; 0, and with
-                                   busy_wait: never */
-    int64_t coalesce_max_ns;    /* its bound with a ring set, where it adapts; both below a second */
+    int64_t spin_ns;          /* how long to go on polling after the last event before sleeping */
+    int64_t adaptive_spin_ns; /* the same while events come that soon, in sequential mode (core/adaptive_spin.h) */
+    int64_t coalesce_ns;      /* under load, how long to let datagrams gather before the next receive; 0, and with
+                                 busy_wait: never */
+    int64_t coalesce_max_ns;  /* its bound with a ring set, where it adapts; both below a second */
     uint64_t data_rate_bps;
     uint64_t retransmit_rate_bps;
     int64_t rate_interval_ns;

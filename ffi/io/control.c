@@ -37,7 +37,7 @@ static int read_socket(um_control *control, int64_t now_ns, bool *more)
             um_session_on_control(control->core, links->ring.batch[k].data, links->ring.batch[k].length, now_ns);
         handled += count > 0 ? count : 0;
     }
-    um_links_on_send_error(links, control->core, control->nak_link.fd); /* a NAK is answered at once */
+    um_links_on_send_error(links, control->core, control->nak_link.fd); /* a NAK is served at once */
     *more = count == RECEIVES_MAX;
     return handled;
 }

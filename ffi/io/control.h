@@ -8,7 +8,7 @@
  *        +--- readable, another thread runs the sender ---> unwatched --+ the loop's next service empties the socket
  *
  * While it is unwatched, the publishers that run the sender poll it: on a processor that they share with the loop, they
- * would not get on while the loop waited for their lock with the receivers' reports in its hands.
+ * would block while the loop waited for their lock with status messages still to be processed.
  *
  * Threads: reading needs the context lock, for the receive buffers, and then the session's sender lock.
  */

@@ -38,7 +38,7 @@ static inline bool um_gate_enter(um_gate *gate)
     return false;
 }
 
-/* From now on nobody enters. */
+/* From now on no thread enters. */
 static inline void um_gate_shut(um_gate *gate)
 {
     atomic_store_explicit(&gate->is_shut, true, memory_order_seq_cst);

@@ -39,8 +39,8 @@ static int set(int fd, int level, int name, int value)
     return setsockopt(fd, level, name, &value, sizeof value);
 }
 
-/* Asks with force first, which the system's limit does not bound; says what was granted. The kernel doubles what it
- * is asked for, to make up for its own overhead, and tells the doubled figure. */
+/* Tries SO_*BUFFORCE first, which the system's limit does not bound; returns what was granted. The kernel doubles the
+ * requested size, to make up for its own overhead, and reports the doubled figure. */
 static uint32_t set_buffer(int fd, int force_name, int name, uint32_t bytes)
 {
     if (bytes != 0 && set(fd, SOL_SOCKET, force_name, (int)bytes) != 0)

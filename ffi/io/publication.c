@@ -161,10 +161,10 @@ int64_t um_publication_send(um_publication *publication, const char *data, uint3
     return result;
 }
 
-/* How many messages from `first` on make up one portion, of so many bytes: what is still needed for a full one with
- * what waits. */
-static uint32_t portion(const uint32_t *lengths, const int32_t *offsets, uint32_t first, uint32_t count,
-                        int64_t waiting_bytes, uint32_t *bytes)
+/* How many messages from `first` on make up one batch, of so many bytes: what completes a full one together with
+ * the backlog. */
+static uint32_t batch_size(const uint32_t *lengths, const int32_t *offsets, uint32_t first, uint32_t count,
+                           int64_t waiting_bytes, uint32_t *bytes)
 {
     uint32_t i = first, enough = BATCH_BYTES;
     if (waiting_bytes > 0 && waiting_bytes < UM_SENDER_TAIL_BYTES_MAX)
@@ -181,8 +181,8 @@ static bool are_large(const um_source_session *core, uint32_t count, uint32_t by
     return 2 * bytes / count > atomic_load_explicit(&core->body_max_bytes, memory_order_relaxed);
 }
 
-/* Publishes one portion: batch->result and done_bytes. */
-static void send_portion(um_publication *publication, um_staged_batch *batch, uint32_t bytes)
+/* Publishes one batch: batch->result and done_bytes. */
+static void send_batch(um_publication *publication, um_staged_batch *batch, uint32_t bytes)
 {
     um_publication_session *session = publication->session;
     um_sender_outcome outcome;
@@ -222,15 +222,15 @@ static int64_t send_many(um_publication *publication, const char *data, const ui
     uint32_t done = 0;
     while (done < count) {
         int64_t waiting_bytes = um_sender_backlog_bytes(&publication->session->sender);
-        uint32_t bytes, portion_count = portion(lengths, offsets, done, count, waiting_bytes, &bytes);
-        bool last = done + portion_count == count;
+        uint32_t bytes, batch_count = batch_size(lengths, offsets, done, count, waiting_bytes, &bytes);
+        bool last = done + batch_count == count;
         um_staged_batch batch = {.source = &publication->core,
                                  .messages = {(const uint8_t *)data, lengths ? lengths + done : NULL,
-                                              offsets ? offsets + done : NULL, portion_count, NULL},
+                                              offsets ? offsets + done : NULL, batch_count, NULL},
                                  .flags = last ? flags : 0,
                                  .flush = last && (flags & UM_SEND_FLUSH),
                                  .now_ns = um_clock_ns()};
-        send_portion(publication, &batch, bytes);
+        send_batch(publication, &batch, bytes);
         result = batch.result;
         if (result >= 0) {
             done += (uint32_t)result;

@@ -36,7 +36,7 @@ void um_publication_abort(um_publication *publication, um_source_claim *claim);
 int64_t um_publication_flush(um_publication *publication);
 
 /* UX-2: the descriptor that becomes readable when sending is possible again after a send that did not wait was
- * refused. It stays the session's. um_publication_sendable says whether it is possible now. */
+ * refused. It stays the session's. um_publication_sendable returns whether it is possible now. */
 int um_publication_wakeup_fd(const um_publication *publication);
 bool um_publication_sendable(const um_publication *publication);
 

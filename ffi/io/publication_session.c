@@ -129,7 +129,7 @@ void um_session_shut(um_publication_session *session)
     um_session_close(&session->core);
     um_lock_acquire(&session->core.sender_lock);
     session->in_use = false;
-    um_staged_drop_sent(&session->core.staged, INT64_MAX); /* with the frames that the link has lent for it */
+    um_staged_drop_sent(&session->core.staged, INT64_MAX); /* with the frames that were borrowed from the link */
     um_lock_release(&session->core.sender_lock);
     close_ring_link(session);
     um_links_close_socket(sessions->links, &session->data_link);

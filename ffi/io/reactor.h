@@ -8,7 +8,7 @@
  *   requester: requested_ns = t; fence; read sleeping_until_ns
  *   loop:      sleeping_until_ns = u; fence; read requested_ns; epoll_wait; sleeping_until_ns = 0
  *
- * Threads: any, except where a function says otherwise. Errors: negative errno; `error_step` names what failed.
+ * Threads: any, except where a function's comment restricts it. Errors: negative errno; `error_step` names what failed.
  */
 #ifndef UM_IO_REACTOR_H
 #define UM_IO_REACTOR_H
@@ -25,7 +25,7 @@ typedef int64_t um_reactor_pass(um_reactor *reactor, int64_t wait_until_ns);
 
 struct um_reactor {
     pthread_mutex_t lock;
-    _Atomic uint32_t lock_waiters; /* control calls that want the lock: the loop steps aside */
+    _Atomic uint32_t lock_waiters; /* control calls that wait for the lock: the loop releases it */
     int epoll_fd;
     int wake_fd;
     _Atomic int64_t sleeping_until_ns; /* 0: awake */

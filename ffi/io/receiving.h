@@ -1,4 +1,4 @@
-/* The receiving half of a context: joined groups, receiving sessions, and the datagrams that the loop hands them.
+/* The receiving half of a context: joined groups, receiving sessions, and the datagrams that the loop delivers to them.
  * Internal to ffi/io; subscription.h is what applications open.
  *
  * Threads: the context lock, except for um_receiving_open and _close. Memory: sessions are mapped when a topic of
@@ -13,7 +13,7 @@
 #include "io/reactor.h"
 
 enum {
-    UM_RECEIVING_ENDED_MAX = 64,   /* ended sessions remembered until they are asked for */
+    UM_RECEIVING_ENDED_MAX = 64,   /* ended sessions remembered until they are read */
     UM_RECEIVING_GROUPS_MAX = 256, /* joined (group, UDP port) pairs */
 };
 
@@ -46,7 +46,7 @@ typedef struct um_receiving {
     _Atomic bool rings_are_read;  /* a group is joined, so that the loop waits for the rings */
     um_rx ring_batch[UM_RINGS_BATCH_MAX];
     uint32_t pass_datagrams;               /* of the loop's pass; coalesced ones count singly */
-    um_receive_coalescing *coalescing;     /* is told what rings bring */
+    um_receive_coalescing *coalescing;     /* is given what rings receive */
     struct um_subscription *subscriptions; /* the list of subscription.c */
     uint32_t next_delivery_id;
     um_session_id ended[UM_RECEIVING_ENDED_MAX]; /* ring of sessions that timed out */
@@ -65,7 +65,7 @@ void um_receiving_free(um_receiving *receiving);
  * mapped already, -EAGAIN while the session ends. */
 int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *session,
                      uint32_t topic_index, uint32_t source);
-/* Unmaps every topic of the receiver, and ends the sessions nobody else receives. */
+/* Unmaps every topic of the receiver, and ends the sessions without another receiver. */
 void um_receiving_drop(um_receiving *receiving, um_receiver *receiver);
 
 /* ---- the loop's ---- */

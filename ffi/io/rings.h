@@ -1,6 +1,6 @@
 /* A ring set: the AF_XDP sockets and frames of an interface, through which a context's data goes around the kernel
  * (design W5, W6). The core is built without system libraries, so it reaches it only through these functions; AF_XDP
- * implements them in another library (ffi/xsk/rings.h), and the opener hands its pointer to um_context_create.
+ * implements them in another library (ffi/xsk/rings.h), and the opener passes its pointer to um_context_create.
  *
  * Ownership: the ring set is its opener's, who closes it after the context. Links are the ring set's; the context
  * closes each. Received memory is the ring set's until the next release.
@@ -21,7 +21,7 @@ enum {
 
 typedef struct um_rings um_rings;
 
-/* What a session's datagrams say of their sender. `otherwise` sends what the ring cannot (datagrams the path must
+/* The sender of a session's datagrams. `otherwise` sends what the ring cannot (datagrams the path must
  * fragment); it must stay open as long as the link. */
 typedef struct um_rings_sender {
     um_address from;
@@ -39,7 +39,7 @@ typedef struct um_rings_ops {
     void (*close_link)(um_rings *rings, um_link *link);
     /* The descriptors that become readable with datagrams. Returns how many there are. */
     uint32_t (*descriptors)(const um_rings *rings, int *fds, uint32_t max);
-    /* Goes on with what the kernel would not take at once; returns when it wants to be called again. */
+    /* Goes on with what the kernel would not take at once; returns when the next call is due. */
     int64_t (*tend)(um_rings *rings, int64_t now_ns);
     /* Adds what the ring set has counted to `sum`. */
     void (*add_counters)(um_rings *rings, um_link_counters *sum);

@@ -9,7 +9,7 @@
 
 /* Small schedulers, each of which can be left out to measure what it is worth. */
 enum {
-    DEFER_TAIL = 1,     /* full datagrams that nobody flushed wait for a whole GSO run */
+    DEFER_TAIL = 1,     /* full datagrams without a flush wait for a whole GSO run */
     SKIP_STREAMING = 1, /* the loop skips a session that its publishers drive */
 };
 
@@ -83,7 +83,7 @@ static bool is_streaming(const um_sender *sender, int64_t now_ns)
     return now_ns - atomic_load_explicit(&sender->last_run_ns, memory_order_relaxed) < STREAM_NS;
 }
 
-/* How many bytes of full datagrams that nobody flushed may wait to be sent in one GSO run with what follows. What comes
+/* How many bytes of full datagrams without a flush may wait to be sent in one GSO run with what follows. What comes
  * after a pause is not deferred, nor is anything without a loop that would send it when nothing follows. */
 static int64_t deferrable_bytes(um_sender *sender, bool flush, int64_t now_ns)
 {
@@ -179,7 +179,7 @@ static bool look_again(um_sender *sender, sender_run *run)
     return run->sent > 0 && run->pending && um_sender_backlog_bytes(sender) >= run->tail_bytes;
 }
 
-/* False when another thread runs the sender. A thread that wants all of it sent says so to that one. */
+/* False when another thread runs the sender. With `flush`, that thread is requested to send everything. */
 static bool try_duty_cycle(um_sender *sender, sender_run *run)
 {
     um_lock *lock = &sender->core->sender_lock;

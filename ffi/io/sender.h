@@ -8,19 +8,19 @@
  *      ^  ^                                        |   ^   |
  *      |  +--- nothing is pending -----------------+   +---+ more is pending, or a flush was requested meanwhile
  *      |                                           |
- *      |                     less than a GSO run is pending, nobody flushed
+ *      |                     less than a GSO run is pending, no flush requested
  *      |                                           v
  *      +--- next publisher, or the loop ------- deferred tail
  *
- *   a thread that cannot have the lock ...      leaves word in            which is read by
- *   wants all of it sent                        flush_requested           the holder, after each duty cycle
- *   is the loop, with timers due                timers_wanted             the holder, in its next duty cycle
+ *   a thread without the lock                   sets                      which is read by
+ *   that requests a flush                       flush_requested           the holder, after each duty cycle
+ *   the loop, with timers due                   timers_wanted             the holder, in its next duty cycle
  *
- * Whoever releases the lock looks again (um_session_pending, whose fence pairs with the one in flush_requested), so
- * nothing that was flushed is left behind. The loop is asked to go on (um_reactor_wake_by) only for what time or a
- * limiter decides.
+ * The thread that releases the lock checks again (um_session_pending; its fence pairs with the one in flush_requested),
+ * so nothing that was flushed stays unsent. The loop is woken (um_reactor_wake_by) only for what a timer or a limiter
+ * decides.
  *
- * Three times tell the loop what it need not do: timers_ns and requested_ns, when the session's timers are to be run at
+ * Three times bound what the loop does: timers_ns and requested_ns, when the session's timers are to be run at
  * the latest; due_ns, when the loop looks at the session again. While publishers stream they run the sender and poll
  * control themselves, and the loop skips the session for 1, 2, then 4 ms (skip_ns).
  *
@@ -48,7 +48,7 @@ typedef struct um_sender {
     _Atomic int64_t last_run_ns;   /* when the sender last sent */
     atomic_bool timers_wanted;     /* the loop found the sender busy: its holder runs the timers */
     atomic_bool has_deferred_tail; /* a publisher left datagrams to the loop's next pass */
-    atomic_bool flush_requested;   /* a thread that found the sender busy wants all of it sent */
+    atomic_bool flush_requested;   /* set by a thread that found the sender lock taken */
 } um_sender;
 
 /* 0 or -errno. */
@@ -71,7 +71,7 @@ typedef struct um_sender_outcome {
     bool ran;
 } um_sender_outcome;
 
-/* After a publication: does what its actions (source.h) ask for. `flush`: nothing may wait. */
+/* After a publication: performs its actions (source.h). `flush`: nothing is deferred. */
 um_sender_outcome um_sender_on_published(um_sender *sender, uint32_t actions, bool flush);
 
 /* A batch of messages, of which each makes up a datagram, published as staged datagrams (core/staged_datagrams.h) under

@@ -15,7 +15,7 @@ uint32_t um_statistics_context(um_context *context, uint64_t *out);
 uint32_t um_statistics_source_transport(um_publication_session *session, uint64_t *out);
 uint32_t um_statistics_source(um_publication *publication, uint64_t *out);
 uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out);
-/* Receiving sessions are numbered from 0; the id says which one it is. */
+/* Receiving sessions are numbered from 0; the id identifies it. */
 uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, um_session_id *id, uint64_t *out);
 /* How many datagrams such a session recovered, by time bucket (core/receiver_session.h). */
 uint32_t um_statistics_recovery_histogram(um_context *context, uint32_t index, uint64_t *out);

@@ -1,5 +1,5 @@
 /* A simulated host: what ffi/io's context does with sockets and a clock, done with an inbox and virtual time. A session
- * is ticked only when the time it asked for has come or a publisher asked for the loop, so a wrong deadline shows.
+ * is ticked only at its own deadline or when a publisher requested the loop, so a wrong deadline shows.
  */
 #include "sim/world.h"
 
@@ -250,7 +250,7 @@ void um_sim_service(um_sim_host *host)
     set_timer(host, next_ns);
 }
 
-/* ---- publishing: what a context does with the actions a send asks for ---- */
+/* ---- publishing: how a context performs the actions of a send ---- */
 
 static void run_sender(um_sim_session *session, int64_t now_ns)
 {

@@ -74,7 +74,7 @@ static void check_host_bounds(um_sim_world *world, const um_sim_host *host)
 {
     const um_reorder_buffer *store = &host->node->store;
     REQUIRE(world, store->cells_used <= store->cell_count && store->entries_used <= store->entry_capacity,
-            "host %u: hold store with %u of %u cells, %u of %u entries", host->index, store->cells_used,
+            "host %u: reorder buffer with %u of %u cells, %u of %u entries", host->index, store->cells_used,
             store->cell_count, store->entries_used, store->entry_capacity);
     for (uint32_t i = 0; i < host->node->session_count; i++) {
         const um_receiver_session *session = host->node->sessions[i];
@@ -98,7 +98,7 @@ static void check_losses(um_sim_world *world, const um_sim_host *host, um_receiv
     um_loss_map *losses = &session->losses;
     for (uint32_t i = 0; i < losses->count; i++) {
         const um_loss *loss = &losses->entries[i];
-        REQUIRE(world, um_serial_before(loss->sqn, session->next_sqn), "host %u: sqn %u is missing but %u is next",
+        REQUIRE(world, um_serial_before(loss->sqn, session->next_sqn), "host %u: sqn %u is lost but %u is next",
                 host->index, loss->sqn, session->next_sqn);
         REQUIRE(world, um_loss_map_find(losses, loss->sqn) == loss, "host %u: loss map does not find sqn %u",
                 host->index, loss->sqn);
@@ -139,7 +139,7 @@ static void check_store(um_sim_world *world, const um_sim_host *host)
         entries++;
         references += hold->state == UM_REORDER_PAYLOAD;
         REQUIRE(world, um_reorder_find(store, hold->owner, hold->sqn) == hold,
-                "host %u: hold store does not find sqn %u of %u", host->index, hold->sqn, hold->owner);
+                "host %u: reorder buffer does not find sqn %u of %u", host->index, hold->sqn, hold->owner);
     }
     for (uint32_t i = 0; i < store->cells_begun; i++)
         referenced += store->cell_references[i];
@@ -168,7 +168,7 @@ void um_sim_check_empty(um_sim_world *world, const um_sim_host *host)
 {
     const um_reorder_buffer *store = &host->node->store;
     REQUIRE(world, store->cells_used == 0 && store->entries_used == 0,
-            "host %u: %u cells and %u entries of the hold store are left over", host->index, store->cells_used,
+            "host %u: %u cells and %u entries of the reorder buffer are still in use", host->index, store->cells_used,
             store->entries_used);
     REQUIRE(world, host->node->session_count == 0, "host %u: %u receiving sessions are left over", host->index,
             host->node->session_count);

@@ -9,7 +9,7 @@
 /* Cheap enough for every step: counts against bounds. Complains to the world. */
 void um_sim_check_bounds(um_sim_world *world);
 
-/* Walks loss maps, gaps, order maps and the hold store. */
+/* Walks loss maps, gaps, order maps and the reorder buffer. */
 void um_sim_check_structures(um_sim_world *world);
 
 /* Nothing is held any more: for a host whose receivers have all left. */

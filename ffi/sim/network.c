@@ -18,8 +18,8 @@ static int64_t take_datagram(um_sim_world *world)
     if (world->datagram_free != 0) {
         slot = world->datagram_free - 1;
         world->datagram_free = world->datagrams[slot].next_free;
-    } else if (world->datagram_fresh < UM_SIM_DATAGRAMS_MAX) {
-        slot = world->datagram_fresh++;
+    } else if (world->datagrams_begun < UM_SIM_DATAGRAMS_MAX) {
+        slot = world->datagrams_begun++;
     } else {
         return -ENOSPC;
     }
@@ -184,8 +184,8 @@ static int64_t draw_delay(um_sim_host *host)
     return host->faults.delay_ns + (int64_t)um_random_below(&host->world->random, (uint64_t)host->faults.jitter_ns + 1);
 }
 
-/* A copy nobody can take for the real thing: for groups, from an address that has no session, with any bytes changed;
- * otherwise something a decoder must refuse, or a request for sqns that were perhaps never sent. */
+/* A corrupt copy that every receiver must refuse: for groups, from an address that has no session, with any bytes
+ * changed; otherwise something a decoder must refuse, or a request for sqns that were perhaps never sent. */
 static void mangle(um_random *random, um_sim_datagram *datagram, uint8_t *bytes)
 {
     if (datagram->to.ip >> 28 == 0xe && chance(random, PPM / 2)) {

@@ -45,7 +45,7 @@ const uint8_t *um_sim_content(const um_sim_topic *topic, uint32_t number, uint32
 void um_sim_publish_note(um_sim_topic *topic, uint32_t fragment_count, uint32_t length, uint16_t flags)
 {
     if (topic->message_count == topic->messages_max || topic->fragment_count + fragment_count > UM_SIM_FRAGMENTS_MAX)
-        return; /* the run never asks for more: its check of next sqns says so */
+        return; /* the run reads no further: its check of next sqns reports it */
     topic->messages[topic->message_count] =
         (um_sim_message){um_sim_next_published(topic), fragment_count, length, flags};
     for (uint32_t i = 0; i < fragment_count; i++)

@@ -41,11 +41,11 @@ static uint16_t batch_flags(uint32_t send_flags)
                       (send_flags & UM_SEND_END_BATCH ? UM_MESSAGE_BATCH_END : 0));
 }
 
-static void complain(um_sim_publisher *publisher, const char *what, int64_t got, int64_t wanted)
+static void complain(um_sim_publisher *publisher, const char *what, int64_t got, int64_t expected)
 {
     um_sim_complain(publisher->world, "t=%lld ns: source %u: %s %lld, expected %lld",
                     (long long)publisher->world->now_ns, publisher->topic->source, what, (long long)got,
-                    (long long)wanted);
+                    (long long)expected);
 }
 
 /* A send that was taken: registers the message and checks its sqns. */
@@ -123,7 +123,7 @@ static uint32_t many_bytes_max(const um_sim_publisher *publisher)
     return most < MANY_BYTES_MAX ? most : MANY_BYTES_MAX;
 }
 
-/* Small ones, or as large as they come: those are laid out as datagrams. */
+/* Small messages, or large ones: the latter are staged as datagrams. */
 static int64_t send_many(um_sim_publisher *publisher)
 {
     um_sim_topic *topic = publisher->topic;

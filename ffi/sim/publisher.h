@@ -23,7 +23,7 @@ typedef struct um_sim_publisher {
     uint64_t refused_count;
 } um_sim_publisher;
 
-/* Publishes, or tries to. Returns after how many ns it wants to be called again; negative when it is done. */
+/* Publishes, or tries to. Returns after how many ns it is to be called again; negative when it is done. */
 int64_t um_sim_publisher_step(um_sim_publisher *publisher);
 
 #endif

@@ -25,7 +25,7 @@ bool um_sim_row_checker_init(um_sim_row_checker *checker, um_sim_world *world, c
     return checker->state != NULL && checker->bytes != NULL;
 }
 
-/* A fragment may be missing from what is delivered when its message lost a fragment. */
+/* A received fragment is not delivered when its message lost another fragment. */
 static bool excused(const um_sim_row_checker *checker, uint32_t sqn)
 {
     const um_sim_message *message = um_sim_message_at(checker->topic, sqn);
@@ -35,7 +35,7 @@ static bool excused(const um_sim_row_checker *checker, uint32_t sqn)
     for (uint32_t i = 0; i < message->fragment_count; i++)
         if (checker->state[first + i] == FRAGMENT_LOST)
             return true;
-    /* A message that was under way when the receiver came is nobody's. */
+    /* A message that was under way when the receiver joined may be delivered or not. */
     return um_serial_before(message->first_sqn, checker->lowest);
 }
 
@@ -59,7 +59,8 @@ static void check_order(um_sim_row_checker *checker, uint32_t first_sqn, uint32_
     for (; checker->expected != first_sqn; checker->expected++) {
         uint8_t state = checker->state[checker->expected - checker->topic->initial_sqn];
         if (state != FRAGMENT_LOST && !excused(checker, checker->expected)) {
-            COMPLAIN(checker, "sqn %u is missing before %u and no loss event said so", checker->expected, first_sqn);
+            COMPLAIN(checker, "sqn %u was not delivered before %u and no loss event covers it", checker->expected,
+                     first_sqn);
             return;
         }
     }

@@ -7,7 +7,7 @@
 
 enum { MS = 1000000, PPM = 1000000, CHECK_EVERY_NS = 10 * MS, GATE_RETRY_NS = MS, CANARY_ROWS = 10 };
 
-/* How long after the faults a world may take to come to rest. */
+/* How long after the faults a world may take to become idle. */
 static const int64_t PATIENCE_NS = (int64_t)30 * 1000 * MS;
 
 enum { TOPICS_MAX = UM_SIM_SCENARIO_SESSIONS_MAX * UM_SIM_SCENARIO_TOPICS_MAX };
@@ -35,7 +35,7 @@ typedef struct um_sim_run_state {
     um_sim_topic topics[TOPICS_MAX]; /* a session's lie together */
     um_sim_publisher publishers[TOPICS_MAX];
     bool topic_deleted[TOPICS_MAX];
-    bool topic_stranded[TOPICS_MAX]; /* its publisher gave up: nobody is left who could open the window */
+    bool topic_stranded[TOPICS_MAX]; /* its publisher gave up: no receiver is left to open the window */
     uint32_t topic_session[TOPICS_MAX];
     uint32_t topic_number[TOPICS_MAX]; /* within its session */
     uint32_t topic_count;
@@ -72,9 +72,9 @@ static uint32_t receiver_host(const um_sim_run_state *run, uint32_t receiver)
     return run->scenario.session_count + run->scenario.receiver_hosts[receiver];
 }
 
-static bool wanted(const um_sim_run_state *run, uint32_t receiver, uint32_t topic)
+static bool subscribed(const um_sim_run_state *run, uint32_t receiver, uint32_t topic)
 {
-    return run->scenario.wanted[receiver][run->topic_session[topic]][run->topic_number[topic]];
+    return run->scenario.subscribed[receiver][run->topic_session[topic]][run->topic_number[topic]];
 }
 
 /* ---- joining ---- */
@@ -106,7 +106,7 @@ static void join_all(um_sim_run_state *run, uint32_t receiver, bool from_start)
 {
     const um_sim_host *host = run->world->hosts[receiver_host(run, receiver)];
     for (uint32_t t = 0; t < run->topic_count && !host->dead; t++)
-        if (wanted(run, receiver, t) && !run->topic_deleted[t] && run->joined[receiver][t] == 0)
+        if (subscribed(run, receiver, t) && !run->topic_deleted[t] && run->joined[receiver][t] == 0)
             join(run, receiver, t, from_start);
 }
 
@@ -265,14 +265,14 @@ static bool session_rests(const um_sim_run_state *run, uint32_t index, rest_text
     return false;
 }
 
-/* Topics nobody can be sure to get whole: the source is gone, or flow control stopped it, its TSNIs included. */
+/* Topics that need not be received whole: the source is gone, or flow control stopped it, its TSNIs included. */
 static bool is_excused(const um_sim_run_state *run, uint32_t topic)
 {
     return run->topic_deleted[topic] || run->topic_stranded[topic] || !anybody_counts(run, run->topic_session[topic]);
 }
 
-/* A host that came late may miss what left the window before the source heard of it. Where giving up takes longer than
- * the run, its topics wait for that to the end. */
+/* A host that came late may miss what left the window before the source learned of it. Where giving up takes longer
+ * than the run, its topics wait for that to the end. */
 static bool waits_for_what_is_gone(const um_sim_run_state *run, const um_sim_join_state *join, uint32_t topic)
 {
     uint32_t host = join->receiver->host->index - run->scenario.session_count;
@@ -297,7 +297,7 @@ static bool join_rests(const um_sim_run_state *run, uint32_t join, uint32_t topi
         losses == 0 && !unread)
         return true;
     snprintf(why->text, sizeof why->text,
-             "join %u (host %u, topic %u) in state %d at sqn %u of %u, holds %u, %u gaps, %u datagrams missing%s", join,
+             "join %u (host %u, topic %u) in state %d at sqn %u of %u, holds %u, %u gaps, %u datagrams lost%s", join,
              of->receiver->host->index, topic_index, (int)d->state, d->next_sqn, next_sqn, d->held_count, d->gap_count,
              losses, unread ? ", unread rows" : "");
     return false;
@@ -317,7 +317,7 @@ static bool publishers_rest(const um_sim_run_state *run, rest_text *why)
     return true;
 }
 
-/* Everything published, sent, delivered and read? If not, says what is still to come. */
+/* Whether everything is published, sent, delivered and read. If not, names what is outstanding. */
 static bool rests(const um_sim_run_state *run, rest_text *why)
 {
     if (!publishers_rest(run, why))
@@ -348,7 +348,7 @@ static void on_check(um_sim_run_state *run)
     schedule(run, world->now_ns + CHECK_EVERY_NS, RUN_CHECK, 0);
 }
 
-/* ---- what the world tells ---- */
+/* ---- observations of the world ---- */
 
 static void on_event(void *owner, uint32_t what, uint32_t detail)
 {
@@ -468,7 +468,7 @@ static bool build(um_sim_run_state *run)
             return false;
         run->present[r] = r == 0 || percent(run, 80);
         for (uint32_t t = 0; t < run->topic_count && run->present[r]; t++)
-            run->gated[scenario->receiver_hosts[r]][run->topic_session[t]] |= wanted(run, r, t);
+            run->gated[scenario->receiver_hosts[r]][run->topic_session[t]] |= subscribed(run, r, t);
     }
     for (uint32_t r = 0; r < scenario->receiver_count; r++) {
         if (run->present[r])
@@ -496,7 +496,7 @@ static void check_end(um_sim_run_state *run)
             complete &= run->topic_session[t] != s || (!run->topic_deleted[t] && !run->topic_stranded[t]);
         if (complete && anybody_counts(run, s))
             um_sim_wire_check_complete(world, &run->wires[s]);
-        /* Every NAK is answered, put off or counted (reference 4.5). */
+        /* Every NAK is served, deferred or counted (reference 4.5). */
         if (c->naks_rcved < c->rxs_sent + c->naks_ignored + c->naks_shed + c->naks_suppressed + c->naks_out_of_window +
                                 c->nak_unknown_sqn)
             um_sim_complain(world, "session %u: more NAKs are accounted for than the %llu that came", s,
@@ -537,7 +537,7 @@ static void report(um_sim_run_state *run)
     }
 }
 
-um_sim_world *um_sim_run_kept(const um_sim_params *params, uint64_t seed, um_sim_result *result)
+um_sim_world *um_sim_run_world(const um_sim_params *params, uint64_t seed, um_sim_result *result)
 {
     *result = (um_sim_result){.seed = seed};
     um_sim_world *world = um_sim_create(seed);
@@ -568,7 +568,7 @@ um_sim_world *um_sim_run_kept(const um_sim_params *params, uint64_t seed, um_sim
 
 int um_sim_run(const um_sim_params *params, uint64_t seed, um_sim_result *result)
 {
-    um_sim_world *world = um_sim_run_kept(params, seed, result);
+    um_sim_world *world = um_sim_run_world(params, seed, result);
     if (world == NULL)
         return -ENOMEM;
     um_sim_destroy(world);

@@ -1,5 +1,5 @@
 /* One random run: a world, what is published in it and what goes wrong in it all come from a seed; for a while there
- * are faults, then there are none and everything must come to rest. Checkers watch every step (checker.h).
+ * are faults, then there are none and the world must become idle. Checkers watch every step (checker.h).
  */
 #ifndef UM_SIM_RUN_H
 #define UM_SIM_RUN_H
@@ -10,9 +10,9 @@
 enum um_sim_canary {
     UM_SIM_CANARY_NONE,
     UM_SIM_CANARY_STALE_PAYLOAD, /* the network changes a byte of some datagrams */
-    UM_SIM_CANARY_LOSE_ROW,      /* a checker is not told of a row */
-    UM_SIM_CANARY_REPEAT_ROW,    /* a checker is told twice */
-    UM_SIM_CANARY_DEAF_RECEIVER, /* a receiver never hears again and is expected to */
+    UM_SIM_CANARY_LOSE_ROW,      /* a row is withheld from a checker */
+    UM_SIM_CANARY_REPEAT_ROW,    /* a checker is given a row twice */
+    UM_SIM_CANARY_DEAF_RECEIVER, /* a receiver receives nothing more and is expected to */
     UM_SIM_CANARY_END,
 };
 
@@ -43,7 +43,7 @@ typedef struct um_sim_result {
 /* Runs a seed. Returns 0, also when the run failed (result->failed); -ENOMEM when there is no room for a world. */
 int um_sim_run(const um_sim_params *params, uint64_t seed, um_sim_result *result);
 
-/* The same, and hands out the world for a look at its trace; the caller destroys it. NULL when there is no room. */
-um_sim_world *um_sim_run_kept(const um_sim_params *params, uint64_t seed, um_sim_result *result);
+/* The same, and returns the world with its trace; the caller destroys it. NULL when there is no room. */
+um_sim_world *um_sim_run_world(const um_sim_params *params, uint64_t seed, um_sim_result *result);
 
 #endif

@@ -215,9 +215,9 @@ static void draw_interest(um_sim_scenario *scenario, um_random *random)
         bool any = false;
         for (uint32_t s = 0; s < scenario->session_count; s++)
             for (uint32_t t = 0; t < scenario->topic_counts[s]; t++)
-                any |= scenario->wanted[r][s][t] = percent(random, 60);
+                any |= scenario->subscribed[r][s][t] = percent(random, 60);
         if (!any)
-            scenario->wanted[r][0][0] = true;
+            scenario->subscribed[r][0][0] = true;
     }
 }
 

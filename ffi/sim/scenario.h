@@ -1,5 +1,5 @@
 /* What a seed chooses: how many of everything, every option, and how bad the network is. A scenario is of one of three
- * kinds, which say what may be lost.
+ * kinds, which define what may be lost.
  */
 #ifndef UM_SIM_SCENARIO_H
 #define UM_SIM_SCENARIO_H
@@ -17,7 +17,7 @@ enum {
 typedef enum um_sim_scenario_kind {
     UM_SIM_WINDOWED, /* flow control min: nothing may be unrecoverable */
     UM_SIM_ROOMY,    /* everything sent stays in the window: nothing may be unrecoverable once a receiver has begun */
-    UM_SIM_HARSH,    /* small everything, short patience: loss is allowed, if it is told */
+    UM_SIM_HARSH,    /* small limits, short time-outs: loss is allowed if it is reported */
 } um_sim_scenario_kind;
 
 typedef struct um_sim_publisher_plan {
@@ -46,7 +46,7 @@ typedef struct um_sim_scenario {
     um_receiver_session_config transports[UM_SIM_SCENARIO_HOSTS_MAX];
     um_sim_receiver_config receivers[UM_SIM_SCENARIO_RECEIVERS_MAX];
     uint32_t receiver_hosts[UM_SIM_SCENARIO_RECEIVERS_MAX];
-    bool wanted[UM_SIM_SCENARIO_RECEIVERS_MAX][UM_SIM_SCENARIO_SESSIONS_MAX][UM_SIM_SCENARIO_TOPICS_MAX];
+    bool subscribed[UM_SIM_SCENARIO_RECEIVERS_MAX][UM_SIM_SCENARIO_SESSIONS_MAX][UM_SIM_SCENARIO_TOPICS_MAX];
     int64_t faults_end_ns;
 } um_sim_scenario;
 

@@ -6,7 +6,7 @@
  * Threads: a world belongs to one thread at a time. Memory: a world owns all of its own; it is allocated when an object
  * is added and given back by um_sim_destroy. Handles are small numbers, given out in order from 0.
  *
- * Errors: a negative errno; um_sim_complaint says what a simulated host did that it must never do.
+ * Errors: a negative errno; um_sim_complaint describes the invariant that a simulated host broke.
  */
 #ifndef UM_SIM_SIM_H
 #define UM_SIM_SIM_H
@@ -27,11 +27,11 @@ typedef struct um_sim_host_config {
     uint64_t retransmit_rate_bps;
     int64_t rate_interval_ns;
     uint32_t path_bytes;         /* largest UDP payload the link takes */
-    uint32_t datagram_max_bytes; /* of a cell of the hold store */
+    uint32_t datagram_max_bytes; /* of a cell of the reorder buffer */
     uint32_t hold_datagrams;
     uint32_t hold_messages;   /* power of two */
     uint32_t inbox_datagrams; /* the socket's receive buffer */
-    uint32_t receive_batch;   /* datagrams handed over between two looks at timers (UX-24) */
+    uint32_t receive_batch;   /* datagrams delivered between two runs of the timers (UX-24) */
     int64_t clock_offset_ns;
     int32_t clock_drift_ppm;
     uint64_t link_bps;        /* 0: no limit */
@@ -111,7 +111,7 @@ typedef struct um_sim_trace_entry {
     um_sim_address from_address;
     um_sim_address to_address;
     uint32_t session_id;
-    uint32_t sqn; /* DATA: its sqn; SM: its own counter; status: the next sqn wanted */
+    uint32_t sqn; /* DATA: its sqn; SM: its own counter; status: the next sqn expected */
     uint32_t trail;
     uint32_t lead;
     uint8_t what;
@@ -166,7 +166,7 @@ void um_sim_keep_trace(um_sim_world *world);
 
 int64_t um_sim_now_ns(const um_sim_world *world);
 void um_sim_run_until(um_sim_world *world, int64_t time_ns);
-/* What went wrong, or NULL: a datagram larger than the path, a host that never comes to rest, ... */
+/* What went wrong, or NULL: a datagram larger than the path, a host that never becomes idle, ... */
 const char *um_sim_complaint(const um_sim_world *world);
 /* A digest of everything that happened so far. */
 uint64_t um_sim_hash(const um_sim_world *world);

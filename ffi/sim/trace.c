@@ -1,4 +1,4 @@
-/* What a world remembers of what happened: a digest always, datagrams and rows when a script asked for them. */
+/* The record of a run: a digest always, datagrams and rows on request. */
 #include <stdlib.h>
 
 #include "sim/world.h"

@@ -70,7 +70,7 @@ static void happen(um_sim_world *world, const um_sim_event *event)
         break;
     case UM_SIM_EVENT_TIMER:
         host = world->hosts[event->index];
-        if (host->due_ns > event->time_ns) /* an earlier one has been here since and asked for a later one */
+        if (host->due_ns > event->time_ns) /* an earlier event has run since and scheduled a later one */
             break;
         host->due_ns = UM_NEVER_NS;
         um_sim_service(host);
@@ -91,7 +91,7 @@ void um_sim_run_until(um_sim_world *world, int64_t time_ns)
     while (world->complaint[0] == '\0' && um_sim_next_event(&world->events, time_ns, &event)) {
         still_count = event.time_ns > world->now_ns ? 0 : still_count + 1;
         if (still_count > UM_SIM_STILL_EVENTS_MAX)
-            um_sim_complain(world, "time stands still at %lld ns: a host schedules itself for now, for ever",
+            um_sim_complain(world, "time stands still at %lld ns: a host schedules itself for now, forever",
                             (long long)world->now_ns);
         world->now_ns = event.time_ns;
         world->event_count++;

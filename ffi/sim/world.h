@@ -30,7 +30,7 @@ typedef struct um_sim_datagram {
     int32_t from_host;
     um_address from;
     um_address to;
-    um_sim_trace_entry entry; /* what the trace says of it */
+    um_sim_trace_entry entry; /* its line of the trace */
 } um_sim_datagram;
 
 typedef struct um_sim_link {
@@ -50,11 +50,11 @@ typedef struct um_sim_host {
     bool dead;
     bool in_burst;
     int64_t link_busy_until_ns;
-    int64_t last_arrival_ns[UM_SIM_HOSTS_MAX + 1]; /* by sender: datagrams keep their order unless told otherwise */
+    int64_t last_arrival_ns[UM_SIM_HOSTS_MAX + 1]; /* by sender: datagrams keep their order unless reordered */
     uint32_t *inbox;                               /* ring of datagrams */
     uint32_t inbox_first;
     uint32_t inbox_count;
-    int64_t requested_ns; /* local: a publisher wants the loop by then */
+    int64_t requested_ns; /* local: a publisher requested the loop by then */
     int64_t due_ns;       /* world: the timer event that is scheduled */
 } um_sim_host;
 
@@ -102,7 +102,7 @@ typedef struct um_sim_buffer {
     size_t capacity;
 } um_sim_buffer;
 
-/* Whoever watches a world from inside (run.c). Any of them may be NULL. */
+/* The checks that observe a world from inside (run.c). Any function may be NULL. */
 typedef struct um_sim_watcher {
     void *owner;
     void (*on_event)(void *owner, uint32_t index, uint32_t detail);
@@ -126,9 +126,9 @@ struct um_sim_world {
 
     um_sim_datagram *datagrams;
     uint8_t *datagram_bytes;
-    uint32_t datagram_fresh;
-    uint32_t datagram_free; /* + 1 */
     uint32_t datagrams_used;
+    uint32_t datagram_free; /* + 1 */
+    uint32_t datagrams_begun;
     uint32_t past[UM_SIM_PAST_MAX]; /* + 1 */
     uint32_t past_next;
 

@@ -32,7 +32,7 @@ void um_xsk_write_headers(const um_xsk_template *made, uint8_t *frame, uint32_t 
 
 enum um_xsk_refusal {
     UM_XSK_READ = 0,
-    UM_XSK_TRUNCATED,    /* shorter than its headers say */
+    UM_XSK_TRUNCATED,    /* shorter than its headers require */
     UM_XSK_NOT_UDP,      /* not IPv4, not UDP, or a fragment */
     UM_XSK_BAD_CHECKSUM, /* the UDP checksum is wrong */
 };

@@ -1,4 +1,4 @@
-/* The rings of an AF_XDP socket that another process made, bound and passed on.
+/* The rings of an AF_XDP socket that another process made, bound and sent by descriptor.
  *
  * libxdp maps only rings of sockets it sets up itself, so these are mapped here, by the kernel's own interface
  * (XDP_MMAP_OFFSETS). Mapping rings of a socket that is bound already takes Linux 6.4.

@@ -44,12 +44,12 @@ typedef struct um_xsk_queue {
     struct xsk_ring_cons receive;
     uint8_t *assembly; /* UM_XSK_ASSEMBLY_BYTES, where datagrams of several frames are put together */
     uint32_t first_taken;
-    uint32_t taken_count; /* receive descriptors whose frames are handed out */
+    uint32_t taken_count; /* receive descriptors whose frames the reader owns */
     bool left_some;       /* the last receive took less than was there */
     uint64_t receive_syscalls;
     uint8_t *pinned; /* one a receive frame: it is not released with its batch */
     uint32_t pinned_count;
-    uint32_t taken_and_pinned; /* of those handed out last */
+    uint32_t taken_and_pinned; /* of those received last */
 
     /* sending */
     UM_CACHE_ALIGNED um_lock send_lock;
@@ -63,7 +63,7 @@ enum um_xsk_owner {
     UM_XSK_OWNER_FREE,   /* without an owner yet, or on the free list */
     UM_XSK_OWNER_WRITER, /* borrowed by a publisher */
     UM_XSK_OWNER_FILL,   /* in the fill ring, the kernel or the receive ring */
-    UM_XSK_OWNER_READER, /* handed out by um_xsk_queue_receive */
+    UM_XSK_OWNER_READER, /* received with um_xsk_queue_receive */
     UM_XSK_OWNER_PINNED, /* still a reader's, after _release */
     UM_XSK_OWNER_SEND,   /* in the send ring, the kernel or the completion ring */
 };
@@ -94,7 +94,7 @@ void um_xsk_queue_return(um_xsk_queue *queue, uint8_t *const *pieces, uint32_t c
  * out from there, and the frame is the queue's again. Returns how many; -EMSGSIZE when the first is larger than what
  * fits. Send lock held. */
 int um_xsk_queue_send(um_xsk_queue *queue, const um_xsk_template *made, const um_tx *batch, uint32_t count);
-/* A free send frame, for its caller to fill and to put into the send ring; free_count says how many there are. Send
+/* A free send frame, for its caller to fill and to put into the send ring; free_count is their number. Send
  * lock held. */
 uint64_t um_xsk_queue_acquire_frame(um_xsk_queue *queue);
 /* Reclaims the frames of datagrams that have left. Send lock held. */

@@ -80,15 +80,15 @@ static void wait_for_more(receiver *r, int64_t left_ns)
 
 static int receive_until_done(receiver *r)
 {
-    int64_t heard_ns = um_raw_clock_ns(CLOCK_MONOTONIC);
+    int64_t received_ns = um_raw_clock_ns(CLOCK_MONOTONIC);
     while (!r->result->end_marker_seen) {
         if (take_batch(r) > 0) {
-            heard_ns = r->result->last_ns;
+            received_ns = r->result->last_ns;
             continue;
         }
         bool began = r->result->message_count > 0;
         int64_t patience_ns = began ? r->config->idle_timeout_ns : r->config->first_timeout_ns;
-        int64_t left_ns = heard_ns + patience_ns - um_raw_clock_ns(CLOCK_MONOTONIC);
+        int64_t left_ns = received_ns + patience_ns - um_raw_clock_ns(CLOCK_MONOTONIC);
         if (left_ns <= 0)
             return began ? 0 : -ETIMEDOUT;
         wait_for_more(r, left_ns);

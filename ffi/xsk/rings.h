@@ -3,7 +3,7 @@
  *
  * Each queue has memory of its own for its frames (UMEM), in huge pages where there are some. The program that steers
  * datagrams to the sockets is not this library's: the opener puts um_xsk_rings_socket's descriptors into
- * the program's map (libxdp is told to load none).
+ * the program's map (libxdp loads none).
  *
  * A process that may open a ring set can do so for one that may not: it opens it with `lent`, passes the sockets' and
  * the memory's descriptors and the config as it turned out, and closes its own; the other makes a ring set of them with
@@ -39,7 +39,7 @@ typedef struct um_xsk_config {
 } um_xsk_config;
 
 typedef struct um_xsk_facts {
-    bool zero_copy; /* what the kernel says it does */
+    bool zero_copy; /* what the kernel reports */
     bool multi_buffer;
     bool huge_pages;
     bool busy_poll;

@@ -356,7 +356,7 @@ TEST("UM-9 UM-81", "messages far apart while delivery waits for earlier datagram
     receiving *f = receiving_open(1, 1000000000, UM_ORDERED_SEQUENCE);
     uint8_t out[64];
     receive(f, out, data_header(out, 100, 90));
-    receive_message(f, 102, 0, 0); /* 101 is missing */
+    receive_message(f, 102, 0, 0); /* 101 is lost */
     CHECK_EQ(f->deliveries[0].state, UM_DELIVERY_STARTING);
     receive_message(f, 103, 0, INT32_MAX);
     receive_message(f, 104, 0, UINT32_MAX - 5);
@@ -414,7 +414,7 @@ TEST("UM-5 UM-42", "fragments that overlap, disagree or repeat, behind a gap: bo
     um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
     for (uint32_t m = 0; m < 2; m++) {
         receiving *f = streaming(1024, modes[m]);
-        for (uint32_t i = 0; i < 4000; i++) { /* 50 is missing; a byte each, more than enough, never end to end */
+        for (uint32_t i = 0; i < 4000; i++) { /* 50 is lost; a byte each, more than enough, never end to end */
             uint32_t offset = i < 1000 ? i : (i - 1) % 2000;
             receive_fragment(
                 f, 151 + i,

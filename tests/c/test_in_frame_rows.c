@@ -18,7 +18,7 @@ enum {
     PAYLOAD_CAPACITY = 16384,
     FRAMES = 40,
     FRAME_BYTES = 2048,
-    GIVEN_BACK = 0xee, /* what a frame holds that is nobody's */
+    RETURNED = 0xee, /* the bytes of a frame that was returned */
 };
 
 /* Frames as a port has them, which are overwritten when they come back. */
@@ -28,7 +28,7 @@ typedef struct frame_area {
     uint32_t free[FRAMES];
     uint32_t free_count;
     uint32_t row_of[FRAMES];   /* the number of the row that was pinned in it last */
-    uint32_t returned[FRAMES]; /* what came back since it was last asked: rows, in their order */
+    uint32_t returned[FRAMES]; /* rows returned since the last check, in their order */
     uint32_t returned_count;
 } frame_area;
 
@@ -43,7 +43,7 @@ static void unpin(um_frames *frames, const uint8_t *const *data, uint32_t count)
     frame_area *area = (frame_area *)frames;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t frame = (uint32_t)(data[i] - area->memory[0]) / FRAME_BYTES;
-        memset(area->memory[frame], GIVEN_BACK, FRAME_BYTES);
+        memset(area->memory[frame], RETURNED, FRAME_BYTES);
         CHECK(area->free_count < FRAMES);
         area->free[area->free_count++] = frame;
         area->returned[area->returned_count++ % FRAMES] = area->row_of[frame];

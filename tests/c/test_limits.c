@@ -166,7 +166,7 @@ TEST("AE-16 AE-20", "an idle receiver stops counting after the timeout")
     CHECK(!um_flow_connected(&flow));
 }
 
-TEST("AE-9", "the table is bounded, and full says so")
+TEST("AE-9", "the table is bounded, and a full one is reported")
 {
     um_flow_control flow = flow_of(UM_FLOW_MIN);
     for (uint64_t id = 0; id < UM_FLOW_RECEIVERS_MAX + 10; id++)

@@ -41,7 +41,7 @@ TEST("UM-116 UM-118 UM-121", "found, cleared, and found no more")
     map_close(f);
 }
 
-TEST("UM-116", "bounded: a full map says so")
+TEST("UM-116", "bounded: a full map is reported")
 {
     map_fixture *f = map_open(CAPACITY);
     for (uint32_t i = 0; i < CAPACITY; i++)

@@ -108,7 +108,7 @@ static uint32_t fill(um_message_queue *queue, uint32_t n)
     return n;
 }
 
-TEST("UM-10", "a full queue says so, and goes on when a block is released")
+TEST("UM-10", "a full queue is reported, and goes on when a block is released")
 {
     queue_fixture *f = queue_open();
     uint32_t rows_in = fill(&f->queue, 0);

@@ -210,7 +210,7 @@ TEST("AE-14", "closed goes before the end of positions, that before back-pressur
     log_close(f);
 }
 
-TEST("AE-23", "the limit is half a term ahead, moves forward only, and drops to the sender when nobody listens")
+TEST("AE-23", "the limit is half a term ahead, moves forward only, and drops to the sender without receivers")
 {
     log_fixture *f = log_open_connected(1);
     fill_to(f, 1024, 256);
@@ -321,7 +321,7 @@ static int64_t unblocked_after(log_fixture *f, int64_t position)
     return -1;
 }
 
-TEST("AE-35", "an abandoned claim becomes padding of its length, and a late commit is told so")
+TEST("AE-35", "an abandoned claim becomes padding of its length, and a late commit fails")
 {
     log_fixture *f = log_open_connected(1);
     um_claim c = claim(f, um_frame_span(100));
@@ -355,7 +355,7 @@ TEST("AE-35", "a commit in time keeps its frame")
     log_close(f);
 }
 
-TEST("AE-35", "a hole nobody wrote becomes padding up to the next frame")
+TEST("AE-35", "a hole without a claim becomes padding up to the next frame")
 {
     log_fixture *f = log_open_connected(1);
     claim(f, 512);
@@ -403,7 +403,7 @@ TEST("AE-35", "what is being written is left alone, however long it takes")
     log_close(f);
 }
 
-TEST("AE-35", "time nobody watched does not count")
+TEST("AE-35", "unobserved time does not count")
 {
     log_fixture *f = log_open_connected(1);
     um_claim c = claim(f, um_frame_span(100));

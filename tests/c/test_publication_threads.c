@@ -26,7 +26,7 @@ static uint8_t filler(uint32_t number, uint32_t count)
     return (uint8_t)(count * 7 + number * 61 + 1);
 }
 
-static um_claim claim_patiently(um_publication_log *log, uint32_t length)
+static um_claim claim_waiting(um_publication_log *log, uint32_t length)
 {
     um_claim claim;
     while (um_log_claim(log, um_frame_span(length), &claim) != 0)
@@ -42,11 +42,11 @@ static void *publish_frames(void *argument)
     for (uint32_t i = 0; i < FRAMES; i++) {
         uint32_t length = 8 + (uint32_t)um_random_below(&random, BODY_MAX - 8);
         if (i % 50 == 0) {
-            um_claim unwanted = claim_patiently(p->log, length);
+            um_claim unwanted = claim_waiting(p->log, length);
             um_frame_borrow(p->log, unwanted.frames, length);
             CHECK(um_log_abort(p->log, &unwanted));
         }
-        um_claim claim = claim_patiently(p->log, length);
+        um_claim claim = claim_waiting(p->log, length);
         bool borrowed = i % 5 == 0;
         if (borrowed)
             um_frame_borrow(p->log, claim.frames, length);
@@ -164,7 +164,7 @@ TEST("AE-48", "the first word of a cleaned range is zeroed last")
     free(c.log);
 }
 
-/* ---- messages: senders run inline by whoever gets the lock (design W8) ---- */
+/* ---- messages: senders run inline by the publisher that gets the lock (design W8) ---- */
 
 typedef struct counting_link {
     um_link base;

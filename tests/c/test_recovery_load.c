@@ -78,7 +78,7 @@ static uint64_t tick_through(receiving *r, int64_t from_ns, int64_t to_ns)
     return r->session.counters.naks_sent - before;
 }
 
-TEST("UM-119", "a receiver that has yet to read its buffer does not ask again")
+TEST("UM-119", "a receiver that has yet to read its buffer does not re-NAK")
 {
     receiving *r = receiving_open();
     arrive(r, 1, false, 0);
@@ -91,7 +91,7 @@ TEST("UM-119", "a receiver that has yet to read its buffer does not ask again")
     receiving_close(r);
 }
 
-TEST("UM-119 UM-123", "a receiver that never catches up asks again all the same, and gives up in time")
+TEST("UM-119 UM-123", "a receiver that never catches up re-NAKs all the same, and gives up in time")
 {
     receiving *r = receiving_open();
     arrive(r, 1, false, 0);
@@ -106,7 +106,7 @@ TEST("UM-119 UM-123", "a receiver that never catches up asks again all the same,
 }
 
 /* The position of the status message captured last. */
-static uint32_t told(const receiving *r)
+static uint32_t reported_sqn(const receiving *r)
 {
     const capture *last = &r->link.datagrams[r->link.count - 1];
     um_lbtrm_packet packet;
@@ -116,17 +116,17 @@ static uint32_t told(const receiving *r)
     return status.next_sqn;
 }
 
-TEST("AE-15 AE-17", "the source is told at once when the gap that held the position back is closed")
+TEST("AE-15 AE-17", "a status message goes out at once when the gap that held the position back is closed")
 {
     receiving *r = receiving_open();
     arrive(r, 1, false, 0);
     for (uint32_t sqn = 3; sqn < 3 + WINDOW / 1000; sqn++)
         arrive(r, sqn, false, NS_PER_MS);
-    CHECK_EQ(told(r), 2);
+    CHECK_EQ(reported_sqn(r), 2);
     uint32_t before = r->link.count;
     arrive(r, 2, true, 2 * NS_PER_MS);
     CHECK_EQ(r->link.count, before + 1);
-    CHECK_EQ(told(r), 3 + WINDOW / 1000);
+    CHECK_EQ(reported_sqn(r), 3 + WINDOW / 1000);
     receiving_close(r);
 }
 
@@ -137,10 +137,10 @@ TEST("AE-15", "a gap that is given up lets the position go on as well")
     arrive(r, 3, false, 0);
     r->session.status_due_ns = 0;
     um_receiver_session_after_batch(&r->session, 0);
-    CHECK_EQ(told(r), 2);
+    CHECK_EQ(reported_sqn(r), 2);
     tick_through(r, 0, 11 * (int64_t)NS_PER_S);
     um_receiver_session_after_batch(&r->session, 11 * (int64_t)NS_PER_S);
-    CHECK_EQ(told(r), 4);
+    CHECK_EQ(reported_sqn(r), 4);
     receiving_close(r);
 }
 

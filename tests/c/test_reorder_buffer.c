@@ -1,4 +1,4 @@
-/* The hold store against a plain array: entries, cells shared by the messages of a datagram, and what runs out. */
+/* The reorder buffer against a plain array: entries, cells shared by the messages of a datagram, and what runs out. */
 #include "core/random.h"
 #include "core/reorder_buffer.h"
 #include "support.h"

@@ -1,4 +1,4 @@
-/* NAK service: what is sent again, what is refused and how, and what is dropped in silence. */
+/* NAK service: what is sent again, what is refused and how, and what is dropped without a response. */
 #include "core/random.h"
 #include "support.h"
 
@@ -57,7 +57,7 @@ TEST("UM-3 UM-86 UM-120 UM-124 UM-133 AE-47", "a NAK is answered at once, to the
     session_close(f);
 }
 
-TEST("UM-133 W4 W6", "a link that fails is named, tried again, not in a circle, and the repair is not lost")
+TEST("UM-133 W4 W6", "a link that fails is named, tried again, not in a circle, and the retransmission is not lost")
 {
     fixture *f = sent_session(default_config(), 20, 0);
     f->link.error = -EMSGSIZE;
@@ -151,7 +151,7 @@ TEST("AE-36 AE-47 UM-120",
 
 /* ---- refusals ---- */
 
-TEST("UM-129 C10", "outside the window: silence")
+TEST("UM-129 C10", "outside the window: no response")
 {
     um_session_config config = default_config();
     config.window_bytes = 3100;
@@ -165,7 +165,7 @@ TEST("UM-129 C10", "outside the window: silence")
     session_close(f);
 }
 
-TEST("UM-129", "before anything was sent: silence")
+TEST("UM-129", "before anything was sent: no response")
 {
     um_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -175,7 +175,7 @@ TEST("UM-129", "before anything was sent: silence")
     session_close(f);
 }
 
-TEST("UM-129 UM-130 UM-132", "within the ignore interval one NCF, then silence, then service again")
+TEST("UM-129 UM-130 UM-132", "within the ignore interval one NCF, then no response, then service again")
 {
     fixture *f = sent_session(default_config(), 3, 0);
     nak_one(f, 1);
@@ -201,7 +201,7 @@ TEST("UM-129 UM-130 UM-132", "within the ignore interval one NCF, then silence, 
     session_close(f);
 }
 
-TEST("UM-129 UM-132", "a limiter that is full puts off: queued, an NCF says so, sent in the next slice")
+TEST("UM-129 UM-132", "a limiter that is full puts off: queued, announced by an NCF, sent in the next slice")
 {
     fixture *f = sent_session(default_config(), 10, 8 * 2 * 1032 * 100); /* two a slice of 10 ms */
     nak(f, (const uint32_t[]){5, 4, 3, 2}, 4);
@@ -256,7 +256,7 @@ TEST("UM-130 UM-132", "a full queue sheds: one NCF an ignore interval, not queue
     CHECK_EQ(f->session->counters.ncfs_sent, COUNT);
     uint32_t before = f->link.count;
     for (uint32_t i = 0; i < 50; i++)
-        nak(f, sqns, COUNT); /* a flood: silence */
+        nak(f, sqns, COUNT); /* a flood: no response */
     CHECK_EQ(f->link.count, before);
     f->now_ns += config.ignore_interval_ns;
     nak_one(f, COUNT - 1);

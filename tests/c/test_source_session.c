@@ -186,7 +186,7 @@ TEST("UM-44 W3 W6", "messages of a datagram each go out from where they lie, one
 
 /* ---- the transmission window ---- */
 
-TEST("UM-115 UM-125", "the window keeps its bytes of payload, the oldest go, every header tells the trail")
+TEST("UM-115 UM-125", "the window keeps its bytes of payload, the oldest go, every header carries the trail")
 {
     um_session_config config = default_config();
     config.window_bytes = 3100;
@@ -279,7 +279,7 @@ static uint32_t session_message_times(fixture *f, uint32_t seconds, uint32_t *ti
     return count;
 }
 
-TEST("UM-67 UM-68 UM-94 AE-43", "session messages after 200 ms of silence, then twice as far apart up to 10 s")
+TEST("UM-67 UM-68 UM-94 AE-43", "session messages after 200 ms idle, then twice as far apart up to 10 s")
 {
     um_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -296,7 +296,7 @@ TEST("UM-67 UM-68 UM-94 AE-43", "session messages after 200 ms of silence, then 
     session_close(f);
 }
 
-TEST("UM-70 C18", "data starts the silence again, from 200 ms")
+TEST("UM-70 C18", "data starts the idle interval again, from 200 ms")
 {
     um_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -318,7 +318,7 @@ TEST("UM-70 C18", "data starts the silence again, from 200 ms")
     session_close(f);
 }
 
-TEST("UM-69 UM-71 UM-125", "a session message tells lead and trail, has a counter of its own and takes no number")
+TEST("UM-69 UM-71 UM-125", "a session message carries lead and trail, has a counter of its own and takes no number")
 {
     um_session_config config = default_config();
     config.initial_sqn = 500;
@@ -690,7 +690,7 @@ TEST("W4", "a path is never taken for larger than configured, nor for smaller th
 
 /* ---- the log underneath ---- */
 
-TEST("AE-34 AE-35", "a claim nobody finishes becomes padding after the timeout, and the sender goes on")
+TEST("AE-34 AE-35", "an unfinished claim becomes padding after the timeout, and the sender goes on")
 {
     um_session_config config = default_config();
     fixture *f = session_open(&config);

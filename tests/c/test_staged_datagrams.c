@@ -118,7 +118,7 @@ static um_session_config config_8m(void)
 }
 
 /* Sends the batch in pieces of `at_once`, after each as much as the link has room for. Returns what was staged. */
-static uint32_t send_in_pieces(fixture *f, const batch *b, bool lays_out, uint32_t at_once, um_random *random)
+static uint32_t send_in_pieces(fixture *f, const batch *b, bool stages, uint32_t at_once, um_random *random)
 {
     um_source *source = source_open(f, 7, 0);
     const uint8_t *data = b->data;
@@ -126,7 +126,7 @@ static uint32_t send_in_pieces(fixture *f, const batch *b, bool lays_out, uint32
     while (done < COUNT) {
         um_messages messages = {.data = data, .lengths = b->lengths + done};
         messages.count = COUNT - done < at_once ? COUNT - done : at_once;
-        messages.staged = lays_out ? &f->session->staged : NULL;
+        messages.staged = stages ? &f->session->staged : NULL;
         uint32_t before = f->session->staged.count;
         uint64_t done_bytes;
         int64_t result = um_source_send_many(source, &messages, UM_SEND_FLUSH, f->now_ns, &f->actions, &done_bytes);

@@ -1,4 +1,4 @@
-/* The file of a capture: what is in it, whoever wrote it, and where it ends when it cannot be written any further. Runs
+/* The file of a capture: its contents, from either writing thread, and its end when a write fails. Runs
  * under AddressSanitizer and ThreadSanitizer. */
 #include <errno.h>
 #include <fcntl.h>
@@ -80,7 +80,7 @@ TEST("issue 4", "records are in the file in order, however units, flushes and th
             }
         }
         CHECK(um_unit_file_close(&file) == 0);
-        CHECK(file.kept.count == RECORDS);
+        CHECK(file.flushed.count == RECORDS);
         CHECK(records_in(path) == RECORDS);
         unlink(path);
     }
@@ -103,7 +103,7 @@ TEST("issue 4", "a small file needs no thread and is there once it is flushed")
     unlink(path);
 }
 
-/* What is found when nothing more goes into the file: an error, what was kept, and a file that ends with it. */
+/* What is found when nothing more goes into the file: an error, what was flushed, and a file that ends with it. */
 static void check_cut(um_unit_file *file, const char *path, bool is_flushed_often)
 {
     um_random random = {11};
@@ -115,10 +115,10 @@ static void check_cut(um_unit_file *file, const char *path, bool is_flushed_ofte
     CHECK(um_unit_file_close(file) == -EFBIG);
     struct stat status;
     CHECK(stat(path, &status) == 0);
-    CHECK((uint64_t)status.st_size == file->kept.bytes);
+    CHECK((uint64_t)status.st_size == file->flushed.bytes);
     CHECK(status.st_size <= FILE_LIMIT_BYTES);
     CHECK(status.st_size > FILE_LIMIT_BYTES - 2 * UM_FILE_UNIT_BYTES - RECORD_BYTES_MAX);
-    CHECK(records_in(path) == file->kept.count);
+    CHECK(records_in(path) == file->flushed.count);
 }
 
 TEST("issue 4", "a file that cannot grow is cut back to its last whole record")
@@ -135,7 +135,7 @@ TEST("issue 4", "a file that cannot grow is cut back to its last whole record")
     }
 }
 
-/* Everything is in the file, whoever wrote it. */
+/* Everything is in the file, from either writing thread. */
 static void check_filled(um_unit_file *file, const char *path)
 {
     um_random random = {13};
@@ -171,7 +171,7 @@ TEST("issue 4", "a direct write that is refused is made through the page cache")
     check_filled(&file, path);
 }
 
-TEST("issue 4", "a device that is full says so")
+TEST("issue 4", "a full device is reported")
 {
     um_random random = {19};
     um_unit_file file;
@@ -179,7 +179,7 @@ TEST("issue 4", "a device that is full says so")
     for (uint32_t i = 0; i < RECORDS; i++)
         put_record(&file, &random, i);
     CHECK(um_unit_file_close(&file) == -ENOSPC);
-    CHECK(file.kept.count == 0);
+    CHECK(file.flushed.count == 0);
 }
 
 CHECK_MAIN

@@ -2,7 +2,7 @@
  * sequence number information, timers, a reader that lags; and, when the input chooses so, fragments whose fields are
  * made up. Datagrams may lie in frames, where large payloads stay until they are read. Checked: nothing is delivered
  * twice or differently from what was sent, in mode 1 everything comes in order, every message is delivered or has a
- * loss row, and nothing stays in the hold store.
+ * loss row, and nothing stays in the reorder buffer.
  */
 #include "fuzz.h"
 
@@ -14,7 +14,7 @@ enum {
     CELLS = 24,
     CELL_BYTES = 4096,
     FRAMES = 6,
-    GIVEN_BACK = 0xee, /* what a frame holds that is nobody's */
+    RETURNED = 0xee, /* the bytes of a frame that was returned */
     ENTRIES = 64,
     BLOCKS = 4,
     ROWS = 64,
@@ -88,11 +88,11 @@ static void unpin(um_frames *frames, const uint8_t *const *data, uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         REQUIRE(w.frame_pinned[frame_of(data[i])]);
         w.frame_pinned[frame_of(data[i])] = false;
-        memset(frame_memory[frame_of(data[i])], GIVEN_BACK, CELL_BYTES);
+        memset(frame_memory[frame_of(data[i])], RETURNED, CELL_BYTES);
     }
 }
 
-/* One that is nobody's; NULL when there is none. */
+/* A frame without an owner; NULL when there is none. */
 static uint8_t *free_frame(void)
 {
     for (uint32_t i = 0; i < FRAMES && w.has_frames; i++)

@@ -384,7 +384,7 @@ static void operate(fuzz_input *input)
         REQUIRE(!w.joined[s] || w.sessions[s].starting_count <= w.sessions[s].controller_count);
 }
 
-/* Silence: every session times out, every controller says so and is gone. */
+/* Idle: every session times out, every controller says so and is gone. */
 static void finish(void)
 {
     for (uint32_t turn = 0; w.node.session_count > 0; turn++) {

@@ -28,7 +28,7 @@ lib.um_event_queue_poll(rows, 1, 0, rows)
 lib.um_event_queue_poll(queue, 1, "soon", rows)
 lib.um_event_queue_take(queue, 1)
 lib.um_event_queue_open_all(queue)
-ffi.new("um_context_config *").linger_ns = "long"
+ffi.new("um_context_config *").spin_ns = "long"
 """
 
 

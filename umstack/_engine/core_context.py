@@ -96,9 +96,9 @@ class CoreContext:
         config.gro = options.link_gro
         config.timestamps = options.transport_lbtrm_receiver_timestamp
         config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
-        config.linger_ns = options.pend_linger_interval_ns
+        config.spin_ns = options.pend_linger_interval_ns
         # On one processor no other thread can send while this one polls.
-        config.adaptive_linger_ns = options.pend_adaptive_linger_limit_ns if (os.cpu_count() or 1) > 1 else 0
+        config.adaptive_spin_ns = options.pend_adaptive_linger_limit_ns if (os.cpu_count() or 1) > 1 else 0
         config.coalesce_ns = min(_COALESCE_NS, options.pend_coalescing_limit_ns)
         config.coalesce_max_ns = options.pend_coalescing_limit_ns
         config.data_rate_bps = options.transport_lbtrm_data_rate_limit_bits_per_second

@@ -84,7 +84,7 @@ def trace_seed(seed: int, canary: Canary = Canary.NONE) -> tuple[Result, World]:
     """Run one seed and keep its world, for its trace and rows; the caller closes it."""
     params = ffi.new("um_sim_params *", {"canary": int(canary), "trace": True})
     raw = ffi.new("um_sim_result *")
-    handle = lib.um_sim_run_kept(params, seed, raw)
+    handle = lib.um_sim_run_world(params, seed, raw)
     if not handle:
         raise SimulationFailed("no memory for a world", hint="free memory, or raise `ulimit -v`")
     return _result(raw), World(handle=handle)

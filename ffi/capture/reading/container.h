@@ -1,5 +1,5 @@
 /* Walks pcap and pcapng, in memory, record by record: any byte order, micro- and nanosecond files, several sections and
- * interfaces. Sans-I/O: the caller maps or inflates the file and hands in a window of it; nothing is allocated, nothing
+ * interfaces. Sans-I/O: the caller maps or inflates the file and passes a window of it; nothing is allocated, nothing
  * outside the window is read. One thread at a time may use a reader.
  *
  * libpcap is not used: it reads pcapng only where all interfaces share one link type, cannot start inside a file (which

@@ -177,7 +177,7 @@ static void decode_ncf(const um_lbtrm_packet *packet, um_packet_row *row)
     row->ncf_reason = packet->ncf_reason;
 }
 
-/* Of a datagram that is refused, the type and the fields every type has are told where they are known. */
+/* Of a datagram that is refused, the type and the fields every type has are reported where they are known. */
 static void name_refused(const um_captured_frame *frame, const um_lbtrm_packet *packet, um_packet_row *row)
 {
     static const int8_t types[] = {UM_PACKET_DATA, -1, UM_PACKET_SM, UM_PACKET_NAK, UM_PACKET_NCF};

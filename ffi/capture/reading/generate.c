@@ -18,7 +18,7 @@ enum {
 #define GROUP_IP UINT32_C(0xe00a0a0a)
 #define SESSION_ID UINT32_C(0x5eed0001)
 
-enum state { WILL_ASK, WILL_REPAIR, WILL_DELAY, WILL_REFUSE };
+enum state { WILL_NAK, WILL_RETRANSMIT, WILL_DELAY, WILL_REFUSE };
 
 /* Where a step writes. */
 typedef struct output {
@@ -241,8 +241,8 @@ static void capture_ncf(um_generator *generator, output *out, const um_generate_
 
 /* What becomes of losses */
 
-static void tell_loss(const um_generator *generator, um_generate_loss *loss, const um_generate_pending *pending,
-                      uint32_t bit, enum um_generate_outcome outcome, int64_t end_ns)
+static void report_loss(const um_generator *generator, um_generate_loss *loss, const um_generate_pending *pending,
+                        uint32_t bit, enum um_generate_outcome outcome, int64_t end_ns)
 {
     uint32_t sqn = pending->first_sqn + bit;
     *loss = (um_generate_loss){
@@ -257,12 +257,12 @@ static void tell_loss(const um_generator *generator, um_generate_loss *loss, con
     };
 }
 
-static void tell_run(um_generator *generator, output *out, const um_generate_pending *pending,
-                     enum um_generate_outcome outcome)
+static void report_run(um_generator *generator, output *out, const um_generate_pending *pending,
+                       enum um_generate_outcome outcome)
 {
     for (uint64_t mask = pending->mask; mask != 0; mask &= mask - 1)
-        tell_loss(generator, &out->losses[out->loss_count++], pending, (uint32_t)__builtin_ctzll(mask), outcome,
-                  pending->due_ns);
+        report_loss(generator, &out->losses[out->loss_count++], pending, (uint32_t)__builtin_ctzll(mask), outcome,
+                    pending->due_ns);
 }
 
 static int64_t backoff_ns(um_generator *generator)
@@ -273,8 +273,8 @@ static int64_t backoff_ns(um_generator *generator)
                                     (uint64_t)(config->backoff_max_ns - config->backoff_min_ns + 1));
 }
 
-/* A retransmission reaches everybody but those who lose it again. */
-static bool repair_one(um_generator *generator, output *out, uint32_t session, uint32_t sqn, int64_t now_ns)
+/* A retransmission reaches every receiver but those that lose it again. */
+static bool retransmit_one(um_generator *generator, output *out, uint32_t session, uint32_t sqn, int64_t now_ns)
 {
     bool seen = generator->config.at_receiver < 0 || !happens(generator, generator->config.loss);
     for (uint32_t i = 0; i < generator->pending_count; i++) {
@@ -285,34 +285,34 @@ static bool repair_one(um_generator *generator, output *out, uint32_t session, u
         bool here = pending->receiver == generator->config.at_receiver;
         if (here ? !seen : happens(generator, generator->config.loss))
             continue;
-        tell_loss(generator, &out->losses[out->loss_count++], pending, bit, UM_GENERATE_RECOVERED, now_ns);
+        report_loss(generator, &out->losses[out->loss_count++], pending, bit, UM_GENERATE_RECOVERED, now_ns);
         pending->mask &= ~(UINT64_C(1) << bit);
     }
     return seen;
 }
 
-static void repair(um_generator *generator, output *out)
+static void retransmit(um_generator *generator, output *out)
 {
-    um_generate_pending asked = generator->pending[0];
-    for (uint64_t mask = asked.mask; mask != 0; mask &= mask - 1) {
+    um_generate_pending lost = generator->pending[0];
+    for (uint64_t mask = lost.mask; mask != 0; mask &= mask - 1) {
         if (generator->counts.packet_count >= out->wanted_packets)
             return;
-        uint32_t sqn = asked.first_sqn + (uint32_t)__builtin_ctzll(mask);
-        if (repair_one(generator, out, asked.session, sqn, asked.due_ns))
-            capture_data(generator, out, asked.due_ns, asked.session, sqn, true);
+        uint32_t sqn = lost.first_sqn + (uint32_t)__builtin_ctzll(mask);
+        if (retransmit_one(generator, out, lost.session, sqn, lost.due_ns))
+            capture_data(generator, out, lost.due_ns, lost.session, sqn, true);
     }
     if (generator->pending[0].mask == 0)
         drop_first(generator);
     else
-        put_off_first(generator, WILL_ASK, asked.due_ns + 1 + backoff_ns(generator));
+        put_off_first(generator, WILL_NAK, lost.due_ns + 1 + backoff_ns(generator));
 }
 
-static void ask(um_generator *generator, output *out)
+static void send_nak(um_generator *generator, output *out)
 {
     um_generate_pending *pending = &generator->pending[0];
     const um_generate_config *config = &generator->config;
     if (pending->nak_count == UM_GENERATE_NAKS_MAX) {
-        tell_run(generator, out, pending, UM_GENERATE_GIVEN_UP);
+        report_run(generator, out, pending, UM_GENERATE_GIVEN_UP);
         drop_first(generator);
         return;
     }
@@ -320,10 +320,10 @@ static void ask(um_generator *generator, output *out)
         pending->first_nak_ns = pending->due_ns;
     if (config->at_receiver < 0 || config->at_receiver == pending->receiver)
         capture_nak(generator, out, pending);
-    enum state answer = happens(generator, config->refused)   ? WILL_REFUSE
-                        : happens(generator, config->delayed) ? WILL_DELAY
-                                                              : WILL_REPAIR;
-    put_off_first(generator, answer, pending->due_ns + config->response_ns);
+    enum state response = happens(generator, config->refused)   ? WILL_REFUSE
+                          : happens(generator, config->delayed) ? WILL_DELAY
+                                                                : WILL_RETRANSMIT;
+    put_off_first(generator, response, pending->due_ns + config->response_ns);
 }
 
 static void take_first(um_generator *generator, output *out)
@@ -334,19 +334,19 @@ static void take_first(um_generator *generator, output *out)
         return;
     }
     switch (pending->state) {
-    case WILL_ASK:
-        ask(generator, out);
+    case WILL_NAK:
+        send_nak(generator, out);
         break;
-    case WILL_REPAIR:
-        repair(generator, out);
+    case WILL_RETRANSMIT:
+        retransmit(generator, out);
         break;
     case WILL_DELAY:
         capture_ncf(generator, out, pending, UM_NCF_RX_DELAY);
-        put_off_first(generator, WILL_REPAIR, pending->due_ns + generator->config.delay_ns);
+        put_off_first(generator, WILL_RETRANSMIT, pending->due_ns + generator->config.delay_ns);
         break;
     default:
         capture_ncf(generator, out, pending, UM_NCF_NO_RETRY);
-        tell_run(generator, out, pending, UM_GENERATE_REFUSED);
+        report_run(generator, out, pending, UM_GENERATE_REFUSED);
         drop_first(generator);
         break;
     }
@@ -364,7 +364,7 @@ static void lose_run(um_generator *generator, uint32_t session, uint32_t receive
         .first_sqn = sqn,
         .session = (uint16_t)session,
         .receiver = (uint16_t)receiver,
-        .state = WILL_ASK,
+        .state = WILL_NAK,
         /* The gap shows when the datagram behind it arrives. */
         .due_ns = data_time_ns(&generator->config, session, sqn + length) + backoff_ns(generator),
     };
@@ -434,7 +434,7 @@ uint32_t um_generator_open_losses(um_generator *generator, um_generate_loss *los
     while (generator->pending_count > 0 && capacity - count >= UM_GENERATE_RUN_MAX) {
         const um_generate_pending *pending = &generator->pending[--generator->pending_count];
         for (uint64_t mask = sent_part(generator, pending); mask != 0; mask &= mask - 1)
-            tell_loss(generator, &losses[count++], pending, (uint32_t)__builtin_ctzll(mask), UM_GENERATE_OPEN, -1);
+            report_loss(generator, &losses[count++], pending, (uint32_t)__builtin_ctzll(mask), UM_GENERATE_OPEN, -1);
     }
     return count;
 }

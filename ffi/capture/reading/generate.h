@@ -1,5 +1,5 @@
 /* Makes captures whose truth is known: sessions that publish at a steady rate, receivers that lose datagrams one by one
- * or in runs and ask for them, a source that repairs, delays or refuses. Deterministic by seed; sans-I/O: packets are
+ * or in runs and NAK them, a source that retransmits, delays or refuses. Deterministic by seed; sans-I/O: packets are
  * written as nanosecond pcap records into the caller's buffer. One thread at a time may use a generator.
  *
  * Session s is at 10.0.0.(1 + s) and sends to group 224.10.10.(10 + s % 5); receiver r is at 10.1.0.(1 + r). A
@@ -15,9 +15,9 @@
 enum {
     UM_GENERATE_SESSIONS_MAX = 250,
     UM_GENERATE_RECEIVERS_MAX = 200,
-    UM_GENERATE_PENDING_MAX = 65536, /* runs of lost datagrams not repaired yet; while it is full nothing is lost */
+    UM_GENERATE_PENDING_MAX = 65536, /* runs of lost datagrams not recovered yet; while it is full nothing is lost */
     UM_GENERATE_RUN_MAX = 64,        /* datagrams lost in a row */
-    UM_GENERATE_NAKS_MAX = 8,        /* times a run is asked for before the receiver gives up */
+    UM_GENERATE_NAKS_MAX = 8,        /* times a run is NAKed before the receiver gives up */
     UM_GENERATE_FRAME_BYTES_MAX = 9216,
     UM_GENERATE_STEP_BYTES_MAX = (UM_GENERATE_RUN_MAX + 2) * (UM_GENERATE_FRAME_BYTES_MAX + 16),
     UM_GENERATE_STEP_LOSSES_MAX = UM_GENERATE_RUN_MAX * UM_GENERATE_RECEIVERS_MAX,
@@ -25,9 +25,9 @@ enum {
 
 enum um_generate_outcome {
     UM_GENERATE_RECOVERED,
-    UM_GENERATE_REFUSED,  /* the source answered with an NCF that says not to ask again */
-    UM_GENERATE_GIVEN_UP, /* asked for too often */
-    UM_GENERATE_OPEN,     /* not repaired yet when the capture ends */
+    UM_GENERATE_REFUSED,  /* the source responded with an NCF no_retry */
+    UM_GENERATE_GIVEN_UP, /* NAKed UM_GENERATE_NAKS_MAX times */
+    UM_GENERATE_OPEN,     /* not recovered yet when the capture ends */
 };
 
 typedef struct um_generate_config {
@@ -44,11 +44,11 @@ typedef struct um_generate_config {
     double loss;            /* how often a run of losses begins, per datagram and receiver */
     double run_more;        /* how often a run goes on, per datagram */
     double shared;          /* how many runs hit all receivers alike */
-    double delayed;         /* how many NAKs are first answered by an NCF `rx_delay` */
+    double delayed;         /* how many NAKs first get an NCF `rx_delay` */
     double refused;         /* how many NAKs are refused */
     int64_t backoff_min_ns; /* from the loss, or the last NAK, to the NAK */
     int64_t backoff_max_ns;
-    int64_t response_ns; /* from the NAK to its answer */
+    int64_t response_ns; /* from the NAK to its response */
     int64_t delay_ns;    /* from an NCF `rx_delay` to the retransmission */
 } um_generate_config;
 
@@ -57,9 +57,9 @@ typedef struct um_generate_loss {
     uint32_t session; /* index */
     uint32_t receiver;
     uint32_t sqn;
-    uint32_t nak_count; /* how often this receiver asked for it */
+    uint32_t nak_count; /* NAKs of this receiver for it */
     int64_t lost_ns;
-    int64_t first_nak_ns; /* -1: it never asked */
+    int64_t first_nak_ns; /* -1: it sent none */
     int64_t end_ns;       /* of the retransmission, or when it was refused or given up; -1 while open */
     uint32_t outcome;
     uint32_t reserved;
@@ -105,7 +105,7 @@ int um_generator_init(um_generator *generator, const um_generate_config *config)
 void um_generator_run(um_generator *generator, uint64_t packet_count, uint8_t *out, uint64_t out_bytes,
                       um_generate_loss *losses, uint32_t loss_capacity, uint64_t *written_bytes, uint32_t *loss_count);
 
-/* Writes what is still open, at most capacity of it; returns how many, 0 when all has been told. */
+/* Writes what is still open, at most capacity of it; returns how many, 0 when all was written. */
 uint32_t um_generator_open_losses(um_generator *generator, um_generate_loss *losses, uint32_t capacity);
 
 #endif

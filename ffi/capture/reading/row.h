@@ -48,7 +48,7 @@ enum um_packet_row_kind {
     UM_PACKET_KINDS,
 };
 
-/* What the transport says. Fields whose bit in `present` is clear are zero. */
+/* The transport header. Fields whose bit in `present` is clear are zero. */
 typedef struct um_packet_row {
     enum um_packet_row_status status;
     enum um_packet_row_type type;

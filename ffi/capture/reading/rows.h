@@ -104,7 +104,7 @@ typedef struct um_packet_rows {
     uint32_t *present;        /* scratch, a word a row */
     uint8_t *message_present; /* scratch, a byte a message */
     /* Datagrams of topic resolution as they are, one after the other: row and length, each a uint32_t of the host's
-     * byte order, and the payload. They are rare and say what columns cannot. With a capacity of 0 none is kept. */
+     * byte order, and the payload. They are rare and hold what columns cannot. With a capacity of 0 none is kept. */
     uint8_t *resolution;
     uint32_t resolution_capacity;
     uint8_t *bitmaps[UM_PACKETS_BITS];
@@ -134,7 +134,7 @@ typedef struct um_packet_destination {
     uint8_t address[16]; /* of version 4 the first four bytes */
 } um_packet_destination;
 
-/* Which packets become rows; a packet that has not the field that is asked for is left out. All zero: every packet. */
+/* Which packets become rows; a packet without a selected field is left out. All zero: every packet. */
 typedef struct um_packet_selection {
     bool by_time;
     int64_t time_low_ns;    /* inclusive */

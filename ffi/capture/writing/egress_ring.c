@@ -7,7 +7,7 @@
 
 enum {
     RECORD_ALIGNMENT = 8,
-    GIVE_BACK_SHARE = 16, /* of the ring, so that its writers are seldom made to look anew */
+    RELEASE_SHARE = 16, /* of the ring: its writers seldom have to read the consumer position again */
 };
 
 static size_t page_bytes(void)
@@ -39,7 +39,7 @@ int um_egress_ring_open(um_egress_ring *ring, const um_egress_ring_maps *maps)
     ring->counters = map_of(maps->counters_fd, page_bytes(), PROT_READ | PROT_WRITE, 0);
     if (ring->counters == NULL)
         return -errno;
-    ring->position = ring->given_back = *ring->consumed;
+    ring->position = ring->released = *ring->consumed;
     return 0;
 }
 
@@ -88,21 +88,21 @@ void um_egress_ring_take(um_egress_ring *ring)
     uint32_t bytes = header_word(ring) & ~(BPF_RINGBUF_BUSY_BIT | BPF_RINGBUF_DISCARD_BIT);
     uint32_t room = bytes + BPF_RINGBUF_HDR_SZ + RECORD_ALIGNMENT - 1;
     ring->position += room - room % RECORD_ALIGNMENT;
-    if (ring->position - ring->given_back > ring->bytes / GIVE_BACK_SHARE)
-        um_egress_ring_give_back(ring);
+    if (ring->position - ring->released > ring->bytes / RELEASE_SHARE)
+        um_egress_ring_release(ring);
 }
 
-void um_egress_ring_give_back(um_egress_ring *ring)
+void um_egress_ring_release(um_egress_ring *ring)
 {
-    if (ring->given_back == ring->position)
+    if (ring->released == ring->position)
         return;
-    ring->given_back = ring->position;
+    ring->released = ring->position;
     __atomic_store_n(ring->consumed, ring->position, __ATOMIC_RELEASE);
 }
 
 uint64_t um_egress_ring_used_bytes(const um_egress_ring *ring)
 {
-    return produced_position(ring) - ring->given_back;
+    return produced_position(ring) - ring->released;
 }
 
 uint64_t um_egress_ring_lost_count(const um_egress_ring *ring)

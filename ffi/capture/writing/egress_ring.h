@@ -1,5 +1,5 @@
 /* The ring in which the egress tap (bpf/egress_tap.bpf.c) leaves what goes out of an interface: a BPF ring buffer,
- * mapped and read in place, without a system call and without waking: the program does not tell when it has written.
+ * mapped and read in place, without a system call and without a wakeup: the program does not notify its reader.
  *
  * Contract. um_egress_ring_open maps, _close unmaps; the descriptors stay the caller's and may be closed meanwhile. One
  * thread at a time reads a ring, and no ring has two readers. A record is valid until it is taken. Errors:
@@ -22,11 +22,12 @@ typedef struct um_egress_ring_maps {
 
 typedef struct um_egress_ring {
     uint32_t bytes;
-    uint64_t *consumed; /* a page of its own: up to where the room is the program's again */
-    uint8_t *produced;  /* a page that says up to where there are records, and the records behind it, twice in a row */
+    uint64_t *consumed; /* a page of its own: the position up to which room was released to the program */
+    uint8_t *produced;  /* a page with the position up to which there are records, and the records behind it, twice in a
+                           row */
     struct egress_tap_counters *counters;
     uint64_t position; /* of the next record */
-    uint64_t given_back;
+    uint64_t released;
 } um_egress_ring;
 
 /* A ring that is all zero, or failed to open, is closed as any other. */
@@ -35,10 +36,10 @@ void um_egress_ring_close(um_egress_ring *ring);
 
 /* The oldest record that was not taken; NULL: there is none yet. */
 const struct egress_tap_record *um_egress_ring_next(um_egress_ring *ring);
-/* Takes the record that _next returned, which is valid no longer: its room may be given back at once. */
+/* Takes the record that _next returned, which is valid no longer: its room may be released at once. */
 void um_egress_ring_take(um_egress_ring *ring);
-/* Gives back the room of all that was taken. */
-void um_egress_ring_give_back(um_egress_ring *ring);
+/* Releases the room of all records that were taken. */
+void um_egress_ring_release(um_egress_ring *ring);
 
 /* What is in use, taken or not. */
 uint64_t um_egress_ring_used_bytes(const um_egress_ring *ring);

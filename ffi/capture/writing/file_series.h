@@ -1,9 +1,9 @@
 /* A series of files in a directory, named by when each was begun: `NAME-20260131T235959.123456Z.SUFFIX`. The one that
- * is being written has ".part" behind that; of the others only the last few are kept, if that is asked for.
+ * is being written has ".part" behind that; of the others only the last keep_count are kept.
  *
- * Removing a large file takes some file systems longer than others have patience for: a thread does it.
+ * Removing a large file blocks for long on some file systems: a thread does it.
  *
- * Threads: one at a time. Memory: um_file_series_open takes it, _close gives it back. Errors: 0 or a negative errno.
+ * Threads: one at a time. Memory: allocated by um_file_series_open, freed by _close. Errors: 0 or a negative errno.
  */
 #ifndef UM_CAPTURE_WRITING_FILE_SERIES_H
 #define UM_CAPTURE_WRITING_FILE_SERIES_H
@@ -37,11 +37,11 @@ int um_file_series_open(um_file_series *series, const um_file_series_config *con
 /* One that is all zero was never open. */
 void um_file_series_close(um_file_series *series);
 
-/* The path of the next file; valid until it is ended. Whoever is given it makes the file. */
+/* The path of the next file; valid until it is ended. The caller creates the file. */
 const char *um_file_series_begin(um_file_series *series, int64_t time_ns);
 /* The file is whole and closed: it gets its name, and the oldest goes. */
 int um_file_series_end(um_file_series *series);
-/* The file is closed and nobody needs it: it is removed. */
+/* The file is closed and not needed: it is removed. */
 int um_file_series_drop(um_file_series *series);
 
 #endif

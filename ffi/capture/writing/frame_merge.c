@@ -132,7 +132,7 @@ static const um_seen_frame *oldest(um_frame_merge *merge)
     return found;
 }
 
-/* Whether the source may still show something older. When the clock was set back, nobody waits for the old time. */
+/* Whether the source may still show something older. When the clock was set back, the old time is not waited for. */
 static bool may_have_older(const um_frame_socket *frames, int64_t time_ns)
 {
     if (frames->memory == NULL || frames->staged_bytes > 0)
@@ -170,9 +170,9 @@ void um_frame_merge_take(um_frame_merge *merge)
     }
 }
 
-void um_frame_merge_give_back(um_frame_merge *merge)
+void um_frame_merge_release(um_frame_merge *merge)
 {
-    um_egress_ring_give_back(&merge->ring);
+    um_egress_ring_release(&merge->ring);
 }
 
 bool um_frame_merge_is_empty(um_frame_merge *merge)

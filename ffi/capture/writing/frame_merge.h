@@ -47,12 +47,12 @@ void um_frame_merge_close(um_frame_merge *merge);
 /* Sets the clock of records and stamps by the wall clock, which may have been set meanwhile. */
 void um_frame_merge_look(um_frame_merge *merge);
 
-/* The frame whose turn it is; NULL: there is none yet. */
+/* The next frame in order of time; NULL: there is none yet. */
 const um_seen_frame *um_frame_merge_next(um_frame_merge *merge);
 /* Takes the frame that _next returned, which is valid no longer. */
 void um_frame_merge_take(um_frame_merge *merge);
 /* Gives back the room of all that was taken. */
-void um_frame_merge_give_back(um_frame_merge *merge);
+void um_frame_merge_release(um_frame_merge *merge);
 
 /* Whether there is nothing any more, not even what has to wait. */
 bool um_frame_merge_is_empty(um_frame_merge *merge);

@@ -147,9 +147,9 @@ void um_frame_socket_pull(um_frame_socket *frames)
             um_frame_stamps_settle(&frames->stamps, frame_count);
             break;
         }
-        frames->error = result; /* told once, in front of what is still there */
+        frames->error = result; /* reported once, before the frames that are left */
     }
-    um_frame_stamps_give_back(&frames->stamps);
+    um_frame_stamps_release(&frames->stamps);
 }
 
 const um_seen_frame *um_frame_socket_next(const um_frame_socket *frames)

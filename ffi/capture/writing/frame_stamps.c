@@ -66,10 +66,10 @@ const struct egress_tap_stamp *um_frame_stamps_take(um_frame_stamps *stamps, uin
 
 void um_frame_stamps_take_unseen(um_frame_stamps *stamps)
 {
-    stamps->received_count++; /* and the next one finds it missing */
+    stamps->received_count++; /* the next frame counts it as lost */
 }
 
-void um_frame_stamps_give_back(um_frame_stamps *stamps)
+void um_frame_stamps_release(um_frame_stamps *stamps)
 {
     __atomic_store_n(&stamps->watch->taken_count, stamps->last, __ATOMIC_RELEASE);
 }

@@ -24,11 +24,11 @@
 
 enum {
     BLOCK_TIMEOUT_MS = 50,      /* the kernel gives a block that is not full after this, or twice this */
-    EGRESS_LOOK_NS = 20000000,  /* nobody wakes a reader of the egress tap */
+    EGRESS_LOOK_NS = 20000000,  /* a reader of the egress tap is not woken */
     EGRESS_LOOK_RING_SHARE = 4, /* of the time in which a byte a nanosecond fills its ring */
     GATHER_BYTES = 512 * 1024,  /* so much of it is worth coming back for */
     GATHER_MIN_NS = 50000,
-    FRAME_BYTES = 2048, /* asked for, but of no meaning in version 3 */
+    FRAME_BYTES = 2048, /* required by the kernel, without a meaning in version 3 */
     MAC_ADDRESSES_BYTES = UM_ETHERTYPE_AT,
     FLUSH_INTERVAL_NS = 200000000,
     CLOCK_STEP_NS = 1000000000,
@@ -251,7 +251,7 @@ bool um_interface_capture_has_file(const um_interface_capture *capture)
 
 /* ---- packets ---- */
 
-/* Writes the frame of which so many bytes were laid out at um_pcapng_packet_at. */
+/* Ends the frame of which so many bytes are at um_pcapng_packet_at. */
 static void add_frame(um_interface_capture *capture, const um_seen_frame *seen, uint32_t bytes, uint32_t wire_bytes)
 {
     uint32_t snap_bytes = capture->config.snap_bytes != 0 ? capture->config.snap_bytes : UINT32_MAX;
@@ -272,7 +272,7 @@ static void add_frame(um_interface_capture *capture, const um_seen_frame *seen, 
     capture->counters.packet_count++;
 }
 
-/* Lays out a frame's link header, with the VLAN tag that the kernel keeps beside it. Returns its length. */
+/* Writes a frame's link header, with the VLAN tag that the kernel keeps beside it. Returns its length. */
 static uint32_t put_link_header(uint8_t *out, const um_seen_frame *seen)
 {
     memcpy(out, seen->data, MAC_ADDRESSES_BYTES);
@@ -313,7 +313,7 @@ static uint64_t copy_payload(uint8_t *out, const uint8_t *payload, uint32_t byte
     return sum;
 }
 
-/* Lays out a datagram of a run, or one by itself: the headers behind `from`, and what is there of the payload. */
+/* Writes a datagram of a run, or one by itself: the headers behind `from`, and what is there of the payload. */
 static void put_datagram(uint8_t *out, const uint8_t *from, uint32_t header_bytes, uint16_t identification,
                          const uint8_t *payload, uint32_t there_bytes, uint32_t payload_bytes)
 {
@@ -379,7 +379,7 @@ static int64_t arrival_ns(const struct tpacket3_hdr *packet)
     return (int64_t)packet->tp_sec * 1000000000 + packet->tp_nsec;
 }
 
-/* What the frame itself says, where the kernel says nothing of it. */
+/* The run's sizes from the frame itself, where the kernel reports none. */
 static void guess_kind(um_seen_frame *seen, uint32_t status)
 {
     uint32_t header_bytes = datagram_headers(seen->data, seen->captured_bytes);
@@ -458,7 +458,7 @@ static bool begin_block(um_interface_capture *capture)
     return true;
 }
 
-static void give_back_block(um_interface_capture *capture)
+static void release_block(um_interface_capture *capture)
 {
     struct tpacket_block_desc *block = block_at(capture, capture->block);
     __atomic_store_n(&block->hdr.bh1.block_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
@@ -479,7 +479,7 @@ static const struct tpacket3_hdr *next_packet(um_interface_capture *capture)
     while (capture->packet != NULL || begin_block(capture)) {
         if (capture->packets_left > 0)
             return capture->packet;
-        give_back_block(capture);
+        release_block(capture);
     }
     return NULL;
 }
@@ -527,7 +527,7 @@ static void drain(um_interface_capture *capture, uint64_t limit_bytes)
             break;
     }
     if (capture->has_egress)
-        um_frame_merge_give_back(&capture->egress);
+        um_frame_merge_release(&capture->egress);
 }
 
 /* Waits for the time to pass, for an event, or for a signal, which is as if the time had passed. Returns what poll
@@ -567,9 +567,9 @@ static int64_t look_ns(const um_interface_capture *capture)
 int um_interface_capture_wait(um_interface_capture *capture, int64_t timeout_ns)
 {
     int64_t end_ns = um_clock_ns() + timeout_ns;
-    int64_t rest_ns = capture->written_ns + capture->pace_ns - um_clock_ns();
-    if (rest_ns > 0)
-        pause_for(NULL, rest_ns < timeout_ns ? rest_ns : timeout_ns);
+    int64_t pace_left_ns = capture->written_ns + capture->pace_ns - um_clock_ns();
+    if (pace_left_ns > 0)
+        pause_for(NULL, pace_left_ns < timeout_ns ? pace_left_ns : timeout_ns);
     for (;;) {
         int64_t left_ns = end_ns - um_clock_ns();
         int64_t wait_ns = left_ns < look_ns(capture) ? left_ns : look_ns(capture);
@@ -605,7 +605,7 @@ static void drain_stream(um_interface_capture *capture, uint64_t limit_bytes)
     }
 }
 
-/* A file that fills units meanwhile is written without being told to. */
+/* A file that fills units meanwhile is written without a flush. */
 static void flush(um_interface_capture *capture)
 {
     uint64_t unit = capture->writer.file_bytes / UM_FILE_UNIT_BYTES;

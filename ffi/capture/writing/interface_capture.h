@@ -4,9 +4,9 @@
  *
  * Frames come with their link header. A VLAN tag the kernel took out is put back, a checksum left to the device is
  * filled in, and a run of datagrams that the kernel keeps whole (UDP GSO, GRO) is cut into the datagrams it is on the
- * wire, where the kernel says what it is (PACKET_VNET_HDR); um_interface_capture_splits_runs tells. Linux before 6.2
- * does not know how to say it, and drops the run: there it is not asked, and only runs of LBT-RM are cut, by what they
- * say themselves (core/lbtrm_run.h).
+ * wire, where the kernel describes the run (PACKET_VNET_HDR; um_interface_capture_splits_runs). Linux before 6.2 cannot
+ * describe it and drops the run: there the option is not set, and only runs of LBT-RM are cut, by their own headers
+ * (core/lbtrm_run.h).
  *
  * With an egress tap what goes out is taken from there, before the kernel cuts it, and what comes in is received
  * without the mapped ring, so that both can be written in the order of their times at once (frame_merge.h).
@@ -29,7 +29,7 @@ typedef struct um_interface_capture_config {
     uint32_t snap_bytes; /* keep so much of a frame; 0: all of it */
     bool promiscuous;
     bool kernel_tells_runs;
-    const char *filter_text; /* what the filter says, for the file */
+    const char *filter_text; /* the filter's text, for the file */
     const struct sock_filter *filter;
     uint16_t filter_length;              /* 0: everything */
     const um_frame_merge_config *egress; /* only read while opening; NULL: what goes out is seen as what comes in is */
@@ -71,8 +71,8 @@ int um_interface_capture_wait(um_interface_capture *capture, int64_t timeout_ns)
  * negative errno: that of the file, which can keep nothing more. */
 int64_t um_interface_capture_write(um_interface_capture *capture, const um_interface_capture_arrivals *arrivals,
                                    uint64_t limit_bytes);
-/* Lets nothing more in: what has arrived until then can still be written, until the capture is drained. Whoever
- * attached the egress tap detaches it before. */
+/* Lets nothing more in: what has arrived until then can still be written, until the capture is drained. The
+ * owner of the egress tap detaches it before. */
 int um_interface_capture_end_arrivals(um_interface_capture *capture);
 /* Whether everything that was let in has been written. */
 bool um_interface_capture_is_drained(um_interface_capture *capture);

@@ -28,7 +28,7 @@ enum {
     NANOSECONDS = 9, /* time stamps count 10 to the power of minus this */
 };
 
-/* ---- laying out a block ---- */
+/* ---- writing a block ---- */
 
 static uint32_t padded(uint32_t bytes)
 {
@@ -90,9 +90,9 @@ static void put_time_option(um_pcapng_writer *writer, uint16_t code, int64_t tim
 static int heed(um_pcapng_writer *writer)
 {
     writer->error = writer->file.error;
-    writer->kept_count = writer->file.kept.count;
+    writer->flushed_count = writer->file.flushed.count;
     if (writer->error != 0)
-        writer->file_bytes = writer->file.kept.bytes;
+        writer->file_bytes = writer->file.flushed.bytes;
     return writer->error;
 }
 

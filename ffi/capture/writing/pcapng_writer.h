@@ -24,14 +24,14 @@ enum um_pcapng_direction { UM_PCAPNG_NO_DIRECTION, UM_PCAPNG_INBOUND, UM_PCAPNG_
 
 typedef struct um_pcapng_writer {
     um_unit_file file;
-    uint64_t file_bytes;   /* what the file has, or will have once flushed */
-    uint64_t packet_count; /* given to the writer */
-    uint64_t kept_count;   /* of them, in the file */
-    int error;             /* the first that happened, a negative errno */
+    uint64_t file_bytes;    /* what the file has, or will have once flushed */
+    uint64_t packet_count;  /* given to the writer */
+    uint64_t flushed_count; /* of them, in the file */
+    int error;              /* the first that happened, a negative errno */
 } um_pcapng_writer;
 
 /* One packet. drop_count: packets lost since the one before it. The queue it was received on and the verdict of an XDP
- * program (enum xdp_action) are UM_PCAPNG_UNKNOWN where nobody knows them, or there was none. */
+ * program (enum xdp_action) are UM_PCAPNG_UNKNOWN where they are not known, or there was none. */
 typedef struct um_pcapng_packet {
     int64_t time_ns;
     uint32_t interface_id;
@@ -59,7 +59,7 @@ void um_pcapng_add_interface(um_pcapng_writer *writer, const char *name, uint16_
 /* Where the bytes of the next packet will lie, up to UM_PCAPNG_PACKET_MAX_BYTES of them; valid until anything else is
  * written. */
 uint8_t *um_pcapng_packet_at(um_pcapng_writer *writer);
-/* Writes the packet of which so many bytes were laid out there. */
+/* Writes the packet of which so many bytes were written there. */
 void um_pcapng_add_packet(um_pcapng_writer *writer, const um_pcapng_packet *packet, uint32_t bytes);
 /* The same of `head` followed by `body`, either of which may be empty. */
 void um_pcapng_write(um_pcapng_writer *writer, const um_pcapng_packet *packet, const uint8_t *head, uint32_t head_bytes,

@@ -15,8 +15,8 @@ enum {
     RECORD_ALIGNMENT = 64,
     RING_MINIMUM_BYTES = 1 << 20,
     DATAGRAM_MAX_BYTES = 65536,
-    IDLE_NAP_NS = 1000000,
-    FLUSH_NAPS = 100,     /* so many naps in a row and the file gets what is gathered */
+    IDLE_SLEEP_NS = 1000000,
+    FLUSH_SLEEPS = 100,   /* after so many sleeps in a row the file is flushed */
     WRITER_NICENESS = 15, /* the data path comes first */
 };
 
@@ -86,7 +86,7 @@ static void drop(um_tap *tap, uint64_t count)
     atomic_fetch_add_explicit(&tap->dropped_count, count, memory_order_relaxed);
 }
 
-/* Copies a datagram into the ring; `record` says all about it but what only the ring knows. */
+/* Copies a datagram into the ring; `record` describes it, except for the fields that the ring fills in. */
 static void append(um_tap *tap, tap_record record, const um_part *parts, uint32_t part_count)
 {
     uint32_t bytes = (uint32_t)um_align_up(RECORD_ALIGNMENT + (uint64_t)record.captured_bytes, RECORD_ALIGNMENT);
@@ -192,15 +192,15 @@ static int send_batch(um_link *base, um_address to, const um_tx *batch, uint32_t
     if (!um_tap_is_running(link->tap))
         return link->next->ops->send(link->next, to, batch, count);
     /* What the link has taken back is not to be read any more: it copies what is to be shown. */
-    um_tx kept[UM_SEND_BATCH_MAX];
+    um_tx unborrowed[UM_SEND_BATCH_MAX];
     um_debug_assert(count <= UM_SEND_BATCH_MAX);
     for (uint32_t i = 0; i < count; i++) {
-        kept[i] = batch[i];
-        kept[i].borrowed = NULL;
+        unborrowed[i] = batch[i];
+        unborrowed[i].borrowed = NULL;
     }
     int64_t time_ns = um_clock_wall_ns();
-    int sent = link->next->ops->send(link->next, to, kept, count);
-    show(link, to, kept, sent, time_ns);
+    int sent = link->next->ops->send(link->next, to, unborrowed, count);
+    show(link, to, unborrowed, sent, time_ns);
     return sent;
 }
 
@@ -279,7 +279,7 @@ static um_tap_counters count_files(const um_tap *tap)
     um_tap_counters found = tap->ended;
     const um_pcapng_writer *writer = &tap->writer;
     if (tap->has_file) {
-        uint64_t written_count = writer->error == 0 ? writer->packet_count : writer->kept_count;
+        uint64_t written_count = writer->error == 0 ? writer->packet_count : writer->flushed_count;
         found.written_count += written_count;
         found.dropped_count += writer->packet_count - written_count;
         found.file_bytes += writer->file_bytes;
@@ -353,7 +353,7 @@ static int end_file(um_tap *tap, uint64_t drop_count)
     return tap->ended.error;
 }
 
-/* A file that fails is the last: what comes after it is missing, not in another. */
+/* A file that fails is the last: later records are lost, and not in another. */
 static void rotate(um_tap *tap)
 {
     const um_pcapng_writer *writer = &tap->writer;
@@ -374,7 +374,7 @@ static void rotate(um_tap *tap)
 /* ---- the writer's thread ---- */
 
 /* Records begin only where a cache line does: nothing else need be zero when a line is claimed anew. */
-static void give_back(um_tap *tap, uint64_t head, uint32_t bytes)
+static void release(um_tap *tap, uint64_t head, uint32_t bytes)
 {
     for (uint32_t at = 0; at < bytes; at += RECORD_ALIGNMENT)
         atomic_store_explicit(&record_at(tap, head + at)->claimed_bytes, 0, memory_order_relaxed);
@@ -394,7 +394,7 @@ static bool write_next(um_tap *tap)
         write_record(tap, record);
         publish_counters(tap);
     }
-    give_back(tap, head, bytes);
+    release(tap, head, bytes);
     return true;
 }
 
@@ -403,20 +403,20 @@ static void *run(void *argument)
     um_tap *tap = argument;
     pthread_setname_np(pthread_self(), "umstack-tap");
     setpriority(PRIO_PROCESS, (id_t)gettid(), WRITER_NICENESS);
-    struct timespec nap = {0, IDLE_NAP_NS};
-    for (uint32_t naps = 0;;) {
+    struct timespec idle = {0, IDLE_SLEEP_NS};
+    for (uint32_t sleeps = 0;;) {
         bool ending = !atomic_load_explicit(&tap->running, memory_order_acquire) &&
                       atomic_load_explicit(&tap->users, memory_order_acquire) == 0;
         if (write_next(tap)) {
-            naps = 0;
+            sleeps = 0;
             continue;
         }
         if (ending)
             return NULL;
         rotate(tap);
-        if (++naps % FLUSH_NAPS == 0 && tap->has_file)
+        if (++sleeps % FLUSH_SLEEPS == 0 && tap->has_file)
             um_pcapng_flush(&tap->writer);
-        nanosleep(&nap, NULL);
+        nanosleep(&idle, NULL);
     }
 }
 

@@ -9,7 +9,7 @@
  * queue and the verdict that brought it there (XDP_REDIRECT); of what came by a socket neither is known.
  *
  * Several threads send, while one receives, so the ring has many producers: a record is claimed by moving the tail,
- * and is the reader's once its size is stored. Nobody waits for anybody.
+ * and is the reader's once its size is stored. No thread waits for another.
  *
  * Threads: um_tap_start and um_tap_stop one at a time; the rest any thread, at any time between um_tap_init and the
  * end of the memory. Memory: the ring is mapped by start and unmapped by stop. Errors: 0 or a negative errno.

@@ -65,7 +65,7 @@ int um_unit_file_open(um_unit_file *file, const char *path)
 
 /* ---- writing through the page cache ---- */
 
-/* Nobody is about to read a capture: what is on the disk may leave the page cache, which would go on taking memory from
+/* A capture is not read soon: what is on the disk may leave the page cache, which would go on taking memory from
  * everything else, pages that the caches of the processors still have first of all. */
 static ssize_t write_some(um_unit_file *file, const uint8_t *data, size_t bytes, off_t at)
 {
@@ -180,8 +180,8 @@ static void wait_for_thread(um_unit_file *file, uint64_t unit_count)
     pthread_mutex_lock(&file->lock);
     while (file->given_count - file->written_count > unit_count)
         pthread_cond_wait(&file->changed, &file->lock);
-    if (file->written.bytes > file->kept.bytes)
-        file->kept = file->written;
+    if (file->written.bytes > file->flushed.bytes)
+        file->flushed = file->written;
     if (file->error == 0)
         file->error = file->thread_error;
     pthread_mutex_unlock(&file->lock);
@@ -192,9 +192,9 @@ static void wait_for_thread(um_unit_file *file, uint64_t unit_count)
 /* The file ends with what is whole; a device has no end to cut off. */
 static void give_up(um_unit_file *file)
 {
-    int ignored = ftruncate(file->fd, (off_t)file->kept.bytes);
+    int ignored = ftruncate(file->fd, (off_t)file->flushed.bytes);
     (void)ignored;
-    file->marked = file->kept;
+    file->marked = file->flushed;
     file->used_bytes = file->flushed_bytes = 0;
 }
 
@@ -260,7 +260,7 @@ int um_unit_file_flush(um_unit_file *file)
         give_up(file);
         return file->error;
     }
-    file->kept = file->marked;
+    file->flushed = file->marked;
     file->flushed_bytes = file->used_bytes;
     if (file->direct_fd < 0) {
         file->unit_at += file->used_bytes;

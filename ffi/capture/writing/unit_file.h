@@ -1,11 +1,11 @@
-/* A file that is appended to, in units of a mebibyte, by a thread of its own and past the page cache (O_DIRECT): who
- * captures a gigabyte a second neither copies it once more nor takes the memory that everything else lives on. When
- * the disk does not keep up, the page cache takes what it can. Where it cannot be so (a file system without O_DIRECT, a
- * device, a pipe), units are written by the caller as any file is.
+/* A file that is appended to, in units of a mebibyte, by a thread of its own and past the page cache (O_DIRECT): a
+ * capture of a gigabyte a second is not copied again and does not displace the memory of other programs. When the disk
+ * is slower than the capture, units go through the page cache. Where O_DIRECT is not possible (a file system without
+ * it, a device, a pipe), the caller's thread writes the units as any file.
  *
- * The caller lays records out at `unit + used_bytes`, moves used_bytes on, and marks what is whole. A file cut short by
- * a crash ends inside a record at most; one that cannot be written any further is cut back to its last mark that is in
- * the file, and what comes after it is discarded.
+ * The caller writes records at `unit + used_bytes`, advances used_bytes, and marks complete records. A file cut short
+ * by a crash ends inside a record at most; one that cannot be written any further is cut back to its last mark that is
+ * in the file, and what comes after it is discarded.
  *
  * Threads: one at a time. Memory: mapped by _open, unmapped by _close. Errors: 0 or a negative errno; the first one is
  * remembered. System calls: open, fstat, pwritev2, pwrite, write, ftruncate, close, mmap, clone, futex.
@@ -40,9 +40,9 @@ typedef struct um_unit_file {
     size_t used_bytes;
     size_t flushed_bytes; /* of them, in the file already */
     uint64_t unit_at;     /* where the unit begins in the file */
-    um_file_mark marked;  /* what was laid out */
+    um_file_mark marked;  /* the complete records */
     um_file_mark in_unit; /* of it, up to the unit's end */
-    um_file_mark kept;    /* what is in the file, as of the last flush */
+    um_file_mark flushed; /* what is in the file, as of the last flush */
     int error;
     bool has_thread;
     pthread_t thread;
@@ -60,9 +60,9 @@ typedef struct um_unit_file {
 int um_unit_file_open(um_unit_file *file, const char *path);
 /* Makes room for a record of UM_FILE_RECORD_MAX_BYTES; waits for the disk if need be. */
 void um_unit_file_make_room(um_unit_file *file);
-/* What was laid out so far is whole. */
+/* What was written to the unit so far is whole. */
 void um_unit_file_mark(um_unit_file *file, uint64_t count);
-/* Brings what was laid out into the file. Returns the first error there was. */
+/* Writes the complete records to the file. Returns the first error there was. */
 int um_unit_file_flush(um_unit_file *file);
 /* Flushes and closes. Returns the first error there was. */
 int um_unit_file_close(um_unit_file *file);
