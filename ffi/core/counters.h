@@ -22,7 +22,7 @@ typedef struct um_source_transport_counters {
     uint64_t txw_bytes;
     /* counter, datagrams: NAK datagrams received. */
     uint64_t nak_pckts_rcved;
-    /* counter, NAKs: Sequence numbers asked for in those datagrams. */
+    /* counter, NAKs: Sequence numbers in those datagrams. */
     uint64_t naks_rcved;
     /* counter, NAKs: Refused: retransmitted less than the ignore interval ago (NCF reason ignored). */
     uint64_t naks_ignored;
@@ -38,11 +38,11 @@ typedef struct um_source_transport_counters {
     uint64_t rctlr_data_msgs;
     /* snapshot, datagrams: Datagrams waiting for the retransmit rate limiter. */
     uint64_t rctlr_rx_msgs;
-    /* counter, NAKs: Dropped in silence: an NCF for that sequence number went out in the same ignore interval (UM-130). */
+    /* counter, NAKs: Dropped without an NCF: one for that sequence number went out in the same ignore interval (UM-130). */
     uint64_t naks_suppressed;
-    /* counter, NAKs: Dropped in silence: the sequence number has left the transmission window. */
+    /* counter, NAKs: Dropped without an NCF: the sequence number has left the transmission window. */
     uint64_t naks_out_of_window;
-    /* counter, NAKs: Dropped in silence: the sequence number was never sent. */
+    /* counter, NAKs: Dropped without an NCF: the sequence number was never sent. */
     uint64_t nak_unknown_sqn;
     /* counter, datagrams: NCF datagrams sent. */
     uint64_t ncf_pckts_sent;
@@ -58,7 +58,7 @@ typedef struct um_source_transport_counters {
     uint64_t flushes_full;
     /* counter, batches: Batches released by implicit_batching_interval. */
     uint64_t flushes_interval;
-    /* counter, batches: Batches released by a flush the application asked for. */
+    /* counter, batches: Batches released by a flush that the application requested. */
     uint64_t flushes_explicit;
     /* snapshot, bytes: Publication log: position reserved by publishers. */
     uint64_t pub_pos;
@@ -117,9 +117,9 @@ typedef struct um_receiver_transport_counters {
     uint64_t bytes_rcved;
     /* counter, datagrams: NAK datagrams sent. */
     uint64_t nak_pckts_sent;
-    /* counter, NAKs: Sequence numbers asked for in those datagrams. */
+    /* counter, NAKs: Sequence numbers in those datagrams. */
     uint64_t naks_sent;
-    /* counter, datagrams: Datagrams found missing; a datagram that merely came late counts too. */
+    /* counter, datagrams: Datagrams missing in a gap; a datagram that merely came late counts too. */
     uint64_t lost;
     /* counter, NCFs: Sequence numbers in NCFs of reason ignored. */
     uint64_t ncfs_ignored;
@@ -202,7 +202,7 @@ typedef struct um_context_counters {
     uint64_t send_blocked;
     /* counter, sends: Non-blocking sends refused because they would have had to wait. */
     uint64_t send_would_block;
-    /* counter, fragments: Fragments found missing by delivery controllers. */
+    /* counter, fragments: Fragments missing in gaps of delivery controllers. */
     uint64_t fragments_lost;
     /* counter, fragments: Fragments delivery controllers gave up. */
     uint64_t fragments_unrecoverably_lost;
@@ -210,13 +210,13 @@ typedef struct um_context_counters {
     uint64_t sessions;
     /* counter, sessions: Sessions not joined because the session table is full. */
     uint64_t sessions_refused;
-    /* snapshot, datagrams: Datagrams in the delivery hold store now. */
+    /* snapshot, datagrams: Datagrams in the reorder buffer now. */
     uint64_t hold_store_datagrams;
-    /* counter, datagrams: Datagrams that found the delivery hold store full. */
+    /* counter, datagrams: Datagrams that found the reorder buffer full. */
     uint64_t hold_store_full;
-    /* counter, turns: Turns of the context loop. */
+    /* counter, turns: Duty cycles of the context loop. */
     uint64_t loop_iterations;
-    /* counter, naps: Moments the loop slept under load, so that datagrams gather. */
+    /* counter, pauses: Pauses of receive coalescing: the loop let datagrams gather before it received again. */
     uint64_t loop_naps;
     /* counter, wakeups: Times a blocked reader was woken through its file descriptor. */
     uint64_t wakeups;
@@ -266,7 +266,7 @@ typedef struct um_receiver_counters {
     uint64_t order_map_entries;
     /* counter, gaps: Gaps given up because the order map was full (UX-6). */
     uint64_t order_map_overflows;
-    /* snapshot, datagrams: Received datagrams kept alive for messages not yet delivered. */
+    /* snapshot, datagrams: Received datagrams in the reorder buffer for messages not yet delivered. */
     uint64_t held_datagrams;
     /* counter, pauses: Times delivery paused because the application had not emptied its queue. */
     uint64_t queue_full_pauses;
@@ -323,9 +323,9 @@ typedef struct um_link_counters {
     uint64_t ring_checksum_errors;
     /* counter, datagrams: Datagrams received in several frames of a ring (jumbo). */
     uint64_t ring_multi_buffer;
-    /* counter, datagrams: Datagrams that publishers laid out in a frame of the ring, and that went out from there without being copied. */
+    /* counter, datagrams: Datagrams that publishers staged in a UMEM frame and that were sent from there without being copied. */
     uint64_t ring_sent_in_place;
-    /* counter, datagrams: Received datagrams that were left in their frames of the ring until the application had read them. */
+    /* counter, datagrams: Received datagrams whose payloads stayed in their UMEM frames (in-frame payloads) until the application had read them. */
     uint64_t ring_kept;
     /* counter, datagrams: Datagrams of steered groups that came by the kernel all the same: IP fragments, and what another queue received. */
     uint64_t ring_kernel_path;

@@ -176,7 +176,7 @@ def says(**changes: Any) -> bytes:
 
 
 def test_a_symbolic_link_is_no_directory_of_ours(tmp_path: Path, folder: Path) -> None:
-    """Whoever makes it first as a link has nothing deleted where it points, and nothing bound there."""
+    """Nothing is deleted and nothing bound where a link points that another user made first."""
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)
     answering(victim / "999999-0.sock", b"").close()
