@@ -261,7 +261,7 @@ def test_a_report_as_it_should_be_passes(folder: Path) -> None:
 
 
 def test_contexts_are_found_wherever_they_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without being told a directory, the reader asks the kernel who listens, in every network namespace."""
+    """Without being told a directory, the reader asks the kernel which sockets listen, in every network namespace."""
     elsewhere = tmp_path / "elsewhere"
     with contextlib.closing(StatisticsServer(lambda: EMPTY, elsewhere)):
         assert read_statistics(os.getpid()) == []
