@@ -310,7 +310,10 @@ class Context(Closing):
         self._engine.unblock()
 
     def idle(self, seconds: float) -> None:
-        """Let the protocol run for a moment while waiting for a condition: sleep, or process_events()."""
+        """Let the protocol run for `seconds` while the caller waits for a condition.
+
+        Sleeps in embedded mode, calls process_events() in sequential mode and raises as that does.
+        """
         self._engine.idle(seconds)
 
     # Statistics

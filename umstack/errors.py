@@ -10,8 +10,8 @@ from typing import ClassVar
 class UmError(Exception):
     """Root of every error of this package.
 
-    `hint` is what to do next: a class has one that always fits, and the place that raises may give a better
-    one. `errno` is the operating system's error number behind it, 0 where there is none.
+    `message` is what happened. `hint` is what to do next: a class has one that always fits, and the place that raises
+    may give a better one. `errno` is the operating system's error number behind it, 0 where there is none.
     """
 
     default_hint: ClassVar[str] = "run `umstack doctor` and see docs/troubleshooting.md"

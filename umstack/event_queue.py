@@ -17,6 +17,9 @@ class EventQueue(Reader):
     A receiver made with `queue=` delivers into it and has no queue of its own, so that a thousand topics cost the
     memory, the polling and the waking of one. Messages and events carry the name of their topic. Closing a receiver
     leaves what it has delivered in the queue; closing the queue closes its receivers. One thread at a time reads it.
+
+    `options` are the receiver options it was made with, of which those that size a queue are in force; `closed` is
+    whether close() was called.
     """
 
     __slots__ = ("options",)

@@ -127,7 +127,7 @@ class Reader(Closing):
         """The payload of the next message: the shortest way from the wire to Python, for one message at a time.
 
         Waits up to timeout seconds (None: without a timeout; 0: not at all) and returns None when there is no message
-        then. Events are skipped; loss is logged as a warning. Raises as poll() does.
+        then. Events are skipped; loss is logged as a warning. Raises Closed and OptionError as poll() does.
         """
         if self.closed:
             raise Closed(f"{self._name} is closed")
@@ -215,9 +215,10 @@ class Reader(Closing):
                 yield message
 
     async def poll_async(self, max_rows: int = POLL_ROWS) -> Batch:
-        """Like poll() without a timeout, waiting in the running event loop.
+        """Take up to max_rows rows like poll() without a timeout, waiting for the first in the running event loop.
 
-        The context must be in embedded mode: OptionError otherwise, and where another task waits already.
+        The context must be in embedded mode. Raises Closed; OptionError in sequential mode, while another task or
+        thread reads, and where a callback or an event queue gets the rows.
         """
         if self._engine.is_sequential:
             raise OptionError(

@@ -20,6 +20,9 @@ class Receiver(Reader):
     """A subscription to one topic. Made by Context.receiver(). One thread at a time reads it.
 
     With an event queue, it is the queue that is read: reading the receiver raises OptionError.
+
+    `topic` is the topic's name, `options` are the receiver options in force, `queue` is the event queue that it
+    delivers into (None: a queue of its own), and `closed` is whether close() was called.
     """
 
     __slots__ = ("_resolver", "_subscription", "options", "queue", "topic")

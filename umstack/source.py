@@ -59,7 +59,11 @@ _send_many = lib.um_publication_send_many
 
 
 class Source(Closing):
-    """A publisher of one topic. Made by Context.source(). Any number of threads may send."""
+    """A publisher of one topic. Made by Context.source(). Any number of threads may send.
+
+    `topic` is the topic's name, `topic_index` the number that stands for it in the datagrams of the session,
+    `options` are the source options in force, and `closed` is whether close() was called.
+    """
 
     __slots__ = (
         "_engine",
@@ -167,7 +171,8 @@ class Source(Closing):
     ) -> int:
         """Publish many messages in one call: a list of buffers, or an Arrow binary array.
 
-        Returns how many were published: all of them, unless the timeout ended after some. The buffers are copied
+        `flush` sends them and everything held before them at once. Waits up to `timeout` seconds, as send() does, and
+        returns how many were published: all of them, unless the timeout ended after some. The buffers are copied
         before the call returns; an Arrow array is binary or string, without nulls, with 32-bit offsets. A message that
         cannot be sent at all raises; those before it have been sent. Raises as send() does, and OptionError for an
         Arrow array of another type. Any thread.
@@ -187,8 +192,9 @@ class Source(Closing):
     ) -> int:
         """Publish messages that lie end to end in one buffer: message i is data[offsets[i]:offsets[i + 1]].
 
-        `offsets` holds 32-bit signed integers in ascending order, one more than there are messages. Returns and raises
-        as send_many(), and OptionError for offsets outside the data. Any thread.
+        `offsets` holds 32-bit signed integers in ascending order, one more than there are messages. `flush`, `timeout`
+        (in seconds), the result and the errors are those of send_many(); raises OptionError for offsets outside the
+        data, too. Any thread.
         """
         begins = _from_buffer(_OFFSETS, offsets)
         count = len(begins) - 1
@@ -269,7 +275,8 @@ class Source(Closing):
 
         The message is committed when the block ends and aborted when the block raises. It must fit one datagram. The
         view is valid inside the block only: InvalidArgument, and nothing is sent, when something still refers to it.
-        Waits and raises as send() does. Any thread.
+        `flush` sends it, and everything held before it, when it is committed. Waits up to `timeout` seconds and raises
+        as send() does. Any thread.
         """
         claim = ffi.new("um_source_claim *")
         self._retry(
@@ -331,9 +338,10 @@ class Source(Closing):
         return int(lib.um_publication_wakeup_fd(self._handle))
 
     async def send_async(self, data: Buffer, flush: bool = False) -> int:
-        """Like send(), waiting in the running event loop while flow control or a rate limit does not allow it.
+        """Publish `data` like send(), waiting in the running event loop while flow control or a rate limit demands it.
 
-        The context must be in embedded mode: OptionError otherwise.
+        `flush` sends it and everything held before it at once. The context must be in embedded mode: OptionError
+        otherwise. Also raises MessageTooLong and Closed.
         """
         if self._engine.is_sequential:
             raise OptionError(

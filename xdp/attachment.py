@@ -1,4 +1,4 @@
-"""XDP attachments: a program on an interface, held by a bpf_link, and who is on an interface already.
+"""XDP attachments: a program on an interface, held by a bpf_link, and the programs that are on an interface already.
 
 The link's descriptor is the attachment: when it is closed, or its process dies in whatever way, the kernel detaches the
 program. Works on the network namespace of the calling thread.

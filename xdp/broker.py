@@ -71,7 +71,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Who may have rings, and how large. Root and the broker's own user always may."""
+    """Which users may have rings, and how large. Root and the broker's own user always may."""
 
     users: frozenset[int] = frozenset()
     groups: frozenset[int] = frozenset()
@@ -264,10 +264,10 @@ class Broker(Closing):
         self._check_size(interface, settings)
         steering = Steering.attach(interface, request.attach_mode, max_slots=1)
         try:
-            with RingSet(interface, request.ring_mode, settings, lent=True) as port:
-                for queue, descriptor in port.sockets.items():
+            with RingSet(interface, request.ring_mode, settings, lent=True) as ring_set:
+                for queue, descriptor in ring_set.sockets.items():
                     steering.put_socket(_SLOT, queue, descriptor)
-                rings = port.lend()
+                rings = ring_set.lend()
                 application.interface, application.steering = interface, steering
                 self._on_event(BrokerEvent("lent", application.peer, interface.name))
                 reply = encode({"shape": asdict(rings.shape)})
@@ -309,7 +309,7 @@ class Broker(Closing):
 def listen_at(path: Path) -> Iterator[socket.socket]:
     """Make the socket at the path, over one that nobody listens at any more, and remove it afterwards.
 
-    Everyone may connect: whom to serve is decided by who it is.
+    Every process may connect; the policy decides by its user whether it is served.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:

@@ -110,7 +110,7 @@ class _Connection:
         return socket.recv_fds(self._socket, MESSAGE_MAX_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
 
     def close(self) -> None:
-        """Hang up, and wait until the broker has taken back what it lent."""
+        """Close the connection, and wait until the broker has closed what it lent."""
         with self._asking, contextlib.suppress(OSError):
             if not self.lost:
                 self._socket.shutdown(socket.SHUT_WR)
@@ -204,13 +204,13 @@ def open_brokered_rings(
     try:
         asked = OpenRequest(interface.name, network_namespace(), attach_mode, ring_mode, settings)
         reply, descriptors = connection.ask(asked)
-        port = RingSet.adopt(interface, _lent_rings(reply, descriptors, path))
+        ring_set = RingSet.adopt(interface, _lent_rings(reply, descriptors, path))
     except BaseException:
         connection.close()
         raise
     finally:
         _close_all(descriptors)
-    return BrokeredSteering(connection), port
+    return BrokeredSteering(connection), ring_set
 
 
 def _lent_rings(reply: dict[str, Any], descriptors: list[int], path: Path) -> LentRings:

@@ -14,7 +14,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End it and give back what it holds."""
+        """End it and release what it holds."""
 
     def __enter__(self) -> Self:
         """Nothing more to do: it is open from its creation on."""

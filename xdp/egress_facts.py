@@ -1,4 +1,4 @@
-"""What is known of the way out of an interface: who cuts runs of datagrams, and what may drop or delay on it.
+"""What is known of the way out of an interface: what cuts runs of datagrams, and what may drop or delay on it.
 
 Works on the network namespace of the calling thread.
 """

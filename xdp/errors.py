@@ -56,7 +56,7 @@ class OccupiedError(XdpError):
     """Another XDP program is on the interface; `occupants` says which."""
 
     def __init__(self, message: str, *, hint: str, occupants: tuple[object, ...]) -> None:
-        """Keep who is there."""
+        """Keep the `occupants`: the programs that are on the interface."""
         super().__init__(message, hint=hint)
         self.occupants = occupants
 
@@ -93,7 +93,7 @@ class SettingError(XdpError):
     """A setting of the NIC or of the host could not be changed."""
 
     def __init__(self, what: str, reason: str, error_number: int = 0) -> None:
-        """Say what was being set and who refused; `errno` is the kernel's number, 0 where it gave none."""
+        """`what` was being set, and `reason` is why it failed; `errno` is the kernel's number, 0 where it gave none."""
         self.what, self.reason, self.errno = what, reason, error_number
         hint = (
             "run as root, or with CAP_NET_ADMIN"

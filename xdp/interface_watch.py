@@ -81,15 +81,15 @@ class InterfaceWatch(Closing):
 
     def _drain(self) -> bool:
         """Take every pending announcement off the socket; whether there was any, or one was lost."""
-        heard = False
+        announced = False
         while True:
             try:
                 self._socket.recv(_ANNOUNCEMENT_BYTES)
             except BlockingIOError:
-                return heard
+                return announced
             except OSError as error:
                 if error.errno == errno.EBADF:  # another thread has closed the watch
                     return False
                 if error.errno != errno.ENOBUFS:
                     raise
-            heard = True
+            announced = True

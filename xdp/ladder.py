@@ -1,7 +1,7 @@
 """The mode ladder as data: what each way to move datagrams needs, and which one a host can have.
 
 `decide` is a pure function of facts. It says which mode to open, and of each better one why it cannot be and what
-would change that. Opening may still fail: the one who opens goes down to the next step that is not `CANNOT`.
+would change that. Opening may still fail: the caller then goes down to the next step that is not `CANNOT`.
 An unknown fact forbids nothing: the kernel's answer to the attempt is the better authority.
 """
 

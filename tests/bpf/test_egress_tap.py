@@ -282,7 +282,7 @@ def test_each_frame_that_is_let_in_has_its_stamp(tap: Tap, kind: str) -> None:
 
 
 def test_stamps_that_are_still_needed_are_not_used_again(tap: Tap) -> None:
-    """Issue 4, bad input and faults: who reads too slowly loses packets, which are counted, but no time is wrong."""
+    """Issue 4, bad input and faults: a reader that is too slow loses packets, counted, but no time is wrong."""
     with closing(Socket(tap, "mirrored")) as watched:
         most = tap.programs.map("mirrored_stamps").max_entries - STAMPS_SPARE
         packet = PACKETS["first group"]

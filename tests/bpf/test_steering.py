@@ -385,7 +385,7 @@ def test_rules_come_and_go(bench: Bench) -> None:
 
 
 def test_the_map_holds_what_is_written_in_the_header(bench: Bench) -> None:
-    """Steering: the key is address, port and zero padding, as others who read the map with bpftool find it."""
+    """Steering: the key is address, port and zero padding, as bpftool shows it."""
     key = bytes(10) + b"\xff\xff" + socket.inet_aton(GROUP) + PORT.to_bytes(2, "big") + bytes(2)
     assert bench.steering.map("rules").read(key) == (1).to_bytes(4, sys.byteorder) + bytes(4)
     assert rule_key(bench.steering.counters().rules[0].address, PORT) == key

@@ -326,7 +326,7 @@ class End:
         self.process = process
         self._pending = b""
 
-    def hear(self, seconds: float = _ANSWER_SECONDS) -> Report:
+    def receive(self, seconds: float = _ANSWER_SECONDS) -> Report:
         """The next thing the child says."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + seconds
@@ -345,16 +345,16 @@ class End:
         return f"{status} {self.process.stderr.read().decode()}"
 
     def tell(self, **order: Any) -> None:
-        """Give an order. A child that has ended will be heard of by `hear`."""
+        """Give an order. A child that has ended ends the next `receive`."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
             self.process.stdin.flush()
 
     def ask(self, **order: Any) -> Report:
-        """Give an order and hear the answer; without one, hear how things are."""
+        """Give an order and return the answer; without an order, a report of the state."""
         self.tell(**order)
-        return self.hear()
+        return self.receive()
 
     def await_report(self, condition: Callable[[Report], bool], seconds: float = WAIT_SECONDS) -> Report:
         """Ask until the condition holds."""
@@ -419,8 +419,8 @@ class Ends:
         spec = EndSpec(context={**QUICK_CONTEXT, **(context or {})}, **_with(QUICK_SOURCE, more))
         end = self._stack.enter_context(running(self.lab.hosts[0], "publish", spec))
         for subscriber in self.subscribers:
-            subscriber.hear()
-        *_, group, _port = end.hear()["transport"].split(":")
+            subscriber.receive()
+        *_, group, _port = end.receive()["transport"].split(":")
         for subscriber in self.subscribers:
             subscriber.await_report(lambda report: report.counter("receivers", "delivery_controllers") == 1)
         self.lab.await_join(group, *self._subscribing)

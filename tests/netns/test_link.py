@@ -203,7 +203,7 @@ def test_messages_carry_their_time_of_arrival(shared_lab: Lab, timestamps: int) 
 @pytest.mark.parametrize("publishing", ["embedded", "sequential"])
 @pytest.mark.parametrize("subscribing", ["embedded", "sequential", "busy"])
 def test_every_mode_talks_to_every_mode(shared_lab: Lab, publishing: str, subscribing: str) -> None:
-    """W8, UM-13, UM-14: who runs the protocol is nobody else's business."""
+    """W8, UM-13, UM-14: the mode that runs the protocol changes nothing for the other side."""
     first, second, _ = shared_lab.hosts
     busy = {"file_descriptor_management_behavior": "busy_wait"} if subscribing == "busy" else {}
     mode = "sequential" if subscribing == "sequential" else "embedded"

@@ -25,7 +25,7 @@ def _progress(end: End, messages: int, name: str) -> None:
 
 
 def _finish(publisher: End, *subscribers: End) -> None:
-    """End the stream: everything sent was received by everybody."""
+    """End the stream: everything sent was received by every receiver."""
     final = publisher.ask(stop=6)
     assert final["drained"]
     for subscriber in subscribers:
@@ -99,7 +99,7 @@ class Lengths:
         lengths: list[int] = []
         deadline = time.monotonic() + 5
         while len(lengths) < 200:
-            assert time.monotonic() < deadline, "the group has fallen silent"
+            assert time.monotonic() < deadline, "nothing more arrives in the group"
             lengths += self.take()
             time.sleep(0.002)
         return max(lengths)

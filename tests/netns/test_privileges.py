@@ -1,5 +1,5 @@
 """Privileges dropped for real: AF_XDP as root, with exactly the capabilities it takes, by a broker with none, and what
-comes of each when it is killed, missing, or talked to by someone who should not."""
+comes of each when it is killed, missing, or used by a process that may not."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ def test_a_killed_broker_takes_its_programs_along(shared_lab: Lab, broker: Broke
 
 
 def reachable(path: Path) -> bool:
-    """Whether somebody listens there."""
+    """Whether a process listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         return client.connect_ex(str(path)) == 0
 
@@ -403,7 +403,7 @@ def test_systemd_can_listen_for_it(shared_lab: Lab, folder: Path) -> None:
     assert path.is_socket()
 
 
-# ---- who should not, and what should not be ----
+# ---- refused users and refused requests ----
 
 
 def answers(path: Path, *messages: bytes, descriptors: tuple[int, ...] = ()) -> list[str]:
@@ -512,7 +512,7 @@ def test_the_second_application_is_told_who_has_the_interface(shared_lab: Lab, b
 
 
 def test_who_is_not_allowed_is_refused(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """By the kernel's word for who connects; and no more than 64 may."""
+    """By the user that the kernel names for the connection; and no more than 64 may."""
     with application(shared_lab.hosts[0], broker.path, without_privileges(STRANGER)) as app:
         assert app.first["error"] == "PermissionNeeded"
         assert (

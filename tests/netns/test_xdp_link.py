@@ -103,7 +103,7 @@ def test_rings_and_sockets_understand_each_other(shared_lab: Lab, rings_at: str)
 
 
 def test_who_polled_the_rings_can_sleep_afterwards(shared_lab: Lab) -> None:
-    """W5: frames that a polling loop keeps for a moment do not wake one that sleeps, again and again."""
+    """W5: frames that a polling loop leaves in the ring for a moment do not wake one that sleeps, again and again."""
     first, second, _ = shared_lab.hosts
     with (
         members(first, **RINGS) as (publisher,),
@@ -266,7 +266,7 @@ def test_a_capture_at_the_switch_decodes_as_the_socket_links_does(shared_lab: La
 
 
 def test_fragments_come_by_the_kernel_and_are_counted(shared_lab: Lab) -> None:
-    """W4: a datagram somebody sent in IP fragments is reassembled by the kernel and received all the same."""
+    """W4: a datagram that was sent in IP fragments is reassembled by the kernel and received all the same."""
     first, second, _ = shared_lab.hosts
     with (
         members(first, **RINGS) as (publisher,),
@@ -548,7 +548,7 @@ def test_what_a_process_may_not_is_named(
 
 
 def test_the_kernel_too_refuses_more_locked_memory_than_is_allowed(shared_lab: Lab) -> None:
-    """Issue, bad input: who opens rings without asking the ladder is told by the kernel, with the limit to raise."""
+    """Issue, bad input: without the ladder the kernel refuses the rings, and the hint names the limit to raise."""
     said = without(shared_lab.hosts[0], "-ipc_lock", OPEN_RINGS)
     assert said.startswith(f"{errno.ENOBUFS} ")
     assert "XDP_UMEM_REG" in said
@@ -585,7 +585,7 @@ def test_a_program_that_was_taken_off_leaves_the_kernels_path(shared_lab: Lab) -
 
 
 def test_what_was_staged_while_the_interface_was_down_leaves_no_frame_behind(make_lab: MakeLab) -> None:
-    """Faults: sources that end with datagrams they could not send give back the frames these lie in."""
+    """Faults: sources that end with datagrams they could not send return the frames these lie in."""
     lab = make_lab(hosts=2)
     with members(lab.hosts[0], **RINGS) as (publisher,):
         lab.hosts[0].link_down()
@@ -601,7 +601,7 @@ def test_what_was_staged_while_the_interface_was_down_leaves_no_frame_behind(mak
                 source.send_many(numbered(70, 800), flush=True, timeout=10)
                 return publisher.link("ring_sent_in_place") - before >= 60
 
-            wait_for(sends_in_place, "a portion sent in place, of which another thread sent next to nothing")
+            wait_for(sends_in_place, "a batch sent in place, of which another thread sent next to nothing")
 
 
 def test_an_interface_that_comes_back_is_used_again(make_lab: MakeLab) -> None:

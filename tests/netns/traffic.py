@@ -17,7 +17,7 @@ GROUP, PORT = "239.77.1.2", 14400
 SO_RCVBUFFORCE = 33
 UDP_SEGMENT = 103
 MARKER = 0xFFFFFFFF
-# How long nothing must arrive for a silence to count as the end, where no marker can say so.
+# How long nothing must arrive for the stream to count as ended, where no marker can say so.
 QUIET_SECONDS = 5.0
 
 
@@ -82,7 +82,7 @@ class Receiver:
         self._membership(self.socket, socket.IP_DROP_MEMBERSHIP)
 
     def collect(self, count: int) -> list[int]:
-        """Wait until this many have arrived (or the silence has become too long), and return all that have."""
+        """Wait until this many have arrived (or nothing came for too long), and return all that have."""
         while len(self.numbers) < count and select.select([self.socket], [], [], QUIET_SECONDS)[0]:
             self._drain()
         self._drain()

@@ -345,7 +345,7 @@ def test_sequence_numbers_wrap(pair: Pair, mode: int, transport_sqn: int, topic_
 
 
 def test_receives_in_batches(pair: Pair) -> None:
-    """UX-24: datagrams that arrive together are handed over together and nothing changes."""
+    """UX-24: datagrams that arrive together are delivered together and nothing changes."""
     rows = []
     for batch in (1, 7, 64):
         host = pair.world.host(receive_batch=batch)

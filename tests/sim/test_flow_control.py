@@ -115,7 +115,7 @@ def test_without_flow_control_nothing_waits(pair: Pair) -> None:
 
 
 def blocked(pair: Pair) -> Source:
-    """A source whose receiver has granted 32768 bytes and then fell silent."""
+    """A source whose receiver has granted 32768 bytes and then sent no more status messages."""
     source = open_session(pair, flow_receiver_timeout_ns=100 * SECOND).source()
     pair.subscriber.receiver().join(source, **window())
     pair.world.run_for(10 * MS)
@@ -302,7 +302,7 @@ def two_receivers(
 
 
 def test_min_waits_for_the_slowest(pair: Pair) -> None:
-    """AE-9, AE-20, AE-44: the receiver that does not read stops everybody."""
+    """AE-9, AE-20, AE-44: the receiver that does not read stops every receiver."""
     source, read = two_receivers(pair, FLOW_MIN)
     publish_for(pair, [source], 200 * MS)
     assert source.session.counters["receivers_known"] == 2

@@ -34,7 +34,7 @@ def send_each(source, count: int, size: int = 1) -> None:
 
 
 def nak_by_hand(pair: Pair, session: Session, *sqns: int) -> None:
-    """A NAK somebody sends to the source."""
+    """A NAK that a receiver sends to the source."""
     options = session.options
     head = struct.pack(">BBHIHH", 3, 0, options.nak_port, options.session_id, len(sqns), 0)
     address = (0x0A000001 + pair.publisher.index, options.nak_port)

@@ -79,7 +79,7 @@ def test_timeline(example: Example) -> None:
     )  # UM-98, UM-100: on the third TSNI
     assert since(start, [d for d in example.session.sent(Type.DATA) if d.tsnis]) == [5, 10, 15]
     assert len(example.receiver_a.rows) == rows_before + 1  # UM-101
-    assert example.receiver_b.rows[-1].kind is Kind.MESSAGE  # B heard nothing of it
+    assert example.receiver_b.rows[-1].kind is Kind.MESSAGE  # B has no event of it
 
 
 def test_other_topics_flow_and_later_messages_wait(example: Example) -> None:

@@ -19,7 +19,7 @@ from umstack.capture.generate import Traffic, generate
 from umstack.spark.labels import labelled
 from umstack.spark.packet_columns import PACKETS
 from umstack.spark.packet_store import STORED, PacketStore, PartWriter
-from umstack.spark.umpcap import CapturePart, UmpcapOptions
+from umstack.spark.umpcap_parts import CapturePart, UmpcapOptions
 
 COUNT = 3_000
 

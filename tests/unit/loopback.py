@@ -1,4 +1,4 @@
-"""Contexts over loopback that hear nobody but the tests of this process."""
+"""Contexts over loopback that receive from the tests of this process alone."""
 
 from __future__ import annotations
 

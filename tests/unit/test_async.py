@@ -210,7 +210,7 @@ def test_the_descriptors_work_in_any_event_loop(context: Context) -> None:
 
 
 def test_closing_a_source_ends_send_async() -> None:
-    """A task that waits to send hears that its source is closed."""
+    """A task that waits to send gets Closed when its source is closed."""
     with open_context() as own:
         source = own.source("nobody", flow_control="min")
 

@@ -359,7 +359,7 @@ def test_a_wrong_option_is_refused_before_anything_is_measured(text: str, reason
 def test_a_child_that_says_nothing_is_not_waited_for_forever() -> None:
     """The error names the command; the child is gone afterwards."""
     with pytest.raises(BenchError, match="said nothing"), running(ThisMachine(), "json.tool", []) as child:
-        child.hear(0.2)
+        child.receive(0.2)
     assert child.process.poll() is not None
 
 

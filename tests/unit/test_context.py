@@ -245,7 +245,7 @@ def test_a_blocking_send_lets_a_sequential_context_get_on() -> None:
         assert payloads(collect(receiver, 1)) == [b"found you"]
 
 
-def test_a_busy_poll_keeps_the_house() -> None:
+def test_a_busy_poll_runs_the_duty_cycle() -> None:
     """W8: a loop of polls that never wait resolves topics, receives and answers all the same."""
     with open_context("sequential", file_descriptor_management_behavior="busy_wait") as context:
         receiver = context.receiver("busy")
@@ -545,7 +545,7 @@ print(json.dumps(delays))
 
 
 def test_ctrl_c_ends_every_call_that_waits(program: Any) -> None:
-    """A person at the keyboard is heard within a fifth of a second, whatever the call waits for."""
+    """An interrupt from the keyboard is handled within a fifth of a second, whatever the call waits for."""
     done = program(_INTERRUPTED)
     assert done.returncode == 0, done.stderr
     delays = json.loads(done.stdout)

@@ -61,7 +61,7 @@ def test_a_filter_without_room_keeps_to_the_device() -> None:
 
 
 def test_all_reasons_are_told() -> None:
-    """Issue 4, capture: somebody who mends one thing need not find the next by trying."""
+    """Issue 4, capture: all obstacles are named at once, so that the next need not be found by trying."""
     choice = choose("auto", replace(GOOD, has_filters=True, programs=2), filter_fits=True)
     assert "filter" in choice.reason
     assert "2 other programs" in choice.reason

@@ -114,7 +114,7 @@ def test_hints_name_what_exists() -> None:
 @pytest.mark.parametrize(
     "hint",
     [
-        "send without nonblock",
+        "send with nonblock",
         "run `umstack heal`",
         "add --wait-for-ever",
         "raise transport_lbtrm_no_such_option",

@@ -32,7 +32,7 @@ def _be_interrupted_late(number: signal.Signals) -> None:
 @pytest.mark.parametrize("number", _SIGNALS)
 @pytest.mark.parametrize("once", [False, True])
 def test_an_interrupt_within_a_finaliser_is_not_lost(number: signal.Signals, once: bool) -> None:
-    """It is raised a moment later, where it is heard; afterwards everything is as it was."""
+    """It is raised a moment later, where it is handled; afterwards everything is as it was."""
     before = (sys.unraisablehook, [signal.getsignal(each) for each in _SIGNALS])
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt), terminable(once=once):
@@ -57,7 +57,7 @@ def test_what_else_a_finaliser_raises_is_told_as_ever(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("number", _SIGNALS)
 def test_what_can_stop_is_not_interrupted(number: signal.Signals) -> None:
-    """Being asked to stop is passed on, each time, and raises nothing; asked again on the way out, nothing happens."""
+    """A request to stop is forwarded, each time, and raises nothing; asked again on the way out, nothing happens."""
     before = [signal.getsignal(each) for each in _SIGNALS]
     asked = []
     with terminable(once=True):

@@ -69,7 +69,7 @@ def test_repeated_records_are_counted(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_number_of_keys_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever invents names makes records, not memory."""
+    """A process that invents names makes records, not memory."""
     records = RepeatedRecords(logging.getLogger("umstack.test"), 10, Clock())
     for number in range(3000):
         records.write(number, logging.DEBUG, "x")

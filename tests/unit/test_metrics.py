@@ -171,7 +171,7 @@ def test_recovery_times_are_a_histogram() -> None:
 
 
 def test_arguments_of_a_command_are_not_published() -> None:
-    """The program's name says who it is; its arguments may be secret."""
+    """The program's name identifies it; its arguments may be secret."""
     found = exposed(report())
     assert found["umstack_context_info"][0][0]["program"] == "feed.py"
     assert program("/usr/local/bin/umstack send secret") == "umstack"

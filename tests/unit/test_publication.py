@@ -117,7 +117,7 @@ def test_a_publisher_that_is_held_back_hears_its_receivers_itself() -> None:
 
 
 def test_what_comes_after_a_pause_is_not_kept_back() -> None:
-    """W8: only while a session streams do datagrams that nobody asked to flush wait for company."""
+    """W8: only while a session streams are datagrams without a requested flush held back as the deferred tail."""
     with open_context() as context:
         receiver = context.receiver("pauses")
         source = context.source("pauses", flow_control="min")

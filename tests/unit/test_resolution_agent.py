@@ -109,7 +109,7 @@ def test_advertisements_come_from_the_interface_address(stack: ExitStack, option
 
 
 def test_a_late_receiver_finds_a_quiescent_source(stack: ExitStack, options: ContextOptions) -> None:
-    """UX-14: a source that has fallen silent answers the query of a receiver that comes later."""
+    """UX-14: a source that has become idle answers the query of a receiver that comes later."""
     quiet = Config().source_options(
         resolver_send_initial_advertisement=0,
         resolver_advertisement_minimum_initial_interval=0,
@@ -335,7 +335,7 @@ with ResolverThread(ResolutionAgent(options, interface, time.monotonic_ns(), lam
 
 
 def test_processes_of_one_host_find_each_other(stack: ExitStack, options: ContextOptions) -> None:
-    """UM-1, UM-6: no daemon; two processes share group and port, and both hear."""
+    """UM-1, UM-6: no daemon; two processes share group and port, and both receive."""
     found: Found = []
     agents = [agent_for(stack, options, found), agent_for(stack, options, found)]
     for agent in agents:

@@ -56,7 +56,7 @@ def source(number: int, topic: str = "orders") -> KnownSource:
 
 
 def test_the_cache_forgets_what_was_heard_of_longest_ago() -> None:
-    """UX-16: bounded; hearing of a source again keeps it."""
+    """UX-16: bounded; an advertisement of a source keeps it."""
     cache = ResolverCache(3)
     for number in (1, 2, 3):
         cache.add(source(number))

@@ -266,7 +266,7 @@ def test_an_exception_gives_the_claim_back(context: Context) -> None:
 
 
 def test_a_claim_still_referred_to_is_not_sent(context: Context) -> None:
-    """Bytes somebody can still write to must not be on their way: the claim is given back, with a reason."""
+    """Bytes that a view can still write to must not be sent: the claim is aborted, with a reason."""
     source, receiver = connect(context, "kept view")
     with source, receiver:
         with pytest.raises(InvalidArgument, match="still refers"), source.claim(8) as view:
@@ -463,7 +463,7 @@ def test_other_threads_run_while_a_send_waits(context: Context) -> None:
 
 
 def test_closing_ends_a_send_that_waits() -> None:
-    """A sender in another thread hears at once that its source is closed, and nothing crashes."""
+    """A sender in another thread gets Closed at once when its source is closed, and nothing crashes."""
     with open_context() as own:
         source = own.source("closing", flow_control="min")
         outcome: list[BaseException] = []

@@ -176,7 +176,7 @@ def says(**changes: Any) -> bytes:
 
 
 def test_a_symbolic_link_is_no_directory_of_ours(tmp_path: Path, folder: Path) -> None:
-    """Whoever makes it first as a link has nothing deleted where it points, and nothing bound there."""
+    """Nothing is deleted and nothing bound where a link points that another user made first."""
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)
     answering(victim / "999999-0.sock", b"").close()
@@ -261,7 +261,7 @@ def test_a_report_as_it_should_be_passes(folder: Path) -> None:
 
 
 def test_contexts_are_found_wherever_they_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without being told a directory, the reader asks the kernel who listens, in every network namespace."""
+    """Without being told a directory, the reader asks the kernel which sockets listen, in every network namespace."""
     elsewhere = tmp_path / "elsewhere"
     with contextlib.closing(StatisticsServer(lambda: EMPTY, elsewhere)):
         assert read_statistics(os.getpid()) == []

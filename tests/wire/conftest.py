@@ -47,6 +47,6 @@ def capture(directory: Path) -> list[Frame]:
 
 @pytest.fixture(scope="session")
 def facts(directory: Path) -> dict[str, Any]:
-    """What those who sent know."""
+    """The facts that the senders recorded."""
     found: dict[str, Any] = json.loads((directory / "facts.json").read_text())
     return found

@@ -1,7 +1,7 @@
 """Makes the stack say everything it can say, on the loopback of a network namespace, and captures it.
 
 Run inside a namespace of its own: `unshare --net python tests/wire/emit.py DIRECTORY`. Leaves wire.pcapng there, and
-facts.json: what was sent, as those who sent it know it. Frames carry one datagram each (no GSO), at an MTU of 1500.
+facts.json: what was sent, as the senders recorded it. Frames carry one datagram each (no GSO), at an MTU of 1500.
 """
 
 from __future__ import annotations

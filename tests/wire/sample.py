@@ -111,7 +111,7 @@ def lbmr() -> Iterator[Packet]:
 
 
 def lbtru() -> Iterator[tuple[bool, Packet]]:
-    """A connection made, used, repaired and ended; whether it is the receiver who speaks."""
+    """A connection made, used, repaired and ended; whether it is the receiver's segment."""
     options = [um.LBTRUSessionId(session_id=0x5EED00AA), um.LBTRUClientId(client_id=7)]
     yield True, um.LBTRU() / um.LBTRUCreq(options=options)
     yield False, um.LBTRU(flags="syn") / um.LBTRUSm(sm_sqn=1, lead=500, trail=500, options=options)

@@ -61,7 +61,7 @@ class Child:
     process: subprocess.Popen[str]
     command: list[str]
 
-    def hear(self, seconds: float) -> dict[str, Any]:
+    def receive(self, seconds: float) -> dict[str, Any]:
         """The next JSON object the child prints. A child prints the next one only after it was made to go on, so
         that no line can hide behind another in the buffer `select` does not see."""
         stdout = self.process.stdout
@@ -77,13 +77,13 @@ class Child:
 
     @property
     def has_said(self) -> bool:
-        """Whether `hear` would not have to wait: there is something to hear, or the child has ended."""
+        """Whether `receive` would not have to wait: an object waits, or the child has ended."""
         stdout = self.process.stdout
         assert stdout is not None
         return bool(select.select([stdout], [], [], 0)[0])
 
     def tell(self, **what: Any) -> None:
-        """Give the child its next JSON object. A child that has ended will be heard of by `hear`."""
+        """Give the child its next JSON object. A child that has ended ends the next `receive`."""
         stdin = self.process.stdin
         assert stdin is not None
         with suppress(BrokenPipeError):
@@ -124,12 +124,12 @@ def say(**what: Any) -> None:
 
 
 def is_told() -> bool:
-    """Whether the parent has told something that waits to be heard."""
+    """Whether the parent has sent an object that waits to be read."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
-def hear() -> dict[str, Any]:
-    """Wait for what the parent tells. A parent that is gone ends the child."""
+def receive_order() -> dict[str, Any]:
+    """Wait for the next JSON object of the parent. A parent that is gone ends the child."""
     line = sys.stdin.readline()
     if not line:
         raise SystemExit(1)

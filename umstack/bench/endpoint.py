@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self, TypeVar
 
 import umstack
-from umstack.bench.children import hear, is_told
+from umstack.bench.children import is_told, receive_order
 from umstack.config import Config
 from umstack.errors import ResolutionError, UmError
 
@@ -70,7 +70,7 @@ def await_turn(context: umstack.Context) -> dict[str, Any]:
     """Wait until the parent tells something, running the protocol meanwhile where this thread has to."""
     while context.is_sequential and not is_told():
         context.process_events(_IDLE_SECONDS)
-    return hear()
+    return receive_order()
 
 
 def run(arguments: Sequence[str], kind: type[S], roles: Mapping[str, Callable[[S], None]]) -> int:

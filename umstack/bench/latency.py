@@ -37,17 +37,17 @@ def measure_round_trip(lab: Lab, spec: RoundTripSpec, pins: Pins) -> Result:
         client = start(client_host, "ping", _REQUEST_GROUP, pins.publisher)
         ends = (server, client)
         for end in ends:
-            end.hear(READY_SECONDS)
+            end.receive(READY_SECONDS)
         for end in ends:
             end.tell(meet=True)
         for end in ends:
-            end.hear(READY_SECONDS + CHILD_SLACK_SECONDS)
+            end.receive(READY_SECONDS + CHILD_SLACK_SECONDS)
         lab.await_join(_REQUEST_GROUP, server_host.number)
         lab.await_join(_REPLY_GROUP, client_host.number)
         for end in ends:
             end.tell(go=True)
-        asked = client.hear(spec.seconds + CHILD_SLACK_SECONDS)
-        answered = server.hear(CHILD_SLACK_SECONDS)
+        asked = client.receive(spec.seconds + CHILD_SLACK_SECONDS)
+        answered = server.receive(CHILD_SLACK_SECONDS)
         for end in ends:
             end.tell(stop=True)
     return _round_trip_result(spec, asked, answered)

@@ -196,7 +196,7 @@ class _Run:
                 raise KeyboardInterrupt
             self._check_query()
             if sent is None and self.publisher.has_said:
-                sent = self.publisher.hear(CHILD_SLACK_SECONDS)
+                sent = self.publisher.receive(CHILD_SLACK_SECONDS)
                 progress("all sent")
             quiet_since = max(began, self.arrivals.last_at, 0.0 if sent is None else sent["ended"])
             if time.monotonic() - quiet_since > _SILENCE_SECONDS:
@@ -219,8 +219,8 @@ class _Run:
 def measure(plan: LivePlan, progress: Progress, stop: threading.Event | None = None) -> dict[str, Any]:
     """A live query on this machine's cores, fed at the plan's rate; every message is checked.
 
-    It must not be interrupted in the middle of a call into the virtual machine: who wants it to end sets `stop`, which
-    ends it by KeyboardInterrupt where that does no harm.
+    It must not be interrupted in the middle of a call into the virtual machine: the caller sets `stop` to end it, which
+    happens by KeyboardInterrupt where that does no harm.
     """
     stop = stop or threading.Event()
     progress("starting Spark")
@@ -235,7 +235,7 @@ def measure(plan: LivePlan, progress: Progress, stop: threading.Event | None = N
             _query(spark, folder) as (query, arrivals),
             _publisher(plan) as child,
         ):
-            child.hear(READY_SECONDS + CHILD_SLACK_SECONDS)
+            child.receive(READY_SECONDS + CHILD_SLACK_SECONDS)
             kinds = {recorder: "recorder", child.process.pid: "publisher"}
             watch = ProcessWatch(os.getpid(), kinds, adds_up=True)
             with watch.watched():

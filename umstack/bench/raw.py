@@ -318,10 +318,10 @@ def measure_throughput(sender: Host, receiver: Host, plan: ThroughputPlan) -> Ra
     limit = plan.seconds + CHILD_SLACK_SECONDS
     module = _module(plan.what)
     with _child(receiver, module, "receive", receive_spec(plan, receiver.address)) as receiving:
-        ready = receiving.hear(_FIRST_DATAGRAM_SECONDS)
+        ready = receiving.receive(_FIRST_DATAGRAM_SECONDS)
         with _child(sender, module, "send", send_spec(plan, sender.address)) as sending:
-            sent = sending.hear(limit)
-        received = receiving.hear(limit)
+            sent = sending.receive(limit)
+        received = receiving.receive(limit)
     # The first batch was there when the clock started; the rest arrived while it ran.
     span = (received["last_ns"] - received["first_ns"]) / _NS
     counted = received["message_count"] - received["first_batch_message_count"]
@@ -409,10 +409,10 @@ def measure_ping_pong(client: Host, server: Host, plan: PingPongPlan) -> RawPing
     )
     module = _module(plan.what)
     with _child(server, module, "echo", serve) as serving:
-        serving.hear(_FIRST_DATAGRAM_SECONDS)
+        serving.receive(_FIRST_DATAGRAM_SECONDS)
         with _child(client, module, "ping", ask) as asking:
-            found = asking.hear(limit)
-        echoed = serving.hear(limit)
+            found = asking.receive(limit)
+        echoed = serving.receive(limit)
     return RawPingPong(
         plan=plan,
         samples=found["sample_count"],
@@ -476,7 +476,7 @@ def check(result: int, doing: str) -> int:
 
 
 def tell(found: dict[str, Any]) -> None:
-    """The line a child is heard by."""
+    """The line that a child reports by."""
     print(json.dumps(found), flush=True)
 
 

@@ -124,12 +124,12 @@ def _raw_burst(lab: Lab, count: int, pins: Pins) -> Result:
             told = raw.to_arguments(raw.receive_spec(plan, host.address))
             receivers.append(stack.enter_context(running(host, module, ["receive", *told])))
         for receiver in receivers:
-            receiver.hear(READY_SECONDS)
+            receiver.receive(READY_SECONDS)
         lab.await_join(plan.group, *range(1, count + 1))
         sender = lab.hosts[0]
         told = raw.to_arguments(raw.send_spec(plan, sender.address))
-        sent = stack.enter_context(running(sender, module, ["send", *told])).hear(CHILD_SLACK_SECONDS)
-        received = [receiver.hear(CHILD_SLACK_SECONDS) for receiver in receivers]
+        sent = stack.enter_context(running(sender, module, ["send", *told])).receive(CHILD_SLACK_SECONDS)
+        received = [receiver.receive(CHILD_SLACK_SECONDS) for receiver in receivers]
     seconds = sent["elapsed_ns"] / 1e9
     return result(
         what="raw-udp-gso",

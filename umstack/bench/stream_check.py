@@ -170,7 +170,7 @@ class TopicsCheck:
         return self.received - before
 
     def _note_sources(self, batch: Batch) -> None:
-        """Topics of the sources that are heard for the first time."""
+        """Topics of the sources that are received for the first time."""
         count = max(batch.sources) + 1
         if count > self._sources:
             self._stream_of = ffi.new(

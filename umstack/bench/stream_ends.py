@@ -29,7 +29,7 @@ Queue = Literal["shared", "own"]
 Reads = Literal["counter", "payload"]
 
 SILENCE_SECONDS = 10.0
-"""A subscriber that hears nothing for so long reports what it has."""
+"""A subscriber that receives nothing for so long reports what it has."""
 
 _SEND_SECONDS = 10.0
 _BATCH_BYTES = 256 * 1024
@@ -58,7 +58,7 @@ class StreamSpec(EndSpec):
     receivers: int = 1
     reads: Reads = "counter"
     """What a subscriber of batches looks at: the message's counter, as the raw receivers do, or all payloads end to
-    end, which has those that are kept in a ring's frames copied."""
+    end, which has in-frame payloads copied."""
 
     @property
     def send_messages(self) -> int:
@@ -113,7 +113,7 @@ class PackedMessages:
 
 
 class ArrowMessages(PackedMessages):
-    """The same, handed over as an Arrow binary array."""
+    """The same, sent as an Arrow binary array."""
 
     def __init__(self, spec: StreamSpec) -> None:
         import pyarrow as pa

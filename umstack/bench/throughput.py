@@ -76,16 +76,16 @@ def carry_out(
 
         publisher = start(lab.hosts[0], STREAM_ENDS, "publish", spec, cpu)
         subscribers = [start(end.host, end.module, "subscribe", end.spec, end.cpu) for end in ends]
-        transports = publisher.hear(READY_SECONDS)["transports"]
+        transports = publisher.receive(READY_SECONDS)["transports"]
         for subscriber in subscribers:
-            subscriber.hear(READY_SECONDS + CHILD_SLACK_SECONDS)
+            subscriber.receive(READY_SECONDS + CHILD_SLACK_SECONDS)
         for transport in transports:
             lab.await_join(transport.split(":")[4], *(end.host.number for end in ends))
         publisher.tell(go=True)
-        sent = publisher.hear(spec.seconds + READY_SECONDS + CHILD_SLACK_SECONDS)
-        received = [subscriber.hear(CHILD_SLACK_SECONDS) for subscriber in subscribers]
+        sent = publisher.receive(spec.seconds + READY_SECONDS + CHILD_SLACK_SECONDS)
+        received = [subscriber.receive(CHILD_SLACK_SECONDS) for subscriber in subscribers]
         publisher.tell(stop=True)
-        sent |= publisher.hear(CHILD_SLACK_SECONDS)
+        sent |= publisher.receive(CHILD_SLACK_SECONDS)
     return sent, received
 
 
@@ -107,7 +107,7 @@ def _stream_result(spec: StreamSpec, sent: dict[str, Any], received: Sequence[di
     topics = [topic for end in received for topic in end["stats"]["receivers"]]
     sources = sent["stats"]["source_transports"]
     datagrams = _total(slowest["stats"]["receiver_transports"], "msgs_rcved")
-    # A subscriber that never heard the end cannot know how much it lacks; the publisher does.
+    # A subscriber that never received the end cannot know how much it lacks; the publisher does.
     lost = sum(max(end["lost"], sent["sent"] - end["received"] + end["duplicates"]) for end in received)
     return result(
         what="umstack",

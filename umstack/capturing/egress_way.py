@@ -1,7 +1,7 @@
 """Where a capture sees what goes out: at the device, or at tc egress, before the kernel cuts runs of datagrams.
 
 At the device is where a packet socket looks. Where the device does not cut runs (UDP GSO) itself, the kernel has done
-so by then, and every single datagram is handed over on the sender's processor. At tc egress a run is still one packet,
+so by then, and every single datagram is delivered on the sender's processor. At tc egress a run is still one packet,
 which costs the sender a fraction (xdp/egress_tap.py), and next to nothing where it can be mirrored. But not everything
 that passes there need leave: so it is chosen only where what it shows is what the device would.
 """

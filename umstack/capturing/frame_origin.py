@@ -1,4 +1,4 @@
-"""How the frames of an interface came in, as far as the kernel tells somebody who only watches."""
+"""How the frames of an interface came in, as far as the kernel tells a process that only watches."""
 
 from __future__ import annotations
 

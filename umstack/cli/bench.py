@@ -135,7 +135,7 @@ _MODE = click.option(
     "--mode",
     type=click.Choice(["embedded", "sequential"]),
     show_default=True,
-    help="Who runs the protocol: a thread of the context, or the application's.",
+    help="What runs the protocol: a thread of the context, or the application's.",
 )
 
 

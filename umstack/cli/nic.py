@@ -55,7 +55,7 @@ def _wishes(command: F) -> F:
             "busy_poll_us",
             type=click.IntRange(0),
             metavar="MICROSECONDS",
-            help="How long blocking reads of every process spin; left alone otherwise.",
+            help="How long blocking reads of every process spin; unchanged otherwise.",
         ),
         click.option(
             "--queues", type=click.IntRange(1), help="How many queues; at most one a CPU otherwise."

@@ -226,9 +226,9 @@ class Sending:
         self._summary.seconds = self._meter.seconds
         counters = self._summary.counters = self._source.stats()
         self._summary.messages = int(counters["messages_sent"] or 0)
-        if silent := counters["receivers_timed_out"]:
+        if timed_out := counters["receivers_timed_out"]:
             self._summary.problems.append(
-                f"{silent} receivers fell silent before they had everything (flow_control_receiver_timeout)"
+                f"{timed_out} receivers became idle before they had everything (flow_control_receiver_timeout)"
             )
 
     def _await(self, condition: Callable[[], bool], say: Callable[[], str]) -> None:

@@ -95,7 +95,11 @@ def _read_line(line: str, origin: str) -> Setting | None:
 
 
 class Config:
-    """Options that were set, for all three scopes. Immutable; what was not set has its default."""
+    """Options that were set, for all three scopes. Immutable; what was not set has its default.
+
+    Config() has nothing set; load() and parse() read a configuration, with_options() sets options by name.
+    `settings` are the options that are set, by scope and name.
+    """
 
     __slots__ = ("_settings",)
 
@@ -104,7 +108,11 @@ class Config:
 
     @classmethod
     def load(cls, path: str | Path) -> Config:
-        """Read a configuration file. ConfigError says which line is wrong."""
+        """Read the configuration file at `path`, a text in UTF-8.
+
+        Raises OptionError when the file cannot be read or is not text, and ConfigError, which names the line, for a
+        line that is not `scope option value` or sets an option that does not exist or cannot have the value.
+        """
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
         except OSError as error:
@@ -119,7 +127,7 @@ class Config:
 
     @classmethod
     def parse(cls, text: str, file: str = "<text>") -> Config:
-        """Read configuration text; `file` is the name errors give it."""
+        """Read configuration `text`; errors name it `file`. Raises ConfigError, which names the wrong line."""
         settings: dict[tuple[Scope, str], Setting] = {}
         for number, line in enumerate(text.split("\n"), start=1):
             try:
@@ -135,7 +143,10 @@ class Config:
         return Config({**self._settings, **other._settings})
 
     def with_options(self, scope: Scope, overrides: Mapping[str, OptionValue]) -> Config:
-        """A copy in which `overrides` (option name to value in the option's unit) are set."""
+        """A copy in which `overrides` (option name to value in the option's unit) are set in `scope`.
+
+        Raises OptionError for an option that does not exist in the scope and for a value it cannot have.
+        """
         settings = dict(self._settings)
         for name, value in overrides.items():
             option = find_option(scope, name)
@@ -147,23 +158,35 @@ class Config:
         yield from self._settings.values()
 
     def get(self, scope: Scope, name: str) -> Setting | None:
-        """The setting of one option, None when it has its default."""
+        """The setting of the option `name` (in any case) of `scope`; None when it has its default.
+
+        Raises OptionError when the scope has no such option.
+        """
         return self._settings.get((scope, find_option(scope, name).name))
 
     def context_options(self, **overrides: OptionValue) -> ContextOptions:
-        """Typed context options; OptionError when two of them contradict each other."""
+        """Typed context options; `overrides`, by option name, win over what the configuration sets.
+
+        Raises OptionError for a wrong override and when two options contradict each other.
+        """
         options = self._build(ContextOptions, overrides)
         check_context(options)
         return options
 
     def source_options(self, **overrides: OptionValue) -> SourceOptions:
-        """Typed source options; OptionError when two of them contradict each other."""
+        """Typed source options; `overrides`, by option name, win over what the configuration sets.
+
+        Raises OptionError for a wrong override and when two options contradict each other.
+        """
         options = self._build(SourceOptions, overrides)
         check_source(options)
         return options
 
     def receiver_options(self, **overrides: OptionValue) -> ReceiverOptions:
-        """Typed receiver options; OptionError when two of them contradict each other."""
+        """Typed receiver options; `overrides`, by option name, win over what the configuration sets.
+
+        Raises OptionError for a wrong override and when two options contradict each other.
+        """
         options = self._build(ReceiverOptions, overrides)
         check_receiver(options)
         return options

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from umstack.config.option import Kind, Scope, option
 
-_FOR_EVER = "for ever"
+_FOREVER = "forever"
 _OFF = "off"
 
 
@@ -19,7 +19,7 @@ class ReceiverOptions:
 
     # Loss recovery
 
-    transport_lbtrm_send_naks: bool = option(Kind.SWITCH, um=1, doc="Ask for what is missing.")
+    transport_lbtrm_send_naks: bool = option(Kind.SWITCH, um=1, doc="Send NAKs for lost datagrams.")
     transport_lbtrm_nak_initial_backoff_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=50,
@@ -52,7 +52,7 @@ class ReceiverOptions:
         um=60000,
         minimum=1,
         maximum=86_400_000,
-        doc="Silence after which a session is taken for dead (EndOfSession).",
+        doc="Idle time after which a session is taken for dead (EndOfSession).",
     )
     transport_lbtrm_preactivity_timeout_ns: int = option(
         Kind.MILLISECONDS,
@@ -77,7 +77,7 @@ class ReceiverOptions:
         minimum=1,
         maximum=3_600_000,
         zero="off: loss is only noticed when something arrives",
-        reason="With 0, a message behind a gap is lost without an event when its publisher falls silent. "
+        reason="With 0, a message behind a gap is lost without an event when its publisher becomes idle. "
         "2500 is UM's own advice and a quarter of nak_generation_interval, its upper bound.",
         doc="How often to look for gaps whose time is up.",
     )
@@ -142,7 +142,7 @@ class ReceiverOptions:
         Kind.MILLISECONDS, um=200, minimum=1, maximum=3_600_000, doc="Longest interval of the initial phase."
     )
     resolver_query_minimum_initial_duration_ns: int = option(
-        Kind.MILLISECONDS, um=5000, maximum=3_600_000, zero=_FOR_EVER, doc="Length of the initial phase."
+        Kind.MILLISECONDS, um=5000, maximum=3_600_000, zero=_FOREVER, doc="Length of the initial phase."
     )
     resolver_query_sustain_interval_ns: int = option(
         Kind.MILLISECONDS,
@@ -153,7 +153,7 @@ class ReceiverOptions:
         doc="Interval of the sustaining phase.",
     )
     resolver_query_minimum_sustain_duration_ns: int = option(
-        Kind.SECONDS, um=60, maximum=10_000_000, zero=_FOR_EVER, doc="Length of the sustaining phase."
+        Kind.SECONDS, um=60, maximum=10_000_000, zero=_FOREVER, doc="Length of the sustaining phase."
     )
     resolution_number_of_sources_query_threshold: int = option(
         Kind.INTEGER,
@@ -165,5 +165,5 @@ class ReceiverOptions:
 
     @property
     def effective_preactivity_timeout_ns(self) -> int:
-        """Silence allowed before the first datagram of a session."""
+        """Idle time allowed before the first datagram of a session."""
         return self.transport_lbtrm_preactivity_timeout_ns or self.transport_lbtrm_activity_timeout_ns

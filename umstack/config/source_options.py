@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from umstack.config.option import Kind, Scope, option
 
-_FOR_EVER = "for ever"
+_FOREVER = "forever"
 _OFF = "off"
 
 
@@ -86,7 +86,7 @@ class SourceOptions:
         um=200,
         minimum="0.05",
         maximum=3_600_000,
-        doc="Silence after which the first session message is sent; the interval then doubles.",
+        doc="Idle time after which the first session message is sent; the interval then doubles.",
     )
     transport_lbtrm_sm_maximum_interval_ns: int = option(
         Kind.MILLISECONDS,
@@ -101,15 +101,15 @@ class SourceOptions:
         minimum=1,
         maximum=3_600_000,
         zero=_OFF,
-        doc="Silence of a topic after which its last sequence number is sent again (TSNI), and the "
+        doc="Idle time of a topic after which its last sequence number is sent again (TSNI), and the "
         "period of that.",
     )
     transport_topic_sequence_number_info_active_threshold_ns: int = option(
         Kind.SECONDS,
         um=60,
         maximum=10_000_000,
-        zero=_FOR_EVER,
-        doc="How long a silent source keeps sending TSNIs.",
+        zero=_FOREVER,
+        doc="How long an idle source goes on sending TSNIs.",
     )
 
     # Flow control
@@ -168,7 +168,7 @@ class SourceOptions:
         Kind.MILLISECONDS, um=500, minimum=1, maximum=3_600_000, doc="Longest interval of the initial phase."
     )
     resolver_advertisement_minimum_initial_duration_ns: int = option(
-        Kind.MILLISECONDS, um=5000, maximum=3_600_000, zero=_FOR_EVER, doc="Length of the initial phase."
+        Kind.MILLISECONDS, um=5000, maximum=3_600_000, zero=_FOREVER, doc="Length of the initial phase."
     )
     resolver_advertisement_sustain_interval_ns: int = option(
         Kind.MILLISECONDS,
@@ -179,5 +179,5 @@ class SourceOptions:
         doc="Interval of the sustaining phase.",
     )
     resolver_advertisement_minimum_sustain_duration_ns: int = option(
-        Kind.SECONDS, um=60, maximum=10_000_000, zero=_FOR_EVER, doc="Length of the sustaining phase."
+        Kind.SECONDS, um=60, maximum=10_000_000, zero=_FOREVER, doc="Length of the sustaining phase."
     )

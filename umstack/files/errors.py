@@ -20,4 +20,4 @@ class RecordError(TransferError):
 class UnsafePath(TransferError):
     """A path that would lead out of the directory it belongs to, or that no file system takes."""
 
-    default_hint = "rename the file, or look into who publishes this topic"
+    default_hint = "rename the file, or find the process that publishes this topic"

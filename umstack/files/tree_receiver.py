@@ -230,7 +230,7 @@ class TreeReceiver:
         self._open: dict[tuple[str, int], _IncomingTree] = {}
         self._ended: list[TreeReport] = []
         self.strays: dict[str, None] = {}
-        """Why messages were left alone that belong to no tree here; each reason once, in order."""
+        """Why messages were ignored that belong to no tree here; each reason once, in order."""
 
     def take(self, events: Iterable[Event]) -> list[TreeReport]:
         """Carry out what these events say; returns the trees that ended with them, complete or not."""

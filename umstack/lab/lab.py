@@ -158,7 +158,7 @@ class Lab:
         return Port(self.switch_namespace, host_number, direction, seed, self._before_loss)
 
     def run_at_switch(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a process in the switch's namespace, `options` being subprocess.Popen's. Who starts it ends it."""
+        """Start a process in the switch's namespace, `options` being subprocess.Popen's. The caller ends it."""
         return namespaces.call(self.switch_namespace, lambda: subprocess.Popen(argv, **options))
 
     def set_segmentation(self, segmentation: Segmentation) -> None:

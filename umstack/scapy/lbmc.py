@@ -218,7 +218,7 @@ class LBMCTsni(ChainedOption):
 
 
 class LBMCContextInstance(ChainedOption):
-    """Who sends, by its instance."""
+    """The sender, by its context instance."""
 
     name = "LBMC context instance"
     option_type = 66

@@ -202,7 +202,7 @@ class LBMROptionLength(_Total):
 
 
 class LBMRSourceId(TypedOption):
-    """Who sends the datagram."""
+    """The sender of the datagram, by its id."""
 
     name = "LBMR packet option: source id"
     minimum_bytes = 12
@@ -218,7 +218,7 @@ class LBMRSourceType(TypedOption):
 
 
 class LBMRVersion(TypedOption):
-    """The version of who sends the datagram."""
+    """The version of the sender of the datagram."""
 
     name = "LBMR packet option: version"
     minimum_bytes = 8
@@ -226,7 +226,7 @@ class LBMRVersion(TypedOption):
 
 
 class LBMRLocalDomain(TypedOption):
-    """The resolution domain of who sends the datagram."""
+    """The resolution domain of the sender of the datagram."""
 
     name = "LBMR packet option: domain"
     minimum_bytes = 8
@@ -275,7 +275,7 @@ def _next_packet_option(packet: Packet, found: list[Packet], data: bytes) -> tup
 
 
 class LBMRQuery(Record):
-    """A TQR: a topic somebody wants."""
+    """A TQR: a topic that a receiver queries."""
 
     name = "LBMR TQR"
     fields_desc: ClassVar[list[Any]] = [StrNullField("topic", b"")]
@@ -287,7 +287,7 @@ class LBMRQuery(Record):
 
 
 class LBMRWildcardQuery(Record):
-    """A pattern somebody wants."""
+    """A pattern that a receiver queries."""
 
     name = "LBMR wildcard TQR"
     minimum_bytes = 2
@@ -512,7 +512,7 @@ class LBMR(WirePacket):
 
 
 class LBMRTopicManagementRecord(Part):
-    """A TMR: a topic somebody begins or ceases to use. `length` None is computed."""
+    """A TMR: a topic that a context begins or ceases to use. `length` None is computed."""
 
     name = "LBMR TMR"
     minimum_bytes = _RECORD_HEAD_BYTES

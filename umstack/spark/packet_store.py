@@ -27,7 +27,8 @@ from umstack.analysis.observations import NEEDED
 from umstack.capture import CaptureNotes
 from umstack.spark.labels import LABELLED, labelled
 from umstack.spark.packet_columns import PACKETS, TOPICS, note_row, select, topics
-from umstack.spark.umpcap import CapturePart, UmpcapOptions, UmpcapReader
+from umstack.spark.umpcap import UmpcapReader
+from umstack.spark.umpcap_parts import CapturePart, UmpcapOptions
 
 _ROW_GROUP = 1 << 18
 _CODEC = "snappy"

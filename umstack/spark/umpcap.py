@@ -6,10 +6,8 @@ docs/spark.md explains them. `.schema(...)` with some of the columns leaves the 
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -19,180 +17,17 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from umstack.capture import (
-    CaptureError,
-    CaptureNote,
-    CaptureNotes,
-    CapturePorts,
-    NoteKind,
-    Split,
-    decode,
-    split,
-)
-from umstack.capture.selection import Selection
+from umstack.capture import Split, split
 from umstack.spark.capture_files import capture_files, copies
 from umstack.spark.column_notes import commented
-from umstack.spark.option_names import unknown_options
-from umstack.spark.packet_columns import ON_REQUEST, PACKETS, TOPICS, note_row, select, topics
+from umstack.spark.packet_columns import PACKETS, TOPICS
 from umstack.spark.pushed_filters import push, spark_pushes_filters
+from umstack.spark.umpcap_parts import CapturePart, PartReader, UmpcapOptions
+from umstack.spark.umpcap_stream import UmpcapStreamReader
 
 NAME = "umpcap"
-
-OPTION_NAMES = (
-    *("targetPartitionBytes", "onlyOurs", "lbtrmPorts", "resolutionPorts"),
-    *("notes", "rows", "batchRows", "path", "paths"),
-)
-"""Every option of a read; Spark itself puts path and paths there."""
-
-_TARGET_BYTES = 64 << 20
-_BATCH_ROWS = 32768
-_OPTIONS_HINT = "docs/spark.md lists the options of umpcap"
-
-
-@dataclass(frozen=True, slots=True)
-class UmpcapOptions:
-    """The options of a read, as they were meant."""
-
-    paths: tuple[str, ...]
-    target_bytes: int
-    batch_rows: int
-    only_ours: bool
-    notes: bool
-    rows: str
-    ports: CapturePorts
-
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> UmpcapOptions:
-        """Read Spark's options, whose names have no case. CaptureError for one that there is not."""
-        lowered = {name.lower(): value for name, value in options.items()}
-        if unknown := unknown_options(options, OPTION_NAMES):
-            raise CaptureError(
-                f"umpcap has no option {', '.join(unknown)}",
-                hint=f"there are {', '.join(OPTION_NAMES)}; docs/spark.md explains them",
-            )
-        paths = json.loads(lowered["paths"]) if "paths" in lowered else [lowered.get("path", "")]
-        if not all(paths):
-            raise CaptureError("no capture is named", hint='load("capture.pcapng"), or a folder, or a glob')
-        rows = lowered.get("rows", "packets")
-        if rows not in ("packets", "topics"):
-            raise CaptureError(f"rows is {rows}: it can be packets or topics", hint=_OPTIONS_HINT)
-        default = CapturePorts()
-        return cls(
-            paths=tuple(paths),
-            target_bytes=_positive(lowered, "targetPartitionBytes", _TARGET_BYTES),
-            batch_rows=_positive(lowered, "batchRows", _BATCH_ROWS),
-            only_ours=_flag(lowered, "onlyOurs"),
-            notes=_flag(lowered, "notes"),
-            rows=rows,
-            ports=CapturePorts(
-                _ports(lowered, "lbtrmPorts", default.lbtrm),
-                _ports(lowered, "resolutionPorts", default.resolution),
-            ),
-        )
-
-    @property
-    def tells(self) -> bool:
-        """Whether notes are rows of the answer: counts have no place for them."""
-        return self.notes and self.rows == "packets"
-
-    def decode(
-        self, part: Split, notes: CaptureNotes, selection: Selection | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Decode one part as asked for."""
-        return decode(
-            part,
-            only_ours=self.only_ours,
-            ports=self.ports,
-            batch_rows=self.batch_rows,
-            notes=notes,
-            selection=selection,
-        )
-
-
-def _positive(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name.lower(), str(default))
-    if not text.isdecimal() or int(text) == 0:
-        raise CaptureError(f"{name} is {text}: it must be a whole number above 0", hint=_OPTIONS_HINT)
-    return int(text)
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name.lower(), "false").lower()
-    if text not in ("true", "false"):
-        raise CaptureError(f"{name} is {text}: it can be true or false", hint=_OPTIONS_HINT)
-    return text == "true"
-
-
-def _ports(options: Mapping[str, str], name: str, default: tuple[int, int]) -> tuple[int, int]:
-    text = options.get(name.lower())
-    if text is None:
-        return default
-    low, _, high = text.partition("-")
-    if not low.isdecimal() or not (high or low).isdecimal():
-        raise CaptureError(f"{name} is {text}: give a port, or a range like 14390-14401", hint=_OPTIONS_HINT)
-    return int(low), int(high or low)
-
-
-@dataclass
-class CapturePart(InputPartition):
-    """A partition: a split of a file, or only a note about one."""
-
-    split: Split
-    note: str | None = None
-    position: int | None = None
-    """The byte that the note is about."""
-
-
-class PartReader:
-    """Decodes partitions; what the batch and the stream reader share. It is pickled and runs on the executors."""
-
-    def __init__(self, schema: StructType, options: UmpcapOptions, *, of_stream: bool = False) -> None:
-        """Check the columns asked for: a wrong one is said now, not by a worker.
-
-        `of_stream` the parts are noted of only what costs packets, and not how files end: the stream tells that.
-        """
-        self.options = options
-        self.of_stream = of_stream
-        known = TOPICS if options.rows == "topics" else pa.unify_schemas([PACKETS, ON_REQUEST])
-        types = {field.name: field.dataType for field in from_arrow_schema(known)}
-        for field in schema:
-            if field.name not in types:
-                raise CaptureError(
-                    f"a capture has no column {field.name}", hint=f"there are {', '.join(types)}"
-                )
-            if field.dataType.simpleString() != types[field.name].simpleString():
-                wanted, got = types[field.name].simpleString(), field.dataType.simpleString()
-                raise CaptureError(f"column {field.name} is {wanted}, not {got}", hint=_OPTIONS_HINT)
-        self.names = schema.fieldNames()
-        self.selection = Selection()
-        """The packets that become rows. A note, which is no packet, has nothing that could be asked for."""
-
-    def read(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
-        """The record batches of a partition."""
-        if part.note is not None and not self.selection.is_everything:
-            return
-        if part.note is not None:
-            yield note_row(self.names, part.split.path, part.note, part.position)
-            return
-        notes = CaptureNotes()
-        options = self.options
-        for batch in options.decode(part.split, notes, self.selection):
-            if options.rows == "topics":
-                yield topics(batch).select(self.names)
-            else:
-                yield select(batch, self.names)
-        for note in notes.notes if options.tells and self.selection.is_everything else ():
-            if self._is_told(note, notes):
-                yield note_row(self.names, part.split.path, note.text, note.position)
-
-    def _is_told(self, note: CaptureNote, notes: CaptureNotes) -> bool:
-        if not self.of_stream or note.kind is NoteKind.CAPTURE_DROPS:
-            return True
-        # A part without packets is the header of a file, behind which the decoder looks for the first one.
-        return note.rows_are_missing and notes.packets > 0
 
 
 class UmpcapReader(DataSourceReader):
@@ -255,6 +90,4 @@ class UmpcapDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The reader of a streaming query."""
-        from umstack.spark.umpcap_stream import UmpcapStreamReader
-
         return UmpcapStreamReader(schema, UmpcapOptions.of(self.options))

@@ -26,9 +26,9 @@ from umstack._core import lib
 from umstack.capture import CaptureError, NoteKind, Split
 from umstack.capture.container import MappedFile, interfaces_of
 from umstack.spark.capture_files import capture_files, is_compressed_name
-from umstack.spark.umpcap import CapturePart, PartReader, UmpcapOptions
 from umstack.spark.umpcap_copies import TELLING_BYTES, Copies, copies_among
 from umstack.spark.umpcap_notes import COPY, Ages, Told, compressed_note, copy_note, ending_note, no_copy_note
+from umstack.spark.umpcap_parts import CapturePart, PartReader, UmpcapOptions
 
 _LOG = logging.getLogger(__name__)
 _UNENDING = 2**63

@@ -1,8 +1,8 @@
-"""Checks what a process says of itself before anything is made of it.
+"""Checks the report of a process before anything is made of it.
 
-Whoever may bind a socket in the statistics directory can answer with anything. A report is believed only when it has
-the shape that `Context.stats()` gives it, every figure is a finite number, and it is of the process and the context
-that the socket is named after. What its texts say is foreign text still (umstack.foreign_text).
+A process that may bind a socket in the statistics directory can answer with anything. A report is accepted only when
+it has the shape that `Context.stats()` gives it, every figure is a finite number, and it is of the process and the
+context that the socket is named after. Its texts are foreign text still (umstack.foreign_text).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class _SharedEndpoint:
     def __init__(self, address: str) -> None:
         self._members: dict[int, tuple[float, Callable[[], Mapping[str, Any]]]] = {}
         self._changing = threading.Lock()
-        # http.server costs 20 ms of import, which only those who serve metrics pay.
+        # http.server costs 20 ms of import, which only a process that serves metrics pays.
         from umstack.telemetry.endpoint import MetricsEndpoint
 
         self.endpoint = MetricsEndpoint(address, self._reports)

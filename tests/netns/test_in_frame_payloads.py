@@ -1,5 +1,8 @@
-"""Payloads that stay in the frames of a ring until they are asked for: the same however they are read, whoever else
-reads them, and for as long as somebody has them."""
+"""In-frame payloads: payloads that stay in their UMEM frames until they are read.
+
+They are the same however they are read, whether or not another receiver reads them, too, and as long as a batch of
+them exists.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailabl
 
 
 def large_messages(count: int, seed: int = 7) -> list[bytes]:
-    """Messages that are kept in their frames: each fills more than half of a datagram."""
+    """Messages whose payloads stay in their frames: each fills more than half of a datagram."""
     print(f"seed {seed}")
     chosen = random.Random(seed)
     return [b"%08d" % number + chosen.randbytes(chosen.randrange(700, 1392)) for number in range(count)]
@@ -89,7 +92,7 @@ def test_payloads_are_the_same_however_they_are_read(shared_lab: Lab) -> None:
     messages = large_messages(COUNT)
     with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
         for number, read in enumerate(READINGS):
-            topic = f"kept/{number}"
+            topic = f"in-frame/{number}"
             with subscriber.receiver(topic) as receiver, publisher.source(topic) as source:
                 found: list[bytes] = []
                 with sending(source, messages):
@@ -97,16 +100,16 @@ def test_payloads_are_the_same_however_they_are_read(shared_lab: Lab) -> None:
                         found += [data for data in read(batch) if data]
                 assert found == messages
         with (
-            subscriber.receiver("kept/one") as receiver,
-            publisher.source("kept/one") as source,
+            subscriber.receiver("in-frame/one") as receiver,
+            publisher.source("in-frame/one") as source,
             sending(source, messages),
         ):
             assert [receiver.receive(timeout=20) for _ in range(COUNT)] == messages
         assert subscriber.link("ring_kept") > COUNT
 
 
-def test_what_does_not_fill_a_datagram_is_not_kept(shared_lab: Lab) -> None:
-    """W5: a frame for a small message, one of several, or a part of a large one, would be one too many."""
+def test_what_does_not_fill_a_datagram_is_copied(shared_lab: Lab) -> None:
+    """W5: a small message, one of several in a datagram and a part of a large one do not pin a frame."""
     with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
         for size, most in ((64, 0), (500, 0), (5000, 0), (600, 50)):  # a batch may end with one in a datagram
             messages = [b"%08d" % number + bytes(size - 8) for number in range(500)]
@@ -120,7 +123,7 @@ def test_what_does_not_fill_a_datagram_is_not_kept(shared_lab: Lab) -> None:
 
 
 def test_two_receivers_of_a_topic_have_it_each(shared_lab: Lab) -> None:
-    """W5, UM-8: one has the frame, the other a copy; closing one takes nothing from the other."""
+    """W5, UM-8: one reads the frame, the other a copy; closing one takes nothing from the other."""
     messages = large_messages(COUNT)
     with members(*shared_lab.hosts[:2], **RINGS) as (publisher, subscriber):
         with (
@@ -158,8 +161,8 @@ def test_batches_outlive_the_rings(shared_lab: Lab, closed: str) -> None:
         assert arrow["payload"].to_pylist()[-1] == messages[-1]
 
 
-def test_a_reader_that_gives_nothing_back_has_half_of_the_frames(shared_lab: Lab) -> None:
-    """W5, UM-10: the rest is copied and the stream goes on; once it has given back, frames are kept again."""
+def test_a_reader_that_releases_nothing_pins_half_of_the_frames(shared_lab: Lab) -> None:
+    """W5, UM-10: the rest is copied and the stream goes on; once batches are released, frames are pinned again."""
     frames = 128
     messages = large_messages(1500)
     with (
@@ -173,13 +176,13 @@ def test_a_reader_that_gives_nothing_back_has_half_of_the_frames(shared_lab: Lab
         assert subscriber.link("ring_kept") <= frames // 2
         assert [data for batch in held for data in batch.payloads() if data] == messages
         held.clear()
-        kept = subscriber.link("ring_kept")
+        pinned_before = subscriber.link("ring_kept")
         for _ in range(30):
             source.send_many(messages[:10], flush=True)
             for batch in batches_of(receiver, 10):
                 batch.release()
         # More than half of the frames, and no block of the queue was filled again meanwhile.
-        assert subscriber.link("ring_kept") - kept > 2 * frames
+        assert subscriber.link("ring_kept") - pinned_before > 2 * frames
         found: list[bytes] = []
         with sending(source, messages):
             for batch in batches_of(receiver, len(messages)):
