@@ -1,3 +1,4 @@
+/* One file, because a run is one sequence: set up, step, check, converge. */
 #include "sim/run.h"
 
 #include "sim/invariants.h"

@@ -14,6 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LINES = 800
+LINES_WITHOUT_REASON = 500
+TOP_CHARACTERS = 2500
 MAX_FILE_BYTES = 1_000_000
 CODE_SUFFIXES = {".py", ".pyi", ".c", ".h", ".sh", ".bt"}
 
@@ -391,6 +393,17 @@ def test_files_can_be_seen_whole() -> None:
     sources = [(path, text) for path, text in sources if not text.startswith("# Made from the C headers by")]
     long = [f"{shown(path)}: {n} lines" for path, text in sources if (n := text.count("\n")) > MAX_LINES]
     assert not long, "\n".join(long)
+
+
+def test_a_long_file_says_why_it_is_one() -> None:
+    """A file of the product over 500 lines has a sentence at its top that says why it is one concept."""
+    silent = [
+        shown(path)
+        for path, text in text_files()
+        if shown(path).startswith(("ffi/", "umstack/")) and path.suffix in {".py", ".c", ".h"}
+        if text.count("\n") > LINES_WITHOUT_REASON and "One file, because" not in text[:TOP_CHARACTERS]
+    ]
+    assert not silent, f"say at the top why it is 'One file, because ...': {silent}"
 
 
 def test_nothing_is_left_for_later() -> None:

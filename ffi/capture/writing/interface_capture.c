@@ -1,3 +1,5 @@
+/* One file, because the ways in (mapped ring, packet socket, egress tap) share one loop, one clock and one order by
+ * time. */
 #include "capture/writing/interface_capture.h"
 
 #include <errno.h>

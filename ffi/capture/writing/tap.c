@@ -1,3 +1,4 @@
+/* One file, because the links' side and the writer's side meet in one ring, whose protocol they share. */
 #include "capture/writing/tap.h"
 
 #include <linux/bpf.h>
