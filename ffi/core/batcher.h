@@ -42,7 +42,7 @@ static inline void um_count_shared(uint64_t *counter, uint64_t n)
 typedef struct um_batcher {
     um_source_session *session;
     uint32_t body_bytes; /* LBMC bytes in the open datagram */
-    uint32_t user_bytes; /* user bytes held back */
+    uint32_t user_bytes; /* user bytes deferred */
     uint32_t body_max;
     bool was_empty;
     int64_t flush_to; /* -1: nothing to flush */
@@ -84,8 +84,8 @@ static inline void um_batcher_add(um_batcher *b, int64_t frame_position, int64_t
     }
 }
 
-/* After a commit: may the sender go on? Also when another publisher's flush covers the frame: the sender may have
- * stopped in front of it. The fence is between the commit and the looks at what the sender left behind. */
+/* After a commit: whether the sender may proceed. Also when another publisher's flush covers the frame: the sender may
+ * have stopped in front of it. The fence orders the commit before the reads of the sender's state. */
 static inline void um_source_wake_sender(um_source_session *session, uint32_t *actions)
 {
     atomic_thread_fence(memory_order_seq_cst);
@@ -133,7 +133,7 @@ static inline int um_source_claim_space(um_source *source, uint32_t span, uint32
         um_frame_begin(&session->log, claim->frames, span - UM_FRAME_HEADER_BYTES);
         return 0;
     }
-    /* What is held back must go out before there can be space: a full log flushes itself. On the way the end of a term
+    /* What is deferred must go out before there can be space: a full log flushes itself. On the way the end of a term
      * may have been padded, and that is a commit, too: the sender may have stopped in front of it. */
     if (result == UM_BACK_PRESSURED || result == UM_ADMIN_ACTION) {
         um_batcher_flush_all(session);

@@ -32,7 +32,7 @@ uint32_t um_datagram_next_run(um_source_session *session, int64_t position, int6
     return bytes;
 }
 
-/* The same, where it is known without a look at the log: a staged datagram with another right behind it. Each is more
+/* The same, where it is known without reading the log: a staged datagram with another right behind it. Each is more
  * than half of what fits, so no second frame joins the first; and a staged datagram is committed. NULL: look. */
 const um_staged_datagram *um_datagram_next_staged(um_source_session *session, int64_t position, int64_t limit)
 {

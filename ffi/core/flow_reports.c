@@ -35,7 +35,8 @@ static void apply(um_source_session *session)
         int64_t limit = um_flow_limit(&session->flow);
         if (limit > session->sender_limit) {
             session->sender_limit = limit;
-            atomic_store_explicit(&session->sender_blocked, false, memory_order_relaxed); /* it has to look again */
+            atomic_store_explicit(&session->sender_blocked, false,
+                                  memory_order_relaxed); /* it has to read the limit again */
         }
     }
     atomic_store_explicit(&session->log.connected, connected, memory_order_release);

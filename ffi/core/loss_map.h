@@ -10,7 +10,7 @@ typedef struct um_loss {
     uint32_t sqn;
     uint32_t naks_sent;
     int64_t detected_ns;
-    int64_t deadline_ns; /* when the session looks at it next */
+    int64_t deadline_ns; /* when the session checks it next */
     uint32_t heap_at;
 } um_loss;
 

@@ -7,7 +7,7 @@
  * Events (beginning and end of session, loss) are rows too, so they stay in order with messages.
  *
  * A large payload can stay in the frame it was received in, which is pinned (um_frames, core/link.h). It has its place
- * in the block all the same: a reader that needs the payloads end to end materializes them there, another reads the
+ * in the block, too: a reader that needs the payloads end to end materializes them there, another reads the
  * frame, so that a payload without a reader is never fetched from the processor that received it. A frame is unpinned
  * once its row is materialized, or all rows of its block have been released.
  *

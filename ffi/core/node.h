@@ -45,7 +45,7 @@ void um_node_after_batch(um_node *node, int64_t now_ns);
 uint64_t um_node_window_bytes(const um_node *node);
 
 /* True while some queue is full: the owner leaves datagrams where they are (its reader is slow). Call
- * it before each batch; it looks at full queues again. */
+ * it before each batch; it retries full queues. */
 bool um_node_pressured(um_node *node, int64_t now_ns);
 
 /* Runs the timers that are due. Returns when the next one is. */

@@ -18,7 +18,7 @@
 #include "core/base.h"
 
 enum {
-    UM_COALESCING_MIN_NS = 20000,        /* a sleep that is meant to be shorter takes this long all the same */
+    UM_COALESCING_MIN_NS = 20000,        /* a shorter sleep takes this long, too */
     UM_COALESCING_HOT_DATAGRAMS = 16,    /* so many datagrams ... */
     UM_COALESCING_LOAD_SPAN_NS = 200000, /* ... within this time are load */
     UM_COALESCING_HOT_NS = 1000000,      /* after which the loop coalesces for so long */

@@ -1,4 +1,4 @@
-/* NAK service of a source session: which NAKs are honoured, refused, put off or shed, and the bounded queue of sqns
+/* NAK service of a source session: which NAKs are honoured, refused, delayed or shed, and the bounded queue of sqns
  * that wait for the retransmit limiter, oldest first (UM-120, UM-129..UM-133; C10: NAKs outside the window get no
  * response).
  *

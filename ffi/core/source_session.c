@@ -191,7 +191,7 @@ static void note_limit(um_source_session *session, int64_t flushed)
 }
 
 /* Nothing could be built: is the next frame not committed? The fence pairs with a publisher's between
- * its commit and its look at sender_waits: either it clears the flag, or we see its frame. */
+ * its commit and its read of sender_waits: either it clears the flag, or we see its frame. */
 static void note_waiting(um_source_session *session, int64_t flushed)
 {
     int64_t position = atomic_load_explicit(&session->sender_position, memory_order_relaxed);

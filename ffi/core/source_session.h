@@ -7,7 +7,7 @@
  *
  * Threads: publishing (source.h) from any thread. Everything declared here needs the sender lock, except where
  * it says otherwise. A thread that has moved the flush limit tries the lock and runs um_session_send; a holder that
- * releases it looks again (um_session_pending), so no flush is left behind.
+ * releases it checks again (um_session_pending), so no flush is lost.
  *
  * Memory: one block of um_session_footprint bytes, owned by the creator, which frees it after the last use.
  */

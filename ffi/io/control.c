@@ -1,7 +1,7 @@
 #include "io/control.h"
 
 enum {
-    POLL_BLOCKED_BYTES = 32 * 1024, /* a publisher whose sender is held back polls once for so many bytes */
+    POLL_BLOCKED_BYTES = 32 * 1024, /* a publisher whose sender is back-pressured polls once for so many bytes */
     POLL_BYTES = 256 * 1024,        /* and while it sends in the loop's place */
     RECEIVES_MAX = 16,              /* datagrams taken at once */
     ROUNDS_MAX = 4,                 /* and so often before others are next */

@@ -129,7 +129,7 @@ int um_event_queue_descriptor(const um_event_queue *queue)
     return queue->event_fd;
 }
 
-/* The count goes up before the queue waits and down after it has stopped: the loop, which looks at no queue while the
+/* The count goes up before the queue waits and down after it has stopped: the loop, which reads no queue while the
  * count is 0 and takes 1 from it for each queue it wakes, never sees it without every waiting queue in it. In the other
  * order the loop could wake this queue first, bring the count of another, waiting queue down to 0, and pass that one
  * by. */

@@ -6,7 +6,7 @@
 
 enum {
     EVENTS_MAX = 64,
-    POLL_INTERVAL_NS = 20000,   /* a pass that does not sleep looks at quiet sockets only this often */
+    POLL_INTERVAL_NS = 20000,   /* a pass that does not sleep polls idle sockets only this often */
     GROUPS_DIRECT_MAX = 4,      /* up to so many groups are read without asking epoll which has something */
     PRESSURE_CHECK_NS = 200000, /* how soon a full queue is looked at again */
 };
@@ -20,7 +20,7 @@ static int handle_event(um_loop *loop, uint64_t data, int64_t now_ns)
         return um_receiving_receive_group(loop->receiving, index, now_ns);
     case UM_WATCH_SESSION:
         return session->in_use ? um_publication_session_receive(session, now_ns) : 0;
-    case UM_WATCH_PORT: /* every pass looks at the rings */
+    case UM_WATCH_RINGS: /* every pass polls the rings */
         return 0;
     default:
         um_reactor_on_wake(loop->reactor);

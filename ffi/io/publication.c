@@ -6,9 +6,9 @@
 #include "os/memory.h"
 
 enum {
-    BATCH_BYTES = 62 * 1024,   /* a batch is sent in portions of this size, still in the cache: with its headers no more
-                                  than the kernel takes at once, or a few datagrams are left over */
-    HELD_BACK_WAIT_NS = 50000, /* between attempts while held back */
+    BATCH_BYTES = 62 * 1024, /* messages are sent in batches of this size, still in the cache: with its headers no more
+                                than the kernel takes at once, or a few datagrams remain */
+    BACK_PRESSURE_WAIT_NS = 50000, /* between attempts under back pressure */
 };
 
 /* ---- opening and closing ---- */
@@ -71,14 +71,14 @@ static bool is_held_back(int64_t result)
     return result == UM_BACK_PRESSURED || result == UM_NOT_CONNECTED || result == UM_RATE_LIMITED;
 }
 
-/* Lets the loop go on: in the context's thread, or in this one in sequential mode. Under no lock. */
+/* Runs the loop: in the context's thread, or in this one in sequential mode. Under no lock. */
 static void wait_between_attempts(um_reactor *reactor)
 {
     if (!um_reactor_is_threaded(reactor)) {
-        reactor->pass(reactor, um_clock_ns() + HELD_BACK_WAIT_NS);
+        reactor->pass(reactor, um_clock_ns() + BACK_PRESSURE_WAIT_NS);
         return;
     }
-    struct timespec wait = {0, HELD_BACK_WAIT_NS};
+    struct timespec wait = {0, BACK_PRESSURE_WAIT_NS};
     nanosleep(&wait, NULL);
 }
 

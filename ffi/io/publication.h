@@ -18,10 +18,11 @@ int um_publication_open(um_publication_session *session, const um_source_config 
 void um_publication_close(um_publication *publication);
 void um_publication_free(um_publication *publication);
 
-/* For the send flags: this call goes on waiting where the one before it left off, so it is not counted again. */
+/* For the send flags: this call continues the wait of the one before it, so it is not counted again. */
 enum { UM_SEND_CONTINUED = 0x100 };
 
-/* Publishing. timeout_ns: how long to wait when held back: 0 not at all, negative without a timeout. See source.h. */
+/* Publishing. timeout_ns: how long to wait under back pressure: 0 not at all, negative without a timeout. See source.h.
+ */
 int64_t um_publication_send(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
                             int64_t timeout_ns);
 /* Many messages at once: see um_source_send_many. Lengths or offsets that leave the data, or offsets that run

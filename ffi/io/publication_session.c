@@ -107,7 +107,7 @@ int um_publication_sessions_open(um_publication_sessions *sessions, um_session_c
     void *memory = um_map(bytes);
     if (memory == NULL)
         return -ENOMEM;
-    um_back(memory, bytes); /* takes its time: the loop goes on meanwhile */
+    um_back(memory, bytes); /* slow: the loop runs meanwhile */
     um_reactor_lock(sessions->reactor);
     int result = open_session(sessions, config, memory, port_low, port_high, opened);
     um_reactor_unlock(sessions->reactor);

@@ -58,7 +58,7 @@ int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched
         if (!is_watched)
             epoll_ctl(reactor->epoll_fd, EPOLL_CTL_DEL, fds[i], NULL);
         else
-            result = um_reactor_watch(reactor, fds[i], UM_WATCH_PORT, i);
+            result = um_reactor_watch(reactor, fds[i], UM_WATCH_RINGS, i);
     result = result == -EEXIST ? 0 : result; /* the loop and a thread that joins did it at once */
     reactor->rings_are_watched = is_watched;
     return result;

@@ -38,7 +38,7 @@ struct um_reactor {
     const char *error_step;
 };
 
-enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_PORT };
+enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_RINGS };
 
 int um_reactor_open(um_reactor *reactor, um_reactor_pass *pass);
 void um_reactor_close(um_reactor *reactor);
@@ -61,7 +61,7 @@ void um_reactor_watch_again(um_reactor *reactor, int fd, enum um_watch_kind kind
  * holder of the context lock. */
 int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched);
 
-/* The loop must look at its timers at this time at the latest. */
+/* The loop must run its timers at this time at the latest. */
 void um_reactor_wake_by(um_reactor *reactor, int64_t time_ns);
 /* Whether the loop sleeps and will look by then anyway, at what was written before this call as well. */
 bool um_reactor_wakes_by(um_reactor *reactor, int64_t time_ns);

@@ -173,7 +173,7 @@ static void duty_cycle(um_sender *sender, sender_run *run)
 /* After a duty cycle and the release of the lock: whether another one follows. */
 static bool look_again(um_sender *sender, sender_run *run)
 {
-    run->pending = um_session_pending(sender->core); /* its fence comes before the look at flush_requested, too */
+    run->pending = um_session_pending(sender->core); /* its fence orders the read of flush_requested, too */
     if (take_flush_request(sender))
         run->tail_bytes = 0;
     return run->sent > 0 && run->pending && um_sender_backlog_bytes(sender) >= run->tail_bytes;
@@ -318,7 +318,7 @@ void um_sender_request_loop(um_sender *sender, int64_t time_ns)
 
 /* Publishers that stream run the sender and poll control: the loop has nothing to do for the session, and on a
  * processor they share each of its passes, a timer's interrupt above all, costs them several times what it takes. It
- * looks again after a millisecond, and if they go on after two, then four. */
+ * services it again after a millisecond, and if they go on after two, then four. */
 int64_t um_sender_skip_until(um_sender *sender, int64_t control_polled_ns, int64_t now_ns)
 {
     if (!SKIP_STREAMING || !um_reactor_is_threaded(sender->reactor) || !is_streaming(sender, now_ns) ||
@@ -345,7 +345,7 @@ int64_t um_sender_service(um_sender *sender, int64_t now_ns, bool *ran)
     }
     int64_t due_ns = run_timers(sender, now_ns);
     um_lock_release(&core->sender_lock);
-    bool pending = um_session_pending(core); /* its fence comes before the look at wakeup_wanted, too */
+    bool pending = um_session_pending(core); /* its fence orders the read of wakeup_wanted, too */
     notify_sendable(sender);
     if (pending)
         return now_ns;

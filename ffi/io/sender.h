@@ -1,7 +1,7 @@
 /* The sender of a source session: what runs um_session_send, on which thread, and when. Internal to ffi/io.
  *
  * A publisher that has published runs the sender on its own thread unless another thread is running it (design W8).
- * The sender lock (um_source_session.sender_lock) is its state; a thread that cannot have it leaves word and goes on:
+ * The sender lock (um_source_session.sender_lock) is its state; a thread that cannot have it sets a flag and continues:
  *
  *              publisher or loop takes the lock
  *     idle ------------------------------------> running --+ duty cycle: at most UM_SEND_BATCH_MAX datagrams
@@ -21,7 +21,7 @@
  * decides.
  *
  * Three times bound what the loop does: timers_ns and requested_ns, when the session's timers are to be run at
- * the latest; due_ns, when the loop looks at the session again. While publishers stream they run the sender and poll
+ * the latest; due_ns, when the loop services the session again. While publishers stream they run the sender and poll
  * control themselves, and the loop skips the session for 1, 2, then 4 ms (skip_ns).
  *
  * Threads: um_sender_service, um_sender_skip_until and due_ns are the loop's; the rest is any thread's, under no lock.
@@ -41,7 +41,7 @@ typedef struct um_sender {
     int mtu_fd;      /* any socket of the session */
     int wakeup_fd;   /* readable once a send may succeed again after one was refused (UX-2) */
     _Atomic uint32_t wakeup_wanted;
-    int64_t due_ns;                /* the loop looks at the session then */
+    int64_t due_ns;                /* the loop services the session then */
     int64_t skip_ns;               /* the loop skips a streaming session for so long */
     _Atomic int64_t timers_ns;     /* the session's timers are to be run by then */
     _Atomic int64_t requested_ns;  /* or by then, as a publisher requested */

@@ -66,7 +66,7 @@ static void *map_memfd(size_t bytes, unsigned huge_flag, int *fd)
     return NULL;
 }
 
-/* Where no huge pages are set aside, the kernel may have some all the same; registering the memory backs it. */
+/* Where no huge pages are set aside, the kernel may still have some; registering the memory backs it. */
 static uint8_t *map_frames(um_xsk_rings *rings, bool huge)
 {
     if (rings->config.lent)

@@ -71,7 +71,7 @@ TEST("UM-17 UM-19b UM-22 UM-26", "what waits longer than the interval leaves by 
     session_close(f);
 }
 
-TEST("UM-19c UM-21", "a message that would not fit the datagram flushes what is held before it")
+TEST("UM-19c UM-21", "a message that would not fit the datagram flushes what is deferred before it")
 {
     um_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -107,7 +107,7 @@ TEST("UM-19c UM-21", "a message that fits to the last byte joins, one byte more 
     }
 }
 
-TEST("C4 UM-19d", "a flushed message that would not fit: first what is held, then the message")
+TEST("C4 UM-19d", "a flushed message that would not fit: first what is deferred, then the message")
 {
     um_session_config config = default_config();
     fixture *f = session_open(&config);
@@ -150,7 +150,7 @@ TEST("UM-32 UM-31", "a minimum of 1 sends every message at once")
 
 /* ---- explicit batching ---- */
 
-TEST("UM-38", "worked example: 7899 bytes held, ten of 100 end a batch")
+TEST("UM-38", "worked example: 7899 bytes deferred, ten of 100 end a batch")
 {
     um_session_config config = config_8k(8000);
     fixture *f = session_open(&config);

@@ -139,7 +139,7 @@ TEST("W1 UX-28", "malformed datagrams are refused by reason")
     CHECK_EQ(status_of("04003836 5eed0001 00000064 00010021 00000068"), UM_DGRAM_HDR);
 }
 
-TEST("W1", "a refused datagram still says whose it is")
+TEST("W1", "a refused datagram is still attributed to its session")
 {
     const char *refused[] = {"00013836 5eed0001", "0f003836 5eed0001", "00003836 5eed0001 00"};
     for (uint32_t i = 0; i < 3; i++) {
@@ -410,7 +410,8 @@ static void add_datagram(bytes *run, uint32_t session_id, uint32_t sqn, uint32_t
     }
 }
 
-TEST("issue 4, capture", "a run of datagrams tells how long each is; a single one, and anything else, is none")
+TEST("issue 4, capture",
+     "the length of each datagram of a run is found; a single datagram, or anything else, is no run")
 {
     bytes run = {.length = 0};
     add_datagram(&run, SESSION, 1, 300);

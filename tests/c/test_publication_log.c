@@ -394,7 +394,7 @@ TEST("AE-35", "a claim at the end of its term")
     log_close(f);
 }
 
-TEST("AE-35", "what is being written is left alone, however long it takes")
+TEST("AE-35", "a frame being written is not unblocked, however long it takes")
 {
     log_fixture *f = log_open_connected(1);
     um_claim c = claim(f, 64);

@@ -39,7 +39,7 @@ TEST("UM-13", "datagrams further apart are no load")
     CHECK(!um_coalescing_is_active(&coalescing, now_ns));
 }
 
-TEST("UM-13", "answers to what was sent are no load, other datagrams are")
+TEST("UM-13", "replies to sends are no load, other datagrams are")
 {
     um_receive_coalescing coalescing = made();
     int64_t now_ns = 10 * UM_COALESCING_HOT_NS;
@@ -52,7 +52,7 @@ TEST("UM-13", "answers to what was sent are no load, other datagrams are")
     CHECK(um_coalescing_is_active(&coalescing, now_ns));
 }
 
-TEST("UM-13", "answers that never come excuse a bounded number of datagrams")
+TEST("UM-13", "replies that never come excuse a bounded number of datagrams")
 {
     um_receive_coalescing coalescing = made();
     int64_t now_ns = 10 * UM_COALESCING_HOT_NS;

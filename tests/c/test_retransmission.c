@@ -42,7 +42,7 @@ static enum um_ncf_reason check_ncf(fixture *f, uint32_t at, const uint32_t *sqn
     return ncf.ncf_reason;
 }
 
-TEST("UM-3 UM-86 UM-120 UM-124 UM-133 AE-47", "a NAK is answered at once, to the group, with the same bytes")
+TEST("UM-3 UM-86 UM-120 UM-124 UM-133 AE-47", "a NAK is served at once, to the group, with the same bytes")
 {
     fixture *f = sent_session(default_config(), 20, 0);
     nak(f, (const uint32_t[]){7, 3, 19}, 3);

@@ -168,7 +168,7 @@ TEST("UX-23 AE-12 AE-13 AE-14", "a refused send uses no sequence number")
     session_close(f);
 }
 
-TEST("AE-13 UM-19", "a full log flushes itself: what is held back goes out and makes room")
+TEST("AE-13 UM-19", "a full log flushes itself: the deferred tail goes out and makes room")
 {
     um_session_config config = default_config();
     config.batch_minimum_bytes = 1 << 30;
@@ -339,7 +339,7 @@ TEST("W9 UM-16 UM-42", "send_many gives what one send after the other gives")
     session_close(by_offsets);
 }
 
-TEST("AE-13 UX-23 W9", "send_many says how many it took, and goes on from there")
+TEST("AE-13 UX-23 W9", "send_many returns how many it took, and goes on from there")
 {
     um_session_config config = default_config(); /* the smallest term: a group must not claim more than it allows */
     fixture *f = session_open(&config);

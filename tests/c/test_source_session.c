@@ -126,7 +126,7 @@ TEST("UM-21 UM-44 W4", "any mix of sizes: datagrams as full as whole frames allo
     }
 }
 
-TEST("UM-44 W6", "a link that wants it gets every datagram in one piece, the same bytes as one that gets parts")
+TEST("UM-44 W6", "a contiguous link gets every datagram in one piece, the same bytes as one that gets parts")
 {
     um_session_config config = default_config();
     config.batch_minimum_bytes = 1 << 30;
