@@ -2,7 +2,8 @@
 
 A directory is used only when nobody but its owner can have put anything into it: it is no symbolic link, its mode is
 0700, its owner is the user this process runs as (for root, which reads the processes of all users, any user), and the
-directory it lies in belongs to that user or to root and cannot be changed by others. Sockets are known by their exact names.
+directory it lies in belongs to that user or to root and cannot be changed by others. Sockets are known by their exact
+names.
 """
 
 from __future__ import annotations
