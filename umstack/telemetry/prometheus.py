@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from umstack.errors import Closed, Unsupported
 from umstack.telemetry.metrics import Exposition, render
@@ -26,14 +26,18 @@ try:
 except ImportError as error:
     raise Unsupported("prometheus_client is not installed", hint="pip install 'umstack[metrics]'") from error
 
-if TYPE_CHECKING:
-    from umstack.context import Context
+
+class Reporting(Protocol):
+    """An object whose counters can be read: a Context, which stands above this module."""
+
+    def stats(self) -> dict[str, Any]:
+        """Every counter by name; raises Closed once it is closed."""
 
 
 class Collector(_Base):
     """Yields the metrics of these contexts; one that has been closed is left out."""
 
-    def __init__(self, contexts: Sequence[Context]) -> None:
+    def __init__(self, contexts: Sequence[Reporting]) -> None:
         self._contexts = [(context, time.time()) for context in contexts]
         self._exposition = Exposition()
         self._collecting = threading.Lock()
