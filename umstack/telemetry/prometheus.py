@@ -27,17 +27,17 @@ except ImportError as error:
     raise Unsupported("prometheus_client is not installed", hint="pip install 'umstack[metrics]'") from error
 
 
-class HasStatistics(Protocol):
-    """A context, of which only the statistics are used."""
+class Reporting(Protocol):
+    """An object whose counters can be read: a Context, which stands above this module."""
 
     def stats(self) -> dict[str, Any]:
-        """Return every counter by name; raises Closed when the context is closed."""
+        """Every counter by name; raises Closed once it is closed."""
 
 
 class Collector(_Base):
     """Yields the metrics of these contexts; one that has been closed is left out."""
 
-    def __init__(self, contexts: Sequence[HasStatistics]) -> None:
+    def __init__(self, contexts: Sequence[Reporting]) -> None:
         self._contexts = [(context, time.time()) for context in contexts]
         self._exposition = Exposition()
         self._collecting = threading.Lock()
