@@ -137,7 +137,7 @@ static uint64_t digest(const um_packet_rows *rows, uint64_t sum)
     return sum;
 }
 
-static const um_packet_rows_options OPTIONS = {{14390, 14401, 12965, 12965}, false};
+static const um_packet_rows_options OPTIONS = {{14390, 14401, 12965, 12965}, false, {.by_time = false}};
 
 /* Decodes what is there of the file until the window's end, digesting rows as they fill. */
 static enum um_capture_step decode_window(um_capture_reader *reader, columns *into, const uint8_t *data,

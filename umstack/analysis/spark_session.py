@@ -49,8 +49,6 @@ _OPTIONS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
-    # The decoder of captures leaves out what a query does not ask for.
-    "spark.sql.python.filterPushdown.enabled": "true",
     # One task a core is enough for what is left after the first aggregation; AQE joins what is small.
     "spark.sql.shuffle.partitions": "16",
     # Partitioned by kind of packet: so few writers fit side by side, and no sort is needed.
