@@ -6,7 +6,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from umstack.analysis.observations import DATA, RETRANSMISSION, SESSION
-from umstack.facts.kinds import BUCKET_NS as BUCKET_NS
+
+BUCKET_NS = 1_000_000
 
 
 def rates(observations: DataFrame, bucket_ns: int = BUCKET_NS) -> DataFrame:

@@ -1,7 +1,8 @@
-"""The report on the demo's own captures, where there is what makes it."""
+"""The report on the demo's own captures, where Spark is there to make it."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,12 +10,15 @@ from typing import Any
 
 from umstack.demo.capture import capture_directory
 
-_NEEDED = ("polars", "matplotlib", "pyarrow")
+_PARTS = {"pyspark": "umstack[spark]", "matplotlib": "umstack[report]", "pyarrow": "umstack[arrow]"}
 
 
 def why_no_report() -> str | None:
     """What is missing for a report; None if nothing is."""
-    return None if all(map(find_spec, _NEEDED)) else "pip install 'umstack[report]'"
+    missing = [extra for module, extra in _PARTS.items() if find_spec(module) is None]
+    if missing:
+        return f"pip install {' '.join(repr(extra) for extra in missing)}"
+    return None if shutil.which("java") else "apt-get install openjdk-17-jre-headless"
 
 
 def write_report(report: Path, on_step: Callable[[str, int, int], None]) -> dict[str, Any]:
