@@ -5,9 +5,9 @@ it, where it was captured, and gives sequence numbers that do not wrap. Every ot
 
 Sequence numbers are 32 bits wide and a fast session uses them up in minutes. Each minute of a session gets a reference,
 the first number seen in it, unwrapped by its signed distance from the minute before. A session message counts as the
-number behind its lead: before a session that starts at 0 has sent anything its lead is 2**32 - 1. A packet's number is
-unwrapped by its signed distance from the reference of its minute. This is right as long as no number is further than
-2**31 from the reference, and costs one aggregation and one small join, not a sort.
+number behind its lead: a session that has sent nothing and starts at 0 has a lead of 2**32 - 1; a packet's number is unwrapped by
+its signed distance from the reference of its minute. This is right as long as no number is further than 2**31 from the
+reference, and costs one aggregation and one small join, not a sort.
 """
 
 from __future__ import annotations
