@@ -4,8 +4,7 @@ A packet says who sent it to whom; an observation says which session it belongs 
 it, where it was captured, and gives sequence numbers that do not wrap. Every other analysis starts here.
 
 Sequence numbers are 32 bits wide and a fast session uses them up in minutes. Each minute of a session gets a reference,
-the first number seen in it, unwrapped by its signed distance from the minute before. A session message counts as the
-number behind its lead: a session that has sent nothing and starts at 0 has a lead of 2**32 - 1; a packet's number is unwrapped by
+the first number seen in it, unwrapped by its signed distance from the minute before; a packet's number is unwrapped by
 its signed distance from the reference of its minute. This is right as long as no number is further than 2**31 from the
 reference, and costs one aggregation and one small join, not a sort.
 """
@@ -175,9 +174,7 @@ def references(classified: DataFrame) -> DataFrame:
         F.col("kind").isin(DATA, RETRANSMISSION, SESSION_MESSAGE) & F.col("sqn").isNotNull()
     )
     epoch = F.expr(f"time_ns div {EPOCH_NS}").alias("epoch")
-    behind_lead = (F.col("sqn") + 1).bitwiseAND(F.lit(2 * _HALF - 1))
-    number = F.when(F.col("kind") == SESSION_MESSAGE, behind_lead).otherwise(F.col("sqn"))
-    firsts = numbered.groupBy(*SESSION, epoch).agg(F.min_by(number, "time_ns").alias("first"))
+    firsts = numbered.groupBy(*SESSION, epoch).agg(F.min_by("sqn", "time_ns").alias("first"))
     by_time = Window.partitionBy(*SESSION).orderBy("epoch")
     step = _distance(F.col("first"), F.lag("first").over(by_time))
     unwrapped = firsts.withColumn("step", F.coalesce(step, F.col("first"))).select(
