@@ -72,6 +72,7 @@ CORE = Module(
         Header("io/publication.h"),
         Header("io/subscription.h"),
         Header("io/context.h"),
+        Header("io/receiving.h", names=("UM_RECEIVING_GROUPS_MAX",)),
         Header("io/statistics.h"),
         Header("capture/writing/datagram_frame.h", names=("um_datagram_frame",)),
         Header("capture/writing/pcapng_writer.h", names=(

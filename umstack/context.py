@@ -30,7 +30,7 @@ from umstack.resolution import (
     encode_topic_name,
 )
 from umstack.source import Source
-from umstack.telemetry import ServedMetrics, serve_metrics
+from umstack.telemetry import serve_metrics
 from umstack.telemetry.counter_log import CounterLog
 from umstack.telemetry.reading import context_report, recovery_times
 from umstack.telemetry.recovery_histogram import RecoveryHistogram
@@ -82,8 +82,6 @@ class Context(Closing):
         chosen = self._config.context_options(**overrides)
         found = _find_interface(interface or chosen.interface or None)
         self._next_topic_index = secrets.randbelow(_TOPIC_INDEX_START_MAX) + 1
-        self._statistics: StatisticsServer | None = None
-        self._metrics: ServedMetrics | None = None
         self._counter_log = CounterLog(self.stats)
         self._warned_buffer = False
         self._tap: Tap | None = None
@@ -102,8 +100,11 @@ class Context(Closing):
             if not self.is_sequential:
                 self._follower.start()
             self._engine.start()
-            self._statistics = StatisticsServer(self.stats) if statistics else None
-            self._metrics = serve_metrics(metrics, self.stats) if metrics is not None else None
+            self._serving = undo.enter_context(ExitStack())
+            if statistics:
+                self._serving.callback(StatisticsServer(self.stats).close)
+            if metrics is not None:
+                self._serving.callback(serve_metrics(metrics, self.stats).close)
             self._ending = undo.pop_all()
 
     def _open_resolver(self) -> Resolver:
@@ -372,10 +373,7 @@ class Context(Closing):
                 self._close()
 
     def _close(self) -> None:
-        if self._statistics is not None:
-            self._statistics.close()
-        if self._metrics is not None:
-            self._metrics.close()
+        self._serving.close()
         registry = self._engine.registry
         for opened in [*registry.of(Receiver), *registry.of(EventQueue), *registry.of(Source)]:
             opened.close()

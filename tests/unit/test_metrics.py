@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from umstack.errors import OptionError, SystemFailure
 from umstack.telemetry.counters import CounterKind, schema
 from umstack.telemetry.endpoint import MetricsEndpoint, parse_address
 from umstack.telemetry.metrics import GROUPS, OTHERS, Exposition, metric_of, metrics_of, program, render
+from umstack.telemetry.statistics_server import statistics_directory
 
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra `metrics` is not installed")
 
@@ -218,6 +220,18 @@ def test_an_address_that_cannot_be_had_is_an_error() -> None:
     for text in ("9464", "host:port", ":99999", "[::1"):
         with pytest.raises(OptionError, match="HOST:PORT"):
             open_context(metrics=text)
+
+
+def test_a_context_whose_metrics_cannot_be_served_leaves_nothing() -> None:
+    """Its statistics server, which was open by then, ends with it."""
+    before = {thread.name for thread in threading.enumerate()}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(SystemFailure):
+            open_context(statistics=True, metrics=f"127.0.0.1:{taken.getsockname()[1]}")
+    assert {thread.name for thread in threading.enumerate()} == before
+    assert not list(statistics_directory().glob(f"{os.getpid()}-*.sock"))
 
 
 def test_addresses() -> None:

@@ -20,7 +20,7 @@ from umstack._engine.subscription import Subscription
 from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
 from umstack.config import ContextOptions
 
-_GROUPS_MAX = 256
+_GROUPS_MAX: int = lib.UM_RECEIVING_GROUPS_MAX
 
 
 class Engine:
