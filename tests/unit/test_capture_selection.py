@@ -52,8 +52,7 @@ def is_selected(selection: Selection, row: dict[str, Any]) -> bool:
     return all(values is None or row[name] in values for name, values in wanted.items())
 
 
-@pytest.fixture
-def capture(tmp_path: Path) -> Path:
+def write_capture(path: Path) -> Path:
     """Packets of every type, of several sessions, some cut; advertisements, which lie beside the rows."""
     address = LbtrmAddress("10.0.0.1", GROUP, 7, 14400, 14395)
     told = encode(ResolutionDatagram((), (Advertisement("orders", 1, 0, address),)))
@@ -68,9 +67,14 @@ def capture(tmp_path: Path) -> Path:
         for number, content in enumerate(contents):
             kept = len(content) - 20 * (turn % 3)
             packets.append(Packet(START_NS + turn * 1_000_000 + number * 1000, content[:kept], len(content)))
-    path = tmp_path / "capture.pcap"
     path.write_bytes(pcap(packets))
     return path
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Path:
+    """A capture of them."""
+    return write_capture(tmp_path / "capture.pcap")
 
 
 def test_a_selection_gives_what_a_filter_leaves(capture: Path) -> None:
