@@ -329,6 +329,43 @@ def test_files_rotate_by_time(make_lab: MakeLab, tmp_path: Path) -> None:
         assert not times or times[-1] - times[0] < 10 * ROTATE_SECONDS * 1e9
 
 
+def test_a_live_capture_is_read_while_it_runs(make_lab: MakeLab, tmp_path: Path) -> None:
+    """Issue 31, Wireshark: a pipe's reader has each packet while the capture goes on; when it leaves, that ends it."""
+    host = make_lab(hosts=2).hosts[0]
+    command = [sys.executable, "-m", "umstack", "capture", host.interface, "--live", "--group", GROUP]
+    capture = host.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    shark = subprocess.Popen(
+        ["tshark", "-l", "-i", "-", "-T", "fields", "-e", "data"],
+        stdin=capture.stdout, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    capture.stdout.close()
+    seen: list[str] = []
+    reading = threading.Thread(target=lambda: seen.extend(iter(shark.stdout.readline, "")), daemon=True)
+    reading.start()
+    with Sender(host) as sender:
+        numbers = itertools.count()
+
+        def is_read() -> bool:
+            assert capture.poll() is None, capture.stderr.read()
+            sender.send([next(numbers)])
+            return len(seen) >= 10
+
+        wait_for(is_read, "packets at the reader", 20)
+        shark.terminate()
+        shark.wait(10)
+
+        def has_ended() -> bool:
+            sender.send([next(numbers)])
+            return capture.poll() is not None
+
+        wait_for(has_ended, "the capture's end", 20)
+    reading.join(10)
+    complained = capture.stderr.read().decode()
+    assert capture.returncode == 0, complained
+    assert "captured" in complained
+    assert not list(tmp_path.iterdir())
+
+
 def test_silence_makes_no_files(make_lab: MakeLab, tmp_path: Path) -> None:
     """Issue 4, capture: a file without packets goes on, however often a new one could have begun."""
     host = make_lab(hosts=2).hosts[0]

@@ -48,6 +48,9 @@ class CaptureSettings:
     promiscuous: bool = False
     egress: WantedWay = "auto"
     """Where what goes out is seen."""
+    stream: Path | None = None
+    """Write everything to this pipe, which somebody reads meanwhile, instead of to files in the directory; there is no
+    rotation then, and the capture stops when the reader goes away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,8 @@ class InterfaceCapture(Closing):
         self._remover = ThreadPoolExecutor(1, thread_name_prefix="umstack-remover")
         self._removals: deque[Future[None]] = deque()
         self._arrivals = ffi.new("um_interface_capture_arrivals *")
-        make_directory(self.directory)
+        if settings.stream is None:
+            make_directory(self.directory)
         self.egress: EgressChoice
         """Where what goes out is seen, and why there."""
         try:
@@ -174,10 +178,16 @@ class InterfaceCapture(Closing):
             limit_bytes = self._settings.rotate_bytes
             result = lib.um_interface_capture_write(self._handle, self._arrivals, limit_bytes)
             self._failed = result < 0  # an interface that is gone leaves what it has shown to be written
-        if result < 0 and -result in _DISK_ERRORS:
+        if self._lacks_reader(result):
+            self.stop()
+        elif result < 0 and -result in _DISK_ERRORS:
             raise self._failure(-result)
-        if result < 0:
+        elif result < 0:
             raise error_from_result(result, f"capturing {self.interface}")
+
+    def _lacks_reader(self, result: int) -> bool:
+        """Whether the stream's reader has gone away, which ends a live capture."""
+        return self._settings.stream is not None and result == -errno.EPIPE
 
     def _is_due(self) -> bool:
         """Whether the file that is open has had its share; one without packets goes on."""
@@ -200,13 +210,18 @@ class InterfaceCapture(Closing):
         self._begin_file()
 
     def _begin_file(self) -> None:
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        self._part = self.directory / f"{file_name(self.interface)}-{stamp}.pcapng{PART_SUFFIX}"
+        self._part = self._settings.stream or self._new_part()
         self._opened_at = time.monotonic()
         result = lib.um_interface_capture_begin_file(self._handle, os.fsencode(self._part))
         self._failed = result < 0
-        if result < 0:
+        if self._lacks_reader(result):
+            self.stop()
+        elif result < 0:
             raise self._failure(-result)
+
+    def _new_part(self) -> Path:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        return self.directory / f"{file_name(self.interface)}-{stamp}.pcapng{PART_SUFFIX}"
 
     def _end_file(self) -> None:
         """Make the file whole; a full disk has cut it back to its last whole packet.
@@ -216,20 +231,25 @@ class InterfaceCapture(Closing):
         if self._part is None:
             return
         result = lib.um_interface_capture_end_file(self._handle)
-        whole = self._part.with_suffix("")
-        if self._part.exists():
-            self._part.rename(whole)
-        if whole.exists() and whole not in self._files:
-            self._files.append(whole)
+        whole = self._part if self._settings.stream else self._keep(self._part)
         self._part = None
         while self._settings.keep_files and len(self._files) > self._settings.keep_files:
             self._removals.append(self._remover.submit(self._files[0].unlink, missing_ok=True))
             self._files.popleft()
-        if result < 0:
+        if result < 0 and not self._lacks_reader(result):
             self._failed = True
             raise CaptureError(
                 f"capturing {self.interface} to {whole}: {os.strerror(-result)}", errno=-result
             )
+
+    def _keep(self, part: Path) -> Path:
+        """Give a file that is whole its name."""
+        whole = part.with_suffix("")
+        if part.exists():
+            part.rename(whole)
+        if whole.exists() and whole not in self._files:
+            self._files.append(whole)
+        return whole
 
     def _counters(self) -> Any:
         counters = ffi.new("um_interface_capture_counters *")

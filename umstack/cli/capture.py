@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
+from pathlib import Path
 
 import click
 
@@ -17,12 +19,14 @@ from umstack.cli.stack_options import JSON_OPTION, configuration
 from umstack.config import Scope
 
 _MEGABYTE = 1 << 20
+_STANDARD_OUTPUT = Path("/proc/self/fd/1")
 _EXAMPLES = """\b
 Examples:
   umstack capture eth1
   umstack capture eth1 --out /var/captures --rotate-size 100 --files 20
   umstack capture eth1 --group 224.10.10.10-224.10.10.14 --port 14400 --seconds 60 --json
   umstack capture eth1 --all --snaplen 128
+  umstack capture eth1 --live | wireshark -k -i -
 """
 
 
@@ -46,9 +50,8 @@ PRIORITY_OPTION = click.option(
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("interface", metavar="IFACE")
-@click.option(
-    "--out", "directory", default=".", metavar="DIR", help="Where the files go; the current directory."
-)
+@click.option("--out", "directory", metavar="DIR", help="Where the files go; else the current directory.")
+@click.option("--live", is_flag=True, help="Write to standard output, for Wireshark to read, not to files.")
 @click.option(
     "--group", "groups", multiple=True, metavar="ADDRESS", help="A group, A-B or a network; repeatable."
 )
@@ -101,7 +104,8 @@ PRIORITY_OPTION = click.option(
 @JSON_OPTION
 def command(
     interface: str,
-    directory: str,
+    directory: str | None,
+    live: bool,
     groups: tuple[str, ...],
     ports: tuple[str, ...],
     everything: bool,
@@ -124,11 +128,16 @@ def command(
     the interface is not seen here: use a context's tap for that. The data path comes first: a capture that gets too
     little of a processor drops packets and slows nobody; --priority normal is for when the capture matters more.
 
+    With --live the packets go to standard output as they come, until the reader goes away.
+
     Ends with status 0 when it ran as long as it was asked to; packets that had to be dropped are counted in the files
     and in the summary.
     """
     if everything and (groups or ports):
         raise click.UsageError("--all keeps everything; --group and --port choose")
+    if live:
+        given = (directory, rotate_size, rotate_seconds, keep_files, as_json or None)
+        _check_live(any(value is not None for value in given))
     config = configuration((Scope.CONTEXT, Scope.SOURCE), {}, config_file, options)
     settings = CaptureSettings(
         packet_filter=None if everything else PacketFilter.of_configuration(config).narrowed(groups, ports),
@@ -139,6 +148,7 @@ def command(
         ring_bytes=ring_mebibytes * _MEGABYTE,
         promiscuous=promiscuous,
         egress=egress,
+        stream=_STANDARD_OUTPUT if live else None,
     )
     usual = os.sched_getscheduler(0), os.sched_getparam(0)
     if priority == "idle":
@@ -147,7 +157,7 @@ def command(
     with (
         Meter() as meter,
         terminable(once=True),
-        InterfaceCapture(interface, directory, settings) as capture,
+        InterfaceCapture(interface, directory or ".", settings) as capture,
         stoppable(capture.stop) as asked,
     ):
         _note_cost(capture)
@@ -162,6 +172,18 @@ def command(
         cut_short=asked.has_come and seconds is not None,
         as_json=as_json,
     )
+
+
+def _check_live(has_files: bool) -> None:
+    if has_files:
+        raise click.UsageError(
+            "--live writes packets to standard output: leave out --out, --rotate-*, --files and --json"
+        )
+    if sys.stdout.isatty():
+        raise click.UsageError(
+            "--live writes packets to standard output: give it to a reader, as in "
+            "'umstack capture eth1 --live | wireshark -k -i -'"
+        )
 
 
 def _note_cost(capture: InterfaceCapture) -> None:
