@@ -1,7 +1,7 @@
 #include "core/repair_budget.h"
 
 enum {
-    MEMBERS_MIN = 2,         /* a member alone gets a half */
+    MEMBERS_MIN = 4,         /* a member alone gets a quarter */
     STRANGERS_PART = 10,     /* and all strangers a tenth */
     BURST_BYTES_MIN = 65536, /* what a share holds after a time without NAKs */
     BURSTS_A_SECOND = 20,

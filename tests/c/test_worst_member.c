@@ -88,7 +88,7 @@ TEST("UM-129", "a member is served while strangers flood")
     become_member(f, HONEST);
     uint32_t served = 0;
     for (uint32_t i = 0; i < 500; i++) {
-        f->now_ns += 2 * NS_PER_MS;
+        f->now_ns += 5 * NS_PER_MS;
         nak_run(f, HOSTILE, (i * 37) % 3000);
         uint32_t wanted = 3500 + i % 500; /* not among what is NAKed by the stranger */
         uint64_t before = f->session->counters.rxs_sent;

@@ -209,7 +209,7 @@ class ContextOptions:
         maximum=10**12,
         zero=_NO_LIMIT,
         reason="A tenth of the data rate limit bounds what NAKs can cause; more loss than that is a fault.",
-        doc="Limit for retransmissions; keep it below the data rate limit. One receiver may cause at most half "
+        doc="Limit for retransmissions; keep it below the data rate limit. One receiver may cause at most a quarter "
         "of it, and all that send no status messages together a tenth; 0 is no limit for anybody.",
     )
     transport_lbtrm_rate_interval_ns: int = option(
