@@ -1,7 +1,8 @@
 /* The part of the retransmit rate that one requester may cause, so that a NAK datagram from anywhere does not use up
- * what honest receivers need. Of the budget a member gets at most a quarter, and an equal part where several members NAK;
- * all strangers together get a tenth. What is over that is not served, and no NCF is sent for it: an NCF goes to the
- * whole group, and a flood of NAKs could silence the NAKs of honest receivers with it. An honest receiver NAKs again.
+ * what honest receivers need. Of the budget a member gets at most a quarter, and an equal part where several members
+ * NAK; all strangers together get a tenth. What is over that is not served, and no NCF is sent for it: an NCF goes to
+ * the whole group, and a flood of NAKs could silence the NAKs of honest receivers with it. An honest receiver NAKs
+ * again.
  *
  * Threads: the holder of the sender lock. Memory: the session's. Complexity: constant. Errors: none.
  */

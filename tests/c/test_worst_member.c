@@ -223,7 +223,7 @@ static fixture *flow_session(void)
     return f;
 }
 
-/* Publishes what is taken for a while, with an honest receiver that follows, and whoever repeats `again`. */
+/* Publishes what is taken for a while, with an honest receiver that follows, and another that repeats `again`. */
 static uint32_t publish_for(fixture *f, uint32_t ms, const um_status_message *again, um_address from)
 {
     uint32_t first = f->session->next_sqn;
