@@ -52,7 +52,11 @@ CORE = Module(
         Header("core/datagram_size.h", names=("UM_DATAGRAM_BYTES_MAX",)),
         Header("core/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES",)),
         Header("core/lbmc.h", names=("UM_MESSAGE_FRAGMENT",)),
-        Header("core/flow_control.h", names=("um_flow_control_policy",)),
+        Header("core/flow_control.h", names=("um_flow_control_policy", "um_network", "UM_FLOW_NETWORKS_MAX")),
+        Header("core/receiver_accounting.h", names=("UM_ACCOUNTS_MAX", "um_receiver_account")),
+        Header("core/source_events.h", names=(
+            "UM_SOURCE_EVENTS_MAX", "um_source_event_kind", "um_source_event",
+        )),
         Header("core/publication_log.h", names=("UM_LOG_TERM_BYTES_MIN",)),
         Header("core/message_queue.h", names=(
             "UM_QUEUE_BLOCKS_MAX", "um_row_kind", "um_row", "um_rows",

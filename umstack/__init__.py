@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from xdp.lazy_names import lazily, names_of
 
 if TYPE_CHECKING:
+    from umstack._engine.source_events import ReceiverEvent as ReceiverEvent
     from umstack.batch import Batch as Batch
     from umstack.config import Config as Config
     from umstack.context import Context as Context
@@ -55,6 +56,7 @@ _HOME = {
     "Message": "events",
     "UnrecoverableLoss": "events",
     "Receiver": "receiver",
+    "ReceiverEvent": "_engine.source_events",
     "Source": "source",
 }
 

@@ -283,6 +283,10 @@ class um_interface_capture_counters(CData):
     file_packet_count: int
     file_start_ns: int
 
+class um_network(CData):
+    ip: int
+    mask: int
+
 class um_packet_destination(CData):
     ip_version: int
     @property
@@ -433,6 +437,30 @@ class um_publication_session(CData): ...
 class um_random(CData):
     state: int
 
+class um_receiver_account(CData):
+    @property
+    def address(self) -> um_address: ...
+    @address.setter
+    def address(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
+    last_seen_ns: int
+    last_nak_ns: int
+    naks: int
+    bytes: int
+    refused: int
+    too_late: int
+    @property
+    def bucket(self) -> um_repair_bucket: ...
+    @bucket.setter
+    def bucket(self, value: um_repair_bucket | dict[str, Any] | Sequence[Any]) -> None: ...
+    over_since_ns: int
+    over_ns: int
+    noisy_ns: int
+    loses_ns: int
+    reported_sqn: int
+    has_reported: bool
+    is_member: bool
+    is_cut_off: bool
+
 class um_receiver_config(CData):
     ordered_delivery: int
     map_entries_max: int
@@ -459,6 +487,10 @@ class um_receiver_session_config(CData):
     receiver_id: int
     group_tag: int
     random_seed: int
+
+class um_repair_bucket(CData):
+    credit_bytes: int
+    filled_ns: int
 
 class um_rings(CData): ...
 
@@ -505,6 +537,14 @@ class um_session_config(CData):
     flow_group_tag: int
     flow_group_minimum_size: int
     flow_receiver_timeout_ns: int
+    flow_stall_timeout_ns: int
+    flow_network_count: int
+    @property
+    def flow_networks(self) -> um_network: ...
+    @flow_networks.setter
+    def flow_networks(self, value: um_network | Sequence[Any]) -> None: ...
+    repair_budget_bps: int
+    nak_cutoff_interval_ns: int
 
 class um_session_id(CData):
     @property
@@ -532,6 +572,14 @@ class um_source_config(CData):
     tsni_threshold_ns: int
     explicit_capacity: int
 
+class um_source_event(CData):
+    kind: int
+    @property
+    def receiver(self) -> um_address: ...
+    @receiver.setter
+    def receiver(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
+    count: int
+
 class um_subscription(CData): ...
 
 class um_tap_config(CData):
@@ -553,6 +601,7 @@ class um_tap_counters(CData):
     error: int
 
 class _CoreLib:
+    UM_ACCOUNTS_MAX: int
     UM_ADMIN_ACTION: int
     UM_BACK_PRESSURED: int
     UM_CAPTURE_CLOCK_STEP_NS: int
@@ -587,7 +636,9 @@ class _CoreLib:
     UM_ETHERTYPE_VLAN: int
     UM_FLOW_MAX: int
     UM_FLOW_MIN: int
+    UM_FLOW_NETWORKS_MAX: int
     UM_FLOW_NONE: int
+    UM_FLOW_RECEIVERS_MAX: int
     UM_FLOW_TAGGED: int
     UM_FRAME_ALIGNMENT: int
     UM_FRAME_HEADER_BYTES: int
@@ -692,6 +743,12 @@ class _CoreLib:
     UM_SEND_END_BATCH: int
     UM_SEND_FLUSH: int
     UM_SEND_START_BATCH: int
+    UM_SOURCE_EVENTS_MAX: int
+    UM_SOURCE_RECEIVER_CUT_OFF: int
+    UM_SOURCE_RECEIVER_LOSES: int
+    UM_SOURCE_RECEIVER_NOISY: int
+    UM_SOURCE_RECEIVER_RETURNED: int
+    UM_SOURCE_RECEIVER_STALLED: int
     UM_STATISTICS_FIELDS_MAX: int
     UM_UDP_CHECKSUM_AT: int
     UM_UDP_HEADER_BYTES: int
@@ -886,6 +943,13 @@ class _CoreLib:
     ) -> None: ...
     def um_rows_materialize(self, a1: um_block, a2: int, a3: int, /) -> None: ...
     def um_rows_summarize(self, a1: um_rows, a2: Pointer[int32_t], a3: um_rows_summary, /) -> None: ...
+    def um_session_accounts(self, a1: um_publication_session, a2: um_receiver_account, /) -> int: ...
+    def um_session_cut_off(
+        self, a1: um_publication_session, a2: um_address | dict[str, Any], a3: bool, /
+    ) -> bool: ...
+    def um_session_events(
+        self, a1: um_publication_session, a2: int, a3: um_source_event, a4: Pointer[uint64_t], /
+    ) -> int: ...
     def um_session_limit_datagram(self, a1: um_publication_session, a2: int, /) -> None: ...
     def um_session_memory(self, a1: um_publication_session, a2: Pointer[size_t], /) -> Pointer[void]: ...
     def um_session_open(
@@ -1091,6 +1155,10 @@ class _Core:
         self, cdecl: Literal["um_interface_capture_counters **"], init: Any = ...
     ) -> Pointer[um_interface_capture_counters]: ...
     @overload
+    def new(self, cdecl: Literal["um_network *", "um_network[]"], init: Any = ...) -> um_network: ...
+    @overload
+    def new(self, cdecl: Literal["um_network **"], init: Any = ...) -> Pointer[um_network]: ...
+    @overload
     def new(
         self, cdecl: Literal["um_packet_destination *", "um_packet_destination[]"], init: Any = ...
     ) -> um_packet_destination: ...
@@ -1168,6 +1236,14 @@ class _Core:
     def new(self, cdecl: Literal["um_random **"], init: Any = ...) -> Pointer[um_random]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_receiver_account *", "um_receiver_account[]"], init: Any = ...
+    ) -> um_receiver_account: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_receiver_account **"], init: Any = ...
+    ) -> Pointer[um_receiver_account]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_receiver_config *", "um_receiver_config[]"], init: Any = ...
     ) -> um_receiver_config: ...
     @overload
@@ -1182,6 +1258,12 @@ class _Core:
     def new(
         self, cdecl: Literal["um_receiver_session_config **"], init: Any = ...
     ) -> Pointer[um_receiver_session_config]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_repair_bucket *", "um_repair_bucket[]"], init: Any = ...
+    ) -> um_repair_bucket: ...
+    @overload
+    def new(self, cdecl: Literal["um_repair_bucket **"], init: Any = ...) -> Pointer[um_repair_bucket]: ...
     @overload
     def new(self, cdecl: Literal["um_rings *", "um_rings[]"], init: Any = ...) -> um_rings: ...
     @overload
@@ -1222,6 +1304,12 @@ class _Core:
     ) -> um_source_config: ...
     @overload
     def new(self, cdecl: Literal["um_source_config **"], init: Any = ...) -> Pointer[um_source_config]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_source_event *", "um_source_event[]"], init: Any = ...
+    ) -> um_source_event: ...
+    @overload
+    def new(self, cdecl: Literal["um_source_event **"], init: Any = ...) -> Pointer[um_source_event]: ...
     @overload
     def new(
         self, cdecl: Literal["um_subscription *", "um_subscription[]"], init: Any = ...
@@ -1433,6 +1521,10 @@ class _Core:
         self, cdecl: Literal["um_interface_capture_counters **"], source: Any
     ) -> Pointer[um_interface_capture_counters]: ...
     @overload
+    def cast(self, cdecl: Literal["um_network *", "um_network[]"], source: Any) -> um_network: ...
+    @overload
+    def cast(self, cdecl: Literal["um_network **"], source: Any) -> Pointer[um_network]: ...
+    @overload
     def cast(
         self, cdecl: Literal["um_packet_destination *", "um_packet_destination[]"], source: Any
     ) -> um_packet_destination: ...
@@ -1502,6 +1594,12 @@ class _Core:
     def cast(self, cdecl: Literal["um_random **"], source: Any) -> Pointer[um_random]: ...
     @overload
     def cast(
+        self, cdecl: Literal["um_receiver_account *", "um_receiver_account[]"], source: Any
+    ) -> um_receiver_account: ...
+    @overload
+    def cast(self, cdecl: Literal["um_receiver_account **"], source: Any) -> Pointer[um_receiver_account]: ...
+    @overload
+    def cast(
         self, cdecl: Literal["um_receiver_config *", "um_receiver_config[]"], source: Any
     ) -> um_receiver_config: ...
     @overload
@@ -1514,6 +1612,12 @@ class _Core:
     def cast(
         self, cdecl: Literal["um_receiver_session_config **"], source: Any
     ) -> Pointer[um_receiver_session_config]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_repair_bucket *", "um_repair_bucket[]"], source: Any
+    ) -> um_repair_bucket: ...
+    @overload
+    def cast(self, cdecl: Literal["um_repair_bucket **"], source: Any) -> Pointer[um_repair_bucket]: ...
     @overload
     def cast(self, cdecl: Literal["um_rings *", "um_rings[]"], source: Any) -> um_rings: ...
     @overload
@@ -1554,6 +1658,12 @@ class _Core:
     ) -> um_source_config: ...
     @overload
     def cast(self, cdecl: Literal["um_source_config **"], source: Any) -> Pointer[um_source_config]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_source_event *", "um_source_event[]"], source: Any
+    ) -> um_source_event: ...
+    @overload
+    def cast(self, cdecl: Literal["um_source_event **"], source: Any) -> Pointer[um_source_event]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_subscription *", "um_subscription[]"], source: Any

@@ -15,6 +15,7 @@ from umstack._core import lib
 from umstack._engine.engine import Engine
 from umstack._engine.interface_follower import InterfaceFollower
 from umstack._engine.lbtrm_address import LbtrmAddress
+from umstack._engine.source_events import log_receiver_events
 from umstack.capturing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
 from umstack.config import Config, ContextOptions, OptionValue, ReceiverOptions, SourceOptions
 from umstack.errors import InterfaceError, OptionError
@@ -38,6 +39,7 @@ from umstack.telemetry.statistics_server import StatisticsServer
 from xdp.closing import Closing
 
 _TOPIC_INDEX_START_MAX = 2**20
+_RECEIVER_LOG_SECONDS = 0.5
 
 
 class ReceiveBufferWarning(UserWarning):
@@ -84,6 +86,7 @@ class Context(Closing):
         self._next_topic_index = secrets.randbelow(_TOPIC_INDEX_START_MAX) + 1
         self._counter_log = CounterLog(self.stats)
         self._warned_buffer = False
+        self._next_receiver_log = 0.0
         self._tap: Tap | None = None
         with ExitStack() as undo:
             self._engine = Engine(chosen, found, self._duty_work)
@@ -283,7 +286,17 @@ class Context(Closing):
         for address in self._engine.ended_sessions():
             self._resolver.forget_session(address)
         self._engine.steer()
+        self._log_receivers()
         self._counter_log.update()
+
+    def _log_receivers(self) -> None:
+        now = time.monotonic()
+        if now < self._next_receiver_log:
+            return
+        self._next_receiver_log = now + _RECEIVER_LOG_SECONDS
+        with self._engine.registry.listing:
+            for session in self._engine.sessions.sessions:
+                log_receiver_events(session)
 
     # Sequential mode
 

@@ -15,6 +15,7 @@ from umstack._core import ffi, lib
 from umstack._engine.engine import Engine
 from umstack._engine.publication import Publication
 from umstack._engine.sessions import SourceSession
+from umstack._engine.source_events import ReceiverEvent, cut_off, receiver_events
 from umstack._engine.waiting import SLICE_NS, timeout_ns
 from umstack.config import SourceOptions
 from umstack.errors import (
@@ -67,6 +68,7 @@ class Source(Closing):
 
     __slots__ = (
         "_engine",
+        "_events_read",
         "_handle",
         "_publication",
         "_resolver",
@@ -96,6 +98,7 @@ class Source(Closing):
         """Whether close() was called."""
         self._engine = engine
         self._resolver = resolver
+        self._events_read = 0
         self._publication = Publication(engine.core, session, topic, topic_index, options)
         self._handle = self._publication.handle
         engine.registry.add(self, self._publication)
@@ -381,7 +384,9 @@ class Source(Closing):
     def wait_drained(self, timeout: float | None = None) -> bool:
         """Wait until everything sent has been received by every receiver flow control knows (UM-83).
 
-        With flow_control none: until everything has left this host. False after `timeout` seconds (None: no timeout).
+        With flow_control none: until everything has left this host; that nobody lost it cannot be known then, and
+        receiver_events() only tells of receivers that NAK too late. A receiver that was dropped (receivers_timed_out)
+        or has stalled (receivers_stalled) is not waited for. False after `timeout` seconds (None: no timeout).
         Raises Closed.
         """
         self.flush()
@@ -395,6 +400,25 @@ class Source(Closing):
             self._check_open()
             self._engine.idle(_POLL_S)
         return True
+
+    def receiver_events(self) -> list[ReceiverEvent]:
+        """What has happened to the receivers of the session since the last call: stalled, noisy, cut off, losing.
+
+        The newest 64 are kept. Each source of a session gets all of them. Raises Closed.
+        """
+        self._check_open()
+        events, self._events_read = receiver_events(self._publication.session, self._events_read)
+        return events
+
+    def nak_cutoff(self, receiver: str, enabled: bool = True) -> None:
+        """Serve the NAKs of a receiver no longer, or again with `enabled` False (UX-21).
+
+        `receiver` is "address:port", as receiver_events() and `umstack stat` name it. The cutoff is the session's, and
+        so holds for all of its sources. The receiver still gets what is sent and what others NAK. Raises
+        InvalidArgument, ResourceLimit, Closed.
+        """
+        self._check_open()
+        cut_off(self._publication.session, receiver, enabled)
 
     @property
     def transport(self) -> str:

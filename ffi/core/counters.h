@@ -84,6 +84,14 @@ typedef struct um_source_transport_counters {
     uint64_t receivers_timed_out;
     /* counter, receivers: Status messages of new receivers refused because the receiver table is full. */
     uint64_t receivers_refused;
+    /* counter, receivers: Receivers that no longer count because they held the sender for flow_control_stall_timeout without advancing. */
+    uint64_t receivers_stalled;
+    /* counter, messages: Status messages dropped: their sender is not in flow_control_receivers_allowed. */
+    uint64_t status_not_allowed;
+    /* counter, NAKs: Dropped without a response: the receiver, or all strangers together, used up its share of the repair budget. */
+    uint64_t naks_over_share;
+    /* counter, NAKs: Dropped without a response: the receiver is cut off (UX-21). */
+    uint64_t naks_cut_off;
     /* counter, messages: Flow-control status messages accepted. */
     uint64_t status_messages_received;
     /* counter, messages: Status messages dropped: bad layout. */

@@ -32,9 +32,7 @@ void um_flow_on_status(um_flow_control *flow, uint64_t receiver_id, uint32_t gro
             return;
         }
         receiver = &flow->receivers[flow->receiver_count++];
-        receiver->id = receiver_id;
-        receiver->limit = limit;
-        receiver->position = 0;
+        *receiver = (um_flow_receiver){.id = receiver_id, .limit = limit, .held_since_ns = INT64_MIN};
     }
     receiver->group_tag = group_tag;
     receiver->last_seen_ns = now_ns;
@@ -57,6 +55,37 @@ void um_flow_note_position(um_flow_control *flow, uint64_t receiver_id, int64_t 
         receiver->position = position;
 }
 
+static bool has_stalled(const um_flow_control *flow, uint32_t ip)
+{
+    for (uint32_t i = 0; i < flow->receiver_count; i++)
+        if (flow->receivers[i].is_stalled && flow->receivers[i].address.ip == ip)
+            return true;
+    return false;
+}
+
+bool um_flow_note_report(um_flow_control *flow, uint64_t receiver_id, const um_flow_report *report)
+{
+    um_flow_receiver *receiver = find(flow, receiver_id);
+    if (receiver == NULL)
+        return false;
+    bool is_new = receiver->address.ip == 0;
+    if (is_new) {
+        receiver->is_stalled = has_stalled(flow, report->address.ip);
+        receiver->sqn = report->sqn;
+        receiver->widest_bytes = report->window_bytes;
+    }
+    receiver->address = report->address;
+    bool moves = um_serial_before(receiver->sqn, report->sqn);
+    if (moves || report->window_bytes > receiver->widest_bytes) {
+        receiver->held_since_ns = INT64_MIN;
+        receiver->widest_bytes = report->window_bytes;
+    }
+    receiver->sqn = moves ? report->sqn : receiver->sqn;
+    bool returns = receiver->is_stalled && moves && report->in_window;
+    receiver->is_stalled &= !returns;
+    return returns;
+}
+
 int64_t um_flow_expire(um_flow_control *flow, int64_t now_ns)
 {
     int64_t next_ns = UM_NEVER_NS;
@@ -72,7 +101,31 @@ int64_t um_flow_expire(um_flow_control *flow, int64_t now_ns)
 
 static bool counts(const um_flow_control *flow, const um_flow_receiver *receiver)
 {
-    return flow->policy != UM_FLOW_TAGGED || receiver->group_tag == flow->group_tag;
+    return !receiver->is_stalled && (flow->policy != UM_FLOW_TAGGED || receiver->group_tag == flow->group_tag);
+}
+
+const um_flow_receiver *um_flow_next_stalled(um_flow_control *flow, int64_t sender_limit, bool is_held, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < flow->receiver_count && flow->stall_timeout_ns != 0; i++) {
+        um_flow_receiver *receiver = &flow->receivers[i];
+        if (!is_held || !counts(flow, receiver) || receiver->limit > sender_limit) {
+            receiver->held_since_ns = INT64_MIN;
+        } else if (receiver->held_since_ns == INT64_MIN) {
+            receiver->held_since_ns = now_ns;
+        } else if (now_ns - receiver->held_since_ns >= flow->stall_timeout_ns) {
+            receiver->is_stalled = true;
+            return receiver;
+        }
+    }
+    return NULL;
+}
+
+uint32_t um_flow_counted(const um_flow_control *flow)
+{
+    uint32_t counted = 0;
+    for (uint32_t i = 0; i < flow->receiver_count; i++)
+        counted += !flow->receivers[i].is_stalled;
+    return counted;
 }
 
 bool um_flow_connected(const um_flow_control *flow)

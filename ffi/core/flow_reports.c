@@ -42,6 +42,29 @@ static void apply(um_source_session *session)
     atomic_store_explicit(&session->log.connected, connected, memory_order_release);
 }
 
+int64_t um_flow_reports_tick_stalls(um_source_session *session, int64_t now_ns)
+{
+    enum { CHECKS_A_TIMEOUT = 8 };
+    const um_flow_receiver *receiver;
+    while ((receiver = um_flow_next_stalled(&session->flow, session->sender_limit, session->at_limit, now_ns)) !=
+           NULL) {
+        UM_COUNT(session->counters.receivers_stalled, 1);
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_STALLED, receiver->address,
+                             (uint64_t)(now_ns - receiver->held_since_ns));
+        apply(session);
+    }
+    bool may_stall = session->at_limit && session->config.flow_stall_timeout_ns != 0;
+    return may_stall ? now_ns + session->config.flow_stall_timeout_ns / CHECKS_A_TIMEOUT + 1 : UM_NEVER_NS;
+}
+
+static bool is_allowed(const um_session_config *config, uint32_t ip)
+{
+    for (uint32_t i = 0; i < config->flow_network_count; i++)
+        if ((ip & config->flow_networks[i].mask) == config->flow_networks[i].ip)
+            return true;
+    return config->flow_network_count == 0;
+}
+
 int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns)
 {
     if (session->config.flow_policy == UM_FLOW_NONE)
@@ -55,13 +78,22 @@ int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns)
     return session->flow_expiry_ns;
 }
 
-void um_flow_reports_on_status(um_source_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+void um_flow_reports_on_status(um_source_session *session, um_address from, const um_lbtrm_packet *packet,
+                               int64_t now_ns)
 {
     um_status_message status;
     if (!um_status_decode(packet, &status)) {
         UM_COUNT(session->counters.status_malformed, 1);
         return;
     }
+    if (!is_allowed(&session->config, from.ip)) {
+        UM_COUNT(session->counters.status_not_allowed, 1);
+        return;
+    }
+    bool out_of_range = um_serial_before(session->next_sqn, status.next_sqn) ||
+                        session->next_sqn - status.next_sqn > session->sent_mask;
+    if (!(status.flags & (UM_STATUS_LEAVE | UM_STATUS_ELICIT)) && !out_of_range)
+        um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
     if (session->config.flow_policy == UM_FLOW_NONE)
         return;
     if (status.flags & UM_STATUS_LEAVE) {
@@ -74,8 +106,7 @@ void um_flow_reports_on_status(um_source_session *session, const um_lbtrm_packet
             um_session_message_send(session, now_ns);
         return;
     }
-    if (um_serial_before(session->next_sqn, status.next_sqn) ||
-        session->next_sqn - status.next_sqn > session->sent_mask) {
+    if (out_of_range) {
         UM_COUNT(session->counters.status_out_of_range, 1);
         return;
     }
@@ -89,6 +120,9 @@ void um_flow_reports_on_status(um_source_session *session, const um_lbtrm_packet
     session->window_capped |= status.window_bytes > most;
     um_flow_on_status(&session->flow, status.receiver_id, status.group_tag, position + window, now_ns);
     um_flow_note_position(&session->flow, status.receiver_id, position);
+    um_flow_report report = {from, status.next_sqn, status.window_bytes, sqn == status.next_sqn};
+    if (um_flow_note_report(&session->flow, status.receiver_id, &report))
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_RETURNED, from, 0);
     session->counters.receivers_refused = session->flow.refused_count;
     session->flow_expiry_ns =
         um_earliest_ns(session->flow_expiry_ns, now_ns + session->config.flow_receiver_timeout_ns);

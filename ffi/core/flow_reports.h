@@ -12,10 +12,15 @@
 #include "core/source_session.h"
 
 /* A decoded datagram from the NAK port that may be a status message. */
-void um_flow_reports_on_status(um_source_session *session, const um_lbtrm_packet *packet, int64_t now_ns);
+void um_flow_reports_on_status(um_source_session *session, um_address from, const um_lbtrm_packet *packet,
+                               int64_t now_ns);
 
 /* Removes receivers that have timed out. Returns when the next would. */
 int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns);
+
+/* Receivers that hold the sender without advancing stop counting after the stall timeout. Returns when to look again.
+ */
+int64_t um_flow_reports_tick_stalls(um_source_session *session, int64_t now_ns);
 
 /* Sends a session message that solicits positions when the sender has used up half of what may be repaired. */
 void um_flow_reports_solicit(um_source_session *session, int64_t now_ns);

@@ -148,13 +148,59 @@ static void refuse(um_source_session *session, ncf_lists *lists, enum um_ncf_rea
         flush_ncfs(session, lists, reason);
 }
 
+/* Who NAKs, while one NAK datagram is served. */
+typedef struct requester {
+    um_address address;
+    um_receiver_account *account; /* NULL: there is no room for one */
+    uint32_t active_members;
+} requester;
+
+static const int64_t EVENT_GAP_NS = 10000000000; /* between two events of a kind about one receiver */
+
+static bool is_event_due(int64_t *last_ns, int64_t now_ns)
+{
+    if (*last_ns != INT64_MIN && now_ns - *last_ns < EVENT_GAP_NS)
+        return false;
+    *last_ns = now_ns;
+    return true;
+}
+
+static void note_too_late(um_source_session *session, requester *from, int64_t now_ns)
+{
+    UM_COUNT(session->counters.naks_out_of_window, 1);
+    if (from->account == NULL)
+        return;
+    UM_COUNT(from->account->too_late, 1);
+    if (is_event_due(from->account->is_member ? &from->account->loses_ns : &session->strangers_lose_ns, now_ns))
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_LOSES, from->address, from->account->too_late);
+}
+
+/* Takes a retransmission from the requester's share of the repair budget; false, without an NCF (repair_budget.h). */
+static bool may_cause(um_source_session *session, requester *from, uint32_t bytes, int64_t now_ns)
+{
+    um_receiver_account *account = from->account;
+    if (um_repair_budget_take(&session->repair_budget, account, from->active_members, bytes, now_ns)) {
+        if (account != NULL)
+            UM_COUNT(account->bytes, bytes);
+        return true;
+    }
+    UM_COUNT(session->counters.naks_over_share, 1);
+    if (account == NULL)
+        return false;
+    if (um_accounting_refuse(account, session->config.nak_cutoff_interval_ns, now_ns))
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_CUT_OFF, from->address, account->refused);
+    else if (is_event_due(account->is_member ? &account->noisy_ns : &session->strangers_noisy_ns, now_ns))
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_NOISY, from->address, account->refused);
+    return false;
+}
+
 /* One requested sqn: true when it went into the retransmit queue. */
-static bool consider(um_source_session *session, ncf_lists *lists, uint32_t sqn, int64_t now_ns)
+static bool consider(um_source_session *session, requester *from, ncf_lists *lists, uint32_t sqn, int64_t now_ns)
 {
     um_source_transport_counters *counters = &session->counters;
     if (!um_window_has(session, sqn)) {
         if (um_serial_before(sqn, session->trail_sqn))
-            UM_COUNT(counters->naks_out_of_window, 1);
+            note_too_late(session, from, now_ns);
         else
             UM_COUNT(counters->nak_unknown_sqn, 1);
         return false;
@@ -171,6 +217,8 @@ static bool consider(um_source_session *session, ncf_lists *lists, uint32_t sqn,
         refuse(session, lists, UM_NCF_IGNORED, sqn);
         return false;
     }
+    if (!may_cause(session, from, UM_LBTRM_DATA_BYTES + sent->length, now_ns))
+        return false;
     if (session->retransmit_count == UM_RETRANSMIT_QUEUE_MAX) {
         sent->answered_ns = now_ns;
         sent->confirmed = 1;
@@ -182,18 +230,39 @@ static bool consider(um_source_session *session, ncf_lists *lists, uint32_t sqn,
     return true;
 }
 
-void um_retransmission_on_nak(um_source_session *session, const um_lbtrm_packet *nak, int64_t now_ns)
+/* Opens or finds the requester's account; false when its NAKs are not served (UX-21). */
+static bool admit(um_source_session *session, requester *from, uint32_t nak_count, int64_t now_ns)
 {
+    um_receiver_account *account = um_accounting_of(&session->accounting, from->address, now_ns);
+    from->account = account;
+    if (account != NULL) {
+        UM_COUNT(account->naks, nak_count);
+        account->last_nak_ns = now_ns;
+    }
+    if (account != NULL && account->is_cut_off) {
+        UM_COUNT(session->counters.naks_cut_off, nak_count);
+        UM_COUNT(account->refused, nak_count);
+        return false;
+    }
+    from->active_members = um_accounting_active_members(&session->accounting, now_ns);
+    return true;
+}
+
+void um_retransmission_on_nak(um_source_session *session, um_address from, const um_lbtrm_packet *nak, int64_t now_ns)
+{
+    requester requester = {.address = from};
     ncf_lists lists;
     memset(lists.counts, 0, sizeof lists.counts);
     UM_COUNT(session->counters.nak_pckts_rcved, 1);
     UM_COUNT(session->counters.naks_rcved, nak->list_count);
+    if (!admit(session, &requester, nak->list_count, now_ns))
+        return;
     for (uint32_t done = 0; done < nak->list_count;) {
         uint32_t accepted[UM_SEND_BATCH_MAX];
         uint32_t count = 0;
         for (; done < nak->list_count && count < UM_SEND_BATCH_MAX; done++) {
             uint32_t sqn = um_load_be32(nak->list + 4 * done);
-            if (consider(session, &lists, sqn, now_ns))
+            if (consider(session, &requester, &lists, sqn, now_ns))
                 accepted[count++] = sqn;
         }
         um_retransmission_pump(session, now_ns);

@@ -63,6 +63,9 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
     atomic_init(&session->body_max_bytes, config->datagram_max_bytes - UM_LBTRM_DATA_BYTES);
     um_flow_init(&session->flow, config->flow_policy, config->flow_group_tag, config->flow_group_minimum_size,
                  config->flow_receiver_timeout_ns);
+    session->flow.stall_timeout_ns = config->flow_stall_timeout_ns;
+    session->strangers_noisy_ns = session->strangers_lose_ns = INT64_MIN;
+    session->repair_budget = (um_repair_budget){config->repair_budget_bps, {0, INT64_MIN}};
     session->sender_limit = um_flow_connected(&session->flow) ? um_flow_limit(&session->flow) : 0;
     atomic_init(&session->log.connected, um_flow_connected(&session->flow));
     um_log_conduct(&session->log, 0, 0);
@@ -279,6 +282,7 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns)
     next_ns = um_earliest_ns(next_ns, tick_batch(session, now_ns));
     int pumped = um_retransmission_pump(session, now_ns);
     um_session_send(session, now_ns, 4 * UM_SEND_BATCH_MAX);
+    next_ns = um_earliest_ns(next_ns, um_flow_reports_tick_stalls(session, now_ns));
     next_ns = um_earliest_ns(next_ns, um_session_message_tick(session, now_ns));
     next_ns = um_earliest_ns(next_ns, tick_unblock(session, now_ns));
     bool waits_for_limiter =
@@ -312,7 +316,8 @@ static void count_dropped(um_source_transport_counters *counters, enum um_dgram_
     }
 }
 
-void um_session_on_control(um_source_session *session, const uint8_t *data, uint32_t length, int64_t now_ns)
+void um_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,
+                           int64_t now_ns)
 {
     um_lbtrm_packet packet;
     enum um_dgram_status status = um_lbtrm_decode(data, length, &packet);
@@ -321,11 +326,23 @@ void um_session_on_control(um_source_session *session, const uint8_t *data, uint
     else if (packet.session_id != session->config.session_id || packet.nak_port != session->config.nak_port)
         UM_COUNT(session->counters.dgrams_dropped_sid, 1);
     else if (packet.type == UM_LBTRM_NAK)
-        um_retransmission_on_nak(session, &packet, now_ns);
+        um_retransmission_on_nak(session, from, &packet, now_ns);
     else if (packet.type == UM_LBTRM_DATA)
-        um_flow_reports_on_status(session, &packet, now_ns);
+        um_flow_reports_on_status(session, from, &packet, now_ns);
     else
         UM_COUNT(session->counters.dgrams_dropped_type, 1);
+}
+
+bool um_session_set_nak_cutoff(um_source_session *session, um_address receiver, bool is_cut_off, int64_t now_ns)
+{
+    um_receiver_account *account = um_accounting_of(&session->accounting, receiver, now_ns);
+    if (account == NULL)
+        return false;
+    if (is_cut_off && !account->is_cut_off)
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_CUT_OFF, receiver, account->refused);
+    account->is_cut_off = is_cut_off;
+    account->over_ns = INT64_MIN;
+    return true;
 }
 
 void um_session_snapshot(um_source_session *session)
@@ -338,6 +355,6 @@ void um_session_snapshot(um_source_session *session)
     counters->pub_lmt = (uint64_t)atomic_load(&session->log.publication_limit);
     counters->snd_pos = (uint64_t)atomic_load(&session->sender_position);
     counters->snd_lmt = (uint64_t)session->sender_limit;
-    counters->receivers_known = session->flow.receiver_count;
+    counters->receivers_known = um_flow_counted(&session->flow);
     counters->term_rotations = atomic_load(&session->log.active_term_count);
 }

@@ -21,6 +21,8 @@
 #include "core/link.h"
 #include "core/publication_log.h"
 #include "core/rate_limits.h"
+#include "core/repair_budget.h"
+#include "core/source_events.h"
 #include "core/staged_datagrams.h"
 
 enum {
@@ -50,6 +52,11 @@ typedef struct um_session_config {
     uint32_t flow_group_tag;
     uint32_t flow_group_minimum_size;
     int64_t flow_receiver_timeout_ns;
+    int64_t flow_stall_timeout_ns; /* a receiver that holds the sender for so long stops counting; 0: never */
+    uint32_t flow_network_count;   /* 0: receivers of any address count */
+    um_network flow_networks[UM_FLOW_NETWORKS_MAX];
+    uint64_t repair_budget_bps;     /* see repair_budget.h; 0: none */
+    int64_t nak_cutoff_interval_ns; /* a receiver over its share for so long is cut off; 0: never */
 } um_session_config;
 
 /* What was sent under one transport sqn: its range of the log and its retransmission state. */
@@ -108,6 +115,11 @@ typedef struct um_source_session {
     um_part *parts;                                     /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
     um_staged_datagrams staged;                         /* not sent yet */
     struct um_source *sources;
+    um_receiver_accounting accounting;
+    um_repair_budget repair_budget;
+    int64_t strangers_noisy_ns; /* last event about any of the strangers, whose addresses may be forged */
+    int64_t strangers_lose_ns;
+    um_source_events events;
     um_source_transport_counters counters;
 } um_source_session;
 
@@ -142,7 +154,11 @@ static inline bool um_session_pending(const um_source_session *session)
 int64_t um_session_tick(um_source_session *session, int64_t now_ns);
 
 /* A datagram that arrived at the NAK port: NAK or status message; anything else is dropped and counted. */
-void um_session_on_control(um_source_session *session, const uint8_t *data, uint32_t length, int64_t now_ns);
+void um_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,
+                           int64_t now_ns);
+
+/* NAKs of this address are served no longer, or again (UX-21). False when the table of accounts has no room. */
+bool um_session_set_nak_cutoff(um_source_session *session, um_address receiver, bool is_cut_off, int64_t now_ns);
 
 /* The path takes this many bytes of UDP payload from now on. Frames already in the log that are larger go out
  * through the link's send_oversize. */

@@ -34,7 +34,8 @@ static int read_socket(um_control *control, int64_t now_ns, bool *more)
     for (int i = 0; i < ROUNDS_MAX && count == RECEIVES_MAX; i++) {
         count = um_links_receive(links, &control->nak_link, RECEIVES_MAX);
         for (int k = 0; k < count; k++)
-            um_session_on_control(control->core, links->ring.batch[k].data, links->ring.batch[k].length, now_ns);
+            um_session_on_control(control->core, links->ring.batch[k].from, links->ring.batch[k].data,
+                                  links->ring.batch[k].length, now_ns);
         handled += count > 0 ? count : 0;
     }
     um_links_on_send_error(links, control->core, control->nak_link.fd); /* a NAK is served at once */

@@ -144,6 +144,38 @@ void *um_session_memory(const um_publication_session *session, size_t *bytes)
     return session->memory;
 }
 
+/* ---- receivers as the source knows them ---- */
+
+uint32_t um_session_events(um_publication_session *session, uint64_t read_count, um_source_event *out, uint64_t *count)
+{
+    um_source_events *events = &session->core.events;
+    uint32_t taken = 0;
+    um_lock_acquire(&session->core.sender_lock);
+    *count = events->count;
+    uint64_t oldest = events->count > UM_SOURCE_EVENTS_MAX ? events->count - UM_SOURCE_EVENTS_MAX : 0;
+    for (uint64_t at = read_count > oldest ? read_count : oldest; at < events->count; at++)
+        out[taken++] = events->ring[at % UM_SOURCE_EVENTS_MAX];
+    um_lock_release(&session->core.sender_lock);
+    return taken;
+}
+
+uint32_t um_session_accounts(um_publication_session *session, um_receiver_account *out)
+{
+    um_lock_acquire(&session->core.sender_lock);
+    uint32_t count = session->core.accounting.count;
+    memcpy(out, session->core.accounting.accounts, count * sizeof *out);
+    um_lock_release(&session->core.sender_lock);
+    return count;
+}
+
+bool um_session_cut_off(um_publication_session *session, um_address receiver, bool is_cut_off)
+{
+    um_lock_acquire(&session->core.sender_lock);
+    bool found = um_session_set_nak_cutoff(&session->core, receiver, is_cut_off, um_clock_ns());
+    um_lock_release(&session->core.sender_lock);
+    return found;
+}
+
 /* ---- publishers' ---- */
 
 void um_publication_session_poll_control(um_publication_session *session, int64_t tail_bytes, int64_t now_ns)

@@ -219,6 +219,12 @@ void um_sim_probe_session(um_sim_world *world, int index, um_sim_session_probe *
                                     .connected = atomic_load(&session->log.connected)};
 }
 
+const um_source_event *um_sim_last_event(const um_sim_world *world, int session)
+{
+    const um_source_events *events = &world->sessions[session]->core.events;
+    return events->count == 0 ? NULL : &events->ring[(events->count - 1) % UM_SOURCE_EVENTS_MAX];
+}
+
 void um_sim_probe_join(um_sim_world *world, int index, um_sim_join_probe *probe)
 {
     const um_sim_join_state *join = world->joins[index];

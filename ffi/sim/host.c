@@ -142,7 +142,7 @@ static void on_control(um_sim_host *host, uint32_t slot)
             continue;
         um_sim_note(world, datagram, UM_SIM_RECEIVED, (int32_t)host->index, UM_SIM_DROP_NONE);
         int64_t now_ns = um_sim_local_ns(host);
-        um_session_on_control(&session->core, um_sim_bytes_of(world, slot), datagram->length, now_ns);
+        um_session_on_control(&session->core, datagram->from, um_sim_bytes_of(world, slot), datagram->length, now_ns);
         session->due_ns = now_ns;
         return;
     }

@@ -213,6 +213,8 @@ const um_sim_row *um_sim_rows(const um_sim_world *world, uint64_t *count);
 const uint8_t *um_sim_payload_bytes(const um_sim_world *world);
 
 void um_sim_probe_session(um_sim_world *world, int session, um_sim_session_probe *probe);
+/* The newest event about a receiver of a session; NULL: there was none. */
+const um_source_event *um_sim_last_event(const um_sim_world *world, int session);
 void um_sim_probe_join(um_sim_world *world, int join, um_sim_join_probe *probe);
 /* The topic sqn the next message of a source takes. */
 uint32_t um_sim_next_sqn(const um_sim_world *world, int source);

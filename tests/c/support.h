@@ -148,6 +148,7 @@ typedef struct fixture {
     void *memory;
     int64_t now_ns;
     uint32_t actions;
+    um_address from; /* of the control datagrams that follow */
 } fixture;
 
 static inline um_session_config default_config(void)
@@ -182,6 +183,7 @@ static inline fixture *session_open_limited(const um_session_config *config, uin
     f->link.base.ops = &capture_ops;
     f->link.room = UINT32_MAX;
     f->now_ns = NS_PER_S;
+    f->from = (um_address){0x0a000002, 40000};
     um_rate_limiter_init(&f->limits.data, data_bps, interval_ns, f->now_ns);
     um_rate_limiter_init(&f->limits.retransmit, retransmit_bps, interval_ns, f->now_ns);
     f->memory = zeroed(um_session_footprint(config));
@@ -274,7 +276,7 @@ static inline uint32_t messages_at(fixture *f, uint32_t i, um_lbmc_message *mess
 
 static inline void control(fixture *f, const uint8_t *data, uint32_t length)
 {
-    um_session_on_control(f->session, data, length, f->now_ns);
+    um_session_on_control(f->session, f->from, data, length, f->now_ns);
 }
 
 static inline void nak(fixture *f, const uint32_t *sqns, uint32_t count)

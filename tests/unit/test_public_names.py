@@ -19,7 +19,8 @@ NAMES = {
     | {"link_mode", "options", "process_events", "receiver", "recovery_times", "source", "stats", "tap"}
     | {"topics", "unblock"},
     umstack.Source: CLOSING
-    | {"claim", "fileno", "flush", "is_connected", "message_maximum_bytes", "options", "send", "send_async"}
+    | {"claim", "fileno", "flush", "is_connected", "message_maximum_bytes", "nak_cutoff", "options"}
+    | {"receiver_events", "send", "send_async"}
     | {"send_many", "send_packed", "stats", "topic", "topic_index", "transport", "wait_connected"}
     | {"wait_drained"},
     umstack.Receiver: READING | {"options", "queue", "stats", "topic"},

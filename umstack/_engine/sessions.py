@@ -37,6 +37,25 @@ def _term_bytes(window_bytes: int, datagram_max_bytes: int) -> int:
     )
 
 
+def allowed_networks(text: str) -> list[ipaddress.IPv4Network]:
+    """The networks of flow_control_receivers_allowed; none: every address is allowed."""
+    if text.strip() == "any":
+        return []
+    try:
+        networks = [ipaddress.IPv4Network(part.strip()) for part in text.split(",")]
+    except ValueError as error:
+        raise OptionError(
+            f"flow_control_receivers_allowed: {error}",
+            hint="give addresses and networks, as in 10.1.0.0/16,10.2.0.7",
+        ) from None
+    if len(networks) > lib.UM_FLOW_NETWORKS_MAX:
+        raise OptionError(
+            f"flow_control_receivers_allowed names {len(networks)} networks",
+            hint=f"give at most {lib.UM_FLOW_NETWORKS_MAX}",
+        )
+    return networks
+
+
 class LogMemory:
     """A session's publication log: unmapped when no source refers to it, so that no claim can write into it."""
 
@@ -54,11 +73,12 @@ class LogMemory:
 class SourceSession:
     """One source transport session, shared by the sources mapped to it. Made and ended by SessionPool."""
 
-    __slots__ = ("_memory", "address", "group", "handle", "name", "source_count")
+    __slots__ = ("_memory", "address", "group", "handle", "logged_events", "name", "source_count")
 
     def __init__(self, core: CoreContext, group: tuple[str, int], options: SourceOptions) -> None:
         self.group = group
         self.source_count = 0
+        self.logged_events = 0
         config = ffi.new("um_session_config *")
         config.session_id = secrets.randbelow(2**32 - 1) + 1
         config.group.ip = int(ipaddress.IPv4Address(group[0]))
@@ -79,6 +99,13 @@ class SourceSession:
         config.flow_group_tag = options.flow_control_group_tag
         config.flow_group_minimum_size = options.flow_control_group_minimum_size
         config.flow_receiver_timeout_ns = options.flow_control_receiver_timeout_ns
+        config.flow_stall_timeout_ns = options.flow_control_stall_timeout_ns
+        networks = allowed_networks(options.flow_control_receivers_allowed)
+        config.flow_network_count = len(networks)
+        for place, network in zip(config.flow_networks, networks, strict=False):
+            place.ip, place.mask = int(network.network_address), int(network.netmask)
+        config.repair_budget_bps = core.options.transport_lbtrm_retransmit_rate_limit_bits_per_second
+        config.nak_cutoff_interval_ns = options.transport_lbtrm_nak_cutoff_interval_ns
         ports = (
             core.options.transport_lbtrm_source_port_low,
             core.options.transport_lbtrm_source_port_high,

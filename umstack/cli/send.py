@@ -230,6 +230,10 @@ class Sending:
             self._summary.problems.append(
                 f"{timed_out} receivers became idle before they had everything (flow_control_receiver_timeout)"
             )
+        if stalled := counters["receivers_stalled"]:
+            self._summary.problems.append(
+                f"{stalled} receivers stopped taking messages and may lack some (flow_control_stall_timeout)"
+            )
 
     def _await(self, condition: Callable[[], bool], say: Callable[[], str]) -> None:
         start = time.monotonic()

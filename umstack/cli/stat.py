@@ -33,7 +33,7 @@ _LISTS = {
     "sources": "topic",
     "receivers": "topic",
 }
-_NO_FIGURES = {"transport", "topic", "recovery_counts"}
+_NO_FIGURES = {"transport", "topic", "recovery_counts", "nak_accounts"}
 Report = Mapping[str, Any]
 
 
@@ -180,6 +180,9 @@ def _flat(report: Report) -> dict[tuple[str, str], Any]:
         for item in report[group]:
             of = f"{group.rstrip('s').replace('_', ' ')} {item[label]}"
             flat |= {(of, name): value for name, value in item.items() if name not in _NO_FIGURES}
+            for account in item.get("nak_accounts", ()):
+                receiver = f"receiver {account['receiver']}"
+                flat |= {(receiver, name): value for name, value in account.items() if name != "receiver"}
     return flat
 
 

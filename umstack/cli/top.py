@@ -277,7 +277,7 @@ def _detail(row: SessionRow, reports: Sequence[Any], lines: int | None) -> Rende
     head = _foreign(f"{row.direction} {row.transport}, process {row.pid} on {row.interface}")
     topics = _foreign(f"topics: {', '.join(row.topics)}")
     table = Table.grid(padding=(0, 3, 0, 0))
-    room = len(figures) if lines is None else max(lines - 4, 1)
+    room = len(figures) if lines is None else max(lines - 5, 1)
     columns = 1 if lines is None else max(1, min(2, -(-len(figures) // room)))
     height = -(-len(figures) // columns)
     for at in range(min(height, room)):
@@ -285,4 +285,13 @@ def _detail(row: SessionRow, reports: Sequence[Any], lines: int | None) -> Rende
         for name, value in figures[at::height]:
             cells += [name, f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"]
         table.add_row(*(displayed(cell) for cell in cells))
-    return Group(head, topics, Text(""), table)
+    return Group(head, topics, _noisiest(item), Text(""), table)
+
+
+def _noisiest(item: Any) -> Text:
+    """The receiver that NAKs most, of a sending session."""
+    accounts = [account for account in item.get("nak_accounts", ()) if account["naks"]]
+    if not accounts:
+        return Text("")
+    most = accounts[0]
+    return _foreign(f"most NAKs: {most['receiver']}, {most['naks']:,}, of them {most['refused']:,} refused")

@@ -205,11 +205,12 @@ class ContextOptions:
     transport_lbtrm_retransmit_rate_limit_bits_per_second: int = option(
         Kind.BITS_PER_SECOND,
         um=5_000_000,
-        ours=500_000_000,
+        ours=100_000_000,
         maximum=10**12,
         zero=_NO_LIMIT,
-        reason="Half the data rate limit, as with UM's defaults.",
-        doc="Limit for retransmissions; keep it below the data rate limit.",
+        reason="A tenth of the data rate limit bounds what NAKs can cause; more loss than that is a fault.",
+        doc="Limit for retransmissions; keep it below the data rate limit. One receiver may cause at most a quarter "
+        "of it, and all that send no status messages together a tenth; 0 is no limit for anybody.",
     )
     transport_lbtrm_rate_interval_ns: int = option(
         Kind.MILLISECONDS,

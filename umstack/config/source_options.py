@@ -137,6 +137,31 @@ class SourceOptions:
         maximum=3_600_000,
         doc="A receiver that has sent no status message for this long stops counting.",
     )
+    flow_control_stall_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=60_000,
+        minimum=1,
+        maximum=3_600_000,
+        zero=_FOREVER,
+        doc="A receiver that reports, holds the source back and does not advance for this long stops counting, and "
+        "counts again when it advances within the transmission window. Source.receiver_events(), the log and "
+        "`umstack stat` name it.",
+    )
+    flow_control_receivers_allowed: str = option(
+        Kind.TEXT,
+        ours="any",
+        doc="Addresses and networks of receivers that may count for flow control, at most 16, with commas between them "
+        "(10.1.0.0/16,10.2.0.7); any: all. A forged source address gets past it.",
+    )
+    transport_lbtrm_nak_cutoff_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=0,
+        minimum=1,
+        maximum=3_600_000,
+        zero="never",
+        doc="A receiver that has been over its share of the retransmit rate limit for this long, without a second of "
+        "rest, is cut off: its NAKs are served no longer, until Source.nak_cutoff() allows them again (UX-21).",
+    )
     publication_unblock_timeout_ns: int = option(
         Kind.MILLISECONDS,
         ours=15000,

@@ -59,6 +59,9 @@ class SessionOptions:
     flow_group_tag: int = 0
     flow_group_minimum_size: int = 1
     flow_receiver_timeout_ns: int = 5 * SECOND
+    flow_stall_timeout_ns: int = 0
+    repair_budget_bps: int = 0
+    nak_cutoff_interval_ns: int = 0
 
 
 @dataclass(slots=True)

@@ -51,7 +51,7 @@ ALERTS = (
         "30s",
         "critical",
         f"Receivers NAK more than a tenth of what is sent: {_SESSION}",
-        "find the receiver that NAKs most: umstack report on a capture of the NAK port",
+        "umstack stat PID names the receiver that NAKs most; Source.nak_cutoff() cuts it off",
     ),
     Alert(
         "UmstackRetransmitLimit",

@@ -10,9 +10,12 @@ from umstack._engine.engine import Engine
 from umstack._engine.lbtrm_address import address_of, transport_name
 from umstack._engine.publication import Publication
 from umstack._engine.sessions import SourceSession
+from umstack._engine.source_events import receiver_accounts
 from umstack._engine.subscription import Subscription
 from umstack.telemetry.counters import schema
 from umstack.telemetry.recovery_histogram import RecoveryHistogram
+
+_ACCOUNTS_REPORTED = 8
 
 Counters = dict[str, int | float | None]
 """Figures by name; None for a minimum without a sample."""
@@ -73,7 +76,11 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
             },
             "link_counters": read_counters("link", lib.um_statistics_link, core.handle),
             "source_transports": [
-                {"transport": session.name, **session_counters(session)}
+                {
+                    "transport": session.name,
+                    **session_counters(session),
+                    "nak_accounts": receiver_accounts(session)[:_ACCOUNTS_REPORTED],
+                }
                 for session in engine.sessions.sessions
             ],
             "receiver_transports": receiver_transports(core.handle),

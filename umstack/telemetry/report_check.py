@@ -75,8 +75,17 @@ def _figures(name: str, item: Any, texts: tuple[str, ...]) -> None:
     for key, value in item.items():
         if key == "recovery_counts":
             _buckets(value)
+        elif key == "nak_accounts":
+            _accounts(value)
         elif key not in texts and key != "transport" and value is not None:
             _figure(f"{name}.{key}", value)
+
+
+def _accounts(value: Any) -> None:
+    if not isinstance(value, list) or len(value) > lib.UM_ACCOUNTS_MAX:
+        raise BadReport("nak_accounts is no list of receivers")
+    for account in value:
+        _figures("nak_accounts", account, ("receiver",))
 
 
 def _buckets(value: Any) -> None:

@@ -1,0 +1,315 @@
+/* The group is safe from its worst member: shares of the repair budget, NAK cutoff, receivers that stall flow control.
+ */
+#include "core/receiver_accounting.h"
+#include "core/repair_budget.h"
+#include "support.h"
+
+enum { ORDERS = 0x3e9, BUDGET_BPS = 8000000, NAK_LIST = 364, SENT = 4000 };
+
+static const um_address HONEST = {0x0a000002, 40000}, HOSTILE = {0x0a000063, 5555};
+
+static um_session_config guarded_config(void)
+{
+    um_session_config config = default_config();
+    config.term_length = 1 << 23;
+    config.window_bytes = 1 << 23;
+    config.repair_budget_bps = BUDGET_BPS;
+    return config;
+}
+
+static fixture *guarded_session(um_session_config config, uint32_t count)
+{
+    fixture *f = session_open(&config);
+    um_source *source = source_open(f, ORDERS, 0);
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(send_bytes(f, source, 1000, (uint8_t)i, UM_SEND_FLUSH) >= 0);
+        run_sender(f);
+        capture_clear(&f->link);
+    }
+    return f;
+}
+
+static void report_from(fixture *f, um_address from, uint64_t id, uint32_t sqn, uint32_t window)
+{
+    f->from = from;
+    status(f, (um_status_message){.receiver_id = id, .next_sqn = sqn, .window_bytes = window});
+}
+
+static void become_member(fixture *f, um_address from)
+{
+    report_from(f, from, from.ip, 1, 1 << 20);
+    report_from(f, from, from.ip, 2, 1 << 20);
+}
+
+/* NAKs the numbers from `first` on, as many as one datagram lists; returns the bytes of retransmissions they caused. */
+static uint64_t nak_run(fixture *f, um_address from, uint32_t first)
+{
+    uint32_t sqns[NAK_LIST];
+    for (uint32_t i = 0; i < NAK_LIST; i++)
+        sqns[i] = first + i;
+    uint64_t before = f->session->counters.rx_bytes_sent;
+    f->from = from;
+    nak(f, sqns, NAK_LIST);
+    capture_clear(&f->link);
+    return f->session->counters.rx_bytes_sent - before;
+}
+
+static const um_source_event *last_event(const fixture *f)
+{
+    const um_source_events *events = &f->session->events;
+    CHECK(events->count > 0);
+    return &events->ring[(events->count - 1) % UM_SOURCE_EVENTS_MAX];
+}
+
+TEST("UM-129", "a stranger's NAKs cause a tenth of the budget, send no NCFs for the rest, and it is named")
+{
+    fixture *f = guarded_session(guarded_config(), SENT);
+    capture_clear(&f->link);
+    uint64_t caused = nak_run(f, HOSTILE, 0);
+    CHECK(caused > 60000 && caused <= 65536);
+    CHECK_EQ(last_event(f)->kind, UM_SOURCE_RECEIVER_NOISY);
+    CHECK(um_address_equal(last_event(f)->receiver, HOSTILE));
+    uint64_t attacked_ns = NS_PER_S;
+    for (uint32_t i = 0; i < 100; i++) {
+        f->now_ns += attacked_ns / 100;
+        f->from = (um_address){HOSTILE.ip, (uint16_t)(i + 1)}; /* from another port each time: one share all the same */
+        caused += nak_run(f, f->from, (i % 10) * NAK_LIST);
+    }
+    CHECK(caused <= 65536 + BUDGET_BPS / 8 / 10);
+    CHECK(f->session->counters.naks_over_share > 10000);
+    CHECK_EQ(f->session->counters.ncfs_sent, f->session->counters.naks_ignored);
+    CHECK_EQ(f->session->events.count, 1); /* whatever port they come from */
+    session_close(f);
+}
+
+TEST("UM-129", "a member is served while strangers flood")
+{
+    fixture *f = guarded_session(guarded_config(), SENT);
+    become_member(f, HONEST);
+    uint32_t served = 0;
+    for (uint32_t i = 0; i < 500; i++) {
+        f->now_ns += 5 * NS_PER_MS;
+        nak_run(f, HOSTILE, (i * 37) % 3000);
+        uint32_t wanted = 3500 + i % 500; /* not among what is NAKed by the stranger */
+        uint64_t before = f->session->counters.rxs_sent;
+        f->from = HONEST;
+        nak_one(f, wanted);
+        served += f->session->counters.rxs_sent == before + 1;
+        capture_clear(&f->link);
+    }
+    CHECK_EQ(served, 500);
+    session_close(f);
+}
+
+TEST("UM-129", "members that NAK at once have equal parts")
+{
+    fixture *f = guarded_session(guarded_config(), SENT);
+    enum { MEMBERS = 4 };
+    uint64_t bytes[MEMBERS] = {0};
+    for (uint32_t m = 0; m < MEMBERS; m++)
+        become_member(f, (um_address){0x0a000010 + m, 40000});
+    for (uint32_t i = 0; i < 400; i++) {
+        f->now_ns += 10 * NS_PER_MS;
+        for (uint32_t m = 0; m < MEMBERS; m++) /* the first asks four times as often */
+            for (uint32_t again = 0; again < (m == 0 ? 4u : 1u); again++)
+                bytes[m] += nak_run(f, (um_address){0x0a000010 + m, 40000}, (m * 900 + i * 7 + again * 100) % 3600);
+    }
+    uint64_t total = bytes[0] + bytes[1] + bytes[2] + bytes[3];
+    CHECK(total <= 4 * 65536 + (uint64_t)BUDGET_BPS / 8 * 4 * 11 / 10);
+    for (uint32_t m = 0; m < MEMBERS; m++)
+        CHECK(bytes[m] * 100 > total * 20 && bytes[m] * 100 < total * 30);
+    session_close(f);
+}
+
+TEST("UX-21", "NAKs of a receiver that is cut off are not served, by call and until the call that takes it back")
+{
+    fixture *f = guarded_session(guarded_config(), 20);
+    CHECK(um_session_set_nak_cutoff(f->session, HONEST, true, f->now_ns));
+    CHECK_EQ(last_event(f)->kind, UM_SOURCE_RECEIVER_CUT_OFF);
+    f->from = HONEST;
+    nak_one(f, 3);
+    CHECK_EQ(f->session->counters.rxs_sent, 0);
+    CHECK_EQ(f->session->counters.naks_cut_off, 1);
+    f->from.port++;
+    nak_one(f, 3); /* another receiver */
+    CHECK_EQ(f->session->counters.rxs_sent, 1);
+    um_session_set_nak_cutoff(f->session, HONEST, false, f->now_ns);
+    f->from = HONEST;
+    nak_one(f, 4);
+    CHECK_EQ(f->session->counters.rxs_sent, 2);
+    session_close(f);
+}
+
+TEST("UX-21", "a receiver over its share for the cutoff interval is cut off; one that rests a second is not")
+{
+    um_session_config config = guarded_config();
+    config.nak_cutoff_interval_ns = 2 * (int64_t)NS_PER_S;
+    fixture *f = guarded_session(config, SENT);
+    become_member(f, HONEST);
+    for (uint32_t i = 0; i < 6; i++) {
+        f->now_ns += 1500 * NS_PER_MS;
+        for (uint32_t k = 0; k < 10; k++)
+            nak_run(f, HONEST, k * NAK_LIST);
+    }
+    CHECK(f->session->counters.naks_over_share > 0);
+    CHECK_EQ(f->session->counters.naks_cut_off, 0);
+    for (uint32_t i = 0; i < 30 && f->session->counters.naks_cut_off == 0; i++) {
+        f->now_ns += 200 * NS_PER_MS;
+        for (uint32_t k = 0; k < 10; k++)
+            nak_run(f, HONEST, k * NAK_LIST);
+    }
+    CHECK(f->session->counters.naks_cut_off > 0);
+    CHECK_EQ(last_event(f)->kind, UM_SOURCE_RECEIVER_CUT_OFF);
+    session_close(f);
+}
+
+TEST("UM-125", "a publisher is told, once in ten seconds, that a receiver NAKs what has left the window")
+{
+    um_session_config config = guarded_config();
+    config.window_bytes = 3100;
+    fixture *f = guarded_session(config, 10);
+    f->from = HONEST;
+    for (uint32_t i = 0; i < 5; i++)
+        nak_one(f, i);
+    CHECK_EQ(f->session->events.count, 1);
+    CHECK_EQ(last_event(f)->kind, UM_SOURCE_RECEIVER_LOSES);
+    f->now_ns += 10 * (int64_t)NS_PER_S;
+    nak_one(f, 0);
+    CHECK_EQ(f->session->events.count, 2);
+    CHECK_EQ(last_event(f)->count, 6);
+    session_close(f);
+}
+
+TEST("UM-129", "the table of accounts is bounded: strangers give way, members and the cut off stay")
+{
+    um_receiver_accounting *accounting = zeroed(sizeof *accounting);
+    for (uint32_t sqn = 1; sqn <= 2; sqn++)
+        um_accounting_on_status(accounting, HONEST, sqn, 0);
+    um_accounting_of(accounting, HOSTILE, 0)->is_cut_off = true;
+    for (uint32_t i = 0; i < 5000; i++)
+        CHECK(um_accounting_of(accounting, (um_address){0x0b000000 + i, 1}, 1 + i) != NULL);
+    CHECK_EQ(accounting->count, UM_ACCOUNTS_MAX);
+    CHECK(um_accounting_of(accounting, HONEST, 6000)->is_member);
+    CHECK(um_accounting_of(accounting, HOSTILE, 6000)->is_cut_off);
+    for (uint32_t i = 0; i < UM_ACCOUNTS_MAX; i++)
+        accounting->accounts[i].is_member = true;
+    CHECK(um_accounting_of(accounting, (um_address){1, 1}, 7000) == NULL);
+    free(accounting);
+}
+
+TEST("UM-129", "a budget's credit is bounded after any idle time, and no budget refuses nothing")
+{
+    um_repair_budget budget = {BUDGET_BPS, {0, INT64_MIN}}, none = {0, {0, INT64_MIN}};
+    CHECK(um_repair_budget_take(&budget, NULL, 0, 1000, 0));
+    uint32_t taken = 0;
+    while (um_repair_budget_take(&budget, NULL, 0, 1000, INT64_MAX / 2))
+        taken++;
+    CHECK_EQ(taken, 65);
+    for (uint32_t i = 0; i < 100000; i++)
+        CHECK(um_repair_budget_take(&none, NULL, 0, 9000, 0));
+}
+
+/* ---- flow control ---- */
+
+enum { MESSAGE_SPAN = 1024, STALL_MS = 1000 };
+
+static fixture *flow_session(void)
+{
+    um_session_config config = guarded_config();
+    config.flow_policy = UM_FLOW_MIN;
+    config.flow_stall_timeout_ns = STALL_MS * (int64_t)NS_PER_MS;
+    fixture *f = session_open(&config);
+    source_open(f, ORDERS, 0);
+    return f;
+}
+
+/* Publishes what is taken for a while, with an honest receiver that follows, and another that repeats `again`. */
+static uint32_t publish_for(fixture *f, uint32_t ms, const um_status_message *again, um_address from)
+{
+    uint32_t first = f->session->next_sqn;
+    for (uint32_t i = 0; i < ms; i += 10) {
+        f->now_ns += 10 * NS_PER_MS;
+        report_from(f, HONEST, 1, f->session->next_sqn, 65536);
+        if (again != NULL && i % 100 == 0)
+            report_from(f, from, again->receiver_id, again->next_sqn, again->window_bytes);
+        while (send_bytes(f, f->session->sources, 1000, 0, UM_SEND_FLUSH) >= 0 && f->session->next_sqn - first < i)
+            run_sender(f);
+        um_session_tick(f->session, f->now_ns);
+        capture_clear(&f->link);
+    }
+    return f->session->next_sqn - first;
+}
+
+TEST("AE-19 AE-20", "a receiver that reports and never advances holds the sender for the stall timeout and is named")
+{
+    fixture *f = flow_session();
+    report_from(f, HONEST, 1, 0, 65536);
+    CHECK(publish_for(f, 1000, NULL, HOSTILE) > 500);
+    um_status_message forged = {.receiver_id = 99, .next_sqn = f->session->next_sqn, .window_bytes = 0};
+    uint32_t during = publish_for(f, STALL_MS, &forged, HOSTILE);
+    CHECK_EQ(f->session->counters.receivers_stalled, 0);
+    publish_for(f, 500, &forged, HOSTILE);
+    CHECK_EQ(f->session->counters.receivers_stalled, 1);
+    CHECK_EQ(last_event(f)->kind, UM_SOURCE_RECEIVER_STALLED);
+    CHECK(um_address_equal(last_event(f)->receiver, HOSTILE));
+    CHECK(last_event(f)->count >= (uint64_t)STALL_MS * NS_PER_MS);
+    um_session_snapshot(f->session);
+    CHECK_EQ(f->session->counters.receivers_known, 1);
+    CHECK(publish_for(f, 1000, &forged, HOSTILE) > during + 500); /* it goes on reporting, and nobody waits */
+    forged.receiver_id = 100;                                     /* another name of the same host is on probation */
+    forged.next_sqn = f->session->next_sqn;
+    CHECK(publish_for(f, 1000, &forged, HOSTILE) > 500);
+    CHECK_EQ(f->session->counters.receivers_stalled, 1);
+    session_close(f);
+}
+
+TEST("AE-19", "a receiver that stalled counts again when it advances inside the window, not when it repeats itself")
+{
+    fixture *f = flow_session();
+    const um_address slow = {0x0a000003, 40000};
+    report_from(f, HONEST, 1, 0, 65536);
+    um_status_message paused = {.receiver_id = 2, .next_sqn = 0, .window_bytes = 0};
+    publish_for(f, STALL_MS + 500, &paused, slow);
+    CHECK_EQ(f->session->counters.receivers_stalled, 1);
+    publish_for(f, 500, &paused, slow);
+    um_session_snapshot(f->session);
+    CHECK_EQ(f->session->counters.receivers_known, 1);
+    report_from(f, slow, 2, f->session->next_sqn - 1, 65536);
+    CHECK_EQ(last_event(f)->kind, UM_SOURCE_RECEIVER_RETURNED);
+    um_session_snapshot(f->session);
+    CHECK_EQ(f->session->counters.receivers_known, 2);
+    session_close(f);
+}
+
+TEST("AE-20", "a receiver that is slow but advances is waited for")
+{
+    fixture *f = flow_session();
+    report_from(f, HONEST, 1, 0, 65536);
+    um_status_message slow = {.receiver_id = 2, .next_sqn = 0, .window_bytes = 4096};
+    for (uint32_t i = 0; i < 10; i++) {
+        publish_for(f, STALL_MS * 8 / 10, &slow, (um_address){0x0a000003, 40000});
+        slow.next_sqn++;
+    }
+    CHECK_EQ(f->session->counters.receivers_stalled, 0);
+    CHECK(f->session->next_sqn < 100);
+    session_close(f);
+}
+
+TEST("AE-19", "status messages from outside the allowed networks do not count")
+{
+    um_session_config config = guarded_config();
+    config.flow_policy = UM_FLOW_MIN;
+    config.flow_network_count = 2;
+    config.flow_networks[0] = (um_network){0x0a000000, 0xffffffc0};
+    config.flow_networks[1] = (um_network){0x0b000001, 0xffffffff};
+    fixture *f = session_open(&config);
+    report_from(f, HOSTILE, 9, 0, 0);
+    report_from(f, (um_address){0x0b000002, 1}, 9, 0, 0);
+    CHECK_EQ(f->session->counters.status_not_allowed, 2);
+    CHECK(!um_flow_connected(&f->session->flow));
+    report_from(f, HONEST, 1, 0, 65536);
+    report_from(f, (um_address){0x0b000001, 1}, 2, 0, 65536);
+    CHECK_EQ(um_flow_counted(&f->session->flow), 2);
+    session_close(f);
+}
+CHECK_MAIN

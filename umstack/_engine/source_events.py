@@ -1,0 +1,91 @@
+"""What a source session knows of its receivers: events about them, an account of each, and their NAK cutoff."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from typing import Any, NamedTuple
+
+from umstack._core import ffi, lib
+from umstack._engine.sessions import SourceSession
+from umstack.errors import InvalidArgument, ResourceLimit
+
+_log = logging.getLogger("umstack.source")
+_KINDS = {
+    lib.UM_SOURCE_RECEIVER_STALLED: "receiver_stalled",
+    lib.UM_SOURCE_RECEIVER_RETURNED: "receiver_returned",
+    lib.UM_SOURCE_RECEIVER_NOISY: "receiver_noisy",
+    lib.UM_SOURCE_RECEIVER_CUT_OFF: "receiver_cut_off",
+    lib.UM_SOURCE_RECEIVER_LOSES: "receiver_loses",
+}
+
+
+class ReceiverEvent(NamedTuple):
+    """One event about a receiver, as its source sees it."""
+
+    kind: str
+    """receiver_stalled: it held the source back without advancing, and no longer counts. receiver_returned: it counts
+    again. receiver_noisy: it NAKs more than its share. receiver_cut_off: its NAKs are served no longer. receiver_loses:
+    it NAKs messages that have left the transmission window."""
+    receiver: str
+    """Address and UDP port that its control messages come from: "10.0.0.7:40211"."""
+    amount: int
+    """receiver_stalled: nanoseconds for which it held the source; receiver_noisy, receiver_cut_off: NAKs refused so
+    far; receiver_loses: such NAKs so far; else 0."""
+
+
+def receiver_events(session: SourceSession, read_count: int) -> tuple[list[ReceiverEvent], int]:
+    """The events after the first `read_count`, and the next read_count. Only the newest are kept."""
+    out = ffi.new("um_source_event[]", lib.UM_SOURCE_EVENTS_MAX)
+    count = ffi.new("uint64_t *")
+    taken = lib.um_session_events(session.handle, read_count, out, count)
+    events = [
+        ReceiverEvent(_KINDS[event.kind], _named(event.receiver), event.count) for event in out[0:taken]
+    ]
+    return events, count[0]
+
+
+def log_receiver_events(session: SourceSession) -> None:
+    """Make a log record of every event since the last call."""
+    events, session.logged_events = receiver_events(session, session.logged_events)
+    for event in events:
+        level = logging.INFO if event.kind == "receiver_returned" else logging.WARNING
+        extra = {"umstack_object": event.receiver, "umstack_count": event.amount}
+        _log.log(level, "%s: %s %s (%d)", session.name, event.kind, event.receiver, event.amount, extra=extra)
+
+
+def receiver_accounts(session: SourceSession) -> list[dict[str, Any]]:
+    """What each receiver has NAKed, those that NAKed most first."""
+    out = ffi.new("um_receiver_account[]", lib.UM_ACCOUNTS_MAX)
+    accounts = [
+        {
+            "receiver": _named(one.address),
+            "naks": one.naks,
+            "retransmitted_bytes": one.bytes,
+            "refused": one.refused,
+            "too_late": one.too_late,
+            "is_member": int(one.is_member),
+            "is_cut_off": int(one.is_cut_off),
+        }
+        for one in out[0 : lib.um_session_accounts(session.handle, out)]
+    ]
+    return sorted(accounts, key=lambda account: -int(account["naks"]))
+
+
+def cut_off(session: SourceSession, receiver: str, is_cut_off: bool) -> None:
+    """Serve the NAKs of a receiver no longer, or again."""
+    host, _, port = receiver.partition(":")
+    try:
+        address = {"ip": int(ipaddress.IPv4Address(host)), "port": int(port)}
+    except ValueError:
+        raise InvalidArgument(
+            f"{receiver!r} is no receiver", hint="give address:port as events and `umstack stat` show it"
+        ) from None
+    if not lib.um_session_cut_off(session.handle, ffi.new("um_address *", address)[0], is_cut_off):
+        raise ResourceLimit(
+            "the table of receivers is full of members", hint="allow the NAKs of others again"
+        )
+
+
+def _named(address: Any) -> str:
+    return f"{ipaddress.IPv4Address(address.ip)}:{address.port}"
