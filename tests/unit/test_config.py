@@ -286,7 +286,7 @@ def test_derived_context_values() -> None:
     assert options.interface == "eth1"
     assert options.resolver_outgoing == ("224.9.9.9", 12965)
     assert options.resolver_incoming == ("224.9.10.11", 5)
-    assert Config().receiver_options().effective_preactivity_timeout_ns == 60_000_000_000
+    assert Config().receiver_options().effective_preactivity_timeout_ns == 30_000_000_000
 
 
 def test_the_documentation_is_up_to_date() -> None:
