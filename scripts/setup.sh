@@ -33,11 +33,14 @@ as_root() {
 # Whether sudo is there and either asks for no password or has a terminal to ask on.
 can_sudo() { command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; }
 
+# Where root looks for programs: not where the user's PATH says, in which others may have put some.
+ROOT_PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
 # Runs a command of ours through sudo with our own variables, then gives what it left in the checkout to the user.
 through_sudo() {
     local status=0 variables=()
-    mapfile -t variables < <(env | grep -E '^(UMSTACK_[A-Z_]*|TERM|NO_COLOR|COLUMNS|PATH)=')
-    sudo env "${variables[@]}" "$@" || status=$?
+    mapfile -t variables < <(env | grep -E '^(UMSTACK_[A-Z_]*|TERM|NO_COLOR|COLUMNS)=')
+    sudo env "${variables[@]}" PATH="$ROOT_PATH" "$@" || status=$?
     sudo find "$ROOT" -path "$ROOT/.git" -prune -o -user 0 -exec chown -h "$(id -u):$(id -g)" {} +
     return "$status"
 }

@@ -6,7 +6,9 @@ and needs no privilege for anything it does with them. Rules it asks the broker 
 whatever way, the program is off the interface; when the broker ends, the kernel takes every program off.
 
 One interface is lent to one application at a time: the program is on it once, and its sockets take every queue named.
-One thread serves all, one request after another. Works on the network namespace of the thread that serves.
+One thread serves all, and waits for nobody: a queue that is busy is tried again in turns. After every other message
+has been answered one open request is tried, the next user's. Works on the network namespace of the thread that serves,
+and for clients of that namespace only.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ import os
 import selectors
 import socket
 import stat
-import struct
+import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from xdp.broker_policy import FRAMES_MAX_BYTES, Peer, Policy, peer_of
 from xdp.broker_protocol import (
     MESSAGE_MAX_BYTES,
     AskRequest,
@@ -37,50 +40,21 @@ from xdp.broker_protocol import (
 )
 from xdp.capabilities import held_capabilities
 from xdp.closing import Closing
-from xdp.errors import BrokerError, XdpError
+from xdp.errors import BrokerError, RingError, XdpError
 from xdp.facts import Unknown
 from xdp.interface import Interface, find_interface
+from xdp.loan import SLOT, Loan
 from xdp.probe import memlock_limit_bytes
 from xdp.steering import Steering
-from xdp.xsk import RingSet, RingSettings, queue_count
+from xdp.xsk import RingSet, ring_bytes
 
-_SLOT = 0
-_CONNECTIONS_MAX = 64
-_FRAME_BYTES_MAX = 4096
+__all__ = ["FRAMES_MAX_BYTES", "Broker", "BrokerEvent", "Peer", "Policy", "inherited_listener", "listen_at"]
+
+_LISTEN_BACKLOG = 64
 _FIRST_INHERITED = 3  # systemd's SD_LISTEN_FDS_START
-_SO_PEERGROUPS = 59
-_GROUPS_BYTES = 1024  # of 256 groups; Python reads no more of an option
-FRAMES_MAX_BYTES = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The process at the other end, as it was when it connected."""
-
-    pid: int
-    uid: int
-    groups: frozenset[int]
-
-    def __str__(self) -> str:
-        """Name it as messages do."""
-        name = "a process"
-        with contextlib.suppress(OSError):
-            name = Path(f"/proc/{self.pid}/comm").read_text().strip()
-        return f"{name} (pid {self.pid}, user {self.uid})"
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Which users may have rings, and how large. Root and the broker's own user always may."""
-
-    users: frozenset[int] = frozenset()
-    groups: frozenset[int] = frozenset()
-    frames_max_bytes: int = FRAMES_MAX_BYTES
-    """Of all queues of one application: memory that is locked."""
-
-    def admits(self, peer: Peer) -> bool:
-        """Whether the process may be served."""
-        return peer.uid in self.users | {0, os.geteuid()} or bool(self.groups & peer.groups)
+_BUSY_TIMEOUT_S = 1.0  # a queue stays busy for a moment after its last user
+_BUSY_RETRY_S = 0.02
+_LOOK_S = 0.5  # at connections that idle and loans whose sockets are still open
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +72,55 @@ class BrokerEvent:
 class _Application:
     connection: socket.socket
     peer: Peer
-    interface: Interface | None = None
-    steering: Steering | None = None
+    last_said_s: float
+    loan: Loan | None = None
+    opening: _Opening | None = None
     is_gone: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Opening:
+    """An open request that is not answered yet."""
+
+    request: OpenRequest
+    deadline_s: float
+    interface: Interface
+    steering: Steering | None = field(default=None)
+    """Attached once, however often the queues are tried."""
 
 
 class Broker(Closing):
     """Serves applications over a listening socket. Context manager: closing it takes everything back."""
 
-    __slots__ = ("_applications", "_listener", "_on_event", "_policy", "_selector", "_stopping", "_wake")
+    __slots__ = (
+        "_applications",
+        "_confinement",
+        "_last_opener",
+        "_listener",
+        "_on_event",
+        "_policy",
+        "_revoked",
+        "_selector",
+        "_stopping",
+        "_wake",
+    )
 
     def __init__(
-        self, listener: socket.socket, policy: Policy, on_event: Callable[[BrokerEvent], None]
+        self,
+        listener: socket.socket,
+        policy: Policy,
+        on_event: Callable[[BrokerEvent], None],
+        confinement: dict[str, str] | None = None,
     ) -> None:
-        """Take over the listener, which `listen_at` or `inherited_listener` made."""
+        """Take over the listener, which `listen_at` or `inherited_listener` made.
+
+        `confinement` says what holds this process, for those who ask (`xdp.confinement`).
+        """
         self._listener, self._policy, self._on_event = listener, policy, on_event
+        self._confinement = confinement or {}
         self._applications: set[_Application] = set()
+        self._revoked: list[Loan] = []
+        self._last_opener = -1
         self._stopping, self._wake = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         listener.setblocking(False)
@@ -123,13 +130,21 @@ class Broker(Closing):
     def serve(self) -> None:
         """Serve until `stop`, or an exception such as KeyboardInterrupt."""
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(self._patience_s()):
                 if key.fileobj is self._stopping:
                     return
                 if key.fileobj is self._listener:
                     self._accept()
                 elif not key.data.is_gone:
                     self._serve_one(key.data)
+            self._try_next_opening()
+            self._settle_revoked()
+            self._drop_idle()
+
+    def _patience_s(self) -> float | None:
+        if any(one.opening for one in self._applications):
+            return _BUSY_RETRY_S
+        return _LOOK_S if self._revoked or any(one.loan is None for one in self._applications) else None
 
     def stop(self) -> None:
         """Have `serve` return. Any thread, and signal handlers."""
@@ -139,6 +154,8 @@ class Broker(Closing):
         """Take every program off, and hang up; a second call does nothing."""
         for application in list(self._applications):
             self._drop(application)
+        while self._revoked:
+            self._revoked.pop().close()
         self._selector.close()
         for one in (self._listener, self._stopping, self._wake):
             one.close()
@@ -151,7 +168,7 @@ class Broker(Closing):
         except OSError:  # it hung up before it was answered, or there are no descriptors left for now
             return
         connection.setblocking(False)
-        peer = _peer_of(connection)
+        peer = peer_of(connection)
         refusal = self._refusal(peer)
         if refusal is not None:
             self._on_event(BrokerEvent("refused", peer, None, refusal.message))
@@ -159,7 +176,7 @@ class Broker(Closing):
                 connection.send(encode_error(refusal))
             connection.close()
             return
-        application = _Application(connection, peer)
+        application = _Application(connection, peer, time.monotonic())
         self._applications.add(application)
         self._selector.register(connection, selectors.EVENT_READ, application)
 
@@ -170,13 +187,35 @@ class Broker(Closing):
                 hint="start the broker with --allow-user or --allow-group for it",
                 errno=errno.EACCES,
             )
-        if len(self._applications) >= _CONNECTIONS_MAX:
+        most = self._policy.user_connections_max
+        own = sum(one.peer.uid == peer.uid for one in self._applications)
+        if own >= most and not self._policy.is_privileged(peer):
             return BrokerError(
-                f"it serves {_CONNECTIONS_MAX} connections, which is all it takes",
+                f"user {peer.uid} has {most} connections, which is all that one may have",
                 hint="end some of its clients",
                 errno=errno.EUSERS,
             )
-        return None
+        if len(self._applications) < self._policy.connections_max or self._made_room(peer):
+            return None
+        return BrokerError(
+            f"it serves {self._policy.connections_max} connections, which is all it takes",
+            hint="end some of its clients",
+            errno=errno.EUSERS,
+        )
+
+    def _made_room(self, peer: Peer) -> bool:
+        """Hang up on the connection that has idled longest, for root and the broker's own user."""
+        idle = [one for one in self._applications if one.loan is None]
+        if not self._policy.is_privileged(peer) or not idle:
+            return False
+        self._drop(min(idle, key=lambda one: (self._policy.is_privileged(one.peer), one.last_said_s)))
+        return True
+
+    def _drop_idle(self) -> None:
+        oldest_s = time.monotonic() - self._policy.idle_timeout_s
+        for one in list(self._applications):
+            if one.loan is None and one.opening is None and one.last_said_s < oldest_s:
+                self._drop(one)
 
     def _serve_one(self, application: _Application) -> None:
         """Answer one message. Descriptors that came along are the kernel's to close: none are asked for."""
@@ -189,6 +228,7 @@ class Broker(Closing):
         if not message:
             self._drop(application)
             return
+        application.last_said_s = time.monotonic()
         try:
             request = decode_request(message)
         except XdpError as error:
@@ -201,7 +241,7 @@ class Broker(Closing):
             self._refuse(application, error)
 
     def _refuse(self, application: _Application, error: Exception) -> None:
-        name = None if application.interface is None else application.interface.name
+        name = None if application.loan is None else application.loan.interface.name
         self._on_event(BrokerEvent("refused", application.peer, name, str(error)))
         self._send(application, encode_error(error))
 
@@ -213,15 +253,17 @@ class Broker(Closing):
             self._drop(application)
 
     def _drop(self, application: _Application) -> None:
-        """Take back what it had. The sockets are its own by now, and end with it."""
+        """Hang up and take the program off. The sockets are the application's by now: see `xdp.loan`."""
         if application.is_gone:
             return
         application.is_gone = True
         self._applications.discard(application)
+        self._end_opening(application)
         self._selector.unregister(application.connection)
-        if application.steering is not None and application.interface is not None:
-            application.steering.close()
-            self._on_event(BrokerEvent("returned", application.peer, application.interface.name))
+        if (loan := application.loan) is not None:
+            loan.revoke()
+            self._revoked.append(loan)
+            self._on_event(BrokerEvent("returned", application.peer, loan.interface.name))
         application.connection.close()
 
     # ---- requests ----
@@ -229,16 +271,17 @@ class Broker(Closing):
     def _answer(self, application: _Application, request: Request) -> None:
         match request:
             case OpenRequest():
-                self._lend(application, request)
+                self._begin_opening(application, request)
             case RuleRequest():
-                steering = _steering_of(application)
+                steering = _loan_of(application).steering
                 if request.is_added:
-                    steering.add_rule(request.address, request.port, _SLOT)
+                    self._policy.check_port(request.port)
+                    steering.add_rule(request.address, request.port, SLOT)
                 else:
                     steering.remove_rule(request.address, request.port)
                 self._send(application, encode({}))
             case AttachedRequest():
-                self._send(application, encode({"attached": _steering_of(application).attached()}))
+                self._send(application, encode({"attached": _loan_of(application).steering.attached()}))
             case AskRequest():
                 self._send(application, encode(self._facts()))
 
@@ -248,56 +291,142 @@ class Broker(Closing):
             "capabilities": None if isinstance(held, Unknown) else sorted(held),
             "memlock_limit_bytes": memlock_limit_bytes(),
             "namespace": network_namespace(),
-            "lent": {one.interface.name: str(one.peer) for one in self._applications if one.interface},
+            "lent": {one.interface.name: str(one.peer) for one in self._loans() if not one.is_revoked},
+            "confinement": self._confinement,
         }
 
-    def _lend(self, application: _Application, request: OpenRequest) -> None:
-        if application.steering is not None:
+    def _loans(self) -> Iterator[Loan]:
+        """Those that applications have, and those that ended with sockets still open."""
+        yield from (one.loan for one in self._applications if one.loan is not None)
+        yield from self._revoked
+
+    # ---- lending ----
+
+    def _begin_opening(self, application: _Application, request: OpenRequest) -> None:
+        peer = application.peer
+        if application.loan is not None:
             raise BrokerError(
                 "this connection has its rings already",
                 hint="connect again for others",
                 errno=errno.EALREADY,
             )
-        interface = _interface(request)
-        self._refuse_if_lent(interface)
-        settings = request.settings
-        self._check_size(interface, settings)
-        steering = Steering.attach(interface, request.attach_mode, max_slots=1)
+        if peer.namespace != network_namespace():
+            raise BrokerError(
+                "the broker is in another network namespace",
+                hint="start one in the application's, and name its socket in link_xdp_broker",
+                errno=errno.EXDEV,
+            )
+        waiting = sum(one.peer.uid == peer.uid for one in self._applications if one.opening)
+        if waiting >= self._policy.user_opens_max and not self._policy.is_privileged(peer):
+            raise BrokerError(
+                f"user {peer.uid} has {waiting} open requests waiting, which is all that one may have",
+                hint="wait for their answers",
+                errno=errno.EUSERS,
+            )
+        self._policy.check_interface(request.interface)
+        interface = find_interface(request.interface)
+        # What else it says is read after the answer; whether it hung up is seen when it is its turn.
+        self._selector.unregister(application.connection)
+        application.opening = _Opening(request, time.monotonic() + _BUSY_TIMEOUT_S, interface)
+
+    def _end_opening(self, application: _Application, *, is_lent: bool = False) -> None:
+        opening, application.opening = application.opening, None
+        if opening is None:
+            return
+        self._selector.register(application.connection, selectors.EVENT_READ, application)
+        if opening.steering is not None and not is_lent:
+            opening.steering.close()
+
+    def _try_next_opening(self) -> None:
+        """Try one, of the user after the one whose turn it was before."""
+        waiting = [one for one in self._applications if one.opening]
+        if not waiting:
+            return
+        application = min(
+            waiting,
+            key=lambda one: (one.peer.uid <= self._last_opener, one.peer.uid, one.last_said_s),
+        )
+        self._last_opener = application.peer.uid
+        application.last_said_s = time.monotonic()  # the last of its user from now on
+        if _has_hung_up(application.connection):
+            self._drop(application)
+            return
+        try:
+            self._try(application)
+        except (XdpError, OSError) as error:
+            self._end_opening(application)
+            self._refuse(application, error)
+
+    def _try(self, application: _Application) -> None:
+        opening = application.opening
+        assert opening is not None
+        interface, request = opening.interface, opening.request
+        is_last = time.monotonic() >= opening.deadline_s
+        if (occupant := self._occupant(application, interface)) is not None:
+            if occupant.errno == errno.EAGAIN and not is_last:
+                return
+            raise occupant
+        self._check_quota(application.peer, ring_bytes(interface, request.settings))
+        if opening.steering is None:
+            opening.steering = Steering.attach(interface, request.attach_mode, max_slots=1)
+        settings = replace(request.settings, busy_timeout=0.0)
         try:
             with RingSet(interface, request.ring_mode, settings, lent=True) as ring_set:
-                for queue, descriptor in ring_set.sockets.items():
-                    steering.put_socket(_SLOT, queue, descriptor)
-                rings = ring_set.lend()
-                application.interface, application.steering = interface, steering
-                self._on_event(BrokerEvent("lent", application.peer, interface.name))
-                reply = encode({"shape": asdict(rings.shape)})
-                self._send(application, reply, (rings.memory, *rings.sockets))
-        except BaseException:
-            application.interface = application.steering = None
-            steering.close()
-            raise
+                self._lend(application, opening.steering, ring_set)
+        except RingError as error:
+            if error.errno != errno.EBUSY or is_last:
+                raise
 
-    def _refuse_if_lent(self, interface: Interface) -> None:
+    def _lend(self, application: _Application, steering: Steering, ring_set: RingSet) -> None:
+        loan = Loan(application.peer, ring_set.interface, steering, ring_set)
+        self._end_opening(application, is_lent=True)
+        application.loan = loan
+        self._on_event(BrokerEvent("lent", application.peer, loan.interface.name))
+        reply = encode({"shape": asdict(loan.rings.shape)})
+        self._send(application, reply, (loan.rings.memory, *loan.rings.sockets))
+
+    def _occupant(self, application: _Application, interface: Interface) -> BrokerError | None:
+        """Who has the interface, as the error that says so: EAGAIN where that may end within a moment."""
         for one in list(self._applications):
-            if one.interface is None or one.interface.index != interface.index:
+            other = one.loan.interface if one.loan else one.opening.interface if one.opening else None
+            if one is application or other is None or other.index != interface.index:
+                continue
+            if one.opening is not None and one.opening.steering is None:
                 continue
             if _has_hung_up(one.connection):
                 self._drop(one)
                 continue
-            raise BrokerError(
+            return BrokerError(
                 f"{interface.name} is lent to {one.peer}",
                 hint="end that process, or use another interface, or the socket link",
                 errno=errno.EBUSY,
             )
+        self._settle_revoked()
+        for loan in self._revoked:
+            if loan.interface.index == interface.index:
+                return BrokerError(
+                    f"{loan.peer} hung up and keeps the sockets of {interface.name} open",
+                    hint="end that process, and those it passed them to, or use another interface",
+                    errno=errno.EAGAIN,
+                )
+        return None
 
-    def _check_size(self, interface: Interface, settings: RingSettings) -> None:
-        queues = settings.queues or queue_count(interface) - settings.first_queue
-        wanted = queues * (settings.receive_frames + settings.send_frames) * _FRAME_BYTES_MAX
-        if wanted > self._policy.frames_max_bytes:
+    def _settle_revoked(self) -> None:
+        """Forget the loans whose sockets are closed by now: they count no more."""
+        for loan in [one for one in self._revoked if one.is_over()]:
+            self._revoked.remove(loan)
+            loan.free_frames()
+            loan.close()
+
+    def _check_quota(self, peer: Peer, wanted: int) -> None:
+        held = sum(loan.bytes for loan in self._loans() if loan.peer.uid == peer.uid)
+        if held + wanted > self._policy.frames_max_bytes:
+            kept = sum(loan.bytes for loan in self._revoked if loan.peer.uid == peer.uid)
+            has = f" and has {held} ({kept} of them returned, their sockets still open)" if held else ""
             raise BrokerError(
-                f"{queues} queues of {settings.receive_frames} and {settings.send_frames} frames can take {wanted} "
-                f"bytes, it lends {self._policy.frames_max_bytes}",
-                hint="use fewer frames or queues, or start the broker with more --frames-max-mib",
+                f"user {peer.uid} wants frames of {wanted} bytes{has}; it lends {self._policy.frames_max_bytes}",
+                hint="use fewer frames or queues, end processes that keep rings, or start the broker with more "
+                "--frames-max-mib",
                 errno=errno.ENOBUFS,
             )
 
@@ -317,7 +446,7 @@ def listen_at(path: Path) -> Iterator[socket.socket]:
         _remove_stale(path)
         listener.bind(str(path))
         path.chmod(0o666)
-        listener.listen(_CONNECTIONS_MAX)
+        listener.listen(_LISTEN_BACKLOG)
     except OSError as error:
         listener.close()
         raise BrokerError(
@@ -332,7 +461,8 @@ def listen_at(path: Path) -> Iterator[socket.socket]:
         yield listener
     finally:
         listener.close()
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(PermissionError):  # another user's directory: the next broker replaces it
+            path.unlink(missing_ok=True)
 
 
 def inherited_listener() -> socket.socket | None:
@@ -366,16 +496,6 @@ def _remove_stale(path: Path) -> None:
     )
 
 
-def _peer_of(connection: socket.socket) -> Peer:
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("=iII"))
-    pid, uid, gid = struct.unpack("=iII", credentials)
-    others: Iterable[int] = ()
-    with contextlib.suppress(OSError):
-        packed = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
-        others = (number for (number,) in struct.iter_unpack("=I", packed))
-    return Peer(pid, uid, frozenset({gid, *others}))
-
-
 def _has_hung_up(connection: socket.socket) -> bool:
     """Whether the other end is gone, though what it said before may still be unread."""
     try:
@@ -386,17 +506,7 @@ def _has_hung_up(connection: socket.socket) -> bool:
         return True
 
 
-def _interface(request: OpenRequest) -> Interface:
-    if request.namespace != network_namespace():
-        raise BrokerError(
-            "the broker is in another network namespace",
-            hint="start one in the application's, and name its socket in link_xdp_broker",
-            errno=errno.EXDEV,
-        )
-    return find_interface(request.interface)
-
-
-def _steering_of(application: _Application) -> Steering:
-    if application.steering is None:
+def _loan_of(application: _Application) -> Loan:
+    if application.loan is None:
         raise BrokerError("this connection has no rings", hint="open some first", errno=errno.ENOTCONN)
-    return application.steering
+    return application.loan

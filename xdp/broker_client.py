@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class BrokerFacts:
     memlock_limit_bytes: int | None
     lent: dict[str, str]
     """The interfaces that are lent, and to which process."""
+    confinement: dict[str, str] = field(default_factory=dict)
+    """What holds the broker's process, by the name of the measure: `xdp.confinement`."""
 
     def added_to(self, facts: Facts) -> Facts:
         """Return the facts of a process that has the broker open its rings."""
@@ -188,7 +190,12 @@ def ask_broker(path: Path) -> BrokerFacts:
             f"the broker at {path} is in another network namespace", hint="start one in this namespace"
         )
     limit = found.get("memlock_limit_bytes")
-    return BrokerFacts(frozenset(found.get("capabilities") or ()), limit, dict(found.get("lent") or {}))
+    return BrokerFacts(
+        frozenset(found.get("capabilities") or ()),
+        limit,
+        dict(found.get("lent") or {}),
+        dict(found.get("confinement") or {}),
+    )
 
 
 def open_brokered_rings(
@@ -202,7 +209,7 @@ def open_brokered_rings(
     connection = _Connection(path)
     descriptors: list[int] = []
     try:
-        asked = OpenRequest(interface.name, network_namespace(), attach_mode, ring_mode, settings)
+        asked = OpenRequest(interface.name, attach_mode, ring_mode, settings)
         reply, descriptors = connection.ask(asked)
         ring_set = RingSet.adopt(interface, _lent_rings(reply, descriptors, path))
     except BaseException:

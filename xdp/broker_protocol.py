@@ -46,8 +46,7 @@ class OpenRequest:
     """Attach the program and open the rings of an interface."""
 
     interface: str
-    namespace: int
-    """The client's network namespace, by inode: names of interfaces mean nothing in another."""
+    """Of the client's network namespace, which the broker has from the kernel."""
     attach_mode: AttachMode
     ring_mode: RingMode
     settings: RingSettings
@@ -89,7 +88,6 @@ def encode_request(request: Request) -> bytes:
             fields = {
                 "do": "open",
                 "interface": request.interface,
-                "namespace": request.namespace,
                 "attach_mode": request.attach_mode.value,
                 "ring_mode": request.ring_mode.value,
                 "settings": {name: settings[name] for name in (*_SETTINGS_BOUNDS, *_SETTINGS_SWITCHES)},
@@ -134,7 +132,6 @@ def decode_request(message: bytes) -> Request:
         case "open":
             return OpenRequest(
                 interface=_text(fields, "interface", 15),
-                namespace=_number(fields, "namespace", 0, 2**64 - 1),
                 attach_mode=AttachMode(_choice(fields, "attach_mode", tuple(AttachMode))),
                 ring_mode=RingMode(_choice(fields, "ring_mode", tuple(RingMode))),
                 settings=_settings(fields.get("settings")),

@@ -6,6 +6,7 @@ program can be reached again, from any process, by the id its attachment shows (
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -122,6 +123,15 @@ class BpfMap:
         if len(value) != expected:
             raise ValueError(f"map {self.name} takes values of {expected} bytes, not {len(value)}")
         checked(self._lib.xdp_bpf_map_write(self.fd, key, value), f"writing map {self.name}")
+
+    def insert(self, value: bytes, key: bytes) -> bool:
+        """Put `value` at `key` where nothing is there; False where something is, which stays."""
+        self._check_key(key)
+        result = self._lib.xdp_bpf_map_insert(self.fd, key, value)
+        if result == -errno.EEXIST:
+            return False
+        checked(result, f"inserting into map {self.name}")
+        return True
 
     def clear(self, key: bytes = bytes(4)) -> None:
         """Put zeros at `key`, for every CPU if it is a per-CPU map."""

@@ -29,6 +29,7 @@ _PROGRAM, _PROGRAM_WITHOUT_FRAGS = "steering", "steering_linear"
 # Of a hash map's entries: one for each rule and one for each address, which at worst are as many.
 _ENTRIES_PER_RULE = 2
 _ANY_PORT = 0
+_AF_XDP = 44
 _PORT_MAX = 65535
 
 
@@ -169,6 +170,24 @@ class Steering(Closing):
             if error.errno in (errno.EOPNOTSUPP, errno.ENOTSOCK, errno.EBADF):
                 raise SteeringError(f"{what}: it is no AF_XDP socket", hint="open one first") from error
             raise
+
+    def has_socket(self, slot: int, queue: int) -> bool:
+        """Whether a socket is there still, which ends only when every process that has it has closed it.
+
+        The kernel does not let a socket's entry be read, but it refuses to put another one where one is.
+        """
+        with socket.socket(_AF_XDP, socket.SOCK_RAW) as probe:
+            index = self._socket_index(slot, queue)
+            if not self.map("sockets").insert(_number_bytes(probe.fileno()), index):
+                return True
+            self.map("sockets").erase(index)
+            return False
+
+    def detach(self) -> None:
+        """Take the program off the interface; program and maps stay until `close`."""
+        if self._attachment is not None:
+            self._attachment.close()
+            self._attachment = None
 
     def remove_socket(self, slot: int, queue: int) -> None:
         """Take the socket out; its datagrams go to the kernel. None there is no error."""

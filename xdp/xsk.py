@@ -26,6 +26,7 @@ _HEADROOM_BYTES = 256
 """What the kernel leaves free before each frame it fills."""
 _FRAME_HEADERS_BYTES = 22
 """Ethernet and two VLAN tags, which the MTU does not count."""
+_OWN_BUSY_S = 0.1
 _SMALL_FRAME_BYTES, _LARGE_FRAME_BYTES = 2048, 4096
 
 _HINTS = {
@@ -253,6 +254,8 @@ def _open(
         if needs_multi_buffer or error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
             raise
         shape = replace(shape, multi_buffer=False)
+        # The queues that the attempt bound stay busy for a moment.
+        settings = replace(settings, busy_timeout=max(settings.busy_timeout, _OWN_BUSY_S))
         return _attempt(interface, mode, settings, shape, lent=lent), shape
 
 

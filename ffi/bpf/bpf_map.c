@@ -44,6 +44,11 @@ int xdp_bpf_map_write(int map_fd, const void *key, const void *value)
     return bpf_map_update_elem(map_fd, key, value, BPF_ANY) ? -errno : 0;
 }
 
+int xdp_bpf_map_insert(int map_fd, const void *key, const void *value)
+{
+    return bpf_map_update_elem(map_fd, key, value, BPF_NOEXIST) ? -errno : 0;
+}
+
 int xdp_bpf_map_erase(int map_fd, const void *key)
 {
     return bpf_map_delete_elem(map_fd, key) ? -errno : 0;

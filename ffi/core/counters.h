@@ -218,6 +218,8 @@ typedef struct um_context_counters {
     uint64_t sessions;
     /* counter, sessions: Sessions not joined because the session table is full. */
     uint64_t sessions_refused;
+    /* counter, sessions: Sessions that had received nothing and made room for others. */
+    uint64_t sessions_evicted;
     /* snapshot, datagrams: Datagrams in the reorder buffer now. */
     uint64_t hold_store_datagrams;
     /* counter, datagrams: Datagrams refused because the reorder buffer was full. */

@@ -40,6 +40,28 @@ bool um_node_add_session(um_node *node, um_receiver_session *session)
     return true;
 }
 
+um_receiver_session *um_node_evictable(const um_node *node, uint32_t source_ip, bool is_needed)
+{
+    um_receiver_session *oldest = NULL;
+    um_receiver_session *oldest_of_source = NULL;
+    uint32_t of_source = 0;
+    for (uint32_t i = 0; i < node->session_count; i++) {
+        um_receiver_session *session = node->sessions[i];
+        if (session->active || session->ended)
+            continue;
+        if (oldest == NULL || session->created_ns < oldest->created_ns)
+            oldest = session;
+        if (session->config.id.source.ip != source_ip)
+            continue;
+        of_source++;
+        if (oldest_of_source == NULL || session->created_ns < oldest_of_source->created_ns)
+            oldest_of_source = session;
+    }
+    if (of_source >= UM_NODE_IDLE_PER_SOURCE_MAX)
+        return oldest_of_source;
+    return is_needed ? oldest : NULL;
+}
+
 void um_node_remove_session(um_node *node, um_receiver_session *session)
 {
     uint32_t hole = table_find(node, &session->config.id);

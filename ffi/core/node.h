@@ -8,7 +8,11 @@
 
 #include "core/receiver_session.h"
 
-enum { UM_NODE_SESSIONS_MAX = 512, UM_NODE_QUEUES_MAX = 16384 };
+enum {
+    UM_NODE_SESSIONS_MAX = 512,
+    UM_NODE_QUEUES_MAX = 16384,
+    UM_NODE_IDLE_PER_SOURCE_MAX = 64, /* sessions of one source address that have received nothing */
+};
 
 typedef struct um_node {
     um_receiver_session *table[2 * UM_NODE_SESSIONS_MAX]; /* open addressing by session identity */
@@ -30,6 +34,11 @@ void um_node_init(um_node *node);
 bool um_node_add_session(um_node *node, um_receiver_session *session);
 void um_node_remove_session(um_node *node, um_receiver_session *session);
 um_receiver_session *um_node_find_session(um_node *node, const um_session_id *id);
+
+/* The session to evict for a new one of this source address, or NULL: of those that have received nothing yet, the
+ * oldest of the same source when that has UM_NODE_IDLE_PER_SOURCE_MAX of them, else, when `is_needed`, the oldest of
+ * all. A session that is receiving is never evicted, so advertisements of sources that do not exist cannot. */
+um_receiver_session *um_node_evictable(const um_node *node, uint32_t source_ip, bool is_needed);
 
 /* A queue that receivers of the node deliver into: added before them, removed after them. */
 bool um_node_add_queue(um_node *node, um_message_queue *queue);

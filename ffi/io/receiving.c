@@ -119,12 +119,41 @@ static void close_session(um_receiving *receiving, session_block *block)
     um_unmap(block, block->memory_bytes);
 }
 
+static void note_ended(um_receiving *receiving, const um_receiver_session *session)
+{
+    receiving->ended[receiving->ended_count++ % UM_RECEIVING_ENDED_MAX] = session->config.id;
+}
+
+static bool group_table_is_full(um_receiving *receiving, um_address group)
+{
+    return find_group(receiving, group) == NULL;
+}
+
+/* Evicts sessions that received nothing until one of this identity fits. Their sources are found again when they
+ * advertise again. */
+static void make_room(um_receiving *receiving, const um_session_id *id)
+{
+    um_node *node = &receiving->node;
+    bool is_needed;
+    um_receiver_session *evicted;
+    do {
+        is_needed = node->session_count == UM_NODE_SESSIONS_MAX || group_table_is_full(receiving, id->group);
+        evicted = um_node_evictable(node, id->source.ip, is_needed);
+        if (evicted != NULL) {
+            note_ended(receiving, evicted);
+            UM_COUNT(node->counters.sessions_evicted, 1);
+            close_session(receiving, (session_block *)evicted);
+        }
+    } while (is_needed && evicted != NULL);
+}
+
 int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *config,
                      uint32_t topic_index, uint32_t source)
 {
     um_receiver_session *session = um_node_find_session(&receiving->node, &config->id);
     if (session == NULL) {
         session_block *block = NULL;
+        make_room(receiving, &config->id);
         int result = open_session(receiving, config, &block);
         if (result != 0)
             return result;
@@ -299,7 +328,7 @@ void um_receiving_reap(um_receiving *receiving)
 {
     um_receiver_session *finished;
     while ((finished = um_node_finished_session(&receiving->node)) != NULL) {
-        receiving->ended[receiving->ended_count++ % UM_RECEIVING_ENDED_MAX] = finished->config.id;
+        note_ended(receiving, finished);
         close_session(receiving, (session_block *)finished);
     }
 }

@@ -13,7 +13,7 @@
 #include "io/reactor.h"
 
 enum {
-    UM_RECEIVING_ENDED_MAX = 64,   /* ended sessions remembered until they are read */
+    UM_RECEIVING_ENDED_MAX = 1024, /* ended and evicted sessions remembered until they are read */
     UM_RECEIVING_GROUPS_MAX = 256, /* joined (group, UDP port) pairs */
 };
 

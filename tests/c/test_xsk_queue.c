@@ -484,6 +484,19 @@ TEST("W6", "sending: a full ring takes no more, a completion ring that stalls ho
     rings_close(r);
 }
 
+TEST("W4",
+     "the largest datagram: what a frame holds beside the headroom and 42 bytes of headers, of a chain one frame less")
+{
+    /* XDP's headroom is 256 bytes; the headers of Ethernet, IPv4 and UDP take 14, 20 and 8; the kernel chains 18
+     * frames. */
+    rings *r = rings_open(false);
+    CHECK_EQ(um_xsk_queue_datagram_max(&r->queue), FRAME_BYTES - 256 - 42);
+    rings_close(r);
+    r = rings_open(true);
+    CHECK_EQ(um_xsk_queue_datagram_max(&r->queue), 17 * (FRAME_BYTES - 256) - 42);
+    rings_close(r);
+}
+
 TEST("W6", "borrowing: half of the send frames at most, and a returned frame is borrowed again")
 {
     rings *r = rings_open(false);

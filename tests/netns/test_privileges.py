@@ -186,6 +186,52 @@ def broker(shared_lab: Lab, folder: Path) -> Iterator[BrokerProcess]:
     started.process.communicate()
 
 
+def test_the_broker_keeps_what_it_needs(shared_lab: Lab, broker: BrokerProcess) -> None:
+    """Root's other capabilities are dropped, none come back, system calls are filtered; the doctor hears of it."""
+    lines = Path(f"/proc/{broker.process.pid}/status").read_text().splitlines()
+    status = dict(line.split(":\t", 1) for line in lines)
+    kept = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 38 | 1 << 39
+    for name in ("CapEff", "CapPrm", "CapBnd"):
+        assert int(status[name], 16) & ~kept == 0, name
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    facts = shared_lab.hosts[0].call(lambda: ask_broker(broker.path))
+    assert facts.confinement == dict.fromkeys(
+        ("capabilities", "no_new_privileges", "landlock", "seccomp"), "in force"
+    )
+
+
+FORBIDDEN = """
+import os, pathlib, socket, sys
+from xdp.confinement import confine
+folder = pathlib.Path(sys.argv[1])
+(folder / "there").touch()
+said = confine([folder])
+assert set(said.values()) == {"in force"}, said
+def refused(what):
+    try:
+        what()
+    except OSError:
+        return True
+    return False
+print(
+    refused(lambda: (folder / "new").touch()),
+    refused(lambda: pathlib.Path("/root").iterdir().__next__()),
+    refused(lambda: os.execv("/bin/true", ["true"])),
+    refused(os.fork),
+    refused(lambda: os.setuid(0)),
+    refused(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)),
+    (folder / "there").unlink() is None,
+    pathlib.Path("/proc/self/comm").read_text() != "",
+)
+"""
+
+
+def test_a_confined_process_cannot_do_harm(folder: Path) -> None:
+    """It writes no file, reads no home, runs no program, makes no process; it can remove the broker's socket."""
+    done = subprocess.run([sys.executable, "-c", FORBIDDEN, str(folder)], capture_output=True, text=True)
+    assert done.stdout.split() == ["True"] * 8, done.stdout + done.stderr
+
+
 def program_is_gone(host: Host) -> bool:
     """Whether no XDP program is on the host's interface."""
     return host.call(lambda: xdp.occupants("eth0")) == ()
@@ -299,7 +345,10 @@ def test_an_application_without_privileges_has_rings_by_the_broker(
         assert program_is_gone(host)
     wait_for(lambda: broker.descriptors() == before, "the broker's descriptors")
     # Zero copy was not asked for: the ladder knows that the driver has none.
-    assert broker.end() == {"path": str(broker.path), "lent": 2, "returned": 2, "refused": 0}
+    summary = broker.end()
+    confinement = summary.pop("confinement")
+    assert summary == {"path": str(broker.path), "lent": 2, "returned": 2, "refused": 0}
+    assert set(confinement.values()) == {"in force"}, confinement
     assert not broker.path.exists()
 
 
@@ -406,10 +455,15 @@ def test_systemd_can_listen_for_it(shared_lab: Lab, folder: Path) -> None:
 # ---- refused users and refused requests ----
 
 
-def answers(path: Path, *messages: bytes, descriptors: tuple[int, ...] = ()) -> list[str]:
+def a_client(host: Host) -> socket.socket:
+    """A socket of the host's network namespace."""
+    return host.call(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+
+
+def answers(host: Host, path: Path, *messages: bytes, descriptors: tuple[int, ...] = ()) -> list[str]:
     """What the broker says to these on one connection: the refusals, `` for a request it granted, `gone` at its end."""
     said = []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+    with a_client(host) as client:
         client.settimeout(5)
         client.connect(str(path))
         for message in messages:
@@ -423,11 +477,10 @@ def answers(path: Path, *messages: bytes, descriptors: tuple[int, ...] = ()) -> 
     return said
 
 
-def an_open_request(host: Host, **changes: Any) -> bytes:
+def an_open_request(**changes: Any) -> bytes:
     """A request for rings, with some of its settings changed."""
-    namespace = host.call(lambda: Path("/proc/thread-self/ns/net").stat().st_ino)
     settings = xdp.RingSettings(**{"receive_frames": 64, "send_frames": 64, **changes})
-    return encode_request(OpenRequest("eth0", namespace, xdp.AttachMode.NATIVE, xdp.RingMode.COPY, settings))
+    return encode_request(OpenRequest("eth0", xdp.AttachMode.NATIVE, xdp.RingMode.COPY, settings))
 
 
 MALFORMED = [
@@ -450,7 +503,7 @@ def test_malformed_requests_are_refused_and_nothing_leaks(shared_lab: Lab, broke
     """Each is answered with what is wrong and hung up on; descriptors sent along are not kept; it serves on."""
     before = broker.descriptors()
     for message in MALFORMED:
-        said, then = answers(broker.path, message, b"{}", descriptors=(0, 1, 2))
+        said, then = answers(shared_lab.hosts[0], broker.path, message, b"{}", descriptors=(0, 1, 2))
         assert said not in ("", "gone"), message
         assert then == "gone", message
     wait_for(lambda: broker.descriptors() == before, "the broker's descriptors")
@@ -458,35 +511,132 @@ def test_malformed_requests_are_refused_and_nothing_leaks(shared_lab: Lab, broke
 
 
 def test_requests_out_of_bounds_are_refused(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """Too many queues, too much memory, a number of frames that is none, another namespace, a rule without rings, too
-    many rules, rings twice: each is named, and the connection goes on."""
-    host, other, _ = shared_lab.hosts
+    """Too many queues, too much memory, a number of frames that is none, a rule without rings, a port that may not be
+    steered, too many rules, rings twice: each is named, and the connection goes on."""
+    host = shared_lab.hosts[0]
     before = broker.descriptors()
     rule = b'{"version": 1, "do": "%s_rule", "address": "239.1.2.3", "port": %d}'
     said = answers(
+        host,
         broker.path,
-        an_open_request(host, queues=2),
-        an_open_request(host, queues=64, receive_frames=65536),
-        an_open_request(other),
-        rule % (b"add", 1),
-        an_open_request(host),
-        an_open_request(host),
-        rule % (b"remove", 1),
-        *[rule % (b"add", port) for port in range(1, 258)],
+        an_open_request(queues=2),
+        an_open_request(queues=64, receive_frames=65536),
+        rule % (b"add", 2000),
+        an_open_request(),
+        an_open_request(),
+        rule % (b"add", 53),
+        rule % (b"remove", 2001),
+        *[rule % (b"add", 2000 + port) for port in range(1, 258)],
     )
-    refused, granted = said[:4], said[4]
-    for what, expected in zip(
-        refused, ("Invalid argument", "bytes, it lends", "namespace", "no rings"), strict=True
-    ):
+    for what, expected in zip(said[:3], ("Invalid argument", "it lends", "no rings"), strict=True):
         assert expected in what
-    assert granted == ""
-    assert "already" in said[5]
+    assert said[3] == ""
+    assert "already" in said[4]
+    assert "port 53 may not be steered" in said[5]
     assert "not steered" in said[6]
     assert set(said[7:-1]) == {""}
     assert "256 rules" in said[-1]
-    assert "power of two" in answers(broker.path, an_open_request(host, receive_frames=100))[0]
+    assert "power of two" in answers(host, broker.path, an_open_request(receive_frames=100))[0]
     wait_for(lambda: program_is_gone(host), "the program's end")
     wait_for(lambda: broker.descriptors() == before, "the broker's descriptors")
+
+
+def test_the_network_namespace_is_the_kernels_word(shared_lab: Lab, broker: BrokerProcess) -> None:
+    """A process of another namespace gets no rings of this one's interfaces, whatever it claims."""
+    host, other, _ = shared_lab.hosts
+    inode = host.call(lambda: Path("/proc/thread-self/ns/net").stat().st_ino)
+    claim = json.dumps({**json.loads(an_open_request()), "namespace": inode}).encode()
+    assert "in another network namespace" in answers(other, broker.path, claim)[0]
+    assert program_is_gone(host)
+
+
+def lent_descriptors(client: socket.socket, request: bytes) -> tuple[dict[str, Any], list[int]]:
+    """The broker's answer to a request, with the descriptors that came with it."""
+    client.settimeout(5)
+    client.send(request)
+    message, descriptors, _, _ = socket.recv_fds(client, MESSAGE_MAX_BYTES, 65)
+    return dict(json.loads(message)), descriptors
+
+
+@needs_passed_rings
+def test_rings_whose_sockets_are_kept_are_charged(shared_lab: Lab, folder: Path) -> None:
+    """Hanging up takes the program off and frees nothing: until the sockets are closed they count against the user, and
+    who keeps them is named. Closing them frees both."""
+    host = shared_lab.hosts[0]
+    broker = BrokerProcess(host, folder / "xdp.sock", "--frames-max-mib", "2")
+    request = an_open_request(receive_frames=512, huge_pages=False)
+    other = json.loads(an_open_request(receive_frames=256, huge_pages=False))
+    elsewhere = json.dumps({**other, "interface": "lo", "attach_mode": "generic"}).encode()
+    try:
+        before = broker.descriptors()
+        with a_client(host) as client:
+            client.connect(str(broker.path))
+            reply, kept = lent_descriptors(client, request)
+            assert "shape" in reply, reply
+        wait_for(lambda: program_is_gone(host), "the program's end")
+        started = time.monotonic()
+        refusal = answers(host, broker.path, request)[0]
+        assert f"(pid {os.getpid()}, user 0) hung up and keeps the sockets of eth0 open" in refusal
+        assert time.monotonic() - started < 3
+        assert "of them returned, their sockets still open" in answers(host, broker.path, elsewhere)[0]
+        for one in kept:
+            os.close(one)
+        wait_for(lambda: broker.descriptors() == before, "the broker's descriptors")
+        assert answers(host, broker.path, request) == [""]
+    finally:
+        broker.end()
+
+
+@needs_passed_rings
+def test_no_user_locks_out_root(shared_lab: Lab, broker: BrokerProcess) -> None:
+    """A user has few connections, those that say nothing end, opens on a queue that is busy wait in turns: root is
+    served at once meanwhile."""
+    host = shared_lab.hosts[0]
+    hog = """
+import socket, sys, time
+def connect():
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client.connect(sys.argv[1])
+    return client
+request = sys.stdin.read().encode()
+clients = [connect() for _ in range(64)]
+said = []
+for client in clients:
+    client.setblocking(False)
+    try:
+        client.send(request)
+    except OSError:
+        pass
+print("sent", flush=True)
+time.sleep(60)
+"""
+    with a_client(host) as holder:
+        holder.connect(str(broker.path))
+        reply, kept = lent_descriptors(holder, an_open_request())
+        assert "shape" in reply
+    argv = [*without_privileges(), sys.executable, "-c", hog, str(broker.path)]
+    process = host.run(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(an_open_request().decode())
+        process.stdin.close()
+        assert process.stdout.readline() == "sent\n"
+        started = time.monotonic()
+        for _ in range(8):
+            assert host.call(lambda: ask_broker(broker.path)).lent == {}
+        assert time.monotonic() - started < 1
+        peers = subprocess.run(
+            ["ss", "-x", "-H", "src", str(broker.path)], capture_output=True, text=True
+        ).stdout
+        assert peers.count("ESTAB") <= 16, peers
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        for one in kept:
+            os.close(one)
+    wait_for(lambda: answers(host, broker.path, an_open_request()) == [""], "rings again")
 
 
 @needs_passed_rings
@@ -512,20 +662,56 @@ def test_the_second_application_is_told_who_has_the_interface(shared_lab: Lab, b
 
 
 def test_who_is_not_allowed_is_refused(shared_lab: Lab, broker: BrokerProcess) -> None:
-    """By the user that the kernel names for the connection; and no more than 64 may."""
+    """By the user that the kernel names for the connection."""
     with application(shared_lab.hosts[0], broker.path, without_privileges(STRANGER)) as app:
         assert app.first["error"] == "PermissionNeeded"
         assert (
             f"native, generic: the broker at {broker.path}: user {STRANGER} may not" in app.first["message"]
         )
+
+
+def test_a_full_table_of_idle_connections_ends_the_oldest_for_root(
+    shared_lab: Lab, broker: BrokerProcess
+) -> None:
+    """64 connections that say nothing do not keep root out: it takes the place of the one that idled longest."""
     before = broker.descriptors()
     with ExitStack() as stack:
-        for _ in range(64):
-            client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        clients = [stack.enter_context(a_client(shared_lab.hosts[0])) for _ in range(64)]
+        for client in clients:
             client.connect(str(broker.path))
         wait_for(lambda: len(broker.descriptors()) == len(before) + 64, "64 connections")
-        assert "64 connections" in answers(broker.path, b"")[0]
+        assert shared_lab.hosts[0].call(lambda: ask_broker(broker.path)).lent == {}
+        clients[0].settimeout(5)
+        assert clients[0].recv(1) == b""
     wait_for(lambda: broker.descriptors() == before, "the broker's descriptors")
+
+
+@pytest.mark.parametrize("name", [b"x\neth0 lent: root", b"\xff\x1b[2J"], ids=["a line", "no text"])
+def test_a_strangers_name_forges_no_line(shared_lab: Lab, folder: Path, name: bytes) -> None:
+    """A process chooses the bytes of its name; the log shows them in one printable line, and the broker serves on."""
+    host, path = shared_lab.hosts[0], folder / "xdp.sock"
+    argv = [sys.executable, "-m", "umstack", "broker", "--path", str(path)]
+    broker = host.run(argv, stderr=subprocess.PIPE)
+    stranger = """
+import pathlib, socket, sys
+pathlib.Path("/proc/self/comm").write_bytes(bytes.fromhex(sys.argv[2]))
+client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+client.connect(sys.argv[1])
+client.recv(9999)
+"""
+    try:
+        wait_for(lambda: reachable(path), "the broker")
+        command = [*without_privileges(STRANGER), sys.executable, "-c", stranger, str(path), name.hex()]
+        assert host.run(command, cwd="/").wait(10) == 0
+        assert host.call(lambda: ask_broker(path)).lent == {}
+    finally:
+        broker.terminate()
+        _, log = broker.communicate(timeout=10)
+    lines = log.decode().splitlines()
+    (refused,) = [line for line in lines if f"user {STRANGER}" in line]
+    assert refused.startswith("refused: ")
+    assert refused.isprintable()
+    assert not any(line.startswith("eth0 lent") for line in lines)
 
 
 def test_a_broker_needs_the_capabilities_itself(folder: Path) -> None:

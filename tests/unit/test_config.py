@@ -11,6 +11,7 @@ import pytest
 from umstack.config import Config, Kind, Option, Scope, lint_load
 from umstack.config.configuration import OPTION_HOLDERS, OPTIONS
 from umstack.config.documentation import render_options_markdown
+from umstack.config.option import shown
 from umstack.errors import ConfigError, OptionError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -40,6 +41,22 @@ def test_an_option_survives_being_written_and_read(option: Option) -> None:
     (setting,) = Config.parse(text).settings()
     assert setting.option == option
     assert option.read(setting.text) == option.default
+
+
+@pytest.mark.parametrize("option", EVERY_OPTION, ids=option_id)
+def test_the_bounds_of_an_option_belong_to_it(option: Option) -> None:
+    """The least and the most value are taken as they are, one less and one more are refused."""
+    spec = option.spec
+    if spec.choices:
+        return
+    for bound, beyond, said in ((spec.minimum, -1, "too small"), (spec.maximum, 1, "too large")):
+        if bound is None:
+            continue
+        assert shown(spec, option.read(bound)) == str(bound)
+        outside = Decimal(str(bound)) + beyond
+        if not (spec.zero and outside == 0):
+            with pytest.raises(OptionError, match=said):
+                option.read(str(outside))
 
 
 @pytest.mark.parametrize("option", EVERY_OPTION, ids=option_id)
@@ -286,7 +303,7 @@ def test_derived_context_values() -> None:
     assert options.interface == "eth1"
     assert options.resolver_outgoing == ("224.9.9.9", 12965)
     assert options.resolver_incoming == ("224.9.10.11", 5)
-    assert Config().receiver_options().effective_preactivity_timeout_ns == 60_000_000_000
+    assert Config().receiver_options().effective_preactivity_timeout_ns == 30_000_000_000
 
 
 def test_the_documentation_is_up_to_date() -> None:

@@ -45,6 +45,13 @@ def test_the_rate_holds_over_time() -> None:
     assert 990 <= passed <= 1010
 
 
+def test_slices_do_not_drift_at_coarse_steps() -> None:
+    """Looked at every 70 ms, each slice of 100 ms lets its record pass: a late look moves none of the next."""
+    limiter = ResolutionLimiter(10, 0)
+    passed = sum(limiter.admit(10, now) for now in range(0, 10 * SECOND, 70_000_000))
+    assert 99 <= passed <= 101
+
+
 def test_silence_does_not_save_up() -> None:
     limiter = ResolutionLimiter(100, 0)
     admitted(limiter, 10, 0, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import logging
 import time
 from collections.abc import Callable, Iterator
 
@@ -19,8 +20,11 @@ from umstack._engine.sessions import SessionPool, receiver_session_config
 from umstack._engine.subscription import Subscription
 from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
 from umstack.config import ContextOptions
+from umstack.repeated_records import RepeatedRecords
 
 _GROUPS_MAX: int = lib.UM_RECEIVING_GROUPS_MAX
+
+_records = RepeatedRecords(logging.getLogger("umstack.resolution"))
 
 
 class Engine:
@@ -87,7 +91,11 @@ class Engine:
                 address, subscription.options, core.receiver_id, core.datagram_bytes
             )
             result = subscription.map(config, topic_index, f"{name}[{topic_index}]")
-            if result not in (0, -errno.EEXIST, lib.UM_CLOSED):  # mapped already; being closed
+            if result == -errno.ENOSPC:
+                _records.write(
+                    "full", logging.WARNING, "no room to receive %s: every session there is receives", name
+                )
+            elif result not in (0, -errno.EEXIST, lib.UM_CLOSED):  # mapped already; being closed
                 core.check(result, f"joining {name} for {topic!r}")
         # Once more: another thread may have steered, before the join, by the groups joined until then.
         self.steer()

@@ -15,10 +15,12 @@ import click
 from umstack.cli.interruption import terminable
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import PermissionNeeded, UmError
+from umstack.foreign_text import displayed
 from xdp import XdpError
 from xdp.broker import FRAMES_MAX_BYTES, Broker, BrokerEvent, Policy, inherited_listener, listen_at
 from xdp.broker_protocol import DEFAULT_PATH
 from xdp.capabilities import held_capabilities, missing_capabilities
+from xdp.confinement import IN_FORCE, confine
 
 _EXAMPLES = """\b
 Examples:
@@ -27,6 +29,8 @@ Examples:
   systemctl start umstack-broker.socket         see docs/privileges.md for the units
 """
 
+_LINE_MAX = 4096
+
 
 @dataclass(slots=True)
 class _Log:
@@ -34,6 +38,7 @@ class _Log:
 
     as_json: bool
     counts: Counter[str] = field(default_factory=Counter)
+    confinement: dict[str, str] = field(default_factory=dict)
 
     def write(self, event: BrokerEvent) -> None:
         """Note one event."""
@@ -44,7 +49,8 @@ class _Log:
             click.echo(json.dumps(fields), err=True)
             return
         what = f"{event.interface} {event.what}" if event.interface else event.what
-        click.echo(f"{what}: {event.peer}{'; ' if event.reason else ''}{event.reason}", err=True)
+        line = f"{what}: {event.peer}{'; ' if event.reason else ''}{event.reason}"
+        click.echo(displayed(line, _LINE_MAX), err=True)
 
 
 @click.command(epilog=_EXAMPLES)
@@ -58,11 +64,29 @@ class _Log:
     type=click.IntRange(1),
     default=FRAMES_MAX_BYTES >> 20,
     show_default=True,
-    help="Most memory for frames an application may have.",
+    help="Most memory for frames that a user may have, until the sockets are closed.",
+)
+@click.option(
+    "--interface", "interfaces", multiple=True, metavar="NAME", help="Lend this interface; all by default."
+)
+@click.option(
+    "--steer-ports",
+    "ports",
+    multiple=True,
+    metavar="FIRST[-LAST]",
+    default=("1024-65535",),
+    show_default=True,
+    help="UDP ports that may be steered.",
 )
 @JSON_OPTION
 def command(
-    path: str, users: tuple[str, ...], groups: tuple[str, ...], frames_max_mib: int, as_json: bool
+    path: str,
+    users: tuple[str, ...],
+    groups: tuple[str, ...],
+    frames_max_mib: int,
+    interfaces: tuple[str, ...],
+    ports: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Open AF_XDP rings for processes that may not: attach the program, pass the sockets, see to the rules.
 
@@ -75,14 +99,18 @@ def command(
     log = _Log(as_json)
     try:
         policy = Policy(
-            frozenset(map(_user_id, users)), frozenset(map(_group_id, groups)), frames_max_mib << 20
+            frozenset(map(_user_id, users)),
+            frozenset(map(_group_id, groups)),
+            frames_max_mib << 20,
+            frozenset(interfaces) or None,
+            tuple(map(_port_range, ports)),
         )
         _run(Path(path), policy, log)
     except XdpError as error:
         raise UmError(error.message, hint=error.hint) from error
     if as_json:
         counts = {what: log.counts[what] for what in ("lent", "returned", "refused")}
-        click.echo(json.dumps({"path": path, **counts}))
+        click.echo(json.dumps({"path": path, **counts, "confinement": log.confinement}))
 
 
 def _run(path: Path, policy: Policy, log: _Log) -> None:
@@ -91,11 +119,19 @@ def _run(path: Path, policy: Policy, log: _Log) -> None:
             listener = inherited_listener()
             where = "the socket of its unit" if listener else str(path)
             listener = listener or stack.enter_context(listen_at(path))
-            broker = stack.enter_context(Broker(listener, policy, log.write))
+            log.confinement = confine([Path(path).parent])
+            _warn_of(log.confinement)
+            broker = stack.enter_context(Broker(listener, policy, log.write, log.confinement))
             click.echo(f"listening at {where}", err=True)
             broker.serve()
     except KeyboardInterrupt:
         click.echo("ended", err=True)
+
+
+def _warn_of(confinement: dict[str, str]) -> None:
+    for name, state in confinement.items():
+        if state != IN_FORCE:
+            click.echo(f"warning: {name} is not in force: {displayed(state)}", err=True)
 
 
 def _user_id(name: str) -> int:
@@ -114,3 +150,11 @@ def _group_id(name: str) -> int:
         return grp.getgrnam(name).gr_gid
     except KeyError:
         raise click.BadParameter(f"there is no group {name}", param_hint="--allow-group") from None
+
+
+def _port_range(text: str) -> range:
+    first, _, last = text.partition("-")
+    last = last or first
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65535):
+        raise click.BadParameter(f"{text} is no range of ports", param_hint="--steer-ports")
+    return range(int(first), int(last) + 1)

@@ -15,10 +15,12 @@ from rich.table import Table
 
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import InterfaceError
+from umstack.foreign_text import displayed
 from xdp import BrokerError, XdpError, find_interface
 from xdp.broker_client import ask_broker
 from xdp.broker_protocol import DEFAULT_PATH
 from xdp.capabilities import missing_capabilities
+from xdp.confinement import IN_FORCE
 from xdp.drivers import known_drivers
 from xdp.facts import AttachedXdp, Facts, Unknown
 from xdp.ladder import Mode, Reason, Step, Verdict, chosen, decide
@@ -70,7 +72,10 @@ def _with_broker(facts: Facts, path: Path) -> tuple[Facts, str | None]:
     if not missing_capabilities(facts.capabilities) or not path.is_socket():
         return facts, None
     try:
-        return ask_broker(path).added_to(facts), f"by the broker at {path}"
+        broker = ask_broker(path)
+        held = [name for name, state in broker.confinement.items() if state == IN_FORCE]
+        by = f"by the broker at {path}, held by {', '.join(held) or 'nothing'}"
+        return broker.added_to(facts), displayed(by)
     except BrokerError as error:
         return facts, error.message
 
@@ -99,7 +104,7 @@ def _print(console: Console, facts: Facts, broker: str | None, steps: Sequence[S
     console.print(f"[bold]{facts.interface}[/]: " + _outcome(mode))
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in _shown_facts(facts):
-        table.add_row(f"  {name}", escape(value))
+        table.add_row(f"  {name}", escape(displayed(value)))
     if broker is not None:
         table.add_row("  broker", escape(broker))
     console.print(table)

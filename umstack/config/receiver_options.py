@@ -57,6 +57,9 @@ class ReceiverOptions:
     transport_lbtrm_preactivity_timeout_ns: int = option(
         Kind.MILLISECONDS,
         um=0,
+        ours=30_000,
+        reason="an advertised source that does not exist is given up before it keeps others out; "
+        "a source that exists sends a session message at least every 10 s",
         maximum=86_400_000,
         zero="as transport_lbtrm_activity_timeout",
         doc="The same before the first datagram of the session.",

@@ -82,6 +82,7 @@ _WATCHED: dict[str, tuple[str, dict[str, int]]] = {
         "umstack.context",
         {
             "sessions_refused": _WARNING,
+            "sessions_evicted": _INFO,
             "hold_store_full": _WARNING,
             "fragments_unrecoverably_lost": _WARNING,
             "tr_dgrams_send_failed": _WARNING,

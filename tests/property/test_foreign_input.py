@@ -1,0 +1,72 @@
+"""What other processes and hosts send is read or refused, and never ends who reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from umstack.config import Config
+from umstack.errors import UmError
+from umstack.resolution.codec import decode as decode_resolution
+from xdp.broker_protocol import AskRequest, OpenRequest, decode_request, encode_request
+from xdp.errors import XdpError
+from xdp.xsk import RingSettings
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=20,
+)
+WORDS = st.sampled_from(
+    ["open", "add_rule", "remove_rule", "attached", "ask", "eth0", "native", "copy", "239.1.2.3"]
+)
+REQUESTS = st.fixed_dictionaries(
+    {"version": st.just(1), "do": WORDS | JSON},
+    optional={
+        "interface": WORDS | JSON,
+        "address": WORDS | JSON,
+        "port": st.integers(-1, 70000) | JSON,
+        "attach_mode": WORDS | JSON,
+        "ring_mode": WORDS | JSON,
+        "settings": st.dictionaries(st.sampled_from(list(RingSettings.__slots__)), JSON) | JSON,
+    },
+)
+
+
+@given(st.binary(max_size=600) | REQUESTS.map(lambda one: json.dumps(one).encode()))
+@settings(deadline=None)
+def test_a_request_to_the_broker_is_read_or_refused(message: bytes) -> None:
+    """What is read is a request, which is written as it was read; what is not is an XdpError."""
+    try:
+        request = decode_request(message)
+    except XdpError:
+        return
+    assert decode_request(encode_request(request)) == request
+    if isinstance(request, OpenRequest):
+        assert request.settings.receive_frames <= 65536
+        assert request.settings.queues <= 64
+    if isinstance(request, AskRequest):
+        assert encode_request(request) == b'{"version": 1, "do": "ask"}'
+
+
+@given(st.binary(max_size=600))
+def test_a_resolution_datagram_is_read_or_dropped(data: bytes) -> None:
+    """Reading raises nothing, whatever the bytes."""
+    decode_resolution(data)
+
+
+LINES = st.lists(
+    st.sampled_from(["context", "source", "receiver", "#", '"', "=", "link", "0", "-1", "1e99", "nan"])
+    | st.text(max_size=12),
+    max_size=12,
+)
+
+
+@given(st.text(max_size=200) | LINES.map(" ".join))
+def test_a_configuration_is_read_or_refused(text: str) -> None:
+    """A refusal is an UmError with its place."""
+    with contextlib.suppress(UmError):
+        Config.parse(text)

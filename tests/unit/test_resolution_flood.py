@@ -1,0 +1,62 @@
+"""Forged advertisements do not keep a receiver from the sources that exist."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import pytest
+
+from tests.unit.loopback import OWN_ADDRESSES, open_context, payloads
+from tests.waiting import SECONDS, collect, wait_for
+from umstack._engine.lbtrm_address import LbtrmAddress
+from umstack.resolution.codec import Advertisement, encode_advertisement, pack
+
+FORGED = 700
+
+
+def forge(first_source: int, sources: int, groups: int) -> list[bytes]:
+    """Advertisements of sessions that do not exist, from so many source addresses on so many groups."""
+    records = []
+    for i in range(FORGED):
+        address = LbtrmAddress(
+            source_ip=f"10.9.{first_source}.{1 + i % sources}",
+            group=f"239.77.{i % groups // 200}.{1 + i % groups % 200}",
+            destination_port=14400,
+            nak_port=20000 + i,
+            session_id=1 + i,
+        )
+        records.append(encode_advertisement(Advertisement("flooded", 1 + i, 60, address)))
+    return pack([], records, 1400)
+
+
+def send(datagrams: list[bytes]) -> None:
+    """To the resolution group of this process, over loopback."""
+    to = (OWN_ADDRESSES["resolver_multicast_address"], OWN_ADDRESSES["resolver_multicast_port"])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+        for datagram in datagrams:
+            sender.sendto(datagram, to)
+
+
+@pytest.mark.parametrize(("sources", "groups"), [(1, 1), (200, 1), (200, 400)])
+def test_forged_advertisements_lock_no_source_out(
+    sources: int, groups: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """700 sessions that do not exist, of one source or of many, in one group or in more than can be joined: a source
+    that starts afterwards is received at once, and the log says little."""
+    options = {"transport_lbtrm_receiver_socket_buffer": 1 << 16}
+    with caplog.at_level(logging.WARNING), open_context(**options) as context:
+        receiver = context.receiver("flooded")
+        send(forge(1, sources, groups))
+        wait_for(
+            lambda: context.stats()["context"]["tr_advertisements_rcved"] >= FORGED,
+            "the forged advertisements",
+        )
+        wait_for(lambda: context.stats()["context"]["sessions_evicted"] > 0, "evictions")
+        source = context.source("flooded", flow_control="min")
+        source.wait_connected(timeout=SECONDS)
+        source.send(b"here", flush=True)
+        assert payloads(collect(receiver, 1, SECONDS)) == [b"here"]
+        assert context.stats()["context"]["sessions_refused"] == 0
+    assert len([record for record in caplog.records if record.name.startswith("umstack.resolution")]) <= 1

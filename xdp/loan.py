@@ -1,0 +1,62 @@
+"""A loan: the rings of an interface that the broker opened for a process, until nobody has their sockets any more.
+
+Hanging up ends the right to receive at once: the program is off the interface. It does not end the sockets: the kernel
+has no way to take a descriptor back, and who has one can send. So a loan is charged to its user until they are closed.
+What is left of the frames is freed then, though other processes may have them mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+
+from xdp.broker_policy import Peer
+from xdp.closing import Closing
+from xdp.interface import Interface
+from xdp.steering import Steering
+from xdp.xsk import LentRings, RingSet
+
+SLOT = 0
+
+
+class Loan(Closing):
+    """What one process borrowed. Closing it forgets it, without touching what the process has."""
+
+    __slots__ = ("_memory", "_queues", "bytes", "interface", "is_revoked", "peer", "rings", "steering")
+
+    def __init__(self, peer: Peer, interface: Interface, steering: Steering, ring_set: RingSet) -> None:
+        """Put the sockets into the program's map; the steering is the loan's from now on."""
+        self.peer, self.interface, self.steering = peer, interface, steering
+        for queue, descriptor in ring_set.sockets.items():
+            steering.put_socket(SLOT, queue, descriptor)
+        self._queues = tuple(ring_set.sockets)
+        self.bytes = ring_set.facts.locked_bytes
+        self.rings: LentRings = ring_set.lend()
+        """To be passed before the ring set is closed here."""
+        self._memory = os.dup(self.rings.memory)
+        self.is_revoked = False
+
+    def revoke(self) -> None:
+        """Take the program off, so that nothing is received any more; a second call does nothing."""
+        self.is_revoked = True
+        self.steering.detach()
+
+    def is_over(self) -> bool:
+        """Whether every process has closed the sockets."""
+        return not any(self.steering.has_socket(SLOT, queue) for queue in self._queues)
+
+    def free_frames(self) -> None:
+        """Empty the frames' memory, which a process that kept its descriptor would have at the broker's expense.
+
+        Only once the sockets are closed: before, the kernel would send what frames it has, and not what is written.
+        """
+        with contextlib.suppress(OSError, ValueError), mmap.mmap(self._memory, 0) as frames:
+            frames.madvise(mmap.MADV_REMOVE)
+
+    def close(self) -> None:
+        """Close what the broker has of it; a second call does nothing."""
+        self.steering.close()
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
