@@ -158,6 +158,7 @@ system_packages() {
         install_bcc
         unpack_prometheus
         apt_install_if_known debootstrap
+        command -v chromium >/dev/null || apt_install_if_known chromium
     fi
 }
 

@@ -22,7 +22,8 @@ from tests.unit.loopback import connect, open_context
 from tests.waiting import collect, wait_for
 from umstack.errors import OptionError, SystemFailure
 from umstack.telemetry.counters import CounterKind, schema
-from umstack.telemetry.endpoint import MetricsEndpoint, parse_address
+from umstack.telemetry.endpoint import MetricsEndpoint
+from umstack.telemetry.http_server import parse_address
 from umstack.telemetry.metrics import GROUPS, OTHERS, Exposition, metric_of, metrics_of, program, render
 from umstack.telemetry.statistics_server import statistics_directory
 
@@ -177,6 +178,8 @@ def test_arguments_of_a_command_are_not_published() -> None:
     found = exposed(report())
     assert found["umstack_context_info"][0][0]["program"] == "feed.py"
     assert program("/usr/local/bin/umstack send secret") == "umstack"
+    assert program("/usr/bin/python3 -u -m umstack recv secret") == "umstack"
+    assert program("python3 -c secret") == program("python3") == "python3"
     assert program("") == ""
 
 

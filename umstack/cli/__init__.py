@@ -26,6 +26,7 @@ COMMANDS = {
     "broker": "Open AF_XDP rings for processes without privileges.",
     "stat": "Show the counters of a running process.",
     "top": "Watch every context of this host, live.",
+    "watch": "Watch every context of this host in a browser.",
     "exporter": "Serve the counters of every process to Prometheus.",
     "trace": "Say where datagrams die in the kernel.",
     "capture": "Write what passes an interface to pcapng files.",

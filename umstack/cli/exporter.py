@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 
 import click
 
+from umstack.cli.interruption import wait_for_end
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.telemetry.alerts import render_alerts
 from umstack.telemetry.dashboard import render_dashboard
@@ -80,12 +79,4 @@ def command(
             click.echo(json.dumps({"url": endpoint.url}))
         else:
             click.echo(f"metrics at {endpoint.url}", err=True)
-        _wait_for_the_end()
-
-
-def _wait_for_the_end() -> None:
-    """Until SIGINT or SIGTERM."""
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
-    ended.wait()
+        wait_for_end()

@@ -73,6 +73,14 @@ def terminable(*, once: bool = False) -> Iterator[None]:
         _handle(before)
 
 
+def wait_for_end() -> None:
+    """Until SIGINT or SIGTERM, for commands that serve others."""
+    ended = threading.Event()
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: ended.set())
+    ended.wait()
+
+
 class Run(Protocol):
     """What a command tells of itself at the end."""
 

@@ -1,4 +1,4 @@
-"""LiveRows: what two readings of all contexts say about the time between them, for `umstack top`.
+"""LiveRows: what two readings of all contexts say about the time between them, for `umstack top` and `umstack watch`.
 
 Pure: reports in, rows out. Rates are per second of the time the context itself says passed; an object that is new, or
 was made anew under its name, has the rates of what it counted since it began.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from umstack.telemetry.recovery_histogram import RecoveryHistogram
 
 Report = Mapping[str, Any]
 Item = Mapping[str, Any]
@@ -39,6 +41,8 @@ class SessionRow:
     """Publish attempts refused or made to wait (sender), pauses because the queue is full (receiver)."""
     queued: int
     """Datagrams waiting for rate limits (sender), messages the application has not read (receiver)."""
+    recovery_p50_ms: float | None
+    """How long half of the recoveries between the readings took at most; None for a sender, and without recoveries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,13 @@ class _Change:
 
     def rate(self, *names: str) -> float:
         return sum(self.grown(name) for name in names) / self._seconds
+
+    def recovered(self) -> RecoveryHistogram:
+        now: Sequence[int] = self._now.get("recovery_counts") or ()
+        before: Sequence[int] = self._before.get("recovery_counts") or (0,) * len(now)
+        if len(before) != len(now) or any(new < old for new, old in zip(now, before, strict=True)):
+            return RecoveryHistogram(tuple(now))
+        return RecoveryHistogram(tuple(new - old for new, old in zip(now, before, strict=True)))
 
 
 def identity(report: Report) -> tuple[int, int, float]:
@@ -155,6 +166,7 @@ def _sending(report: Report, past: Report | None, seconds: float) -> Iterator[Se
             window=_part((item.get("pub_pos") or 0) - sent, room) if room > 0 else None,
             back_pressure=change.rate("back_pressured"),
             queued=(item.get("rctlr_data_msgs") or 0) + (item.get("rctlr_rx_msgs") or 0),
+            recovery_p50_ms=None,
         )
 
 
@@ -179,4 +191,5 @@ def _receiving(report: Report, past: Report | None, seconds: float) -> Iterator[
             window=None,
             back_pressure=max(pauses - earlier, 0) / seconds,
             queued=queued,
+            recovery_p50_ms=change.recovered().percentile_ms(50),
         )

@@ -198,9 +198,13 @@ def _owner(report: Report) -> Labels:
 
 def program(command: str) -> str:
     """What a command line runs, without the interpreter, the place it lies and the arguments, which may be secret."""
-    words = [word.rpartition("/")[2] for word in command.split()[:2]]
-    named = words[1:] if len(words) > 1 and words[0].startswith("python") else words
-    return displayed(named[0]) if named else ""
+    words = command.split()
+    interpreter = words[0].rpartition("/")[2] if words else ""
+    if not interpreter.startswith("python"):
+        return displayed(interpreter)
+    # A script or a module follows the interpreter's options; what follows -c is code.
+    named = next((word for word in words[1:] if word == "-c" or not word.startswith("-")), "-c")
+    return displayed(interpreter if named == "-c" else named.rpartition("/")[2])
 
 
 def _about(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Family]:

@@ -1,0 +1,170 @@
+"""HttpServer: answers GET requests from a few clients at once, for metrics and the live page.
+
+An answer is a whole text, or pieces that are sent as they come, until the client leaves or the server is closed.
+
+Threads: a listening thread, and one for each connection under way, at most `_CONNECTIONS_MAX`; a connection beyond
+those is closed at once, one that is slow to read or write is closed after `_CONNECTION_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from umstack.errors import OptionError, SystemFailure, error_from_os
+from xdp.closing import Closing
+
+TEXT = "text/plain; charset=utf-8"
+_CONNECTIONS_MAX = 8
+_CONNECTION_SECONDS = 5.0
+_ADDRESS = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[^:\[\]]*)):(?P<port>\d{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks for."""
+
+    path: str
+    """Without a query."""
+    host: str
+    """The name, without port, by which the client knows this server; empty if it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a client gets: a text, or pieces that are sent as they come."""
+
+    body: str | Iterator[str]
+    content_type: str = TEXT
+    status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, `[IPv6]:PORT` or `:PORT`, which is every address of the host."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
+        raise OptionError(
+            f"{text!r} is no address to listen on",
+            hint="give HOST:PORT, [IPv6]:PORT, or :PORT for every address of this host",
+        )
+    return match["six"] or match["host"] or "", int(match["port"])
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 32
+
+    def __init__(self, host: str, port: int, answer: Callable[[Request], Answer]) -> None:
+        self.answer = answer
+        self._slots = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self.address_family = socket.AF_INET6 if ":" in host or not host else socket.AF_INET
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6 and not self.server_address[0]:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # HTTPServer's own would look up the host's name, which may wait for a name server.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = "umstack", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away or is slow is its own loss; anything else is a defect, and shows."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _CONNECTION_SECONDS
+    server_version = "umstack"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        answer = self.server.answer(
+            Request(self.path.partition("?")[0], _host_name(self.headers.get("Host", "")))
+        )
+        whole = answer.body.encode() if isinstance(answer.body, str) else None
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        if whole is not None:
+            self.send_header("Content-Length", str(len(whole)))
+        self.end_headers()
+        for piece in answer.body if whole is None else (whole,):
+            self.wfile.write(piece.encode() if isinstance(piece, str) else piece)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server calls
+        """Say nothing: requests are many."""
+
+
+def _host_name(text: str) -> str:
+    try:
+        return urlsplit(f"//{text}").hostname or ""
+    except ValueError:
+        return ""
+
+
+class HttpServer(Closing):
+    """Calls `answer`, on a thread of its own, for each request, until closed. `what` names the service in errors."""
+
+    def __init__(self, address: str, what: str, answer: Callable[[Request], Answer]) -> None:
+        """Listen on an address (see parse_address; port 0 takes a free one)."""
+        host, port = parse_address(address)
+        try:
+            self._server = _listen(host, port, answer)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise SystemFailure(
+                    f"{what} cannot be served on {address}: the port is in use",
+                    hint=f"choose another, or see who has it: ss -ltnp 'sport = {port}'",
+                    errno=errno.EADDRINUSE,
+                ) from error
+            if isinstance(error, socket.gaierror):
+                raise OptionError(f"{what} cannot be served on {address}: {error.strerror}") from error
+            raise error_from_os(error, f"serving {what} on {address}") from error
+        self.port: int = self._server.server_port
+        self.url = f"http://{f'[{host}]' if ':' in host else host or 'localhost'}:{self.port}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="umstack-http", daemon=True, args=(0.1,)
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening. An answer under way ends by itself."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _listen(host: str, port: int, answer: Callable[[Request], Answer]) -> _Server:
+    try:
+        return _Server(host, port, answer)
+    except OSError as error:
+        if host or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            raise
+    return _Server("0.0.0.0", port, answer)  # a host without IPv6

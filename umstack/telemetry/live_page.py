@@ -1,0 +1,106 @@
+"""LivePage: the contexts of this host as a page in a browser, for `umstack watch --web`.
+
+The page (live_page.html) is one text without outside resources. It listens to server-sent events at `/rows`, each of
+which is LiveRows as JSON, and draws what it has heard since it was opened.
+
+Threads: those of umstack.telemetry.http_server. Contexts are read by the viewers' threads, once an interval however
+many viewers there are, and not at all without any. A browser is answered under an address, `localhost` or the name the
+page was started with only: a page elsewhere whose name was made to lead here (DNS rebinding) reads nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
+from importlib.resources import files
+
+from umstack.telemetry.http_server import Answer, HttpServer, Request, parse_address
+from umstack.telemetry.live_rows import Report, live_rows
+from umstack.telemetry.metrics import program
+from xdp.closing import Closing
+
+_HTML = "text/html; charset=utf-8"
+_EVENTS = "text/event-stream; charset=utf-8"
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class LivePage(Closing):
+    """Serves the page and its events until closed."""
+
+    def __init__(self, address: str, read: Callable[[], Sequence[Report]], *, interval: float = 1.0) -> None:
+        """Listen on an address (see umstack.telemetry.http_server.parse_address), read once in `interval` seconds."""
+        self._read = read
+        self._interval = interval
+        self._name = parse_address(address)[0]
+        self._reading = threading.Lock()
+        self._reports: Sequence[Report] = ()
+        self._event = ""
+        self._number = 0
+        self._due = 0.0
+        self._closing = threading.Event()
+        self._page = files("umstack.telemetry").joinpath("live_page.html").read_text()
+        self._server = HttpServer(address, "the live page", self._answer)
+        self.port = self._server.port
+        self.url = self._server.url + "/"
+
+    def _answer(self, request: Request) -> Answer:
+        if not self._is_known_as(request.host):
+            return Answer(
+                f"open the page at {self.url}\n", status=HTTPStatus.MISDIRECTED_REQUEST, headers=_HEADERS
+            )
+        if request.path == "/":
+            return Answer(self._page, _HTML, headers=_HEADERS)
+        if request.path == "/rows":
+            return Answer(self._events(), _EVENTS, headers=_HEADERS)
+        return Answer("the page is at /\n", status=HTTPStatus.NOT_FOUND, headers=_HEADERS)
+
+    def _is_known_as(self, host: str) -> bool:
+        if host in ("localhost", self._name.lower()):
+            return True
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return True
+
+    def _events(self) -> Iterator[str]:
+        seen = 0
+        while True:
+            number, event = self._next(seen)
+            if number == seen:
+                return
+            seen = number
+            yield event
+
+    def _next(self, seen: int) -> tuple[int, str]:
+        """The newest event, once it is another than that, or the page is closed.
+
+        Who comes first reads; the others wait for the lock.
+        """
+        with self._reading:
+            if seen == self._number:
+                self._closing.wait(self._due - time.monotonic())
+            if time.monotonic() >= self._due:
+                earlier, self._reports = self._reports, self._read()
+                rows = live_rows(self._reports, earlier).as_json()
+                for context in rows["contexts"]:
+                    context["command"] = program(context["command"])  # arguments may hold what is secret
+                self._event = f"data: {json.dumps({'time': time.time(), **rows})}\n\n"
+                self._number += 1
+                self._due = time.monotonic() + self._interval
+            return self._number, self._event
+
+    def close(self) -> None:
+        """Stop listening and end all streams of events."""
+        self._closing.set()
+        self._server.close()
