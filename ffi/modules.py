@@ -51,7 +51,7 @@ CORE = Module(
         Header("core/base.h", names=("um_publish_result", "um_address")),
         Header("core/datagram_size.h", names=("UM_DATAGRAM_BYTES_MAX",)),
         Header("core/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES",)),
-        Header("core/lbmc.h", names=("UM_MESSAGE_FRAGMENT",)),
+        Header("core/lbmc.h", names=("UM_MESSAGE_FRAGMENT", "UM_MESSAGE_RETRANSMIT")),
         Header("core/flow_control.h", names=("um_flow_control_policy", "um_network", "UM_FLOW_NETWORKS_MAX")),
         Header("core/receiver_accounting.h", names=("UM_ACCOUNTS_MAX", "um_receiver_account")),
         Header("core/source_events.h", names=(
@@ -75,6 +75,8 @@ CORE = Module(
         Header("io/publication_session.h"),
         Header("io/publication.h"),
         Header("io/subscription.h"),
+        Header("core/retention.h", names=("um_retention_config", "um_retained_wish", "um_recovery_write_range")),
+        Header("io/late_joining.h"),
         Header("io/context.h"),
         Header("io/receiving.h", names=("UM_RECEIVING_GROUPS_MAX",)),
         Header("io/statistics.h"),

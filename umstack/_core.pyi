@@ -163,6 +163,21 @@ class um_event_queue_config(CData):
     block_bytes: int
     message_max_bytes: int
 
+class um_fetch(CData):
+    @property
+    def id(self) -> um_session_id: ...
+    @id.setter
+    def id(self, value: um_session_id | dict[str, Any] | Sequence[Any]) -> None: ...
+    topic_index: int
+    outstanding_max: int
+    retries: bool
+    consumed: int
+    written: int
+    next_sqn: int
+    awaits_range: bool
+    is_starved: bool
+    is_caught_up: bool
+
 class um_frame_merge_config(CData):
     @property
     def maps(self) -> um_egress_ring_maps: ...
@@ -492,6 +507,21 @@ class um_repair_bucket(CData):
     credit_bytes: int
     filled_ns: int
 
+class um_retained_wish(CData):
+    has_low_sqn: bool
+    has_count: bool
+    has_bytes: bool
+    has_age: bool
+    low_sqn: int
+    count: int
+    bytes: int
+    age_ns: int
+
+class um_retention_config(CData):
+    size_limit_bytes: int
+    size_threshold_bytes: int
+    age_threshold_ns: int
+
 class um_rings(CData): ...
 
 class um_row(CData):
@@ -513,6 +543,11 @@ class um_rows_summary(CData):
     payload_length: int
     source: int
     plain: bool
+
+class um_served(CData):
+    skip: int
+    consumed: int
+    written: int
 
 class um_session_config(CData):
     session_id: int
@@ -678,6 +713,7 @@ class _CoreLib:
     UM_MESSAGE_BATCH_END: int
     UM_MESSAGE_BATCH_START: int
     UM_MESSAGE_FRAGMENT: int
+    UM_MESSAGE_RETRANSMIT: int
     UM_NOT_CONNECTED: int
     UM_ORDERED_ARRIVAL: int
     UM_ORDERED_FRAGMENTS: int
@@ -917,6 +953,10 @@ class _CoreLib:
     def um_publication_open(
         self, a1: um_publication_session, a2: um_source_config, a3: Pointer[um_publication], /
     ) -> int: ...
+    def um_publication_retain(self, a1: um_publication, a2: um_retention_config, /) -> int: ...
+    def um_publication_retained(
+        self, a1: um_publication, a2: um_retained_wish, a3: Pointer[uint32_t], a4: Pointer[uint32_t], /
+    ) -> int: ...
     def um_publication_send(
         self, a1: um_publication, a2: Pointer[char] | Pointer[uint8_t] | bytes, a3: int, a4: int, a5: int, /
     ) -> int: ...
@@ -933,8 +973,21 @@ class _CoreLib:
         /,
     ) -> int: ...
     def um_publication_sendable(self, a1: um_publication, /) -> bool: ...
+    def um_publication_serve(
+        self,
+        a1: um_publication,
+        a2: um_served,
+        a3: Pointer[char] | Pointer[uint8_t] | bytes,
+        a4: int,
+        a5: Pointer[char] | Pointer[uint8_t] | bytes,
+        a6: int,
+        /,
+    ) -> int: ...
     def um_publication_wakeup_fd(self, a1: um_publication, /) -> int: ...
     def um_queue_release(self, a1: um_block, a2: int, /) -> None: ...
+    def um_recovery_write_range(
+        self, a1: Pointer[char] | Pointer[uint8_t] | bytes, a2: int, a3: int, a4: int, /
+    ) -> int: ...
     def um_rows_copy(
         self, a1: um_block, a2: int, a3: Pointer[char] | Pointer[uint8_t] | bytes, a4: int, /
     ) -> int: ...
@@ -966,9 +1019,23 @@ class _CoreLib:
     def um_statistics_source(self, a1: um_publication, a2: Pointer[uint64_t], /) -> int: ...
     def um_statistics_source_transport(self, a1: um_publication_session, a2: Pointer[uint64_t], /) -> int: ...
     def um_subscription_close(self, a1: um_subscription, /) -> None: ...
+    def um_subscription_fetch(
+        self,
+        a1: um_subscription,
+        a2: um_fetch,
+        a3: Pointer[char] | Pointer[uint8_t] | bytes,
+        a4: int,
+        a5: Pointer[char] | Pointer[uint8_t] | bytes,
+        a6: int,
+        /,
+    ) -> int: ...
     def um_subscription_free(self, a1: um_subscription, /) -> None: ...
+    def um_subscription_give_up_past(self, a1: um_subscription, a2: um_fetch, /) -> int: ...
     def um_subscription_map(
         self, a1: um_subscription, a2: um_receiver_session_config, a3: int, a4: int, /
+    ) -> int: ...
+    def um_subscription_map_late(
+        self, a1: um_subscription, a2: um_receiver_session_config, a3: int, a4: int, a5: int, /
     ) -> int: ...
     def um_subscription_open(
         self, a1: um_event_queue, a2: um_receiver_config, a3: Pointer[um_subscription], /
@@ -1066,6 +1133,10 @@ class _Core:
     def new(
         self, cdecl: Literal["um_event_queue_config **"], init: Any = ...
     ) -> Pointer[um_event_queue_config]: ...
+    @overload
+    def new(self, cdecl: Literal["um_fetch *", "um_fetch[]"], init: Any = ...) -> um_fetch: ...
+    @overload
+    def new(self, cdecl: Literal["um_fetch **"], init: Any = ...) -> Pointer[um_fetch]: ...
     @overload
     def new(
         self, cdecl: Literal["um_frame_merge_config *", "um_frame_merge_config[]"], init: Any = ...
@@ -1265,6 +1336,20 @@ class _Core:
     @overload
     def new(self, cdecl: Literal["um_repair_bucket **"], init: Any = ...) -> Pointer[um_repair_bucket]: ...
     @overload
+    def new(
+        self, cdecl: Literal["um_retained_wish *", "um_retained_wish[]"], init: Any = ...
+    ) -> um_retained_wish: ...
+    @overload
+    def new(self, cdecl: Literal["um_retained_wish **"], init: Any = ...) -> Pointer[um_retained_wish]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_retention_config *", "um_retention_config[]"], init: Any = ...
+    ) -> um_retention_config: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_retention_config **"], init: Any = ...
+    ) -> Pointer[um_retention_config]: ...
+    @overload
     def new(self, cdecl: Literal["um_rings *", "um_rings[]"], init: Any = ...) -> um_rings: ...
     @overload
     def new(self, cdecl: Literal["um_rings **"], init: Any = ...) -> Pointer[um_rings]: ...
@@ -1282,6 +1367,10 @@ class _Core:
     ) -> um_rows_summary: ...
     @overload
     def new(self, cdecl: Literal["um_rows_summary **"], init: Any = ...) -> Pointer[um_rows_summary]: ...
+    @overload
+    def new(self, cdecl: Literal["um_served *", "um_served[]"], init: Any = ...) -> um_served: ...
+    @overload
+    def new(self, cdecl: Literal["um_served **"], init: Any = ...) -> Pointer[um_served]: ...
     @overload
     def new(
         self, cdecl: Literal["um_session_config *", "um_session_config[]"], init: Any = ...
@@ -1440,6 +1529,10 @@ class _Core:
     def cast(
         self, cdecl: Literal["um_event_queue_config **"], source: Any
     ) -> Pointer[um_event_queue_config]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_fetch *", "um_fetch[]"], source: Any) -> um_fetch: ...
+    @overload
+    def cast(self, cdecl: Literal["um_fetch **"], source: Any) -> Pointer[um_fetch]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_frame_merge_config *", "um_frame_merge_config[]"], source: Any
@@ -1619,6 +1712,18 @@ class _Core:
     @overload
     def cast(self, cdecl: Literal["um_repair_bucket **"], source: Any) -> Pointer[um_repair_bucket]: ...
     @overload
+    def cast(
+        self, cdecl: Literal["um_retained_wish *", "um_retained_wish[]"], source: Any
+    ) -> um_retained_wish: ...
+    @overload
+    def cast(self, cdecl: Literal["um_retained_wish **"], source: Any) -> Pointer[um_retained_wish]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_retention_config *", "um_retention_config[]"], source: Any
+    ) -> um_retention_config: ...
+    @overload
+    def cast(self, cdecl: Literal["um_retention_config **"], source: Any) -> Pointer[um_retention_config]: ...
+    @overload
     def cast(self, cdecl: Literal["um_rings *", "um_rings[]"], source: Any) -> um_rings: ...
     @overload
     def cast(self, cdecl: Literal["um_rings **"], source: Any) -> Pointer[um_rings]: ...
@@ -1636,6 +1741,10 @@ class _Core:
     ) -> um_rows_summary: ...
     @overload
     def cast(self, cdecl: Literal["um_rows_summary **"], source: Any) -> Pointer[um_rows_summary]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_served *", "um_served[]"], source: Any) -> um_served: ...
+    @overload
+    def cast(self, cdecl: Literal["um_served **"], source: Any) -> Pointer[um_served]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_session_config *", "um_session_config[]"], source: Any

@@ -16,12 +16,14 @@ from umstack._engine.engine import Engine
 from umstack._engine.interface_follower import InterfaceFollower
 from umstack._engine.lbtrm_address import LbtrmAddress
 from umstack._engine.source_events import log_receiver_events
+from umstack._engine.subscription import Subscription
 from umstack.capturing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
 from umstack.config import Config, ContextOptions, OptionValue, ReceiverOptions, SourceOptions
 from umstack.errors import InterfaceError, OptionError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.receiver import Receiver
+from umstack.recovery import RecoveryService, endpoint_of, endpoint_option
 from umstack.resolution import (
     DonatedResolver,
     ResolutionAgent,
@@ -30,6 +32,7 @@ from umstack.resolution import (
     ResolverThread,
     encode_topic_name,
 )
+from umstack.resolution.codec import WireOption
 from umstack.source import Source
 from umstack.telemetry import serve_metrics
 from umstack.telemetry.counter_log import CounterLog
@@ -94,6 +97,10 @@ class Context(Closing):
             undo.callback(self._close_engine)
             if tap is not None:
                 self.tap(tap)
+            self._recovery = RecoveryService(
+                chosen, found.address or "", is_threaded=not self._engine.is_sequential
+            )
+            undo.callback(self._recovery.close)
             self._resolver = self._open_resolver()
             undo.callback(self._resolver.close)
             self._follower = InterfaceFollower(
@@ -183,7 +190,14 @@ class Context(Closing):
             self._engine.sessions.release(session)
             raise
         self._next_topic_index += 1
-        self._resolver.advertise(topic, source.topic_index, session.address, chosen)
+        topic_options: tuple[WireOption, ...] = ()
+        if chosen.late_join:
+            try:
+                topic_options = (endpoint_option(source._offer_late_join(self._recovery)),)
+            except BaseException:
+                source.close()
+                raise
+        self._resolver.advertise(topic, source.topic_index, session.address, chosen, topic_options)
         return source
 
     def receiver(
@@ -247,7 +261,13 @@ class Context(Closing):
 
     def _on_source(self, topic: str, topic_index: int, address: LbtrmAddress) -> None:
         """Topic resolution found a source."""
-        self._engine.map_source(topic, topic_index, address)
+        endpoint = endpoint_of(self._resolver.topic_options(topic, topic_index, address))
+
+        def join_late(subscription: Subscription, session: Any) -> None:
+            if endpoint is not None:
+                self._recovery.join(subscription, session, topic_index, endpoint)
+
+        self._engine.map_source(topic, topic_index, address, join_late if endpoint is not None else None)
         self._warn_small_buffer()
 
     def _warn_small_buffer(self) -> None:
@@ -316,6 +336,7 @@ class Context(Closing):
     def _duty_work(self, now_ns: int) -> None:
         """Topic resolution and interface changes, on the donated thread."""
         self._resolver.process(now_ns)
+        self._recovery.process(now_ns)
         self._follower.poll()
         self._forget_ended_sessions()
 
@@ -338,7 +359,7 @@ class Context(Closing):
         Raises Closed.
         """
         self._core.check_open()
-        return context_report(self._engine, self._resolver.stats())
+        return context_report(self._engine, {**self._resolver.stats(), **self._recovery.stats()})
 
     def recovery_times(self) -> RecoveryHistogram:
         """How long the recovery of lost datagrams took, over all receiving sessions open now. Raises Closed."""

@@ -27,6 +27,7 @@ from umstack.errors import (
     WouldBlock,
     error_from_result,
 )
+from umstack.recovery import RecoveryEndpoint, RecoveryService
 from umstack.resolution import Resolver
 from umstack.telemetry.reading import Counters, publication_counters
 from xdp.closing import Closing
@@ -71,6 +72,7 @@ class Source(Closing):
         "_events_read",
         "_handle",
         "_publication",
+        "_recovery",
         "_resolver",
         "closed",
         "options",
@@ -99,9 +101,15 @@ class Source(Closing):
         self._engine = engine
         self._resolver = resolver
         self._events_read = 0
+        self._recovery: RecoveryService | None = None
         self._publication = Publication(engine.core, session, topic, topic_index, options)
         self._handle = self._publication.handle
         engine.registry.add(self, self._publication)
+
+    def _offer_late_join(self, recovery: RecoveryService) -> RecoveryEndpoint:
+        """Have the service serve what is retained; called by Context.source(). Raises ResourceLimit, Closed."""
+        self._recovery = recovery
+        return recovery.serve(self._publication)
 
     # Sending
 
@@ -446,6 +454,8 @@ class Source(Closing):
             engine.registry.remove(self)
             if not engine.core.closed:
                 self._resolver.withdraw(self.topic, self.topic_index, publication.session.address)
+            if self._recovery is not None:
+                self._recovery.stop_serving(publication)
             publication.close()
             engine.sessions.release(publication.session)
 

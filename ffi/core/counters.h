@@ -251,6 +251,16 @@ typedef struct um_source_counters {
     uint64_t claims_aborted;
     /* counter, records: Topic sequence number information records sent for this topic. */
     uint64_t tsnis_sent;
+    /* snapshot, fragments: Late join: sequence numbers retained. */
+    uint64_t retained_messages;
+    /* snapshot, bytes: Late join: bytes of those, message headers included. */
+    uint64_t retained_bytes;
+    /* counter, requests: Late join: sequence numbers requested. */
+    uint64_t recovery_requests;
+    /* counter, fragments: Late join: requests answered with the fragment. */
+    uint64_t recovery_messages_sent;
+    /* counter, requests: Late join: requests for what is not retained any more. */
+    uint64_t recovery_unavailable;
 } um_source_counters;
 
 static inline void um_source_counters_reset(um_source_counters *counters)
@@ -292,6 +302,14 @@ typedef struct um_receiver_counters {
     uint64_t eos_events;
     /* snapshot, sources: Sources this receiver follows now. */
     uint64_t delivery_controllers;
+    /* counter, fragments: Fragments from before the receiver joined, fetched from the source. */
+    uint64_t late_join_messages;
+    /* counter, fragments: Live fragments dropped during a late join, further ahead than retransmit_message_caching_proximity: they are fetched, too. */
+    uint64_t late_join_not_cached;
+    /* counter, fragments: Fragments of a run that a late join had to give up: not retained any more, or the source gone. */
+    uint64_t late_join_lost;
+    /* counter, messages: Messages on a recovery connection that were dropped: not requested, received twice, or here by then. */
+    uint64_t late_join_refused;
 } um_receiver_counters;
 
 static inline void um_receiver_counters_reset(um_receiver_counters *counters)

@@ -1,6 +1,7 @@
 #include "core/delivery_controller.h"
 
 #include "core/delivery_rows.h"
+#include "core/late_join.h"
 #include "core/loss_declaration.h"
 #include "core/order_map.h"
 #include "core/reassembly.h"
@@ -42,7 +43,8 @@ static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, cons
         UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
         return false;
     }
-    bool too_long = (uint32_t)ahead > delivery->receiver->config.burst_loss_max || sqn - delivery->next_sqn > SPAN_MAX;
+    bool too_long = !delivery->late_join.is_active && ((uint32_t)ahead > delivery->receiver->config.burst_loss_max ||
+                                                       sqn - delivery->next_sqn > SPAN_MAX);
     if (too_long && !um_loss_declare_burst(delivery, sqn, now_ns))
         return false;
     uint32_t first = delivery->highest_sqn + 1;
@@ -96,6 +98,11 @@ static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, 
     return false;
 }
 
+bool um_delivery_hold_recovered(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    return hold_message(delivery, message, arrival, false);
+}
+
 /* The store is full: give the oldest gap up to make room, once; then the message itself is lost, and the gap it
  * leaves will say so. */
 static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival,
@@ -104,6 +111,10 @@ static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *mess
     if (hold_message(delivery, message, arrival, newest))
         return true;
     UM_COUNT(delivery->receiver->context_counters->hold_store_full, 1);
+    if (delivery->late_join.is_active) {
+        um_late_join_fetch_to(delivery, message->sqn + 1);
+        return true;
+    }
     const um_gap *gap = um_order_map_oldest_gap(delivery);
     if (gap == NULL || !um_loss_give_up_gap(delivery, gap, arrival->now_ns) ||
         !um_loss_drain(delivery, arrival->now_ns, true))
@@ -221,6 +232,10 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
         return false;
     if (hold_message(delivery, message, arrival, false))
         return true;
+    if (delivery->late_join.is_active) {
+        um_late_join_fetch_to(delivery, message->sqn + 1);
+        return true;
+    }
     delivery->lowest_held = lowest;
     um_delivery_start(delivery, arrival->now_ns);
     return false;
@@ -233,6 +248,8 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
     if (UM_LIKELY(deliver_directly(delivery, message, arrival)))
         return;
     if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
+        return;
+    if (UM_UNLIKELY(delivery->late_join.is_active) && um_late_join_leaves_out(delivery, message->sqn, true, arrival))
         return;
     if (delivery->state == UM_DELIVERY_WAITING) {
         first_message(delivery, message, arrival);
@@ -262,6 +279,8 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
 void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
     if (is_before_mapping(delivery, arrival))
+        return;
+    if (UM_UNLIKELY(delivery->late_join.is_active) && um_late_join_leaves_out(delivery, sqn, false, arrival))
         return;
     if (delivery->state == UM_DELIVERY_WAITING && !arrival->earlier_lost) {
         delivery->highest_sqn = sqn;

@@ -60,6 +60,21 @@ enum um_delivery_state {
     UM_DELIVERY_ENDED = 4,
 };
 
+/* The late join of a controller (late_join.h). */
+typedef struct um_late_join {
+    bool is_active;
+    bool awaits_range;
+    bool is_holding; /* nothing is delivered meanwhile */
+    bool seen_live;
+    bool has_target;
+    bool has_lost;
+    uint32_t target; /* what is lacking before it is fetched */
+    uint32_t lost_to;
+    uint32_t requested; /* the next to be requested */
+    uint32_t caching_proximity;
+    int64_t received_ns; /* wall clock of what is received now */
+} um_late_join;
+
 /* What each message touches comes first: with many topics it is the caches that count. */
 typedef struct um_delivery {
     um_receiver *receiver;
@@ -87,6 +102,7 @@ typedef struct um_delivery {
     struct um_delivery *next; /* the session's list */
     uint32_t gap_first;
     um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
+    um_late_join late_join;
 } um_delivery;
 
 void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id, uint32_t source, uint32_t topic_index,
@@ -104,6 +120,17 @@ typedef struct um_arrival {
 
 void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival);
 void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival);
+
+/* Takes a message that late join has fetched into the order map; false when there is no room. */
+bool um_delivery_hold_recovered(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival);
+
+/* Whether what comes next is being fetched. */
+static inline bool um_delivery_awaits_past(const um_delivery *delivery)
+{
+    const um_late_join *join = &delivery->late_join;
+    return join->is_active && (join->is_holding || um_serial_before(delivery->next_sqn, join->target)) &&
+           !(join->has_lost && um_serial_before(delivery->next_sqn, join->lost_to));
+}
 
 /* Beginning and end of the transport session (UM-76, UM-81, UM-105). */
 void um_delivery_begin(um_delivery *delivery);

@@ -42,6 +42,7 @@ enum {
     UM_MESSAGE_BATCH_START = 0x1,
     UM_MESSAGE_BATCH_END = 0x2,
     UM_MESSAGE_FRAGMENT = 0x4,
+    UM_MESSAGE_RETRANSMIT = 0x8, /* from before the receiver joined: late join (UM-140) */
 };
 
 typedef struct um_lbmc_message {

@@ -133,6 +133,8 @@ bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
     delivery->starved = false;
     if (delivery->bos_due && !um_delivery_announce_begin(delivery))
         return false;
+    if (delivery->late_join.is_holding)
+        return true;
     for (;;) {
         enum head_result result;
         do
@@ -140,6 +142,8 @@ bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
         while (result == HEAD_PASSED);
         if (result == QUEUE_FULL)
             return false;
+        if (UM_UNLIKELY(um_delivery_awaits_past(delivery)))
+            return true;
         const um_gap *gap = um_order_map_oldest_gap(delivery);
         if (gap == NULL) {
             if (!is_contradicted(delivery))

@@ -166,15 +166,20 @@ static int64_t clean_goal(const um_publication_log *log, int64_t sender_position
     return soon < most ? soon : most;
 }
 
-static void clean_ahead(um_publication_log *log, int64_t sender_position, uint32_t budget_bytes)
+int64_t um_log_cleaning_due(const um_publication_log *log, int64_t sender_position, uint32_t budget_bytes)
 {
     int64_t due = clean_goal(log, sender_position) - log_bytes(log) - log->clean_position;
     uint32_t to_end = um_log_to_term_end(log, log->clean_position);
     due = due < budget_bytes ? due : budget_bytes;
     due = due < to_end ? due : to_end;
-    if (due < UM_FRAME_ALIGNMENT)
+    return due < UM_FRAME_ALIGNMENT ? 0 : due - due % UM_FRAME_ALIGNMENT;
+}
+
+static void clean_ahead(um_publication_log *log, int64_t sender_position, uint32_t budget_bytes)
+{
+    int64_t due = um_log_cleaning_due(log, sender_position, budget_bytes);
+    if (due == 0)
         return;
-    due -= due % UM_FRAME_ALIGNMENT;
     clean(log, log->clean_position, (uint32_t)due);
     log->clean_position += due;
     atomic_store_explicit(&log->writable_end, log->clean_position + log_bytes(log), memory_order_release);

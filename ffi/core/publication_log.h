@@ -205,6 +205,9 @@ static inline bool um_log_frame_is_pad(const um_publication_log *log, int64_t po
  * term ahead of it when connected, and back to it when not (AE-23). */
 void um_log_conduct(um_publication_log *log, int64_t sender_position, uint32_t budget_bytes);
 
+/* Conductor: the bytes from clean_position on that um_log_conduct would clean. Before that they can still be read. */
+int64_t um_log_cleaning_due(const um_publication_log *log, int64_t sender_position, uint32_t budget_bytes);
+
 /* Any thread: whether publishers will soon be blocked for lack of clean space, of which the conductor can make more. */
 bool um_log_wants_cleaning(const um_publication_log *log, int64_t sender_position);
 

@@ -1,5 +1,6 @@
 #include "core/receiver_session.h"
 
+#include "core/late_join.h"
 #include "core/nak_timers.h"
 #include "core/start_gate.h"
 #include "core/status_reports.h"
@@ -249,8 +250,10 @@ static bool is_long_jump(const um_receiver_session *session, uint32_t sqn)
 static void end_session(um_receiver_session *session, int64_t now_ns)
 {
     session->ended = true;
-    for (um_delivery *d = session->controllers; d != NULL; d = d->next)
-        um_delivery_end(d, now_ns); /* UM-105 */
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
+        um_late_join_give_up(session, d, now_ns); /* the source is dead */
+        um_delivery_end(d, now_ns);               /* UM-105 */
+    }
 }
 
 /* From before anything the source can still send. One such is an old duplicate; so many in a row are a source that has

@@ -2,6 +2,7 @@
 
 #include "core/datagram_building.h"
 #include "core/flow_reports.h"
+#include "core/retention.h"
 #include "core/retransmission.h"
 #include "core/session_messages.h"
 #include "core/source.h"
@@ -136,6 +137,8 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
     session->window_used_bytes += bytes;
     atomic_store_explicit(&session->sender_position, last->position + last->span, memory_order_seq_cst);
     um_staged_drop_sent(&session->staged, last->position + last->span);
+    if (UM_UNLIKELY(session->retentions != NULL))
+        um_retention_on_sent(session, now_ns);
     while (session->window_used_bytes > session->config.window_bytes && session->trail_sqn + 1 != session->next_sqn)
         um_window_drop_oldest(session); /* a batch larger than the window */
     UM_COUNT(session->counters.msgs_sent, count);

@@ -70,6 +70,7 @@ typedef struct um_sent {
 } um_sent;
 
 struct um_source;
+struct um_retention;
 
 typedef struct um_source_session {
     um_publication_log log;
@@ -120,6 +121,9 @@ typedef struct um_source_session {
     int64_t strangers_noisy_ns; /* last event about any of the strangers, whose addresses may be forged */
     int64_t strangers_lose_ns;
     um_source_events events;
+    struct um_retention *retentions; /* of the sources that offer late join (retention.h) */
+    int64_t retained_position;       /* log frames from here on are retained in place */
+    int64_t indexed_position;        /* those before it are in the indices */
     um_source_transport_counters counters;
 } um_source_session;
 

@@ -26,6 +26,8 @@ static const um_blocker_search *search_blocker(um_receiver_session *session, uin
  * none since the controller was mapped is cached until the next gap. */
 bool um_start_gate_is_closed(um_receiver_session *session, um_delivery *delivery, uint32_t before)
 {
+    if (delivery->late_join.is_active && delivery->late_join.awaits_range)
+        return true;
     if (session->losses.count == 0 || delivery->gaps_examined == session->gaps_found)
         return false;
     if (delivery->has_blocker && um_serial_before(delivery->blocker_sqn, before) &&

@@ -8,7 +8,7 @@
 #ifndef UM_CORE_TRANSMISSION_WINDOW_H
 #define UM_CORE_TRANSMISSION_WINDOW_H
 
-#include "core/source_session.h"
+#include "core/retention.h"
 
 /* Cleaned at once: more than a batch of datagrams, less than takes long (AE-48). */
 enum { UM_WINDOW_CLEAN_STEP_BYTES = 256 * 1024 };
@@ -44,7 +44,12 @@ static inline void um_window_conduct(um_source_session *session)
     while (session->trail_sqn != session->next_sqn &&
            um_session_sent(session, session->trail_sqn)->position < position - (int64_t)session->log.term_length)
         um_window_drop_oldest(session);
-    um_log_conduct(&session->log, position, UM_WINDOW_CLEAN_STEP_BYTES);
+    uint32_t budget = UM_WINDOW_CLEAN_STEP_BYTES;
+    if (UM_UNLIKELY(session->retentions != NULL)) { /* no more than is retained before, whatever is claimed meanwhile */
+        budget = (uint32_t)um_log_cleaning_due(&session->log, position, budget);
+        um_retention_before_cleaning(session, session->log.clean_position + budget);
+    }
+    um_log_conduct(&session->log, position, budget);
 }
 
 #endif

@@ -54,12 +54,16 @@ void um_publication_close(um_publication *publication)
     flush(publication);
     um_lock_acquire(&session->core.sender_lock);
     um_source_fini(&publication->core);
+    if (publication->retention != NULL) /* UM-89 */
+        um_retention_fini(publication->retention);
     session->publication_count--;
     um_lock_release(&session->core.sender_lock);
 }
 
 void um_publication_free(um_publication *publication)
 {
+    if (publication->retention != NULL)
+        um_unmap(publication->retention, publication->retention_bytes);
     um_unmap(publication, publication->memory_bytes);
 }
 

@@ -2,6 +2,7 @@
 #ifndef UM_IO_PUBLICATION_PRIVATE_H
 #define UM_IO_PUBLICATION_PRIVATE_H
 
+#include "core/retention.h"
 #include "io/gate.h"
 #include "io/publication.h"
 #include "io/publication_session_private.h"
@@ -11,6 +12,8 @@ struct um_publication {
     um_publication_session *session;
     size_t memory_bytes; /* of this object and its explicit batch */
     um_gate gate;
+    um_retention *retention; /* NULL: it does not offer late join */
+    size_t retention_bytes;
 };
 
 #endif

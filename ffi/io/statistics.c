@@ -2,6 +2,7 @@
 
 #include "io/context_private.h"
 #include "io/publication_private.h"
+#include "os/lock.h"
 
 #define FIELDS(type) ((uint32_t)(sizeof(type) / sizeof(uint64_t)))
 
@@ -26,9 +27,25 @@ uint32_t um_statistics_source_transport(um_publication_session *session, uint64_
     return FIELDS(um_source_transport_counters);
 }
 
+static void snapshot_retention(um_publication *publication)
+{
+    const um_retention *retention = publication->retention;
+    um_source_counters *counters = &publication->core.counters;
+    if (retention == NULL)
+        return;
+    um_lock_acquire(&publication->session->core.sender_lock);
+    counters->retained_messages = retention->next_sqn - retention->first_sqn;
+    counters->retained_bytes = um_retention_bytes(retention);
+    counters->recovery_requests = retention->requests;
+    counters->recovery_messages_sent = retention->served_messages;
+    counters->recovery_unavailable = retention->unavailable;
+    um_lock_release(&publication->session->core.sender_lock);
+}
+
 uint32_t um_statistics_source(um_publication *publication, uint64_t *out)
 {
     um_source_snapshot(&publication->core);
+    snapshot_retention(publication);
     memcpy(out, &publication->core.counters, sizeof publication->core.counters);
     return FIELDS(um_source_counters);
 }

@@ -89,11 +89,20 @@ IO_LAYERS = (
     {"event_queue", "receiving", "sender", "control"},
     {"publication_session", "subscription"},
     {"publication", "loop"},
+    {"late_joining"},
     {"context"},
     {"statistics"},
 )
 # Headers of one concept's users, which say no more of another concept than its name or a configuration.
-IO_PUBLIC = {"context", "event_queue", "publication", "publication_session", "statistics", "subscription"}
+IO_PUBLIC = {
+    "context",
+    "event_queue",
+    "late_joining",
+    "publication",
+    "publication_session",
+    "statistics",
+    "subscription",
+}
 # Rooms in which one concept spreads over several files: only the files themselves must not go round.
 SPREAD_ROOMS = {"bench", "capture/reading", "core", "xsk"}
 

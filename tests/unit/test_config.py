@@ -190,7 +190,7 @@ def test_load_reads_a_file_and_names_it(tmp_path: Path) -> None:
         ("sorce transport lbtrm", "did you mean source?"),
         ("source transport tcp", "'tcp' is not available here; give lbtrm"),
         ("receiver transport_lbtrm_ignore_interval 3", "its scope is source"),
-        ("source late_join 1", "there is no late join"),
+        ("receiver use_otr 1", "there is no off-transport recovery"),
         ("source transport_lbtru_port 1", "LBT-RU is not a transport"),
         ("event_queue queue_age_enabled 1", "there are no event queues"),
         ("context dynamic_fragmentation_reduction 0", "give 1;"),

@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import xdp
 from umstack._core import ffi, lib
@@ -78,8 +79,17 @@ class Engine:
 
     # Sources of receivers
 
-    def map_source(self, topic: str, topic_index: int, address: LbtrmAddress) -> None:
-        """Map a source, which topic resolution found, to the receivers of its topic."""
+    def map_source(
+        self,
+        topic: str,
+        topic_index: int,
+        address: LbtrmAddress,
+        join_late: Callable[[Subscription, Any], None] | None = None,
+    ) -> None:
+        """Map a source, which topic resolution found, to the receivers of its topic.
+
+        `join_late`, of a source that offers late join, gets each subscription that takes part, and its session.
+        """
         name = transport_name(address)
         wanting = [one for one in self.registry.parts(Subscription) if one.wants(topic, address.group)]
         # Before the group is joined, so that its first datagrams do not come through the kernel.
@@ -90,7 +100,10 @@ class Engine:
             config = receiver_session_config(
                 address, subscription.options, core.receiver_id, core.datagram_bytes
             )
-            result = subscription.map(config, topic_index, f"{name}[{topic_index}]")
+            is_late = join_late is not None and subscription.options.use_late_join
+            result = subscription.map(config, topic_index, f"{name}[{topic_index}]", is_late=is_late)
+            if result == 0 and is_late and join_late is not None and not subscription.closed:
+                join_late(subscription, config)
             if result == -errno.ENOSPC:
                 _records.write(
                     "full", logging.WARNING, "no room to receive %s: every session there is receives", name

@@ -38,6 +38,15 @@ class Publication:
         handle = ffi.new("um_publication **")
         core.check(lib.um_publication_open(session.handle, config, handle), f"source {topic!r}")
         self.handle = handle[0]
+        if options.late_join:
+            self._retain(core, options)
+
+    def _retain(self, core: CoreContext, options: SourceOptions) -> None:
+        config = ffi.new("um_retention_config *")
+        config.size_limit_bytes = options.retransmit_retention_size_limit_bytes
+        config.size_threshold_bytes = options.retransmit_retention_size_threshold_bytes
+        config.age_threshold_ns = options.retransmit_retention_age_threshold_ns
+        core.check(lib.um_publication_retain(self.handle, config), f"retaining messages of {self.topic!r}")
 
     def close(self) -> None:
         """Flush and end it."""

@@ -47,11 +47,17 @@ class Subscription:
             return False
         return self._takes_group is None or self._takes_group(group)
 
-    def map(self, session: Any, topic_index: int, source: str) -> int:
-        """Map a source to it: a session's topic index, under the source's name. Returns the core's result."""
+    def map(self, session: Any, topic_index: int, source: str, *, is_late: bool = False) -> int:
+        """Map a source to it: a session's topic index, under the source's name. Returns the core's result.
+
+        With `is_late` it waits for the topic's past, which is to be fetched.
+        """
         if self.closed:
             return 0
         number = self._queue.sources.number(self.topic, source)
+        if is_late:
+            proximity = self.options.retransmit_message_caching_proximity
+            return int(lib.um_subscription_map_late(self.handle, session, topic_index, number, proximity))
         return int(lib.um_subscription_map(self.handle, session, topic_index, number))
 
     def close(self) -> None:

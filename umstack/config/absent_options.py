@@ -33,12 +33,19 @@ ABSENT_OPTIONS = (
     AbsentOptions(("transport_lbtipc_*",), "LBT-IPC is not a transport of this stack"),
     AbsentOptions(("transport_lbtsmx_*",), "LBT-SMX is not a transport of this stack"),
     AbsentOptions(("mim_*",), "there is no multicast immediate messaging"),
-    AbsentOptions(("request_tcp_*", "response_tcp_*"), "there are no requests and responses"),
+    AbsentOptions(
+        ("request_tcp_interface", "request_tcp_listen_backlog", "request_tcp_reuseaddr", "response_tcp_*"),
+        "there are no requests and responses",
+    ),
     AbsentOptions(("hf_*",), "there is no hot failover"),
     AbsentOptions(("ume_*", "umq_*"), "there is no store and no broker"),
     AbsentOptions(
-        ("late_join", "use_late_join", "late_join_*", "retransmit_*", "use_otr", "otr_*"),
-        "there is no late join and no off-transport recovery",
+        ("use_otr", "otr_*"),
+        "there is no off-transport recovery",
+    ),
+    AbsentOptions(
+        ("retransmit_initial_sequence_number_request", "retransmit_request_generation_interval"),
+        "a source that has never sent answers with an empty range; the generation interval is deprecated",
     ),
     AbsentOptions(
         ("resolver_unicast_*", "resolver_disable_udp_topic_resolution"),

@@ -18,6 +18,36 @@ class ContextOptions:
 
     SCOPE: ClassVar[Scope] = Scope.CONTEXT
 
+    # Late join
+
+    request_tcp_port_low: int = option(
+        Kind.INTEGER, um=14391, minimum=1, maximum=65535, doc="First TCP port for requests of late join."
+    )
+    request_tcp_port_high: int = option(
+        Kind.INTEGER, um=14395, minimum=1, maximum=65535, doc="Last of those ports: a context takes one."
+    )
+    recovery_connections_maximum: int = option(
+        Kind.INTEGER,
+        ours=64,
+        minimum=1,
+        maximum=4096,
+        doc="Receivers served at a time at that port; one more is disconnected and tries again.",
+    )
+    recovery_data_rate_limit_bits_per_second: int = option(
+        Kind.BITS_PER_SECOND,
+        ours=1_000_000_000,
+        maximum=10**12,
+        zero=_NO_LIMIT,
+        doc="What the context sends to all of them together.",
+    )
+    recovery_idle_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=15000,
+        minimum=10,
+        maximum=3_600_000,
+        doc="A receiver that asks nothing, or takes nothing, for this long is disconnected.",
+    )
+
     # Operation
 
     operational_mode: str = option(

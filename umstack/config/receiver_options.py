@@ -118,6 +118,65 @@ class ReceiverOptions:
         doc="A longer message is dropped and counted, so that a forged length costs no memory.",
     )
 
+    # Late join
+
+    use_late_join: bool = option(
+        Kind.SWITCH, um=1, doc="Begin with what a source retains, where it offers that (UM-136)."
+    )
+    late_join_info_request_interval_ns: int = option(
+        Kind.MILLISECONDS, um=1000, minimum=1, maximum=3_600_000, doc="Between attempts to reach the source."
+    )
+    late_join_info_request_maximum: int = option(
+        Kind.INTEGER, um=60, minimum=1, maximum=1_000_000, doc="So many attempts; then without the past."
+    )
+    retransmit_request_maximum: int = option(
+        Kind.INTEGER, um=0, maximum=2**31 - 1, zero="all", doc="How many sequence numbers to go back at most."
+    )
+    retransmit_request_bytes_maximum_bytes: int = option(
+        Kind.BYTES, ours=0, maximum=10**12, zero="all", doc="How many bytes to go back at most."
+    )
+    retransmit_request_age_maximum_ns: int = option(
+        Kind.SECONDS, ours=0, maximum=10_000_000, zero="all", doc="How long to go back at most."
+    )
+    retransmit_request_low_sequence_number: int = option(
+        Kind.INTEGER,
+        ours=0,
+        maximum=2**32 - 1,
+        zero="the oldest",
+        doc="The topic sequence number to begin with.",
+    )
+    retransmit_request_outstanding_maximum: int = option(
+        Kind.INTEGER,
+        um=10,
+        ours=8192,
+        minimum=1,
+        maximum=1_000_000,
+        reason="Requests travel chained, hundreds in a message: 10 would be a round trip for every ten messages.",
+        doc="Sequence numbers requested and not delivered yet.",
+    )
+    retransmit_request_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=500,
+        minimum=1,
+        maximum=3_600_000,
+        doc="Without progress for this long, what is outstanding is requested again.",
+    )
+    retransmit_request_message_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=10000,
+        minimum=1,
+        maximum=3_600_000,
+        doc="Without progress for this long, what lacks is declared lost.",
+    )
+    retransmit_message_caching_proximity: int = option(
+        Kind.INTEGER,
+        um=5000,
+        minimum=1,
+        maximum=200_000,
+        doc="Live messages wait in the order map when they are nearer than this to what is delivered; others "
+        "are dropped and fetched, too.",
+    )
+
     # Flow control
 
     flow_control_receiver_window_bytes: int = option(

@@ -112,6 +112,31 @@ class SourceOptions:
         doc="How long an idle source goes on sending TSNIs.",
     )
 
+    # Late join
+
+    late_join: bool = option(
+        Kind.SWITCH, um=0, doc="Retain messages for receivers that join late, and offer them (UM-139)."
+    )
+    retransmit_retention_size_threshold_bytes: int = option(
+        Kind.BYTES,
+        um=0,
+        ours=25165824,
+        maximum=2**36,
+        reason="With 0 a source retains one message. This is what retransmit_retention_size_limit allows.",
+        doc="A message is dropped only when younger ones of this size remain.",
+    )
+    retransmit_retention_age_threshold_ns: int = option(
+        Kind.SECONDS, um=0, maximum=10_000_000, doc="A message is dropped only when it is this old, too."
+    )
+    retransmit_retention_size_limit_bytes: int = option(
+        Kind.BYTES,
+        um=25165824,
+        minimum=65536,
+        maximum=2**36,
+        doc="Bytes retained at most, whatever the thresholds. Memory is taken when messages outlive the "
+        "publication log.",
+    )
+
     # Flow control
 
     flow_control: str = option(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
 from umstack.errors import OptionError, error_from_os
-from umstack.resolution.codec import LbtrmAddress
+from umstack.resolution.codec import LbtrmAddress, WireOption
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
 from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES, datagram_size
 from xdp.closing import Closing
@@ -94,10 +94,16 @@ class ResolutionAgent(Closing):
         return self._receiver.fileno()
 
     def advertise(
-        self, topic: str, index: int, address: LbtrmAddress, options: SourceOptions, now_ns: int
+        self,
+        topic: str,
+        index: int,
+        address: LbtrmAddress,
+        options: SourceOptions,
+        now_ns: int,
+        topic_options: tuple[WireOption, ...] = (),
     ) -> None:
         """Announce a source, at once if its options allow."""
-        self.machine.advertise(topic, index, address, options, now_ns)
+        self.machine.advertise(topic, index, address, options, now_ns, topic_options)
         self._send_due(now_ns)
 
     def withdraw(self, topic: str, index: int, address: LbtrmAddress, now_ns: int) -> None:

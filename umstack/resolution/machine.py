@@ -25,6 +25,7 @@ from umstack.resolution.codec import (
     ResolutionDatagram,
     ResolutionRequest,
     WildcardQuery,
+    WireOption,
     decode,
     encode_advertisement,
     encode_query,
@@ -125,6 +126,7 @@ class ResolutionMachine:
         )
         self._sources_maximum = options.resolver_cache_maximum_entries
         self._reported_count = 0
+        self._topic_options: dict[KnownSource, tuple[WireOption, ...]] = {}
         self._timers: list[tuple[int, int, _Record]] = []
         self._timer_serial = 0
         self._final_advertisements: list[bytes] = []
@@ -147,13 +149,19 @@ class ResolutionMachine:
     # Calls of the context
 
     def advertise(
-        self, topic: str, index: int, address: LbtrmAddress, options: SourceOptions, now_ns: int
+        self,
+        topic: str,
+        index: int,
+        address: LbtrmAddress,
+        options: SourceOptions,
+        now_ns: int,
+        topic_options: tuple[WireOption, ...] = (),
     ) -> None:
         """Announce a source. Announcing the same one again starts its schedule anew."""
         encode_topic_name(topic)
         key = KnownSource(topic, index, address)
         self._remove(key)
-        advertisement = Advertisement(topic, index, ADVERTISEMENT_TTL, address)
+        advertisement = Advertisement(topic, index, ADVERTISEMENT_TTL, address, topic_options)
         timer = PhaseTimer(PhaseSettings.for_advertisements(options), now_ns, self._epoch_ns)
         record = _Record(encode_advertisement(advertisement), timer, is_query=False)
         self._sources.setdefault(topic, {})[key] = _AdvertisedSource(advertisement, record, options)
@@ -218,6 +226,8 @@ class ResolutionMachine:
         """
         if self._cache is not None:
             self._cache.discard_session(address)
+        for known in [one for one in self._topic_options if one.address == address]:
+            del self._topic_options[known]
         for wanted in self._wanted.values():
             lost = [known for known in wanted.known if known.address == address]
             for source in lost:
@@ -286,6 +296,7 @@ class ResolutionMachine:
             self.counters.tr_records_ignored += 1
             return
         source = KnownSource(advertisement.topic, advertisement.index, address)
+        self._note_options(source, advertisement)
         wanted = self._wanted.get(advertisement.topic)
         if advertisement.ttl == FINAL_TTL:
             self._final_received(source, wanted, events)
@@ -296,6 +307,17 @@ class ResolutionMachine:
             events.append(SourceFound(source.topic, source.topic_index, address))
             if len(wanted.known) >= wanted.threshold:
                 wanted.record.timer.stop()
+
+    def _note_options(self, source: KnownSource, advertisement: Advertisement) -> None:
+        """Remember the topic options of a source that has any; of so many sources as are followed at most."""
+        if advertisement.ttl == FINAL_TTL or not advertisement.options:
+            self._topic_options.pop(source, None)
+        elif source in self._topic_options or len(self._topic_options) < self._sources_maximum:
+            self._topic_options[source] = advertisement.options
+
+    def topic_options(self, topic: str, index: int, address: LbtrmAddress) -> tuple[WireOption, ...]:
+        """The options of the source's newest advertisement."""
+        return self._topic_options.get(KnownSource(topic, index, address), ())
 
     def _final_received(
         self, source: KnownSource, wanted: _WantedTopic | None, events: list[ResolutionEvent]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from umstack._engine.lbtrm_address import LbtrmAddress
 from umstack.config import ReceiverOptions, SourceOptions
 from umstack.resolution.agent import ResolutionAgent
+from umstack.resolution.codec import WireOption
 from umstack.resolution.topic_name import encode_topic_name
 from xdp.closing import Closing
 
@@ -29,10 +30,23 @@ class Resolver(Closing):
     def _submit(self, command: Command) -> None:
         """Run a command on the agent's thread, now or soon; Closed once the service is closed."""
 
-    def advertise(self, topic: str, index: int, address: LbtrmAddress, options: SourceOptions) -> None:
-        """Announce a source."""
+    def advertise(
+        self,
+        topic: str,
+        index: int,
+        address: LbtrmAddress,
+        options: SourceOptions,
+        topic_options: tuple[WireOption, ...] = (),
+    ) -> None:
+        """Announce a source; `topic_options` go into its advertisements."""
         encode_topic_name(topic)
-        self._submit(lambda now_ns: self._agent.advertise(topic, index, address, options, now_ns))
+        self._submit(
+            lambda now_ns: self._agent.advertise(topic, index, address, options, now_ns, topic_options)
+        )
+
+    def topic_options(self, topic: str, index: int, address: LbtrmAddress) -> tuple[WireOption, ...]:
+        """The options of a source's newest advertisement. On the agent's thread."""
+        return self._agent.machine.topic_options(topic, index, address)
 
     def withdraw(self, topic: str, index: int, address: LbtrmAddress) -> None:
         """Stop announcing a source."""

@@ -1,0 +1,150 @@
+#include "io/late_joining.h"
+
+#include "core/late_join.h"
+#include "io/publication_private.h"
+#include "io/subscription_private.h"
+#include "os/clock.h"
+#include "os/lock.h"
+#include "os/memory.h"
+
+/* ---- receivers ---- */
+
+static um_delivery *find_delivery(um_subscription *subscription, const um_session_id *id, uint32_t topic_index,
+                                  um_receiver_session **session)
+{
+    *session = um_node_find_session(&subscription->receiving->node, id);
+    um_delivery *delivery = *session == NULL ? NULL : um_topic_table_slot(&(*session)->topics, topic_index)->first;
+    while (delivery != NULL && delivery->receiver != &subscription->core)
+        delivery = delivery->next_of_topic;
+    return delivery;
+}
+
+int um_subscription_map_late(um_subscription *subscription, const um_receiver_session_config *session,
+                             uint32_t topic_index, uint32_t source, uint32_t caching_proximity)
+{
+    um_receiving *receiving = subscription->receiving;
+    if (!um_gate_enter(&subscription->gate))
+        return UM_CLOSED;
+    um_reactor_lock(receiving->reactor);
+    int result = um_receiving_map(receiving, &subscription->core, session, topic_index, source);
+    if (result == 0) {
+        um_receiver_session *mapped;
+        um_late_join_begin(find_delivery(subscription, &session->id, topic_index, &mapped), caching_proximity);
+        um_node_wake(&receiving->node, um_clock_ns());
+    }
+    um_reactor_unlock(receiving->reactor);
+    um_reactor_wake_by(receiving->reactor, 0);
+    um_gate_leave(&subscription->gate);
+    return result;
+}
+
+static int fetch_step(um_subscription *subscription, um_fetch *fetch, const char *received, uint32_t length, char *out,
+                      uint32_t capacity)
+{
+    um_receiver_session *session;
+    um_delivery *delivery = find_delivery(subscription, &fetch->id, fetch->topic_index, &session);
+    if (delivery == NULL || !delivery->late_join.is_active || session->ended)
+        return -ENOENT;
+    delivery->late_join.received_ns = um_clock_wall_ns();
+    if (fetch->retries)
+        um_late_join_retry(delivery);
+    int64_t now_ns = um_clock_ns();
+    if (delivery->starved && delivery->state == UM_DELIVERY_RUNNING)
+        um_delivery_tick(delivery, now_ns);
+    int64_t used = um_late_join_receive(session, delivery, (const uint8_t *)received, length, now_ns);
+    if (used < 0)
+        return (int)used;
+    fetch->consumed = (uint32_t)used;
+    fetch->written = um_late_join_request(delivery, fetch->outstanding_max, (uint8_t *)out, capacity);
+    fetch->next_sqn = delivery->next_sqn;
+    fetch->awaits_range = delivery->late_join.awaits_range;
+    fetch->is_starved = delivery->starved;
+    fetch->is_caught_up = !fetch->awaits_range && !um_serial_before(delivery->next_sqn, delivery->late_join.target);
+    return delivery->late_join.is_active ? 0 : -ENOENT;
+}
+
+int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const char *received, uint32_t length,
+                          char *out, uint32_t capacity)
+{
+    fetch->consumed = fetch->written = 0;
+    um_receiving *receiving = subscription->receiving;
+    if (!um_gate_enter(&subscription->gate))
+        return UM_CLOSED;
+    um_reactor_lock(receiving->reactor);
+    int result = fetch_step(subscription, fetch, received, length, out, capacity);
+    um_event_queues_notify(subscription->queue->queues);
+    um_reactor_unlock(receiving->reactor);
+    um_gate_leave(&subscription->gate);
+    return result;
+}
+
+int um_subscription_give_up_past(um_subscription *subscription, const um_fetch *fetch)
+{
+    um_receiving *receiving = subscription->receiving;
+    if (!um_gate_enter(&subscription->gate))
+        return UM_CLOSED;
+    um_reactor_lock(receiving->reactor);
+    um_receiver_session *session;
+    um_delivery *delivery = find_delivery(subscription, &fetch->id, fetch->topic_index, &session);
+    if (delivery != NULL)
+        um_late_join_give_up(session, delivery, um_clock_ns());
+    um_event_queues_notify(subscription->queue->queues);
+    um_reactor_unlock(receiving->reactor);
+    um_gate_leave(&subscription->gate);
+    return delivery == NULL ? -ENOENT : 0;
+}
+
+/* ---- sources ---- */
+
+int um_publication_retain(um_publication *publication, const um_retention_config *config)
+{
+    size_t head_bytes = um_align_up(sizeof(um_retention), UM_CACHE_LINE_BYTES);
+    size_t bytes = head_bytes + um_retention_footprint(config);
+    if (publication->retention != NULL)
+        return -EBUSY;
+    um_retention *retention = um_map(bytes);
+    if (retention == NULL)
+        return -ENOMEM;
+    um_source_session *session = &publication->session->core;
+    um_lock_acquire(&session->sender_lock);
+    um_retention_init(retention, (uint8_t *)retention + head_bytes, config, session, publication->core.topic_index,
+                      (uint32_t)atomic_load(&publication->core.next_sqn));
+    publication->retention = retention;
+    publication->retention_bytes = bytes;
+    um_lock_release(&session->sender_lock);
+    return 0;
+}
+
+int um_publication_retained(um_publication *publication, const um_retained_wish *wish, uint32_t *low, uint32_t *high)
+{
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    if (publication->retention != NULL) {
+        um_lock_acquire(&publication->session->core.sender_lock);
+        um_retention_range(publication->retention, wish, um_clock_ns(), low, high);
+        um_lock_release(&publication->session->core.sender_lock);
+    }
+    um_gate_leave(&publication->gate);
+    return publication->retention == NULL ? -ENOENT : 0;
+}
+
+int um_publication_serve(um_publication *publication, um_served *served, const char *requests, uint32_t length,
+                         char *out, uint32_t capacity)
+{
+    um_recovery_exchange exchange = {.requests = (const uint8_t *)requests,
+                                     .length = length,
+                                     .skip = served->skip,
+                                     .out = (uint8_t *)out,
+                                     .capacity = capacity};
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    bool is_good = publication->retention != NULL;
+    if (is_good) {
+        um_lock_acquire(&publication->session->core.sender_lock);
+        is_good = um_retention_serve(publication->retention, &exchange);
+        um_lock_release(&publication->session->core.sender_lock);
+    }
+    um_gate_leave(&publication->gate);
+    *served = (um_served){exchange.skip, exchange.consumed, exchange.written};
+    return is_good ? 0 : -EBADMSG;
+}

@@ -1,0 +1,54 @@
+/* Late join and recovery requests as Python drives them: it owns the TCP connections, these calls take and make the
+ * bytes of many messages at once (core/late_join.h, core/retention.h).
+ *
+ * Threads: any. Memory: the caller's buffers. Errors: UM_CLOSED, -EBADMSG for a peer that does not keep to the
+ * protocol, -ENOENT when there is nothing (any more) to do.
+ */
+#ifndef UM_IO_LATE_JOINING_H
+#define UM_IO_LATE_JOINING_H
+
+#include "core/retention.h"
+#include "io/publication.h"
+#include "io/subscription.h"
+
+/* As um_subscription_map, and the topic's past comes first: the controller waits for um_subscription_fetch. */
+int um_subscription_map_late(um_subscription *subscription, const um_receiver_session_config *session,
+                             uint32_t topic_index, uint32_t source, uint32_t caching_proximity);
+
+/* One step of a late join: what was received is taken, what is to be sent is written. */
+typedef struct um_fetch {
+    um_session_id id;
+    uint32_t topic_index;
+    uint32_t outstanding_max;
+    bool retries; /* what was requested is requested again */
+
+    uint32_t consumed; /* bytes of what was received */
+    uint32_t written;
+    uint32_t next_sqn; /* the first not delivered */
+    bool awaits_range;
+    bool is_starved;   /* the queue is full: call again soon */
+    bool is_caught_up; /* nothing is lacking now */
+} um_fetch;
+
+/* 0, -ENOENT once the late join is complete or its session gone, -EBADMSG. */
+int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const char *received, uint32_t length,
+                          char *out, uint32_t capacity);
+/* The past is not to be had: what lacks is lost. */
+int um_subscription_give_up_past(um_subscription *subscription, const um_fetch *fetch);
+
+/* Offers late join. -EBUSY when it does so already. */
+int um_publication_retain(um_publication *publication, const um_retention_config *config);
+/* What is retained and wanted. -ENOENT when the source does not offer late join. */
+int um_publication_retained(um_publication *publication, const um_retained_wish *wish, uint32_t *low, uint32_t *high);
+
+/* Requests of one connection and the answers to them. */
+typedef struct um_served {
+    uint32_t skip;     /* in and out: requests of the first message that were answered before */
+    uint32_t consumed; /* bytes of requests */
+    uint32_t written;
+} um_served;
+
+int um_publication_serve(um_publication *publication, um_served *served, const char *requests, uint32_t length,
+                         char *out, uint32_t capacity);
+
+#endif

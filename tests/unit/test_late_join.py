@@ -1,0 +1,470 @@
+"""Late join over loopback: the retained past, then the present (UM-135..UM-141)."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.loopback import SHARED, open_context
+from tests.waiting import SECONDS, wait_for
+from umstack import BurstLoss, Context, Message, Receiver, Source, UnrecoverableLoss
+from umstack.recovery.codec import RangeRequest, encode_range_request
+
+RETAINED = {"late_join": 1, "retransmit_retention_size_limit": 2**26}
+PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
+
+
+@pytest.fixture
+def publisher() -> Iterator[Context]:
+    with open_context(**PORTS) as context:
+        yield context
+
+
+@pytest.fixture
+def subscriber() -> Iterator[Context]:
+    with open_context(**PORTS) as context:
+        yield context
+
+
+def _send(source: Source, first: int, count: int, size: int = 16) -> None:
+    source.send_many([b"%0*d" % (size, n) for n in range(first, first + count)], flush=True)
+
+
+def _numbers(receiver: Receiver, count: int) -> tuple[list[int], list[Any]]:
+    """The numbers of the messages received until there are so many, and what else came."""
+    numbers: list[int] = []
+    others: list[Any] = []
+
+    def enough() -> bool:
+        for event in receiver.poll(100_000, timeout=0.05).events():
+            if isinstance(event, Message):
+                numbers.append(int(event.data))
+            elif isinstance(event, BurstLoss | UnrecoverableLoss):
+                others.append(event)
+        return len(numbers) >= count
+
+    wait_for(
+        enough,
+        f"{count} messages",
+    )
+    return numbers, others
+
+
+def test_the_retained_past_and_then_the_present(publisher: Context, subscriber: Context) -> None:
+    """UM-136, UM-139, UM-140: no gap, no duplicate, the past marked; the present is not."""
+    source = publisher.source("past", **RETAINED)
+    _send(source, 0, 20_000)
+    receiver = subscriber.receiver("past", use_late_join=True)
+    flags: list[int] = []
+    numbers, others = _numbers(receiver, 20_000)
+    wait_for(lambda: subscriber.stats()["receiver_transports"], "the session")
+    _send(source, 20_000, 100)
+    more, _ = _numbers(receiver, 100)
+    assert numbers + more == list(range(20_100))
+    assert not others
+    assert not flags
+    stats = receiver.stats()
+    assert stats["late_join_messages"] >= 20_000
+    assert stats["unrecoverable_loss_events"] == 0
+    assert source.stats()["recovery_messages_sent"] >= 20_000
+
+
+def test_flags_tell_the_past_from_the_present(publisher: Context, subscriber: Context) -> None:
+    """UM-140: what is recovered carries the retransmit flag."""
+    source = publisher.source("flags", **RETAINED)
+    _send(source, 0, 5)
+    receiver = subscriber.receiver("flags")
+    seen: list[tuple[int, int]] = []
+
+    def take(count: int) -> bool:
+        seen.extend(
+            (int(m.data), m.flags)
+            for m in receiver.poll(100, timeout=0.05).events()
+            if isinstance(m, Message)
+        )
+        return len(seen) >= count
+
+    wait_for(lambda: take(5), "the past")
+    _send(source, 5, 1)
+    wait_for(lambda: take(6), "the present")
+    assert seen == [(n, 8) for n in range(5)] + [(5, 0)]
+
+
+def test_a_receiver_that_starts_in_the_middle(publisher: Context, subscriber: Context) -> None:
+    """UM-136, UM-143: the stream goes on meanwhile; live messages too far ahead are fetched, too."""
+    source = publisher.source("middle", flow_control="none", **RETAINED)
+    stop, sent = threading.Event(), [0]
+
+    def publish() -> None:
+        while not stop.wait(0.002) and sent[0] < 200_000:
+            _send(source, sent[0], 200)
+            sent[0] += 200
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        wait_for(lambda: sent[0] > 10_000, "a past")
+        receiver = subscriber.receiver("middle", retransmit_message_caching_proximity=500)
+        numbers, others = _numbers(receiver, 40_000)
+    finally:
+        stop.set()
+        thread.join()
+    more, _ = _numbers(receiver, sent[0] - len(numbers)) if sent[0] > len(numbers) else ([], [])
+    assert numbers + more == list(range(sent[0]))
+    assert not others
+
+
+def test_fragments_come_whole(publisher: Context, subscriber: Context) -> None:
+    """UM-140: requests are by fragment, delivery by message."""
+    source = publisher.source("long", **RETAINED)
+    messages = [bytes([n]) * (n * 1000 + 1) for n in range(20)]
+    source.send_many(messages, flush=True)
+    receiver = subscriber.receiver("long")
+    got: list[bytes] = []
+
+    def enough() -> bool:
+        got.extend(m.data for m in receiver.poll(100, timeout=0.05).events() if isinstance(m, Message))
+        return len(got) >= len(messages)
+
+    wait_for(enough, "all messages")
+    assert got == messages
+
+
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        ({"retransmit_request_maximum": 30}, 970),
+        ({"retransmit_request_low_sequence_number": 400}, 400),
+        ({"retransmit_request_bytes_maximum": 28 * 50}, 950),
+    ],
+)
+def test_how_far_back(publisher: Context, subscriber: Context, options: dict[str, int], first: int) -> None:
+    """UM-140, UM-141: by count, sequence number and bytes."""
+    source = publisher.source("back", **RETAINED)
+    _send(source, 0, 1000)
+    receiver = subscriber.receiver("back", **options)
+    numbers, _ = _numbers(receiver, 1000 - first)
+    assert numbers == list(range(first, 1000))
+
+
+def test_by_age(publisher: Context, subscriber: Context) -> None:
+    """UM-140: by age."""
+    source = publisher.source("age", **RETAINED)
+    _send(source, 0, 100)
+    threading.Event().wait(1.2)
+    _send(source, 100, 50)
+    receiver = subscriber.receiver("age", retransmit_request_age_maximum=1)
+    numbers, _ = _numbers(receiver, 50)
+    assert numbers == list(range(100, 150))
+
+
+def test_one_message_is_retained_with_um_thresholds(publisher: Context, subscriber: Context) -> None:
+    """UM-141: thresholds of 0 keep one message."""
+    source = publisher.source("one", late_join=1, retransmit_retention_size_threshold=0)
+    _send(source, 0, 100)
+    assert source.stats()["retained_messages"] == 1
+    receiver = subscriber.receiver("one")
+    assert _numbers(receiver, 1)[0] == [99]
+
+
+def test_the_store_is_bounded_and_serves_what_the_log_has_cleaned(
+    publisher: Context, subscriber: Context
+) -> None:
+    """UM-139, UM-141: what the log has cleaned comes from the store; beyond the limit it is dropped."""
+    limit = 2**20
+    source = publisher.source(
+        "bounded", late_join=1, transport_lbtrm_transmission_window_size=65536,
+        retransmit_retention_size_threshold=limit, retransmit_retention_size_limit=limit, **SHARED,
+    )  # fmt: skip
+    other = publisher.source("other", **SHARED)
+    for part in range(100):
+        _send(source, part * 1000, 1000, size=64)
+        _send(other, 0, 100)
+    stats = source.stats()
+    assert stats["retained_bytes"] <= limit
+    assert stats["retained_messages"] == limit // 76
+    assert stats["term_rotations"] > 10
+    receiver = subscriber.receiver("bounded")
+    first = 100_000 - limit // 76
+    numbers, others = _numbers(receiver, limit // 76)
+    assert numbers == list(range(first, 100_000))
+    assert not others
+
+
+def test_two_receivers_of_one_topic_join_late_in_one_process(publisher: Context, subscriber: Context) -> None:
+    """UM-136: each has its own connection and all of the past."""
+    source = publisher.source("both", **RETAINED)
+    _send(source, 0, 5000)
+    receivers = [subscriber.receiver("both") for _ in range(2)]
+    for receiver in receivers:
+        assert _numbers(receiver, 5000)[0] == list(range(5000))
+    assert subscriber.stats()["context"]["late_joins"] == 2
+
+
+def test_sequential_mode(publisher: Context) -> None:
+    """UM-14, UM-136: the donated thread runs the late join."""
+    source = publisher.source("donated", **RETAINED)
+    _send(source, 0, 3000)
+    with open_context("sequential", **PORTS) as context:
+        receiver = context.receiver("donated")
+        numbers: list[int] = []
+
+        def enough() -> bool:
+            context.process_events(0.01)
+            numbers.extend(
+                int(m.data) for m in receiver.poll(10_000, timeout=0).events() if isinstance(m, Message)
+            )
+            return len(numbers) >= 3000
+
+        wait_for(enough, "the past")
+        assert numbers == list(range(3000))
+
+
+def test_a_slow_reader_holds_the_past_back(publisher: Context, subscriber: Context) -> None:
+    """UM-140: a full queue stops the requests; nothing is lost or given up."""
+    source = publisher.source("slow", **RETAINED)
+    _send(source, 0, 50_000, size=100)
+    receiver = subscriber.receiver(
+        "slow", receiver_queue_block_length=65536, receiver_queue_block_count=4,
+        receiver_maximum_message_length=1000, retransmit_request_message_timeout=300,
+    )  # fmt: skip
+    wait_for(lambda: receiver.stats()["queue_full_pauses"], "a full queue")
+    threading.Event().wait(0.5)
+    numbers, others = _numbers(receiver, 50_000)
+    assert numbers == list(range(50_000))
+    assert not others
+
+
+def test_no_late_join_is_as_before(publisher: Context, subscriber: Context) -> None:
+    """UM-139: neither where the source does not offer it nor where the receiver does not want it."""
+    source = publisher.source("off", flow_control="min", **RETAINED)
+    receiver = subscriber.receiver("off", use_late_join=0)
+    source.wait_connected(timeout=SECONDS)
+    _send(source, 0, 3)
+    assert _numbers(receiver, 3)[0] == [0, 1, 2]
+    assert subscriber.stats()["context"]["late_joins"] == 0
+
+
+# Peers that misbehave
+
+
+class Peer:
+    """A request port that does as it is told."""
+
+    def __init__(self, context: Context, answer: Any) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.answer = answer
+        self.accepted = 0
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.listener.settimeout(SECONDS)
+        try:
+            while not self.done.is_set():
+                connection, _ = self.listener.accept()
+                self.accepted += 1
+                with connection:
+                    connection.settimeout(SECONDS)
+                    self.answer(connection, self)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        self.done.set()
+        self.listener.close()
+
+
+def _range(low: int, high: int) -> bytes:
+    return struct.pack("!BBHBBHIII", 8, 30, 20, 255, 16, 0, low, high, 0)
+
+
+def _message(topic: int, sqn: int, data: bytes) -> bytes:
+    return struct.pack("!BBHII", 10, 0, 12 + len(data), topic, sqn) + data
+
+
+@pytest.fixture
+def lying(publisher: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes a source whose advertisement leads to a peer."""
+    import umstack.context
+    from umstack.recovery.codec import RecoveryEndpoint, endpoint_option
+
+    peers: list[Peer] = []
+
+    def make(topic: str, answer: Any) -> tuple[Source, Peer]:
+        peer = Peer(publisher, answer)
+        peers.append(peer)
+        at = RecoveryEndpoint("127.0.0.1", peer.listener.getsockname()[1])
+        monkeypatch.setattr(umstack.context, "endpoint_option", lambda _real: endpoint_option(at))
+        return publisher.source(topic, flow_control="none", **RETAINED), peer
+
+    yield make
+    for peer in peers:
+        peer.close()
+
+
+FAST = {
+    "late_join_info_request_interval": 50, "late_join_info_request_maximum": 3,
+    "retransmit_request_message_timeout": 300, "retransmit_request_interval": 50,
+}  # fmt: skip
+
+
+def _stall(connection: socket.socket, peer: Peer) -> None:
+    peer.done.wait(SECONDS)
+
+
+def test_a_peer_that_stalls_delays_the_present_for_a_bounded_time(lying: Any, subscriber: Context) -> None:
+    """UM-140: no range after so many attempts: the present begins where it was first seen."""
+    source, _ = lying("stall", lambda connection, peer: connection.recv(100))
+    receiver = subscriber.receiver("stall", **FAST)
+    wait_for(lambda: receiver.stats()["delivery_controllers"], "the source")
+    _send(source, 0, 10)
+    numbers, others = _numbers(receiver, 10)
+    assert numbers == list(range(10))
+    assert not others
+    assert subscriber.stats()["context"]["late_joins_given_up"] == 1
+
+
+def test_a_range_that_is_a_lie_ends_in_one_loss_event(lying: Any, subscriber: Context) -> None:
+    """UM-140, UX-7: what was promised and does not come is declared lost, and the present goes on."""
+
+    def lie(connection: socket.socket, peer: Peer) -> None:
+        connection.sendall(_range(0, 5_000_000))
+        peer.done.wait(SECONDS)
+
+    source, _ = lying("lie", lie)
+    receiver = subscriber.receiver("lie", **FAST)
+    losses: list[Any] = []
+
+    def lost() -> bool:
+        losses.extend(e for e in receiver.poll(100, timeout=0.05).events() if isinstance(e, BurstLoss))
+        return bool(losses)
+
+    wait_for(lost, "the loss")
+    assert (losses[0].first_sequence_number, losses[0].sequence_number) == (0, 5_000_000)
+    _send(source, 0, 10)
+    assert _numbers(receiver, 10)[0] == list(range(10))
+
+
+def test_what_was_not_requested_or_comes_twice_is_dropped(lying: Any, subscriber: Context) -> None:
+    """UM-140: other topics, sequence numbers out of the range and duplicates are counted and dropped."""
+    topic = [0]
+
+    def answer(connection: socket.socket, peer: Peer) -> None:
+        connection.recv(100)
+        connection.sendall(_range(0, 3))
+        connection.recv(4096)
+        wrong = [_message(topic[0] + 1, 0, b"7"), _message(topic[0], 77, b"7"), _message(topic[0], 0, b"0")]
+        connection.sendall(
+            b"".join(
+                [*wrong, _message(topic[0], 0, b"0"), *(_message(topic[0], n, b"%d" % n) for n in (2, 1, 3))]
+            )
+        )
+        peer.done.wait(SECONDS)
+
+    source, _ = lying("wrong", answer)
+    topic[0] = source.topic_index
+    receiver = subscriber.receiver("wrong", **FAST)
+    assert _numbers(receiver, 4)[0] == [0, 1, 2, 3]
+    assert receiver.stats()["late_join_refused"] == 3
+
+
+def test_a_peer_that_disconnects_half_way_is_asked_again(lying: Any, subscriber: Context) -> None:
+    """UM-140: what came is kept, the rest requested on another connection."""
+    topic = [0]
+
+    def answer(connection: socket.socket, peer: Peer) -> None:
+        connection.recv(100)
+        connection.sendall(_range(0, 9))
+        connection.recv(4096)
+        first = 5 * (peer.accepted - 1)
+        connection.sendall(b"".join(_message(topic[0], n, b"%d" % n) for n in range(first, first + 5)))
+
+    source, peer = lying("half", answer)
+    topic[0] = source.topic_index
+    receiver = subscriber.receiver("half", **FAST)
+    assert _numbers(receiver, 10)[0] == list(range(10))
+    assert peer.accepted >= 2
+
+
+def test_garbage_ends_the_late_join(lying: Any, subscriber: Context) -> None:
+    """UM-140: bytes that are not LBMC: the present goes on without the past."""
+    source, _ = lying("noise", lambda connection, peer: connection.sendall(b"\x55\x55\x00\x10" * 25))
+    receiver = subscriber.receiver("noise", **FAST)
+    wait_for(lambda: subscriber.stats()["context"]["recovery_malformed"], "the refusal")
+    _send(source, 0, 10)
+    assert _numbers(receiver, 10)[0] == list(range(10))
+
+
+def test_a_source_that_dies_during_a_late_join(publisher: Context, subscriber: Context) -> None:
+    """UM-89, UM-140: what it retained is lost with one event, then the session ends."""
+    source = publisher.source("dies", **RETAINED)
+    _send(source, 0, 50_000, size=100)
+    receiver = subscriber.receiver(
+        "dies", receiver_queue_block_length=65536, receiver_queue_block_count=4,
+        receiver_maximum_message_length=1000, **FAST,
+    )  # fmt: skip
+    wait_for(lambda: receiver.stats()["queue_full_pauses"], "the middle")
+    source.close()
+    got: list[int] = []
+    lost: list[int] = []
+
+    def over() -> bool:
+        for event in receiver.poll(100_000, timeout=0.05).events():
+            if isinstance(event, Message):
+                got.append(int(event.data))
+            elif isinstance(event, BurstLoss):
+                lost.extend(range(event.first_sequence_number, event.sequence_number + 1))
+            elif isinstance(event, UnrecoverableLoss):
+                lost.append(event.sequence_number)
+        return len(got) + len(lost) >= 50_000
+
+    wait_for(over, "the end")
+    assert got + lost == list(range(50_000))
+    assert lost
+
+
+# The request port
+
+
+def test_connections_are_capped_and_idle_ones_end(subscriber: Context) -> None:
+    """UM-138: many connections to the request port: a cap, an idle timeout, and the next receiver is served."""
+    with open_context(recovery_connections_maximum=8, recovery_idle_timeout=200, **PORTS) as context:
+        source = context.source("cap", **RETAINED)
+        _send(source, 0, 10)
+        port = context._recovery._server.endpoint.port  # type: ignore[union-attr]
+        peers = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+        wait_for(lambda: context.stats()["context"]["recovery_connections_refused"] >= 42, "the cap")
+        assert context.stats()["context"]["recovery_connections"] <= 8
+        receiver = subscriber.receiver("cap", late_join_info_request_interval=50)
+        assert _numbers(receiver, 10)[0] == list(range(10))
+        assert context.stats()["context"]["recovery_connections_idle"] >= 8
+        for peer in peers:
+            peer.close()
+
+
+def test_requests_that_are_not_well_formed_end_the_connection(publisher: Context) -> None:
+    """UM-138: counted, closed; the port goes on."""
+    source = publisher.source("port", **RETAINED)
+    _send(source, 0, 10)
+    port = publisher._recovery._server.endpoint.port  # type: ignore[union-attr]
+    good = encode_range_request(RangeRequest(source.topic_index))
+    bad = [
+        b"\x55" * 40,
+        b"\x08\x15\x00\x03",
+        good[:1] + b"\x15" + good[2:],
+        encode_range_request(RangeRequest(1)),
+    ]
+    for data in [*bad, good + b"\x08\x15\x00\x08\xff\x1c\x00\x00"]:
+        with socket.create_connection(("127.0.0.1", port)) as peer:
+            peer.settimeout(SECONDS)
+            peer.sendall(data)
+            while peer.recv(1000):
+                pass
+    assert publisher.stats()["context"]["recovery_malformed"] == 5

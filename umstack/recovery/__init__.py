@@ -1,0 +1,6 @@
+"""Late join: fetching from a source what it retains, and serving that, over LBMC on TCP."""
+
+from umstack.recovery.codec import RecoveryEndpoint, endpoint_of, endpoint_option
+from umstack.recovery.service import RecoveryService
+
+__all__ = ["RecoveryEndpoint", "RecoveryService", "endpoint_of", "endpoint_option"]

@@ -1,0 +1,218 @@
+"""LateJoin: one delivery controller's connection to its source's request port (UM-136..UM-141).
+
+    connecting --range requested--> awaits range --> fetches --> complete
+        ^                                |              |
+        +---- disconnected, every late_join_info_request_interval; given up after so many, or without progress
+
+The core decides what to request and takes what comes; here are the socket, the attempts and the timeouts.
+"""
+
+from __future__ import annotations
+
+import errno
+import selectors
+import socket
+from typing import Any
+
+from umstack._core import ffi, lib
+from umstack._engine.subscription import Subscription
+from umstack.recovery.byte_window import ByteWindow
+from umstack.recovery.codec import RangeRequest, RecoveryEndpoint, encode_range_request
+from umstack.recovery.counters import RecoveryCounters
+
+_RECEIVE_WINDOW_BYTES = 1 << 20
+_REQUEST_WINDOW_BYTES = 1 << 17
+_RECEIVES_A_STEP = 8
+_LOOK_NS = 5_000_000
+_STARVED_NS = 1_000_000
+
+
+class LateJoin:
+    """One late join. One thread: that of the recovery service."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        identity: Any,
+        topic_index: int,
+        endpoint: RecoveryEndpoint,
+        selector: selectors.BaseSelector,
+        counters: RecoveryCounters,
+    ) -> None:
+        options = subscription.options
+        self.is_over = False
+        self._subscription = subscription
+        self._options = options
+        self._endpoint = endpoint
+        self._selector = selector
+        self._counters = counters
+        self._socket: socket.socket | None = None
+        self._received = ByteWindow(_RECEIVE_WINDOW_BYTES)
+        self._requests = ByteWindow(_REQUEST_WINDOW_BYTES)
+        self._interest = 0
+        self._attempts = 0
+        self._attempt_ns = -(2**62)
+        self._requested_ns = 0
+        self._progress_ns: int | None = None
+        self._progress_sqn = -1
+        self._retries = False
+        self._fetch = ffi.new("um_fetch *")
+        self._fetch.id = identity.id
+        self._fetch.topic_index = topic_index
+        self._fetch.outstanding_max = options.retransmit_request_outstanding_maximum
+        self._fetch.awaits_range = True
+        counters.late_joins += 1
+
+    def run(self, now_ns: int) -> int:
+        """Do what is due; returns when to call again."""
+        if self._socket is None:
+            self._connect(now_ns)
+        self._step(now_ns)
+        return now_ns + (_STARVED_NS if self._fetch.is_starved else _LOOK_NS)
+
+    def close(self) -> None:
+        """Leave it; the core's part ends with its receiver."""
+        self.is_over = True
+        self._disconnect()
+
+    def _on_ready(self, _mask: int, now_ns: int) -> None:
+        self._step(now_ns)
+
+    # The connection
+
+    def _connect(self, now_ns: int) -> None:
+        if now_ns - self._attempt_ns < self._options.late_join_info_request_interval_ns:
+            return
+        if self._fetch.is_caught_up:
+            return  # nothing is lacking now
+        if self._attempts >= self._options.late_join_info_request_maximum:
+            self._give_up()
+            return
+        self._attempts += 1
+        self._attempt_ns = now_ns
+        peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        peer.setblocking(False)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.connect_ex(self._endpoint)
+        self._socket = peer
+        self._received = ByteWindow(_RECEIVE_WINDOW_BYTES)
+        self._requests = ByteWindow(_REQUEST_WINDOW_BYTES)
+        self._requests.append(encode_range_request(self._range_request()))
+        self._retries = True
+        self._interest = selectors.EVENT_READ | selectors.EVENT_WRITE
+        self._selector.register(peer, self._interest, self._on_ready)
+
+    def _range_request(self) -> RangeRequest:
+        options = self._options
+        low = options.retransmit_request_low_sequence_number
+        return RangeRequest(
+            self._fetch.topic_index,
+            low_sqn=low or None,
+            count=options.retransmit_request_maximum or None,
+            outstanding=options.retransmit_request_outstanding_maximum,
+            bytes=options.retransmit_request_bytes_maximum_bytes or None,
+            age_ns=options.retransmit_request_age_maximum_ns or None,
+        )
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._selector.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def _give_up(self) -> None:
+        self._counters.late_joins_given_up += 1
+        lib.um_subscription_give_up_past(self._subscription.handle, self._fetch)
+        self.close()
+
+    # The exchange
+
+    def _step(self, now_ns: int) -> None:
+        peer = self._socket
+        ended = False
+        for _ in range(_RECEIVES_A_STEP):
+            count = 0 if peer is None or ended else self._receive(peer)
+            ended |= count < 0
+            if not self._take(now_ns):
+                return
+            if count <= 0 or self._fetch.is_starved:
+                break
+        if peer is not None and self._socket is peer:
+            self._send(peer)
+            if ended and not len(self._received):
+                self._disconnect()
+        self._note_progress(now_ns)
+
+    def _receive(self, peer: socket.socket) -> int:
+        """Bytes received, 0 when nothing waits or there is no room, -1 at the end."""
+        room = self._received.room
+        try:
+            count = self._received.receive(peer)
+        except OSError:
+            return -1
+        return 0 if count is None or room == 0 else count or -1
+
+    def _take(self, now_ns: int) -> bool:
+        """Have the core take what was received and write what to request; False when that was the end."""
+        fetch = self._fetch
+        fetch.retries = self._retries and not fetch.awaits_range
+        self._retries &= bool(fetch.awaits_range)
+        room = self._requests.room if self._socket is not None and len(self._requests) < 65536 else 0
+        result = lib.um_subscription_fetch(
+            self._subscription.handle,
+            fetch,
+            self._received.pointer,
+            len(self._received),
+            self._requests.space,
+            min(room, 65536),
+        )
+        if result == -errno.EBADMSG:
+            self._counters.recovery_malformed += 1
+            self._give_up()
+            return False
+        if result != 0:
+            self.close()
+            return False
+        self._received.consume(fetch.consumed)
+        self._requests.fill(fetch.written)
+        if fetch.written:
+            self._requested_ns = now_ns
+        return True
+
+    def _send(self, peer: socket.socket) -> None:
+        try:
+            self._requests.send(peer)
+        except OSError:
+            self._disconnect()
+            return
+        interest = selectors.EVENT_READ if self._received.room and not self._fetch.is_starved else 0
+        interest |= selectors.EVENT_WRITE if len(self._requests) else 0
+        if interest and interest != self._interest:
+            self._interest = interest
+            self._selector.modify(peer, interest, self._on_ready)
+
+    def _note_progress(self, now_ns: int) -> None:
+        """Request again, or give up, what does not come; a receiver whose reader is slow goes on."""
+        fetch, options = self._fetch, self._options
+        progress = fetch.next_sqn if not fetch.awaits_range else -1
+        if progress != self._progress_sqn or self._progress_ns is None or fetch.is_starved:
+            self._progress_sqn, self._progress_ns = progress, now_ns
+            if progress >= 0:
+                self._attempts = 0
+            return
+        idle_ns = now_ns - self._progress_ns
+        if fetch.awaits_range:
+            if (
+                self._socket is not None
+                and now_ns - self._attempt_ns >= options.late_join_info_request_interval_ns
+            ):
+                self._disconnect()  # and connects again
+        elif idle_ns >= options.retransmit_request_message_timeout_ns:
+            if fetch.is_caught_up:
+                lib.um_subscription_give_up_past(self._subscription.handle, fetch)
+                self.close()  # an idle source: there is no more past
+            else:
+                self._give_up()
+        elif not fetch.is_caught_up and now_ns - self._requested_ns >= options.retransmit_request_interval_ns:
+            self._retries = True
+            self._requested_ns = now_ns

@@ -1,0 +1,258 @@
+"""RecoveryServer: the request port of a context, and the receivers connected to it (UM-138, UM-140).
+
+Bounded: connections, their buffers, the rate of what is sent, and the time a connection may be idle or stalled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from typing import Any
+
+from umstack._core import ffi, lib
+from umstack._engine.publication import Publication
+from umstack.config import ContextOptions
+from umstack.errors import ResourceLimit
+from umstack.recovery.byte_window import ByteWindow
+from umstack.recovery.codec import (
+    CONTROL,
+    HEADER_BYTES,
+    OPTION_MESSAGE_REQUEST,
+    OPTION_RANGE_REQUEST,
+    RangeRequest,
+    RecoveryEndpoint,
+    decode_range_request,
+)
+from umstack.recovery.counters import RecoveryCounters
+
+_REQUEST_WINDOW_BYTES = 131072
+_ANSWER_WINDOW_BYTES = 131072
+_MESSAGE_MAX_BYTES = 65535
+_RANGE_BYTES = 20
+_PACE_NS = 2_000_000
+_NS_PER_S = 1_000_000_000
+
+
+class _Connection:
+    """One receiver's connection."""
+
+    __slots__ = ("active_ns", "answers", "interest", "publication", "requests", "served", "socket")
+
+    def __init__(self, peer: socket.socket, now_ns: int) -> None:
+        self.socket = peer
+        self.requests = ByteWindow(_REQUEST_WINDOW_BYTES)
+        self.answers = ByteWindow(_ANSWER_WINDOW_BYTES)
+        self.publication: Publication | None = None
+        self.served = ffi.new("um_served *")
+        self.active_ns = now_ns
+        self.interest = selectors.EVENT_READ
+
+
+class RecoveryServer:
+    """Serves the sources of one context. One thread: that of the recovery service."""
+
+    def __init__(
+        self,
+        options: ContextOptions,
+        address: str,
+        selector: selectors.BaseSelector,
+        counters: RecoveryCounters,
+    ) -> None:
+        """Open the request port: the first free one of the range. Raises ResourceLimit when none is."""
+        self._selector = selector
+        self._counters = counters
+        self._connections_max = options.recovery_connections_maximum
+        self._rate = options.recovery_data_rate_limit_bits_per_second // 8
+        self._idle_ns = options.recovery_idle_timeout_ns
+        self._allowance = 0.0
+        self._allowance_ns = 0
+        self._connections: dict[int, _Connection] = {}
+        self._publications: dict[int, Publication] = {}
+        self._listener = _listen(address, options.request_tcp_port_low, options.request_tcp_port_high)
+        self.endpoint = RecoveryEndpoint(address, self._listener.getsockname()[1])
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def add(self, publication: Publication) -> None:
+        """Serve a source from now on."""
+        self._publications[publication.topic_index] = publication
+
+    def remove(self, publication: Publication) -> None:
+        """Serve it no more; who is connected for it is disconnected."""
+        self._publications.pop(publication.topic_index, None)
+        for one in [one for one in self._connections.values() if one.publication is publication]:
+            self._drop(one)
+
+    def run(self, now_ns: int) -> int | None:
+        """Serve what waited for the rate limit, and end idle connections. Returns when to call again."""
+        self._refill(now_ns)
+        waiting = False
+        for one in list(self._connections.values()):
+            if now_ns - one.active_ns > self._idle_ns:
+                self._counters.recovery_connections_idle += 1
+                self._drop(one)
+            elif len(one.requests) and not len(one.answers):
+                self._serve(one, now_ns)
+                waiting |= self._rate > 0 and self._allowance <= 0
+        if not self._connections:
+            return None
+        return now_ns + (_PACE_NS if waiting else self._idle_ns // 4)
+
+    def close(self) -> None:
+        """Close every connection and the port."""
+        for one in list(self._connections.values()):
+            self._drop(one)
+        self._selector.unregister(self._listener)
+        self._listener.close()
+
+    # Connections
+
+    def _accept(self, _mask: int, now_ns: int) -> None:
+        with contextlib.suppress(BlockingIOError, InterruptedError, ConnectionError, OSError):
+            peer, _ = self._listener.accept()
+            if len(self._connections) >= self._connections_max:
+                self._counters.recovery_connections_refused += 1
+                peer.close()
+                return
+            peer.setblocking(False)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            one = _Connection(peer, now_ns)
+            self._connections[peer.fileno()] = one
+            self._counters.recovery_connections = len(self._connections)
+            self._selector.register(peer, one.interest, lambda mask, at_ns: self._on_ready(one, mask, at_ns))
+
+    def _drop(self, one: _Connection) -> None:
+        if self._connections.pop(one.socket.fileno(), None) is not None:
+            self._selector.unregister(one.socket)
+            one.socket.close()
+            self._counters.recovery_connections = len(self._connections)
+
+    def _on_ready(self, one: _Connection, mask: int, now_ns: int) -> None:
+        try:
+            if mask & selectors.EVENT_READ:
+                count = one.requests.receive(one.socket)
+                if count == 0:
+                    self._drop(one)
+                    return
+            before = len(one.answers)
+            one.answers.send(one.socket)
+            if len(one.answers) < before or mask & selectors.EVENT_READ:
+                one.active_ns = now_ns
+            self._serve(one, now_ns)
+        except ConnectionError:
+            self._drop(one)
+
+    # Requests
+
+    def _refill(self, now_ns: int) -> None:
+        """What may be sent, up to 10 ms of it."""
+        if self._rate:
+            passed_ns = min(now_ns - self._allowance_ns, _NS_PER_S // 100)
+            most = self._rate / 100
+            self._allowance = min(self._allowance + self._rate * passed_ns / _NS_PER_S, most)
+            self._allowance_ns = now_ns
+
+    def _serve(self, one: _Connection, now_ns: int) -> None:
+        """Answer what was received, as far as the rate, the socket and the buffers allow now."""
+        try:
+            while not len(one.answers) and (self._rate == 0 or self._allowance > 0):
+                if not self._answer(one):
+                    break
+                self._allowance -= len(one.answers)
+                one.active_ns = now_ns
+                one.answers.send(one.socket)
+        except ConnectionError:
+            self._drop(one)
+            return
+        if one.socket.fileno() >= 0:
+            self._watch(one)
+
+    def _watch(self, one: _Connection) -> None:
+        interest = selectors.EVENT_READ if one.requests.room else 0
+        interest |= selectors.EVENT_WRITE if len(one.answers) else 0
+        if interest != one.interest and interest:
+            one.interest = interest
+            self._selector.modify(one.socket, interest, self._selector.get_key(one.socket).data)
+
+    def _answer(self, one: _Connection) -> bool:
+        """Answer some requests into the empty answers; False when there are none, or the connection ended."""
+        header = one.requests.peek(HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            return False
+        length = int.from_bytes(header[2:4], "big")
+        if header[0] != CONTROL or length < HEADER_BYTES or length > _MESSAGE_MAX_BYTES:
+            return self._reject(one)
+        if len(one.requests) < length:
+            return False
+        if header[1] == OPTION_RANGE_REQUEST:
+            return self._answer_range(one, length)
+        if header[1] == OPTION_MESSAGE_REQUEST and one.publication is not None:
+            return self._answer_messages(one, one.publication)
+        return self._reject(one)
+
+    def _reject(self, one: _Connection) -> bool:
+        self._counters.recovery_malformed += 1
+        self._drop(one)
+        return False
+
+    def _answer_range(self, one: _Connection, length: int) -> bool:
+        request = decode_range_request(one.requests.peek(length))
+        publication = self._publications.get(request.topic_index) if request is not None else None
+        if request is None or publication is None:
+            return self._reject(one)
+        low, high = ffi.new("uint32_t *"), ffi.new("uint32_t *")
+        if lib.um_publication_retained(publication.handle, _wish(request), low, high) != 0:
+            self._drop(one)  # being closed
+            return False
+        one.publication = publication
+        one.requests.consume(length)
+        if one.answers.room < _RANGE_BYTES:
+            return False
+        one.answers.fill(
+            lib.um_recovery_write_range(
+                ffi.cast("uint8_t *", one.answers.space), low[0], high[0], request.request_index
+            )
+        )
+        return True
+
+    def _answer_messages(self, one: _Connection, publication: Publication) -> bool:
+        room = one.answers.room
+        result = lib.um_publication_serve(
+            publication.handle, one.served, one.requests.pointer, len(one.requests), one.answers.space, room
+        )
+        if result == lib.UM_CLOSED:
+            self._drop(one)
+            return False
+        if result != 0:
+            return self._reject(one)
+        one.requests.consume(one.served.consumed)
+        one.answers.fill(one.served.written)
+        return bool(one.served.written or one.served.consumed)
+
+
+def _wish(request: RangeRequest) -> Any:
+    wish = ffi.new("um_retained_wish *")
+    for name in ("low_sqn", "count", "bytes", "age_ns"):
+        value = getattr(request, name)
+        if value is not None:
+            setattr(wish, "has_" + name.removesuffix("_ns"), True)
+            setattr(wish, name, value)
+    return wish
+
+
+def _listen(address: str, low: int, high: int) -> socket.socket:
+    for port in range(low, high + 1):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((address, port))
+            listener.listen(64)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+        else:
+            return listener
+    raise ResourceLimit(
+        f"no free TCP port for late join on {address}, {low}-{high}",
+        hint="widen request_tcp_port_low and request_tcp_port_high",
+    )

@@ -1,0 +1,180 @@
+"""RecoveryService: late join of a context, its receivers' and its sources' side, whichever thread runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from umstack._engine.publication import Publication
+from umstack._engine.subscription import Subscription
+from umstack.config import ContextOptions
+from umstack.errors import Closed
+from umstack.recovery.client import LateJoin
+from umstack.recovery.codec import RecoveryEndpoint
+from umstack.recovery.counters import RecoveryCounters
+from umstack.recovery.server import RecoveryServer
+from xdp.closing import Closing
+
+_NS_PER_S = 1_000_000_000
+_JOIN_TIMEOUT_S = 5.0
+_NICE = 5
+"""The past yields the processor to the present."""
+
+Result = TypeVar("Result")
+
+_logger = logging.getLogger("umstack.recovery")
+
+
+class RecoveryService(Closing):
+    """In embedded mode a thread of its own, begun when there is something to do; else the donated one runs it."""
+
+    def __init__(self, options: ContextOptions, address: str, *, is_threaded: bool) -> None:
+        self._options = options
+        self._address = address
+        self._is_threaded = is_threaded
+        self._counters = RecoveryCounters()
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._selector: selectors.BaseSelector | None = None
+        self._server: RecoveryServer | None = None
+        self._joins: list[LateJoin] = []
+        self._thread: threading.Thread | None = None
+        self._wake_fd = -1
+        self._is_closed = False
+        self._due_ns: int | None = None
+
+    # Any thread
+
+    def serve(self, publication: Publication) -> RecoveryEndpoint:
+        """Offer what a source retains; returns where. Raises ResourceLimit, Closed."""
+        with self._lock:
+            selector = self._open()
+            if self._server is None:
+                self._server = RecoveryServer(self._options, self._address, selector, self._counters)
+            server = self._server
+            self._submit(lambda: server.add(publication))
+            return server.endpoint
+
+    def stop_serving(self, publication: Publication) -> None:
+        """The source is being closed."""
+        with self._lock:
+            server = self._server
+            if server is not None and not self._is_closed:
+                self._submit(lambda: server.remove(publication))
+
+    def join(
+        self, subscription: Subscription, session: Any, topic_index: int, endpoint: RecoveryEndpoint
+    ) -> None:
+        """Fetch the past of a source that was just mapped, with um_subscription_map_late."""
+        with self._lock:
+            selector = self._open()
+            late = LateJoin(subscription, session, topic_index, endpoint, selector, self._counters)
+            self._submit(lambda: self._joins.append(late))
+
+    def stats(self) -> dict[str, int]:
+        """The counters by name."""
+        return self._counters.as_dict()
+
+    def process(self, now_ns: int) -> None:
+        """Do what is due, where the caller's thread runs the service; nothing where it has its own."""
+        if not self._is_threaded and self._selector is not None:
+            self._select(0)
+            self._run_due(now_ns)
+
+    def close(self) -> None:
+        """Close every connection. Any thread, once the objects are closed."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._wake()
+            thread, selector = self._thread, self._selector
+        if thread is not None:
+            thread.join(_JOIN_TIMEOUT_S)
+        if selector is not None:
+            self._end(selector)
+
+    def _end(self, selector: selectors.BaseSelector) -> None:
+        for late in self._joins:
+            late.close()
+        if self._server is not None:
+            self._server.close()
+        selector.close()
+        os.close(self._wake_fd)
+
+    def _open(self) -> selectors.BaseSelector:
+        if self._is_closed:
+            raise Closed("the context is closed")
+        if self._selector is None:
+            self._selector = selectors.DefaultSelector()
+            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._selector.register(self._wake_fd, selectors.EVENT_READ, self._on_wake)
+            if self._is_threaded:
+                self._thread = threading.Thread(target=self._run, name="umstack-recovery", daemon=True)
+                self._thread.start()
+        return self._selector
+
+    def _submit(self, command: Callable[[], None]) -> None:
+        self._commands.put(command)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._wake_fd >= 0:
+            os.eventfd_write(self._wake_fd, 1)
+
+    # The service's thread
+
+    def _on_wake(self, _mask: int, _now_ns: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake_fd)
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        while not self._is_closed:
+            now_ns = time.monotonic_ns()
+            due_ns = self._due_ns
+            self._select(None if due_ns is None else max(0, due_ns - now_ns) / _NS_PER_S)
+            self._run_due(time.monotonic_ns())
+
+    def _select(self, timeout_s: float | None) -> None:
+        assert self._selector is not None
+        for key, mask in self._selector.select(timeout_s):
+            self._guard(partial(key.data, mask, time.monotonic_ns()))
+
+    def _run_due(self, now_ns: int) -> None:
+        while True:
+            try:
+                command = self._commands.get_nowait()
+            except queue.Empty:
+                break
+            self._guard(command)
+        times: list[int] = []
+        for late in list(self._joins):
+            if not late.is_over:
+                due = self._guard(partial(late.run, now_ns))
+                times += [] if due is None else [due]
+        self._joins = [late for late in self._joins if not late.is_over]
+        server = self._server
+        if server is not None:
+            due = self._guard(partial(server.run, now_ns))
+            times += [] if due is None else [due]
+        self._due_ns = min(times, default=None)
+
+    def _guard(self, step: Callable[[], Result]) -> Result | None:
+        try:
+            return step()
+        except Exception:
+            _logger.exception("late join: a step failed")
+            return None
+
+
+__all__ = ["RecoveryService"]
