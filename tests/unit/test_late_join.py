@@ -96,7 +96,7 @@ def test_flags_tell_the_past_from_the_present(publisher: Context, subscriber: Co
 
 
 def test_a_receiver_that_starts_in_the_middle(publisher: Context, subscriber: Context) -> None:
-    """UM-136, UM-143: the stream goes on meanwhile; live messages too far ahead are fetched, too."""
+    """UM-136: the stream goes on meanwhile; live messages too far ahead are fetched, too."""
     source = publisher.source("middle", flow_control="none", **RETAINED)
     stop, sent = threading.Event(), [0]
 
