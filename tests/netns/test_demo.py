@@ -127,6 +127,10 @@ def test_the_same_job_over_rings_and_over_sockets(tree: Path, work: Path) -> Non
     for result in (by_rings, by_sockets):
         assert_repaired(result, tree)
     assert by_rings["publisher"]["manifest_sha256"] == by_sockets["publisher"]["manifest_sha256"]
+    watch = report["watch"]
+    assert f"watch it at {watch['page_url']}; metrics are at {watch['metrics_url']}\n" in complained
+    assert {link: scrape["contexts"] for link, scrape in watch["scrapes"].items()} == {"xdp": 4, "socket": 4}
+    assert all(scrape["samples"] > 100 for scrape in watch["scrapes"].values())
 
 
 def test_where_rings_cannot_be_it_says_why_and_uses_sockets(tree: Path, work: Path) -> None:

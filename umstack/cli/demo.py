@@ -32,6 +32,7 @@ from umstack.demo.children import Child
 from umstack.demo.report import why_no_report as demo_why_no_report
 from umstack.demo.report import write_report
 from umstack.demo.settings import WantedLinks
+from umstack.demo.watching import Watch
 
 _LINK_NAMES = {"xdp": "AF_XDP", "socket": "sockets"}
 _LOG_INTERVAL_SECONDS = 2.0
@@ -112,7 +113,7 @@ def command(
     )
     written: dict[str, Any] | None = None
     try:
-        with terminable(once=True), _Display() as display:
+        with terminable(once=True), Watch() as watch, _Display(watch) as display:
             report = run_demo(settings, display.show)
             if settings.report is not None and all(run.network == "lab" for run in report.runs):
                 written = write_report(settings.report, display.show_step)
@@ -122,18 +123,24 @@ def command(
     if as_json:
         runs = [_described(run) for run in report.runs]
         said = {"ok": report.ok, "why_no_rings": report.why_no_rings, "runs": runs}
-        click.echo(json.dumps({**said, "report": written, "why_no_report": why_no_report}))
+        watched = watch.as_json()
+        click.echo(json.dumps({**said, "watch": watched, "report": written, "why_no_report": why_no_report}))
     else:
         _print_report(report)
+        _print_scrapes(watch)
         _print_findings(written, why_no_report)
     if not report.ok:
         raise SystemExit(1)
 
 
 class _Display:
-    """Progress on stderr: bars on a terminal, a line every other second elsewhere."""
+    """Progress on stderr: bars on a terminal, a line every other second elsewhere.
 
-    def __init__(self) -> None:
+    The first line says where the run can be watched; metrics are scraped once the tree is on its way.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
         self._console = Console(stderr=True)
         self._bars = Progress(
             TextColumn("{task.description:<14}"),
@@ -165,6 +172,8 @@ class _Display:
             self._next_line = time.monotonic() + _LOG_INTERVAL_SECONDS
             said = ", ".join(f"{child.name} {_far(child)}" for child in progress.children)
             self._console.print(f"  {said}", highlight=False, soft_wrap=True)
+        if progress.phase == "transferring":
+            self._watch.scrape(progress.link)
         for child in progress.children:
             task = self._tasks.get(child.name)
             if task is None:
@@ -181,6 +190,11 @@ class _Display:
         self._console.print(f"report, {number} of {of}: {step.replace('_', ' ')}", highlight=False)
 
     def __enter__(self) -> Self:
+        self._console.print(
+            f"watch it at {self._watch.page_url}; metrics are at {self._watch.metrics_url}",
+            highlight=False,
+            soft_wrap=True,
+        )
         self._bars.start()
         return self
 
@@ -206,6 +220,14 @@ def _described(result: DemoResult) -> dict[str, Any]:
         described["verified"] = result.is_verified(subscriber)
         described["megabytes_per_second"] = subscriber.megabytes_per_second
     return {"ok": result.ok, **fields}
+
+
+def _print_scrapes(watch: Watch) -> None:
+    for link, scrape in watch.scrapes.items():
+        click.echo(
+            f"{_LINK_NAMES[link]}: metrics were scraped at {watch.metrics_url}: {scrape.samples:,} samples of "
+            f"{scrape.contexts} contexts"
+        )
 
 
 def _print_report(report: DemoReport) -> None:
