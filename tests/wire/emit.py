@@ -142,7 +142,7 @@ def publish(facts: dict[str, Any]) -> None:
 
 
 def refuse(facts: dict[str, Any]) -> None:
-    """A retransmit limit that a flood of NAKs exceeds: some wait, some are shed."""
+    """A retransmit limit that a flood of NAKs for small datagrams exceeds: some wait, some are shed."""
     with open_context(
         transport_lbtrm_retransmit_rate_limit=80_000, transport_lbtrm_rate_interval=100
     ) as publisher:
@@ -150,7 +150,7 @@ def refuse(facts: dict[str, Any]) -> None:
         session = address_of(source.transport)
         # Two messages may share a datagram when the context sends as well, so it is datagrams that count.
         while (source.stats()["msgs_sent"] or 0) < 1500:
-            source.send(bytes(300), flush=True)
+            source.send(bytes(8), flush=True)
         nak(session, *[list(range(first, first + 300)) for first in range(0, 1500, 300)])
         wait_for(lambda: source.stats()["naks_rcved"] == 1500, "all NAKs")
         wait_for(lambda: source.stats()["naks_shed"], "shed NAKs")
