@@ -113,6 +113,15 @@ class Closed(UmError):
     default_hint = "create a new one; a closed context, source or receiver cannot be used again"
 
 
+class Forked(Closed):
+    """A process used what the process that it was forked from had opened."""
+
+    default_hint = (
+        "make a Context in the child, and give it to nobody forked later; multiprocessing: "
+        "use the start method 'spawn' or 'forkserver'"
+    )
+
+
 class PositionExhausted(Closed):
     """The publication log has used up its 64-bit position space."""
 

@@ -19,7 +19,6 @@ from umstack._engine.source_events import ReceiverEvent, cut_off, receiver_event
 from umstack._engine.waiting import SLICE_NS, timeout_ns
 from umstack.config import SourceOptions
 from umstack.errors import (
-    Closed,
     InvalidArgument,
     NotConnected,
     OptionError,
@@ -170,7 +169,7 @@ class Source(Closing):
 
     def _error(self, result: int, doing: str) -> UmError:
         if result == lib.UM_CLOSED:
-            return Closed(f"{doing} on {self.topic!r}: the source is closed")
+            return self._engine.core.closed_error(f"{doing} on {self.topic!r}: the source")
         return error_from_result(result, f"{doing} on {self.topic!r}")
 
     def send_many(
@@ -326,7 +325,7 @@ class Source(Closing):
 
     def _check_open(self) -> None:
         if self.closed:
-            raise Closed(f"source {self.topic!r} is closed")
+            raise self._engine.core.closed_error(f"source {self.topic!r}")
 
     @property
     def is_connected(self) -> bool:
