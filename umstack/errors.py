@@ -221,6 +221,27 @@ def error_from_result(result: int, context: str) -> UmError:
     return kind(f"{context}: {os.strerror(number)}", hint=hint, errno=number)
 
 
+_PATH_HINTS = {
+    errno.ENOENT: "it, or a directory on the way to it, does not exist: look at the name, or use mkdir -p",
+    errno.ENOTDIR: "something on the way to it is no directory: look at the name",
+    errno.EISDIR: "it is a directory: name a file",
+    errno.EEXIST: "something else has this name: name another",
+    errno.EACCES: "this user may not: choose another place, or change its permissions",
+    errno.EPERM: "this user may not: choose another place, or change its permissions",
+    errno.EROFS: "the file system is mounted read-only: choose another place",
+    errno.ENOSPC: "the file system is full: make room, or choose another place",
+    errno.EDQUOT: "the disk quota is used up: make room, or choose another place",
+}
+
+
+def error_from_path(error: OSError, context: str) -> UmError:
+    """The error for an OSError about a file or directory, which `context` names: what to do is about that path."""
+    hint = _PATH_HINTS.get(error.errno or 0)
+    if hint is None:
+        return error_from_os(error, context)
+    return SystemFailure(f"{context}: {error.strerror}", hint=hint, errno=error.errno or 0)
+
+
 def error_from_os(error: OSError, context: str) -> UmError:
     """The error for an OSError of the standard library."""
     if error.errno is None:

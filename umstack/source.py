@@ -141,6 +141,10 @@ class Source(Closing):
         """Send with every feature; `refused` is the result of a first attempt, 0 when there was none."""
         if refused and refused not in _REFUSED_FOR_NOW:
             raise self._error(refused, "sending")
+        if isinstance(data, str):
+            raise InvalidArgument(
+                f"a message on {self.topic!r} is bytes, not str", hint="encode it: send(text.encode())"
+            )
         raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
         return self._retry(
             lambda wait_ns, more: _send(self._handle, raw, len(raw), flags | more, wait_ns),
