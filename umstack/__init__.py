@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from umstack.context import ReceiveBufferWarning as ReceiveBufferWarning
     from umstack.errors import BackPressured as BackPressured
     from umstack.errors import Closed as Closed
+    from umstack.errors import Forked as Forked
     from umstack.errors import NotConnected as NotConnected
     from umstack.errors import RateLimited as RateLimited
     from umstack.errors import UmError as UmError
@@ -44,6 +45,7 @@ _HOME = {
     "ReceiveBufferWarning": "context",
     "BackPressured": "errors",
     "Closed": "errors",
+    "Forked": "errors",
     "NotConnected": "errors",
     "RateLimited": "errors",
     "UmError": "errors",

@@ -63,6 +63,14 @@ class Batch:
         self._summary: Any = None
         self._offsets: Any = None
 
+    def __repr__(self) -> str:
+        events = self.event_count
+        messages = self._count - events
+        said = f"{messages} message{'' if messages == 1 else 's'}"
+        if events:
+            said += f", {events} event{'' if events == 1 else 's'}"
+        return f"<Batch {said}, {self.payload_bytes if self._count else 0} bytes>"
+
     def __len__(self) -> int:
         return self._count
 

@@ -399,8 +399,10 @@ class Context(Closing):
         """Close every source, receiver and event queue, stop the threads and the tap, leave the groups.
 
         Any thread may call it, callbacks included; a second call does nothing. Raises CaptureError when the tap
-        could not write its file; the context is closed then, too.
+        could not write its file; the context is closed then, too. In a forked child it does nothing.
         """
+        if self._core.forked:
+            return
         self._engine.dispatch.close()  # without the lock: the callback it waits for may be making an object
         with self._core.lifecycle:
             if not self.closed:

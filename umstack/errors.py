@@ -113,6 +113,15 @@ class Closed(UmError):
     default_hint = "create a new one; a closed context, source or receiver cannot be used again"
 
 
+class Forked(Closed):
+    """A process used what the process that it was forked from had opened."""
+
+    default_hint = (
+        "make a Context in the child, and give it to nobody forked later; multiprocessing: "
+        "use the start method 'spawn' or 'forkserver'"
+    )
+
+
 class PositionExhausted(Closed):
     """The publication log has used up its 64-bit position space."""
 
@@ -210,6 +219,27 @@ def error_from_result(result: int, context: str) -> UmError:
     number = -result
     kind, hint = _ERRNOS.get(number, (SystemFailure, None))
     return kind(f"{context}: {os.strerror(number)}", hint=hint, errno=number)
+
+
+_PATH_HINTS = {
+    errno.ENOENT: "it, or a directory on the way to it, does not exist: look at the name, or use mkdir -p",
+    errno.ENOTDIR: "something on the way to it is no directory: look at the name",
+    errno.EISDIR: "it is a directory: name a file",
+    errno.EEXIST: "something else has this name: name another",
+    errno.EACCES: "this user may not: choose another place, or change its permissions",
+    errno.EPERM: "this user may not: choose another place, or change its permissions",
+    errno.EROFS: "the file system is mounted read-only: choose another place",
+    errno.ENOSPC: "the file system is full: make room, or choose another place",
+    errno.EDQUOT: "the disk quota is used up: make room, or choose another place",
+}
+
+
+def error_from_path(error: OSError, context: str) -> UmError:
+    """The error for an OSError about a file or directory, which `context` names: what to do is about that path."""
+    hint = _PATH_HINTS.get(error.errno or 0)
+    if hint is None:
+        return error_from_os(error, context)
+    return SystemFailure(f"{context}: {error.strerror}", hint=hint, errno=error.errno or 0)
 
 
 def error_from_os(error: OSError, context: str) -> UmError:

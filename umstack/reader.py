@@ -14,7 +14,7 @@ from umstack._engine.engine import Engine
 from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.waiting import timeout_ns
 from umstack.batch import Batch
-from umstack.errors import Closed, OptionError
+from umstack.errors import Closed, Forked, OptionError
 from umstack.events import Event, Message, UnrecoverableLoss
 from umstack.foreign_text import displayed
 from umstack.repeated_records import RepeatedRecords
@@ -83,7 +83,7 @@ class Reader(Closing):
         the rows.
         """
         if self.closed:
-            raise Closed(f"{self._name} is closed")
+            raise self._engine.core.closed_error(self._name)
         rows, self._reading = self._reading, None
         if rows is None:
             raise self._refusal()
@@ -130,7 +130,7 @@ class Reader(Closing):
         then. Events are skipped; loss is logged as a warning. Raises Closed and OptionError as poll() does.
         """
         if self.closed:
-            raise Closed(f"{self._name} is closed")
+            raise self._engine.core.closed_error(self._name)
         rows, self._reading = self._reading, None
         if rows is None:
             raise self._refusal()
@@ -187,9 +187,12 @@ class Reader(Closing):
             yield from batch.events()
 
     def _batches(self) -> Iterator[Batch]:
+        self._engine.core.check_owned(self._name)
         while not self.closed:
             try:
                 batch = self.poll(POLL_ROWS, None)
+            except Forked:
+                raise
             except Closed:
                 return
             if batch:
@@ -204,9 +207,12 @@ class Reader(Closing):
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Messages as they arrive, without blocking the event loop. Loss is logged as a warning."""
+        self._engine.core.check_owned(self._name)
         while not self.closed:
             try:
                 batch = await self.poll_async()
+            except Forked:
+                raise
             except Closed:
                 return
             if batch.event_count:

@@ -8,7 +8,7 @@ from umstack._engine.engine import Engine
 from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.subscription import Subscription
 from umstack.config import ReceiverOptions
-from umstack.errors import Closed, OptionError
+from umstack.errors import OptionError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.reader import Reader
@@ -90,7 +90,7 @@ class Receiver(Reader):
     def stats(self) -> Counters:
         """This receiver's counters by name (docs/counters.md, group receiver). Any thread. Raises Closed."""
         if self.closed:
-            raise Closed(f"{self._name} is closed")
+            raise self._engine.core.closed_error(self._name)
         return subscription_counters(self._subscription)
 
     # Ending
@@ -120,7 +120,7 @@ def _memory_of(engine: Engine, queue: EventQueue | None, options: ReceiverOption
         return QueueMemory(engine.core, options, name)
     memory = engine.registry.part(queue, QueueMemory)
     if queue.closed or memory is None:
-        raise Closed("the event queue is closed")
+        raise engine.core.closed_error("the event queue")
     memory.check_shareable(options, name)
     return memory
 

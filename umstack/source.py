@@ -19,7 +19,6 @@ from umstack._engine.source_events import ReceiverEvent, cut_off, receiver_event
 from umstack._engine.waiting import SLICE_NS, timeout_ns
 from umstack.config import SourceOptions
 from umstack.errors import (
-    Closed,
     InvalidArgument,
     NotConnected,
     OptionError,
@@ -142,6 +141,10 @@ class Source(Closing):
         """Send with every feature; `refused` is the result of a first attempt, 0 when there was none."""
         if refused and refused not in _REFUSED_FOR_NOW:
             raise self._error(refused, "sending")
+        if isinstance(data, str):
+            raise InvalidArgument(
+                f"a message on {self.topic!r} is bytes, not str", hint="encode it: send(text.encode())"
+            )
         raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
         return self._retry(
             lambda wait_ns, more: _send(self._handle, raw, len(raw), flags | more, wait_ns),
@@ -170,7 +173,7 @@ class Source(Closing):
 
     def _error(self, result: int, doing: str) -> UmError:
         if result == lib.UM_CLOSED:
-            return Closed(f"{doing} on {self.topic!r}: the source is closed")
+            return self._engine.core.closed_error(f"{doing} on {self.topic!r}: the source")
         return error_from_result(result, f"{doing} on {self.topic!r}")
 
     def send_many(
@@ -326,7 +329,7 @@ class Source(Closing):
 
     def _check_open(self) -> None:
         if self.closed:
-            raise Closed(f"source {self.topic!r} is closed")
+            raise self._engine.core.closed_error(f"source {self.topic!r}")
 
     @property
     def is_connected(self) -> bool:

@@ -45,6 +45,11 @@ static int64_t flush(um_publication *publication)
     return result;
 }
 
+void um_publication_disown(um_publication *publication)
+{
+    um_gate_shut(&publication->gate);
+}
+
 void um_publication_close(um_publication *publication)
 {
     um_publication_session *session = publication->session;

@@ -16,6 +16,9 @@ typedef struct um_publication um_publication;
 int um_publication_open(um_publication_session *session, const um_source_config *config, um_publication **publication);
 /* What is published is sent first as far as the limits allow now. Senders that wait return UM_CLOSED soon. Once. */
 void um_publication_close(um_publication *publication);
+/* For the child of a fork(), which has none of the context's threads: everything is refused from now on (UM_CLOSED),
+ * without a lock. The publication is then left alone, neither closed nor freed. */
+void um_publication_disown(um_publication *publication);
 void um_publication_free(um_publication *publication);
 
 /* For the send flags: this call continues the wait of the one before it, so it is not counted again. */

@@ -12,7 +12,7 @@ import xdp
 from umstack._core import ffi, lib
 from umstack._engine.link import DataLink
 from umstack.config import ContextOptions
-from umstack.errors import Closed, OptionError, error_from_result
+from umstack.errors import Closed, Forked, OptionError, error_from_result
 from umstack.sizing import datagram_size, memory_size, udp_payload_bytes
 
 _REORDERED_MESSAGES_MAX = 262144
@@ -45,8 +45,13 @@ class _Memory:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
+    def disown(self) -> None:
+        """Never unmap it."""
+        self._handle = None
+
     def __del__(self) -> None:
-        lib.um_context_free(self._handle)
+        if self._handle is not None:
+            lib.um_context_free(self._handle)
 
 
 class CoreContext:
@@ -59,6 +64,7 @@ class CoreContext:
         "closed",
         "datagram_bytes",
         "datagram_max_bytes",
+        "forked",
         "handle",
         "interface",
         "lifecycle",
@@ -73,6 +79,8 @@ class CoreContext:
         self.options = options
         self.interface = interface
         self.closed = False
+        self.forked = False
+        """Whether this process was forked from the one that opened it, and owns nothing of it."""
         self.receiver_id = secrets.randbits(64)
         self.datagram_max_bytes = memory_size(datagram_bytes)
         self._link = link
@@ -136,7 +144,7 @@ class CoreContext:
         """Return a result of the core that is not negative; raise the UmError of a negative one."""
         if result < 0:
             if result == lib.UM_CLOSED:
-                raise Closed(f"{doing}: the context is closed")
+                raise self.closed_error(f"{doing}: the context")
             step = ffi.string(lib.um_context_failed_step(self.handle)).decode()
             raise error_from_result(result, f"{doing} ({step})" if step and result > -_ERRNO_MAX else doing)
         return result
@@ -144,7 +152,25 @@ class CoreContext:
     def check_open(self) -> None:
         """Raise Closed once the context is closed."""
         if self.closed:
-            raise Closed("the context is closed")
+            raise self.closed_error("the context")
+
+    def check_owned(self, what: str) -> None:
+        """Raise Forked in a process that was forked from the one that opened it."""
+        if self.forked:
+            raise self.closed_error(what)
+
+    def closed_error(self, what: str) -> Closed:
+        """The error of using what is closed, or belongs to the process that this one was forked from."""
+        if self.forked:
+            return Forked(f"{what} belongs to the process that this one was forked from")
+        return Closed(f"{what} is closed")
+
+    def disown(self) -> None:
+        """In the child of a fork: own nothing of it. Locks are made anew, for their holders are not in the child."""
+        self.closed = self.forked = True
+        self.lifecycle = threading.RLock()
+        self._tap = None
+        self._memory.disown()
 
     def set_tap(self, tap: object) -> None:
         """Remember the tap that runs, so that end_tap() ends only that one."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import ipaddress
 import logging
+import os
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +30,18 @@ _GROUPS_MAX: int = lib.UM_RECEIVING_GROUPS_MAX
 _records = RepeatedRecords(logging.getLogger("umstack.resolution"))
 
 
+# The child of a fork has none of a context's threads, and its sockets, rings and sequence numbers are the parent's.
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for engine in list(_open_engines):
+        engine.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
 class Engine:
     """Owns the link and the core's context; sources, receivers and event queues refer to it.
 
@@ -35,6 +49,7 @@ class Engine:
     """
 
     __slots__ = (
+        "__weakref__",
         "_duty_cycle",
         "_unblocks_seen",
         "core",
@@ -66,11 +81,17 @@ class Engine:
         self.sessions = SessionPool(self.core, self.registry.listing)
         self.dispatch: Dispatch = DonatedDispatch() if self.is_sequential else DispatchThread()
         self._duty_cycle = DutyCycle(duty_work)
+        _open_engines.add(self)
 
     def start(self) -> None:
         """Start the context thread, in embedded mode."""
         if not self.is_sequential:
             self.core.check(lib.um_context_start(self.core.handle), "starting the context thread")
+
+    def disown(self) -> None:
+        """In the child of a fork: own nothing of it, so that every use raises Forked and nothing is taken down."""
+        self.core.disown()
+        self.registry.disown()
 
     def close(self) -> None:
         """End the core's context, then close the link. Every object was closed before."""

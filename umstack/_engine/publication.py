@@ -52,6 +52,12 @@ class Publication:
         """Flush and end it."""
         lib.um_publication_close(self.handle)
 
+    def disown(self) -> None:
+        """In the child of a fork: refuse what is sent, and leave the memory alone."""
+        lib.um_publication_disown(self.handle)
+        self.handle = None
+        self.session.disown()
+
     def __del__(self) -> None:
         if self.handle is not None:
             lib.um_publication_free(self.handle)

@@ -46,6 +46,10 @@ class QueueMemory:
         """Accept no more rows. What batches look into stays."""
         lib.um_event_queue_close(self.handle)
 
+    def disown(self) -> None:
+        """In the child of a fork: leave the memory alone. Batches that were taken stay readable."""
+        self.freed = True
+
     def __del__(self) -> None:
         if not self.freed:
             self.freed = True

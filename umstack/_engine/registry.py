@@ -7,7 +7,7 @@ An entry has two halves: the object of the public face, which is closed with the
 from __future__ import annotations
 
 import threading
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 Part = TypeVar("Part")
 Opened = TypeVar("Opened", bound="OpenObject")
@@ -20,6 +20,14 @@ class OpenObject(Protocol):
 
     def close(self) -> None:
         """End it."""
+
+
+@runtime_checkable
+class Disowned(Protocol):
+    """A part that can be left alone, by a process that does not own it."""
+
+    def disown(self) -> None:
+        """Leave it alone."""
 
 
 class Registry:
@@ -55,6 +63,14 @@ class Registry:
         """The part of an object; None when it is not open, or not of this context."""
         part, _ = self._entries.get(opened, (None, None))
         return part if isinstance(part, kind) else None
+
+    def disown(self) -> None:
+        """In the child of a fork: every object is closed, and its part left alone."""
+        self.listing = threading.RLock()
+        for opened, (part, _) in self._entries.items():
+            opened.closed = True
+            if isinstance(part, Disowned):
+                part.disown()
 
     def has(self, opened: OpenObject) -> bool:
         """Whether the object is open and of this context."""

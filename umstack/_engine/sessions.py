@@ -63,11 +63,16 @@ class LogMemory:
 
     def __init__(self, handle: Any) -> None:
         size = ffi.new("size_t *")
-        self._address = lib.um_session_memory(handle, size)
+        self._address: Any = lib.um_session_memory(handle, size)
         self._bytes = size[0]
 
+    def disown(self) -> None:
+        """In the child of a fork: leave the memory alone."""
+        self._address = None
+
     def __del__(self) -> None:
-        lib.um_unmap(self._address, self._bytes)
+        if self._address is not None:
+            lib.um_unmap(self._address, self._bytes)
 
 
 class SourceSession:
@@ -124,6 +129,10 @@ class SourceSession:
             nak_port=config.nak_port,
         )
         self.name = transport_name(self.address)
+
+    def disown(self) -> None:
+        """In the child of a fork: leave the memory alone."""
+        self._memory.disown()
 
 
 class SessionPool:

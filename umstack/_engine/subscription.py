@@ -65,6 +65,11 @@ class Subscription:
         self.closed = True
         lib.um_subscription_close(self.handle)
 
+    def disown(self) -> None:
+        """In the child of a fork: leave the memory alone."""
+        self.closed = True
+        self.handle = None
+
     def __del__(self) -> None:
         if self.handle is not None:
             lib.um_subscription_free(self.handle)

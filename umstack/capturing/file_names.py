@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from umstack.errors import error_from_os
+from umstack.errors import error_from_path
 
 
 def file_name(interface: str) -> str:
@@ -18,4 +18,4 @@ def make_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise error_from_os(error, f"making {directory}") from error
+        raise error_from_path(error, f"making {directory}") from error

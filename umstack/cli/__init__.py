@@ -6,7 +6,9 @@ need not import them all.
 
 from __future__ import annotations
 
+import json
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
@@ -54,6 +56,19 @@ class LazyGroup(click.Group):
             raise TypeError(f"umstack.cli.{cmd_name}.command is not a click command")
         return with_verbosity(command)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the sub-command; one that is not there is met with those of similar names."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], COMMANDS, n=3, cutoff=0.5)
+            if not near:
+                raise
+            said = f"{error.message} Did you mean {' or '.join(map(repr, near))}?"
+            raise click.UsageError(said, error.ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the sub-commands without importing them."""
         with formatter.section("Commands"):
@@ -84,9 +99,32 @@ def command() -> None:
 
 
 def main() -> None:
-    """Run the command line; an error of the stack is one line saying what to do, not a traceback."""
+    """Run the command line; an error of the stack is one line saying what to do, not a traceback.
+
+    With --json it is an object on standard output, as a result is.
+    """
     try:
-        command(prog_name="umstack")
+        sys.exit(command.main(prog_name="umstack", standalone_mode=False) or 0)
     except UmError as error:
-        click.echo(f"umstack: {displayed_lines(str(error))}", err=True)
+        if _wants_json():
+            _tell_json(error.message, error.hint, type(error).__name__)
+        else:
+            click.echo(f"umstack: {displayed_lines(str(error))}", err=True)
         sys.exit(1)
+    except click.ClickException as error:
+        if _wants_json():
+            _tell_json(error.format_message(), "see --help", type(error).__name__)
+        else:
+            error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("Aborted!", err=True)
+        sys.exit(1)
+
+
+def _wants_json() -> bool:
+    return "--json" in sys.argv[1:]
+
+
+def _tell_json(message: str, hint: str, kind: str) -> None:
+    click.echo(json.dumps({"ok": False, "error": {"type": kind, "message": message, "hint": hint}}))

@@ -21,7 +21,7 @@ from umstack.cli.meter import Meter, amount
 from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
 from umstack.config import Scope
 from umstack.context import Context
-from umstack.errors import error_from_os
+from umstack.errors import error_from_path
 from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, UnrecoverableLoss
 from umstack.files import Target, TreeReceiver, TreeReport
 from umstack.reader import POLL_ROWS
@@ -170,7 +170,8 @@ def command(
 ) -> None:
     """Write what a TOPIC carries to standard output, or to files.
 
-    Status 0 only if nothing was lost, --count was reached and every file tree is complete and its SHA-256 right.
+    Status 0 only if nothing was lost, --count was reached and every file tree is complete and its SHA-256 right; a
+    --timeout with nothing received is a failure.
     """
     if as_json and directory is None and output is None:
         raise click.UsageError("with --json the messages need a place of their own: add --output FILE")
@@ -276,7 +277,7 @@ def _sink(form: str, directory: str | None, output: str | None, summary: Summary
         try:
             file = stack.enter_context(Path(output).open("wb"))
         except OSError as error:
-            raise error_from_os(error, f"writing {output}") from error
+            raise error_from_path(error, f"writing {output}") from error
         yield StreamSink(file, join)
 
 
@@ -289,7 +290,7 @@ def _silence_stdout() -> None:
 
 def _is_ok(summary: Summary, count: int | None) -> bool:
     """Whether what the command promises has happened: see its help."""
-    reached = count is None or summary.count >= count
+    reached = summary.count >= count if count is not None else summary.count > 0 or not summary.timed_out
     whole = all(tree["complete"] for tree in summary.trees)
     return reached and whole and summary.losses == 0 and not summary.problems
 
@@ -316,5 +317,7 @@ def _say(summary: Summary, count: int | None) -> None:
     if count is not None and summary.count < count:
         why = "interrupted" if summary.interrupted else "timed out" if summary.timed_out else "stopped"
         click.echo(f"umstack: {why} after {summary.count:,} of {count:,}", err=True)
+    elif summary.timed_out and summary.count == 0:
+        click.echo("umstack: timed out, and nothing was received", err=True)
     losses = f", {summary.losses:,} losses" if summary.losses else ""
     click.echo(f"received {summary.messages:,} messages, {took}{losses}", err=True)

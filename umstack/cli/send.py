@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,7 +20,7 @@ from umstack.cli.meter import Meter, amount
 from umstack.cli.stack_options import JSON_OPTION, configuration, stack_options, warn_in_one_line
 from umstack.config import OptionValue, Scope
 from umstack.context import Context
-from umstack.errors import OptionError, UmError, WouldBlock
+from umstack.errors import OptionError, UmError, WouldBlock, error_from_path
 from umstack.files import Manifest, Skipped, TreeSender
 from umstack.files.path import shown
 from umstack.publisher import Publisher
@@ -118,6 +120,7 @@ def command(
     """
     if (form == "files") != bool(paths):
         raise click.UsageError("--files takes one PATH at least, and a PATH needs --files")
+    _check_paths(paths)
     warn_in_one_line()
     defaults: dict[tuple[Scope, str], OptionValue] = {}
     if wait_receivers:
@@ -151,6 +154,17 @@ def command(
             summary.problems.append(str(error))
         sending.finish()
     _report(summary, as_json)
+
+
+def _check_paths(paths: tuple[str, ...]) -> None:
+    """Before anybody is waited for: what was named must be there and readable."""
+    for path in paths:
+        try:
+            Path(path).lstat()
+            if not os.access(path, os.R_OK, follow_symlinks=False):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            raise error_from_path(error, f"reading {shown(os.fsencode(path))}") from error
 
 
 class Sending:

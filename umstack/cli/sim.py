@@ -22,7 +22,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from umstack.errors import error_from_os
+from umstack.errors import error_from_path
 from umstack.sim import (
     Canary,
     Datagram,
@@ -192,7 +192,7 @@ def _capture(world: World, file: Path) -> dict[str, Any]:
     try:
         truth.write_text(json.dumps(truth_of(world).to_dict()))
     except OSError as error:
-        raise error_from_os(error, f"writing {truth}") from error
+        raise error_from_path(error, f"writing {truth}") from error
     return {"file": str(file), "packets": packets, "truth": str(truth)}
 
 

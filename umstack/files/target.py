@@ -12,7 +12,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from umstack.errors import error_from_os
+from umstack.errors import error_from_path
 from umstack.files.walk import MODE_MASK
 from xdp.closing import Closing
 
@@ -64,14 +64,14 @@ class Target(Closing):
             self.directory.mkdir(parents=True, exist_ok=True)
             self._root_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise error_from_os(error, f"receiving into {directory}") from error
+            raise error_from_path(error, f"receiving into {directory}") from error
         self._temporary_name = _TEMPORARY_PREFIX + secrets.token_hex(8)
         try:
             os.mkdir(self._temporary_name, mode=0o700, dir_fd=self._root_fd)
             self._temporary_fd = os.open(self._temporary_name, _DIRECTORY_FLAGS, dir_fd=self._root_fd)
         except OSError as error:
             os.close(self._root_fd)
-            raise error_from_os(error, f"receiving into {directory}") from error
+            raise error_from_path(error, f"receiving into {directory}") from error
 
     def begin(self) -> PartFile:
         """Begin a file whose name comes later."""

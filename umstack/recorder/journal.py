@@ -23,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from umstack.errors import Unsupported, error_from_os
+from umstack.errors import Unsupported, error_from_path
 from umstack.recorder.disk import sync_directory
 from umstack.recorder.errors import JournalError, JournalFull, OffsetGone
 from xdp.closing import Closing
@@ -284,7 +284,7 @@ class Journal(JournalReader, Closing):
             self._end = self._recover()
         except OSError as error:
             self._lock.close()
-            raise error_from_os(error, f"journal {self.directory}") from error
+            raise error_from_path(error, f"journal {self.directory}") from error
 
     @property
     def end(self) -> int:
@@ -297,7 +297,7 @@ class Journal(JournalReader, Closing):
             self.directory.mkdir(parents=True, exist_ok=True)
             lock = (self.directory / LOCK_NAME).open("a")
         except OSError as error:
-            raise error_from_os(error, f"journal {self.directory}") from error
+            raise error_from_path(error, f"journal {self.directory}") from error
         deadline = time.monotonic() + _LOCK_SECONDS
         while True:
             try:
