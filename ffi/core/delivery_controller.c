@@ -205,18 +205,22 @@ static void first_message(um_delivery *delivery, const um_lbmc_message *message,
         start_at(delivery, message->sqn);
 }
 
-/* Widens the range that is waited for to take sqn in. What lies too far off for that ends the wait: false. */
+/* Widens the range that is waited for to take sqn in, at the end it is nearer to. What lies too far off for that ends
+ * the wait: false. Distances are taken around the number space, for a number half of it away is neither before nor
+ * after. */
 static bool note_while_starting(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
-    uint32_t lowest = delivery->lowest_held, highest = delivery->highest_sqn;
-    lowest = um_serial_before(sqn, lowest) ? sqn : lowest;
-    highest = um_serial_before(highest, sqn) ? sqn : highest;
-    if (highest - lowest >= delivery->receiver->store->entry_capacity) {
+    uint32_t capacity = delivery->receiver->store->entry_capacity;
+    uint32_t from_lowest = sqn - delivery->lowest_held, to_highest = delivery->highest_sqn - sqn;
+    if (from_lowest < capacity) {
+        if (from_lowest >= delivery->highest_sqn + 1 - delivery->lowest_held) /* which is 0 at first */
+            delivery->highest_sqn = sqn;
+    } else if (to_highest < capacity) {
+        delivery->lowest_held = sqn;
+    } else {
         um_delivery_start(delivery, arrival->now_ns);
         return false;
     }
-    delivery->lowest_held = lowest;
-    delivery->highest_sqn = highest;
     delivery->highest_transport_sqn = arrival->transport_sqn;
     return true;
 }

@@ -369,6 +369,54 @@ TEST("UM-9 UM-81", "messages far apart while delivery waits for earlier datagram
     receiving_close(f);
 }
 
+TEST("UM-9 UM-81", "a TSNI half the number space away while delivery waits: what is held is delivered")
+{
+    for (uint32_t off = 0; off < 3; off++) { /* before, at and behind the number that is as far ahead as behind */
+        receiving *f = receiving_open(1, 1000000000, UM_ORDERED_SEQUENCE);
+        uint8_t out[64];
+        receive(f, out, data_header(out, 100, 90));
+        for (uint32_t n = 0; n < 3; n++)
+            receive_message(f, 102 + n, 0, 1000 + n); /* 101 is lost */
+        CHECK_EQ(f->deliveries[0].state, UM_DELIVERY_STARTING);
+        uint32_t at = data_header(out, 105, 90);
+        receive(
+            f, out,
+            at + um_lbmc_write_tsni(out + at, (const uint32_t[]){0}, (const uint32_t[]){1001 + off + (1u << 31)}, 1));
+        receive_message(f, 106, 0, 1003);
+        tick(f, 11 * (int64_t)NS_PER_S);
+        CHECK_EQ(f->deliveries[0].state, UM_DELIVERY_RUNNING);
+        CHECK_EQ(f->messages, 4);
+        CHECK_EQ(f->last_sqn, 1003);
+        receiving_close(f); /* which sees that no entry is left */
+    }
+}
+
+/* ---- NCFs ---- */
+
+TEST("UM-131", "an NCF never brings a NAK forward")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    f->session.config.nak_initial_backoff_ns = 10 * (int64_t)NS_PER_S;
+    f->session.config.nak_generation_ns = 60 * (int64_t)NS_PER_S;
+    f->session.config.nak_suppress_ns = 0;
+    f->session.config.nak_backoff_ns = NS_PER_MS;
+    receive_message(f, 151, 0, 51); /* 150 is lost; its first NAK is due after half of the back-off at the earliest */
+    um_loss *loss = um_loss_map_find(&f->session.losses, 150);
+    CHECK(loss != NULL);
+    int64_t due_ns = loss->deadline_ns;
+    CHECK(due_ns >= f->now_ns + NS_PER_S);
+    uint8_t out[64];
+    const uint32_t refused[] = {150};
+    receive(f, out, um_lbtrm_write_ncf(out, SESSION, NAK_PORT, 100, UM_NCF_IGNORED, refused, 1));
+    CHECK_EQ(loss->deadline_ns, due_ns);
+    uint64_t before = f->naks;
+    tick(f, due_ns - f->now_ns - NS_PER_MS);
+    CHECK_EQ(f->naks, before);
+    tick(f, 2 * (int64_t)NS_PER_MS);
+    CHECK_EQ(f->naks, before + 1);
+    receiving_close(f);
+}
+
 /* ---- fragments ---- */
 
 TEST("UM-42 UM-56", "a message of 4 GiB is refused piece by piece and holds nothing up")
