@@ -287,7 +287,9 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
     bool recovered = ahead < 0;
     if (UM_UNLIKELY(is_long_jump(session, packet->sqn)) && !jump_is_confirmed(session, packet->sqn, 1))
         return;
-    if (um_serial_before(session->trail_sqn, packet->trail) || session->counters.msgs_rcved == 0)
+    /* An old datagram's trail cannot lie beyond all that was received; a forged one, far back, seems to. */
+    bool believed = !recovered || !um_serial_before(session->next_sqn, packet->trail);
+    if ((um_serial_before(session->trail_sqn, packet->trail) && believed) || session->counters.msgs_rcved == 0)
         session->trail_sqn = packet->trail;
     if (UM_UNLIKELY(recovered)) {
         um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);

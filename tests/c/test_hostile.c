@@ -417,6 +417,23 @@ TEST("UM-131", "an NCF never brings a NAK forward")
     receiving_close(f);
 }
 
+TEST("UM-116 UM-128", "a forged duplicate does not carry the trail half the number space ahead")
+{
+    for (uint32_t older = 1; older <= 1001; older += 500) {
+        receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+        uint32_t trail = f->session.trail_sqn, forged = trail - older;
+        uint8_t out[64];
+        receive(f, out, data_header(out, forged, forged - INT32_MAX));
+        CHECK_EQ(f->session.trail_sqn, trail);
+        receive_message(f, 151, 0, 51); /* 150 is lost, and can be had */
+        CHECK_EQ(f->session.losses.count, 1);
+        receive_message(f, 150, 0, 50);
+        CHECK_EQ(f->messages, 52);
+        CHECK_EQ(f->losses + f->bursts, 0);
+        receiving_close(f);
+    }
+}
+
 /* ---- fragments ---- */
 
 TEST("UM-42 UM-56", "a message of 4 GiB is refused piece by piece and holds nothing up")
