@@ -14,15 +14,23 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-SESSION = ("publisher", "session_id")
-
-DATA = "DATA"
-RETRANSMISSION = "RETRANSMISSION"
-SESSION_MESSAGE = "SM"
-NAK = "NAK"
-NCF = "NCF"
-STATUS = "STATUS"
-"""A control message sent to the source alone: how far a receiver has come (flow control)."""
+from umstack.facts.kinds import DATA as DATA
+from umstack.facts.kinds import EPOCH_NS as EPOCH_NS
+from umstack.facts.kinds import FRAGMENT as FRAGMENT
+from umstack.facts.kinds import KINDS as KINDS
+from umstack.facts.kinds import MALFORMED_STATUS as MALFORMED_STATUS
+from umstack.facts.kinds import NAK as NAK
+from umstack.facts.kinds import NCF as NCF
+from umstack.facts.kinds import NEEDED as NEEDED
+from umstack.facts.kinds import NOTE as NOTE
+from umstack.facts.kinds import NOTE_STATUS as NOTE_STATUS
+from umstack.facts.kinds import OTHER as OTHER
+from umstack.facts.kinds import RETRANSMISSION as RETRANSMISSION
+from umstack.facts.kinds import ROTATION as ROTATION
+from umstack.facts.kinds import SESSION as SESSION
+from umstack.facts.kinds import SESSION_MESSAGE as SESSION_MESSAGE
+from umstack.facts.kinds import STATUS as STATUS
+from umstack.facts.kinds import TYPES as TYPES
 
 CONTENT_KINDS = ("message", "proactive", "recovered")
 """The kinds of messages in a datagram that carry payload; the others are control."""
@@ -30,35 +38,9 @@ CONTENT_KINDS = ("message", "proactive", "recovered")
 NS_PER_SECOND = 1_000_000_000
 WINDOW = "window_ns"
 """The column of `in_windows`."""
-EPOCH_NS = 60 * NS_PER_SECOND
 _HALF = 2**31
-_TYPES = (DATA, SESSION_MESSAGE, NAK, NCF, STATUS)
-KINDS = (*_TYPES, RETRANSMISSION)
-FRAGMENT, NOTE, OTHER = "FRAGMENT", "NOTE", "OTHER"
-NOTE_STATUS = "note: "
-"""What the status of a row begins with that is no packet, but says what a file does not hold."""
-MALFORMED_STATUS = "LBT-RM: "
-"""What the status of a packet begins with that every receiver of a session refuses."""
-
-NEEDED = (
-    *("point", "time_ns", "frame_bytes", "source_address", "destination_address"),
-    *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "lead_sqn"),
-    *(
-        "retransmission",
-        "sqns",
-        "ncf_reason",
-        "ip_fragment",
-        "status",
-        "message_count",
-        "message_bytes",
-    ),
-)
-"""The columns of a packet that the analyses read."""
 ON_TOPICS = ("topic_counts", "advertisements")
 """Those that tell of topics, for who wants them as well."""
-
-# What rotation adds to a capture's name (dumpcap: _00001_20260102030405, umstack: -0001), and the containers' suffixes.
-ROTATION = r"(?:[-_]\d{4,5}(?:_\d{14})?)?(?:\.pcap(?:ng)?|\.cap)?\d*(?:\.gz|\.zst)?$"
 
 
 def point_of(file: Column, interface: Column) -> Column:
@@ -96,7 +78,7 @@ def label(packets: DataFrame) -> DataFrame:
     of_session = (
         F.col("session_id").isNotNull()
         & F.col("time_ns").isNotNull()
-        & F.col("packet_type").isin(*_TYPES)
+        & F.col("packet_type").isin(*TYPES)
         & ~F.col("status").startswith(MALFORMED_STATUS)
     )
     is_again = (F.col("packet_type") == DATA) & F.col("retransmission")
