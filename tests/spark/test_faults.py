@@ -71,17 +71,7 @@ def test_a_full_disk_ends_a_report_that_says_so(
     capture = generate(tmp_path / "switch.pcap", PACKETS * 5, TRAFFIC).path
     small = tmp_path / "small"
     small.mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "umstack",
-        "report",
-        str(capture),
-        "--out",
-        str(small),
-        "--json",
-        *engine,
-    ]
+    command = [sys.executable, "-m", "umstack", "report", str(capture), "--out", str(small), *engine]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", _ON_A_SMALL_DISK, "sh", str(small), size, *command],
         capture_output=True,

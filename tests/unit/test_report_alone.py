@@ -24,9 +24,12 @@ from tests.unit.capture_bytes import (
     message,
     nak,
     pcap,
+    sm,
     udp,
 )
 from umstack.capture.generate import Traffic, generate
+from umstack.facts.facts import facts_of
+from umstack.facts.tables import tables_of
 from umstack.report import Report, make_report
 from umstack.report.quantities import bit_rate
 
@@ -92,6 +95,27 @@ def test_the_page_opens_with_what_happened(report: Report) -> None:
     assert told["traffic"] in opening
     assert opening.index(told["traffic"]) < opening.index(told["loss"])
     assert told["loss-sporadic"] in opening or told["loss-burst"] in opening
+
+
+@pytest.mark.parametrize("start", [0, 2**32 - 5])
+def test_numbers_start_as_on_the_wire(tmp_path: Path, start: int) -> None:
+    """The capture begins with a session message, whose lead is the number before the first: no turn too high or low."""
+    numbers = [start + step for step in range(10)]
+    packets = [Packet(START_NS, frame(sm(0, (start - 1) % 2**32, (start - 1) % 2**32)))]
+    packets += [
+        Packet(START_NS + step * MS, frame(data(sqn % 2**32, message(1, step, b"payload"), trail=start)))
+        for step, sqn in enumerate(numbers, 1)
+    ]
+    lost = numbers[7]
+    asked = ethernet(ipv4(udp(nak(lost % 2**32), 14400, 14390), RECEIVER, SOURCE))
+    again = frame(data(lost % 2**32, message(1, 7, b"payload"), trail=start, flags=_AGAIN))
+    packets += [Packet(START_NS + 30 * MS, asked), Packet(START_NS + 31 * MS, again)]
+    (tmp_path / "switch.pcap").write_bytes(pcap(packets))
+    tables = tables_of(facts_of([str(tmp_path / "switch.pcap")]))
+    [session] = tables["sessions"].to_dicts()
+    assert (session["first_sqn"], session["last_sqn"]) == (numbers[0], numbers[-1])
+    [loss] = tables["losses"].to_dicts()
+    assert (loss["sqn"], loss["sent_ns"]) == (lost, START_NS + 8 * MS)
 
 
 def test_no_spark_is_imported(tmp_path: Path) -> None:

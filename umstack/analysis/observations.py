@@ -4,9 +4,10 @@ A packet says who sent it to whom; an observation says which session it belongs 
 it, where it was captured, and gives sequence numbers that do not wrap. Every other analysis starts here.
 
 Sequence numbers are 32 bits wide and a fast session uses them up in minutes. Each minute of a session gets a reference,
-the first number seen in it, unwrapped by its signed distance from the minute before; a packet's number is unwrapped by
-its signed distance from the reference of its minute. This is right as long as no number is further than 2**31 from the
-reference, and costs one aggregation and one small join, not a sort.
+the first number seen in it, unwrapped by its signed distance from the minute before. A session message counts as the
+number behind its lead: before a session that starts at 0 has sent anything its lead is 2**32 - 1. A packet's number is
+unwrapped by its signed distance from the reference of its minute. This is right as long as no number is further than
+2**31 from the reference, and costs one aggregation and one small join, not a sort.
 """
 
 from __future__ import annotations
@@ -156,7 +157,12 @@ def references(classified: DataFrame) -> DataFrame:
         F.col("kind").isin(DATA, RETRANSMISSION, SESSION_MESSAGE) & F.col("sqn").isNotNull()
     )
     epoch = F.expr(f"time_ns div {EPOCH_NS}").alias("epoch")
-    firsts = numbered.groupBy(*SESSION, epoch).agg(F.min_by("sqn", "time_ns").alias("first"))
+    behind_lead = (F.col("sqn") + 1).bitwiseAND(F.lit(2 * _HALF - 1))
+    number = F.when(F.col("kind") == SESSION_MESSAGE, behind_lead).otherwise(F.col("sqn"))
+    # Of packets of the same time the lowest number is first, wherever they lie.
+    firsts = numbered.groupBy(*SESSION, epoch).agg(
+        F.min_by(number, F.struct("time_ns", number.alias("number"))).alias("first")
+    )
     by_time = Window.partitionBy(*SESSION).orderBy("epoch")
     step = _distance(F.col("first"), F.lag("first").over(by_time))
     unwrapped = firsts.withColumn("step", F.coalesce(step, F.col("first"))).select(

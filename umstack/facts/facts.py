@@ -325,6 +325,9 @@ def _take_session(pieces: _Pieces, kind: str, rows: pl.DataFrame) -> None:
     if is_data or is_repair or kind == SESSION_MESSAGE:
         epoch = (pl.col("time_ns") // EPOCH_NS).alias("epoch")
         numbered = rows.filter(pl.col("sqn").is_not_null()).with_columns(epoch)
+        if kind == SESSION_MESSAGE:
+            # The number behind its lead: a session that starts at 0 has a lead of 2**32 - 1 before it sends.
+            numbered = numbered.with_columns(sqn=(pl.col("sqn") + 1) % 2**32)
         first = pl.struct("time_ns", "sqn").sort_by("time_ns", "sqn").first().alias("first")
         found = numbered.group_by("publisher", "session_id", "epoch").agg(first).unnest("first")
         pieces.add("references", _shaped("references", found))

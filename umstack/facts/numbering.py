@@ -1,8 +1,8 @@
 """Sequence numbers that do not wrap, and what was seen of them at a point of capture.
 
 Each minute of a session has a reference, the first number seen in it, unwrapped by its signed distance from the one of
-the minute before. A number is unwrapped by its signed distance from the reference of its minute: right as long as none
-is further than 2**31 from it.
+the minute before. A session message counts as the number behind its lead. A number is unwrapped by its signed distance
+from the reference of its minute: right as long as none is further than 2**31 from it.
 """
 
 from __future__ import annotations
