@@ -110,6 +110,11 @@ class Story:
         }
         self._add(time_ns, self.publisher, GROUP, size, **{"packet_type": "DATA", **numbered, **values})
 
+    def session_message(self, time_ns: int, lead: int) -> None:
+        """The source says what it has sent last."""
+        values = {"packet_type": "SM", "lead_sqn": lead % WRAP, "trail_sqn": 0}
+        self._add(time_ns, self.publisher, GROUP, 24, **values)
+
     def again(self, time_ns: int, sqn: int) -> None:
         """A retransmission."""
         self.data(time_ns, sqn, again=True)

@@ -56,6 +56,17 @@ def test_sequence_numbers_are_unwrapped(spark: Any) -> None:
     assert [row["sqns"] for row in asked] == [[WRAP - 2, WRAP + 3], [WRAP + 10]]
 
 
+def test_a_session_that_starts_at_zero_is_not_a_turn_too_high(spark: Any) -> None:
+    """Its first session message has the lead before 0, 4294967295: the numbers of its data are those on the wire."""
+    story = Story()
+    story.session_message(START, WRAP - 1)
+    story.stream(START + MS, MS, 0, 10)
+    story.nak(START + 20 * MS, ONE, 3)
+    found = seen(spark, story)
+    assert [row["sqn"] for row in rows(found.where("kind = 'DATA'"), "time_ns")] == list(range(10))
+    assert [row["sqns"] for row in rows(found.where("kind = 'NAK'"))] == [[3]]
+
+
 def test_a_session_and_its_topics(spark: Any) -> None:
     """Span, counts by kind, receivers; messages and fragments by topic, retransmissions not counted twice."""
     story = Story()

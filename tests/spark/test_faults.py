@@ -61,14 +61,19 @@ def test_a_killed_worker_loses_and_doubles_nothing(spark: Any, tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_a_full_disk_ends_a_report_that_says_so(tmp_path: Path) -> None:
-    """The report's folder has a mebibyte: status 1, a line that says what to do, and no page, not even an old one."""
+@pytest.mark.parametrize(
+    ("engine", "size", "step"), [(("--master", "local[2]"), "1m", "decode"), ((), "32k", "write")]
+)
+def test_a_full_disk_ends_a_report_that_says_so(
+    tmp_path: Path, engine: tuple[str, ...], size: str, step: str
+) -> None:
+    """The report's folder has too little room, with Spark and alone: status 1, a line that says what to do, no page."""
     capture = generate(tmp_path / "switch.pcap", PACKETS * 5, TRAFFIC).path
     small = tmp_path / "small"
     small.mkdir()
-    command = [sys.executable, "-m", "umstack", "report", str(capture), "--out", str(small), "--json"]
+    command = [sys.executable, "-m", "umstack", "report", str(capture), "--out", str(small), *engine]
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", _ON_A_SMALL_DISK, "sh", str(small), *command],
+        ["unshare", "--mount", "sh", "-c", _ON_A_SMALL_DISK, "sh", str(small), size, *command],
         capture_output=True,
         text=True,
         timeout=200,
@@ -76,7 +81,7 @@ def test_a_full_disk_ends_a_report_that_says_so(tmp_path: Path) -> None:
     lines = done.stderr.splitlines()
     assert (
         lines[-1]
-        == "umstack: no space is left, at decode; free some, or give --out a folder on a larger disk"
+        == f"umstack: no space is left, at {step}; free some, or give --out a folder on a larger disk"
     )
     status, *left = done.stdout.split()
     assert status == "1"
@@ -87,8 +92,8 @@ def test_a_full_disk_ends_a_report_that_says_so(tmp_path: Path) -> None:
 
 # Prints the status of the report and what it left behind.
 _ON_A_SMALL_DISK = """\
-mount -t tmpfs -o size=1m tmpfs "$1" || exit 9
-cd "$1" && echo old > report.html && shift
+mount -t tmpfs -o size="$2" tmpfs "$1" || exit 9
+cd "$1" && echo old > report.html && shift 2
 "$@"
 echo $?
 find . -type f -printf '%f\\n'

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,11 @@ pytest.importorskip("matplotlib")
 
 import pyarrow.parquet as pq
 
-from tests.spark import odd_captures as odd
+from tests.html_page import Page
 from tests.spark.cluster import Cluster
 from tests.waiting import SECONDS, wait_for
-from umstack.capture import CaptureError, split
+from umstack.capture import split
 from umstack.capture.generate import Traffic, Truth, generate
-from umstack.report import Report, make_report
-from umstack.report.quantities import several
 from umstack.report.run import PAGE, make_tables
 from umstack.report.tables import Tables
 
@@ -43,32 +40,6 @@ WHAT_IS_DECODED = ".packets/kind=DATA/part-*"
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
     """Give a generated capture and what it holds."""
     return generate(tmp_path_factory.mktemp("captures") / "switch.pcap", PACKETS, TRAFFIC)
-
-
-class Page(HTMLParser):
-    """What a page holds: its text, its elements, and what it would load from elsewhere."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.elements: list[str] = []
-        self.outside: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an element."""
-        self.elements.append(tag)
-        links = [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
-        self.outside += [link for link in links if not link.startswith(("#", "data:"))]
-
-    def handle_data(self, data: str) -> None:
-        """Note text."""
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        """All words."""
-        return " ".join(" ".join(self.words).split())
 
 
 def known(truth: Truth) -> dict[str, int]:
@@ -147,89 +118,6 @@ def test_the_page_stands_alone_and_tells_the_truth(job: Job, truth: Truth) -> No
     assert sum(map(len, map(pq.read_table, (job.out / "losses").glob("*.parquet")))) == lost["losses"]
 
 
-def test_captures_of_something_else_give_a_page_that_says_so(spark: Any, tmp_path: Path) -> None:
-    """No session is a finding, not a failure; no file is an error that says what to name."""
-    (tmp_path / "other.pcap").write_bytes(b"certainly not a capture, whatever its name")
-    steps: list[str] = []
-    report = make_report(
-        [str(tmp_path / "other.pcap")], tmp_path / "out", progress=lambda step, _at, _of: steps.append(step)
-    )
-    assert (steps[0], steps[-1]) == ("decode", "page")
-    assert report.findings[0].topic == "sessions"
-    assert any("not a capture" in finding.text for finding in report.findings)
-    with pytest.raises(CaptureError, match="names no capture"):
-        make_report([str(tmp_path / "nothing*.pcap")], tmp_path / "out")
-
-
-@dataclass(frozen=True, slots=True)
-class OddReport:
-    """The report on a folder of odd captures."""
-
-    captures: odd.OddCaptures
-    report: Report
-
-    def rows(self, table: str, session: int) -> list[dict[str, Any]]:
-        """A session's rows of a table."""
-        return [row for row in self.report.summary[table] if row["session_id"] == session]
-
-    def said(self, topic: str) -> list[str]:
-        """The findings on a topic."""
-        return [finding.text for finding in self.report.findings if finding.topic == topic]
-
-
-@pytest.fixture(scope="module")
-def odd_report(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> OddReport:
-    """Make it once, in the session that is running."""
-    folder = tmp_path_factory.mktemp("odd")
-    captures = odd.odd_captures(folder / "captures")
-    return OddReport(captures, make_report([str(captures.folder)], folder / "out"))
-
-
-def test_a_folder_of_bad_captures_gives_what_is_in_them(odd_report: OddReport) -> None:
-    """Cut, of mixed link types, with a clock that steps, doubled, empty, no capture at all: every row that is there."""
-    whole, cut = odd.DATAGRAMS, odd.DATAGRAMS - 1
-    expected = {odd.TRUNCATED: cut, odd.MID_PACKET: cut, odd.STEPPED: whole}
-    for session, datagrams in expected.items():
-        [row] = odd_report.rows("sessions", session)
-        assert row["datagrams"] == datagrams
-    by_interface = {row["point"]: row["datagrams"] for row in odd_report.rows("sessions", odd.COOKED)}
-    assert by_interface == {"cooked:eth0": whole / 2, "cooked:any": whole / 2}
-    assert not any(capture.endswith(".txt") for capture in odd_report.report.captures)
-
-
-def test_each_fault_of_a_capture_is_a_finding(odd_report: OddReport) -> None:
-    """By the file's name, and on the page as well; though there is more to say of other captures than the page has."""
-    page = Page(odd_report.report.page.read_text()).text
-    said = odd_report.said("capture")
-    for name, fault in odd_report.captures.faults.items():
-        [text] = [one for one in said if one.startswith(f"{odd_report.captures.folder / name}: ")]
-        assert fault in text
-        assert text in page
-    assert odd_report.report.summary.totals["remarks"] > odd.PORTS
-
-
-def test_ip_fragments_are_those_a_datagram_was_cut_into(odd_report: OddReport) -> None:
-    """As scapy cuts it: number and bytes of the pieces."""
-    fragments = odd_report.captures.fragments
-    assert len(fragments) == 3
-    [row] = odd_report.report.summary["ip_fragments"]
-    assert (row["source_address"], row["destination_address"]) == ("10.0.0.1", "224.10.10.10")
-    assert (row["fragments"], row["bytes"]) == (len(fragments), sum(map(len, fragments)))
-    [text] = odd_report.said("ip-fragments")
-    assert text.startswith("3 IP fragments were captured, most from 10.0.0.1 to 224.10.10.10")
-
-
-def test_a_burst_is_found_where_it_was_put(odd_report: OddReport) -> None:
-    """When it began, how long it was, how much it had, and that the session is called bursty."""
-    [burst] = odd_report.rows("bursts", odd.BURSTING)
-    assert (burst["start_ns"], burst["duration_ns"]) == (odd.BURST_NS, odd.BURST_MS * odd.MS)
-    assert burst["datagrams"] == odd.BURST_MS * odd.BURST_DATAGRAMS
-    mean = 1 + odd.BURST_MS * (odd.BURST_DATAGRAMS - 1) / odd.BURST_SPAN_MS
-    assert burst["times_mean"] == pytest.approx(odd.BURST_DATAGRAMS / mean)
-    [text] = [one for one in odd_report.said("bursts") if f"{odd.BURSTING:08x}" in one]
-    assert "sends in bursts" in text
-
-
 def test_a_report_without_a_terminal_says_its_steps(job: Job) -> None:
     """A line on stderr for each, in order, with its number; what is on stdout is JSON only (or there were no job)."""
     lines = [line for line in job.complained.splitlines() if line.startswith("report")]
@@ -279,13 +167,6 @@ class OneStep(Tables):
 
 
 TOLD = threading.Event()
-
-
-def test_of_many_names_the_first_are_given() -> None:
-    """And how many there are besides."""
-    assert several([], 2) == ""
-    assert several(["a", "b"], 2) == "a, b"
-    assert several(["a", "b", "c", "d"], 2) == "a, b and 2 more"
 
 
 def test_how_far_a_long_step_is_is_told_meanwhile() -> None:

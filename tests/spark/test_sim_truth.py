@@ -216,7 +216,7 @@ def test_incidents_are_what_was_done(seen: Seen) -> None:
     """Head, sporadic, burst, connectivity, tail: each with its cause, receiver, numbers and times, and no other.
 
     What a receiver need not ask for, because another one did, is no loss that a switch can see. Where losses come thick
-    and fast, incidents are what a list of them, cut at quiet times, gives.
+    and fast, incidents are what a list of them, cut at quiet times, gives; bursts among other losses by themselves.
     """
     told = rows(incidents(seen.at_the_switch, lost=seen.lost_at_switch))
     asked = seen.losses()
@@ -245,9 +245,11 @@ def test_incidents_are_what_was_done(seen: Seen) -> None:
     assert causes.keys() == {"head", "sporadic", "burst", "connectivity", "tail"}
     cut = Counter(
         (key, receiver, times[0], times[-1], len(times))
-        for (key, receiver), all_times in lost_times(seen.losses(STORMY, RANDOM)).items()
-        for times in parted(sorted(all_times), DEFAULTS.quiet_ns)
+        for (key, receiver), all_of_it in lost_times(seen.losses(STORMY, RANDOM)).items()
+        for part in parted(sorted(all_of_it), DEFAULTS.quiet_ns)
+        for times in bursts_apart(part, run_starts(all_of_it))
     )
+    assert any(row["cause"] == "sporadic" for row in told if session_of(row) not in planned)
     assert cut == Counter(
         (session_of(row), row["receiver"], row["start_ns"], row["end_ns"], row["lost"])
         for row in told
@@ -255,19 +257,48 @@ def test_incidents_are_what_was_done(seen: Seen) -> None:
     )
 
 
-def lost_times(lost: dict[LossKey, Loss]) -> dict[tuple[Key, str], list[int]]:
+LostAt = tuple[int, int]
+"""When a number was lost, and which."""
+
+
+def lost_times(lost: dict[LossKey, Loss]) -> dict[tuple[Key, str], list[LostAt]]:
     """When each receiver lost something."""
-    found: dict[tuple[Key, str], list[int]] = defaultdict(list)
-    for (key, receiver, _), loss in lost.items():
-        found[key, receiver].append(loss.naks_ns[0] if loss.sent_ns is None else loss.sent_ns)
+    found: dict[tuple[Key, str], list[LostAt]] = defaultdict(list)
+    for (key, receiver, sqn), loss in lost.items():
+        found[key, receiver].append((loss.naks_ns[0] if loss.sent_ns is None else loss.sent_ns, sqn))
     return found
 
 
-def parted(times: list[int], quiet_ns: int) -> Iterator[list[int]]:
-    """Times, parted where nothing happens for longer."""
-    cuts = [i for i in range(1, len(times)) if times[i] - times[i - 1] > quiet_ns]
-    for low, high in zip([0, *cuts], [*cuts, len(times)], strict=True):
-        yield times[low:high]
+def parted(lost: list[LostAt], quiet_ns: int) -> Iterator[list[LostAt]]:
+    """Losses in order of time, parted where nothing happens for longer."""
+    cuts = [i for i in range(1, len(lost)) if lost[i][0] - lost[i - 1][0] > quiet_ns]
+    for low, high in zip([0, *cuts], [*cuts, len(lost)], strict=True):
+        yield lost[low:high]
+
+
+def run_starts(lost: list[LostAt]) -> dict[int, int]:
+    """The first number of the run that each of a receiver's lost numbers is in; numbers wrap."""
+    numbers, first = {sqn for _, sqn in lost}, {}
+    for sqn in numbers:
+        start = sqn
+        while (start - 1) % WRAP in numbers:
+            start = (start - 1) % WRAP
+        first[sqn] = start
+    return first
+
+
+def bursts_apart(part: list[LostAt], first: dict[int, int]) -> Iterator[list[int]]:
+    """The times of an incident, and of each burst in it by itself where less than half was lost in bursts."""
+    runs: dict[int, list[int]] = defaultdict(list)
+    for time_ns, sqn in part:
+        runs[first[sqn]].append(time_ns)
+    bursts = [run for run in runs.values() if len(run) >= DEFAULTS.burst_run]
+    if 2 * sum(map(len, bursts)) >= len(part):
+        yield [time_ns for time_ns, _ in part]
+        return
+    yield from bursts
+    rest = [time_ns for time_ns, sqn in part if len(runs[first[sqn]]) < DEFAULTS.burst_run]
+    yield sorted(rest)
 
 
 def test_storms_are_of_the_receiver_that_made_them(seen: Seen) -> None:

@@ -44,7 +44,7 @@ TOP_LEVEL_DOTTED = {
 # The layers of umstack, from the top: a module imports from its own layer and from those below it.
 LAYERS = (
     {"cli", "__main__"},
-    {"demo", "bench", "monitor", "report", "spark", "analysis"},
+    {"demo", "bench", "monitor", "report", "spark", "analysis", "facts"},
     {"recorder", "files", "lab", "sim", "trace", "scapy"},
     # the public face
     {"umstack", "context", "source", "receiver", "event_queue", "reader", "batch", "events", "publisher"},

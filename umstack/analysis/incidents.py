@@ -1,6 +1,7 @@
 """Loss incidents: losses of one receiver that belong together, and what they look like they were caused by.
 
-Losses are merged as long as they follow each other within a quiet time. The shape of what came of that names the cause:
+Losses are merged as long as they follow each other within a quiet time, but a burst within losses here and there is an
+incident of its own. The shape of what came of that names the cause:
 
     head          it begins with the first datagram of the session: the receiver, or the capture, came late
     tail          it ends with the last datagram before a pause: only a session message could tell of it
@@ -68,7 +69,13 @@ def incidents(
         F.count_if(F.col("repaired_ns").isNull()).alias("unrepaired"),
         (F.max("lost_ns") - F.min("lost_ns")).alias("run_ns"),
     )
-    merged = runs.groupBy(*SESSION, "receiver", "incident").agg(
+    whole = Window.partitionBy(*SESSION, "receiver", "incident")
+    is_burst = F.col("lost") >= thresholds.burst_run
+    in_bursts = F.sum(F.when(is_burst, F.col("lost")).otherwise(0)).over(whole)
+    # A burst within losses here and there has a cause of its own.
+    apart = is_burst & (2 * in_bursts < F.sum("lost").over(whole))
+    split = runs.withColumn("burst", F.when(apart, F.col("run")))
+    merged = split.groupBy(*SESSION, "receiver", "incident", "burst").agg(
         F.min("start_ns").alias("start_ns"),
         F.max("end_ns").alias("end_ns"),
         F.min("first_sqn").alias("first_sqn"),
@@ -88,7 +95,9 @@ def incidents(
         .when(2 * F.col("in_bursts") >= F.col("lost"), "burst")
         .otherwise("sporadic")
     )
-    return marked.withColumn("cause", cause).drop("is_last", "session_first_sqn", "incident", "in_bursts")
+    return marked.withColumn("cause", cause).drop(
+        "is_last", "session_first_sqn", "incident", "burst", "in_bursts"
+    )
 
 
 def _spans(observations: DataFrame) -> DataFrame:

@@ -4,9 +4,10 @@ A packet says who sent it to whom; an observation says which session it belongs 
 it, where it was captured, and gives sequence numbers that do not wrap. Every other analysis starts here.
 
 Sequence numbers are 32 bits wide and a fast session uses them up in minutes. Each minute of a session gets a reference,
-the first number seen in it, unwrapped by its signed distance from the minute before; a packet's number is unwrapped by
-its signed distance from the reference of its minute. This is right as long as no number is further than 2**31 from the
-reference, and costs one aggregation and one small join, not a sort.
+the first number seen in it, unwrapped by its signed distance from the minute before. A session message counts as the
+number behind its lead: before a session that starts at 0 has sent anything its lead is 2**32 - 1. A packet's number is
+unwrapped by its signed distance from the reference of its minute. This is right as long as no number is further than
+2**31 from the reference, and costs one aggregation and one small join, not a sort.
 """
 
 from __future__ import annotations
@@ -14,15 +15,23 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-SESSION = ("publisher", "session_id")
-
-DATA = "DATA"
-RETRANSMISSION = "RETRANSMISSION"
-SESSION_MESSAGE = "SM"
-NAK = "NAK"
-NCF = "NCF"
-STATUS = "STATUS"
-"""A control message sent to the source alone: how far a receiver has come (flow control)."""
+from umstack.facts.kinds import DATA as DATA
+from umstack.facts.kinds import EPOCH_NS as EPOCH_NS
+from umstack.facts.kinds import FRAGMENT as FRAGMENT
+from umstack.facts.kinds import KINDS as KINDS
+from umstack.facts.kinds import MALFORMED_STATUS as MALFORMED_STATUS
+from umstack.facts.kinds import NAK as NAK
+from umstack.facts.kinds import NCF as NCF
+from umstack.facts.kinds import NEEDED as NEEDED
+from umstack.facts.kinds import NOTE as NOTE
+from umstack.facts.kinds import NOTE_STATUS as NOTE_STATUS
+from umstack.facts.kinds import OTHER as OTHER
+from umstack.facts.kinds import RETRANSMISSION as RETRANSMISSION
+from umstack.facts.kinds import ROTATION as ROTATION
+from umstack.facts.kinds import SESSION as SESSION
+from umstack.facts.kinds import SESSION_MESSAGE as SESSION_MESSAGE
+from umstack.facts.kinds import STATUS as STATUS
+from umstack.facts.kinds import TYPES as TYPES
 
 CONTENT_KINDS = ("message", "proactive", "recovered")
 """The kinds of messages in a datagram that carry payload; the others are control."""
@@ -30,35 +39,9 @@ CONTENT_KINDS = ("message", "proactive", "recovered")
 NS_PER_SECOND = 1_000_000_000
 WINDOW = "window_ns"
 """The column of `in_windows`."""
-EPOCH_NS = 60 * NS_PER_SECOND
 _HALF = 2**31
-_TYPES = (DATA, SESSION_MESSAGE, NAK, NCF, STATUS)
-KINDS = (*_TYPES, RETRANSMISSION)
-FRAGMENT, NOTE, OTHER = "FRAGMENT", "NOTE", "OTHER"
-NOTE_STATUS = "note: "
-"""What the status of a row begins with that is no packet, but says what a file does not hold."""
-MALFORMED_STATUS = "LBT-RM: "
-"""What the status of a packet begins with that every receiver of a session refuses."""
-
-NEEDED = (
-    *("point", "time_ns", "frame_bytes", "source_address", "destination_address"),
-    *("destination_port", "udp_bytes", "packet_type", "session_id", "transport_sqn", "lead_sqn"),
-    *(
-        "retransmission",
-        "sqns",
-        "ncf_reason",
-        "ip_fragment",
-        "status",
-        "message_count",
-        "message_bytes",
-    ),
-)
-"""The columns of a packet that the analyses read."""
 ON_TOPICS = ("topic_counts", "advertisements")
 """Those that tell of topics, for who wants them as well."""
-
-# What rotation adds to a capture's name (dumpcap: _00001_20260102030405, umstack: -0001), and the containers' suffixes.
-ROTATION = r"(?:[-_]\d{4,5}(?:_\d{14})?)?(?:\.pcap(?:ng)?|\.cap)?\d*(?:\.gz|\.zst)?$"
 
 
 def point_of(file: Column, interface: Column) -> Column:
@@ -96,7 +79,7 @@ def label(packets: DataFrame) -> DataFrame:
     of_session = (
         F.col("session_id").isNotNull()
         & F.col("time_ns").isNotNull()
-        & F.col("packet_type").isin(*_TYPES)
+        & F.col("packet_type").isin(*TYPES)
         & ~F.col("status").startswith(MALFORMED_STATUS)
     )
     is_again = (F.col("packet_type") == DATA) & F.col("retransmission")
@@ -174,7 +157,12 @@ def references(classified: DataFrame) -> DataFrame:
         F.col("kind").isin(DATA, RETRANSMISSION, SESSION_MESSAGE) & F.col("sqn").isNotNull()
     )
     epoch = F.expr(f"time_ns div {EPOCH_NS}").alias("epoch")
-    firsts = numbered.groupBy(*SESSION, epoch).agg(F.min_by("sqn", "time_ns").alias("first"))
+    behind_lead = (F.col("sqn") + 1).bitwiseAND(F.lit(2 * _HALF - 1))
+    number = F.when(F.col("kind") == SESSION_MESSAGE, behind_lead).otherwise(F.col("sqn"))
+    # Of packets of the same time the lowest number is first, wherever they lie.
+    firsts = numbered.groupBy(*SESSION, epoch).agg(
+        F.min_by(number, F.struct("time_ns", number.alias("number"))).alias("first")
+    )
     by_time = Window.partitionBy(*SESSION).orderBy("epoch")
     step = _distance(F.col("first"), F.lag("first").over(by_time))
     unwrapped = firsts.withColumn("step", F.coalesce(step, F.col("first"))).select(

@@ -6,8 +6,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from umstack.analysis.observations import DATA, RETRANSMISSION, SESSION
-
-BUCKET_NS = 1_000_000
+from umstack.facts.kinds import BUCKET_NS as BUCKET_NS
 
 
 def rates(observations: DataFrame, bucket_ns: int = BUCKET_NS) -> DataFrame:

@@ -23,7 +23,7 @@ from umstack.cli.meter import Meter
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import Unsupported
 
-_STARTING = "starting Spark"
+_SPARK, _FACTS = "starting Spark", "starting"
 _EXAMPLES = """\b
 Examples:
   umstack report capture.pcapng --out report
@@ -37,11 +37,11 @@ Examples:
 @click.option(
     "--out", type=click.Path(file_okay=False), required=True, help="Folder for the page and its tables."
 )
-@click.option("--master", help="Spark master; the cores of this machine otherwise.")
+@click.option("--master", help="Spark master; without one the report is made here, without Spark.")
 @click.option(
     "--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network."
 )
-@click.option("--driver-memory", help="Memory of Spark's driver; 512m and 256m for each core otherwise.")
+@click.option("--driver-memory", help="Makes the report with Spark, whose driver has so much memory.")
 @JSON_OPTION
 def command(
     captures: tuple[str, ...],
@@ -56,13 +56,14 @@ def command(
     Writes OUT/report.html, one page with plots and findings in sentences, and every table behind it as Parquet in OUT.
     """
     try:
-        from umstack.report import ReportOptions, make_report
+        from umstack.report import ReportOptions, alone, make_report
     except ImportError as error:
         raise Unsupported(f"reports need {error.name}", hint="pip install 'umstack[report]'") from None
 
     options = ReportOptions(master, mtu, driver_memory)
+    del alone  # Imported for what it needs: a missing part is told before the work begins.
     try:
-        with terminable(), _display() as display:
+        with terminable(), _display(_SPARK if options.uses_spark else _FACTS) as display:
             report = make_report(captures, out, options, display.show_step, display.show_tasks)
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED_STATUS) from None
@@ -85,12 +86,12 @@ class _Display(Protocol):
 
 
 @contextmanager
-def _display() -> Iterator[_Display]:
+def _display(starting: str) -> Iterator[_Display]:
     """A bar on a terminal, lines elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         with Meter() as meter:
-            yield _Lines(meter)
+            yield _Lines(meter, starting)
         return
     columns = (
         SpinnerColumn(),
@@ -100,15 +101,15 @@ def _display() -> Iterator[_Display]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        yield _Bar(progress)
+        yield _Bar(progress, starting)
 
 
 class _Bar:
     """A bar of steps."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, starting: str) -> None:
         self._progress = progress
-        self._task = progress.add_task(_STARTING, total=None)
+        self._task = progress.add_task(starting, total=None)
 
     def show_step(self, step: str, number: int, of: int) -> None:
         """Move on."""
@@ -122,11 +123,11 @@ class _Bar:
 class _Lines:
     """A line for each step as it begins, and one every few seconds while it goes on."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, starting: str) -> None:
         self._meter = meter
         self._step = ""
         self._number = self._of = 0
-        meter.show(f"report: {_STARTING}", is_news=True)
+        meter.show(f"report: {starting}", is_news=True)
 
     def show_step(self, step: str, number: int, of: int) -> None:
         """Write that it begins. The same one again is no news: another one has ended."""

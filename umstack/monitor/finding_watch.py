@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -312,13 +313,31 @@ class FindingWatch:
     def _to_tell(self, found: pa.Table, told: Told, watermark_ns: int) -> pa.Table:
         """Of what was found, what is over, and what goes on for longer than a window; it is told from now on."""
         rows = []
-        for row in found.to_pylist():
-            over = row["end_ns"] + self._settled_ns <= watermark_ns
-            if over or row["start_ns"] <= watermark_ns - self.window_ns:
-                rows.append(row | {"ongoing": not over})
-                key = (row["publisher"], row["session_id"], row.get("receiver") or _EVERYBODY)
-                told[key] = max(told.get(key, _NEVER_NS), row["end_ns"])
+        for key, parts in _wholes(found.to_pylist(), self.thresholds.quiet_ns):
+            start_ns, end_ns = parts[0]["start_ns"], max(row["end_ns"] for row in parts)
+            over = end_ns + self._settled_ns <= watermark_ns
+            if over or start_ns <= watermark_ns - self.window_ns:
+                rows += [row | {"ongoing": not over} for row in parts]
+                told[key] = max(told.get(key, _NEVER_NS), end_ns)
         return pa.Table.from_pylist(rows, found.schema.append(pa.field("ongoing", pa.bool_())))
+
+
+def _wholes(
+    found: list[dict[str, Any]], quiet_ns: int
+) -> Iterator[tuple[tuple[str, int, str], list[dict[str, Any]]]]:
+    """What is to be told of a receiver at once: a burst lies within other losses, and what is told is told by time."""
+
+    def whose(row: dict[str, Any]) -> tuple[str, int, str]:
+        return row["publisher"], row["session_id"], row.get("receiver") or _EVERYBODY
+
+    for key, rows in groupby(sorted(found, key=lambda row: (whose(row), row["start_ns"])), whose):
+        parts: list[dict[str, Any]] = []
+        for row in rows:
+            if parts and row["start_ns"] - max(one["end_ns"] for one in parts) > quiet_ns:
+                yield key, parts
+                parts = []
+            parts.append(row)
+        yield key, parts
 
 
 def _sessions(observed: DataFrame) -> list[Row]:

@@ -88,11 +88,14 @@ def _sent(summary: Summary) -> int:
 
 def _traffic(summary: Summary) -> Iterator[Finding]:
     keys = {(row["publisher"], row["session_id"]) for row in summary["sessions"]}
-    span = summary.end_ns - summary.start_ns
-    sent = sum(row["bytes"] for row in summary.timeline)
+    # The rate of a session is what its row says: datagrams sent first, without the headers, over its whole span.
+    rows = _where_seen_best(summary["sessions"], "datagrams")
+    span = max(row["last_ns"] for row in rows) - min(row["first_ns"] for row in rows)
+    sent = sum(row["data_bytes"] for row in rows)
+    rate = f": {bit_rate(sent / (span / 1e9))} on average" if span else ""
     text = (
         f"{count(len(keys))} {'session' if len(keys) == 1 else 'sessions'} sent {count(_sent(summary))} datagrams, "
-        f"{volume(sent)}, in {duration(span)}: {bit_rate(sent / (span / 1e9))} on average."
+        f"{volume(sent)}, in {duration(span)}{rate}."
     )
     yield Finding("traffic", Severity.NOTE, text)
 
@@ -148,7 +151,11 @@ def _causes(summary: Summary) -> Iterator[Finding]:
             text += (
                 f" The worst cost {who} {count(most['lost'])} datagrams in "
                 f"{duration(most['end_ns'] - most['start_ns'])} from {moment(most['start_ns'])}, "
-                f"up to {count(most['longest_run'])} in a row."
+                f"up to {count(most['longest_run'])} in a row"
+            )
+            longest = row["longest_run"]
+            text += (
+                "." if longest == most["longest_run"] else f"; the longest run of all is {count(longest)}."
             )
         yield Finding(f"loss-{row['cause']}", Severity.WORTH_A_LOOK, text)
 

@@ -19,6 +19,7 @@ _CAPTURES = 5
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c2530; margin: 0 auto; max-width: 72rem; padding: 1.5rem; }
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; }
+p.opening { font-size: 1.1rem; overflow-wrap: anywhere; }
 p.under { color: #5a6673; margin: .2rem 0 1rem; }
 svg { max-width: 100%; height: auto; }
 .side { display: flex; flex-wrap: wrap; gap: 1.5rem; } .side > div { flex: 1 1 22rem; }
@@ -95,6 +96,7 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _number("volume", "data_bytes", volume),
             _number("seconds", "seconds", lambda value: "-" if value is None else f"{value:,.1f}"),
             _number("datagrams/s", "datagrams_per_second"),
+            _number("rate", "bits_per_second", lambda value: "-" if value is None else bit_rate(value / 8)),
             _number("retransmissions", "retransmissions"),
             _number("NAKs", "naks"),
             _number("receivers", "receivers"),
@@ -258,6 +260,13 @@ def _plots(summary: Summary) -> str:
     return "\n".join(parts)
 
 
+def _opening(findings: Sequence[Finding]) -> str:
+    """What happened, in three findings: what was sent, what was lost, and the worst of the others."""
+    first = [one for topic in ("traffic", "loss") for one in findings if one.topic == topic]
+    others = [one for one in findings if one not in first and one.severity <= Severity.WORTH_A_LOOK]
+    return " ".join(one.text for one in [*first, *others[:1]])
+
+
 def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str], version: str) -> str:
     """The page as text."""
     told = "\n".join(
@@ -290,6 +299,7 @@ def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str],
 <body>
 <h1>Reliable multicast, as captured</h1>
 <p class="under">{html.escape(named)}<br>{span}</p>
+<p class="opening">{html.escape(_opening(findings))}</p>
 <h2>Findings</h2>
 <ul class="findings">
 {told}

@@ -11,19 +11,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from umstack.analysis.spark_session import SMALL_BYTES, enough_memory, spark_session
 from umstack.capture import CaptureError
 from umstack.report.errors import ReportError
 from umstack.report.findings import Finding, findings
 from umstack.report.page import page
-from umstack.report.summary import Summary, summarise
-from umstack.report.tables import PACKETS, Tables
+from umstack.report.summary import Summary
 from umstack.spark.capture_files import capture_files
+
+if TYPE_CHECKING:
+    from umstack.report.tables import Tables
 
 PAGE = "report.html"
 _AT_A_TIME = 2
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""What `spark-submit` gives a program: the way to the virtual machine that started it."""
 _LOOK_SECONDS = 0.5
 
 Progress = Callable[[str, int, int], None]
@@ -42,6 +45,19 @@ class ReportOptions:
     driver_memory: str | None = None
     """None: as much as is enough, whatever the captures hold."""
     spark_options: tuple[tuple[str, str], ...] = ()
+    engine: str | None = None
+    """"alone" or "spark". None: Spark where a master, or anything else of it, is named, or where `spark-submit` started
+    this program; alone otherwise."""
+
+    @property
+    def uses_spark(self) -> bool:
+        """Whether Spark makes the tables."""
+        if self.engine is not None:
+            if self.engine not in ("alone", "spark"):
+                raise ReportError(f"engine is {self.engine}", hint="use alone or spark")
+            return self.engine == "spark"
+        named = bool(self.master or self.driver_memory or self.spark_options)
+        return named or _SUBMITTED in os.environ
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +117,57 @@ def make_report(
             f"{folder} cannot be written: {error.strerror}", hint="name a folder you may write to"
         ) from error
     took: dict[str, float] = {}
+    if chosen.uses_spark:
+        summary, packets, started = _by_spark(folder, files, chosen, took, progress, on_tasks)
+    else:
+        summary, packets, started = _alone(folder, files, chosen.mtu, took, progress)
+    found = findings(summary)
+    target = folder / PAGE
+    _write(target, page(summary, found, files, metadata.version("umstack")))
+    took["page"] = time.monotonic() - started
+    return Report(target, files, packets, time.monotonic() - began, found, summary, took)
+
+
+def _alone(
+    folder: Path, files: list[str], mtu: int, took: dict[str, float], progress: Progress
+) -> tuple[Summary, int, float]:
+    """The summary, how many packets there were, and when the page was begun."""
+    from umstack.report.alone import STEPS, report_alone
+
+    total, began = len(STEPS) + 1, time.monotonic()
+    under_way: list[str] = []
+
+    def begin(step: str) -> None:
+        nonlocal began
+        now = time.monotonic()
+        if under_way:
+            took[under_way[-1]] = now - began
+        began = now
+        under_way.append(step)
+        progress(step, len(under_way), total)
+
+    try:
+        summary, packets = report_alone(folder, files, mtu, begin)
+        begin("page")
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _no_space(under_way[-1]) from error
+        raise
+    return summary, packets, began
+
+
+def _by_spark(
+    folder: Path,
+    files: list[str],
+    chosen: ReportOptions,
+    took: dict[str, float],
+    progress: Progress,
+    on_tasks: Progress,
+) -> tuple[Summary, int, float]:
+    from umstack.analysis.spark_session import SMALL_BYTES, enough_memory, spark_session
+    from umstack.report.spark_summary import summarise
+    from umstack.report.tables import PACKETS, Tables
+
     with spark_session(
         "umstack report",
         chosen.master,
@@ -113,11 +180,7 @@ def make_report(
         started = time.monotonic()
         summary = summarise(tables)
         packets = tables.read(PACKETS).where("kind != 'NOTE'").count()
-    found = findings(summary)
-    target = folder / PAGE
-    _write(target, page(summary, found, files, metadata.version("umstack")))
-    took["page"] = time.monotonic() - started
-    return Report(target, files, packets, time.monotonic() - began, found, summary, took)
+    return summary, packets, started
 
 
 def make_tables(tables: Tables, took: dict[str, float], progress: Progress, on_tasks: Progress) -> None:

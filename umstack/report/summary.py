@@ -1,20 +1,15 @@
-"""What of the tables goes into the page: as much as a person reads, collected from Spark."""
+"""What of the tables goes into the page: as much as a person reads, whatever made the tables."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from umstack.analysis.observations import NOTE, SESSION
-from umstack.analysis.rates import BUCKET_NS, at_one_point
-from umstack.report.tables import Tables
+from umstack.facts.kinds import BUCKET_NS, NOTE
 
 Row = dict[str, Any]
 
@@ -69,17 +64,20 @@ _TIES = (
     "status",
     "start_ns",
 )
+SUMMARISED = tuple(_ORDER)
+"""The tables a summary is made of, besides losses and rates."""
 # Histograms are shown whole, from the left.
 _WHOLE = {"recovery_histogram", "fill_histogram"}
 
 
-def summarise(tables: Tables) -> Summary:
-    """Take the page's rows out of the tables. What is small by nature is read here, what grows with time by Spark."""
+def summary_of(tables: Mapping[str, pa.Table], lost: Row, timelines: Timelines) -> Summary:
+    """The page's rows out of tables that are small by nature; what grows with time comes added up: `lost`, the losses
+    counted, and the timelines."""
     summary = Summary()
     for name, order in _ORDER.items():
-        if name not in tables.names:
+        if name not in tables:
             continue
-        table = _load(tables, name)
+        table = tables[name]
         if name == "recovery_histogram":
             table = _added(table, ["from_ns", "to_ns"], "losses")
         elif name == "fill_histogram":
@@ -90,30 +88,42 @@ def summarise(tables: Tables) -> Summary:
             if name in _WHOLE
             else most_first(name, table).slice(0, MOST_ROWS).to_pylist()
         )
-    incidents = _load(tables, "incidents")
-    summary.tables["causes"] = _causes(incidents)
-    summary.tables["lost"] = _lost(tables.read("losses"))
-    summary.tables["missing"] = _added(_load(tables, "gaps"), ["point"], "missing").to_pylist()
+    summary.tables["causes"] = _causes(tables["incidents"])
+    summary.tables["lost"] = [lost]
+    summary.tables["missing"] = _added(tables["gaps"], ["point"], "missing").to_pylist()
     # Not of the remarks on the page: where there are many, these would be the last of them.
-    notes = _load(tables, "remarks").filter(pc.field("kind") == NOTE).sort_by("status")
+    notes = tables["remarks"].filter(pc.field("kind") == NOTE).sort_by("status")
     summary.totals["notes"] = len(notes)
     summary.tables["notes"] = notes.slice(0, MOST_ROWS).to_pylist()
-    _timelines(tables, summary)
+    summary.timeline, summary.lost_timeline = timelines.sent, timelines.lost
+    summary.bin_ns, summary.start_ns, summary.end_ns = timelines.bin_ns, timelines.start_ns, timelines.end_ns
     return summary
+
+
+@dataclass(slots=True)
+class Timelines:
+    """What was sent and lost over the time from `start_ns` to `end_ns`, in bins of `bin_ns`."""
+
+    sent: list[Row] = field(default_factory=list)
+    lost: list[Row] = field(default_factory=list)
+    bin_ns: int = BUCKET_NS
+    start_ns: int = 0
+    end_ns: int = 0
+
+    @classmethod
+    def between(cls, low_ns: int, high_ns: int) -> Timelines:
+        """Empty ones, from the first millisecond to the last; no more bins than a page is wide."""
+        start_ns, end_ns = low_ns, high_ns + BUCKET_NS
+        width = -(-(end_ns - start_ns) // _TIMELINE_BINS)
+        return cls(
+            bin_ns=max(BUCKET_NS, -(-width // BUCKET_NS) * BUCKET_NS), start_ns=start_ns, end_ns=end_ns
+        )
 
 
 def most_first(name: str, table: pa.Table) -> pa.Table:
     """A table in the order of the page; of equals the same comes first whenever it is asked for."""
     ties = [(column, "ascending") for column in _TIES if column in table.column_names]
     return table.sort_by([(_ORDER[name], "descending"), *ties])
-
-
-def _load(tables: Tables, name: str) -> pa.Table:
-    """A table as it lies on disk; without a file of it, its columns without rows."""
-    path = tables.local_path(name)
-    empty = to_arrow_schema(tables.read(name).schema).empty_table()
-    parts = [pq.read_table(file, partitioning=None) for file in sorted(path.glob("*.parquet"))]
-    return pa.concat_tables([empty, *parts], promote_options="permissive")
 
 
 def _added(table: pa.Table, keys: list[str], value: str) -> pa.Table:
@@ -140,40 +150,3 @@ def _causes(incidents: pa.Table) -> list[Row]:
     names = ["cause", "incidents", "lost", "unrepaired", "longest_ns", "longest_run", "receivers"]
     rows: list[Row] = grouped.rename_columns(names).sort_by([("lost", "descending")]).to_pylist()
     return rows
-
-
-def _lost(losses: DataFrame) -> list[Row]:
-    whole = losses.agg(
-        F.count("*").alias("losses"),
-        F.count("repaired_ns").alias("repaired"),
-        F.count_distinct(*SESSION, "sqn").alias("datagrams"),
-        F.sum("naks").alias("naks"),
-    )
-    return [row.asDict() for row in whole.collect()]
-
-
-def _timelines(tables: Tables, summary: Summary) -> None:
-    rates = at_one_point(tables.read("rates"))
-    [span] = rates.agg(F.min("start_ns").alias("low"), F.max("start_ns").alias("high")).collect()
-    if span["low"] is None:
-        return
-    summary.start_ns, summary.end_ns = span["low"], span["high"] + BUCKET_NS
-    width = -(-(summary.end_ns - summary.start_ns) // _TIMELINE_BINS)
-    summary.bin_ns = max(BUCKET_NS, -(-width // BUCKET_NS) * BUCKET_NS)
-    start, bin_ns = summary.start_ns, summary.bin_ns
-
-    def binned(time: str) -> Column:
-        return F.expr(f"(({time} - {start}) div {bin_ns}) * {bin_ns} + {start}").alias("start_ns")
-
-    sent = rates.groupBy(binned("start_ns")).agg(
-        F.sum("bytes").alias("bytes"),
-        F.sum("retransmitted_bytes").alias("retransmitted_bytes"),
-        F.max("bytes").alias("peak_bytes"),
-    )
-    lost = (
-        tables.read("losses")
-        .groupBy(binned("lost_ns"))
-        .agg(F.count("*").alias("lost"), F.count_if(F.col("repaired_ns").isNull()).alias("unrepaired"))
-    )
-    summary.timeline = [row.asDict() for row in sent.orderBy("start_ns").collect()]
-    summary.lost_timeline = [row.asDict() for row in lost.orderBy("start_ns").collect()]

@@ -6,6 +6,20 @@ spark.dataSource.register(UmpcapDataSource)
 spark.read.format("umpcap").load("captures/")
 """
 
-from umstack.spark.umpcap import UmpcapDataSource
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from umstack.spark.umpcap import UmpcapDataSource
 
 __all__ = ["UmpcapDataSource"]
+
+
+def __getattr__(name: str) -> Any:
+    """The data source needs PySpark, which is imported when somebody asks for it: other modules here do without."""
+    if name == "UmpcapDataSource":
+        from umstack.spark.umpcap import UmpcapDataSource
+
+        return UmpcapDataSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from umstack.analysis.observations import (
+from umstack.facts.kinds import (
     DATA,
     FRAGMENT,
     KINDS,

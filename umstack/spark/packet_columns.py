@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from umstack.analysis.observations import NOTE_STATUS
-from umstack.analysis.observations import ROTATION as ROTATION_PATTERN
 from umstack.capture import SCHEMA
+from umstack.facts.kinds import NOTE_STATUS
+from umstack.facts.kinds import ROTATION as ROTATION_PATTERN
 
 ROTATION = re.compile(ROTATION_PATTERN)
 

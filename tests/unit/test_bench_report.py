@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from tests.spark.conftest import need_java
+pytest.importorskip("polars")
+pytest.importorskip("matplotlib")
 
 _MIB = 1 << 20
 
@@ -16,15 +17,13 @@ _MIB = 1 << 20
 @pytest.mark.timeout(200)
 def test_a_report_is_measured_with_the_memory_of_each_process() -> None:
     """Issue 4, how fast: time and memory of a report by one command; every packet is in the report."""
-    need_java()
     command = [sys.executable, "-m", "umstack", "bench", "report", "--packets", "20000", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=190)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["results"]
     assert (found["what"], found["packets"]) == ("report", 20_000)
     assert 0 < found["seconds"] < 190
-    assert found["cpu_seconds"] > 1
+    assert 0 < found["cpu_seconds"] < 190
     peaks = found["peak_memory_bytes"]
-    assert {"driver", "virtual_machine"} <= peaks.keys()
-    assert 100 * _MIB < peaks["virtual_machine"] < 2048 * _MIB
+    assert peaks.keys() == {"driver"}, "no virtual machine is started"
     assert 50 * _MIB < peaks["driver"] < 1024 * _MIB

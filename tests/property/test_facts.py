@@ -1,0 +1,66 @@
+"""Facts of parts of a capture, merged in any order, are the facts of the whole, to the row."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("polars")
+
+from umstack.capture import split
+from umstack.capture.generate import Traffic, generate
+from umstack.facts.facts import Facts, facts_of
+from umstack.facts.tables import tables_of
+
+TRAFFIC = Traffic(seed=5, sessions=2, receivers=3, messages_per_datagram=3, message_bytes=40, loss=0.02)
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give a capture with losses."""
+    return str(generate(tmp_path_factory.mktemp("facts") / "switch.pcap", 3000, TRAFFIC).path)
+
+
+@pytest.fixture(scope="module")
+def whole(capture: str) -> Facts:
+    """Give its facts."""
+    return facts_of([capture])
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(part_bytes=st.integers(20_000, 700_000), seed=st.integers(0, 2**32), fold=st.booleans())
+def test_merging_parts_gives_the_whole(
+    capture: str, whole: Facts, part_bytes: int, seed: int, fold: bool
+) -> None:
+    """Cut anywhere, merge in any order, at once or one after another."""
+    parts = [facts_of([part]) for part in split(capture, part_bytes)]
+    random.Random(seed).shuffle(parts)
+    merged = Facts()
+    if fold:
+        for part in parts:
+            merged = Facts.merged([merged, part])
+    else:
+        merged = Facts.merged(parts)
+    assert merged.equals(whole)
+    assert all(table.equals(tables_of(whole)[name]) for name, table in tables_of(merged).items())
+
+
+def test_facts_of_other_packets_differ(capture: str, whole: Facts) -> None:
+    """A part that is left out, or counted twice, is seen."""
+    parts = [facts_of([part]) for part in split(capture, 100_000)]
+    assert len(parts) > 2
+    assert not Facts.merged(parts[1:]).equals(whole)
+    assert not Facts.merged([*parts, parts[0]]).equals(whole)
+
+
+def test_no_facts_make_tables_without_rows(tmp_path: Path) -> None:
+    """Of nothing there are all tables, empty."""
+    (tmp_path / "empty.pcap").write_bytes(b"")
+    tables = tables_of(facts_of([str(tmp_path / "empty.pcap")]))
+    assert {name for name, table in tables.items() if len(table)} == {"remarks"}
+    assert len(tables_of(Facts())) == len(tables)

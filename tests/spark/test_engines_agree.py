@@ -1,0 +1,81 @@
+"""Tables, findings and timelines are the same to the row, whether facts or Spark made them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("polars")
+pytest.importorskip("matplotlib")
+
+import pyarrow.parquet as pq
+
+from tests.spark import odd_captures as odd
+from tests.spark.sim_run import scripted, storm
+from umstack.capture.generate import Traffic, generate
+from umstack.report import Report, ReportOptions, make_report
+from umstack.sim import SECOND, START_NS
+
+SAMPLE = Path(__file__).parents[1] / "wire" / "wire-sample.pcap"
+PACKETS = "packets"
+"""The table that only reports made by Spark have."""
+
+
+def _captures(kind: str, folder: Path) -> list[str]:
+    if kind == "generated":
+        traffic = Traffic(
+            seed=11, sessions=2, receivers=3, messages_per_datagram=4, message_bytes=50, loss=0.01
+        )
+        return [str(generate(folder / "switch.pcap", 20_000, traffic).path)]
+    if kind == "odd":
+        return [str(odd.odd_captures(folder / "captures").folder)]
+    folder = folder / "captures"
+    folder.mkdir()
+    shutil.copy(SAMPLE, folder)
+    scripted(folder, 4711)
+    storm(folder, 4712, START_NS + 5 * SECOND)
+    return [str(folder)]
+
+
+def _rows(out: Path, table: str) -> list[str]:
+    """The rows of a table as text, sorted; numbers that are not whole to twelve digits."""
+    parts = sorted((out / table).glob("*.parquet"))
+    rows = [row for part in parts for row in pq.read_table(part, partitioning=None).to_pylist()]
+    return sorted(json.dumps({name: _plain(row[name]) for name in sorted(row)}) for row in rows)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return None if math.isnan(value) else float(f"{value:.12g}")
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _plain(value[name]) for name in sorted(value)}
+    return value
+
+
+def _made(captures: list[str], out: Path, engine: str) -> Report:
+    return make_report(captures, out, ReportOptions(engine=engine))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["generated", "odd", "simulated"])
+def test_alone_and_spark_agree_to_the_row(spark: Any, tmp_path: Path, kind: str) -> None:
+    """The answers of one machine are those of a cluster."""
+    captures = _captures(kind, tmp_path)
+    by_spark = _made(captures, tmp_path / "spark", "spark")
+    alone = _made(captures, tmp_path / "alone", "alone")
+    assert alone.packets == by_spark.packets
+    tables = {path.name for path in (tmp_path / "spark").iterdir() if path.is_dir()} - {PACKETS}
+    assert tables == {path.name for path in (tmp_path / "alone").iterdir() if path.is_dir()}
+    for table in sorted(tables):
+        assert _rows(tmp_path / "alone", table) == _rows(tmp_path / "spark", table), table
+    assert [one.text for one in alone.findings] == [one.text for one in by_spark.findings]
+    assert alone.summary.timeline == by_spark.summary.timeline
+    assert alone.summary.lost_timeline == by_spark.summary.lost_timeline

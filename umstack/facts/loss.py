@@ -1,0 +1,327 @@
+"""Losses, incidents, recovery, NAK storms and repairs, of facts. What each means is in docs/analysis.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from umstack.facts.facts import Facts
+from umstack.facts.kinds import NAK, NCF, RETRANSMISSION, SESSION
+from umstack.facts.numbering import Reference, Seen, Session, sent_times, unwrapped
+
+MS = 1_000_000
+_SQN = (*SESSION, "sqn")
+_RECEIVER = (*SESSION, "receiver")
+STORM_NS = 100 * MS
+STORM_REQUESTS, STORM_NAKS = 100, 10
+"""In a tenth of a second: fewer are recovery at work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rare:
+    """NAKs, NCFs and retransmissions with unwrapped numbers, a row a number."""
+
+    naks: pl.DataFrame
+    ignored: pl.DataFrame
+    repairs: pl.DataFrame
+    refusals: pl.DataFrame
+    """By point and session: how many numbers were refused, by reason."""
+
+
+def rare(facts: Facts, known: dict[Session, Reference]) -> Rare:
+    """Of facts, with the references that unwrap them."""
+    rows = facts.rare
+    lists = rows.filter(pl.col("kind").is_in([NAK, NCF])).filter(pl.col("sqns").list.len() > 0)
+    listed = lists.drop("sqn").explode("sqns").rename({"sqns": "sqn"})
+    listed = unwrapped(listed, known)
+    reason = pl.col("ncf_reason").str.to_lowercase()
+    ncfs = facts.rare.filter(pl.col("kind") == NCF)
+    refused = [
+        pl.col("sqns").list.len().filter(reason == key).sum().cast(pl.Int64).alias(name)
+        for key, name in REASONS.items()
+    ]
+    again = rows.filter(pl.col("kind") == RETRANSMISSION).drop("sqns")
+    # A number that the capture cut off stays unknown.
+    numbered = again.filter(pl.col("sqn").is_not_null())
+    repairs = pl.concat([unwrapped(numbered, known), again.filter(pl.col("sqn").is_null())])
+    return Rare(
+        naks=listed.filter(pl.col("kind") == NAK),
+        ignored=listed.filter((pl.col("kind") == NCF) & (reason == "ignored")),
+        repairs=repairs,
+        refusals=ncfs.group_by("point", *SESSION).agg(refused),
+    )
+
+
+REASONS = {
+    "no_retry": "refused_no_retry",
+    "ignored": "refused_ignored",
+    "rx_delay": "refused_rx_delay",
+    "shed": "refused_shed",
+}
+
+
+def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
+    """One row a session, receiver and lost sequence number."""
+    time = pl.col("time_ns")
+    asked = (
+        rows.naks.group_by(*_RECEIVER, "sqn", "point")
+        .agg(nak_ns=time.min(), last_nak_ns=time.max(), naks=pl.len().cast(pl.Int64))
+        .group_by(*_RECEIVER, "sqn")
+        .agg(pl.col("nak_ns").min(), pl.col("last_nak_ns").max(), pl.col("naks").max())
+    )
+    ignored = rows.ignored.group_by(*_SQN).agg(ignored_ns=time.max())
+    again = rows.repairs.select(*_SQN, "time_ns")
+    # A retransmission that was captured at the same time as its NAK counts: clocks of captures may be coarse.
+    # Who asks again has not got the answer before. A last NAK without one was refused: the answer was on its way.
+    judged = (
+        asked.join(again, list(_SQN), "left")
+        .join(ignored, list(_SQN), "left")
+        .group_by(*_RECEIVER, "sqn", "nak_ns", "naks")
+        .agg(
+            final=time.filter(time >= pl.col("last_nak_ns")).min(),
+            answer=time.filter(time >= pl.col("nak_ns")).max(),
+            met=time.filter(pl.col("ignored_ns") >= pl.col("last_nak_ns")).max(),
+        )
+        .with_columns(repaired_ns=pl.coalesce("final", "answer", "met"))
+    )
+    unasked = (
+        again.join(asked, list(_SQN), "anti")
+        .group_by(*_SQN)
+        .agg(repaired_ns=time.min())
+        .with_columns(
+            receiver=pl.lit(None, pl.String), nak_ns=pl.lit(None, pl.Int64), naks=pl.lit(0, pl.Int64)
+        )
+    )
+    names = [*_RECEIVER, "sqn", "nak_ns", "naks", "repaired_ns"]
+    known = pl.concat([judged.select(names), unasked.select(names)])
+    sent = sent_times(everything, known.filter(pl.col("sqn").is_not_null()))
+    return (
+        known.join(sent, list(_SQN), "left")
+        .with_columns(lost_ns=pl.coalesce("sent_ns", "nak_ns", "repaired_ns"))
+        .select(*_RECEIVER, "sqn", "sent_ns", "nak_ns", "naks", "repaired_ns", "lost_ns")
+        .sort(*_RECEIVER, "sqn")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What tells incidents and their causes apart."""
+
+    quiet_ns: int = 50 * MS
+    """So long without loss ends an incident."""
+    burst_run: int = 4
+    """So many lost in a row are a burst."""
+    connectivity_ns: int = 100 * MS
+    """Everything lost for so long is a path that was away."""
+    pause_ns: int = 100 * MS
+    """So long without a datagram makes the one before it a last one."""
+
+
+def incidents(
+    lost: pl.DataFrame,
+    known_sessions: pl.DataFrame,
+    everything: list[Seen],
+    thresholds: Thresholds | None = None,
+) -> pl.DataFrame:
+    """One row an incident: session, receiver, span, sequence numbers, how much was lost, and why."""
+    limits = thresholds or Thresholds()
+    receiver, at = list(_RECEIVER), pl.col("lost_ns")
+    starts = (at - at.shift().over(receiver) > limits.quiet_ns).fill_null(False)
+    parts = (
+        lost.sort(*receiver, "lost_ns", "sqn", nulls_last=False)
+        .with_columns(incident=starts.cast(pl.Int64).cum_sum().over(receiver))
+        .sort(*receiver, "sqn")
+        .with_columns(run=pl.col("sqn") - pl.int_range(pl.len()).over(receiver))
+    )
+    runs = parts.group_by(*receiver, "incident", "run").agg(
+        start_ns=at.min(),
+        end_ns=at.max(),
+        first_sqn=pl.col("sqn").min(),
+        last_sqn=pl.col("sqn").max(),
+        lost=pl.len().cast(pl.Int64),
+        unrepaired=pl.col("repaired_ns").is_null().sum().cast(pl.Int64),
+        run_ns=at.max() - at.min(),
+    )
+    many = pl.col("lost")
+    whole = [*receiver, "incident"]
+    is_burst = many >= limits.burst_run
+    # A burst within losses here and there has a cause of its own.
+    apart = is_burst & (2 * many.filter(is_burst).sum().over(whole) < many.sum().over(whole))
+    split = runs.with_columns(burst=pl.when(apart).then("run"))
+    merged = split.group_by(*whole, "burst").agg(
+        pl.col("start_ns").min(),
+        pl.col("end_ns").max(),
+        pl.col("first_sqn").min(),
+        pl.col("last_sqn").max(),
+        many.sum().alias("lost"),
+        pl.col("unrepaired").sum(),
+        longest_run=many.max(),
+        longest_run_ns=pl.col("run_ns").max(),
+        in_bursts=many.filter(many >= limits.burst_run).sum(),
+    )
+    ends = known_sessions.group_by(*SESSION).agg(
+        session_first_sqn=pl.col("first_sqn").min(), session_last_sqn=pl.col("last_sqn").max()
+    )
+    followers = merged.select(*SESSION, sqn=pl.col("last_sqn") + 1)
+    after = sent_times(everything, followers).select(
+        *SESSION, last_sqn=pl.col("sqn") - 1, next_ns=pl.col("sent_ns")
+    )
+    paused = pl.col("next_ns") - pl.col("end_ns") >= limits.pause_ns
+    is_last = pl.coalesce(paused, pl.col("last_sqn") >= pl.col("session_last_sqn"), pl.lit(False))
+    cause = (
+        pl.when(pl.col("longest_run_ns") >= limits.connectivity_ns)
+        .then(pl.lit("connectivity"))
+        .when(pl.col("first_sqn") <= pl.col("session_first_sqn"))
+        .then(pl.lit("head"))
+        .when(is_last)
+        .then(pl.lit("tail"))
+        .when(2 * pl.col("in_bursts") >= pl.col("lost"))
+        .then(pl.lit("burst"))
+        .otherwise(pl.lit("sporadic"))
+    )
+    return (
+        merged.join(ends, list(SESSION), "left")
+        .join(after, [*SESSION, "last_sqn"], "left")
+        .with_columns(cause=cause)
+        .drop("incident", "burst", "in_bursts", "session_first_sqn", "session_last_sqn", "next_ns")
+        .sort(*receiver, "start_ns", "first_sqn")
+    )
+
+
+def percentiles(value: pl.Expr, prefix: str) -> list[pl.Expr]:
+    """Columns `prefix_p50` to `prefix_p999` and `prefix_max` of an aggregation: values that were there."""
+    named = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+    found = [
+        value.quantile(at, "equiprobable").cast(pl.Int64).alias(f"{prefix}_{name}")
+        for name, at in named.items()
+    ]
+    return [*found, value.max().alias(f"{prefix}_max")]
+
+
+def request_ns() -> pl.Expr:
+    """Of a row of `losses`: from the first NAK to the repair, where that did not meet it on its way."""
+    return pl.when(pl.col("repaired_ns") >= pl.col("nak_ns")).then(pl.col("repaired_ns") - pl.col("nak_ns"))
+
+
+def recovery_latency(lost: pl.DataFrame) -> pl.DataFrame:
+    """One row a session and receiver: losses, how many were repaired, NAKs a loss, and times in nanoseconds."""
+    timed = lost.filter(pl.col("receiver").is_not_null()).with_columns(
+        request_ns=request_ns(), recovery_ns=pl.col("repaired_ns") - pl.col("sent_ns")
+    )
+    return (
+        timed.group_by(*_RECEIVER)
+        .agg(
+            lost=pl.len().cast(pl.Int64),
+            repaired=pl.col("repaired_ns").count().cast(pl.Int64),
+            naks=pl.col("naks").sum(),
+            naks_per_loss=pl.col("naks").sum() / pl.len(),
+            request_min=pl.col("request_ns").min(),
+            **{one.meta.output_name(): one for one in percentiles(pl.col("request_ns"), "request")},
+            **{one.meta.output_name(): one for one in percentiles(pl.col("recovery_ns"), "recovery")},
+        )
+        .sort(*_RECEIVER)
+    )
+
+
+def recovery_histogram(lost: pl.DataFrame, bins_per_decade: int = 10) -> pl.DataFrame:
+    """How many losses took how long: logarithmic bins (`from_ns`, `to_ns`), by session and receiver."""
+    known = lost.filter(pl.col("receiver").is_not_null() & pl.col("repaired_ns").is_not_null())
+    waited = pl.max_horizontal(pl.col("repaired_ns") - pl.coalesce("sent_ns", "nak_ns"), pl.lit(1))
+    step = 1.0 / bins_per_decade
+    return (
+        known.with_columns(bin=(waited.log10() * bins_per_decade).floor())
+        .group_by(*_RECEIVER, "bin")
+        .agg(losses=pl.len().cast(pl.Int64))
+        .select(
+            *_RECEIVER,
+            (10.0 ** (pl.col("bin") * step)).alias("from_ns"),
+            (10.0 ** ((pl.col("bin") + 1) * step)).alias("to_ns"),
+            "losses",
+        )
+        .sort(*_RECEIVER, "from_ns")
+    )
+
+
+def nak_storms(rows: Rare) -> pl.DataFrame:
+    """One row a storm: its span, NAKs, numbers asked for, how many more than once, and the receivers behind it."""
+    counts = rows.naks.group_by(*_RECEIVER, "point").agg(requests=pl.len())
+    best = (
+        counts.sort("requests", "point").group_by(*_RECEIVER, maintain_order=True).agg(pl.col("point").last())
+    )
+    # What one receiver sends at one instant is one NAK.
+    asked = (
+        rows.naks.join(best, [*_RECEIVER, "point"], "semi")
+        .unique([*_RECEIVER, "time_ns", "sqn"], maintain_order=True)
+        .with_columns(
+            window=pl.col("time_ns") // STORM_NS, place=pl.int_range(pl.len()).over(*_RECEIVER, "time_ns")
+        )
+    )
+    first = (pl.col("place") == 0).sum().cast(pl.Int64)
+    windows = asked.group_by(*SESSION, "window").agg(requests=pl.len(), naks=first)
+    stormy = windows.filter((pl.col("requests") >= STORM_REQUESTS) & (pl.col("naks") >= STORM_NAKS))
+    island = pl.col("window") - pl.int_range(pl.len()).over(*SESSION)
+    storms = stormy.sort(*SESSION, "window").select(*SESSION, "window", island.alias("storm"))
+    by_receiver = (
+        asked.join(storms, [*SESSION, "window"])
+        .group_by(*SESSION, "storm", "receiver")
+        .agg(
+            requests=pl.len().cast(pl.Int64),
+            naks=first,
+            distinct=pl.col("sqn").n_unique().cast(pl.Int64),
+            start_ns=pl.col("time_ns").min(),
+            end_ns=pl.col("time_ns").max(),
+        )
+        .sort("requests", "receiver", descending=True)
+    )
+    total = pl.col("requests").sum()
+    behind = pl.struct("receiver", "requests", share=pl.col("requests") / total)
+    return (
+        by_receiver.group_by(*SESSION, "storm", maintain_order=True)
+        .agg(
+            pl.col("start_ns").min(),
+            pl.col("end_ns").max(),
+            pl.col("naks").sum(),
+            total,
+            repeated=total - pl.col("distinct").sum(),
+            receivers=behind,
+        )
+        .drop("storm")
+        .sort(*SESSION, "start_ns")
+    )
+
+
+def repairs(rows: Rare) -> pl.DataFrame:
+    """One row a session and point of capture: retransmissions, and how many of them nobody can have needed."""
+    key = ["point", *SESSION]
+    names = [*key, "sqn", "time_ns", "udp_bytes", "is_repair"]
+    again = rows.repairs.with_columns(is_repair=pl.lit(True)).select(names)
+    asked = rows.naks.with_columns(is_repair=pl.lit(False), udp_bytes=pl.lit(0, pl.Int64)).select(names)
+    is_repair = pl.col("is_repair")
+    number = [*key, "sqn"]
+    # At the same time the NAK comes first: it is the cause.
+    judged = (
+        pl.concat([again, asked])
+        .sort(*number, "time_ns", "is_repair")
+        .with_columns(
+            naks_so_far=(~is_repair).cast(pl.Int64).cum_sum().over(number),
+            after_repair=is_repair.shift().over(number).fill_null(False),
+        )
+    )
+    repeated = is_repair & pl.col("after_repair")
+    unrequested = is_repair & (pl.col("naks_so_far") == 0) & ~repeated
+    blind = pl.col("naks") == 0
+    counted = judged.group_by(key).agg(
+        retransmissions=is_repair.sum().cast(pl.Int64),
+        retransmitted_bytes=pl.col("udp_bytes").sum(),
+        naks=(~is_repair).sum().cast(pl.Int64),
+        unrequested=unrequested.sum().cast(pl.Int64),
+        repeated=repeated.sum().cast(pl.Int64),
+        useless_bytes=pl.col("udp_bytes").filter(repeated | unrequested).sum(),
+    )
+    honest = counted.with_columns(
+        pl.when(~blind).then(pl.col(name)).alias(name)
+        for name in ("unrequested", "repeated", "useless_bytes")
+    )
+    reasons = [pl.col(name).fill_null(0) for name in REASONS.values()]
+    return honest.join(rows.refusals, key, "left").with_columns(reasons).sort(key)

@@ -1,0 +1,161 @@
+"""Which option would have helped whom: values after the vendor's rules, which docs/analysis.md lists."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from umstack.facts.kinds import SESSION
+from umstack.facts.loss import request_ns
+from umstack.facts.traffic import at_one_point
+
+MS = 1_000_000
+_PEAK_NS = 100 * MS
+_BURST_NS = 10 * MS
+_BACKOFFS = 3
+_ROUND_TRIPS = 2
+_RETRANSMIT_SHARE = 0.1
+_SUSTAINABLE_SHARE = 0.8
+_REPEATING = 1.1
+"""More NAKs a loss than this, and receivers ask before an answer can have come."""
+
+
+def suggestions(
+    lost: pl.DataFrame, incidents: pl.DataFrame, latencies: pl.DataFrame, rated: pl.DataFrame
+) -> pl.DataFrame:
+    """One row a session and option: the value to set, its unit, why, and whom it would have helped."""
+    known = _known(lost, incidents, latencies, rated)
+    some = pl.col("lost") > 0
+    initial = _at_least_one(((pl.col("burst_ns") + pl.col("usual_trip_ns")) / MS).ceil())
+    # NAKs are drawn from half to one and a half times the interval: so the earliest repeat comes after the repair.
+    backoff = pl.max_horizontal(initial, (2 * pl.col("repair_ns") / MS).ceil())
+    longest_trip = (pl.col("longest_trip_ns") / MS).ceil()
+    waiting_ms = initial + _BACKOFFS * backoff + _ROUND_TRIPS * longest_trip
+    peak, lossy = pl.col("peak_bytes_per_second"), pl.col("lossy_bytes_per_second")
+    choices = [
+        _choice(
+            "transport_lbtrm_nak_initial_backoff_interval",
+            initial,
+            "ms",
+            "the longest burst of losses and a round trip: what is only late is not asked for",
+            some,
+            "lost",
+            "losing",
+        ),
+        _choice(
+            "transport_lbtrm_nak_backoff_interval",
+            backoff,
+            "ms",
+            "repairs took longer than receivers waited before they asked again",
+            pl.col("repeats") > (_REPEATING - 1) * pl.col("lost"),
+            "asked_again",
+            "repeating",
+        ),
+        _choice(
+            "transport_lbtrm_transmission_window_size",
+            (peak * waiting_ms / 1000).ceil(),
+            "bytes",
+            "holds what is sent at the peak rate for as long as a receiver may go on asking",
+            some,
+            "unrepaired",
+            "unrepairing",
+        ),
+        _choice(
+            "transport_lbtrm_retransmit_rate_limit",
+            (pl.col("mean_bytes_per_second") * 8 * _RETRANSMIT_SHARE).floor(),
+            "bits/s",
+            "a tenth of the mean data rate: repairs do not crowd out data",
+            some,
+            "lost",
+            "losing",
+        ),
+        _choice(
+            "transport_lbtrm_data_rate_limit",
+            (lossy * 8 * _SUSTAINABLE_SHARE).floor(),
+            "bits/s",
+            "four fifths of the rate at which datagrams were lost in bursts",
+            lossy < peak / _SUSTAINABLE_SHARE,
+            "burst_lost",
+            "bursting",
+        ),
+    ]
+    parts = [known.select(*SESSION, *choice).filter("wanted") for choice in choices]
+    return pl.concat(parts).drop("wanted").sort(*SESSION, "option")
+
+
+def _at_least_one(value: pl.Expr) -> pl.Expr:
+    return pl.max_horizontal(value, pl.lit(1.0))
+
+
+def _choice(
+    option: str, value: pl.Expr, unit: str, reason: str, wanted: pl.Expr, helped: str, receivers: str
+) -> list[pl.Expr]:
+    who = pl.col(receivers).fill_null(pl.lit([], pl.List(pl.String)))
+    return [
+        pl.lit(option).alias("option"),
+        value.cast(pl.Int64).alias("value"),
+        pl.lit(unit).alias("unit"),
+        pl.lit(reason).alias("reason"),
+        pl.col(helped).fill_null(0).cast(pl.Int64).alias("losses_helped"),
+        who.list.len().cast(pl.Int64).alias("receivers_helped"),
+        who.alias("receivers"),
+        (wanted & value.is_not_null()).fill_null(False).alias("wanted"),
+    ]
+
+
+def _receivers(condition: pl.Expr | None = None) -> pl.Expr:
+    """The receivers of the losses of which this is so. Who lost what was sent again without a NAK is not known."""
+    who = pl.col("receiver") if condition is None else pl.col("receiver").filter(condition)
+    return who.drop_nulls().unique().sort()
+
+
+def _known(
+    lost: pl.DataFrame, incidents: pl.DataFrame, latencies: pl.DataFrame, rated: pl.DataFrame
+) -> pl.DataFrame:
+    """One row a session of everything the rules want to know."""
+    key, trip, naks = list(SESSION), request_ns(), pl.col("naks")
+    open_still = pl.col("repaired_ns").is_null()
+    about = lost.group_by(key).agg(
+        lost=pl.len().cast(pl.Int64),
+        asked_again=(naks > 1).sum().cast(pl.Int64),
+        repeats=pl.max_horizontal(naks - 1, pl.lit(0, pl.Int64)).sum(),
+        unrepaired=open_still.sum().cast(pl.Int64),
+        losing=_receivers(),
+        repeating=_receivers(naks > 1),
+        unrepairing=_receivers(open_still),
+        longest_trip_ns=pl.coalesce(trip.filter(naks == 1).max(), trip.max()),
+    )
+    in_bursts = incidents.filter(pl.col("cause") == "burst")
+    burst = in_bursts.group_by(key).agg(
+        burst_ns=pl.col("longest_run_ns").max(), burst_lost=pl.col("lost").sum(), bursting=_receivers()
+    )
+    waits = latencies.group_by(key).agg(
+        usual_trip_ns=pl.col("request_p50").max(), repair_ns=pl.col("request_p99").max()
+    )
+    whole = about
+    for more in (burst, waits, _volumes(rated), _lossy_rates(in_bursts, rated)):
+        whole = whole.join(more, key, "left")
+    times = ("burst_ns", "usual_trip_ns", "longest_trip_ns", "repair_ns")
+    return whole.with_columns(pl.col(name).fill_null(0) for name in times)
+
+
+def _volumes(rated: pl.DataFrame) -> pl.DataFrame:
+    start, data = pl.col("start_ns"), pl.col("bytes") - pl.col("retransmitted_bytes")
+    windows = (
+        at_one_point(rated)
+        .group_by(*SESSION, (start // _PEAK_NS).alias("window"))
+        .agg(bytes=data.sum(), first_ns=start.min(), last_ns=start.max())
+    )
+    span_s = (pl.col("last_ns").max() - pl.col("first_ns").min() + MS) / 1e9
+    return windows.group_by(*SESSION).agg(
+        peak_bytes_per_second=pl.col("bytes").max() * (1e9 / _PEAK_NS),
+        mean_bytes_per_second=pl.col("bytes").sum() / span_s,
+    )
+
+
+def _lossy_rates(in_bursts: pl.DataFrame, rated: pl.DataFrame) -> pl.DataFrame:
+    """The rate, over ten milliseconds, at which bursts of loss began; the lower tenth of what was seen."""
+    window = (pl.col("start_ns") // _BURST_NS).alias("window")
+    sent = at_one_point(rated).group_by(*SESSION, window).agg(bytes=pl.col("bytes").sum())
+    found = in_bursts.select(*SESSION, window).join(sent, [*SESSION, "window"])
+    lower = pl.col("bytes").quantile(0.1, "equiprobable") * (1e9 / _BURST_NS)
+    return found.group_by(*SESSION).agg(lossy_bytes_per_second=lower)
