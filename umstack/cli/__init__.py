@@ -101,30 +101,24 @@ def command() -> None:
 def main() -> None:
     """Run the command line; an error of the stack is one line saying what to do, not a traceback.
 
-    With --json it is an object on standard output, as a result is.
+    With --json it is an object on standard output as well, as a result is.
     """
     try:
         sys.exit(command.main(prog_name="umstack", standalone_mode=False) or 0)
     except UmError as error:
-        if _wants_json():
-            _tell_json(error.message, error.hint, type(error).__name__)
-        else:
-            click.echo(f"umstack: {displayed_lines(str(error))}", err=True)
+        _tell_json(error.message, error.hint, type(error).__name__)
+        click.echo(f"umstack: {displayed_lines(str(error))}", err=True)
         sys.exit(1)
     except click.ClickException as error:
-        if _wants_json():
-            _tell_json(error.format_message(), "see --help", type(error).__name__)
-        else:
-            error.show()
+        _tell_json(error.format_message(), "see --help", type(error).__name__)
+        error.show()
         sys.exit(error.exit_code)
     except click.Abort:
         click.echo("Aborted!", err=True)
         sys.exit(1)
 
 
-def _wants_json() -> bool:
-    return "--json" in sys.argv[1:]
-
-
 def _tell_json(message: str, hint: str, kind: str) -> None:
-    click.echo(json.dumps({"ok": False, "error": {"type": kind, "message": message, "hint": hint}}))
+    """With --json: the one object on standard output. The line for a person goes to standard error all the same."""
+    if "--json" in sys.argv[1:]:
+        click.echo(json.dumps({"ok": False, "error": {"type": kind, "message": message, "hint": hint}}))
