@@ -140,6 +140,12 @@ class InvalidArgument(UmError):
     default_hint = "check the arguments against the documentation of the call"
 
 
+class NotBytes(InvalidArgument, TypeError):
+    """Text where a message is bytes."""
+
+    default_hint = "encode it: send(text.encode())"
+
+
 class SystemFailure(UmError):
     """An operating system error with no better name."""
 

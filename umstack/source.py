@@ -20,6 +20,7 @@ from umstack._engine.waiting import SLICE_NS, timeout_ns
 from umstack.config import SourceOptions
 from umstack.errors import (
     InvalidArgument,
+    NotBytes,
     NotConnected,
     OptionError,
     UmError,
@@ -142,9 +143,7 @@ class Source(Closing):
         if refused and refused not in _REFUSED_FOR_NOW:
             raise self._error(refused, "sending")
         if isinstance(data, str):
-            raise InvalidArgument(
-                f"a message on {self.topic!r} is bytes, not str", hint="encode it: send(text.encode())"
-            )
+            raise NotBytes(f"a message on {self.topic!r} is bytes, not str")
         raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
         return self._retry(
             lambda wait_ns, more: _send(self._handle, raw, len(raw), flags | more, wait_ns),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def test_a_full_disk_ends_a_capture_that_says_so(
     with Sender(host) as sender:
         sender.send(range(2 * DISK_BYTES // DATAGRAM_BYTES), DATAGRAM_BYTES)
     said, complained = capture.communicate(timeout=20)
-    assert (capture.returncode, said) == (1, "")
+    assert (capture.returncode, json.loads(said)["ok"]) == (1, False)
     *_progress, line = complained.splitlines()
     assert f"to {small}/" in line
     assert "No space left on device" in line

@@ -77,7 +77,7 @@ def test_anything_with_a_buffer_is_sent_whole(context: Context, data: Any) -> No
 
 
 def test_text_must_be_encoded_first(context: Context) -> None:
-    """A string is no buffer: the error is Python's own and nothing is sent."""
+    """A string is no buffer: the error is a TypeError, too, and nothing is sent."""
     with context.source("text") as source:
         with pytest.raises(TypeError):
             source.send("text")  # type: ignore[arg-type]

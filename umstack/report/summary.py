@@ -90,9 +90,16 @@ def summary_of(tables: Mapping[str, pa.Table], lost: Row, timelines: Timelines) 
         )
     summary.tables["causes"] = _causes(tables["incidents"])
     summary.tables["lost"] = [lost]
-    summary.tables["missing"] = _added(tables["gaps"], ["point"], "missing").to_pylist()
+    missing = _added(tables["gaps"], ["point"], "missing")
+    summary.tables["missing"] = missing.sort_by(
+        [("missing", "descending"), ("point", "ascending")]
+    ).to_pylist()
     # Not of the remarks on the page: where there are many, these would be the last of them.
-    notes = tables["remarks"].filter(pc.field("kind") == NOTE).sort_by("status")
+    notes = (
+        tables["remarks"]
+        .filter(pc.field("kind") == NOTE)
+        .sort_by([("status", "ascending"), ("point", "ascending")])
+    )
     summary.totals["notes"] = len(notes)
     summary.tables["notes"] = notes.slice(0, MOST_ROWS).to_pylist()
     summary.timeline, summary.lost_timeline = timelines.sent, timelines.lost
@@ -148,5 +155,7 @@ def _causes(incidents: pa.Table) -> list[Row]:
         )
     )
     names = ["cause", "incidents", "lost", "unrepaired", "longest_ns", "longest_run", "receivers"]
-    rows: list[Row] = grouped.rename_columns(names).sort_by([("lost", "descending")]).to_pylist()
+    rows: list[Row] = (
+        grouped.rename_columns(names).sort_by([("lost", "descending"), ("cause", "ascending")]).to_pylist()
+    )
     return rows
