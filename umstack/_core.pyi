@@ -489,6 +489,7 @@ class um_receiver_session_config(CData):
     def id(self, value: um_session_id | dict[str, Any] | Sequence[Any]) -> None: ...
     nak_initial_backoff_ns: int
     nak_backoff_ns: int
+    adaptive_timing: bool
     nak_suppress_ns: int
     nak_generation_ns: int
     activity_timeout_ns: int

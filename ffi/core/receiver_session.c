@@ -38,6 +38,8 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->link = link;
     session->store = store;
     session->random.state = config->random_seed;
+    um_recovery_timing_init(&session->timing, config->adaptive_timing, config->nak_initial_backoff_ns,
+                            config->nak_backoff_ns);
     um_loss_map_init(&session->losses, um_arena_take(&arena, um_loss_map_footprint(config->loss_capacity)),
                      config->loss_capacity);
     carve(session, &arena, config);
@@ -292,6 +294,8 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
     if (UM_UNLIKELY(recovered)) {
         um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
         if (loss == NULL) {
+            if (!retransmission)
+                um_recovery_timing_on_duplicate(&session->timing, packet->sqn, arrival->now_ns);
             on_duplicate(session, packet, arrival->now_ns);
             return;
         }

@@ -13,6 +13,7 @@
 #include "core/link.h"
 #include "core/loss_map.h"
 #include "core/random.h"
+#include "core/recovery_timing.h"
 #include "core/status_message.h"
 #include "core/topic_table.h"
 
@@ -43,6 +44,7 @@ typedef struct um_receiver_session_config {
     um_session_id id;
     int64_t nak_initial_backoff_ns; /* 0: NAK at once */
     int64_t nak_backoff_ns;
+    bool adaptive_timing; /* the two above are ceilings of measured back-offs */
     int64_t nak_suppress_ns;
     int64_t nak_generation_ns;
     int64_t activity_timeout_ns;
@@ -70,6 +72,7 @@ typedef struct um_receiver_session {
     um_reorder_buffer *store;
     um_random random;
     um_loss_map losses;
+    um_recovery_timing timing;
     um_topic_table topics;
     um_delivery *controllers;
     uint32_t controller_count;

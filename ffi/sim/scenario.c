@@ -175,6 +175,7 @@ static void draw_transport(const um_sim_scenario *scenario, um_receiver_session_
         .status_interval_ns = between_ns(random, 4 * MS, 40 * MS),
         .group_tag = percent(random, 60) ? FLOW_TAG : 0,
         .random_seed = um_random_next(random)};
+    transport->adaptive_timing = transport->random_seed % 2 == 1;
     if (harsh && percent(random, 40)) {
         int64_t longest_ns = 0;
         for (uint32_t i = 0; i < scenario->session_count; i++)

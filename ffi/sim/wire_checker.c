@@ -147,6 +147,19 @@ static int64_t shortest_ns(int64_t local_ns)
     return local_ns - local_ns / DRIFT_SLACK_DIVISOR - SLACK_NS;
 }
 
+/* Nominal timers: what is measured may have changed since a timer was drawn, but lies between floor and ceiling. */
+static int64_t shortest_initial_ns(const um_receiver_session *transport)
+{
+    int64_t nominal_ns = transport->config.nak_initial_backoff_ns;
+    return transport->config.adaptive_timing && nominal_ns > UM_RECOVERY_FLOOR_NS ? UM_RECOVERY_FLOOR_NS : nominal_ns;
+}
+
+static int64_t shortest_backoff_ns(const um_receiver_session *transport)
+{
+    int64_t nominal_ns = transport->config.nak_backoff_ns;
+    return transport->config.adaptive_timing && nominal_ns > UM_RECOVERY_FLOOR_NS ? UM_RECOVERY_FLOOR_NS : nominal_ns;
+}
+
 static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_sim_host *host,
                       const um_lbtrm_packet *packet)
 {
@@ -161,7 +174,7 @@ static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_s
                             host->index, sqn);
             return;
         }
-        if (um_sim_local_ns(host) - loss->detected_ns < transport->config.nak_initial_backoff_ns / 2)
+        if (um_sim_local_ns(host) - loss->detected_ns < shortest_initial_ns(transport) / 2)
             um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u before the initial back-off",
                             (long long)world->now_ns, host->index, sqn);
         if (at >= UM_SIM_WIRE_SQNS_MAX)
@@ -169,7 +182,7 @@ static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_s
         if (world->now_ns < times[at])
             um_sim_complain(world, "t=%lld ns: host %u NAKs sqn %u again, %lld ns too soon", (long long)world->now_ns,
                             host->index, sqn, (long long)(times[at] - world->now_ns));
-        times[at] = world->now_ns + shortest_ns(transport->config.nak_backoff_ns / 2);
+        times[at] = world->now_ns + shortest_ns(shortest_backoff_ns(transport) / 2);
     }
 }
 
@@ -230,7 +243,7 @@ void um_sim_wire_on_received(um_sim_wire_session *wires, uint32_t count, const u
         uint32_t at = sqn - wire->session->core.config.initial_sqn;
         if (at < UM_SIM_WIRE_SQNS_MAX && um_loss_map_find(&transport->losses, sqn) != NULL)
             times[at] =
-                world->now_ns + shortest_ns(transport->config.nak_suppress_ns + transport->config.nak_backoff_ns / 2);
+                world->now_ns + shortest_ns(transport->config.nak_suppress_ns + shortest_backoff_ns(transport) / 2);
     }
 }
 

@@ -514,8 +514,7 @@ TEST("UM-9 UM-11 UM-62", "thousands of topics wait, the loss map is full, a data
 TEST("UM-119 UM-134", "a back-off of 0 is no endless loop")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
-    f->session.config.nak_backoff_ns = 0;
-    f->session.config.nak_initial_backoff_ns = 0;
+    um_recovery_timing_init(&f->session.timing, false, 0, 0);
     receive_message(f, 160, 0, 60);
     tick(f, 1);
     CHECK_EQ(f->naks, 10);

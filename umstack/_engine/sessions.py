@@ -195,6 +195,7 @@ def receiver_session_config(
     config.id.session_id = address.session_id
     config.nak_initial_backoff_ns = options.transport_lbtrm_nak_initial_backoff_interval_ns
     config.nak_backoff_ns = options.transport_lbtrm_nak_backoff_interval_ns
+    config.adaptive_timing = options.recovery_timing == "adaptive"
     config.nak_suppress_ns = options.transport_lbtrm_nak_suppress_interval_ns
     config.nak_generation_ns = options.transport_lbtrm_nak_generation_interval_ns
     config.activity_timeout_ns = options.transport_lbtrm_activity_timeout_ns

@@ -34,6 +34,12 @@ class ReceiverOptions:
         maximum=3_600_000,
         doc="Between NAKs for one sequence number, drawn likewise.",
     )
+    recovery_timing: str = option(
+        Kind.CHOICE,
+        ours="fixed",
+        choices=("fixed", "adaptive"),
+        doc="Initial back-off and back-off: as configured (as UM), or measured, with what is configured as ceilings.",
+    )
     transport_lbtrm_nak_suppress_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=1000,

@@ -81,6 +81,7 @@ class TransportOptions:
 
     nak_initial_backoff_ns: int = 50 * MS
     nak_backoff_ns: int = 200 * MS
+    adaptive_timing: bool = False
     nak_suppress_ns: int = 1000 * MS
     nak_generation_ns: int = 10 * SECOND
     activity_timeout_ns: int = 60 * SECOND
