@@ -59,15 +59,15 @@ void um_recovery_timing_on_reordered(um_recovery_timing *timing, int64_t waited_
 
 void um_recovery_timing_on_repaired(um_recovery_timing *timing, uint32_t sqn, int64_t detected_ns)
 {
-    timing->repaired[sqn % UM_RECOVERED_KEPT] = (um_repaired){true, sqn, detected_ns};
+    timing->repaired[sqn % UM_REPAIRED_SLOTS] = (um_repaired){true, sqn, detected_ns};
 }
 
 void um_recovery_timing_on_duplicate(um_recovery_timing *timing, uint32_t sqn, int64_t now_ns)
 {
-    um_repaired *repaired = &timing->repaired[sqn % UM_RECOVERED_KEPT];
-    if (!repaired->kept || repaired->sqn != sqn)
+    um_repaired *repaired = &timing->repaired[sqn % UM_REPAIRED_SLOTS];
+    if (!repaired->used || repaired->sqn != sqn)
         return;
-    repaired->kept = false;
+    repaired->used = false;
     um_recovery_timing_on_reordered(timing, now_ns - repaired->detected_ns);
 }
 

@@ -19,13 +19,13 @@
 #include "core/base.h"
 
 enum {
-    UM_RECOVERED_KEPT = 64,                    /* repaired datagrams whose original may still come; a power of two */
+    UM_REPAIRED_SLOTS = 64,                    /* repaired datagrams whose original may still come; a power of two */
     UM_RECOVERY_FLOOR_NS = 100000,             /* the shortest nominal timer that is measured */
     UM_RECOVERY_FIRST_ROUND_TRIP_NS = 2000000, /* assumed before the first sample */
 };
 
 typedef struct um_repaired {
-    bool kept;
+    bool used;
     uint32_t sqn;
     int64_t detected_ns;
 } um_repaired;
@@ -39,7 +39,7 @@ typedef struct um_recovery_timing {
     int64_t variance_ns;
     int64_t reordering_ns;                   /* how late datagrams arrive that were not lost */
     int64_t held_ns;                         /* no back-off below this until the next sample (Karn) */
-    um_repaired repaired[UM_RECOVERED_KEPT]; /* by sqn modulo their number */
+    um_repaired repaired[UM_REPAIRED_SLOTS]; /* by sqn modulo their number */
 } um_recovery_timing;
 
 void um_recovery_timing_init(um_recovery_timing *timing, bool adaptive, int64_t initial_ceiling_ns,

@@ -78,7 +78,7 @@ TEST("UM-117", "an original that comes after its repair was reordered; any other
     answer(&timing, 500 * US, 50);
     int64_t before_ns = um_recovery_timing_initial_ns(&timing);
     um_recovery_timing_on_repaired(&timing, 7, 1000);
-    um_recovery_timing_on_duplicate(&timing, 7 + UM_RECOVERED_KEPT, 9 * NS_PER_MS);
+    um_recovery_timing_on_duplicate(&timing, 7 + UM_REPAIRED_SLOTS, 9 * NS_PER_MS);
     um_recovery_timing_on_duplicate(&timing, 8, 9 * NS_PER_MS);
     CHECK_EQ(um_recovery_timing_initial_ns(&timing), before_ns);
     um_recovery_timing_on_duplicate(&timing, 7, 1000 + 4 * NS_PER_MS);
