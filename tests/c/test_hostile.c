@@ -396,10 +396,9 @@ TEST("UM-9 UM-81", "a TSNI half the number space away while delivery waits: what
 TEST("UM-131", "an NCF never brings a NAK forward")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
-    f->session.config.nak_initial_backoff_ns = 10 * (int64_t)NS_PER_S;
+    um_recovery_timing_init(&f->session.timing, false, 10 * (int64_t)NS_PER_S, NS_PER_MS);
     f->session.config.nak_generation_ns = 60 * (int64_t)NS_PER_S;
     f->session.config.nak_suppress_ns = 0;
-    f->session.config.nak_backoff_ns = NS_PER_MS;
     receive_message(f, 151, 0, 51); /* 150 is lost; its first NAK is due after half of the back-off at the earliest */
     um_loss *loss = um_loss_map_find(&f->session.losses, 150);
     CHECK(loss != NULL);
