@@ -136,6 +136,7 @@ static bool fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
 {
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
     if (now_ns >= give_up_ns) {
+        session->claims.has_failed |= um_session_claims_has(&session->claims, loss->sqn);
         give_up(session, loss, &session->counters.unrecovered_tmo);
         return false;
     }
@@ -160,6 +161,14 @@ static int64_t nak_gap_ns(const um_receiver_session *session)
 {
     int64_t gap_ns = session->config.nak_backoff_ns / 16;
     return gap_ns < NAK_GAP_MAX_NS ? gap_ns : NAK_GAP_MAX_NS;
+}
+
+void um_nak_timers_probe(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
+{
+    if (!session->config.send_naks || now_ns < session->nak_not_before_ns)
+        return;
+    send_naks(session, &sqn, 1);
+    session->nak_not_before_ns = now_ns + nak_gap_ns(session);
 }
 
 int64_t um_nak_timers_tick(um_receiver_session *session, int64_t now_ns, bool *gave_up)

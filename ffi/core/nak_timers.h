@@ -19,6 +19,9 @@ void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, boo
 /* NCFs: their NAKs wait for the suppress interval. */
 void um_nak_timers_on_ncf(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns);
 
+/* NAKs one number that is not known to be lost: if it exists, its retransmission shows so. */
+void um_nak_timers_probe(um_receiver_session *session, uint32_t sqn, int64_t now_ns);
+
 /* NAKs and gives up what is due. *gave_up is set when something was given up. Returns when the next call is due.
  */
 int64_t um_nak_timers_tick(um_receiver_session *session, int64_t now_ns, bool *gave_up);

@@ -40,6 +40,7 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->random.state = config->random_seed;
     um_loss_map_init(&session->losses, um_arena_take(&arena, um_loss_map_footprint(config->loss_capacity)),
                      config->loss_capacity);
+    um_session_claims_init(&session->claims, config->loss_capacity);
     carve(session, &arena, config);
     session->topics.mask = 2 * config->topic_capacity - 1;
     session->topics.last = &session->topics.slots[0];
@@ -101,7 +102,7 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
     delivery->next = session->controllers;
     session->controllers = delivery;
     session->controller_count++;
-    delivery->mapped_sqn = session->next_sqn;
+    delivery->mapped_sqn = session->claims.data_next;
     session->tick_controllers_ns = now_ns;
     session->status_due_ns = now_ns;
     if (session->active)
@@ -224,17 +225,18 @@ static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
 {
     session->has_base = true;
     session->next_sqn = sqn;
+    um_session_claims_on_data(&session->claims, sqn);
     session->status_due_ns = now_ns;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
         d->mapped_sqn = sqn;
 }
 
 /* A jump longer than the loss map could not be repaired anyway. It is believed when a second datagram confirms it, so
- * that one that is forged or mangled cannot carry the session off. `least`: how far behind it the second lies. */
-static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn, uint32_t least)
+ * that one that is forged or mangled cannot carry the session off. */
+static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn)
 {
     uint32_t beyond = sqn - session->jump_sqn;
-    bool confirmed = session->jump_seen && beyond >= least && beyond <= JUMP_CONFIRMED_WITHIN;
+    bool confirmed = session->jump_seen && beyond >= 1 && beyond <= JUMP_CONFIRMED_WITHIN;
     session->jump_seen = !confirmed;
     session->jump_sqn = sqn;
     if (!confirmed)
@@ -271,21 +273,48 @@ static void on_duplicate(um_receiver_session *session, const um_lbtrm_packet *pa
         note_stray(session, now_ns);
 }
 
+/* The numbers that only session messages told of. */
+static void withdraw_claims(um_receiver_session *session)
+{
+    for (uint32_t sqn = session->claims.data_next; sqn != session->next_sqn; sqn++) {
+        um_loss *loss = um_loss_map_find(&session->losses, sqn);
+        if (loss == NULL)
+            continue;
+        UM_COUNT(session->counters.unrecovered_tmo, 1);
+        um_status_reports_on_gap_closed(session, sqn);
+        um_loss_map_remove(&session->losses, loss);
+    }
+    um_session_claims_withdraw(&session->claims, session->next_sqn);
+    session->next_sqn = session->claims.data_next;
+}
+
+/* Where the stream is, as the first datagram with data shows it: a session message before it may have been forged.
+ * False for one that does not show it, a retransmission for another receiver. */
+static bool begin_with_data(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+{
+    bool retransmission = packet->flags & UM_LBTRM_FLAG_RETRANSMISSION;
+    if (!session->has_base && retransmission)
+        return false;
+    bool is_earlier = session->has_base && um_serial_before(packet->sqn, session->next_sqn) && !retransmission &&
+                      um_loss_map_find(&session->losses, packet->sqn) == NULL;
+    if (is_earlier)
+        withdraw_claims(session);
+    if (is_earlier || !session->has_base)
+        set_base(session, packet->sqn, now_ns);
+    return true;
+}
+
 static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet, const uint8_t *data, uint32_t length,
                     um_arrival *arrival)
 {
     um_receiver_transport_counters *counters = &session->counters;
     bool retransmission = packet->flags & UM_LBTRM_FLAG_RETRANSMISSION;
     UM_COUNT(counters->rxs_rcved, retransmission);
-    if (UM_UNLIKELY(!session->has_base)) {
-        /* A retransmission for another receiver does not show where the stream is. */
-        if (retransmission)
-            return;
-        set_base(session, packet->sqn, arrival->now_ns);
-    }
+    if (UM_UNLIKELY(!session->has_data) && !begin_with_data(session, packet, arrival->now_ns))
+        return;
     int32_t ahead = um_serial_diff(packet->sqn, session->next_sqn);
     bool recovered = ahead < 0;
-    if (UM_UNLIKELY(is_long_jump(session, packet->sqn)) && !jump_is_confirmed(session, packet->sqn, 1))
+    if (UM_UNLIKELY(is_long_jump(session, packet->sqn)) && !jump_is_confirmed(session, packet->sqn))
         return;
     if (um_serial_before(session->trail_sqn, packet->trail) || session->counters.msgs_rcved == 0)
         session->trail_sqn = packet->trail;
@@ -296,11 +325,15 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
             return;
         }
         um_nak_timers_on_recovered(session, loss, retransmission, arrival->now_ns);
+        if (um_session_claims_has(&session->claims, packet->sqn))
+            um_session_claims_on_data(&session->claims, packet->sqn + 1);
     } else {
         if (UM_UNLIKELY(ahead > 0))
             um_nak_timers_add_gap(session, session->next_sqn, packet->sqn - 1, arrival->now_ns);
         session->next_sqn = packet->sqn + 1;
+        um_session_claims_on_data(&session->claims, packet->sqn + 1);
     }
+    session->has_data = true;
     session->jump_seen = false;
     session->stray_count = 0;
     UM_COUNT(counters->msgs_rcved, 1);
@@ -319,25 +352,29 @@ static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, i
     UM_COUNT(session->counters.session_messages_rcved, 1);
     if (!session->has_base) {
         set_base(session, packet->lead + 1, now_ns);
-        session->trail_sqn = packet->trail;
+        session->trail_sqn = um_session_claims_trail(&session->claims, packet->trail);
         return;
-    }
-    if (is_long_jump(session, packet->lead)) {
-        uint32_t least = packet->sqn == session->jump_sm_sqn; /* the same session message twice confirms nothing */
-        session->jump_sm_sqn = packet->sqn;
-        if (!jump_is_confirmed(session, packet->lead, least))
-            return;
     }
     if (um_serial_before(packet->lead, session->trail_sqn - 1)) {
-        note_stray(session, now_ns);
+        UM_COUNT(session->counters.dgrams_dropped_other, 1);
         return;
     }
-    session->stray_count = 0;
-    if (um_serial_before(session->trail_sqn, packet->trail))
-        session->trail_sqn = packet->trail;
-    if (!um_serial_before(packet->lead, session->next_sqn)) {
-        um_nak_timers_add_gap(session, session->next_sqn, packet->lead, now_ns);
-        session->next_sqn = packet->lead + 1;
+    uint32_t trail = um_session_claims_trail(&session->claims, packet->trail);
+    if (um_serial_before(session->trail_sqn, trail))
+        session->trail_sqn = trail;
+    if (um_session_claims_exceed(&session->claims, packet->lead)) {
+        UM_COUNT(session->counters.dgrams_dropped_other, 1);
+        session->jump_seen = true;
+        session->jump_sqn = packet->lead - 1;
+        if (um_session_claims_probe(&session->claims, packet->lead, now_ns, session->config.nak_initial_backoff_ns,
+                                    session->config.nak_backoff_ns))
+            um_nak_timers_probe(session, packet->lead, now_ns);
+        return;
+    }
+    uint32_t end = um_session_claims_end(&session->claims, session->next_sqn, packet->lead);
+    if (end != session->next_sqn) {
+        um_nak_timers_add_gap(session, session->next_sqn, end - 1, now_ns);
+        session->next_sqn = end;
     }
     if (session->status_sqn != session->next_sqn)
         session->status_due_ns = now_ns; /* the source may be waiting for this position */
@@ -403,6 +440,8 @@ int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
         return tick_controllers(session, now_ns);
     bool gave_up = false;
     int64_t next_ns = um_nak_timers_tick(session, now_ns, &gave_up);
+    if (session->claims.has_failed)
+        withdraw_claims(session);
     if (gave_up && session->starting_count > 0)
         um_start_gate_open(session, now_ns);
     int64_t due_ns[] = {tick_controllers(session, now_ns), um_status_reports_tick(session, now_ns),

@@ -10,6 +10,7 @@
 #ifndef UM_CORE_RECEIVER_SESSION_H
 #define UM_CORE_RECEIVER_SESSION_H
 
+#include "core/session_claims.h"
 #include "core/link.h"
 #include "core/loss_map.h"
 #include "core/random.h"
@@ -80,14 +81,15 @@ typedef struct um_receiver_session {
     um_blocker_search search;
     bool jump_seen; /* the last datagram but for repairs was too far ahead to be believed: jump_sqn */
     uint32_t jump_sqn;
-    uint32_t jump_sm_sqn;
     uint32_t stray_count; /* datagrams in a row from before the source's window */
 
     bool active; /* a datagram has been seen: BOS is out */
     bool ended;
     bool has_base; /* next_sqn is known */
+    bool has_data; /* a datagram with data was accepted */
     uint32_t next_sqn;
     uint32_t trail_sqn;
+    um_session_claims claims;
     bool behind; /* datagrams that have arrived are yet to be read; the owner says so before a tick */
     int64_t created_ns;
     int64_t last_activity_ns;

@@ -223,6 +223,65 @@ TEST("UM-71 UM-87", "a forged session message far ahead neither, not even double
     receive_sm(f, 7, 1u << 30, 1u << 29);
     receive_sm(f, 7, 1u << 30, 1u << 29);
     CHECK_EQ(f->session.losses.count, 0);
+    CHECK_EQ(f->naks, 0);
+    check_goes_on(f);
+    receiving_close(f);
+}
+
+TEST("UM-71 UM-128", "session messages alone, lead and trail forged alike, lose nothing")
+{
+    uint32_t leads[] = {1000, LOSS_CAPACITY / 16, 60000, LOSS_CAPACITY};
+    for (uint32_t l = 0; l < 4; l++) {
+        receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+        for (uint32_t n = 0; n < 30; n++) {
+            for (uint32_t m = 0; m < 100; m++)
+                receive_message(f, 150 + 100 * n + m, 0, 50 + 100 * n + m);
+            receive_sm(f, 7 + n, 149 + 100 * n + leads[l], 149 + 100 * n + leads[l]);
+        }
+        CHECK_EQ(f->messages, 3050);
+        CHECK_EQ(f->losses + f->bursts, 0);
+        CHECK(!f->session.ended);
+        receiving_close(f);
+    }
+}
+
+TEST("UM-71 UM-123", "what only a forged session message told of is given up, and data with those numbers still counts")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    receive_sm(f, 7, 149 + 1000, 100);
+    CHECK_EQ(f->session.losses.count, 1000);
+    for (uint32_t s = 0; s < 12; s++)
+        tick(f, NS_PER_S);
+    CHECK_EQ(f->session.losses.count, 0);
+    CHECK_EQ(f->session.next_sqn, 150);
+    uint64_t naks = f->naks;
+    receive_sm(f, 8, 149 + 1000, 100); /* nothing new: not claimed again */
+    for (uint32_t s = 0; s < 12; s++)
+        tick(f, NS_PER_S);
+    CHECK_EQ(f->naks, naks);
+    for (uint32_t n = 0; n < 2000; n++)
+        receive_message(f, 150 + n, 0, 50 + n);
+    CHECK_EQ(f->messages, 2050);
+    CHECK_EQ(f->losses + f->bursts, 0);
+    receiving_close(f);
+}
+
+TEST("UM-76", "a session that begins with a forged session message begins where its data is")
+{
+    receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
+    receive_sm(f, 7, 50000, 50000);
+    for (uint32_t n = 0; n < 200; n++)
+        receive_message(f, 100 + n, 0, n);
+    CHECK_EQ(f->messages, 200);
+    CHECK(!f->session.ended);
+    receiving_close(f);
+}
+
+TEST("UM-71", "forged session messages from before the stream do not end an idle session")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    for (uint32_t n = 0; n < 200; n++)
+        receive_sm(f, 7 + n, 20, 10);
     check_goes_on(f);
     receiving_close(f);
 }
@@ -243,11 +302,17 @@ TEST("UM-87 UM-116", "after a long outage that only session messages reveal, the
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
     receive_sm(f, 7, 10000000, 9999991);
-    receive_sm(f, 8, 10000000, 9999991);
-    CHECK_EQ(f->session.next_sqn, 10000001);
-    CHECK_EQ(f->session.losses.count, 10);
+    CHECK_EQ(f->naks, 0); /* it may have been overtaken only */
     tick(f, NS_PER_S);
-    CHECK_EQ(f->naks, 10);
+    receive_sm(f, 8, 10000000, 9999991);
+    CHECK_EQ(f->naks, 1); /* the last one, whose retransmission shows that it exists */
+    uint8_t out[64];
+    um_lbtrm_write_data(out, SESSION, NAK_PORT, 10000000, 9999991, true);
+    receive(f, out, UM_LBTRM_DATA_BYTES);
+    CHECK_EQ(f->session.next_sqn, 10000001);
+    CHECK_EQ(f->session.losses.count, 9);
+    tick(f, NS_PER_S);
+    CHECK(f->naks >= 1 + 9);
     receiving_close(f);
 }
 
