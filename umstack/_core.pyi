@@ -767,6 +767,7 @@ class _CoreLib:
     UM_RATE_LIMITED: int
     UM_RECEIVED_EVENT: int
     UM_RECEIVED_NOTHING: int
+    UM_RECEIVING_DIRECT_MAX: int
     UM_RECEIVING_ENDED_MAX: int
     UM_RECEIVING_GROUPS_MAX: int
     UM_RECOVERY_BUCKETS: int
@@ -838,6 +839,7 @@ class _CoreLib:
     def um_context_tap_start(self, a1: um_context, a2: um_tap_config, /) -> int: ...
     def um_context_tap_stop(self, a1: um_context, a2: um_tap_counters, /) -> int: ...
     def um_context_unblock(self, a1: um_context, /) -> None: ...
+    def um_context_wait(self, a1: um_context, a2: int, a3: int, /) -> bool: ...
     def um_datagram_frame(
         self,
         a1: Pointer[char] | Pointer[uint8_t] | bytes,

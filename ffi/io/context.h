@@ -72,6 +72,10 @@ int64_t um_context_process(um_context *context, int64_t timeout_ns);
 /* Makes every um_context_process and um_event_queue_poll that is under way return. */
 void um_context_unblock(um_context *context);
 
+/* Embedded mode: waits until a descriptor is readable, such as an epoll set of queues' descriptors, and receives meanwhile
+ * as a reader that waits does (loop_leader.h). Negative: without a timeout. False when a signal ended it. */
+bool um_context_wait(um_context *context, int fd, int64_t timeout_ns);
+
 /* The groups joined now, at most `max` of them. Returns how many. */
 uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max);
 

@@ -7,7 +7,6 @@
 enum {
     EVENTS_MAX = 64,
     POLL_INTERVAL_NS = 20000,   /* a pass that does not sleep polls idle sockets only this often */
-    GROUPS_DIRECT_MAX = 4,      /* up to so many groups are read without asking epoll which has something */
     PRESSURE_CHECK_NS = 200000, /* how soon a full queue is looked at again */
 };
 
@@ -81,7 +80,7 @@ static int take_events(um_loop *loop, struct epoll_event *events, int64_t wait_u
         return 0;
     }
     /* With a ring set the groups' sockets are idle as a rule: they are read when they are reported ready. */
-    bool direct = rings == NULL && loop->receiving->group_limit <= GROUPS_DIRECT_MAX;
+    bool direct = rings == NULL && loop->receiving->group_limit <= UM_RECEIVING_DIRECT_MAX;
     bool no_sleep = never_sleeps || until_ns <= now_ns || now_ns < loop->spin_until_ns;
     /* A watched ring costs the kernel a call for every datagram that comes, so rings are watched only while the loop
      * sleeps. */
@@ -136,6 +135,7 @@ static void note_pass(um_loop *loop, int handled, int64_t now_ns)
     um_context_counters *counters = &loop->receiving->node.counters;
     uint32_t sends = atomic_load_explicit(&loop->links->send_count, memory_order_relaxed);
     um_coalescing_on_pass(&loop->coalescing, loop->receiving->pass_datagrams, sends, now_ns);
+    um_loop_leader_note_load(loop->leader, loop->coalescing.hot_until_ns);
     if (handled > 0)
         note_event(loop, now_ns);
     loop->reads_directly = false;

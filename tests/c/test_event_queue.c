@@ -19,6 +19,12 @@ static int64_t no_pass(um_reactor *unused, int64_t wait_until_ns)
     return 0;
 }
 
+static bool no_wait(um_reactor *unused, um_event_queue *queue, int64_t end_ns)
+{
+    (void)unused, (void)queue, (void)end_ns;
+    return true;
+}
+
 static um_event_queue *opened(void)
 {
     um_event_queue_config config = {BLOCKS, ROWS, PAYLOAD_BYTES, UM_QUEUE_MESSAGE_BYTES_MIN};
@@ -29,7 +35,7 @@ static um_event_queue *opened(void)
 
 static void open_all(void)
 {
-    CHECK_EQ(um_reactor_open(&reactor, no_pass), 0);
+    CHECK_EQ(um_reactor_open(&reactor, no_pass, no_wait), 0);
     um_node_init(&node);
     first = opened();
     second = opened();
