@@ -18,6 +18,13 @@ static bool wait_for_rows(um_reactor *reactor, um_event_queue *queue, int64_t en
     return um_loop_leader_wait_queue(&((um_context *)reactor)->leader, queue, end_ns);
 }
 
+static void look_for_rows(um_reactor *reactor, um_event_queue *queue, bool has_rows)
+{
+    um_loop_leader_look(&((um_context *)reactor)->leader, queue, has_rows);
+}
+
+static const um_reactor_loop reactor_loop = {.pass = pass, .wait = wait_for_rows, .look = look_for_rows};
+
 static um_socket_config socket_config(const um_context_config *config)
 {
     um_socket_config socket = {.interface_ip = config->interface_ip,
@@ -81,7 +88,7 @@ int um_context_create(const um_context_config *config, um_context **created)
     context->receiving.control_link.fd = -1;
     init_loop(context, config);
     init_leader(context, config);
-    int result = um_reactor_open(&context->reactor, pass, wait_for_rows);
+    int result = um_reactor_open(&context->reactor, &reactor_loop);
     if (result != 0)
         return result;
     context->reactor.error_step = "memory";

@@ -236,9 +236,9 @@ static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, 
     do {
         bool goes_on = true;
         if (!um_reactor_is_threaded(reactor))
-            reactor->pass(reactor, end_ns);
+            reactor->loop->pass(reactor, end_ns);
         else
-            goes_on = reactor->wait(reactor, queue, end_ns);
+            goes_on = reactor->loop->wait(reactor, queue, end_ns);
         *rows = um_queue_take(&queue->core, max);
         if (!goes_on)
             return;
@@ -256,9 +256,23 @@ uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeou
     if (timeout_ns != 0) {
         await_rows(queue, max, timeout_ns, rows);
     } else if (!um_reactor_is_threaded(reactor)) {
-        reactor->pass(reactor, 0);
+        reactor->loop->pass(reactor, 0);
         *rows = um_queue_take(&queue->core, max);
     }
+    um_gate_leave(&queue->gate);
+    return rows->count;
+}
+
+uint32_t um_event_queue_look(um_event_queue *queue, uint32_t max, um_rows *rows)
+{
+    um_reactor *reactor = queue->queues->reactor;
+    *rows = um_queue_take(&queue->core, max);
+    if (!um_gate_enter(&queue->gate))
+        return rows->count;
+    if (um_reactor_is_threaded(reactor))
+        reactor->loop->look(reactor, queue, rows->count > 0);
+    if (rows->count == 0)
+        *rows = um_queue_take(&queue->core, max);
     um_gate_leave(&queue->gate);
     return rows->count;
 }

@@ -35,6 +35,7 @@ typedef struct um_loop {
     uint32_t last_batch; /* datagrams of the last pass: while something comes, the next does not sleep */
     bool reads_directly; /* this pass reads the groups without their having been reported ready */
     bool coalesced;      /* before this pass */
+    bool slept;          /* the same: asked epoll */
 } um_loop;
 
 /* One pass: receives, timers, wake-ups. wait_until_ns 0: do not sleep. Returns datagrams handled. */

@@ -6,6 +6,7 @@
 
 enum {
     PRESSURED_NS = 1000000, /* a reader follows for so long after a queue was full */
+    FOLLOW_NS = 100000000,  /* after which it may lead, if the leader has left */
     DESCRIPTORS_MAX = 1 + UM_RECEIVING_DIRECT_MAX,
 };
 
@@ -54,10 +55,9 @@ static bool follow(const waiter *w, int64_t end_ns)
 
 /* ---- leading ---- */
 
-static bool may_lead(const um_loop_leader *leader, int64_t now_ns)
+static int64_t loaded_until(const um_loop_leader *leader)
 {
-    return !leader->config.never && leader->links->rings == NULL &&
-           now_ns >= atomic_load_explicit(&leader->loaded_until_ns, memory_order_relaxed);
+    return atomic_load_explicit(&leader->loaded_until_ns, memory_order_relaxed);
 }
 
 /* Takes the reports of the groups. Returns how many descriptors there are; 0: there is nothing to lead. */
@@ -67,6 +67,7 @@ static uint32_t begin(um_loop_leader *leader, struct pollfd *descriptors)
     um_reactor *reactor = leader->queues->reactor;
     um_reactor_lock(reactor);
     uint32_t count = um_receiving_unwatch_groups(leader->receiving, fds);
+    leader->group_changes = leader->receiving->group_changes;
     um_reactor_unlock(reactor);
     for (uint32_t i = 0; i < count; i++)
         descriptors[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
@@ -101,7 +102,7 @@ static bool pass(um_loop_leader *leader, int64_t now_ns)
     um_reactor_lock(reactor);
     receiving->pass_datagrams = 0;
     node->behind = false;
-    int handled = um_receiving_receive_groups(receiving, now_ns);
+    um_receiving_receive_groups(receiving, now_ns);
     uint32_t received = receiving->pass_datagrams;
     if (received > 0) {
         um_node_after_batch(node, now_ns);
@@ -110,15 +111,17 @@ static bool pass(um_loop_leader *leader, int64_t now_ns)
     }
     bool pressured = um_node_pressured(node, now_ns);
     uint32_t sends = atomic_load_explicit(&leader->links->send_count, memory_order_relaxed);
+    bool same_groups = receiving->group_changes == leader->group_changes;
     UM_COUNT(node->counters.loop_passes_led, 1);
     um_reactor_unlock(reactor);
 
     um_coalescing_on_pass(&leader->load, received, sends, now_ns);
-    um_loop_leader_note_load(leader, pressured ? now_ns + PRESSURED_NS : leader->load.hot_until_ns);
-    if (handled > 0)
-        note_event(leader, now_ns);
+    if (pressured)
+        um_loop_leader_note_load(leader, now_ns + PRESSURED_NS);
+    else if (um_coalescing_is_active(&leader->load, now_ns))
+        um_loop_leader_note_load(leader, leader->load.hot_until_ns);
     um_reactor_wake_by(reactor, pressured ? 0 : due_ns); /* the context's thread looks again when there is room */
-    return may_lead(leader, now_ns);
+    return same_groups && now_ns >= loaded_until(leader);
 }
 
 /* False when a signal ended it. */
@@ -130,7 +133,11 @@ static bool lead(um_loop_leader *leader, const waiter *w, int64_t end_ns)
         return follow(w, end_ns);
     int readable = 1;
     bool stays = true;
-    for (int64_t now_ns = um_clock_ns(); stays && now_ns < end_ns && !is_ready(w); now_ns = um_clock_ns()) {
+    for (int64_t now_ns = um_clock_ns(); stays && now_ns < end_ns; now_ns = um_clock_ns()) {
+        if (is_ready(w)) {
+            note_event(leader, now_ns);
+            break;
+        }
         if (now_ns >= leader->spin_until_ns) {
             readable = sleep_until(w, descriptors, 1 + count, end_ns);
             if (readable <= 0 || descriptors[0].revents != 0)
@@ -143,12 +150,33 @@ static bool lead(um_loop_leader *leader, const waiter *w, int64_t end_ns)
     return readable >= 0;
 }
 
+static bool can_lead(const um_loop_leader *leader)
+{
+    return !leader->config.never && leader->links->rings == NULL;
+}
+
+/* False when another thread leads. */
+static bool become_leader(um_loop_leader *leader)
+{
+    return !atomic_exchange_explicit(&leader->is_led, true, memory_order_acquire);
+}
+
+static void leave(um_loop_leader *leader)
+{
+    atomic_store_explicit(&leader->is_led, false, memory_order_release);
+}
+
 static bool wait(um_loop_leader *leader, const waiter *w, int64_t end_ns)
 {
-    if (!may_lead(leader, um_clock_ns()) || atomic_exchange_explicit(&leader->is_led, true, memory_order_acquire))
+    int64_t now_ns = um_clock_ns(), load_ns = loaded_until(leader);
+    if (!can_lead(leader))
         return follow(w, end_ns);
+    if (now_ns < load_ns)
+        return follow(w, load_ns < end_ns ? load_ns : end_ns);
+    if (!become_leader(leader))
+        return follow(w, end_ns - now_ns > FOLLOW_NS ? now_ns + FOLLOW_NS : end_ns);
     bool goes_on = lead(leader, w, end_ns);
-    atomic_store_explicit(&leader->is_led, false, memory_order_release);
+    leave(leader);
     return goes_on;
 }
 
@@ -161,5 +189,21 @@ bool um_loop_leader_wait_queue(um_loop_leader *leader, um_event_queue *queue, in
 bool um_loop_leader_wait_descriptor(um_loop_leader *leader, int fd, int64_t end_ns)
 {
     waiter w = {.fd = fd};
-    return wait(leader, &w, end_ns);
+    while (!is_ready(&w) && um_clock_ns() < end_ns)
+        if (!wait(leader, &w, end_ns))
+            return false;
+    return true;
+}
+
+void um_loop_leader_look(um_loop_leader *leader, um_event_queue *queue, bool has_rows)
+{
+    waiter w = {.queue = queue, .fd = -1};
+    int64_t now_ns = um_clock_ns();
+    if (!can_lead(leader) || now_ns < loaded_until(leader) || !become_leader(leader))
+        return;
+    if (has_rows)
+        note_event(leader, now_ns);
+    else if (now_ns < leader->spin_until_ns)
+        lead(leader, &w, leader->spin_until_ns);
+    leave(leader);
 }

@@ -70,11 +70,10 @@ int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched
     return result;
 }
 
-int um_reactor_open(um_reactor *reactor, um_reactor_pass *pass, um_reactor_wait *wait)
+int um_reactor_open(um_reactor *reactor, const um_reactor_loop *loop)
 {
     reactor->epoll_fd = reactor->wake_fd = -1;
-    reactor->pass = pass;
-    reactor->wait = wait;
+    reactor->loop = loop;
     reactor->request_due_ns = UM_NEVER_NS;
     atomic_init(&reactor->requested_ns, UM_NEVER_NS);
     pthread_mutex_init(&reactor->lock, NULL);

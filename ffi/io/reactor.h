@@ -21,11 +21,16 @@
 #include "io/rings.h"
 
 typedef struct um_reactor um_reactor;
-/* One pass of the loop; wait_until_ns 0: do not sleep. Returns datagrams handled. */
-typedef int64_t um_reactor_pass(um_reactor *reactor, int64_t wait_until_ns);
 struct um_event_queue;
-/* One wait of a reader in embedded mode; see um_loop_leader_wait_queue. */
-typedef bool um_reactor_wait(um_reactor *reactor, struct um_event_queue *queue, int64_t end_ns);
+
+/* The loop above, as the layers below call it. */
+typedef struct um_reactor_loop {
+    /* Sequential mode: one pass of the loop; wait_until_ns 0: do not sleep. Returns datagrams handled. */
+    int64_t (*pass)(um_reactor *reactor, int64_t wait_until_ns);
+    /* Embedded mode: um_loop_leader_wait_queue and um_loop_leader_look. */
+    bool (*wait)(um_reactor *reactor, struct um_event_queue *queue, int64_t end_ns);
+    void (*look)(um_reactor *reactor, struct um_event_queue *queue, bool has_rows);
+} um_reactor_loop;
 
 struct um_reactor {
     pthread_mutex_t lock;
@@ -38,14 +43,13 @@ struct um_reactor {
     _Atomic bool rings_are_watched;
     atomic_bool is_threaded;        /* embedded mode: a thread of the context's own runs the loop */
     _Atomic uint32_t unblock_count; /* calls of um_context_unblock */
-    um_reactor_pass *pass;          /* the loop above, which a thread runs that waits in sequential mode */
-    um_reactor_wait *wait;          /* the same of a reader that waits in embedded mode */
+    const um_reactor_loop *loop;
     const char *error_step;
 };
 
 enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_RINGS };
 
-int um_reactor_open(um_reactor *reactor, um_reactor_pass *pass, um_reactor_wait *wait);
+int um_reactor_open(um_reactor *reactor, const um_reactor_loop *loop);
 void um_reactor_close(um_reactor *reactor);
 /* Once no thread can use the lock. */
 void um_reactor_free(um_reactor *reactor);

@@ -50,6 +50,7 @@ static int join_group(um_receiving *receiving, um_address address, um_group **jo
     uint32_t granted = group->link.granted_receive_bytes;
     if (receiving->least_buffer_bytes == 0 || granted < receiving->least_buffer_bytes)
         receiving->least_buffer_bytes = granted;
+    receiving->group_changes++;
     group->session_count = 0;
     group->is_unwatched = false;
     group->in_use = true;
@@ -67,6 +68,9 @@ static void leave_group(um_receiving *receiving, um_group *group)
 {
     if (--group->session_count > 0)
         return;
+    receiving->group_changes++;
+    if (group->is_unwatched) /* the reader that waits for it would keep the socket open */
+        shutdown(group->link.fd, SHUT_RDWR);
     um_links_close_socket(receiving->links, &group->link);
     group->in_use = false;
     while (receiving->group_limit > 0 && !receiving->groups[receiving->group_limit - 1].in_use)

@@ -44,6 +44,7 @@ typedef struct um_receiving {
     size_t reorder_bytes;
     um_group *groups;             /* UM_RECEIVING_GROUPS_MAX, mapped */
     _Atomic uint32_t group_limit; /* groups beyond it were never used; read without the lock too */
+    uint32_t group_changes;       /* groups joined and left, ever */
     uint32_t least_buffer_bytes;  /* that the kernel granted to a group's socket; 0: there was none */
     _Atomic bool rings_are_read;  /* a group is joined, so that the loop waits for the rings */
     um_rx ring_batch[UM_RINGS_BATCH_MAX];
@@ -78,7 +79,7 @@ int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t 
 int um_receiving_receive_groups(um_receiving *receiving, int64_t now_ns);
 /* No group is reported to the loop until um_receiving_watch_groups: the caller waits for their descriptors. Returns how
  * many there are; 0, and they stay watched, when there are more than UM_RECEIVING_DIRECT_MAX. A group that is joined
- * meanwhile is watched. */
+ * meanwhile is watched; one that is left becomes readable first. `group_changes` tells of both. */
 uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVING_DIRECT_MAX]);
 void um_receiving_watch_groups(um_receiving *receiving);
 /* Receives from the ring set, in the same way. */
