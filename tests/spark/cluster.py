@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from umstack.analysis.spark_session import QUICK_JVM, shared_classes
+from umstack.spark.spark_session import QUICK_JVM, shared_classes
 
 HOME = Path(pyspark.__file__).parent
 _LISTENING = re.compile(r"Starting Spark master at (spark://\S+)")

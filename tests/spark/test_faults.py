@@ -29,7 +29,7 @@ from umstack.recorder import Journal
 from umstack.recorder.tables import messages
 from umstack.spark import UmpcapDataSource
 from umstack.spark.live_source import UmstackDataSource
-from umstack.spark.packet_columns import PACKETS as PRESENT
+from umstack.facts.packet_columns import PACKETS as PRESENT
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -16,8 +16,8 @@ from tests.spark.story import PUBLISHER, RECEIVERS, Story
 from umstack.analysis.observations import NEEDED, label
 from umstack.capture import Split
 from umstack.capture.generate import Traffic, generate
-from umstack.spark.labels import labelled
-from umstack.spark.packet_columns import PACKETS
+from umstack.facts.labels import labelled
+from umstack.facts.packet_columns import PACKETS
 from umstack.spark.packet_store import STORED, PacketStore, PartWriter
 from umstack.spark.umpcap_parts import CapturePart, UmpcapOptions
 

@@ -25,8 +25,8 @@ from umstack.capture import split
 from umstack.capture.generate import Traffic, Truth, generate
 from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
 from umstack.spark import UmpcapDataSource
-from umstack.spark.capture_files import capture_files
-from umstack.spark.packet_columns import ON_REQUEST
+from umstack.capture.capture_files import capture_files
+from umstack.facts.packet_columns import ON_REQUEST
 from umstack.spark.umpcap_copies import copies_among
 
 PACKETS = 20_000

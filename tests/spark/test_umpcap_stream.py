@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from umstack.spark.packet_columns import PACKETS
+from umstack.facts.packet_columns import PACKETS
 from umstack.spark.umpcap_parts import UmpcapOptions
 from umstack.spark.umpcap_stream import UmpcapStreamReader
 

@@ -29,7 +29,7 @@ from tests.unit.capture_bytes import (
 )
 from umstack.capture.generate import Traffic, generate
 from umstack.facts.facts import facts_of
-from umstack.facts.tables import tables_of
+from umstack.analysis.tables import tables_of
 from umstack.report import Report, make_report
 from umstack.report.quantities import bit_rate
 

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from umstack.analysis.spark_session import enough_memory, spark_session
+from umstack.spark.spark_session import enough_memory, spark_session
 from umstack.bench.children import CHILD_SLACK_SECONDS, BenchError, Child, ThisMachine, running
 from umstack.bench.endpoint import READY_SECONDS
 from umstack.bench.paced_ends import NUMBER_BYTES, PacedSpec

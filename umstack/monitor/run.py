@@ -21,7 +21,7 @@ from pyspark.sql.types import StructField, StructType
 
 from umstack.analysis.observations import NEEDED, NOTE_STATUS, NS_PER_SECOND, ON_TOPICS, label
 from umstack.analysis.rates import BUCKET_NS
-from umstack.analysis.spark_session import DEFAULT_DRIVER_MEMORY, cores, spark_session
+from umstack.spark.spark_session import DEFAULT_DRIVER_MEMORY, cores, spark_session
 from umstack.errors import SystemFailure
 from umstack.monitor.finding_watch import INCIDENTS, FindingWatch
 from umstack.monitor.prometheus import Prometheus
@@ -29,7 +29,7 @@ from umstack.monitor.sinks import RECOVERY, TRAFFIC, Lines, Parts, Sink
 from umstack.monitor.windows import loss_windows, recovery, timed, traffic_windows
 from umstack.spark import UmpcapDataSource
 from umstack.spark.driver_folder import driver_folder
-from umstack.spark.packet_columns import ON_REQUEST, PACKETS
+from umstack.facts.packet_columns import ON_REQUEST, PACKETS
 
 _LOOK_SECONDS = 0.2
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Failure): .*", re.MULTILINE)

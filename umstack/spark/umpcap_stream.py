@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 
 from umstack._core import lib
 from umstack.capture import CaptureError, NoteKind, Split
+from umstack.capture.capture_files import capture_files, is_compressed_name
 from umstack.capture.container import MappedFile, interfaces_of
-from umstack.spark.capture_files import capture_files, is_compressed_name
 from umstack.spark.umpcap_copies import TELLING_BYTES, Copies, copies_among
 from umstack.spark.umpcap_notes import COPY, Ages, Told, compressed_note, copy_note, ending_note, no_copy_note
 from umstack.spark.umpcap_parts import CapturePart, PartReader, UmpcapOptions
@@ -110,7 +110,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
 
     def _notes(self, told: dict[str, Told], ends: dict[str, int]) -> dict[str, Told]:
         """What was noted before of the files there are, and what is new."""
-        if not self._options.tells:
+        if not self._options.notes:
             self._warn(told)
             return {}
         noted: dict[str, Told] = {}

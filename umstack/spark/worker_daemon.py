@@ -1,7 +1,7 @@
 """What Spark forks its Python workers from: Spark's own daemon, with what every worker of ours needs imported before.
 
 An import of the data sources takes a worker about a second of processor time, and each query starts several.
-`spark.python.daemon.module` names it (umstack.analysis.spark_session does). Spark puts the module of the workers
+`spark.python.daemon.module` names it (umstack.spark.spark_session does). Spark puts the module of the workers
 in `sys.argv`, which its daemon reads itself.
 """
 

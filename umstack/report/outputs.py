@@ -1,55 +1,44 @@
-"""A report on one machine, without Spark: facts, tables in memory, Parquet beside the page."""
+"""What a report leaves behind beside its page: every table as Parquet, and what of them the page shows."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from umstack.facts.facts import facts_of
+from umstack.analysis.tables import Tables
+from umstack.analysis.traffic import at_one_point
 from umstack.facts.kinds import SESSION
-from umstack.facts.tables import tables_of
-from umstack.facts.traffic import at_one_point
 from umstack.report.summary import SUMMARISED, Row, Summary, Timelines, summary_of
 
-STEPS = ("decode", "tables", "write")
 _PACKETS = "packets"
-"""A table that reports made by Spark have: one of an older report does not belong to a newer page."""
+"""A table that reports of an earlier version have: one of an older report does not belong to a newer page."""
 
 
-def report_alone(
-    folder: Path, captures: Sequence[str], mtu: int, begin: Callable[[str], None]
-) -> tuple[Summary, int]:
-    """Write all tables into the folder, one of Parquet each; the summary of them, and how many packets there were.
-
-    `begin` is told each of `STEPS` as it begins.
-    """
-    begin("decode")
-    facts = facts_of(captures)
-    begin("tables")
-    tables = tables_of(facts, mtu)
-    begin("write")
-    for old in (_PACKETS, "latency"):
-        shutil.rmtree(folder / old, ignore_errors=True)
+def write_tables(folder: Path, tables: Tables) -> None:
+    """Write all tables into the folder, one of Parquet each; none of them where that fails."""
+    shutil.rmtree(folder / _PACKETS, ignore_errors=True)
     try:
         for name, table in tables.items():
-            _write(folder / name, _arrow(table))
+            _write(folder / name, arrow(table))
     except OSError:
         # Some of the tables of a report are none of them.
         for name in tables:
             shutil.rmtree(folder / name, ignore_errors=True)
         raise
-    small = {name: _arrow(tables[name]) for name in SUMMARISED if name in tables}
-    return summary_of(
-        small, _lost(tables["losses"]), _timelines(tables["rates"], tables["losses"])
-    ), facts.packets
 
 
-def _arrow(table: pl.DataFrame) -> pa.Table:
+def summarised(tables: Tables) -> Summary:
+    """The page's rows."""
+    small = {name: arrow(tables[name]) for name in SUMMARISED}
+    return summary_of(small, _lost(tables["losses"]), _timelines(tables["rates"], tables["losses"]))
+
+
+def arrow(table: pl.DataFrame) -> pa.Table:
+    """A table as Arrow's types, which every reader knows."""
     return table.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
@@ -77,7 +66,7 @@ def _timelines(rates: pl.DataFrame, losses: pl.DataFrame) -> Timelines:
     lines = Timelines.between(low, high)
 
     def binned(time: str) -> pl.Expr:
-        # Towards zero, as Spark divides: what was lost just before the first bin is in it.
+        # Towards zero: what was lost just before the first bin is in it.
         from_start = pl.col(time) - lines.start_ns
         quotient = from_start.sign() * (from_start.abs() // lines.bin_ns)
         return (quotient * lines.bin_ns + lines.start_ns).alias("start_ns")

@@ -7,10 +7,10 @@ from itertools import permutations
 import numpy as np
 import polars as pl
 
+from umstack.analysis.losses import percentiles
+from umstack.analysis.numbering import Seen
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import BUCKET_NS, DATA, NAK, NCF, RETRANSMISSION, SESSION, SESSION_MESSAGE, STATUS
-from umstack.facts.loss import percentiles
-from umstack.facts.numbering import Seen
 
 NS_PER_SECOND = 1_000_000_000
 IP_AND_UDP_BYTES = 28
