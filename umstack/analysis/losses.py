@@ -26,7 +26,7 @@ class Rare:
     ignored: pl.DataFrame
     repairs: pl.DataFrame
     refusals: pl.DataFrame
-    """By point and session: how many numbers were refused, by reason."""
+    """Numbers that were refused, with the reason in small letters."""
 
 
 def rare(facts: Facts, known: dict[Session, Reference]) -> Rare:
@@ -36,11 +36,6 @@ def rare(facts: Facts, known: dict[Session, Reference]) -> Rare:
     listed = lists.drop("sqn").explode("sqns").rename({"sqns": "sqn"})
     listed = unwrapped(listed, known)
     reason = pl.col("ncf_reason").str.to_lowercase()
-    ncfs = facts.rare.filter(pl.col("kind") == NCF)
-    refused = [
-        pl.col("sqns").list.len().filter(reason == key).sum().cast(pl.Int64).alias(name)
-        for key, name in REASONS.items()
-    ]
     again = rows.filter(pl.col("kind") == RETRANSMISSION).drop("sqns")
     # A number that the capture cut off stays unknown.
     numbered = again.filter(pl.col("sqn").is_not_null())
@@ -49,7 +44,7 @@ def rare(facts: Facts, known: dict[Session, Reference]) -> Rare:
         naks=listed.filter(pl.col("kind") == NAK),
         ignored=listed.filter((pl.col("kind") == NCF) & (reason == "ignored")),
         repairs=repairs,
-        refusals=ncfs.group_by("point", *SESSION).agg(refused),
+        refusals=listed.filter(pl.col("kind") == NCF).with_columns(ncf_reason=reason),
     )
 
 
@@ -291,9 +286,13 @@ def nak_storms(rows: Rare) -> pl.DataFrame:
     )
 
 
-def repairs(rows: Rare) -> pl.DataFrame:
-    """One row a session and point of capture: retransmissions, and how many of them nobody can have needed."""
+def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
+    """One row a session and point of capture: retransmissions, and how many of them nobody can have needed.
+
+    With `window_ns` one row for each window of so much time, `window`: judged by what came before it as well.
+    """
     key = ["point", *SESSION]
+    by = [*key, *windowed("time_ns", window_ns)]
     names = [*key, "sqn", "time_ns", "udp_bytes", "is_repair"]
     again = rows.repairs.with_columns(is_repair=pl.lit(True)).select(names)
     asked = rows.naks.with_columns(is_repair=pl.lit(False), udp_bytes=pl.lit(0, pl.Int64)).select(names)
@@ -311,7 +310,7 @@ def repairs(rows: Rare) -> pl.DataFrame:
     repeated = is_repair & pl.col("after_repair")
     unrequested = is_repair & (pl.col("naks_so_far") == 0) & ~repeated
     blind = pl.col("naks") == 0
-    counted = judged.group_by(key).agg(
+    counted = judged.group_by(by).agg(
         retransmissions=is_repair.sum().cast(pl.Int64),
         retransmitted_bytes=pl.col("udp_bytes").sum(),
         naks=(~is_repair).sum().cast(pl.Int64),
@@ -323,5 +322,18 @@ def repairs(rows: Rare) -> pl.DataFrame:
         pl.when(~blind).then(pl.col(name)).alias(name)
         for name in ("unrequested", "repeated", "useless_bytes")
     )
+    reason = pl.col("ncf_reason")
+    refused = [(reason == key).sum().cast(pl.Int64).alias(name) for key, name in REASONS.items()]
+    refusals = rows.refusals.group_by(by).agg(refused)
     reasons = [pl.col(name).fill_null(0) for name in REASONS.values()]
-    return honest.join(rows.refusals, key, "left").with_columns(reasons).sort(key)
+    whole = [*key, *([WINDOW] if window_ns else [])]
+    return honest.join(refusals, whole, "left").with_columns(reasons).sort(whole)
+
+
+WINDOW = "window"
+"""The column that says when a window of time begins, in nanoseconds."""
+
+
+def windowed(time: str, window_ns: int) -> list[pl.Expr]:
+    """The column `window` of a time, as a list to be appended to others; empty where time is not divided."""
+    return [(pl.col(time) // window_ns * window_ns).alias(WINDOW)] if window_ns else []

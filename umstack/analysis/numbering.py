@@ -178,3 +178,30 @@ def sent_times(everything: list[Seen], wanted: pl.DataFrame) -> pl.DataFrame:
         columns = {"sqn": asked[hit], "sent_ns": one.times_ns[at[hit]]}
         parts.append(_keyed(one, columns).drop("point"))
     return pl.concat(parts).group_by(*SESSION, "sqn").agg(pl.col("sent_ns").min())
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """Facts, with what is known of their sequence numbers."""
+
+    facts: Facts
+    known: dict[Session, Reference]
+    everything: list[Seen]
+
+    @classmethod
+    def of(cls, facts: Facts) -> Numbered:
+        """Unwrap the numbers of facts."""
+        known = references(facts)
+        return cls(facts, known, seen(facts, known))
+
+
+COPIES = {"point": pl.String, "publisher": pl.String, "session_id": pl.Int64, "time_ns": pl.Int64}
+
+
+def copies(everything: list[Seen]) -> pl.DataFrame:
+    """One row each time a number was seen again at a point: `time_ns`."""
+    parts = [pl.DataFrame(schema=COPIES)]
+    for one in everything:
+        again = np.flatnonzero(one.sqns[1:] == one.sqns[:-1]) + 1
+        parts.append(_keyed(one, {"time_ns": one.times_ns[again]}))
+    return pl.concat(parts)

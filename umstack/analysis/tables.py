@@ -22,9 +22,8 @@ _ORDER = (
 
 def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
     """All tables."""
-    known = numbering.references(facts)
-    everything = numbering.seen(facts, known)
-    rare = losses.rare(facts, known)
+    numbered = numbering.Numbered.of(facts)
+    everything, rare = numbered.everything, losses.rare(facts, numbered.known)
     covered = numbering.coverage(everything)
     found = traffic.sessions(facts, covered)
     lost = losses.losses(rare, everything)

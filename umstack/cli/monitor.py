@@ -32,12 +32,12 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--late",
     type=click.FloatRange(0),
-    default=10.0,
+    default=2.0,
     show_default=True,
     help="Seconds to wait for stragglers.",
 )
 @click.option(
-    "--interval", type=click.FloatRange(0), default=2.0, show_default=True, help="Seconds between looks."
+    "--interval", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds between looks."
 )
 @click.option(
     "--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network."

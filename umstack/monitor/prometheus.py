@@ -10,8 +10,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server, write_to_textfile
 
 from umstack.monitor.finding_watch import INCIDENTS, STORMS
-from umstack.monitor.sinks import RECOVERY, TRAFFIC, Row
-from umstack.monitor.window_findings import FINDINGS
+from umstack.monitor.sinks import Row
+from umstack.monitor.window_findings import FINDINGS, RECOVERY, TRAFFIC
 from umstack.report.findings import topic_name
 
 
