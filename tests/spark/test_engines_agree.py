@@ -17,7 +17,7 @@ pytest.importorskip("matplotlib")
 import pyarrow.parquet as pq
 
 from tests.spark import odd_captures as odd
-from tests.spark.sim_run import scripted, storm
+from tests.sim.sim_run import scripted, storm
 from umstack.capture.generate import Traffic, generate
 from umstack.report import Report, ReportOptions, make_report
 from umstack.sim import SECOND, START_NS

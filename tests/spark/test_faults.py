@@ -21,7 +21,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.spark.story import MS, RECEIVERS, SCHEMA, Story
+from tests.story import MS, RECEIVERS, SCHEMA, Story
 from umstack.analysis.losses import losses
 from umstack.analysis.observations import observe
 from umstack.capture.generate import Traffic, generate

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from tests.spark.odd_captures import odd_captures
 from tests.spark.said import Said
-from tests.spark.sim_run import scripted, storm
-from tests.spark.story import RECEIVERS, Story
+from tests.sim.sim_run import scripted, storm
+from tests.story import RECEIVERS, Story
 from tests.unit.capture_bytes import SOURCE, Packet, data, ethernet, frame, ipv4, message, nak, pcap, udp
 from umstack.analysis.observations import label
 from umstack.monitor import MonitorOptions, monitor

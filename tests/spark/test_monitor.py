@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
 from tests.spark.said import Said
-from tests.spark.sim_run import SimRun, scripted, storm
-from tests.spark.story import RECEIVERS, Story
+from tests.sim.sim_run import SimRun, scripted, storm
+from tests.story import RECEIVERS, Story
 from umstack.analysis.incidents import incidents
 from umstack.analysis.losses import losses
 from umstack.analysis.nak_storms import nak_storms

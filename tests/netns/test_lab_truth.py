@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib")
 import pyarrow.parquet as pq
 from pyarrow import RecordBatch
 
-from tests.spark.lab_run import LOSS, LabRun, lab_run
+from tests.netns.lab_run import LOSS, LabRun, lab_run
 from umstack.analysis.incidents import incidents
 from umstack.analysis.losses import losses
 from umstack.analysis.nak_storms import nak_storms
