@@ -27,9 +27,9 @@ from tests.unit.capture_bytes import (
     sm,
     udp,
 )
+from umstack.analysis.tables import tables_of
 from umstack.capture.generate import Traffic, generate
 from umstack.facts.facts import facts_of
-from umstack.analysis.tables import tables_of
 from umstack.report import Report, make_report
 from umstack.report.quantities import bit_rate
 

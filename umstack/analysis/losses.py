@@ -309,7 +309,7 @@ def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
     )
     repeated = is_repair & pl.col("after_repair")
     unrequested = is_repair & (pl.col("naks_so_far") == 0) & ~repeated
-    blind = pl.col("naks") == 0
+    blind = pl.col("naks").sum().over(key) == 0
     counted = judged.group_by(by).agg(
         retransmissions=is_repair.sum().cast(pl.Int64),
         retransmitted_bytes=pl.col("udp_bytes").sum(),

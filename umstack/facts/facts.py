@@ -184,6 +184,8 @@ class Counter:
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Count the packets of a batch."""
+        if not len(batch):
+            return
         for window_ns, rows in self._by_window(batch):
             pieces = self._of(window_ns)
             pieces.packets += len(rows)
@@ -202,7 +204,7 @@ class Counter:
         return self._pieces.setdefault(window_ns, Pieces())
 
     def _by_window(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        if not self._window_ns or not len(batch):
+        if not self._window_ns:
             yield 0, batch
             return
         times = pc.fill_null(batch.column("time_ns"), 0).to_numpy()

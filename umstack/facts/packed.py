@@ -7,7 +7,6 @@ packed as steps from one to the next, which compress to two or three bytes each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -56,9 +55,10 @@ def from_ipc(content: bytes) -> pa.Table:
 
 def packed(facts: Facts, window_ns: int = 0) -> pa.Table:
     """The rows of facts."""
-    columns: Any = zip(*_rows(facts, window_ns), strict=True)
+    rows = list(_rows(facts, window_ns))
+    columns = zip(*rows, strict=True) if rows else ((),) * len(PACKED)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, PACKED, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=PACKED) if arrays else PACKED.empty_table()
+    return pa.Table.from_arrays(arrays, schema=PACKED)
 
 
 def _rows(facts: Facts, window_ns: int) -> Iterator[_Row]:

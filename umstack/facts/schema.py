@@ -164,3 +164,26 @@ def merges(name: str) -> dict[str, str]:
     return {
         field.name: field.metadata[b"merge"].decode() for field in FACTS[name] if b"merge" in field.metadata
     }
+
+
+def markdown() -> str:
+    """The schema as docs/facts.md has it."""
+    lines = []
+    for name, schema in FACTS.items():
+        lines += [
+            f"### `{name}`",
+            "",
+            "| column | type | unit | null | merged by | what |",
+            "|---|---|---|---|---|---|",
+        ]
+        for field in schema:
+            told = {key.decode(): value.decode() for key, value in field.metadata.items()}
+            null = "may be" if field.nullable else ""
+            values = (f"`{field.name}`", str(field.type), told.get("unit", ""), null, told.get("merge", ""))
+            lines.append(f"| {' | '.join(values)} | {told['comment']} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown())

@@ -28,6 +28,7 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _CHATTY = (
     "org.apache.hadoop.util.NativeCodeLoader",
     "org.apache.spark.SparkConf",
+    "org.apache.spark.scheduler.DAGScheduler",
     "org.apache.spark.sql.catalyst.util",
     "org.apache.spark.sql.execution.streaming",
     "org.apache.spark.sql.execution.window.WindowExec",

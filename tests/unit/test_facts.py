@@ -1,0 +1,123 @@
+"""Facts of captures whose truth is known, and what is put into rows and taken out again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("polars")
+
+import polars as pl
+import pyarrow.compute as pc
+
+from tests.unit.capture_bytes import Packet, frame, pcap
+from umstack.analysis.tables import tables_of
+from umstack.capture import split
+from umstack.capture.generate import Traffic, Truth, generate
+from umstack.facts.facts import Facts, facts_of
+from umstack.facts.packed import PACKED, packed, unpacked
+from umstack.facts.schema import FACTS, frame_schema, markdown, merges
+from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
+
+TRAFFIC = Traffic(
+    seed=7, sessions=2, receivers=2, topics=3, messages_per_datagram=2, message_bytes=40, loss=0.01
+)
+PACKETS = 20_000
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
+    """Give a generated capture and what it holds."""
+    return generate(tmp_path_factory.mktemp("captures") / "switch.pcap", PACKETS, TRAFFIC)
+
+
+def test_losses_are_those_that_were_generated(truth: Truth) -> None:
+    """Who lost what, how often it was asked for, and when it came back: the analysis finds the generator's truth."""
+    facts = facts_of([str(truth.path)])
+    kinds = dict(facts.counts.group_by("kind").agg(pl.col("packets").sum()).rows())
+    assert kinds["DATA"] == truth.data
+    assert kinds["RETRANSMISSION"] == truth.retransmissions
+    assert (kinds["NAK"], kinds["NCF"]) == (truth.naks, truth.ncfs)
+    lost = tables_of(facts)["losses"].filter(pl.col("receiver").is_not_null())
+    found = {(row["session_id"], row["receiver"], row["sqn"] % 2**32): row for row in lost.to_dicts()}
+    asked = truth.losses[truth.losses["nak_count"] > 0]
+    wanted = {
+        (
+            truth.session_id(int(one["session"])),
+            truth.receiver_address(int(one["receiver"])),
+            int(one["sqn"]),
+        ): one
+        for one in asked
+    }
+    assert found.keys() == wanted.keys()
+    assert len(found) > 100
+    for key, one in wanted.items():
+        assert (found[key]["naks"], found[key]["nak_ns"]) == (one["nak_count"], one["first_nak_ns"])
+        if one["outcome"] == 0:
+            assert found[key]["repaired_ns"] is not None
+
+
+def test_topics_have_the_names_that_were_advertised(truth: Truth, tmp_path: Path) -> None:
+    """Advertised elsewhere than it is published, in one datagram or several: by session and index it is the name."""
+    session_id, publisher = truth.session_id(0), truth.source_address(0)
+    address = LbtrmAddress(publisher, "224.10.10.10", session_id, 14400, 14390)
+    told = [Advertisement(f"topic.{index}", index, 0, address) for index in (1, 2)]
+    other = Advertisement("other", 1, 0, address._replace(session_id=session_id + 99))
+    payloads = [
+        encode(ResolutionDatagram(("asked",), (told[0], other))),
+        encode(ResolutionDatagram((), (told[1],))),
+    ]
+    packets = [
+        Packet(1_700_000_000 * 10**9 + n, frame(one, destination_port=12965))
+        for n, one in enumerate(payloads)
+    ]
+    (tmp_path / "resolution.pcap").write_bytes(pcap(packets))
+    paths = [str(truth.path), str(tmp_path / "resolution.pcap")]
+    rows = tables_of(facts_of(paths))["topics"].to_dicts()
+    named = {(row["publisher"], row["session_id"], row["topic_index"]): row["topic"] for row in rows}
+    assert len(named) == TRAFFIC.sessions * TRAFFIC.topics, (
+        "what was only advertised is no topic of the capture"
+    )
+    assert {key: name for key, name in named.items() if name is not None} == {
+        (publisher, session_id, 1): "topic.1",
+        (publisher, session_id, 2): "topic.2",
+    }
+
+
+def test_rows_of_facts_are_the_facts(truth: Truth) -> None:
+    """Put into rows part by part, and taken out of all of them at once, in another order."""
+    parts = [packed(facts_of([part])) for part in split(str(truth.path), 500_000)]
+    assert len(parts) > 2
+    assert unpacked(reversed(parts))[0].equals(facts_of([str(truth.path)]))
+    assert parts[0].schema.equals(PACKED)
+    assert unpacked([packed(Facts())]) == {}
+
+
+def test_every_frame_has_the_schema_that_is_documented(truth: Truth) -> None:
+    """Types, and no null where the schema has none; every number that counts says how it is added up."""
+    facts = facts_of([str(truth.path)])
+    for name in FACTS:
+        if name == "sends":
+            continue
+        frame_of_it = getattr(facts, name)
+        assert frame_of_it.schema == frame_schema(name)
+        for field in FACTS[name]:
+            assert field.metadata[b"comment"]
+            assert field.nullable or frame_of_it[field.name].null_count() == 0
+    assert merges("counts")["packets"] == "sum"
+    assert merges("counts")["first_ns"] == "min"
+
+
+def test_the_schema_in_the_docs_is_the_one_in_force() -> None:
+    """docs/facts.md has what `python -m umstack.facts.schema` prints."""
+    assert markdown() in (Path(__file__).parents[2] / "docs" / "facts.md").read_text()
+
+
+def test_what_is_sent_is_packed_small(truth: Truth) -> None:
+    """Steps between sendings compress: far less than the twelve bytes each has in memory."""
+    rows = packed(facts_of([str(truth.path)]))
+    sends = rows.filter(pc.equal(rows["frame"], "sends"))
+    size = sum(map(len, sends["content"].to_pylist()))
+    assert size < 6 * truth.data
