@@ -337,3 +337,38 @@ WINDOW = "window"
 def windowed(time: str, window_ns: int) -> list[pl.Expr]:
     """The column `window` of a time, as a list to be appended to others; empty where time is not divided."""
     return [(pl.col(time) // window_ns * window_ns).alias(WINDOW)] if window_ns else []
+
+
+_PAIR = (*SESSION, "from_point", "to_point")
+
+
+def lost_repairs(rows: Rare, facts: Facts, ways: pl.DataFrame, window_ns: int = 0) -> pl.DataFrame:
+    """One row a session and pair of points: retransmissions that passed the first, and those `lost` before the second.
+
+    `ways` are the pairs, in the direction in which datagrams went (`traffic.latency` finds them). Only what passed the
+    first while the second was capturing the session counts. With `window_ns` one row for each window, `window`.
+    """
+    point = ["point", *SESSION]
+    spans = facts.counts.group_by(point).agg(pl.col("first_ns").min(), pl.col("last_ns").max())
+    again = rows.repairs.filter(pl.col("sqn").is_not_null())
+    pairs = ways.select(_PAIR).unique()
+    passed = (
+        again.rename({"point": "from_point"})
+        .join(pairs, ["from_point", *SESSION])
+        .join(spans.rename({"point": "to_point"}), ["to_point", *SESSION])
+        .filter(pl.col("time_ns").is_between("first_ns", "last_ns"))
+        .group_by(*_PAIR, "sqn")
+        .agg(sent=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").max())
+    )
+    arrived = again.group_by(*point, "sqn").agg(arrived=pl.len().cast(pl.Int64)).rename({"point": "to_point"})
+    missing = pl.max_horizontal(pl.col("sent") - pl.col("arrived").fill_null(0), pl.lit(0, pl.Int64))
+    by = [*_PAIR, *windowed("time_ns", window_ns)]
+    order = [*_PAIR, *([WINDOW] if window_ns else []), "retransmissions", "lost"]
+    return (
+        passed.join(arrived, ["to_point", *SESSION, "sqn"], "left")
+        .group_by(by)
+        .agg(retransmissions=pl.col("sent").sum(), lost=missing.sum())
+        .filter(pl.col("lost") > 0)
+        .select(order)
+        .sort(order[:-2])
+    )

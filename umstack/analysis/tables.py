@@ -49,6 +49,7 @@ def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
         "fill_histogram": traffic.fill_histogram(facts.sizes, mtu),
         "latency": traffic.latency(everything),
     }
+    made["lost_repairs"] = losses.lost_repairs(rare, facts, made["latency"])
     made["suggestions"] = suggestions(lost, made["incidents"], made["recovery_latency"], facts.rates)
     return {name: _in_order(table) for name, table in made.items()}
 

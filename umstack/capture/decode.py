@@ -18,6 +18,8 @@ from umstack.capture.split import Split
 if TYPE_CHECKING:
     import pyarrow
 
+    from umstack.capture.tally import Tally
+
 _FORMATS = {lib.UM_CAPTURE_PCAP: "pcap", lib.UM_CAPTURE_PCAPNG: "pcapng"}
 
 
@@ -41,18 +43,24 @@ def decode(
     batch_rows: int = ROWS_DEFAULT,
     notes: CaptureNotes | None = None,
     selection: Selection | None = None,
+    tally: Tally | None = None,
 ) -> Iterator[pyarrow.RecordBatch]:
     """Decode a capture file, or a split of one, into record batches of `SCHEMA`, a row a packet, in the file's order.
 
     With `only_ours` packets of other protocols are left out, with a `selection` those that it does not ask for. What
     the file does not hold is told in `notes`. A file must not be shortened while it is read.
+
+    With a `tally` well-formed first sendings are counted there and are no rows: it has to be emptied with each batch,
+    which may have no rows then.
     """
     part = source if isinstance(source, Split) else Split(os.fspath(source))
     if batch_rows < 1:
         raise ValueError(f"batch_rows is {batch_rows}: use 1 or more")
     arrow()
     options = _options(ports or CapturePorts(), only_ours, selection or Selection())
-    return _batches(part, options, batch_rows, notes or CaptureNotes())
+    if tally is not None:
+        options.tally = tally.core
+    return _batches(part, options, batch_rows, notes or CaptureNotes(), tally)
 
 
 def _options(ports: CapturePorts, only_ours: bool, selection: Selection) -> Any:
@@ -70,7 +78,7 @@ def _open(part: Split, compression: str | None) -> Window:
 
 
 def _batches(
-    part: Split, options: Any, batch_rows: int, notes: CaptureNotes
+    part: Split, options: Any, batch_rows: int, notes: CaptureNotes, tally: Tally | None
 ) -> Iterator[pyarrow.RecordBatch]:
     reader = part.new_reader()
     notes.path = part.path
@@ -85,10 +93,13 @@ def _batches(
             while step == lib.UM_CAPTURE_FULL:
                 rows = PacketRows(batch_rows)
                 step = _fill(rows, reader, options, window, until)
-                if len(rows):
+                counted = 0 if tally is None else len(tally)
+                if len(rows) or counted:
                     names = pa.repeat(part.path, rows.core.row_capacity) if names is None else names
-                    notes.rows += len(rows)
+                    notes.rows += len(rows) + counted
                     interfaces = [interface.name for interface in interfaces_of(reader)]
+                    if tally is not None:
+                        tally.path, tally.interfaces = part.path, interfaces
                     yield rows.to_batch(names, interfaces)
             _note_end(notes, window, step, part)
         finally:

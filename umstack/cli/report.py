@@ -56,12 +56,12 @@ def command(
     Writes OUT/report.html, one page with plots and findings in sentences, and every table behind it as Parquet in OUT.
     """
     try:
-        from umstack.report import ReportOptions, alone, make_report
+        from umstack.report import ReportOptions, make_report, outputs
     except ImportError as error:
         raise Unsupported(f"reports need {error.name}", hint="pip install 'umstack[report]'") from None
 
     options = ReportOptions(master, mtu, driver_memory)
-    del alone  # Imported for what it needs: a missing part is told before the work begins.
+    del outputs  # Imported for what it needs: a missing part is told before the work begins.
     try:
         with terminable(), _display(_SPARK if options.uses_spark else _FACTS) as display:
             report = make_report(captures, out, options, display.show_step, display.show_tasks)

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from umstack.capture import CaptureNotes, decode
 from umstack.capture.capture_files import copies
 from umstack.capture.split import Split
+from umstack.capture.tally import Tally
 from umstack.facts.kinds import (
     BUCKET_NS,
     DATA,
@@ -37,6 +38,7 @@ from umstack.facts.kinds import (
 from umstack.facts.labels import labelled
 from umstack.facts.packet_columns import note_row, select, topics
 from umstack.facts.schema import FACTS, frame_schema, merges
+from umstack.facts.tallied import tallied
 
 _MANY_PIECES = 128
 
@@ -145,9 +147,14 @@ class Pieces:
         sends = {}
         for stream in sorted(self._sends):
             rows = pl.concat(self._sends.pop(stream))
-            in_order = rows["time_ns"].is_sorted() and not (rows["time_ns"].diff() == 0).any()
-            sends[stream] = rows if in_order else rows.sort("time_ns", "sqn")
+            sends[stream] = rows if _is_in_order(rows) else rows.sort("time_ns", "sqn")
         return Facts(self.packets, sends, **frames)
+
+
+def _is_in_order(rows: pl.DataFrame) -> bool:
+    times, sqns = rows["time_ns"].to_numpy(), rows["sqn"].to_numpy()
+    later, same = times[1:] > times[:-1], times[1:] == times[:-1]
+    return bool(np.all(later | (same & (sqns[1:] >= sqns[:-1]))))
 
 
 def facts_of(sources: Sequence[str | Split]) -> Facts:
@@ -159,7 +166,7 @@ def facts_of(sources: Sequence[str | Split]) -> Facts:
             counter.note(source, f"the same as {doubles[source]}, not read again", None)
             continue
         notes = CaptureNotes()
-        for batch in decode(source, only_ours=True, notes=notes):
+        for batch in decode(source, only_ours=True, notes=notes, tally=counter.tally):
             counter.take(batch)
         for note in notes.notes:
             counter.note(notes.path, note.text, note.position)
@@ -181,9 +188,13 @@ class Counter:
         """No packets yet."""
         self._window_ns = window_ns
         self._pieces: dict[int, Pieces] = {}
+        self.tally = Tally(window_ns, EPOCH_NS)
+        """For `decode`: first sendings that the core counts are taken out of it with the batch that comes with them."""
 
     def take(self, batch: pa.RecordBatch) -> None:
-        """Count the packets of a batch."""
+        """Count the packets of a batch, and those in the tally."""
+        if len(self.tally):
+            self._take_tally()
         if not len(batch):
             return
         for window_ns, rows in self._by_window(batch):
@@ -191,6 +202,17 @@ class Counter:
             pieces.packets += len(rows)
             _take_topics(pieces, topics(rows))
             _take(pieces, select(rows, [*NEEDED]))
+
+    def _take_tally(self) -> None:
+        tally = self.tally
+        with tally.emptied() as found:
+            for window_ns, told in tallied(found, tally.path, tally.interfaces, self._window_ns).items():
+                pieces = self._of(window_ns)
+                pieces.packets += told.packets
+                for stream, rows in told.sends:
+                    pieces.add_sends(stream, rows)
+                for name, frame in told.frames:
+                    pieces.add(name, frame)
 
     def note(self, path: str, text: str, position: int | None) -> None:
         """Keep what is to be said of a file: a remark of no time."""

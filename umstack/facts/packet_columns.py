@@ -68,6 +68,12 @@ def _sums(values: Any, offsets: Any) -> pa.Array:
     return pa.array((running[offsets[1:]] - running[offsets[:-1]]).astype(np.int32))
 
 
+def point_name(path: str, interface: str | None) -> str:
+    """Where a packet was captured: the file's name without what rotation added, and the interface's."""
+    file = ROTATION.sub("", path.rpartition("/")[2])
+    return f"{file}:{interface}" if interface else file
+
+
 def points(batch: pa.RecordBatch) -> pa.Array:
     """Where packets were captured: the file's name without what rotation added, and the interface's."""
     file = ROTATION.sub("", batch.column("capture_file")[0].as_py().rpartition("/")[2])

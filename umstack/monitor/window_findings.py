@@ -29,7 +29,7 @@ FINDINGS = "findings"
 """The table of sentences; the others have the names they have in a report."""
 TABLES = (
     *("repairs", "duplicates", "gaps", "rate_summary", "datagram_fill", "ip_fragments"),
-    *("latency", "recovery_latency", "suggestions", "remarks", "topics"),
+    *("latency", "recovery_latency", "suggestions", "remarks", "topics", "lost_repairs"),
 )
 _SESSIONS = "sessions"
 _KEY = ("point", *SESSION)
@@ -143,9 +143,11 @@ def _judged_by_more(
     twice = counted.join(sessions.select(*by, "datagrams"), by).with_columns(distinct=distinct)
     missing = pl.col("missing")
     missed = numbering.gaps(everything).filter(span.holds("after_ns"))
+    ways = traffic.latency(everything) if len(rare.repairs) else traffic.latency([])
     return {
         "repairs": losses.repairs(rare, window_ns).filter(span.holds(WINDOW)),
         "latency": traffic.latency(everything, window_ns).filter(span.holds(WINDOW)),
+        "lost_repairs": losses.lost_repairs(rare, whole.facts, ways, window_ns).filter(span.holds(WINDOW)),
         "duplicates": twice.select(*_KEY, WINDOW, "datagrams", "distinct", "copies"),
         "gaps": missed.group_by(*_KEY, *windowed("after_ns", window_ns)).agg(
             gaps=pl.len().cast(pl.Int64), missing=missing.sum(), longest=missing.max()

@@ -56,7 +56,7 @@ def findings(summary: Summary) -> list[Finding]:
         said = "No session data was found: these captures hold nothing of LBT-RM, or on ports that were not expected."
         return [Finding("sessions", Severity.BAD, said), *_notes(summary)]
     rules: Rules = (
-        _traffic, _topics, _loss, _causes, _gaps, _recovery, _storms, _repairs, _duplicates,
+        _traffic, _topics, _loss, _causes, _gaps, _recovery, _storms, _repairs, _lost_repairs, _duplicates,
         _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
     )  # fmt: skip
     return _by_severity(rules, summary)
@@ -66,7 +66,7 @@ def window_findings(summary: Summary) -> list[Finding]:
     """The findings of a window of time, without those the monitor has from elsewhere: its rows of traffic, incidents
     and storms, and the notes on captures."""
     rules: Rules = (
-        _topics, _gaps, _recovery, _repairs, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions,
+        _topics, _gaps, _recovery, _repairs, _lost_repairs, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions,
         _malformed,
     )  # fmt: skip
     return _by_severity(rules, summary)
@@ -230,6 +230,15 @@ def _repairs(summary: Summary) -> Iterator[Finding]:
             if number:
                 text = f"{session_name(row)} refused or put off {count(number)} requests because of {reason}."
                 yield Finding("refused", Severity.WORTH_A_LOOK, text)
+
+
+def _lost_repairs(summary: Summary) -> Iterator[Finding]:
+    for row in summary["lost_repairs"][:_NAMED]:
+        text = (
+            f"Of {count(row['retransmissions'])} retransmissions of {session_name(row)} that passed {row['from_point']}, "
+            f"{count(row['lost'])} did not arrive at {row['to_point']}: repairs were lost on the way."
+        )
+        yield Finding("lost-repairs", Severity.WORTH_A_LOOK, text)
 
 
 def _duplicates(summary: Summary) -> Iterator[Finding]:

@@ -164,6 +164,18 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
         ),
     ),
     (
+        "Repairs lost on the way",
+        "lost_repairs",
+        "Retransmissions that passed one point of capture and did not arrive at another.",
+        (
+            _SESSION,
+            _text("from", "from_point"),
+            _text("to", "to_point"),
+            _number("retransmissions", "retransmissions"),
+            _number("lost", "lost"),
+        ),
+    ),
+    (
         "NAK storms",
         "nak_storms",
         "Times of more requests than recovery at work needs, and who was behind them.",

@@ -127,7 +127,7 @@ def make_report(
         found = findings(summary)
         _write(folder / PAGE, page(summary, found, files, metadata.version("umstack")))
     except OSError as error:
-        if error.errno == errno.ENOSPC and not isinstance(error, ReportError):
+        if error.errno == errno.ENOSPC:
             raise _no_space(steps.under_way) from error
         raise
     took = steps.end()

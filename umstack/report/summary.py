@@ -44,6 +44,7 @@ _ORDER = {
     "datagram_fill": "datagrams",
     "fill_histogram": "from",
     "repairs": "retransmissions",
+    "lost_repairs": "lost",
     "duplicates": "copies",
     "gaps": "missing",
     "nak_storms": "requests",

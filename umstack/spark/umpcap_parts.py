@@ -21,6 +21,7 @@ from umstack.capture import (
     decode,
 )
 from umstack.capture.selection import Selection
+from umstack.capture.tally import Tally
 from umstack.facts.facts import Counter
 from umstack.facts.kinds import BUCKET_NS
 from umstack.facts.packed import PACKED, packed
@@ -83,7 +84,7 @@ class UmpcapOptions:
         )
 
     def decode(
-        self, part: Split, notes: CaptureNotes, selection: Selection | None = None
+        self, part: Split, notes: CaptureNotes, selection: Selection | None = None, tally: Tally | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Decode one part as asked for."""
         return decode(
@@ -93,6 +94,7 @@ class UmpcapOptions:
             batch_rows=self.batch_rows,
             notes=notes,
             selection=selection,
+            tally=tally,
         )
 
 
@@ -179,7 +181,7 @@ class PartReader:
             counter.note(path, part.note, part.position)
         else:
             notes = CaptureNotes()
-            for batch in self.options.decode(part.split, notes):
+            for batch in self.options.decode(part.split, notes, tally=counter.tally):
                 counter.take(batch)
             for note in notes.notes if self.options.notes else ():
                 if self._is_told(note, notes):
