@@ -12,11 +12,15 @@ pytest.importorskip("polars")
 import polars as pl
 import pyarrow.compute as pc
 
+from tests.spark.odd_captures import odd_captures
 from tests.unit.capture_bytes import Packet, frame, pcap
+from tests.unit.test_capture_selection import write_capture
 from umstack.analysis.tables import tables_of
-from umstack.capture import split
+from umstack.capture import decode, split
 from umstack.capture.generate import Traffic, Truth, generate
-from umstack.facts.facts import Facts, facts_of
+from umstack.capture.tally import Tally
+from umstack.facts.facts import Counter, Facts, facts_of
+from umstack.facts.kinds import EPOCH_NS
 from umstack.facts.packed import PACKED, packed, unpacked
 from umstack.facts.schema import FACTS, frame_schema, markdown, merges
 from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
@@ -25,6 +29,7 @@ TRAFFIC = Traffic(
     seed=7, sessions=2, receivers=2, topics=3, messages_per_datagram=2, message_bytes=40, loss=0.01
 )
 PACKETS = 20_000
+SAMPLE = Path(__file__).parents[1] / "wire" / "wire-sample.pcap"
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +126,52 @@ def test_what_is_sent_is_packed_small(truth: Truth) -> None:
     sends = rows.filter(pc.equal(rows["frame"], "sends"))
     size = sum(map(len, sends["content"].to_pylist()))
     assert size < 6 * truth.data
+
+
+def _by_rows(paths: list[str], window_ns: int) -> dict[int, Facts]:
+    """Facts of packets that have all become rows."""
+    counter = Counter(window_ns)
+    for path in paths:
+        for batch in decode(path, only_ours=True):
+            counter.take(batch)
+    return counter.facts()
+
+
+def _by_tally(paths: list[str], window_ns: int) -> dict[int, Facts]:
+    counter = Counter(window_ns)
+    for path in paths:
+        for batch in decode(path, only_ours=True, tally=counter.tally, batch_rows=64):
+            counter.take(batch)
+    return counter.facts()
+
+
+@pytest.mark.parametrize("window_ns", [0, 10_000_000])
+def test_what_the_core_counts_is_what_its_rows_say(truth: Truth, tmp_path: Path, window_ns: int) -> None:
+    """First sendings counted in C, and the same captures row by row: odd ones, cut ones, of any type and point."""
+    odd_captures(tmp_path / "odd")
+    write_capture(tmp_path / "types.pcap")
+    cut = Traffic(seed=9, sessions=30, receivers=2, messages_per_datagram=3, snap_bytes=96, loss=0.01)
+    paths = [
+        *sorted(map(str, (tmp_path / "odd").glob("*.pcap*"))),
+        str(tmp_path / "types.pcap"),
+        str(generate(tmp_path / "cut.pcap", 5000, cut).path),
+        str(truth.path),
+        str(SAMPLE),
+    ]
+    paths = [path for path in paths if not path.endswith(("gz", "zst"))]
+    rows, counted = _by_rows(paths, window_ns), _by_tally(paths, window_ns)
+    assert rows.keys() == counted.keys()
+    for window in rows:
+        assert counted[window].equals(rows[window]), window
+
+
+def test_a_tally_that_is_full_is_emptied_between_two_packets(truth: Truth) -> None:
+    """However little it holds, nothing is lost or counted twice."""
+    counter = Counter()
+    counter.tally = Tally(0, EPOCH_NS, send_capacity=100)
+    batches = 0
+    for batch in decode(str(truth.path), only_ours=True, tally=counter.tally):
+        counter.take(batch)
+        batches += 1
+    assert batches > truth.data // 100
+    assert counter.facts()[0].equals(facts_of([str(truth.path)]))

@@ -54,7 +54,14 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--checkpoint", type=_FOLDER, help="Keep what was read here, to go on from after a restart.")
 @click.option("--once", is_flag=True, help="Take in what is there and end.")
 @click.option("--master", help="Spark master; the cores of this machine otherwise.")
-@click.option("--driver-memory", default="2g", show_default=True, help="Memory of Spark's driver.")
+@click.option("--driver-memory", default="1g", show_default=True, help="Memory of Spark's driver.")
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(1 << 20),
+    default=256 << 20,
+    show_default=True,
+    help="Bytes of the captures that one batch takes in.",
+)
 @JSON_OPTION
 def command(
     captures: str,
@@ -69,6 +76,7 @@ def command(
     once: bool,
     master: str | None,
     driver_memory: str,
+    max_bytes: int,
     as_json: bool,
 ) -> None:
     """Watch the captures in FOLDER (or a glob) as they grow: by windows of time what a report finds in all of them.
@@ -87,7 +95,7 @@ def command(
     windows = Windows() if as_json else None
     options = MonitorOptions(
         (captures,), window, late, interval, mtu, once, parquet, prometheus_port, prometheus_file, checkpoint,
-        windows, master, driver_memory,
+        windows, master, driver_memory, max_bytes,
     )  # fmt: skip
     console = Console(stderr=True)
     stop = threading.Event()

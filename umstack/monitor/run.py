@@ -51,6 +51,8 @@ class MonitorOptions:
     """Takes the windows instead of the lines."""
     master: str | None = None
     driver_memory: str = DEFAULT_DRIVER_MEMORY
+    most_bytes: int = 256 << 20
+    """How much of the captures a batch takes in, which bounds its memory."""
 
 
 def _warn(line: str) -> None:
@@ -165,6 +167,7 @@ class _Told:
         spark.dataSource.register(UmpcapDataSource)
         reader = spark.readStream.format(UmpcapDataSource.name()).option("rows", "facts")
         reader = reader.option("notes", "true").option("windowSeconds", str(options.window_seconds))
+        reader = reader.option("maxBytesPerTrigger", str(options.most_bytes))
         writer = reader.load(captures[0]).writeStream.queryName(_QUERY)
         writer = writer.option("checkpointLocation", str(self._checkpoint / _QUERY))
         # Spark's own "available now" leaves windows open whose end the last packets have passed.

@@ -66,8 +66,8 @@ def window_findings(summary: Summary) -> list[Finding]:
     """The findings of a window of time, without those the monitor has from elsewhere: its rows of traffic, incidents
     and storms, and the notes on captures."""
     rules: Rules = (
-        _topics, _gaps, _recovery, _repairs, _lost_repairs, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions,
-        _malformed,
+        _topics, _gaps, _recovery, _repairs, _lost_repairs, _duplicates, _bursts, _fill, _fragments, _latency,
+        _suggestions, _malformed,
     )  # fmt: skip
     return _by_severity(rules, summary)
 
@@ -235,8 +235,8 @@ def _repairs(summary: Summary) -> Iterator[Finding]:
 def _lost_repairs(summary: Summary) -> Iterator[Finding]:
     for row in summary["lost_repairs"][:_NAMED]:
         text = (
-            f"Of {count(row['retransmissions'])} retransmissions of {session_name(row)} that passed {row['from_point']}, "
-            f"{count(row['lost'])} did not arrive at {row['to_point']}: repairs were lost on the way."
+            f"Of {count(row['retransmissions'])} retransmissions of {session_name(row)} that passed "
+            f"{row['from_point']}, {count(row['lost'])} did not arrive at {row['to_point']}: repairs were lost on the way."
         )
         yield Finding("lost-repairs", Severity.WORTH_A_LOOK, text)
 

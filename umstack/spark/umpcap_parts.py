@@ -30,7 +30,7 @@ from umstack.spark.option_names import unknown_options
 
 OPTION_NAMES = (
     *("targetPartitionBytes", "onlyOurs", "lbtrmPorts", "resolutionPorts"),
-    *("notes", "rows", "windowSeconds", "batchRows", "path", "paths"),
+    *("notes", "rows", "windowSeconds", "batchRows", "maxBytesPerTrigger", "path", "paths"),
 )
 """Every option of a read; Spark itself puts path and paths there."""
 
@@ -51,6 +51,8 @@ class UmpcapOptions:
     rows: str
     window_ns: int
     """Facts are of windows of so much time each; 0 where time is not divided."""
+    trigger_bytes: int | None
+    """How much of the captures a batch of a stream takes in; None: all there is."""
     ports: CapturePorts
 
     @classmethod
@@ -77,6 +79,7 @@ class UmpcapOptions:
             notes=_flag(lowered, "notes"),
             rows=rows,
             window_ns=_window_ns(lowered),
+            trigger_bytes=_positive(lowered, "maxBytesPerTrigger", 0) or None,
             ports=CapturePorts(
                 _ports(lowered, "lbtrmPorts", default.lbtrm),
                 _ports(lowered, "resolutionPorts", default.resolution),
@@ -99,7 +102,9 @@ class UmpcapOptions:
 
 
 def _positive(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name.lower(), str(default))
+    text = options.get(name.lower())
+    if text is None:
+        return default
     if not text.isdecimal() or int(text) == 0:
         raise CaptureError(f"{name} is {text}: it must be a whole number above 0", hint=_OPTIONS_HINT)
     return int(text)
