@@ -161,7 +161,8 @@ void um_packet_rows_begin(um_packet_rows *rows);
 void um_packet_rows_finish(um_packet_rows *rows);
 
 /* Decodes packets of [data, data + length) that begin before `until`, from *at on, into rows until they, or the
- * tally, are full (UM_CAPTURE_FULL); *at moves behind what was taken. base is the window's position in the file. Never PACKET. */
+ * tally, are full (UM_CAPTURE_FULL); *at moves behind what was taken. base is the window's position in the file. Never
+ * PACKET. */
 enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_rows *rows,
                                            const um_packet_rows_options *options, const uint8_t *data, uint64_t length,
                                            uint64_t base, uint64_t until, uint64_t *at);

@@ -10,6 +10,10 @@ enum {
 
 void um_tally_begin(um_tally *tally)
 {
+    if (tally->size_count > 0)
+        memset(tally->sizes, 0, sizeof *tally->sizes * UM_TALLY_SLOTS);
+    if (tally->topic_count > 0)
+        memset(tally->topics, 0, sizeof *tally->topics * UM_TALLY_SLOTS);
     tally->stream_count = 0;
     tally->latest_stream = 0;
     tally->send_count = 0;
@@ -17,8 +21,6 @@ void um_tally_begin(um_tally *tally)
     tally->reference_count = 0;
     tally->size_count = 0;
     tally->topic_count = 0;
-    memset(tally->sizes, 0, sizeof *tally->sizes * UM_TALLY_SLOTS);
-    memset(tally->topics, 0, sizeof *tally->topics * UM_TALLY_SLOTS);
 }
 
 bool um_tally_full(const um_tally *tally)

@@ -11,9 +11,9 @@
 
 enum {
     UM_TALLY_STREAMS_MAX = 1024,
-    UM_TALLY_SLOTS = 8192,             /* of a table of sizes, or of topics; a power of two */
+    UM_TALLY_SLOTS = 8192,               /* of a table of sizes, or of topics; a power of two */
     UM_TALLY_PACKET_MESSAGES_MAX = 1024, /* a datagram with more messages stays a row */
-    UM_TALLY_BUCKET_NS = 1000000,      /* rates are counted by milliseconds */
+    UM_TALLY_BUCKET_NS = 1000000,        /* rates are counted by milliseconds */
 };
 
 typedef struct um_tally_stream {
@@ -88,8 +88,8 @@ typedef struct um_tally {
     um_tally_send *sends;     /* send_capacity, as are the next two */
     um_tally_rate *rates;
     um_tally_reference *references;
-    um_tally_size *sizes;   /* UM_TALLY_SLOTS */
-    um_tally_topic *topics; /* UM_TALLY_SLOTS */
+    um_tally_size *sizes;   /* UM_TALLY_SLOTS, zero */
+    um_tally_topic *topics; /* UM_TALLY_SLOTS, zero */
 
     /* Ours: how much there is. */
     uint32_t stream_count;
