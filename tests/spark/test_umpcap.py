@@ -74,15 +74,15 @@ def test_facts_of_parts_are_those_of_the_file(source: Any, truth: Truth) -> None
 
 def test_facts_by_windows_add_up(source: Any, truth: Truth) -> None:
     """Divided by time, a window each: the first sendings of a window are in it, and together they are all."""
-    rows = read(source, None, rows="facts", windowSeconds="0.5").load(str(truth.path)).toArrow()
+    rows = read(source, None, rows="facts", windowSeconds="0.05").load(str(truth.path)).toArrow()
     windows = unpacked([rows])
     whole = facts_of([str(truth.path)])
     assert len(windows) > 2
     assert Facts.merged(windows.values()).equals(whole)
     for begin_ns, facts in windows.items():
         times = facts.rare["time_ns"]
-        assert begin_ns % 500_000_000 == 0
-        assert times.is_between(begin_ns, begin_ns + 500_000_000, closed="left").all()
+        assert begin_ns % 50_000_000 == 0
+        assert times.is_between(begin_ns, begin_ns + 50_000_000, closed="left").all()
 
 
 def test_broken_captures_give_their_rows_and_a_note(

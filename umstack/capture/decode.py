@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
 from umstack.capture.container import InflatedFile, MappedFile, Window, compression_of, interfaces_of
-from umstack.capture.notes import CaptureNotes, NoteKind
+from umstack.capture.notes import SNAP_LENGTH, CaptureNotes, NoteKind
 from umstack.capture.rows import ROWS_DEFAULT, PacketRows
 from umstack.capture.schema import arrow
 from umstack.capture.selection import Selection
@@ -163,7 +163,10 @@ def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
         )
         notes.add(NoteKind.UNKNOWN_BLOCK, text, found.unknown_block_position)
     if found.cut_count:
-        notes.add(NoteKind.CUT_PACKETS, f"of {found.cut_count} packets only the beginning was captured")
+        lengths = {reader.interfaces[i].snap_bytes for i in range(reader.interface_count)} - {0}
+        by = f" with {SNAP_LENGTH} of {min(lengths)} bytes" if len(lengths) == 1 else ""
+        text = f"captured{by}: of {found.cut_count} packets the beginning is there, which has their headers"
+        notes.add(NoteKind.CUT_PACKETS, text)
     if found.left_out_interface_count:
         text = (
             f"{found.left_out_interface_count} interfaces more than the {reader.interface_count} that can be told "

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+SNAP_LENGTH = "a snap length"
+"""How a note begins to tell that whoever captured wanted no more of each packet."""
+
 
 class NoteKind(StrEnum):
     """What a note is about."""

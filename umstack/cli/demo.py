@@ -116,7 +116,7 @@ def command(
         with terminable(once=True), Watch() as watch, _Display(watch) as display:
             report = run_demo(settings, display.show)
             if settings.report is not None and all(run.network == "lab" for run in report.runs):
-                written = write_report(settings.report, display.show_step)
+                written = write_report(settings.report, settings.loss, display.show_step)
     except KeyboardInterrupt:
         click.echo("umstack: interrupted; everything has been taken down", err=True)
         raise SystemExit(INTERRUPTED_STATUS) from None

@@ -41,6 +41,11 @@ Examples:
 @click.option(
     "--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network."
 )
+@click.option(
+    "--expected-loss",
+    type=click.FloatRange(0, 1),
+    help="Share of the datagrams that a lab was told to make each receiver lose: told as that, not as a fault.",
+)
 @click.option("--driver-memory", help="Makes the report with Spark, whose driver has so much memory.")
 @JSON_OPTION
 def command(
@@ -48,6 +53,7 @@ def command(
     out: str,
     master: str | None,
     mtu: int,
+    expected_loss: float | None,
     driver_memory: str | None,
     as_json: bool,
 ) -> None:
@@ -60,7 +66,7 @@ def command(
     except ImportError as error:
         raise Unsupported(f"reports need {error.name}", hint="pip install 'umstack[report]'") from None
 
-    options = ReportOptions(master, mtu, driver_memory)
+    options = ReportOptions(master, mtu, driver_memory, expected_loss=expected_loss)
     del outputs  # Imported for what it needs: a missing part is told before the work begins.
     try:
         with terminable(), _display(_SPARK if options.uses_spark else _FACTS) as display:

@@ -17,9 +17,12 @@ def why_no_report() -> str | None:
     return None if all(map(find_spec, _NEEDED)) else "pip install 'umstack[report]'"
 
 
-def write_report(report: Path, on_step: Callable[[str, int, int], None]) -> dict[str, Any]:
-    """Analyse the captures that lie there and write the page beside them; what `umstack report --json` says."""
+def write_report(report: Path, loss: float, on_step: Callable[[str, int, int], None]) -> dict[str, Any]:
+    """Analyse the captures that lie there and write the page beside them; what `umstack report --json` says.
+
+    `loss` is what the switch was told to lose on the way to each subscriber.
+    """
     from umstack.report import ReportOptions, make_report
 
     captures = str(capture_directory(report))
-    return make_report([captures], report, ReportOptions(), on_step).to_dict()
+    return make_report([captures], report, ReportOptions(expected_loss=loss or None), on_step).to_dict()

@@ -22,7 +22,7 @@ from umstack.facts.kinds import SESSION
 from umstack.monitor import windows
 from umstack.report.findings import window_findings
 from umstack.report.outputs import arrow
-from umstack.report.summary import MOST_ROWS, Row, Summary, most_first
+from umstack.report.summary import MOST_ROWS, Row, Summary, most_first, name_sessions
 
 TRAFFIC, RECOVERY = "traffic", "recovery"
 FINDINGS = "findings"
@@ -197,6 +197,7 @@ def _sentences(found: Mapping[str, pl.DataFrame], sessions: pl.DataFrame, span: 
     for begin_ns, summary in sorted(windows_of.items()):
         summary.tables[_SESSIONS] = spans.get(begin_ns, [])
         summary.tables["missing"] = _by_point(summary["gaps"])
+        name_sessions(summary)
         rows += [
             {
                 "from": begin_ns // 1000,

@@ -6,8 +6,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+from umstack.capture.notes import SNAP_LENGTH
 from umstack.foreign_text import displayed
-from umstack.report.quantities import bit_rate, count, duration, moment, session_name, several, share, volume
+from umstack.report.quantities import (
+    bit_rate,
+    count,
+    duration,
+    moment,
+    session_name,
+    session_number,
+    several,
+    share,
+    volume,
+)
 from umstack.report.summary import Row, Summary
 
 
@@ -103,7 +114,7 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
 def _topics(summary: Summary) -> Iterator[Finding]:
     of_sessions: dict[str, list[Row]] = {}
     for row in summary["topics"]:
-        of_sessions.setdefault(session_name(row), []).append(row)
+        of_sessions.setdefault(session_number(row), []).append(row)
     for name, rows in list(of_sessions.items())[:3]:
         said = [f"{count(row['messages'])} of {topic_name(row)}" for row in rows]
         yield Finding("topics", Severity.NOTE, f"Messages of {name} by topic: {several(said, _NAMED)}.")
@@ -129,7 +140,11 @@ def _loss(summary: Summary) -> Iterator[Finding]:
         f"with receivers counted apart, {count(lost['losses'])} losses, {count(lost['repaired'])} of them "
         "seen to be repaired."
     )
-    yield Finding("loss", Severity.BAD if ratio >= _NOTABLE_LOSS else Severity.WORTH_A_LOOK, text)
+    severity = Severity.BAD if ratio >= _NOTABLE_LOSS else Severity.WORTH_A_LOOK
+    if summary.expected_loss is not None:
+        told = f" On the way to each receiver {share(summary.expected_loss)} was to be lost: somebody was told so."
+        text, severity = text + told, Severity.NOTE
+    yield Finding("loss", severity, text)
     if unrepaired:
         text = f"For {count(unrepaired)} losses no retransmission followed in the capture: look for unrecoverable loss."
         yield Finding("unrepaired", Severity.BAD, text)
@@ -157,7 +172,8 @@ def _causes(summary: Summary) -> Iterator[Finding]:
             text += (
                 "." if longest == most["longest_run"] else f"; the longest run of all is {count(longest)}."
             )
-        yield Finding(f"loss-{row['cause']}", Severity.WORTH_A_LOOK, text)
+        wanted = summary.expected_loss is not None
+        yield Finding(f"loss-{row['cause']}", Severity.NOTE if wanted else Severity.WORTH_A_LOOK, text)
 
 
 def _gaps(summary: Summary) -> Iterator[Finding]:
@@ -194,6 +210,16 @@ def _recovery(summary: Summary) -> Iterator[Finding]:
 
 
 def _storms(summary: Summary) -> Iterator[Finding]:
+    if summary.expected_loss is not None:
+        if storms := summary["nak_storms"]:
+            most = max(storms, key=lambda row: row["requests"])
+            text = (
+                f"{count(len(storms))} {'time' if len(storms) == 1 else 'times'} receivers asked for very much at "
+                f"once, at most for {count(most['requests'])} sequence numbers in "
+                f"{duration(most['end_ns'] - most['start_ns'])}: what the loss that was to be takes to be repaired."
+            )
+            yield Finding("nak-storm", Severity.NOTE, text)
+        return
     for row in summary["nak_storms"][:3]:
         text = f"A NAK storm on {session_name(row)} from {moment(row['start_ns'])}: {storm(row)}."
         yield Finding("nak-storm", Severity.BAD, text)
@@ -236,7 +262,8 @@ def _lost_repairs(summary: Summary) -> Iterator[Finding]:
     for row in summary["lost_repairs"][:_NAMED]:
         text = (
             f"Of {count(row['retransmissions'])} retransmissions of {session_name(row)} that passed "
-            f"{row['from_point']}, {count(row['lost'])} did not arrive at {row['to_point']}: repairs were lost on the way."
+            f"{row['from_point']}, {count(row['lost'])} did not arrive at {row['to_point']}: repairs were lost "
+            "on the way."
         )
         yield Finding("lost-repairs", Severity.WORTH_A_LOOK, text)
 
@@ -344,7 +371,9 @@ def _malformed(summary: Summary) -> Iterator[Finding]:
 def _notes(summary: Summary) -> Iterator[Finding]:
     for row in summary["notes"]:
         text = row["status"].removeprefix("note: ") + "."
-        yield Finding("capture", Severity.WORTH_A_LOOK, text)
+        # Who chose a snap length knows; it costs nothing that is said here.
+        severity = Severity.NOTE if SNAP_LENGTH in text else Severity.WORTH_A_LOOK
+        yield Finding("capture", severity, text)
     if more := summary.totals.get("notes", 0) - len(summary["notes"]):
         text = f"Of the captures there are {count(more)} more things to say: they are in remarks/."
         yield Finding("capture", Severity.WORTH_A_LOOK, text)

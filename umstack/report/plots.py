@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from umstack.report.quantities import duration
-from umstack.report.summary import Summary
+from umstack.report.summary import Run, Summary
 
 _WIDE, _HALF = (11.0, 3.6), (5.4, 3.2)
 _SENT, _REPAIRS, _PEAK, _LOST, _UNREPAIRED = "#2563a8", "#e08a1e", "#b6c9de", "#c23b3b", "#5a0f0f"
@@ -26,30 +26,28 @@ def _plain(axes: Any) -> None:
     axes.grid(axis="y", alpha=0.25)
 
 
-def timeline(summary: Summary) -> str:
+def timeline(run: Run) -> str:
     """The rate and the losses over time."""
     figure = Figure(figsize=(_WIDE[0], 4.6))
     rate, lost = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
-    scale = 8e3 / summary.bin_ns
-    starts = [(row["start_ns"] - summary.start_ns) / 1e9 for row in summary.timeline]
-    width = summary.bin_ns / 1e9
-    peak = [row["peak_bytes"] * 8e-6 * 1e3 for row in summary.timeline]
-    sent = [(row["bytes"] - row["retransmitted_bytes"]) * scale for row in summary.timeline]
-    again = [row["retransmitted_bytes"] * scale for row in summary.timeline]
+    scale = 8e3 / run.bin_ns
+    starts = [(row["start_ns"] - run.start_ns) / 1e9 for row in run.sent]
+    width = run.bin_ns / 1e9
+    peak = [row["peak_bytes"] * 8e-6 * 1e3 for row in run.sent]
+    sent = [(row["bytes"] - row["retransmitted_bytes"]) * scale for row in run.sent]
+    again = [row["retransmitted_bytes"] * scale for row in run.sent]
     rate.bar(starts, peak, width, align="edge", color=_PEAK, label="busiest millisecond")
     rate.bar(starts, sent, width, align="edge", color=_SENT, label="first sendings")
     rate.bar(starts, again, width, bottom=sent, align="edge", color=_REPAIRS, label="retransmissions")
     rate.set_ylabel("Mbit/s")
     rate.legend(frameon=False, fontsize=8, loc="upper right", ncols=3)
-    at = [(row["start_ns"] - summary.start_ns) / 1e9 for row in summary.lost_timeline]
-    lost.bar(
-        at, [row["lost"] for row in summary.lost_timeline], width, align="edge", color=_LOST, label="lost"
-    )
-    unrepaired = [row["unrepaired"] for row in summary.lost_timeline]
+    at = [(row["start_ns"] - run.start_ns) / 1e9 for row in run.lost]
+    lost.bar(at, [row["lost"] for row in run.lost], width, align="edge", color=_LOST, label="lost")
+    unrepaired = [row["unrepaired"] for row in run.lost]
     if any(unrepaired):
         lost.bar(at, unrepaired, width, align="edge", color=_UNREPAIRED, label="no repair seen")
         lost.legend(frameon=False, fontsize=8, loc="upper right")
-    lost.set_ylabel(f"losses per {duration(summary.bin_ns)}")
+    lost.set_ylabel(f"losses per {duration(run.bin_ns)}")
     lost.set_xlabel("seconds from the beginning")
     for axes in (rate, lost):
         _plain(axes)

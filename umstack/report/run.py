@@ -44,6 +44,8 @@ class ReportOptions:
     driver_memory: str | None = None
     """None: as much as is enough, whatever the captures hold."""
     spark_options: tuple[tuple[str, str], ...] = ()
+    expected_loss: float | None = None
+    """The share of datagrams that somebody was told to make each receiver lose, from 0 to 1: no fault then."""
     engine: str | None = None
     """"alone" or "spark". None: Spark where a master, or anything else of it, is named, or where `spark-submit` started
     this program; alone otherwise."""
@@ -122,7 +124,8 @@ def make_report(
         else:
             tables, packets = _alone(files, chosen.mtu, steps)
         steps.begin("write")
-        summary = _written(folder, tables)
+        summary = _written(folder, tables, files)
+        summary.expected_loss = chosen.expected_loss
         steps.begin("page")
         found = findings(summary)
         _write(folder / PAGE, page(summary, found, files, metadata.version("umstack")))
@@ -196,11 +199,11 @@ def _by_spark(files: list[str], chosen: ReportOptions, steps: _Steps) -> tuple[T
         return making.result()
 
 
-def _written(folder: Path, tables: Tables) -> Summary:
+def _written(folder: Path, tables: Tables, captures: list[str]) -> Summary:
     from umstack.report.outputs import summarised, write_tables
 
     write_tables(folder, tables)
-    return summarised(tables)
+    return summarised(tables, captures)
 
 
 def _told(make: Callable[[], tuple[Tables, int]]) -> tuple[Tables, int]:
