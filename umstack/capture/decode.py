@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
-from umstack.capture.container import InflatedFile, MappedFile, Window, compression_of, interfaces_of
+from umstack.capture.container import MappedFile, StreamedFile, Window, compression_of, interfaces_of
 from umstack.capture.notes import SNAP_LENGTH, CaptureNotes, NoteKind
+from umstack.capture.remote import is_remote, shown
 from umstack.capture.rows import ROWS_DEFAULT, PacketRows
 from umstack.capture.schema import arrow
 from umstack.capture.selection import Selection
@@ -74,14 +75,18 @@ def _options(ports: CapturePorts, only_ours: bool, selection: Selection) -> Any:
 
 
 def _open(part: Split, compression: str | None) -> Window:
-    return InflatedFile(part.path, compression) if compression else MappedFile(part.path, part.start)
+    return (
+        StreamedFile(part.path, compression)
+        if compression or is_remote(part.path)
+        else MappedFile(part.path, part.start)
+    )
 
 
 def _batches(
     part: Split, options: Any, batch_rows: int, notes: CaptureNotes, tally: Tally | None
 ) -> Iterator[pyarrow.RecordBatch]:
     reader = part.new_reader()
-    notes.path = part.path
+    path = notes.path = shown(part.path)
     notes.compression = compression_of(part.path)
     until = 2**64 - 1 if part.end is None else part.end
     pa = arrow()
@@ -95,11 +100,11 @@ def _batches(
                 step = _fill(rows, reader, options, window, until)
                 counted = 0 if tally is None else len(tally)
                 if len(rows) or counted:
-                    names = pa.repeat(part.path, rows.core.row_capacity) if names is None else names
+                    names = pa.repeat(path, rows.core.row_capacity) if names is None else names
                     notes.rows += len(rows) + counted
                     interfaces = [interface.name for interface in interfaces_of(reader)]
                     if tally is not None:
-                        tally.path, tally.interfaces = part.path, interfaces
+                        tally.path, tally.interfaces = path, interfaces
                     yield rows.to_batch(names, interfaces)
             _note_end(notes, window, step, part)
         finally:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from umstack.capture import CaptureError
-from umstack.capture.capture_files import capture_files
+from umstack.capture.capture_files import capture_files, total_bytes
+from umstack.capture.remote import shown
 from umstack.report.errors import ReportError
 from umstack.report.findings import Finding, findings
 from umstack.report.page import page
@@ -128,13 +129,14 @@ def make_report(
         summary.expected_loss = chosen.expected_loss
         steps.begin("page")
         found = findings(summary)
-        _write(folder / PAGE, page(summary, found, files, metadata.version("umstack")))
+        named = [shown(file) for file in files]
+        _write(folder / PAGE, page(summary, found, named, metadata.version("umstack")))
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _no_space(steps.under_way) from error
         raise
     took = steps.end()
-    return Report(folder / PAGE, files, packets, time.monotonic() - began, found, summary, took)
+    return Report(folder / PAGE, named, packets, time.monotonic() - began, found, summary, took)
 
 
 class _Steps:
@@ -188,7 +190,7 @@ def _by_spark(files: list[str], chosen: ReportOptions, steps: _Steps) -> tuple[T
             chosen.master,
             driver_memory=chosen.driver_memory or enough_memory(chosen.master),
             options=dict(chosen.spark_options),
-            is_little=sum(Path(file).stat().st_size for file in files) < SMALL_BYTES,
+            is_little=total_bytes(files) < SMALL_BYTES,
         ) as spark,
         ThreadPoolExecutor(1, "umstack-report") as pool,
     ):

@@ -27,6 +27,7 @@ from umstack._core import lib
 from umstack.capture import CaptureError, NoteKind, Split, decode
 from umstack.capture.capture_files import capture_files, is_compressed_name
 from umstack.capture.container import MappedFile, interfaces_of
+from umstack.capture.remote import is_remote, shown
 from umstack.spark.umpcap_copies import TELLING_BYTES, Copies, copies_among
 from umstack.spark.umpcap_notes import COPY, Ages, Told, compressed_note, copy_note, ending_note, no_copy_note
 from umstack.spark.umpcap_parts import CapturePart, PartReader, UmpcapOptions
@@ -81,6 +82,12 @@ class UmpcapStreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Nothing of any file."""
+        for path in self._options.paths:
+            if is_remote(path):
+                raise CaptureError(
+                    f"{shown(path)} cannot be followed: only files of this machine's file systems can",
+                    hint="mount it, or read it by batches",
+                )
         return {"files": {}, "copies": {}, "notes": {}}
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
