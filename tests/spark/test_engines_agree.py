@@ -19,7 +19,9 @@ import pyarrow.parquet as pq
 from tests.sim.sim_run import scripted, storm
 from tests.spark import odd_captures as odd
 from umstack.capture.generate import Traffic, generate
+from umstack.errors import InvalidArgument
 from umstack.report import Report, ReportOptions, make_report
+from umstack.report.errors import ReportError
 from umstack.sim import SECOND, START_NS
 
 SAMPLE = Path(__file__).parents[1] / "wire" / "wire-sample.pcap"
@@ -76,3 +78,19 @@ def test_alone_and_spark_agree_to_the_row(spark: Any, tmp_path: Path, kind: str)
         assert _rows(tmp_path / "alone", table) == _rows(tmp_path / "spark", table), table
     assert [one.text for one in alone.findings] == [one.text for one in by_spark.findings]
     assert alone.summary.runs == by_spark.summary.runs
+
+
+def test_tables_of_another_format_are_written_by_spark(spark: Any, tmp_path: Path) -> None:
+    """The rows are the same; a format that this Spark does not have is named, with what to do."""
+    [capture] = _captures("generated", tmp_path)
+    alone = _made([capture], tmp_path / "alone", "alone")
+    other = make_report([capture], tmp_path / "orc", ReportOptions(table_format="orc"))
+    assert [one.text for one in other.findings] == [one.text for one in alone.findings]
+    written = spark.read.orc(str(tmp_path / "orc" / "losses")).toArrow()
+    key = [(name, "ascending") for name in ("session_id", "receiver", "sqn")]
+    [made] = [pq.read_table(path) for path in (tmp_path / "alone" / "losses").glob("*.parquet")]
+    assert written.sort_by(key).to_pylist() == made.sort_by(key).to_pylist()
+    with pytest.raises(InvalidArgument, match="cannot be written as delta.*packages"):
+        make_report([capture], tmp_path / "delta", ReportOptions(table_format="delta"))
+    with pytest.raises(ReportError, match="without Spark"):
+        make_report([capture], tmp_path / "none", ReportOptions(table_format="delta", engine="alone"))

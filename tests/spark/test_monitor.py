@@ -334,3 +334,19 @@ def test_what_an_earlier_version_left_is_taken_up(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(json.dumps(stored))
     state.sent = {("10.0.0.1", 1)}
     assert _State.load(tmp_path / "state.json") == state
+
+
+def test_tables_of_another_format_are_appended_by_spark(spark: Any, tmp_path: Path) -> None:
+    """The rows are those that Parquet has."""
+    generate(tmp_path / "switch.pcap", PACKETS, TRAFFIC_OF)
+    for kind in ("parquet", "orc"):
+        options = MonitorOptions(
+            (str(tmp_path / "switch.pcap"),), 0.1, late_seconds=0.1, once=True, parquet=tmp_path / kind,
+            table_format=kind, checkpoint=tmp_path / f"state-{kind}",
+        )  # fmt: skip
+        monitor(options, print)
+    columns = ("publisher", "receiver", "datagrams", "requests")
+    orc = spark.read.orc(str(tmp_path / "orc" / TRAFFIC)).select(*columns).collect()
+    parquet = pl.read_parquet(tmp_path / "parquet" / TRAFFIC).select(columns).rows()
+    assert sorted(map(str, map(tuple, orc))) == sorted(map(str, parquet))
+    assert parquet

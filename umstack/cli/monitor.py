@@ -45,6 +45,13 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--parquet", type=_FOLDER, help="Append finished windows and findings to Parquet here, each exactly once."
 )
+@click.option(
+    "--format",
+    "table_format",
+    default="parquet",
+    show_default=True,
+    help="Of the tables below --parquet; another one is written by a Spark that has it: delta, orc.",
+)
 @click.option("--prometheus-port", type=click.IntRange(1, 65535), help="Serve gauges over HTTP on this port.")
 @click.option(
     "--prometheus-file",
@@ -70,6 +77,7 @@ def command(
     interval: float,
     mtu: int,
     parquet: Path | None,
+    table_format: str,
     prometheus_port: int | None,
     prometheus_file: Path | None,
     checkpoint: Path | None,
@@ -94,8 +102,8 @@ def command(
         raise Unsupported(f"watching needs {error.name}", hint="pip install 'umstack[report]'") from None
     windows = Windows() if as_json else None
     options = MonitorOptions(
-        (captures,), window, late, interval, mtu, once, parquet, prometheus_port, prometheus_file, checkpoint,
-        windows, master, driver_memory, max_bytes,
+        (captures,), window, late, interval, mtu, once, parquet, table_format, prometheus_port, prometheus_file,
+        checkpoint, windows, master, driver_memory, max_bytes,
     )  # fmt: skip
     console = Console(stderr=True)
     stop = threading.Event()

@@ -46,6 +46,13 @@ Examples:
     type=click.FloatRange(0, 1),
     help="Share of the datagrams that a lab was told to make each receiver lose: told as that, not as a fault.",
 )
+@click.option(
+    "--format",
+    "table_format",
+    default="parquet",
+    show_default=True,
+    help="Of the tables; another one is written by a Spark that has it: delta, orc.",
+)
 @click.option("--driver-memory", help="Makes the report with Spark, whose driver has so much memory.")
 @JSON_OPTION
 def command(
@@ -54,6 +61,7 @@ def command(
     master: str | None,
     mtu: int,
     expected_loss: float | None,
+    table_format: str,
     driver_memory: str | None,
     as_json: bool,
 ) -> None:
@@ -66,7 +74,9 @@ def command(
     except ImportError as error:
         raise Unsupported(f"reports need {error.name}", hint="pip install 'umstack[report]'") from None
 
-    options = ReportOptions(master, mtu, driver_memory, expected_loss=expected_loss)
+    options = ReportOptions(
+        master, mtu, driver_memory, expected_loss=expected_loss, table_format=table_format
+    )
     del outputs  # Imported for what it needs: a missing part is told before the work begins.
     try:
         with terminable(), _display(_SPARK if options.uses_spark else _FACTS) as display:

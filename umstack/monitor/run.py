@@ -20,11 +20,12 @@ from umstack.errors import SystemFailure
 from umstack.facts.kinds import BUCKET_NS
 from umstack.monitor.finding_watch import FindingWatch
 from umstack.monitor.prometheus import Prometheus
-from umstack.monitor.sinks import Lines, Parts, Sink
+from umstack.monitor.sinks import Lines, ParquetParts, Parts, Sink
 from umstack.monitor.window_findings import TRAFFIC
 from umstack.spark import UmpcapDataSource
 from umstack.spark.driver_folder import driver_folder
 from umstack.spark.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
+from umstack.spark.table_format import PARQUET, append_table
 
 _QUERY = "findings"
 _LOOK_SECONDS = 0.2
@@ -44,6 +45,8 @@ class MonitorOptions:
     once: bool = False
     """Take in what is there and end, instead of waiting for more."""
     parquet: Path | None = None
+    table_format: str = PARQUET
+    """Of the tables there; another than Parquet is written by Spark, if it has it: delta, orc."""
     prometheus_port: int | None = None
     prometheus_file: Path | None = None
     checkpoint: Path | None = None
@@ -155,10 +158,11 @@ class _Told:
             late_ns=round(options.late_seconds * NS_PER_SECOND),
             mtu=options.mtu,
         )
-        self._parts = None if options.parquet is None else Parts(options.parquet, self._watch.identity())
+        self._parts: Parts | None = None
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """The query: one source, one decode of what is new, one batch of facts."""
+        self._parts = self._parts_for(spark)
         captures, options = self._options.captures, self._options
         if len(captures) > 1:
             raise SystemFailure(
@@ -173,6 +177,14 @@ class _Told:
         # Spark's own "available now" leaves windows open whose end the last packets have passed.
         interval = f"{0 if options.once else options.interval_seconds} seconds"
         return writer.trigger(processingTime=interval).foreachBatch(self._take).start()
+
+    def _parts_for(self, spark: SparkSession) -> Parts | None:
+        options, identity = self._options, self._watch.identity()
+        if options.parquet is None:
+            return None
+        if options.table_format == PARQUET:
+            return ParquetParts(options.parquet, identity)
+        return _SparkParts(spark, options.parquet.resolve(), options.table_format, identity)
 
     def _take(self, batch: DataFrame, number: int) -> None:
         taken = self._watch.take(batch.toArrow(), number)
@@ -202,3 +214,19 @@ class _Told:
         """Say what is there now. Parquet waits for the rest of an incident, and of a window."""
         if self._parts is None:
             self._tell(self._watch.finish(), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _SparkParts:
+    """Tables of another format, which Spark appends to."""
+
+    spark: SparkSession
+    folder: Path
+    table_format: str
+    identity: str
+
+    def write(self, kind: str, number: int, table: pa.Table) -> None:
+        """The rows of a batch."""
+        if len(table):
+            stream = f"{self.identity}-{kind}"
+            append_table(self.spark, table, self.folder / kind, self.table_format, stream, number)

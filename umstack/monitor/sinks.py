@@ -163,7 +163,14 @@ class Windows:
         }
 
 
-class Parts:
+class Parts(Protocol):
+    """Takes the tables of batches; a batch that is done again replaces its own, where the format can."""
+
+    def write(self, kind: str, number: int, table: pa.Table) -> None:
+        """The rows of a batch."""
+
+
+class ParquetParts:
     """A folder of Parquet: a file for each batch that had rows. A batch that is done again replaces its own."""
 
     def __init__(self, folder: Path, name: str) -> None:

@@ -47,6 +47,8 @@ class ReportOptions:
     spark_options: tuple[tuple[str, str], ...] = ()
     expected_loss: float | None = None
     """The share of datagrams that somebody was told to make each receiver lose, from 0 to 1: no fault then."""
+    table_format: str = "parquet"
+    """Any other is written by Spark, which must have a data source of the name: delta, iceberg, orc."""
     engine: str | None = None
     """"alone" or "spark". None: Spark where a master, or anything else of it, is named, or where `spark-submit` started
     this program; alone otherwise."""
@@ -57,9 +59,16 @@ class ReportOptions:
         if self.engine is not None:
             if self.engine not in ("alone", "spark"):
                 raise ReportError(f"engine is {self.engine}", hint="use alone or spark")
+            if self.engine == "alone" and self.needs_spark_to_write:
+                raise ReportError(f"without Spark no table can be written as {self.table_format}")
             return self.engine == "spark"
-        named = bool(self.master or self.driver_memory or self.spark_options)
+        named = bool(self.master or self.driver_memory or self.spark_options or self.needs_spark_to_write)
         return named or _SUBMITTED in os.environ
+
+    @property
+    def needs_spark_to_write(self) -> bool:
+        """Whether tables are of a format that only Spark writes."""
+        return self.table_format != "parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +130,13 @@ def make_report(
     steps = _Steps(progress, on_tasks)
     try:
         if chosen.uses_spark:
-            tables, packets = _by_spark(files, chosen, steps)
+            tables, packets = _by_spark(folder, files, chosen, steps)
         else:
             tables, packets = _alone(files, chosen.mtu, steps)
-        steps.begin("write")
-        summary = _written(folder, tables, files)
+        if not chosen.needs_spark_to_write:
+            steps.begin("write")
+            _written(folder, tables)
+        summary = _summarised(tables, files)
         summary.expected_loss = chosen.expected_loss
         steps.begin("page")
         found = findings(summary)
@@ -179,9 +190,11 @@ def _alone(files: list[str], mtu: int, steps: _Steps) -> tuple[Tables, int]:
     return tables_of(facts, mtu), facts.packets
 
 
-def _by_spark(files: list[str], chosen: ReportOptions, steps: _Steps) -> tuple[Tables, int]:
+def _by_spark(folder: Path, files: list[str], chosen: ReportOptions, steps: _Steps) -> tuple[Tables, int]:
+    from umstack.report.outputs import arrow
     from umstack.spark.fact_tables import tables_by_spark
     from umstack.spark.spark_session import SMALL_BYTES, enough_memory, spark_session
+    from umstack.spark.table_format import write_table
     from umstack.spark.tasks import tasks_of
 
     with (
@@ -198,13 +211,23 @@ def _by_spark(files: list[str], chosen: ReportOptions, steps: _Steps) -> tuple[T
         making = pool.submit(_told, lambda: tables_by_spark(spark, files, chosen.mtu))
         while not wait([making], _LOOK_SECONDS).done:
             steps.tell_tasks(*tasks_of(spark))
-        return making.result()
+        tables, packets = making.result()
+        if chosen.needs_spark_to_write:
+            steps.begin("write")
+            for name, table in tables.items():
+                write_table(spark, arrow(table), folder / name, chosen.table_format)
+        return tables, packets
 
 
-def _written(folder: Path, tables: Tables, captures: list[str]) -> Summary:
-    from umstack.report.outputs import summarised, write_tables
+def _written(folder: Path, tables: Tables) -> None:
+    from umstack.report.outputs import write_tables
 
     write_tables(folder, tables)
+
+
+def _summarised(tables: Tables, captures: list[str]) -> Summary:
+    from umstack.report.outputs import summarised
+
     return summarised(tables, captures)
 
 
