@@ -90,7 +90,7 @@ def test_tables_of_another_format_are_written_by_spark(spark: Any, tmp_path: Pat
     key = [(name, "ascending") for name in ("session_id", "receiver", "sqn")]
     [made] = [pq.read_table(path) for path in (tmp_path / "alone" / "losses").glob("*.parquet")]
     assert written.sort_by(key).to_pylist() == made.sort_by(key).to_pylist()
-    with pytest.raises(InvalidArgument, match="cannot be written as delta.*packages"):
+    with pytest.raises(InvalidArgument, match=r"cannot be written as delta.*packages"):
         make_report([capture], tmp_path / "delta", ReportOptions(table_format="delta"))
     with pytest.raises(ReportError, match="without Spark"):
         make_report([capture], tmp_path / "none", ReportOptions(table_format="delta", engine="alone"))

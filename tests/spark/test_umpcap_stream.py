@@ -128,7 +128,7 @@ def test_what_was_noted_of_a_capture_is_noted_of_the_one_that_replaced_it(tmp_pa
 def test_a_batch_takes_the_oldest_packets_of_all_files_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No more than the limit and a piece, from the first batch on; no capture gets ahead of another; nothing is left."""
+    """No more than the limit and a piece, from the first batch on; no capture gets ahead of another; all is read."""
     piece, limit, count = 500, 2000, 100
     monkeypatch.setattr("umstack.spark.umpcap_stream._CHUNK_BYTES_LEAST", piece)
     for name in ("a", "b"):

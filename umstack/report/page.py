@@ -31,9 +31,9 @@ ul.findings li.good { border-color: #3d8f4f; }
 table { border-collapse: collapse; font-size: .88rem; } .scroll { overflow-x: auto; }
 th { text-align: left; border-bottom: 2px solid #ccd5dd; } td { border-bottom: 1px solid #e6ebef; }
 th, td { padding: .25rem .7rem .25rem 0; vertical-align: top; }
-td { white-space: nowrap; } td.text { white-space: normal; min-width: 9rem; overflow-wrap: anywhere; }
+td { white-space: nowrap; } td.text { white-space: normal; min-width: 9rem; overflow-wrap: break-word; }
 th:first-child, td:first-child { position: sticky; left: 0; background: #fff; }
-@media (max-width: 40rem) { body { padding: .8rem; } td.text { min-width: 6.5rem; } table { font-size: .8rem; } }
+@media (max-width: 40rem) { body { padding: .8rem; } td.text { min-width: 8.5rem; } table { font-size: .8rem; } }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 footer { color: #5a6673; font-size: .85rem; margin-top: 2.5rem; }
 """

@@ -6,11 +6,13 @@ import io
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from umstack.report.quantities import duration
 from umstack.report.summary import Run, Summary
 
 _WIDE, _HALF = (11.0, 3.6), (5.4, 3.2)
+_TICKS = 8
 _SENT, _REPAIRS, _PEAK, _LOST, _UNREPAIRED = "#2563a8", "#e08a1e", "#b6c9de", "#c23b3b", "#5a0f0f"
 
 
@@ -40,13 +42,13 @@ def timeline(run: Run) -> str:
     rate.bar(starts, sent, width, align="edge", color=_SENT, label="first sendings")
     rate.bar(starts, again, width, bottom=sent, align="edge", color=_REPAIRS, label="retransmissions")
     rate.set_ylabel("Mbit/s")
-    rate.legend(frameon=False, fontsize=8, loc="upper right", ncols=3)
+    rate.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
     at = [(row["start_ns"] - run.start_ns) / 1e9 for row in run.lost]
     lost.bar(at, [row["lost"] for row in run.lost], width, align="edge", color=_LOST, label="lost")
     unrepaired = [row["unrepaired"] for row in run.lost]
     if any(unrepaired):
         lost.bar(at, unrepaired, width, align="edge", color=_UNREPAIRED, label="no repair seen")
-        lost.legend(frameon=False, fontsize=8, loc="upper right")
+        lost.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     lost.set_ylabel(f"losses per {duration(run.bin_ns)}")
     lost.set_xlabel("seconds from the beginning")
     for axes in (rate, lost):
@@ -71,6 +73,10 @@ def recovery(summary: Summary) -> str:
         linewidth=0.3,
     )
     axes.set_xscale("log")
+    # 1, 2 and 5 of each decade, as numbers: powers of ten say little to a person, and nothing where all is in one.
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=_TICKS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _at: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("milliseconds from loss to repair")
     axes.set_ylabel("losses")
     _plain(axes)
