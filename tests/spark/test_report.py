@@ -86,7 +86,7 @@ def job(truth: Truth, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 def test_a_cluster_gives_the_same_though_an_executor_is_killed(job: Job, truth: Truth) -> None:
     """A master and two workers, processes of their own: nothing assumes local mode, nothing is lost or doubled."""
     assert job.parts > 2
-    assert "Lost executor" in job.complained
+    assert "Lost executor" in job.complained, job.complained
     assert job.report["packets"] == PACKETS
     [session] = job.table("sessions")
     assert (session["datagrams"], session["messages"]) == (truth.data, truth.data * 4)

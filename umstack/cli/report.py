@@ -44,7 +44,7 @@ Examples:
 @click.option(
     "--expected-loss",
     type=click.FloatRange(0, 1),
-    help="Share of the datagrams that a lab was told to make each receiver lose: told as that, not as a fault.",
+    help="Share that the network was set to lose on the way to each receiver: told as that, not as a fault.",
 )
 @click.option(
     "--format",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from umstack.demo.capture import capture_directory
@@ -15,6 +16,18 @@ _NEEDED = ("polars", "matplotlib", "pyarrow")
 def why_no_report() -> str | None:
     """What is missing for a report; None if nothing is."""
     return None if all(map(find_spec, _NEEDED)) else "pip install 'umstack[report]'"
+
+
+def prepare_report() -> None:
+    """Load what makes a report, in a thread, while there is time: a second that the report does not take then."""
+    Thread(target=_load, name="umstack-report", daemon=True).start()
+
+
+def _load() -> None:
+    from umstack.analysis import tables
+    from umstack.report import outputs, page
+
+    del tables, outputs, page
 
 
 def write_report(report: Path, loss: float, on_step: Callable[[str, int, int], None]) -> dict[str, Any]:

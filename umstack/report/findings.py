@@ -102,11 +102,16 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
     # The rate of a session is what its row says: datagrams sent first, without the headers, over its whole span.
     rows = _where_seen_best(summary["sessions"], "datagrams")
     span = max(row["last_ns"] for row in rows) - min(row["first_ns"] for row in rows)
+    parts = ""
+    if len(summary.runs) > 1:
+        # What lies between them is nobody's rate.
+        span = sum(run.end_ns - run.start_ns for run in summary.runs)
+        parts = f" of {count(len(summary.runs))} runs together"
     sent = sum(row["data_bytes"] for row in rows)
     rate = f": {bit_rate(sent / (span / 1e9))} on average" if span else ""
     text = (
         f"{count(len(keys))} {'session' if len(keys) == 1 else 'sessions'} sent {count(_sent(summary))} datagrams, "
-        f"{volume(sent)}, in {duration(span)}{rate}."
+        f"{volume(sent)}, in {duration(span)}{parts}{rate}."
     )
     yield Finding("traffic", Severity.NOTE, text)
 
@@ -135,15 +140,16 @@ def _loss(summary: Summary) -> Iterator[Finding]:
     sent = _sent(summary)
     ratio = lost["datagrams"] / sent if sent else 1.0
     unrepaired = lost["losses"] - lost["repaired"]
+    set_to = summary.expected_loss
+    why = "" if set_to is None else f", as the network was set to lose {share(set_to)} on the way to each"
     text = (
-        f"{count(lost['datagrams'])} of {count(sent)} datagrams ({share(ratio)}) were missed by at least one receiver; "
-        f"with receivers counted apart, {count(lost['losses'])} losses, {count(lost['repaired'])} of them "
-        "seen to be repaired."
+        f"{count(lost['datagrams'])} of {count(sent)} datagrams ({share(ratio)}) were missed by at least one "
+        f"receiver{why}; with receivers counted apart, {count(lost['losses'])} losses, {count(lost['repaired'])} of "
+        "them seen to be repaired."
     )
     severity = Severity.BAD if ratio >= _NOTABLE_LOSS else Severity.WORTH_A_LOOK
-    if summary.expected_loss is not None:
-        told = f" On the way to each receiver {share(summary.expected_loss)} was to be lost: somebody was told so."
-        text, severity = text + told, Severity.NOTE
+    if set_to is not None:
+        severity = Severity.NOTE
     yield Finding("loss", severity, text)
     if unrepaired:
         text = f"For {count(unrepaired)} losses no retransmission followed in the capture: look for unrecoverable loss."
@@ -216,7 +222,7 @@ def _storms(summary: Summary) -> Iterator[Finding]:
             text = (
                 f"{count(len(storms))} {'time' if len(storms) == 1 else 'times'} receivers asked for very much at "
                 f"once, at most for {count(most['requests'])} sequence numbers in "
-                f"{duration(most['end_ns'] - most['start_ns'])}: what the loss that was to be takes to be repaired."
+                f"{duration(most['end_ns'] - most['start_ns'])}: repair of the losses that the network was set to make."
             )
             yield Finding("nak-storm", Severity.NOTE, text)
         return

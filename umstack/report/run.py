@@ -46,7 +46,7 @@ class ReportOptions:
     """None: as much as is enough, whatever the captures hold."""
     spark_options: tuple[tuple[str, str], ...] = ()
     expected_loss: float | None = None
-    """The share of datagrams that somebody was told to make each receiver lose, from 0 to 1: no fault then."""
+    """The share of datagrams that the network was set to lose on the way to each receiver, 0 to 1: no fault then."""
     table_format: str = "parquet"
     """Any other is written by Spark, which must have a data source of the name: delta, iceberg, orc."""
     engine: str | None = None

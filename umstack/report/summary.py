@@ -46,7 +46,7 @@ class Summary:
     runs: list[Run] = field(default_factory=list)
     """Times in which something was sent, with long pauses between them."""
     expected_loss: float | None = None
-    """The share of datagrams that somebody was told to make each receiver lose."""
+    """The share of datagrams that the network was set to lose on the way to each receiver."""
 
     def __getitem__(self, name: str) -> list[Row]:
         return self.tables.get(name, [])
