@@ -325,15 +325,21 @@ def test_a_session_of_which_only_naks_are_captured_is_judged_for_as_long_as_it_l
     assert [(row["last_sqn"], row["lost"]) for row in told] == [(11, 2), (500, 1), (3, 1), (700, 1)]
 
 
-def test_what_an_earlier_version_left_is_taken_up(tmp_path: Path) -> None:
-    """A schema from an older version: a state that does not tell of which sessions first sendings were captured."""
-    state = _State(latest_ns=7, began={("10.0.0.1", 1): 5})
+def test_the_state_of_a_batch_is_what_the_next_one_finds(tmp_path: Path) -> None:
+    """Nothing of it is lost on the way through its file."""
+    who = ("10.0.0.1", 1)
+    state = _State(
+        7, {"facts-1.parquet": (5, 7)}, {who: 5}, {who}, {(*who, "10.0.0.2"): 6}, {(*who, ""): 4}, 3, 2
+    )
     state.save(tmp_path / "state.json")
-    stored = json.loads((tmp_path / "state.json").read_text())
-    del stored["sent"]
-    (tmp_path / "state.json").write_text(json.dumps(stored))
-    state.sent = {("10.0.0.1", 1)}
     assert _State.load(tmp_path / "state.json") == state
+
+
+def test_the_checkpoint_of_an_earlier_version_is_refused(spark: Any, tmp_path: Path) -> None:
+    """What it told is not known any more: it would be told again."""
+    (tmp_path / "state" / "incidents").mkdir(parents=True)
+    with pytest.raises(SystemFailure, match="of an earlier version"):
+        monitor(MonitorOptions((str(tmp_path),), once=True, checkpoint=tmp_path / "state"), print)
 
 
 def test_tables_of_another_format_are_appended_by_spark(spark: Any, tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_runs_that_are_apart_have_axes_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_snap_length_is_said_as_what_it_is(tmp_path: Path) -> None:
-    """Whoever chose it need not look for a fault."""
+    """It was chosen: there is no fault to look for."""
     capture = generate(tmp_path / "switch.pcap", 1000, Traffic(seed=3, snap_bytes=96)).path
     found = [one for one in make_report([str(capture)], tmp_path / "out").findings if one.topic == "capture"]
     assert [one.severity for one in found] == [Severity.NOTE]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 SNAP_LENGTH = "a snap length"
-"""How a note begins to tell that whoever captured wanted no more of each packet."""
+"""What a note names where no more of each packet was asked for."""
 
 
 class NoteKind(StrEnum):

@@ -75,18 +75,15 @@ class _State:
     def load(cls, path: Path) -> _State:
         """Read what `save` wrote."""
         stored = json.loads(path.read_text())
-        # An earlier version told no windows: they begin after what it saw.
-        windows_ns = stored.get("windows_ns", stored["latest_ns"])
         return cls(
             stored["latest_ns"],
             {name: (low, high) for name, low, high in stored["parts"]},
             {(publisher, session): at for publisher, session, at in stored["began"]},
-            # What an earlier version left does not tell; it took every session for such a one.
-            {(publisher, session) for publisher, session, *_ in stored.get("sent", stored["began"])},
+            {(publisher, session) for publisher, session in stored["sent"]},
             {(publisher, session, receiver): at for publisher, session, receiver, at in stored["incidents"]},
             {(publisher, session, receiver): at for publisher, session, receiver, at in stored["storms"]},
-            windows_ns,
-            stored.get("oldest_ns", 0),
+            stored["windows_ns"],
+            stored["oldest_ns"],
         )
 
     def save(self, path: Path) -> None:

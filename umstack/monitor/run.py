@@ -28,6 +28,8 @@ from umstack.spark.spark_session import DEFAULT_DRIVER_MEMORY, spark_session
 from umstack.spark.table_format import PARQUET, append_table
 
 _QUERY = "findings"
+_EARLIER_QUERIES = ("traffic", "incidents")
+"""Queries of a version that had several."""
 _LOOK_SECONDS = 0.2
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception|Failure): .*", re.MULTILINE)
 
@@ -168,6 +170,12 @@ class _Told:
             raise SystemFailure(
                 "several places cannot be watched by one job", hint="name a folder, or a glob"
             )
+        for earlier in _EARLIER_QUERIES:
+            if (self._checkpoint / earlier).exists():
+                raise SystemFailure(
+                    f"the checkpoint {self._checkpoint} is of an earlier version",
+                    hint="name another folder, and take away what that version has written of these captures",
+                )
         spark.dataSource.register(UmpcapDataSource)
         reader = spark.readStream.format(UmpcapDataSource.name()).option("rows", "facts")
         reader = reader.option("notes", "true").option("windowSeconds", str(options.window_seconds))
