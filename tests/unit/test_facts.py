@@ -13,7 +13,19 @@ import polars as pl
 import pyarrow.compute as pc
 
 from tests.spark.odd_captures import odd_captures
-from tests.unit.capture_bytes import Packet, frame, pcap
+from tests.unit.capture_bytes import (
+    SOURCE,
+    START_NS,
+    Packet,
+    data,
+    ethernet,
+    frame,
+    ipv4,
+    message,
+    nak,
+    pcap,
+    udp,
+)
 from tests.unit.test_capture_selection import write_capture
 from umstack.analysis.tables import tables_of
 from umstack.capture import decode, split
@@ -175,3 +187,19 @@ def test_a_tally_that_is_full_is_emptied_between_two_packets(truth: Truth) -> No
         batches += 1
     assert batches > truth.data // 100
     assert counter.facts()[0].equals(facts_of([str(truth.path)]))
+
+
+@pytest.mark.parametrize("more", range(3))
+def test_a_capture_that_ends_with_a_full_tally_gives_its_rows(tmp_path: Path, more: int) -> None:
+    """Rows wait for those that come when the tally is emptied; at the end of a file they wait for nothing."""
+    count = 4
+    sent = [frame(data(sqn, message(1, sqn, b"payload"))) for sqn in range(count + more)]
+    asked = ethernet(ipv4(udp(nak(1), 14400, 14390), "10.0.0.2", SOURCE))
+    packets = [Packet(START_NS + at, content) for at, content in enumerate([asked, *sent])]
+    (tmp_path / "switch.pcap").write_bytes(pcap(packets))
+    counter = Counter()
+    counter.tally = Tally(0, EPOCH_NS, send_capacity=count)
+    for batch in decode(tmp_path / "switch.pcap", only_ours=True, tally=counter.tally):
+        counter.take(batch)
+    kinds = dict(counter.facts()[0].counts.group_by("kind").agg(pl.col("packets").sum()).rows())
+    assert kinds == {"NAK": 1, "DATA": count + more}

@@ -106,6 +106,9 @@ class Window(Closing):
         """Bytes of the window the reader has not taken."""
         return self.length - int(self.at[0])
 
+    def forget(self) -> None:
+        """Give back the memory of what was read: who walks through a large file never holds all of it."""
+
     def more(self) -> bool:
         """Move on to later bytes of the file, keeping what the reader has not taken; false when there are none."""
         return False
@@ -117,12 +120,13 @@ class Window(Closing):
 class MappedFile(Window):
     """A plain file as one window over all of it."""
 
-    __slots__ = ("_map",)
+    __slots__ = ("_forgotten", "_map")
 
     def __init__(self, path: str | Path, start: int = 0) -> None:
         """Map the file; the reader begins at `start`."""
         super().__init__()
         self._map: mmap.mmap | None = None
+        self._forgotten = 0
         try:
             with Path(path).open("rb") as file:
                 self.length = os.fstat(file.fileno()).st_size
@@ -136,10 +140,11 @@ class MappedFile(Window):
         self.at[0] = start
 
     def forget(self) -> None:
-        """Give back the memory of what was read: who walks through a large file never holds all of it."""
+        """Give back the memory of what was read: it is read again if somebody goes back."""
         read = self.position // mmap.PAGESIZE * mmap.PAGESIZE
-        if self._map is not None and read:
-            self._map.madvise(mmap.MADV_DONTNEED, 0, read)
+        if self._map is not None and read > self._forgotten:
+            self._map.madvise(mmap.MADV_DONTNEED, self._forgotten, read - self._forgotten)
+            self._forgotten = read
 
     def close(self) -> None:
         """Unmap the file."""

@@ -12,7 +12,7 @@ from umstack.capture.container import MappedFile, StreamedFile, Window, compress
 from umstack.capture.notes import SNAP_LENGTH, CaptureNotes, NoteKind
 from umstack.capture.remote import is_remote, shown
 from umstack.capture.rows import ROWS_DEFAULT, PacketRows
-from umstack.capture.schema import arrow
+from umstack.capture.schema import arrow, schema
 from umstack.capture.selection import Selection
 from umstack.capture.split import Split
 
@@ -90,22 +90,29 @@ def _batches(
     notes.compression = compression_of(part.path)
     until = 2**64 - 1 if part.end is None else part.end
     pa = arrow()
+    no_rows = pa.RecordBatch.from_pylist([], schema=schema())
     # One array of the file's name, of which every batch takes as many as it has rows.
     names: Any = None
     with _open(part, notes.compression) as window:
         try:
-            step = lib.UM_CAPTURE_FULL
+            step, rows = lib.UM_CAPTURE_FULL, PacketRows(batch_rows)
             while step == lib.UM_CAPTURE_FULL:
-                rows = PacketRows(batch_rows)
                 step = _fill(rows, reader, options, window, until)
-                counted = 0 if tally is None else len(tally)
-                if len(rows) or counted:
+                interfaces = [interface.name for interface in interfaces_of(reader)]
+                if tally is not None:
+                    tally.path, tally.interfaces = path, interfaces
+                    notes.rows += len(tally)
+                    if step == lib.UM_CAPTURE_FULL and lib.um_tally_full(tally.core):
+                        # The rows have room still.
+                        yield no_rows
+                        window.forget()
+                        continue
+                if len(rows) or (tally is not None and len(tally)):
                     names = pa.repeat(path, rows.core.row_capacity) if names is None else names
-                    notes.rows += len(rows) + counted
-                    interfaces = [interface.name for interface in interfaces_of(reader)]
-                    if tally is not None:
-                        tally.path, tally.interfaces = path, interfaces
+                    notes.rows += len(rows)
                     yield rows.to_batch(names, interfaces)
+                    window.forget()
+                    rows = PacketRows(batch_rows)
             _note_end(notes, window, step, part)
         finally:
             _note_findings(notes, reader, is_end=part.end is None)

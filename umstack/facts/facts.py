@@ -146,7 +146,7 @@ class Pieces:
         }
         sends = {}
         for stream in sorted(self._sends):
-            rows = pl.concat(self._sends.pop(stream))
+            rows = pl.concat(self._sends.pop(stream), rechunk=True)
             sends[stream] = rows if _is_in_order(rows) else rows.sort("time_ns", "sqn")
         return Facts(self.packets, sends, **frames)
 

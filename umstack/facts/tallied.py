@@ -111,5 +111,9 @@ def _frames(name: str, numbers: Any, whose: Any, keys: pl.DataFrame) -> Iterator
     if name == "rates":
         missing = [pl.lit(0, schema[one]).alias(one) for one in ("retransmissions", "retransmitted_bytes")]
     whole = rows.with_columns(missing)
-    for (at,), part in whole.partition_by("window_ns", as_dict=True).items():
-        yield at, part.select(pl.col(column).cast(kind) for column, kind in schema.items())
+    shaped = whole.select(*(pl.col(column).cast(kind) for column, kind in schema.items()), "window_ns")
+    if (whole["window_ns"] == whole["window_ns"][0]).all():
+        yield whole["window_ns"][0], shaped.drop("window_ns")
+        return
+    for (at,), part in shaped.partition_by("window_ns", as_dict=True, include_key=False).items():
+        yield at, part
