@@ -70,6 +70,8 @@ def command(
     Writes OUT/report.html, one page with plots and findings in sentences, and every table behind it as Parquet in OUT.
     """
     try:
+        import pyarrow
+
         from umstack.report import ReportOptions, make_report, outputs
     except ImportError as error:
         raise Unsupported(f"reports need {error.name}", hint="pip install 'umstack[report]'") from None
@@ -78,6 +80,8 @@ def command(
         master, mtu, driver_memory, expected_loss=expected_loss, table_format=table_format
     )
     del outputs  # Imported for what it needs: a missing part is told before the work begins.
+    # Arrow's own pool keeps tens of MiB at hand, which a small report has no use for and a large one does not miss.
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     try:
         with terminable(), _display(_SPARK if options.uses_spark else _FACTS) as display:
             report = make_report(captures, out, options, display.show_step, display.show_tasks)
