@@ -85,8 +85,8 @@ class Context(Closing):
         override it. `statistics` lets `umstack stat` read the counters from outside the process: by default in
         embedded mode, where the directory for it can be had (the log says where not); with True it must be, which
         takes a thread in sequential mode, too; with False it is not done.
-        `tap` is a pcapng file that gets what the context sends and receives, as with tap(). `metrics` is an address such as ":9464",
-        where Prometheus can scrape the counters; the contexts of a process may share one.
+        `tap` is a pcapng file that gets what the context sends and receives, as with tap(). `metrics` is an
+        address such as ":9464", where Prometheus can scrape the counters; the contexts of a process may share one.
 
         Raises OptionError (ConfigError with a file and line) for options, InterfaceError for the interface,
         PermissionNeeded or Unsupported for a link that cannot be had, LinkError or ResourceLimit for sockets.
