@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("polars")
 pytest.importorskip("matplotlib")
 
+import polars as pl
 import pyarrow.parquet as pq
 
 from tests.sim.sim_run import scripted, storm
@@ -94,3 +97,29 @@ def test_tables_of_another_format_are_written_by_spark(spark: Any, tmp_path: Pat
         make_report([capture], tmp_path / "delta", ReportOptions(table_format="delta"))
     with pytest.raises(ReportError, match="without Spark"):
         make_report([capture], tmp_path / "none", ReportOptions(table_format="delta", engine="alone"))
+
+
+def test_the_analyses_of_the_docs_run(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/facts.md: in one process, and by session on Spark's workers."""
+    text = (Path(__file__).parents[2] / "docs" / "facts.md").read_text()
+    section = text[text.index("## An analysis of one's own") : text.index("## As rows")]
+    alone, by_spark = (
+        textwrap.dedent(block)
+        for block in re.findall(r"(?:^(?: {4}.*)?\n)+", section, re.MULTILINE)
+        if block.strip()
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "captures").mkdir()
+    generate(tmp_path / "switch.pcap", 2000, Traffic(sessions=2))
+    shutil.copy(tmp_path / "switch.pcap", tmp_path / "captures")
+    known: dict[str, Any] = {"spark": spark}
+    exec(alone, known)
+    said = capsys.readouterr().out
+    assert said.count("datagrams from") == 2
+    busiest = known["facts"].rates.group_by("session_id").agg(bytes=pl.col("bytes").max())
+    exec(by_spark, known)
+    shown = capsys.readouterr().out
+    for session_id, most in busiest.rows():
+        assert re.search(rf"{session_id}\|\s*{most}\|", shown)
