@@ -52,10 +52,6 @@ _OPTIONS = {
     "spark.sql.adaptive.enabled": "true",
     # One task a core is enough for what is left after the first aggregation; AQE joins what is small.
     "spark.sql.shuffle.partitions": "16",
-    # Partitioned by kind of packet: so few writers fit side by side, and no sort is needed.
-    "spark.sql.maxConcurrentOutputFileWriters": "16",
-    # A table of lost sequence numbers is worth sending to everybody, the packets themselves never are.
-    "spark.sql.autoBroadcastJoinThreshold": "64m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Not every column's place in the source is kept for messages: that takes longer than to make the columns.
