@@ -13,7 +13,12 @@ from pyspark.daemon import manager
 
 # Pandas is what pyarrow imports when it first makes an array. Polars starts its threads when it is first used, not when
 # it is imported: until then a process of it can be forked.
-for needed in ("pandas", "umstack.analysis.tables", "umstack.spark.umpcap_stream", "umstack.spark.live_source"):
+for needed in (
+    "pandas",
+    "umstack.analysis.tables",
+    "umstack.spark.umpcap_stream",
+    "umstack.spark.live_source",
+):
     import_module(needed)
 
 if __name__ == "__main__":
