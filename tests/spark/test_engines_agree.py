@@ -112,14 +112,14 @@ def test_the_analyses_of_the_docs_run(
     )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "captures").mkdir()
-    generate(tmp_path / "switch.pcap", 2000, Traffic(sessions=2))
-    shutil.copy(tmp_path / "switch.pcap", tmp_path / "captures")
+    generate(tmp_path / "switch.pcapng", 2000, Traffic(sessions=2))
+    shutil.copy(tmp_path / "switch.pcapng", tmp_path / "captures")
     known: dict[str, Any] = {"spark": spark}
     exec(alone, known)
     said = capsys.readouterr().out
     assert said.count("datagrams from") == 2
     busiest = known["facts"].rates.group_by("session_id").agg(bytes=pl.col("bytes").max())
-    exec(by_spark, known)
+    exec(by_spark.replace("captures/", str(tmp_path / "captures")), known)
     shown = capsys.readouterr().out
     for session_id, most in busiest.rows():
         assert re.search(rf"{session_id}\|\s*{most}\|", shown)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -21,7 +22,7 @@ def write_table(spark: SparkSession, table: pa.Table, folder: Path, kind: str) -
     writer = spark.createDataFrame(table).write.format(kind).mode("overwrite")
     try:
         writer.save(folder.as_uri())
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise _refused(kind, error) from error
 
 
@@ -37,11 +38,13 @@ def append_table(
     writer = writer.option("txnAppId", stream).option("txnVersion", number)
     try:
         writer.save(folder.as_uri())
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise _refused(kind, error) from error
 
 
-def _refused(kind: str, error: PySparkException) -> InvalidArgument:
-    line = str(error).splitlines()[0]
+def _refused(kind: str, error: Exception) -> InvalidArgument:
+    # An unknown data source is an exception of Java's that PySpark has no name for.
+    said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+    line = str(said).splitlines()[0]
     hint = "Spark has the format only with its jars: spark-submit --packages, or spark.jars.packages"
     return InvalidArgument(f"tables cannot be written as {kind}: {line}", hint=hint)
