@@ -24,6 +24,17 @@ def test_every_public_name_is_found(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
+def test_completion_shows_what_is_public(package: str) -> None:
+    """dir(): public names and modules, and nothing that the package imported for itself."""
+    code = f"import {package}; print(*[name for name in dir({package}) if not name.startswith('__')])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    module = import_module(package)
+    extra = set(said.split()) - set(module.__all__)
+    assert set(module.__all__) <= set(said.split())
+    assert all(f"{package}.{name}" in sys.modules for name in extra), extra
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_type_checker_sees_the_same_names(package: str) -> None:
     """What is imported for type checkers alone is what the package gives, from the same modules."""
     module = import_module(package)
