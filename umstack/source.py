@@ -20,6 +20,7 @@ from umstack._engine.waiting import SLICE_NS, timeout_ns
 from umstack.config import SourceOptions
 from umstack.errors import (
     InvalidArgument,
+    MessageTooLong,
     NotBytes,
     NotConnected,
     OptionError,
@@ -173,6 +174,12 @@ class Source(Closing):
     def _error(self, result: int, doing: str) -> UmError:
         if result == lib.UM_CLOSED:
             return self._engine.core.closed_error(f"{doing} on {self.topic!r}: the source")
+        if result == -errno.EMSGSIZE:
+            return MessageTooLong(
+                f"{doing} on {self.topic!r}: longer than {self.message_maximum_bytes} bytes, the longest message here",
+                hint="send it in parts, or raise transport_lbtrm_transmission_window_size, and with it "
+                "receiver_maximum_message_length at receivers",
+            )
         return error_from_result(result, f"{doing} on {self.topic!r}")
 
     def send_many(
@@ -288,15 +295,22 @@ class Source(Closing):
 
         The message is committed when the block ends and aborted when the block raises. It must fit one datagram. The
         view is valid inside the block only: InvalidArgument, and nothing is sent, when something still refers to it.
-        `flush` sends it, and everything held before it, when it is committed. Waits up to `timeout` seconds and raises
-        as send() does. Any thread.
+        `flush` sends it, and everything held before it, when it is committed. Waits up to `timeout` seconds. Raises
+        MessageTooLong for more than one datagram carries, and otherwise as send() does. Any thread.
         """
         claim = ffi.new("um_source_claim *")
-        self._retry(
-            lambda wait_ns, more: lib.um_publication_claim(self._handle, length, claim, more, wait_ns),
-            timeout,
-            f"claiming {length} bytes",
-        )
+        try:
+            self._retry(
+                lambda wait_ns, more: lib.um_publication_claim(self._handle, length, claim, more, wait_ns),
+                timeout,
+                f"claiming {length} bytes",
+            )
+        except MessageTooLong as error:
+            raise MessageTooLong(
+                f"claiming {length} bytes on {self.topic!r}: more than one datagram carries "
+                f"({self._engine.core.datagram_bytes} bytes with its headers)",
+                hint="send() takes longer messages; or raise transport_lbtrm_datagram_max_size and the MTU",
+            ) from error
         view = memoryview(ffi.buffer(claim.payload, length))
         try:
             yield view

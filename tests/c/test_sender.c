@@ -8,19 +8,14 @@ static um_reactor reactor;
 static um_links links;
 static um_sender sender;
 
-static int64_t no_pass(um_reactor *unused, int64_t wait_until_ns)
-{
-    (void)unused;
-    (void)wait_until_ns;
-    return 0;
-}
+static const um_reactor_loop no_loop;
 
 /* A context with a thread of its own, which never runs: what is deferred to it stays. */
 static fixture *sender_open(void)
 {
     um_session_config config = config_8k(1);
     fixture *f = session_open(&config);
-    CHECK_EQ(um_reactor_open(&reactor, no_pass), 0);
+    CHECK_EQ(um_reactor_open(&reactor, &no_loop), 0);
     atomic_store(&reactor.is_threaded, true);
     CHECK_EQ(um_sender_open(&sender, &reactor, &links, f->session), 0);
     return f;
