@@ -1,8 +1,10 @@
 /* Whole contexts on the loopback interface, used by many threads at once. Runs under AddressSanitizer and under
  * ThreadSanitizer, so that what is shared without its lock is a failure.
  */
+#include <arpa/inet.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include "io/context.h"
@@ -36,6 +38,7 @@ typedef struct world {
     um_event_queue *queues[READERS];
     um_subscription *subscriptions[READERS];
     atomic_uint readers_done;
+    atomic_uint drained; /* messages */
     atomic_bool stop;
 } world;
 
@@ -322,21 +325,143 @@ TEST("UM-14 UM-15 W8", "sequential: readers, publishers and two threads beside t
     world_close(w);
 }
 
-TEST("UM-15", "a context that is closed while threads process events, read and send ends their calls")
+static void wait_a_while(void)
 {
-    for (uint32_t embedded = 0; embedded < 2; embedded++) {
-        world *w = world_open(embedded == 1);
-        actor processing[2];
+    struct timespec a_while = {0, 5 * NS_PER_MS};
+    nanosleep(&a_while, NULL);
+}
+
+static void *process_unending(void *argument)
+{
+    const actor *a = argument;
+    um_context_process(a->world->context, -1);
+    return NULL;
+}
+
+static void *poll_unending(void *argument)
+{
+    const actor *a = argument;
+    um_rows rows;
+    while (!atomic_load(&a->world->stop))
+        if (um_event_queue_poll(a->world->queues[a->number], 64, -1, &rows) > 0)
+            um_queue_release(rows.block, rows.count);
+    return NULL;
+}
+
+TEST("UM-14 UM-15", "unblocking ends the calls of all threads that wait without a timeout, in both modes")
+{
+    for (uint32_t round = 0; round < OPENINGS; round++) {
+        bool embedded = round % 2;
+        world *w = world_open(embedded);
+        actor processing[2], reading[READERS];
         if (!embedded)
-            start(processing, 2, w, donate);
-        struct timespec a_while = {0, 20 * NS_PER_MS};
-        nanosleep(&a_while, NULL);
+            start(processing, 2, w, process_unending);
+        start(reading, READERS, w, poll_unending);
+        wait_a_while();
         atomic_store(&w->stop, true);
+        um_context_unblock(w->context);
+        if (!embedded)
+            join(processing, 2);
+        join(reading, READERS);
+        world_close(w);
+    }
+}
+
+static void *poll_once(void *argument)
+{
+    const actor *a = argument;
+    um_rows rows;
+    while (um_event_queue_poll(a->world->queues[a->number], 64, -1, &rows) > 0)
+        um_queue_release(rows.block, rows.count);
+    return NULL;
+}
+
+TEST("UM-14 UM-15", "closing a queue ends its reader's call while other threads stay in the loop")
+{
+    for (uint32_t round = 0; round < OPENINGS; round++) {
+        bool embedded = round % 2;
+        world *w = world_open(embedded);
+        actor processing[2], reading;
+        if (!embedded)
+            start(processing, 2, w, process_unending);
+        um_event_queue *queue = w->queues[0];
+        start(&reading, 1, w, poll_once);
+        wait_a_while();
+        um_subscription_close(w->subscriptions[0]);
+        um_subscription_free(w->subscriptions[0]);
+        um_event_queue_close(queue);
+        join(&reading, 1);
+        um_event_queue_free(queue);
+        w->queues[0] = queue_open(w->context, 8, 1 << 17);
+        w->subscriptions[0] = subscribe(w, w->queues[0]);
         um_context_unblock(w->context);
         if (!embedded)
             join(processing, 2);
         world_close(w);
     }
+}
+
+/* ---- a full queue ---- */
+
+static uint64_t passes(const world *w)
+{
+    uint64_t out[UM_STATISTICS_FIELDS_MAX];
+    um_statistics_context(w->context, out);
+    return ((const um_context_counters *)out)->loop_iterations;
+}
+
+/* Publishes until flow control or a full socket buffer ends it: more than the queues take. */
+static uint32_t overfill(world *w)
+{
+    uint32_t message[256] = {0}, sent = 0;
+    while (um_publication_send(w->publications[0], (const char *)message, sizeof message, UM_SEND_FLUSH,
+                               50 * (int64_t)NS_PER_MS) >= 0)
+        message[0] = ++sent;
+    return sent;
+}
+
+/* Reads a queue until nothing has come for a while. */
+static void *drain_own(void *argument)
+{
+    const actor *a = argument;
+    world *w = a->world;
+    uint32_t messages = 0;
+    um_rows rows;
+    while (um_event_queue_poll(w->queues[a->number], 256, 300 * (int64_t)NS_PER_MS, &rows) > 0) {
+        for (uint32_t i = rows.first; i < rows.first + rows.count; i++)
+            messages += rows.block->flags[i] >> 8 == UM_ROW_MESSAGE;
+        um_queue_release(rows.block, rows.count);
+    }
+    atomic_fetch_add(&w->drained, messages);
+    return NULL;
+}
+
+TEST("UM-13 UX-8", "while a queue is full and datagrams wait in the socket, the loop sleeps; then it goes on")
+{
+    enum { WATCHED_MS = 200, PASSES_A_MS_MAX = 20 };
+    world *w = world_open(true);
+    uint32_t sent = overfill(w);
+    CHECK(sent > 100);
+    /* Flow control holds the source back. Datagrams that nothing holds back are waiting in the group's socket. */
+    int forger = socket(AF_INET, SOCK_DGRAM, 0);
+    struct in_addr loopback = {htonl(LOOPBACK)};
+    CHECK_EQ(setsockopt(forger, IPPROTO_IP, IP_MULTICAST_IF, &loopback, sizeof loopback), 0);
+    um_address to = w->session_configs[0].group;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(to.port), .sin_addr = {htonl(to.ip)}};
+    CHECK_EQ(sendto(forger, "?", 1, 0, (struct sockaddr *)&address, sizeof address), 1);
+    wait_a_while();
+    uint64_t before = passes(w);
+    struct timespec watched = {0, WATCHED_MS * NS_PER_MS};
+    nanosleep(&watched, NULL);
+    uint64_t after = passes(w);
+    printf("    %" PRIu64 " passes in %d ms\n", after - before, WATCHED_MS);
+    CHECK(after - before < WATCHED_MS * PASSES_A_MS_MAX);
+    actor readers[READERS]; /* both queues are full */
+    start(readers, READERS, w, drain_own);
+    join(readers, READERS);
+    CHECK_EQ(atomic_load(&w->drained), READERS * sent);
+    close(forger);
+    world_close(w);
 }
 
 CHECK_MAIN
