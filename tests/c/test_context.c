@@ -5,7 +5,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "io/context.h"
+#include "io/context_private.h"
 #include "io/publication.h"
 #include "io/statistics.h"
 #include "io/subscription.h"
@@ -351,22 +351,54 @@ static void *poll_unending(void *argument)
     return NULL;
 }
 
+static void await_sleepers(um_context *context, uint32_t count)
+{
+    uint32_t asleep;
+    do {
+        wait_a_while();
+        um_reactor_lock(&context->reactor);
+        asleep = context->reactor.sleepers;
+        um_reactor_unlock(&context->reactor);
+    } while (asleep != count);
+}
+
+static void await_readers(um_context *context, uint32_t count)
+{
+    while (atomic_load(&context->queues.waiting_count) != count)
+        wait_a_while();
+}
+
+/* A context that has nothing to do: no timer wakes a thread that misses its wake-up. */
+static void unblock_sequential(void)
+{
+    enum { PROCESSING = 8 }; /* the first that is woken takes the wake-up of most others */
+    world w = {.context = context_open(false)};
+    actor processing[PROCESSING];
+    start(processing, PROCESSING, &w, process_unending);
+    await_sleepers(w.context, PROCESSING);
+    um_context_unblock(w.context);
+    join(processing, PROCESSING);
+    um_context_close(w.context);
+    um_context_free(w.context);
+}
+
+static void unblock_embedded(void)
+{
+    world *w = world_open(true);
+    actor reading[READERS];
+    start(reading, READERS, w, poll_unending);
+    await_readers(w->context, READERS);
+    atomic_store(&w->stop, true);
+    um_context_unblock(w->context);
+    join(reading, READERS);
+    world_close(w);
+}
+
 TEST("UM-14 UM-15", "unblocking ends the calls of all threads that wait without a timeout, in both modes")
 {
     for (uint32_t round = 0; round < OPENINGS; round++) {
-        bool embedded = round % 2;
-        world *w = world_open(embedded);
-        actor processing[2], reading[READERS];
-        if (!embedded)
-            start(processing, 2, w, process_unending);
-        start(reading, READERS, w, poll_unending);
-        wait_a_while();
-        atomic_store(&w->stop, true);
-        um_context_unblock(w->context);
-        if (!embedded)
-            join(processing, 2);
-        join(reading, READERS);
-        world_close(w);
+        unblock_sequential();
+        unblock_embedded();
     }
 }
 
