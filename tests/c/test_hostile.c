@@ -290,6 +290,23 @@ TEST("UX-22 UM-104", "a first datagram that was forged: the session ends and can
     receiving_close(f);
 }
 
+TEST("UX-22 UM-104", "the same when it claims a window that would take the true numbers in")
+{
+    for (uint32_t as_session_message = 0; as_session_message < 2; as_session_message++) {
+        receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
+        uint8_t out[64];
+        if (as_session_message)
+            receive_sm(f, 7, 1u << 30, 50);
+        else
+            receive(f, out, data_header(out, 1u << 30, 50));
+        for (uint32_t i = 0; i < 100; i++)
+            receive_message(f, 100 + i, 0, i);
+        CHECK(f->session.ended);
+        CHECK_EQ(f->ends, 1);
+        receiving_close(f);
+    }
+}
+
 TEST("UX-9 UM-121", "old duplicates, one or a few, are counted and nothing else")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
