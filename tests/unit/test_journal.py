@@ -115,6 +115,33 @@ def test_damage_inside_is_found(tmp_path: Path) -> None:
         list(reader.read(0, 9))
 
 
+def test_rows_behind_a_missing_segment_are_not_taken_for_those_before(tmp_path: Path) -> None:
+    """Issue 27, found by tests/fuzz/fuzz_journal.py: what is given has the offset it was asked for."""
+    fill(tmp_path, *[100] * 9, segment_bytes=4096)
+    for emptied in sorted(tmp_path.glob("*.index"))[1:-1]:
+        emptied.write_bytes(b"")
+        rows: list[int] = []
+        with pytest.raises(OffsetGone):
+            for part in JournalReader(tmp_path).read(0, 900):
+                rows += part.column("number").to_pylist()
+        assert rows == list(range(len(rows)))
+
+
+def test_a_damaged_schema_is_told_like_a_damaged_batch(tmp_path: Path) -> None:
+    """Issue 27, found by tests/fuzz/fuzz_journal.py: whichever byte it is, the error names the file."""
+    fill(tmp_path, 3)
+    (file,) = tmp_path.glob("*.arrows")
+    content = file.read_bytes()
+    for at in range(0, 100, 3):
+        file.write_bytes(content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :])
+        try:
+            numbers(JournalReader(tmp_path), 0)
+        except JournalError as error:
+            assert file.name in str(error)
+        except KeyError:
+            pass  # the name of the column is what was damaged
+
+
 def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
     """Issue 4, journal: another process sees each batch once it was appended, over new segments."""
     reader = JournalReader(tmp_path)
