@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import shlex
 import sys
 from pathlib import Path
 
@@ -32,11 +33,13 @@ def main() -> None:
         raise SystemExit(SKIP_STATUS) from None
     if sys.argv[1:] == ["--check"]:
         return
-    name = sys.argv.pop(1)
+    name = sys.argv[1]
     sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
     with atheris.instrument_imports(include=instrumented(name), enable_loader_override=False):
         fuzzer = importlib.import_module(f"fuzz_{name}")
-    atheris.Setup(sys.argv, fuzzer.one_input)
+    # Merging, libFuzzer starts its program again by a shell.
+    this = shlex.join([sys.executable, str(HERE / "python_fuzzer.py"), name])
+    atheris.Setup([this, *sys.argv[2:]], fuzzer.one_input)
     atheris.Fuzz()
 
 
