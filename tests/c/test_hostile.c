@@ -434,6 +434,20 @@ TEST("UM-131", "an NCF never brings a NAK forward")
     receiving_close(f);
 }
 
+TEST("UM-128", "what the source can send no more is given up when its timer runs out, without a NAK")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    receive_message(f, 151, 0, 51); /* 150 is lost */
+    uint8_t out[64];
+    receive(f, out, data_header(out, 152, 151)); /* the source's window has passed it */
+    CHECK_EQ(f->session.losses.count, 1);
+    tick(f, NS_PER_S);
+    CHECK_EQ(f->session.losses.count, 0);
+    CHECK_EQ(f->session.counters.unrecovered_txw, 1);
+    CHECK_EQ(f->naks, 0);
+    receiving_close(f);
+}
+
 TEST("UM-116 UM-128", "a forged duplicate does not carry the trail half the number space ahead")
 {
     for (uint32_t older = 1; older <= 1001; older += 500) {

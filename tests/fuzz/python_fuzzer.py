@@ -29,7 +29,7 @@ def main() -> None:
     try:
         import atheris
     except ImportError:
-        print("no Atheris: pip install '.[fuzz]'")
+        print("no Atheris: pip install '.[test]'")
         raise SystemExit(SKIP_STATUS) from None
     if sys.argv[1:] == ["--check"]:
         return
