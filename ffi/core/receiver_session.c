@@ -220,8 +220,8 @@ static void note_activity(um_receiver_session *session, int64_t now_ns)
         um_delivery_begin(d);
 }
 
-/* Nothing from before the base is waited for, so the trail is not before it either: where the first datagram was forged,
- * with numbers far ahead and an old trail, the source's are strays. */
+/* Nothing from before the base is waited for, so the trail is not before it either: where the first datagram was
+ * forged, with numbers far ahead and an old trail, the source's are strays. */
 static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
 {
     session->has_base = true;

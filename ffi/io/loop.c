@@ -64,8 +64,8 @@ static wait_plan plan_coalescing(um_loop *loop, int64_t now_ns)
     return (wait_plan){.gather_ns = wait_ns, .reads_directly = rings == NULL};
 }
 
-/* A watched ring costs the kernel a call for every datagram that comes, so rings are watched only while the loop sleeps,
- * and not while a queue is full: they would be reported, and not read. */
+/* A watched ring costs the kernel a call for every datagram that comes, so rings are watched only while the loop
+ * sleeps, and not while a queue is full: they would be reported, and not read. */
 static void watch_rings(um_loop *loop, bool sleeps)
 {
     um_rings *rings = loop->links->rings;
@@ -100,8 +100,7 @@ static wait_plan plan_wait(um_loop *loop, int64_t wait_until_ns, int64_t now_ns)
     if (no_sleep && (direct || rings != NULL) && now_ns - loop->last_poll_ns < POLL_INTERVAL_NS)
         return (wait_plan){.reads_directly = direct};
     loop->last_poll_ns = now_ns;
-    return (wait_plan){
-        .asks_epoll = true, .until_ns = no_sleep ? 0 : until_ns, .reads_directly = direct && no_sleep};
+    return (wait_plan){.asks_epoll = true, .until_ns = no_sleep ? 0 : until_ns, .reads_directly = direct && no_sleep};
 }
 
 static void lock(um_loop *loop)

@@ -45,8 +45,8 @@ struct um_reactor {
     _Atomic int64_t requested_ns;      /* the loop is needed at this time */
     int64_t request_due_ns;            /* of the lock: the earliest request that the loop has taken */
     bool rings_are_watched;            /* of the lock */
-    atomic_bool is_threaded;        /* embedded mode: a thread of the context's own runs the loop */
-    _Atomic uint32_t unblock_count; /* calls of um_context_unblock */
+    atomic_bool is_threaded;           /* embedded mode: a thread of the context's own runs the loop */
+    _Atomic uint32_t unblock_count;    /* calls of um_context_unblock */
     const um_reactor_loop *loop;
     const char *error_step;
 };

@@ -43,12 +43,12 @@ typedef struct um_receiving {
     um_tap_link tapped_control;  /* as the sessions see it */
     void *reorder_memory;
     size_t reorder_bytes;
-    um_group *groups;             /* UM_RECEIVING_GROUPS_MAX, mapped */
-    uint32_t group_limit;         /* groups beyond it were never used */
-    uint32_t group_changes;       /* groups joined and left, ever */
-    uint32_t least_buffer_bytes;  /* that the kernel granted to a group's socket; 0: there was none */
-    bool rings_are_read;          /* a group is joined, so that the loop waits for the rings */
-    bool is_paused;               /* a queue is full: nothing is read, and nothing reported to the loop */
+    um_group *groups;            /* UM_RECEIVING_GROUPS_MAX, mapped */
+    uint32_t group_limit;        /* groups beyond it were never used */
+    uint32_t group_changes;      /* groups joined and left, ever */
+    uint32_t least_buffer_bytes; /* that the kernel granted to a group's socket; 0: there was none */
+    bool rings_are_read;         /* a group is joined, so that the loop waits for the rings */
+    bool is_paused;              /* a queue is full: nothing is read, and nothing reported to the loop */
     um_rx ring_batch[UM_RINGS_BATCH_MAX];
     uint32_t pass_datagrams;               /* of the loop's pass; coalesced ones count singly */
     um_receive_coalescing *coalescing;     /* is given what rings receive */

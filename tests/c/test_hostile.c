@@ -505,6 +505,25 @@ TEST("UM-5 UM-42", "a message that promises more than comes is given up when the
     }
 }
 
+TEST("UM-5 UM-42", "fragments with all bytes of a message, but not end to end, are no message")
+{
+    um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
+    for (uint32_t m = 0; m < 2; m++) {
+        receiving *f = streaming(1024, modes[m]);
+        receive_fragment(f, 150, (um_lbmc_layout){.sqn = 50, .first_sqn = 50, .total = 2000, .payload_length = 1000});
+        receive_fragment(
+            f, 151, (um_lbmc_layout){.sqn = 51, .first_sqn = 50, .offset = 500, .total = 2000, .payload_length = 1000});
+        receive_message(f, 152, 0, 52);
+        tick(f, 11 * (int64_t)NS_PER_S);
+        receive_message(f, 153, 0, 53);
+        CHECK_EQ(f->messages, 50 + 2);
+        CHECK(f->receiver.counters.malformed_fragments > 0);
+        CHECK(f->losses > 0);
+        CHECK_EQ(f->node.store.entries_used, 0);
+        receiving_close(f);
+    }
+}
+
 TEST("UM-5 UM-42", "fragments that overlap, disagree or repeat, behind a gap: bounded, and over with it")
 {
     um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};

@@ -11,8 +11,8 @@
  *   everything                            messages of the topic, too, which nothing tells from the source's. What is
  *                                         read is in order still.
  *
- * Always: loss map, reorder buffer and queue stay in their bounds, each operation is short, timers do not fire more often
- * than they should, NAKs for a lost datagram keep their distance, and when everything is over nothing is held.
+ * Always: loss map, reorder buffer and queue stay in their bounds, each operation is short, timers do not fire more
+ * often than they should, NAKs for a lost datagram keep their distance, and when everything is over nothing is held.
  */
 #include "fuzz.h"
 
@@ -423,8 +423,7 @@ static bool retransmit(bool arrives)
 static void send_sm(bool arrives)
 {
     uint8_t out[UM_LBTRM_SM_BYTES];
-    uint32_t length =
-        um_lbtrm_write_sm(out, SESSION, NAK_PORT, w.source.sm_sqn++, w.source.next_sqn - 1, trail());
+    uint32_t length = um_lbtrm_write_sm(out, SESSION, NAK_PORT, w.source.sm_sqn++, w.source.next_sqn - 1, trail());
     if (arrives)
         receive(out, length);
 }

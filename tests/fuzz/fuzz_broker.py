@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 from json_input import changed_json
+
 from xdp.attachment import AttachMode
 from xdp.broker_protocol import (
     MESSAGE_MAX_BYTES,
@@ -22,7 +24,9 @@ from xdp.xsk import RingMode, RingSettings
 INSTRUMENTED = ("xdp.broker_protocol",)
 _BROKER = Path("/run/umstack/broker.sock")
 _MESSAGES = [
-    json.loads(encode_request(OpenRequest("eth1", next(iter(AttachMode)), next(iter(RingMode)), RingSettings()))),
+    json.loads(
+        encode_request(OpenRequest("eth1", next(iter(AttachMode)), next(iter(RingMode)), RingSettings()))
+    ),
     json.loads(encode_request(RuleRequest(True, "239.1.2.3", 14400))),
     {"version": 1, "do": "ask"},
     {"version": 1, "do": "attached"},
@@ -30,23 +34,28 @@ _MESSAGES = [
 ]
 
 
-def one_input(data: bytes) -> None:
-    """A request, and a reply."""
-    data = changed_json(data, _MESSAGES)
+def _as_request(data: bytes) -> None:
+    refusal: XdpError | None = None
     try:
         request = decode_request(data)
     except XdpError as error:
-        assert len(encode_error(error)) <= MESSAGE_MAX_BYTES
-    else:
-        assert decode_request(encode_request(request)) == request
-        if isinstance(request, OpenRequest):
-            assert 0 < len(request.interface) <= 15
-            assert request.interface.isprintable()
-            assert request.settings.receive_frames <= 65536
-            assert request.settings.queues <= 64
-        if isinstance(request, RuleRequest):
-            assert 0 < request.port < 65536
-    try:
-        assert isinstance(decode_reply(data, _BROKER), dict)
-    except XdpError:
-        pass
+        refusal = error
+    if refusal is not None:
+        assert len(encode_error(refusal)) <= MESSAGE_MAX_BYTES
+        return
+    assert decode_request(encode_request(request)) == request
+    if isinstance(request, OpenRequest):
+        assert 0 < len(request.interface) <= 15
+        assert request.interface.isprintable()
+        assert request.settings.receive_frames <= 65536
+        assert request.settings.queues <= 64
+    if isinstance(request, RuleRequest):
+        assert 0 < request.port < 65536
+
+
+def one_input(data: bytes) -> None:
+    """A request, and a reply."""
+    message = changed_json(data, _MESSAGES)
+    _as_request(message)
+    with contextlib.suppress(XdpError):
+        assert isinstance(decode_reply(message, _BROKER), dict)

@@ -16,7 +16,9 @@ from umstack.recorder.journal import DATA_SUFFIX, INDEX_SUFFIX, Journal, Journal
 INSTRUMENTED = ("umstack.recorder.journal",)
 _SCHEMA = pa.schema([("number", pa.int64())])
 _ROWS = 12
-_FOLDER = Path(tempfile.mkdtemp(prefix="umstack-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+_FOLDER = Path(
+    tempfile.mkdtemp(prefix="umstack-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+)
 
 
 def _batch(first: int, count: int) -> pa.RecordBatch:
@@ -29,7 +31,11 @@ def _written() -> dict[str, bytes]:
     with Journal(folder, _SCHEMA, segment_bytes=700) as journal:
         for first in range(0, _ROWS, 2):
             journal.append(_batch(first, 2))
-    files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix in (DATA_SUFFIX, INDEX_SUFFIX)}
+    files = {
+        path.name: path.read_bytes()
+        for path in sorted(folder.iterdir())
+        if path.suffix in (DATA_SUFFIX, INDEX_SUFFIX)
+    }
     shutil.rmtree(folder)
     return files
 

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from json_input import changed_json
+
 from umstack._core import lib
 from umstack.telemetry.counters import schema
 from umstack.telemetry.live_rows import live_rows
@@ -24,8 +25,16 @@ def _figures(group: str) -> dict[str, int]:
 
 def _report() -> dict[str, Any]:
     """What a context with two sources and two receivers says."""
-    sending = {"transport": "a", "nak_accounts": [{"receiver": "10.0.0.2", "naks": 3}], **_figures("source_transport")}
-    receiving = {"transport": "a", "recovery_counts": [1] * lib.UM_RECOVERY_BUCKETS, **_figures("receiver_transport")}
+    sending = {
+        "transport": "a",
+        "nak_accounts": [{"receiver": "10.0.0.2", "naks": 3}],
+        **_figures("source_transport"),
+    }
+    receiving = {
+        "transport": "a",
+        "recovery_counts": [1] * lib.UM_RECOVERY_BUCKETS,
+        **_figures("receiver_transport"),
+    }
     return {
         "pid": PID,
         "number": NUMBER,

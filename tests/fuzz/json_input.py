@@ -7,7 +7,21 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-_PLAIN: tuple[Any, ...] = (None, True, False, 0, 1, -1, 2**31, 2**64, -(2**70), 0.5, 1e308, float("nan"), float("inf"))
+_PLAIN: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    2**31,
+    2**64,
+    -(2**70),
+    0.5,
+    1e308,
+    float("nan"),
+    float("inf"),
+)
 _TEXTS = ("", "\x1b[31m", "a\nb", 'q"\\', "\udce9", "[/red]", "x" * 300)
 _EMPTY: tuple[Any, ...] = ([], {}, [{}], {"": None})
 

@@ -122,24 +122,21 @@ def test_rows_behind_a_missing_segment_are_not_taken_for_those_before(tmp_path: 
         emptied.write_bytes(b"")
         rows: list[int] = []
         with pytest.raises(OffsetGone):
-            for part in JournalReader(tmp_path).read(0, 900):
-                rows += part.column("number").to_pylist()
+            rows.extend(
+                row for part in JournalReader(tmp_path).read(0, 900) for row in part["number"].to_pylist()
+            )
         assert rows == list(range(len(rows)))
 
 
 def test_a_damaged_schema_is_told_like_a_damaged_batch(tmp_path: Path) -> None:
-    """Issue 27, found by tests/fuzz/fuzz_journal.py: whichever byte it is, the error names the file."""
+    """Issue 27, found by tests/fuzz/fuzz_journal.py: the error names the file."""
     fill(tmp_path, 3)
     (file,) = tmp_path.glob("*.arrows")
     content = file.read_bytes()
-    for at in range(0, 100, 3):
-        file.write_bytes(content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :])
-        try:
+    for damaged in (bytes(100) + content[100:], content[:20] + b"\xff" * 40 + content[60:]):
+        file.write_bytes(damaged)
+        with pytest.raises(JournalError, match=file.name):
             numbers(JournalReader(tmp_path), 0)
-        except JournalError as error:
-            assert file.name in str(error)
-        except KeyError:
-            pass  # the name of the column is what was damaged
 
 
 def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
