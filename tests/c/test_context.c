@@ -436,6 +436,21 @@ TEST("UM-14 UM-15", "closing a queue ends its reader's call while other threads 
     }
 }
 
+TEST("UM-14", "a request to run the loop later outlives the pass that takes it")
+{
+    um_context *context = context_open(false);
+    int64_t now_ns = um_clock_ns(), requested_ns = now_ns + 30 * NS_PER_MS;
+    um_reactor_wake_by(&context->reactor, requested_ns);
+    um_loop_pass(&context->loop, 0);
+    CHECK(um_clock_ns() < requested_ns);
+    um_loop_pass(&context->loop, now_ns + 20 * (int64_t)NS_PER_S);
+    int64_t woken_ns = um_clock_ns();
+    CHECK(woken_ns >= requested_ns);
+    CHECK(woken_ns < now_ns + 10 * (int64_t)NS_PER_S);
+    um_context_close(context);
+    um_context_free(context);
+}
+
 /* ---- a full queue ---- */
 
 static uint64_t passes(const world *w)
