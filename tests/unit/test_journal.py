@@ -115,6 +115,17 @@ def test_damage_inside_is_found(tmp_path: Path) -> None:
         list(reader.read(0, 9))
 
 
+def test_an_index_record_that_follows_no_other_ends_the_segment(tmp_path: Path) -> None:
+    """Issue 4, journal: a whole record at the wrong place, or twice, is no batch."""
+    fill(tmp_path, 3, 2, 4)
+    (index,) = tmp_path.glob("*.index")
+    first, second, third = (index.read_bytes()[at : at + 32] for at in (0, 32, 64))
+    for records, end in ((first + third, 3), (first + first + second, 3), (second + third, 0)):
+        index.write_bytes(records)
+        assert JournalReader(tmp_path).end == end
+        assert numbers(JournalReader(tmp_path), 0) == list(range(end))
+
+
 def test_rows_behind_a_missing_segment_are_not_taken_for_those_before(tmp_path: Path) -> None:
     """Issue 27, found by tests/fuzz/fuzz_journal.py: what is given has the offset it was asked for."""
     fill(tmp_path, *[100] * 9, segment_bytes=4096)
@@ -165,6 +176,11 @@ def test_truncate_removes_what_is_before(tmp_path: Path) -> None:
     reader.truncate(200)
     assert 0 < reader.start <= 200
     assert numbers(reader, reader.start) == list(range(reader.start, 400))
+    second = sorted(int(path.stem) for path in tmp_path.glob("*.index"))[1]
+    reader.truncate(second - 1)
+    assert reader.start < second
+    reader.truncate(second)
+    assert reader.start == second
     reader.truncate(400)
     assert reader.end == 400
     fill(tmp_path, 5)
