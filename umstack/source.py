@@ -51,6 +51,10 @@ _BATCH_FLAGS = {
     "complete": lib.UM_SEND_START_BATCH | lib.UM_SEND_END_BATCH,
 }
 _POLL_S = 0.001
+_OVER_RINGS = (
+    "start a receiver of the topic on another host: what leaves over rings does not reach receivers on this one, "
+    "for which link=socket is right"
+)
 _REFUSED_FOR_NOW = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)
 _CONTINUED = lib.UM_SEND_CONTINUED
 _NULL = ffi.NULL
@@ -403,7 +407,8 @@ class Source(Closing):
             )
         if not self._wait(lambda: (self.stats()["receivers_known"] or 0) >= receivers, timeout):
             known = self.stats()["receivers_known"]
-            raise NotConnected(f"{known} of {receivers} receivers came within {timeout} s")
+            hint = _OVER_RINGS if self._engine.link.kind == "xdp" else None
+            raise NotConnected(f"{known} of {receivers} receivers came within {timeout} s", hint=hint)
 
     def wait_drained(self, timeout: float | None = None) -> bool:
         """Wait until everything sent has been received by every receiver flow control knows (UM-83).
