@@ -48,12 +48,12 @@ def digest(*entries: ManifestEntry) -> bytes:
 
 def test_the_digest_of_a_tree_is_over_all_that_is_told_of_it() -> None:
     """As umstack/files/manifest.py lays it out, byte by byte: who writes another receiver gets the same."""
-    laid_out = (
+    expected = (
         struct.pack(">BIH", 2, 0o755, 1) + b"d"
         + struct.pack(">BIH", 4, 0o644, 3) + b"d/f" + struct.pack(">Q", 3) + b"\1" * 32
         + struct.pack(">BIH", 3, 0o777, 1) + b"l" + b"d/f"
     )  # fmt: skip
-    assert digest(*ENTRIES) == hashlib.sha256(laid_out).digest()
+    assert digest(*ENTRIES) == hashlib.sha256(expected).digest()
 
 
 U32 = st.integers(0, 2**32 - 1)
