@@ -64,17 +64,6 @@ static wait_plan plan_coalescing(um_loop *loop, int64_t now_ns)
     return (wait_plan){.gather_ns = wait_ns, .reads_directly = rings == NULL};
 }
 
-/* A watched ring costs the kernel a call for every datagram that comes, so rings are watched only while the loop
- * sleeps, and not while a queue is full: they would be reported, and not read. */
-static void watch_rings(um_loop *loop, bool sleeps)
-{
-    um_rings *rings = loop->links->rings;
-    if (loop->config.busy_wait || loop->receiving->is_paused)
-        um_reactor_watch_rings(loop->reactor, rings, false);
-    else if (sleeps && loop->receiving->rings_are_read)
-        um_reactor_watch_rings(loop->reactor, rings, true);
-}
-
 /* The pass may wait until wait_until_ns. */
 static wait_plan plan_wait(um_loop *loop, int64_t wait_until_ns, int64_t now_ns)
 {
@@ -93,10 +82,12 @@ static wait_plan plan_wait(um_loop *loop, int64_t wait_until_ns, int64_t now_ns)
     /* With a ring set the groups' sockets are idle as a rule: they are read when they are reported ready. */
     bool direct = rings == NULL && loop->receiving->group_limit <= UM_RECEIVING_DIRECT_MAX;
     bool no_sleep = never_sleeps || until_ns <= now_ns || now_ns < loop->spin_until_ns;
-    if (never_sleeps)
+    /* A watched ring costs the kernel a call for every datagram that comes, so rings are watched only while the loop
+     * sleeps, and not while a queue is full: they would be reported, and not read. */
+    if (never_sleeps || loop->receiving->is_paused)
         um_reactor_watch_rings(loop->reactor, rings, false);
-    else
-        watch_rings(loop, !no_sleep);
+    else if (!no_sleep && loop->receiving->rings_are_read)
+        um_reactor_watch_rings(loop->reactor, rings, true);
     if (no_sleep && (direct || rings != NULL) && now_ns - loop->last_poll_ns < POLL_INTERVAL_NS)
         return (wait_plan){.reads_directly = direct};
     loop->last_poll_ns = now_ns;
