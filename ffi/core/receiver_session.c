@@ -220,10 +220,12 @@ static void note_activity(um_receiver_session *session, int64_t now_ns)
         um_delivery_begin(d);
 }
 
+/* Nothing from before the base is waited for, so the trail is not before it either: where the first datagram was
+ * forged, with numbers far ahead and an old trail, the source's are strays. */
 static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
 {
     session->has_base = true;
-    session->next_sqn = sqn;
+    session->next_sqn = session->trail_sqn = sqn;
     session->status_due_ns = now_ns;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
         d->mapped_sqn = sqn;
@@ -289,7 +291,7 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
         return;
     /* An old datagram's trail cannot lie beyond all that was received; a forged one, far back, seems to. */
     bool believed = !recovered || !um_serial_before(session->next_sqn, packet->trail);
-    if ((um_serial_before(session->trail_sqn, packet->trail) && believed) || session->counters.msgs_rcved == 0)
+    if (um_serial_before(session->trail_sqn, packet->trail) && believed)
         session->trail_sqn = packet->trail;
     if (UM_UNLIKELY(recovered)) {
         um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
@@ -321,7 +323,6 @@ static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, i
     UM_COUNT(session->counters.session_messages_rcved, 1);
     if (!session->has_base) {
         set_base(session, packet->lead + 1, now_ns);
-        session->trail_sqn = packet->trail;
         return;
     }
     if (is_long_jump(session, packet->lead)) {

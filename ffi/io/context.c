@@ -202,6 +202,8 @@ static int64_t process(um_context *context, int64_t timeout_ns)
     do
         handled += um_loop_pass(&context->loop, end_ns);
     while (atomic_load(&context->reactor.unblock_count) == unblocks && um_clock_ns() < end_ns);
+    if (atomic_load(&context->reactor.unblock_count) != unblocks)
+        um_reactor_pass_on_wake(&context->reactor);
     return handled;
 }
 

@@ -65,7 +65,6 @@ int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched
             epoll_ctl(reactor->epoll_fd, EPOLL_CTL_DEL, fds[i], NULL);
         else
             result = um_reactor_watch(reactor, fds[i], UM_WATCH_RINGS, i);
-    result = result == -EEXIST ? 0 : result; /* the loop and a thread that joins did it at once */
     reactor->rings_are_watched = is_watched;
     return result;
 }
@@ -109,7 +108,7 @@ void um_reactor_wake_by(um_reactor *reactor, int64_t time_ns)
     int64_t requested = atomic_load_explicit(&reactor->requested_ns, memory_order_relaxed);
     while (time_ns < requested && !atomic_compare_exchange_weak(&reactor->requested_ns, &requested, time_ns))
         ;
-    /* Pairs with the fence in um_reactor_sleep: either the loop sees the request or this thread sees it asleep. */
+    /* Pairs with the fences around the sleep: either the loop sees the request or this thread sees it asleep. */
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&reactor->sleeping_until_ns, memory_order_relaxed) > time_ns) {
         uint64_t one = 1;
@@ -150,18 +149,31 @@ static int wait_events(um_reactor *reactor, struct epoll_event *events, int max,
     return epoll_wait(reactor->epoll_fd, events, max, (int)((wait_ns + 999999) / 1000000));
 }
 
+void um_reactor_begin_sleep(um_reactor *reactor, int64_t until_ns)
+{
+    if (until_ns == 0)
+        return;
+    reactor->sleepers++;
+    if (until_ns > atomic_load_explicit(&reactor->sleeping_until_ns, memory_order_relaxed))
+        atomic_store_explicit(&reactor->sleeping_until_ns, until_ns, memory_order_relaxed);
+}
+
+void um_reactor_end_sleep(um_reactor *reactor, int64_t until_ns)
+{
+    if (until_ns == 0 || --reactor->sleepers > 0)
+        return;
+    atomic_store_explicit(&reactor->sleeping_until_ns, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
 int um_reactor_sleep(um_reactor *reactor, struct epoll_event *events, int max, int64_t until_ns, int64_t now_ns)
 {
-    atomic_store_explicit(&reactor->sleeping_until_ns, until_ns, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
     int64_t requested_ns = atomic_load_explicit(&reactor->requested_ns, memory_order_relaxed);
     until_ns = requested_ns < until_ns ? requested_ns : until_ns;
     int64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
     int64_t day_ns = 86400 * (int64_t)1000000000;
-    int count = wait_events(reactor, events, max, wait_ns < day_ns ? wait_ns : day_ns);
-    atomic_store_explicit(&reactor->sleeping_until_ns, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst);
-    return count;
+    return wait_events(reactor, events, max, wait_ns < day_ns ? wait_ns : day_ns);
 }
 
 int um_poll_descriptors(struct pollfd *descriptors, uint32_t count, int64_t wait_ns)

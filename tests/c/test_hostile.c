@@ -290,6 +290,23 @@ TEST("UX-22 UM-104", "a first datagram that was forged: the session ends and can
     receiving_close(f);
 }
 
+TEST("UX-22 UM-104", "the same when it claims a window that would take the true numbers in")
+{
+    for (uint32_t as_session_message = 0; as_session_message < 2; as_session_message++) {
+        receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
+        uint8_t out[64];
+        if (as_session_message)
+            receive_sm(f, 7, 1u << 30, 50);
+        else
+            receive(f, out, data_header(out, 1u << 30, 50));
+        for (uint32_t i = 0; i < 100; i++)
+            receive_message(f, 100 + i, 0, i);
+        CHECK(f->session.ended);
+        CHECK_EQ(f->ends, 1);
+        receiving_close(f);
+    }
+}
+
 TEST("UX-9 UM-121", "old duplicates, one or a few, are counted and nothing else")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
@@ -417,6 +434,20 @@ TEST("UM-131", "an NCF never brings a NAK forward")
     receiving_close(f);
 }
 
+TEST("UM-128", "what the source can send no more is given up when its timer runs out, without a NAK")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    receive_message(f, 151, 0, 51); /* 150 is lost */
+    uint8_t out[64];
+    receive(f, out, data_header(out, 152, 151)); /* the source's window has passed it */
+    CHECK_EQ(f->session.losses.count, 1);
+    tick(f, NS_PER_S);
+    CHECK_EQ(f->session.losses.count, 0);
+    CHECK_EQ(f->session.counters.unrecovered_txw, 1);
+    CHECK_EQ(f->naks, 0);
+    receiving_close(f);
+}
+
 TEST("UM-116 UM-128", "a forged duplicate does not carry the trail half the number space ahead")
 {
     for (uint32_t older = 1; older <= 1001; older += 500) {
@@ -469,6 +500,25 @@ TEST("UM-5 UM-42", "a message that promises more than comes is given up when the
         CHECK_EQ(f->messages, 51);
         CHECK_EQ(f->losses, 1);
         CHECK_EQ(f->last_sqn, 52);
+        CHECK_EQ(f->node.store.entries_used, 0);
+        receiving_close(f);
+    }
+}
+
+TEST("UM-5 UM-42", "fragments with all bytes of a message, but not end to end, are no message")
+{
+    um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
+    for (uint32_t m = 0; m < 2; m++) {
+        receiving *f = streaming(1024, modes[m]);
+        receive_fragment(f, 150, (um_lbmc_layout){.sqn = 50, .first_sqn = 50, .total = 2000, .payload_length = 1000});
+        receive_fragment(
+            f, 151, (um_lbmc_layout){.sqn = 51, .first_sqn = 50, .offset = 500, .total = 2000, .payload_length = 1000});
+        receive_message(f, 152, 0, 52);
+        tick(f, 11 * (int64_t)NS_PER_S);
+        receive_message(f, 153, 0, 53);
+        CHECK_EQ(f->messages, 50 + 2);
+        CHECK(f->receiver.counters.malformed_fragments > 0);
+        CHECK(f->losses > 0);
         CHECK_EQ(f->node.store.entries_used, 0);
         receiving_close(f);
     }

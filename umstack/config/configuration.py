@@ -219,7 +219,10 @@ class Config:
         return options
 
     def lint(self) -> list[LintWarning]:
-        """What UM's advice on relations between options has against this configuration."""
+        """What UM's advice on relations between options has against this configuration.
+
+        Raises OptionError when two options contradict each other.
+        """
         return lint(self.context_options(), self.source_options(), self.receiver_options())
 
     def _build(self, holder: type[_Options], overrides: Mapping[str, OptionValue]) -> _Options:
