@@ -66,6 +66,8 @@ int um_context_create(const um_context_config *config, um_context **created)
     context->receiving.control_link.fd = -1;
     init_loop(context, config);
     int result = um_reactor_open(&context->reactor, pass);
+    if (result == 0 && config->busy_poll_us > 0)
+        result = um_reactor_prefer_busy_poll(&context->reactor, config->busy_poll_us);
     if (result != 0)
         return result;
     context->reactor.error_step = "memory";

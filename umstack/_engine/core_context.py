@@ -101,9 +101,11 @@ class CoreContext:
         config.receiver_buffer_bytes = options.transport_lbtrm_receiver_socket_buffer_bytes
         config.receive_batch = min(max(options.multiple_receive_maximum_datagrams, 1), 32)
         config.gso = options.link_gso
-        config.gro = options.link_gro
+        # GRO holds datagrams until a poll ends: busy polling would delay each by all of its time.
+        config.gro = options.link_gro and options.pend_busy_poll_limit == 0
         config.timestamps = options.transport_lbtrm_receiver_timestamp
         config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
+        config.busy_poll_us = options.pend_busy_poll_limit
         config.spin_ns = options.pend_linger_interval_ns
         # On one processor no other thread can send while this one polls.
         config.adaptive_spin_ns = options.pend_adaptive_linger_limit_ns if (os.cpu_count() or 1) > 1 else 0
