@@ -114,7 +114,10 @@ def _napi(attributes: Mapping[str, Any]) -> Napi:
 
 
 def set_napi(napi_id: int, name: str, value: int) -> None:
-    """Change `threaded` or `irq_suspend_timeout` of a NAPI instance; raises SettingError."""
+    """Change a setting of a NAPI instance, named as in the family's specification with underscores.
+
+    `threaded`, `defer_hard_irqs`, or in nanoseconds `gro_flush_timeout`, `irq_suspend_timeout`. Raises SettingError.
+    """
     attributes = [("NETDEV_A_NAPI_ID", napi_id), (f"NETDEV_A_NAPI_{name.upper()}", value)]
     what = f"setting {name} of the NAPI instance {napi_id} to {value}"
     try:

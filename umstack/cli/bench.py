@@ -335,6 +335,13 @@ def _throughput(
     show_default=True,
     help="Round trips at most.",
 )
+@click.option(
+    "--napi",
+    type=click.Choice(get_args(latency.Napi)),
+    default="interrupts",
+    show_default=True,
+    help="How the drivers of the lab's hosts work (`umstack nic init`).",
+)
 @_loss("0", "Datagrams lost, in each direction.")
 @_MODE
 @_LINK
@@ -344,6 +351,7 @@ def _latency(
     loops: Sequence[Loop],
     options: Sequence[str],
     rounds: int,
+    napi: latency.Napi,
     loss: float,
     is_pinned: bool,
     as_json: bool,
@@ -357,10 +365,10 @@ def _latency(
         for wait in waits
         for loop in loops
     ]
-    plan = latency.LatencyPlan(specs, rounds, loss, is_pinned)
+    plan = latency.LatencyPlan(specs, rounds, loss, is_pinned, napi)
     with _progress("latency") as progress:
         results = latency.measure(plan, progress)
-    described = _describe(config, is_pinned, rounds=rounds, loss=loss)
+    described = _describe(config, is_pinned, rounds=rounds, loss=loss, napi=napi)
     _report(results, described, as_json, latency_table)
 
 
