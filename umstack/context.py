@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import xdp
@@ -38,7 +38,6 @@ from umstack.telemetry import serve_metrics
 from umstack.telemetry.counter_log import CounterLog
 from umstack.telemetry.reading import context_report, recovery_times
 from umstack.telemetry.recovery_histogram import RecoveryHistogram
-from umstack.telemetry.statistics_server import StatisticsServer
 from xdp.closing import Closing
 
 _TOPIC_INDEX_START_MAX = 2**20
@@ -86,7 +85,7 @@ class Context(Closing):
         overrides |= {"link": link} if link is not None else {}
         chosen = self._config.context_options(**overrides)
         found = _find_interface(interface or chosen.interface or None)
-        self._next_topic_index = secrets.randbelow(_TOPIC_INDEX_START_MAX) + 1
+        self._next_topic_index = SystemRandom().randrange(_TOPIC_INDEX_START_MAX) + 1
         self._counter_log = CounterLog(self.stats)
         self._warned_buffer = False
         self._next_receiver_log = 0.0
@@ -112,6 +111,8 @@ class Context(Closing):
             self._engine.start()
             self._serving = undo.enter_context(ExitStack())
             if statistics:
+                from umstack.telemetry.statistics_server import StatisticsServer
+
                 self._serving.callback(StatisticsServer(self.stats).close)
             if metrics is not None:
                 self._serving.callback(serve_metrics(metrics, self.stats).close)

@@ -19,7 +19,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from tests.kernels import needs_epoll_busy_poll, needs_frames_in_chains, needs_irq_suspension
 from tests.waiting import collect
 from umstack import Context
-from umstack._engine.link import open_link
+from umstack._engine.ring_link import open_link
 from umstack.lab import Host, Lab
 from umstack.lab.links import set_feature
 from xdp import BpfObject, BpfProgram, Interface, RingSettings, find_interface

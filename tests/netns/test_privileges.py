@@ -40,7 +40,7 @@ APPLICATION = """
 import json, sys, time
 from pathlib import Path
 import umstack, xdp
-from umstack._engine.link import open_link
+from umstack._engine.ring_link import open_link
 path, link, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 def show(**fields):
     print(json.dumps(fields), flush=True)
@@ -754,7 +754,8 @@ def test_a_connection_with_rings_may_say_nothing(shared_lab: Lab, folder: Path) 
             try:
                 with ExitStack() as stack:
                     holder, idle = (
-                        stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) for _ in "ab"
+                        stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                        for _ in "ab"
                     )
                     for client in (holder, idle):
                         client.settimeout(5)

@@ -108,11 +108,10 @@ def test_locks_hold_what_the_project_asks_for() -> None:
     """What pyproject.toml names is in the lock that set-up installs, and in one version everywhere."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
+    always = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
     wanted = {
-        "test": [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-        + [one for extra in extras.values() for one in extra],
-        "run": [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-        + [*extras["spark"], *extras["report"]],
+        "test": [*always, *(one for extra in extras.values() for one in extra)],
+        "run": [*always, *extras["spark"], *extras["report"]],
     }
     for name, requirements in wanted.items():
         names = {re.split(r"[\[<>=~!; ]", one)[0].lower() for one in requirements} - {"umstack"}

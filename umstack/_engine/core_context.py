@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import secrets
 import threading
+from random import SystemRandom
 from typing import Any
 
 import xdp
@@ -81,7 +81,7 @@ class CoreContext:
         self.closed = False
         self.forked = False
         """Whether this process was forked from the one that opened it, and owns nothing of it."""
-        self.receiver_id = secrets.randbits(64)
+        self.receiver_id = SystemRandom().getrandbits(64)
         self.datagram_max_bytes = memory_size(datagram_bytes)
         self._link = link
         self.datagram_bytes = self._bounded_by_link(datagram_bytes)
@@ -117,7 +117,7 @@ class CoreContext:
         config.hold_datagrams = options.delivery_hold_datagrams
         config.hold_messages = _REORDERED_MESSAGES_MAX
         config.datagram_max_bytes = self.datagram_max_bytes
-        config.random_seed = secrets.randbits(64)
+        config.random_seed = SystemRandom().getrandbits(64)
         config.rings = ffi.cast("um_rings *", self._link.rings_address)
         created = ffi.new("um_context **")
         result = lib.um_context_create(config, created)

@@ -6,14 +6,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from typing import Any
 
 UNSET_MINIMUM = 2**64 - 1
@@ -121,6 +118,8 @@ def _read_counter(group: str, table: Mapping[str, Any]) -> Counter:
 
 def parse_schema(text: str) -> CounterSchema:
     """The schema in `text`; ValueError or KeyError names the entry that is wrong."""
+    import tomllib  # read when figures are first asked for
+
     document = tomllib.loads(text)
     version = int(document.pop("schema_version"))
     absent = tuple(AbsentCounters(tuple(a["names"]), a["reason"]) for a in document.pop("absent", []))
@@ -136,6 +135,8 @@ def parse_schema(text: str) -> CounterSchema:
 @cache
 def schema() -> CounterSchema:
     """The schema this package ships."""
+    from importlib import resources
+
     return parse_schema(
         resources.files("umstack.telemetry").joinpath("counters.toml").read_text(encoding="utf-8")
     )
@@ -230,6 +231,8 @@ def render_markdown(counter_schema: CounterSchema | None = None) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry of `python -m umstack.telemetry.counters`."""
+    import argparse
+
     parser = argparse.ArgumentParser(
         prog="python -m umstack.telemetry.counters",
         description="Print what is made from umstack/telemetry/counters.toml.",
