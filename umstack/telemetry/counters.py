@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import Any
@@ -53,11 +53,25 @@ class CounterGroup:
     name: str
     doc: str
     counters: tuple[Counter, ...]
+    core_counters: tuple[Counter, ...] = field(init=False)
+    """Those that are fields of the C struct."""
+    _core_names: tuple[str, ...] = field(init=False)
+    _converted: tuple[Counter, ...] = field(init=False)
+    """Those whose figure is not what the core stores."""
 
-    @property
-    def core_counters(self) -> tuple[Counter, ...]:
-        """Those that are fields of the C struct."""
-        return tuple(counter for counter in self.counters if counter.in_core)
+    def __post_init__(self) -> None:
+        core = tuple(counter for counter in self.counters if counter.in_core)
+        converted = tuple(one for one in core if one.kind is CounterKind.MIN or one.scale != 1)
+        object.__setattr__(self, "core_counters", core)
+        object.__setattr__(self, "_core_names", tuple(counter.name for counter in core))
+        object.__setattr__(self, "_converted", converted)
+
+    def of_core(self, stored: Sequence[int]) -> dict[str, int | float | None]:
+        """Name to reported figure for the fields of the C struct, in their order."""
+        found: dict[str, int | float | None] = dict(zip(self._core_names, stored, strict=True))
+        for counter in self._converted:
+            found[counter.name] = counter.value(int(found[counter.name] or 0))
+        return found
 
     @property
     def struct_name(self) -> str:
