@@ -6,15 +6,14 @@ opens a context asks for nothing else, and importing a netlink library takes lon
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import ipaddress
 import socket
 import struct
+import sys
 from array import array
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -78,6 +77,11 @@ def off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if "asyncio" not in sys.modules:  # nothing has imported it, so no loop of it runs
+            return function(*args, **kwargs)
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+
         try:
             asyncio.get_running_loop()
         except RuntimeError:
