@@ -114,8 +114,8 @@ def init(host: Host, state: Path, wishes: Wishes | None = None) -> Outcome:
         left = _roll_back(host, outcome)
         if left or recorded:
             _write_state(state, host, recorded | left | recorded)
-        else:
-            state.unlink(missing_ok=True)
+        elif state.exists():
+            state.unlink()
         if not isinstance(error, SettingError):
             raise
         undone = "everything was put back" if not left else f"{', '.join(left)} could not be put back"

@@ -67,7 +67,9 @@ class StatisticsServer:
             raise
         except OSError as error:
             self._socket.close()
-            raise error_from_os(error, f"statistics socket in {folder}") from error
+            failure = error_from_os(error, f"statistics socket in {folder}")
+            hint = "name a directory that can be written to in UMSTACK_STAT_DIR"
+            raise type(failure)(failure.message, hint=hint, errno=error.errno) from error
         self._thread = threading.Thread(target=self._serve, name="umstack-statistics", daemon=True)
         self._thread.start()
 
