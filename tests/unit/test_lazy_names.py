@@ -67,5 +67,7 @@ with umstack.Context("lo") as context:
     dear = {"pyroute2", "asyncio", "xdp.probe", "xdp.xsk", "xdp.broker_client", "hmac", "argparse", "numpy", "click"}
     print(*sorted(dear & sys.modules.keys()))
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert said.stdout.split() == []

@@ -173,11 +173,24 @@ _COMMAND = "sys.argv[1:] = {arguments}; from umstack.cli import main; main()"
     [
         ("arrow", {"pyarrow"}, _COMMAND.format(arguments=["decode", "/dev/null"])),
         ("arrow", {"pyarrow"}, _COMMAND.format(arguments=["record", "t", "--out", "/tmp/x"])),
-        ("report", {"pyarrow", "polars", "pandas", "pyspark"}, _COMMAND.format(arguments=["report", "/dev/null", "--out", "/tmp/x"])),
-        ("report", {"pyspark"}, _COMMAND.format(arguments=["monitor", "/tmp"])),
+        (
+            "report",
+            {"pyarrow", "polars", "pandas", "pyspark"},
+            _COMMAND.format(arguments=["report", "/dev/null", "--out", "/tmp/x"]),
+        ),
+        (
+            "spark,report",
+            {"pyspark"},
+            _COMMAND.format(arguments=["report", "/dev/null", "--out", "/tmp/x", "--master", "local"]),
+        ),
+        ("spark,report", {"pyspark"}, _COMMAND.format(arguments=["monitor", "/tmp"])),
         ("metrics", {"prometheus_client"}, "import umstack.telemetry.prometheus"),
         ("packets", {"scapy"}, "import umstack.scapy"),
-        ("plot", {"matplotlib"}, "from pathlib import Path; from umstack.bench.plot import check_plot; check_plot(Path('x.svg'))"),
+        (
+            "plot",
+            {"matplotlib"},
+            "from pathlib import Path; from umstack.bench.plot import check_plot; check_plot(Path('x.svg'))",
+        ),
     ],
 )
 def test_a_missing_extra_is_named(extra: str, absent: set[str], program: str) -> None:
@@ -190,7 +203,17 @@ def test_a_missing_extra_is_named(extra: str, absent: set[str], program: str) ->
 
 def test_sockets_need_no_extra() -> None:
     """Publishing and receiving works without any of them."""
-    absent = {"pyarrow", "pyspark", "polars", "pandas", "matplotlib", "scapy", "prometheus_client", "numpy", "seccomp"}
+    absent = {
+        "pyarrow",
+        "pyspark",
+        "polars",
+        "pandas",
+        "matplotlib",
+        "scapy",
+        "prometheus_client",
+        "numpy",
+        "seccomp",
+    }
     program = """
 import umstack
 with umstack.Context("lo") as context:

@@ -69,7 +69,7 @@ class StatisticsServer:
             self._socket.close()
             failure = error_from_os(error, f"statistics socket in {folder}")
             hint = "name a directory that can be written to in UMSTACK_STAT_DIR"
-            raise type(failure)(failure.message, hint=hint, errno=error.errno) from error
+            raise type(failure)(failure.message, hint=hint, errno=error.errno or 0) from error
         self._thread = threading.Thread(target=self._serve, name="umstack-statistics", daemon=True)
         self._thread.start()
 
