@@ -6,11 +6,14 @@ What opens rings is umstack._engine.ring_link: a context on kernel sockets does 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from xdp.attachment import has_program, occupants
+from xdp.errors import XdpError
 from xdp.modes import Mode
 
 if TYPE_CHECKING:
@@ -114,3 +117,17 @@ class DataLink:
             if self._rings is not None:
                 self._rings.close()
             self._steering = None
+
+
+def rings_of_others(interface: xdp.Interface) -> str | None:
+    """Describe the program that may keep groups from this host's sockets; None where there is none.
+
+    Groups that another process receives over rings never reach the kernel, so a context on sockets receives nothing
+    of them. Of an XDP program that is not ours, nothing is assumed. Takes microseconds where no program is there.
+    """
+    with contextlib.suppress(XdpError):
+        if not has_program(interface):
+            return None
+        in_the_way = [str(there) for there in occupants(interface) if there.steers is not False]
+        return "; ".join(in_the_way) or None
+    return "an XDP program of which this process may know nothing"
