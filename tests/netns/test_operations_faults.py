@@ -71,13 +71,28 @@ def test_settings_that_cannot_be_recorded_are_not_changed(read_only: Path) -> No
     assert host.values == FRESH
 
 
-def test_statistics_on_a_read_only_file_system_are_said(read_only: Path) -> None:
-    """A context that was to be readable is not opened; the error names the directory and what to set."""
-    done = umstack("send", "orders", "--interface", "lo", UMSTACK_STAT_DIR=f"{read_only}/stat")
-    assert done.returncode == 1
-    assert f"{read_only}/stat" in done.stderr
-    assert "Read-only file system" in done.stderr
-    assert "UMSTACK_STAT_DIR" in done.stderr
+_STATISTICS = """
+import sys, logging, umstack
+logging.basicConfig(format="%(message)s")
+with umstack.Context("lo", statistics=True if sys.argv[1] == "required" else None) as context:
+    print("open")
+"""
+
+
+@pytest.mark.parametrize("wanted", ["required", "by default"])
+def test_statistics_on_a_read_only_file_system_are_said(read_only: Path, wanted: str) -> None:
+    """A context that must be readable is not opened; any other is, and logs it. Both name the directory and what to
+    set."""
+    done = subprocess.run(
+        [sys.executable, "-c", _STATISTICS, wanted],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "UMSTACK_STAT_DIR": f"{read_only}/stat"},
+    )
+    assert (done.returncode == 0, done.stdout == "open\n") == ((wanted == "by default",) * 2), done.stderr
+    for said in (f"{read_only}/stat", "Read-only file system", "UMSTACK_STAT_DIR"):
+        assert said in done.stderr
 
 
 # Root without a single capability, as nobody could not read the interpreter of every checkout.

@@ -453,6 +453,7 @@ def test_upkeep_is_measured_and_in_its_bounds() -> None:
         "first message": 1500,
         "first scrape of 1000 topics": 400,
         "later scrapes of 1000 topics": 200,
+        "a stream scraped once a second, to one that is not": 2,
         "umstack top": 20,
     }
     assert figures.keys() == bounds.keys()

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.loopback import open_context
+from tests.unit.loopback import connect, open_context
+from tests.waiting import collect
 from umstack.telemetry.endpoint import MetricsEndpoint
 from umstack.telemetry.statistics_server import read_statistics
 
@@ -151,6 +152,27 @@ def test_ten_thousand_topics_are_shown_within_bounds() -> None:
         listed = umstack("stat", str(os.getpid()), "--json")
         assert listed.returncode == 0
         assert len(json.loads(listed.stdout)["contexts"][0]["sources"]) == TOPICS
+
+
+# ---- a topic's name in the report ----
+
+HOSTILE = "<script>alert('x')</script>&\"\x1b[2J"
+
+
+def test_a_hostile_topic_name_is_text_in_the_report(tmp_path: Path) -> None:
+    """Its tags are shown, not made part of the page; its escape sequence is written out; so in what the command prints."""
+    tap = tmp_path / "tap.pcapng"
+    with open_context(tap=tap) as context:
+        source, receiver = connect(context, HOSTILE)
+        source.send_many([b"message"] * 100, flush=True)
+        collect(receiver, 100)
+    done = umstack("report", str(tap), "--out", str(tmp_path / "report"), timeout=100)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "report/report.html").read_text()
+    assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;&amp;&quot;" in page
+    assert "<script>alert" not in page
+    for text in (page, done.stdout, done.stderr):
+        assert "\x1b[2J" not in text
 
 
 # ---- Python without an extra ----

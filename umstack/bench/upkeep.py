@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import socket
 import statistics
 import subprocess
 import sys
@@ -74,6 +75,10 @@ def measure(plan: UpkeepPlan, progress: Progress) -> list[Figure]:
         _figure(f"first scrape of {TOPICS} topics", "ms", first),
         _figure(f"later scrapes of {TOPICS} topics", "ms", later),
     ]
+    progress("a stream that is scraped")
+    found.append(
+        _figure("a stream scraped once a second, to one that is not", "x", _scraped_ratios(plan.rounds))
+    )
     progress("umstack top")
     return [*found, _figure("umstack top", "% of a processor", [_top_percent(plan.seconds)])]
 
@@ -132,6 +137,54 @@ def _scrapes() -> tuple[float, list[float]]:
                 raise LinkError("a scrape has not every topic", hint="report it")
         child.stdin.close()
     return taken[0], taken[1:]
+
+
+_SCRAPER = """
+import sys, urllib.request
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+for line in sys.stdin:
+    opener.open(sys.argv[1], timeout=60).read()
+    print("scraped", flush=True)
+"""
+_WINDOW_SECONDS = 1.0
+
+
+def _scraped_ratios(rounds: int) -> list[float]:
+    """The rate of a stream over the loopback in a second with a scrape of a thousand topics to that in one without."""
+    with ExitStack() as stack:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        context = stack.enter_context(umstack.Context("lo", metrics=address, statistics=False))
+        for number in range(TOPICS - 1):
+            context.source(f"topic {number}")
+        receiver, source = context.receiver("stream"), context.source("stream", flow_control="min")
+        source.wait_connected(timeout=_PATIENCE_SECONDS)
+        command = [sys.executable, "-c", _SCRAPER, f"http://{address}/metrics"]
+        scraper = stack.enter_context(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        assert scraper.stdin is not None
+        assert scraper.stdout is not None
+        batch = [b"x" * 64] * 1000
+        ratios = []
+        for number in range(rounds):
+            rates = {}
+            for is_scraped in (True, False) if number % 2 else (False, True):
+                count, started = 0, time.perf_counter()
+                if is_scraped:
+                    scraper.stdin.write("scrape\n")
+                    scraper.stdin.flush()
+                while time.perf_counter() - started < _WINDOW_SECONDS:
+                    source.send_many(batch, flush=True)
+                    while count_now := len(receiver.poll(4096, 0)):
+                        count += count_now
+                rates[is_scraped] = count / (time.perf_counter() - started)
+                if is_scraped:
+                    scraper.stdout.readline()
+            ratios.append(rates[True] / rates[False])
+        scraper.stdin.close()
+    return ratios
 
 
 def _top_percent(seconds: float) -> float:

@@ -261,6 +261,8 @@ def upkeep_table(figures: Sequence[Mapping[str, Any]]) -> Table:
     """What watching and starting cost."""
     table = _table(["what"], ["median", "least", "rounds"])
     for one in figures:
-        shown = [f"{one[key]:,.1f} {one['unit']}" for key in ("median", "least")]
+        shown = [
+            f"{one[key]:,.{3 if one['unit'] == 'x' else 1}f} {one['unit']}" for key in ("median", "least")
+        ]
         table.add_row(one["what"], *shown, str(len(one["rounds"])))
     return table
