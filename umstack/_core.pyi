@@ -137,6 +137,7 @@ class um_context_config(CData):
     gro: bool
     timestamps: bool
     busy_wait: bool
+    busy_poll_us: int
     spin_ns: int
     adaptive_spin_ns: int
     coalesce_ns: int

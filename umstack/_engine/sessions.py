@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-import secrets
 from contextlib import AbstractContextManager
+from random import SystemRandom
 from typing import Any
 
 from umstack._core import ffi, lib
@@ -85,10 +85,10 @@ class SourceSession:
         self.source_count = 0
         self.logged_events = 0
         config = ffi.new("um_session_config *")
-        config.session_id = secrets.randbelow(2**32 - 1) + 1
+        config.session_id = SystemRandom().randrange(1, 2**32)
         config.group.ip = int(ipaddress.IPv4Address(group[0]))
         config.group.port = group[1]
-        config.initial_term_id = secrets.randbits(32)
+        config.initial_term_id = SystemRandom().getrandbits(32)
         window = options.transport_lbtrm_transmission_window_size_bytes
         config.term_length = _term_bytes(window, core.datagram_max_bytes)
         config.window_bytes = window
@@ -207,5 +207,5 @@ def receiver_session_config(
     config.status_interval_ns = _STATUS_INTERVAL_NS
     config.receiver_id = receiver_id
     config.group_tag = options.flow_control_group_tag
-    config.random_seed = secrets.randbits(64)
+    config.random_seed = SystemRandom().getrandbits(64)
     return config

@@ -6,7 +6,6 @@ names may be in any case, and a later line wins over an earlier one.
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -69,6 +68,8 @@ def find_option(scope: Scope, name: str) -> Option:
             raise OptionError(f"{key} is not a {scope} option", hint=f"its scope is {other}: set it there")
     if reason := why_absent(key):
         raise OptionAbsent(f"{scope} option {key} does not exist here", hint=f"remove it: {reason}")
+    import difflib
+
     close = difflib.get_close_matches(key, options, n=1, cutoff=0.75)
     hint = f"did you mean {close[0]}? docs/options.md lists them all" if close else None
     raise OptionError(f"there is no {scope} option {name!r}", hint=hint)
@@ -82,6 +83,8 @@ def _find_scope(word: str) -> Scope:
         pass
     if key in ABSENT_SCOPES:
         raise OptionAbsent(f"scope {key} does not exist here", hint=f"remove the line: {ABSENT_SCOPES[key]}")
+    import difflib
+
     close = difflib.get_close_matches(key, list(Scope), n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     raise OptionError(f"there is no scope {word!r}", hint=f"{hint}scopes are {', '.join(Scope)}")
