@@ -116,7 +116,7 @@ TEST("UM-21 UM-44 W4", "any mix of sizes: datagrams as full as whole frames allo
         for (uint32_t i = 0; i < f->link.count; i++) {
             um_lbmc_message m[200];
             uint32_t count = messages_at(f, i, m, 200);
-            uint32_t first_bytes = um_lbmc_overhead(m[0].flags & UM_MESSAGE_FRAGMENT, false) + m[0].payload_length;
+            uint32_t first_bytes = um_lbmc_overhead(m[0].flags & UM_MESSAGE_FRAGMENT, false, false) + m[0].payload_length;
             CHECK(count > 0 && f->link.datagrams[i].length <= 1472);
             CHECK(i == 0 || previous + first_bytes > 1472); /* it would not have fit the one before */
             previous = f->link.datagrams[i].length;

@@ -33,7 +33,7 @@ _LISTS = {
     "sources": "topic",
     "receivers": "topic",
 }
-_NO_FIGURES = {"transport", "topic", "recovery_counts", "nak_accounts"}
+_NO_FIGURES = {"transport", "topic", "recovery_counts", "latency_counts", "nak_accounts"}
 Report = Mapping[str, Any]
 
 

@@ -11,9 +11,11 @@ import math
 from typing import Any
 
 from umstack._core import lib
+from umstack.telemetry.time_histogram import HISTOGRAMS
 
 _OBJECTS_MAX = 1_000_000
 _TEXT_MAX = 65536
+_BUCKETS = {f"{one.NAME}_counts": one.BUCKETS for one in HISTOGRAMS}
 _TABLES = ("context", "link_counters")
 _LISTS = {
     "source_transports": ("transport",),
@@ -73,8 +75,8 @@ def _figures(name: str, item: Any, texts: tuple[str, ...]) -> None:
     for text in texts:
         _text(f"{name}.{text}", _field(item, text))
     for key, value in item.items():
-        if key == "recovery_counts":
-            _buckets(value)
+        if key in _BUCKETS:
+            _buckets(key, value)
         elif key == "nak_accounts":
             _accounts(value)
         elif key not in texts and key != "transport" and value is not None:
@@ -88,8 +90,8 @@ def _accounts(value: Any) -> None:
         _figures("nak_accounts", account, ("receiver",))
 
 
-def _buckets(value: Any) -> None:
-    if not isinstance(value, list) or len(value) != lib.UM_RECOVERY_BUCKETS:
-        raise BadReport("recovery_counts is no histogram")
+def _buckets(key: str, value: Any) -> None:
+    if not isinstance(value, list) or len(value) != _BUCKETS[key]:
+        raise BadReport(f"{key} is no histogram")
     for count in value:
-        _figure("recovery_counts", count)
+        _figure(key, count)
