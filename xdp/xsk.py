@@ -21,6 +21,7 @@ from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
 from xdp.closing import Closing
 from xdp.errors import NotBuiltError, RingError
 from xdp.interface import Interface, find_interface
+from xdp.steering import FrameTimes
 
 _HEADROOM_BYTES = 256
 """What the kernel leaves free before each frame it fills."""
@@ -75,6 +76,25 @@ class RingSettings:
     busy_poll_budget: int = 64
     busy_timeout: float = 1.0
     """How long a queue that is busy is tried: it stays so for a moment after its last user."""
+    kernel_times: bool = False
+    """The steering program notes the kernel's time of each frame, which is a datagram's time of arrival then."""
+    nic_times: bool = False
+    """And the NIC's, where its driver gives them."""
+
+    @property
+    def frame_times(self) -> FrameTimes:
+        """What the steering program is to note."""
+        if self.nic_times:
+            return FrameTimes.NIC
+        return FrameTimes.KERNEL if self.kernel_times else FrameTimes.NONE
+
+    def for_program(self, frame_times: FrameTimes) -> RingSettings:
+        """The same for a program that turned out to note these times."""
+        return replace(
+            self,
+            kernel_times=frame_times is not FrameTimes.NONE,
+            nic_times=frame_times is FrameTimes.NIC,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +125,7 @@ class RingShape:
     verify_checksum: bool
     huge_pages: bool
     busy_poll: bool
+    reads_times: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +267,7 @@ def _open(
         verify_checksum=settings.verify_checksum,
         huge_pages=settings.huge_pages,
         busy_poll=settings.busy_poll_us > 0,
+        reads_times=settings.frame_times is not FrameTimes.NONE,
     )
     try:
         return _attempt(interface, mode, settings, shape, lent=lent), shape
@@ -281,6 +303,7 @@ def _config(interface: Interface, shape: RingShape) -> Any:
     config.multi_buffer = shape.multi_buffer
     config.verify_checksum = shape.verify_checksum
     config.huge_pages, config.busy_poll = shape.huge_pages, shape.busy_poll
+    config.reads_times = shape.reads_times
     return config
 
 

@@ -366,6 +366,10 @@ typedef struct um_link_counters {
     uint64_t ring_kept;
     /* counter, datagrams: Datagrams of steered groups that the kernel delivered instead: IP fragments, and datagrams of another queue. */
     uint64_t ring_kernel_path;
+    /* counter, datagrams: Datagrams from a ring without the time that the steering program should have noted: the loop's clock gives their time of arrival. */
+    uint64_t ring_times_missing;
+    /* counter, datagrams: Datagrams from a ring for which the NIC's driver gave a receive timestamp (link_xdp_nic_timestamps). */
+    uint64_t ring_nic_times;
     /* counter, frames: XDP_STATISTICS: dropped by the kernel for lack of a frame in the fill ring, or too long for one. */
     uint64_t xdp_rx_dropped;
     /* counter, frames: XDP_STATISTICS: fill ring entries the kernel refused. */

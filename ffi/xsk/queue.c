@@ -1,5 +1,6 @@
 #include "xsk/queue.h"
 
+#include "../bpf/steering_time.h"
 #include "core/datagram_size.h"
 
 #ifndef XDP_PKT_CONTD
@@ -156,6 +157,23 @@ static void acquire_received(um_xsk_queue *queue, uint32_t at, uint32_t count)
         pass(queue, xsk_ring_cons__rx_desc(&queue->receive, at + i)->addr, UM_XSK_OWNER_FILL, UM_XSK_OWNER_READER);
 }
 
+/* When the packet came, by the timers' clock: as the program has noted it in front of the frame. 0 where it has not. */
+static int64_t read_time(um_xsk_queue *queue, const struct xdp_desc *first)
+{
+    if ((first->addr & (queue->frame_bytes - 1)) < sizeof(struct steering_time))
+        return 0;
+    uint8_t *at = queue->area + first->addr - sizeof(struct steering_time);
+    struct steering_time time;
+    memcpy(&time, at, sizeof time);
+    if (UM_UNLIKELY(time.mark != STEERING_TIME_MARK)) {
+        UM_COUNT(queue->counters.ring_times_missing, 1);
+        return 0;
+    }
+    memset(at + offsetof(struct steering_time, mark), 0, sizeof time.mark);
+    UM_COUNT(queue->counters.ring_nic_times, time.nic_ns != 0);
+    return (int64_t)time.kernel_ns;
+}
+
 /* Takes one packet of `frames` descriptors. Returns false when there is no room left to put it together in. */
 static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint32_t *assembled_bytes, um_rx *batch,
                         uint32_t *count)
@@ -172,6 +190,7 @@ static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint3
         UM_COUNT(queue->counters.ring_multi_buffer, 1);
     }
     batch[*count].frames = frames == 1 ? &queue->frames : NULL;
+    batch[*count].received_ns = queue->reads_times ? read_time(queue, first) : 0;
     *count += read_packet(queue, packet, length, &batch[*count]);
     return true;
 }

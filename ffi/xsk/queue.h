@@ -33,6 +33,7 @@ typedef struct um_xsk_queue {
     uint32_t send_frame_count;
     bool verify_checksum;
     bool multi_buffer; /* one datagram may take several frames */
+    bool reads_times;  /* the program notes times in front of frames (bpf/steering_time.h) */
     int fd;
     um_link_counters counters; /* each field has one of the halves as its writer; syscalls are the sending one's */
 #ifdef UM_DEBUG
@@ -76,7 +77,7 @@ void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly);
 
 /* Receives at most `max` datagrams, without waiting; frames that hold none are counted and passed over. What is
  * received must be released with _release before the next call; `frames` of a datagram pins it beyond that. received_ns
- * is not set. */
+ * is the time noted in front of the frame, by the timers' clock; 0 where there is none. */
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max);
 /* The same without reading the frames: they are the descriptors from *at on in the receive ring. */
 uint32_t um_xsk_queue_take(um_xsk_queue *queue, uint32_t max, uint32_t *at);

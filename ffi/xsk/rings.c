@@ -226,6 +226,7 @@ static void describe_queue(um_xsk_rings *rings, uint32_t index)
     queue->send_frame_count = config->send_frame_count;
     queue->verify_checksum = config->verify_checksum;
     queue->multi_buffer = config->multi_buffer;
+    queue->reads_times = config->reads_times;
 }
 
 static void start_queue(um_xsk_rings *rings, uint32_t index)
@@ -299,6 +300,7 @@ static int make_rings(const um_xsk_config *config, um_xsk_rings **made)
     for (uint32_t i = 0; i < UM_RINGS_DESCRIPTORS_MAX; i++)
         rings->queues[i].fd = -1;
     rings->config = *config;
+    rings->wall_offset_ns = um_clock_wall_offset_ns();
     rings->failed_step = "configuration";
     return config_is_valid(config) ? learn_address(rings) : -EINVAL;
 }

@@ -34,6 +34,7 @@ typedef struct um_xsk_config {
     bool busy_poll; /* SO_PREFER_BUSY_POLL: a receive that finds nothing runs the driver itself */
     uint32_t busy_poll_us;
     uint32_t busy_poll_budget;
+    bool reads_times; /* the program notes times in front of frames (bpf/steering_time.h) */
     bool lent;                /* for another process: frames in a memfd, rings left as they are */
     int64_t busy_deadline_ns; /* how long a queue that is busy, as it is a moment after its last user, is tried */
 } um_xsk_config;

@@ -35,6 +35,18 @@ void um_xsk_rings_poll(um_xsk_rings *rings, uint32_t index)
     recvfrom(queue->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);
 }
 
+/* The time of arrival by the wall clock: what the program noted, or now. */
+static void note_arrivals(um_xsk_rings *rings, um_rx *batch, uint32_t count)
+{
+    int64_t received_ns;
+    if (rings->config.reads_times)
+        received_ns = um_clock_note_wall_offset(&rings->wall_offset_ns) + rings->wall_offset_ns;
+    else
+        received_ns = um_clock_wall_ns();
+    for (uint32_t i = 0; i < count; i++)
+        batch[i].received_ns = batch[i].received_ns == 0 ? received_ns : batch[i].received_ns + rings->wall_offset_ns;
+}
+
 /* Begins with another queue each time, so that one that is always full does not starve the others. */
 static int receive(um_rings *base, um_rx *batch, uint32_t max)
 {
@@ -58,9 +70,7 @@ static int receive(um_rings *base, um_rx *batch, uint32_t max)
     base->more |= count == max;
     if (count == 0)
         return 0;
-    int64_t received_ns = um_clock_wall_ns();
-    for (uint32_t i = 0; i < count; i++)
-        batch[i].received_ns = received_ns;
+    note_arrivals(rings, batch, count);
     return (int)count;
 }
 

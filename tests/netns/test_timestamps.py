@@ -1,0 +1,75 @@
+"""Receive timestamps and one-way latency between hosts of the lab: over sockets, and over rings with the times that the
+XDP program and the NIC's driver give. The lab is one machine, so both ends read the same clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+import xdp
+from tests.netns.contexts import Member, members
+from tests.waiting import collect
+from umstack import Message
+from umstack.lab import Lab
+from xdp.netdev_family import device_features
+from xdp.xsk import unavailable
+
+MakeLab = Callable[..., Lab]
+pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+
+RINGS = {"link": "xdp"}
+A_SECOND = 10**9
+
+
+def timed_exchange(publisher: Member, subscriber: Member, count: int) -> list[Message]:
+    """The messages of a source that says when it sends them."""
+    with (
+        subscriber.receiver("timed") as receiver,
+        publisher.source("timed", send_timestamps=1) as source,
+    ):
+        source.wait_connected(timeout=10)
+        for number in range(count):
+            source.send(number.to_bytes(4, "big"), flush=True)
+        return collect(receiver, count)
+
+
+def check_latencies(messages: list[Message]) -> None:
+    """Every message arrived after it was sent, and not much later."""
+    for message in messages:
+        assert 0 < message.received_ns - message.sent_ns < 5 * A_SECOND
+    assert abs(messages[-1].sent_ns - time.time_ns()) < 60 * A_SECOND
+
+
+@pytest.mark.parametrize("timestamps", [0, 1])
+@pytest.mark.parametrize("link", ["socket", "xdp"])
+def test_latency_is_counted_on_every_link(shared_lab: Lab, link: str, timestamps: int) -> None:
+    """The time of sending travels with the message; the session counts what lies between it and the arrival."""
+    options = {"link": link, "transport_lbtrm_receiver_timestamp": timestamps}
+    with members(*shared_lab.hosts[:2], **options) as (publisher, subscriber):
+        check_latencies(timed_exchange(publisher, subscriber, 200))
+
+
+def test_the_program_notes_when_a_frame_came(shared_lab: Lab) -> None:
+    """Over rings the time of arrival is the XDP program's, which lies between sending and reading; every frame has
+    it."""
+    with members(*shared_lab.hosts[:2], **RINGS, transport_lbtrm_receiver_timestamp=1) as (publisher, subscriber):
+        check_latencies(timed_exchange(publisher, subscriber, 500))
+        rings = subscriber.context.stats()["rings"]
+        assert rings["frame_times"] == "kernel"
+        assert subscriber.link("ring_times_missing") == 0
+        assert subscriber.link("datagrams_received") >= 500
+
+
+def test_a_program_for_one_nic_asks_its_driver(shared_lab: Lab) -> None:
+    """veth has the hook and no clock: the program is bound to it and loaded, the kernel's times stand in for what it
+    does not give, and the statistics say so."""
+    host = shared_lab.hosts[1]
+    index = host.call(lambda: xdp.find_interface("eth0")).index
+    assert device_features(0 if index == 0 else index) is not None
+    with members(*shared_lab.hosts[:2], **RINGS, link_xdp_nic_timestamps=1) as (publisher, subscriber):
+        check_latencies(timed_exchange(publisher, subscriber, 500))
+        assert subscriber.context.stats()["rings"]["frame_times"] == "nic"
+        assert subscriber.link("ring_nic_times") == 0
+        assert subscriber.link("ring_times_missing") == 0
