@@ -18,15 +18,16 @@ extern int bpf_xdp_metadata_rx_timestamp(const struct xdp_md *ctx, __u64 *timest
 static __always_inline int note_time(struct xdp_md *ctx, int action, __u64 nic_ns)
 {
     struct steering_time *time;
+    __u64 kernel_ns = bpf_ktime_get_ns();
 
     if (action != XDP_REDIRECT || bpf_xdp_adjust_meta(ctx, -(int)sizeof(*time)))
         return action;
     time = (void *)(long)ctx->data_meta;
     if ((void *)(time + 1) > (void *)(long)ctx->data)
         return action;
-    time->kernel_ns = bpf_ktime_get_ns();
-    time->nic_ns = nic_ns;
     time->mark = STEERING_TIME_MARK;
+    __builtin_memcpy(time->kernel_ns, &kernel_ns, sizeof(kernel_ns));
+    __builtin_memcpy(time->nic_ns, &nic_ns, sizeof(nic_ns));
     return action;
 }
 

@@ -368,8 +368,10 @@ typedef struct um_link_counters {
     uint64_t ring_kernel_path;
     /* counter, datagrams: Datagrams from a ring without the time that the steering program should have noted: the loop's clock gives their time of arrival. */
     uint64_t ring_times_missing;
-    /* counter, datagrams: Datagrams from a ring for which the NIC's driver gave a receive timestamp (link_xdp_nic_timestamps). */
+    /* counter, datagrams: Datagrams from a ring whose time of arrival is the NIC's receive timestamp (link_xdp_nic_timestamps). */
     uint64_t ring_nic_times;
+    /* counter, datagrams: Datagrams from a ring whose timestamp of the NIC cannot be: it lies after the kernel saw the frame, or long before. */
+    uint64_t ring_nic_times_refused;
     /* counter, frames: XDP_STATISTICS: dropped by the kernel for lack of a frame in the fill ring, or too long for one. */
     uint64_t xdp_rx_dropped;
     /* counter, frames: XDP_STATISTICS: fill ring entries the kernel refused. */

@@ -2,7 +2,9 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
+#include "../bpf/steering_time.h"
 #include "os/clock.h"
+#include "xsk/nic_clock.h"
 #include "xsk/rings_state.h"
 
 enum {
@@ -35,6 +37,8 @@ void um_xsk_rings_poll(um_xsk_rings *rings, uint32_t index)
     recvfrom(queue->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);
 }
 
+_Static_assert(sizeof(struct steering_time) == (size_t)UM_XSK_TIMES_BYTES, "what the program notes is what is read");
+
 /* The time of arrival by the wall clock: what the program noted, or now. */
 static void note_arrivals(um_xsk_rings *rings, um_rx *batch, uint32_t count)
 {
@@ -47,6 +51,22 @@ static void note_arrivals(um_xsk_rings *rings, um_rx *batch, uint32_t count)
         batch[i].received_ns = batch[i].received_ns == 0 ? received_ns : batch[i].received_ns + rings->wall_offset_ns;
 }
 
+/* What is received next is converted by this reading. A clock that can no longer be read is not used any more. */
+static void read_nic_clock(um_xsk_rings *rings)
+{
+    int64_t now_ns = um_clock_ns(), wall_ahead_ns = 0;
+    if (now_ns - rings->nic_clock_ns < UM_NIC_CLOCK_READ_NS)
+        return;
+    rings->nic_clock_ns = now_ns;
+    int result = um_nic_clock_offset(rings->nic_clock_fd, &wall_ahead_ns);
+    rings->nic_clock_error = -result;
+    um_clock_note_wall_offset(&rings->wall_offset_ns);
+    for (uint32_t i = 0; i < rings->config.queue_count; i++) {
+        rings->queues[i].has_nic_clock = result == 0;
+        rings->queues[i].nic_behind_ns = wall_ahead_ns - rings->wall_offset_ns;
+    }
+}
+
 /* Begins with another queue each time, so that one that is always full does not starve the others. */
 static int receive(um_rings *base, um_rx *batch, uint32_t max)
 {
@@ -54,6 +74,8 @@ static int receive(um_rings *base, um_rx *batch, uint32_t max)
     uint32_t count = 0;
     base->more = false;
     base->taken_frames = 0;
+    if (rings->nic_clock_fd >= 0)
+        read_nic_clock(rings);
     for (uint32_t i = 0; i < rings->config.queue_count && count < max; i++) {
         uint32_t index = (rings->turn + i) % rings->config.queue_count;
         um_xsk_queue *queue = &rings->queues[index];

@@ -169,6 +169,7 @@ class Exposition:
             shown[label] = bound.admit(present)
             folded.append(("", f'label="{label}"', len(present) - len(shown[label])))
         yield from _about(reports, owners)
+        yield from _clock(reports, owners)
         yield Family("umstack_folded_labels", "gauge", f"Label values added up under {OTHERS}.", folded)
         for group in GROUPS:
             series = _series(group, reports, owners, shown)
@@ -228,6 +229,21 @@ def _about(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Fami
         started.append(("", labels_text(owner), float(report["started_at"])))
     yield Family("umstack_context_info", "gauge", "A context, and what it belongs to.", info)
     yield Family("umstack_context_start_time_seconds", "gauge", "When it began, Unix time.", started)
+
+
+def _clock(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Family]:
+    """What is known of the wall clock that latencies are measured by; nothing where it is unknown."""
+    synchronized, bounds = [], []
+    for report, owner in zip(reports, owners, strict=True):
+        clock = report.get("clock") or {}
+        if (state := clock.get("synchronized")) is not None:
+            synchronized.append(("", labels_text(owner), int(state)))
+        if (bound := clock.get("max_error_ns")) is not None:
+            bounds.append(("", labels_text(owner), bound / 1e9))
+    text = "Whether a time daemon keeps the host's wall clock in step with a reference."
+    yield Family("umstack_clock_synchronized", "gauge", text, synchronized)
+    text = "The host's wall clock is no further from its reference than this, as the kernel knows. Unit: seconds."
+    yield Family("umstack_clock_max_error_seconds", "gauge", text, bounds)
 
 
 def _series(

@@ -13,6 +13,7 @@ from umstack._engine.sessions import SourceSession
 from umstack._engine.source_events import receiver_accounts
 from umstack._engine.subscription import Subscription
 from umstack.telemetry.counters import schema
+from umstack.telemetry.host_clock import kernel_clock
 from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
 
 _ACCOUNTS_REPORTED = 8
@@ -72,6 +73,7 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
             "link": engine.link.kind,
             **engine.link.stats(),
             "datagram_bytes": core.datagram_bytes,
+            "clock": kernel_clock().as_json(),
             "context": {
                 **read_counters("context", lib.um_statistics_context, core.handle),
                 **resolution,

@@ -39,6 +39,7 @@ def checked_report(report: Any, pid: int, number: int) -> dict[str, Any]:
         _figure(name, _field(report, name))
     for name in ("command", "interface", "link"):
         _text(name, _field(report, name))
+    _clock(report.get("clock"))
     for name in _TABLES:
         _figures(name, _field(report, name), ())
     for name, texts in _LISTS.items():
@@ -81,6 +82,17 @@ def _figures(name: str, item: Any, texts: tuple[str, ...]) -> None:
             _accounts(value)
         elif key not in texts and key != "transport" and value is not None:
             _figure(f"{name}.{key}", value)
+
+
+def _clock(value: Any) -> None:
+    """What the process says of its host's clock; None where it says nothing."""
+    if value is None:
+        return
+    if not isinstance(value, dict) or not isinstance(value.get("synchronized"), bool | None):
+        raise BadReport("clock is no clock")
+    for name in ("max_error_ns", "estimated_error_ns"):
+        if value.get(name) is not None:
+            _figure(f"clock.{name}", value[name])
 
 
 def _accounts(value: Any) -> None:
