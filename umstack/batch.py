@@ -277,7 +277,7 @@ class Batch:
         """An Arrow record batch over the same memory, one row a message.
 
         Columns: topic and source (dictionaries of strings), sequence_number (uint32), received_ns (timestamp in ns,
-        UTC), sent_ns (the same, null where the publisher does not say), payload (binary). Events are left out: a batch with events is copied once to drop them. Raises
+        UTC), payload (binary), sent_ns (as received_ns, null where the publisher does not say). Events are left out: a batch with events is copied once to drop them. Raises
         Unsupported without pyarrow.
         """
         topics, names = self._memory.sources.as_arrow()
@@ -298,15 +298,14 @@ class Batch:
             "sequence_number": sequence,
             "source": names.take(numbers),
             "received_ns": received,
-            "sent_ns": self._sent_as_arrow(pa),
             "payload": payload,
+            "sent_ns": self._sent_as_arrow(pa),
         }
         batch = pa.RecordBatch.from_pydict(columns)
         if self._summarize().event_count:
             kinds = [flags >> _KIND_SHIFT == 0 for flags in self._column(self._block.flags)]
             batch = batch.filter(pa.array(kinds))
         return batch
-
 
     def _sent_as_arrow(self, pa: Any) -> Any:
         kind, count = pa.timestamp("ns", "UTC"), self._count

@@ -68,7 +68,7 @@ def device_features(interface_index: int) -> DeviceFeatures:
     segments = attributes.get("NETDEV_A_DEV_XDP_ZC_MAX_SEGS")
     return DeviceFeatures(
         _names(attributes.get("NETDEV_A_DEV_XDP_FEATURES"), _XDP_FEATURES, "6.3"),
-        _names(attributes.get("NETDEV_A_DEV_XDP_RX_METADATA_FEATURES"), _RX_METADATA, "6.6"),
+        _names(attributes.get("NETDEV_A_DEV_XDP_RX_METADATA_FEATURES"), _RX_METADATA, "6.7"),
         _names(attributes.get("NETDEV_A_DEV_XSK_FEATURES"), _XSK_FEATURES, "6.8"),
         Unknown("only drivers with zero-copy tell, on Linux 6.6 and later") if segments is None else segments,
     )

@@ -157,7 +157,7 @@ def _shown_facts(facts: Facts) -> Iterator[tuple[str, str]]:
             f"{queues.rx} receive, {queues.tx} transmit (at most {queues.rx_max} and {queues.tx_max})",
         )
     yield "XDP", _names(facts.xdp_features)
-    yield "timestamps", _timestamps(facts)
+    yield "timestamps", shown_timestamps(facts)
     yield "attached", _attached(facts.attached)
     yield "privileges", _names(facts.capabilities)
     limit = facts.memlock_limit_bytes
@@ -175,7 +175,7 @@ def _names(names: frozenset[str] | Unknown) -> str:
     return str(names) if isinstance(names, Unknown) else ", ".join(sorted(names)) or "none"
 
 
-def _timestamps(facts: Facts) -> str:
+def shown_timestamps(facts: Facts) -> str:
     """Whose times a datagram can have: the kernel's always, the NIC's where its driver gives them."""
     return f"received: by the kernel; by the NIC over rings: {_received_stamps(facts)}; sent: {_sent_stamps(facts)}"
 
