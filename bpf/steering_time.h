@@ -9,7 +9,7 @@
 
 /* Twenty bytes, so that they and the headers of an untagged datagram, 42 bytes, make up a cache line. */
 struct steering_time {
-    unsigned int mark; /* STEERING_TIME_MARK: the others are there */
+    unsigned int mark;         /* STEERING_TIME_MARK: the others are there */
     unsigned int kernel_ns[2]; /* CLOCK_MONOTONIC when the program ran; a 64-bit number in the host's order */
     unsigned int nic_ns[2];    /* by the NIC's own clock when the frame came in; 0: it does not say */
 };

@@ -3,10 +3,10 @@
  * Steering that also says when a frame came: what it redirects has the times in the metadata in front of the frame
  * (steering_time.h), where the reader of the ring finds them.
  *
- * `steering_timed` and, for the kernels before 5.18, `steering_timed_linear` note the kernel's time. `steering_nic_timed`
- * notes the NIC's, too: it is loaded for one device (BPF_F_XDP_DEV_BOUND_ONLY, Linux 6.3), because only then the kernel
- * calls the driver for it. They are an object of their own, for an object that names a kernel function takes the
- * kernel's type information (BTF) to load.
+ * `steering_timed` and, for the kernels before 5.18, `steering_timed_linear` note the kernel's time.
+ * `steering_nic_timed` notes the NIC's, too: it is loaded for one device (BPF_F_XDP_DEV_BOUND_ONLY, Linux 6.3), because
+ * only then the kernel calls the driver for it. They are an object of their own, for an object that names a kernel
+ * function takes the kernel's type information (BTF) to load.
  */
 #include "steering_judge.h"
 #include "steering_time.h"

@@ -268,7 +268,9 @@ class Batch:
             )
         topics, sources = self._topics_and_sources()
         sent = self._column(block.sent_ns) if self._summarize().sent_count else repeat(0)
-        return map(_new_message, zip(payloads, topics, sources, sequence_numbers, *columns, sent, strict=False))
+        return map(
+            _new_message, zip(payloads, topics, sources, sequence_numbers, *columns, sent, strict=False)
+        )
 
     def __getitem__(self, index: int) -> Event:
         return self.events()[index]
@@ -277,8 +279,8 @@ class Batch:
         """An Arrow record batch over the same memory, one row a message.
 
         Columns: topic and source (dictionaries of strings), sequence_number (uint32), received_ns (timestamp in ns,
-        UTC), payload (binary), sent_ns (as received_ns, null where the publisher does not say). Events are left out: a batch with events is copied once to drop them. Raises
-        Unsupported without pyarrow.
+        UTC), payload (binary), sent_ns (as received_ns, null where the publisher does not say). Events are left out: a
+        batch with events is copied once to drop them. Raises Unsupported without pyarrow.
         """
         topics, names = self._memory.sources.as_arrow()
         import pyarrow as pa

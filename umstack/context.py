@@ -37,8 +37,8 @@ from umstack.source import Source
 from umstack.telemetry import serve_metrics
 from umstack.telemetry.counter_log import CounterLog
 from umstack.telemetry.reading import context_report, latencies, recovery_times
-from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
 from umstack.telemetry.statistics_server import StatisticsServer
+from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
 from xdp.closing import Closing
 
 _TOPIC_INDEX_START_MAX = 2**20

@@ -29,7 +29,7 @@ class Message(NamedTuple):
     message_length: int
     """With ordered_delivery 0: payload bytes of the whole message."""
     sent_ns: int = 0
-    """Wall-clock time of sending by the publisher's clock (option send_timestamps); 0 where the message does not say."""
+    """Time of sending by the publisher's wall clock (option send_timestamps); 0 where the message does not say."""
 
 
 class BeginningOfSession(NamedTuple):

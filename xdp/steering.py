@@ -1,8 +1,8 @@
 """Steering: the XDP program that puts the datagrams of chosen (address, UDP port) pairs into AF_XDP sockets.
 
-`bpf/steering_judge.h` is what the programs do, `bpf/steering.h` the layout of its maps and the names of its verdicts. Whatever no
-rule claims, and what no socket is there for, goes on to the kernel untouched. Nothing is pinned: when a `Steering` is
-closed, or its process dies, the program is off the interface and its maps are gone.
+`bpf/steering_judge.h` is what the programs do, `bpf/steering.h` the layout of its maps and the names of its verdicts.
+Whatever no rule claims, and what no socket is there for, goes on to the kernel untouched. Nothing is pinned: when a
+`Steering` is closed, or its process dies, the program is off the interface and its maps are gone.
 
 One thread at a time changes rules and sockets; any thread may read the counters.
 """

@@ -174,7 +174,11 @@ def queue_count(interface: Interface | str) -> int:
 def ring_bytes(interface: Interface, settings: RingSettings) -> int:
     """Return how much memory a ring set with these settings will lock."""
     queues = settings.queues or queue_count(interface) - settings.first_queue
-    return queues * (settings.receive_frames + settings.send_frames) * _frame_bytes(interface, _times_headroom(settings))
+    return (
+        queues
+        * (settings.receive_frames + settings.send_frames)
+        * _frame_bytes(interface, _times_headroom(settings))
+    )
 
 
 class RingSet(Closing):

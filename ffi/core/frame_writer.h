@@ -18,8 +18,7 @@ typedef struct um_fragmentation {
     uint32_t span;  /* log bytes of all */
 } um_fragmentation;
 
-static inline um_fragmentation um_fragmentation_plan(uint32_t body_max, uint32_t length, bool batch,
-                                                      bool send_time)
+static inline um_fragmentation um_fragmentation_plan(uint32_t body_max, uint32_t length, bool batch, bool send_time)
 {
     uint32_t whole = um_lbmc_overhead(false, batch, send_time) + length;
     if (UM_LIKELY(whole <= body_max))
@@ -59,10 +58,10 @@ static inline void um_frame_writer_fetch_ahead(const uint8_t *frame, uint32_t sp
 
 static inline void um_frame_writer_write(um_frame_writer *w, const um_lbmc_layout *layout, const uint8_t *payload)
 {
-    uint32_t body = um_lbmc_overhead(layout->flags & UM_MESSAGE_FRAGMENT,
-                                     layout->flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END),
-                                     layout->sent_ns != 0) +
-                    layout->payload_length;
+    uint32_t body =
+        um_lbmc_overhead(layout->flags & UM_MESSAGE_FRAGMENT,
+                         layout->flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END), layout->sent_ns != 0) +
+        layout->payload_length;
     uint32_t span = um_frame_span(body);
     um_frame_writer_fetch_ahead(w->frame, span);
     memcpy(um_lbmc_write_message(w->frame + UM_FRAME_HEADER_BYTES, layout), payload, layout->payload_length);

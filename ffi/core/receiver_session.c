@@ -161,8 +161,8 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
     }
 }
 
-/* One-way latency of a message whose publisher says when it was sent, by two clocks: the publisher's and ours. Where ours
- * is behind by more than the way took, the difference is negative: that is no latency, and counted apart. */
+/* One-way latency of a message whose publisher says when it was sent, by two clocks: the publisher's and ours. Where
+ * ours is behind by more than the way took, the difference is negative: that is no latency, and counted apart. */
 static void note_latency(um_receiver_session *session, int64_t sent_ns, int64_t received_ns)
 {
     um_receiver_transport_counters *counters = &session->counters;

@@ -199,8 +199,7 @@ int64_t um_source_send_many(um_source *source, const um_messages *messages, uint
     int64_t result = 0;
     while (done < messages->count && result == 0) {
         uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
-        group g =
-            um_explicit_batch_is_open(source) ? (group){0} : plan_group(source, messages, done, body_max);
+        group g = um_explicit_batch_is_open(source) ? (group){0} : plan_group(source, messages, done, body_max);
         uint32_t count = g.count;
         if (count > 0) {
             result = send_group(source, messages, done, &g, &data, now_ns, actions);

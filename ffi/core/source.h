@@ -39,7 +39,7 @@ typedef struct um_source {
      * both clocks stores it before the call, so a step of the wall clock shows in the next message. */
     bool has_send_time;
     _Atomic int64_t wall_offset_ns;
-    _Atomic int64_t claimed_to;       /* log position behind the youngest claim borrowed by an application */
+    _Atomic int64_t claimed_to; /* log position behind the youngest claim borrowed by an application */
     atomic_bool closed;
 
     /* TSNI state, under the session's sender lock (UM-62..UM-64). */

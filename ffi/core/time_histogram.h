@@ -1,6 +1,6 @@
 /* Histograms of times: four buckets to an octave, so a percentile is good to about a tenth of its value. Of a histogram
- * that begins at 2^first ns, bucket b begins at (4 + b % 4) << (first - 2 + b / 4) ns; the first and the last bucket take
- * what lies beyond.
+ * that begins at 2^first ns, bucket b begins at (4 + b % 4) << (first - 2 + b / 4) ns; the first and the last bucket
+ * take what lies beyond.
  *
  * Threads: the owner's. Memory: the owner's array of counts. Complexity: constant. Errors: none. Inline: the histogram
  * of latencies is counted once a message.

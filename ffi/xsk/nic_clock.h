@@ -1,6 +1,6 @@
-/* The clock of a NIC (PTP hardware clock), read beside the wall clock, so that the NIC's receive timestamps become times
- * of this host. It is read, not disciplined: between two readings it may run away by what it and the host's clock drift
- * apart, which is 5 us at 50 ppm and nothing that matters where PTP keeps both in step.
+/* The clock of a NIC (PTP hardware clock), read beside the wall clock, so that the NIC's receive timestamps become
+ * times of this host. It is read, not disciplined: between two readings it may run away by what it and the host's clock
+ * drift apart, which is 5 us at 50 ppm and nothing that matters where PTP keeps both in step.
  *
  * Threads: one at a time. Memory: the owner's. System calls: open, ioctl, close. Errors: negative errno.
  */

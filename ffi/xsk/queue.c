@@ -11,7 +11,7 @@ enum {
     PREFETCHED_AHEAD = 8,
     NIC_WAIT_MAX_NS = 1000000000,    /* no frame waits longer in a NIC */
     NIC_CLOCK_ERROR_MAX_NS = 100000, /* of a clock that was read a moment ago */
-    BORROWED_AT = 64, /* in a frame, so that lines are copied to lines; the headers end there */
+    BORROWED_AT = 64,                /* in a frame, so that lines are copied to lines; the headers end there */
 };
 
 /* ---- ownership of frames ---- */
@@ -158,8 +158,8 @@ static void acquire_received(um_xsk_queue *queue, uint32_t at, uint32_t count)
         pass(queue, xsk_ring_cons__rx_desc(&queue->receive, at + i)->addr, UM_XSK_OWNER_FILL, UM_XSK_OWNER_READER);
 }
 
-/* The NIC's time by the timers' clock. It lies a little before that of the kernel, which came to the frame later; one that
- * lies elsewhere is not the time of this frame by the clock that was read, and the kernel's stands. */
+/* The NIC's time by the timers' clock. It lies a little before that of the kernel, which came to the frame later; one
+ * that lies elsewhere is not the time of this frame by the clock that was read, and the kernel's stands. */
 static int64_t nic_time(um_xsk_queue *queue, int64_t nic_ns, int64_t kernel_ns)
 {
     int64_t waited_ns = (int64_t)((uint64_t)kernel_ns - (uint64_t)nic_ns - (uint64_t)queue->nic_behind_ns);

@@ -29,15 +29,15 @@ typedef struct um_xsk_queue {
     um_frames frames; /* pins at most half of the receive frames */
     /* both halves; written when the queue is opened */
     uint8_t *area;
-    uint32_t frame_bytes; /* power of two */
+    uint32_t frame_bytes;    /* power of two */
     uint32_t headroom_bytes; /* before what the kernel writes into a receive frame: its own, and room for times */
     uint32_t receive_frame_count;
     uint32_t send_frame_count;
     bool verify_checksum;
-    bool multi_buffer; /* one datagram may take several frames */
-    bool reads_times;  /* the program notes times in front of frames (bpf/steering_time.h) */
-    bool has_nic_clock;       /* nic_behind_ns is known; the receiving half's */
-    int64_t nic_behind_ns;    /* how far the NIC's clock is behind the timers' */
+    bool multi_buffer;     /* one datagram may take several frames */
+    bool reads_times;      /* the program notes times in front of frames (bpf/steering_time.h) */
+    bool has_nic_clock;    /* nic_behind_ns is known; the receiving half's */
+    int64_t nic_behind_ns; /* how far the NIC's clock is behind the timers' */
     int fd;
     um_link_counters counters; /* each field has one of the halves as its writer; syscalls are the sending one's */
 #ifdef UM_DEBUG

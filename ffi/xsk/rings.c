@@ -288,8 +288,8 @@ static bool config_is_valid(const um_xsk_config *config)
 {
     return config->queue_count > 0 && config->queue_count <= UM_RINGS_DESCRIPTORS_MAX &&
            (config->frame_bytes == 2048 || config->frame_bytes == 4096) &&
-           config->headroom_bytes <= UM_XSK_HEADROOM_BYTES_MAX &&
-           um_is_power_of_two(config->receive_frame_count) && um_is_power_of_two(config->send_frame_count);
+           config->headroom_bytes <= UM_XSK_HEADROOM_BYTES_MAX && um_is_power_of_two(config->receive_frame_count) &&
+           um_is_power_of_two(config->send_frame_count);
 }
 
 /* Without it the kernel's times do. */

@@ -40,8 +40,8 @@ typedef struct um_xsk_config {
     uint32_t busy_poll_us;
     uint32_t busy_poll_budget;
     /* Room in front of received frames, beyond the kernel's own. The kernel copies times and frame in one piece: where
-     * that begins with a cache line, the times and the headers of a datagram lie in the same one. A NIC that writes frames
-     * itself does best where the frame begins with a line. */
+     * that begins with a cache line, the times and the headers of a datagram lie in the same one. A NIC that writes
+     * frames itself does best where the frame begins with a line. */
     uint32_t headroom_bytes;
     bool reads_times;   /* the program notes times in front of frames (bpf/steering_time.h) */
     bool has_nic_clock; /* they may be the NIC's, by the clock /dev/ptpN */

@@ -459,7 +459,9 @@ def test_a_kernel_without_the_times_gets_the_next_simpler_program(
 ) -> None:
     """Receive timestamps: what a kernel cannot load is not the end of the link, and what is in effect is said."""
 
-    def load_some(name: str, *, program: str, map_entries: dict[str, int], device_index: int = 0) -> BpfObject:
+    def load_some(
+        name: str, *, program: str, map_entries: dict[str, int], device_index: int = 0
+    ) -> BpfObject:
         if program not in loadable:
             raise BpfError("loading", errno.EINVAL)
         assert device_index == 0

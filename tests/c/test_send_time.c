@@ -1,4 +1,5 @@
-/* The time of sending in messages: on the wire, by every way of publishing, and what a receiving session makes of it. */
+/* The time of sending in messages: on the wire, by every way of publishing, and what a receiving session makes of it.
+ */
 #include "core/node.h"
 #include "core/random.h"
 #include "core/source.h"
@@ -110,7 +111,8 @@ TEST("AE-31", "batches and staged datagrams carry the time, and nothing else cha
         static uint8_t data[COUNT * 1440];
         uint32_t lengths[COUNT], total = 0, seen = 0;
         for (uint32_t i = 0; i < COUNT; i++) {
-            lengths[i] = round == 0 ? (uint32_t)um_random_below(&random, 300) : 800 + (uint32_t)um_random_below(&random, 625);
+            lengths[i] =
+                round == 0 ? (uint32_t)um_random_below(&random, 300) : 800 + (uint32_t)um_random_below(&random, 625);
             total += lengths[i];
         }
         for (uint32_t i = 0; i < total; i++)

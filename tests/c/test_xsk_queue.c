@@ -1,8 +1,8 @@
 /* The rings of AF_XDP without a kernel: the test plays it, at the other end of the same memory. */
 #include "xsk/queue.h"
 
-#include "core/random.h"
 #include "../bpf/steering_time.h"
+#include "core/random.h"
 #include "support.h"
 
 enum {
@@ -304,7 +304,8 @@ TEST("W6", "receiving: every datagram once and in order, one frame or several, a
 /* A frame as a timed program leaves it: the times in front of the first byte. */
 static void note_times(rings *r, uint32_t mark, int64_t kernel_ns, int64_t nic_ns)
 {
-    const struct xdp_desc *last = (const struct xdp_desc *)r->receive.entries + (r->receive.producer - 1) % RECEIVE_FRAMES;
+    const struct xdp_desc *last =
+        (const struct xdp_desc *)r->receive.entries + (r->receive.producer - 1) % RECEIVE_FRAMES;
     struct steering_time time = {.mark = mark};
     memcpy(time.kernel_ns, &kernel_ns, sizeof kernel_ns);
     memcpy(time.nic_ns, &nic_ns, sizeof nic_ns);

@@ -54,7 +54,10 @@ def test_latency_is_counted_on_every_link(shared_lab: Lab, link: str, timestamps
 def test_the_program_notes_when_a_frame_came(shared_lab: Lab) -> None:
     """Over rings the time of arrival is the XDP program's, which lies between sending and reading; every frame has
     it."""
-    with members(*shared_lab.hosts[:2], **RINGS, transport_lbtrm_receiver_timestamp=1) as (publisher, subscriber):
+    with members(*shared_lab.hosts[:2], **RINGS, transport_lbtrm_receiver_timestamp=1) as (
+        publisher,
+        subscriber,
+    ):
         check_latencies(timed_exchange(publisher, subscriber, 500))
         rings = subscriber.context.stats()["rings"]
         assert rings["frame_times"] == "kernel"

@@ -91,8 +91,8 @@ def test_data(tmp_path: Path) -> None:
 
 
 def test_the_time_of_sending(tmp_path: Path) -> None:
-    """send_timestamps: the time is the message's, cut messages and other extended options have none, and a DATA datagram
-    with extended options stays one."""
+    """send_timestamps: the time is the message's, other extended options are none, and a DATA datagram with extended
+    options stays one."""
     option = struct.pack("!BBBBHHQ", 0, 16, 0xC0, 85, 4, 0, 1_700_000_000_123_456_789)
     other = struct.pack("!BBBBHHQ", 0, 16, 0xC0, 9, 4, 0, 5)
     timed = struct.pack("!BBHII", 0, 254, 12 + 16 + 5, 9, 42) + option + b"01234"

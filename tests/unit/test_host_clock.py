@@ -12,7 +12,15 @@ from umstack.telemetry import host_clock as module
 from umstack.telemetry.host_clock import HostClock, chrony_clock, host_clock, judged, kernel_clock, ptp_clock
 
 UNSYNCHRONIZED = HostClock(False, None, None, None, "kernel: no time daemon has set the clock")
-CHRONY = "A9FEA97B,ntp.example,4,1795595300.172641514,-0.000012000,0.000003000,0.000020000,-3.1,0.002,0.05,0.004000000,0.000500000,64.2,Normal\n"
+CHRONY = (
+    "A9FEA97B,ntp.example,4,1795595300.172641514,-0.000012000,0.000003000,0.000020000,-3.1,0.002,0.05,"
+    "0.004000000,0.000500000,64.2,Normal\n"
+)
+OWN_CLOCK = (
+    "7F7F0101,,5,1795595300.172641514,0.000000000,0.000000000,0.000000000,0.000,0.000,0.000,"
+    "0.000000000,0.000000000,0.0,Normal\n"
+)
+"""As chronyc 4.3 prints it, of a daemon with `local` and no source."""
 PTP = """sending: GET TIME_STATUS_NP
 \tc23b09.fffe.168ea2-0 seq 0 RESPONSE MANAGEMENT TIME_STATUS_NP
 \t\tmaster_offset              -23
@@ -59,10 +67,7 @@ def test_chrony_bounds_the_error() -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        CHRONY.replace("Normal", "Not synchronised"),
-        "7F7F0101,,5,1795595300.172641514,0.000000000,0.000000000,0.000000000,0.000,0.000,0.000,0.000000000,0.000000000,0.0,Normal\n",
-    ],
+    [CHRONY.replace("Normal", "Not synchronised"), OWN_CLOCK],
 )
 def test_chrony_without_a_source_bounds_nothing(answer: str) -> None:
     """One that has no source, or serves its own clock as if it were one (which it prints with no error at all)."""
@@ -113,6 +118,6 @@ def test_the_daemon_that_answers_is_believed(tmp_path: Path, monkeypatch: pytest
     assert host_clock().by in (None, "kernel")
     (tmp_path / "ptp4l").touch()
     monkeypatch.setattr(module, "_PTP_SOCKETS", (tmp_path / "ptp4l",))
-    program(tmp_path, "pmc", f"printf %s \"{PTP}\"")
+    program(tmp_path, "pmc", f'printf %s "{PTP}"')
     program(tmp_path, "chronyc", "exit 1")
     assert "ptp4l" in host_clock().detail

@@ -282,12 +282,18 @@ def test_the_driver_page_is_up_to_date() -> None:
     [
         ({}, "by the NIC over rings: no, its driver does not give them", "no, the NIC does not over rings"),
         (
-            {"rx_metadata_features": frozenset({"timestamp", "hash"}), "xsk_features": frozenset({"tx-timestamp"})},
+            {
+                "rx_metadata_features": frozenset({"timestamp", "hash"}),
+                "xsk_features": frozenset({"tx-timestamp"}),
+            },
             "yes (link_xdp_nic_timestamps), by the clock /dev/ptp0",
             "the NIC could, not used yet",
         ),
         (
-            {"rx_metadata_features": frozenset({"timestamp"}), "timestamping": Timestamping(None, False, False)},
+            {
+                "rx_metadata_features": frozenset({"timestamp"}),
+                "timestamping": Timestamping(None, False, False),
+            },
             "its driver has the call, but no clock to answer it by",
             "no, the NIC does not over rings",
         ),

@@ -110,7 +110,14 @@ def test_latency_is_counted_by_session_and_exposed() -> None:
             for _ in range(50):
                 source.send(b"x", flush=True)
             messages = collect(receiver, 50)
-            report = {**context.stats(), "pid": 1, "number": 0, "command": "test", "started_at": 1.0, "read_at": 2.0}
+            report = {
+                **context.stats(),
+                "pid": 1,
+                "number": 0,
+                "command": "test",
+                "started_at": 1.0,
+                "read_at": 2.0,
+            }
             times = context.latencies()
     (session,) = report["receiver_transports"]
     measured_ms = [(message.received_ns - message.sent_ns) / 1e6 for message in messages]

@@ -211,9 +211,7 @@ def _open_rings(
     attach_mode, ring_mode = _RINGS[mode]
     if broker is not None:
         return open_brokered_rings(broker, interface, attach_mode, ring_mode, settings)
-    steering = xdp.Steering.attach(
-        interface, attach_mode, max_slots=1, frame_times=settings.frame_times
-    )
+    steering = xdp.Steering.attach(interface, attach_mode, max_slots=1, frame_times=settings.frame_times)
     rings: xdp.RingSet | None = None
     try:
         rings = xdp.RingSet(interface, ring_mode, settings.for_program(steering.frame_times))

@@ -193,7 +193,11 @@ def _received_stamps(facts: Facts) -> str:
 def _sent_stamps(facts: Facts) -> str:
     if isinstance(facts.xsk_features, Unknown):
         return str(facts.xsk_features)
-    return "the NIC could, not used yet" if "tx-timestamp" in facts.xsk_features else "no, the NIC does not over rings"
+    return (
+        "the NIC could, not used yet"
+        if "tx-timestamp" in facts.xsk_features
+        else "no, the NIC does not over rings"
+    )
 
 
 def _attached(attached: AttachedXdp | Unknown | None) -> str:

@@ -100,9 +100,7 @@ def dashboard() -> dict[str, Any]:
         panels.append(_panel(number, title, "", in_promql(expression), legend, unit, 0))
     for title, metric in (("Recovery time", RECOVERY_SECONDS), ("One-way latency", LATENCY_SECONDS)):
         quantile = f"histogram_quantile(0.99, sum by (transport, le) ({_RATE.format(f'{metric}_bucket')}))"
-        panels.append(
-            _panel(len(panels), f"{title}, 99th percentile", "", quantile, "{{transport}}", "s", 0)
-        )
+        panels.append(_panel(len(panels), f"{title}, 99th percentile", "", quantile, "{{transport}}", "s", 0))
     top = (len(panels) + _COLUMNS - 1) // _COLUMNS * _HEIGHT
     for group in GROUPS:
         legend = " ".join(f"{{{{{label}}}}}" for label in (group.labels or ("interface", "pid")))

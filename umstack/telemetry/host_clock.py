@@ -1,16 +1,16 @@
 """How far this host's wall clock is known to be right: read from the kernel and from the time daemon, never guessed.
 
 One-way latency is the difference of two hosts' clocks, so it is as good as both are. `kernel_clock` asks the kernel
-(adjtimex), which has what the daemon last told it; that takes a microsecond. `host_clock` asks chrony and ptp4l as well,
-through their own programs, where they run.
+(adjtimex), which has what the daemon last told it; that takes a microsecond. `host_clock` asks chrony and ptp4l as
+well, through their own programs, where they run.
 
 What a daemon tells and what it means:
 
 | asked | known | the bound |
 |---|---|---|
-| kernel | whether a daemon disciplines the clock, and the largest error | `maxerror`; it grows until the daemon's next update |
-| chrony | its distance from the source, and that source's from UTC | offset, root dispersion and half the root delay |
-| ptp4l | the offset of the NIC's clock from its grandmaster | none: that of the wall clock is its follower's (phc2sys) |
+| kernel | whether a daemon disciplines the clock, and the largest error | `maxerror`, growing until the next update |
+| chrony | its distance from the source, and that source's from UTC | offset + root dispersion + half the root delay |
+| ptp4l | the offset of the NIC's clock from its grandmaster | the kernel's: the wall clock follows by phc2sys |
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ class HostClock:
             return f"unknown ({self.detail})"
         if not self.synchronized:
             return f"not synchronized ({self.detail})"
-        bound = "by how much is unknown" if self.max_error_ns is None else f"right within {_shown(self.max_error_ns)}"
+        bound = (
+            "by how much is unknown"
+            if self.max_error_ns is None
+            else f"right within {_shown(self.max_error_ns)}"
+        )
         return f"synchronized, {bound} ({self.detail})"
 
 

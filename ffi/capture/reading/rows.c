@@ -213,8 +213,9 @@ void um_packet_rows_put_message(um_packet_rows *rows, uint32_t i, enum um_packet
     rows->message_length[i] = fragment ? message->total : topic ? message->payload_length : 0;
     rows->payload_bytes[i] = (int32_t)message->payload_length;
     rows->sent_ns[i] = message->sent_ns;
-    rows->message_present[i] = (uint8_t)((topic ? 1u << UM_PACKETS_MESSAGE_TOPIC | 1u << UM_PACKETS_MESSAGE_LENGTH : 0) |
-                                         (uint32_t)(message->sent_ns != 0) << UM_PACKETS_MESSAGE_SENT);
+    rows->message_present[i] =
+        (uint8_t)((topic ? 1u << UM_PACKETS_MESSAGE_TOPIC | 1u << UM_PACKETS_MESSAGE_LENGTH : 0) |
+                  (uint32_t)(message->sent_ns != 0) << UM_PACKETS_MESSAGE_SENT);
     put_text(&rows->kind, i, KIND_TEXTS[kind], UM_PACKETS_KIND_BYTES_MAX);
 }
 
