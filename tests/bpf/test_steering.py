@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -55,19 +57,32 @@ ETHERNET_BYTES, TAG_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES = 14, 4, 20, 40, 8
 SHORTEST = ETHERNET_BYTES
 
 
+TIMES = struct.Struct("=IQQ")
+"""What the timed programs write in front of a frame (bpf/steering_time.h)."""
+TIMES_MARK = 0x54696D65
+
+
 @dataclass
 class Bench:
     """The program with a rule for each family, and AF_XDP sockets where a test puts them."""
 
     steering: Steering
     sockets: ExitStack
+    is_timed: bool = False
 
     def run(self, frame: bytes, *, interface_index: int = 0, queue: int = 0) -> tuple[int, str]:
         """Pass one frame; returns the action and the one verdict that was counted."""
-        before = self.steering.counters().verdicts
+        before, before_ns = self.steering.counters().verdicts, time.monotonic_ns()
         run = self.steering.program.test_run(frame, is_xdp=True, interface_index=interface_index, queue=queue)
-        after = self.steering.counters().verdicts
-        assert run.packet == frame, "the program changes nothing"
+        after, after_ns = self.steering.counters().verdicts, time.monotonic_ns()
+        in_front = run.packet[: len(run.packet) - len(frame)]
+        assert run.packet == in_front + frame, "the program changes nothing"
+        if self.is_timed and run.result == XDP_REDIRECT:
+            mark, kernel_ns, nic_ns = TIMES.unpack(in_front)
+            assert (mark, nic_ns) == (TIMES_MARK, 0)
+            assert before_ns <= kernel_ns <= after_ns
+        else:
+            assert in_front == b"", "the kernel coalesces no frames with metadata"
         counted = [name for name in after for _ in range(after[name] - before[name])]
         assert len(counted) == 1, f"every frame has one verdict, this one {counted}"
         return run.result, counted[0]
@@ -101,7 +116,7 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         assert steering.program.name == request.param[1]
         steering.add_rule(GROUP, PORT, 1)
         steering.add_rule(GROUP6, PORT, 1)
-        yield Bench(steering, sockets)
+        yield Bench(steering, sockets, is_timed="timed" in request.param[1])
 
 
 def test_the_verdicts_are_those_of_the_header() -> None:
