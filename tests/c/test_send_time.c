@@ -79,7 +79,9 @@ TEST("W4 UX-25", "with the time any length is whole if it fits, full fragments i
         um_source *source = timed_source(f);
         uint32_t body_max = 1472 - UM_LBTRM_DATA_BYTES, offset = 0;
         uint32_t fits = body_max - um_lbmc_overhead(false, false, true);
-        uint32_t length = i == 0 ? fits : i == 1 ? fits + 1 : (uint32_t)um_random_below(&random, 6000);
+        uint32_t length = i == 0   ? fits
+                          : i == 1 ? fits + 1
+                                   : (uint32_t)um_random_below(&random, 1 + um_source_message_max(source));
         CHECK(send_bytes(f, source, length, 0, UM_SEND_FLUSH) >= 0);
         run_sender(f);
         CHECK_EQ(f->link.count == 1, length <= fits);

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tests.unit.loopback import SHARED, connect, open_context
 from tests.waiting import collect, wait_for
 from umstack import Message
+from umstack.cli import stat
 from umstack.telemetry.metrics import LATENCY_SECONDS, Exposition, render
 
 TIMED = {"send_timestamps": 1}
@@ -134,3 +138,24 @@ def test_latency_is_counted_by_session_and_exposed() -> None:
     assert counts[0].endswith(" 50")
     synchronized = [line for line in text.splitlines() if line.startswith("umstack_clock_synchronized")]
     assert len(synchronized) == (report["clock"]["synchronized"] is not None)
+
+
+def test_stat_shows_latencies_and_the_clock_they_are_measured_by() -> None:
+    """`umstack stat`: figures by session, and what is known of this host's clock; the latter only where it matters."""
+    with open_context(statistics=True) as context:
+        source, receiver = connect(context, "shown", **TIMED)
+        with source, receiver:
+            plain = CliRunner().invoke(stat.command, [str(os.getpid())])
+            assert plain.exit_code == 0, plain.output
+            assert "clock of this host" not in plain.output
+            source.send(b"x", flush=True)
+            collect(receiver, 1)
+            shown = CliRunner().invoke(stat.command, [str(os.getpid())])
+            told = CliRunner().invoke(stat.command, [str(os.getpid()), "--json"])
+    assert shown.exit_code == told.exit_code == 0
+    assert "clock of this host: " in shown.output
+    assert "latency_p50_ms" in shown.output
+    assert "latency_counts" not in shown.output
+    read = json.loads(told.stdout)
+    assert set(read["clock"]) == set(read["contexts"][0]["clock"])
+    assert sum(session["latency_messages"] for session in read["contexts"][0]["receiver_transports"]) == 1

@@ -70,7 +70,13 @@ def records(found: dict[str, Any]) -> list[dict[str, Any]]:
     """The TSNI records of an LBMC message."""
     topics, sqns = values(found, "lbmc.tsni.tsni_rec.tidx"), values(found, "lbmc.tsni.tsni_rec.sqn")
     pairs = zip(topics, sqns, strict=True)
-    empty = {"first_sqn": None, "fragment_offset": None, "message_length": None, "payload_bytes": 0, "sent_ns": None}
+    empty = {
+        "first_sqn": None,
+        "fragment_offset": None,
+        "message_length": None,
+        "payload_bytes": 0,
+        "sent_ns": None,
+    }
     return [{"topic_index": int(t), "topic_sqn": int(s), "kind": "tsni", **empty} for t, s in pairs]
 
 
