@@ -18,9 +18,12 @@ extern int bpf_xdp_metadata_rx_timestamp(const struct xdp_md *ctx, __u64 *timest
 static __always_inline int note_time(struct xdp_md *ctx, int action, __u64 nic_ns)
 {
     struct steering_time *time;
-    __u64 kernel_ns = bpf_ktime_get_ns();
+    __u64 kernel_ns;
 
-    if (action != XDP_REDIRECT || bpf_xdp_adjust_meta(ctx, -(int)sizeof(*time)))
+    if (action != XDP_REDIRECT)
+        return action;
+    kernel_ns = bpf_ktime_get_ns();
+    if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*time)))
         return action;
     time = (void *)(long)ctx->data_meta;
     if ((void *)(time + 1) > (void *)(long)ctx->data)

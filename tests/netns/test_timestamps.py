@@ -8,12 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
-import xdp
+from tests.kernels import needs_device_bound_programs
 from tests.netns.contexts import Member, members
 from tests.waiting import collect
 from umstack import Message
+from umstack.cli.doctor import shown_timestamps
 from umstack.lab import Lab
-from xdp.netdev_family import device_features
+from xdp.facts import Unknown
+from xdp.probe import probe
 from xdp.xsk import unavailable
 
 MakeLab = Callable[..., Lab]
@@ -65,14 +67,22 @@ def test_the_program_notes_when_a_frame_came(shared_lab: Lab) -> None:
         assert subscriber.link("datagrams_received") >= 500
 
 
+@needs_device_bound_programs
 def test_a_program_for_one_nic_asks_its_driver(shared_lab: Lab) -> None:
     """veth has the hook and no clock: the program is bound to it and loaded, the kernel's times stand in for what it
     does not give, and the statistics say so."""
-    host = shared_lab.hosts[1]
-    index = host.call(lambda: xdp.find_interface("eth0")).index
-    assert device_features(0 if index == 0 else index) is not None
+    facts = shared_lab.hosts[1].call(lambda: probe("eth0"))
+    assert not isinstance(facts.timestamping, Unknown)
+    assert facts.timestamping.hardware_clock is None
+    if not isinstance(facts.rx_metadata_features, Unknown):  # Linux 6.7
+        assert "timestamp" in facts.rx_metadata_features
+        assert "its driver has the call, but no clock to answer it by" in shown_timestamps(facts)
     with members(*shared_lab.hosts[:2], **RINGS, link_xdp_nic_timestamps=1) as (publisher, subscriber):
         check_latencies(timed_exchange(publisher, subscriber, 500))
-        assert subscriber.context.stats()["rings"]["frame_times"] == "nic"
+        rings = subscriber.context.stats()["rings"]
+        assert (rings["frame_times"], rings["nic_clock"]) == (
+            "nic",
+            "none: the NIC has no clock, the kernel's times stand",
+        )
         assert subscriber.link("ring_nic_times") == 0
         assert subscriber.link("ring_times_missing") == 0

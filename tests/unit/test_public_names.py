@@ -15,8 +15,18 @@ CLOSING = {"close", "closed"}
 READING = CLOSING | {"arm", "events", "fileno", "has_callback", "poll", "poll_async", "receive"}
 NAMES = {
     umstack.Context: CLOSING
-    | {"datagram_bytes", "discover_topics", "event_queue", "idle", "interface", "is_sequential", "link"}
-    | {"link_mode", "options", "process_events", "receiver", "recovery_times", "source", "stats", "tap"}
+    | {"datagram_bytes", "discover_topics", "event_queue", "idle", "interface", "is_sequential", "latencies"}
+    | {
+        "link",
+        "link_mode",
+        "options",
+        "process_events",
+        "receiver",
+        "recovery_times",
+        "source",
+        "stats",
+        "tap",
+    }
     | {"topics", "unblock"},
     umstack.Source: CLOSING
     | {"claim", "fileno", "flush", "is_connected", "message_maximum_bytes", "nak_cutoff", "options"}
@@ -35,8 +45,8 @@ NAMES = {
         "payload",
         "payload_bytes",
     }
-    | {"payloads", "received_ns", "release", "sequence_numbers", "source_of", "sources", "to_arrow"}
-    | {"topic_of", "views"},
+    | {"payloads", "received_ns", "release", "sent_ns", "sequence_numbers", "source_of", "sources"}
+    | {"to_arrow", "topic_of", "views"},
 }
 
 
