@@ -7,6 +7,7 @@ from umstack.config.option import Kind, Option, OptionValue, Scope, StoredValue
 from umstack.config.receiver_options import ReceiverOptions
 from umstack.config.relations import LintWarning, lint, lint_load
 from umstack.config.source_options import SourceOptions
+from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
 
 __all__ = [
     "OPTIONS",
@@ -24,6 +25,7 @@ __all__ = [
     "Setting",
     "SourceOptions",
     "StoredValue",
+    "WildcardReceiverOptions",
     "differences",
     "examine",
     "find_option",

@@ -378,6 +378,13 @@ class ContextOptions:
         Kind.INTEGER, um=1_000_000, maximum=10**12, zero=_NO_LIMIT, doc="The same in bit/s."
     )
 
+    resolver_wildcard_queries_per_second: int = option(
+        Kind.INTEGER, um=0, maximum=10**7, zero=_NO_LIMIT, doc="Limit for wildcard queries."
+    )
+    resolver_wildcard_query_bps: int = option(
+        Kind.INTEGER, um=1_000_000, maximum=10**12, zero=_NO_LIMIT, doc="The same in bit/s."
+    )
+
     @property
     def interface(self) -> str:
         """The interface topic resolution and LBT-RM use; 0.0.0.0 leaves the choice to the context."""
