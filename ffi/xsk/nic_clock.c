@@ -22,19 +22,23 @@ static int64_t in_ns(struct ptp_clock_time time)
     return (int64_t)time.sec * 1000000000 + time.nsec;
 }
 
-/* Each sample is the wall clock, the NIC's, and the wall clock again. */
+int64_t um_nic_clock_ahead_ns(const um_nic_clock_sample *samples, uint32_t count)
+{
+    const um_nic_clock_sample *best = samples;
+    for (const um_nic_clock_sample *one = samples + 1; one < samples + count; one++)
+        if (one->after_ns - one->before_ns < best->after_ns - best->before_ns)
+            best = one;
+    return best->before_ns + (best->after_ns - best->before_ns) / 2 - best->nic_ns;
+}
+
 int um_nic_clock_offset(int fd, int64_t *wall_ahead_ns)
 {
     struct ptp_sys_offset_extended read = {.n_samples = SAMPLES};
+    um_nic_clock_sample samples[SAMPLES];
     if (ioctl(fd, PTP_SYS_OFFSET_EXTENDED, &read) != 0)
         return -errno;
-    int64_t shortest_ns = INT64_MAX;
-    for (uint32_t i = 0; i < SAMPLES; i++) {
-        int64_t before_ns = in_ns(read.ts[i][0]), nic_ns = in_ns(read.ts[i][1]), after_ns = in_ns(read.ts[i][2]);
-        if (after_ns - before_ns >= shortest_ns)
-            continue;
-        shortest_ns = after_ns - before_ns;
-        *wall_ahead_ns = before_ns + shortest_ns / 2 - nic_ns;
-    }
+    for (uint32_t i = 0; i < SAMPLES; i++)
+        samples[i] = (um_nic_clock_sample){in_ns(read.ts[i][0]), in_ns(read.ts[i][1]), in_ns(read.ts[i][2])};
+    *wall_ahead_ns = um_nic_clock_ahead_ns(samples, SAMPLES);
     return 0;
 }

@@ -1,4 +1,8 @@
 /* The rings of AF_XDP without a kernel: the test plays it, at the other end of the same memory. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "xsk/nic_clock.h"
 #include "xsk/queue.h"
 
 #include "../bpf/steering_time.h"
@@ -368,6 +372,19 @@ TEST("W6", "receiving: the NIC's time is converted by its clock, and is refused 
         CHECK_EQ(time_of_next(r, STEERING_TIME_MARK, kernel_ns, wrong_ns[i]), kernel_ns);
     CHECK_EQ(r->queue.counters.ring_nic_times_refused, sizeof wrong_ns / sizeof wrong_ns[0]);
     rings_close(r);
+}
+
+TEST("W6", "the NIC's clock: the shortest sample counts, and what is no clock is refused")
+{
+    const um_nic_clock_sample samples[] = {{1000, 500, 3000}, {2000, 1900, 2200}, {9000, 8000, 9900}};
+    CHECK_EQ(um_nic_clock_ahead_ns(samples, 1), 2000 - 500);
+    CHECK_EQ(um_nic_clock_ahead_ns(samples, 3), 2100 - 1900);
+    int64_t ahead_ns = 7;
+    int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    CHECK_EQ(um_nic_clock_offset(fd, &ahead_ns), -ENOTTY);
+    CHECK_EQ(ahead_ns, 7);
+    close(fd);
+    CHECK_EQ(um_nic_clock_open(UINT32_MAX), -ENOENT);
 }
 
 TEST("W5", "receiving: as many datagrams of several frames at once as of one, and whether some are left is known")

@@ -14,6 +14,7 @@ from tests.waiting import collect
 from umstack import Message
 from umstack.cli.doctor import shown_timestamps
 from umstack.lab import Lab
+from xdp import xsk
 from xdp.facts import Unknown
 from xdp.probe import probe
 from xdp.xsk import unavailable
@@ -86,3 +87,15 @@ def test_a_program_for_one_nic_asks_its_driver(shared_lab: Lab) -> None:
         )
         assert subscriber.link("ring_nic_times") == 0
         assert subscriber.link("ring_times_missing") == 0
+
+
+def test_a_clock_of_the_nic_that_cannot_be_read_is_said(
+    shared_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its device, or the right to it, the kernel's times stand: no error, but it says why."""
+    monkeypatch.setattr(xsk, "_nic_clock", lambda _interface: 4_000_000)
+    settings = xsk.RingSettings(receive_frames=64, send_frames=64, nic_times=True)
+    with shared_lab.hosts[0].call(lambda: xsk.RingSet("eth0", xsk.RingMode.COPY, settings)) as rings:
+        assert rings.facts.nic_clock == (
+            "none: /dev/ptp4000000: No such file or directory, the kernel's times stand"
+        )
