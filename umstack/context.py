@@ -51,8 +51,8 @@ from umstack.resolution.codec import WireOption
 from umstack.source import Source
 from umstack.telemetry import serve_metrics
 from umstack.telemetry.counter_log import CounterLog
-from umstack.telemetry.reading import context_report, recovery_times
-from umstack.telemetry.recovery_histogram import RecoveryHistogram
+from umstack.telemetry.reading import context_report, latencies, recovery_times
+from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
 from umstack.wildcard_receiver import WildcardReceiver
 from xdp.closing import Closing
 
@@ -481,6 +481,15 @@ class Context(Closing):
         """How long the recovery of lost datagrams took, over all receiving sessions open now. Raises Closed."""
         self._core.check_open()
         return recovery_times(self._engine)
+
+    def latencies(self) -> LatencyHistogram:
+        """One-way latencies of the messages of sources with `send_timestamps`, over all receiving sessions open now.
+
+        They are as good as the clocks of the two hosts agree: `umstack.telemetry.host_clock` says how far this one is
+        known to be right. Raises Closed.
+        """
+        self._core.check_open()
+        return latencies(self._engine)
 
     # The tap
 

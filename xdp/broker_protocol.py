@@ -23,7 +23,7 @@ from xdp.errors import BrokerError
 from xdp.xsk import RingMode, RingSettings
 
 DEFAULT_PATH = "/run/umstack/xdp.sock"
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MESSAGE_MAX_BYTES = 16384
 DESCRIPTORS_MAX = 65
 """A socket for each of 64 queues, and the frames."""
@@ -37,7 +37,7 @@ _SETTINGS_BOUNDS = {
     "busy_poll_us": (0, 10_000),
     "busy_poll_budget": (1, 256),
 }
-_SETTINGS_SWITCHES = ("verify_checksum", "huge_pages")
+_SETTINGS_SWITCHES = ("verify_checksum", "huge_pages", "kernel_times", "nic_times")
 _POWERS_OF_TWO = ("receive_frames", "send_frames")
 
 

@@ -82,6 +82,16 @@ class Coalescing:
 
 
 @dataclass(frozen=True, slots=True)
+class Timestamping:
+    """The NIC's clock, and which of the frames on the wire it can stamp with it for the kernel's sockets."""
+
+    hardware_clock: int | None
+    """The number of its device /dev/ptpN; None: it has no clock."""
+    receives: bool
+    sends: bool
+
+
+@dataclass(frozen=True, slots=True)
 class HugePages:
     """The default huge page pool."""
 
@@ -123,7 +133,9 @@ class Facts:
     coalescing: Coalescing | Unknown
     features: Mapping[str, bool] | Unknown
     xdp_features: frozenset[str] | Unknown
+    rx_metadata_features: frozenset[str] | Unknown
     xsk_features: frozenset[str] | Unknown
+    timestamping: Timestamping | Unknown
     zero_copy_max_segments: int | Unknown
     attached: AttachedXdp | Unknown | None
     irqs: tuple[Irq, ...] | Unknown

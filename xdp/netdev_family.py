@@ -28,6 +28,7 @@ _XDP_FEATURES = {
 }
 THREADED_ON, THREADED_BUSY_POLL = 1, 2
 """Values of `threaded`: polled by a kernel thread; by one that never sleeps (Linux 6.19)."""
+_RX_METADATA = {0x01: "timestamp", 0x02: "hash", 0x04: "vlan-tag"}
 _XSK_FEATURES = {0x01: "tx-timestamp", 0x02: "tx-checksum", 0x04: "tx-launch-time-fifo"}
 
 
@@ -66,6 +67,8 @@ class DeviceFeatures:
     """What the driver declares; each unknown where this kernel does not say."""
 
     xdp: frozenset[str] | Unknown
+    rx_metadata: frozenset[str] | Unknown
+    """What an XDP program that is bound to the device can ask the driver about a frame."""
     xsk: frozenset[str] | Unknown
     zero_copy_max_segments: int | Unknown
 
@@ -81,10 +84,11 @@ def device_features(interface_index: int) -> DeviceFeatures:
             else f"the kernel refuses to tell XDP features: {error}"
         )
         unknown = Unknown(reason)
-        return DeviceFeatures(unknown, unknown, unknown)
+        return DeviceFeatures(unknown, unknown, unknown, unknown)
     segments = attributes.get("NETDEV_A_DEV_XDP_ZC_MAX_SEGS")
     return DeviceFeatures(
         _names(attributes.get("NETDEV_A_DEV_XDP_FEATURES"), _XDP_FEATURES, "6.3"),
+        _names(attributes.get("NETDEV_A_DEV_XDP_RX_METADATA_FEATURES"), _RX_METADATA, "6.7"),
         _names(attributes.get("NETDEV_A_DEV_XSK_FEATURES"), _XSK_FEATURES, "6.8"),
         Unknown("only drivers with zero-copy tell, on Linux 6.6 and later") if segments is None else segments,
     )

@@ -54,6 +54,7 @@ def probe_interface(interface: Interface) -> Facts:
         driver, bus = ethtool.driver()
         queues, rings, coalescing = ethtool.queues(), ethtool.rings(), ethtool.coalescing()
         features, speed_mbps = ethtool.features(), ethtool.speed_mbps()
+        timestamping = ethtool.timestamping()
     declared = device_features(interface.index)
     release = os.uname().release
     return Facts(
@@ -75,7 +76,9 @@ def probe_interface(interface: Interface) -> Facts:
         coalescing=coalescing,
         features=features,
         xdp_features=declared.xdp,
+        rx_metadata_features=declared.rx_metadata,
         xsk_features=declared.xsk,
+        timestamping=timestamping,
         zero_copy_max_segments=declared.zero_copy_max_segments,
         attached=_attached(interface),
         irqs=irqs(interface, bus),

@@ -189,6 +189,14 @@ typedef struct um_receiver_transport_counters {
     uint64_t loss_map_entries;
     /* counter, datagrams: Given up at once because the loss map is full. */
     uint64_t loss_map_overflows;
+    /* min, ms x 1000000: Shortest one-way latency of a message: from its sending by the publisher's clock to its arrival by ours (send_timestamps). */
+    uint64_t latency_min;
+    /* mean, ms x 1000000: Mean of that time. */
+    uint64_t latency_mean;
+    /* max, ms x 1000000: Longest of that time; retransmitted messages are among them. */
+    uint64_t latency_max;
+    /* counter, messages: Messages that arrived before they were sent: the clocks of the two hosts disagree by more than the way took. */
+    uint64_t latency_negative;
     /* snapshot, bytes: Stream position reported to the source as consumed. */
     uint64_t rcv_pos;
     /* snapshot, bytes: Window reported to the source beyond rcv_pos. */
@@ -200,6 +208,7 @@ static inline void um_receiver_transport_counters_reset(um_receiver_transport_co
     *counters = (um_receiver_transport_counters){0};
     counters->nak_stm_min = UINT64_MAX;
     counters->nak_tx_min = UINT64_MAX;
+    counters->latency_min = UINT64_MAX;
 }
 
 /* One context: topic resolution, sends that had to wait, datagrams no session knows, shared stores. */
@@ -359,6 +368,12 @@ typedef struct um_link_counters {
     uint64_t ring_kept;
     /* counter, datagrams: Datagrams of steered groups that the kernel delivered instead: IP fragments, and datagrams of another queue. */
     uint64_t ring_kernel_path;
+    /* counter, datagrams: Datagrams from a ring without the time that the steering program should have noted: the loop's clock gives their time of arrival. */
+    uint64_t ring_times_missing;
+    /* counter, datagrams: Datagrams from a ring whose time of arrival is the NIC's receive timestamp (link_xdp_nic_timestamps). */
+    uint64_t ring_nic_times;
+    /* counter, datagrams: Datagrams from a ring whose timestamp of the NIC cannot be: it lies after the kernel saw the frame, or long before. */
+    uint64_t ring_nic_times_refused;
     /* counter, frames: XDP_STATISTICS: dropped by the kernel for lack of a frame in the fill ring, or too long for one. */
     uint64_t xdp_rx_dropped;
     /* counter, frames: XDP_STATISTICS: fill ring entries the kernel refused. */

@@ -3,7 +3,6 @@
 #include "core/status_reports.h"
 
 enum {
-    MEAN_WEIGHT = 8,           /* moving averages give the newest sample an eighth */
     BACKOFF_NS_MIN = 100000,   /* between two NAKs for the same datagram, whatever is configured */
     NAK_GAP_MAX_NS = 1000000,  /* between two NAK datagrams, at most */
     UNREAD_CHECK_NS = 1000000, /* how soon to see again whether the owner has caught up */
@@ -44,22 +43,6 @@ void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_
 
 /* ---- recovery ---- */
 
-static uint64_t moving_mean(uint64_t mean, uint64_t sample, uint64_t count)
-{
-    return count == 0 ? sample : mean + (uint64_t)(((int64_t)sample - (int64_t)mean) / MEAN_WEIGHT);
-}
-
-static uint32_t recovery_bucket(uint64_t waited_ns)
-{
-    enum { OCTAVE_FIRST = 16, OCTAVES = UM_RECOVERY_BUCKETS / 4 };
-    uint32_t octave = 63u - (uint32_t)__builtin_clzll(waited_ns | 1);
-    if (octave < OCTAVE_FIRST)
-        return 0;
-    if (octave >= OCTAVE_FIRST + OCTAVES)
-        return UM_RECOVERY_BUCKETS - 1;
-    return 4 * (octave - OCTAVE_FIRST) + (uint32_t)(waited_ns >> (octave - 2) & 3);
-}
-
 void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, bool retransmission, int64_t now_ns)
 {
     um_receiver_transport_counters *counters = &session->counters;
@@ -68,13 +51,14 @@ void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, boo
         UM_COUNT(counters->out_of_order, 1);
     counters->nak_stm_min = waited < counters->nak_stm_min ? waited : counters->nak_stm_min;
     counters->nak_stm_max = waited > counters->nak_stm_max ? waited : counters->nak_stm_max;
-    counters->nak_stm_mean = moving_mean(counters->nak_stm_mean, waited, session->recovered_count);
+    counters->nak_stm_mean = um_moving_mean(counters->nak_stm_mean, waited, session->recovered_count == 0);
     uint64_t naks = loss->naks_sent;
     counters->nak_tx_min = naks < counters->nak_tx_min ? naks : counters->nak_tx_min;
     counters->nak_tx_max = naks > counters->nak_tx_max ? naks : counters->nak_tx_max;
-    counters->nak_tx_mean = moving_mean(counters->nak_tx_mean, 1000 * naks, session->recovered_count);
+    counters->nak_tx_mean = um_moving_mean(counters->nak_tx_mean, 1000 * naks, session->recovered_count == 0);
     UM_COUNT(session->recovered_count, 1);
-    UM_COUNT(session->recovery_buckets[recovery_bucket(waited)], 1);
+    uint32_t bucket = um_time_bucket(waited, UM_RECOVERY_OCTAVE_FIRST, UM_RECOVERY_BUCKETS);
+    UM_COUNT(session->recovery_buckets[bucket], 1);
     um_status_reports_on_gap_closed(session, loss->sqn);
     um_loss_map_remove(&session->losses, loss); /* UM-118, UM-121 */
 }

@@ -14,13 +14,10 @@
 #include "core/loss_map.h"
 #include "core/random.h"
 #include "core/status_message.h"
+#include "core/time_histogram.h"
 #include "core/topic_table.h"
 
 enum { UM_NAK_LIST_MAX = 365 }; /* fills a datagram at MTU 1500 */
-
-/* Recovery times are counted in buckets, four to an octave from 2^16 ns (66 us) up to 2^32 ns (4.3 s); the first and
- * the last take what lies beyond. Bucket b begins at (4 + b % 4) << (14 + b / 4) ns. */
-enum { UM_RECOVERY_BUCKETS = 64 };
 
 /* The newest lost datagram among [from, before): what the last search of the loss map found. */
 typedef struct um_blocker_search {
@@ -100,6 +97,8 @@ typedef struct um_receiver_session {
     uint64_t recovered_count;
     int64_t nak_not_before_ns;
     uint64_t recovery_buckets[UM_RECOVERY_BUCKETS]; /* datagrams by the time it took to have them */
+    uint64_t latency_buckets[UM_LATENCY_BUCKETS];   /* messages by the time from their sending to their arrival */
+    uint64_t latency_count;                         /* in them */
     um_receiver_transport_counters counters;
 } um_receiver_session;
 

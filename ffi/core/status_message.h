@@ -8,7 +8,7 @@
 #include "core/lbmc.h"
 
 enum {
-    UM_STATUS_OPTION_ID = 85,
+    UM_STATUS_OPTION_ID = UM_LBMC_OWN_ID,
     UM_STATUS_OPTION_SUBTYPE = 1,
     UM_STATUS_VERSION = 1,
     UM_STATUS_DATA_BYTES = 28,

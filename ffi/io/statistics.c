@@ -9,6 +9,7 @@
 _Static_assert(FIELDS(um_source_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "room for the largest group");
 _Static_assert(FIELDS(um_receiver_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "room for the largest group");
 _Static_assert((int)UM_RECOVERY_BUCKETS <= (int)UM_STATISTICS_FIELDS_MAX, "room for the histogram");
+_Static_assert((int)UM_LATENCY_BUCKETS <= (int)UM_STATISTICS_FIELDS_MAX, "room for the histogram");
 
 /* Under the lock of what counts; publishers count some of a group without it, by atomic additions. */
 static void copy_counters(uint64_t *out, const void *counters, uint32_t fields)
@@ -96,6 +97,19 @@ uint32_t um_statistics_recovery_histogram(um_context *context, uint32_t index, u
         const um_receiver_session *session = context->receiving.node.sessions[index];
         memcpy(out, session->recovery_buckets, sizeof session->recovery_buckets);
         buckets = UM_RECOVERY_BUCKETS;
+    }
+    um_reactor_unlock(&context->reactor);
+    return buckets;
+}
+
+uint32_t um_statistics_latency_histogram(um_context *context, uint32_t index, uint64_t *out)
+{
+    uint32_t buckets = 0;
+    um_reactor_lock(&context->reactor);
+    if (index < context->receiving.node.session_count) {
+        const um_receiver_session *session = context->receiving.node.sessions[index];
+        memcpy(out, session->latency_buckets, sizeof session->latency_buckets);
+        buckets = UM_LATENCY_BUCKETS;
     }
     um_reactor_unlock(&context->reactor);
     return buckets;

@@ -93,7 +93,8 @@ static void draw_publisher(const um_sim_scenario *scenario, const um_session_con
     plan->source = (um_source_config){.topic_index = between(random, 1, 1000) * 16 + index,
                                       .initial_sqn = draw_sqn(random),
                                       .tsni_interval_ns = between_ns(random, 40 * MS, 150 * MS),
-                                      .explicit_capacity = between(random, 2048, 16384)};
+                                      .explicit_capacity = between(random, 2048, 16384),
+                                      .send_timestamps = index % 2 == 1};
     plan->message_bytes_max = message_bytes(session, random);
     plan->message_count = between(random, 5, 80);
     if (plan->message_bytes_max <= 100 && percent(random, 20)) /* many small ones, to fill tables rather than windows */

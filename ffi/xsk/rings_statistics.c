@@ -11,7 +11,8 @@ void um_xsk_rings_facts(const um_xsk_rings *rings, um_xsk_facts *facts)
                             .huge_pages = rings->huge_pages,
                             .busy_poll = rings->busy_poll,
                             .datagram_max_bytes = um_xsk_queue_datagram_max(&rings->queues[0]),
-                            .locked_bytes = rings->area_bytes};
+                            .locked_bytes = rings->area_bytes,
+                            .nic_clock_error = rings->nic_clock_error};
 }
 
 int um_xsk_rings_socket(const um_xsk_rings *rings, uint32_t index)

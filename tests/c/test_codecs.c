@@ -339,7 +339,7 @@ TEST("W1", "what is written is read back, for any layout")
         }
         uint8_t *payload = um_lbmc_write_message(out, &layout);
         bool fragment = layout.flags & UM_MESSAGE_FRAGMENT;
-        uint32_t overhead = um_lbmc_overhead(fragment, (layout.flags & 3) != 0);
+        uint32_t overhead = um_lbmc_overhead(fragment, (layout.flags & 3) != 0, false);
         CHECK(payload == out + overhead);
         um_lbmc_message m = decode_message(out, overhead + layout.payload_length, overhead + layout.payload_length);
         CHECK_EQ(m.flags, layout.flags);

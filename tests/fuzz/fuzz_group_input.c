@@ -241,7 +241,7 @@ static uint32_t write_message(uint8_t *out, peer *peer, fuzz_input *input)
         layout.total = layout.offset + layout.payload_length + (how & 128 ? take_distance(input) : 0);
     }
     memset(um_lbmc_write_message(out, &layout), (int)choice, layout.payload_length);
-    return um_lbmc_overhead(layout.flags & UM_MESSAGE_FRAGMENT, (layout.flags & 3) != 0) + layout.payload_length;
+    return um_lbmc_overhead(layout.flags & UM_MESSAGE_FRAGMENT, (layout.flags & 3) != 0, false) + layout.payload_length;
 }
 
 static uint32_t write_tsni(uint8_t *out, const peer *peer, fuzz_input *input)

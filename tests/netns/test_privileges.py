@@ -355,6 +355,19 @@ def test_an_application_without_privileges_has_rings_by_the_broker(
 
 
 @needs_passed_rings
+def test_the_broker_loads_the_program_with_times(shared_lab: Lab, broker: BrokerProcess) -> None:
+    """Receive timestamps: a program for one device is loaded by a broker that is confined, and the application finds
+    the times in frames that are lent."""
+    host, peer, _ = shared_lab.hosts
+    with application(host, broker.path, without_privileges(), link_xdp_nic_timestamps=1) as app:
+        counters = exchange(app, peer)
+        assert went_by_rings(counters)
+        assert counters["rings"]["frame_times"] == "nic"
+        assert counters["rings"]["nic_clock"].startswith("none: the NIC has no clock")
+        assert counters["link_counters"]["ring_times_missing"] == 0
+
+
+@needs_passed_rings
 def test_every_queue_is_lent_and_jumbo_frames_too(make_lab: Callable[..., Lab], folder: Path) -> None:
     """Rings of two queues with frames of several buffers, mapped from descriptors."""
     lab = make_lab(hosts=2, queues=2, mtu=9000)
@@ -489,14 +502,14 @@ MALFORMED = [
     b"\xff\xfe",
     b"[]",
     b"{}",
-    b'{"version": 2, "do": "ask"}',
-    b'{"version": 1, "do": "reboot"}',
-    b'{"version": 1, "do": ["ask"]}',
+    b'{"version": 1, "do": "ask"}',
+    b'{"version": 2, "do": "reboot"}',
+    b'{"version": 2, "do": ["ask"]}',
     b"[" * 9000,
-    b'{"version": 1, "do": "add_rule", "address": "239.1.2.3", "port": 65536}',
-    b'{"version": 1, "do": "add_rule", "address": {}, "port": 1}',
-    b'{"version": 1, "do": "open", "interface": "eth0", "namespace": 1}',
-    b'{"version": 1, "do": "open", "interface": "' + b"e" * 99 + b'"}',
+    b'{"version": 2, "do": "add_rule", "address": "239.1.2.3", "port": 65536}',
+    b'{"version": 2, "do": "add_rule", "address": {}, "port": 1}',
+    b'{"version": 2, "do": "open", "interface": "eth0", "namespace": 1}',
+    b'{"version": 2, "do": "open", "interface": "' + b"e" * 99 + b'"}',
     b" " * (MESSAGE_MAX_BYTES + 100),
 ]
 
@@ -517,7 +530,7 @@ def test_requests_out_of_bounds_are_refused(shared_lab: Lab, broker: BrokerProce
     steered, too many rules, rings twice: each is named, and the connection goes on."""
     host = shared_lab.hosts[0]
     before = broker.descriptors()
-    rule = b'{"version": 1, "do": "%s_rule", "address": "239.1.2.3", "port": %d}'
+    rule = b'{"version": 2, "do": "%s_rule", "address": "239.1.2.3", "port": %d}'
     said = answers(
         host,
         broker.path,

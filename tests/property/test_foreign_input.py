@@ -25,7 +25,7 @@ WORDS = st.sampled_from(
     ["open", "add_rule", "remove_rule", "attached", "ask", "eth0", "native", "copy", "239.1.2.3"]
 )
 REQUESTS = st.fixed_dictionaries(
-    {"version": st.just(1), "do": WORDS | JSON},
+    {"version": st.just(2), "do": WORDS | JSON},
     optional={
         "interface": WORDS | JSON,
         "address": WORDS | JSON,
@@ -50,7 +50,7 @@ def test_a_request_to_the_broker_is_read_or_refused(message: bytes) -> None:
         assert request.settings.receive_frames <= 65536
         assert request.settings.queues <= 64
     if isinstance(request, AskRequest):
-        assert encode_request(request) == b'{"version": 1, "do": "ask"}'
+        assert encode_request(request) == b'{"version": 2, "do": "ask"}'
 
 
 REFUSALS = st.fixed_dictionaries(

@@ -33,7 +33,7 @@ from tests.unit.capture_bytes import (
     sm,
     udp,
 )
-from tests.wire.dissection import Frame, frames, number, values
+from tests.wire.dissection import Frame, frames, number, octets, values
 
 pytest.importorskip("pyarrow")
 
@@ -70,8 +70,20 @@ def records(found: dict[str, Any]) -> list[dict[str, Any]]:
     """The TSNI records of an LBMC message."""
     topics, sqns = values(found, "lbmc.tsni.tsni_rec.tidx"), values(found, "lbmc.tsni.tsni_rec.sqn")
     pairs = zip(topics, sqns, strict=True)
-    empty = {"first_sqn": None, "fragment_offset": None, "message_length": None, "payload_bytes": 0}
+    empty = {
+        "first_sqn": None,
+        "fragment_offset": None,
+        "message_length": None,
+        "payload_bytes": 0,
+        "sent_ns": None,
+    }
     return [{"topic_index": int(t), "topic_sqn": int(s), "kind": "tsni", **empty} for t, s in pairs]
+
+
+def sent_ns(found: dict[str, Any]) -> int | None:
+    """The publisher's time, which tshark shows as bytes of an extended option."""
+    owner = integer(found, "lbmc.extopt.id"), integer(found, "lbmc.extopt.subtype")
+    return int.from_bytes(octets(found, "lbmc.extopt.data"), "big") if owner == (STATUS_OPTION, 4) else None
 
 
 def messages(frame: Frame) -> Iterator[dict[str, Any]]:
@@ -98,6 +110,7 @@ def messages(frame: Frame) -> Iterator[dict[str, Any]]:
                 if first is None
                 else integer(found, "lbmc.frag.len"),
                 "payload_bytes": payload,
+                "sent_ns": sent_ns(found),
                 "kind": KINDS.get(kind, control),
             }
         yield from tsni

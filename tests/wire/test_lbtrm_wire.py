@@ -14,6 +14,7 @@ from umstack.scapy import LBTRMData, LBTRMNcf
 RETRANSMISSION = 0x20
 UNICAST_NAKS = 0x80
 STATUS_OPTION = 85
+SEND_TIME_SUBTYPE = 4
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +62,7 @@ EVERYTHING: dict[str, Callable[[Frame], bool]] = {
     "DATA, batch end": lambda f: f.kind == 0 and any(batch_flags(m) == 1 for m in f.messages),
     "DATA, batch of one": lambda f: f.kind == 0 and any(batch_flags(m) == 3 for m in f.messages),
     "DATA, fragment": lambda f: f.kind == 0 and has(f, "lbmc.frag.first_sqn"),
+    "DATA, time of sending": lambda f: f.kind == 0 and to_group(f) and has(f, "lbmc.extopt.subtype"),
     "DATA, TSNI": lambda f: f.kind == 0 and has(f, "lbmc.tsni.num_recs"),
     "DATA, retransmission": lambda f: is_retransmission(f),
     "SM": lambda f: f.kind == 2,
@@ -222,6 +224,26 @@ def test_fragments_are_put_together_by_tshark(session: list[Frame], facts: dict[
     assert joined
     assert len(values(joined[0].layers, "lbmc.reassembly.fragment")) == 3
     assert octets(joined[0].layers, "data.data") == bytes(range(250)) * 16
+
+
+def test_the_time_of_sending_is_an_option_of_its_own(capture: list[Frame], facts: dict[str, Any]) -> None:
+    """send_timestamps: every message and fragment carries the publisher's time behind the other options, sizes are
+    still exact, and what receivers were given is what was on the wire."""
+    timed = [f for f in capture if f.is_lbtrm and f.session_id == facts["timed_session"] and to_group(f)]
+    messages = [m for f in new_data(timed) for m in f.messages if number(m, "lbmc.type") == 0]
+    assert len(messages) == 1 + 2 + 3
+    for message in messages:
+        assert number(message, "lbmc.extopt.id") == STATUS_OPTION
+        assert number(message, "lbmc.extopt.subtype") == SEND_TIME_SUBTYPE
+        assert len(octets(message, "lbmc.extopt.data")) == 8
+    times = [int.from_bytes(octets(message, "lbmc.extopt.data"), "big") for message in messages]
+    low, high = facts["timed_between"]
+    assert low <= min(times) <= max(times) <= high
+    assert [times[0], times[1], times[2], times[3]] == facts["timed_sent"]
+    assert times[3] == times[4] == times[5], "the fragments of a message were sent as one"
+    assert number(messages[0], "lbmc.msglen") == 1452, "the largest that fits a datagram"
+    assert [batch_flags(message) for message in messages[1:3]] == [2, 1]
+    assert [number(m, "lbmc.msglen") for m in messages[3:5]] == [1452, 1452]
 
 
 def test_a_batch_is_marked_where_it_begins_and_ends(session: list[Frame], facts: dict[str, Any]) -> None:

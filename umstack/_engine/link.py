@@ -102,6 +102,7 @@ class DataLink:
                 **facts,
                 "received_by_queue": list(self._rings.received().values()),
                 "program_attached": self._steering.attached(),
+                "frame_times": str(self._steering.frame_times),
             }
             from xdp.broker_client import BrokeredSteering  # loaded by now, where there are rings
 

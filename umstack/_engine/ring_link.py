@@ -59,6 +59,8 @@ def open_context_link(options: ContextOptions, interface: xdp.Interface) -> Data
         queues=options.link_xdp_queues,
         verify_checksum=options.link_xdp_checksum,
         busy_poll_us=options.link_xdp_busy_poll,
+        kernel_times=options.transport_lbtrm_receiver_timestamp,
+        nic_times=options.link_xdp_nic_timestamps,
     )
     return open_link(options.link, interface, settings, broker=Path(options.link_xdp_broker))
 
@@ -113,10 +115,10 @@ def _open_rings(
     attach_mode, ring_mode = _RINGS[mode]
     if broker is not None:
         return open_brokered_rings(broker, interface, attach_mode, ring_mode, settings)
-    steering = xdp.Steering.attach(interface, attach_mode, max_slots=1)
+    steering = xdp.Steering.attach(interface, attach_mode, max_slots=1, frame_times=settings.frame_times)
     rings: xdp.RingSet | None = None
     try:
-        rings = xdp.RingSet(interface, ring_mode, settings)
+        rings = xdp.RingSet(interface, ring_mode, settings.for_program(steering.frame_times))
         for queue, fd in rings.sockets.items():
             steering.put_socket(SLOT, queue, fd)
     except BaseException:

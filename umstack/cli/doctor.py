@@ -16,6 +16,7 @@ from rich.table import Table
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import InterfaceError
 from umstack.foreign_text import displayed
+from umstack.telemetry.host_clock import host_clock
 from xdp import BrokerError, XdpError, find_interface
 from xdp.broker_client import ask_broker
 from xdp.broker_protocol import DEFAULT_PATH
@@ -59,9 +60,10 @@ def command(interface: str | None, broker: str, as_json: bool) -> None:
         raise InterfaceError("no interface is up and carries multicast", hint="ip link set dev NAME up")
     reports = [_report(*one) for one in found]
     if as_json:
-        click.echo(json.dumps({"interfaces": reports}))
+        click.echo(json.dumps({"interfaces": reports, "clock": host_clock().as_json()}))
     else:
         console = Console()
+        console.print(f"clock: {escape(displayed(str(host_clock())))}\n")
         for facts, used, steps in found:
             _print(console, facts, used, steps)
     if not any(report["mode"] for report in reports):
@@ -157,6 +159,7 @@ def _shown_facts(facts: Facts) -> Iterator[tuple[str, str]]:
         )
     yield "XDP", _names(facts.xdp_features)
     yield "NAPI", _napi(facts.napi)
+    yield "timestamps", shown_timestamps(facts)
     yield "attached", _attached(facts.attached)
     yield "privileges", _names(facts.capabilities)
     limit = facts.memlock_limit_bytes
@@ -195,6 +198,29 @@ def _napi(instances: tuple[Napi, ...] | Unknown) -> str:
 
 def _threads(threaded: int | Unknown) -> str:
     return f"threads: {threaded}" if isinstance(threaded, Unknown) else _THREADED.get(threaded, "otherwise")
+def shown_timestamps(facts: Facts) -> str:
+    """Whose times a datagram can have: the kernel's always, the NIC's where its driver gives them."""
+    return f"received: by the kernel; by the NIC over rings: {_received_stamps(facts)}; sent: {_sent_stamps(facts)}"
+
+
+def _received_stamps(facts: Facts) -> str:
+    if isinstance(facts.rx_metadata_features, Unknown):
+        return str(facts.rx_metadata_features)
+    if "timestamp" not in facts.rx_metadata_features:
+        return "no, its driver does not give them"
+    if isinstance(facts.timestamping, Unknown) or facts.timestamping.hardware_clock is None:
+        return "its driver has the call, but no clock to answer it by"
+    return f"yes (link_xdp_nic_timestamps), by the clock /dev/ptp{facts.timestamping.hardware_clock}"
+
+
+def _sent_stamps(facts: Facts) -> str:
+    if isinstance(facts.xsk_features, Unknown):
+        return str(facts.xsk_features)
+    return (
+        "the NIC could, not used yet"
+        if "tx-timestamp" in facts.xsk_features
+        else "no, the NIC does not over rings"
+    )
 
 
 def _attached(attached: AttachedXdp | Unknown | None) -> str:

@@ -158,6 +158,12 @@ class ContextOptions:
         doc="Preferred busy polling: microseconds a receive that finds the rings empty lets the driver work.",
     )
 
+    link_xdp_nic_timestamps: bool = option(
+        Kind.SWITCH,
+        ours=0,
+        doc="Over AF_XDP rings, have the NIC's driver give its receive timestamp of every datagram, where it can "
+        "(`umstack doctor` says so). Needs Linux 6.3 and a native mode; the statistics say what is in effect.",
+    )
     link_xdp_broker: str = option(
         Kind.TEXT,
         ours="/run/umstack/xdp.sock",
@@ -268,7 +274,8 @@ class ContextOptions:
     transport_lbtrm_receiver_timestamp: bool = option(
         Kind.SWITCH,
         um=0,
-        doc="Take the receive time of a datagram from the kernel instead of the context's clock.",
+        doc="Take the receive time of a datagram from the kernel instead of the context's clock: the socket's "
+        "timestamp, or over AF_XDP rings the time at which the XDP program saw the frame.",
     )
 
     # LBT-RM addressing

@@ -195,6 +195,13 @@ class SourceOptions:
         doc="A claim neither committed nor aborted for this long is given up and skipped (AE-35).",
     )
 
+    send_timestamps: bool = option(
+        Kind.SWITCH,
+        ours=0,
+        doc="Messages carry the time at which they were sent, by the publisher's wall clock, in an extended option of "
+        "16 bytes. Receivers then have `sent_ns`, and count one-way latency.",
+    )
+
     # Topic resolution
 
     resolver_send_initial_advertisement: bool = option(

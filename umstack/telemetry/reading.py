@@ -13,7 +13,8 @@ from umstack._engine.sessions import SourceSession
 from umstack._engine.source_events import receiver_accounts
 from umstack._engine.subscription import Subscription
 from umstack.telemetry.counters import schema
-from umstack.telemetry.recovery_histogram import RecoveryHistogram
+from umstack.telemetry.host_clock import kernel_clock
+from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
 
 _ACCOUNTS_REPORTED = 8
 
@@ -47,7 +48,7 @@ def subscription_counters(subscription: Subscription) -> Counters:
 
 
 def receiver_transports(context: Any) -> list[dict[str, Any]]:
-    """The counters of every receiving session of a core's context, with its recovery times."""
+    """The counters of every receiving session of a core's context, with its recovery times and latencies."""
     found: list[dict[str, Any]] = []
     identity = ffi.new("um_session_id *")
 
@@ -56,7 +57,9 @@ def receiver_transports(context: Any) -> list[dict[str, Any]]:
 
     while counters := read_counters("receiver_transport", read, context):
         recovery = RecoveryHistogram.read(context, len(found)).summary()
-        found.append({"transport": transport_name(address_of(identity)), **counters, **recovery})
+        latency = LatencyHistogram.read(context, len(found)).summary()
+        transport = transport_name(address_of(identity))
+        found.append({"transport": transport, **counters, **recovery, **latency})
     return found
 
 
@@ -71,6 +74,7 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
             "link": engine.link.kind,
             **engine.link.stats(),
             "datagram_bytes": core.datagram_bytes,
+            "clock": kernel_clock().as_json(),
             "context": {
                 **read_counters("context", lib.um_statistics_context, core.handle),
                 **resolution,
@@ -97,6 +101,15 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
                 {"topic": one.topic, **subscription_counters(one)} for one in registry.parts(Subscription)
             ],
         }
+
+
+def latencies(engine: Engine) -> LatencyHistogram:
+    """The one-way latencies of all receiving sessions that are open now, added up."""
+    handle = engine.core.handle
+    times = LatencyHistogram.empty()
+    for session in range(len(receiver_transports(handle))):
+        times = times.merged(LatencyHistogram.read(handle, session))
+    return times
 
 
 def recovery_times(engine: Engine) -> RecoveryHistogram:
