@@ -189,6 +189,10 @@ typedef struct um_receiver_transport_counters {
     uint64_t loss_map_entries;
     /* counter, datagrams: Given up at once because the loss map is full. */
     uint64_t loss_map_overflows;
+    /* counter, datagrams: Given up, of those counted as lost: only session messages announced them, and the NAK generation interval ran out. */
+    uint64_t claims_given_up;
+    /* counter, NAKs: NAKs that transport_lbtrm_nak_rate_limit put off, each counted once. */
+    uint64_t naks_rate_limited;
     /* snapshot, bytes: Stream position reported to the source as consumed. */
     uint64_t rcv_pos;
     /* snapshot, bytes: Window reported to the source beyond rcv_pos. */
