@@ -150,6 +150,10 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
         give_up(session, loss, &session->counters.unrecovered_txw);
         return FIRED_NOT_NAKED;
     }
+    if (um_session_claims_is_ignored(&session->claims, loss, session->next_sqn)) {
+        give_up(session, loss, &session->counters.claims_given_up);
+        return FIRED_NOT_NAKED;
+    }
     if (may_lie_unread(session, loss, now_ns)) {
         um_loss_map_reschedule(&session->losses, loss, now_ns + UNREAD_CHECK_NS);
         return FIRED_NOT_NAKED;
@@ -158,8 +162,7 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
     if (session->config.send_naks && !um_nak_budget_take(&session->nak_budget, now_ns))
         return FIRED_OVER_BUDGET;
     UM_COUNT(session->counters.naks_rate_limited, loss->deadline_ns <= limited_ns);
-    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns)
-                         << um_session_claims_patience(session, loss);
+    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
     int64_t next_ns = now_ns + (backoff_ns > BACKOFF_NS_MIN ? backoff_ns : BACKOFF_NS_MIN);
     loss->naks_sent += session->config.send_naks;
     um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);

@@ -40,7 +40,7 @@ typedef struct um_session_claims {
     bool has_claimed; /* claimed_lead: the lead that was claimed last */
     bool is_pending;  /* lead is to be claimed as soon as no data has come for a while */
     bool has_far;     /* far_sqn was claimed alone */
-    bool has_failed;  /* failed_end: 1 + the highest number claimed that was given up, since there was data */
+    bool has_failed;  /* failed_end: what was claimed up to before it was given up, and no data has come since */
     uint32_t end;
     uint32_t lead;
     uint32_t claimed_lead;

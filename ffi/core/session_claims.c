@@ -95,7 +95,7 @@ void um_session_claims_on_data(um_receiver_session *session, uint32_t sqn, bool 
     um_loss *loss = um_loss_map_find(&session->losses, sqn);
     if (loss != NULL)
         um_nak_timers_on_recovered(session, loss, retransmission, now_ns);
-    claims->has_failed = false;
+    claims->has_failed = claims->has_claimed = false;
     if (um_serial_before(sqn + 1, claims->end))
         return;
     claims->has_any = claims->has_far = false;
@@ -104,11 +104,10 @@ void um_session_claims_on_data(um_receiver_session *session, uint32_t sqn, bool 
 void um_session_claims_on_given_up(um_receiver_session *session, uint32_t sqn)
 {
     um_session_claims *claims = &session->claims;
-    if (!um_session_claims_has(session, sqn))
+    if (!claims->has_any || (sqn != session->next_sqn && !(claims->has_far && sqn == claims->far_sqn)))
         return;
-    if (!claims->has_failed || um_serial_before(claims->failed_end, sqn + 1))
-        claims->failed_end = sqn + 1;
     claims->has_failed = true;
+    claims->failed_end = claims->end;
     session->status_due_ns = INT64_MIN; /* the source may be waiting for this position */
 }
 

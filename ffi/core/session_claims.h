@@ -6,11 +6,12 @@
  *
  * Claimed numbers are in the loss map and NAKed as any that are lost. A lead within the reach, which is a small part of
  * the map, claims all up to it; one beyond it claims itself alone. When a claimed number comes as data it bears out all
- * before it, which is lost from then on as it would be without claims. Claims that data does not bear out are NAKed at
- * growing intervals, and given up after the NAK generation interval. Neither moves next_sqn, so data with these numbers
- * counts whenever it comes.
+ * before it, which is lost from then on as it would be without claims. Claims that data does not bear out are given up:
+ * most of them when the source has ignored a few NAKs, the next number and a lead beyond the reach after the NAK
+ * generation interval. Neither moves next_sqn, so data with these numbers counts whenever it comes.
  *
- * Nothing is claimed while data flows: it shows what is lost by itself. A lead that was claimed is not claimed again.
+ * Nothing is claimed while data flows: it shows what is lost by itself. A lead that was claimed is not claimed again
+ * before there is new data.
  *
  * The position that is reported to the source passes claims that were given up, but never the lead of the last session
  * message: forged ones cannot lead it away for longer than until the next true one.
@@ -47,14 +48,13 @@ static inline bool um_session_claims_has(const um_receiver_session *session, uin
     return !um_serial_before(sqn, session->next_sqn);
 }
 
-/* By how many powers of two the next NAK of a lost number is put off: the source would have sent it long ago. */
-static inline uint32_t um_session_claims_patience(const um_receiver_session *session, const um_loss *loss)
+/* Whether a claimed number has been NAKed in vain often enough. The next number, and a lead beyond the reach, are NAKed
+ * until their time is up: when they come, the others are claimed again. */
+static inline bool um_session_claims_is_ignored(const um_session_claims *claims, const um_loss *loss, uint32_t next_sqn)
 {
-    enum { PROMPT_NAKS = 4, DOUBLINGS_MAX = 5 };
-    if (!um_session_claims_has(session, loss->sqn) || loss->naks_sent < PROMPT_NAKS)
-        return 0;
-    uint32_t doublings = loss->naks_sent - PROMPT_NAKS + 1;
-    return doublings < DOUBLINGS_MAX ? doublings : DOUBLINGS_MAX;
+    enum { NAKS_MAX = 8 };
+    return loss->naks_sent >= NAKS_MAX && um_serial_before(next_sqn, loss->sqn) &&
+           !(claims->has_far && claims->far_sqn == loss->sqn);
 }
 
 #endif
