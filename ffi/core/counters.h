@@ -224,6 +224,8 @@ typedef struct um_context_counters {
     uint64_t sessions_refused;
     /* counter, sessions: Sessions that had received nothing and made room for others. */
     uint64_t sessions_evicted;
+    /* counter, topics: Topics of ended sessions that would begin anew, without their loss reported, if they were joined again: too many others ended since. */
+    uint64_t resume_points_dropped;
     /* snapshot, datagrams: Datagrams in the reorder buffer now. */
     uint64_t hold_store_datagrams;
     /* counter, datagrams: Datagrams refused because the reorder buffer was full. */

@@ -231,6 +231,15 @@ static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
         d->mapped_sqn = sqn;
 }
 
+void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn)
+{
+    if (session->has_base)
+        return;
+    set_base(session, next_sqn, session->created_ns);
+    session->trail_sqn = next_sqn;
+    session->resumes = true;
+}
+
 /* A jump longer than the loss map could not be repaired anyway. It is believed when a second datagram confirms it, so
  * that one that is forged or mangled cannot carry the session off. What a session message told of is confirmed by it. */
 static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn)
@@ -276,13 +285,17 @@ static void on_duplicate(um_receiver_session *session, const um_lbtrm_packet *pa
 
 /* The first datagram with data shows where the stream is; a session message before it may have been forged. What comes
  * before the place that one told of, or far beyond it, moves the place. False for one that does not show it: a
- * retransmission for another receiver. */
+ * retransmission for another receiver, or what an earlier session received. */
 static bool begin_with_data(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
 {
     bool fits = session->has_base && !um_serial_before(packet->sqn, session->next_sqn) &&
                 (!is_long_jump(session, packet->sqn) || um_loss_map_find(&session->losses, packet->sqn) != NULL);
     if (!fits && packet->flags & UM_LBTRM_FLAG_RETRANSMISSION)
         return false;
+    if (session->resumes && um_serial_before(packet->sqn, session->next_sqn)) {
+        on_duplicate(session, packet, now_ns);
+        return false;
+    }
     if (!fits)
         set_base(session, packet->sqn, now_ns);
     session->has_data = true;
@@ -339,7 +352,7 @@ static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, i
 {
     UM_COUNT(session->counters.session_messages_rcved, 1);
     bool is_before = session->has_base && um_serial_before(packet->lead + 1, session->next_sqn);
-    if (!session->has_base || (is_before && !session->has_data)) {
+    if (!session->has_base || (is_before && !session->has_data && !session->resumes)) {
         set_base(session, packet->lead + 1, now_ns);
         session->trail_sqn = packet->trail;
     }

@@ -40,6 +40,7 @@ typedef struct um_receiving {
     um_tap_link tapped_control;  /* as the sessions see it */
     void *reorder_memory;
     size_t reorder_bytes;
+    void *resume_memory;
     um_group *groups;             /* UM_RECEIVING_GROUPS_MAX, mapped */
     _Atomic uint32_t group_limit; /* groups beyond it were never used; read without the lock too */
     uint32_t least_buffer_bytes;  /* that the kernel granted to a group's socket; 0: there was none */

@@ -25,6 +25,18 @@ bool um_sim_row_checker_init(um_sim_row_checker *checker, um_sim_world *world, c
     return checker->state != NULL && checker->bytes != NULL;
 }
 
+void um_sim_row_checker_resume(um_sim_row_checker *checker, const um_sim_row_checker *ended)
+{
+    const um_delivery *delivery = &ended->world->joins[ended->join]->core;
+    if (!ended->begun)
+        return;
+    checker->begun = true;
+    checker->lowest = checker->expected = delivery->resume_sqn;
+    if (!delivery->has_resume || (ended->mode == UM_ORDERED_SEQUENCE && delivery->resume_sqn != ended->expected))
+        COMPLAIN(ended, "the session ended at sqn %u, but %u is where it resumes", ended->expected,
+                 delivery->resume_sqn);
+}
+
 /* A received fragment is not delivered when its message lost another fragment. */
 static bool excused(const um_sim_row_checker *checker, uint32_t sqn)
 {

@@ -44,6 +44,7 @@ typedef struct um_sim_run_state {
     um_sim_row_checker checkers[UM_SIM_JOINS_MAX];
     uint32_t join_topic[UM_SIM_JOINS_MAX];
     int32_t joined[UM_SIM_SCENARIO_RECEIVERS_MAX][TOPICS_MAX]; /* join + 1; 0: not */
+    int32_t ended[UM_SIM_SCENARIO_RECEIVERS_MAX][TOPICS_MAX];  /* join + 1 whose session ended last */
     bool present[UM_SIM_SCENARIO_RECEIVERS_MAX];
     bool gated[UM_SIM_SCENARIO_HOSTS_MAX][UM_SIM_SCENARIO_SESSIONS_MAX]; /* publishing waited for that host */
     bool calm;
@@ -99,6 +100,8 @@ static void join(um_sim_run_state *run, uint32_t receiver, uint32_t topic, bool 
     checker->no_loss =
         scenario->kind == UM_SIM_ROOMY || (scenario->kind == UM_SIM_WINDOWED && run->gated[host][session]);
     checker->from_start = from_start && scenario->kind == UM_SIM_WINDOWED;
+    if (run->ended[receiver][topic] != 0)
+        um_sim_row_checker_resume(checker, &run->checkers[run->ended[receiver][topic] - 1]);
     run->join_topic[handle] = topic;
     run->joined[receiver][topic] = handle + 1;
 }
@@ -120,6 +123,7 @@ static void rejoin(um_sim_run_state *run)
             if (handle == 0 || run->world->joins[handle - 1]->session != NULL)
                 continue;
             run->gated[run->scenario.receiver_hosts[r]][run->topic_session[t]] = false;
+            run->ended[r][t] = handle;
             run->joined[r][t] = 0;
         }
         if (run->present[r])
@@ -142,8 +146,10 @@ static void leave(um_sim_run_state *run, uint32_t receiver)
         if (run->joined[receiver][t] != 0)
             um_sim_leave(run->world, run->joined[receiver][t] - 1);
         run->joined[receiver][t] = 0;
+        run->ended[receiver][t] = 0;
     }
-    const um_sim_host *host = run->world->hosts[receiver_host(run, receiver)];
+    um_sim_host *host = run->world->hosts[receiver_host(run, receiver)];
+    um_resume_points_forget(&host->node->resume_points, &run->world->receivers[receiver]->core);
     for (uint32_t s = 0; s < run->scenario.session_count; s++)
         run->gated[run->scenario.receiver_hosts[receiver]][s] &= has_transport(run, host, s);
 }
