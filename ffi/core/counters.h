@@ -224,7 +224,7 @@ typedef struct um_context_counters {
     uint64_t sessions_refused;
     /* counter, sessions: Sessions that had received nothing and made room for others. */
     uint64_t sessions_evicted;
-    /* counter, topics: Topics of ended sessions that would begin anew, without their loss reported, if they were joined again: too many others ended since. */
+    /* counter, topics: Topics of ended sessions that begin anew, without a report of their loss, when they are joined again: too many others ended since, or only earlier datagrams came. */
     uint64_t resume_points_dropped;
     /* snapshot, datagrams: Datagrams in the reorder buffer now. */
     uint64_t hold_store_datagrams;

@@ -222,8 +222,12 @@ static void note_activity(um_receiver_session *session, int64_t now_ns)
         um_delivery_begin(d);
 }
 
+/* Without data before, the session begins at sqn, and what was claimed elsewhere is forgotten. */
 static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
 {
+    while (session->losses.count > 0)
+        um_loss_map_remove(&session->losses, um_loss_map_first(&session->losses));
+    session->claims = (um_session_claims){.last_data_ns = session->claims.last_data_ns};
     session->has_base = true;
     session->next_sqn = sqn;
     session->status_due_ns = now_ns;
@@ -231,13 +235,14 @@ static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
         d->mapped_sqn = sqn;
 }
 
-void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn)
+void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn, uint32_t rounds)
 {
     if (session->has_base)
         return;
     set_base(session, next_sqn, session->created_ns);
     session->trail_sqn = next_sqn;
     session->resumes = true;
+    session->resume_rounds = rounds;
 }
 
 /* A jump longer than the loss map could not be repaired anyway. It is believed when a second datagram confirms it, so
@@ -346,19 +351,17 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
         um_start_gate_open(session, arrival->now_ns);
 }
 
-/* UM-71, UM-87: a session message carries the highest sqn sent, so it reveals tail loss. Anybody can forge one: it
- * never moves the trail past what was received, and what it tells of is a claim. */
+/* UM-71, UM-87: a session message carries the highest sqn sent, so it reveals tail loss. Anybody can forge one: its
+ * trail, which data carries, too, is not believed, and what its lead tells of is a claim. */
 static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
 {
     UM_COUNT(session->counters.session_messages_rcved, 1);
-    bool is_before = session->has_base && um_serial_before(packet->lead + 1, session->next_sqn);
-    if (!session->has_base || (is_before && !session->has_data && !session->resumes)) {
-        set_base(session, packet->lead + 1, now_ns);
-        session->trail_sqn = packet->trail;
+    uint32_t end = packet->lead + 1;
+    bool is_elsewhere = session->next_sqn - packet->trail > end - packet->trail; /* neither in the window nor next */
+    if (!session->has_base || (is_elsewhere && !session->has_data && !session->resumes)) {
+        set_base(session, end, now_ns);
+        session->trail_sqn = end;
     }
-    uint32_t trail = um_serial_before(session->next_sqn, packet->trail) ? session->next_sqn : packet->trail;
-    if (um_serial_before(session->trail_sqn, trail) || !session->has_data)
-        session->trail_sqn = trail;
     bool is_stray = um_serial_before(packet->lead, session->trail_sqn - 1);
     if (is_stray || !um_session_claims_on_lead(session, packet->lead, now_ns))
         UM_COUNT(session->counters.dgrams_dropped_other, 1);

@@ -105,6 +105,7 @@ typedef struct um_receiver_session {
     bool has_base;     /* next_sqn is known */
     bool has_data;     /* from a datagram with data, not only from a session message */
     bool resumes;      /* next_sqn is that of an earlier session of this identity */
+    uint32_t resume_rounds;
     uint32_t next_sqn; /* 1 + the highest number received as data */
     uint32_t trail_sqn;
     um_session_claims claims;
@@ -134,8 +135,9 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
 bool um_receiver_session_is_mapped(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index);
 void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery);
 
-/* Continues at the place where an earlier session of the same identity ended, unless the place is known already. */
-void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn);
+/* Continues at the place where an earlier session of the same identity ended, unless the place is known already.
+ * rounds: see um_resume_point. */
+void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn, uint32_t rounds);
 
 /* A decoded datagram of this session: `length` bytes of what was received. */
 void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_packet *packet, const um_rx *rx,

@@ -1,5 +1,7 @@
 #include "core/resume_points.h"
 
+enum { ROUNDS_MAX = 8, PROVED_BY = 64 /* datagrams: as many as end a session */ };
+
 size_t um_resume_points_footprint(uint32_t capacity)
 {
     return capacity * sizeof(um_resume_point);
@@ -23,20 +25,31 @@ static um_resume_point *take_place(um_resume_points *points, uint32_t *gave_way)
     return &points->points[(points->oldest + points->capacity - 1) % points->capacity];
 }
 
+/* How many rounds a point of this session is good for; 0: it is refuted. */
+static uint32_t rounds_of(const um_receiver_session *session)
+{
+    bool is_refuted = session->resumes && !session->has_data && session->stray_count > 0;
+    if (session->resumes && !session->has_data)
+        return session->resume_rounds - is_refuted;
+    return session->counters.msgs_rcved >= PROVED_BY ? ROUNDS_MAX : 1;
+}
+
 uint32_t um_resume_points_save(um_resume_points *points, const um_receiver_session *session)
 {
-    uint32_t gave_way = 0;
-    /* Nothing but datagrams from before the place it resumed at: the source has begun anew, or the place was forged. */
-    bool is_refuted = session->resumes && !session->has_data && session->stray_count > 0;
-    if (points->capacity == 0 || !session->ended || !session->has_base || is_refuted)
+    uint32_t gave_way = 0, rounds = rounds_of(session);
+    if (points->capacity == 0 || !session->ended || !session->has_base)
         return 0;
-    for (const um_delivery *d = session->controllers; d != NULL; d = d->next)
-        if (d->has_resume)
-            *take_place(points, &gave_way) = (um_resume_point){.id = session->config.id,
-                                                               .receiver = d->receiver,
-                                                               .topic_index = d->topic_index,
-                                                               .next_sqn = d->resume_sqn,
-                                                               .transport_next_sqn = session->next_sqn};
+    for (const um_delivery *d = session->controllers; d != NULL; d = d->next) {
+        um_resume_point point = {.id = session->config.id,
+                                 .receiver = d->receiver,
+                                 .topic_index = d->topic_index,
+                                 .next_sqn = d->resume_sqn,
+                                 .transport_next_sqn = session->next_sqn,
+                                 .rounds = rounds};
+        gave_way += d->has_resume && rounds == 0;
+        if (d->has_resume && rounds > 0)
+            *take_place(points, &gave_way) = point;
+    }
     return gave_way;
 }
 
@@ -50,7 +63,7 @@ void um_resume_points_apply(um_resume_points *points, um_receiver_session *sessi
         delivery->has_resume = true;
         delivery->resume_sqn = point->next_sqn;
         delivery->highest_transport_sqn = point->transport_next_sqn - 1;
-        um_receiver_session_resume(session, point->transport_next_sqn);
+        um_receiver_session_resume(session, point->transport_next_sqn, point->rounds);
         point->receiver = NULL;
         return;
     }

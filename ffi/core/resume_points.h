@@ -5,9 +5,13 @@
  * A point is saved when a session that ended is taken down, and taken when the same receiver joins the same topic of
  * the same session again. There is a bounded number; the oldest gives way.
  *
+ * A session that resumes and receives nothing but datagrams from before its place ends once more (UM-104). Either they
+ * are replayed, or the source has begun anew under the same identity, or the place was forged. A place that a session
+ * with little data left is given up at once then, others after several such sessions.
+ *
  * Threads: the context lock. Memory: one block of footprint bytes, the owner's; pages that were never used stay
- * untouched. Complexity: linear in the points for a controller that is mapped. Errors: none; points that gave way are
- * counted.
+ * untouched. Complexity: linear in the points for a controller that is mapped. Errors: none; points that are given up
+ * are counted.
  */
 #ifndef UM_CORE_RESUME_POINTS_H
 #define UM_CORE_RESUME_POINTS_H
@@ -20,6 +24,7 @@ typedef struct um_resume_point {
     uint32_t topic_index;
     uint32_t next_sqn;           /* of the topic: everything before it was delivered or reported lost */
     uint32_t transport_next_sqn; /* of the session */
+    uint32_t rounds;             /* sessions that may yet end by earlier datagrams before it is taken for refuted */
 } um_resume_point;
 
 typedef struct um_resume_points {
@@ -33,7 +38,7 @@ size_t um_resume_points_footprint(uint32_t capacity);
 /* Zeroed memory. Capacity 0, without memory: nothing is saved. */
 void um_resume_points_init(um_resume_points *points, void *memory, uint32_t capacity);
 
-/* Saves where the controllers of a session that ended are. Returns how many older points gave way. */
+/* Saves where the controllers of a session that ended are. Returns how many points were given up. */
 uint32_t um_resume_points_save(um_resume_points *points, const um_receiver_session *session);
 
 /* The controller, mapped just now, resumes where the receiver was, if there is a point. */

@@ -16,8 +16,17 @@ enum um_sim_canary {
     UM_SIM_CANARY_END,
 };
 
+/* Whether somebody on the group attacks (adversary.h). */
+enum um_sim_adversary_mode {
+    UM_SIM_ADVERSARY_NONE,
+    UM_SIM_ADVERSARY_FORGES_CONTROL, /* everything but data in the name of a source */
+    UM_SIM_ADVERSARY_FORGES_DATA,    /* that, too: a run may well fail */
+    UM_SIM_ADVERSARY_END,
+};
+
 typedef struct um_sim_params {
     uint32_t canary;
+    uint32_t adversary;
     bool trace; /* keep everything for um_sim_trace and um_sim_rows */
 } um_sim_params;
 
@@ -38,6 +47,7 @@ typedef struct um_sim_result {
     uint64_t losses_declared; /* unrecoverable and burst loss events */
     uint64_t naks_sent;
     uint64_t retransmissions;
+    uint64_t datagrams_forged; /* of the adversary's */
 } um_sim_result;
 
 /* Runs a seed. Returns 0, also when the run failed (result->failed); -ENOMEM when there is no room for a world. */
