@@ -46,10 +46,12 @@ typedef struct um_sim_adversary {
 bool um_sim_adversary_init(um_sim_adversary *adversary, um_sim_world *world, enum um_sim_adversary_mode mode,
                            uint64_t seed);
 
-/* Whether it may make the source forget receivers, or receivers end sessions: messages may be lost, if reported. */
-static inline bool um_sim_adversary_costs_messages(const um_sim_adversary *adversary)
+/* Whether it may make sessions end, or the source go on without receivers: messages may be lost, if reported. A receiver
+ * without data believes session messages, and reports where they say the stream is to flow control. */
+static inline bool um_sim_adversary_costs_messages(const um_sim_adversary *adversary, bool is_windowed)
 {
-    return adversary->attacks >> UM_SIM_ATTACK_STATUS != 0;
+    return adversary->attacks >> UM_SIM_ATTACK_STATUS != 0 ||
+           (is_windowed && adversary->attacks >> UM_SIM_ATTACK_SM & 1);
 }
 
 /* A datagram that a host sends: it may be replayed later. */

@@ -25,18 +25,6 @@ bool um_sim_row_checker_init(um_sim_row_checker *checker, um_sim_world *world, c
     return checker->state != NULL && checker->bytes != NULL;
 }
 
-void um_sim_row_checker_resume(um_sim_row_checker *checker, const um_sim_row_checker *ended)
-{
-    const um_delivery *delivery = &ended->world->joins[ended->join]->core;
-    if (!ended->begun)
-        return;
-    checker->begun = true;
-    checker->lowest = checker->expected = delivery->resume_sqn;
-    if (!delivery->has_resume || (ended->mode == UM_ORDERED_SEQUENCE && delivery->resume_sqn != ended->expected))
-        COMPLAIN(ended, "the session ended at sqn %u, but %u is where it resumes", ended->expected,
-                 delivery->resume_sqn);
-}
-
 /* A received fragment is not delivered when its message lost another fragment. */
 static bool excused(const um_sim_row_checker *checker, uint32_t sqn)
 {
@@ -49,6 +37,20 @@ static bool excused(const um_sim_row_checker *checker, uint32_t sqn)
             return true;
     /* A message that was under way when the receiver joined may be delivered or not. */
     return um_serial_before(message->first_sqn, checker->lowest);
+}
+
+void um_sim_row_checker_resume(um_sim_row_checker *checker, const um_sim_row_checker *ended)
+{
+    const um_delivery *delivery = &ended->world->joins[ended->join]->core;
+    if (!ended->begun)
+        return;
+    checker->begun = true;
+    checker->lowest = checker->expected = delivery->resume_sqn;
+    uint32_t settled = ended->expected;
+    while (um_serial_before(settled, delivery->resume_sqn) && excused(ended, settled))
+        settled++;
+    if (!delivery->has_resume || (ended->mode == UM_ORDERED_SEQUENCE && delivery->resume_sqn != settled))
+        COMPLAIN(ended, "the session ended at sqn %u, but %u is where it resumes", settled, delivery->resume_sqn);
 }
 
 static void note_seen(um_sim_row_checker *checker, uint32_t first_sqn)
