@@ -1,5 +1,5 @@
-/* How many sequence numbers a receiver session may NAK in a second, so that losses that a forged datagram made up do not
- * become a storm of NAKs. Unused budget of up to a quarter of a second is saved for bursts.
+/* How many sequence numbers a receiver session may NAK in a second, so that losses that a forged datagram made up do
+ * not become a storm of NAKs. Unused budget of up to a quarter of a second is saved for bursts.
  *
  * Threads: the context lock. Memory: the session's. Complexity: constant. Errors: none; a NAK that is put off is sent
  * as soon as the budget allows.

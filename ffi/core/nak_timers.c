@@ -4,10 +4,10 @@
 #include "core/status_reports.h"
 
 enum {
-    MEAN_WEIGHT = 8,           /* moving averages give the newest sample an eighth */
-    BACKOFF_NS_MIN = 100000,   /* between two NAKs for the same datagram, whatever is configured */
-    NAK_GAP_MAX_NS = 1000000,  /* between two NAK datagrams, at most */
-    UNREAD_CHECK_NS = 1000000, /* how soon to see again whether the owner has caught up */
+    MEAN_WEIGHT = 8,            /* moving averages give the newest sample an eighth */
+    BACKOFF_NS_MIN = 100000,    /* between two NAKs for the same datagram, whatever is configured */
+    NAK_GAP_MAX_NS = 1000000,   /* between two NAK datagrams, at most */
+    UNREAD_CHECK_NS = 1000000,  /* how soon to see again whether the owner has caught up */
     BUDGET_CHECK_NS = 10000000, /* how soon to NAK again when the budget was used up */
 };
 

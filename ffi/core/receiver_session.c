@@ -246,7 +246,8 @@ void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn,
 }
 
 /* A jump longer than the loss map could not be repaired anyway. It is believed when a second datagram confirms it, so
- * that one that is forged or mangled cannot carry the session off. What a session message told of is confirmed by it. */
+ * that one that is forged or mangled cannot carry the session off. What a session message told of is confirmed by it.
+ */
 static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn)
 {
     uint32_t beyond = sqn - session->jump_sqn;

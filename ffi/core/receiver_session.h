@@ -102,9 +102,9 @@ typedef struct um_receiver_session {
 
     bool active; /* a datagram has been seen: BOS is out */
     bool ended;
-    bool has_base;     /* next_sqn is known */
-    bool has_data;     /* from a datagram with data, not only from a session message */
-    bool resumes;      /* next_sqn is that of an earlier session of this identity */
+    bool has_base; /* next_sqn is known */
+    bool has_data; /* from a datagram with data, not only from a session message */
+    bool resumes;  /* next_sqn is that of an earlier session of this identity */
     uint32_t resume_rounds;
     uint32_t next_sqn; /* 1 + the highest number received as data */
     uint32_t trail_sqn;

@@ -1,6 +1,6 @@
-/* Where controllers of sessions that ended were: a session that is joined again resumes there, so that what lies between
- * is recovered where the source still has it, and reported as lost where not. Without it a session that an attacker
- * ended by replayed datagrams, or that timed out in an outage, would lose messages without an event.
+/* Where controllers of sessions that ended were: a session that is joined again resumes there, so that what lies
+ * between is recovered where the source still has it, and reported as lost where not. Without it a session that an
+ * attacker ended by replayed datagrams, or that timed out in an outage, would lose messages without an event.
  *
  * A point is saved when a session that ended is taken down, and taken when the same receiver joins the same topic of
  * the same session again. There is a bounded number; the oldest gives way.

@@ -3,11 +3,11 @@
 #include "core/nak_timers.h"
 
 enum {
-    REACH_MAX = 256,        /* what one NAK datagram holds, or nearly */
-    LOSS_MAP_PARTS = 4,     /* the reach is at most this part of the loss map */
-    AHEAD_MAX = 1 << 30,    /* leads further ahead are no source's */
-    QUIET_NS = 1000000,     /* so long after the last data nothing is claimed */
-    FAR_NAKS = 4,           /* a lead beyond the reach gives way to another after so many */
+    REACH_MAX = 256,     /* what one NAK datagram holds, or nearly */
+    LOSS_MAP_PARTS = 4,  /* the reach is at most this part of the loss map */
+    AHEAD_MAX = 1 << 30, /* leads further ahead are no source's */
+    QUIET_NS = 1000000,  /* so long after the last data nothing is claimed */
+    FAR_NAKS = 4,        /* a lead beyond the reach gives way to another after so many */
 };
 
 static uint32_t reach(const um_receiver_session *session)

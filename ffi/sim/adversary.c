@@ -114,9 +114,9 @@ static void forge_ncf(um_sim_adversary *adversary, const um_sim_session *session
 {
     uint8_t out[UM_LBTRM_NCF_BYTES + 4 * LIST_MAX];
     uint32_t sqns[LIST_MAX], count = draw_list(adversary, session, sqns);
-    uint32_t length = um_lbtrm_write_ncf(out, session->core.config.session_id, session->core.config.nak_port,
-                                         draw_sqn(adversary, session), (enum um_ncf_reason)below(adversary, 4), sqns,
-                                         count);
+    uint32_t length =
+        um_lbtrm_write_ncf(out, session->core.config.session_id, session->core.config.nak_port,
+                           draw_sqn(adversary, session), (enum um_ncf_reason)below(adversary, 4), sqns, count);
     send(adversary, session->host->address, session->core.config.group, out, length);
 }
 
@@ -124,8 +124,8 @@ static void forge_nak(um_sim_adversary *adversary, const um_sim_session *session
 {
     uint8_t out[UM_LBTRM_NAK_BYTES + 4 * LIST_MAX];
     uint32_t sqns[LIST_MAX], count = draw_list(adversary, session, sqns);
-    uint32_t length = um_lbtrm_write_nak(out, session->core.config.session_id, session->core.config.nak_port, sqns,
-                                         count);
+    uint32_t length =
+        um_lbtrm_write_nak(out, session->core.config.session_id, session->core.config.nak_port, sqns, count);
     send(adversary, draw_sender(adversary), nak_port_of(session), out, length);
 }
 
@@ -138,8 +138,7 @@ static void forge_status(um_sim_adversary *adversary, const um_sim_session *sess
                                 .window_bytes = WINDOWS[below(adversary, 5)],
                                 .group_tag = below(adversary, 10),
                                 .flags = (uint8_t)(percent(adversary, 70) ? 0 : below(adversary, 4))};
-    uint32_t length =
-        um_status_encode(out, session->core.config.session_id, session->core.config.nak_port, &status);
+    uint32_t length = um_status_encode(out, session->core.config.session_id, session->core.config.nak_port, &status);
     send(adversary, draw_sender(adversary), nak_port_of(session), out, length);
 }
 
@@ -185,15 +184,14 @@ static void send_garbage(um_sim_adversary *adversary, const um_sim_session *sess
         out[0] = (uint8_t)(1 + below(adversary, 255)); /* no version 0 with data, which only keys could tell */
         out[0] = out[0] == UM_LBTRM_SM ? UM_LBTRM_NAK : out[0];
     }
-    send(adversary, session->host->address,
-         percent(adversary, 50) ? session->core.config.group : nak_port_of(session), out, length);
+    send(adversary, session->host->address, percent(adversary, 50) ? session->core.config.group : nak_port_of(session),
+         out, length);
 }
 
 static void replay(um_sim_adversary *adversary, uint32_t place)
 {
     const um_sim_overheard *old = &adversary->overheard[place % UM_SIM_OVERHEARD_MAX];
-    const uint8_t *bytes =
-        adversary->overheard_bytes + (size_t)(place % UM_SIM_OVERHEARD_MAX) * UM_SIM_DATAGRAM_BYTES;
+    const uint8_t *bytes = adversary->overheard_bytes + (size_t)(place % UM_SIM_OVERHEARD_MAX) * UM_SIM_DATAGRAM_BYTES;
     if (old->length > 0)
         send(adversary, old->from, old->to, bytes, old->length);
 }

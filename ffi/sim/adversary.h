@@ -8,10 +8,17 @@
 #ifndef UM_SIM_ADVERSARY_H
 #define UM_SIM_ADVERSARY_H
 
-#include "sim/run.h"
 #include "sim/world.h"
 
 enum { UM_SIM_OVERHEARD_MAX = 256 };
+
+/* Whether somebody on the group attacks. */
+enum um_sim_adversary_mode {
+    UM_SIM_ADVERSARY_NONE,
+    UM_SIM_ADVERSARY_FORGES_CONTROL, /* everything but data in the name of a source */
+    UM_SIM_ADVERSARY_FORGES_DATA,    /* that, too: a run may well fail */
+    UM_SIM_ADVERSARY_END,
+};
 
 enum um_sim_attack {
     UM_SIM_ATTACK_SM,
@@ -46,8 +53,8 @@ typedef struct um_sim_adversary {
 bool um_sim_adversary_init(um_sim_adversary *adversary, um_sim_world *world, enum um_sim_adversary_mode mode,
                            uint64_t seed);
 
-/* Whether it may make sessions end, or the source go on without receivers: messages may be lost, if reported. A receiver
- * without data believes session messages, and reports where they say the stream is to flow control. */
+/* Whether it may make sessions end, or the source go on without receivers: messages may be lost, if reported. A
+ * receiver without data believes session messages, and reports where they say the stream is to flow control. */
 static inline bool um_sim_adversary_costs_messages(const um_sim_adversary *adversary, bool is_windowed)
 {
     return adversary->attacks >> UM_SIM_ATTACK_STATUS != 0 ||

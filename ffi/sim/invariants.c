@@ -114,8 +114,8 @@ static void check_losses(um_sim_world *world, const um_sim_host *host, um_receiv
     for (uint32_t i = 0; i < losses->count; i++) {
         const um_loss *loss = &losses->entries[i];
         bool is_claimed = session->claims.has_any && um_serial_before(loss->sqn, session->claims.end);
-        REQUIRE(world, is_claimed || um_serial_before(loss->sqn, session->next_sqn), "host %u: sqn %u is lost but %u is next",
-                host->index, loss->sqn, session->next_sqn);
+        REQUIRE(world, is_claimed || um_serial_before(loss->sqn, session->next_sqn),
+                "host %u: sqn %u is lost but %u is next", host->index, loss->sqn, session->next_sqn);
         REQUIRE(world, um_loss_map_find(losses, loss->sqn) == loss, "host %u: loss map does not find sqn %u",
                 host->index, loss->sqn);
         REQUIRE(world, losses->heap[loss->heap_at] == i, "host %u: loss heap misplaces sqn %u", host->index, loss->sqn);

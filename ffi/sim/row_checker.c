@@ -56,8 +56,8 @@ static void check_end(um_sim_row_checker *checker)
     checker->eos = true;
     while (checker->begun && um_serial_before(settled, delivery->resume_sqn) && excused(checker, settled))
         settled++;
-    if (checker->begun && (!delivery->has_resume ||
-                           (checker->mode == UM_ORDERED_SEQUENCE && delivery->resume_sqn != settled)))
+    if (checker->begun &&
+        (!delivery->has_resume || (checker->mode == UM_ORDERED_SEQUENCE && delivery->resume_sqn != settled)))
         COMPLAIN(checker, "the session ended at sqn %u, but %u is where it resumes", settled, delivery->resume_sqn);
 }
 

@@ -105,8 +105,8 @@ static void join(um_sim_run_state *run, uint32_t receiver, uint32_t topic, bool 
     checker->no_loss =
         scenario->kind == UM_SIM_ROOMY || (scenario->kind == UM_SIM_WINDOWED && run->gated[host][session]);
     checker->from_start = from_start && scenario->kind == UM_SIM_WINDOWED && !run->is_attacked;
-    checker->no_loss &= !run->is_attacked ||
-                        !um_sim_adversary_costs_messages(&run->adversary, scenario->kind == UM_SIM_WINDOWED);
+    checker->no_loss &=
+        !run->is_attacked || !um_sim_adversary_costs_messages(&run->adversary, scenario->kind == UM_SIM_WINDOWED);
     /* A point is given up only after many replays, when nothing says where the stream is but those. */
     bool is_given_up = run->is_attacked && !run->world->joins[handle]->core.has_resume &&
                        run->world->hosts[receiver_host(run, receiver)]->node->counters.resume_points_dropped > 0;

@@ -16,18 +16,10 @@ enum um_sim_canary {
     UM_SIM_CANARY_END,
 };
 
-/* Whether somebody on the group attacks (adversary.h). */
-enum um_sim_adversary_mode {
-    UM_SIM_ADVERSARY_NONE,
-    UM_SIM_ADVERSARY_FORGES_CONTROL, /* everything but data in the name of a source */
-    UM_SIM_ADVERSARY_FORGES_DATA,    /* that, too: a run may well fail */
-    UM_SIM_ADVERSARY_END,
-};
-
 typedef struct um_sim_params {
     uint32_t canary;
-    uint32_t adversary;
-    bool trace; /* keep everything for um_sim_trace and um_sim_rows */
+    uint32_t adversary; /* enum um_sim_adversary_mode (adversary.h) */
+    bool trace;         /* keep everything for um_sim_trace and um_sim_rows */
 } um_sim_params;
 
 enum { UM_SIM_MESSAGE_BYTES = 512, UM_SIM_SCENARIO_BYTES = 1024 };

@@ -19,7 +19,9 @@ NAK_RATE = 50_000
 def session_message(session: Session, lead: int, trail: int) -> bytes:
     """What the source would send."""
     port = session.options.nak_port
-    return struct.pack(">BBHIIIIBBH", 2, 0, port, SESSION_ID, 7, lead & 0xFFFFFFFF, trail & 0xFFFFFFFF, 0x40, 0, 0)
+    return struct.pack(
+        ">BBHIIIIBBH", 2, 0, port, SESSION_ID, 7, lead & 0xFFFFFFFF, trail & 0xFFFFFFFF, 0x40, 0, 0
+    )
 
 
 def forge(pair: Pair, session: Session, lead: int, trail: int) -> None:
@@ -28,7 +30,9 @@ def forge(pair: Pair, session: Session, lead: int, trail: int) -> None:
     pair.world.inject(data, pair.subscriber, GROUP, (PUBLISHER, 5555))
 
 
-def stream(pair: Pair, attack: Callable[[Session, int], None], **options: int) -> tuple[Session, Source, Join]:
+def stream(
+    pair: Pair, attack: Callable[[Session, int], None], **options: int
+) -> tuple[Session, Source, Join]:
     """Publish 3,000 messages in 3 s, with the attack after each; then wait until everything is over."""
     session = pair.publisher.session(session_id=SESSION_ID, batch_minimum_bytes=1, **options)
     source = session.source()

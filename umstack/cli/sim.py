@@ -33,12 +33,12 @@ from umstack.sim import (
     Row,
     Type,
     World,
-    option_name,
     run_seeds,
     trace_seed,
     truth_of,
     write_capture,
 )
+from umstack.sim.seeds import option_name
 
 _EXAMPLES = """\b
 Examples:
@@ -64,7 +64,9 @@ _SUMMED = (
     "datagrams_forged",
 )
 _CANARIES = {option_name(canary): canary for canary in Canary if canary is not Canary.NONE}
-_ADVERSARIES = {option_name(adversary): adversary for adversary in Adversary if adversary is not Adversary.NONE}
+_ADVERSARIES = {
+    option_name(adversary): adversary for adversary in Adversary if adversary is not Adversary.NONE
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +147,7 @@ def _run(tally: _Tally, count: int | None, deadline: float | None, setup: _Setup
 def _print_tally(tally: _Tally, setup: _Setup) -> None:
     totals = tally.totals
     for result in tally.failed:
-        click.echo(
-            f"seed {result.seed}: {result.violation}\n  {result.scenario}\n  {_replay(result, setup)}"
-        )
+        click.echo(f"seed {result.seed}: {result.violation}\n  {result.scenario}\n  {_replay(result, setup)}")
     click.echo(
         f"{tally.seeds} seeds from {tally.first_seed}: {len(tally.failed)} failed; "
         f"{tally.seconds:.1f} s, {tally.seeds / tally.seconds:.0f} seeds/s"
