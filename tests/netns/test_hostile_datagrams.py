@@ -235,7 +235,7 @@ def test_versions_types_and_headers_nobody_knows(scene: Scene) -> None:
 
 
 def test_forged_session_messages(scene: Scene) -> None:
-    """Lead and trail far ahead move nothing, and losses that they make up cause hardly a NAK (UM-71, UM-119, UM-128)."""
+    """Lead and trail far ahead move nothing, and made-up losses cause hardly a NAK (UM-71, UM-119, UM-128)."""
     for jump in (60_000, 1_000, 250):
         sqn = scene.hostile.overheard().sqn + jump
         scene.hostile.to_group([scene.identity.session_message(sqn, sqn)] * 10)

@@ -1,4 +1,4 @@
-"""Forged session messages, from anybody who has seen one datagram of the session: nothing is lost and nothing storms."""
+"""Session messages forged by anybody who has seen one datagram of the session: nothing is lost, nothing storms."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_naks_are_limited_by_the_second(pair: Pair) -> None:
 
 
 def test_a_session_that_is_joined_again_reports_what_lies_between(pair: Pair) -> None:
-    """UM-99, UM-101, UM-104: after an outage that ends the session, what cannot be had is lost by event, the rest comes."""
+    """UM-99, UM-101, UM-104: after an outage what cannot be had is lost by event, and the rest comes."""
     session = pair.publisher.session(
         session_id=SESSION_ID, batch_minimum_bytes=1, window_bytes=1 << 16, term_length=1 << 16
     )
@@ -170,7 +170,7 @@ def test_a_session_that_is_joined_again_reports_what_lies_between(pair: Pair) ->
 
 
 def test_replayed_datagrams_end_a_session_but_lose_nothing_unreported(pair: Pair) -> None:
-    """UM-104, UX-9: old datagrams replayed at an idle receiver end the session; joined again it goes on where it was."""
+    """UM-104, UX-9: old datagrams replayed end an idle session; joined again it goes on where it was."""
     session = pair.publisher.session(
         session_id=SESSION_ID, batch_minimum_bytes=1, window_bytes=1 << 16, term_length=1 << 16
     )
