@@ -497,6 +497,7 @@ class um_receiver_session_config(CData):
     activity_timeout_ns: int
     preactivity_timeout_ns: int
     send_naks: bool
+    nak_rate_limit: int
     datagram_max_bytes: int
     loss_capacity: int
     topic_capacity: int

@@ -218,6 +218,7 @@ class um_sim_join_probe(CData):
 
 class um_sim_params(CData):
     canary: int
+    adversary: int
     trace: bool
 
 class um_sim_receiver_config(CData):
@@ -254,6 +255,7 @@ class um_sim_result(CData):
     losses_declared: int
     naks_sent: int
     retransmissions: int
+    datagrams_forged: int
 
 class um_sim_row(CData):
     time_ns: int
@@ -334,6 +336,10 @@ class _SimBenchLib(_CoreLib):
     UM_RAW_WAIT_BLOCK: int
     UM_RAW_WAIT_BUSY: int
     UM_RAW_WAIT_COALESCE: int
+    UM_SIM_ADVERSARY_END: int
+    UM_SIM_ADVERSARY_FORGES_CONTROL: int
+    UM_SIM_ADVERSARY_FORGES_DATA: int
+    UM_SIM_ADVERSARY_NONE: int
     UM_SIM_ANY: int
     UM_SIM_CANARY_DEAF_RECEIVER: int
     UM_SIM_CANARY_END: int

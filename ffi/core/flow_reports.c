@@ -101,13 +101,11 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
         apply(session);
         return;
     }
-    if (status.flags & UM_STATUS_ELICIT) {
+    /* A position that cannot be may come from a forged session message: a true one corrects it. */
+    if (status.flags & UM_STATUS_ELICIT || out_of_range) {
+        UM_COUNT(session->counters.status_out_of_range, !(status.flags & UM_STATUS_ELICIT));
         if (now_ns - session->last_sm_ns >= ELICITED_SM_GAP_NS)
             um_session_message_send(session, now_ns);
-        return;
-    }
-    if (out_of_range) {
-        UM_COUNT(session->counters.status_out_of_range, 1);
         return;
     }
     /* Older than the window: the receiver is further behind than anything we can still send again. */

@@ -2,6 +2,7 @@
 
 #include "core/late_join.h"
 #include "core/nak_timers.h"
+#include "core/session_claims.h"
 #include "core/start_gate.h"
 #include "core/status_reports.h"
 
@@ -46,6 +47,7 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->created_ns = session->last_activity_ns = now_ns;
     session->status_due_ns = now_ns;
     session->tick_controllers_ns = UM_NEVER_NS;
+    um_nak_budget_init(&session->nak_budget, config->nak_rate_limit, now_ns);
     um_receiver_transport_counters_reset(&session->counters);
 }
 
@@ -239,10 +241,14 @@ static void note_activity(um_receiver_session *session, int64_t now_ns)
         um_delivery_begin(d);
 }
 
-/* Nothing from before the base is waited for, so the trail is not before it either: where the first datagram was
- * forged, with numbers far ahead and an old trail, the source's are strays. */
+/* Without data before, the session begins at sqn, and what was claimed elsewhere is forgotten. Nothing from before the
+ * base is waited for, so the trail is not before it either: where the first datagram was forged, with numbers far ahead
+ * and an old trail, the source's are strays. */
 static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
 {
+    while (session->losses.count > 0)
+        um_loss_map_remove(&session->losses, um_loss_map_first(&session->losses));
+    session->claims = (um_session_claims){.last_data_ns = session->claims.last_data_ns};
     session->has_base = true;
     session->next_sqn = session->trail_sqn = sqn;
     session->status_due_ns = now_ns;
@@ -250,12 +256,23 @@ static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
         d->mapped_sqn = sqn;
 }
 
+void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn, uint32_t rounds)
+{
+    if (session->has_base)
+        return;
+    set_base(session, next_sqn, session->created_ns);
+    session->resumes = true;
+    session->resume_rounds = rounds;
+}
+
 /* A jump longer than the loss map could not be repaired anyway. It is believed when a second datagram confirms it, so
- * that one that is forged or mangled cannot carry the session off. `least`: how far behind it the second lies. */
-static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn, uint32_t least)
+ * that one that is forged or mangled cannot carry the session off. What a session message told of is confirmed by it.
+ */
+static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn)
 {
     uint32_t beyond = sqn - session->jump_sqn;
-    bool confirmed = session->jump_seen && beyond >= least && beyond <= JUMP_CONFIRMED_WITHIN;
+    bool near = session->jump_seen && beyond >= 1 && beyond <= JUMP_CONFIRMED_WITHIN;
+    bool confirmed = near || um_loss_map_find(&session->losses, sqn) != NULL;
     session->jump_seen = !confirmed;
     session->jump_sqn = sqn;
     if (!confirmed)
@@ -292,21 +309,37 @@ static void on_duplicate(um_receiver_session *session, const um_lbtrm_packet *pa
         note_stray(session, now_ns);
 }
 
+/* The first datagram with data shows where the stream is; a session message before it may have been forged. What comes
+ * before the place that one told of, or far beyond it, moves the place. False for one that does not show it: a
+ * retransmission for another receiver, or what an earlier session received. */
+static bool begin_with_data(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+{
+    bool fits = session->has_base && !um_serial_before(packet->sqn, session->next_sqn) &&
+                (!is_long_jump(session, packet->sqn) || um_loss_map_find(&session->losses, packet->sqn) != NULL);
+    if (!fits && packet->flags & UM_LBTRM_FLAG_RETRANSMISSION)
+        return false;
+    if (session->resumes && um_serial_before(packet->sqn, session->next_sqn)) {
+        on_duplicate(session, packet, now_ns);
+        return false;
+    }
+    if (!fits)
+        set_base(session, packet->sqn, now_ns);
+    session->has_data = true;
+    session->trail_sqn = packet->trail;
+    return true;
+}
+
 static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet, const uint8_t *data, uint32_t length,
                     um_arrival *arrival)
 {
     um_receiver_transport_counters *counters = &session->counters;
     bool retransmission = packet->flags & UM_LBTRM_FLAG_RETRANSMISSION;
     UM_COUNT(counters->rxs_rcved, retransmission);
-    if (UM_UNLIKELY(!session->has_base)) {
-        /* A retransmission for another receiver does not show where the stream is. */
-        if (retransmission)
-            return;
-        set_base(session, packet->sqn, arrival->now_ns);
-    }
+    if (UM_UNLIKELY(!session->has_data) && !begin_with_data(session, packet, arrival->now_ns))
+        return;
     int32_t ahead = um_serial_diff(packet->sqn, session->next_sqn);
     bool recovered = ahead < 0;
-    if (UM_UNLIKELY(is_long_jump(session, packet->sqn)) && !jump_is_confirmed(session, packet->sqn, 1))
+    if (UM_UNLIKELY(is_long_jump(session, packet->sqn)) && !jump_is_confirmed(session, packet->sqn))
         return;
     /* An old datagram's trail cannot lie beyond all that was received; a forged one, far back, seems to. */
     bool believed = !recovered || !um_serial_before(session->next_sqn, packet->trail);
@@ -321,8 +354,11 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
         um_nak_timers_on_recovered(session, loss, retransmission, arrival->now_ns);
     } else {
         if (UM_UNLIKELY(ahead > 0))
-            um_nak_timers_add_gap(session, session->next_sqn, packet->sqn - 1, arrival->now_ns);
+            um_session_claims_add_gap(session, session->next_sqn, packet->sqn - 1, arrival->now_ns);
+        if (UM_UNLIKELY(session->claims.has_any))
+            um_session_claims_on_data(session, packet->sqn, retransmission, arrival->now_ns);
         session->next_sqn = packet->sqn + 1;
+        session->claims.last_data_ns = arrival->now_ns;
     }
     session->jump_seen = false;
     session->stray_count = 0;
@@ -336,32 +372,20 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
         um_start_gate_open(session, arrival->now_ns);
 }
 
-/* UM-71, UM-87: a session message carries the highest sqn sent, so it reveals tail loss. */
+/* UM-71, UM-87: a session message carries the highest sqn sent, so it reveals tail loss. Anybody can forge one: its
+ * trail, which data carries, too, is not believed, and what its lead tells of is a claim. */
 static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
 {
     UM_COUNT(session->counters.session_messages_rcved, 1);
-    if (!session->has_base) {
-        set_base(session, packet->lead + 1, now_ns);
-        return;
+    uint32_t end = packet->lead + 1;
+    bool is_elsewhere = session->next_sqn - packet->trail > end - packet->trail; /* neither in the window nor next */
+    if (!session->has_base || (is_elsewhere && !session->has_data && !session->resumes)) {
+        set_base(session, end, now_ns);
     }
-    if (is_long_jump(session, packet->lead)) {
-        uint32_t least = packet->sqn == session->jump_sm_sqn; /* the same session message twice confirms nothing */
-        session->jump_sm_sqn = packet->sqn;
-        if (!jump_is_confirmed(session, packet->lead, least))
-            return;
-    }
-    if (um_serial_before(packet->lead, session->trail_sqn - 1)) {
-        note_stray(session, now_ns);
-        return;
-    }
-    session->stray_count = 0;
-    if (um_serial_before(session->trail_sqn, packet->trail))
-        session->trail_sqn = packet->trail;
-    if (!um_serial_before(packet->lead, session->next_sqn)) {
-        um_nak_timers_add_gap(session, session->next_sqn, packet->lead, now_ns);
-        session->next_sqn = packet->lead + 1;
-    }
-    if (session->status_sqn != session->next_sqn)
+    bool is_stray = um_serial_before(packet->lead, session->trail_sqn - 1);
+    if (is_stray || !um_session_claims_on_lead(session, packet->lead, now_ns))
+        UM_COUNT(session->counters.dgrams_dropped_other, 1);
+    else if (session->status_sqn != session->next_sqn)
         session->status_due_ns = now_ns; /* the source may be waiting for this position */
 }
 
@@ -424,10 +448,11 @@ int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
     if (session->ended)
         return tick_controllers(session, now_ns);
     bool gave_up = false;
+    int64_t claims_due_ns = um_session_claims_tick(session, now_ns);
     int64_t next_ns = um_nak_timers_tick(session, now_ns, &gave_up);
     if (gave_up && session->starting_count > 0)
         um_start_gate_open(session, now_ns);
-    int64_t due_ns[] = {tick_controllers(session, now_ns), um_status_reports_tick(session, now_ns),
+    int64_t due_ns[] = {claims_due_ns, tick_controllers(session, now_ns), um_status_reports_tick(session, now_ns),
                         tick_activity(session, now_ns)};
     for (size_t i = 0; i < sizeof due_ns / sizeof due_ns[0]; i++)
         next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;

@@ -9,6 +9,7 @@ enum {
     RECEIVES_PER_PASS = 8,
     RING_RECEIVES_PER_PASS = 12, /* as a rule all that gathered in a coalescing interval */
     PREFETCHED_AHEAD = 8,
+    RESUME_POINTS = 16384,
     HEADERS_BYTES = 64, /* of a datagram's; nothing more of it is read here when its payload stays in the frame */
 };
 
@@ -190,8 +191,10 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
         return -ENOMEM;
     um_delivery_init(delivery, receiver, receiving->next_delivery_id++, source, topic_index,
                      session->config.nak_generation_ns);
-    if (um_receiver_session_map(session, delivery, um_clock_ns()))
+    if (um_receiver_session_map(session, delivery, um_clock_ns())) {
+        um_resume_points_apply(&receiving->node.resume_points, session, delivery);
         return 0;
+    }
     receiver->controller_count--;
     free(delivery);
     receiving->reactor->error_step = "topic table";
@@ -200,6 +203,7 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
 
 void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
 {
+    um_resume_points_forget(&receiving->node.resume_points, receiver);
     for (uint32_t i = receiving->node.session_count; i-- > 0;) {
         um_receiver_session *session = receiving->node.sessions[i];
         for (um_delivery *d = session->controllers, *next; d != NULL; d = next) {
@@ -240,8 +244,10 @@ int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *li
         return -EINVAL;
     receiving->reorder_memory = um_map(receiving->reorder_bytes);
     receiving->groups = um_map(sizeof *receiving->groups * UM_RECEIVING_GROUPS_MAX);
-    if (!receiving->reorder_memory || !receiving->groups)
+    receiving->resume_memory = um_map(um_resume_points_footprint(RESUME_POINTS));
+    if (!receiving->reorder_memory || !receiving->groups || !receiving->resume_memory)
         return -ENOMEM;
+    um_resume_points_init(&receiving->node.resume_points, receiving->resume_memory, RESUME_POINTS);
     um_reorder_init(&receiving->node.store, receiving->reorder_memory, config->hold_datagrams,
                     config->datagram_max_bytes, config->hold_messages);
     return open_control_link(receiving);
@@ -251,7 +257,8 @@ void um_receiving_close(um_receiving *receiving)
 {
     um_socket_close(&receiving->control_link);
     um_unmap(receiving->reorder_memory, receiving->reorder_bytes);
-    receiving->reorder_memory = NULL;
+    um_unmap(receiving->resume_memory, um_resume_points_footprint(RESUME_POINTS));
+    receiving->reorder_memory = receiving->resume_memory = NULL;
 }
 
 void um_receiving_free(um_receiving *receiving)
@@ -383,6 +390,8 @@ void um_receiving_reap(um_receiving *receiving)
 {
     um_receiver_session *finished;
     while ((finished = um_node_finished_session(&receiving->node)) != NULL) {
+        uint32_t gave_way = um_resume_points_save(&receiving->node.resume_points, finished);
+        UM_COUNT(receiving->node.counters.resume_points_dropped, gave_way);
         note_ended(receiving, finished);
         close_session(receiving, (session_block *)finished);
     }

@@ -43,6 +43,7 @@ typedef struct um_receiving {
     um_tap_link tapped_control;  /* as the sessions see it */
     void *reorder_memory;
     size_t reorder_bytes;
+    void *resume_memory;
     um_group *groups;            /* UM_RECEIVING_GROUPS_MAX, mapped */
     uint32_t group_limit;        /* groups beyond it were never used */
     uint32_t group_changes;      /* groups joined and left, ever */

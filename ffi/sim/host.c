@@ -177,6 +177,8 @@ void um_sim_on_arrival(um_sim_host *host, uint32_t slot)
 void um_sim_close_transport(um_sim_host *host, um_receiver_session *session)
 {
     um_receiver_session_leave(session);
+    uint32_t given_up = um_resume_points_save(&host->node->resume_points, session);
+    UM_COUNT(host->node->counters.resume_points_dropped, given_up);
     for (uint32_t i = 0; i < host->world->join_count; i++) {
         um_sim_join_state *join = host->world->joins[i];
         if (join->session != session)

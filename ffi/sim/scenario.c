@@ -169,6 +169,7 @@ static void draw_transport(const um_sim_scenario *scenario, um_receiver_session_
         .nak_generation_ns = harsh ? between_ns(random, 60 * MS, 600 * MS) : LONG_NS,
         .activity_timeout_ns = LONG_NS,
         .send_naks = !harsh || percent(random, 95),
+        .nak_rate_limit = percent(random, 80) ? 50000 : between(random, 500, 5000),
         .datagram_max_bytes = UM_DATAGRAM_BYTES_MIN,
         .loss_capacity = harsh ? 16u << between(random, 0, 6) : 8192,
         .topic_capacity = 16,

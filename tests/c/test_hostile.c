@@ -223,6 +223,102 @@ TEST("UM-71 UM-87", "a forged session message far ahead neither, not even double
     receive_sm(f, 7, 1u << 30, 1u << 29);
     receive_sm(f, 7, 1u << 30, 1u << 29);
     CHECK_EQ(f->session.losses.count, 0);
+    CHECK_EQ(f->naks, 0);
+    check_goes_on(f);
+    receiving_close(f);
+}
+
+TEST("UM-71 UM-128", "session messages alone, lead and trail forged alike, lose nothing")
+{
+    uint32_t leads[] = {1000, LOSS_CAPACITY / 16, 60000, LOSS_CAPACITY};
+    for (uint32_t l = 0; l < 4; l++) {
+        for (uint32_t pause_ns = 0; pause_ns <= 2 * NS_PER_MS; pause_ns += 2 * NS_PER_MS) {
+            receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+            for (uint32_t n = 0; n < 30; n++) {
+                for (uint32_t m = 0; m < 100; m++)
+                    receive_message(f, 150 + 100 * n + m, 0, 50 + 100 * n + m);
+                tick(f, pause_ns);
+                receive_sm(f, 7 + n, 149 + 100 * n + leads[l], 149 + 100 * n + leads[l]);
+            }
+            CHECK_EQ(f->messages, 3050);
+            CHECK_EQ(f->losses + f->bursts, 0);
+            CHECK(!f->session.ended);
+            CHECK(!um_serial_before(f->session.next_sqn, f->session.trail_sqn));
+            receiving_close(f);
+        }
+    }
+}
+
+TEST("UM-71 UM-123", "what only forged session messages told of is bounded and given up, and such data still counts")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    tick(f, NS_PER_S);
+    for (uint32_t lead = 1; lead <= 60000; lead++)
+        receive_sm(f, lead, 149 + lead, 100);
+    CHECK(f->session.losses.count <= 256 + 1);
+    for (uint32_t s = 0; s < 120; s++)
+        tick(f, 100 * NS_PER_MS);
+    CHECK_EQ(f->session.losses.count, 0);
+    CHECK_EQ(f->session.next_sqn, 150);
+    CHECK_EQ(f->session.counters.unrecovered_tmo + f->session.counters.unrecovered_txw, 0);
+    CHECK_EQ(f->session.counters.claims_given_up, f->session.counters.lost);
+    CHECK(f->naks <= 256 * 8 + 2 * 100);
+    receive_sm(f, 7, 149 + 100, 100);
+    for (uint32_t s = 0; s < 12; s++)
+        tick(f, NS_PER_S);
+    uint64_t naks = f->naks;
+    receive_sm(f, 8, 149 + 100, 100); /* nothing new: not claimed again */
+    for (uint32_t s = 0; s < 12; s++)
+        tick(f, NS_PER_S);
+    CHECK_EQ(f->naks, naks);
+    for (uint32_t n = 0; n < 2000; n++)
+        receive_message(f, 150 + n, 0, 50 + n);
+    CHECK_EQ(f->messages, 2050);
+    CHECK_EQ(f->losses + f->bursts, 0);
+    receiving_close(f);
+}
+
+TEST("UM-71 UM-116", "data that is lost where a forged session message claimed is NAKed all the same")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    tick(f, NS_PER_S);
+    receive_sm(f, 7, 149 + 100, 100);
+    for (uint32_t s = 0; s < 12; s++)
+        tick(f, NS_PER_S);
+    CHECK_EQ(f->session.losses.count, 0);
+    receive_message(f, 153, 0, 53);
+    CHECK_EQ(f->session.losses.count, 3);
+    uint64_t naks = f->naks;
+    tick(f, NS_PER_S);
+    CHECK_EQ(f->naks, naks + 3);
+    for (uint32_t n = 0; n < 3; n++)
+        receive_message(f, 150 + n, 0, 50 + n);
+    CHECK_EQ(f->messages, 54);
+    CHECK_EQ(f->losses + f->bursts, 0);
+    receiving_close(f);
+}
+
+TEST("UM-76", "a session that begins with a forged session message begins where its data is")
+{
+    uint32_t leads[] = {50000, 1u << 20, 1u << 30, 3u << 30, 2}; /* data is at 100 */
+    for (uint32_t l = 0; l < 5; l++) {
+        receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
+        receive_sm(f, 7, leads[l], leads[l]);
+        for (uint32_t n = 0; n < 200; n++)
+            receive_message(f, 100 + n, 0, n);
+        for (uint32_t s = 0; s < 12; s++)
+            tick(f, NS_PER_S);
+        CHECK_EQ(f->messages, 200);
+        CHECK(!f->session.ended);
+        receiving_close(f);
+    }
+}
+
+TEST("UM-71", "forged session messages from before the stream do not end an idle session")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    for (uint32_t n = 0; n < 200; n++)
+        receive_sm(f, 7 + n, 20, 10);
     check_goes_on(f);
     receiving_close(f);
 }
@@ -242,12 +338,39 @@ TEST("UM-110 UM-116 UX-7", "after a long outage the stream goes on, the gap said
 TEST("UM-87 UM-116", "after a long outage that only session messages reveal, the tail is NAKed")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
-    receive_sm(f, 7, 10000000, 9999991);
-    receive_sm(f, 8, 10000000, 9999991);
-    CHECK_EQ(f->session.next_sqn, 10000001);
-    CHECK_EQ(f->session.losses.count, 10);
     tick(f, NS_PER_S);
-    CHECK_EQ(f->naks, 10);
+    receive_sm(f, 7, 10000000, 9999991);
+    CHECK_EQ(f->session.losses.count, 1); /* the last one, whose retransmission shows that it exists */
+    tick(f, NS_PER_S);
+    CHECK(f->naks >= 1);
+    uint8_t out[64];
+    um_lbtrm_write_data(out, SESSION, NAK_PORT, 10000000, 9999991, true);
+    receive(f, out, UM_LBTRM_DATA_BYTES);
+    CHECK_EQ(f->session.next_sqn, 10000001);
+    CHECK_EQ(f->session.losses.count, 9);
+    uint64_t naks = f->naks;
+    tick(f, NS_PER_S);
+    CHECK_EQ(f->naks, naks + 9);
+    receiving_close(f);
+}
+
+TEST("UM-119", "a NAK budget: what is over it is put off, counted once, and sent when there is room")
+{
+    receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
+    um_nak_budget_init(&f->session.nak_budget, 10000, f->now_ns);
+    uint8_t out[64];
+    receive(f, out, data_header(out, 150 + 60000, 100));
+    tick(f, 100 * NS_PER_MS);
+    CHECK_EQ(f->naks, 2500); /* a quarter of a second's */
+    CHECK_EQ(f->session.counters.naks_rate_limited, 0);
+    for (uint32_t i = 0; i < 50; i++)
+        tick(f, 10 * NS_PER_MS);
+    CHECK(f->naks <= 2500 + 5000 && f->naks > 2500 + 4800);
+    CHECK_EQ(f->session.counters.naks_rate_limited, f->naks - 2500);
+    for (uint32_t i = 0; i < 1200; i++)
+        tick(f, 10 * NS_PER_MS);
+    CHECK_EQ(f->session.losses.count, 0);
+    CHECK(f->naks <= 2500 + 10 * 10000);
     receiving_close(f);
 }
 

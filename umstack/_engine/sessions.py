@@ -200,6 +200,7 @@ def receiver_session_config(
     config.activity_timeout_ns = options.transport_lbtrm_activity_timeout_ns
     config.preactivity_timeout_ns = options.transport_lbtrm_preactivity_timeout_ns
     config.send_naks = options.transport_lbtrm_send_naks
+    config.nak_rate_limit = options.transport_lbtrm_nak_rate_limit_naks_per_second
     config.datagram_max_bytes = datagram_max_bytes
     config.loss_capacity = _LOSS_MAP_CAPACITY
     config.topic_capacity = _TOPICS_PER_SESSION

@@ -47,6 +47,14 @@ class ReceiverOptions:
         maximum=3_600_000,
         doc="After this long a missing datagram is given up.",
     )
+    transport_lbtrm_nak_rate_limit_naks_per_second: int = option(
+        Kind.NAKS_PER_SECOND,
+        ours=50_000,
+        maximum=100_000_000,
+        zero="no limit",
+        doc="Sequence numbers NAKed a second, by session; a quarter of it may be sent at once. What is over it waits, "
+        "so that losses that a forged datagram made up do not become a storm of NAKs.",
+    )
     transport_lbtrm_activity_timeout_ns: int = option(
         Kind.MILLISECONDS,
         um=60000,

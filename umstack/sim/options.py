@@ -86,6 +86,7 @@ class TransportOptions:
     activity_timeout_ns: int = 60 * SECOND
     preactivity_timeout_ns: int = 0
     send_naks: bool = True
+    nak_rate_limit: int = 50_000
     datagram_max_bytes: int = 8192
     loss_capacity: int = 4096
     topic_capacity: int = 64
