@@ -1,5 +1,7 @@
 #include "core/status_reports.h"
 
+#include "core/group_report.h"
+
 /* What the receivers can still take, at most the configured window (AE-18). */
 static uint32_t offered_window(const um_receiver_session *session)
 {
@@ -19,6 +21,8 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
                                 .next_sqn = session->next_sqn,
                                 .window_bytes = offered_window(session),
                                 .group_tag = session->config.group_tag,
+                                .round_trip_us =
+                                    um_round_trip_us(um_recovery_timing_crossing_ns(&session->timing)),
                                 .flags = flags};
     if (session->losses.count > 0)
         status.next_sqn = um_loss_map_lowest(&session->losses);

@@ -205,7 +205,7 @@ static void run_on(um_sender *sender, sender_run *run, bool goes_on)
     else if (run->pending)
         defer_tail(sender, run->now_ns);
     else
-        um_reactor_wake_by(sender->reactor, run->now_ns + sender->core->config.sm_minimum_interval_ns);
+        um_reactor_wake_by(sender->reactor, run->now_ns + um_source_timing_first_sm_ns(&sender->core->timing));
 }
 
 void um_sender_run_to(um_sender *sender, int64_t tail_bytes, int64_t now_ns)

@@ -258,6 +258,7 @@ const uint64_t *um_sim_source_counters(um_sim_world *world, int source)
 
 const uint64_t *um_sim_transport_counters(um_sim_world *world, int join)
 {
+    um_receiver_session_snapshot(world->joins[join]->transport);
     return (const uint64_t *)&world->joins[join]->transport->counters;
 }
 

@@ -255,7 +255,7 @@ void um_sim_service(um_sim_host *host)
 static void run_sender(um_sim_session *session, int64_t now_ns)
 {
     um_source_session *core = &session->core;
-    int64_t wake_ns = now_ns + core->config.sm_minimum_interval_ns;
+    int64_t wake_ns = now_ns + um_source_timing_first_sm_ns(&core->timing);
     int sent = 1;
     while (sent > 0 && um_session_pending(core)) {
         sent = um_session_send(core, now_ns, INLINE_BUDGET);

@@ -9,10 +9,10 @@
 #include "sim/sim.h"
 
 enum {
-    UM_SIM_HOSTS_MAX = 128,
+    UM_SIM_HOSTS_MAX = 1024,
     UM_SIM_SESSIONS_MAX = 16,
     UM_SIM_SOURCES_MAX = 64,
-    UM_SIM_RECEIVERS_MAX = 128,
+    UM_SIM_RECEIVERS_MAX = 1024,
     UM_SIM_JOINS_MAX = 1024,
     UM_SIM_RULES_MAX = 32,
     UM_SIM_EVENTS_MAX = 1 << 16,
