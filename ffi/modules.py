@@ -66,6 +66,8 @@ CORE = Module(
             )),
         ), inline=("um_queue_release",)),
         Header("core/delivery_controller.h", names=("um_receiver_config",)),
+        Header("core/recovery_timing.h", names=("um_adaptive_timer",)),
+        Header("core/source_timing.h", names=("um_adaptive_source_timer",)),
         Header("core/receiver_session.h", names=(
             "UM_RECOVERY_BUCKETS", "um_session_id", "um_receiver_session_config",
         )),
