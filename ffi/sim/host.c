@@ -62,9 +62,8 @@ static uint32_t read_rows(um_sim_receiver *receiver, uint32_t max)
 static bool read_eagerly(um_sim_host *host)
 {
     bool any = false;
-    for (uint32_t i = 0; i < host->world->receiver_count; i++) {
-        um_sim_receiver *receiver = host->world->receivers[i];
-        if (receiver->host != host || receiver->config.read_interval_ns != 0)
+    for (um_sim_receiver *receiver = host->receivers; receiver != NULL; receiver = receiver->next_of_host) {
+        if (receiver->config.read_interval_ns != 0)
             continue;
         while (read_rows(receiver, receiver->config.read_rows) > 0)
             any = true;
