@@ -90,8 +90,7 @@ void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, boo
 static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns)
 {
     loss->ncfs_seen++;
-    int64_t next_ns =
-        now_ns + um_recovery_timing_draw_suppress_ns(&session->timing, &session->random, loss->ncfs_seen);
+    int64_t next_ns = now_ns + um_recovery_timing_draw_suppress_ns(&session->timing, &session->random, loss->ncfs_seen);
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
     next_ns = next_ns > loss->deadline_ns ? next_ns : loss->deadline_ns;
     um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
@@ -133,7 +132,8 @@ static bool may_lie_unread(const um_receiver_session *session, const um_loss *lo
 {
     enum { BEHIND_BACKOFFS = 16 };
     return session->behind && loss->naks_sent > 0 &&
-           now_ns - loss->detected_ns < BEHIND_BACKOFFS * um_recovery_timing_backoff_ns(&session->timing) * loss->naks_sent;
+           now_ns - loss->detected_ns <
+               BEHIND_BACKOFFS * um_recovery_timing_backoff_ns(&session->timing) * loss->naks_sent;
 }
 
 /* One entry whose time has come (UM-119, UM-122, UM-123, UM-128). True when it is to be NAKed. */
@@ -152,8 +152,7 @@ static bool fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
         um_loss_map_reschedule(&session->losses, loss, now_ns + UNREAD_CHECK_NS);
         return false;
     }
-    int64_t backoff_ns =
-        um_recovery_timing_draw_backoff_ns(&session->timing, &session->random, loss->naks_sent + 1);
+    int64_t backoff_ns = um_recovery_timing_draw_backoff_ns(&session->timing, &session->random, loss->naks_sent + 1);
     int64_t next_ns = now_ns + (backoff_ns > UM_RECOVERY_FLOOR_NS ? backoff_ns : UM_RECOVERY_FLOOR_NS);
     if (loss->naks_sent == 0)
         loss->nak_ns = now_ns;

@@ -30,8 +30,8 @@ typedef struct um_census_interval {
 typedef struct um_receiver_census {
     um_census_interval current;
     um_census_interval before;
-    int64_t began_ns; /* the current interval */
-    int64_t first_ns; /* the first receiver was seen; UM_NEVER_NS: none was */
+    int64_t began_ns;  /* the current interval */
+    int64_t first_ns;  /* the first receiver was seen; UM_NEVER_NS: none was */
     bool has_newcomer; /* a receiver that was in neither interval; the owner clears it */
 } um_receiver_census;
 

@@ -63,8 +63,8 @@ typedef struct um_recovery_timing {
     int64_t variance_ns;
     int64_t reordering_ns; /* how late datagrams arrive that were not lost */
     int64_t held_ns;
-    uint32_t receivers;    /* as told; 0: not yet */
-    uint32_t others_seen;  /* runs down with each sample; more than 0: others NAK, too */
+    uint32_t receivers;                      /* as told; 0: not yet */
+    uint32_t others_seen;                    /* runs down with each sample; more than 0: others NAK, too */
     um_repaired repaired[UM_REPAIRED_SLOTS]; /* by sqn modulo their number */
 } um_recovery_timing;
 

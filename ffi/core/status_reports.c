@@ -21,8 +21,7 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
                                 .next_sqn = session->next_sqn,
                                 .window_bytes = offered_window(session),
                                 .group_tag = session->config.group_tag,
-                                .round_trip_us =
-                                    um_round_trip_us(um_recovery_timing_crossing_ns(&session->timing)),
+                                .round_trip_us = um_round_trip_us(um_recovery_timing_crossing_ns(&session->timing)),
                                 .flags = flags};
     if (session->losses.count > 0)
         status.next_sqn = um_loss_map_lowest(&session->losses);
