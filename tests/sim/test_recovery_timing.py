@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from statistics import median
 
 import pytest
@@ -125,10 +126,10 @@ def test_early_session_messages_back_off_as_ever(pair: Pair) -> None:
     session = pair.publisher.session(adaptive_timers=lib.UM_ADAPTIVE_SM)
     session.source(tsni_interval_ns=0).send(b"x", flush=True)
     pair.world.run_for(60 * SECOND)
-    times = [0] + [datagram.time_ns for datagram in session.sent(Type.SM)]
-    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    times = [0, *(datagram.time_ns for datagram in session.sent(Type.SM))]
+    gaps = [after - before for before, after in pairwise(times)]
     assert gaps[0] == ROUND_TRIP_ASSUMED
-    assert all(after == min(2 * before, 10 * SECOND) for before, after in zip(gaps, gaps[1:], strict=False))
+    assert all(after == min(2 * before, 10 * SECOND) for before, after in pairwise(gaps))
     assert gaps[-1] == 10 * SECOND
 
 

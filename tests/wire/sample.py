@@ -71,6 +71,7 @@ def lbtrm() -> Iterator[Packet]:
     yield data(115, message(EUR, 55, b"where", um.LBMCContextInstance(instance=0x0102030405060708)))
     yield data(116, control(um.LBMCTcpSessionId(session_id=77)))
     yield data(117, control(um.LBMCStatus(next_sqn=117, window_bytes=1 << 20, receiver_id=2**63 + 5)))
+    yield data(118, control(um.LBMCGroupReport(receivers=1000, round_trip_us=250)))
 
 
 def advertisement(topic: bytes, transport: int, info: Packet, *options: Packet) -> Packet:
