@@ -4,6 +4,7 @@
 
 enum {
     CROSSING_ASSUMED_NS = 2 * UM_RECOVERY_FIRST_ROUND_TRIP_NS, /* of a receiver that has not measured one */
+    FIRST_SM_ASSUMED_NS = 20000000,                            /* until a receiver has: nothing was lost yet */
     CROSSING_FLOOR_NS = UM_RECOVERY_FLOOR_NS / 2,
     CENSUS_SETTLES_NS = 250000000, /* every receiver has sent a status message */
     GROWTH_GAP_NS = 100000000,     /* between two reports, when the number doubled */
@@ -24,7 +25,7 @@ static void note_first_sm(um_source_timing *timing)
     int64_t crossing_ns = um_census_round_trip_ns(&timing->census);
     int64_t found_ns = timing->first_sm_ceiling_ns;
     if (timing->adaptive & UM_ADAPTIVE_SM)
-        found_ns = between(crossing_ns > 0 ? crossing_ns : CROSSING_ASSUMED_NS, timing->first_sm_floor_ns, found_ns);
+        found_ns = between(crossing_ns > 0 ? crossing_ns : FIRST_SM_ASSUMED_NS, timing->first_sm_floor_ns, found_ns);
     atomic_store_explicit(&timing->first_sm_ns, found_ns, memory_order_relaxed);
 }
 

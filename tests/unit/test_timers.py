@@ -85,7 +85,9 @@ def test_a_source_says_what_it_waits_for_and_why() -> None:
         "NAKs ignored for": "0.200 ms: 1 receiver, longest round trip 0.200 ms",
         "session message after": "60 ms: configured",
     }
-    assert "no round trip known yet" in source_timers({**counters, "group_round_trip": 0.0})["NAKs ignored for"]
+    assert (
+        "no round trip known yet" in source_timers({**counters, "group_round_trip": 0.0})["NAKs ignored for"]
+    )
 
 
 @pytest.mark.parametrize(("timing", "is_told"), [("adaptive", True), ("fixed", False)])

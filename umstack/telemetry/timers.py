@@ -45,9 +45,7 @@ def source_timers(counters: Values) -> dict[str, str]:
         f"longest round trip {longest:.3f} ms" if longest else "no round trip known yet"
     )
     return {
-        "NAKs ignored for": _timer(
-            adaptive & lib.UM_ADAPTIVE_IGNORE, "", counters["ignore_interval"], known
-        ),
+        "NAKs ignored for": _timer(adaptive & lib.UM_ADAPTIVE_IGNORE, "", counters["ignore_interval"], known),
         "session message after": _timer(
             adaptive & lib.UM_ADAPTIVE_SM, "", counters["sm_first_interval"], f"{known}, doubling"
         ),
