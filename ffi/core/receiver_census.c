@@ -40,8 +40,13 @@ void um_census_on_status(um_receiver_census *census, uint64_t receiver_id, int64
         census->has_newcomer = true;
     if (census->first_ns == UM_NEVER_NS)
         census->first_ns = now_ns;
-    if (round_trip_ns > census->current.round_trip_ns)
-        census->current.round_trip_ns = round_trip_ns;
+    if (round_trip_ns <= 0)
+        return;
+    um_census_interval *current = &census->current;
+    if (current->longest_ns == 0 || round_trip_ns < current->shortest_ns)
+        current->shortest_ns = round_trip_ns;
+    if (round_trip_ns > current->longest_ns)
+        current->longest_ns = round_trip_ns;
 }
 
 uint32_t um_census_receivers(const um_receiver_census *census)
@@ -49,8 +54,16 @@ uint32_t um_census_receivers(const um_receiver_census *census)
     return census->current.count > census->before.count ? census->current.count : census->before.count;
 }
 
-int64_t um_census_round_trip_ns(const um_receiver_census *census)
+int64_t um_census_longest_ns(const um_receiver_census *census)
 {
-    int64_t now_ns = census->current.round_trip_ns, before_ns = census->before.round_trip_ns;
+    int64_t now_ns = census->current.longest_ns, before_ns = census->before.longest_ns;
     return now_ns > before_ns ? now_ns : before_ns;
+}
+
+int64_t um_census_shortest_ns(const um_receiver_census *census)
+{
+    int64_t now_ns = census->current.shortest_ns, before_ns = census->before.shortest_ns;
+    if (now_ns == 0 || before_ns == 0)
+        return now_ns + before_ns;
+    return now_ns < before_ns ? now_ns : before_ns;
 }

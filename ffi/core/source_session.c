@@ -363,7 +363,7 @@ void um_session_snapshot(um_source_session *session)
     counters->snd_lmt = (uint64_t)session->sender_limit;
     counters->receivers_known = um_flow_counted(&session->flow);
     counters->group_receivers = um_census_receivers(&session->timing.census);
-    counters->group_round_trip = (uint64_t)um_census_round_trip_ns(&session->timing.census);
+    counters->group_round_trip = (uint64_t)um_census_longest_ns(&session->timing.census);
     counters->ignore_interval = (uint64_t)um_source_timing_ignore_ns(&session->timing, NULL);
     counters->sm_first_interval = (uint64_t)um_source_timing_first_sm_ns(&session->timing);
     counters->timers_adaptive = session->timing.adaptive;

@@ -22,7 +22,7 @@ static int64_t between(int64_t value, int64_t low, int64_t high)
 
 static void note_first_sm(um_source_timing *timing)
 {
-    int64_t crossing_ns = um_census_round_trip_ns(&timing->census);
+    int64_t crossing_ns = um_census_shortest_ns(&timing->census);
     int64_t found_ns = timing->first_sm_ceiling_ns;
     if (timing->adaptive & UM_ADAPTIVE_SM)
         found_ns = between(crossing_ns > 0 ? crossing_ns : FIRST_SM_ASSUMED_NS, timing->first_sm_floor_ns, found_ns);
@@ -59,7 +59,7 @@ int64_t um_source_timing_ignore_ns(const um_source_timing *timing, const um_rece
         return timing->ignore_ceiling_ns;
     int64_t crossing_ns = account != NULL ? account->round_trip_ns : 0;
     if (crossing_ns == 0)
-        crossing_ns = um_census_round_trip_ns(&timing->census);
+        crossing_ns = um_census_longest_ns(&timing->census);
     if (crossing_ns == 0)
         crossing_ns = CROSSING_ASSUMED_NS;
     return between(crossing_ns, CROSSING_FLOOR_NS, timing->ignore_ceiling_ns);
@@ -75,7 +75,7 @@ static bool differs_much(int64_t a, int64_t b)
 static int64_t report_due_ns(const um_source_timing *timing, uint32_t next_sqn)
 {
     uint32_t receivers = um_census_receivers(&timing->census);
-    int64_t round_trip_ns = um_census_round_trip_ns(&timing->census);
+    int64_t round_trip_ns = um_census_longest_ns(&timing->census);
     if (receivers == 0)
         return UM_NEVER_NS;
     if (timing->told_receivers == 0)

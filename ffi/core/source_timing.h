@@ -1,8 +1,8 @@
 /* The timers of a source session that are measured, with the configured values as ceilings, and what it tells its
  * receivers for theirs (recovery_timing.h).
  *
- *     status messages ---> census: receivers, longest round trip ---> first session message, group reports
- *            |                                                              (DATA datagrams, group_report.h)
+ *     status messages ---> census: receivers, longest round trip ----> group reports (DATA datagrams, group_report.h)
+ *            |                 \-> shortest round trip --------------> first session message
  *            +-----------> account: this receiver's round trip -----> ignore interval for its NAKs
  *
  * A NAK that arrives sooner after a retransmission than the round trip of its receiver may have crossed it: it is
@@ -10,8 +10,9 @@
  * is served more retransmissions of its share of the repair budget, and nobody else's. A receiver that reports a long
  * one, and a session whose receivers report none, get the configured values at worst.
  *
- * The first session message after a burst comes when a receiver could have NAKed the burst and been answered; the
- * interval then doubles as ever (UM-68), so that after some more it is as configured.
+ * The first session message after a burst comes when the nearest receiver could have NAKed the burst and been answered,
+ * whatever a far or a busy one reports; the interval then doubles as ever (UM-68), so that after some more it is as
+ * configured. A receiver that reports too short a round trip causes a few session messages after each burst.
  *
  * Threads: the holder of the sender lock, except um_source_timing_first_sm_ns. Memory: the session's. Errors: a group
  * report that has no room in the log is tried again.

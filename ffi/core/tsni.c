@@ -97,7 +97,7 @@ int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns)
     int64_t due_ns;
     if (!session->has_sent || !um_source_timing_is_report_due(timing, session->next_sqn, now_ns, &due_ns))
         return session->has_sent ? due_ns : UM_NEVER_NS;
-    um_group_report report = {um_census_receivers(&timing->census), um_census_round_trip_ns(&timing->census)};
+    um_group_report report = {um_census_receivers(&timing->census), um_census_longest_ns(&timing->census)};
     if (publish(session, message, um_group_report_encode(message, &report))) {
         UM_COUNT(session->counters.group_reports_sent, 1);
         um_source_timing_on_told(timing, report.receivers, report.round_trip_ns, session->next_sqn + 1, now_ns);

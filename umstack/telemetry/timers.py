@@ -47,7 +47,10 @@ def source_timers(counters: Values) -> dict[str, str]:
     return {
         "NAKs ignored for": _timer(adaptive & lib.UM_ADAPTIVE_IGNORE, "", counters["ignore_interval"], known),
         "session message after": _timer(
-            adaptive & lib.UM_ADAPTIVE_SM, "", counters["sm_first_interval"], f"{known}, doubling"
+            adaptive & lib.UM_ADAPTIVE_SM,
+            "",
+            counters["sm_first_interval"],
+            "shortest round trip reported, doubling" if longest else f"{known}, doubling",
         ),
     }
 
