@@ -1,7 +1,8 @@
 """Configuration: the option table, UM-style text, and the typed options made from them."""
 
-from umstack.config.configuration import OPTIONS, Config, Setting, find_option
+from umstack.config.configuration import OPTIONS, Config, Setting, find_option, read_text
 from umstack.config.context_options import ContextOptions
+from umstack.config.examination import Finding, FindingKind, InForce, differences, examine, in_force
 from umstack.config.option import Kind, Option, OptionValue, Scope, StoredValue
 from umstack.config.receiver_options import ReceiverOptions
 from umstack.config.relations import LintWarning, lint, lint_load
@@ -11,6 +12,9 @@ __all__ = [
     "OPTIONS",
     "Config",
     "ContextOptions",
+    "Finding",
+    "FindingKind",
+    "InForce",
     "Kind",
     "LintWarning",
     "Option",
@@ -20,7 +24,11 @@ __all__ = [
     "Setting",
     "SourceOptions",
     "StoredValue",
+    "differences",
+    "examine",
     "find_option",
+    "in_force",
     "lint",
     "lint_load",
+    "read_text",
 ]
