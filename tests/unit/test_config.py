@@ -257,6 +257,14 @@ def test_defaults_have_no_warnings() -> None:
     assert Config().lint() == []
 
 
+def test_a_measured_ignore_interval_is_in_no_relation() -> None:
+    """Reference 3.11: it follows the round trip, whatever back-off is set; a configured one does not."""
+    line = "receiver transport_lbtrm_nak_backoff_interval 100"
+    assert Config.parse(line).lint() == []
+    (warning,) = Config.parse(f"{line}\nsource recovery_timing fixed").lint()
+    assert warning.options[0] == "transport_lbtrm_ignore_interval"
+
+
 @pytest.mark.parametrize(
     ("line", "options"),
     [
