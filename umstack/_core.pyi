@@ -466,6 +466,7 @@ class um_receiver_account(CData):
     bytes: int
     refused: int
     too_late: int
+    round_trip_ns: int
     @property
     def bucket(self) -> um_repair_bucket: ...
     @bucket.setter
@@ -493,6 +494,7 @@ class um_receiver_session_config(CData):
     nak_initial_backoff_ns: int
     nak_backoff_ns: int
     nak_suppress_ns: int
+    adaptive_timers: int
     nak_generation_ns: int
     activity_timeout_ns: int
     preactivity_timeout_ns: int
@@ -573,6 +575,8 @@ class um_session_config(CData):
     ignore_interval_ns: int
     sm_minimum_interval_ns: int
     sm_maximum_interval_ns: int
+    sm_floor_ns: int
+    adaptive_timers: int
     unblock_timeout_ns: int
     flow_policy: int
     flow_group_tag: int
@@ -644,6 +648,12 @@ class um_tap_counters(CData):
 
 class _CoreLib:
     UM_ACCOUNTS_MAX: int
+    UM_ADAPTIVE_BACKOFF: int
+    UM_ADAPTIVE_IGNORE: int
+    UM_ADAPTIVE_INITIAL: int
+    UM_ADAPTIVE_REPORTS: int
+    UM_ADAPTIVE_SM: int
+    UM_ADAPTIVE_SUPPRESS: int
     UM_ADMIN_ACTION: int
     UM_BACK_PRESSURED: int
     UM_CAPTURE_CLOCK_STEP_NS: int

@@ -4,7 +4,6 @@
 #include "core/status_reports.h"
 
 enum {
-    BACKOFF_NS_MIN = 100000,    /* between two NAKs for the same datagram, whatever is configured */
     NAK_GAP_MAX_NS = 1000000,   /* between two NAK datagrams, at most */
     UNREAD_CHECK_NS = 1000000,  /* how soon to see again whether the owner has caught up */
     BUDGET_CHECK_NS = 10000000, /* how soon to NAK again when the budget was used up */
@@ -39,7 +38,7 @@ void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_
         UM_COUNT(counters->unrecovered_txw, excess);
         first += excess;
     }
-    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_initial_backoff_ns);
+    int64_t backoff_ns = um_recovery_timing_draw_initial_ns(&session->timing, &session->random);
     for (; first != last + 1; first++)
         um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns);
 }
@@ -50,8 +49,13 @@ void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, boo
 {
     um_receiver_transport_counters *counters = &session->counters;
     uint64_t waited = (uint64_t)(now_ns - loss->detected_ns);
-    if (!retransmission)
+    if (retransmission) {
+        um_recovery_timing_on_retransmission(&session->timing, loss->naks_sent, loss->ncfs_seen, now_ns - loss->nak_ns);
+        um_recovery_timing_on_repaired(&session->timing, loss->sqn, loss->detected_ns);
+    } else {
+        um_recovery_timing_on_reordered(&session->timing, (int64_t)waited);
         UM_COUNT(counters->out_of_order, 1);
+    }
     counters->nak_stm_min = waited < counters->nak_stm_min ? waited : counters->nak_stm_min;
     counters->nak_stm_max = waited > counters->nak_stm_max ? waited : counters->nak_stm_max;
     counters->nak_stm_mean = um_moving_mean(counters->nak_stm_mean, waited, session->recovered_count == 0);
@@ -72,8 +76,8 @@ void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, boo
  */
 static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns)
 {
-    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
-    int64_t next_ns = now_ns + session->config.nak_suppress_ns + backoff_ns;
+    loss->ncfs_seen++;
+    int64_t next_ns = now_ns + um_recovery_timing_draw_suppress_ns(&session->timing, &session->random, loss->ncfs_seen);
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
     next_ns = next_ns > loss->deadline_ns ? next_ns : loss->deadline_ns;
     um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
@@ -115,7 +119,8 @@ static bool may_lie_unread(const um_receiver_session *session, const um_loss *lo
 {
     enum { BEHIND_BACKOFFS = 16 };
     return session->behind && loss->naks_sent > 0 &&
-           now_ns - loss->detected_ns < BEHIND_BACKOFFS * session->config.nak_backoff_ns * loss->naks_sent;
+           now_ns - loss->detected_ns <
+               BEHIND_BACKOFFS * um_recovery_timing_backoff_ns(&session->timing) * loss->naks_sent;
 }
 
 enum fired { FIRED_NOT_NAKED, FIRED_NAKED, FIRED_OVER_BUDGET };
@@ -146,8 +151,10 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
     if (session->config.send_naks && !um_nak_budget_take(&session->nak_budget, now_ns))
         return FIRED_OVER_BUDGET;
     UM_COUNT(session->counters.naks_rate_limited, loss->deadline_ns <= limited_ns);
-    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
-    int64_t next_ns = now_ns + (backoff_ns > BACKOFF_NS_MIN ? backoff_ns : BACKOFF_NS_MIN);
+    int64_t backoff_ns = um_recovery_timing_draw_backoff_ns(&session->timing, &session->random, loss->naks_sent + 1);
+    int64_t next_ns = now_ns + (backoff_ns > UM_RECOVERY_FLOOR_NS ? backoff_ns : UM_RECOVERY_FLOOR_NS);
+    if (loss->naks_sent == 0)
+        loss->nak_ns = now_ns;
     loss->naks_sent += session->config.send_naks;
     um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
     return session->config.send_naks ? FIRED_NAKED : FIRED_NOT_NAKED;
@@ -157,7 +164,7 @@ static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_
  * waits a little, a sixteenth of the back-off and a millisecond at most. */
 static int64_t nak_gap_ns(const um_receiver_session *session)
 {
-    int64_t gap_ns = session->config.nak_backoff_ns / 16;
+    int64_t gap_ns = um_recovery_timing_backoff_ns(&session->timing) / 16;
     return gap_ns < NAK_GAP_MAX_NS ? gap_ns : NAK_GAP_MAX_NS;
 }
 

@@ -1,5 +1,6 @@
 #include "core/receiver_session.h"
 
+#include "core/group_report.h"
 #include "core/late_join.h"
 #include "core/nak_timers.h"
 #include "core/session_claims.h"
@@ -39,6 +40,8 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->link = link;
     session->store = store;
     session->random.state = config->random_seed;
+    um_recovery_timing_init(&session->timing, config->adaptive_timers, config->nak_initial_backoff_ns,
+                            config->nak_backoff_ns, config->nak_suppress_ns);
     um_loss_map_init(&session->losses, um_arena_take(&arena, um_loss_map_footprint(config->loss_capacity)),
                      config->loss_capacity);
     carve(session, &arena, config);
@@ -149,6 +152,19 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
     }
 }
 
+/* The newest report counts: one that was lost may be repaired after a later one. */
+static void on_group_report(um_receiver_session *session, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    um_group_report report;
+    if (!um_group_report_decode(message, &report))
+        return;
+    if (session->was_told && um_serial_before(arrival->transport_sqn, session->told_sqn))
+        return;
+    session->was_told = true;
+    session->told_sqn = arrival->transport_sqn;
+    um_recovery_timing_on_told(&session->timing, report.receivers, report.round_trip_ns);
+}
+
 static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, const um_lbmc_message *message,
                              um_arrival *arrival)
 {
@@ -217,6 +233,7 @@ static void demultiplex(um_receiver_session *session, const uint8_t *body, uint3
         }
         if (UM_UNLIKELY(message.type == UM_LBMC_CONTROL)) {
             on_tsni(session, &message, arrival);
+            on_group_report(session, &message, arrival);
             continue;
         }
         UM_COUNT(session->counters.lbm_msgs_rcved, 1);
@@ -348,6 +365,7 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
     if (UM_UNLIKELY(recovered)) {
         um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
         if (loss == NULL) {
+            um_recovery_timing_on_duplicate(&session->timing, packet->sqn, retransmission, arrival->now_ns);
             on_duplicate(session, packet, arrival->now_ns);
             return;
         }
@@ -458,4 +476,19 @@ int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
         next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;
     session->counters.loss_map_entries = session->losses.count;
     return next_ns;
+}
+
+void um_receiver_session_snapshot(um_receiver_session *session)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    const um_recovery_timing *timing = &session->timing;
+    counters->group_receivers = timing->receivers;
+    counters->round_trip = (uint64_t)timing->round_trip_ns;
+    counters->round_trip_variance = (uint64_t)timing->variance_ns;
+    counters->round_trip_samples = timing->sample_count;
+    counters->reordering = (uint64_t)timing->reordering_ns;
+    counters->nak_initial_backoff = (uint64_t)um_recovery_timing_initial_ns(timing);
+    counters->nak_backoff = (uint64_t)um_recovery_timing_backoff_ns(timing);
+    counters->nak_suppress = (uint64_t)um_recovery_timing_suppress_ns(timing);
+    counters->timers_adaptive = timing->adaptive;
 }

@@ -80,7 +80,8 @@ uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, u
     uint32_t fields = 0;
     um_reactor_lock(&context->reactor);
     if (index < context->receiving.node.session_count) {
-        const um_receiver_session *session = context->receiving.node.sessions[index];
+        um_receiver_session *session = context->receiving.node.sessions[index];
+        um_receiver_session_snapshot(session);
         *id = session->config.id;
         memcpy(out, &session->counters, sizeof session->counters);
         fields = FIELDS(um_receiver_transport_counters);

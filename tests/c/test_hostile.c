@@ -536,10 +536,8 @@ TEST("UM-9 UM-81", "a TSNI half the number space away while delivery waits: what
 TEST("UM-131", "an NCF never brings a NAK forward")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
-    f->session.config.nak_initial_backoff_ns = 10 * (int64_t)NS_PER_S;
+    um_recovery_timing_init(&f->session.timing, 0, 10 * (int64_t)NS_PER_S, NS_PER_MS, 0);
     f->session.config.nak_generation_ns = 60 * (int64_t)NS_PER_S;
-    f->session.config.nak_suppress_ns = 0;
-    f->session.config.nak_backoff_ns = NS_PER_MS;
     receive_message(f, 151, 0, 51); /* 150 is lost; its first NAK is due after half of the back-off at the earliest */
     um_loss *loss = um_loss_map_find(&f->session.losses, 150);
     CHECK(loss != NULL);
@@ -704,8 +702,7 @@ TEST("UM-9 UM-11 UM-62", "thousands of topics wait, the loss map is full, a data
 TEST("UM-119 UM-134", "a back-off of 0 is no endless loop")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
-    f->session.config.nak_backoff_ns = 0;
-    f->session.config.nak_initial_backoff_ns = 0;
+    um_recovery_timing_init(&f->session.timing, 0, 0, 0, 0);
     receive_message(f, 160, 0, 60);
     tick(f, 1);
     CHECK_EQ(f->naks, 10);

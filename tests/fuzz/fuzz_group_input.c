@@ -90,6 +90,7 @@ static um_receiver_session_config session_config(uint32_t number, fuzz_input *in
         .nak_initial_backoff_ns = choice & 1 ? 50000 : 0,
         .nak_backoff_ns = choice & 2 ? 200000 : 0,
         .nak_suppress_ns = 1000000,
+        .adaptive_timers = choice >> 2 & 7,
         .nak_generation_ns = 10000000,
         .activity_timeout_ns = 60000000,
         .preactivity_timeout_ns = choice & 4 ? 100000000 : 0,

@@ -401,12 +401,19 @@ def _upkeep(rounds: int, seconds: float, as_json: bool) -> None:
 @_size(65000, "Message size of the stream in bytes.")
 @_RECEIVERS
 @click.option("--round-trip/--no-round-trip", "has_round_trip", default=True, help="Measure round trips too.")
+@click.option(
+    "--tuned/--defaults",
+    "is_tuned",
+    default=False,
+    help="Timers set by hand for a fast network, or those of a context that sets no option.",
+)
 @_LOOP
 @_LINK
 @_common(2.0)
 def _recovery(
     loss: float,
     has_round_trip: bool,
+    is_tuned: bool,
     loop: Loop,
     link: str,
     seconds: float,
@@ -418,8 +425,9 @@ def _recovery(
 ) -> None:
     """What losing datagrams at the switch costs: a stream without loss and with it, and round trips with it."""
     config = throughput.options_text("min", "real", options)
-    spec = StreamSpec(config=f"{recovery.STREAM_OPTIONS}{config}", link=link, seconds=seconds, **stream)
-    trip = dataclasses.replace(recovery.round_trip_spec(config, seconds), link=link, loop=loop)
+    tuned = recovery.STREAM_OPTIONS if is_tuned else ""
+    spec = StreamSpec(config=f"{tuned}{config}", link=link, seconds=seconds, **stream)
+    trip = dataclasses.replace(recovery.round_trip_spec(config, seconds, is_tuned), link=link, loop=loop)
     plan = recovery.RecoveryPlan(spec, trip if has_round_trip else None, loss, rounds, is_pinned)
     with _progress("recovery") as progress:
         results = recovery.measure(plan, progress)

@@ -230,12 +230,11 @@ class Config:
 
     def _build(self, holder: type[_Options], overrides: Mapping[str, OptionValue]) -> _Options:
         config = self.with_options(holder.SCOPE, overrides) if overrides else self
-        chosen = {
-            setting.option.field: setting.value
-            for (scope, _), setting in config._settings.items()
-            if scope is holder.SCOPE
-        }
-        return holder(**chosen)  # type: ignore[arg-type]
+        settings = [one for one in config._settings.values() if one.option.scope is holder.SCOPE]
+        chosen: dict[str, Any] = {setting.option.field: setting.value for setting in settings}
+        if holder is not ContextOptions:
+            chosen["given"] = frozenset(setting.option.name for setting in settings)
+        return holder(**chosen)
 
     def __repr__(self) -> str:
         lines = (f"{s.option.scope} {s.option.name} {s.text}" for s in self.settings())
