@@ -209,6 +209,10 @@ typedef struct um_receiver_transport_counters {
     uint64_t latency_max;
     /* counter, messages: Messages that arrived before they were sent: the clocks of the two hosts disagree by more than the way took. */
     uint64_t latency_negative;
+    /* counter, datagrams: Given up, of those counted as lost: only session messages announced them, and the NAK generation interval ran out. */
+    uint64_t claims_given_up;
+    /* counter, NAKs: NAKs that transport_lbtrm_nak_rate_limit put off, each counted once. */
+    uint64_t naks_rate_limited;
     /* snapshot, bytes: Stream position reported to the source as consumed. */
     uint64_t rcv_pos;
     /* snapshot, bytes: Window reported to the source beyond rcv_pos. */
@@ -259,6 +263,8 @@ typedef struct um_context_counters {
     uint64_t sessions_refused;
     /* counter, sessions: Sessions that had received nothing and made room for others. */
     uint64_t sessions_evicted;
+    /* counter, topics: Topics of ended sessions that begin anew, without a report of their loss, when they are joined again: too many others ended since, or only earlier datagrams came. */
+    uint64_t resume_points_dropped;
     /* snapshot, datagrams: Datagrams in the reorder buffer now. */
     uint64_t hold_store_datagrams;
     /* counter, datagrams: Datagrams refused because the reorder buffer was full. */

@@ -198,6 +198,8 @@ def _napi(instances: tuple[Napi, ...] | Unknown) -> str:
 
 def _threads(threaded: int | Unknown) -> str:
     return f"threads: {threaded}" if isinstance(threaded, Unknown) else _THREADED.get(threaded, "otherwise")
+
+
 def shown_timestamps(facts: Facts) -> str:
     """Whose times a datagram can have: the kernel's always, the NIC's where its driver gives them."""
     return f"received: by the kernel; by the NIC over rings: {_received_stamps(facts)}; sent: {_sent_stamps(facts)}"
