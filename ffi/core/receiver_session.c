@@ -341,8 +341,9 @@ static bool begin_with_data(um_receiver_session *session, const um_lbtrm_packet 
     }
     if (!fits)
         set_base(session, packet->sqn, now_ns);
+    else if (um_serial_before(session->trail_sqn, packet->trail))
+        session->trail_sqn = packet->trail;
     session->has_data = true;
-    session->trail_sqn = packet->trail;
     return true;
 }
 
