@@ -43,10 +43,12 @@ _Static_assert(sizeof(struct steering_time) == (size_t)UM_XSK_TIMES_BYTES, "what
 static void note_arrivals(um_xsk_rings *rings, um_rx *batch, uint32_t count)
 {
     int64_t received_ns;
-    if (rings->config.reads_times)
-        received_ns = um_clock_note_wall_offset(&rings->wall_offset_ns) + rings->wall_offset_ns;
-    else
+    if (rings->config.reads_times) {
+        int64_t now_ns = um_clock_note_wall_offset(&rings->wall_offset_ns);
+        received_ns = now_ns + rings->wall_offset_ns;
+    } else {
         received_ns = um_clock_wall_ns();
+    }
     for (uint32_t i = 0; i < count; i++)
         batch[i].received_ns = batch[i].received_ns == 0 ? received_ns : batch[i].received_ns + rings->wall_offset_ns;
 }
