@@ -3,6 +3,7 @@
 #include "core/node.h"
 #include "core/random.h"
 #include "core/source.h"
+#include "os/clock.h"
 #include "support.h"
 
 enum { TOPIC = 7, AHEAD_NS = 1000, SESSION = 77, NAK_PORT = 30000 };
@@ -167,6 +168,19 @@ TEST("AE-32 UM-35", "a claim has the time of its commit, a message of an explici
     CHECK_EQ(m[1].sent_ns, first_ns + AHEAD_NS);
     CHECK_EQ(m[2].sent_ns, second_ns + AHEAD_NS);
     session_close(f);
+}
+
+TEST("W2", "the wall clock's offset: a reading that took long does not move it, unless the clock was set")
+{
+    const int64_t offset_ns = 5000000;
+    const um_wall_reading quick = {1000, 1000 + 5000007 + 50, 1100};
+    CHECK_EQ(um_wall_offset_after(&quick, offset_ns), 5000007);
+    const um_wall_reading interrupted = {1000, 1000 + 5000000 + 80000, 101000}; /* before, or behind, the pause */
+    CHECK_EQ(um_wall_offset_after(&interrupted, offset_ns), offset_ns);
+    const um_wall_reading set = {1000, 1000 + 9000000, 101000};
+    CHECK_EQ(um_wall_offset_after(&set, offset_ns), 9000000 - 50000);
+    const um_wall_reading set_back = {1000, 1000 - 7000000, 101000};
+    CHECK_EQ(um_wall_offset_after(&set_back, offset_ns), -7000000 - 50000);
 }
 
 /* ---- receiving ---- */
