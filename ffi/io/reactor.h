@@ -50,9 +50,9 @@ struct um_reactor {
 enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_RINGS };
 
 int um_reactor_open(um_reactor *reactor, const um_reactor_loop *loop);
-/* Has sleeps poll the driver of the NIC queue that datagrams come from for up to usecs before they sleep (preferred busy
- * polling of epoll, Linux 6.9; -ENOTTY before). While datagrams come, the kernel then leaves the interrupts of a queue
- * with irq-suspend-timeout off (Linux 6.13). Before the loop runs. */
+/* Has sleeps poll the driver of the NIC queue that datagrams come from for up to usecs before they sleep (preferred
+ * busy polling of epoll, Linux 6.9; -ENOTTY before). While datagrams come, the kernel then leaves the interrupts of a
+ * queue with irq-suspend-timeout off (Linux 6.13). Before the loop runs. */
 int um_reactor_prefer_busy_poll(um_reactor *reactor, uint32_t usecs);
 void um_reactor_close(um_reactor *reactor);
 /* Once no thread can use the lock. */
