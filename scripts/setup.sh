@@ -168,12 +168,12 @@ system_packages() {
 
 # Prints what the packages in .venv follow from; `test` covers `run`.
 venv_recipe() {
-    cat "$ROOT/pyproject.toml" "$ROOT/ffi/build_ext.py" "$ROOT/requirements/$1.lock" | sha256sum | cut -d' ' -f1
+    cat "$ROOT/pyproject.toml" "$ROOT/ffi/build_ext.py" "$ROOT/packaging/locks/$1.lock" | sha256sum | cut -d' ' -f1
 }
 
 # Installs into an environment what a lock names, each file of it only with one of the hashes there.
 install_locked() {
-    local python=$1 lock=$ROOT/requirements/$2.lock
+    local python=$1 lock=$ROOT/packaging/locks/$2.lock
     "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock" >&2 ||
         die "pip could not install $lock; the reason is above" \
             "a hash that differs: the file is not the one that was locked; scripts/dev lock makes the lock anew"
@@ -191,7 +191,7 @@ virtual_environment() {
     fi
     recipe=$(venv_recipe "$purpose")
     if [ -x "$VENV/bin/umstack" ] && grep -qsx -e "test $(venv_recipe test)" -e "$purpose $recipe" "$stamp"; then return; fi
-    say "installing requirements/$purpose.lock and umstack into .venv"
+    say "installing packaging/locks/$purpose.lock and umstack into .venv"
     rm -f "$stamp"
     install_locked "$VENV/bin/python" "$purpose"
     # What it is built with is in the lock, too: nothing more is fetched.

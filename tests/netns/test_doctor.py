@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import socket
 import struct
 import subprocess
 import sys
@@ -343,9 +345,10 @@ def test_an_interface_without_napi_says_so(host: Host, tmp_path: Path) -> None:
 
 @needs_epoll_busy_poll
 def test_a_context_prefers_busy_polling(host_with_napi: Host) -> None:
-    """The kernel has what the option asks for, and messages come; an epoll set without it has none."""
+    """The kernel has what the option asks for, and messages come; GRO, which would hold them until a poll ends, is off.
+    An epoll set without the option has none of it, and GRO is on."""
 
-    def parameters(limit_us: int) -> list[tuple[int, int, int]]:
+    def parameters(limit_us: int) -> tuple[list[tuple[int, int, int]], bool]:
         before = epoll_sets()
         options = {"pend_busy_poll_limit": limit_us}
         with Context("eth0", **options) as context, context.receiver("busy") as receiver:
@@ -354,11 +357,23 @@ def test_a_context_prefers_busy_polling(host_with_napi: Host) -> None:
             source.wait_connected(timeout=10)
             source.send(b"message", flush=True)
             assert [message.data for message in collect(receiver, 1)] == [b"message"]
-            return [epoll_busy_poll(number) for number in made]
+            return [epoll_busy_poll(number) for number in made], any_joins_datagrams()
 
     for limit_us, expected in ((150, (150, 64, 1)), (0, (0, 0, 0))):
-        found = host_with_napi.call(lambda limit_us=limit_us: parameters(limit_us))
+        found, has_gro = host_with_napi.call(lambda limit_us=limit_us: parameters(limit_us))
         assert expected in found, found
+        assert has_gro == (limit_us == 0)
+
+
+def any_joins_datagrams() -> bool:
+    """Whether a socket of this process takes runs of datagrams as one (UDP_GRO)."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(entry.readlink()).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(entry.name))) as one:
+                    found.append(one.getsockopt(socket.IPPROTO_UDP, 104))
+    return any(found)
 
 
 def epoll_sets() -> set[int]:

@@ -670,7 +670,10 @@ def test_the_second_application_is_told_who_has_the_interface(shared_lab: Lab, b
             host.call(open_another)
         assert busy.value.errno == errno.EBUSY
         with application(host, broker.path, without_privileges()) as another:
-            assert f"(pid {app.process.pid}, user {NOBODY}); end that process" in another.first["message"]
+            assert (
+                f"(pid {app.process.pid}, user {NOBODY}); use another interface, or stop that process"
+                in (another.first["message"])
+            )
         with application(host, broker.path, without_privileges(), "walk") as walking:
             assert walking.first["steps"][-1]["mode"] == "socket"
         assert went_by_rings(exchange(app, peer))

@@ -233,7 +233,7 @@ BUSY: Mapping[str, Value] = {
 
 
 def test_busy_polling_is_prepared_only_where_it_is_asked_for(tmp_path: Path) -> None:
-    """Deferral and IRQ suspension cost whoever does not poll; both are put back."""
+    """Deferral and IRQ suspension cost every process that does not poll; both are put back."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
     assert not {setting.key for setting in check(host)} & set(BUSY)
     assert init(host, state, Wishes(prefers_busy_poll=True)).lacking == {}

@@ -160,9 +160,9 @@ HOSTILE = "<script>alert('x')</script>&\"\x1b[2J"
 
 
 def test_a_hostile_topic_name_is_text_in_the_report(tmp_path: Path) -> None:
-    """Its tags are shown, not made part of the page; its escape sequence is written out; so in what the command prints."""
+    """Its tags are shown, not made part of the page; its escape sequence is written out, on the terminal, too."""
     tap = tmp_path / "tap.pcapng"
-    with open_context(tap=tap) as context:
+    with open_context(tap=tap, resolver_multicast_port=12965) as context:  # where the decoder looks for names
         source, receiver = connect(context, HOSTILE)
         source.send_many([b"message"] * 100, flush=True)
         collect(receiver, 100)

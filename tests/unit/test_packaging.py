@@ -75,7 +75,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
             text = file.read_text().replace("/usr/bin/umstack", sys.executable)
             (tmp_path / file.name.replace("@.", "@x.")).write_text(text)
     units = sorted(tmp_path.iterdir())
-    assert len(units) == 5
+    assert len(units) == 6
     done = subprocess.run([analyze, "verify", *units], capture_output=True, text=True, timeout=60)
     said = [line for line in done.stderr.splitlines() if str(tmp_path) in line or "umstack" in line]
     assert not said, "\n".join(said)

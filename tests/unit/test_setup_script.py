@@ -79,7 +79,7 @@ def test_set_up_runs_the_package_manager_alone_as_root(fake_sudo: Path) -> None:
 
 def locked(name: str) -> Mapping[str, list[str]]:
     """The requirements of a lock with their hashes."""
-    text = (ROOT / "requirements" / f"{name}.lock").read_text().replace("\\\n", " ")
+    text = (ROOT / "packaging/locks" / f"{name}.lock").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return {
         line.split(" --hash=")[0].strip(): re.findall(r"--hash=sha256:([0-9a-f]{64})", line) for line in lines
@@ -94,7 +94,7 @@ def test_locks_pin_versions_and_hashes(name: str) -> None:
     for requirement, hashes in requirements.items():
         assert re.match(r"[a-z0-9-]+(\[[a-z,]+\])?==[^ ;]+( ;|$)", requirement), requirement
         assert hashes, requirement
-    text = (ROOT / "requirements" / f"{name}.lock").read_text()
+    text = (ROOT / "packaging/locks" / f"{name}.lock").read_text()
     assert "://" not in text
     assert "index" not in text.replace("tomli", "")
 
@@ -134,8 +134,8 @@ def test_a_file_that_is_not_the_locked_one_is_not_installed(tmp_path: Path) -> N
             "locked_thing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         archive.writestr("locked_thing-1.dist-info/RECORD", "")
-    lock = tmp_path / "requirements/own.lock"
-    lock.parent.mkdir()
+    lock = tmp_path / "packaging/locks/own.lock"
+    lock.parent.mkdir(parents=True)
     target = tmp_path / "target"
     environment = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_TARGET": str(target)}
     script = f"ROOT={tmp_path}; install_locked {sys.executable} own"
