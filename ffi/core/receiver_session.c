@@ -373,7 +373,7 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
         um_nak_timers_on_recovered(session, loss, retransmission, arrival->now_ns);
     } else {
         if (UM_UNLIKELY(ahead > 0))
-            um_session_claims_add_gap(session, session->next_sqn, packet->sqn - 1, arrival->now_ns);
+            um_session_claims_add_gap(session, packet->sqn - 1, arrival->now_ns);
         if (UM_UNLIKELY(session->claims.has_any))
             um_session_claims_on_data(session, packet->sqn, retransmission, arrival->now_ns);
         session->next_sqn = packet->sqn + 1;

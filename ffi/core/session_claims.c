@@ -16,18 +16,30 @@ static uint32_t reach(const um_receiver_session *session)
     return part < REACH_MAX ? part : REACH_MAX;
 }
 
-void um_session_claims_add_gap(um_receiver_session *session, uint32_t first, uint32_t last, int64_t now_ns)
+static void add_run(um_receiver_session *session, uint32_t from, uint32_t end, int64_t now_ns)
 {
-    uint32_t from = first;
-    for (uint32_t sqn = first; sqn != last + 1; sqn++) {
+    if (from != end)
+        um_nak_timers_add_gap(session, from, end - 1, now_ns);
+}
+
+/* What was claimed lies within the reach of next_sqn, or is far_sqn. */
+void um_session_claims_add_gap(um_receiver_session *session, uint32_t last, int64_t now_ns)
+{
+    const um_session_claims *claims = &session->claims;
+    uint32_t first = session->next_sqn, from = first, end = last + 1;
+    for (uint32_t sqn = first; claims->has_any && sqn != end && sqn != first + REACH_MAX; sqn++) {
         if (um_loss_map_find(&session->losses, sqn) == NULL)
             continue;
-        if (from != sqn)
-            um_nak_timers_add_gap(session, from, sqn - 1, now_ns);
+        add_run(session, from, sqn, now_ns);
         from = sqn + 1;
     }
-    if (from != last + 1)
-        um_nak_timers_add_gap(session, from, last, now_ns);
+    bool is_split = claims->has_any && claims->has_far && claims->far_sqn - from < end - from &&
+                    um_loss_map_find(&session->losses, claims->far_sqn) != NULL;
+    if (is_split) {
+        add_run(session, from, claims->far_sqn, now_ns);
+        from = claims->far_sqn + 1;
+    }
+    add_run(session, from, end, now_ns);
 }
 
 /* The lead beyond the reach that was claimed before keeps its place until it has been NAKed often enough. */
@@ -52,7 +64,10 @@ static void claim(um_receiver_session *session, int64_t now_ns)
         return;
     if (session->losses.capacity - session->losses.count < reach(session) || (is_far && !may_claim_far(session)))
         return; /* the next session message tells it again */
-    um_session_claims_add_gap(session, is_far ? claims->lead : session->next_sqn, claims->lead, now_ns);
+    if (!is_far)
+        um_session_claims_add_gap(session, claims->lead, now_ns);
+    else if (um_loss_map_find(&session->losses, claims->lead) == NULL)
+        add_run(session, claims->lead, claims->lead + 1, now_ns);
     if (is_far) {
         claims->has_far = true;
         claims->far_sqn = claims->lead;

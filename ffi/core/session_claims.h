@@ -33,8 +33,8 @@ int64_t um_session_claims_tick(um_receiver_session *session, int64_t now_ns);
 /* A datagram with data and sqn >= next_sqn arrived, while has_any: what was claimed up to it is borne out. */
 void um_session_claims_on_data(um_receiver_session *session, uint32_t sqn, bool retransmission, int64_t now_ns);
 
-/* Adds [first, last], which data has shown to be lost, to the loss map but for what was claimed and is in it. */
-void um_session_claims_add_gap(um_receiver_session *session, uint32_t first, uint32_t last, int64_t now_ns);
+/* Adds [next_sqn, last], which data has shown to be lost, to the loss map but for what was claimed and is in it. */
+void um_session_claims_add_gap(um_receiver_session *session, uint32_t last, int64_t now_ns);
 
 /* A number of the loss map was given up. */
 void um_session_claims_on_given_up(um_receiver_session *session, uint32_t sqn);

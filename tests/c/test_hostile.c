@@ -314,6 +314,23 @@ TEST("UM-76", "a session that begins with a forged session message begins where 
     }
 }
 
+TEST("UM-71 UM-116", "a claim and a confirmed jump far across it: bounded")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    tick(f, NS_PER_S);
+    receive_sm(f, 7, 149 + 1000000, 100);
+    receive_sm(f, 8, 149 + 100, 100);
+    uint32_t far = 150 + (1u << 30);
+    receive_message(f, far, 0, 1000000);
+    receive_message(f, far + 1, 0, 1000001);
+    CHECK_EQ(f->session.next_sqn, far + 2);
+    CHECK(f->session.losses.count <= LOSS_CAPACITY);
+    for (uint32_t s = 0; s < 12; s++)
+        tick(f, NS_PER_S);
+    CHECK_EQ(f->session.losses.count, 0);
+    receiving_close(f);
+}
+
 TEST("UM-71", "forged session messages from before the stream do not end an idle session")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);

@@ -95,6 +95,7 @@ static um_receiver_session_config session_config(uint32_t number, fuzz_input *in
         .activity_timeout_ns = 60000000,
         .preactivity_timeout_ns = choice & 4 ? 100000000 : 0,
         .send_naks = !(choice & 8),
+        .nak_rate_limit = choice & 64 ? 1000 : 0,
         .datagram_max_bytes = 1472,
         .loss_capacity = choice & 16 ? 16 : 512,
         .topic_capacity = 4,
