@@ -71,22 +71,14 @@ class _World:
                 if not self.users[topic]:
                     self.found[topic].clear()
             case 4:
-                for found in list(self.found[topic])[:1]:
-                    machine.forget_session(found.address, self.now_ns)
-                    for others in self.found.values():
-                        others -= {one for one in others if one.address == found.address}
+                self._forget_session_of(topic)
             case 5:
                 machine.request_resolution()
             case 6 | 7:
                 self.now_ns += len(data) * _MS * (1000 if operation & 128 else 1)
                 self._send()
-            case 8 if operation & 128 and (operation >> 4) % 4 in self.matching:
-                machine.stop_matching((operation >> 4) % 4)
-                del self.matching[(operation >> 4) % 4]
-            case 8 if (operation >> 4) % 4 not in self.matching:
-                self.matching[(operation >> 4) % 4] = set()
-                pattern = TopicPattern.of_prefix("o")
-                self.told(machine.match((operation >> 4) % 4, pattern, _WILDCARD, self.now_ns))
+            case 8:
+                self._wildcard((operation >> 4) % 4, ends=bool(operation & 128))
             case 9 | 10:
                 self.told(machine.datagram_received(_advertisement(topic, data), self.now_ns))
             case _:
@@ -94,6 +86,20 @@ class _World:
         self.told(machine.left_topics(self.now_ns))
         assert len(machine.topics()) <= _CACHE_MAX
         assert sum(map(len, self.found.values())) <= _CACHE_MAX
+
+    def _forget_session_of(self, topic: str) -> None:
+        for found in list(self.found[topic])[:1]:
+            self.machine.forget_session(found.address, self.now_ns)
+            for others in self.found.values():
+                others -= {one for one in others if one.address == found.address}
+
+    def _wildcard(self, key: int, *, ends: bool) -> None:
+        if ends and key in self.matching:
+            self.machine.stop_matching(key)
+            del self.matching[key]
+        elif not ends and key not in self.matching:
+            self.matching[key] = set()
+            self.told(self.machine.match(key, TopicPattern.of_prefix("o"), _WILDCARD, self.now_ns))
 
     def _send(self) -> None:
         for datagram in self.machine.datagrams_to_send(self.now_ns):
