@@ -17,14 +17,23 @@ from umstack.config.absent_options import ABSENT_SCOPES, why_absent
 from umstack.config.context_options import ContextOptions
 from umstack.config.option import Option, OptionValue, Scope, StoredValue, options_of, shown
 from umstack.config.receiver_options import ReceiverOptions
-from umstack.config.relations import LintWarning, check_context, check_receiver, check_source, lint
+from umstack.config.relations import (
+    LintWarning,
+    check_context,
+    check_receiver,
+    check_source,
+    check_wildcard_receiver,
+    lint,
+)
 from umstack.config.source_options import SourceOptions
+from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
 from umstack.errors import ConfigError, OptionAbsent, OptionError
 
 OPTION_HOLDERS: Mapping[Scope, type[Any]] = {
     Scope.CONTEXT: ContextOptions,
     Scope.SOURCE: SourceOptions,
     Scope.RECEIVER: ReceiverOptions,
+    Scope.WILDCARD_RECEIVER: WildcardReceiverOptions,
 }
 
 OPTIONS: Mapping[Scope, Mapping[str, Option]] = {
@@ -32,7 +41,7 @@ OPTIONS: Mapping[Scope, Mapping[str, Option]] = {
 }
 """The option table: every option by scope and name."""
 
-_Options = TypeVar("_Options", ContextOptions, SourceOptions, ReceiverOptions)
+_Options = TypeVar("_Options", ContextOptions, SourceOptions, ReceiverOptions, WildcardReceiverOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +84,7 @@ def _find_scope(word: str) -> Scope:
         raise OptionAbsent(f"scope {key} does not exist here", hint=f"remove the line: {ABSENT_SCOPES[key]}")
     close = difflib.get_close_matches(key, list(Scope), n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise OptionError(f"there is no scope {word!r}", hint=f"{hint}scopes are context, source and receiver")
+    raise OptionError(f"there is no scope {word!r}", hint=f"{hint}scopes are {', '.join(Scope)}")
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
@@ -198,6 +207,15 @@ class Config:
         """
         options = self._build(ReceiverOptions, overrides)
         check_receiver(options)
+        return options
+
+    def wildcard_receiver_options(self, **overrides: OptionValue) -> WildcardReceiverOptions:
+        """Typed options of scope wildcard_receiver; `overrides`, by option name, win over the configuration.
+
+        Raises OptionError for a wrong override and when two options contradict each other.
+        """
+        options = self._build(WildcardReceiverOptions, overrides)
+        check_wildcard_receiver(options)
         return options
 
     def lint(self) -> list[LintWarning]:

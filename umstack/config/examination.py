@@ -104,6 +104,7 @@ def _contradictions(config: Config) -> Iterator[Finding]:
         config.context_options,
         config.source_options,
         config.receiver_options,
+        config.wildcard_receiver_options,
     )
     for check in checks:
         try:
