@@ -226,7 +226,7 @@ class Config:
         config = self.with_options(holder.SCOPE, overrides) if overrides else self
         settings = [one for one in config._settings.values() if one.option.scope is holder.SCOPE]
         chosen: dict[str, Any] = {setting.option.field: setting.value for setting in settings}
-        if holder is not ContextOptions:
+        if holder is SourceOptions or holder is ReceiverOptions:
             chosen["given"] = frozenset(setting.option.name for setting in settings)
         return holder(**chosen)
 
