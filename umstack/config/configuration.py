@@ -41,6 +41,7 @@ OPTIONS: Mapping[Scope, Mapping[str, Option]] = {
 }
 """The option table: every option by scope and name."""
 
+_KNOW_WHAT_IS_SET: frozenset[type[Any]] = frozenset({SourceOptions, ReceiverOptions})
 _Options = TypeVar("_Options", ContextOptions, SourceOptions, ReceiverOptions, WildcardReceiverOptions)
 
 
@@ -226,7 +227,7 @@ class Config:
         config = self.with_options(holder.SCOPE, overrides) if overrides else self
         settings = [one for one in config._settings.values() if one.option.scope is holder.SCOPE]
         chosen: dict[str, Any] = {setting.option.field: setting.value for setting in settings}
-        if holder is SourceOptions or holder is ReceiverOptions:
+        if holder in _KNOW_WHAT_IS_SET:
             chosen["given"] = frozenset(setting.option.name for setting in settings)
         return holder(**chosen)
 
