@@ -40,6 +40,7 @@ OPTIONS: Mapping[Scope, Mapping[str, Option]] = {
 }
 """The option table: every option by scope and name."""
 
+_KNOW_WHAT_IS_SET: frozenset[type[Any]] = frozenset({SourceOptions, ReceiverOptions})
 _Options = TypeVar("_Options", ContextOptions, SourceOptions, ReceiverOptions, WildcardReceiverOptions)
 
 
@@ -232,7 +233,7 @@ class Config:
         config = self.with_options(holder.SCOPE, overrides) if overrides else self
         settings = [one for one in config._settings.values() if one.option.scope is holder.SCOPE]
         chosen: dict[str, Any] = {setting.option.field: setting.value for setting in settings}
-        if "given" in holder.__dataclass_fields__:
+        if holder in _KNOW_WHAT_IS_SET:
             chosen["given"] = frozenset(setting.option.name for setting in settings)
         return holder(**chosen)
 
