@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Protocol
 
 import click
@@ -79,6 +80,8 @@ def command(
     options = ReportOptions(
         master, mtu, driver_memory, expected_loss=expected_loss, table_format=table_format
     )
+    if options.uses_spark and find_spec("pyspark") is None:
+        raise Unsupported("a report by Spark needs pyspark", hint="pip install 'umstack[spark,report]'")
     del outputs  # Imported for what it needs: a missing part is told before the work begins.
     # Arrow's own pool keeps tens of MiB at hand, which a small report has no use for and a large one does not miss.
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())
