@@ -20,4 +20,6 @@ needs_device_bound_programs = _since((6, 3), "a program that asks the driver of 
 needs_passed_rings = _since((6, 4), "mapping the rings of another process's socket")
 needs_frames_in_chains = _since((6, 6), "AF_XDP with datagrams of several frames")
 needs_tcx = _since((6, 6), "attaching to tc egress by link (tcx)")
+needs_epoll_busy_poll = _since((6, 9), "preferred busy polling of epoll")
+needs_irq_suspension = _since((6, 13), "IRQ suspension")
 needs_virtio_zero_copy = _since((6, 13), "zero-copy in virtio_net")

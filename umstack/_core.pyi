@@ -138,6 +138,7 @@ class um_context_config(CData):
     gro: bool
     timestamps: bool
     busy_wait: bool
+    busy_poll_us: int
     spin_ns: int
     adaptive_spin_ns: int
     coalesce_ns: int
@@ -465,6 +466,7 @@ class um_receiver_account(CData):
     bytes: int
     refused: int
     too_late: int
+    round_trip_ns: int
     @property
     def bucket(self) -> um_repair_bucket: ...
     @bucket.setter
@@ -492,10 +494,12 @@ class um_receiver_session_config(CData):
     nak_initial_backoff_ns: int
     nak_backoff_ns: int
     nak_suppress_ns: int
+    adaptive_timers: int
     nak_generation_ns: int
     activity_timeout_ns: int
     preactivity_timeout_ns: int
     send_naks: bool
+    nak_rate_limit: int
     datagram_max_bytes: int
     loss_capacity: int
     topic_capacity: int
@@ -571,6 +575,8 @@ class um_session_config(CData):
     ignore_interval_ns: int
     sm_minimum_interval_ns: int
     sm_maximum_interval_ns: int
+    sm_floor_ns: int
+    adaptive_timers: int
     unblock_timeout_ns: int
     flow_policy: int
     flow_group_tag: int
@@ -642,6 +648,12 @@ class um_tap_counters(CData):
 
 class _CoreLib:
     UM_ACCOUNTS_MAX: int
+    UM_ADAPTIVE_BACKOFF: int
+    UM_ADAPTIVE_IGNORE: int
+    UM_ADAPTIVE_INITIAL: int
+    UM_ADAPTIVE_REPORTS: int
+    UM_ADAPTIVE_SM: int
+    UM_ADAPTIVE_SUPPRESS: int
     UM_ADMIN_ACTION: int
     UM_BACK_PRESSURED: int
     UM_CAPTURE_CLOCK_STEP_NS: int

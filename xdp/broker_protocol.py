@@ -160,10 +160,11 @@ def decode_reply(message: bytes, path: Path) -> dict[str, Any]:
     refusal = fields.get("error")
     if not isinstance(refusal, dict):
         return fields
+    number = refusal.get("errno")
     raise BrokerError(
         f"the broker at {path}: {refusal.get('message')}",
         hint=str(refusal.get("hint")),
-        errno=int(refusal.get("errno") or 0),
+        errno=number if isinstance(number, int) else 0,
     )
 
 

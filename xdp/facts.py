@@ -101,6 +101,17 @@ class HugePages:
 
 
 @dataclass(frozen=True, slots=True)
+class Napi:
+    """A NAPI instance: what polls a NIC's queue, and how."""
+
+    id: int
+    threaded: int | Unknown
+    """0: in soft interrupts; 1: by a kernel thread; 2: by one that never sleeps."""
+    irq_suspend_timeout_ns: int | Unknown
+    """How long interrupts stay off while a process that prefers busy polling finds something; 0: not at all."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """One interface, this host and this process, as they were when asked."""
 
@@ -131,6 +142,7 @@ class Facts:
     numa_node: int | Unknown
     napi_defer_hard_irqs: int | Unknown
     gro_flush_timeout_ns: int | Unknown
+    napi: tuple[Napi, ...] | Unknown
     busy_poll_us: int | Unknown
     busy_read_us: int | Unknown
     unprivileged_bpf_disabled: int | Unknown

@@ -20,7 +20,7 @@ from xdp.ethtool import Ethtool
 from xdp.facts import AttachedXdp, AttachMode, Facts, HugePages, Irq, Unknown
 from xdp.interface import Interface, find_interface, interfaces, off_the_event_loop
 from xdp.loader import unavailable
-from xdp.netdev_family import device_features
+from xdp.netdev_family import device_features, napi_instances
 from xdp.xsk import unavailable as rings_unavailable
 
 _SYS_NET = Path("/sys/class/net")
@@ -85,6 +85,7 @@ def probe_interface(interface: Interface) -> Facts:
         numa_node=numa_node(bus),
         napi_defer_hard_irqs=interface_number(interface, "napi_defer_hard_irqs"),
         gro_flush_timeout_ns=interface_number(interface, "gro_flush_timeout"),
+        napi=napi_instances(interface.index),
         busy_poll_us=sysctl("net/core/busy_poll"),
         busy_read_us=sysctl("net/core/busy_read"),
         unprivileged_bpf_disabled=sysctl("kernel/unprivileged_bpf_disabled"),

@@ -137,5 +137,7 @@ int64_t um_source_flush(um_source *source, int64_t now_ns, uint32_t *actions);
 /* For the session: moves the flush limit up to the end of what is published; TSNIs that are due. Sender lock. */
 void um_source_flush_all(um_source_session *session);
 int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns);
+/* A group report, when one is due. Returns when the next may be. */
+int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns);
 
 #endif

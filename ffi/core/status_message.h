@@ -26,6 +26,7 @@ typedef struct um_status_message {
     uint32_t next_sqn; /* everything before it has been received and delivered */
     uint32_t window_bytes;
     uint32_t group_tag;
+    uint32_t round_trip_us; /* see um_recovery_timing_crossing_ns; 0: not measured */
     uint8_t flags;
 } um_status_message;
 

@@ -75,8 +75,9 @@ void um_event_queue_close(um_event_queue *queue)
     um_event_queues *queues = queue->queues;
     um_gate_shut(&queue->gate);
     wake(queue);
-    um_reactor_wake_by(queues->reactor, 0); /* in sequential mode a reader waits in the loop */
-    um_gate_await_empty(&queue->gate);
+    do /* in sequential mode a reader waits in the loop, where another thread may take the wake-up */
+        um_reactor_wake_by(queues->reactor, 0);
+    while (!um_gate_empties(&queue->gate));
     um_reactor_lock(queues->reactor);
     um_node_remove_queue(queues->node, &queue->core);
     materialize_all(queue);
@@ -246,6 +247,8 @@ static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, 
         now_ns = um_clock_ns();
     } while (rows->count == 0 && now_ns < end_ns && atomic_load(&reactor->unblock_count) == unblocks &&
              !um_gate_is_shut(&queue->gate));
+    if (atomic_load(&reactor->unblock_count) != unblocks)
+        um_reactor_pass_on_wake(reactor);
 }
 
 uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows)

@@ -1,9 +1,9 @@
-#include <sched.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
 #include "../bpf/steering_time.h"
 #include "os/clock.h"
+#include "os/lock.h"
 #include "xsk/nic_clock.h"
 #include "xsk/rings_state.h"
 
@@ -140,12 +140,6 @@ int um_xsk_rings_kick(um_xsk_rings *rings, uint32_t index)
     return 0;
 }
 
-static void lock_sending(um_xsk_queue *queue)
-{
-    while (!um_lock_try(&queue->send_lock))
-        sched_yield();
-}
-
 static int send_locked(um_xsk_link *link, um_address to, const um_tx *batch, uint32_t count)
 {
     um_xsk_rings *rings = link->rings;
@@ -168,7 +162,7 @@ static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint
 {
     um_xsk_link *link = (um_xsk_link *)base;
     um_xsk_queue *queue = &link->rings->queues[link->queue];
-    lock_sending(queue);
+    um_lock_acquire(&queue->send_lock);
     int result = send_locked(link, to, batch, count);
     um_lock_release(&queue->send_lock);
     return result;
@@ -184,7 +178,7 @@ static uint32_t borrow_frames(um_link *base, uint8_t **pieces, uint32_t count)
 {
     um_xsk_link *link = (um_xsk_link *)base;
     um_xsk_queue *queue = &link->rings->queues[link->queue];
-    lock_sending(queue);
+    um_lock_acquire(&queue->send_lock);
     uint32_t borrowed = um_xsk_queue_borrow(queue, pieces, count);
     um_lock_release(&queue->send_lock);
     return borrowed;
@@ -194,7 +188,7 @@ static void return_frames(um_link *base, uint8_t *const *pieces, uint32_t count)
 {
     um_xsk_link *link = (um_xsk_link *)base;
     um_xsk_queue *queue = &link->rings->queues[link->queue];
-    lock_sending(queue);
+    um_lock_acquire(&queue->send_lock);
     um_xsk_queue_return(queue, pieces, count);
     um_lock_release(&queue->send_lock);
 }

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,6 +24,7 @@ from tests.kernels import needs_passed_rings
 from tests.netns.contexts import UNLIMITED, Member
 from tests.waiting import collect, wait_for
 from umstack.lab import Host, Lab
+from xdp import broker as xdp_broker
 from xdp.broker_client import ask_broker, open_brokered_rings
 from xdp.broker_protocol import MESSAGE_MAX_BYTES, OpenRequest, encode_request
 from xdp.xsk import unavailable
@@ -38,7 +40,7 @@ APPLICATION = """
 import json, sys, time
 from pathlib import Path
 import umstack, xdp
-from umstack._engine.link import open_link
+from umstack._engine.ring_link import open_link
 path, link, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 def show(**fields):
     print(json.dumps(fields), flush=True)
@@ -668,7 +670,10 @@ def test_the_second_application_is_told_who_has_the_interface(shared_lab: Lab, b
             host.call(open_another)
         assert busy.value.errno == errno.EBUSY
         with application(host, broker.path, without_privileges()) as another:
-            assert f"(pid {app.process.pid}, user {NOBODY}); end that process" in another.first["message"]
+            assert (
+                f"(pid {app.process.pid}, user {NOBODY}); use another interface, or stop that process"
+                in (another.first["message"])
+            )
         with application(host, broker.path, without_privileges(), "walk") as walking:
             assert walking.first["steps"][-1]["mode"] == "socket"
         assert went_by_rings(exchange(app, peer))
@@ -733,3 +738,58 @@ def test_a_broker_needs_the_capabilities_itself(folder: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, cwd="/", env={**os.environ})
     assert ended.returncode == 1
     assert "lacks CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF" in ended.stderr
+
+
+@needs_passed_rings
+def test_the_command_lends_the_interfaces_it_is_told_to(shared_lab: Lab, folder: Path) -> None:
+    """--interface: others are refused by name, those named are lent."""
+    host = shared_lab.hosts[0]
+    for named, expected in (("lo", "eth0 is not lent"), ("eth0", "")):
+        broker = BrokerProcess(host, folder / "xdp.sock", "--interface", named)
+        try:
+            said = answers(host, broker.path, an_open_request())
+            assert said == [expected]
+        finally:
+            summary = broker.end()
+        assert (summary["lent"] > 0, summary["refused"] > 0) == (named == "eth0", named == "lo")
+
+
+@needs_passed_rings
+def test_a_connection_with_rings_may_say_nothing(shared_lab: Lab, folder: Path) -> None:
+    """The idle timeout is for connections without rings: one that has some keeps them."""
+    idle_timeout_s, path = 0.4, folder / "xdp.sock"
+
+    def lend_and_wait() -> tuple[bytes | None, bytes]:
+        policy = xdp_broker.Policy(idle_timeout_s=idle_timeout_s)
+        with (
+            xdp_broker.listen_at(path) as listener,
+            xdp_broker.Broker(listener, policy, lambda event: None) as broker,
+        ):
+            thread = threading.Thread(target=broker.serve)
+            thread.start()
+            try:
+                with ExitStack() as stack:
+                    holder, idle = (
+                        stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                        for _ in "ab"
+                    )
+                    for client in (holder, idle):
+                        client.settimeout(5)
+                        client.connect(str(path))
+                    reply, kept = lent_descriptors(holder, an_open_request())
+                    assert "shape" in reply, reply
+                    ended = idle.recv(1)
+                    time.sleep(2 * idle_timeout_s)
+                    holder.setblocking(False)
+                    try:
+                        said: bytes | None = holder.recv(1)
+                    except BlockingIOError:
+                        said = None
+                    for one in kept:
+                        os.close(one)
+                    return said, ended
+            finally:
+                broker.stop()
+                thread.join(10)
+
+    assert shared_lab.hosts[0].call(lend_and_wait) == (None, b"")

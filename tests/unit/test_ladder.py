@@ -58,6 +58,7 @@ BEST = Facts(
     numa_node=0,
     napi_defer_hard_irqs=2,
     gro_flush_timeout_ns=200_000,
+    napi=(),
     busy_poll_us=0,
     busy_read_us=0,
     unprivileged_bpf_disabled=2,

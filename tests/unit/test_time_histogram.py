@@ -47,6 +47,14 @@ def test_percentiles_are_good_to_a_bucket(seed: int) -> None:
         assert estimate_ms == pytest.approx(exact_ms, rel=0.26)
 
 
+def test_a_percentile_is_what_that_part_did_not_exceed() -> None:
+    """Half of two samples are the shorter one."""
+    short, long = 2**17, 2**30
+    half_ms = histogram([short, long]).percentile_ms(50)
+    assert half_ms == pytest.approx(short / 1e6, rel=0.26)
+    assert histogram([short, long]).percentile_ms(51) == pytest.approx(long / 1e6, rel=0.26)
+
+
 def test_nothing_recovered_has_no_percentile() -> None:
     """No sample, no figure."""
     assert RecoveryHistogram.empty().percentile_ms(50) is None

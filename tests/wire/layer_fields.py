@@ -321,7 +321,7 @@ FIELDS: dict[type[Packet], dict[str, Getter]] = {
 
 def own_as_extended(packet: Packet) -> Packet:
     """The stack's own options as what they are to tshark: extended options with data."""
-    is_own = isinstance(packet, layers.LBMCStatus | layers.LBMCSendTime)
+    is_own = isinstance(packet, layers.LBMCStatus | layers.LBMCGroupReport | layers.LBMCSendTime)
     return layers.LBMCExtended(bytes(packet)) if is_own else packet
 
 

@@ -73,6 +73,7 @@ def lbtrm() -> Iterator[Packet]:
     sent = um.LBMCSendTime(sent_ns=1_700_000_000_123_456_789)
     yield data(118, message(EUR, 56, b"sent then", um.LBMCBatch(flags="end"), sent))
     yield data(117, control(um.LBMCStatus(next_sqn=117, window_bytes=1 << 20, receiver_id=2**63 + 5)))
+    yield data(118, control(um.LBMCGroupReport(receivers=1000, round_trip_us=250)))
 
 
 def advertisement(topic: bytes, transport: int, info: Packet, *options: Packet) -> Packet:

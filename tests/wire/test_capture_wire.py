@@ -93,12 +93,13 @@ def messages(frame: Frame) -> Iterator[dict[str, Any]]:
         topic = integer(found, "lbmc.tidx")
         total = number(found, "lbmc.msglen")
         extended = integer(found, "lbmc.extopt.id")
+        is_status = extended == STATUS_OPTION and integer(found, "lbmc.extopt.subtype") == 1
         payload = 0 if topic is None else total - 12 - sum(header_lengths(found))
         tsni = records(found)
         if kind != 8 or not tsni:
             first = integer(found, "lbmc.frag.first_sqn")
             sqn = integer(found, "lbmc.sqn")
-            control = "control" if extended is None else "status" if extended == STATUS_OPTION else "extended"
+            control = "control" if extended is None else "status" if is_status else "extended"
             yield {
                 "topic_index": topic,
                 "topic_sqn": sqn,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.wire.dissection import MARKS, Frame, number, octets, tshark, values
-from umstack.scapy import LBTRMData, LBTRMNcf
+from umstack.scapy import LBMCGroupReport, LBTRMData, LBTRMNcf
 
 RETRANSMISSION = 0x20
 UNICAST_NAKS = 0x80
@@ -44,6 +44,14 @@ def ncf_reason(frame: Frame) -> int | None:
     return frame.read[LBTRMNcf].reason if frame.kind == 4 else None
 
 
+def group_report(frame: Frame) -> LBMCGroupReport | None:
+    """The group report in a datagram to the group."""
+    if frame.kind != 0 or not to_group(frame):
+        return None
+    found = [message.option(LBMCGroupReport) for message in frame.read[LBTRMData].messages]
+    return next((report for report in found if report is not None), None)
+
+
 def status_flags(frame: Frame) -> int | None:
     """The flags of a status message; None for any other frame."""
     if frame.kind != 0 or to_group(frame):
@@ -70,6 +78,7 @@ EVERYTHING: dict[str, Callable[[Frame], bool]] = {
     "NCF, ignored": lambda f: ncf_reason(f) == 1,
     "NCF, retransmit delay": lambda f: ncf_reason(f) == 2,
     "NCF, shed": lambda f: ncf_reason(f) == 3,
+    "DATA, group report": lambda f: group_report(f) is not None,
     "status message": lambda f: status_flags(f) == 0,
     "status message, eliciting": lambda f: status_flags(f) == 1,
     "status message, leaving": lambda f: status_flags(f) == 2,
@@ -344,7 +353,12 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
         status = frame.read[LBTRMData].status()
         assert status is not None
         assert bytes(status)[8:] == octets(message, "lbmc.extopt.data")
-        assert (status.status_version, status.reserved, status.group_tag, status.reserved_end) == (1, 0, 0, 0)
+        assert (status.status_version, status.reserved, status.group_tag, status.round_trip_us) == (
+            1,
+            0,
+            0,
+            0,
+        )
         flags = int(status.status_flags)
         assert flags in (0, 1, 2)
         receivers.add(status.receiver_id)
@@ -356,6 +370,20 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
     assert len(receivers) == 1, "one subscriber, one identity"
     assert status_flags(told[0]) == 1, "the first asks where the stream is"
     assert status_flags(told[-1]) == 2, "the last says good-bye"
+
+
+def test_the_group_report(session: list[Frame]) -> None:
+    """UM-117, W1: how many receivers there are, in an option of a control message that tshark decodes."""
+    frame = next(frame for frame in session if group_report(frame) is not None)
+    (message,) = frame.messages
+    assert number(message, "lbmc.type") == 8
+    assert number(message, "lbmc.extopt.id") == STATUS_OPTION
+    assert number(message, "lbmc.extopt.subtype") == 2
+    assert number(message, "lbmc.extopt.next_hdr") == 255
+    report = group_report(frame)
+    assert report is not None
+    assert bytes(report)[8:] == octets(message, "lbmc.extopt.data")
+    assert (report.report_version, report.reserved, report.receivers, report.round_trip_us) == (1, 0, 1, 0)
 
 
 def test_topic_resolution_names_the_session(capture: list[Frame], facts: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from umstack.errors import UmError
 from umstack.foreign_text import displayed
 from umstack.telemetry.host_clock import host_clock
 from umstack.telemetry.statistics_server import read_statistics, statistics_directory
+from umstack.telemetry.timers import receiver_timers, source_timers
 
 _EXAMPLES = """\b
 Examples:
@@ -35,6 +36,7 @@ _LISTS = {
     "receivers": "topic",
 }
 _NO_FIGURES = {"transport", "topic", "recovery_counts", "latency_counts", "nak_accounts"}
+_TIMERS = {"source_transports": source_timers, "receiver_transports": receiver_timers}
 Report = Mapping[str, Any]
 
 
@@ -187,6 +189,8 @@ def _flat(report: Report) -> dict[tuple[str, str], Any]:
         for item in report[group]:
             of = f"{group.rstrip('s').replace('_', ' ')} {item[label]}"
             flat |= {(of, name): value for name, value in item.items() if name not in _NO_FIGURES}
+            if timers := _TIMERS.get(group):
+                flat |= {(of, name): text for name, text in timers(item).items()}
             for account in item.get("nak_accounts", ()):
                 receiver = f"receiver {account['receiver']}"
                 flat |= {(receiver, name): value for name, value in account.items() if name != "receiver"}
@@ -196,6 +200,8 @@ def _flat(report: Report) -> dict[tuple[str, str], Any]:
 def _number(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, str):
+        return value
     return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
 
 

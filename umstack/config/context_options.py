@@ -83,6 +83,15 @@ class ContextOptions:
         "comes comes within that time: waking a thread takes longer than a reply that is on its way. A task that "
         "awaits messages holds up its event loop for so long.",
     )
+    pend_busy_poll_limit: int = option(
+        Kind.INTEGER,
+        ours=0,
+        maximum=10_000,
+        zero="off",
+        doc="With pend: microseconds that a wait polls the driver of the NIC queue that datagrams come from before it "
+        "sleeps (preferred busy polling of epoll, Linux 6.9). While they come, a queue's interrupts stay off where "
+        "`umstack nic init --prefer-busy-poll` has set irq-suspend-timeout (Linux 6.13). Turns link_gro off.",
+    )
     pend_coalescing_limit_ns: int = option(
         Kind.MILLISECONDS,
         ours=2,

@@ -28,8 +28,7 @@ def read_counters(group: str, read: Callable[[Any, Any], int], handle: Any) -> C
     count = read(handle, out)
     if count == 0:
         return {}
-    counters = schema().group(group).core_counters
-    return {c.name: c.value(raw) for c, raw in zip(counters, ffi.unpack(out, count), strict=True)}
+    return schema().group(group).of_core(ffi.unpack(out, count))
 
 
 def session_counters(session: SourceSession) -> Counters:
@@ -37,10 +36,10 @@ def session_counters(session: SourceSession) -> Counters:
     return read_counters("source_transport", lib.um_statistics_source_transport, session.handle)
 
 
-def publication_counters(publication: Publication) -> Counters:
-    """The counters of a source and of its transport session."""
+def publication_counters(publication: Publication, of_session: Counters | None = None) -> Counters:
+    """The counters of a source and of its transport session, which are read where they are not given."""
     own = read_counters("source", lib.um_statistics_source, publication.handle)
-    return {**session_counters(publication.session), **own}
+    return {**(session_counters(publication.session) if of_session is None else of_session), **own}
 
 
 def subscription_counters(subscription: Subscription) -> Counters:
@@ -68,6 +67,8 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
     """Every counter of a context. Objects closed meanwhile stay readable until it returns. Any thread."""
     core, registry = engine.core, engine.registry
     with registry.listing:
+        # Read once, however many topics a session carries.
+        by_session = {session: session_counters(session) for session in engine.sessions.sessions}
         return {
             "interface": core.interface.name,
             "link": engine.link.kind,
@@ -82,14 +83,18 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
             "source_transports": [
                 {
                     "transport": session.name,
-                    **session_counters(session),
+                    **counters,
                     "nak_accounts": receiver_accounts(session)[:_ACCOUNTS_REPORTED],
                 }
-                for session in engine.sessions.sessions
+                for session, counters in by_session.items()
             ],
             "receiver_transports": receiver_transports(core.handle),
             "sources": [
-                {"topic": one.topic, "transport": one.session.name, **publication_counters(one)}
+                {
+                    "topic": one.topic,
+                    "transport": one.session.name,
+                    **publication_counters(one, by_session.get(one.session)),
+                }
                 for one in registry.parts(Publication)
             ],
             "receivers": [
