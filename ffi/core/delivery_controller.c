@@ -92,6 +92,7 @@ static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, 
     entry->fragment_offset = fragment ? message->offset : 0;
     entry->total = fragment ? message->total : message->payload_length;
     entry->received_ns = arrival->received_ns;
+    entry->sent_ns = message->sent_ns;
     if (!fragment || delivery->state == UM_DELIVERY_STARTING || um_reassembly_count(delivery, entry))
         return true;
     um_order_map_remove(delivery, um_order_map_find(delivery, message->sqn));
@@ -172,7 +173,8 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
                   .fragment_offset = fragment ? message->offset : 0,
                   .message_length = fragment ? message->total : message->payload_length,
                   .source = delivery->source,
-                  .received_ns = arrival->received_ns};
+                  .received_ns = arrival->received_ns,
+                  .sent_ns = message->sent_ns};
     bool in_frame =
         um_delivery_may_pin(message, arrival) && um_delivery_append_in_frame(delivery, &row, message, arrival);
     if (!in_frame && !um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))

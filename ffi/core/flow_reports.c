@@ -92,8 +92,11 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     }
     bool out_of_range = um_serial_before(session->next_sqn, status.next_sqn) ||
                         session->next_sqn - status.next_sqn > session->sent_mask;
+    um_receiver_account *account = NULL;
     if (!(status.flags & (UM_STATUS_LEAVE | UM_STATUS_ELICIT)) && !out_of_range)
-        um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
+        account = um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
+    if (!(status.flags & UM_STATUS_LEAVE))
+        um_source_timing_on_status(&session->timing, account, status.receiver_id, status.round_trip_us, now_ns);
     if (session->config.flow_policy == UM_FLOW_NONE)
         return;
     if (status.flags & UM_STATUS_LEAVE) {

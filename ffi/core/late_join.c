@@ -177,7 +177,8 @@ static enum taken deliver(um_delivery *delivery, const um_lbmc_message *message,
                   .fragment_offset = message->flags & UM_MESSAGE_FRAGMENT ? message->offset : 0,
                   .message_length = message->flags & UM_MESSAGE_FRAGMENT ? message->total : message->payload_length,
                   .source = delivery->source,
-                  .received_ns = delivery->late_join.received_ns};
+                  .received_ns = delivery->late_join.received_ns,
+                  .sent_ns = message->sent_ns};
     (void)now_ns;
     if (!um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))
         return QUEUE_FULL;

@@ -1,5 +1,6 @@
 #include "core/receiver_session.h"
 
+#include "core/group_report.h"
 #include "core/late_join.h"
 #include "core/nak_timers.h"
 #include "core/session_claims.h"
@@ -39,6 +40,8 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->link = link;
     session->store = store;
     session->random.state = config->random_seed;
+    um_recovery_timing_init(&session->timing, config->adaptive_timers, config->nak_initial_backoff_ns,
+                            config->nak_backoff_ns, config->nak_suppress_ns);
     um_loss_map_init(&session->losses, um_arena_take(&arena, um_loss_map_footprint(config->loss_capacity)),
                      config->loss_capacity);
     carve(session, &arena, config);
@@ -149,6 +152,19 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
     }
 }
 
+/* The newest report counts: one that was lost may be repaired after a later one. */
+static void on_group_report(um_receiver_session *session, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    um_group_report report;
+    if (!um_group_report_decode(message, &report))
+        return;
+    if (session->was_told && um_serial_before(arrival->transport_sqn, session->told_sqn))
+        return;
+    session->was_told = true;
+    session->told_sqn = arrival->transport_sqn;
+    um_recovery_timing_on_told(&session->timing, report.receivers, report.round_trip_ns);
+}
+
 static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, const um_lbmc_message *message,
                              um_arrival *arrival)
 {
@@ -161,6 +177,23 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
         if (UM_UNLIKELY(d->gap_count > 0))
             session->tick_controllers_ns = arrival->now_ns;
     }
+}
+
+/* One-way latency of a message whose publisher says when it was sent, by two clocks: the publisher's and ours. Where
+ * ours is behind by more than the way took, the difference is negative: that is no latency, and counted apart. */
+static void note_latency(um_receiver_session *session, int64_t sent_ns, int64_t received_ns)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    if (UM_UNLIKELY(received_ns < sent_ns)) {
+        UM_COUNT(counters->latency_negative, 1);
+        return;
+    }
+    uint64_t latency_ns = (uint64_t)received_ns - (uint64_t)sent_ns;
+    counters->latency_min = latency_ns < counters->latency_min ? latency_ns : counters->latency_min;
+    counters->latency_max = latency_ns > counters->latency_max ? latency_ns : counters->latency_max;
+    counters->latency_mean = um_moving_mean(counters->latency_mean, latency_ns, session->latency_count == 0);
+    UM_COUNT(session->latency_buckets[um_time_bucket(latency_ns, UM_LATENCY_OCTAVE_FIRST, UM_LATENCY_BUCKETS)], 1);
+    UM_COUNT(session->latency_count, 1);
 }
 
 static void count_dropped(um_receiver_transport_counters *counters, enum um_dgram_status status)
@@ -200,9 +233,12 @@ static void demultiplex(um_receiver_session *session, const uint8_t *body, uint3
         }
         if (UM_UNLIKELY(message.type == UM_LBMC_CONTROL)) {
             on_tsni(session, &message, arrival);
+            on_group_report(session, &message, arrival);
             continue;
         }
         UM_COUNT(session->counters.lbm_msgs_rcved, 1);
+        if (message.sent_ns != 0)
+            note_latency(session, message.sent_ns, arrival->received_ns);
         um_topic_slot *slot = um_topic_table_slot_of_next(&session->topics, message.topic_index);
         if (slot->first == NULL)
             UM_COUNT(session->counters.lbm_msgs_no_topic_rcved, 1);
@@ -222,14 +258,16 @@ static void note_activity(um_receiver_session *session, int64_t now_ns)
         um_delivery_begin(d);
 }
 
-/* Without data before, the session begins at sqn, and what was claimed elsewhere is forgotten. */
+/* Without data before, the session begins at sqn, and what was claimed elsewhere is forgotten. Nothing from before the
+ * base is waited for, so the trail is not before it either: where the first datagram was forged, with numbers far ahead
+ * and an old trail, the source's are strays. */
 static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
 {
     while (session->losses.count > 0)
         um_loss_map_remove(&session->losses, um_loss_map_first(&session->losses));
     session->claims = (um_session_claims){.last_data_ns = session->claims.last_data_ns};
     session->has_base = true;
-    session->next_sqn = sqn;
+    session->next_sqn = session->trail_sqn = sqn;
     session->status_due_ns = now_ns;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
         d->mapped_sqn = sqn;
@@ -240,7 +278,6 @@ void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn,
     if (session->has_base)
         return;
     set_base(session, next_sqn, session->created_ns);
-    session->trail_sqn = next_sqn;
     session->resumes = true;
     session->resume_rounds = rounds;
 }
@@ -304,8 +341,9 @@ static bool begin_with_data(um_receiver_session *session, const um_lbtrm_packet 
     }
     if (!fits)
         set_base(session, packet->sqn, now_ns);
+    else if (um_serial_before(session->trail_sqn, packet->trail))
+        session->trail_sqn = packet->trail;
     session->has_data = true;
-    session->trail_sqn = packet->trail;
     return true;
 }
 
@@ -328,6 +366,7 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
     if (UM_UNLIKELY(recovered)) {
         um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
         if (loss == NULL) {
+            um_recovery_timing_on_duplicate(&session->timing, packet->sqn, retransmission, arrival->now_ns);
             on_duplicate(session, packet, arrival->now_ns);
             return;
         }
@@ -361,7 +400,6 @@ static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, i
     bool is_elsewhere = session->next_sqn - packet->trail > end - packet->trail; /* neither in the window nor next */
     if (!session->has_base || (is_elsewhere && !session->has_data && !session->resumes)) {
         set_base(session, end, now_ns);
-        session->trail_sqn = end;
     }
     bool is_stray = um_serial_before(packet->lead, session->trail_sqn - 1);
     if (is_stray || !um_session_claims_on_lead(session, packet->lead, now_ns))
@@ -439,4 +477,19 @@ int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
         next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;
     session->counters.loss_map_entries = session->losses.count;
     return next_ns;
+}
+
+void um_receiver_session_snapshot(um_receiver_session *session)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    const um_recovery_timing *timing = &session->timing;
+    counters->group_receivers = timing->receivers;
+    counters->round_trip = (uint64_t)timing->round_trip_ns;
+    counters->round_trip_variance = (uint64_t)timing->variance_ns;
+    counters->round_trip_samples = timing->sample_count;
+    counters->reordering = (uint64_t)timing->reordering_ns;
+    counters->nak_initial_backoff = (uint64_t)um_recovery_timing_initial_ns(timing);
+    counters->nak_backoff = (uint64_t)um_recovery_timing_backoff_ns(timing);
+    counters->nak_suppress = (uint64_t)um_recovery_timing_suppress_ns(timing);
+    counters->timers_adaptive = timing->adaptive;
 }

@@ -14,14 +14,12 @@
 #include "core/loss_map.h"
 #include "core/nak_budget.h"
 #include "core/random.h"
+#include "core/recovery_timing.h"
 #include "core/status_message.h"
+#include "core/time_histogram.h"
 #include "core/topic_table.h"
 
 enum { UM_NAK_LIST_MAX = 365 }; /* fills a datagram at MTU 1500 */
-
-/* Recovery times are counted in buckets, four to an octave from 2^16 ns (66 us) up to 2^32 ns (4.3 s); the first and
- * the last take what lies beyond. Bucket b begins at (4 + b % 4) << (14 + b / 4) ns. */
-enum { UM_RECOVERY_BUCKETS = 64 };
 
 /* The newest lost datagram among [from, before): what the last search of the loss map found. */
 typedef struct um_blocker_search {
@@ -61,6 +59,7 @@ typedef struct um_receiver_session_config {
     int64_t nak_initial_backoff_ns; /* 0: NAK at once */
     int64_t nak_backoff_ns;
     int64_t nak_suppress_ns;
+    uint32_t adaptive_timers; /* um_adaptive_timer: which of the three above are ceilings of what is measured */
     int64_t nak_generation_ns;
     int64_t activity_timeout_ns;
     int64_t preactivity_timeout_ns; /* 0: as activity_timeout_ns */
@@ -88,6 +87,9 @@ typedef struct um_receiver_session {
     um_reorder_buffer *store;
     um_random random;
     um_loss_map losses;
+    um_recovery_timing timing;
+    uint32_t told_sqn; /* of the newest group report */
+    bool was_told;
     um_topic_table topics;
     um_delivery *controllers;
     uint32_t controller_count;
@@ -122,6 +124,8 @@ typedef struct um_receiver_session {
     int64_t nak_not_before_ns;
     um_nak_budget nak_budget;
     uint64_t recovery_buckets[UM_RECOVERY_BUCKETS]; /* datagrams by the time it took to have them */
+    uint64_t latency_buckets[UM_LATENCY_BUCKETS];   /* messages by the time from their sending to their arrival */
+    uint64_t latency_count;                         /* in them */
     um_receiver_transport_counters counters;
 } um_receiver_session;
 
@@ -148,6 +152,9 @@ void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status
 
 /* Timers. Returns when the next call is due. Sets `ended` when the activity timeout passed (UM-104). */
 int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns);
+
+/* Refreshes the snapshot counters of the timers. */
+void um_receiver_session_snapshot(um_receiver_session *session);
 
 /* Sends a status message that is due after a batch of datagrams. */
 void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns);

@@ -1,5 +1,6 @@
 #include "core/status_reports.h"
 
+#include "core/group_report.h"
 #include "core/session_claims.h"
 
 /* What the receivers can still take, at most the configured window (AE-18). */
@@ -21,6 +22,7 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
                                 .next_sqn = um_session_claims_position(session),
                                 .window_bytes = offered_window(session),
                                 .group_tag = session->config.group_tag,
+                                .round_trip_us = um_round_trip_us(um_recovery_timing_crossing_ns(&session->timing)),
                                 .flags = flags};
     if (session->losses.count > 0) {
         uint32_t lowest = um_loss_map_lowest(&session->losses);

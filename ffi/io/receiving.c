@@ -35,6 +35,20 @@ static um_group *find_group(um_receiving *receiving, um_address address)
     return unused;
 }
 
+/* Has a group reported to the loop unless a reader waits for it or a queue is full. */
+static void update_report(um_receiving *receiving, uint32_t index)
+{
+    um_group *group = &receiving->groups[index];
+    bool is_reported = !group->is_unwatched && !receiving->is_paused;
+    if (!group->in_use || is_reported == group->is_reported)
+        return;
+    group->is_reported = is_reported;
+    if (is_reported)
+        um_reactor_watch_again(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
+    else
+        um_reactor_unwatch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
+}
+
 static int join_group(um_receiving *receiving, um_address address, um_group **joined)
 {
     um_group *group = find_group(receiving, address);
@@ -62,7 +76,10 @@ static int join_group(um_receiving *receiving, um_address address, um_group **jo
     result = um_reactor_watch_rings(receiving->reactor, receiving->links->rings, true);
     if (result != 0)
         return result;
-    return um_reactor_watch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
+    result = um_reactor_watch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
+    group->is_reported = true;
+    update_report(receiving, index);
+    return result;
 }
 
 static void leave_group(um_receiving *receiving, um_group *group)
@@ -297,8 +314,8 @@ uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVI
         um_group *group = &receiving->groups[i];
         if (!group->in_use)
             continue;
-        um_reactor_unwatch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, i);
         group->is_unwatched = true;
+        update_report(receiving, i);
         fds[count++] = group->link.fd;
     }
     return count;
@@ -307,11 +324,18 @@ uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVI
 void um_receiving_watch_groups(um_receiving *receiving)
 {
     for (uint32_t i = 0; i < receiving->group_limit; i++) {
-        um_group *group = &receiving->groups[i];
-        if (group->in_use && group->is_unwatched)
-            um_reactor_watch_again(receiving->reactor, group->link.fd, UM_WATCH_GROUP, i);
-        group->is_unwatched = false;
+        receiving->groups[i].is_unwatched = false;
+        update_report(receiving, i);
     }
+}
+
+void um_receiving_pause_groups(um_receiving *receiving, bool is_paused)
+{
+    if (UM_LIKELY(is_paused == receiving->is_paused))
+        return;
+    receiving->is_paused = is_paused;
+    for (uint32_t i = 0; i < receiving->group_limit; i++)
+        update_report(receiving, i);
 }
 
 /* The lines of a frame are another processor's, which wrote it; those of a datagram put together of several frames are

@@ -140,6 +140,10 @@ int um_sim_add_receiver(um_sim_world *world, int host, const um_sim_receiver_con
     um_receiver_counters_reset(&receiver->core.counters);
     if (!um_node_add_queue(receiver->host->node, &receiver->queue))
         return -ENOSPC;
+    um_sim_receiver **last = &receiver->host->receivers;
+    while (*last != NULL)
+        last = &(*last)->next_of_host;
+    *last = receiver;
     world->receivers[world->receiver_count++] = receiver;
     um_sim_set_reading(world, (int)receiver->index, config->read_interval_ns, config->read_rows);
     return (int)receiver->index;
@@ -261,6 +265,7 @@ const uint64_t *um_sim_source_counters(um_sim_world *world, int source)
 
 const uint64_t *um_sim_transport_counters(um_sim_world *world, int join)
 {
+    um_receiver_session_snapshot(world->joins[join]->transport);
     return (const uint64_t *)&world->joins[join]->transport->counters;
 }
 

@@ -62,9 +62,8 @@ static uint32_t read_rows(um_sim_receiver *receiver, uint32_t max)
 static bool read_eagerly(um_sim_host *host)
 {
     bool any = false;
-    for (uint32_t i = 0; i < host->world->receiver_count; i++) {
-        um_sim_receiver *receiver = host->world->receivers[i];
-        if (receiver->host != host || receiver->config.read_interval_ns != 0)
+    for (um_sim_receiver *receiver = host->receivers; receiver != NULL; receiver = receiver->next_of_host) {
+        if (receiver->config.read_interval_ns != 0)
             continue;
         while (read_rows(receiver, receiver->config.read_rows) > 0)
             any = true;
@@ -257,7 +256,7 @@ void um_sim_service(um_sim_host *host)
 static void run_sender(um_sim_session *session, int64_t now_ns)
 {
     um_source_session *core = &session->core;
-    int64_t wake_ns = now_ns + core->config.sm_minimum_interval_ns;
+    int64_t wake_ns = now_ns + um_source_timing_first_sm_ns(&core->timing);
     int sent = 1;
     while (sent > 0 && um_session_pending(core)) {
         sent = um_session_send(core, now_ns, INLINE_BUDGET);

@@ -132,6 +132,8 @@ static void check_message(um_sim_row_checker *checker, const um_block *block, ui
     if ((flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END)) != message->flags ||
         !(flags & UM_MESSAGE_FRAGMENT) != (message->fragment_count == 1))
         COMPLAIN(checker, "message at sqn %u: flags %#x, published with %#x", first_sqn, flags, message->flags);
+    if ((block->sent_ns[row] != 0) != checker->topic->is_timed)
+        COMPLAIN(checker, "message at sqn %u: sent at %lld", first_sqn, (long long)block->sent_ns[row]);
     uint32_t offset = by_fragment ? block->fragment_offsets[row] : 0;
     check_payload(checker, message, offset, block->payload + block->offsets[row], length);
     uint32_t from = by_fragment ? sqn : first_sqn;

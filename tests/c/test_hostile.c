@@ -430,6 +430,25 @@ TEST("UX-22 UM-104", "a first datagram that was forged: the session ends and can
     receiving_close(f);
 }
 
+TEST("UX-22 UM-104", "the same when it claims a window that would take the true numbers in")
+{
+    for (uint32_t as_session_message = 0; as_session_message < 2; as_session_message++) {
+        receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
+        uint8_t out[64];
+        if (as_session_message)
+            receive_sm(f, 7, 1u << 30, 50);
+        else
+            receive(f, out, data_header(out, 1u << 30, 50));
+        for (uint32_t i = 0; i < 100; i++)
+            receive_message(f, 100 + i, 0, i);
+        /* Data is believed, so that the session has to end; a session message alone gives way to the first data. */
+        CHECK_EQ(f->session.ended, !as_session_message);
+        CHECK_EQ(f->ends, !as_session_message);
+        CHECK_EQ(f->messages, as_session_message ? 100 : f->messages);
+        receiving_close(f);
+    }
+}
+
 TEST("UX-9 UM-121", "old duplicates, one or a few, are counted and nothing else")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
@@ -536,10 +555,8 @@ TEST("UM-9 UM-81", "a TSNI half the number space away while delivery waits: what
 TEST("UM-131", "an NCF never brings a NAK forward")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
-    f->session.config.nak_initial_backoff_ns = 10 * (int64_t)NS_PER_S;
+    um_recovery_timing_init(&f->session.timing, 0, 10 * (int64_t)NS_PER_S, NS_PER_MS, 0);
     f->session.config.nak_generation_ns = 60 * (int64_t)NS_PER_S;
-    f->session.config.nak_suppress_ns = 0;
-    f->session.config.nak_backoff_ns = NS_PER_MS;
     receive_message(f, 151, 0, 51); /* 150 is lost; its first NAK is due after half of the back-off at the earliest */
     um_loss *loss = um_loss_map_find(&f->session.losses, 150);
     CHECK(loss != NULL);
@@ -554,6 +571,20 @@ TEST("UM-131", "an NCF never brings a NAK forward")
     CHECK_EQ(f->naks, before);
     tick(f, 2 * (int64_t)NS_PER_MS);
     CHECK_EQ(f->naks, before + 1);
+    receiving_close(f);
+}
+
+TEST("UM-128", "what the source can send no more is given up when its timer runs out, without a NAK")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    receive_message(f, 151, 0, 51); /* 150 is lost */
+    uint8_t out[64];
+    receive(f, out, data_header(out, 152, 151)); /* the source's window has passed it */
+    CHECK_EQ(f->session.losses.count, 1);
+    tick(f, NS_PER_S);
+    CHECK_EQ(f->session.losses.count, 0);
+    CHECK_EQ(f->session.counters.unrecovered_txw, 1);
+    CHECK_EQ(f->naks, 0);
     receiving_close(f);
 }
 
@@ -609,6 +640,25 @@ TEST("UM-5 UM-42", "a message that promises more than comes is given up when the
         CHECK_EQ(f->messages, 51);
         CHECK_EQ(f->losses, 1);
         CHECK_EQ(f->last_sqn, 52);
+        CHECK_EQ(f->node.store.entries_used, 0);
+        receiving_close(f);
+    }
+}
+
+TEST("UM-5 UM-42", "fragments with all bytes of a message, but not end to end, are no message")
+{
+    um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
+    for (uint32_t m = 0; m < 2; m++) {
+        receiving *f = streaming(1024, modes[m]);
+        receive_fragment(f, 150, (um_lbmc_layout){.sqn = 50, .first_sqn = 50, .total = 2000, .payload_length = 1000});
+        receive_fragment(
+            f, 151, (um_lbmc_layout){.sqn = 51, .first_sqn = 50, .offset = 500, .total = 2000, .payload_length = 1000});
+        receive_message(f, 152, 0, 52);
+        tick(f, 11 * (int64_t)NS_PER_S);
+        receive_message(f, 153, 0, 53);
+        CHECK_EQ(f->messages, 50 + 2);
+        CHECK(f->receiver.counters.malformed_fragments > 0);
+        CHECK(f->losses > 0);
         CHECK_EQ(f->node.store.entries_used, 0);
         receiving_close(f);
     }
@@ -671,8 +721,7 @@ TEST("UM-9 UM-11 UM-62", "thousands of topics wait, the loss map is full, a data
 TEST("UM-119 UM-134", "a back-off of 0 is no endless loop")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
-    f->session.config.nak_backoff_ns = 0;
-    f->session.config.nak_initial_backoff_ns = 0;
+    um_recovery_timing_init(&f->session.timing, 0, 0, 0, 0);
     receive_message(f, 160, 0, 60);
     tick(f, 1);
     CHECK_EQ(f->naks, 10);

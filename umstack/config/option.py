@@ -242,7 +242,9 @@ def options_of(holder: type[Any]) -> Mapping[str, Option]:
     scope = Scope(holder.SCOPE)
     table: dict[str, Option] = {}
     for entry in fields(holder):
-        spec = entry.metadata["option"]
+        spec = entry.metadata.get("option")
+        if spec is None:
+            continue
         name = _option_name(entry.name, spec.kind)
         table[name] = Option(name, scope, entry.name, spec)
     return MappingProxyType(table)
