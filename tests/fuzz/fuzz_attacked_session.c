@@ -326,7 +326,7 @@ static uint32_t forge_message(uint8_t *out, fuzz_input *input)
         layout.total = layout.offset + layout.payload_length + take_distance(input);
     }
     memset(um_lbmc_write_message(out, &layout), 0xa5, layout.payload_length);
-    return um_lbmc_overhead(layout.flags & UM_MESSAGE_FRAGMENT, false) + layout.payload_length;
+    return um_lbmc_overhead(layout.flags & UM_MESSAGE_FRAGMENT, false, false) + layout.payload_length;
 }
 
 static uint32_t forge_data(uint8_t *out, fuzz_input *input)
