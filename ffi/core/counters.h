@@ -110,6 +110,16 @@ typedef struct um_source_transport_counters {
     uint64_t dgrams_dropped_sid;
     /* counter, datagrams: Dropped at the NAK port: any other reason. */
     uint64_t dgrams_dropped_other;
+    /* counter, datagrams: Dropped: no authentication trailer where the session's keys require one. */
+    uint64_t dgrams_dropped_tag_missing;
+    /* counter, datagrams: Dropped: the trailer names a key that is not in use here. */
+    uint64_t dgrams_dropped_tag_key;
+    /* counter, datagrams: Dropped: the tag is wrong; the datagram was changed, or made without the key. */
+    uint64_t dgrams_dropped_tag_wrong;
+    /* counter, datagrams: Dropped: the trailer's time is further from this host's clock than authentication_time_tolerance. */
+    uint64_t dgrams_dropped_tag_stale;
+    /* counter, datagrams: Dropped: the datagram was received before, or came too late to tell. */
+    uint64_t dgrams_dropped_tag_replayed;
 } um_source_transport_counters;
 
 static inline void um_source_transport_counters_reset(um_source_transport_counters *counters)
@@ -193,6 +203,16 @@ typedef struct um_receiver_transport_counters {
     uint64_t rcv_pos;
     /* snapshot, bytes: Window reported to the source beyond rcv_pos. */
     uint64_t rcv_window;
+    /* counter, datagrams: Dropped: no authentication trailer where the session's keys require one. */
+    uint64_t dgrams_dropped_tag_missing;
+    /* counter, datagrams: Dropped: the trailer names a key that is not in use here. */
+    uint64_t dgrams_dropped_tag_key;
+    /* counter, datagrams: Dropped: the tag is wrong; the datagram was changed, or made without the key. */
+    uint64_t dgrams_dropped_tag_wrong;
+    /* counter, datagrams: Dropped: the trailer's time is further from this host's clock than authentication_time_tolerance. */
+    uint64_t dgrams_dropped_tag_stale;
+    /* counter, datagrams: Dropped: the datagram was received before, or came too late to tell. */
+    uint64_t dgrams_dropped_tag_replayed;
 } um_receiver_transport_counters;
 
 static inline void um_receiver_transport_counters_reset(um_receiver_transport_counters *counters)

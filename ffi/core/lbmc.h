@@ -20,6 +20,7 @@ enum um_lbmc_option {
     UM_LBMC_OPTION_FRAGMENT = 1,
     UM_LBMC_OPTION_BATCH = 2,
     UM_LBMC_OPTION_TSNI = 32,
+    UM_LBMC_OPTION_HMAC = 98, /* the authentication trailer: core/authentication.h */
     UM_LBMC_OPTION_EXTENDED = 254,
     UM_LBMC_OPTION_NONE = 255, /* end of the chain: no payload */
 };
