@@ -25,6 +25,7 @@ COMMANDS = {
     "sim": "Run whole stacks under virtual time, by seed.",
     "doctor": "Say what this host can do and which mode will be used.",
     "nic": "Check, prepare and restore the settings of a NIC.",
+    "key": "Make and check the keys of authenticated datagrams.",
     "broker": "Open AF_XDP rings for processes without privileges.",
     "stat": "Show the counters of a running process.",
     "top": "Watch every context of this host, live.",

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
 from umstack.errors import OptionError, error_from_os
+from umstack.key_file import Key
 from umstack.resolution.codec import LbtrmAddress, WireOption
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
+from umstack.resolution.tags import TRAILER_BYTES, ResolutionTags
 from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES, datagram_size
 from xdp.closing import Closing
 
@@ -71,21 +73,30 @@ class ResolutionAgent(Closing):
         on_source: OnSource,
         on_source_gone: OnSource = _ignore_source,
         on_datagram: OnDatagram = _ignore_datagram,
+        keys: tuple[Key, ...] = (),
     ) -> None:
-        """Open the sockets; raises the UmError that tells why that cannot be."""
+        """Open the sockets; raises the UmError that tells why that cannot be.
+
+        With `keys` every datagram carries a tag, and one without a right tag is dropped.
+        """
         self._options = options
         self._interface = interface
         self._on_source = on_source
         self._on_source_gone = on_source_gone
         self._on_datagram = on_datagram
         self._destination = options.resolver_outgoing
+        self._trailer_bytes = TRAILER_BYTES if keys else 0
         size = resolver_datagram_size(options, interface.mtu_bytes)
-        self.machine = ResolutionMachine(options, size, now_ns)
+        self.machine = ResolutionMachine(options, size - self._trailer_bytes, now_ns)
         self.last_error: OSError | None = None
         with contextlib.ExitStack() as stack:
             self._receiver = stack.enter_context(self._open_receiver())
             self._sender = stack.enter_context(self._open_sender())
             self._local: tuple[str, int] = self._sender.getsockname()
+            self._tags: ResolutionTags | None = None
+            if keys:
+                tolerance_ns = options.authentication_time_tolerance_ns
+                self._tags = stack.enter_context(ResolutionTags(keys, tolerance_ns, self._local))
             self._sockets = stack.pop_all()
         self._buffer = bytearray(UDP_PAYLOAD_MAXIMUM_BYTES + 1)
 
@@ -137,7 +148,12 @@ class ResolutionAgent(Closing):
         """Follow the interface's MTU. A configured size that no longer fits gives way to one that does."""
         configured = self._options.resolver_datagram_max_size_bytes
         size = datagram_size(mtu_bytes, configured, minimum_bytes=DATAGRAM_MINIMUM_BYTES)
-        self.machine.datagram_maximum_bytes = size
+        self.machine.datagram_maximum_bytes = size - self._trailer_bytes
+
+    def set_keys(self, keys: tuple[Key, ...]) -> None:
+        """Go on with these keys, where there were keys from the beginning."""
+        if self._tags is not None and keys:
+            self._tags.set_keys(keys)
 
     def process(self, now_ns: int) -> bool:
         """Take in what has arrived (a bounded number) and send what is due. True when more may be waiting."""
@@ -169,8 +185,15 @@ class ResolutionAgent(Closing):
                 return False
             data = bytes(memoryview(self._buffer)[:count])
             self._on_datagram(False, source, self._options.resolver_incoming, data)
-            self._deliver(self.machine.datagram_received(data, now_ns))
+            authentic = self._verified(data, source)
+            if authentic is not None:
+                self._deliver(self.machine.datagram_received(authentic, now_ns))
         return True
+
+    def _verified(self, data: bytes, source: tuple[str, int]) -> bytes | None:
+        if self._tags is None:
+            return data
+        return self._tags.verified(data, source, self.machine.counters)
 
     def _deliver(self, events: list[ResolutionEvent]) -> None:
         """Report every event, even when a callback raises; the first exception goes on to the caller."""
@@ -186,7 +209,8 @@ class ResolutionAgent(Closing):
 
     def _send_due(self, now_ns: int) -> None:
         counters = self.machine.counters
-        for datagram in self.machine.datagrams_to_send(now_ns):
+        for plain in self.machine.datagrams_to_send(now_ns):
+            datagram = plain if self._tags is None else self._tags.tagged(plain)
             try:
                 self._sender.sendto(datagram, self._destination)
             except OSError as error:
