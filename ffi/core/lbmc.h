@@ -62,6 +62,7 @@ typedef struct um_lbmc_message {
     uint32_t extended_length;
     uint8_t extended_id;
     uint16_t extended_subtype;
+    bool has_tag; /* um_lbmc_observe: an HMAC option, as the authentication trailer has */
 } um_lbmc_message;
 
 /* Decodes the message at the start of [data, data + available) and stores its whole length, by which the

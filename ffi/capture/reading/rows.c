@@ -41,6 +41,7 @@ static const char KIND_TEXTS[UM_PACKET_KINDS][UM_PACKETS_KIND_BYTES_MAX] = {
     [UM_PACKET_KIND_PROACTIVE] = "proactive", [UM_PACKET_KIND_RECOVERED] = "recovered",
     [UM_PACKET_KIND_CONTROL] = "control",     [UM_PACKET_KIND_TSNI] = "tsni",
     [UM_PACKET_KIND_STATUS] = "status",       [UM_PACKET_KIND_EXTENDED] = "extended",
+    [UM_PACKET_KIND_TAG] = "tag",
 };
 
 static const char VERDICT_TEXTS[UM_CAPTURE_VERDICTS][UM_PACKETS_VERDICT_BYTES_MAX] = {
