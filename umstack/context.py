@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 import warnings
@@ -15,13 +16,15 @@ from umstack._core import lib
 from umstack._engine.engine import Engine
 from umstack._engine.interface_follower import InterfaceFollower
 from umstack._engine.lbtrm_address import LbtrmAddress
+from umstack._engine.link import rings_of_others
 from umstack._engine.source_events import log_receiver_events
 from umstack._engine.subscription import Subscription
 from umstack.capturing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
 from umstack.config import Config, ContextOptions, OptionValue, ReceiverOptions, SourceOptions
-from umstack.errors import InterfaceError, OptionError
+from umstack.errors import InterfaceError, OptionError, UmError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
+from umstack.foreign_text import displayed
 from umstack.receiver import Receiver
 from umstack.recovery import RecoveryService, endpoint_of, endpoint_option
 from umstack.resolution import (
@@ -41,12 +44,18 @@ from umstack.telemetry.recovery_histogram import RecoveryHistogram
 from umstack.telemetry.statistics_server import StatisticsServer
 from xdp.closing import Closing
 
+_log = logging.getLogger("umstack.context")
+
 _TOPIC_INDEX_START_MAX = 2**20
 _RECEIVER_LOG_SECONDS = 0.5
 
 
 class ReceiveBufferWarning(UserWarning):
     """The kernel granted a smaller receive buffer than transport_lbtrm_receiver_socket_buffer."""
+
+
+class OccupiedInterfaceWarning(UserWarning):
+    """Another process receives over rings on the interface, and this context is on sockets."""
 
 
 class Context(Closing):
@@ -63,7 +72,7 @@ class Context(Closing):
         link: str | None = None,
         mode: str | None = None,
         config: Config | str | Path | None = None,
-        statistics: bool = False,
+        statistics: bool | None = None,
         tap: str | Path | None = None,
         metrics: str | None = None,
         **options: OptionValue,
@@ -73,8 +82,10 @@ class Context(Closing):
         `link` is `auto`, `socket`, `xdp` or one of the modes of AF_XDP (docs/options.md). `mode` "embedded" runs the
         protocol on a thread of its own; "sequential" on the thread that calls process_events() or polls (UM-14).
         `config` is a Config or the path of a configuration file; `options` are context options by name, which
-        override it. `statistics` lets `umstack stat` read the counters from outside the process. `tap` is a pcapng
-        file that gets what the context sends and receives, as with tap(). `metrics` is an address such as ":9464",
+        override it. `statistics` lets `umstack stat` read the counters from outside the process: by default in
+        embedded mode, where the directory for it can be had (the log says where not); with True it must be, which
+        takes a thread in sequential mode, too; with False it is not done.
+        `tap` is a pcapng file that gets what the context sends and receives, as with tap(). `metrics` is an address such as ":9464",
         where Prometheus can scrape the counters; the contexts of a process may share one.
 
         Raises OptionError (ConfigError with a file and line) for options, InterfaceError for the interface,
@@ -95,6 +106,7 @@ class Context(Closing):
             self._engine = Engine(chosen, found, self._duty_work)
             self._core = self._engine.core
             undo.callback(self._close_engine)
+            self._warn_occupied(found)
             if tap is not None:
                 self.tap(tap)
             self._recovery = RecoveryService(
@@ -111,11 +123,34 @@ class Context(Closing):
                 self._follower.start()
             self._engine.start()
             self._serving = undo.enter_context(ExitStack())
-            if statistics:
-                self._serving.callback(StatisticsServer(self.stats).close)
+            if statistics or (statistics is None and not self.is_sequential):
+                self._serve_statistics(is_required=statistics is True)
             if metrics is not None:
                 self._serving.callback(serve_metrics(metrics, self.stats).close)
             self._ending = undo.pop_all()
+
+    def _serve_statistics(self, *, is_required: bool) -> None:
+        try:
+            server = StatisticsServer(self.stats)
+        except UmError as error:
+            if is_required:
+                raise
+            _log.warning("umstack stat will not find this context: %s", displayed(str(error)))
+        else:
+            self._serving.callback(server.close)
+
+    def _warn_occupied(self, interface: xdp.Interface) -> None:
+        rings = rings_of_others(interface) if self._engine.link.kind == "socket" else None
+        if rings is None:
+            return
+        text = (
+            f"{interface.name} is used by rings of another context: {rings}; the groups it receives do not reach this "
+            "context, which is on sockets: use another interface, or link=socket in both"
+        )
+        logging.getLogger("umstack.link").warning(
+            "%s", displayed(text), extra={"umstack_interface": interface.name}
+        )
+        warnings.warn(displayed(text), OccupiedInterfaceWarning, stacklevel=3)
 
     def _open_resolver(self) -> Resolver:
         interface = self.interface
@@ -454,4 +489,4 @@ def _check_multicast(interface: xdp.Interface, group: str) -> None:
         )
 
 
-__all__ = ["Context", "ReceiveBufferWarning"]
+__all__ = ["Context", "OccupiedInterfaceWarning", "ReceiveBufferWarning"]

@@ -88,7 +88,7 @@ IO_LAYERS = (
     {"links"},
     {"reactor"},
     {"event_queue", "receiving", "sender", "control"},
-    {"publication_session", "subscription"},
+    {"publication_session", "subscription", "loop_leader"},
     {"publication", "loop"},
     {"late_joining"},
     {"context"},

@@ -74,8 +74,9 @@ class ContextOptions:
         ours=0.1,
         maximum=10,
         zero="never",
-        doc="With pend and sequential: the longest polling before going to sleep, done only as long as what comes "
-        "comes within that time: waking a thread takes longer than a reply that is on its way.",
+        doc="With pend: the longest polling of a call that waits before it goes to sleep, done only as long as what "
+        "comes comes within that time: waking a thread takes longer than a reply that is on its way. A task that "
+        "awaits messages holds up its event loop for so long.",
     )
     pend_coalescing_limit_ns: int = option(
         Kind.MILLISECONDS,
