@@ -106,9 +106,7 @@ def _parse(text: str, name: str) -> KeyFile:
                 f"the line {error}", file=name, line=number, hint="`umstack key new FILE` makes a key file"
             ) from None
     if len(topics) > SETS_MAXIMUM:
-        raise OptionError(
-            f"key file {name} has {len(topics)} patterns", hint=f"give at most {SETS_MAXIMUM}"
-        )
+        raise OptionError(f"key file {name} has {len(topics)} patterns", hint=f"give at most {SETS_MAXIMUM}")
     if not topics and not resolution:
         raise OptionError(f"key file {name} has no key", hint="`umstack key new FILE` makes one")
     return KeyFile(tuple((pattern, tuple(keys)) for pattern, keys in topics.items()), tuple(resolution))

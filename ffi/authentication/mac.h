@@ -1,9 +1,8 @@
 /* Keys and the tags made with them, by libcrypto (docs/authentication.md has the measurements behind the choice).
  *
- *   what a source sends to its group   AES-128-GMAC: half of a session's cost is per byte, and this is the fastest there
- *                                      is. Its nonce is the trailer's key identifier and stamp, and its key is derived
- *                                      for the session, whose random identifier is part of it: a sender's stamps
- *                                      ascend, so no nonce is used twice, also not by a retransmission.
+ *   what a source sends to its group   AES-128-GMAC: half of a session's cost is per byte, and this is the fastest
+ * there is. Its nonce is the trailer's key identifier and stamp, and its key is derived for the session, whose random
+ * identifier is part of it: a sender's stamps ascend, so no nonce is used twice, also not by a retransmission.
  *   everything else                    HMAC-SHA256, cut to the tag's size. It needs no nonce, and is rare enough to be
  *                                      slower: several senders share the key.
  *
@@ -28,7 +27,8 @@ typedef struct um_key {
     uint8_t secret[UM_KEY_BYTES];
 } um_key;
 
-/* The keys in use for one pattern of topics, or for topic resolution: tags are made with the first, all are accepted. */
+/* The keys in use for one pattern of topics, or for topic resolution: tags are made with the first, all are accepted.
+ */
 typedef struct um_key_set {
     uint32_t count;
     um_key keys[UM_KEYS_PER_SET];

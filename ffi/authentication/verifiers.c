@@ -96,8 +96,8 @@ static uint32_t home_of(um_address address)
     return (uint32_t)(key >> 32) & (UM_SENDERS_MAX - 1);
 }
 
-/* The entry of a sender whose tag was right. A new one takes a free entry, or that of the one in its reach which was not
- * heard for longest; NULL when it is older than what such a one has sent. */
+/* The entry of a sender whose tag was right. A new one takes a free entry, or that of the one in its reach which was
+ * not heard for longest; NULL when it is older than what such a one has sent. */
 static um_known_sender *sender_of(um_senders_verifier *verifier, um_address address, uint64_t stamp)
 {
     um_known_sender *oldest = NULL;

@@ -5,8 +5,8 @@
  * before. Nothing is remembered of a datagram whose tag is wrong.
  *
  * Threads: the one that receives. Memory: inside; contexts of libcrypto between _open and _close, and the senders'
- * table. Complexity: constant but for a new sender when the table is full, which replaces the one not heard for longest.
- * Errors: 0 or a negative errno.
+ * table. Complexity: constant but for a new sender when the table is full, which replaces the one not heard for
+ * longest. Errors: 0 or a negative errno.
  */
 #ifndef UM_AUTHENTICATION_VERIFIERS_H
 #define UM_AUTHENTICATION_VERIFIERS_H

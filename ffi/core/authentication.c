@@ -9,8 +9,8 @@ enum {
     HEAD_BYTES = 8,
 };
 
-static const uint8_t HEAD[HEAD_BYTES] = {
-    UM_LBMC_CONTROL, UM_LBMC_OPTION_HMAC, 0, UM_TRAILER_BYTES, UM_LBMC_OPTION_NONE, OPTION_BYTES, IGNORE_FLAG, 0};
+static const uint8_t HEAD[HEAD_BYTES] = {UM_LBMC_CONTROL,     UM_LBMC_OPTION_HMAC, 0,           UM_TRAILER_BYTES,
+                                         UM_LBMC_OPTION_NONE, OPTION_BYTES,        IGNORE_FLAG, 0};
 
 #define STAMP_MASK (((uint64_t)1 << 56) - 1)
 #define COUNT_MASK (((uint64_t)1 << UM_STAMP_COUNT_BITS) - 1)

@@ -72,7 +72,6 @@ struct um_verifier {
                                  int64_t wall_ns);
 };
 
-
 /* Counts a datagram that was dropped; `missing`: the counter dgrams_dropped_tag_missing, which the others follow in the
  * order of um_tag_status. */
 static inline void um_count_unverified(uint64_t *missing, enum um_tag_status status)

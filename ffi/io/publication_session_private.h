@@ -16,10 +16,10 @@ struct um_publication_session {
     um_source_session core;
     um_sender sender;
     um_control control;
-    um_socket_link data_link; /* sends to the group */
-    um_link *ring_link;       /* where data goes when the context has a ring set, else NULL */
-    um_tap_link tapped;       /* that link, or data_link, as the tap sees it */
-    um_tagging_link tagging;  /* in front of it, with keys: its next is NULL without */
+    um_socket_link data_link;     /* sends to the group */
+    um_link *ring_link;           /* where data goes when the context has a ring set, else NULL */
+    um_tap_link tapped;           /* that link, or data_link, as the tap sees it */
+    um_tagging_link tagging;      /* in front of it, with keys: its next is NULL without */
     um_senders_verifier verifier; /* of the receivers' control messages, with keys */
     struct um_publication_sessions *sessions;
     void *memory;

@@ -1,4 +1,4 @@
-"""Contexts with keys, over loopback: who hears whom, sessions by key set, rotation, and what is refused at the start."""
+"""Contexts with keys, over loopback: which hear which, sessions by key set, rotation, and what is refused."""
 
 from __future__ import annotations
 
@@ -61,10 +61,14 @@ def test_another_key_file_is_a_stranger(keys: dict[str, Any], tmp_path: Path) ->
     other = tmp_path / "other"
     write_new_key_file(other, ["*"])
     strange = keys | {"authentication_key_file": str(other)}
-    with umstack.Context("lo", **keys) as publisher, umstack.Context("lo", **strange) as subscriber:
-        with subscriber.receiver("orders"), publisher.source("orders"):
-            wait_for(lambda: subscriber.stats()["context"]["tr_dgrams_dropped_tag_wrong"], "a drop")
-            assert subscriber.stats()["receiver_transports"] == []
+    with (
+        umstack.Context("lo", **keys) as publisher,
+        umstack.Context("lo", **strange) as subscriber,
+        subscriber.receiver("orders"),
+        publisher.source("orders"),
+    ):
+        wait_for(lambda: subscriber.stats()["context"]["tr_dgrams_dropped_tag_wrong"], "a drop")
+        assert subscriber.stats()["receiver_transports"] == []
 
 
 def test_topics_with_other_keys_go_on_other_sessions(keys: dict[str, Any]) -> None:

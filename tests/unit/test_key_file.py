@@ -118,7 +118,9 @@ def test_a_new_file_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     found = read_key_file(file)
     assert [pattern for pattern, _ in found.topics] == ["orders.*", "*"]
-    secrets = {key.secret for _, keys in found.topics for key in keys} | {key.secret for key in found.resolution}
+    secrets = {key.secret for _, keys in found.topics for key in keys} | {
+        key.secret for key in found.resolution
+    }
     assert len(secrets) == 3
     text = file.read_text()
     with pytest.raises(UmError, match="key file"):

@@ -30,7 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def keyed(folder: Path) -> list[Frame]:
     """Every UDP frame with a trailer, which is all but the marker."""
-    found = [frame for frame in frames(folder / "wire.pcapng") if "lbtrm" in frame.layers or "lbmr" in frame.layers]
+    found = [
+        frame for frame in frames(folder / "wire.pcapng") if "lbtrm" in frame.layers or "lbmr" in frame.layers
+    ]
     assert len(found) > 20
     return found
 
@@ -59,7 +61,9 @@ def test_every_kind_of_datagram_is_there_and_every_tag_is_right(keyed: list[Fram
             again = frame.kind == DATA and plain[16] & 0x20
             kind = "again" if again else {DATA: "data", SM: "sm", NCF: "ncf"}[frame.kind]
             nak_port = ports[frame.session_id]
-            tag = session_tag(SECRET, ("127.0.0.1", nak_port), (frame.destination, 14400), frame.session_id, covered)
+            tag = session_tag(
+                SECRET, ("127.0.0.1", nak_port), (frame.destination, 14400), frame.session_id, covered
+            )
         else:
             kind = "nak" if frame.kind == NAK else "status"
             tag = sender_tag(SECRET, "control", ("127.0.0.1", port), covered)

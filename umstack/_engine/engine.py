@@ -16,8 +16,8 @@ from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext, datagram_bytes_for
 from umstack._engine.dispatch import Dispatch, DispatchThread, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
-from umstack._engine.lbtrm_address import LbtrmAddress, address_of, transport_name
 from umstack._engine.keyring import Keyring
+from umstack._engine.lbtrm_address import LbtrmAddress, address_of, transport_name
 from umstack._engine.link import Group, open_context_link
 from umstack._engine.registry import Registry
 from umstack._engine.sessions import SessionPool, receiver_session_config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ class Keyring:
     def _identity(self) -> tuple[int, ...]:
         """What changes when the file does."""
         try:
-            found = os.stat(self._file)
+            found = self._file.stat()
         except OSError:
             return ()
         return (found.st_ino, found.st_dev, found.st_mtime_ns, found.st_size, found.st_mode, found.st_uid)

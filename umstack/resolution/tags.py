@@ -49,11 +49,16 @@ class ResolutionTags(Closing):
     def tagged(self, datagram: bytes) -> bytes:
         """A datagram with its trailer. Raises ResourceLimit when libcrypto fails."""
         trailer = ffi.new("char[]", TRAILER_BYTES)
-        if lib.um_resolution_tags_append(self._handle, ffi.from_buffer(datagram), len(datagram), trailer) != 0:
+        if (
+            lib.um_resolution_tags_append(self._handle, ffi.from_buffer(datagram), len(datagram), trailer)
+            != 0
+        ):
             raise ResourceLimit("the tag of a topic resolution datagram: libcrypto failed")
         return datagram + bytes(ffi.buffer(trailer))
 
-    def verified(self, datagram: bytes, source: tuple[str, int], counters: ResolutionCounters) -> bytes | None:
+    def verified(
+        self, datagram: bytes, source: tuple[str, int], counters: ResolutionCounters
+    ) -> bytes | None:
         """What precedes the trailer of an authentic datagram; None when it is not, which is counted by reason."""
         status = lib.um_resolution_tags_verify(
             self._handle, _address(source), ffi.from_buffer(datagram), len(datagram)
