@@ -1035,12 +1035,7 @@ class _CoreLib:
         self, a1: Pointer[char] | Pointer[uint8_t] | bytes, a2: int, a3: int, a4: int, /
     ) -> int: ...
     def um_resolution_tags_append(
-        self,
-        a1: um_resolution_tags,
-        a2: Pointer[char] | Pointer[uint8_t] | bytes,
-        a3: int,
-        a4: Pointer[char] | Pointer[uint8_t] | bytes,
-        /,
+        self, a1: um_resolution_tags, a2: Pointer[char] | Pointer[uint8_t] | bytes, a3: int, /
     ) -> int: ...
     def um_resolution_tags_close(self, a1: um_resolution_tags, /) -> None: ...
     def um_resolution_tags_open(

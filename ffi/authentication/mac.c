@@ -10,8 +10,7 @@ enum {
     GMAC_KEY_BYTES = 16,
     GMAC_TAG_BYTES = 16, /* cut to the tag's size afterwards */
     NONCE_BYTES = 12,
-    NONCE_AT = 8, /* in the trailer: key identifier and stamp */
-    NONCE_USED_BYTES = 8,
+    NONCE_USED_BYTES = 8, /* key identifier and stamp, with which what is covered ends */
     LABEL_BYTES_MAX = 64,
 };
 
@@ -89,18 +88,13 @@ void um_mac_close(um_mac *mac)
     *mac = (um_mac){0};
 }
 
-static bool gmac_tag(EVP_CIPHER_CTX *context, const um_part *parts, uint32_t part_count, const uint8_t *trailer,
-                     uint8_t *tag)
+static bool gmac_tag(EVP_CIPHER_CTX *context, const uint8_t *covered, uint32_t length, uint8_t *tag)
 {
     uint8_t nonce[NONCE_BYTES] = {0}, whole[GMAC_TAG_BYTES];
     int ignored;
-    memcpy(nonce, trailer + NONCE_AT, NONCE_USED_BYTES);
-    if (EVP_EncryptInit_ex2(context, NULL, NULL, nonce, NULL) != 1)
-        return false;
-    for (uint32_t i = 0; i < part_count; i++)
-        if (EVP_EncryptUpdate(context, NULL, &ignored, parts[i].data, (int)parts[i].length) != 1)
-            return false;
-    if (EVP_EncryptUpdate(context, NULL, &ignored, trailer, UM_TRAILER_COVERED_BYTES) != 1 ||
+    memcpy(nonce, covered + length - NONCE_USED_BYTES, NONCE_USED_BYTES);
+    if (EVP_EncryptInit_ex2(context, NULL, NULL, nonce, NULL) != 1 ||
+        EVP_EncryptUpdate(context, NULL, &ignored, covered, (int)length) != 1 ||
         EVP_EncryptFinal_ex(context, whole, &ignored) != 1 ||
         EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, GMAC_TAG_BYTES, whole) != 1)
         return false;
@@ -108,36 +102,28 @@ static bool gmac_tag(EVP_CIPHER_CTX *context, const um_part *parts, uint32_t par
     return true;
 }
 
-static bool hmac_tag(EVP_MAC_CTX *context, um_address from, const um_part *parts, uint32_t part_count,
-                     const uint8_t *trailer, uint8_t *tag)
+static bool hmac_tag(EVP_MAC_CTX *context, um_address from, const uint8_t *covered, uint32_t length, uint8_t *tag)
 {
     uint8_t origin[6], whole[SHA256_BYTES];
     size_t ignored;
     put_address(origin, from);
-    if (EVP_MAC_init(context, NULL, 0, NULL) != 1 || EVP_MAC_update(context, origin, sizeof origin) != 1)
-        return false;
-    for (uint32_t i = 0; i < part_count; i++)
-        if (EVP_MAC_update(context, parts[i].data, parts[i].length) != 1)
-            return false;
-    if (EVP_MAC_update(context, trailer, UM_TRAILER_COVERED_BYTES) != 1 ||
-        EVP_MAC_final(context, whole, &ignored, sizeof whole) != 1)
+    if (EVP_MAC_init(context, NULL, 0, NULL) != 1 || EVP_MAC_update(context, origin, sizeof origin) != 1 ||
+        EVP_MAC_update(context, covered, length) != 1 || EVP_MAC_final(context, whole, &ignored, sizeof whole) != 1)
         return false;
     memcpy(tag, whole, UM_TAG_BYTES);
     return true;
 }
 
-bool um_mac_tag(um_mac *mac, um_address from, const um_part *parts, uint32_t part_count, const uint8_t *trailer,
-                uint8_t *tag)
+bool um_mac_tag(um_mac *mac, um_address from, const uint8_t *covered, uint32_t length, uint8_t *tag)
 {
-    return mac->gmac != NULL ? gmac_tag(mac->gmac, parts, part_count, trailer, tag)
-                             : hmac_tag(mac->hmac, from, parts, part_count, trailer, tag);
+    return mac->gmac != NULL ? gmac_tag(mac->gmac, covered, length, tag)
+                             : hmac_tag(mac->hmac, from, covered, length, tag);
 }
 
 bool um_mac_is_right(um_mac *mac, um_address from, const uint8_t *data, uint32_t length, const um_trailer *trailer)
 {
     uint8_t tag[UM_TAG_BYTES];
-    um_part part = {data, length - UM_TRAILER_BYTES};
-    return um_mac_tag(mac, from, &part, 1, data + part.length, tag) &&
+    return um_mac_tag(mac, from, data, length - UM_TAG_BYTES, tag) &&
            CRYPTO_memcmp(tag, trailer->tag, UM_TAG_BYTES) == 0;
 }
 

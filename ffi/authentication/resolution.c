@@ -49,13 +49,13 @@ int um_resolution_tags_set_keys(um_resolution_tags *tags, const um_key_set *keys
     return result;
 }
 
-int um_resolution_tags_append(um_resolution_tags *tags, const char *data, uint32_t length, char *trailer)
+int um_resolution_tags_append(um_resolution_tags *tags, char *data, uint32_t length)
 {
-    uint8_t *out = (uint8_t *)trailer;
-    um_part part = {(const uint8_t *)data, length};
+    uint8_t *covered = (uint8_t *)data;
+    uint32_t covered_bytes = length + UM_TRAILER_COVERED_BYTES;
     tags->stamp = um_stamp_next(tags->stamp, um_clock_wall_ns());
-    um_trailer_write(out, tags->mac.key_id, tags->stamp);
-    return um_mac_tag(&tags->mac, tags->local, &part, 1, out, out + UM_TRAILER_COVERED_BYTES) ? 0 : -EIO;
+    um_trailer_write(covered + length, tags->mac.key_id, tags->stamp);
+    return um_mac_tag(&tags->mac, tags->local, covered, covered_bytes, covered + covered_bytes) ? 0 : -EIO;
 }
 
 int um_resolution_tags_verify(um_resolution_tags *tags, um_address from, const char *data, uint32_t length)

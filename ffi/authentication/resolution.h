@@ -15,8 +15,8 @@ um_resolution_tags *um_resolution_tags_open(const um_key_set *keys, int64_t tole
                                             uint64_t random);
 void um_resolution_tags_close(um_resolution_tags *tags);
 int um_resolution_tags_set_keys(um_resolution_tags *tags, const um_key_set *keys);
-/* Writes the trailer of a datagram, UM_TRAILER_BYTES. */
-int um_resolution_tags_append(um_resolution_tags *tags, const char *data, uint32_t length, char *trailer);
+/* Writes the trailer behind the `length` bytes of a datagram: UM_TRAILER_BYTES. */
+int um_resolution_tags_append(um_resolution_tags *tags, char *data, uint32_t length);
 /* um_tag_status of a datagram of `length` bytes; on UM_TAG_OK what precedes the trailer is UM_TRAILER_BYTES less. */
 int um_resolution_tags_verify(um_resolution_tags *tags, um_address from, const char *data, uint32_t length);
 

@@ -2,6 +2,7 @@
 
 #include "core/lbtrm.h"
 #include "os/clock.h"
+#include "os/memory.h"
 
 static bool is_data(const um_tx *tx)
 {
@@ -13,19 +14,26 @@ static bool passes_untagged(const um_tagging_link *link, const um_tx *tx)
     return link->sends_data && link->scope == UM_AUTHENTICATE_CONTROL && is_data(tx);
 }
 
-static bool tag(um_tagging_link *link, const um_tx *tx, uint32_t slot, int64_t wall_ns)
+static uint8_t *copy_parts(uint8_t *out, const um_tx *tx)
 {
-    um_part *parts = link->parts[slot];
-    uint8_t *trailer = link->trailers[slot];
+    for (uint32_t i = 0; i < tx->part_count; i++) {
+        memcpy(out, tx->parts[i].data, tx->parts[i].length);
+        out += tx->parts[i].length;
+    }
+    return out;
+}
+
+/* Puts the datagram and its trailer at `out`, as slot `slot` of the batch. */
+static bool tag(um_tagging_link *link, const um_tx *tx, uint32_t slot, uint8_t *out, int64_t wall_ns)
+{
+    uint8_t *trailer = copy_parts(out, tx);
     link->stamp = um_stamp_next(link->stamp, wall_ns);
     um_trailer_write(trailer, link->mac.key_id, link->stamp);
-    if (!um_mac_tag(&link->mac, link->local, tx->parts, tx->part_count, trailer, trailer + UM_TRAILER_COVERED_BYTES))
-        return false;
-    memcpy(parts, tx->parts, tx->part_count * sizeof *parts);
-    parts[tx->part_count] = (um_part){trailer, UM_TRAILER_BYTES};
+    link->parts[slot] = (um_part){out, tx->length + UM_TRAILER_BYTES};
     link->batch[slot] =
-        (um_tx){.parts = parts, .part_count = tx->part_count + 1, .length = tx->length + UM_TRAILER_BYTES};
-    return true;
+        (um_tx){.parts = &link->parts[slot], .part_count = 1, .length = tx->length + UM_TRAILER_BYTES};
+    return um_mac_tag(&link->mac, link->local, out, tx->length + UM_TRAILER_COVERED_BYTES,
+                      trailer + UM_TRAILER_COVERED_BYTES);
 }
 
 /* A source sends DATA alone in a batch, or one control message. */
@@ -34,11 +42,14 @@ static const um_tx *tagged(um_tagging_link *link, const um_tx *batch, uint32_t c
     if (count > 0 && passes_untagged(link, &batch[0]))
         return batch;
     int64_t wall_ns = um_clock_wall_ns();
+    uint8_t *out = link->buffer;
     for (uint32_t i = 0; i < count; i++) {
-        if (!tag(link, &batch[i], i, wall_ns)) {
+        um_debug_assert(out + batch[i].length + UM_TRAILER_BYTES <= link->buffer + link->buffer_bytes);
+        if (!tag(link, &batch[i], i, out, wall_ns)) {
             link->error = -EIO;
             return NULL;
         }
+        out += batch[i].length + UM_TRAILER_BYTES;
     }
     return link->batch;
 }
@@ -85,11 +96,11 @@ int um_tagging_link_set_key(um_tagging_link *link, const um_key *key, const um_m
 
 int um_tagging_link_open(um_tagging_link *link, um_link *next, const um_key *key, enum um_mac_purpose purpose,
                          enum um_authentication_scope scope, const um_mac_session *session, um_address local,
-                         uint64_t random)
+                         uint32_t datagram_max_bytes, uint64_t random)
 {
-    /* A borrowed frame holds one datagram in one piece, without room for a part more. */
-    bool lends = purpose == UM_MAC_SESSION && scope == UM_AUTHENTICATE_CONTROL;
-    link->base = (um_link){&OPS, next->takes_whole, lends ? next->borrow_bytes : 0};
+    /* What is copied with its trailer may lie in any number of parts, and not in a frame borrowed from the link. */
+    bool copies_data = purpose == UM_MAC_SESSION && scope == UM_AUTHENTICATE_ALL;
+    link->base = (um_link){&OPS, !copies_data && next->takes_whole, copies_data ? 0 : next->borrow_bytes};
     link->next = next;
     link->mac = (um_mac){0};
     link->local = local;
@@ -97,10 +108,19 @@ int um_tagging_link_open(um_tagging_link *link, um_link *next, const um_key *key
     link->sends_data = purpose == UM_MAC_SESSION;
     link->stamp = random & (((uint64_t)1 << UM_STAMP_COUNT_BITS) - 1);
     link->error = 0;
-    return um_tagging_link_set_key(link, key, session);
+    link->buffer_bytes = UM_SEND_BATCH_MAX * ((size_t)datagram_max_bytes + UM_TRAILER_BYTES);
+    link->buffer = um_map(link->buffer_bytes);
+    if (link->buffer == NULL)
+        return -ENOMEM;
+    int result = um_tagging_link_set_key(link, key, session);
+    if (result != 0)
+        um_tagging_link_close(link);
+    return result;
 }
 
 void um_tagging_link_close(um_tagging_link *link)
 {
     um_mac_close(&link->mac);
+    um_unmap(link->buffer, link->buffer_bytes);
+    link->buffer = NULL;
 }

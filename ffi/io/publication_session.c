@@ -88,7 +88,8 @@ static int open_authentication(um_publication_session *session, um_session_confi
     um_mac_session identity = mac_session(session, config);
     session->sessions->reactor->error_step = "authentication";
     int result = um_tagging_link_open(&session->tagging, &session->tapped.base, &keys->keys[0], UM_MAC_SESSION,
-                                      authentication->scope, &identity, identity.source, config->initial_term_id);
+                                      authentication->scope, &identity, identity.source, config->datagram_max_bytes,
+                                      config->initial_term_id);
     if (result != 0)
         return result;
     result = um_senders_verifier_open(&session->verifier, keys, UM_MAC_CONTROL, authentication->tolerance_ns);

@@ -48,13 +48,11 @@ class ResolutionTags(Closing):
 
     def tagged(self, datagram: bytes) -> bytes:
         """A datagram with its trailer. Raises ResourceLimit when libcrypto fails."""
-        trailer = ffi.new("char[]", TRAILER_BYTES)
-        if (
-            lib.um_resolution_tags_append(self._handle, ffi.from_buffer(datagram), len(datagram), trailer)
-            != 0
-        ):
+        whole = ffi.new("char[]", len(datagram) + TRAILER_BYTES)
+        ffi.memmove(whole, datagram, len(datagram))
+        if lib.um_resolution_tags_append(self._handle, whole, len(datagram)) != 0:
             raise ResourceLimit("the tag of a topic resolution datagram: libcrypto failed")
-        return datagram + bytes(ffi.buffer(trailer))
+        return bytes(ffi.buffer(whole))
 
     def verified(
         self, datagram: bytes, source: tuple[str, int], counters: ResolutionCounters
