@@ -309,9 +309,13 @@ def libxdp_is_usable(tools: Toolchain) -> bool:
 
 def require_libcrypto(tools: Toolchain) -> None:
     """Refuse to go on without libcrypto, which the core tags datagrams with."""
-    program = "#include <openssl/evp.h>\nint main(void) { EVP_MAC_free(EVP_MAC_fetch(0, \"HMAC\", 0)); return 0; }\n"
+    program = (
+        '#include <openssl/evp.h>\nint main(void) { EVP_MAC_free(EVP_MAC_fetch(0, "HMAC", 0)); return 0; }\n'
+    )
     if not compiles(tools.compiler, program, [f"-l{name}" for name in CORE.libraries]):
-        raise BuildError("libcrypto of OpenSSL 3 is not installed: apt-get install libssl-dev, then build again")
+        raise BuildError(
+            "libcrypto of OpenSSL 3 is not installed: apt-get install libssl-dev, then build again"
+        )
 
 
 def build_core(destination: Path) -> None:

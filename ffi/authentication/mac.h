@@ -56,8 +56,9 @@ typedef struct um_mac {
 int um_mac_open(um_mac *mac, enum um_mac_purpose purpose, const um_key *key, const um_mac_session *session);
 void um_mac_close(um_mac *mac);
 
-/* The tag over `length` bytes: a datagram and the UM_TRAILER_COVERED_BYTES of its trailer. `from` is the sender's address;
- * a session's tags are bound to the session instead. False when libcrypto fails, which leaves `tag` undefined. */
+/* The tag over `length` bytes: a datagram and the UM_TRAILER_COVERED_BYTES of its trailer. `from` is the sender's
+ * address; a session's tags are bound to the session instead. False when libcrypto fails, which leaves `tag` undefined.
+ */
 bool um_mac_tag(um_mac *mac, um_address from, const uint8_t *covered, uint32_t length, uint8_t *tag);
 /* Whether a datagram whose trailer was read has the tag of this key. Takes the same time for every wrong tag. */
 bool um_mac_is_right(um_mac *mac, um_address from, const uint8_t *data, uint32_t length, const um_trailer *trailer);

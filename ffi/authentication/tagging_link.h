@@ -23,14 +23,14 @@ typedef struct um_tagging_link {
     bool sends_data;                    /* a source's: its DATA is not control */
     uint64_t stamp;                     /* the last */
     int error;                          /* -EIO: libcrypto failed, nothing was sent */
-    uint8_t *buffer; /* UM_SEND_BATCH_MAX datagrams and trailers */
+    uint8_t *buffer;                    /* UM_SEND_BATCH_MAX datagrams and trailers */
     size_t buffer_bytes;
     um_part parts[UM_SEND_BATCH_MAX];
     um_tx batch[UM_SEND_BATCH_MAX];
 } um_tagging_link;
 
-/* `purpose` UM_MAC_SESSION: a source's link, of this session; UM_MAC_CONTROL: a receiver's, session NULL. No datagram is
- * longer than `datagram_max_bytes` without its trailer. The stamps begin at a count drawn from `random`. */
+/* `purpose` UM_MAC_SESSION: a source's link, of this session; UM_MAC_CONTROL: a receiver's, session NULL. No datagram
+ * is longer than `datagram_max_bytes` without its trailer. The stamps begin at a count drawn from `random`. */
 int um_tagging_link_open(um_tagging_link *link, um_link *next, const um_key *key, enum um_mac_purpose purpose,
                          enum um_authentication_scope scope, const um_mac_session *session, um_address local,
                          uint32_t datagram_max_bytes, uint64_t random);

@@ -102,8 +102,8 @@ static int open_authentication(um_receiving *receiving, session_block *block, co
     if (result != 0)
         return result;
     result = um_tagging_link_open(&block->tagging, &receiving->tapped_control.base, &keys->keys[0], UM_MAC_CONTROL,
-                                  authentication->scope, NULL, receiving->control_link.local, config->datagram_max_bytes,
-                                  config->random_seed);
+                                  authentication->scope, NULL, receiving->control_link.local,
+                                  config->datagram_max_bytes, config->random_seed);
     if (result != 0)
         um_session_verifier_close(&block->verifier);
     return result;

@@ -57,7 +57,9 @@ def test_each_datagram_is_taken_once_in_any_order(secret: bytes, sent: list[byte
 
 @given(secrets, datagrams, st.data())
 @settings(max_examples=200, deadline=None)
-def test_what_was_changed_is_refused_for_one_reason(secret: bytes, datagram: bytes, data: st.DataObject) -> None:
+def test_what_was_changed_is_refused_for_one_reason(
+    secret: bytes, datagram: bytes, data: st.DataObject
+) -> None:
     """A bit, a cut, another address, another key; and the right one is taken afterwards."""
     counters = ResolutionCounters()
     with tags(secret) as sender, tags(secret) as receiver:
