@@ -1,8 +1,8 @@
 """Build the C half in place: the extension modules of ffi/modules.py and the BPF objects under `xdp/objects/`.
 
 Run as `python ffi/build.py` (or `scripts/dev build`); `pip install` reaches it through ffi/build_ext.py. It
-needs cffi, a C compiler and libcrypto, nothing else. What needs more (libbpf, libxdp, clang) is left out, with a warning that says
-what to install. Only what changed is compiled again: every object has the list of files it was made from. C tests and
+needs cffi, a C compiler and libcrypto, nothing else. What needs more (libbpf, libxdp, clang) is left out, with a
+warning that says what to install. Only what changed is compiled again: every object has the list of files it was made from. C tests and
 fuzzers are built by the same rule (tests/c/run, tests/fuzz/run). compile_commands.json says how each file is compiled.
 
 Environment: CC, CLANG, CFLAGS and LDFLAGS as usual (CFLAGS come last, so `CFLAGS=-Wno-error` wins);
