@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from umstack.events import UnrecoverableLoss as UnrecoverableLoss
     from umstack.receiver import Receiver as Receiver
     from umstack.source import Source as Source
+    from umstack.wildcard_receiver import WildcardReceiver as WildcardReceiver
 
 # A library says nothing unless the application listens (docs/operations-logging.md).
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -62,6 +63,7 @@ _HOME = {
     "Receiver": "receiver",
     "ReceiverEvent": "_engine.source_events",
     "Source": "source",
+    "WildcardReceiver": "wildcard_receiver",
 }
 
 __all__ = sorted(_HOME)

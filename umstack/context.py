@@ -1,4 +1,7 @@
-"""Context: one instance of the stack on one network interface; makes sources, receivers and event queues."""
+"""Context: one instance of the stack on one network interface; makes sources, receivers and event queues.
+
+One file, because what makes and what ends these objects shares the context's lifecycle lock.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,15 @@ from umstack._engine.link import rings_of_others
 from umstack._engine.source_events import log_receiver_events
 from umstack._engine.subscription import Subscription
 from umstack.capturing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
-from umstack.config import Config, ContextOptions, OptionValue, ReceiverOptions, SourceOptions
+from umstack.config import (
+    OPTIONS,
+    Config,
+    ContextOptions,
+    OptionValue,
+    ReceiverOptions,
+    Scope,
+    SourceOptions,
+)
 from umstack.errors import InterfaceError, OptionError, UmError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
@@ -33,6 +44,7 @@ from umstack.resolution import (
     ResolutionInterface,
     Resolver,
     ResolverThread,
+    TopicPattern,
     encode_topic_name,
 )
 from umstack.resolution.codec import WireOption
@@ -42,12 +54,14 @@ from umstack.telemetry.counter_log import CounterLog
 from umstack.telemetry.reading import context_report, recovery_times
 from umstack.telemetry.recovery_histogram import RecoveryHistogram
 from umstack.telemetry.statistics_server import StatisticsServer
+from umstack.wildcard_receiver import WildcardReceiver
 from xdp.closing import Closing
 
 _log = logging.getLogger("umstack.context")
 
 _TOPIC_INDEX_START_MAX = 2**20
 _RECEIVER_LOG_SECONDS = 0.5
+_LIFECYCLE_POLL_S = 0.05
 
 
 class ReceiveBufferWarning(UserWarning):
@@ -85,8 +99,8 @@ class Context(Closing):
         override it. `statistics` lets `umstack stat` read the counters from outside the process: by default in
         embedded mode, where the directory for it can be had (the log says where not); with True it must be, which
         takes a thread in sequential mode, too; with False it is not done.
-        `tap` is a pcapng file that gets what the context sends and receives, as with tap(). `metrics` is an address such as ":9464",
-        where Prometheus can scrape the counters; the contexts of a process may share one.
+        `tap` is a pcapng file that gets what the context sends and receives, as with tap(). `metrics` is an
+        address such as ":9464", where Prometheus can scrape the counters; the contexts of a process may share one.
 
         Raises OptionError (ConfigError with a file and line) for options, InterfaceError for the interface,
         PermissionNeeded or Unsupported for a link that cannot be had, LinkError or ResourceLimit for sockets.
@@ -102,6 +116,8 @@ class Context(Closing):
         self._warned_buffer = False
         self._next_receiver_log = 0.0
         self._tap: Tap | None = None
+        self._wildcards: dict[int, Callable[[str, bool], None]] = {}
+        self._next_wildcard_key = 1
         with ExitStack() as undo:
             self._engine = Engine(chosen, found, self._duty_work)
             self._core = self._engine.core
@@ -163,6 +179,7 @@ class Context(Closing):
             self._on_source,
             on_datagram=datagram_observer(self._core.handle),
             keys=self._engine.keyring.resolution,
+            on_topic=self._on_topic,
         )
         return DonatedResolver(agent) if self.is_sequential else ResolverThread(agent)
 
@@ -294,6 +311,69 @@ class Context(Closing):
         with self._core.lifecycle:
             self._core.check_open()
             return EventQueue(self._engine, chosen, on_message)
+
+    def wildcard_receiver(
+        self,
+        pattern: str | None = None,
+        on_message: Callable[[Event], None] | None = None,
+        *,
+        prefix: str | None = None,
+        **options: OptionValue,
+    ) -> WildcardReceiver:
+        r"""Create a receiver of every topic whose name `pattern` matches, or begins with `prefix`. Any thread.
+
+        `pattern` is a regular expression that is searched for in the name, such as r"^orders\.(eu|us)\."; it needs
+        the package regex (umstack[wildcard]). Topics join as they are advertised and leave when their sources have
+        gone; all deliver into one event queue, which the result is. `options` are receiver options, which every topic
+        has, and options of scope wildcard_receiver, by name. `on_message` is as with event_queue().
+
+        Raises OptionError (a wrong pattern or option, resolver_cache 0), TopicNameError, ResourceLimit, Closed.
+        """
+        if (pattern is None) == (prefix is None):
+            raise OptionError("a wildcard receiver takes a pattern or a prefix", hint="give one of them")
+        if not self.options.resolver_cache:
+            raise OptionError(
+                "with resolver_cache 0 no topics are known to match", hint="leave resolver_cache at 1"
+            )
+        compiled = (
+            TopicPattern.of_expression(pattern)
+            if pattern is not None
+            else TopicPattern.of_prefix(prefix or "")
+        )
+        own = {name: value for name, value in options.items() if name in OPTIONS[Scope.WILDCARD_RECEIVER]}
+        others = {name: value for name, value in options.items() if name not in own}
+        chosen = self._config.receiver_options(**others)
+        wildcard_options = self._config.wildcard_receiver_options(**own)
+        with self._core.lifecycle:
+            self._core.check_open()
+            key = self._next_wildcard_key
+            self._next_wildcard_key += 1
+            receiver = WildcardReceiver(
+                self._engine,
+                self._resolver,
+                compiled,
+                key,
+                self._wildcards,
+                chosen,
+                wildcard_options,
+                on_message,
+            )
+            self._resolver.match(key, compiled, wildcard_options)
+            return receiver
+
+    def _on_topic(self, key: int, topic: str, appeared: bool) -> None:
+        """Topic resolution found a topic for a wildcard receiver, or its last source has gone."""
+        lifecycle = self._core.lifecycle
+        while True:
+            if self.closed:  # the thread that closes holds the lock, and waits for this one
+                return
+            if lifecycle.acquire(timeout=_LIFECYCLE_POLL_S):
+                break
+        try:
+            if key in self._wildcards and not self.closed:
+                self._wildcards[key](topic, appeared)
+        finally:
+            lifecycle.release()
 
     def _on_source(self, topic: str, topic_index: int, address: LbtrmAddress) -> None:
         """Topic resolution found a source."""

@@ -90,11 +90,13 @@ class Occupant:
                 f"xdp-loader status {interface} lists its programs; if none is needed any more: "
                 f"xdp-loader unload {interface} --all"
             )
-        if self.holders:
-            return f"stop {', '.join(self.holders)}, if it is no longer needed"
+        holders = ", ".join(self.holders)
         if self.link_id is not None:
+            if holders:
+                return f"stop {holders}, if it is no longer needed"
             return f"bpftool link show id {self.link_id} (as root) tells which process holds it"
-        return f"if nothing needs it any more: ip link set dev {interface} {_REMOVAL_WORDS[self.mode]} off"
+        condition = f"once {holders} no longer needs it" if holders else "if nothing needs it any more"
+        return f"{condition}: ip link set dev {interface} {_REMOVAL_WORDS[self.mode]} off"
 
     def __str__(self) -> str:
         """Show it the way it is written in messages to people."""

@@ -310,7 +310,7 @@ def test_a_crash_detaches(host: Host, mode: AttachMode) -> None:
 def test_a_second_program_is_refused_by_naming_the_first(host: Host, mode: AttachMode) -> None:
     """Coexistence: the error names the program, its mode and its process, and gives no command
     that would take a running program down."""
-    with other_process(host, mode) as (child, program_id, link_id):
+    with other_process(host, mode) as (child, program_id, _):
         with Steering() as like_it:
             name = like_it.program.name  # another one before Linux 5.18
         for wanted in AttachMode:

@@ -753,9 +753,9 @@ def collect_all(receiver: Receiver, count: int) -> list[int]:
 def test_a_context_on_sockets_beside_rings_warns_by_name(shared_lab: Lab, link: str) -> None:
     """Groups that another context receives over rings do not reach sockets: the warning names program and process."""
     host = shared_lab.hosts[0]
-    with members(host, **RINGS):
-        with pytest.warns(OccupiedInterfaceWarning, match=rf"{host.interface} .*steering.*\({os.getpid()}\)"):
-            Member(host, link=link).context.close()
+    named = rf"{host.interface} .*steering.*\({os.getpid()}\)"
+    with members(host, **RINGS), pytest.warns(OccupiedInterfaceWarning, match=named):
+        Member(host, link=link).context.close()
     with warnings.catch_warnings():
         warnings.simplefilter("error", OccupiedInterfaceWarning)
         Member(host, link=link).context.close()

@@ -29,11 +29,12 @@ def test_the_way_to_free_the_interface_fits_how_it_was_attached(
     assert Occupant(3, name, mode, link_id, 0, ()).removal("eth1") == way
 
 
-@pytest.mark.parametrize("link_id", [7, None])
-def test_a_program_of_a_running_process_is_not_taken_down(link_id: int | None) -> None:
+def test_a_program_of_a_running_process_is_not_taken_down() -> None:
     """What a process holds is for its owner to end: no command is given that would do it."""
-    way = Occupant(3, "steering", "native", link_id, 0, ("umstack (812)",)).removal("eth1")
+    way = Occupant(3, "steering", "native", 7, 0, ("umstack (812)",)).removal("eth1")
     assert way == "stop umstack (812), if it is no longer needed"
+    without_link = Occupant(3, "filter", "native", None, 0, ("guard (9)",)).removal("eth1")
+    assert without_link == "once guard (9) no longer needs it: ip link set dev eth1 xdpdrv off"
 
 
 def test_only_a_program_of_ours_is_said_to_steer() -> None:

@@ -57,7 +57,7 @@ def test_a_context_says_its_counters() -> None:
 
 
 def test_every_context_can_be_read_unless_it_was_made_not_to(folder: Path) -> None:
-    """By default there is a socket, but in sequential mode, which makes no thread; with statistics=False there is none."""
+    """By default there is a socket, except in sequential mode, which makes no thread; statistics=False makes none."""
     with open_context(statistics=False), open_context("sequential"):
         assert read_statistics() == []
     assert not folder.exists()

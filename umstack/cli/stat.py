@@ -40,7 +40,10 @@ Report = Mapping[str, Any]
 class NoStatistics(UmError):
     """No context of that process can be read."""
 
-    default_hint = "every context of a running process can be read, unless it was made with statistics=False or in sequential mode"
+    default_hint = (
+        "every context of a running process can be read, "
+        "unless it was made with statistics=False or in sequential mode"
+    )
 
 
 @click.command(epilog=_EXAMPLES)

@@ -19,7 +19,6 @@ class AbsentOptions:
 
 
 ABSENT_SCOPES = {
-    "wildcard_receiver": "there are no wildcard receivers",
     "event_queue": "there are no event queues: read a receiver from the thread that wants its messages",
     "hfx": "there is no hot failover",
     "xsp": "there are no extra receive threads: use a second context",
@@ -48,11 +47,15 @@ ABSENT_OPTIONS = (
         "a source that has never sent answers with an empty range; the generation interval is deprecated",
     ),
     AbsentOptions(
-        ("resolver_unicast_*", "resolver_disable_udp_topic_resolution"),
-        "topic resolution is by multicast UDP only",
+        ("resolver_unicast_check_interval", "resolver_unicast_change_interval"),
+        "daemons are looked at whenever something is sent, and the first that answers is used at once",
     ),
     AbsentOptions(
-        ("resolver_wildcard_*", "resolver_no_source_linger_timeout"), "there are no wildcard receivers"
+        ("resolver_unicast_*", "resolver_disable_udp_topic_resolution"),
+        "there is no such setting of unicast topic resolution here",
+    ),
+    AbsentOptions(
+        ("pattern_type",), "a pattern is a regular expression, as PCRE has it, or a prefix= of the call"
     ),
     AbsentOptions(
         ("resolver_source_map_tablesz", "resolver_receiver_map_tablesz", "resolver_string_hash_function"),

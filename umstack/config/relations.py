@@ -9,6 +9,7 @@ from ipaddress import IPv4Address
 from umstack.config.context_options import ContextOptions
 from umstack.config.receiver_options import ReceiverOptions
 from umstack.config.source_options import SourceOptions
+from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
 from umstack.errors import OptionError
 
 _NS_PER_MS = 1_000_000
@@ -51,10 +52,33 @@ def check_context(options: ContextOptions) -> None:
         "transport_lbtrm_source_port_high",
         options.transport_lbtrm_source_port_high,
     )
+    _refuse_reversed(
+        "resolver_unicast_port_low",
+        options.resolver_unicast_port_low,
+        "resolver_unicast_port_high",
+        options.resolver_unicast_port_high,
+    )
+    if options.resolver_daemons and (
+        options.resolver_unicast_activity_timeout_ns <= options.resolver_unicast_keepalive_interval_ns
+    ):
+        raise OptionError(
+            "resolver_unicast_activity_timeout is not above resolver_unicast_keepalive_interval",
+            hint="make it twice as long or more",
+        )
     if options.resolver_multicast_address == "0.0.0.0":
         raise OptionError(
             "resolver_multicast_address needs a group", hint="give one, or leave it at 224.9.10.11"
         )
+
+
+def check_wildcard_receiver(options: WildcardReceiverOptions) -> None:
+    """Refuse wildcard receiver options that contradict each other."""
+    _refuse_reversed(
+        "resolver_query_minimum_interval",
+        options.resolver_query_minimum_interval_ns,
+        "resolver_query_maximum_interval",
+        options.resolver_query_maximum_interval_ns,
+    )
 
 
 def check_source(options: SourceOptions) -> None:

@@ -8,17 +8,21 @@ every datagram, those of its own host included.
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
+from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.errors import OptionError, error_from_os
 from umstack.key_file import Key
-from umstack.resolution.codec import LbtrmAddress, WireOption
+from umstack.resolution.codec import KEEPALIVE, LbtrmAddress, WireOption
+from umstack.resolution.daemons import DaemonClient
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
+from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.tags import TRAILER_BYTES, ResolutionTags
+from umstack.resolution.wildcards import TopicLeft, TopicMatched
 from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES, datagram_size
 from xdp.closing import Closing
 
@@ -28,6 +32,8 @@ _IP_MULTICAST_ALL = 49
 _SO_RCVBUFFORCE = 33
 
 OnSource = Callable[[str, int, LbtrmAddress], None]
+OnTopic = Callable[[int, str, bool], None]
+"""Called with a wildcard receiver's key, a topic, and whether it has appeared (or left)."""
 OnDatagram = Callable[[bool, tuple[str, int], tuple[str, int], bytes], None]
 """Called with each datagram: whether it was sent, its source, its destination and its payload."""
 
@@ -58,6 +64,10 @@ def _ignore_source(_topic: str, _index: int, _address: LbtrmAddress) -> None:
     """For owners that do not follow withdrawn sources."""
 
 
+def _ignore_topic(_key: int, _topic: str, _appeared: bool) -> None:
+    """For owners without wildcard receivers."""
+
+
 def _ignore_datagram(_sent: bool, _source: tuple[str, int], _to: tuple[str, int], _data: bytes) -> None:
     """For owners without a tap."""
 
@@ -74,6 +84,7 @@ class ResolutionAgent(Closing):
         on_source_gone: OnSource = _ignore_source,
         on_datagram: OnDatagram = _ignore_datagram,
         keys: tuple[Key, ...] = (),
+        on_topic: OnTopic = _ignore_topic,
     ) -> None:
         """Open the sockets; raises the UmError that tells why that cannot be.
 
@@ -84,14 +95,24 @@ class ResolutionAgent(Closing):
         self._on_source = on_source
         self._on_source_gone = on_source_gone
         self._on_datagram = on_datagram
-        self._destination = options.resolver_outgoing
+        self._on_topic = on_topic
+        self._destinations = [options.resolver_outgoing]
+        self._daemons = DaemonClient(options, now_ns) if options.resolver_daemons else None
         self._trailer_bytes = TRAILER_BYTES if keys else 0
+        if keys and self._daemons is not None:
+            raise OptionError(
+                "resolution daemons send on what they receive, under an address that a tag does not cover",
+                hint="take the lines `resolution` out of the key file, or do without resolver_unicast_daemon",
+            )
         size = resolver_datagram_size(options, interface.mtu_bytes)
         self.machine = ResolutionMachine(options, size - self._trailer_bytes, now_ns)
         self.last_error: OSError | None = None
         with contextlib.ExitStack() as stack:
-            self._receiver = stack.enter_context(self._open_receiver())
-            self._sender = stack.enter_context(self._open_sender())
+            if self._daemons is None:
+                self._receiver = stack.enter_context(self._open_receiver())
+                self._sender = stack.enter_context(self._open_sender())
+            else:
+                self._receiver = self._sender = stack.enter_context(self._open_unicast())
             self._local: tuple[str, int] = self._sender.getsockname()
             self._tags: ResolutionTags | None = None
             if keys:
@@ -131,6 +152,15 @@ class ResolutionAgent(Closing):
         """Count one receiver of the topic less."""
         self.machine.stop_query(topic)
 
+    def match(self, key: int, pattern: TopicPattern, options: WildcardReceiverOptions, now_ns: int) -> None:
+        """Look for topics that a pattern matches; those already known are reported before this returns."""
+        self._deliver(self.machine.match(key, pattern, options, now_ns))
+        self._send_due(now_ns)
+
+    def stop_matching(self, key: int) -> None:
+        """A wildcard receiver has ended."""
+        self.machine.stop_matching(key)
+
     def forget_session(self, address: LbtrmAddress, now_ns: int) -> None:
         """A session has ended; its sources are reported again when they are advertised again."""
         self.machine.forget_session(address, now_ns)
@@ -158,12 +188,17 @@ class ResolutionAgent(Closing):
     def process(self, now_ns: int) -> bool:
         """Take in what has arrived (a bounded number) and send what is due. True when more may be waiting."""
         more = self._receive(now_ns)
+        self._deliver(self.machine.left_topics(now_ns))
         self._send_due(now_ns)
         return more
 
     def next_deadline_ns(self) -> int | None:
         """When process() is needed even if nothing arrives; None for never."""
-        return self.machine.next_deadline_ns()
+        deadline_ns = self.machine.next_deadline_ns()
+        if self._daemons is None:
+            return deadline_ns
+        keepalive_ns = self._daemons.deadline_ns()
+        return keepalive_ns if deadline_ns is None else min(deadline_ns, keepalive_ns)
 
     def stats(self) -> dict[str, int]:
         """The tr_* counters by name."""
@@ -183,8 +218,12 @@ class ResolutionAgent(Closing):
                 # A pending asynchronous error (the interface went down) is cleared by being read.
                 self.last_error = error
                 return False
+            if self._daemons is not None and not self._daemons.heard(source, now_ns):
+                self.machine.counters.tr_dgrams_dropped_stranger += 1
+                continue
             data = bytes(memoryview(self._buffer)[:count])
-            self._on_datagram(False, source, self._options.resolver_incoming, data)
+            to = self._local if self._daemons is not None else self._options.resolver_incoming
+            self._on_datagram(False, source, to, data)
             authentic = self._verified(data, source)
             if authentic is not None:
                 self._deliver(self.machine.datagram_received(authentic, now_ns))
@@ -199,28 +238,45 @@ class ResolutionAgent(Closing):
         """Report every event, even when a callback raises; the first exception goes on to the caller."""
         failure: Exception | None = None
         for event in events:
-            report = self._on_source if isinstance(event, SourceFound) else self._on_source_gone
             try:
-                report(event.topic, event.index, event.address)
+                self._report(event)
             except Exception as error:
                 failure = failure or error
         if failure is not None:
             raise failure
 
+    def _report(self, event: ResolutionEvent) -> None:
+        if isinstance(event, TopicMatched | TopicLeft):
+            self._on_topic(event.key, event.topic, isinstance(event, TopicMatched))
+            return
+        report = self._on_source if isinstance(event, SourceFound) else self._on_source_gone
+        report(event.topic, event.index, event.address)
+
     def _send_due(self, now_ns: int) -> None:
-        counters = self.machine.counters
+        if self._daemons is not None:
+            if self._daemons.has_come_back(now_ns):
+                self.machine.say_again(now_ns)
+            self.machine.counters.tr_daemon_changes = self._daemons.change_count
+            for daemon in self._daemons.keepalives(now_ns):
+                self._send(KEEPALIVE, daemon)
+            self._destinations = self._daemons.destinations(now_ns)
         for plain in self.machine.datagrams_to_send(now_ns):
             datagram = plain if self._tags is None else self._tags.tagged(plain)
-            try:
-                self._sender.sendto(datagram, self._destination)
-            except OSError as error:
-                # Resolution repeats itself, so a datagram that cannot go is dropped and counted.
-                counters.tr_dgrams_send_failed += 1
-                self.last_error = error
-            else:
-                counters.tr_dgrams_sent += 1
-                counters.tr_bytes_sent += len(datagram)
-                self._on_datagram(True, self._local, self._destination, datagram)
+            for destination in self._destinations:
+                self._send(datagram, destination)
+
+    def _send(self, datagram: bytes, destination: tuple[str, int]) -> None:
+        counters = self.machine.counters
+        try:
+            self._sender.sendto(datagram, destination)
+        except OSError as error:
+            # Resolution repeats itself, so a datagram that cannot go is dropped and counted.
+            counters.tr_dgrams_send_failed += 1
+            self.last_error = error
+        else:
+            counters.tr_dgrams_sent += 1
+            counters.tr_bytes_sent += len(datagram)
+            self._on_datagram(True, self._local, destination, datagram)
 
     def _membership(self, group: str) -> bytes:
         return struct.pack(
@@ -243,6 +299,25 @@ class ResolutionAgent(Closing):
                 raise error_from_os(error, where) from error
             stack.pop_all()
         return receiver
+
+    def _open_unicast(self) -> socket.socket:
+        """The socket for resolution daemons, on the first free port of those for it."""
+        low, high = self._options.resolver_unicast_port_low, self._options.resolver_unicast_port_high
+        where = f"topic resolution from {self._interface.address}, ports {low} to {high}"
+        with contextlib.ExitStack() as stack:
+            both = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            both.setblocking(False)
+            _size_receive_buffer(both, self._options.resolver_multicast_receiver_socket_buffer_bytes)
+            for port in range(low, high + 1):
+                try:
+                    both.bind((self._interface.address, port))
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE or port == high:
+                        raise error_from_os(error, where) from error
+                else:
+                    break
+            stack.pop_all()
+        return both
 
     def _open_sender(self) -> socket.socket:
         where = f"sending topic resolution from {self._interface.address}, interface {self._interface.name}"

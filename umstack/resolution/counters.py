@@ -21,7 +21,9 @@ class ResolutionCounters:
     tr_dgrams_dropped_tag_wrong: int = 0
     tr_dgrams_dropped_tag_stale: int = 0
     tr_dgrams_dropped_tag_replayed: int = 0
+    tr_dgrams_dropped_stranger: int = 0
     tr_dgrams_send_failed: int = 0
+    tr_daemon_changes: int = 0
     tr_src_topics: int = 0
     tr_rcv_topics: int = 0
     tr_rcv_unresolved_topics: int = 0
@@ -32,6 +34,11 @@ class ResolutionCounters:
     tr_records_ignored: int = 0
     tr_records_deferred: int = 0
     tr_sources_refused: int = 0
+    tr_wildcard_queries_sent: int = 0
+    tr_wildcard_queries_rcved: int = 0
+    tr_wildcard_topics: int = 0
+    tr_wildcard_topics_refused: int = 0
+    tr_patterns_given_up: int = 0
     tr_cache_entries: int = 0
     tr_cache_evictions: int = 0
 
