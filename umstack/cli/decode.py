@@ -223,8 +223,10 @@ def _details(row: dict[str, Any]) -> str:
 
 
 def _has_trailer(row: dict[str, Any]) -> bool:
-    """Whether a control datagram is longer than its fields, by an authentication trailer; DATA names it itself."""
+    """Whether a control datagram has an authentication trailer: SM, NAK and NCF are longer by it. DATA names it."""
     kind = row["packet_type"]
+    if kind == "STATUS":
+        return any(message["kind"] == "tag" for message in row["messages"] or ())
     if kind not in _CONTROL_BYTES or row["udp_bytes"] is None or row["status"] != "ok":
         return False
     return int(row["udp_bytes"]) == _CONTROL_BYTES[kind] + 4 * len(row["sqns"] or ()) + _TRAILER_BYTES
