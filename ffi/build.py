@@ -2,8 +2,9 @@
 
 Run as `python ffi/build.py` (or `scripts/dev build`); `pip install` reaches it through ffi/build_ext.py. It
 needs cffi, a C compiler and libcrypto, nothing else. What needs more (libbpf, libxdp, clang) is left out, with a
-warning that says what to install. Only what changed is compiled again: every object has the list of files it was made from. C tests and
-fuzzers are built by the same rule (tests/c/run, tests/fuzz/run). compile_commands.json says how each file is compiled.
+warning that says what to install. Only what changed is compiled again: every object has the list of files it was made
+from. C tests and fuzzers are built by the same rule (tests/c/run, tests/fuzz/run). compile_commands.json says how each
+file is compiled.
 
 Environment: CC, CLANG, CFLAGS and LDFLAGS as usual (CFLAGS come last, so `CFLAGS=-Wno-error` wins);
 UMSTACK_BUILD=debug for -O1 and UM_DEBUG checks; UMSTACK_SANITIZE=address,undefined for an instrumented core.
