@@ -89,6 +89,7 @@ typedef struct um_delivery {
     bool starved;
     bool bos_due;
     bool has_blocker;
+    bool has_resume; /* resume_sqn: where an earlier session was, or this one was when it ended */
 
     uint32_t id; /* owner of its holds, never 0, never reused within a context */
     uint32_t topic_index;
@@ -96,6 +97,7 @@ typedef struct um_delivery {
     uint32_t start_sqn;   /* transport sqn of the first datagram seen with the topic */
     int64_t give_up_ns;   /* NAK generation interval of the session (C16) */
     uint32_t lowest_held; /* while starting */
+    uint32_t resume_sqn;
     uint32_t blocker_sqn; /* the session's: a lost datagram that may carry the topic */
     int64_t loss_check_ns;
     uint64_t gaps_examined;   /* gaps of the session that had been found when there was none */

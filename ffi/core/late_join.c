@@ -99,6 +99,15 @@ static void start(um_receiver_session *session, um_delivery *delivery, uint32_t 
     join->requested = delivery->next_sqn;
 }
 
+/* Where an earlier session of this identity ended, if the range from `low` on can follow it; else low. */
+static uint32_t take_resume(um_delivery *delivery, uint32_t low)
+{
+    uint32_t resume_sqn = delivery->resume_sqn;
+    bool resumes = delivery->has_resume && delivery->late_join.target - resume_sqn < RANGE_MAX;
+    delivery->has_resume = false;
+    return resumes ? resume_sqn : low;
+}
+
 /* The first message of [next_sqn, end) that is held, or end. */
 static uint32_t first_held(const um_delivery *delivery, uint32_t end)
 {
@@ -148,8 +157,10 @@ static void on_range(um_receiver_session *session, um_delivery *delivery, uint32
     if (join->awaits_range) {
         if (!join->has_target)
             um_late_join_fetch_to(delivery, high + 1);
-        start(session, delivery, um_serial_before(join->target, low) ? join->target : low, now_ns);
-    } else if (um_serial_before(delivery->next_sqn, low) && um_serial_before(delivery->next_sqn, join->target)) {
+        uint32_t first = um_serial_before(join->target, low) ? join->target : low;
+        start(session, delivery, take_resume(delivery, first), now_ns);
+    }
+    if (um_serial_before(delivery->next_sqn, low) && um_serial_before(delivery->next_sqn, join->target)) {
         lose_to(delivery, (um_serial_before(low, join->target) ? low : join->target) - 1, now_ns);
     }
     um_loss_drain(delivery, now_ns, true);
@@ -166,7 +177,8 @@ static enum taken deliver(um_delivery *delivery, const um_lbmc_message *message,
                   .fragment_offset = message->flags & UM_MESSAGE_FRAGMENT ? message->offset : 0,
                   .message_length = message->flags & UM_MESSAGE_FRAGMENT ? message->total : message->payload_length,
                   .source = delivery->source,
-                  .received_ns = delivery->late_join.received_ns};
+                  .received_ns = delivery->late_join.received_ns,
+                  .sent_ns = message->sent_ns};
     (void)now_ns;
     if (!um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))
         return QUEUE_FULL;
@@ -295,7 +307,7 @@ void um_late_join_give_up(um_receiver_session *session, um_delivery *delivery, i
     if (!join->is_active)
         return;
     if (join->awaits_range && delivery->state == UM_DELIVERY_STARTING)
-        start(session, delivery, delivery->lowest_held, now_ns);
+        start(session, delivery, take_resume(delivery, delivery->lowest_held), now_ns);
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(delivery->next_sqn, join->target))
         lose_to(delivery, join->target - 1, now_ns);
     join->awaits_range = join->is_active = false;
