@@ -216,6 +216,13 @@ static void count_dropped(um_receiver_transport_counters *counters, enum um_dgra
     }
 }
 
+UM_TAG_COUNTERS_CHECK(um_receiver_transport_counters);
+
+void um_receiver_session_drop_unverified(um_receiver_session *session, enum um_tag_status status)
+{
+    um_count_unverified(&session->counters.dgrams_dropped_tag_missing, status);
+}
+
 void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status status)
 {
     count_dropped(&session->counters, status);
