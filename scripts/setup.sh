@@ -153,7 +153,8 @@ system_packages() {
         return 0
     fi
     # shellcheck disable=SC2046
-    apt_install gcc libc6-dev clang llvm libbpf-dev libxdp-dev libelf-dev zlib1g-dev iproute2 $(python_packages "$python")
+    apt_install gcc libc6-dev libssl-dev clang llvm libbpf-dev libxdp-dev libelf-dev zlib1g-dev iproute2 \
+        $(python_packages "$python")
     # Spark's; the first that the distribution has. Without it the demo makes no report and the spark tier is skipped.
     command -v java >/dev/null || install_java
     if [ "$purpose" = test ]; then

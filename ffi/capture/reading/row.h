@@ -45,6 +45,7 @@ enum um_packet_row_kind {
     UM_PACKET_KIND_TSNI,
     UM_PACKET_KIND_STATUS,
     UM_PACKET_KIND_EXTENDED,
+    UM_PACKET_KIND_TAG,
     UM_PACKET_KINDS,
 };
 
