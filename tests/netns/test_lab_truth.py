@@ -22,6 +22,7 @@ from pyarrow import RecordBatch
 from tests.netns.lab_run import LOSS, LabRun, lab_run
 from umstack.analysis.tables import tables_of
 from umstack.capture import decode
+from umstack.capture.capture_files import capture_files
 from umstack.facts.facts import facts_of
 from umstack.lab import Lab
 from umstack.report import Report, make_report
@@ -195,7 +196,7 @@ def test_every_cause_is_named(reported: Reported, run: LabRun) -> None:
 
 def test_the_stacks_own_capture_says_the_same(reported: Reported, run: LabRun) -> None:
     """`umstack capture` in pcapng, tcpdump in pcap, at one port: the same losses, incidents, session and repairs."""
-    tables = tables_of(facts_of([str(run.by_umstack)]))
+    tables = tables_of(facts_of(capture_files([str(run.by_umstack)])))
     own = {(row["receiver"], row["sqn"]): row["naks"] for row in tables["losses"].to_dicts()}
     assert own == {key: row["naks"] for key, row in reported.lost().items()}
     same = ("receiver", "first_sqn", "last_sqn", "lost", "unrepaired", "longest_run", "cause")
@@ -223,7 +224,7 @@ def test_the_stacks_own_capture_says_the_same(reported: Reported, run: LabRun) -
 def test_several_points_of_capture_count_nothing_twice(reported: Reported, run: LabRun) -> None:
     """The switch and every tap at once: each NAK was captured three times, and is still one."""
     captures = (run.by_tcpdump, *(run.tap(host) for host in run.stats))
-    tables = tables_of(facts_of([str(capture) for capture in captures]))
+    tables = tables_of(facts_of(capture_files(map(str, captures))))
     together = {(row["receiver"], row["sqn"]): row["naks"] for row in tables["losses"].to_dicts()}
     assert together == {key: row["naks"] for key, row in reported.lost().items()}
     naks = {row["receiver"]: row["naks"] for row in tables["recovery_latency"].to_dicts()}
