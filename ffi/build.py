@@ -1,9 +1,10 @@
 """Build the C half in place: the extension modules of ffi/modules.py and the BPF objects under `xdp/objects/`.
 
 Run as `python ffi/build.py` (or `scripts/dev build`); `pip install` reaches it through ffi/build_ext.py. It
-needs cffi and a C compiler, nothing else. What needs more (libbpf, libxdp, clang) is left out, with a warning that says
-what to install. Only what changed is compiled again: every object has the list of files it was made from. C tests and
-fuzzers are built by the same rule (tests/c/run, tests/fuzz/run). compile_commands.json says how each file is compiled.
+needs cffi, a C compiler and libcrypto, nothing else. What needs more (libbpf, libxdp, clang) is left out, with a
+warning that says what to install. Only what changed is compiled again: every object has the list of files it was made
+from. C tests and fuzzers are built by the same rule (tests/c/run, tests/fuzz/run). compile_commands.json says how each
+file is compiled.
 
 Environment: CC, CLANG, CFLAGS and LDFLAGS as usual (CFLAGS come last, so `CFLAGS=-Wno-error` wins);
 UMSTACK_BUILD=debug for -O1 and UM_DEBUG checks; UMSTACK_SANITIZE=address,undefined for an instrumented core.
@@ -307,8 +308,20 @@ def libxdp_is_usable(tools: Toolchain) -> bool:
     return compiles(tools.compiler, program, [f"-l{name}" for name in XSK.libraries])
 
 
+def require_libcrypto(tools: Toolchain) -> None:
+    """Refuse to go on without libcrypto, which the core tags datagrams with."""
+    program = (
+        '#include <openssl/evp.h>\nint main(void) { EVP_MAC_free(EVP_MAC_fetch(0, "HMAC", 0)); return 0; }\n'
+    )
+    if not compiles(tools.compiler, program, [f"-l{name}" for name in CORE.libraries]):
+        raise BuildError(
+            "libcrypto of OpenSSL 3 is not installed: apt-get install libssl-dev, then build again"
+        )
+
+
 def build_core(destination: Path) -> None:
     """Build what every machine needs."""
+    require_libcrypto(toolchain())
     build_module(CORE, toolchain(), destination)
 
 

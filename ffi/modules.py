@@ -46,9 +46,16 @@ RAW_HEADERS = (
 
 CORE = Module(
     "umstack._core",
-    ("ffi/core", "ffi/os", "ffi/capture/reading", "ffi/capture/writing", "ffi/io"),
+    ("ffi/core", "ffi/os", "ffi/authentication", "ffi/capture/reading", "ffi/capture/writing", "ffi/io"),
     (
         Header("core/base.h", names=("um_publish_result", "um_address")),
+        Header("core/authentication.h", names=(
+            "UM_TRAILER_BYTES", "um_authentication_scope", "um_tag_status",
+        )),
+        Header("authentication/mac.h", names=(
+            "UM_KEY_BYTES", "UM_KEYS_PER_SET", "um_key", "um_key_set", "um_mac_library",
+        )),
+        Header("authentication/resolution.h"),
         Header("core/datagram_size.h", names=("UM_DATAGRAM_BYTES_MAX",)),
         Header("core/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES",)),
         Header("core/lbmc.h", names=("UM_MESSAGE_FRAGMENT", "UM_MESSAGE_RETRANSMIT")),
@@ -75,6 +82,7 @@ CORE = Module(
         Header("core/source.h", names=("UM_SEND_FLUSH", "um_session_config", "um_source_config", "um_source_claim")),
         Header("os/memory.h", names=("um_unmap",)),
         Header("io/event_queue.h"),
+        Header("io/authentication.h", names=("UM_KEY_SETS_MAX",)),
         Header("io/publication_session.h"),
         Header("io/publication.h"),
         Header("io/subscription.h"),
@@ -92,17 +100,19 @@ CORE = Module(
         Header("capture/writing/frame_merge.h", names=("um_frame_merge_config",)),
         Header("capture/writing/interface_capture.h"),
         Header("capture/reading/container.h"),
+        Header("capture/reading/tally.h"),
         Header("capture/reading/rows.h"),
         Header("capture/reading/generate.h"),
     ),
     cdefs=("ffi/cdef/kernel.h",),
+    libraries=("crypto",),
 )  # fmt: skip
 
 # What is simulated and what is measured beside the product. It has the core's object code once more, of which no file
 # keeps state outside the objects it is given (a test looks), so a handle of one module is as good in the other.
 SIM_BENCH = Module(
     "umstack._sim_bench",
-    ("ffi/core", "ffi/os", "ffi/capture/writing", "ffi/io", "ffi/sim", "ffi/bench"),
+    ("ffi/core", "ffi/os", "ffi/authentication", "ffi/capture/writing", "ffi/io", "ffi/sim", "ffi/bench"),
     (
         Header("sim/sim.h"),
         Header("sim/run.h"),
@@ -116,6 +126,7 @@ SIM_BENCH = Module(
         Header("bench/echo.h"),
         Header("bench/stream_check.h"),
     ),
+    libraries=("crypto",),
     includes=CORE,
 )  # fmt: skip
 

@@ -153,7 +153,8 @@ system_packages() {
         return 0
     fi
     # shellcheck disable=SC2046
-    apt_install gcc libc6-dev clang llvm libbpf-dev libxdp-dev libelf-dev zlib1g-dev iproute2 $(python_packages "$python")
+    apt_install gcc libc6-dev libssl-dev clang llvm libbpf-dev libxdp-dev libelf-dev zlib1g-dev iproute2 \
+        $(python_packages "$python")
     # Spark's; the first that the distribution has. Without it the demo makes no report and the spark tier is skipped.
     command -v java >/dev/null || install_java
     if [ "$purpose" = test ]; then
@@ -210,7 +211,7 @@ build() {
 shared_classes() {
     command -v java >/dev/null || return 0
     local archive
-    archive=$("$VENV/bin/python" -c 'from umstack.analysis.spark_session import class_archive; print(class_archive())')
+    archive=$("$VENV/bin/python" -c 'from umstack.spark.spark_session import class_archive; print(class_archive())')
     # One that is older than the Java that is installed is of no use to it.
     [ ! -e "$archive" ] || [ "$(stat -c %Y "$archive")" -lt "$(stat -Lc %Z "$(command -v java)")" ] || return 0
     say "sharing the classes of Spark's virtual machines"

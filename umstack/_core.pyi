@@ -150,6 +150,8 @@ class um_context_config(CData):
     hold_messages: int
     datagram_max_bytes: int
     random_seed: int
+    authentication_scope: int
+    authentication_tolerance_ns: int
     rings: um_rings
 
 class um_egress_ring_maps(CData):
@@ -300,6 +302,20 @@ class um_interface_capture_counters(CData):
     file_packet_count: int
     file_start_ns: int
 
+class um_key(CData):
+    id: int
+    @property
+    def secret(self) -> Pointer[uint8_t]: ...
+    @secret.setter
+    def secret(self, value: Pointer[char] | Pointer[uint8_t] | bytes | Sequence[Any]) -> None: ...
+
+class um_key_set(CData):
+    count: int
+    @property
+    def keys(self) -> um_key: ...
+    @keys.setter
+    def keys(self, value: um_key | Sequence[Any]) -> None: ...
+
 class um_network(CData):
     ip: int
     mask: int
@@ -412,6 +428,7 @@ class um_packet_rows_options(CData):
     def selection(self) -> um_packet_selection: ...
     @selection.setter
     def selection(self, value: um_packet_selection | dict[str, Any] | Sequence[Any]) -> None: ...
+    tally: um_tally
 
 class um_packet_rows_ports(CData):
     lbtrm_low: int
@@ -508,10 +525,13 @@ class um_receiver_session_config(CData):
     receiver_id: int
     group_tag: int
     random_seed: int
+    key_set: int
 
 class um_repair_bucket(CData):
     credit_bytes: int
     filled_ns: int
+
+class um_resolution_tags(CData): ...
 
 class um_retained_wish(CData):
     has_low_sqn: bool
@@ -590,6 +610,9 @@ class um_session_config(CData):
     def flow_networks(self, value: um_network | Sequence[Any]) -> None: ...
     repair_budget_bps: int
     nak_cutoff_interval_ns: int
+    key_set: int
+    data_trailer_bytes: int
+    control_trailer_bytes: int
 
 class um_session_id(CData):
     @property
@@ -628,6 +651,83 @@ class um_source_event(CData):
 
 class um_subscription(CData): ...
 
+class um_tally(CData):
+    window_ns: int
+    epoch_ns: int
+    send_capacity: int
+    streams: um_tally_stream
+    sends: um_tally_send
+    rates: um_tally_rate
+    references: um_tally_reference
+    sizes: um_tally_size
+    topics: um_tally_topic
+    stream_count: int
+    latest_stream: int
+    send_count: int
+    rate_count: int
+    reference_count: int
+    size_count: int
+    topic_count: int
+
+class um_tally_rate(CData):
+    start_ns: int
+    stream: int
+    datagram_count: int
+    bytes: int
+
+class um_tally_reference(CData):
+    epoch: int
+    time_ns: int
+    sqn: int
+    stream: int
+
+class um_tally_send(CData):
+    time_ns: int
+    sqn: int
+    stream: int
+
+class um_tally_size(CData):
+    stream: int
+    udp_bytes: int
+    message_count: int
+    datagram_count: int
+    message_bytes: int
+    frame_bytes: int
+
+class um_tally_stream(CData):
+    interface: int
+    session_id: int
+    @property
+    def source(self) -> Pointer[uint8_t]: ...
+    @source.setter
+    def source(self, value: Pointer[char] | Pointer[uint8_t] | bytes | Sequence[Any]) -> None: ...
+    @property
+    def destination(self) -> Pointer[uint8_t]: ...
+    @destination.setter
+    def destination(self, value: Pointer[char] | Pointer[uint8_t] | bytes | Sequence[Any]) -> None: ...
+    destination_port: int
+    window_ns: int
+    window_end_ns: int
+    first_ns: int
+    last_ns: int
+    packet_count: int
+    message_count: int
+    message_bytes: int
+    udp_bytes: int
+    rate: int
+    reference: int
+
+class um_tally_topic(CData):
+    stream: int
+    topic_index: int
+    lowest_sqn: int
+    highest_sqn: int
+    first_ns: int
+    last_ns: int
+    message_count: int
+    fragment_count: int
+    payload_bytes: int
+
 class um_tap_config(CData):
     path: Pointer[char]
     file_name: Pointer[char]
@@ -655,6 +755,9 @@ class _CoreLib:
     UM_ADAPTIVE_SM: int
     UM_ADAPTIVE_SUPPRESS: int
     UM_ADMIN_ACTION: int
+    UM_AUTHENTICATE_ALL: int
+    UM_AUTHENTICATE_CONTROL: int
+    UM_AUTHENTICATE_NONE: int
     UM_BACK_PRESSURED: int
     UM_CAPTURE_CLOCK_STEP_NS: int
     UM_CAPTURE_DAMAGED: int
@@ -721,6 +824,9 @@ class _CoreLib:
     UM_IPV4_TTL_AT: int
     UM_IPV4_UDP_HEADER_BYTES: int
     UM_IPV4_VERSION_AND_LENGTH: int
+    UM_KEYS_PER_SET: int
+    UM_KEY_BYTES: int
+    UM_KEY_SETS_MAX: int
     UM_LATENCY_BUCKETS: int
     UM_LATENCY_OCTAVE_FIRST: int
     UM_LOG_CLEAN_AHEAD_BYTES: int
@@ -807,7 +913,23 @@ class _CoreLib:
     UM_SOURCE_RECEIVER_NOISY: int
     UM_SOURCE_RECEIVER_RETURNED: int
     UM_SOURCE_RECEIVER_STALLED: int
+    UM_STAMP_COUNT_BITS: int
+    UM_STAMP_QUARTER_NS: int
     UM_STATISTICS_FIELDS_MAX: int
+    UM_TAG_BYTES: int
+    UM_TAG_KEY_UNKNOWN: int
+    UM_TAG_MISSING: int
+    UM_TAG_OK: int
+    UM_TAG_REPLAYED: int
+    UM_TAG_STALE: int
+    UM_TAG_STATUS_COUNT: int
+    UM_TAG_WRONG: int
+    UM_TALLY_BUCKET_NS: int
+    UM_TALLY_PACKET_MESSAGES_MAX: int
+    UM_TALLY_SLOTS: int
+    UM_TALLY_STREAMS_MAX: int
+    UM_TRAILER_BYTES: int
+    UM_TRAILER_COVERED_BYTES: int
     UM_UDP_CHECKSUM_AT: int
     UM_UDP_HEADER_BYTES: int
     UM_UDP_LENGTH_AT: int
@@ -842,6 +964,7 @@ class _CoreLib:
     def um_context_process(self, a1: um_context, a2: int, /) -> int: ...
     def um_context_receive_buffer(self, a1: um_context, /) -> int: ...
     def um_context_set_datagram_max(self, a1: um_context, a2: int, /) -> None: ...
+    def um_context_set_keys(self, a1: um_context, a2: int, a3: um_key_set, /) -> int: ...
     def um_context_start(self, a1: um_context, /) -> int: ...
     def um_context_stop(self, a1: um_context, /) -> None: ...
     def um_context_take_ended(self, a1: um_context, a2: um_session_id, /) -> bool: ...
@@ -926,6 +1049,7 @@ class _CoreLib:
     def um_interface_capture_write(
         self, a1: um_interface_capture, a2: um_interface_capture_arrivals, a3: int, /
     ) -> int: ...
+    def um_mac_library(self) -> Pointer[char]: ...
     def um_packet_rows_begin(self, a1: um_packet_rows, /) -> None: ...
     def um_packet_rows_decode(
         self,
@@ -1013,6 +1137,22 @@ class _CoreLib:
     def um_recovery_write_range(
         self, a1: Pointer[char] | Pointer[uint8_t] | bytes, a2: int, a3: int, a4: int, /
     ) -> int: ...
+    def um_resolution_tags_append(
+        self, a1: um_resolution_tags, a2: Pointer[char] | Pointer[uint8_t] | bytes, a3: int, /
+    ) -> int: ...
+    def um_resolution_tags_close(self, a1: um_resolution_tags, /) -> None: ...
+    def um_resolution_tags_open(
+        self, a1: um_key_set, a2: int, a3: um_address | dict[str, Any], a4: int, /
+    ) -> um_resolution_tags: ...
+    def um_resolution_tags_set_keys(self, a1: um_resolution_tags, a2: um_key_set, /) -> int: ...
+    def um_resolution_tags_verify(
+        self,
+        a1: um_resolution_tags,
+        a2: um_address | dict[str, Any],
+        a3: Pointer[char] | Pointer[uint8_t] | bytes,
+        a4: int,
+        /,
+    ) -> int: ...
     def um_rows_copy(
         self, a1: um_block, a2: int, a3: Pointer[char] | Pointer[uint8_t] | bytes, a4: int, /
     ) -> int: ...
@@ -1066,6 +1206,8 @@ class _CoreLib:
     def um_subscription_open(
         self, a1: um_event_queue, a2: um_receiver_config, a3: Pointer[um_subscription], /
     ) -> int: ...
+    def um_tally_begin(self, a1: um_tally, /) -> None: ...
+    def um_tally_full(self, a1: um_tally, /) -> bool: ...
     def um_unmap(self, a1: CData | bytes, a2: int, /) -> None: ...
 
 class _Core:
@@ -1252,6 +1394,14 @@ class _Core:
         self, cdecl: Literal["um_interface_capture_counters **"], init: Any = ...
     ) -> Pointer[um_interface_capture_counters]: ...
     @overload
+    def new(self, cdecl: Literal["um_key *", "um_key[]"], init: Any = ...) -> um_key: ...
+    @overload
+    def new(self, cdecl: Literal["um_key **"], init: Any = ...) -> Pointer[um_key]: ...
+    @overload
+    def new(self, cdecl: Literal["um_key_set *", "um_key_set[]"], init: Any = ...) -> um_key_set: ...
+    @overload
+    def new(self, cdecl: Literal["um_key_set **"], init: Any = ...) -> Pointer[um_key_set]: ...
+    @overload
     def new(self, cdecl: Literal["um_network *", "um_network[]"], init: Any = ...) -> um_network: ...
     @overload
     def new(self, cdecl: Literal["um_network **"], init: Any = ...) -> Pointer[um_network]: ...
@@ -1363,6 +1513,14 @@ class _Core:
     def new(self, cdecl: Literal["um_repair_bucket **"], init: Any = ...) -> Pointer[um_repair_bucket]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_resolution_tags *", "um_resolution_tags[]"], init: Any = ...
+    ) -> um_resolution_tags: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_resolution_tags **"], init: Any = ...
+    ) -> Pointer[um_resolution_tags]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_retained_wish *", "um_retained_wish[]"], init: Any = ...
     ) -> um_retained_wish: ...
     @overload
@@ -1431,6 +1589,42 @@ class _Core:
     ) -> um_subscription: ...
     @overload
     def new(self, cdecl: Literal["um_subscription **"], init: Any = ...) -> Pointer[um_subscription]: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally *", "um_tally[]"], init: Any = ...) -> um_tally: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally **"], init: Any = ...) -> Pointer[um_tally]: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_rate *", "um_tally_rate[]"], init: Any = ...) -> um_tally_rate: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_rate **"], init: Any = ...) -> Pointer[um_tally_rate]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_tally_reference *", "um_tally_reference[]"], init: Any = ...
+    ) -> um_tally_reference: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_tally_reference **"], init: Any = ...
+    ) -> Pointer[um_tally_reference]: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_send *", "um_tally_send[]"], init: Any = ...) -> um_tally_send: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_send **"], init: Any = ...) -> Pointer[um_tally_send]: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_size *", "um_tally_size[]"], init: Any = ...) -> um_tally_size: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_size **"], init: Any = ...) -> Pointer[um_tally_size]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_tally_stream *", "um_tally_stream[]"], init: Any = ...
+    ) -> um_tally_stream: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_stream **"], init: Any = ...) -> Pointer[um_tally_stream]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_tally_topic *", "um_tally_topic[]"], init: Any = ...
+    ) -> um_tally_topic: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_topic **"], init: Any = ...) -> Pointer[um_tally_topic]: ...
     @overload
     def new(self, cdecl: Literal["um_tap_config *", "um_tap_config[]"], init: Any = ...) -> um_tap_config: ...
     @overload
@@ -1640,6 +1834,14 @@ class _Core:
         self, cdecl: Literal["um_interface_capture_counters **"], source: Any
     ) -> Pointer[um_interface_capture_counters]: ...
     @overload
+    def cast(self, cdecl: Literal["um_key *", "um_key[]"], source: Any) -> um_key: ...
+    @overload
+    def cast(self, cdecl: Literal["um_key **"], source: Any) -> Pointer[um_key]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_key_set *", "um_key_set[]"], source: Any) -> um_key_set: ...
+    @overload
+    def cast(self, cdecl: Literal["um_key_set **"], source: Any) -> Pointer[um_key_set]: ...
+    @overload
     def cast(self, cdecl: Literal["um_network *", "um_network[]"], source: Any) -> um_network: ...
     @overload
     def cast(self, cdecl: Literal["um_network **"], source: Any) -> Pointer[um_network]: ...
@@ -1739,6 +1941,12 @@ class _Core:
     def cast(self, cdecl: Literal["um_repair_bucket **"], source: Any) -> Pointer[um_repair_bucket]: ...
     @overload
     def cast(
+        self, cdecl: Literal["um_resolution_tags *", "um_resolution_tags[]"], source: Any
+    ) -> um_resolution_tags: ...
+    @overload
+    def cast(self, cdecl: Literal["um_resolution_tags **"], source: Any) -> Pointer[um_resolution_tags]: ...
+    @overload
+    def cast(
         self, cdecl: Literal["um_retained_wish *", "um_retained_wish[]"], source: Any
     ) -> um_retained_wish: ...
     @overload
@@ -1805,6 +2013,38 @@ class _Core:
     ) -> um_subscription: ...
     @overload
     def cast(self, cdecl: Literal["um_subscription **"], source: Any) -> Pointer[um_subscription]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally *", "um_tally[]"], source: Any) -> um_tally: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally **"], source: Any) -> Pointer[um_tally]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_rate *", "um_tally_rate[]"], source: Any) -> um_tally_rate: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_rate **"], source: Any) -> Pointer[um_tally_rate]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_tally_reference *", "um_tally_reference[]"], source: Any
+    ) -> um_tally_reference: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_reference **"], source: Any) -> Pointer[um_tally_reference]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_send *", "um_tally_send[]"], source: Any) -> um_tally_send: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_send **"], source: Any) -> Pointer[um_tally_send]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_size *", "um_tally_size[]"], source: Any) -> um_tally_size: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_size **"], source: Any) -> Pointer[um_tally_size]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_tally_stream *", "um_tally_stream[]"], source: Any
+    ) -> um_tally_stream: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_stream **"], source: Any) -> Pointer[um_tally_stream]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_topic *", "um_tally_topic[]"], source: Any) -> um_tally_topic: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_topic **"], source: Any) -> Pointer[um_tally_topic]: ...
     @overload
     def cast(self, cdecl: Literal["um_tap_config *", "um_tap_config[]"], source: Any) -> um_tap_config: ...
     @overload

@@ -179,6 +179,7 @@ class Context(Closing):
             time.monotonic_ns(),
             self._on_source,
             on_datagram=datagram_observer(self._core.handle),
+            keys=self._engine.keyring.resolution,
             on_topic=self._on_topic,
         )
         return DonatedResolver(agent) if self.is_sequential else ResolverThread(agent)
@@ -236,7 +237,7 @@ class Context(Closing):
 
     def _make_source(self, topic: str, chosen: SourceOptions) -> Source:
         _check_multicast(self.interface, chosen.transport_lbtrm_multicast_address)
-        session = self._engine.sessions.acquire(chosen)
+        session = self._engine.sessions.acquire(chosen, self._engine.keyring.number_of(topic))
         try:
             source = Source(self._engine, self._resolver, session, topic, self._next_topic_index, chosen)
         except BaseException:
@@ -422,6 +423,8 @@ class Context(Closing):
         for address in self._engine.ended_sessions():
             self._resolver.forget_session(address)
         self._engine.steer()
+        if self._engine.keyring.refresh():
+            self._resolver.set_keys(self._engine.keyring.resolution)
         self._log_receivers()
         self._counter_log.update()
 

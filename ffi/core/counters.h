@@ -110,6 +110,16 @@ typedef struct um_source_transport_counters {
     uint64_t dgrams_dropped_sid;
     /* counter, datagrams: Dropped at the NAK port: any other reason. */
     uint64_t dgrams_dropped_other;
+    /* counter, datagrams: Dropped: no authentication trailer where the session's keys require one. */
+    uint64_t dgrams_dropped_tag_missing;
+    /* counter, datagrams: Dropped: the trailer names a key that is not in use here. */
+    uint64_t dgrams_dropped_tag_key;
+    /* counter, datagrams: Dropped: the tag is wrong; the datagram was changed, or made without the key. */
+    uint64_t dgrams_dropped_tag_wrong;
+    /* counter, datagrams: Dropped: the trailer's time is further from this host's clock than authentication_time_tolerance. */
+    uint64_t dgrams_dropped_tag_stale;
+    /* counter, datagrams: Dropped: the datagram was received before, or came too late to tell. */
+    uint64_t dgrams_dropped_tag_replayed;
     /* counter, datagrams: Control messages that tell receivers how many they are and their longest round trip. */
     uint64_t group_reports_sent;
     /* snapshot, receivers: Receivers that sent a status message in the last second or two, at least; 0 with recovery_timing fixed. */
@@ -217,6 +227,16 @@ typedef struct um_receiver_transport_counters {
     uint64_t rcv_pos;
     /* snapshot, bytes: Window reported to the source beyond rcv_pos. */
     uint64_t rcv_window;
+    /* counter, datagrams: Dropped: no authentication trailer where the session's keys require one. */
+    uint64_t dgrams_dropped_tag_missing;
+    /* counter, datagrams: Dropped: the trailer names a key that is not in use here. */
+    uint64_t dgrams_dropped_tag_key;
+    /* counter, datagrams: Dropped: the tag is wrong; the datagram was changed, or made without the key. */
+    uint64_t dgrams_dropped_tag_wrong;
+    /* counter, datagrams: Dropped: the trailer's time is further from this host's clock than authentication_time_tolerance. */
+    uint64_t dgrams_dropped_tag_stale;
+    /* counter, datagrams: Dropped: the datagram was received before, or came too late to tell. */
+    uint64_t dgrams_dropped_tag_replayed;
     /* snapshot, receivers: Receivers of the session as the source tells; 0: it has not yet. */
     uint64_t group_receivers;
     /* snapshot, ms x 1000000: Smoothed time from the first NAK to the retransmission; assumed or told before the first sample. */

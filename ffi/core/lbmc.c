@@ -112,6 +112,7 @@ static enum um_dgram_status observe_chain(const uint8_t *data, uint32_t at, uint
         bool known = next == UM_LBMC_OPTION_FRAGMENT || next == UM_LBMC_OPTION_BATCH || next == UM_LBMC_OPTION_TSNI ||
                      next == UM_LBMC_OPTION_EXTENDED;
         enum um_dgram_status status = known ? decode_option(next, option, option_length, message) : UM_DGRAM_OK;
+        message->has_tag |= next == UM_LBMC_OPTION_HMAC;
         if (status != UM_DGRAM_OK)
             return status;
         next = option[0];

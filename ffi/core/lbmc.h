@@ -20,6 +20,7 @@ enum um_lbmc_option {
     UM_LBMC_OPTION_FRAGMENT = 1,
     UM_LBMC_OPTION_BATCH = 2,
     UM_LBMC_OPTION_TSNI = 32,
+    UM_LBMC_OPTION_HMAC = 98, /* the authentication trailer: core/authentication.h */
     UM_LBMC_OPTION_EXTENDED = 254,
     UM_LBMC_OPTION_NONE = 255, /* end of the chain: no payload */
 };
@@ -68,6 +69,7 @@ typedef struct um_lbmc_message {
     uint32_t extended_length;
     uint8_t extended_id;
     uint16_t extended_subtype;
+    bool has_tag;    /* um_lbmc_observe: an HMAC option, as the authentication trailer has */
     int64_t sent_ns; /* the publisher's wall clock when it was sent; 0: not in the message */
 } um_lbmc_message;
 

@@ -123,6 +123,14 @@ static void on_datagram(um_node *node, const um_rx *rx, const uint8_t *data, uin
         UM_COUNT(node->counters.lbtrm_unknown_msgs_rcved, 1);
         return;
     }
+    if (session->verifier != NULL) {
+        enum um_tag_status tag = session->verifier->verify(session->verifier, rx->from, data, &length, rx->received_ns);
+        if (UM_UNLIKELY(tag != UM_TAG_OK)) {
+            um_receiver_session_drop_unverified(session, tag);
+            return;
+        }
+        status = um_lbtrm_decode(data, length, &packet); /* without the trailer */
+    }
     if (UM_LIKELY(status == UM_DGRAM_OK))
         um_receiver_session_on_packet(session, &packet, rx, data, length, now_ns);
     else

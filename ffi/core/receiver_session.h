@@ -10,6 +10,7 @@
 #ifndef UM_CORE_RECEIVER_SESSION_H
 #define UM_CORE_RECEIVER_SESSION_H
 
+#include "core/authentication.h"
 #include "core/link.h"
 #include "core/loss_map.h"
 #include "core/nak_budget.h"
@@ -73,6 +74,7 @@ typedef struct um_receiver_session_config {
     uint64_t receiver_id;
     uint32_t group_tag;
     uint64_t random_seed;
+    uint32_t key_set; /* of the context's authentication; 0: datagrams carry no tags */
 } um_receiver_session_config;
 
 /* A queue that controllers of the session deliver into. */
@@ -83,7 +85,8 @@ typedef struct um_session_queue {
 
 typedef struct um_receiver_session {
     um_receiver_session_config config;
-    um_link *link; /* for NAKs and status messages */
+    um_link *link;         /* for NAKs and status messages */
+    um_verifier *verifier; /* the owner sets it after init; NULL: datagrams carry no tags */
     um_reorder_buffer *store;
     um_random random;
     um_loss_map losses;
@@ -149,6 +152,9 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_
 
 /* A datagram of this session that could not be decoded: counted by reason. */
 void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status status);
+
+/* A datagram of this session that was not authentic: counted by reason. */
+void um_receiver_session_drop_unverified(um_receiver_session *session, enum um_tag_status status);
 
 /* Timers. Returns when the next call is due. Sets `ended` when the activity timeout passed (UM-104). */
 int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns);

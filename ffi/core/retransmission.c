@@ -77,7 +77,7 @@ static uint32_t build_batch(um_source_session *session, um_tx *batch, uint32_t *
             pop(session);
             continue;
         }
-        if (!um_rate_limits_take(session->limits, UM_LBTRM_DATA_BYTES + sent->length, true, now_ns))
+        if (!um_rate_limits_take(session->limits, um_session_overhead_bytes(session) + sent->length, true, now_ns))
             break;
         pop(session);
         um_datagram_build(session, sent, sqn, true, count, &batch[count]);
@@ -101,10 +101,10 @@ int um_retransmission_pump(um_source_session *session, int64_t now_ns)
             sent->answered_ns = now_ns;
             sent->queued = sent->confirmed = 0;
             UM_COUNT(session->counters.rxs_sent, 1);
-            UM_COUNT(session->counters.rx_bytes_sent, UM_LBTRM_DATA_BYTES + sent->length);
+            UM_COUNT(session->counters.rx_bytes_sent, um_session_overhead_bytes(session) + sent->length);
         }
         for (uint32_t i = taken; i < count; i++) {
-            um_rate_limits_return(session->limits, batch[i].length, true);
+            um_rate_limits_return(session->limits, batch[i].length + session->config.data_trailer_bytes, true);
             push(session, sqns[i]);
         }
         if (answer < 0)
@@ -142,7 +142,8 @@ static void flush_ncfs(um_source_session *session, ncf_lists *lists, enum um_ncf
 static void refuse(um_source_session *session, ncf_lists *lists, enum um_ncf_reason reason, uint32_t sqn)
 {
     uint32_t body_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed);
-    uint32_t list_max = (body_max + UM_LBTRM_DATA_BYTES - UM_LBTRM_NCF_BYTES) / 4;
+    uint32_t fixed_bytes = UM_LBTRM_NCF_BYTES + session->config.control_trailer_bytes;
+    uint32_t list_max = (body_max + um_session_overhead_bytes(session) - fixed_bytes) / 4;
     lists->sqns[reason][lists->counts[reason]++] = sqn;
     if (lists->counts[reason] == (list_max < UM_NCF_LIST_MAX ? list_max : UM_NCF_LIST_MAX))
         flush_ncfs(session, lists, reason);
@@ -218,7 +219,7 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
         refuse(session, lists, UM_NCF_IGNORED, sqn);
         return false;
     }
-    if (!may_cause(session, from, UM_LBTRM_DATA_BYTES + sent->length, now_ns))
+    if (!may_cause(session, from, um_session_overhead_bytes(session) + sent->length, now_ns))
         return false;
     if (session->retransmit_count == UM_RETRANSMIT_QUEUE_MAX) {
         sent->answered_ns = now_ns;

@@ -63,7 +63,7 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
     session->last_sent_ns = now_ns;
     session->last_sm_ns = INT64_MIN / 2;
     session->flow_expiry_ns = session->tsni_due_ns = session->tsni_interval_ns = UM_NEVER_NS;
-    atomic_init(&session->body_max_bytes, config->datagram_max_bytes - UM_LBTRM_DATA_BYTES);
+    atomic_init(&session->body_max_bytes, config->datagram_max_bytes - um_session_overhead_bytes(session));
     um_flow_init(&session->flow, config->flow_policy, config->flow_group_tag, config->flow_group_minimum_size,
                  config->flow_receiver_timeout_ns);
     session->flow.stall_timeout_ns = config->flow_stall_timeout_ns;
@@ -83,7 +83,7 @@ void um_session_close(um_source_session *session)
 void um_session_set_datagram_max(um_source_session *session, uint32_t datagram_max_bytes)
 {
     uint32_t bytes = um_datagram_size_on_path(datagram_max_bytes, session->config.datagram_max_bytes);
-    atomic_store(&session->body_max_bytes, bytes - UM_LBTRM_DATA_BYTES);
+    atomic_store(&session->body_max_bytes, bytes - um_session_overhead_bytes(session));
 }
 
 /* Builds up to budget datagrams from the sender's position; they take effect only when the link accepts them. */
@@ -91,6 +91,7 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
 {
     int64_t start = atomic_load_explicit(&session->sender_position, memory_order_relaxed), position = start;
     uint32_t body_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed);
+    uint32_t overhead = um_session_overhead_bytes(session);
     uint32_t count = 0;
     uint64_t bytes = 0;
     while (count < budget) {
@@ -98,10 +99,10 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
         uint32_t span = staged ? (uint32_t)um_align_up(staged->bytes, UM_FRAME_ALIGNMENT) : 0;
         uint32_t length = staged ? staged->bytes - UM_FRAME_HEADER_BYTES
                                  : um_datagram_next_run(session, position, limit, body_max, &span);
-        uint64_t wire_bytes = bytes + length + (uint64_t)(count + 1) * UM_LBTRM_DATA_BYTES;
+        uint64_t wire_bytes = bytes + length + (uint64_t)(count + 1) * overhead;
         if (length == 0 || (count > 0 && wire_bytes > UM_SEND_BATCH_BYTES_MAX))
             break;
-        if (!um_rate_limits_take(session->limits, UM_LBTRM_DATA_BYTES + length, false, now_ns)) {
+        if (!um_rate_limits_take(session->limits, overhead + length, false, now_ns)) {
             atomic_store_explicit(&session->limits->blocked, true, memory_order_relaxed);
             atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
             break;
@@ -144,7 +145,7 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
     while (session->window_used_bytes > session->config.window_bytes && session->trail_sqn + 1 != session->next_sqn)
         um_window_drop_oldest(session); /* a batch larger than the window */
     UM_COUNT(session->counters.msgs_sent, count);
-    UM_COUNT(session->counters.bytes_sent, bytes + (uint64_t)count * UM_LBTRM_DATA_BYTES);
+    UM_COUNT(session->counters.bytes_sent, bytes + (uint64_t)count * um_session_overhead_bytes(session));
     session->has_sent = true;
     session->at_limit = false;
     session->last_sent_ns = now_ns;
@@ -226,7 +227,7 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
     int result = count == 0 ? 0 : offer(session, batch, fit);
     uint32_t taken = result < 0 ? 0 : (uint32_t)result;
     for (uint32_t i = taken; i < count; i++)
-        um_rate_limits_return(session->limits, batch[i].length, false);
+        um_rate_limits_return(session->limits, batch[i].length + session->config.data_trailer_bytes, false);
     accept_batch(session, taken, now_ns);
     session->link_retry_ns = taken == offered ? 0 : result < 0 ? LINK_ERROR_RETRY_NS : LINK_FULL_RETRY_NS;
     if (result < 0)
@@ -302,6 +303,8 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns)
     return um_session_pending(session) ? now_ns : next_ns;
 }
 
+UM_TAG_COUNTERS_CHECK(um_source_transport_counters);
+
 static void count_dropped(um_source_transport_counters *counters, enum um_dgram_status status)
 {
     switch (status) {
@@ -320,6 +323,11 @@ static void count_dropped(um_source_transport_counters *counters, enum um_dgram_
     default:
         UM_COUNT(counters->dgrams_dropped_other, 1);
     }
+}
+
+void um_session_drop_unverified(um_source_session *session, enum um_tag_status status)
+{
+    um_count_unverified(&session->counters.dgrams_dropped_tag_missing, status);
 }
 
 void um_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,

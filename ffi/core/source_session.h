@@ -14,6 +14,7 @@
 #ifndef UM_CORE_SOURCE_SESSION_H
 #define UM_CORE_SOURCE_SESSION_H
 
+#include "core/authentication.h"
 #include "core/counters.h"
 #include "core/datagram_size.h"
 #include "core/flow_control.h"
@@ -60,6 +61,9 @@ typedef struct um_session_config {
     um_network flow_networks[UM_FLOW_NETWORKS_MAX];
     uint64_t repair_budget_bps;     /* see repair_budget.h; 0: none */
     int64_t nak_cutoff_interval_ns; /* a receiver over its share for so long is cut off; 0: never */
+    uint32_t key_set;               /* of the context's authentication; 0: datagrams carry no tags */
+    uint32_t data_trailer_bytes;    /* what the link appends to each DATA datagram */
+    uint32_t control_trailer_bytes; /* and to every other */
 } um_session_config;
 
 /* What was sent under one transport sqn: its range of the log and its retransmission state. */
@@ -161,6 +165,9 @@ static inline bool um_session_pending(const um_source_session *session)
  * Returns when the next call is due. */
 int64_t um_session_tick(um_source_session *session, int64_t now_ns);
 
+/* A datagram that arrived at the NAK port and was not authentic. */
+void um_session_drop_unverified(um_source_session *session, enum um_tag_status status);
+
 /* A datagram that arrived at the NAK port: NAK or status message; anything else is dropped and counted. */
 void um_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,
                            int64_t now_ns);
@@ -177,6 +184,12 @@ void um_session_close(um_source_session *session);
 
 /* Refreshes the snapshot counters. */
 void um_session_snapshot(um_source_session *session);
+
+/* What a DATA datagram has beside LBMC messages: the headers, and the trailer that the link appends. */
+static inline uint32_t um_session_overhead_bytes(const um_source_session *session)
+{
+    return UM_LBTRM_DATA_BYTES + session->config.data_trailer_bytes;
+}
 
 /* The entry of a sqn in the transmission window. */
 static inline um_sent *um_session_sent(um_source_session *session, uint32_t sqn)

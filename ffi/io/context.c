@@ -86,6 +86,8 @@ int um_context_create(const um_context_config *config, um_context **created)
     context->queues = (um_event_queues){
         .reactor = &context->reactor, .node = &context->receiving.node, .receiving = &context->receiving};
     context->receiving.control_link.fd = -1;
+    context->links.authentication.scope = (enum um_authentication_scope)config->authentication_scope;
+    context->links.authentication.tolerance_ns = config->authentication_tolerance_ns;
     init_loop(context, config);
     init_leader(context, config);
     int result = um_reactor_open(&context->reactor, &reactor_loop);
@@ -124,6 +126,7 @@ void um_context_close(um_context *context)
     um_reactor_close(&context->reactor);
     /* Only the loop uses what these free, which is at its end; the rest may still be looked at. */
     um_receiving_close(&context->receiving);
+    explicit_bzero(context->links.authentication.sets, sizeof context->links.authentication.sets);
     um_links_close(&context->links);
 }
 
@@ -138,6 +141,20 @@ void um_context_free(um_context *context)
 const char *um_context_failed_step(const um_context *context)
 {
     return context->reactor.error_step ? context->reactor.error_step : "";
+}
+
+int um_context_set_keys(um_context *context, uint32_t key_set, const um_key_set *keys)
+{
+    if (key_set == 0 || key_set > UM_KEY_SETS_MAX || keys->count == 0 || keys->count > UM_KEYS_PER_SET)
+        return -EINVAL;
+    um_reactor_lock(&context->reactor);
+    context->links.authentication.sets[key_set - 1] = *keys;
+    int result = um_publication_sessions_rekey(&context->sessions, key_set);
+    if (result == 0)
+        result = um_receiving_rekey(&context->receiving, key_set);
+    context->reactor.error_step = "authentication";
+    um_reactor_unlock(&context->reactor);
+    return result;
 }
 
 int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,

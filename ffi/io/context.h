@@ -16,6 +16,7 @@
 #ifndef UM_IO_CONTEXT_H
 #define UM_IO_CONTEXT_H
 
+#include "authentication/mac.h"
 #include "capture/writing/tap.h"
 #include "core/receiver_session.h"
 #include "core/source_session.h"
@@ -47,6 +48,8 @@ typedef struct um_context_config {
     uint32_t hold_messages;      /* power of two */
     uint32_t datagram_max_bytes; /* largest UDP payload ever sent or held */
     uint64_t random_seed;
+    int32_t authentication_scope; /* um_authentication_scope */
+    int64_t authentication_tolerance_ns;
     um_rings *rings; /* the ring set that data travels on, open as long as the context; NULL: kernel sockets */
 } um_context_config;
 
@@ -92,6 +95,11 @@ bool um_context_tap_is_running(const um_context *context);
 /* Shows the tap a datagram that did not pass a link of the context: topic resolution. */
 void um_context_tap_datagram(um_context *context, bool sent, um_address from, um_address to, const char *data,
                              uint32_t length);
+
+/* Sets or replaces a key set, `key_set` from 1 to UM_KEY_SETS_MAX: what is sent next has the tags of its first key, and
+ * all its keys are accepted. Sessions of the key set go on with it. -ENOMEM leaves some of them with the old keys: call
+ * again. */
+int um_context_set_keys(um_context *context, uint32_t key_set, const um_key_set *keys);
 
 /* Opens a source session; its NAK port is the first free of the range. config's nak_port is filled in. */
 int um_session_open(um_context *context, um_session_config *config, uint16_t port_low, uint16_t port_high,

@@ -26,6 +26,19 @@ int um_control_watch(um_control *control)
     return um_reactor_watch(control->reactor, control->nak_link.fd, UM_WATCH_SESSION, control->index);
 }
 
+/* Before anything of the session is touched, where receivers have to use a key. */
+static void on_datagram(um_control *control, const um_rx *rx, int64_t now_ns)
+{
+    um_verifier *verifier = control->verifier;
+    uint32_t length = rx->length;
+    enum um_tag_status status =
+        verifier == NULL ? UM_TAG_OK : verifier->verify(verifier, rx->from, rx->data, &length, rx->received_ns);
+    if (status == UM_TAG_OK)
+        um_session_on_control(control->core, rx->from, rx->data, length, now_ns);
+    else
+        um_session_drop_unverified(control->core, status);
+}
+
 /* Under both locks. Returns datagrams handled; *more is whether the socket was not emptied. */
 static int read_socket(um_control *control, int64_t now_ns, bool *more)
 {
@@ -34,8 +47,7 @@ static int read_socket(um_control *control, int64_t now_ns, bool *more)
     for (int i = 0; i < ROUNDS_MAX && count == RECEIVES_MAX; i++) {
         count = um_links_receive(links, &control->nak_link, RECEIVES_MAX);
         for (int k = 0; k < count; k++)
-            um_session_on_control(control->core, links->ring.batch[k].from, links->ring.batch[k].data,
-                                  links->ring.batch[k].length, now_ns);
+            on_datagram(control, &links->ring.batch[k], now_ns);
         handled += count > 0 ? count : 0;
     }
     um_links_on_send_error(links, control->core, control->nak_link.fd); /* a NAK is served at once */

@@ -15,6 +15,7 @@
 #ifndef UM_IO_CONTROL_H
 #define UM_IO_CONTROL_H
 
+#include "authentication/verifiers.h"
 #include "io/links.h"
 #include "io/reactor.h"
 
@@ -24,6 +25,7 @@ typedef struct um_control {
     um_links *links;
     um_socket_link nak_link; /* apart from the socket that sends data: the kernel looks for waiting threads
                                 each time something sent through a socket is freed */
+    um_verifier *verifier;   /* of what receivers send; NULL: it carries no tags */
     uint32_t index;          /* the session's, for the epoll set */
     atomic_bool is_unwatched;
     _Atomic int64_t polled_ns;       /* when a publisher last polled */

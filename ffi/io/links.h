@@ -9,13 +9,15 @@
 
 #include "capture/writing/tap.h"
 #include "core/source_session.h"
+#include "io/authentication.h"
 #include "io/link_socket.h"
 #include "io/rings.h"
 
 typedef struct um_links {
     um_socket_config socket_config;
     um_rings *rings; /* NULL: data travels on kernel sockets, or the context is closed */
-    um_tap tap;      /* runs between um_context_tap_start and _stop */
+    um_authentication authentication;
+    um_tap tap; /* runs between um_context_tap_start and _stop */
     um_receive_ring ring;
     void *ring_memory;
     um_link_counters closed;     /* what links that are gone have counted */

@@ -69,6 +69,74 @@ static int open_sender(um_publication_session *session)
     return result;
 }
 
+/* ---- keys ---- */
+
+static um_mac_session mac_session(const um_publication_session *session, const um_session_config *config)
+{
+    return (um_mac_session){session->control.nak_link.local, config->group, config->session_id};
+}
+
+/* What the session sends gets tags, and what receivers send it has to have them. */
+static int open_authentication(um_publication_session *session, um_session_config *config)
+{
+    const um_authentication *authentication = &session->sessions->links->authentication;
+    const um_key_set *keys = um_authentication_keys(authentication, config->key_set);
+    config->data_trailer_bytes = keys != NULL && authentication->scope == UM_AUTHENTICATE_ALL ? UM_TRAILER_BYTES : 0;
+    config->control_trailer_bytes = keys != NULL ? UM_TRAILER_BYTES : 0;
+    if (keys == NULL)
+        return 0;
+    um_mac_session identity = mac_session(session, config);
+    session->sessions->reactor->error_step = "authentication";
+    int result = um_tagging_link_open(&session->tagging, &session->tapped.base, &keys->keys[0], UM_MAC_SESSION,
+                                      authentication->scope, &identity, identity.source, config->datagram_max_bytes,
+                                      config->initial_term_id);
+    if (result != 0)
+        return result;
+    result = um_senders_verifier_open(&session->verifier, keys, UM_MAC_CONTROL, authentication->tolerance_ns);
+    if (result != 0)
+        um_tagging_link_close(&session->tagging);
+    else
+        session->control.verifier = &session->verifier.base;
+    return result;
+}
+
+static void close_authentication(um_publication_session *session)
+{
+    if (session->control.verifier == NULL)
+        return;
+    session->control.verifier = NULL;
+    um_tagging_link_close(&session->tagging);
+    um_senders_verifier_close(&session->verifier);
+}
+
+int um_publication_sessions_rekey(um_publication_sessions *sessions, uint32_t key_set)
+{
+    const um_key_set *keys = um_authentication_keys(&sessions->links->authentication, key_set);
+    int result = 0;
+    for (uint32_t i = 0; i < sessions->limit && result == 0; i++) {
+        um_publication_session *session = &sessions->table[i];
+        if (!session->in_use || session->core.config.key_set != key_set || keys == NULL)
+            continue;
+        um_mac_session identity = mac_session(session, &session->core.config);
+        um_lock_acquire(&session->core.sender_lock);
+        result = um_tagging_link_set_key(&session->tagging, &keys->keys[0], &identity);
+        if (result == 0)
+            result = um_senders_verifier_set_keys(&session->verifier, keys);
+        um_lock_release(&session->core.sender_lock);
+    }
+    return result;
+}
+
+/* ---- opening ---- */
+
+static void close_sender(um_publication_session *session)
+{
+    close_ring_link(session);
+    um_sender_close(&session->sender);
+    um_socket_close(&session->control.nak_link);
+    um_socket_close(&session->data_link);
+}
+
 static int open_session(um_publication_sessions *sessions, um_session_config *config, void *memory, uint16_t port_low,
                         uint16_t port_high, um_publication_session **opened)
 {
@@ -91,7 +159,13 @@ static int open_session(um_publication_sessions *sessions, um_session_config *co
         um_tap_link_init(&session->tapped, session->ring_link, tap, session->control.nak_link.local);
     else
         um_tap_link_init(&session->tapped, &session->data_link.base, tap, session->data_link.local);
-    um_session_init(&session->core, memory, config, &session->tapped.base, &sessions->limits, um_clock_ns());
+    result = open_authentication(session, config);
+    if (result != 0) {
+        close_sender(session);
+        return result;
+    }
+    um_link *link = session->control.verifier != NULL ? &session->tagging.base : &session->tapped.base;
+    um_session_init(&session->core, memory, config, link, &sessions->limits, um_clock_ns());
     session->in_use = true;
     *opened = session;
     return um_control_watch(&session->control);
@@ -130,6 +204,7 @@ void um_session_shut(um_publication_session *session)
     um_lock_acquire(&session->core.sender_lock);
     session->in_use = false;
     um_staged_drop_sent(&session->core.staged, INT64_MAX); /* with the frames that were borrowed from the link */
+    close_authentication(session);
     um_lock_release(&session->core.sender_lock);
     close_ring_link(session);
     um_links_close_socket(sessions->links, &session->data_link);

@@ -2,6 +2,8 @@
 #ifndef UM_IO_PUBLICATION_SESSION_PRIVATE_H
 #define UM_IO_PUBLICATION_SESSION_PRIVATE_H
 
+#include "authentication/tagging_link.h"
+#include "authentication/verifiers.h"
 #include "io/control.h"
 #include "io/publication_session.h"
 #include "io/sender.h"
@@ -14,9 +16,11 @@ struct um_publication_session {
     um_source_session core;
     um_sender sender;
     um_control control;
-    um_socket_link data_link; /* sends to the group */
-    um_link *ring_link;       /* where data goes when the context has a ring set, else NULL */
-    um_tap_link tapped;       /* that link, or data_link, as the session sees it */
+    um_socket_link data_link;     /* sends to the group */
+    um_link *ring_link;           /* where data goes when the context has a ring set, else NULL */
+    um_tap_link tapped;           /* that link, or data_link, as the tap sees it */
+    um_tagging_link tagging;      /* in front of it, with keys: its next is NULL without */
+    um_senders_verifier verifier; /* of the receivers' control messages, with keys */
     struct um_publication_sessions *sessions;
     void *memory;
     size_t memory_bytes;
@@ -37,6 +41,8 @@ typedef struct um_publication_sessions {
 /* See um_session_open (context.h). */
 int um_publication_sessions_open(um_publication_sessions *sessions, um_session_config *config, uint16_t port_low,
                                  uint16_t port_high, um_publication_session **opened);
+/* The key set has changed: its sessions go on with the new keys. */
+int um_publication_sessions_rekey(um_publication_sessions *sessions, uint32_t key_set);
 
 /* ---- publishers' ---- */
 

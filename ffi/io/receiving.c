@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "authentication/tagging_link.h"
+#include "authentication/verifiers.h"
 #include "os/clock.h"
 #include "os/memory.h"
 
@@ -16,6 +18,8 @@ enum {
 /* A receiving session's memory: the session, its loss map and table, in one mapping. */
 typedef struct session_block {
     um_receiver_session core;
+    um_session_verifier verifier; /* with keys, and so is the link of what is sent to the source */
+    um_tagging_link tagging;
     um_group *group;
     size_t memory_bytes;
 } session_block;
@@ -99,6 +103,52 @@ static void leave_group(um_receiving *receiving, um_group *group)
     }
 }
 
+static um_mac_session mac_session(const um_receiver_session_config *config)
+{
+    return (um_mac_session){config->id.source, config->id.group, config->id.session_id};
+}
+
+/* What the source sends has to have tags, and what is sent to it gets them. */
+static int open_authentication(um_receiving *receiving, session_block *block, const um_key_set *keys,
+                               const um_receiver_session_config *config)
+{
+    const um_authentication *authentication = &receiving->links->authentication;
+    um_mac_session identity = mac_session(config);
+    receiving->reactor->error_step = "authentication";
+    int result = um_session_verifier_open(&block->verifier, keys, authentication->scope, authentication->tolerance_ns,
+                                          &identity);
+    if (result != 0)
+        return result;
+    result = um_tagging_link_open(&block->tagging, &receiving->tapped_control.base, &keys->keys[0], UM_MAC_CONTROL,
+                                  authentication->scope, NULL, receiving->control_link.local,
+                                  config->datagram_max_bytes, config->random_seed);
+    if (result != 0)
+        um_session_verifier_close(&block->verifier);
+    return result;
+}
+
+/* Nothing is open without keys. */
+static void close_authentication(session_block *block)
+{
+    um_session_verifier_close(&block->verifier);
+    um_tagging_link_close(&block->tagging);
+}
+
+int um_receiving_rekey(um_receiving *receiving, uint32_t key_set)
+{
+    const um_key_set *keys = um_authentication_keys(&receiving->links->authentication, key_set);
+    int result = 0;
+    for (uint32_t i = 0; i < receiving->node.session_count && result == 0; i++) {
+        session_block *block = (session_block *)receiving->node.sessions[i];
+        if (block->core.verifier == NULL || block->core.config.key_set != key_set || keys == NULL)
+            continue;
+        result = um_session_verifier_set_keys(&block->verifier, keys);
+        if (result == 0)
+            result = um_tagging_link_set_key(&block->tagging, &keys->keys[0], NULL);
+    }
+    return result;
+}
+
 static int open_session(um_receiving *receiving, const um_receiver_session_config *config, session_block **opened)
 {
     size_t head_bytes = um_align_up(sizeof(session_block), UM_CACHE_LINE_BYTES);
@@ -109,16 +159,27 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
     if (block == NULL)
         return -ENOMEM;
     block->memory_bytes = head_bytes + bytes;
-    int result = join_group(receiving, config->id.group, &block->group);
+    const um_key_set *keys = um_authentication_keys(&receiving->links->authentication, config->key_set);
+    um_receiver_session_config sized = *config;
+    sized.datagram_max_bytes -= keys != NULL ? UM_TRAILER_BYTES : 0;
+    int result = keys != NULL ? open_authentication(receiving, block, keys, config) : 0;
+    if (result != 0) {
+        um_unmap(block, block->memory_bytes);
+        return result;
+    }
+    result = join_group(receiving, config->id.group, &block->group);
     if (result == 0) {
-        um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, config, &receiving->tapped_control.base,
-                                 &receiving->node.store, um_clock_ns());
+        um_link *link = keys != NULL ? &block->tagging.base : &receiving->tapped_control.base;
+        um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, &sized, link, &receiving->node.store,
+                                 um_clock_ns());
+        block->core.verifier = keys != NULL ? &block->verifier.base : NULL;
         result = um_node_add_session(&receiving->node, &block->core) ? 0 : -ENOSPC;
         block->group->session_count++;
         if (result != 0)
             leave_group(receiving, block->group);
     }
     if (result != 0) {
+        close_authentication(block);
         um_unmap(block, block->memory_bytes);
         return result;
     }
@@ -139,6 +200,7 @@ static void close_session(um_receiving *receiving, session_block *block)
         unmap_controller(&block->core, block->core.controllers);
     um_node_remove_session(&receiving->node, &block->core);
     leave_group(receiving, block->group);
+    close_authentication(block);
     um_unmap(block, block->memory_bytes);
 }
 
@@ -184,6 +246,10 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
     }
     if (session->ended)
         return -EAGAIN;
+    if (session->config.key_set != config->key_set) {
+        receiving->reactor->error_step = "key set";
+        return -EKEYREJECTED;
+    }
     if (um_receiver_session_is_mapped(session, receiver, topic_index))
         return -EEXIST;
     um_delivery *delivery = um_allocate(sizeof *delivery);

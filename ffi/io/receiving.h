@@ -68,7 +68,7 @@ void um_receiving_close(um_receiving *receiving);
 void um_receiving_free(um_receiving *receiving);
 
 /* Maps a topic of a session to the receiver: joins the group and makes the session where needed. -EEXIST when it is
- * mapped already, -EAGAIN while the session ends. */
+ * mapped already, -EAGAIN while the session ends, -EKEYREJECTED when the session has another key set than the topic. */
 int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_receiver_session_config *session,
                      uint32_t topic_index, uint32_t source);
 /* Unmaps every topic of the receiver, and ends the sessions without another receiver. */
@@ -90,6 +90,8 @@ void um_receiving_watch_groups(um_receiving *receiving);
 void um_receiving_pause_groups(um_receiving *receiving, bool is_paused);
 /* Receives from the ring set, in the same way. */
 int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns);
+/* The key set has changed: its sessions go on with the new keys. */
+int um_receiving_rekey(um_receiving *receiving, uint32_t key_set);
 /* Takes down the sessions that have ended. */
 void um_receiving_reap(um_receiving *receiving);
 

@@ -51,7 +51,7 @@ LAYERS = (
     | {"wildcard_receiver"},
     {"resolution", "recovery", "driver", "telemetry", "capturing", "capture"},
     {"_engine"},
-    {"config", "errors", "sizing", "foreign_text", "repeated_records"},
+    {"config", "errors", "sizing", "foreign_text", "key_file", "repeated_records"},
 )
 TERMINAL_LIBRARIES = {"click", "rich"}
 
@@ -74,7 +74,8 @@ C_ROOMS = {
     "os": {"core"},
     "capture/reading": {"core"},
     "capture/writing": {"core", "os", "../bpf"},  # what a BPF program writes for it to read
-    "io": {"core", "os", "capture/writing"},  # the tap wraps its links
+    "authentication": {"core", "os"},
+    "io": {"core", "os", "authentication", "capture/writing"},  # tags and the tap wrap its links
     "sim": {"core"},
     "bench": {"core", "os", "io"},
     "bpf": set(),
@@ -83,7 +84,7 @@ C_ROOMS = {
 
 # The layers of ffi/io, lowest first. A concept, X, is X.c, X.h and X_private.h; it includes those of layers below.
 IO_LAYERS = (
-    {"gate", "rings"},
+    {"gate", "rings", "authentication"},
     {"link_socket"},
     {"links"},
     {"reactor"},

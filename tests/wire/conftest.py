@@ -18,9 +18,8 @@ ROOT = Path(__file__).parents[2]
 UNSHARE = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
 
 
-@pytest.fixture(scope="session")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The capture and the facts, made once."""
+def emitted(tmp_path_factory: pytest.TempPathFactory, script: str) -> Path:
+    """What a script of this folder says on a loopback of its own: the folder of the capture and the facts."""
     if missing := [tool for tool in ("tshark", "dumpcap", "unshare") if shutil.which(tool) is None]:
         pytest.skip(f"{' and '.join(missing)} not installed")
     if subprocess.run([*UNSHARE, "true"], capture_output=True).returncode != 0:
@@ -28,7 +27,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made: Path = tmp_path_factory.mktemp("wire")
     made.chmod(0o777)
     done = subprocess.run(
-        [*UNSHARE, sys.executable, "tests/wire/emit.py", str(made)],
+        [*UNSHARE, sys.executable, f"tests/wire/{script}.py", str(made)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -37,6 +36,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return made
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The capture and the facts, made once."""
+    return emitted(tmp_path_factory, "emit")
 
 
 @pytest.fixture(scope="session")

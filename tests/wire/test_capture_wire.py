@@ -99,7 +99,9 @@ def messages(frame: Frame) -> Iterator[dict[str, Any]]:
         if kind != 8 or not tsni:
             first = integer(found, "lbmc.frag.first_sqn")
             sqn = integer(found, "lbmc.sqn")
-            control = "control" if extended is None else "status" if is_status else "extended"
+            control = "tag" if values(found, "lbmc.hmac.data") else "control"
+            if extended is not None:
+                control = "status" if is_status else "extended"
             yield {
                 "topic_index": topic,
                 "topic_sqn": sqn,
@@ -235,7 +237,7 @@ def test_the_reference_sample_agrees() -> None:
     told = [one for row in rows for one in row["advertisements"] or ()]
     assert [(one["topic"], one["topic_index"]) for one in told] == [("MD.EURUSD", 1001), ("MD.GBPUSD", 1002)]
     kinds = {m["kind"] for row in rows for m in row["messages"] or ()}
-    assert kinds == {"message", "end", "tsni", "control", "extended"}
+    assert kinds == {"message", "end", "tsni", "control", "extended", "tag"}
     others = [row for batch in decode(REFERENCE) for row in batch.to_pylist() if row["udp_bytes"] is None]
     assert [row["status"] for row in others] == ["not ours"] * 7, "what came over TCP"
 
@@ -284,7 +286,7 @@ def test_what_others_send_agrees(tmp_path: Path) -> None:
     rows = agree(path, frames(path))
     assert len(rows) == 4 * len(datagrams)
     kinds = {m["kind"] for row in rows for m in row["messages"] or ()}
-    assert kinds == {"message", "end", "tsni", "control", "extended"}
+    assert kinds == {"message", "end", "tsni", "control", "extended", "tag"}
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")

@@ -17,6 +17,11 @@ from umstack.sizing import datagram_size, memory_size, udp_payload_bytes
 
 _REORDERED_MESSAGES_MAX = 262144
 _COALESCE_NS = 300_000
+_SCOPES = {
+    "none": lib.UM_AUTHENTICATE_NONE,
+    "control": lib.UM_AUTHENTICATE_CONTROL,
+    "all": lib.UM_AUTHENTICATE_ALL,
+}
 _ERRNO_MAX = 1000
 """Results further below 0 are the core's own, which no failed system call explains."""
 
@@ -118,6 +123,8 @@ class CoreContext:
         config.hold_messages = _REORDERED_MESSAGES_MAX
         config.datagram_max_bytes = self.datagram_max_bytes
         config.random_seed = SystemRandom().getrandbits(64)
+        config.authentication_scope = _SCOPES[options.authentication_scope]
+        config.authentication_tolerance_ns = options.authentication_time_tolerance_ns
         config.rings = ffi.cast("um_rings *", self._link.rings_address)
         created = ffi.new("um_context **")
         result = lib.um_context_create(config, created)

@@ -16,6 +16,7 @@ from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext, datagram_bytes_for
 from umstack._engine.dispatch import Dispatch, DispatchThread, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
+from umstack._engine.keyring import Keyring
 from umstack._engine.lbtrm_address import LbtrmAddress, address_of, transport_name
 from umstack._engine.link import DataLink, Group, LinkStep
 from umstack._engine.registry import Registry
@@ -65,6 +66,7 @@ class Engine:
         "core",
         "dispatch",
         "is_sequential",
+        "keyring",
         "link",
         "registry",
         "sessions",
@@ -84,6 +86,7 @@ class Engine:
         self.link = _open_link(options, interface)
         try:
             self.core = CoreContext(options, interface, self.link, datagram_bytes)
+            self.keyring = self._open_keyring()
         except BaseException:
             self.link.close()
             raise
@@ -94,6 +97,14 @@ class Engine:
         )
         self._duty_cycle = DutyCycle(duty_work)
         _open_engines.add(self)
+
+    def _open_keyring(self) -> Keyring:
+        try:
+            return Keyring(self.core)
+        except BaseException:
+            self.core.closed = True
+            self.core.close()
+            raise
 
     def start(self) -> None:
         """Start the context thread, in embedded mode."""
@@ -129,9 +140,10 @@ class Engine:
         if wanting:
             self.steer((address.group, address.destination_port))
         core = self.core
+        key_set = self.keyring.number_of(topic)
         for subscription in wanting:
             config = receiver_session_config(
-                address, subscription.options, core.receiver_id, core.datagram_bytes
+                address, subscription.options, core.receiver_id, core.datagram_bytes, key_set
             )
             is_late = join_late is not None and subscription.options.use_late_join
             result = subscription.map(config, topic_index, f"{name}[{topic_index}]", is_late=is_late)
@@ -140,6 +152,10 @@ class Engine:
             if result == -errno.ENOSPC:
                 _records.write(
                     "full", logging.WARNING, "no room to receive %s: every session there is receives", name
+                )
+            elif result == -errno.EKEYREJECTED:
+                _records.write(
+                    "keys", logging.WARNING, "%s is not received: other topics of it have other keys", name
                 )
             elif result not in (0, -errno.EEXIST, lib.UM_CLOSED):  # mapped already; being closed
                 core.check(result, f"joining {name} for {topic!r}")

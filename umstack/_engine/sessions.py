@@ -89,10 +89,13 @@ class LogMemory:
 class SourceSession:
     """One source transport session, shared by the sources mapped to it. Made and ended by SessionPool."""
 
-    __slots__ = ("_memory", "address", "group", "handle", "logged_events", "name", "source_count")
+    __slots__ = ("_memory", "address", "group", "handle", "key_set", "logged_events", "name", "source_count")
 
-    def __init__(self, core: CoreContext, group: tuple[str, int], options: SourceOptions) -> None:
+    def __init__(
+        self, core: CoreContext, group: tuple[str, int], options: SourceOptions, key_set: int
+    ) -> None:
         self.group = group
+        self.key_set = key_set
         self.source_count = 0
         self.logged_events = 0
         config = ffi.new("um_session_config *")
@@ -126,6 +129,7 @@ class SourceSession:
         for place, network in zip(config.flow_networks, networks, strict=False):
             place.ip, place.mask = int(network.network_address), int(network.netmask)
         config.repair_budget_bps = core.options.transport_lbtrm_retransmit_rate_limit_bits_per_second
+        config.key_set = key_set
         config.nak_cutoff_interval_ns = options.transport_lbtrm_nak_cutoff_interval_ns
         ports = (
             core.options.transport_lbtrm_source_port_low,
@@ -163,12 +167,15 @@ class SessionPool:
         self._next = 0
         self.sessions: list[SourceSession] = []
 
-    def acquire(self, options: SourceOptions) -> SourceSession:
-        """The session of a new source: the one of its group and port, or the pool's next. Undone by release()."""
+    def acquire(self, options: SourceOptions, key_set: int = 0) -> SourceSession:
+        """The session of a new source: the one of its group and port, or the pool's next. Undone by release().
+
+        Sources whose topics have different keys are never on one session.
+        """
         group = (self._group(options), options.transport_lbtrm_destination_port)
-        session = next((s for s in self.sessions if s.group == group), None)
+        session = next((s for s in self.sessions if s.group == group and s.key_set == key_set), None)
         if session is None:
-            session = SourceSession(self._core, group, options)
+            session = SourceSession(self._core, group, options, key_set)
             self.sessions.append(session)
         session.source_count += 1
         return session
@@ -200,7 +207,11 @@ class SessionPool:
 
 
 def receiver_session_config(
-    address: LbtrmAddress, options: ReceiverOptions, receiver_id: int, datagram_max_bytes: int
+    address: LbtrmAddress,
+    options: ReceiverOptions,
+    receiver_id: int,
+    datagram_max_bytes: int,
+    key_set: int = 0,
 ) -> Any:
     """The core's configuration of the receiving side of a session."""
     config = ffi.new("um_receiver_session_config *")
@@ -226,4 +237,5 @@ def receiver_session_config(
     config.receiver_id = receiver_id
     config.group_tag = options.flow_control_group_tag
     config.random_seed = SystemRandom().getrandbits(64)
+    config.key_set = key_set
     return config

@@ -25,6 +25,7 @@ COMMANDS = {
     "sim": "Run whole stacks under virtual time, by seed.",
     "doctor": "Say what this host can do and which mode will be used.",
     "nic": "Check, prepare and restore the settings of a NIC.",
+    "key": "Make and check the keys of authenticated datagrams.",
     "broker": "Open AF_XDP rings for processes without privileges.",
     "config": "Check, show and compare configuration files.",
     "resolver": "Relay topic resolution where there is no multicast.",

@@ -28,6 +28,9 @@ Examples:
 """
 _TYPES = ("DATA", "SM", "NAK", "NCF", "STATUS", "LBMR")
 _SQNS_SHOWN = 8
+_CONTROL_BYTES = {"SM": 24, "NAK": 12, "NCF": 16}
+"""Of UDP payload, without a list of sequence numbers."""
+_TRAILER_BYTES = 28
 _CSV_LEFT_OUT = ("sqns", "messages", "advertisements")
 
 
@@ -178,8 +181,9 @@ def _line(row: dict[str, Any]) -> str:
     ends = f"{_end(row, 'source')} > {_end(row, 'destination')}"
     what = row["packet_type"] or "-"
     session = "" if row["session_id"] is None else f" {row['session_id']:08x}"
+    tag = " tag" if _has_trailer(row) else ""
     status = "" if row["status"] == "ok" else f"  [{row['status']}]"
-    return f"{when}  {ends:<44} {what:<6}{session}{_details(row)}{status}".rstrip()
+    return f"{when}  {ends:<44} {what:<6}{session}{_details(row)}{tag}{status}".rstrip()
 
 
 def _when(time_ns: int) -> str:
@@ -216,6 +220,16 @@ def _details(row: dict[str, Any]) -> str:
         more = f" and {len(row['sqns']) - _SQNS_SHOWN} more" if len(row["sqns"]) > _SQNS_SHOWN else ""
         return f"{reason} {' '.join(map(str, row['sqns'][:_SQNS_SHOWN]))}{more}"
     return ""
+
+
+def _has_trailer(row: dict[str, Any]) -> bool:
+    """Whether a control datagram has an authentication trailer: SM, NAK and NCF are longer by it. DATA names it."""
+    kind = row["packet_type"]
+    if kind == "STATUS":
+        return any(message["kind"] == "tag" for message in row["messages"] or ())
+    if kind not in _CONTROL_BYTES or row["udp_bytes"] is None or row["status"] != "ok":
+        return False
+    return int(row["udp_bytes"]) == _CONTROL_BYTES[kind] + 4 * len(row["sqns"] or ()) + _TRAILER_BYTES
 
 
 def _messages(messages: list[dict[str, Any]]) -> str:

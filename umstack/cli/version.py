@@ -7,6 +7,8 @@ import subprocess
 from importlib import import_module, metadata, resources
 from pathlib import Path
 
+from umstack._core import ffi, lib
+
 _BPF_PROGRAMS = {
     "steering": "AF_XDP steering",
     "egress_tap": "capture of what goes out",
@@ -49,6 +51,7 @@ def lines() -> list[str]:
     for module, library in (("xdp._libbpf", "libbpf"), ("xdp._xsk", "libxdp")):
         version = _mapped_library(module, library)
         said.append(f"{library} {version}" if version else f"{library}: not compiled in (no AF_XDP)")
+    said.append(f"libcrypto {ffi.string(lib.um_mac_library()).decode()} (OpenSSL)")
     objects = resources.files("xdp") / "objects"
     there = [what for name, what in _BPF_PROGRAMS.items() if (objects / f"{name}.bpf.o").is_file()]
     said.append(f"BPF programs: {', '.join(there) or 'none compiled in'}")

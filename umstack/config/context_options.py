@@ -297,6 +297,31 @@ class ContextOptions:
         Kind.INTEGER, um=14399, minimum=1, maximum=65535, doc="Last UDP port for receiving NAKs."
     )
 
+    # Authentication
+
+    authentication_scope: str = option(
+        Kind.CHOICE,
+        ours="none",
+        choices=("none", "control", "all"),
+        doc="What carries a tag made with a key of authentication_key_file, and has to carry a right one to be "
+        "accepted: control messages (SM, NAK, NCF, status messages, topic resolution), or DATA as well. The same on "
+        "all hosts (docs/authentication.md).",
+    )
+    authentication_key_file: str = option(
+        Kind.TEXT,
+        ours="none",
+        doc="File of the keys, readable by its owner only, made by `umstack key new`. It is loaded again when it "
+        "changes.",
+    )
+    authentication_time_tolerance_ns: int = option(
+        Kind.SECONDS,
+        ours=60,
+        minimum=1,
+        maximum=86400,
+        doc="How far the clock of a sender may be from this host's. A datagram that was recorded is refused as "
+        "replayed, and after this long in any case.",
+    )
+
     # Delivery
 
     delivery_control_maximum_total_map_entries: int = option(

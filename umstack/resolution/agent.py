@@ -16,10 +16,12 @@ from dataclasses import dataclass
 
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.errors import OptionError, error_from_os
+from umstack.key_file import Key
 from umstack.resolution.codec import KEEPALIVE, LbtrmAddress, WireOption
 from umstack.resolution.daemons import DaemonClient
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
 from umstack.resolution.pattern import TopicPattern
+from umstack.resolution.tags import TRAILER_BYTES, ResolutionTags
 from umstack.resolution.wildcards import TopicLeft, TopicMatched
 from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES, datagram_size
 from xdp.closing import Closing
@@ -81,9 +83,13 @@ class ResolutionAgent(Closing):
         on_source: OnSource,
         on_source_gone: OnSource = _ignore_source,
         on_datagram: OnDatagram = _ignore_datagram,
+        keys: tuple[Key, ...] = (),
         on_topic: OnTopic = _ignore_topic,
     ) -> None:
-        """Open the sockets; raises the UmError that tells why that cannot be."""
+        """Open the sockets; raises the UmError that tells why that cannot be.
+
+        With `keys` every datagram carries a tag, and one without a right tag is dropped.
+        """
         self._options = options
         self._interface = interface
         self._on_source = on_source
@@ -92,8 +98,14 @@ class ResolutionAgent(Closing):
         self._on_topic = on_topic
         self._destinations = [options.resolver_outgoing]
         self._daemons = DaemonClient(options, now_ns) if options.resolver_daemons else None
+        self._trailer_bytes = TRAILER_BYTES if keys else 0
+        if keys and self._daemons is not None:
+            raise OptionError(
+                "resolution daemons send on what they receive, under an address that a tag does not cover",
+                hint="take the lines `resolution` out of the key file, or do without resolver_unicast_daemon",
+            )
         size = resolver_datagram_size(options, interface.mtu_bytes)
-        self.machine = ResolutionMachine(options, size, now_ns)
+        self.machine = ResolutionMachine(options, size - self._trailer_bytes, now_ns)
         self.last_error: OSError | None = None
         with contextlib.ExitStack() as stack:
             if self._daemons is None:
@@ -102,6 +114,10 @@ class ResolutionAgent(Closing):
             else:
                 self._receiver = self._sender = stack.enter_context(self._open_unicast())
             self._local: tuple[str, int] = self._sender.getsockname()
+            self._tags: ResolutionTags | None = None
+            if keys:
+                tolerance_ns = options.authentication_time_tolerance_ns
+                self._tags = stack.enter_context(ResolutionTags(keys, tolerance_ns, self._local))
             self._sockets = stack.pop_all()
         self._buffer = bytearray(UDP_PAYLOAD_MAXIMUM_BYTES + 1)
 
@@ -162,7 +178,12 @@ class ResolutionAgent(Closing):
         """Follow the interface's MTU. A configured size that no longer fits gives way to one that does."""
         configured = self._options.resolver_datagram_max_size_bytes
         size = datagram_size(mtu_bytes, configured, minimum_bytes=DATAGRAM_MINIMUM_BYTES)
-        self.machine.datagram_maximum_bytes = size
+        self.machine.datagram_maximum_bytes = size - self._trailer_bytes
+
+    def set_keys(self, keys: tuple[Key, ...]) -> None:
+        """Go on with these keys, where there were keys from the beginning."""
+        if self._tags is not None and keys:
+            self._tags.set_keys(keys)
 
     def process(self, now_ns: int) -> bool:
         """Take in what has arrived (a bounded number) and send what is due. True when more may be waiting."""
@@ -203,8 +224,15 @@ class ResolutionAgent(Closing):
             data = bytes(memoryview(self._buffer)[:count])
             to = self._local if self._daemons is not None else self._options.resolver_incoming
             self._on_datagram(False, source, to, data)
-            self._deliver(self.machine.datagram_received(data, now_ns))
+            authentic = self._verified(data, source)
+            if authentic is not None:
+                self._deliver(self.machine.datagram_received(authentic, now_ns))
         return True
+
+    def _verified(self, data: bytes, source: tuple[str, int]) -> bytes | None:
+        if self._tags is None:
+            return data
+        return self._tags.verified(data, source, self.machine.counters)
 
     def _deliver(self, events: list[ResolutionEvent]) -> None:
         """Report every event, even when a callback raises; the first exception goes on to the caller."""
@@ -232,7 +260,8 @@ class ResolutionAgent(Closing):
             for daemon in self._daemons.keepalives(now_ns):
                 self._send(KEEPALIVE, daemon)
             self._destinations = self._daemons.destinations(now_ns)
-        for datagram in self.machine.datagrams_to_send(now_ns):
+        for plain in self.machine.datagrams_to_send(now_ns):
+            datagram = plain if self._tags is None else self._tags.tagged(plain)
             for destination in self._destinations:
                 self._send(datagram, destination)
 

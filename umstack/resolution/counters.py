@@ -16,6 +16,11 @@ class ResolutionCounters:
     tr_dgrams_dropped_ver: int = 0
     tr_dgrams_dropped_type: int = 0
     tr_dgrams_dropped_malformed: int = 0
+    tr_dgrams_dropped_tag_missing: int = 0
+    tr_dgrams_dropped_tag_key: int = 0
+    tr_dgrams_dropped_tag_wrong: int = 0
+    tr_dgrams_dropped_tag_stale: int = 0
+    tr_dgrams_dropped_tag_replayed: int = 0
     tr_dgrams_dropped_stranger: int = 0
     tr_dgrams_send_failed: int = 0
     tr_daemon_changes: int = 0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from umstack._engine.lbtrm_address import LbtrmAddress
 from umstack.config import ReceiverOptions, SourceOptions, WildcardReceiverOptions
+from umstack.key_file import Key
 from umstack.resolution.agent import ResolutionAgent
 from umstack.resolution.codec import WireOption
 from umstack.resolution.pattern import TopicPattern
@@ -81,6 +82,10 @@ class Resolver(Closing):
     def set_mtu(self, mtu_bytes: int) -> None:
         """Follow the interface's MTU."""
         self._submit(lambda _now_ns: self._agent.set_mtu(mtu_bytes))
+
+    def set_keys(self, keys: tuple[Key, ...]) -> None:
+        """Go on with these keys, where there were keys from the beginning."""
+        self._submit(lambda _now_ns: self._agent.set_keys(keys))
 
     def topics(self) -> list[str]:
         """Topics of which an advertisement was received. Any thread may call this."""

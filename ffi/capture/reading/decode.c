@@ -1,4 +1,5 @@
 #include "capture/reading/row.h"
+#include "core/authentication.h"
 
 static enum um_packet_row_status status_of_lbtrm(enum um_dgram_status status)
 {
@@ -51,7 +52,7 @@ static enum um_packet_row_kind kind_of(const um_lbmc_message *message)
         break;
     }
     if (message->extended == NULL)
-        return UM_PACKET_KIND_CONTROL;
+        return message->has_tag ? UM_PACKET_KIND_TAG : UM_PACKET_KIND_CONTROL;
     return message->extended_id == UM_STATUS_OPTION_ID && message->extended_subtype == UM_STATUS_OPTION_SUBTYPE
                ? UM_PACKET_KIND_STATUS
                : UM_PACKET_KIND_EXTENDED;
@@ -241,6 +242,16 @@ static void decode_resolution(um_packet_rows *rows, const um_captured_frame *fra
         um_packet_rows_put_resolution(rows, frame->payload, frame->payload_bytes);
 }
 
+/* Bytes of the authentication trailer behind a control datagram of `bytes`; 0 without one. */
+static uint32_t trailer_bytes(const um_captured_frame *frame, uint32_t bytes)
+{
+    um_trailer ignored;
+    bool whole = frame->payload_captured_bytes == frame->payload_bytes;
+    bool has_one = whole ? um_trailer_read(frame->payload, frame->payload_bytes, &ignored)
+                         : frame->payload_bytes == bytes + UM_TRAILER_BYTES;
+    return has_one ? UM_TRAILER_BYTES : 0;
+}
+
 /* Whether what looks like LBT-RM on a port nobody named is it: nothing in it may be odd, and the lengths must agree to
  * the byte. */
 static bool agrees(const um_captured_frame *frame, const um_packet_row *row)
@@ -250,13 +261,13 @@ static bool agrees(const um_captured_frame *frame, const um_packet_row *row)
     bool whole = frame->payload_captured_bytes == frame->payload_bytes;
     switch (row->type) {
     case UM_PACKET_SM:
-        return frame->payload_bytes == UM_LBTRM_SM_BYTES;
+        return frame->payload_bytes == UM_LBTRM_SM_BYTES + trailer_bytes(frame, UM_LBTRM_SM_BYTES);
     case UM_PACKET_NAK:
     case UM_PACKET_NCF: {
         uint32_t fixed_bytes = row->type == UM_PACKET_NAK ? UM_LBTRM_NAK_BYTES : UM_LBTRM_NCF_BYTES;
-        uint32_t list_bytes = 4 * row->sqn_count;
+        uint32_t bytes = fixed_bytes + 4 * row->sqn_count;
         return row->sqn_count > 0 && row->ncf_reason <= UM_NCF_SHED &&
-               (whole ? frame->payload_bytes == fixed_bytes + list_bytes : frame->payload_bytes % 4 == 0);
+               (whole ? frame->payload_bytes == bytes + trailer_bytes(frame, bytes) : frame->payload_bytes % 4 == 0);
     }
     default:
         return row->message_count > 0;
@@ -381,6 +392,8 @@ static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const
         rows->resolution_bytes = resolution_bytes;
         return;
     }
+    if (options->tally != NULL && um_tally_take(options->tally, rows, packet, &frame, &row))
+        return;
     um_packet_rows_append(rows, position, packet, &frame, &row);
 }
 
@@ -389,7 +402,7 @@ enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_
                                            uint64_t base, uint64_t until, uint64_t *at)
 {
     while (*at < until) {
-        if (um_packet_rows_full(rows))
+        if (um_packet_rows_full(rows) || (options->tally != NULL && um_tally_full(options->tally)))
             return UM_CAPTURE_FULL;
         um_capture_packet packet;
         enum um_capture_step step = um_capture_next(reader, data, length, base, at, &packet);

@@ -37,10 +37,15 @@ static const char TYPE_TEXTS[UM_PACKET_TYPES][UM_PACKETS_TYPE_BYTES_MAX] = {
 static const char REASON_TEXTS[][UM_PACKETS_REASON_BYTES_MAX] = {"no_retry", "ignored", "rx_delay", "shed", "unknown"};
 
 static const char KIND_TEXTS[UM_PACKET_KINDS][UM_PACKETS_KIND_BYTES_MAX] = {
-    [UM_PACKET_KIND_MESSAGE] = "message",     [UM_PACKET_KIND_END] = "end",
-    [UM_PACKET_KIND_PROACTIVE] = "proactive", [UM_PACKET_KIND_RECOVERED] = "recovered",
-    [UM_PACKET_KIND_CONTROL] = "control",     [UM_PACKET_KIND_TSNI] = "tsni",
-    [UM_PACKET_KIND_STATUS] = "status",       [UM_PACKET_KIND_EXTENDED] = "extended",
+    [UM_PACKET_KIND_MESSAGE] = "message",
+    [UM_PACKET_KIND_END] = "end",
+    [UM_PACKET_KIND_PROACTIVE] = "proactive",
+    [UM_PACKET_KIND_RECOVERED] = "recovered",
+    [UM_PACKET_KIND_CONTROL] = "control",
+    [UM_PACKET_KIND_TSNI] = "tsni",
+    [UM_PACKET_KIND_STATUS] = "status",
+    [UM_PACKET_KIND_EXTENDED] = "extended",
+    [UM_PACKET_KIND_TAG] = "tag",
 };
 
 static const char VERDICT_TEXTS[UM_CAPTURE_VERDICTS][UM_PACKETS_VERDICT_BYTES_MAX] = {

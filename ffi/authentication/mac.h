@@ -1,0 +1,69 @@
+/* Keys and the tags made with them, by libcrypto (docs/authentication.md has the measurements behind the choice).
+ *
+ *   what a source sends to its group   AES-128-GMAC: half of a session's cost is per byte, and this is the fastest
+ * there is. Its nonce is the trailer's key identifier and stamp, and its key is derived for the session, whose random
+ * identifier is part of it: a sender's stamps ascend, so no nonce is used twice, also not by a retransmission.
+ *   everything else                    HMAC-SHA256, cut to the tag's size. It needs no nonce, and is rare enough to be
+ *                                      slower: several senders share the key.
+ *
+ * A tag covers the origin as well: what was sent from one address, for one purpose, is no good from another.
+ *
+ * Threads: one at a time uses a um_mac. Memory: um_mac_open allocates contexts of libcrypto, um_mac_close frees them.
+ * Errors: 0 or a negative errno.
+ */
+#ifndef UM_AUTHENTICATION_MAC_H
+#define UM_AUTHENTICATION_MAC_H
+
+#include "core/authentication.h"
+
+enum {
+    UM_KEY_BYTES = 32,
+    UM_KEYS_PER_SET = 2,
+};
+
+typedef struct um_key {
+    uint8_t id;
+    uint8_t secret[UM_KEY_BYTES];
+} um_key;
+
+/* The keys in use for one pattern of topics, or for topic resolution: tags are made with the first, all are accepted.
+ */
+typedef struct um_key_set {
+    uint32_t count;
+    um_key keys[UM_KEYS_PER_SET];
+} um_key_set;
+
+enum um_mac_purpose {
+    UM_MAC_SESSION = 1,    /* a source to its group */
+    UM_MAC_CONTROL = 2,    /* a receiver to the source */
+    UM_MAC_RESOLUTION = 3, /* topic resolution */
+};
+
+/* A session as the tags of its source cover it. */
+typedef struct um_mac_session {
+    um_address source; /* address and NAK port */
+    um_address group;
+    uint32_t session_id;
+} um_mac_session;
+
+typedef struct um_mac {
+    uint8_t key_id;
+    void *gmac; /* EVP_CIPHER_CTX, of UM_MAC_SESSION */
+    void *hmac; /* EVP_MAC_CTX, of the others */
+} um_mac;
+
+/* `session` only for UM_MAC_SESSION. */
+int um_mac_open(um_mac *mac, enum um_mac_purpose purpose, const um_key *key, const um_mac_session *session);
+void um_mac_close(um_mac *mac);
+
+/* The tag over `length` bytes: a datagram and the UM_TRAILER_COVERED_BYTES of its trailer. `from` is the sender's
+ * address; a session's tags are bound to the session instead. False when libcrypto fails, which leaves `tag` undefined.
+ */
+bool um_mac_tag(um_mac *mac, um_address from, const uint8_t *covered, uint32_t length, uint8_t *tag);
+/* Whether a datagram whose trailer was read has the tag of this key. Takes the same time for every wrong tag. */
+bool um_mac_is_right(um_mac *mac, um_address from, const uint8_t *data, uint32_t length, const um_trailer *trailer);
+
+/* The library and its version, as `umstack --version` names it. */
+const char *um_mac_library(void);
+
+#endif

@@ -1,0 +1,163 @@
+#include "authentication/verifiers.h"
+
+#include "core/lbtrm.h"
+#include "os/memory.h"
+
+/* ---- what both have in common ---- */
+
+static void close_accepted(um_accepted *accepted)
+{
+    for (uint32_t i = 0; i < accepted->count; i++)
+        um_mac_close(&accepted->macs[i]);
+    accepted->count = 0;
+}
+
+/* The new keys take the place of the old ones at once, or not at all. */
+static int accept_keys(um_accepted *accepted, const um_key_set *keys, enum um_mac_purpose purpose,
+                       const um_mac_session *session)
+{
+    um_accepted opened = {.count = 0};
+    for (uint32_t i = 0; i < keys->count && i < UM_KEYS_PER_SET; i++) {
+        int result = um_mac_open(&opened.macs[i], purpose, &keys->keys[i], session);
+        if (result != 0) {
+            close_accepted(&opened);
+            return result;
+        }
+        opened.count++;
+    }
+    close_accepted(accepted);
+    *accepted = opened;
+    return 0;
+}
+
+static enum um_tag_status check_tag(um_accepted *accepted, um_address from, const uint8_t *data, uint32_t length,
+                                    int64_t tolerance_ns, int64_t wall_ns, um_trailer *trailer)
+{
+    if (!um_trailer_read(data, length, trailer))
+        return UM_TAG_MISSING;
+    um_mac *mac = NULL;
+    for (uint32_t i = 0; i < accepted->count && mac == NULL; i++)
+        mac = accepted->macs[i].key_id == trailer->key_id ? &accepted->macs[i] : NULL;
+    if (mac == NULL)
+        return UM_TAG_KEY_UNKNOWN;
+    if (!um_stamp_is_fresh(trailer->stamp, wall_ns, tolerance_ns))
+        return UM_TAG_STALE;
+    return um_mac_is_right(mac, from, data, length, trailer) ? UM_TAG_OK : UM_TAG_WRONG;
+}
+
+/* ---- a source's datagrams ---- */
+
+static enum um_tag_status verify_session(um_verifier *base, um_address from, const uint8_t *data, uint32_t *length,
+                                         int64_t wall_ns)
+{
+    um_session_verifier *verifier = (um_session_verifier *)base;
+    um_trailer trailer;
+    if (verifier->scope == UM_AUTHENTICATE_CONTROL && *length > 0 && (data[0] & 0x0f) == UM_LBTRM_DATA)
+        return UM_TAG_OK;
+    enum um_tag_status status =
+        check_tag(&verifier->accepted, from, data, *length, verifier->tolerance_ns, wall_ns, &trailer);
+    if (status != UM_TAG_OK)
+        return status;
+    if (!um_replay_window_take(verifier->window, UM_SESSION_WINDOW_LOG2, trailer.stamp))
+        return UM_TAG_REPLAYED;
+    *length -= UM_TRAILER_BYTES;
+    return UM_TAG_OK;
+}
+
+int um_session_verifier_set_keys(um_session_verifier *verifier, const um_key_set *keys)
+{
+    return accept_keys(&verifier->accepted, keys, UM_MAC_SESSION, &verifier->session);
+}
+
+int um_session_verifier_open(um_session_verifier *verifier, const um_key_set *keys, enum um_authentication_scope scope,
+                             int64_t tolerance_ns, const um_mac_session *session)
+{
+    memset(verifier, 0, sizeof *verifier);
+    verifier->base.verify = verify_session;
+    verifier->scope = scope;
+    verifier->tolerance_ns = tolerance_ns;
+    verifier->session = *session;
+    return um_session_verifier_set_keys(verifier, keys);
+}
+
+void um_session_verifier_close(um_session_verifier *verifier)
+{
+    close_accepted(&verifier->accepted);
+}
+
+/* ---- datagrams of several senders ---- */
+
+/* An open-addressed table: a sender lies within PROBES_MAX places of where its address says. */
+enum { PROBES_MAX = 16 };
+
+static uint32_t home_of(um_address address)
+{
+    uint64_t key = ((uint64_t)address.ip << 16 | address.port) * 0x9e3779b97f4a7c15u;
+    return (uint32_t)(key >> 32) & (UM_SENDERS_MAX - 1);
+}
+
+/* The entry of a sender whose tag was right. A new one takes a free entry, or that of the one in its reach which was
+ * not heard for longest; NULL when it is older than what such a one has sent. */
+static um_known_sender *sender_of(um_senders_verifier *verifier, um_address address, uint64_t stamp)
+{
+    um_known_sender *oldest = NULL;
+    for (uint32_t i = 0; i < PROBES_MAX; i++) {
+        um_known_sender *sender = &verifier->senders[(home_of(address) + i) & (UM_SENDERS_MAX - 1)];
+        if (sender->newest != 0 && um_address_equal(sender->address, address))
+            return sender;
+        if (oldest == NULL || sender->newest < oldest->newest)
+            oldest = sender;
+    }
+    if (stamp <= verifier->forgotten_stamp)
+        return NULL;
+    if (oldest->newest > verifier->forgotten_stamp)
+        verifier->forgotten_stamp = oldest->newest;
+    verifier->sender_count += oldest->newest == 0;
+    *oldest = (um_known_sender){.address = address};
+    return oldest;
+}
+
+static enum um_tag_status verify_senders(um_verifier *base, um_address from, const uint8_t *data, uint32_t *length,
+                                         int64_t wall_ns)
+{
+    um_senders_verifier *verifier = (um_senders_verifier *)base;
+    um_trailer trailer;
+    enum um_tag_status status =
+        check_tag(&verifier->accepted, from, data, *length, verifier->tolerance_ns, wall_ns, &trailer);
+    if (status != UM_TAG_OK)
+        return status;
+    um_known_sender *sender = sender_of(verifier, from, trailer.stamp);
+    if (sender == NULL || !um_replay_window_take(sender->window, UM_SENDER_WINDOW_LOG2, trailer.stamp))
+        return UM_TAG_REPLAYED;
+    sender->newest = trailer.stamp > sender->newest ? trailer.stamp : sender->newest;
+    *length -= UM_TRAILER_BYTES;
+    return UM_TAG_OK;
+}
+
+int um_senders_verifier_set_keys(um_senders_verifier *verifier, const um_key_set *keys)
+{
+    return accept_keys(&verifier->accepted, keys, verifier->purpose, NULL);
+}
+
+int um_senders_verifier_open(um_senders_verifier *verifier, const um_key_set *keys, enum um_mac_purpose purpose,
+                             int64_t tolerance_ns)
+{
+    memset(verifier, 0, sizeof *verifier);
+    verifier->base.verify = verify_senders;
+    verifier->purpose = purpose;
+    verifier->tolerance_ns = tolerance_ns;
+    verifier->senders = um_map(UM_SENDERS_MAX * sizeof *verifier->senders);
+    if (verifier->senders == NULL)
+        return -ENOMEM;
+    int result = um_senders_verifier_set_keys(verifier, keys);
+    if (result != 0)
+        um_senders_verifier_close(verifier);
+    return result;
+}
+
+void um_senders_verifier_close(um_senders_verifier *verifier)
+{
+    close_accepted(&verifier->accepted);
+    um_unmap(verifier->senders, UM_SENDERS_MAX * sizeof *verifier->senders);
+    verifier->senders = NULL;
+}

@@ -1,0 +1,64 @@
+/* The verifiers behind core/authentication.h: of what a source sends to its group, and of what several senders, told
+ * apart by their addresses, send to one socket: receivers to a source, and everyone to the resolution group.
+ *
+ * Order of the checks: the trailer is there; its key is known; its time is fresh; the tag is right; it was not received
+ * before. Nothing is remembered of a datagram whose tag is wrong.
+ *
+ * Threads: the one that receives. Memory: inside; contexts of libcrypto between _open and _close, and the senders'
+ * table. Complexity: constant but for a new sender when the table is full, which replaces the one not heard for
+ * longest. Errors: 0 or a negative errno.
+ */
+#ifndef UM_AUTHENTICATION_VERIFIERS_H
+#define UM_AUTHENTICATION_VERIFIERS_H
+
+#include "authentication/mac.h"
+
+enum {
+    UM_SESSION_WINDOW_LOG2 = 12, /* datagrams by which one of a source may come late */
+    UM_SENDER_WINDOW_LOG2 = 3,
+    UM_SENDERS_MAX = 1024, /* power of two */
+};
+
+/* The keys that are accepted. */
+typedef struct um_accepted {
+    um_mac macs[UM_KEYS_PER_SET];
+    uint32_t count;
+} um_accepted;
+
+typedef struct um_session_verifier {
+    um_verifier base;
+    enum um_authentication_scope scope;
+    int64_t tolerance_ns;
+    um_mac_session session;
+    um_accepted accepted;
+    uint64_t window[1 << UM_SESSION_WINDOW_LOG2];
+} um_session_verifier;
+
+int um_session_verifier_open(um_session_verifier *verifier, const um_key_set *keys, enum um_authentication_scope scope,
+                             int64_t tolerance_ns, const um_mac_session *session);
+int um_session_verifier_set_keys(um_session_verifier *verifier, const um_key_set *keys);
+void um_session_verifier_close(um_session_verifier *verifier);
+
+/* One of several senders. */
+typedef struct um_known_sender {
+    um_address address;
+    uint64_t newest;
+    uint64_t window[1 << UM_SENDER_WINDOW_LOG2];
+} um_known_sender;
+
+typedef struct um_senders_verifier {
+    um_verifier base;
+    enum um_mac_purpose purpose;
+    int64_t tolerance_ns;
+    um_accepted accepted;
+    uint64_t forgotten_stamp; /* the newest of a sender that was replaced: what a new one sends must be newer */
+    uint32_t sender_count;
+    um_known_sender *senders; /* UM_SENDERS_MAX */
+} um_senders_verifier;
+
+int um_senders_verifier_open(um_senders_verifier *verifier, const um_key_set *keys, enum um_mac_purpose purpose,
+                             int64_t tolerance_ns);
+int um_senders_verifier_set_keys(um_senders_verifier *verifier, const um_key_set *keys);
+void um_senders_verifier_close(um_senders_verifier *verifier);
+
+#endif

@@ -1,0 +1,261 @@
+"""Issue 4, done when: the analyses of a lab run agree with the injected loss and with the stack's own counters.
+
+One run, captured at the switch by tcpdump, there by `umstack capture`, and by a tap at each end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("polars")
+pytest.importorskip("matplotlib")
+
+import pyarrow.parquet as pq
+from pyarrow import RecordBatch
+
+from tests.netns.lab_run import LOSS, LabRun, lab_run
+from umstack.analysis.tables import tables_of
+from umstack.capture import decode
+from umstack.facts.facts import facts_of
+from umstack.lab import Lab
+from umstack.report import Report, make_report
+
+pytestmark = pytest.mark.timeout(300)
+
+FRAME_HEADERS = 14 + 20 + 8
+MS = 1_000_000
+Key = tuple[str, int]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> LabRun:
+    """Give the run, or skip where there can be no lab."""
+    if (reason := Lab.supported() or Lab.loss_supported()) is not None:
+        pytest.skip(reason)
+    return lab_run(tmp_path_factory.mktemp("run"))
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A report of what tcpdump captured, and the tables beside it."""
+
+    report: Report
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        """A table as it lies on disk."""
+        files = sorted((self.report.page.parent / name).glob("*.parquet"))
+        return [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
+
+    def one(self, name: str) -> dict[str, Any]:
+        """The row of a table that has one."""
+        [row] = self.table(name)
+        return row
+
+    def lost(self) -> dict[Key, dict[str, Any]]:
+        """Losses by receiver and sequence number."""
+        return {(row["receiver"], row["sqn"]): row for row in self.table("losses")}
+
+
+@pytest.fixture(scope="module")
+def reported(run: LabRun) -> Reported:
+    """Give the report of a capture made entirely by tcpdump."""
+    return Reported(make_report([str(run.by_tcpdump)], run.folder / "report"))
+
+
+EDGES = 2
+"""Datagrams that may count differently at the two ends of a tap."""
+SHORTEST_BACKOFF_MS = 25.0
+"""Half the default `transport_lbtrm_nak_initial_backoff_interval`."""
+
+
+def test_what_was_sent_is_what_the_publisher_counted(reported: Reported, run: LabRun) -> None:
+    """Sessions, topics, datagrams by kind, rates, fill, repairs: the publisher's counters, to the datagram and byte."""
+    sent = run.source_transport
+    session = reported.one("sessions")
+    assert (session["publisher"], session["receivers"]) == (run.publisher, len(LOSS))
+    counted = {
+        "datagrams": sent["msgs_sent"],
+        "data_bytes": sent["bytes_sent"],
+        "retransmissions": sent["rxs_sent"],
+        "naks": sent["nak_pckts_rcved"],
+        "ncfs": sent["ncf_pckts_sent"],
+        "messages": run.messages,
+        "message_bytes": run.payload_bytes,
+    }
+    assert {name: session[name] for name in counted} == counted
+    # The counters were read while these went on.
+    assert session["session_messages"] >= sent["session_messages_sent"]
+    assert session["status_messages"] >= sent["status_messages_received"]
+    assert session["last_sqn"] - session["first_sqn"] + 1 == sent["msgs_sent"]
+    topic = reported.one("topics")
+    assert (topic["messages"], topic["payload_bytes"]) == (run.messages, run.payload_bytes)
+    assert topic["topic"] == "truth", "the name was advertised"
+    assert topic["highest_sqn"] - topic["lowest_sqn"] + 1 == topic["fragments"] == run.messages
+    rates = reported.table("rates")
+    datagrams = sent["msgs_sent"] + sent["rxs_sent"]
+    assert sum(row["datagrams"] for row in rates) == datagrams
+    assert sum(row["retransmissions"] for row in rates) == sent["rxs_sent"]
+    wire_bytes = sent["bytes_sent"] + sent["rx_bytes_sent"] + datagrams * FRAME_HEADERS
+    assert sum(row["bytes"] for row in rates) == wire_bytes
+    fill = reported.one("datagram_fill")
+    assert (fill["messages"], fill["datagrams"], fill["over_mtu"]) == (run.messages, sent["msgs_sent"], 0)
+    assert fill["fill"] == pytest.approx(sent["bytes_sent"] / sent["msgs_sent"] / 1472)
+    repaired = reported.one("repairs")
+    assert (repaired["retransmissions"], repaired["naks"]) == (sent["rxs_sent"], sent["naks_rcved"])
+    assert repaired["retransmitted_bytes"] == sent["rx_bytes_sent"]
+    assert repaired["refused_ignored"] == sent["naks_ignored"]
+    assert reported.table("gaps") == [], "the capture itself has every number"
+
+
+def test_losses_are_those_each_receiver_had(reported: Reported, run: LabRun) -> None:
+    """By receiver and number: what its tap shows never came, its counters call lost, and the report too.
+
+    A receiver whose loss was repaired by what another one asked for never asks itself: its counters know of it, no
+    capture at the switch can. That is the only difference there may be.
+    """
+    lost = reported.lost()
+    wanted_by_anyone = {sqn for _, sqn in lost}
+    latencies = {row["receiver"]: row for row in reported.table("recovery_latency")}
+    sent = arrivals(run.by_tcpdump, run.publisher)
+    for host, receiver in run.receivers.items():
+        counted = run.receiver_transport(host)
+        assert (counted["unrecovered_txw"], counted["unrecovered_tmo"], counted["out_of_order"]) == (0, 0, 0)
+        assert run.stats[host]["link_counters"]["receive_drops"] == 0
+        never_came = sent.keys() - arrivals(run.tap(host), run.publisher).keys()
+        assert len(never_came) == counted["lost"]
+        asked = {sqn for who, sqn in lost if who == receiver}
+        assert asked <= never_came
+        assert never_came - asked <= wanted_by_anyone
+        latency = latencies[receiver]
+        assert (latency["lost"], latency["repaired"]) == (len(asked), len(asked))
+        assert latency["naks"] == counted["naks_sent"]
+
+
+def test_the_port_dropped_what_the_tap_behind_it_lacks(run: LabRun) -> None:
+    """The switch's counters are a third witness: what others multicast, of any kind, and was kept from a receiver."""
+    for host, dropped in run.kept_back.items():
+        receiver = run.receivers[host]
+        came = multicast_times(run.tap(host), receiver)
+        first, last = min(came), max(came)
+        sent = [at for at in multicast_times(run.by_tcpdump, receiver) if first <= at <= last]
+        # The tap was there for a part of the capture; its first and its last were at the switch a moment earlier.
+        assert abs(dropped - (len(sent) - len(came))) <= EDGES
+
+
+def test_waiting_is_what_the_receivers_measured(reported: Reported, run: LabRun) -> None:
+    """Recovery latency: from what a receiver saw next to the repair at the switch, the mean of its own counter."""
+    lost = reported.lost()
+    for host, receiver in run.receivers.items():
+        [phase] = [one for one in run.injected if (one.cause, one.receiver) == ("sporadic", receiver)]
+        seen = arrivals(run.tap(host), run.publisher)
+        waits, from_sending = [], []
+        for (who, sqn), row in lost.items():
+            # The counter is of all since the start.
+            if who == receiver and row["sent_ns"] < phase.end_ns:
+                after = min((at for number, at in seen.items() if number > sqn), default=row["nak_ns"])
+                waits.append((row["repaired_ns"] - after) / MS)
+                from_sending.append((row["repaired_ns"] - row["sent_ns"]) / MS)
+        measured = run.steady_stats[host]["nak_stm_mean"]
+        # The counter also has the way from the switch into a receiver and back, which the switch does not see: on a
+        # busy machine that may be most of it. Simulated runs are compared exactly (test_sim_truth.py).
+        assert SHORTEST_BACKOFF_MS <= sum(waits) / len(waits) <= 1.25 * measured + 5.0
+        assert sum(from_sending) / len(from_sending) >= SHORTEST_BACKOFF_MS
+
+
+def test_every_cause_is_named(reported: Reported, run: LabRun) -> None:
+    """Sporadic, burst, tail, head, connectivity: what was done to the network is what its incidents are called."""
+    found = reported.table("incidents")
+    causes = {row["cause"] for row in reported.report.summary["causes"]}
+    assert (
+        causes == {"sporadic", "burst", "tail", "head", "connectivity"} == {one.cause for one in run.injected}
+    )
+    for one in run.injected:
+        rows = [
+            row
+            for row in found
+            if row["receiver"] == one.receiver and one.start_ns <= row["start_ns"] <= one.end_ns
+        ]
+        # A publisher that a busy machine holds up for a tenth of a second makes a tail of what was lost just before.
+        held_up = {"tail"} if one.cause == "sporadic" else set()
+        assert {one.cause} <= {row["cause"] for row in rows} <= {one.cause} | held_up, rows
+        lost = sum(row["lost"] for row in rows)
+        if one.lost is None:
+            assert lost > 10
+        else:
+            assert (len(rows), lost, rows[0]["longest_run"]) == (1, one.lost, one.lost)
+    for cause in causes:
+        assert any(f"'{cause}'" in finding.text for finding in reported.report.findings)
+
+
+def test_the_stacks_own_capture_says_the_same(reported: Reported, run: LabRun) -> None:
+    """`umstack capture` in pcapng, tcpdump in pcap, at one port: the same losses, incidents, session and repairs."""
+    tables = tables_of(facts_of([str(run.by_umstack)]))
+    own = {(row["receiver"], row["sqn"]): row["naks"] for row in tables["losses"].to_dicts()}
+    assert own == {key: row["naks"] for key, row in reported.lost().items()}
+    same = ("receiver", "first_sqn", "last_sqn", "lost", "unrepaired", "longest_run", "cause")
+    assert sorted(tables["incidents"].select(same).rows()) == sorted(
+        tuple(row[name] for name in same) for row in reported.table("incidents")
+    )
+    [session] = tables["sessions"].to_dicts()
+    theirs = reported.one("sessions")
+    kept = (
+        "datagrams",
+        "retransmissions",
+        "naks",
+        "ncfs",
+        "messages",
+        "message_bytes",
+        "data_bytes",
+        "group",
+    )
+    assert {name: session[name] for name in kept} == {name: theirs[name] for name in kept}
+    [repaired] = tables["repairs"].to_dicts()
+    theirs = reported.one("repairs")
+    assert {**repaired, "point": ""} == {**theirs, "point": ""}
+
+
+def test_several_points_of_capture_count_nothing_twice(reported: Reported, run: LabRun) -> None:
+    """The switch and every tap at once: each NAK was captured three times, and is still one."""
+    captures = (run.by_tcpdump, *(run.tap(host) for host in run.stats))
+    tables = tables_of(facts_of([str(capture) for capture in captures]))
+    together = {(row["receiver"], row["sqn"]): row["naks"] for row in tables["losses"].to_dicts()}
+    assert together == {key: row["naks"] for key, row in reported.lost().items()}
+    naks = {row["receiver"]: row["naks"] for row in tables["recovery_latency"].to_dicts()}
+    assert naks == {run.receivers[host]: run.receiver_transport(host)["naks_sent"] for host in LOSS}
+    storms = tables["nak_storms"]["requests"].to_list()
+    assert storms == [row["requests"] for row in reported.table("nak_storms")]
+    [topic] = tables["topics"].to_dicts()
+    assert (topic["messages"], topic["payload_bytes"]) == (run.messages, run.payload_bytes)
+
+
+def arrivals(file: Path, publisher: str) -> dict[int, int]:
+    """First sendings of a capture by sequence number, with their times."""
+    return {
+        sqn: time_ns
+        for batch in decode(str(file), only_ours=True)
+        for kind, source, again, sqn, time_ns in rows(
+            batch, "packet_type", "source_address", "retransmission", "transport_sqn", "time_ns"
+        )
+        if kind == "DATA" and source == publisher and not again
+    }
+
+
+def multicast_times(file: Path, host: str) -> list[int]:
+    """When the datagrams of a capture were seen that others than this host multicast."""
+    return [
+        at
+        for batch in decode(str(file))
+        for source, destination, at in rows(batch, "source_address", "destination_address", "time_ns")
+        if source != host and ip_address(destination).is_multicast
+    ]
+
+
+def rows(batch: RecordBatch, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Rows of a batch, of the columns that are named."""
+    return zip(*(column.to_pylist() for column in batch.select(list(names))), strict=True)

@@ -1,0 +1,105 @@
+"""The tags of docs/authentication.md once more, in plain Python: AES-128-GMAC and HMAC-SHA256 without libcrypto."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import struct
+
+TRAILER_BYTES = 28
+TAG_BYTES = 12
+HEAD = bytes.fromhex("0862001c ff188000")
+_POLYNOMIAL = 0xE1 << 120
+
+
+def _sbox() -> list[int]:
+    table = [0x63] * 256
+    p = q = 1
+    while True:
+        p = p ^ (p << 1 & 0xFF) ^ (0x1B if p & 0x80 else 0)
+        for shift in (1, 2, 4):
+            q ^= q << shift & 0xFF
+        q ^= 0x09 if q & 0x80 else 0
+        rotated = [q << n & 0xFF | q >> (8 - n) for n in range(5)]
+        table[p] = rotated[0] ^ rotated[1] ^ rotated[2] ^ rotated[3] ^ rotated[4] ^ 0x63
+        if p == 1:
+            return table
+
+
+_SBOX = _sbox()
+
+
+def _double(value: int) -> int:
+    return (value << 1 ^ (0x1B if value & 0x80 else 0)) & 0xFF
+
+
+def _round_keys(key: bytes) -> list[bytes]:
+    words = [key[at : at + 4] for at in range(0, 16, 4)]
+    constant = 1
+    while len(words) < 44:
+        word = words[-1]
+        if len(words) % 4 == 0:
+            word = bytes(_SBOX[byte] for byte in word[1:] + word[:1])
+            word = bytes([word[0] ^ constant]) + word[1:]
+            constant = _double(constant)
+        words.append(bytes(a ^ b for a, b in zip(words[-4], word, strict=True)))
+    return [b"".join(words[at : at + 4]) for at in range(0, 44, 4)]
+
+
+def aes128(key: bytes, block: bytes) -> bytes:
+    """One block, encrypted."""
+    keys = _round_keys(key)
+    state = [a ^ b for a, b in zip(block, keys[0], strict=True)]
+    for number in range(1, 11):
+        state = [_SBOX[state[(at + 4 * (at % 4)) % 16]] for at in range(16)]
+        if number < 10:
+            mixed = []
+            for column in range(0, 16, 4):
+                a = state[column : column + 4]
+                whole = a[0] ^ a[1] ^ a[2] ^ a[3]
+                mixed += [a[i] ^ whole ^ _double(a[i] ^ a[(i + 1) % 4]) for i in range(4)]
+            state = mixed
+        state = [a ^ b for a, b in zip(state, keys[number], strict=True)]
+    return bytes(state)
+
+
+def _multiply(x: int, y: int) -> int:
+    product = 0
+    for bit in range(127, -1, -1):
+        product ^= y if x >> bit & 1 else 0
+        y = y >> 1 ^ (_POLYNOMIAL if y & 1 else 0)
+    return product
+
+
+def gmac(key: bytes, nonce: bytes, data: bytes) -> bytes:
+    """AES-128-GMAC with a nonce of 12 bytes."""
+    subkey = int.from_bytes(aes128(key, bytes(16)))
+    padded = data + bytes(-len(data) % 16) + struct.pack(">QQ", 8 * len(data), 0)
+    digest = 0
+    for at in range(0, len(padded), 16):
+        digest = _multiply(digest ^ int.from_bytes(padded[at : at + 16]), subkey)
+    mask = int.from_bytes(aes128(key, nonce + b"\0\0\0\1"))
+    return (digest ^ mask).to_bytes(16)
+
+
+def _address(ip: str, port: int) -> bytes:
+    return ipaddress.IPv4Address(ip).packed + port.to_bytes(2)
+
+
+def _derived(secret: bytes, label: bytes) -> bytes:
+    return hmac.new(secret, label, hashlib.sha256).digest()
+
+
+def session_tag(
+    secret: bytes, source: tuple[str, int], group: tuple[str, int], session_id: int, covered: bytes
+) -> bytes:
+    """The tag of a datagram from a source to its group. `covered` ends with the stamp; `source` has the NAK port."""
+    label = b"umstack session" + _address(*source) + _address(*group) + session_id.to_bytes(4)
+    return gmac(_derived(secret, label)[:16], covered[-8:] + bytes(4), covered)[:TAG_BYTES]
+
+
+def sender_tag(secret: bytes, purpose: str, sender: tuple[str, int], covered: bytes) -> bytes:
+    """The tag of a datagram of a receiver (`control`) or of topic resolution (`lbmr`) from the address of `sender`."""
+    key = _derived(secret, b"umstack " + purpose.encode())
+    return hmac.new(key, _address(*sender) + covered, hashlib.sha256).digest()[:TAG_BYTES]

@@ -1,0 +1,113 @@
+"""Keyring: the keys of a context, from its key file into the core, and again whenever the file changes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from umstack._core import ffi, lib
+from umstack._engine.core_context import CoreContext
+from umstack.config import ContextOptions
+from umstack.errors import OptionError, UmError
+from umstack.key_file import SETS_MAXIMUM, Key, KeyFile, read_key_file
+from umstack.repeated_records import RepeatedRecords
+
+_LOOK_SECONDS = 1.0
+
+_logger = logging.getLogger("umstack.authentication")
+_records = RepeatedRecords(_logger)
+
+
+def load_keys(options: ContextOptions) -> KeyFile | None:
+    """The keys that the options ask for; None: none. Raises OptionError, or the error of the file."""
+    name = options.authentication_key_file
+    if options.authentication_scope == "none":
+        return None
+    if name == "none":
+        raise OptionError(
+            f"authentication_scope {options.authentication_scope} needs keys",
+            hint="`umstack key new FILE` makes a file of them: name it in authentication_key_file",
+        )
+    return read_key_file(Path(name))
+
+
+def core_key_set(keys: tuple[Key, ...]) -> Any:
+    """The core's form of a key set."""
+    made = ffi.new("um_key_set *")
+    made.count = len(keys)
+    for place, key in zip(made.keys, keys, strict=False):
+        place.id = key.id
+        ffi.memmove(place.secret, key.secret, len(key.secret))
+    return made
+
+
+class Keyring:
+    """The key sets of a context, numbered as the core knows them. Any thread may ask; one at a time refreshes."""
+
+    __slots__ = ("_core", "_file", "_loaded", "_next_look", "_numbers", "_seen")
+
+    def __init__(self, core: CoreContext) -> None:
+        """Load the key file of the core's options, if it has one."""
+        self._core = core
+        self._file = Path(core.options.authentication_key_file)
+        self._numbers: dict[str, int] = {}
+        self._seen = self._identity()
+        self._loaded = load_keys(core.options)
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        if self._loaded is not None:
+            self._install(self._loaded)
+
+    @property
+    def resolution(self) -> tuple[Key, ...]:
+        """The keys of topic resolution; none: it has no tags."""
+        return self._loaded.resolution if self._loaded is not None else ()
+
+    def number_of(self, topic: str) -> int:
+        """The core's number of a topic's key set; 0: its datagrams have no tags."""
+        pattern = self._loaded.pattern_of(topic) if self._loaded is not None else None
+        return self._numbers[pattern] if pattern is not None else 0
+
+    def refresh(self) -> bool:
+        """Load the file again if it has changed. True when there are new keys; bad ones are logged, and the old stay.
+
+        Sessions of a pattern that the file has no more go on with the keys they have.
+        """
+        now = time.monotonic()
+        if self._loaded is None or now < self._next_look:
+            return False
+        self._next_look = now + _LOOK_SECONDS
+        identity = self._identity()
+        if identity == self._seen:
+            return False
+        try:
+            loaded = read_key_file(self._file)
+            self._install(loaded)
+        except UmError as error:
+            _records.write("bad", logging.ERROR, "the keys in use stay, the changed file has none: %s", error)
+            return False
+        self._seen = identity
+        self._loaded = loaded
+        _logger.info("the keys of %s are in use", self._file)
+        return True
+
+    def _identity(self) -> tuple[int, ...]:
+        """What changes when the file does."""
+        try:
+            found = self._file.stat()
+        except OSError:
+            return ()
+        return (found.st_ino, found.st_dev, found.st_mtime_ns, found.st_size, found.st_mode, found.st_uid)
+
+    def _install(self, loaded: KeyFile) -> None:
+        for pattern, keys in loaded.topics:
+            number = self._numbers.get(pattern, len(self._numbers) + 1)
+            if number > SETS_MAXIMUM:
+                raise OptionError(
+                    f"the key files of this context had more than {SETS_MAXIMUM} patterns",
+                    hint="restart the process to forget those that are gone",
+                )
+            result = lib.um_context_set_keys(self._core.handle, number, core_key_set(keys))
+            self._core.check(result, f"key set of {pattern}")
+            self._numbers[pattern] = number

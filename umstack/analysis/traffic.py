@@ -1,0 +1,203 @@
+"""Sessions, topics, rates, datagram sizes and latency, of facts. What each means is in docs/analysis.md."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import polars as pl
+
+from umstack.analysis.losses import WINDOW, percentiles, windowed
+from umstack.analysis.numbering import Seen
+from umstack.facts.facts import Facts
+from umstack.facts.kinds import BUCKET_NS, DATA, NAK, NCF, RETRANSMISSION, SESSION, SESSION_MESSAGE, STATUS
+
+NS_PER_SECOND = 1_000_000_000
+IP_AND_UDP_BYTES = 28
+_POINT = ("point", *SESSION)
+_COUNTS = {
+    DATA: "datagrams",
+    RETRANSMISSION: "retransmissions",
+    SESSION_MESSAGE: "session_messages",
+    NAK: "naks",
+    NCF: "ncfs",
+    STATUS: "status_messages",
+}
+_VOLUMES = {"messages": "messages", "message_bytes": "message_bytes", "data_bytes": "udp_bytes"}
+
+
+def sessions(facts: Facts, covered: pl.DataFrame) -> pl.DataFrame:
+    """One row a session and point of capture: its span, its datagrams by kind, its volume and its rate."""
+    kind, original = pl.col("kind"), pl.col("kind") == DATA
+    counted = facts.counts.group_by(*_POINT).agg(
+        pl.col("group").max(),
+        pl.col("first_ns").min(),
+        pl.col("last_ns").max(),
+        *(pl.col("packets").filter(kind == one).sum().alias(name) for one, name in _COUNTS.items()),
+        *(pl.col(of).filter(original).sum().alias(name) for name, of in _VOLUMES.items()),
+        receivers=pl.col("receiver").drop_nulls().n_unique().cast(pl.Int64),
+    )
+    numbers = covered.group_by(*_POINT).agg(first_sqn=pl.col("low").min(), last_sqn=pl.col("high").max())
+    seconds = pl.col("seconds")
+    order = [*(name for name in counted.columns if name != "receivers"), "first_sqn", "last_sqn", "receivers"]
+    return (
+        counted.join(numbers, list(_POINT), "left")
+        .select(order)
+        .with_columns(seconds=(pl.col("last_ns") - pl.col("first_ns")) / NS_PER_SECOND)
+        .with_columns(
+            datagrams_per_second=pl.when(seconds > 0).then(pl.col("datagrams") / seconds),
+            bits_per_second=pl.when(seconds > 0).then(pl.col("data_bytes") * 8 / seconds),
+        )
+        .sort(*_POINT)
+    )
+
+
+def topics(facts: Facts) -> pl.DataFrame:
+    """One row a topic of a session, as the point of capture that saw most of it did."""
+    columns = ["first_ns", "last_ns", "messages", "fragments", "payload_bytes", "lowest_sqn", "highest_sqn"]
+    key = [*SESSION, "topic_index"]
+    best = facts.topics.sort(*key, "fragments", "point").group_by(key, maintain_order=True)
+    whole = best.agg(*(pl.col(name).last() for name in columns), pl.col("topic").max())
+    return whole.filter(pl.col("fragments") > 0)
+
+
+def at_one_point(rated: pl.DataFrame) -> pl.DataFrame:
+    """A session's rates where most of it was seen: two points of capture do not make twice the rate."""
+    totals = rated.group_by(*_POINT).agg(total=pl.col("bytes").sum()).sort("total", "point")
+    best = totals.group_by(*SESSION, maintain_order=True).agg(pl.col("point").last())
+    return rated.join(best, [*SESSION, "point"], "semi")
+
+
+def rate_summary(rated: pl.DataFrame) -> pl.DataFrame:
+    """One row a session and point of capture: mean, p99 and peak of the milliseconds in which it sent, in bytes/s."""
+    per_second = 1e9 / BUCKET_NS
+    volume = pl.col("bytes")
+    return (
+        rated.group_by(*_POINT)
+        .agg(
+            busy_buckets=pl.len().cast(pl.Int64),
+            busy_bytes_per_second=volume.mean() * per_second,
+            p50_bytes_per_second=volume.quantile(0.5, "equiprobable") * per_second,
+            p99_bytes_per_second=volume.quantile(0.99, "equiprobable") * per_second,
+            peak_bytes_per_second=volume.max() * per_second,
+            peak_datagrams_per_second=pl.col("datagrams").max() * per_second,
+        )
+        .sort(*_POINT)
+    )
+
+
+def bursts(rated: pl.DataFrame, factor: float = 3.0) -> pl.DataFrame:
+    """Runs of milliseconds in which a session sent `factor` times its mean or more: when, how long, how much."""
+    key, start = list(_POINT), pl.col("start_ns")
+    span = start.max() - start.min() + BUCKET_NS
+    means = rated.group_by(key).agg(mean_bytes=pl.col("bytes").sum() * BUCKET_NS / span)
+    fast = (
+        rated.join(means, key).filter(pl.col("bytes") >= factor * pl.col("mean_bytes")).sort(*key, "start_ns")
+    )
+    found = fast.with_columns(island=start - pl.int_range(pl.len()).over(key) * BUCKET_NS)
+    lasted = start.max() - start.min() + BUCKET_NS
+    return (
+        found.group_by(*key, "island")
+        .agg(
+            start_ns=start.min(),
+            duration_ns=lasted,
+            datagrams=pl.col("datagrams").sum(),
+            bytes=pl.col("bytes").sum(),
+            peak_bytes_per_second=pl.col("bytes").max() * 1e9 / BUCKET_NS,
+            mean_bytes=pl.col("mean_bytes").first(),
+        )
+        .with_columns(times_mean=pl.col("bytes") * BUCKET_NS / pl.col("duration_ns") / pl.col("mean_bytes"))
+        .drop("island", "mean_bytes")
+        .sort(*key, "start_ns")
+    )
+
+
+def duplicates(covered: pl.DataFrame) -> pl.DataFrame:
+    """One row a session and point of capture at which datagrams were seen more often than they were sent."""
+    return (
+        covered.group_by(*_POINT)
+        .agg(pl.col("datagrams").sum(), pl.col("distinct").sum())
+        .with_columns(copies=pl.col("datagrams") - pl.col("distinct"))
+        .filter(pl.col("copies") > 0)
+        .sort(*_POINT)
+    )
+
+
+def datagram_fill(sized: pl.DataFrame, mtu: int) -> pl.DataFrame:
+    """One row a session and point of capture: messages a datagram, fill against the MTU, share that is payload."""
+    room = mtu - IP_AND_UDP_BYTES
+    many, size, messages = pl.col("datagrams"), pl.col("udp_bytes"), pl.col("message_count")
+    total = (many * messages).sum()
+    return (
+        sized.group_by(*_POINT)
+        .agg(
+            datagrams=many.sum(),
+            messages=total,
+            messages_per_datagram=total / many.sum(),
+            most_messages=messages.max(),
+            fill=(many * size).sum() / (many.sum() * room),
+            half_empty=many.filter(2 * size < room).sum(),
+            over_mtu=many.filter(size > room).sum(),
+            payload_share=pl.col("message_bytes").sum() / pl.col("frame_bytes").sum(),
+            payload_bytes_per_datagram=pl.col("message_bytes").sum() / many.sum(),
+        )
+        .sort(*_POINT)
+    )
+
+
+def fill_histogram(sized: pl.DataFrame, mtu: int, bins: int = 20) -> pl.DataFrame:
+    """How many datagrams are how full: bins of equal width from 0 to 1, what is over the MTU in the last."""
+    room = mtu - IP_AND_UDP_BYTES
+    position = pl.min_horizontal(pl.col("udp_bytes") * bins // room, pl.lit(bins - 1, pl.Int64))
+    counted = sized.group_by(*SESSION, position.alias("bin")).agg(pl.col("datagrams").sum())
+    edges = [(pl.col("bin") / bins).alias("from"), ((pl.col("bin") + 1) / bins).alias("to")]
+    return counted.select(*SESSION, *edges, "datagrams").sort(*SESSION, "from")
+
+
+_LATENCY = {
+    "publisher": pl.String,
+    "session_id": pl.Int64,
+    "from_point": pl.String,
+    "to_point": pl.String,
+    **dict.fromkeys(("datagrams", "negative", "latency_min"), pl.Int64),
+    **dict.fromkeys((f"latency_{one}" for one in ("p50", "p90", "p99", "p999", "max")), pl.Int64),
+}
+
+
+def latency(everything: list[Seen], window_ns: int = 0) -> pl.DataFrame:
+    """One row a session and pair of points: datagrams seen at both, and the time between in nanoseconds.
+
+    A pair is given in the direction in which most of the time is positive. With `window_ns` one row for each window of
+    so much time in which datagrams were seen at the first of the two, `window`.
+    """
+    by = windowed("from_ns", window_ns)
+    empty = pl.DataFrame(schema=_LATENCY)
+    parts = [empty.with_columns(pl.lit(0, pl.Int64).alias(WINDOW)).clear() if window_ns else empty]
+    order = parts[0].columns
+    took = pl.col("took_ns")
+    for here, there in permutations(everything, 2):
+        if here.session != there.session:
+            continue
+        from_sqns, from_ns = here.first_times()
+        to_sqns, to_ns = there.first_times()
+        _, at, to_at = np.intersect1d(from_sqns, to_sqns, assume_unique=True, return_indices=True)
+        times = to_ns[to_at] - from_ns[at]
+        total = int(times.sum())
+        if not len(times) or total < 0 or (total == 0 and here.point > there.point):
+            continue
+        rows = pl.DataFrame({"took_ns": times, "from_ns": from_ns[at]})
+        pair = [
+            pl.lit(here.session[0]).alias("publisher"),
+            pl.lit(here.session[1], pl.Int64).alias("session_id"),
+            pl.lit(here.point).alias("from_point"),
+            pl.lit(there.point).alias("to_point"),
+        ]
+        spread = [
+            pl.len().cast(pl.Int64).alias("datagrams"),
+            (took < 0).sum().cast(pl.Int64).alias("negative"),
+            took.min().alias("latency_min"),
+            *percentiles(took, "latency"),
+        ]
+        found = rows.group_by(by).agg(spread) if by else rows.select(spread)
+        parts.append(found.with_columns(pair).select(order))
+    return pl.concat(parts)

@@ -1,0 +1,159 @@
+"""The capture files that files, folders and globs name, each once."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import hashlib
+import re
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from umstack.capture import CaptureError
+from umstack.capture.container import compression_of
+from umstack.capture.remote import is_remote, remote_files, size_of
+
+# Rotation may put its number behind the suffix (tcpdump -W) and compression another behind that.
+_CAPTURE_NAME = re.compile(r"\.(?:pcap|pcapng|cap)\d*(?:\.gz|\.zst)?$", re.IGNORECASE)
+_COMPRESSED_NAME = re.compile(r"\.(?:gz|zst)$", re.IGNORECASE)
+_GZIP_LENGTH_BYTES = 4
+_BLOCK_BYTES = 256 << 10
+
+
+def capture_files(paths: Iterable[str]) -> list[str]:
+    """The files, sorted by name. In folders, and whatever lies below them, those that are named like captures.
+
+    Of what is elsewhere (umstack.capture.remote) the files are URIs.
+    """
+    found: set[str] = set()
+    for path in paths:
+        if is_remote(path):
+            found.update(remote_files(path, _CAPTURE_NAME.search))
+            continue
+        named = _expanded(path.removeprefix("file://").removeprefix("file:"))
+        if not named:
+            raise CaptureError(
+                f"{path} names no capture", hint="name files, folders that hold *.pcap or *.pcapng, or a glob"
+            )
+        found.update(named)
+    return sorted(found)
+
+
+def total_bytes(files: Iterable[str]) -> int:
+    """How long all files are together."""
+    return sum(size_of(file) if is_remote(file) else Path(file).stat().st_size for file in files)
+
+
+def _expanded(path: str) -> set[str]:
+    # A file may have a name that looks like a glob.
+    matches = [path] if Path(path).exists() else glob.glob(path, recursive=True)  # noqa: PTH207 (absolute globs)
+    files: set[str] = set()
+    for match in map(Path, matches):
+        inside = (
+            [match]
+            if match.is_file()
+            else (one for one in match.rglob("*") if _CAPTURE_NAME.search(one.name))
+        )
+        files.update(str(one.resolve()) for one in inside if one.is_file())
+    return files
+
+
+def is_compressed_name(path: str) -> bool:
+    """Whether the name says that the file is compressed."""
+    return _COMPRESSED_NAME.search(path) is not None
+
+
+def copies(files: Iterable[str]) -> dict[str, str]:
+    """Files with the same content as another one, and which, compressed or not.
+
+    Only files of equal length are read to find out, and compressed ones only beside a file that is named like them but
+    for the compression, or of the length that gzip says of its content.
+    """
+    # What is elsewhere is not fetched to be compared.
+    listed = [file for file in files if not is_remote(file)]
+    found = _same_bytes(listed)
+    return found | _same_content([file for file in listed if file not in found])
+
+
+def _same_bytes(files: list[str]) -> dict[str, str]:
+    by_length: dict[int, list[str]] = {}
+    for file in files:
+        by_length.setdefault(Path(file).stat().st_size, []).append(file)
+    found: dict[str, str] = {}
+    for length, candidates in by_length.items():
+        if length == 0 or len(candidates) == 1:
+            continue
+        first_with: dict[bytes, str] = {}
+        for file in candidates:
+            original = first_with.setdefault(_digest(file), file)
+            if original != file:
+                found[file] = original
+    return found
+
+
+def _digest(path: str) -> bytes:
+    with Path(path).open("rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _same_content(files: list[str]) -> dict[str, str]:
+    """Compressed files that inflate to what a file before them holds; plain ones, which can be split, come first."""
+    kinds = {file: compression_of(file) for file in files}
+    alike: dict[str | int, list[str]] = {}
+    found: dict[str, str] = {}
+    for file in sorted(files, key=lambda file: (kinds[file] is not None, file)):
+        marks = _marks(file, kinds[file])
+        candidates = dict.fromkeys(one for mark in marks for one in alike.get(mark, ()))
+        compressed = kinds[file]
+        if compressed is not None:
+            same = (one for one in candidates if _inflate_alike(one, kinds[one], file, compressed))
+            if (original := next(same, None)) is not None:
+                found[file] = original
+                continue
+        for mark in marks:
+            alike.setdefault(mark, []).append(file)
+    return found
+
+
+def _marks(path: str, compression: str | None) -> list[str | int]:
+    """What files of the same content may share: the name, and the content's length, of which gzip keeps 32 bits."""
+    marks: list[str | int] = [_COMPRESSED_NAME.sub("", Path(path).name)]
+    with Path(path).open("rb") as file:
+        length = file.seek(0, 2)
+        if compression is None:
+            marks.append(length % 2**32)
+        elif compression == "gzip" and length >= _GZIP_LENGTH_BYTES:
+            file.seek(-_GZIP_LENGTH_BYTES, 2)
+            marks.append(int.from_bytes(file.read(), "little"))
+    return marks
+
+
+def _inflate_alike(one: str, one_kind: str | None, other: str, other_kind: str | None) -> bool:
+    """Whether two files hold the same to the last byte. Of a stream that is broken nobody knows."""
+    try:
+        with _content(one, one_kind) as first, _content(other, other_kind) as second:
+            while (block := _block(first)) == _block(second):
+                if not block:
+                    return True
+    except (OSError, EOFError, zlib.error):
+        return False
+    return False
+
+
+def _content(path: str, compression: str | None) -> Any:
+    """What a file holds, to be read as a stream."""
+    if compression == "gzip":
+        return gzip.GzipFile(path, "rb")
+    return pa.input_stream(path, compression=compression)
+
+
+def _block(stream: Any) -> bytes:
+    """The next bytes: as many as were asked for, unless the stream ends."""
+    block = b""
+    while len(block) < _BLOCK_BYTES and (more := stream.read(_BLOCK_BYTES - len(block))):
+        block += more
+    return block

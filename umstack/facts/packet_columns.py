@@ -1,0 +1,221 @@
+"""Columns that are made of the decoder's: totals over a datagram's messages, and counts by topic."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from umstack.capture import SCHEMA
+from umstack.facts.kinds import NOTE_STATUS
+from umstack.facts.kinds import ROTATION as ROTATION_PATTERN
+
+ROTATION = re.compile(ROTATION_PATTERN)
+
+_CONTENT_KINDS = ("message", "proactive", "recovered")
+
+MESSAGE_COUNT = pa.field("message_count", pa.int32(), nullable=False)
+MESSAGE_BYTES = pa.field("message_bytes", pa.int32(), nullable=False)
+
+POINT = pa.field("point", pa.string(), nullable=False)
+
+TIMESTAMP = pa.field("timestamp", pa.timestamp("us", "UTC"))
+"""`time_ns` as Spark counts time, in microseconds: null where that is."""
+
+PACKETS = pa.schema([*SCHEMA, POINT, MESSAGE_COUNT, MESSAGE_BYTES, TIMESTAMP])
+"""A row a packet: what the decoder gives, where it was captured, and how many messages with how much payload it has."""
+
+TOPICS = pa.schema(
+    [
+        pa.field("source_address", pa.string()),
+        pa.field("session_id", pa.int64()),
+        pa.field("topic_index", pa.int64()),
+        pa.field("first_ns", pa.int64()),
+        pa.field("last_ns", pa.int64()),
+        pa.field("messages", pa.int64()),
+        pa.field("fragments", pa.int64()),
+        pa.field("payload_bytes", pa.int64()),
+        pa.field("message_sqn_low", pa.int64()),
+        pa.field("message_sqn_high", pa.int64()),
+        POINT,
+        pa.field("topic", pa.string()),
+    ]
+)
+"""A row a topic and batch of packets, and one for each time it was advertised, which alone has its name: the facts of
+topics add them up."""
+
+
+def _content_mask(messages: Any) -> Any:
+    """Which of all messages of a batch carry payload, as an array of booleans."""
+    kinds = messages.values.field("kind")
+    return pc.is_in(kinds, value_set=pa.array(_CONTENT_KINDS)).to_numpy(zero_copy_only=False)
+
+
+def message_totals(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
+    """Messages and their payload bytes of every packet."""
+    messages = batch.column("messages")
+    offsets = messages.offsets.to_numpy()
+    counted = _content_mask(messages)
+    sizes = messages.values.field("payload_bytes").to_numpy(zero_copy_only=False) * counted
+    return _sums(counted, offsets), _sums(sizes, offsets)
+
+
+def _sums(values: Any, offsets: Any) -> pa.Array:
+    running = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
+    return pa.array((running[offsets[1:]] - running[offsets[:-1]]).astype(np.int32))
+
+
+def point_name(path: str, interface: str | None) -> str:
+    """Where a packet was captured: the file's name without what rotation added, and the interface's."""
+    file = ROTATION.sub("", path.rpartition("/")[2])
+    return f"{file}:{interface}" if interface else file
+
+
+def points(batch: pa.RecordBatch) -> pa.Array:
+    """Where packets were captured: the file's name without what rotation added, and the interface's."""
+    file = ROTATION.sub("", batch.column("capture_file")[0].as_py().rpartition("/")[2])
+    interfaces = batch.column("interface_name")
+    if interfaces.null_count == len(interfaces):
+        return pa.repeat(file, len(interfaces))
+    named = pc.if_else(
+        pc.equal(pc.fill_null(interfaces, ""), ""), "", pc.binary_join_element_wise(":", interfaces, "")
+    )
+    return pc.binary_join_element_wise(file, named, "")
+
+
+def select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """The batch with these columns of PACKETS, in this order."""
+    derived: dict[str, pa.Array] = {}
+    if MESSAGE_COUNT.name in names or MESSAGE_BYTES.name in names:
+        derived[MESSAGE_COUNT.name], derived[MESSAGE_BYTES.name] = message_totals(batch)
+    if TIMESTAMP.name in names:
+        derived[TIMESTAMP.name] = pc.divide(batch.column("time_ns"), 1000).cast(TIMESTAMP.type)
+    if POINT.name in names:
+        derived[POINT.name] = points(batch)
+    columns = [derived[name] if name in derived else batch.column(name) for name in names]
+    return pa.RecordBatch.from_arrays(columns, schema=_schema(names))
+
+
+def _schema(names: list[str]) -> pa.Schema:
+    return pa.schema([PACKETS.field(name) for name in names])
+
+
+def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Counts by topic over the first sendings of a batch, and the names that were advertised in it."""
+    counted = _topic_counts(batch)
+    if batch.column("advertisements").null_count == len(batch):
+        return counted
+    return pa.concat_batches([counted, _topic_names(batch)])
+
+
+def _topic_names(batch: pa.RecordBatch) -> pa.RecordBatch:
+    advertised = batch.filter(pc.is_valid(batch.column("advertisements")))
+    named = [
+        {
+            "source_address": one["source_address"],
+            "session_id": one["session_id"],
+            "topic_index": one["topic_index"],
+            "messages": 0,
+            "fragments": 0,
+            "payload_bytes": 0,
+            POINT.name: point,
+            "topic": one["topic"],
+        }
+        for point, told in zip(
+            points(advertised).to_pylist(), advertised.column("advertisements").to_pylist(), strict=True
+        )
+        for one in told
+    ]
+    return pa.RecordBatch.from_pylist(named, schema=TOPICS)
+
+
+def _sent_messages(batch: pa.RecordBatch) -> pa.Table:
+    """The messages with payload in the first sendings of a batch: the row of their packet, and what is counted."""
+    again = pc.fill_null(batch.column("retransmission"), True)
+    sent = pc.fill_null(pc.and_not(pc.equal(batch.column("packet_type"), "DATA"), again), False)
+    messages = batch.column("messages")
+    offsets = messages.offsets.to_numpy()
+    parents = np.repeat(np.arange(len(batch)), np.diff(offsets))
+    # A list may lie anywhere in its values: what no row of the batch points to must not be counted.
+    within = slice(offsets[0], offsets[-1])
+    counted = _content_mask(messages)[within] & sent.to_numpy(zero_copy_only=False)[parents]
+    mask = pa.array(counted, pa.bool_())
+
+    def values(name: str) -> pa.Array:
+        return pc.struct_field(messages.values[within], name).filter(mask)
+
+    starts = pc.equal(pc.fill_null(values("fragment_offset"), 0), 0)
+    return pa.table(
+        {
+            "packet": pa.array(parents[counted]),
+            "topic_index": values("topic_index"),
+            "starts": pc.cast(starts, pa.int64()),
+            "payload_bytes": values("payload_bytes"),
+            "topic_sqn": values("topic_sqn"),
+        }
+    )
+
+
+_COUNTED = (
+    ("starts", "sum"),
+    ("starts", "count"),
+    ("payload_bytes", "sum"),
+    ("topic_sqn", "min"),
+    ("topic_sqn", "max"),
+)
+
+
+def _topic_counts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    table = _sent_messages(batch)
+    if not len(table):
+        return _no_topics()
+    sessions, numbers = _sessions(batch)
+    parents = table["packet"].combine_chunks()
+    table = table.append_column("session", numbers.take(parents))
+    table = table.append_column("time_ns", batch.column("time_ns").take(parents))
+    grouped = table.group_by(["session", "topic_index"], use_threads=False).aggregate(
+        [("time_ns", "min"), ("time_ns", "max"), *_COUNTED]
+    )
+    source, session_id, point = (column.take(grouped["session"].combine_chunks()) for column in sessions)
+    columns = [source, session_id, *grouped.columns[1:], point, pa.nulls(len(grouped), pa.string())]
+    named = pa.table(columns, names=TOPICS.names).cast(TOPICS)
+    [whole] = named.combine_chunks().to_batches()
+    return whole
+
+
+def _sessions(batch: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array]:
+    """The sessions of a batch at their points of capture, column by column, and the number of each packet's.
+
+    A message is grouped by one number then, not by three values of its packet. Not every session need have a packet.
+    """
+    columns = (batch.column("source_address"), batch.column("session_id"), points(batch))
+    encoded = [column.dictionary_encode(null_encoding="encode") for column in columns]
+    counts = [len(column.dictionary) for column in encoded]
+    numbers = np.ravel_multi_index([column.indices.to_numpy() for column in encoded], counts)
+    every = np.unravel_index(np.arange(np.prod(counts)), counts)
+    sessions = [column.dictionary.take(pa.array(at)) for column, at in zip(encoded, every, strict=True)]
+    return sessions, pa.array(numbers)
+
+
+def _no_topics() -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=TOPICS)
+
+
+def note_row(names: list[str], capture_file: str, text: str, position: int | None) -> pa.RecordBatch:
+    """A row that says, in `status`, what a file does not hold; what must not be null is nothing."""
+    file = ROTATION.sub("", capture_file.rpartition("/")[2])
+    said = {
+        "capture_file": capture_file,
+        POINT.name: file,
+        "status": f"{NOTE_STATUS}{capture_file}: {text}",
+        "position": -1 if position is None else position,
+    }
+    nothing = {pa.string(): "", pa.bool_(): False}
+    row, schema = {}, _schema(names)
+    for name in names:
+        kind = schema.field(name)
+        row[name] = said.get(name, None if kind.nullable else nothing.get(kind.type, 0))
+    return pa.RecordBatch.from_pylist([row], schema=schema)

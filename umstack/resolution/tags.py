@@ -1,0 +1,74 @@
+"""ResolutionTags: the authentication trailers of topic resolution, made and checked by the core."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from typing import Any
+
+from umstack._core import ffi, lib
+from umstack._engine.keyring import core_key_set
+from umstack.errors import ResourceLimit
+from umstack.key_file import Key
+from umstack.resolution.counters import ResolutionCounters
+from xdp.closing import Closing
+
+TRAILER_BYTES: int = lib.UM_TRAILER_BYTES
+
+_COUNTERS = {
+    int(lib.UM_TAG_MISSING): "tr_dgrams_dropped_tag_missing",
+    int(lib.UM_TAG_KEY_UNKNOWN): "tr_dgrams_dropped_tag_key",
+    int(lib.UM_TAG_WRONG): "tr_dgrams_dropped_tag_wrong",
+    int(lib.UM_TAG_STALE): "tr_dgrams_dropped_tag_stale",
+    int(lib.UM_TAG_REPLAYED): "tr_dgrams_dropped_tag_replayed",
+}
+
+
+def _address(address: tuple[str, int]) -> Any:
+    made = ffi.new("um_address *")
+    made.ip, made.port = int(ipaddress.IPv4Address(address[0])), address[1]
+    return made[0]
+
+
+class ResolutionTags(Closing):
+    """Tags what is sent from one address, and checks what is received. One thread at a time."""
+
+    def __init__(self, keys: tuple[Key, ...], tolerance_ns: int, local: tuple[str, int]) -> None:
+        """Open it for datagrams sent from `local`; raises ResourceLimit."""
+        self._handle: Any = lib.um_resolution_tags_open(
+            core_key_set(keys), tolerance_ns, _address(local), secrets.randbits(64)
+        )
+        if self._handle == ffi.NULL:
+            raise ResourceLimit("the keys of topic resolution: out of memory")
+
+    def set_keys(self, keys: tuple[Key, ...]) -> None:
+        """Make tags with the first of these keys from now on, and accept all of them. Raises ResourceLimit."""
+        if lib.um_resolution_tags_set_keys(self._handle, core_key_set(keys)) != 0:
+            raise ResourceLimit("the keys of topic resolution: out of memory")
+
+    def tagged(self, datagram: bytes) -> bytes:
+        """A datagram with its trailer. Raises ResourceLimit when libcrypto fails."""
+        whole = ffi.new("char[]", len(datagram) + TRAILER_BYTES)
+        ffi.memmove(whole, datagram, len(datagram))
+        if lib.um_resolution_tags_append(self._handle, whole, len(datagram)) != 0:
+            raise ResourceLimit("the tag of a topic resolution datagram: libcrypto failed")
+        return bytes(ffi.buffer(whole))
+
+    def verified(
+        self, datagram: bytes, source: tuple[str, int], counters: ResolutionCounters
+    ) -> bytes | None:
+        """What precedes the trailer of an authentic datagram; None when it is not, which is counted by reason."""
+        status = lib.um_resolution_tags_verify(
+            self._handle, _address(source), ffi.from_buffer(datagram), len(datagram)
+        )
+        if status == lib.UM_TAG_OK:
+            return datagram[:-TRAILER_BYTES]
+        counter = _COUNTERS[status]
+        setattr(counters, counter, getattr(counters, counter) + 1)
+        return None
+
+    def close(self) -> None:
+        """Free what it has. Closing twice does nothing."""
+        if self._handle != ffi.NULL:
+            lib.um_resolution_tags_close(self._handle)
+            self._handle = ffi.NULL

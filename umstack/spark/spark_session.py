@@ -1,0 +1,192 @@
+"""A Spark session as the analyses want it: this interpreter for the workers, Arrow, UTC, few words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from umstack.errors import UmError
+from umstack.spark.driver_folder import driver_folder
+
+LOOPBACK = "127.0.0.1"
+DEFAULT_DRIVER_MEMORY = "2g"
+_JAVA_MAJOR = 17
+
+# Started by spark-submit, the JVM is there already and has been told the master.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+
+# Loggers that warn of what is as it should be here.
+_CHATTY = (
+    "org.apache.hadoop.util.NativeCodeLoader",
+    "org.apache.spark.SparkConf",
+    "org.apache.spark.scheduler.DAGScheduler",
+    "org.apache.spark.sql.catalyst.util",
+    "org.apache.spark.sql.execution.streaming",
+    "org.apache.spark.sql.execution.window.WindowExec",
+    "org.apache.spark.util.Utils",
+)
+# A short exception ends in no newline of its own: without one the next line, of any writer, would begin behind it.
+_LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.alwaysWriteExceptions = false
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%notEmpty{%ex{short}%n}
+"""
+
+_OPTIONS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.adaptive.enabled": "true",
+    # One task a core is enough for what is left after the first aggregation; AQE joins what is small.
+    "spark.sql.shuffle.partitions": "16",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Not every column's place in the source is kept for messages: that takes longer than to make the columns.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.python.daemon.module": "umstack.spark.worker_daemon",
+}
+
+
+_MIB_AT_LEAST = 512
+_MIB_A_CORE = 256
+
+SMALL_BYTES = 64 << 20
+_FOR_LITTLE = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Where there is little data, planning and compiling a query takes longer than running it."""
+_JVM = "-XX:+UseParallelGC"
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m"
+"""Of one that lives for a minute: no compiler takes its time, and Spark's twenty thousand classes have room at once."""
+_JVM_FOR_LITTLE = f"{QUICK_JVM} -XX:NewSize=160m"
+
+
+def class_archive() -> Path:
+    """Where the classes that virtual machines share are, once umstack.report.class_archive has put them there."""
+    return Path(sys.prefix) / "share" / "umstack" / f"spark-{pyspark.__version__}.jsa"
+
+
+def shared_classes() -> str:
+    """The options of a virtual machine that is to take its classes from there."""
+    # One that cannot use it says so at length, and starts as if there were none.
+    return f'-XX:SharedArchiveFile="{class_archive()}" -Xlog:cds*=off' if class_archive().exists() else ""
+
+
+def is_local(master: str | None) -> bool:
+    """Whether this machine's cores do the work: the driver's virtual machine is the executor then."""
+    return _SUBMITTED not in os.environ if master is None else master.startswith("local")
+
+
+def enough_memory(master: str | None) -> str:
+    """Memory of a driver for work whose tables stay on disk: of one that runs the tasks too, some for each core."""
+    tasks = cores(master) if is_local(master) else 2
+    return f"{_MIB_AT_LEAST + _MIB_A_CORE * tasks}m"
+
+
+def cores(master: str | None) -> int:
+    """How many tasks run at once on this machine; on a cluster, which nobody has asked yet, as many as parts are."""
+    return len(os.sched_getaffinity(0)) if is_local(master) else int(_OPTIONS["spark.sql.shuffle.partitions"])
+
+
+class SparkUnavailable(UmError):
+    """Spark cannot be started here."""
+
+    default_hint = (
+        f"install Java {_JAVA_MAJOR} (apt-get install openjdk-{_JAVA_MAJOR}-jre-headless) and umstack[spark]"
+    )
+
+
+@contextmanager
+def spark_session(
+    name: str,
+    master: str | None = None,
+    *,
+    driver_memory: str = DEFAULT_DRIVER_MEMORY,
+    options: Mapping[str, str] | None = None,
+    is_little: bool = False,
+) -> Iterator[SparkSession]:
+    """A session on `master` (this machine's cores, or what spark-submit said), stopped at the end if started here.
+
+    `is_little`: it will work on less than about SMALL_BYTES of captures.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        raise SparkUnavailable("there is no java on PATH and no JAVA_HOME")
+    if master is None and is_local(master):
+        master = "local[*]"
+    with driver_folder("umstack-spark-") as folder:
+        tuned = {**_OPTIONS, **(_FOR_LITTLE if is_little else {})}
+        tuned["spark.driver.extraJavaOptions"] = _driver_options(master, is_little)
+        tuned["spark.driver.defaultJavaOptions"] = tuned["spark.executor.defaultJavaOptions"] = (
+            shared_classes()
+        )
+        session = _build(
+            name, master, {**tuned, "spark.driver.memory": driver_memory, **(options or {})}, folder
+        )
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@contextmanager
+def _same_interrupt() -> Iterator[None]:
+    """What Ctrl-C does is for the application to say: PySpark's own handler calls into a call that it interrupts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _driver_options(master: str | None, is_little: bool) -> str:
+    if is_little:
+        return _JVM_FOR_LITTLE
+    # One whose executors are elsewhere only plans.
+    return _JVM if is_local(master) else QUICK_JVM
+
+
+def _build(name: str, master: str | None, options: dict[str, str], folder: Path) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    logging = folder / "log4j2.properties"
+    quiet = [f"logger.l{n}.name = {name}\nlogger.l{n}.level = error\n" for n, name in enumerate(_CHATTY)]
+    logging.write_text(_LOGGING + "".join(quiet))
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+        if is_local(master):
+            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+            builder = builder.config("spark.driver.host", LOOPBACK).config("spark.local.dir", str(folder))
+    chosen = {"spark.sql.warehouse.dir": str(folder / "warehouse"), **options}
+    chosen["spark.driver.extraJavaOptions"] += f" -Dlog4j2.configurationFile={logging.as_uri()}"
+    for option, value in chosen.items():
+        builder = builder.config(option, value)
+    try:
+        with _same_interrupt():
+            return builder.getOrCreate()
+    except Exception as error:
+        raise SparkUnavailable(f"Spark did not start: {error}") from error
