@@ -19,6 +19,7 @@ HOME = Path(pyspark.__file__).parent
 _LISTENING = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile("Successfully registered with master")
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
+_PYTHON = b"worker_daemon"
 _LOGGING = (
     "rootLogger.level = info\nrootLogger.appenderRef.e.ref = e\nappender.e.type = Console\nappender.e.name = e\n"
     "appender.e.target = SYSTEM_ERR\nappender.e.layout.type = PatternLayout\nappender.e.layout.pattern = %m%n\n"
@@ -36,11 +37,22 @@ class Cluster:
     def executor_processes(self) -> list[int]:
         """The executors that run now."""
         pids = [pid for worker in self.workers for pid in _children(worker.pid)]
-        return [pid for pid in pids if _EXECUTOR in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [pid for pid in pids if _EXECUTOR in _command(pid)]
 
     def busy_executors(self) -> list[int]:
         """Of these, those that have Python at work."""
-        return [pid for pid in self.executor_processes() if _children(pid)]
+        return [
+            pid
+            for pid in self.executor_processes()
+            if any(_PYTHON in _command(child) for child in _children(pid))
+        ]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _children(pid: int) -> list[int]:
