@@ -1,4 +1,4 @@
-"""The options of a context."""
+"""The options of a context. One file, because it is one table, in the order of the documentation."""
 
 from __future__ import annotations
 
