@@ -20,7 +20,7 @@ def receive_all(receiver: umstack.Receiver, count: int) -> pa.Table:
     parts: list[pa.RecordBatch] = []
     rows = 0
     while rows < count:
-        part = receiver.poll(timeout=1.0).to_arrow()  # topic, sequence_number, source, received_ns, payload
+        part = receiver.poll(timeout=1.0).to_arrow()  # topic, sequence_number, source, received_ns, ...
         # A copy, so that the queue's block is free again. A batch of events only has no rows.
         parts.append(part.take(pa.array(range(part.num_rows), pa.int64())))
         rows += part.num_rows

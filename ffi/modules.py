@@ -100,6 +100,7 @@ CORE = Module(
         Header("capture/writing/frame_merge.h", names=("um_frame_merge_config",)),
         Header("capture/writing/interface_capture.h"),
         Header("capture/reading/container.h"),
+        Header("capture/reading/tally.h"),
         Header("capture/reading/rows.h"),
         Header("capture/reading/generate.h"),
     ),

@@ -211,7 +211,7 @@ build() {
 shared_classes() {
     command -v java >/dev/null || return 0
     local archive
-    archive=$("$VENV/bin/python" -c 'from umstack.analysis.spark_session import class_archive; print(class_archive())')
+    archive=$("$VENV/bin/python" -c 'from umstack.spark.spark_session import class_archive; print(class_archive())')
     # One that is older than the Java that is installed is of no use to it.
     [ ! -e "$archive" ] || [ "$(stat -c %Y "$archive")" -lt "$(stat -Lc %Z "$(command -v java)")" ] || return 0
     say "sharing the classes of Spark's virtual machines"

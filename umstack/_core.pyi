@@ -428,6 +428,7 @@ class um_packet_rows_options(CData):
     def selection(self) -> um_packet_selection: ...
     @selection.setter
     def selection(self, value: um_packet_selection | dict[str, Any] | Sequence[Any]) -> None: ...
+    tally: um_tally
 
 class um_packet_rows_ports(CData):
     lbtrm_low: int
@@ -650,6 +651,83 @@ class um_source_event(CData):
 
 class um_subscription(CData): ...
 
+class um_tally(CData):
+    window_ns: int
+    epoch_ns: int
+    send_capacity: int
+    streams: um_tally_stream
+    sends: um_tally_send
+    rates: um_tally_rate
+    references: um_tally_reference
+    sizes: um_tally_size
+    topics: um_tally_topic
+    stream_count: int
+    latest_stream: int
+    send_count: int
+    rate_count: int
+    reference_count: int
+    size_count: int
+    topic_count: int
+
+class um_tally_rate(CData):
+    start_ns: int
+    stream: int
+    datagram_count: int
+    bytes: int
+
+class um_tally_reference(CData):
+    epoch: int
+    time_ns: int
+    sqn: int
+    stream: int
+
+class um_tally_send(CData):
+    time_ns: int
+    sqn: int
+    stream: int
+
+class um_tally_size(CData):
+    stream: int
+    udp_bytes: int
+    message_count: int
+    datagram_count: int
+    message_bytes: int
+    frame_bytes: int
+
+class um_tally_stream(CData):
+    interface: int
+    session_id: int
+    @property
+    def source(self) -> Pointer[uint8_t]: ...
+    @source.setter
+    def source(self, value: Pointer[char] | Pointer[uint8_t] | bytes | Sequence[Any]) -> None: ...
+    @property
+    def destination(self) -> Pointer[uint8_t]: ...
+    @destination.setter
+    def destination(self, value: Pointer[char] | Pointer[uint8_t] | bytes | Sequence[Any]) -> None: ...
+    destination_port: int
+    window_ns: int
+    window_end_ns: int
+    first_ns: int
+    last_ns: int
+    packet_count: int
+    message_count: int
+    message_bytes: int
+    udp_bytes: int
+    rate: int
+    reference: int
+
+class um_tally_topic(CData):
+    stream: int
+    topic_index: int
+    lowest_sqn: int
+    highest_sqn: int
+    first_ns: int
+    last_ns: int
+    message_count: int
+    fragment_count: int
+    payload_bytes: int
+
 class um_tap_config(CData):
     path: Pointer[char]
     file_name: Pointer[char]
@@ -846,6 +924,10 @@ class _CoreLib:
     UM_TAG_STALE: int
     UM_TAG_STATUS_COUNT: int
     UM_TAG_WRONG: int
+    UM_TALLY_BUCKET_NS: int
+    UM_TALLY_PACKET_MESSAGES_MAX: int
+    UM_TALLY_SLOTS: int
+    UM_TALLY_STREAMS_MAX: int
     UM_TRAILER_BYTES: int
     UM_TRAILER_COVERED_BYTES: int
     UM_UDP_CHECKSUM_AT: int
@@ -1124,6 +1206,8 @@ class _CoreLib:
     def um_subscription_open(
         self, a1: um_event_queue, a2: um_receiver_config, a3: Pointer[um_subscription], /
     ) -> int: ...
+    def um_tally_begin(self, a1: um_tally, /) -> None: ...
+    def um_tally_full(self, a1: um_tally, /) -> bool: ...
     def um_unmap(self, a1: CData | bytes, a2: int, /) -> None: ...
 
 class _Core:
@@ -1505,6 +1589,42 @@ class _Core:
     ) -> um_subscription: ...
     @overload
     def new(self, cdecl: Literal["um_subscription **"], init: Any = ...) -> Pointer[um_subscription]: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally *", "um_tally[]"], init: Any = ...) -> um_tally: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally **"], init: Any = ...) -> Pointer[um_tally]: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_rate *", "um_tally_rate[]"], init: Any = ...) -> um_tally_rate: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_rate **"], init: Any = ...) -> Pointer[um_tally_rate]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_tally_reference *", "um_tally_reference[]"], init: Any = ...
+    ) -> um_tally_reference: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_tally_reference **"], init: Any = ...
+    ) -> Pointer[um_tally_reference]: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_send *", "um_tally_send[]"], init: Any = ...) -> um_tally_send: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_send **"], init: Any = ...) -> Pointer[um_tally_send]: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_size *", "um_tally_size[]"], init: Any = ...) -> um_tally_size: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_size **"], init: Any = ...) -> Pointer[um_tally_size]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_tally_stream *", "um_tally_stream[]"], init: Any = ...
+    ) -> um_tally_stream: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_stream **"], init: Any = ...) -> Pointer[um_tally_stream]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_tally_topic *", "um_tally_topic[]"], init: Any = ...
+    ) -> um_tally_topic: ...
+    @overload
+    def new(self, cdecl: Literal["um_tally_topic **"], init: Any = ...) -> Pointer[um_tally_topic]: ...
     @overload
     def new(self, cdecl: Literal["um_tap_config *", "um_tap_config[]"], init: Any = ...) -> um_tap_config: ...
     @overload
@@ -1893,6 +2013,38 @@ class _Core:
     ) -> um_subscription: ...
     @overload
     def cast(self, cdecl: Literal["um_subscription **"], source: Any) -> Pointer[um_subscription]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally *", "um_tally[]"], source: Any) -> um_tally: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally **"], source: Any) -> Pointer[um_tally]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_rate *", "um_tally_rate[]"], source: Any) -> um_tally_rate: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_rate **"], source: Any) -> Pointer[um_tally_rate]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_tally_reference *", "um_tally_reference[]"], source: Any
+    ) -> um_tally_reference: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_reference **"], source: Any) -> Pointer[um_tally_reference]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_send *", "um_tally_send[]"], source: Any) -> um_tally_send: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_send **"], source: Any) -> Pointer[um_tally_send]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_size *", "um_tally_size[]"], source: Any) -> um_tally_size: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_size **"], source: Any) -> Pointer[um_tally_size]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_tally_stream *", "um_tally_stream[]"], source: Any
+    ) -> um_tally_stream: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_stream **"], source: Any) -> Pointer[um_tally_stream]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_topic *", "um_tally_topic[]"], source: Any) -> um_tally_topic: ...
+    @overload
+    def cast(self, cdecl: Literal["um_tally_topic **"], source: Any) -> Pointer[um_tally_topic]: ...
     @overload
     def cast(self, cdecl: Literal["um_tap_config *", "um_tap_config[]"], source: Any) -> um_tap_config: ...
     @overload

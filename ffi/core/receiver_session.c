@@ -406,9 +406,8 @@ static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, i
     UM_COUNT(session->counters.session_messages_rcved, 1);
     uint32_t end = packet->lead + 1;
     bool is_elsewhere = session->next_sqn - packet->trail > end - packet->trail; /* neither in the window nor next */
-    if (!session->has_base || (is_elsewhere && !session->has_data && !session->resumes)) {
+    if (!session->has_base || (is_elsewhere && !session->has_data && !session->resumes))
         set_base(session, end, now_ns);
-    }
     bool is_stray = um_serial_before(packet->lead, session->trail_sqn - 1);
     if (is_stray || !um_session_claims_on_lead(session, packet->lead, now_ns))
         UM_COUNT(session->counters.dgrams_dropped_other, 1);

@@ -111,7 +111,7 @@ void um_session_claims_on_data(um_receiver_session *session, uint32_t sqn, bool 
     if (loss != NULL)
         um_nak_timers_on_recovered(session, loss, retransmission, now_ns);
     claims->has_failed = claims->has_claimed = false;
-    if (um_serial_before(sqn + 1, claims->end))
+    if (um_serial_before(sqn + 1, claims->end) && session->losses.count > 0)
         return;
     claims->has_any = claims->has_far = false;
 }

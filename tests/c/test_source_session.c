@@ -565,6 +565,21 @@ TEST("AE-15 UM-74", "a receiver without a position elicits a session message, bu
     session_close(f);
 }
 
+TEST("AE-19 UM-74", "a receiver with a position that cannot be is sent a session message, but not a storm of them")
+{
+    um_session_config config = flow_config();
+    config.initial_sqn = 100;
+    fixture *f = session_open(&config);
+    for (uint32_t i = 0; i < 1000; i++)
+        status_at(f, 1, 5000 + i, 20000);
+    CHECK_EQ(f->link.count, 1);
+    CHECK_EQ(packet_at(f, 0).type, UM_LBTRM_SM);
+    CHECK_EQ(packet_at(f, 0).lead, 99);
+    CHECK_EQ(f->session->counters.status_out_of_range, 1000);
+    CHECK(!atomic_load(&f->session->log.connected));
+    session_close(f);
+}
+
 TEST("AE-9", "without flow control status messages are no business of ours")
 {
     um_session_config config = default_config();

@@ -6,8 +6,10 @@
  *   everything but messages of the topic  session messages, NCFs, NAKs, data of any number and trail without or with
  *                                         other topics, replays, mangled bytes. Then no message may be lost in silence:
  *                                         between the beginning of a session and its end each number is delivered
- *                                         with the source's payload or declared lost, once and in order, and when the
- *                                         attacker rests the stream goes on to its last message.
+ *                                         with the source's payload or declared lost, once and in order, over the
+ *                                         sessions that are joined again after an end as well, unless a place to
+ *                                         resume at was given up, which is counted. When the attacker rests the stream
+ *                                         goes on to its last message.
  *   everything                            messages of the topic, too, which nothing tells from the source's. What is
  *                                         read is in order still.
  *
@@ -28,6 +30,8 @@ enum {
     WINDOW = 128,     /* datagrams that the source can send again */
     QUEUED_MAX = 256, /* retransmissions it means to send */
     OPERATIONS_MAX = 400,
+    RESUME_POINTS = 2,
+    SESSIONS_MAX = 1024, /* of one input */
     HONEST_AT_END = 200, /* more than thrice the strays that end a session */
     PAYLOAD_BYTES = 8,
     SESSION = 0x5eed0001,
@@ -67,6 +71,9 @@ typedef struct world {
     bool joined;
     bool forges_messages;
     uint64_t nak_numbers;
+    um_resume_point resume_points[RESUME_POINTS];
+    bool is_fresh[SESSIONS_MAX]; /* the session began without the place of the one before it */
+    uint32_t row_session;        /* of the last row */
     bool began, has_row;
     uint32_t expected; /* the next number that a row is to begin with */
 } world;
@@ -149,8 +156,10 @@ static void join(void)
 {
     um_receiver_session_init(&w.session, w.session_memory, &w.config, &w.link, &w.node.store, w.now_ns);
     REQUIRE(um_node_add_session(&w.node, &w.session));
-    um_delivery_init(&w.delivery, &w.receiver, ++w.delivery_id, 7, 0, w.config.nak_generation_ns);
+    REQUIRE(++w.delivery_id < SESSIONS_MAX);
+    um_delivery_init(&w.delivery, &w.receiver, w.delivery_id, w.delivery_id, 0, w.config.nak_generation_ns);
     REQUIRE(um_receiver_session_map(&w.session, &w.delivery, w.now_ns));
+    um_resume_points_apply(&w.node.resume_points, &w.session, &w.delivery);
     w.joined = true;
 }
 
@@ -187,6 +196,7 @@ static void open_world(fuzz_input *input)
     w.link.ops = &ops;
     w.now_ns = NS_PER_MS;
     um_node_init(&w.node);
+    um_resume_points_init(&w.node.resume_points, w.resume_points, RESUME_POINTS);
     um_reorder_init(&w.node.store, w.memory, CELLS, CELL_BYTES, ENTRIES);
     um_queue_init(&w.queue, w.memory + store_bytes, BLOCKS, ROWS, QUEUE_BYTES, UM_QUEUE_MESSAGE_BYTES_MIN);
     w.receiver = (um_receiver){
@@ -238,14 +248,15 @@ static void check_row(const um_block *block, uint32_t row)
 {
     uint32_t kind = block->flags[row] >> 8, sqn = block->sequence_numbers[row];
     uint8_t expected[PAYLOAD_BYTES], payload[PAYLOAD_BYTES];
+    for (; w.row_session != block->sources[row]; w.row_session++)
+        w.has_row &= !w.is_fresh[w.row_session + 1] && !w.forges_messages;
     switch (kind) {
     case UM_ROW_BEGINNING_OF_SESSION:
         REQUIRE(!w.began);
         w.began = true;
-        w.has_row = false;
         return;
     case UM_ROW_END_OF_SESSION:
-        w.began = w.has_row = false;
+        w.began = false;
         return;
     case UM_ROW_MESSAGE:
         REQUIRE(w.began);
@@ -276,6 +287,7 @@ static void reap(bool rejoins)
 {
     if (!w.joined || um_node_finished_session(&w.node) == NULL)
         return;
+    w.is_fresh[w.delivery_id + 1] = um_resume_points_save(&w.node.resume_points, &w.session) > 0;
     um_node_remove_session(&w.node, &w.session);
     um_receiver_session_unmap(&w.session, &w.delivery);
     REQUIRE(w.session.controller_count == 0 && w.node.store.entries_used == 0 && w.node.store.cells_used == 0);
@@ -326,7 +338,7 @@ static uint32_t forge_message(uint8_t *out, fuzz_input *input)
         layout.total = layout.offset + layout.payload_length + take_distance(input);
     }
     memset(um_lbmc_write_message(out, &layout), 0xa5, layout.payload_length);
-    return um_lbmc_overhead(layout.flags & UM_MESSAGE_FRAGMENT, false) + layout.payload_length;
+    return um_lbmc_overhead(layout.flags & UM_MESSAGE_FRAGMENT, false, false) + layout.payload_length;
 }
 
 static uint32_t forge_data(uint8_t *out, fuzz_input *input)

@@ -137,7 +137,9 @@ static uint64_t digest(const um_packet_rows *rows, uint64_t sum)
     return sum;
 }
 
-static const um_packet_rows_options OPTIONS = {{14390, 14401, 12965, 12965}, false, {.by_time = false}};
+static const um_packet_rows_options OPTIONS = {{14390, 14401, 12965, 12965}, false, {.by_time = false}, NULL};
+
+static uint64_t rows_decoded;
 
 /* Decodes what is there of the file until the window's end, digesting rows as they fill. */
 static enum um_capture_step decode_window(um_capture_reader *reader, columns *into, const uint8_t *data,
@@ -148,6 +150,7 @@ static enum um_capture_step decode_window(um_capture_reader *reader, columns *in
         enum um_capture_step step = um_packet_rows_decode(reader, &into->rows, &OPTIONS, data, length, base, until, at);
         REQUIRE(*at >= before && *at <= length && step != UM_CAPTURE_PACKET);
         REQUIRE(into->rows.row_count <= ROWS && into->rows.message_count <= MESSAGES);
+        rows_decoded += into->rows.row_count;
         um_packet_rows_finish(&into->rows);
         *sum = digest(&into->rows, *sum);
         um_packet_rows_begin(&into->rows);
@@ -287,6 +290,62 @@ static void write_file(image *file, fuzz_input *input)
     }
 }
 
+/* First sendings that are counted are no rows: together they are what there is without a tally. */
+
+enum { TALLY_SENDS = 8, TALLY_WINDOW_NS = 1000000000, TALLY_EPOCH_NS = 1000000000 };
+
+static um_tally *shared_tally(void)
+{
+    static um_tally tally = {.window_ns = TALLY_WINDOW_NS, .epoch_ns = TALLY_EPOCH_NS, .send_capacity = TALLY_SENDS};
+    if (tally.streams == NULL) {
+        tally.streams = malloc(sizeof *tally.streams * UM_TALLY_STREAMS_MAX);
+        tally.sends = malloc(sizeof *tally.sends * TALLY_SENDS);
+        tally.rates = malloc(sizeof *tally.rates * TALLY_SENDS);
+        tally.references = malloc(sizeof *tally.references * TALLY_SENDS);
+        tally.sizes = calloc(UM_TALLY_SLOTS, sizeof *tally.sizes);
+        tally.topics = calloc(UM_TALLY_SLOTS, sizeof *tally.topics);
+        REQUIRE(tally.streams && tally.sends && tally.rates && tally.references && tally.sizes && tally.topics);
+    }
+    return &tally;
+}
+
+/* What was counted agrees with itself. The number of datagrams. */
+static uint32_t check_tally(const um_tally *tally)
+{
+    uint64_t packets = 0, rated = 0, sized = 0, messages = 0, of_topics = 0;
+    for (uint32_t i = 0; i < tally->stream_count; i++) {
+        packets += tally->streams[i].packet_count;
+        messages += tally->streams[i].message_count;
+    }
+    for (uint32_t i = 0; i < tally->rate_count; i++)
+        rated += tally->rates[i].datagram_count;
+    for (uint32_t i = 0; i < UM_TALLY_SLOTS; i++) {
+        sized += (uint64_t)tally->sizes[i].datagram_count * tally->sizes[i].message_count;
+        of_topics += tally->topics[i].fragment_count;
+    }
+    for (uint32_t i = 0; i < tally->send_count; i++)
+        REQUIRE(tally->sends[i].stream < tally->stream_count);
+    REQUIRE(packets == tally->send_count && rated == packets && sized == messages && of_topics == messages);
+    REQUIRE(tally->rate_count <= tally->send_count && tally->reference_count <= tally->send_count);
+    return tally->send_count;
+}
+
+static void count_with_tally(columns *into, const uint8_t *data, size_t size, uint64_t wanted)
+{
+    um_packet_rows_options options = OPTIONS;
+    um_tally *tally = options.tally = shared_tally();
+    uint64_t at = 0, counted = 0;
+    enum um_capture_step step = UM_CAPTURE_FULL;
+    um_capture_reader_init(&reader);
+    while (step == UM_CAPTURE_FULL) {
+        step = um_packet_rows_decode(&reader, &into->rows, &options, data, size, 0, UINT64_MAX, &at);
+        counted += into->rows.row_count + check_tally(tally);
+        um_packet_rows_begin(&into->rows);
+        um_tally_begin(tally);
+    }
+    REQUIRE(counted == wanted);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fuzz_input input = {data, size};
@@ -299,7 +358,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     REQUIRE(exact != NULL);
     memcpy(exact, file.data, file.size);
     enum um_capture_step whole, windowed, split;
+    rows_decoded = 0;
     uint64_t sum = in_one_window(into, exact, file.size, &whole);
+    count_with_tally(into, exact, file.size, rows_decoded);
     REQUIRE(in_windows(into, exact, file.size, more, &windowed) == sum && windowed == whole);
     REQUIRE(in_splits(into, exact, file.size, split_bytes, &split) == sum && split == whole);
     free(exact);

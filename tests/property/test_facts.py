@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow")
 pytest.importorskip("polars")
 
+from umstack.analysis.tables import tables_of
 from umstack.capture import split
 from umstack.capture.generate import Traffic, generate
 from umstack.facts.facts import Facts, facts_of
-from umstack.facts.tables import tables_of
 
 TRAFFIC = Traffic(seed=5, sessions=2, receivers=3, messages_per_datagram=3, message_bytes=40, loss=0.02)
 

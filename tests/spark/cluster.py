@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from umstack.analysis.spark_session import QUICK_JVM, shared_classes
+from umstack.spark.spark_session import QUICK_JVM, shared_classes
 
 HOME = Path(pyspark.__file__).parent
 _LISTENING = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -35,13 +35,17 @@ class Cluster:
 
     def executor_processes(self) -> list[int]:
         """The executors that run now."""
-        children = (
-            path.read_text().split()
-            for worker in self.workers
-            for path in Path(f"/proc/{worker.pid}/task").glob("*/children")
-        )
-        pids = [int(pid) for found in children for pid in found]
+        pids = [pid for worker in self.workers for pid in _children(worker.pid)]
         return [pid for pid in pids if _EXECUTOR in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    def busy_executors(self) -> list[int]:
+        """Of these, those that have Python at work."""
+        return [pid for pid in self.executor_processes() if _children(pid)]
+
+
+def _children(pid: int) -> list[int]:
+    found = (path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+    return [int(child) for children in found for child in children]
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def spark() -> Iterator[Any]:
     """Give the session, or skip where there is no Java to run it."""
     need_java()
-    from umstack.analysis.spark_session import spark_session
+    from umstack.spark.spark_session import spark_session
 
     options = {"spark.sql.shuffle.partitions": "1"}
     with spark_session(

@@ -1,10 +1,12 @@
-"""Tables, findings and timelines are the same to the row, whether facts or Spark made them."""
+"""Tables, findings and timelines are the same to the row, whether one process or a cluster made them."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,18 @@ pytest.importorskip("pyspark")
 pytest.importorskip("polars")
 pytest.importorskip("matplotlib")
 
+import polars as pl
 import pyarrow.parquet as pq
 
+from tests.sim.sim_run import scripted, storm
 from tests.spark import odd_captures as odd
-from tests.spark.sim_run import scripted, storm
 from umstack.capture.generate import Traffic, generate
+from umstack.errors import InvalidArgument
 from umstack.report import Report, ReportOptions, make_report
+from umstack.report.errors import ReportError
 from umstack.sim import SECOND, START_NS
 
 SAMPLE = Path(__file__).parents[1] / "wire" / "wire-sample.pcap"
-PACKETS = "packets"
-"""The table that only reports made by Spark have."""
 
 
 def _captures(kind: str, folder: Path) -> list[str]:
@@ -72,10 +75,51 @@ def test_alone_and_spark_agree_to_the_row(spark: Any, tmp_path: Path, kind: str)
     by_spark = _made(captures, tmp_path / "spark", "spark")
     alone = _made(captures, tmp_path / "alone", "alone")
     assert alone.packets == by_spark.packets
-    tables = {path.name for path in (tmp_path / "spark").iterdir() if path.is_dir()} - {PACKETS}
+    tables = {path.name for path in (tmp_path / "spark").iterdir() if path.is_dir()}
     assert tables == {path.name for path in (tmp_path / "alone").iterdir() if path.is_dir()}
     for table in sorted(tables):
         assert _rows(tmp_path / "alone", table) == _rows(tmp_path / "spark", table), table
     assert [one.text for one in alone.findings] == [one.text for one in by_spark.findings]
-    assert alone.summary.timeline == by_spark.summary.timeline
-    assert alone.summary.lost_timeline == by_spark.summary.lost_timeline
+    assert alone.summary.runs == by_spark.summary.runs
+
+
+def test_tables_of_another_format_are_written_by_spark(spark: Any, tmp_path: Path) -> None:
+    """The rows are the same; a format that this Spark does not have is named, with what to do."""
+    [capture] = _captures("generated", tmp_path)
+    alone = _made([capture], tmp_path / "alone", "alone")
+    other = make_report([capture], tmp_path / "orc", ReportOptions(table_format="orc"))
+    assert [one.text for one in other.findings] == [one.text for one in alone.findings]
+    written = spark.read.orc(str(tmp_path / "orc" / "losses")).toArrow()
+    key = [(name, "ascending") for name in ("session_id", "receiver", "sqn")]
+    [made] = [pq.read_table(path) for path in (tmp_path / "alone" / "losses").glob("*.parquet")]
+    assert written.sort_by(key).to_pylist() == made.sort_by(key).to_pylist()
+    with pytest.raises(InvalidArgument, match=r"cannot be written as delta.*packages"):
+        make_report([capture], tmp_path / "delta", ReportOptions(table_format="delta"))
+    with pytest.raises(ReportError, match="without Spark"):
+        make_report([capture], tmp_path / "none", ReportOptions(table_format="delta", engine="alone"))
+
+
+def test_the_analyses_of_the_docs_run(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/facts.md: in one process, and by session on Spark's workers."""
+    text = (Path(__file__).parents[2] / "docs" / "facts.md").read_text()
+    section = text[text.index("## An analysis of one's own") : text.index("## As rows")]
+    alone, by_spark = (
+        textwrap.dedent(block)
+        for block in re.findall(r"(?:^(?: {4}.*)?\n)+", section, re.MULTILINE)
+        if block.strip()
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "captures").mkdir()
+    generate(tmp_path / "switch.pcapng", 2000, Traffic(sessions=2))
+    shutil.copy(tmp_path / "switch.pcapng", tmp_path / "captures")
+    known: dict[str, Any] = {"spark": spark}
+    exec(alone, known)
+    said = capsys.readouterr().out
+    assert said.count("datagrams from") == 2
+    busiest = known["facts"].rates.group_by("session_id").agg(bytes=pl.col("bytes").max())
+    exec(by_spark.replace("captures/", str(tmp_path / "captures")), known)
+    shown = capsys.readouterr().out
+    for session_id, most in busiest.rows():
+        assert re.search(rf"{session_id}\|\s*{most}\|", shown)

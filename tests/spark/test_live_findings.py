@@ -17,12 +17,11 @@ pytest.importorskip("prometheus_client")
 
 import pyarrow.parquet as pq
 
+from tests.sim.sim_run import scripted, storm
 from tests.spark.odd_captures import odd_captures
 from tests.spark.said import Said
-from tests.spark.sim_run import scripted, storm
-from tests.spark.story import RECEIVERS, Story
+from tests.story import RECEIVERS, Story
 from tests.unit.capture_bytes import SOURCE, Packet, data, ethernet, frame, ipv4, message, nak, pcap, udp
-from umstack.analysis.observations import label
 from umstack.monitor import MonitorOptions, monitor
 from umstack.monitor.finding_watch import FindingWatch
 from umstack.monitor.sinks import TELLING
@@ -76,7 +75,7 @@ def _useless() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def report(spark: Any, captures: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
+def report(captures: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
     """Give the report on them."""
     return make_report([str(captures)], tmp_path_factory.mktemp("report"))
 
@@ -170,13 +169,12 @@ def _sums(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> dict[Any, lis
     return {key: added for key, added in sums.items() if any(added)}
 
 
-def _watched(spark: Any, folder: Path, *batches: Story) -> list[dict[str, Any]]:
+def _watched(folder: Path, *batches: Story) -> list[dict[str, Any]]:
     """What is told of batches that come one after another, by windows of a second; all of it with the last."""
-    told = []
-    for number, story in enumerate(batches):
-        last = number == len(batches) - 1
-        watch = FindingWatch(folder / "watched", SECOND, late_ns=100 * MS, until_the_end=last)
-        told.append(watch.take(label(story.frame(spark)), number))
+    watch = FindingWatch(folder / "watched", SECOND, late_ns=100 * MS)
+    told = [watch.take(story.packed(SECOND), number).tables for number, story in enumerate(batches)]
+    # A window is told once: with the batch that it was over with, or at the end.
+    told[-1] |= watch.finish()
     return told
 
 
@@ -187,28 +185,28 @@ def _pass(story: Story, end_ns: int) -> None:
     story.session_id -= 1
 
 
-def test_who_sends_nothing_but_a_burst_in_a_window_sends_in_bursts(spark: Any, tmp_path: Path) -> None:
+def test_who_sends_nothing_but_a_burst_in_a_window_sends_in_bursts(tmp_path: Path) -> None:
     """The mean is that of the window before as well: by itself a window that holds a burst alone has none."""
     first, then = Story(), Story()
     first.stream(START_NS, 100 * MS, 0, 10)
     _pass(first, START_NS + SECOND)
     then.stream(START_NS + SECOND + 500 * MS, 10_000, 10, 40)
-    before, told = _watched(spark, tmp_path, first, then)
+    before, told = _watched(tmp_path, first, then)
     assert FINDINGS in before
     [text] = [row["text"] for row in told[FINDINGS].to_pylist() if row["topic"] == "bursts"]
     assert "sends in bursts" in text
 
 
-def test_who_is_captured_later_may_come_earlier(spark: Any, tmp_path: Path) -> None:
+def test_who_is_captured_later_may_come_earlier(tmp_path: Path) -> None:
     """Of two captures the one whose time is earlier is read second: its windows are told as long as none was."""
     first, then = Story("b"), Story("a")
     first.stream(START_NS + SECOND, 10 * MS, 0, 20)
     then.stream(START_NS, 10 * MS, 0, 20)
-    told = _watched(spark, tmp_path, first, then)
+    told = _watched(tmp_path, first, then)
     assert [sorted(table["datagram_fill"]["point"].to_pylist()) for table in told if table] == [["a", "b"]]
 
 
-def test_a_repair_is_judged_by_the_nak_of_the_window_before(spark: Any, tmp_path: Path) -> None:
+def test_a_repair_is_judged_by_the_nak_of_the_window_before(tmp_path: Path) -> None:
     """It was asked for: what crosses the end of a window is not taken to be of no use."""
     first, then = Story(), Story()
     first.stream(START_NS, 100 * MS, 0, 10)
@@ -216,20 +214,20 @@ def test_a_repair_is_judged_by_the_nak_of_the_window_before(spark: Any, tmp_path
     _pass(first, START_NS + SECOND)
     then.again(START_NS + SECOND + MS, 3)
     then.nak(START_NS + SECOND + 2 * MS, RECEIVERS[0], 4)
-    told = _watched(spark, tmp_path, first, then)
+    told = _watched(tmp_path, first, then)
     rows = [row for table in told for row in table["repairs"].to_pylist()]
     assert [(row["naks"], row["retransmissions"]) for row in rows] == [(1, 0), (1, 1)]
     assert [row["useless_bytes"] for row in rows] == [0, 0]
 
 
-def test_what_a_window_is_judged_by_is_not_told_again(spark: Any, tmp_path: Path) -> None:
+def test_what_a_window_is_judged_by_is_not_told_again(tmp_path: Path) -> None:
     """Copies and gaps of a window that was told are still there when the next one is; they count once."""
     first, then = Story(), Story()
     first.stream(START_NS, 10 * MS, 0, 50)
     first.data(START_NS + 505 * MS, 49)
     first.stream(START_NS + 510 * MS, 10 * MS, 52, 100)
     then.stream(START_NS + 1510 * MS, 10 * MS, 152, 50)
-    told = _watched(spark, tmp_path, first, then)
+    told = _watched(tmp_path, first, then)
     assert [table["duplicates"]["copies"].to_pylist() for table in told if "duplicates" in table] == [[1]]
     assert [table["gaps"]["missing"].to_pylist() for table in told if "gaps" in table] == [[2]]
 

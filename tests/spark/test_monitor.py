@@ -10,7 +10,7 @@ import shutil
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,50 +19,34 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("prometheus_client")
 
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import functions as F  # noqa: N812
 
+from tests.sim.sim_run import SimRun, scripted, storm
 from tests.spark.said import Said
-from tests.spark.sim_run import SimRun, scripted, storm
-from tests.spark.story import RECEIVERS, Story
-from umstack.analysis.incidents import incidents
-from umstack.analysis.losses import losses
-from umstack.analysis.nak_storms import nak_storms
-from umstack.analysis.observations import DATA, NEEDED, label, of_sessions, unwrap
+from tests.story import RECEIVERS, Story, packed_by_window
+from umstack.analysis.tables import tables_of
+from umstack.capture import decode
 from umstack.capture.generate import Traffic, Truth, generate
 from umstack.errors import SystemFailure
+from umstack.facts.facts import Counter, facts_of
+from umstack.facts.kinds import DATA
+from umstack.facts.packet_columns import points
 from umstack.monitor import MonitorOptions, monitor
 from umstack.monitor.finding_watch import INCIDENTS, STORMS, FindingWatch, _State
 from umstack.monitor.prometheus import Prometheus
-from umstack.monitor.run import packets, sinks_for
-from umstack.monitor.sinks import RECOVERY, TRAFFIC, Windows
+from umstack.monitor.run import sinks_for
+from umstack.monitor.sinks import Windows
+from umstack.monitor.window_findings import RECOVERY, TRAFFIC
 from umstack.sim import MS, SECOND, START_NS
-from umstack.spark import UmpcapDataSource
 
 # A second of traffic that begins with a window.
 TRAFFIC_OF = Traffic(
     seed=3, start_ns=1_700_000_000 * 1_000_000_000, datagrams_per_second=10_000, receivers=2, loss=0.01
 )
 PACKETS = 12_000
-
-
-def test_no_two_queries_share_a_source(spark: Any, tmp_path: Path) -> None:
-    """What one query puts into the environment of its Python workers is not seen where another's is serialised."""
-    frames = [packets(spark, (str(tmp_path),), query) for query in (TRAFFIC, INCIDENTS)]
-    one, other = (_environment(frame) for frame in frames)
-    one["SEEN"] = "by one"
-    assert "SEEN" in _environment(frames[0])
-    assert "SEEN" not in other
-
-
-def _environment(stream: Any) -> Any:
-    """The environment of a streaming source, as the query that is started finds it."""
-    [relation] = _java(stream._jdf.queryExecution().analyzed().collectLeaves())
-    return relation.source().get().source().dataSourceCls().envVars()
-
-
-def _java(sequence: Any) -> list[Any]:
-    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def test_lines_are_said_where_nothing_else_takes_what_is_told(tmp_path: Path) -> None:
@@ -117,15 +101,6 @@ def test_what_ends_a_watch_is_told_in_a_line(spark: Any, tmp_path: Path, once: b
     with pytest.raises(SystemFailure, match=r"^watching ended: OSError.* No space left on device") as failed:
         monitor(options, print)
     assert "\n" not in str(failed.value)
-
-
-def labelled(spark: Any, *captures: Path) -> Any:
-    """The packets of captures, by kind."""
-    spark.dataSource.register(UmpcapDataSource)
-    everything = UmpcapDataSource({"path": "any"}).schema()
-    columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
-    reader = spark.read.format("umpcap").schema(columns).option("onlyOurs", "true")
-    return label(reader.load([str(capture) for capture in captures]))
 
 
 @pytest.fixture(scope="module")
@@ -208,30 +183,38 @@ def test_findings_are_those_of_a_report_whenever_it_is_restarted(
     told = pq.read_table(out / INCIDENTS).to_pylist()
     counts.append(len(told))
     assert counts == sorted(set(counts)), "every go tells something"
-    # At hand as rows, so that the plans of what is asked of them are short.
-    observed = spark.createDataFrame(
-        unwrap(of_sessions(labelled(spark, *(run.capture for run in runs)))).toArrow()
-    )
-    expected = incidents(observed, lost=losses(observed).cache()).select(*SAME)
-    assert sorted(tuple(row[name] for name in SAME) for row in told) == sorted(map(tuple, expected.collect()))
+    tables = tables_of(facts_of([str(run.capture) for run in runs]))
+    expected = tables["incidents"].select(SAME).rows()
+    assert sorted(tuple(row[name] for name in SAME) for row in told) == sorted(expected)
     assert {row["cause"] for row in told} == {one.cause for one in runs[0].injected}
     [storm_told] = pq.read_table(out / STORMS).to_pylist()
-    [storm_there_was] = nak_storms(observed).toArrow().to_pylist()
+    [storm_there_was] = tables["nak_storms"].to_dicts()
     assert not storm_told["ongoing"]
     assert storm_told["session_id"] == runs[1].session.session_id
     for name in ("start_ns", "end_ns", "naks", "requests", "repeated", "receivers"):
         assert storm_told[name] == storm_there_was[name]
-    _assert_windows(spark.read.parquet(str(out / TRAFFIC)), observed)
+    _assert_windows(pl.read_parquet(out / TRAFFIC), runs)
 
 
-def _assert_windows(windows: Any, observed: Any) -> None:
+def _assert_windows(windows: pl.DataFrame, runs: list[SimRun]) -> None:
     """Every window but the last, which may still be open, is there once with the datagrams that were sent in it."""
-    told = windows.where("datagrams > 0").select("from", "publisher", "session_id", "datagrams").collect()
-    start = F.window(F.timestamp_micros(F.expr("time_ns div 1000")), "1 second").start.alias("from")
-    sent = observed.where(F.col("kind") == DATA).groupBy(start, "publisher", "session_id").count().collect()
-    latest = max(row["from"] for row in told)
-    assert sorted(map(tuple, told)) == sorted(tuple(row) for row in sent if row["from"] <= latest)
-    assert len({row["from"] for row in sent if row["from"] > latest}) <= 1
+    key = ["from", "publisher", "session_id"]
+    told = windows.filter(pl.col("datagrams") > 0).select(*key, "datagrams").rows()
+    counted = Counter(SECOND)
+    for run in runs:
+        for batch in decode(run.capture, only_ours=True):
+            counted.take(batch)
+    sent = [
+        (datetime.fromtimestamp(at / SECOND, UTC), *row)
+        for at, facts in counted.facts().items()
+        for row in facts.counts.filter(pl.col("kind") == DATA)
+        .group_by("publisher", "session_id")
+        .agg(pl.col("packets").sum())
+        .rows()
+    ]
+    latest = max(row[0] for row in told)
+    assert sorted(told) == sorted(row for row in sent if row[0] <= latest)
+    assert len({row[0] for row in sent if row[0] > latest}) <= 1
 
 
 def test_what_was_captured_is_said_and_counted(spark: Any, runs: list[SimRun], tmp_path: Path) -> None:
@@ -295,23 +278,24 @@ def _assert_incidents_are_counted(runs: list[SimRun], told: dict[str, Any], text
 
 
 def test_a_batch_that_is_done_again_tells_the_same_and_what_lasts_is_told_in_parts(
-    spark: Any, runs: list[SimRun], tmp_path: Path
+    runs: list[SimRun], tmp_path: Path
 ) -> None:
     """Spark repeats a batch whose end it did not note; loss without a pause is told window by window, once in all."""
-    packets = labelled(spark, runs[1].capture).where("point LIKE '%:switch'").cache()
+    packets = [batch.filter(_at_switch(batch)) for batch in decode(runs[1].capture, only_ours=True)]
     watch = FindingWatch(tmp_path / "watched", window_ns=100 * MS, late_ns=30 * MS)
     told, low_ns = [], START_NS + 5 * SECOND
     # Session messages may tell of the last ones lost long after they were sent: the second batch has all of that.
     for number, span_ns in enumerate((150 * MS, 10 * SECOND, SECOND)):
-        batch = packets.where(f"time_ns >= {low_ns} AND time_ns < {low_ns + span_ns}")
+        times = (low_ns, low_ns + span_ns)
         low_ns += span_ns
-        found = watch.take(batch, number)
+        batch = packed_by_window([one.filter(_between(one, *times)) for one in packets], 100 * MS)
+        found = watch.take(batch, number).tables
         if number == 1:
             again = FindingWatch(watch.folder, watch.window_ns, watch.late_ns).take(batch, number)
-            assert again == found
+            assert again.tables == found
         told += found[INCIDENTS].to_pylist() if INCIDENTS in found else []
-    kept = {path.name for path in watch.folder.glob("packets-*")}
-    assert kept == {"packets-000000000001", "packets-000000000002"}, "what was told is not kept"
+    kept = {path.name for path in watch.folder.glob("facts-*")}
+    assert kept <= {"facts-000000000001.parquet", "facts-000000000002.parquet"}, "what was told is not kept"
     crybaby = [row for row in told if row["receiver"] == "10.0.0.4"]
     assert len(crybaby) >= 2
     assert any(row["ongoing"] for row in crybaby)
@@ -319,26 +303,56 @@ def test_a_batch_that_is_done_again_tells_the_same_and_what_lasts_is_told_in_par
     assert sum(row["lost"] for row in crybaby) == len(asked)
 
 
-def test_a_session_of_which_only_naks_are_captured_is_judged_for_as_long_as_it_lasts(
-    spark: Any, tmp_path: Path
-) -> None:
+def _at_switch(batch: pa.RecordBatch) -> pa.Array:
+    return pc.ends_with(points(batch), ":switch")
+
+
+def _between(batch: pa.RecordBatch, low_ns: int, high_ns: int) -> pa.Array:
+    times = batch.column("time_ns")
+    return pc.and_(pc.greater_equal(times, low_ns), pc.less(times, high_ns))
+
+
+def test_a_session_of_which_only_naks_are_captured_is_judged_for_as_long_as_it_lasts(tmp_path: Path) -> None:
     """Where a capture sees what receivers say and not what is sent, what they ask for late is lost no less."""
     told = []
+    watch = FindingWatch(tmp_path / "watched", SECOND, SECOND)
     for number, sqns in enumerate(((10, 11), (500,), (3,), (700,))):
         story = Story()
         story.nak(START_NS + number * 60 * SECOND, RECEIVERS[0], *sqns)
-        watch = FindingWatch(tmp_path / "watched", SECOND, SECOND, until_the_end=number == 3)
-        found = watch.take(label(story.frame(spark)), number)
+        found = watch.take(story.packed(SECOND), number).tables
         told += found[INCIDENTS].to_pylist() if INCIDENTS in found else []
+    told += watch.finish()[INCIDENTS].to_pylist()
     assert [(row["last_sqn"], row["lost"]) for row in told] == [(11, 2), (500, 1), (3, 1), (700, 1)]
 
 
-def test_what_an_earlier_version_left_is_taken_up(tmp_path: Path) -> None:
-    """A schema from an older version: a state that does not tell of which sessions first sendings were captured."""
-    state = _State(latest_ns=7, began={("10.0.0.1", 1): 5})
+def test_the_state_of_a_batch_is_what_the_next_one_finds(tmp_path: Path) -> None:
+    """Nothing of it is lost on the way through its file."""
+    who = ("10.0.0.1", 1)
+    state = _State(
+        7, {"facts-1.parquet": (5, 7)}, {who: 5}, {who}, {(*who, "10.0.0.2"): 6}, {(*who, ""): 4}, 3, 2
+    )
     state.save(tmp_path / "state.json")
-    stored = json.loads((tmp_path / "state.json").read_text())
-    del stored["sent"]
-    (tmp_path / "state.json").write_text(json.dumps(stored))
-    state.sent = {("10.0.0.1", 1)}
     assert _State.load(tmp_path / "state.json") == state
+
+
+def test_the_checkpoint_of_an_earlier_version_is_refused(spark: Any, tmp_path: Path) -> None:
+    """What it told is not known any more: it would be told again."""
+    (tmp_path / "state" / "incidents").mkdir(parents=True)
+    with pytest.raises(SystemFailure, match="of an earlier version"):
+        monitor(MonitorOptions((str(tmp_path),), once=True, checkpoint=tmp_path / "state"), print)
+
+
+def test_tables_of_another_format_are_appended_by_spark(spark: Any, tmp_path: Path) -> None:
+    """The rows are those that Parquet has."""
+    generate(tmp_path / "switch.pcap", PACKETS, TRAFFIC_OF)
+    for kind in ("parquet", "orc"):
+        options = MonitorOptions(
+            (str(tmp_path / "switch.pcap"),), 0.1, late_seconds=0.1, once=True, parquet=tmp_path / kind,
+            table_format=kind, checkpoint=tmp_path / f"state-{kind}",
+        )  # fmt: skip
+        monitor(options, print)
+    columns = ("publisher", "receiver", "datagrams", "requests")
+    orc = spark.read.orc(str(tmp_path / "orc" / TRAFFIC)).select(*columns).collect()
+    parquet = pl.read_parquet(tmp_path / "parquet" / TRAFFIC).select(columns).rows()
+    assert sorted(map(str, map(tuple, orc))) == sorted(map(str, parquet))
+    assert parquet

@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from umstack.analysis.spark_session import class_archive
 from umstack.spark import driver_folder as folders
 from umstack.spark.driver_folder import driver_folder
+from umstack.spark.spark_session import class_archive
 
 _OWNER = """
 import sys, time

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,15 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tests.unit.capture_bytes import Packet, frame, pcap
-from umstack.analysis.losses import losses
-from umstack.analysis.observations import NEEDED, RETRANSMISSION, classify, observe
-from umstack.analysis.sessions import topics, topics_of
 from umstack.capture import split
+from umstack.capture.capture_files import capture_files
 from umstack.capture.generate import Traffic, Truth, generate
-from umstack.resolution.codec import Advertisement, LbtrmAddress, ResolutionDatagram, encode
+from umstack.facts.facts import Facts, facts_of
+from umstack.facts.packed import unpacked
 from umstack.spark import UmpcapDataSource
-from umstack.spark.capture_files import capture_files
-from umstack.spark.packet_columns import ON_REQUEST
 from umstack.spark.umpcap_copies import copies_among
 
 PACKETS = 20_000
@@ -69,87 +64,25 @@ def test_a_file_is_split_and_every_packet_is_in_one_part(source: Any, truth: Tru
     assert frame.select("position").distinct().count() == PACKETS
 
 
-def test_losses_are_those_that_were_generated(source: Any, truth: Truth) -> None:
-    """Who lost what, how often it was asked for, and when it came back: the analysis finds the generator's truth."""
-    columns = ", ".join(f"{name} {kind}" for name, kind in _types(source, NEEDED))
-    packets = read(source, columns, onlyOurs="true").load(str(truth.path))
-    kinds = {row["kind"]: row["count"] for row in classify(packets).groupBy("kind").count().collect()}
-    assert kinds["DATA"] == truth.data
-    assert kinds[RETRANSMISSION] == truth.retransmissions
-    assert (kinds["NAK"], kinds["NCF"]) == (truth.naks, truth.ncfs)
-    found = {
-        (row["session_id"], row["receiver"], row["sqn"] % 2**32): row
-        for row in losses(observe(packets)).where("receiver IS NOT NULL").collect()
-    }
-    asked = truth.losses[truth.losses["nak_count"] > 0]
-    wanted = {
-        (
-            truth.session_id(int(one["session"])),
-            truth.receiver_address(int(one["receiver"])),
-            int(one["sqn"]),
-        ): one
-        for one in asked
-    }
-    assert found.keys() == wanted.keys()
-    assert len(found) > 100
-    for key, one in wanted.items():
-        assert (found[key]["naks"], found[key]["nak_ns"]) == (one["nak_count"], one["first_nak_ns"])
-        if one["outcome"] == 0:
-            assert found[key]["repaired_ns"] is not None
+def test_facts_of_parts_are_those_of_the_file(source: Any, truth: Truth) -> None:
+    """Workers make facts of their parts; together they are what one process makes of the whole file, to the row."""
+    reader = read(source, None, rows="facts", notes="true", targetPartitionBytes=300_000)
+    rows = reader.load(str(truth.path))
+    assert rows.rdd.getNumPartitions() > 3
+    assert unpacked([rows.toArrow()])[0].equals(facts_of([str(truth.path)]))
 
 
-def _types(source: Any, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    everything = UmpcapDataSource({"path": "any"}).schema()
-    return ((name, everything[name].dataType.simpleString()) for name in names)
-
-
-def test_topics_are_the_same_with_and_without_a_row_a_message(source: Any, truth: Truth) -> None:
-    """The partial counts of `rows=topics`, and those of each packet, add up to what the messages themselves give."""
-    quick = topics(read(source, None, rows="topics").load(str(truth.path)))
-    needed = ["packet_type", "retransmission", "session_id", "source_address", "time_ns", "messages"]
-    schema = ", ".join(f"{name} {kind}" for name, kind in _types(source, tuple(needed)))
-    slow = topics(read(source, schema).load(str(truth.path)))
-    counted = sorted(tuple(row) for row in quick.collect())
-    assert counted == sorted(tuple(row) for row in slow.collect())
-    assert len(counted) == TRAFFIC.sessions * TRAFFIC.topics
-    assert "topic_counts" not in UmpcapDataSource({"path": "any"}).schema().names, "only who names it gets it"
-    on_request = StructType([*UmpcapDataSource({"path": "any"}).schema(), from_arrow_schema(ON_REQUEST)[0]])
-    by_packet = topics_of(observe(read(source, on_request, onlyOurs="true").load(str(truth.path))))
-    assert counted == sorted(tuple(row) for row in by_packet.collect())
-    assert sum(row[5] for row in counted) == truth.data * TRAFFIC.messages_per_datagram
-
-
-def test_topics_have_the_names_that_were_advertised(source: Any, truth: Truth, tmp_path: Path) -> None:
-    """Advertised elsewhere than it is published, in one datagram or several: by session and index it is the name."""
-    session_id, publisher = truth.session_id(0), truth.source_address(0)
-    address = LbtrmAddress(publisher, "224.10.10.10", session_id, 14400, 14390)
-    told = [Advertisement(f"topic.{index}", index, 0, address) for index in (1, 2)]
-    other = Advertisement("other", 1, 0, address._replace(session_id=session_id + 99))
-    payloads = [
-        encode(ResolutionDatagram(("asked",), (told[0], other))),
-        encode(ResolutionDatagram((), (told[1],))),
-    ]
-    packets = [
-        Packet(1_700_000_000 * 10**9 + n, frame(one, destination_port=12965))
-        for n, one in enumerate(payloads)
-    ]
-    (tmp_path / "resolution.pcap").write_bytes(pcap(packets))
-    paths = [str(truth.path), str(tmp_path / "resolution.pcap")]
-    quick = topics(read(source, None, rows="topics").load(paths))
-    needed = ["packet_type", "retransmission", "session_id", "source_address", "time_ns", "messages"]
-    schema = ", ".join(f"{name} {kind}" for name, kind in _types(source, (*needed, "advertisements")))
-    slow = topics(read(source, schema).load(paths))
-    named = {
-        (row["publisher"], row["session_id"], row["topic_index"]): row["topic"] for row in quick.collect()
-    }
-    assert len(named) == TRAFFIC.sessions * TRAFFIC.topics, (
-        "what was only advertised is no topic of the capture"
-    )
-    assert {key: name for key, name in named.items() if name is not None} == {
-        (publisher, session_id, 1): "topic.1",
-        (publisher, session_id, 2): "topic.2",
-    }
-    assert sorted(map(str, quick.collect())) == sorted(map(str, slow.collect()))
+def test_facts_by_windows_add_up(source: Any, truth: Truth) -> None:
+    """Divided by time, a window each: the first sendings of a window are in it, and together they are all."""
+    rows = read(source, None, rows="facts", windowSeconds="0.05").load(str(truth.path)).toArrow()
+    windows = unpacked([rows])
+    whole = facts_of([str(truth.path)])
+    assert len(windows) > 2
+    assert Facts.merged(windows.values()).equals(whole)
+    for begin_ns, facts in windows.items():
+        times = facts.rare["time_ns"]
+        assert begin_ns % 50_000_000 == 0
+        assert times.is_between(begin_ns, begin_ns + 50_000_000, closed="left").all()
 
 
 def test_broken_captures_give_their_rows_and_a_note(
@@ -188,6 +121,7 @@ def test_broken_captures_give_their_rows_and_a_note(
         (COUNTED, {"onlyOur": "true"}, "(?i)no option onlyOur"),
         (COUNTED, {"onlyOurs": "perhaps"}, "onlyOurs is perhaps"),
         (None, {"rows": "bytes"}, "rows is bytes"),
+        (None, {"rows": "facts", "windowSeconds": "-1"}, "windowSeconds is -1"),
     ],
 )
 def test_a_wrong_question_is_refused(
@@ -200,7 +134,7 @@ def test_a_wrong_question_is_refused(
 
 def test_columns_say_what_they_are(source: Any, truth: Truth) -> None:
     """Each has a comment, quantities have their unit, and the time is one that Spark counts with."""
-    for rows in ("packets", "topics"):
+    for rows in ("packets", "facts"):
         schema = source.read.format("umpcap").option("rows", rows).load(str(truth.path)).schema
         assert all(field.metadata["comment"] for field in schema)
         units = {field.name: field.metadata.get("unit") for field in schema}

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from umstack.spark.packet_columns import PACKETS
+from umstack.facts.packet_columns import PACKETS
 from umstack.spark.umpcap_parts import UmpcapOptions
 from umstack.spark.umpcap_stream import UmpcapStreamReader
 
@@ -123,3 +123,25 @@ def test_what_was_noted_of_a_capture_is_noted_of_the_one_that_replaced_it(tmp_pa
     file.write_bytes(capture(*range(10)) + damage)
     assert len(noted()) == 1
     assert noted() == []
+
+
+def test_a_batch_takes_the_oldest_packets_of_all_files_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more than the limit and a piece, from the first batch on; no capture gets ahead of another; all is read."""
+    piece, limit, count = 500, 2000, 100
+    monkeypatch.setattr("umstack.spark.umpcap_stream._CHUNK_BYTES_LEAST", piece)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.pcap").write_bytes(capture(*range(count)))
+    query = Query(tmp_path, maxBytesPerTrigger=str(limit))
+    size = (tmp_path / "a.pcap").stat().st_size / count
+    (tmp_path / "b.pcap").write_bytes(capture(*range(count, 2 * count)))
+    found: list[int] = []
+    latest_ns = START_NS
+    while batch := query.rows():
+        assert len(batch) * size <= limit + 2 * piece
+        assert min(row["time_ns"] for row in batch) >= latest_ns - 2000 * piece / size
+        latest_ns = max(row["time_ns"] for row in batch)
+        found += [row["transport_sqn"] for row in batch]
+        query.restart()
+    assert sorted(found) == list(range(2 * count))

@@ -20,7 +20,7 @@ SAMPLE = ROOT / "tests" / "wire" / "wire-sample.pcap"
 # What each program prints, as a pattern that has to match all of it. subscribe.py is run beside publish.py.
 ALONE = {
     "asyncio_echo.py": "".join(rf"REQUEST {number}\n" for number in range(5)),
-    "batches_to_arrow.py": r"10000 rows, columns topic, sequence_number, source, received_ns, payload\n"
+    "batches_to_arrow.py": r"10000 rows, columns topic, sequence_number, source, received_ns, payload, sent_ns\n"
     r"payloads 00000000 to 00009999\n",
     "claim.py": r"1000 readings, sums 62250\.0 62375\.0 62500\.0 62625\.0\n",
     "many_topics.py": r"1000 messages of 100 topics, 10 of each\n",

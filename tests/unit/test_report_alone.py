@@ -13,6 +13,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("polars")
 pytest.importorskip("matplotlib")
 
+from tests.story import Story
 from tests.unit.capture_bytes import (
     SOURCE,
     START_NS,
@@ -27,10 +28,12 @@ from tests.unit.capture_bytes import (
     sm,
     udp,
 )
+from umstack.analysis.tables import tables_of
 from umstack.capture.generate import Traffic, generate
-from umstack.facts.facts import facts_of
-from umstack.facts.tables import tables_of
-from umstack.report import Report, make_report
+from umstack.facts.facts import facts_of, facts_of_packets
+from umstack.report import Report, ReportOptions, make_report
+from umstack.report.findings import Severity, findings
+from umstack.report.outputs import summarised
 from umstack.report.quantities import bit_rate
 
 MS = 1_000_000
@@ -144,3 +147,65 @@ def test_no_spark_is_imported(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, env={"PATH": "/nonexistent"})
     assert done.returncode == 0
+
+
+def test_losses_that_the_network_was_set_to_make_are_told_as_that(tmp_path: Path) -> None:
+    """No fault, no storm: how much it was, and what it was set to; the same capture without it is bad."""
+    (tmp_path / "switch.pcap").write_bytes(_losses())
+    captures = [str(tmp_path / "switch.pcap")]
+    expected = make_report(captures, tmp_path / "out", ReportOptions(expected_loss=0.1))
+    [loss] = [one for one in expected.findings if one.topic == "loss"]
+    assert loss.severity is Severity.NOTE
+    assert "as the network was set to lose 10 % on the way to each" in loss.text
+    assert not [one for one in expected.findings if one.severity is Severity.BAD]
+    [bad] = [one for one in make_report(captures, tmp_path / "out").findings if one.topic == "loss"]
+    assert bad.severity is Severity.BAD
+
+
+def test_runs_that_are_apart_have_axes_of_their_own(tmp_path: Path) -> None:
+    """Ten seconds of nothing between two runs are in no chart and no rate; sessions say where they are from."""
+    for number, folder in enumerate(("xdp", "socket")):
+        (tmp_path / folder).mkdir()
+        traffic = Traffic(
+            seed=3,
+            sessions=1,
+            datagrams_per_second=10_000,
+            start_ns=START_NS + number * 10_000 * MS,
+            loss=0.01,
+        )
+        generate(tmp_path / folder / f"port-000{number}.pcap", 2000, traffic)
+    made = make_report([str(tmp_path)], tmp_path / "out")
+    assert len(made.summary.runs) == 2
+    assert (
+        sum(row["lost"] for run in made.summary.runs for row in run.lost) == made.summary["lost"][0]["losses"]
+    )
+    assert all(run.end_ns - run.start_ns < 1000 * MS for run in made.summary.runs)
+    page = made.page.read_text()
+    assert "Rate and loss, run 2 of 2" in page
+    [text] = [one.text for one in made.findings if one.topic == "traffic"]
+    assert "of 2 runs together" in text
+    assert "[socket, xdp] (10.0.0.1" in page
+
+
+def test_a_snap_length_is_said_as_what_it_is(tmp_path: Path) -> None:
+    """It was chosen: there is no fault to look for."""
+    capture = generate(tmp_path / "switch.pcap", 1000, Traffic(seed=3, snap_bytes=96)).path
+    found = [one for one in make_report([str(capture)], tmp_path / "out").findings if one.topic == "capture"]
+    assert [one.severity for one in found] == [Severity.NOTE]
+    assert "captured with a snap length of 96 bytes" in found[0].text
+
+
+def test_repairs_that_are_lost_on_the_way_are_told(tmp_path: Path) -> None:
+    """Two points saw the stream; of the repairs that passed the first, one did not arrive at the second."""
+    near, far = Story("near"), Story("far")
+    for story, late_ns in ((near, 0), (far, 1000)):
+        story.stream(START_NS + late_ns, MS, 1, 100)
+        story.nak(START_NS + 20 * MS + late_ns, RECEIVER, 5, 6)
+        story.again(START_NS + 21 * MS + late_ns, 5)
+    near.again(START_NS + 22 * MS, 6)
+    tables = tables_of(facts_of_packets([near.batch(), far.batch()]))
+    [row] = tables["lost_repairs"].to_dicts()
+    assert (row["from_point"], row["to_point"], row["retransmissions"], row["lost"]) == ("near", "far", 2, 1)
+    found = findings(summarised(tables, []))
+    [text] = [one.text for one in found if one.topic == "lost-repairs"]
+    assert "that passed near, 1 did not arrive at far: repairs were lost on the way" in text

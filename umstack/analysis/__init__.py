@@ -1,5 +1,5 @@
-"""What a capture says about a messaging network: functions from DataFrames to DataFrames.
+"""What a capture says about a messaging network: functions of facts, in Polars, with no Spark in them.
 
-Each takes the packets of `spark.read.format("umpcap")`, or the observations made of them by `observations.observe`, and
-gives a DataFrame. None collects, so they run alike on `local[*]` and on a cluster.
+`tables.tables_of` makes every table of docs/analysis.md of `umstack.facts.facts.Facts`. Alone, on Spark and live the
+same functions are called.
 """

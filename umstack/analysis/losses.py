@@ -1,176 +1,374 @@
-"""Lost datagrams: one row for each sequence number a receiver did not get at first, and what became of it.
-
-A receiver says what it lost by a NAK. What was sent again although no NAK was captured is known as well, only not
-whose loss it was: such rows have no receiver.
-"""
+"""Losses, incidents, recovery, NAK storms and repairs, of facts. What each means is in docs/analysis.md."""
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812
+from dataclasses import dataclass
 
-from umstack.analysis.observations import DATA, NAK, NCF, RETRANSMISSION, SESSION
+import polars as pl
 
-# Whether a bucket of sequence numbers has holes costs no sort: what was seen of each 64 of them is one long of bits.
-_BUCKET_BITS = 15
-_WORD_BITS = 6
+from umstack.analysis.numbering import Reference, Seen, Session, sent_times, unwrapped
+from umstack.facts.facts import Facts
+from umstack.facts.kinds import NAK, NCF, RETRANSMISSION, SESSION
+
+MS = 1_000_000
+_SQN = (*SESSION, "sqn")
+_RECEIVER = (*SESSION, "receiver")
+STORM_NS = 100 * MS
+STORM_REQUESTS, STORM_NAKS = 100, 10
+"""In a tenth of a second: fewer are recovery at work."""
 
 
-def nakked(observations: DataFrame, by: tuple[str, ...] = ()) -> DataFrame:
-    """One row a sequence number and NAK that asks for it, with the columns `by` besides."""
-    return observations.where(F.col("kind") == NAK).select(
-        "point", "time_ns", *SESSION, *by, "receiver", F.explode("sqns").alias("sqn")
+@dataclass(frozen=True, slots=True)
+class Rare:
+    """NAKs, NCFs and retransmissions with unwrapped numbers, a row a number."""
+
+    naks: pl.DataFrame
+    ignored: pl.DataFrame
+    repairs: pl.DataFrame
+    refusals: pl.DataFrame
+    """Numbers that were refused, with the reason in small letters."""
+
+
+def rare(facts: Facts, known: dict[Session, Reference]) -> Rare:
+    """Of facts, with the references that unwrap them."""
+    rows = facts.rare
+    lists = rows.filter(pl.col("kind").is_in([NAK, NCF])).filter(pl.col("sqns").list.len() > 0)
+    listed = lists.drop("sqn").explode("sqns").rename({"sqns": "sqn"})
+    listed = unwrapped(listed, known)
+    reason = pl.col("ncf_reason").str.to_lowercase()
+    again = rows.filter(pl.col("kind") == RETRANSMISSION).drop("sqns")
+    # A number that the capture cut off stays unknown.
+    numbered = again.filter(pl.col("sqn").is_not_null())
+    repairs = pl.concat([unwrapped(numbered, known), again.filter(pl.col("sqn").is_null())])
+    return Rare(
+        naks=listed.filter(pl.col("kind") == NAK),
+        ignored=listed.filter((pl.col("kind") == NCF) & (reason == "ignored")),
+        repairs=repairs,
+        refusals=listed.filter(pl.col("kind") == NCF).with_columns(ncf_reason=reason),
     )
 
 
-def losses(observations: DataFrame) -> DataFrame:
-    """One row a session, receiver and lost sequence number.
+REASONS = {
+    "no_retry": "refused_no_retry",
+    "ignored": "refused_ignored",
+    "rx_delay": "refused_rx_delay",
+    "shed": "refused_shed",
+}
 
-    `sent_ns` is when the datagram was sent (if its first sending was captured), `nak_ns` when its receiver first asked
-    for it, `repaired_ns` the retransmission it did not ask again after, `lost_ns` the best that is known of when it was
-    lost. A NAK that several points of capture saw is one. One that the source ignored because the retransmission was
-    on its way is answered by that, which passed before it.
-    """
+
+def losses(rows: Rare, everything: list[Seen]) -> pl.DataFrame:
+    """One row a session, receiver and lost sequence number."""
+    time = pl.col("time_ns")
     asked = (
-        nakked(observations)
-        .groupBy(*SESSION, "receiver", "sqn", "point")
-        .agg(
-            F.min("time_ns").alias("nak_ns"),
-            F.max("time_ns").alias("last_nak_ns"),
-            F.count("*").alias("naks"),
-        )
-        .groupBy(*SESSION, "receiver", "sqn")
-        .agg(
-            F.min("nak_ns").alias("nak_ns"),
-            F.max("last_nak_ns").alias("last_nak_ns"),
-            F.max("naks").alias("naks"),
-        )
+        rows.naks.group_by(*_RECEIVER, "sqn", "point")
+        .agg(nak_ns=time.min(), last_nak_ns=time.max(), naks=pl.len().cast(pl.Int64))
+        .group_by(*_RECEIVER, "sqn")
+        .agg(pl.col("nak_ns").min(), pl.col("last_nak_ns").max(), pl.col("naks").max())
     )
-    repairs = (
-        observations.where(F.col("kind") == RETRANSMISSION)
-        .groupBy(*SESSION, "sqn")
-        .agg(F.array_sort(F.collect_list("time_ns")).alias("repairs"))
-    )
+    ignored = rows.ignored.group_by(*_SQN).agg(ignored_ns=time.max())
+    again = rows.repairs.select(*_SQN, "time_ns")
     # A retransmission that was captured at the same time as its NAK counts: clocks of captures may be coarse.
-    answers = F.filter("repairs", lambda time: time >= F.col("nak_ns"))
     # Who asks again has not got the answer before. A last NAK without one was refused: the answer was on its way.
-    final = F.try_element_at(F.filter("repairs", lambda time: time >= F.col("last_nak_ns")), F.lit(1))
-    met_on_the_way = F.when(
-        F.col("ignored_ns") >= F.col("last_nak_ns"), F.try_element_at("repairs", F.lit(-1))
-    )
-    answered = F.coalesce(final, F.try_element_at(answers, F.lit(-1)), met_on_the_way)
-    known = (
-        asked.join(repairs, [*SESSION, "sqn"], "full")
-        .join(_ignored(observations), [*SESSION, "sqn"], "left")
-        .withColumn(
-            "repaired_ns",
-            F.when(F.col("nak_ns").isNull(), F.try_element_at("repairs", F.lit(1))).otherwise(answered),
-        )
-        .drop("repairs", "last_nak_ns", "ignored_ns")
-    )
-    wanted = F.broadcast(known.select(*SESSION, "sqn").distinct())
-    sent = (
-        observations.where(F.col("kind") == DATA)
-        .join(wanted, [*SESSION, "sqn"], "left_semi")
-        .groupBy(*SESSION, "sqn")
-        .agg(F.min("time_ns").alias("sent_ns"))
-    )
-    return known.join(sent, [*SESSION, "sqn"], "left").select(
-        *SESSION,
-        "receiver",
-        "sqn",
-        "sent_ns",
-        "nak_ns",
-        F.coalesce("naks", F.lit(0)).alias("naks"),
-        "repaired_ns",
-        F.coalesce("sent_ns", "nak_ns", "repaired_ns").alias("lost_ns"),
-    )
-
-
-def request_ns() -> Column:
-    """Of a row of `losses`: from the first NAK to the repair, where that did not meet it on its way."""
-    return F.expr("CASE WHEN repaired_ns >= nak_ns THEN repaired_ns - nak_ns END")
-
-
-def _ignored(observations: DataFrame) -> DataFrame:
-    """When the source last said that it ignores a NAK for a number, as it does for a while after it has sent it."""
-    ignoring = (F.col("kind") == NCF) & (F.lower("ncf_reason") == "ignored")
-    said = observations.where(ignoring).select("time_ns", *SESSION, F.explode("sqns").alias("sqn"))
-    return said.groupBy(*SESSION, "sqn").agg(F.max("time_ns").alias("ignored_ns"))
-
-
-def coverage(observations: DataFrame) -> DataFrame:
-    """One row for each 32768 sequence numbers of a session at a point: how many were captured, how many are `missing`.
-
-    Exact, and without a sort.
-    """
-    bit = F.expr(f"shiftleft(1L, CAST(sqn & {(1 << _WORD_BITS) - 1} AS int))")
-    words = (
-        originals(observations)
-        .groupBy("point", *SESSION, "bucket", F.shiftright("sqn", _WORD_BITS).alias("word"))
+    judged = (
+        asked.join(again, list(_SQN), "left")
+        .join(ignored, list(_SQN), "left")
+        .group_by(*_RECEIVER, "sqn", "nak_ns", "naks")
         .agg(
-            F.min("sqn").alias("low"),
-            F.max("sqn").alias("high"),
-            F.min_by("time_ns", "sqn").alias("low_ns"),
-            F.max_by("time_ns", "sqn").alias("high_ns"),
-            F.count("*").alias("datagrams"),
-            F.bit_or(bit).alias("seen"),
+            final=time.filter(time >= pl.col("last_nak_ns")).min(),
+            answer=time.filter(time >= pl.col("nak_ns")).max(),
+            met=time.filter(pl.col("ignored_ns") >= pl.col("last_nak_ns")).max(),
+        )
+        .with_columns(repaired_ns=pl.coalesce("final", "answer", "met"))
+    )
+    unasked = (
+        again.join(asked, list(_SQN), "anti")
+        .group_by(*_SQN)
+        .agg(repaired_ns=time.min())
+        .with_columns(
+            receiver=pl.lit(None, pl.String), nak_ns=pl.lit(None, pl.Int64), naks=pl.lit(0, pl.Int64)
         )
     )
-    counted = words.groupBy("point", *SESSION, "bucket").agg(
-        F.min("low").alias("low"),
-        F.max("high").alias("high"),
-        F.min_by("low_ns", "low").alias("low_ns"),
-        F.max_by("high_ns", "high").alias("high_ns"),
-        F.sum("datagrams").alias("datagrams"),
-        F.sum(F.bit_count("seen")).alias("distinct"),
+    names = [*_RECEIVER, "sqn", "nak_ns", "naks", "repaired_ns"]
+    known = pl.concat([judged.select(names), unasked.select(names)])
+    sent = sent_times(everything, known.filter(pl.col("sqn").is_not_null()))
+    return (
+        known.join(sent, list(_SQN), "left")
+        .with_columns(lost_ns=pl.coalesce("sent_ns", "nak_ns", "repaired_ns"))
+        .select(*_RECEIVER, "sqn", "sent_ns", "nak_ns", "naks", "repaired_ns", "lost_ns")
+        .sort(*_RECEIVER, "sqn")
     )
-    return counted.withColumn("missing", F.col("high") - F.col("low") + 1 - F.col("distinct"))
 
 
-def originals(observations: DataFrame) -> DataFrame:
-    """First sendings, with the `bucket` of sequence numbers that `coverage` counts them in."""
-    sent = observations.where(F.col("kind") == DATA).select("point", *SESSION, "sqn", "time_ns")
-    return sent.withColumn("bucket", F.shiftright("sqn", _BUCKET_BITS))
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What tells incidents and their causes apart."""
+
+    quiet_ns: int = 50 * MS
+    """So long without loss ends an incident."""
+    burst_run: int = 4
+    """So many lost in a row are a burst."""
+    connectivity_ns: int = 100 * MS
+    """Everything lost for so long is a path that was away."""
+    pause_ns: int = 100 * MS
+    """So long without a datagram makes the one before it a last one."""
 
 
-def gaps(observations: DataFrame, covered: DataFrame | None = None) -> DataFrame:
-    """Runs of sequence numbers whose first sending was not captured: `first_sqn` to `last_sqn`, and when.
+def incidents(
+    lost: pl.DataFrame,
+    known_sessions: pl.DataFrame,
+    everything: list[Seen],
+    thresholds: Thresholds | None = None,
+) -> pl.DataFrame:
+    """One row an incident: session, receiver, span, sequence numbers, how much was lost, and why."""
+    limits = thresholds or Thresholds()
+    receiver, at = list(_RECEIVER), pl.col("lost_ns")
+    starts = (at - at.shift().over(receiver) > limits.quiet_ns).fill_null(False)
+    parts = (
+        lost.sort(*receiver, "lost_ns", "sqn", nulls_last=False)
+        .with_columns(incident=starts.cast(pl.Int64).cum_sum().over(receiver))
+        .sort(*receiver, "sqn")
+        .with_columns(run=pl.col("sqn") - pl.int_range(pl.len()).over(receiver))
+    )
+    runs = parts.group_by(*receiver, "incident", "run").agg(
+        start_ns=at.min(),
+        end_ns=at.max(),
+        first_sqn=pl.col("sqn").min(),
+        last_sqn=pl.col("sqn").max(),
+        lost=pl.len().cast(pl.Int64),
+        unrepaired=pl.col("repaired_ns").is_null().sum().cast(pl.Int64),
+        run_ns=at.max() - at.min(),
+    )
+    many = pl.col("lost")
+    whole = [*receiver, "incident"]
+    is_burst = many >= limits.burst_run
+    # A burst within losses here and there has a cause of its own.
+    apart = is_burst & (2 * many.filter(is_burst).sum().over(whole) < many.sum().over(whole))
+    split = runs.with_columns(burst=pl.when(apart).then("run"))
+    merged = split.group_by(*whole, "burst").agg(
+        pl.col("start_ns").min(),
+        pl.col("end_ns").max(),
+        pl.col("first_sqn").min(),
+        pl.col("last_sqn").max(),
+        many.sum().alias("lost"),
+        pl.col("unrepaired").sum(),
+        longest_run=many.max(),
+        longest_run_ns=pl.col("run_ns").max(),
+        in_bursts=many.filter(many >= limits.burst_run).sum(),
+    )
+    ends = known_sessions.group_by(*SESSION).agg(
+        session_first_sqn=pl.col("first_sqn").min(), session_last_sqn=pl.col("last_sqn").max()
+    )
+    followers = merged.select(*SESSION, sqn=pl.col("last_sqn") + 1)
+    after = sent_times(everything, followers).select(
+        *SESSION, last_sqn=pl.col("sqn") - 1, next_ns=pl.col("sent_ns")
+    )
+    paused = pl.col("next_ns") - pl.col("end_ns") >= limits.pause_ns
+    is_last = pl.coalesce(paused, pl.col("last_sqn") >= pl.col("session_last_sqn"), pl.lit(False))
+    cause = (
+        pl.when(pl.col("longest_run_ns") >= limits.connectivity_ns)
+        .then(pl.lit("connectivity"))
+        .when(pl.col("first_sqn") <= pl.col("session_first_sqn"))
+        .then(pl.lit("head"))
+        .when(is_last)
+        .then(pl.lit("tail"))
+        .when(2 * pl.col("in_bursts") >= pl.col("lost"))
+        .then(pl.lit("burst"))
+        .otherwise(pl.lit("sporadic"))
+    )
+    return (
+        merged.join(ends, list(SESSION), "left")
+        .join(after, [*SESSION, "last_sqn"], "left")
+        .with_columns(cause=cause)
+        .drop("incident", "burst", "in_bursts", "session_first_sqn", "session_last_sqn", "next_ns")
+        .sort(*receiver, "start_ns", "first_sqn")
+    )
 
-    They were lost before the point of capture, or the capture itself dropped them. `covered` is what `coverage` gave,
-    where it was kept.
+
+def percentiles(value: pl.Expr, prefix: str) -> list[pl.Expr]:
+    """Columns `prefix_p50` to `prefix_p999` and `prefix_max` of an aggregation: values that were there."""
+    named = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+    found = [
+        value.quantile(at, "equiprobable").cast(pl.Int64).alias(f"{prefix}_{name}")
+        for name, at in named.items()
+    ]
+    return [*found, value.max().alias(f"{prefix}_max")]
+
+
+def request_ns() -> pl.Expr:
+    """Of a row of `losses`: from the first NAK to the repair, where that did not meet it on its way."""
+    return pl.when(pl.col("repaired_ns") >= pl.col("nak_ns")).then(pl.col("repaired_ns") - pl.col("nak_ns"))
+
+
+def recovery_latency(lost: pl.DataFrame) -> pl.DataFrame:
+    """One row a session and receiver: losses, how many were repaired, NAKs a loss, and times in nanoseconds."""
+    timed = lost.filter(pl.col("receiver").is_not_null()).with_columns(
+        request_ns=request_ns(), recovery_ns=pl.col("repaired_ns") - pl.col("sent_ns")
+    )
+    return (
+        timed.group_by(*_RECEIVER)
+        .agg(
+            lost=pl.len().cast(pl.Int64),
+            repaired=pl.col("repaired_ns").count().cast(pl.Int64),
+            naks=pl.col("naks").sum(),
+            naks_per_loss=pl.col("naks").sum() / pl.len(),
+            request_min=pl.col("request_ns").min(),
+            **{one.meta.output_name(): one for one in percentiles(pl.col("request_ns"), "request")},
+            **{one.meta.output_name(): one for one in percentiles(pl.col("recovery_ns"), "recovery")},
+        )
+        .sort(*_RECEIVER)
+    )
+
+
+def recovery_histogram(lost: pl.DataFrame, bins_per_decade: int = 10) -> pl.DataFrame:
+    """How many losses took how long: logarithmic bins (`from_ns`, `to_ns`), by session and receiver."""
+    known = lost.filter(pl.col("receiver").is_not_null() & pl.col("repaired_ns").is_not_null())
+    waited = pl.max_horizontal(pl.col("repaired_ns") - pl.coalesce("sent_ns", "nak_ns"), pl.lit(1))
+    step = 1.0 / bins_per_decade
+    return (
+        known.with_columns(bin=(waited.log10() * bins_per_decade).floor())
+        .group_by(*_RECEIVER, "bin")
+        .agg(losses=pl.len().cast(pl.Int64))
+        .select(
+            *_RECEIVER,
+            (10.0 ** (pl.col("bin") * step)).alias("from_ns"),
+            (10.0 ** ((pl.col("bin") + 1) * step)).alias("to_ns"),
+            "losses",
+        )
+        .sort(*_RECEIVER, "from_ns")
+    )
+
+
+def nak_storms(rows: Rare) -> pl.DataFrame:
+    """One row a storm: its span, NAKs, numbers asked for, how many more than once, and the receivers behind it."""
+    counts = rows.naks.group_by(*_RECEIVER, "point").agg(requests=pl.len())
+    best = (
+        counts.sort("requests", "point").group_by(*_RECEIVER, maintain_order=True).agg(pl.col("point").last())
+    )
+    # What one receiver sends at one instant is one NAK.
+    asked = (
+        rows.naks.join(best, [*_RECEIVER, "point"], "semi")
+        .unique([*_RECEIVER, "time_ns", "sqn"], maintain_order=True)
+        .with_columns(
+            window=pl.col("time_ns") // STORM_NS, place=pl.int_range(pl.len()).over(*_RECEIVER, "time_ns")
+        )
+    )
+    first = (pl.col("place") == 0).sum().cast(pl.Int64)
+    windows = asked.group_by(*SESSION, "window").agg(requests=pl.len(), naks=first)
+    stormy = windows.filter((pl.col("requests") >= STORM_REQUESTS) & (pl.col("naks") >= STORM_NAKS))
+    island = pl.col("window") - pl.int_range(pl.len()).over(*SESSION)
+    storms = stormy.sort(*SESSION, "window").select(*SESSION, "window", island.alias("storm"))
+    by_receiver = (
+        asked.join(storms, [*SESSION, "window"])
+        .group_by(*SESSION, "storm", "receiver")
+        .agg(
+            requests=pl.len().cast(pl.Int64),
+            naks=first,
+            distinct=pl.col("sqn").n_unique().cast(pl.Int64),
+            start_ns=pl.col("time_ns").min(),
+            end_ns=pl.col("time_ns").max(),
+        )
+        .sort("requests", "receiver", descending=True)
+    )
+    total = pl.col("requests").sum()
+    behind = pl.struct("receiver", "requests", share=pl.col("requests") / total)
+    return (
+        by_receiver.group_by(*SESSION, "storm", maintain_order=True)
+        .agg(
+            pl.col("start_ns").min(),
+            pl.col("end_ns").max(),
+            pl.col("naks").sum(),
+            total,
+            repeated=total - pl.col("distinct").sum(),
+            receivers=behind,
+        )
+        .drop("storm")
+        .sort(*SESSION, "start_ns")
+    )
+
+
+def repairs(rows: Rare, window_ns: int = 0) -> pl.DataFrame:
+    """One row a session and point of capture: retransmissions, and how many of them nobody can have needed.
+
+    With `window_ns` one row for each window of so much time, `window`: judged by what came before it as well.
     """
-    bucketed = originals(observations)
-    key = ["point", *SESSION, "bucket"]
-    buckets = coverage(observations) if covered is None else covered
-    by_bucket = Window.partitionBy("point", *SESSION).orderBy("bucket")
-    between = (
-        buckets.withColumns(
-            {"before": F.lag("high").over(by_bucket), "before_ns": F.lag("high_ns").over(by_bucket)}
-        )
-        .where("low > before + 1")
-        .select(
-            "point",
-            *SESSION,
-            F.expr("before + 1").alias("first_sqn"),
-            F.expr("low - 1").alias("last_sqn"),
-            F.col("before_ns"),
-            F.col("low_ns").alias("after_ns"),
+    key = ["point", *SESSION]
+    by = [*key, *windowed("time_ns", window_ns)]
+    names = [*key, "sqn", "time_ns", "udp_bytes", "is_repair"]
+    again = rows.repairs.with_columns(is_repair=pl.lit(True)).select(names)
+    asked = rows.naks.with_columns(is_repair=pl.lit(False), udp_bytes=pl.lit(0, pl.Int64)).select(names)
+    is_repair = pl.col("is_repair")
+    number = [*key, "sqn"]
+    # At the same time the NAK comes first: it is the cause.
+    judged = (
+        pl.concat([again, asked])
+        .sort(*number, "time_ns", "is_repair")
+        .with_columns(
+            naks_so_far=(~is_repair).cast(pl.Int64).cum_sum().over(number),
+            after_repair=is_repair.shift().over(number).fill_null(False),
         )
     )
-    holed = F.broadcast(buckets.where("missing > 0").select(*key))
-    by_sqn = Window.partitionBy(*key).orderBy("sqn", "time_ns")
-    inside = (
-        bucketed.join(holed, key, "left_semi")
-        .withColumns({"before": F.lag("sqn").over(by_sqn), "before_ns": F.lag("time_ns").over(by_sqn)})
-        .where("sqn > before + 1")
-        .select(
-            "point",
-            *SESSION,
-            F.expr("before + 1").alias("first_sqn"),
-            F.expr("sqn - 1").alias("last_sqn"),
-            F.col("before_ns"),
-            F.col("time_ns").alias("after_ns"),
-        )
+    repeated = is_repair & pl.col("after_repair")
+    unrequested = is_repair & (pl.col("naks_so_far") == 0) & ~repeated
+    blind = pl.col("naks").sum().over(key) == 0
+    counted = judged.group_by(by).agg(
+        retransmissions=is_repair.sum().cast(pl.Int64),
+        retransmitted_bytes=pl.col("udp_bytes").sum(),
+        naks=(~is_repair).sum().cast(pl.Int64),
+        unrequested=unrequested.sum().cast(pl.Int64),
+        repeated=repeated.sum().cast(pl.Int64),
+        useless_bytes=pl.col("udp_bytes").filter(repeated | unrequested).sum(),
     )
-    return inside.unionByName(between).withColumn("missing", F.expr("last_sqn - first_sqn + 1"))
+    honest = counted.with_columns(
+        pl.when(~blind).then(pl.col(name)).alias(name)
+        for name in ("unrequested", "repeated", "useless_bytes")
+    )
+    reason = pl.col("ncf_reason")
+    refused = [(reason == key).sum().cast(pl.Int64).alias(name) for key, name in REASONS.items()]
+    refusals = rows.refusals.group_by(by).agg(refused)
+    reasons = [pl.col(name).fill_null(0) for name in REASONS.values()]
+    whole = [*key, *([WINDOW] if window_ns else [])]
+    return honest.join(refusals, whole, "left").with_columns(reasons).sort(whole)
+
+
+WINDOW = "window"
+"""The column that says when a window of time begins, in nanoseconds."""
+
+
+def windowed(time: str, window_ns: int) -> list[pl.Expr]:
+    """The column `window` of a time, as a list to be appended to others; empty where time is not divided."""
+    return [(pl.col(time) // window_ns * window_ns).alias(WINDOW)] if window_ns else []
+
+
+_PAIR = (*SESSION, "from_point", "to_point")
+
+
+def lost_repairs(rows: Rare, facts: Facts, ways: pl.DataFrame, window_ns: int = 0) -> pl.DataFrame:
+    """One row a session and pair of points: retransmissions that passed the first, and those `lost` before the second.
+
+    `ways` are the pairs, in the direction in which datagrams went (`traffic.latency` finds them). Only what passed the
+    first while the second was capturing the session counts. With `window_ns` one row for each window, `window`.
+    """
+    point = ["point", *SESSION]
+    spans = facts.counts.group_by(point).agg(pl.col("first_ns").min(), pl.col("last_ns").max())
+    again = rows.repairs.filter(pl.col("sqn").is_not_null())
+    pairs = ways.select(_PAIR).unique()
+    passed = (
+        again.rename({"point": "from_point"})
+        .join(pairs, ["from_point", *SESSION])
+        .join(spans.rename({"point": "to_point"}), ["to_point", *SESSION])
+        .filter(pl.col("time_ns").is_between("first_ns", "last_ns"))
+        .group_by(*_PAIR, "sqn")
+        .agg(sent=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").max())
+    )
+    arrived = again.group_by(*point, "sqn").agg(arrived=pl.len().cast(pl.Int64)).rename({"point": "to_point"})
+    missing = pl.max_horizontal(pl.col("sent") - pl.col("arrived").fill_null(0), pl.lit(0, pl.Int64))
+    by = [*_PAIR, *windowed("time_ns", window_ns)]
+    order = [*_PAIR, *([WINDOW] if window_ns else []), "retransmissions", "lost"]
+    return (
+        passed.join(arrived, ["to_point", *SESSION, "sqn"], "left")
+        .group_by(by)
+        .agg(retransmissions=pl.col("sent").sum(), lost=missing.sum())
+        .filter(pl.col("lost") > 0)
+        .select(order)
+        .sort(order[:-2])
+    )

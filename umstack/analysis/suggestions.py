@@ -1,24 +1,12 @@
-"""Which option would have helped whom: values after the vendor's rules, from what was observed.
-
-initial backoff       longest burst of losses + usual round trip
-backoff               at least the initial backoff, and longer than repairs took, so that nobody asks twice
-transmission window   peak bytes/s x (initial backoff + 3 x backoff + 2 x longest round trip)
-retransmit limit      below a tenth of the mean data rate
-data limit            four fifths of the rate that was lost at
-
-A round trip is from NAK to repair, as the point of capture saw it. The usual one is the median of the receiver whose
-median is longest. The longest is of all losses that were asked for once: of several NAKs nobody knows which one was
-answered. Where all have a re-NAK it is from the first NAK, too long rather than too short.
-"""
+"""Which option would have helped whom: values after the vendor's rules, which docs/analysis.md lists."""
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+import polars as pl
 
 from umstack.analysis.losses import request_ns
-from umstack.analysis.observations import SESSION
-from umstack.analysis.rates import at_one_point
+from umstack.analysis.traffic import at_one_point
+from umstack.facts.kinds import SESSION
 
 MS = 1_000_000
 _PEAK_NS = 100 * MS
@@ -32,171 +20,142 @@ _REPEATING = 1.1
 
 
 def suggestions(
-    losses: DataFrame,
-    incidents: DataFrame,
-    latencies: DataFrame,
-    rated: DataFrame,
-    by: tuple[str, ...] = (),
-) -> DataFrame:
-    """One row a session and option: the value to set, its unit, why, and whom it would have helped.
-
-    Takes what `losses`, `incidents`, `recovery_latency` and `rates` gave. `losses_helped` is how many losses the option
-    bears on, `receivers` are those that had them, as far as they are known, and `receivers_helped` is their number.
-    `by` names more columns that tell rows apart, which all of these have.
-    """
-    facts = _facts(losses, incidents, latencies, rated, [*SESSION, *by])
-    initial = F.greatest(F.ceil((F.col("burst_ns") + F.col("usual_trip_ns")) / MS), F.lit(1))
+    lost: pl.DataFrame, incidents: pl.DataFrame, latencies: pl.DataFrame, rated: pl.DataFrame
+) -> pl.DataFrame:
+    """One row a session and option: the value to set, its unit, why, and whom it would have helped."""
+    known = _known(lost, incidents, latencies, rated)
+    some = pl.col("lost") > 0
+    initial = _at_least_one(((pl.col("burst_ns") + pl.col("usual_trip_ns")) / MS).ceil())
     # NAKs are drawn from half to one and a half times the interval: so the earliest repeat comes after the repair.
-    backoff = F.greatest(initial, F.ceil(2 * F.col("repair_ns") / MS), F.lit(1))
-    longest_trip = F.ceil(F.col("longest_trip_ns") / MS)
+    backoff = pl.max_horizontal(initial, (2 * pl.col("repair_ns") / MS).ceil())
+    longest_trip = (pl.col("longest_trip_ns") / MS).ceil()
     waiting_ms = initial + _BACKOFFS * backoff + _ROUND_TRIPS * longest_trip
-    choices = F.array(
+    peak, lossy = pl.col("peak_bytes_per_second"), pl.col("lossy_bytes_per_second")
+    choices = [
         _choice(
             "transport_lbtrm_nak_initial_backoff_interval",
             initial,
             "ms",
             "the longest burst of losses and a round trip: what is only late is not asked for",
-            F.col("lost") > 0,
-            F.col("lost"),
-            F.col("losing"),
+            some,
+            "lost",
+            "losing",
         ),
         _choice(
             "transport_lbtrm_nak_backoff_interval",
             backoff,
             "ms",
             "repairs took longer than receivers waited before they asked again",
-            F.col("repeats") > (_REPEATING - 1) * F.col("lost"),
-            F.col("asked_again"),
-            F.col("repeating"),
+            pl.col("repeats") > (_REPEATING - 1) * pl.col("lost"),
+            "asked_again",
+            "repeating",
         ),
         _choice(
             "transport_lbtrm_transmission_window_size",
-            F.ceil(F.col("peak_bytes_per_second") * waiting_ms / 1000),
+            (peak * waiting_ms / 1000).ceil(),
             "bytes",
             "holds what is sent at the peak rate for as long as a receiver may go on asking",
-            F.col("lost") > 0,
-            F.col("unrepaired"),
-            F.col("unrepairing"),
+            some,
+            "unrepaired",
+            "unrepairing",
         ),
         _choice(
             "transport_lbtrm_retransmit_rate_limit",
-            F.floor(F.col("mean_bytes_per_second") * 8 * _RETRANSMIT_SHARE),
+            (pl.col("mean_bytes_per_second") * 8 * _RETRANSMIT_SHARE).floor(),
             "bits/s",
             "a tenth of the mean data rate: repairs do not crowd out data",
-            F.col("lost") > 0,
-            F.col("lost"),
-            F.col("losing"),
+            some,
+            "lost",
+            "losing",
         ),
         _choice(
             "transport_lbtrm_data_rate_limit",
-            F.floor(F.col("lossy_bytes_per_second") * 8 * _SUSTAINABLE_SHARE),
+            (lossy * 8 * _SUSTAINABLE_SHARE).floor(),
             "bits/s",
             "four fifths of the rate at which datagrams were lost in bursts",
-            F.col("lossy_bytes_per_second") < F.col("peak_bytes_per_second") / _SUSTAINABLE_SHARE,
-            F.col("burst_lost"),
-            F.col("bursting"),
+            lossy < peak / _SUSTAINABLE_SHARE,
+            "burst_lost",
+            "bursting",
         ),
-    )
-    return (
-        facts.select(*SESSION, *by, F.explode(choices).alias("choice"))
-        .where("choice.wanted")
-        .select(
-            *SESSION,
-            *by,
-            "choice.option",
-            "choice.value",
-            "choice.unit",
-            "choice.reason",
-            "choice.losses_helped",
-            F.size("choice.receivers").cast("long").alias("receivers_helped"),
-            "choice.receivers",
-        )
-    )
+    ]
+    parts = [known.select(*SESSION, *choice).filter("wanted") for choice in choices]
+    return pl.concat(parts).drop("wanted").sort(*SESSION, "option")
+
+
+def _at_least_one(value: pl.Expr) -> pl.Expr:
+    return pl.max_horizontal(value, pl.lit(1.0))
 
 
 def _choice(
-    option: str,
-    value: Column,
-    unit: str,
-    reason: str,
-    wanted: Column,
-    losses_helped: Column,
-    receivers: Column,
-) -> Column:
-    return F.struct(
-        F.lit(option).alias("option"),
-        value.cast("long").alias("value"),
-        F.lit(unit).alias("unit"),
-        F.lit(reason).alias("reason"),
-        F.coalesce(wanted & value.isNotNull(), F.lit(False)).alias("wanted"),
-        F.coalesce(losses_helped, F.lit(0)).cast("long").alias("losses_helped"),
-        F.coalesce(receivers, F.array().cast("array<string>")).alias("receivers"),
-    )
+    option: str, value: pl.Expr, unit: str, reason: str, wanted: pl.Expr, helped: str, receivers: str
+) -> list[pl.Expr]:
+    who = pl.col(receivers).fill_null(pl.lit([], pl.List(pl.String)))
+    return [
+        pl.lit(option).alias("option"),
+        value.cast(pl.Int64).alias("value"),
+        pl.lit(unit).alias("unit"),
+        pl.lit(reason).alias("reason"),
+        pl.col(helped).fill_null(0).cast(pl.Int64).alias("losses_helped"),
+        who.list.len().cast(pl.Int64).alias("receivers_helped"),
+        who.alias("receivers"),
+        (wanted & value.is_not_null()).fill_null(False).alias("wanted"),
+    ]
 
 
-def _receivers(condition: str = "true") -> Column:
+def _receivers(condition: pl.Expr | None = None) -> pl.Expr:
     """The receivers of the losses of which this is so. Who lost what was sent again without a NAK is not known."""
-    return F.array_sort(F.collect_set(F.when(F.expr(condition), F.col("receiver"))))
+    who = pl.col("receiver") if condition is None else pl.col("receiver").filter(condition)
+    return who.drop_nulls().unique().sort()
 
 
-def _facts(
-    losses: DataFrame, incidents: DataFrame, latencies: DataFrame, rated: DataFrame, key: list[str]
-) -> DataFrame:
-    """One row a session, or part of one, of everything the rules want to know."""
-    trip = request_ns()
-    lost = losses.groupBy(*key).agg(
-        F.count("*").alias("lost"),
-        F.count_if(F.expr("naks > 1")).alias("asked_again"),
-        F.sum(F.greatest(F.col("naks") - 1, F.lit(0))).alias("repeats"),
-        F.count_if(F.expr("repaired_ns IS NULL")).alias("unrepaired"),
-        _receivers().alias("losing"),
-        _receivers("naks > 1").alias("repeating"),
-        _receivers("repaired_ns IS NULL").alias("unrepairing"),
-        F.coalesce(F.max(F.when(F.col("naks") == 1, trip)), F.max(trip)).alias("longest_trip_ns"),
+def _known(
+    lost: pl.DataFrame, incidents: pl.DataFrame, latencies: pl.DataFrame, rated: pl.DataFrame
+) -> pl.DataFrame:
+    """One row a session of everything the rules want to know."""
+    key, trip, naks = list(SESSION), request_ns(), pl.col("naks")
+    open_still = pl.col("repaired_ns").is_null()
+    about = lost.group_by(key).agg(
+        lost=pl.len().cast(pl.Int64),
+        asked_again=(naks > 1).sum().cast(pl.Int64),
+        repeats=pl.max_horizontal(naks - 1, pl.lit(0, pl.Int64)).sum(),
+        unrepaired=open_still.sum().cast(pl.Int64),
+        losing=_receivers(),
+        repeating=_receivers(naks > 1),
+        unrepairing=_receivers(open_still),
+        longest_trip_ns=pl.coalesce(trip.filter(naks == 1).max(), trip.max()),
     )
-    in_bursts = incidents.where("cause = 'burst'")
-    burst = in_bursts.groupBy(*key).agg(
-        F.max("longest_run_ns").alias("burst_ns"),
-        F.sum("lost").alias("burst_lost"),
-        _receivers().alias("bursting"),
+    in_bursts = incidents.filter(pl.col("cause") == "burst")
+    burst = in_bursts.group_by(key).agg(
+        burst_ns=pl.col("longest_run_ns").max(), burst_lost=pl.col("lost").sum(), bursting=_receivers()
     )
-    waits = latencies.groupBy(*key).agg(
-        F.max("request_p50").alias("usual_trip_ns"), F.max("request_p99").alias("repair_ns")
+    waits = latencies.group_by(key).agg(
+        usual_trip_ns=pl.col("request_p50").max(), repair_ns=pl.col("request_p99").max()
     )
-    return (
-        lost.join(burst, key, "left")
-        .join(waits, key, "left")
-        .join(_volumes(rated, key), key, "left")
-        .join(_lossy_rates(in_bursts, rated, key), key, "left")
-        .fillna(0, subset=["burst_ns", "usual_trip_ns", "longest_trip_ns", "repair_ns"])
-    )
+    whole = about
+    for more in (burst, waits, _volumes(rated), _lossy_rates(in_bursts, rated)):
+        whole = whole.join(more, key, "left")
+    times = ("burst_ns", "usual_trip_ns", "longest_trip_ns", "repair_ns")
+    return whole.with_columns(pl.col(name).fill_null(0) for name in times)
 
 
-def _volumes(rated: DataFrame, key: list[str]) -> DataFrame:
-    peak_window = F.expr(f"start_ns div {_PEAK_NS}").alias("window")
-    data = F.col("bytes") - F.col("retransmitted_bytes")
+def _volumes(rated: pl.DataFrame) -> pl.DataFrame:
+    start, data = pl.col("start_ns"), pl.col("bytes") - pl.col("retransmitted_bytes")
     windows = (
         at_one_point(rated)
-        .groupBy(*key, peak_window)
-        .agg(
-            F.sum(data).alias("bytes"),
-            F.min("start_ns").alias("first_ns"),
-            F.max("start_ns").alias("last_ns"),
-        )
+        .group_by(*SESSION, (start // _PEAK_NS).alias("window"))
+        .agg(bytes=data.sum(), first_ns=start.min(), last_ns=start.max())
     )
-    span_s = (F.max("last_ns") - F.min("first_ns") + MS) / 1e9
-    return windows.groupBy(*key).agg(
-        (F.max("bytes") * (1e9 / _PEAK_NS)).alias("peak_bytes_per_second"),
-        (F.sum("bytes") / span_s).alias("mean_bytes_per_second"),
+    span_s = (pl.col("last_ns").max() - pl.col("first_ns").min() + MS) / 1e9
+    return windows.group_by(*SESSION).agg(
+        peak_bytes_per_second=pl.col("bytes").max() * (1e9 / _PEAK_NS),
+        mean_bytes_per_second=pl.col("bytes").sum() / span_s,
     )
 
 
-def _lossy_rates(in_bursts: DataFrame, rated: DataFrame, key: list[str]) -> DataFrame:
+def _lossy_rates(in_bursts: pl.DataFrame, rated: pl.DataFrame) -> pl.DataFrame:
     """The rate, over ten milliseconds, at which bursts of loss began; the lower tenth of what was seen."""
-    window = F.expr(f"start_ns div {_BURST_NS}").alias("window")
-    sent = at_one_point(rated).groupBy(*key, window).agg(F.sum("bytes").alias("bytes"))
-    began = in_bursts.select(*key, window)
-    found = began.join(sent, [*key, "window"])
-    return found.groupBy(*key).agg(
-        (F.percentile_approx("bytes", 0.1, 1000) * (1e9 / _BURST_NS)).alias("lossy_bytes_per_second")
-    )
+    window = (pl.col("start_ns") // _BURST_NS).alias("window")
+    sent = at_one_point(rated).group_by(*SESSION, window).agg(bytes=pl.col("bytes").sum())
+    found = in_bursts.select(*SESSION, window).join(sent, [*SESSION, "window"])
+    lower = pl.col("bytes").quantile(0.1, "equiprobable") * (1e9 / _BURST_NS)
+    return found.group_by(*SESSION).agg(lossy_bytes_per_second=lower)

@@ -1,4 +1,4 @@
-"""Capture files as windows of bytes: mapped when they are plain, inflated as a stream when they are compressed."""
+"""Capture files as windows of bytes: mapped when they are plain, read as a stream when compressed, or elsewhere."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from umstack._core import ffi, lib
 from umstack.capture.errors import CaptureError
+from umstack.capture.remote import is_remote, open_remote
 from umstack.capture.schema import arrow
 from xdp.closing import Closing
 
@@ -68,7 +69,7 @@ def add_interface(reader: Any, interface: Interface) -> None:
 def compression_of(path: str | Path) -> str | None:
     """`gzip`, `zstd`, or nothing, by a file's first bytes."""
     try:
-        with Path(path).open("rb") as file:
+        with open_remote(str(path)) if is_remote(str(path)) else Path(path).open("rb") as file:
             magic = file.read(4)
     except OSError as error:
         raise cannot_open(path, error) from error
@@ -105,6 +106,9 @@ class Window(Closing):
         """Bytes of the window the reader has not taken."""
         return self.length - int(self.at[0])
 
+    def forget(self) -> None:
+        """Give back the memory of what was read: who walks through a large file never holds all of it."""
+
     def more(self) -> bool:
         """Move on to later bytes of the file, keeping what the reader has not taken; false when there are none."""
         return False
@@ -116,12 +120,13 @@ class Window(Closing):
 class MappedFile(Window):
     """A plain file as one window over all of it."""
 
-    __slots__ = ("_map",)
+    __slots__ = ("_forgotten", "_map")
 
     def __init__(self, path: str | Path, start: int = 0) -> None:
         """Map the file; the reader begins at `start`."""
         super().__init__()
         self._map: mmap.mmap | None = None
+        self._forgotten = 0
         try:
             with Path(path).open("rb") as file:
                 self.length = os.fstat(file.fileno()).st_size
@@ -135,10 +140,11 @@ class MappedFile(Window):
         self.at[0] = start
 
     def forget(self) -> None:
-        """Give back the memory of what was read: who walks through a large file never holds all of it."""
+        """Give back the memory of what was read: it is read again if somebody goes back."""
         read = self.position // mmap.PAGESIZE * mmap.PAGESIZE
-        if self._map is not None and read:
-            self._map.madvise(mmap.MADV_DONTNEED, 0, read)
+        if self._map is not None and read > self._forgotten:
+            self._map.madvise(mmap.MADV_DONTNEED, self._forgotten, read - self._forgotten)
+            self._forgotten = read
 
     def close(self) -> None:
         """Unmap the file."""
@@ -148,22 +154,24 @@ class MappedFile(Window):
             self._map = None
 
 
-class InflatedFile(Window):
-    """A compressed file, inflated into a window that moves along it."""
+class StreamedFile(Window):
+    """A file that is compressed, or elsewhere, as a window that moves along it."""
 
     __slots__ = ("_bytes", "_read", "_stream")
 
-    def __init__(self, path: str | Path, compression: str) -> None:
+    def __init__(self, path: str | Path, compression: str | None) -> None:
         """Open the file; `compression` is what `compression_of` says."""
         super().__init__()
         try:
             if compression == "gzip":
-                self._stream: Any = gzip.GzipFile(path, "rb")
+                plain = open_remote(str(path)) if is_remote(str(path)) else None
+                self._stream: Any = gzip.GzipFile(None if plain else path, "rb", fileobj=plain)
                 # read() would give nothing of a block in which the stream breaks.
                 self._read = self._stream.read1
             else:
-                pa = arrow()
-                self._stream = pa.CompressedInputStream(pa.OSFile(str(path)), compression)
+                stream = open_remote(str(path)) if is_remote(str(path)) else arrow().OSFile(str(path))
+                compressed = compression is not None
+                self._stream = arrow().CompressedInputStream(stream, compression) if compressed else stream
                 self._read = self._stream.read
         except OSError as error:
             raise cannot_open(path, error) from error
@@ -171,7 +179,7 @@ class InflatedFile(Window):
         self.data = ffi.from_buffer("uint8_t[]", self._bytes)
 
     def more(self) -> bool:
-        """Inflate as much as fits behind what is left; a window that one record fills is doubled."""
+        """Read as much as fits behind what is left; a window that one record fills is doubled."""
         taken, left = int(self.at[0]), self.remaining
         if left == len(self._bytes):
             self._double()

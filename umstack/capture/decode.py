@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
-from umstack.capture.container import InflatedFile, MappedFile, Window, compression_of, interfaces_of
-from umstack.capture.notes import CaptureNotes, NoteKind
+from umstack.capture.container import MappedFile, StreamedFile, Window, compression_of, interfaces_of
+from umstack.capture.notes import SNAP_LENGTH, CaptureNotes, NoteKind
+from umstack.capture.remote import is_remote, shown
 from umstack.capture.rows import ROWS_DEFAULT, PacketRows
-from umstack.capture.schema import arrow
+from umstack.capture.schema import arrow, schema
 from umstack.capture.selection import Selection
 from umstack.capture.split import Split
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from umstack.capture.tally import Tally
 
 _FORMATS = {lib.UM_CAPTURE_PCAP: "pcap", lib.UM_CAPTURE_PCAPNG: "pcapng"}
 
@@ -41,18 +44,24 @@ def decode(
     batch_rows: int = ROWS_DEFAULT,
     notes: CaptureNotes | None = None,
     selection: Selection | None = None,
+    tally: Tally | None = None,
 ) -> Iterator[pyarrow.RecordBatch]:
     """Decode a capture file, or a split of one, into record batches of `SCHEMA`, a row a packet, in the file's order.
 
     With `only_ours` packets of other protocols are left out, with a `selection` those that it does not ask for. What
     the file does not hold is told in `notes`. A file must not be shortened while it is read.
+
+    With a `tally` well-formed first sendings are counted there and are no rows: it has to be emptied with each batch,
+    which may have no rows then.
     """
     part = source if isinstance(source, Split) else Split(os.fspath(source))
     if batch_rows < 1:
         raise ValueError(f"batch_rows is {batch_rows}: use 1 or more")
     arrow()
     options = _options(ports or CapturePorts(), only_ours, selection or Selection())
-    return _batches(part, options, batch_rows, notes or CaptureNotes())
+    if tally is not None:
+        options.tally = tally.core
+    return _batches(part, options, batch_rows, notes or CaptureNotes(), tally)
 
 
 def _options(ports: CapturePorts, only_ours: bool, selection: Selection) -> Any:
@@ -66,30 +75,44 @@ def _options(ports: CapturePorts, only_ours: bool, selection: Selection) -> Any:
 
 
 def _open(part: Split, compression: str | None) -> Window:
-    return InflatedFile(part.path, compression) if compression else MappedFile(part.path, part.start)
+    return (
+        StreamedFile(part.path, compression)
+        if compression or is_remote(part.path)
+        else MappedFile(part.path, part.start)
+    )
 
 
 def _batches(
-    part: Split, options: Any, batch_rows: int, notes: CaptureNotes
+    part: Split, options: Any, batch_rows: int, notes: CaptureNotes, tally: Tally | None
 ) -> Iterator[pyarrow.RecordBatch]:
     reader = part.new_reader()
-    notes.path = part.path
+    path = notes.path = shown(part.path)
     notes.compression = compression_of(part.path)
     until = 2**64 - 1 if part.end is None else part.end
     pa = arrow()
+    no_rows = pa.RecordBatch.from_pylist([], schema=schema())
     # One array of the file's name, of which every batch takes as many as it has rows.
     names: Any = None
     with _open(part, notes.compression) as window:
         try:
-            step = lib.UM_CAPTURE_FULL
+            step, rows = lib.UM_CAPTURE_FULL, PacketRows(batch_rows)
             while step == lib.UM_CAPTURE_FULL:
-                rows = PacketRows(batch_rows)
                 step = _fill(rows, reader, options, window, until)
-                if len(rows):
-                    names = pa.repeat(part.path, rows.core.row_capacity) if names is None else names
+                interfaces = [interface.name for interface in interfaces_of(reader)]
+                if tally is not None:
+                    tally.path, tally.interfaces = path, interfaces
+                    notes.rows += len(tally)
+                    if step == lib.UM_CAPTURE_FULL and lib.um_tally_full(tally.core):
+                        # The rows have room still.
+                        yield no_rows
+                        window.forget()
+                        continue
+                if len(rows) or (tally is not None and len(tally)):
+                    names = pa.repeat(path, rows.core.row_capacity) if names is None else names
                     notes.rows += len(rows)
-                    interfaces = [interface.name for interface in interfaces_of(reader)]
                     yield rows.to_batch(names, interfaces)
+                    window.forget()
+                    rows = PacketRows(batch_rows)
             _note_end(notes, window, step, part)
         finally:
             _note_findings(notes, reader, is_end=part.end is None)
@@ -152,7 +175,10 @@ def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
         )
         notes.add(NoteKind.UNKNOWN_BLOCK, text, found.unknown_block_position)
     if found.cut_count:
-        notes.add(NoteKind.CUT_PACKETS, f"of {found.cut_count} packets only the beginning was captured")
+        lengths = {reader.interfaces[i].snap_bytes for i in range(reader.interface_count)} - {0}
+        by = f" with {SNAP_LENGTH} of {min(lengths)} bytes" if len(lengths) == 1 else ""
+        text = f"captured{by}: of {found.cut_count} packets the beginning is there, which has their headers"
+        notes.add(NoteKind.CUT_PACKETS, text)
     if found.left_out_interface_count:
         text = (
             f"{found.left_out_interface_count} interfaces more than the {reader.interface_count} that can be told "

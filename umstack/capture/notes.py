@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+SNAP_LENGTH = "a snap length"
+"""What a note names where no more of each packet was asked for."""
+
 
 class NoteKind(StrEnum):
     """What a note is about."""

@@ -16,6 +16,7 @@ from umstack.capture.container import (
     interfaces_of,
     new_reader,
 )
+from umstack.capture.remote import is_remote
 
 SPLIT_BYTES_DEFAULT = 256 << 20
 
@@ -50,12 +51,12 @@ def split(path: str | os.PathLike[str], target_bytes: int = SPLIT_BYTES_DEFAULT)
     """Cut a capture file into splits of about `target_bytes`; every packet is in exactly one.
 
     Cuts are found by walking from packet to packet, because nothing in a packet's bytes tells a boundary for sure. A
-    compressed file, and a file that is no capture, is one split.
+    compressed file, a file elsewhere (which would have to be fetched for it), and one that is no capture, is one split.
     """
     if target_bytes < 1:
         raise ValueError(f"target_bytes is {target_bytes}: use 1 or more")
     name = os.fspath(path)
-    if compression_of(name) is not None:
+    if is_remote(name) or compression_of(name) is not None:
         return [Split(name)]
     return list(_walk(name, target_bytes))
 

@@ -43,6 +43,7 @@ from umstack.cli.bench_tables import (
     flow_table,
     latency_table,
     live_table,
+    monitor_table,
     pipeline_table,
     recovery_table,
     scale_table,
@@ -700,6 +701,45 @@ def _live(rate: int, size: int, seconds: float, options: Sequence[str], as_json:
     listed = [target.as_json() for target in reached]
     described = environment.describe(interface="lo", pinned=False, options=plan.config().splitlines())
     _report([found], described, as_json, lambda _: target_table(reached), targets=listed)
+
+
+@command.command("monitor", epilog="Example: umstack bench monitor --rate 20000 --messages 10")
+@click.option(
+    "--rate",
+    type=click.IntRange(1, 10_000_000),
+    default=200_000,
+    show_default=True,
+    help="Datagrams captured a second.",
+)
+@click.option(
+    "--messages",
+    type=click.IntRange(1, 10),
+    default=1,
+    show_default=True,
+    help="Messages of 100 bytes in each.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=5),
+    default=30.0,
+    show_default=True,
+    help="How long they are captured.",
+)
+@_JSON
+def _monitor_bench(rate: int, messages: int, seconds: float, as_json: bool) -> None:
+    """How far `umstack monitor` is behind a capture that grows, and how many cores it takes, fed and idle."""
+    try:
+        from umstack.bench import monitoring
+    except ImportError as error:
+        raise Unsupported(
+            f"watching needs {error.name}", hint="pip install 'umstack[spark,report]'"
+        ) from None
+    with _progress("monitor") as progress:
+        found = monitoring.measure(monitoring.MonitorPlan(rate, messages, seconds), progress)
+    if as_json:
+        click.echo(json.dumps({"environment": _describe("", is_pinned=False), "results": [found]}))
+    else:
+        _print_table(monitor_table(found))
 
 
 @command.command("all", epilog="Example: umstack bench all --seconds 2 --rounds 5")

@@ -257,6 +257,19 @@ def live_table(found: Mapping[str, Any]) -> Table:
     return table
 
 
+def monitor_table(found: Mapping[str, Any]) -> Table:
+    """How far the monitor was behind: one line for each figure."""
+    table = _table(("monitor",), ("",))
+    table.add_row("datagrams/s", _rate(found["rate"]))
+    table.add_row("messages in each", str(found["messages_per_datagram"]))
+    table.add_row("windows told", str(found["windows"]))
+    table.add_row("s from a window's end to its findings, at most", f"{max(found['seconds_behind']):.1f}")
+    table.add_row("cores: fed", f"{found['cores_fed']:.2f}")
+    table.add_row("cores: idle", f"{found['cores_idle']:.3f}")
+    table.add_row("MiB at most: together", f"{found['together_memory_bytes'] / (1 << 20):,.0f}")
+    return table
+
+
 def upkeep_table(figures: Sequence[Mapping[str, Any]]) -> Table:
     """What watching and starting cost."""
     table = _table(["what"], ["median", "least", "rounds"])

@@ -29,8 +29,8 @@ from umstack.demo import (
     run_demo,
 )
 from umstack.demo.children import Child
+from umstack.demo.report import prepare_report, write_report
 from umstack.demo.report import why_no_report as demo_why_no_report
-from umstack.demo.report import write_report
 from umstack.demo.settings import WantedLinks
 from umstack.demo.watching import Watch
 
@@ -112,11 +112,13 @@ def command(
         tree or default_tree(), report=report_directory if why_no_report is None else None, **chosen
     )
     written: dict[str, Any] | None = None
+    if settings.report is not None:
+        prepare_report()
     try:
         with terminable(once=True), Watch() as watch, _Display(watch) as display:
             report = run_demo(settings, display.show)
             if settings.report is not None and all(run.network == "lab" for run in report.runs):
-                written = write_report(settings.report, display.show_step)
+                written = write_report(settings.report, settings.loss, display.show_step)
     except KeyboardInterrupt:
         click.echo("umstack: interrupted; everything has been taken down", err=True)
         raise SystemExit(INTERRUPTED_STATUS) from None

@@ -32,18 +32,25 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--late",
     type=click.FloatRange(0),
-    default=10.0,
+    default=2.0,
     show_default=True,
     help="Seconds to wait for stragglers.",
 )
 @click.option(
-    "--interval", type=click.FloatRange(0), default=2.0, show_default=True, help="Seconds between looks."
+    "--interval", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds between looks."
 )
 @click.option(
     "--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network."
 )
 @click.option(
     "--parquet", type=_FOLDER, help="Append finished windows and findings to Parquet here, each exactly once."
+)
+@click.option(
+    "--format",
+    "table_format",
+    default="parquet",
+    show_default=True,
+    help="Of the tables below --parquet; another one is written by a Spark that has it: delta, orc.",
 )
 @click.option("--prometheus-port", type=click.IntRange(1, 65535), help="Serve gauges over HTTP on this port.")
 @click.option(
@@ -54,7 +61,14 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--checkpoint", type=_FOLDER, help="Keep what was read here, to go on from after a restart.")
 @click.option("--once", is_flag=True, help="Take in what is there and end.")
 @click.option("--master", help="Spark master; the cores of this machine otherwise.")
-@click.option("--driver-memory", default="2g", show_default=True, help="Memory of Spark's driver.")
+@click.option("--driver-memory", default="1g", show_default=True, help="Memory of Spark's driver.")
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(1 << 20),
+    default=256 << 20,
+    show_default=True,
+    help="Bytes of the captures that one batch takes in.",
+)
 @JSON_OPTION
 def command(
     captures: str,
@@ -63,12 +77,14 @@ def command(
     interval: float,
     mtu: int,
     parquet: Path | None,
+    table_format: str,
     prometheus_port: int | None,
     prometheus_file: Path | None,
     checkpoint: Path | None,
     once: bool,
     master: str | None,
     driver_memory: str,
+    max_bytes: int,
     as_json: bool,
 ) -> None:
     """Watch the captures in FOLDER (or a glob) as they grow: by windows of time what a report finds in all of them.
@@ -88,8 +104,8 @@ def command(
         ) from None
     windows = Windows() if as_json else None
     options = MonitorOptions(
-        (captures,), window, late, interval, mtu, once, parquet, prometheus_port, prometheus_file, checkpoint,
-        windows, master, driver_memory,
+        (captures,), window, late, interval, mtu, once, parquet, table_format, prometheus_port, prometheus_file,
+        checkpoint, windows, master, driver_memory, max_bytes,
     )  # fmt: skip
     console = Console(stderr=True)
     stop = threading.Event()

@@ -42,6 +42,18 @@ Examples:
 @click.option(
     "--mtu", type=click.IntRange(576, 65535), default=1500, show_default=True, help="MTU of the network."
 )
+@click.option(
+    "--expected-loss",
+    type=click.FloatRange(0, 1),
+    help="Share that the network was set to lose on the way to each receiver: told as that, not as a fault.",
+)
+@click.option(
+    "--format",
+    "table_format",
+    default="parquet",
+    show_default=True,
+    help="Of the tables; another one is written by a Spark that has it: delta, orc.",
+)
 @click.option("--driver-memory", help="Makes the report with Spark, whose driver has so much memory.")
 @JSON_OPTION
 def command(
@@ -49,6 +61,8 @@ def command(
     out: str,
     master: str | None,
     mtu: int,
+    expected_loss: float | None,
+    table_format: str,
     driver_memory: str | None,
     as_json: bool,
 ) -> None:
@@ -57,14 +71,20 @@ def command(
     Writes OUT/report.html, one page with plots and findings in sentences, and every table behind it as Parquet in OUT.
     """
     try:
-        from umstack.report import ReportOptions, alone, make_report
+        import pyarrow
+
+        from umstack.report import ReportOptions, make_report, outputs
     except ImportError as error:
         raise Unsupported(f"reports need {error.name}", hint="pip install 'umstack[report]'") from None
 
-    options = ReportOptions(master, mtu, driver_memory)
+    options = ReportOptions(
+        master, mtu, driver_memory, expected_loss=expected_loss, table_format=table_format
+    )
     if options.uses_spark and find_spec("pyspark") is None:
         raise Unsupported("a report by Spark needs pyspark", hint="pip install 'umstack[spark,report]'")
-    del alone  # Imported for what it needs: a missing part is told before the work begins.
+    del outputs  # Imported for what it needs: a missing part is told before the work begins.
+    # Arrow's own pool keeps tens of MiB at hand, which a small report has no use for and a large one does not miss.
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     try:
         with terminable(), _display(_SPARK if options.uses_spark else _FACTS) as display:
             report = make_report(captures, out, options, display.show_step, display.show_tasks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from umstack.demo.capture import capture_directory
@@ -17,9 +18,24 @@ def why_no_report() -> str | None:
     return None if all(map(find_spec, _NEEDED)) else "pip install 'umstack[report]'"
 
 
-def write_report(report: Path, on_step: Callable[[str, int, int], None]) -> dict[str, Any]:
-    """Analyse the captures that lie there and write the page beside them; what `umstack report --json` says."""
+def prepare_report() -> None:
+    """Load what makes a report, in a thread, while there is time: a second that the report does not take then."""
+    Thread(target=_load, name="umstack-report", daemon=True).start()
+
+
+def _load() -> None:
+    from umstack.analysis import tables
+    from umstack.report import outputs, page
+
+    del tables, outputs, page
+
+
+def write_report(report: Path, loss: float, on_step: Callable[[str, int, int], None]) -> dict[str, Any]:
+    """Analyse the captures that lie there and write the page beside them; what `umstack report --json` says.
+
+    `loss` is what the switch was told to lose on the way to each subscriber.
+    """
     from umstack.report import ReportOptions, make_report
 
     captures = str(capture_directory(report))
-    return make_report([captures], report, ReportOptions(), on_step).to_dict()
+    return make_report([captures], report, ReportOptions(expected_loss=loss or None), on_step).to_dict()

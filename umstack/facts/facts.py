@@ -11,14 +11,18 @@ threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from umstack.capture import CaptureNotes, decode
+from umstack.capture.capture_files import copies
 from umstack.capture.split import Split
+from umstack.capture.tally import Tally
 from umstack.facts.kinds import (
     BUCKET_NS,
     DATA,
@@ -31,80 +35,11 @@ from umstack.facts.kinds import (
     RETRANSMISSION,
     SESSION_MESSAGE,
 )
-from umstack.spark.capture_files import copies
-from umstack.spark.labels import labelled
-from umstack.spark.packet_columns import note_row, select, topics
+from umstack.facts.labels import labelled
+from umstack.facts.packet_columns import note_row, select, topics
+from umstack.facts.schema import FACTS, frame_schema, merges
+from umstack.facts.tallied import tallied
 
-_POINT = {"point": pl.String, "publisher": pl.String, "session_id": pl.Int64}
-_SPAN = {"first_ns": pl.Int64, "last_ns": pl.Int64}
-_COUNT = pl.Int64
-
-SCHEMAS: dict[str, dict[str, type[pl.DataType] | pl.DataType]] = {
-    "sends": {**_POINT, "sqn": pl.UInt32, "time_ns": pl.Int64},
-    "counts": {
-        **_POINT,
-        "receiver": pl.String,
-        "group": pl.String,
-        "kind": pl.String,
-        **_SPAN,
-        **dict.fromkeys(("packets", "messages", "message_bytes", "udp_bytes"), _COUNT),
-    },
-    "rates": {
-        **_POINT,
-        "start_ns": pl.Int64,
-        **dict.fromkeys(("datagrams", "bytes", "retransmissions", "retransmitted_bytes"), _COUNT),
-    },
-    "sizes": {
-        **_POINT,
-        "udp_bytes": pl.Int64,
-        "message_count": pl.Int64,
-        **dict.fromkeys(("datagrams", "message_bytes", "frame_bytes"), _COUNT),
-    },
-    "topics": {
-        **_POINT,
-        "topic_index": pl.Int64,
-        "topic": pl.String,
-        **_SPAN,
-        **dict.fromkeys(("messages", "fragments", "payload_bytes", "lowest_sqn", "highest_sqn"), _COUNT),
-    },
-    "references": {
-        "publisher": pl.String,
-        "session_id": pl.Int64,
-        "epoch": pl.Int64,
-        "time_ns": pl.Int64,
-        "sqn": pl.Int64,
-    },
-    "rare": {
-        **_POINT,
-        "kind": pl.String,
-        "time_ns": pl.Int64,
-        "receiver": pl.String,
-        "sqn": pl.Int64,
-        "sqns": pl.List(pl.Int64),
-        "ncf_reason": pl.String,
-        "udp_bytes": pl.Int64,
-    },
-    "remarks": {"point": pl.String, "kind": pl.String, "status": pl.String, "packets": _COUNT},
-    "fragments": {
-        "source_address": pl.String,
-        "destination_address": pl.String,
-        "fragments": _COUNT,
-        "bytes": _COUNT,
-        **_SPAN,
-    },
-}
-"""The columns of each kind of facts. docs/facts.md has units, and what may be null."""
-
-_LOWEST = {"first_ns", "lowest_sqn"}
-_HIGHEST = {"last_ns", "highest_sqn", "topic"}
-_KEYS = {
-    "counts": ("point", "publisher", "session_id", "receiver", "group", "kind"),
-    "rates": ("point", "publisher", "session_id", "start_ns"),
-    "sizes": ("point", "publisher", "session_id", "udp_bytes", "message_count"),
-    "topics": ("point", "publisher", "session_id", "topic_index"),
-    "remarks": ("point", "kind", "status"),
-    "fragments": ("source_address", "destination_address"),
-}
 _MANY_PIECES = 128
 
 
@@ -127,16 +62,15 @@ class Facts:
     @classmethod
     def merged(cls, parts: Iterable[Facts]) -> Facts:
         """The facts of all of these together; the order of the parts does not matter."""
-        pieces = _Pieces()
-        packets = 0
+        pieces = Pieces()
         for part in parts:
-            packets += part.packets
+            pieces.packets += part.packets
             for stream, rows in part.sends.items():
                 pieces.add_sends(stream, rows)
             for one in fields(cls):
                 if one.name not in ("packets", "sends"):
                     pieces.add(one.name, getattr(part, one.name))
-        return pieces.facts(packets)
+        return pieces.facts()
 
     def equals(self, other: Facts) -> bool:
         """Whether both say the same, to the row."""
@@ -153,7 +87,7 @@ class Facts:
 
 
 def _nothing(name: str) -> pl.DataFrame:
-    return pl.DataFrame(schema=SCHEMAS[name])
+    return pl.DataFrame(schema=frame_schema(name))
 
 
 def _combined(name: str, rows: pl.DataFrame) -> pl.DataFrame:
@@ -163,13 +97,17 @@ def _combined(name: str, rows: pl.DataFrame) -> pl.DataFrame:
     if name == "references":
         key = ["publisher", "session_id", "epoch"]
         return rows.sort(*key, "time_ns", "sqn").unique(key, keep="first", maintain_order=True)
-    key = list(_KEYS[name])
-    values = [column for column in SCHEMAS[name] if column not in key]
-    totals = [
-        pl.col(one).min() if one in _LOWEST else pl.col(one).max() if one in _HIGHEST else pl.col(one).sum()
-        for one in values
-    ]
-    return rows.group_by(key).agg(totals).select(list(SCHEMAS[name])).sort(key)
+    how = merges(name)
+    key = [column for column, by in how.items() if by == "key"]
+    totals = [_TOTALS[by](pl.col(column)) for column, by in how.items() if by != "key"]
+    return rows.group_by(key).agg(totals).select(list(how)).sort(key)
+
+
+_TOTALS: dict[str, Callable[[pl.Expr], pl.Expr]] = {
+    "sum": pl.Expr.sum,
+    "min": pl.Expr.min,
+    "max": pl.Expr.max,
+}
 
 
 _RARE_ORDER = (
@@ -177,10 +115,12 @@ _RARE_ORDER = (
 )
 
 
-class _Pieces:
+class Pieces:
     """Rows of facts on their way into one frame of each kind."""
 
     def __init__(self) -> None:
+        """None yet."""
+        self.packets = 0
         self._of: dict[str, list[pl.DataFrame]] = {}
         self._sends: dict[tuple[str, str, int], list[pl.DataFrame]] = {}
 
@@ -197,52 +137,108 @@ class _Pieces:
         """Take first sendings."""
         self._sends.setdefault(stream, []).append(rows)
 
-    def facts(self, packets: int) -> Facts:
+    def facts(self) -> Facts:
         """What came of it."""
         frames = {
             name: _combined(name, pl.concat([_nothing(name), *self._of.get(name, [])]))
-            for name in SCHEMAS
+            for name in FACTS
             if name != "sends"
         }
         sends = {}
         for stream in sorted(self._sends):
-            rows = pl.concat(self._sends.pop(stream))
-            in_order = rows["time_ns"].is_sorted() and not (rows["time_ns"].diff() == 0).any()
-            sends[stream] = rows if in_order else rows.sort("time_ns", "sqn")
-        return Facts(packets, sends, **frames)
+            rows = pl.concat(self._sends.pop(stream), rechunk=True)
+            sends[stream] = rows if _is_in_order(rows) else rows.sort("time_ns", "sqn")
+        return Facts(self.packets, sends, **frames)
+
+
+def _is_in_order(rows: pl.DataFrame) -> bool:
+    times, sqns = rows["time_ns"].to_numpy(), rows["sqn"].to_numpy()
+    later, same = times[1:] > times[:-1], times[1:] == times[:-1]
+    return bool(np.all(later | (same & (sqns[1:] >= sqns[:-1]))))
 
 
 def facts_of(sources: Sequence[str | Split]) -> Facts:
     """The facts of these files, or splits of files: each is decoded once. Of files alike one is read."""
-    whole = [one for one in sources if isinstance(one, str)]
-    doubles = copies(whole)
-    pieces, packets = _Pieces(), 0
+    doubles = copies([one for one in sources if isinstance(one, str)])
+    counter = Counter()
     for source in sources:
-        path = source if isinstance(source, str) else source.path
         if isinstance(source, str) and source in doubles:
-            _take(pieces, note_row([*NEEDED], path, f"the same as {doubles[source]}, not read again", None))
+            counter.note(source, f"the same as {doubles[source]}, not read again", None)
             continue
         notes = CaptureNotes()
-        for batch in decode(source, only_ours=True, notes=notes):
-            packets += len(batch)
-            _take_topics(pieces, topics(batch))
-            _take(pieces, select(batch, [*NEEDED]))
+        for batch in decode(source, only_ours=True, notes=notes, tally=counter.tally):
+            counter.take(batch)
         for note in notes.notes:
-            _take(pieces, note_row([*NEEDED], path, note.text, note.position))
-    return pieces.facts(packets)
+            counter.note(notes.path, note.text, note.position)
+    return counter.facts().get(0, Facts())
 
 
 def facts_of_packets(batches: Iterable[pa.RecordBatch]) -> Facts:
-    """The facts of packets that were decoded elsewhere: batches of `umstack.spark.packet_columns.PACKETS`."""
-    pieces, packets = _Pieces(), 0
+    """The facts of packets that were decoded elsewhere, in batches as `umstack.capture.decode` gives them."""
+    counter = Counter()
     for batch in batches:
-        packets += len(batch)
-        _take_topics(pieces, topics(batch))
-        _take(pieces, select(batch, [*NEEDED]))
-    return pieces.facts(packets)
+        counter.take(batch)
+    return counter.facts().get(0, Facts())
 
 
-def _take_topics(pieces: _Pieces, batch: pa.RecordBatch) -> None:
+class Counter:
+    """Counts packets as they are decoded: their facts, by windows of time where `window_ns` is not 0."""
+
+    def __init__(self, window_ns: int = 0) -> None:
+        """No packets yet."""
+        self._window_ns = window_ns
+        self._pieces: dict[int, Pieces] = {}
+        self.tally = Tally(window_ns, EPOCH_NS)
+        """For `decode`: first sendings that the core counts are taken out of it with the batch that comes with them."""
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Count the packets of a batch, and those in the tally."""
+        if len(self.tally):
+            self._take_tally()
+        if not len(batch):
+            return
+        for window_ns, rows in self._by_window(batch):
+            pieces = self._of(window_ns)
+            pieces.packets += len(rows)
+            _take_topics(pieces, topics(rows))
+            _take(pieces, select(rows, [*NEEDED]))
+
+    def _take_tally(self) -> None:
+        tally = self.tally
+        with tally.emptied() as found:
+            for window_ns, told in tallied(found, tally.path, tally.interfaces, self._window_ns).items():
+                pieces = self._of(window_ns)
+                pieces.packets += told.packets
+                for stream, rows in told.sends:
+                    pieces.add_sends(stream, rows)
+                for name, frame in told.frames:
+                    pieces.add(name, frame)
+
+    def note(self, path: str, text: str, position: int | None) -> None:
+        """Keep what is to be said of a file: a remark of no time."""
+        _take(self._of(0), note_row([*NEEDED], path, text, position))
+
+    def facts(self) -> dict[int, Facts]:
+        """The facts by window; what has no time, and everything where time is not divided, is at 0."""
+        return {window_ns: pieces.facts() for window_ns, pieces in sorted(self._pieces.items())}
+
+    def _of(self, window_ns: int) -> Pieces:
+        return self._pieces.setdefault(window_ns, Pieces())
+
+    def _by_window(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        if not self._window_ns:
+            yield 0, batch
+            return
+        times = pc.fill_null(batch.column("time_ns"), 0).to_numpy()
+        windows = times // self._window_ns * self._window_ns
+        if windows[0] == windows[-1] and (windows == windows[0]).all():
+            yield int(windows[0]), batch
+            return
+        for window_ns in np.unique(windows).tolist():
+            yield window_ns, batch.filter(pa.array(windows == window_ns))
+
+
+def _take_topics(pieces: Pieces, batch: pa.RecordBatch) -> None:
     if not len(batch):
         return
     counted = pl.from_arrow(batch)
@@ -254,10 +250,10 @@ def _take_topics(pieces: _Pieces, batch: pa.RecordBatch) -> None:
 
 
 def _shaped(name: str, rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.select(pl.col(column).cast(kind) for column, kind in SCHEMAS[name].items())
+    return rows.select(pl.col(column).cast(kind) for column, kind in frame_schema(name).items())
 
 
-def _take(pieces: _Pieces, batch: pa.RecordBatch) -> None:
+def _take(pieces: Pieces, batch: pa.RecordBatch) -> None:
     for kind, of_kind in labelled(batch):
         rows = pl.from_arrow(of_kind)
         assert isinstance(rows, pl.DataFrame)
@@ -267,7 +263,7 @@ def _take(pieces: _Pieces, batch: pa.RecordBatch) -> None:
         _take_remarks(pieces, kind, rows)
 
 
-def _take_remarks(pieces: _Pieces, kind: str, rows: pl.DataFrame) -> None:
+def _take_remarks(pieces: Pieces, kind: str, rows: pl.DataFrame) -> None:
     remarkable = rows if kind not in KINDS else rows.filter(pl.col("status") != "ok")
     if len(remarkable):
         counted = remarkable.group_by("point", "kind", "status").agg(packets=pl.len())
@@ -289,7 +285,7 @@ def _take_remarks(pieces: _Pieces, kind: str, rows: pl.DataFrame) -> None:
         pieces.add("fragments", _shaped("fragments", counted))
 
 
-def _take_session(pieces: _Pieces, kind: str, rows: pl.DataFrame) -> None:
+def _take_session(pieces: Pieces, kind: str, rows: pl.DataFrame) -> None:
     key = ["point", "publisher", "session_id"]
     is_data, is_repair = kind == DATA, kind == RETRANSMISSION
     counted = rows.group_by([*key, "receiver", "group", "kind"]).agg(

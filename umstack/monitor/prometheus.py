@@ -10,8 +10,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server, write_to_textfile
 
 from umstack.monitor.finding_watch import INCIDENTS, STORMS
-from umstack.monitor.sinks import RECOVERY, TRAFFIC, Row
-from umstack.monitor.window_findings import FINDINGS
+from umstack.monitor.sinks import Row
+from umstack.monitor.window_findings import FINDINGS, RECOVERY, TRAFFIC
 from umstack.report.findings import topic_name
 
 
@@ -84,6 +84,7 @@ _COUNTERS = {
     "nak_storm_requests": _Metric(STORMS, "requests", _SESSION, "Sequence numbers asked for in NAK storms."),
     "findings": _Metric(FINDINGS, None, ("topic", "severity"), "Findings of windows."),
     "useless_repair_bytes": _Metric("repairs", "useless_bytes", _POINT, "Sent again though nobody asked."),
+    "lost_repairs": _Metric("lost_repairs", "lost", _PAIR, "Repairs that were lost between two points."),
     "copied_datagrams": _Metric(
         "duplicates", "copies", _POINT, "Datagrams seen once more than they were sent."
     ),

@@ -13,13 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from umstack.monitor.finding_watch import INCIDENTS, STORMS
-from umstack.monitor.window_findings import FINDINGS, TABLES
+from umstack.monitor.window_findings import FINDINGS, RECOVERY, TABLES, TRAFFIC
 from umstack.report.findings import CAUSES, Severity, storm, suggestion
 from umstack.report.quantities import bit_rate, count, duration, session_name, share
 
 Row = dict[str, Any]
 
-TRAFFIC, RECOVERY = "traffic", "recovery"
 SUGGESTIONS = "suggestions"
 
 _ORDER = ("publisher", "receiver", "option")
@@ -39,7 +38,7 @@ class Sink(Protocol):
     """Takes the rows of windows that are new or have changed, and incidents, storms and findings, each once."""
 
     def take(self, kind: str, rows: Iterable[Row], window_seconds: float) -> None:
-        """Rows of `traffic_windows` or `recovery`, or of a table that `FindingWatch` found."""
+        """Rows of a table that `FindingWatch` gave."""
 
 
 class Lines:
@@ -164,7 +163,14 @@ class Windows:
         }
 
 
-class Parts:
+class Parts(Protocol):
+    """Takes the tables of batches; a batch that is done again replaces its own, where the format can."""
+
+    def write(self, kind: str, number: int, table: pa.Table) -> None:
+        """The rows of a batch."""
+
+
+class ParquetParts:
     """A folder of Parquet: a file for each batch that had rows. A batch that is done again replaces its own."""
 
     def __init__(self, folder: Path, name: str) -> None:

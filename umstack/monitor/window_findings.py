@@ -1,60 +1,45 @@
-"""What finished windows of time hold besides traffic, incidents and storms: the report's analyses and its findings.
+"""The findings of windows of time, made of the facts of each by the report's analyses and in its words.
 
-All windows that end with a batch are analysed at once, told apart by their beginning. What is judged is judged by what
-was captured before as well: a repair by the NAK it answers, a gap by the datagram before it, a burst by the mean of its
-window and the one before.
+What is judged is judged by what was captured before as well: a repair by the NAK it answers, a gap by the datagram
+before it, a burst by the mean of its window and the one before.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+import polars as pl
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
-from umstack.analysis.datagram_fill import datagram_fill, sizes
-from umstack.analysis.ip_fragments import ip_fragments
-from umstack.analysis.latency import times_taken, transits
-from umstack.analysis.losses import coverage, gaps
-from umstack.analysis.observations import (
-    DATA,
-    NAK,
-    NCF,
-    NS_PER_SECOND,
-    RETRANSMISSION,
-    SESSION,
-    WINDOW,
-    in_windows,
-    of_sessions,
-)
-from umstack.analysis.rates import rate_summary, rates
-from umstack.analysis.recovery import recovery_latency
-from umstack.analysis.remarks import is_remarkable, remarks
-from umstack.analysis.repairs import copies, repairs
-from umstack.analysis.sessions import sessions, topics_of
+from umstack.analysis import losses, numbering, traffic
+from umstack.analysis.losses import WINDOW, Rare, windowed
+from umstack.analysis.numbering import Numbered
 from umstack.analysis.suggestions import suggestions
+from umstack.facts.facts import Facts
+from umstack.facts.kinds import SESSION
+from umstack.monitor import windows
 from umstack.report.findings import window_findings
-from umstack.report.summary import MOST_ROWS, Row, Summary, most_first
+from umstack.report.outputs import arrow
+from umstack.report.summary import MOST_ROWS, Row, Summary, most_first, name_sessions
 
+TRAFFIC, RECOVERY = "traffic", "recovery"
 FINDINGS = "findings"
 """The table of sentences; the others have the names they have in a report."""
 TABLES = (
     *("repairs", "duplicates", "gaps", "rate_summary", "datagram_fill", "ip_fragments"),
-    *("latency", "recovery_latency", "suggestions", "remarks", "topics"),
+    *("latency", "recovery_latency", "suggestions", "remarks", "topics", "lost_repairs"),
 )
 _SESSIONS = "sessions"
+_KEY = ("point", *SESSION)
 TopicNames = dict[tuple[str, int, int], str]
 """By publisher, session and index."""
-_BY = (WINDOW,)
+MOMENT = pa.timestamp("us", "UTC")
 _SENTENCES = pa.schema(
     [
-        pa.field("from", pa.timestamp("us", "UTC")),
-        pa.field("to", pa.timestamp("us", "UTC")),
+        pa.field("from", MOMENT),
+        pa.field("to", MOMENT),
         pa.field("topic", pa.string()),
         pa.field("severity", pa.string()),
         pa.field("text", pa.string()),
@@ -70,184 +55,149 @@ class Span:
     high_ns: int
     window_ns: int
 
-    def holds(self, time: str = "time_ns", before: int = 0) -> Column:
-        """Whether a time is in these windows, or in so many before them."""
-        return (F.col(time) >= self.low_ns - before * self.window_ns) & (F.col(time) < self.high_ns)
+    def holds(self, time: str) -> pl.Expr:
+        """Whether a time is in these windows."""
+        return (pl.col(time) >= self.low_ns) & (pl.col(time) < self.high_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What `losses` gave for the windows, and the incidents these losses are."""
+    """What `losses.losses` gave for the windows, and the incidents these losses are."""
 
-    lost: DataFrame
-    incidents: DataFrame
-
-
-@dataclass(frozen=True, slots=True)
-class _Holds:
-    """What there is in the windows: what there is not needs no analysis."""
-
-    points: int
-    again: int
-    asked: int
-    fragments: int
-    remarks: int
+    lost: pl.DataFrame
+    incidents: pl.DataFrame
 
 
 def window_tables(
-    kept: DataFrame, losses: Losses | None, span: Span, mtu: int, names: TopicNames
-) -> dict[str, pa.Table]:
+    kept: Mapping[int, Facts], whole: Numbered, rare: Rare, judged: Losses | None, span: Span, mtu: int,
+    names: TopicNames,
+) -> dict[str, pa.Table]:  # fmt: skip
     """The tables of these windows that have rows, and their findings.
 
-    `kept` is what `label` gave with numbers that do not wrap: the windows, and what came before them and after.
+    `kept` are the facts by window: these windows, what came before them and after; `whole` is all of that together.
     """
-    holds = _holds(kept, span)
-    with persisted(rates(of_sessions(kept).where(span.holds()))) as rated:
-        found = {name: frame.toArrow() for name, frame in _frames(kept, rated, span, mtu, holds)}
-        if losses is not None:
-            found |= _recovered(rated, losses, span)
-        if len(found[_SESSIONS]):
-            found |= _counted_once(kept, found[_SESSIONS], span)
+    of_window: dict[int, Facts] = {at: one for at, one in kept.items() if span.low_ns <= at < span.high_ns}
+    parts: dict[str, list[pl.DataFrame]] = defaultdict(list)
+    for at, facts in of_window.items():
+        for name, table in _by_itself(facts, mtu).items():
+            parts[name].append(table.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
+    found = {name: pl.concat(tables) for name, tables in parts.items()}
+    if not found:
+        return {}
+    found |= _judged_by_more(whole, rare, found[_SESSIONS], span)
+    if judged is not None:
+        found |= _recovered(of_window, judged, span)
     found["topics"] = _named(found["topics"], names)
-    sentences = _sentences(found, span)
-    told = {name: _told(table, span) for name, table in found.items() if name in TABLES}
-    if len(sentences):
-        told[FINDINGS] = sentences
+    before = span.low_ns - span.window_ns
+    spans = found.pop(_SESSIONS)
+    if before in kept:
+        covered = _no_coverage()
+        earlier = traffic.sessions(kept[before], covered)
+        spans = pl.concat([earlier.with_columns(pl.lit(before, pl.Int64).alias(WINDOW)), spans])
+    sentences = _sentences(found, spans, span)
+    told = {name: _told(table, span) for name, table in found.items()}
+    told[FINDINGS] = sentences
     return {name: table for name, table in told.items() if len(table)}
 
 
-def _holds(kept: DataFrame, span: Span) -> _Holds:
-    counted = kept.where(span.holds()).agg(
-        F.count_distinct(F.when(F.col("kind") == DATA, F.col("point"))).alias("points"),
-        F.count_if(F.col("kind") == RETRANSMISSION).alias("again"),
-        F.count_if(F.col("kind").isin(NAK, NCF)).alias("asked"),
-        F.count_if("ip_fragment").alias("fragments"),
-        F.count_if(is_remarkable()).alias("remarks"),
-    )
-    [row] = counted.collect()
-    return _Holds(**row.asDict())
+def grown(kept: Mapping[int, Facts], window_ns: int, mtu: int) -> pa.Table:
+    """The traffic of these windows as it is now."""
+    parts = [
+        windows.traffic(facts, mtu).with_columns(pl.lit(at, pl.Int64).alias(WINDOW))
+        for at, facts in kept.items()
+    ]
+    if not parts:
+        return pa.table({})
+    span = Span(0, 0, window_ns)
+    return _told(pl.concat(parts), span)
 
 
-@contextmanager
-def persisted(frame: DataFrame) -> Iterator[DataFrame]:
-    """A frame that is kept at hand for as long as the block lasts."""
-    kept = frame.persist()
-    try:
-        yield kept
-    finally:
-        kept.unpersist()
+def _by_itself(facts: Facts, mtu: int) -> dict[str, pl.DataFrame]:
+    """What a window says by itself."""
+    return {
+        TRAFFIC: windows.traffic(facts, mtu),
+        RECOVERY: windows.recovery(facts),
+        _SESSIONS: traffic.sessions(facts, _no_coverage()),
+        "datagram_fill": traffic.datagram_fill(facts.sizes, mtu),
+        "topics": traffic.topics(facts),
+        "rate_summary": traffic.rate_summary(facts.rates),
+        "ip_fragments": facts.fragments,
+        "remarks": facts.remarks,
+    }
 
 
-def _frames(
-    kept: DataFrame, rated: DataFrame, span: Span, mtu: int, holds: _Holds
-) -> Iterator[tuple[str, DataFrame]]:
-    """The analyses of windows by themselves."""
-    window_ns = span.window_ns
-    ours = in_windows(of_sessions(kept), window_ns)
-    inside = ours.where(span.holds())
-    rated = in_windows(rated, window_ns, "start_ns")
-    yield _SESSIONS, sessions(ours.where(span.holds(before=1)), _BY)
-    yield "datagram_fill", datagram_fill(sizes(inside, _BY), mtu, _BY)
-    yield "topics", topics_of(inside, _BY)
-    yield "rate_summary", rate_summary(rated, by=_BY)
-    if holds.again or holds.asked:
-        yield "repairs", repairs(ours, _BY).where(span.holds(WINDOW))
-    if holds.points > 1:
-        seen_twice = in_windows(transits(ours), window_ns, "from_ns").where(span.holds("from_ns"))
-        yield "latency", times_taken(seen_twice, _BY)
-    everything = in_windows(kept.where(span.holds()), window_ns)
-    if holds.fragments:
-        yield "ip_fragments", ip_fragments(everything, _BY)
-    if holds.remarks:
-        yield "remarks", remarks(everything, _BY)
+def _no_coverage() -> pl.DataFrame:
+    return pl.DataFrame(schema=numbering.COVERAGE)
 
 
-def _recovered(rated: DataFrame, losses: Losses, span: Span) -> dict[str, pa.Table]:
-    """How long losses lasted, and what would have helped: of rows at hand, as the plan of it all takes long to make."""
-    spark = rated.sparkSession
-    lost = in_windows(losses.lost, span.window_ns, "lost_ns")
-    waits = recovery_latency(lost, _BY).toArrow()
-    happened = in_windows(losses.incidents, span.window_ns, "start_ns").toArrow()
-    suggested = suggestions(
-        lost,
-        spark.createDataFrame(happened),
-        spark.createDataFrame(waits),
-        in_windows(rated, span.window_ns, "start_ns"),
-        _BY,
-    )
-    return {"recovery_latency": waits, "suggestions": suggested.toArrow()}
+def _judged_by_more(
+    whole: Numbered, rare: Rare, sessions: pl.DataFrame, span: Span
+) -> dict[str, pl.DataFrame]:
+    """What is judged by other windows, too: each in the window in which it was seen."""
+    window_ns, everything = span.window_ns, whole.everything
+    by = [*_KEY, WINDOW]
+    again = numbering.copies(everything).filter(span.holds("time_ns"))
+    counted = again.group_by(*_KEY, *windowed("time_ns", window_ns)).agg(copies=pl.len().cast(pl.Int64))
+    # Of what is seen again in a later window, that one has the copy alone.
+    distinct = pl.max_horizontal(pl.col("datagrams") - pl.col("copies"), pl.lit(0, pl.Int64))
+    twice = counted.join(sessions.select(*by, "datagrams"), by).with_columns(distinct=distinct)
+    missing = pl.col("missing")
+    missed = numbering.gaps(everything).filter(span.holds("after_ns"))
+    ways = traffic.latency(everything) if len(rare.repairs) else traffic.latency([])
+    return {
+        "repairs": losses.repairs(rare, window_ns).filter(span.holds(WINDOW)),
+        "latency": traffic.latency(everything, window_ns).filter(span.holds(WINDOW)),
+        "lost_repairs": losses.lost_repairs(rare, whole.facts, ways, window_ns).filter(span.holds(WINDOW)),
+        "duplicates": twice.select(*_KEY, WINDOW, "datagrams", "distinct", "copies"),
+        "gaps": missed.group_by(*_KEY, *windowed("after_ns", window_ns)).agg(
+            gaps=pl.len().cast(pl.Int64), missing=missing.sum(), longest=missing.max()
+        ),
+    }
 
 
-def _counted_once(kept: DataFrame, known_sessions: pa.Table, span: Span) -> dict[str, pa.Table]:
-    """What was captured twice, and what was not: each in the window in which that was seen."""
-    spark = kept.sparkSession
-    ours = of_sessions(kept)
-    covered = coverage(ours).toArrow()
-    key = ["point", *SESSION, WINDOW]
-    found = {}
-    if any(row["datagrams"] > row["distinct"] for row in covered.to_pylist()):
-        sent = spark.createDataFrame(known_sessions.select([*key, "datagrams"]))
-        twice = copies(ours, spark.createDataFrame(covered)).where(span.holds())
-        counted = in_windows(twice, span.window_ns).groupBy(*key).agg(F.sum("copies").alias("copies"))
-        # Of what is seen again in a later window, that one has the copy alone.
-        distinct = F.greatest(F.col("datagrams") - F.col("copies"), F.lit(0)).alias("distinct")
-        found["duplicates"] = counted.join(sent, key).select(*key, "datagrams", distinct, "copies").toArrow()
-    if _has_gaps(covered):
-        missed = gaps(ours, spark.createDataFrame(covered)).where(span.holds("after_ns"))
-        found["gaps"] = (
-            in_windows(missed, span.window_ns, "after_ns")
-            .groupBy(*key)
-            .agg(
-                F.count("*").alias("gaps"),
-                F.sum("missing").alias("missing"),
-                F.max("missing").alias("longest"),
-            )
-            .toArrow()
-        )
-    return found
+def _recovered(of_window: Mapping[int, Facts], judged: Losses, span: Span) -> dict[str, pl.DataFrame]:
+    """How long losses lasted, and what would have helped, window by window."""
+    waits, helping = [], []
+    lost = judged.lost.with_columns(windowed("lost_ns", span.window_ns))
+    happened = judged.incidents.with_columns(windowed("start_ns", span.window_ns))
+    for (at,), of_it in lost.partition_by(WINDOW, as_dict=True).items():
+        own = of_it.drop(WINDOW)
+        waited = losses.recovery_latency(own)
+        rates = of_window[at].rates if at in of_window else Facts().rates
+        helps = suggestions(own, happened.filter(pl.col(WINDOW) == at), waited, rates)
+        waits.append(waited.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
+        helping.append(helps.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
+    return {"recovery_latency": pl.concat(waits), "suggestions": pl.concat(helping)} if waits else {}
 
 
-def _has_gaps(covered: pa.Table) -> bool:
-    """Whether a number was not seen inside a bucket, or between two of them."""
-    order = [(name, "ascending") for name in ("point", *SESSION, "bucket")]
-    highs: dict[tuple[Any, ...], int] = {}
-    for row in covered.sort_by(order).to_pylist():
-        key = tuple(row[name] for name in ("point", *SESSION))
-        if row["missing"] > 0 or row["low"] > highs.get(key, row["low"]) + 1:
-            return True
-        highs[key] = row["high"]
-    return False
+def _named(topics: pl.DataFrame, names: TopicNames) -> pl.DataFrame:
+    keys = zip(*(topics[name].to_list() for name in (*SESSION, "topic_index")), strict=True)
+    return topics.with_columns(pl.Series("topic", [names.get(key) for key in keys], pl.String))
 
 
-def _named(topics: pa.Table, names: TopicNames) -> pa.Table:
-    keys = zip(*(topics[name].to_pylist() for name in (*SESSION, "topic_index")), strict=True)
-    column = pa.array([names.get(key) for key in keys], pa.string())
-    return topics.set_column(topics.column_names.index("topic"), "topic", column)
-
-
-def _told(table: pa.Table, span: Span) -> pa.Table:
+def _told(table: pl.DataFrame, span: Span) -> pa.Table:
     """With the columns by which windows are known, in place of their beginning in nanoseconds."""
-    begins = [begin // 1000 for begin in table[WINDOW].to_pylist()]
+    begins = [begin // 1000 for begin in table[WINDOW].to_list()]
     ends = [begin + span.window_ns // 1000 for begin in begins]
-    moment = _SENTENCES.field("from").type
-    told = table.drop_columns(WINDOW).add_column(0, "to", pa.array(ends, moment))
-    return told.add_column(0, "from", pa.array(begins, moment))
+    told = arrow(table.drop(WINDOW)).add_column(0, "to", pa.array(ends, MOMENT))
+    return told.add_column(0, "from", pa.array(begins, MOMENT))
 
 
-def _sentences(found: dict[str, pa.Table], span: Span) -> pa.Table:
+def _sentences(found: Mapping[str, pl.DataFrame], sessions: pl.DataFrame, span: Span) -> pa.Table:
     """The findings of every window, as a report of it alone would have them."""
-    windows: dict[int, Summary] = defaultdict(Summary)
+    windows_of: dict[int, Summary] = defaultdict(Summary)
     for name in TABLES:
         if name in found:
-            for row in most_first(name, found[name]).to_pylist():
-                rows_of_window = windows[row[WINDOW]].tables.setdefault(name, [])
+            for row in most_first(name, arrow(found[name])).to_pylist():
+                rows_of_window = windows_of[row[WINDOW]].tables.setdefault(name, [])
                 if len(rows_of_window) < MOST_ROWS:
                     rows_of_window.append(row)
-    spans = _with_the_window_before(found[_SESSIONS].to_pylist(), span.window_ns)
+    spans = _with_the_window_before(sessions.to_dicts(), span.window_ns)
     rows: list[Row] = []
-    for begin_ns, summary in sorted(windows.items()):
+    for begin_ns, summary in sorted(windows_of.items()):
         summary.tables[_SESSIONS] = spans.get(begin_ns, [])
         summary.tables["missing"] = _by_point(summary["gaps"])
+        name_sessions(summary)
         rows += [
             {
                 "from": begin_ns // 1000,
@@ -264,14 +214,13 @@ def _sentences(found: dict[str, pa.Table], span: Span) -> pa.Table:
 def _with_the_window_before(rows: list[Row], window_ns: int) -> dict[int, list[Row]]:
     """Rows of `sessions` by window, with the time and the bytes of the window before: a session that is idle for
     longer than a burst is not the less bursty for it."""
-    key = ("point", *SESSION)
-    known = {(row[WINDOW], *(row[name] for name in key)): row for row in rows}
+    known = {(row[WINDOW], *(row[name] for name in _KEY)): row for row in rows}
     found: dict[int, list[Row]] = defaultdict(list)
     for (begin_ns, *who), row in known.items():
         before = known.get((begin_ns - window_ns, *who))
         wider = dict(row)
         if before is not None:
-            wider["seconds"] = (row["last_ns"] - before["first_ns"]) / NS_PER_SECOND
+            wider["seconds"] = (row["last_ns"] - before["first_ns"]) / traffic.NS_PER_SECOND
             wider["data_bytes"] = row["data_bytes"] + before["data_bytes"]
         found[begin_ns].append(wider)
     return found

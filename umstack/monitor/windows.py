@@ -1,73 +1,64 @@
-"""What a window of time says of each session: streaming aggregations with watermarks over labelled packets."""
+"""What a window of time says of each session: its traffic, and how long repairs took, of the window's facts alone.
+
+Sequence numbers are those of the wire here: within a window they need not be unwrapped.
+"""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+import polars as pl
 
-from umstack.analysis.datagram_fill import IP_AND_UDP_BYTES
-from umstack.analysis.observations import DATA, NAK, NCF, RETRANSMISSION, SESSION, classify
+from umstack.analysis.losses import percentiles, request_ns
+from umstack.analysis.traffic import IP_AND_UDP_BYTES
+from umstack.facts.facts import Facts
+from umstack.facts.kinds import DATA, NAK, NCF, RETRANSMISSION, SESSION
 
-_TIME = "time"
-
-
-def timed(packets: DataFrame, late_seconds: float) -> DataFrame:
-    """Observations with the time a watermark needs. Their sequence numbers wrap, which within a window does no harm."""
-    observed = classify(packets).withColumn(_TIME, F.timestamp_micros(F.expr("time_ns div 1000")))
-    return observed.withWatermark(_TIME, f"{late_seconds} seconds")
+_WHO = (*SESSION, "receiver")
 
 
-def traffic_windows(observed: DataFrame, window_seconds: float, mtu: int) -> DataFrame:
-    """One row a window, session and receiver: what it asked for; the row without a receiver is the source's."""
-    original = F.col("kind") == DATA
-    again = F.col("kind") == RETRANSMISSION
-    fill = F.col("udp_bytes") / (mtu - IP_AND_UDP_BYTES)
-    counted = observed.groupBy(F.window(_TIME, f"{window_seconds} seconds"), *SESSION, "receiver").agg(
-        F.count_if(original).alias("datagrams"),
-        F.coalesce(F.sum(F.when(original | again, F.col("frame_bytes"))), F.lit(0)).alias("bytes"),
-        F.coalesce(F.sum(F.when(original, F.col("message_count"))), F.lit(0)).alias("messages"),
-        F.avg(F.when(original, fill)).alias("fill"),
-        F.count_if(again).alias("retransmissions"),
-        F.count_if(F.col("kind") == NAK).alias("naks"),
-        F.coalesce(F.sum(F.when(F.col("kind") == NAK, F.size("sqns"))), F.lit(0)).alias("requests"),
-        F.coalesce(F.sum(F.when(F.col("kind") == NCF, F.size("sqns"))), F.lit(0)).alias("refused"),
+def traffic(window: Facts, mtu: int) -> pl.DataFrame:
+    """One row a session and receiver: what it asked for; the row without a receiver is the source's."""
+    kind, many = pl.col("kind"), pl.col("packets")
+    original = kind == DATA
+    room = mtu - IP_AND_UDP_BYTES
+    counted = window.counts.group_by(_WHO).agg(
+        datagrams=many.filter(original).sum(),
+        messages=pl.col("messages").filter(original).sum(),
+        fill=pl.when(many.filter(original).sum() > 0).then(
+            pl.col("udp_bytes").filter(original).sum() / (many.filter(original).sum() * room)
+        ),
+        retransmissions=many.filter(kind == RETRANSMISSION).sum(),
+        naks=many.filter(kind == NAK).sum(),
     )
-    return _flat(counted)
+    volume = window.rates.group_by(SESSION).agg(pl.col("bytes").sum())
+    volume = volume.with_columns(receiver=pl.lit(None, pl.String))
+    numbers = pl.col("sqns").list.len()
+    asked = window.rare.group_by(_WHO).agg(
+        requests=numbers.filter(kind == NAK).sum().cast(pl.Int64),
+        refused=numbers.filter(kind == NCF).sum().cast(pl.Int64),
+    )
+    whole = counted.join(volume, _WHO, "left", nulls_equal=True).join(asked, _WHO, "left", nulls_equal=True)
+    zero = [pl.col(name).fill_null(0) for name in ("bytes", "requests", "refused")]
+    names = ("datagrams", "bytes", "messages", "fill", "retransmissions", "naks", "requests", "refused")
+    return whole.with_columns(zero).select(*_WHO, *names).sort(_WHO)
 
 
-def loss_windows(observed: DataFrame, window_seconds: float) -> DataFrame:
-    """One row a window, session and lost sequence number: the first NAK and the last retransmission.
+def recovery(window: Facts) -> pl.DataFrame:
+    """One row a session: losses that were asked for, repairs, and how long they took.
 
     A loss whose repair falls into the next window counts as open here.
     """
-    time, never = F.col("time_ns"), F.lit(None).cast("long")
-    asked = observed.where(F.col("kind") == NAK).select(
-        _TIME, *SESSION, F.explode("sqns").alias("sqn"), time.alias("nak_ns"), never.alias("again_ns")
+    number = [*SESSION, "sqn"]
+    rows = window.rare
+    asked = rows.filter(pl.col("kind") == NAK).drop("sqn").explode("sqns").rename({"sqns": "sqn"})
+    asked = asked.filter(pl.col("sqn").is_not_null()).group_by(number).agg(nak_ns=pl.col("time_ns").min())
+    again = rows.filter(pl.col("kind") == RETRANSMISSION).group_by(number)
+    lost = asked.join(again.agg(repaired_ns=pl.col("time_ns").max()), number, "left")
+    took = request_ns()
+    spread = percentiles(pl.col("took"), "request")
+    return (
+        lost.with_columns(took=took)
+        .group_by(SESSION)
+        .agg(*spread, lost=pl.len().cast(pl.Int64), repaired=pl.col("took").count().cast(pl.Int64))
+        .select(*SESSION, "lost", "repaired", "request_p50", "request_p99")
+        .sort(SESSION)
     )
-    again = observed.where(F.col("kind") == RETRANSMISSION).select(
-        _TIME, *SESSION, "sqn", never.alias("nak_ns"), time.alias("again_ns")
-    )
-    per_loss = (
-        asked.unionByName(again)
-        .groupBy(F.window(_TIME, f"{window_seconds} seconds"), *SESSION, "sqn")
-        .agg(F.min("nak_ns").alias("nak_ns"), F.max("again_ns").alias("again_ns"))
-        .where("nak_ns IS NOT NULL")
-    )
-    return _flat(per_loss)
-
-
-def recovery(losses: DataFrame) -> DataFrame:
-    """One row a window and session, of the rows of `loss_windows`: losses, repairs and how long they took."""
-    took = F.when(F.expr("again_ns >= nak_ns"), F.expr("again_ns - nak_ns"))
-    spread = F.percentile_approx(took, [0.5, 0.99], 1000)
-    return losses.groupBy("from", "to", *SESSION).agg(
-        F.count("*").alias("lost"),
-        F.count(took).alias("repaired"),
-        spread[0].alias("request_p50"),
-        spread[1].alias("request_p99"),
-    )
-
-
-def _flat(windowed: DataFrame) -> DataFrame:
-    others = [name for name in windowed.columns if name != "window"]
-    return windowed.select(F.col("window.start").alias("from"), F.col("window.end").alias("to"), *others)

@@ -6,8 +6,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
+from umstack.capture.notes import SNAP_LENGTH
 from umstack.foreign_text import displayed
-from umstack.report.quantities import bit_rate, count, duration, moment, session_name, several, share, volume
+from umstack.report.quantities import (
+    bit_rate,
+    count,
+    duration,
+    moment,
+    session_name,
+    session_number,
+    several,
+    share,
+    volume,
+)
 from umstack.report.summary import Row, Summary
 
 
@@ -56,7 +67,7 @@ def findings(summary: Summary) -> list[Finding]:
         said = "No session data was found: these captures hold nothing of LBT-RM, or on ports that were not expected."
         return [Finding("sessions", Severity.BAD, said), *_notes(summary)]
     rules: Rules = (
-        _traffic, _topics, _loss, _causes, _gaps, _recovery, _storms, _repairs, _duplicates,
+        _traffic, _topics, _loss, _causes, _gaps, _recovery, _storms, _repairs, _lost_repairs, _duplicates,
         _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
     )  # fmt: skip
     return _by_severity(rules, summary)
@@ -66,8 +77,8 @@ def window_findings(summary: Summary) -> list[Finding]:
     """The findings of a window of time, without those the monitor has from elsewhere: its rows of traffic, incidents
     and storms, and the notes on captures."""
     rules: Rules = (
-        _topics, _gaps, _recovery, _repairs, _duplicates, _bursts, _fill, _fragments, _latency, _suggestions,
-        _malformed,
+        _topics, _gaps, _recovery, _repairs, _lost_repairs, _duplicates, _bursts, _fill, _fragments, _latency,
+        _suggestions, _malformed,
     )  # fmt: skip
     return _by_severity(rules, summary)
 
@@ -91,11 +102,16 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
     # The rate of a session is what its row says: datagrams sent first, without the headers, over its whole span.
     rows = _where_seen_best(summary["sessions"], "datagrams")
     span = max(row["last_ns"] for row in rows) - min(row["first_ns"] for row in rows)
+    parts = ""
+    if len(summary.runs) > 1:
+        # What lies between them is nobody's rate.
+        span = sum(run.end_ns - run.start_ns for run in summary.runs)
+        parts = f" of {count(len(summary.runs))} runs together"
     sent = sum(row["data_bytes"] for row in rows)
     rate = f": {bit_rate(sent / (span / 1e9))} on average" if span else ""
     text = (
         f"{count(len(keys))} {'session' if len(keys) == 1 else 'sessions'} sent {count(_sent(summary))} datagrams, "
-        f"{volume(sent)}, in {duration(span)}{rate}."
+        f"{volume(sent)}, in {duration(span)}{parts}{rate}."
     )
     yield Finding("traffic", Severity.NOTE, text)
 
@@ -103,7 +119,7 @@ def _traffic(summary: Summary) -> Iterator[Finding]:
 def _topics(summary: Summary) -> Iterator[Finding]:
     of_sessions: dict[str, list[Row]] = {}
     for row in summary["topics"]:
-        of_sessions.setdefault(session_name(row), []).append(row)
+        of_sessions.setdefault(session_number(row), []).append(row)
     for name, rows in list(of_sessions.items())[:3]:
         said = [f"{count(row['messages'])} of {topic_name(row)}" for row in rows]
         yield Finding("topics", Severity.NOTE, f"Messages of {name} by topic: {several(said, _NAMED)}.")
@@ -124,12 +140,17 @@ def _loss(summary: Summary) -> Iterator[Finding]:
     sent = _sent(summary)
     ratio = lost["datagrams"] / sent if sent else 1.0
     unrepaired = lost["losses"] - lost["repaired"]
+    set_to = summary.expected_loss
+    why = "" if set_to is None else f", as the network was set to lose {share(set_to)} on the way to each"
     text = (
-        f"{count(lost['datagrams'])} of {count(sent)} datagrams ({share(ratio)}) were missed by at least one receiver; "
-        f"with receivers counted apart, {count(lost['losses'])} losses, {count(lost['repaired'])} of them "
-        "seen to be repaired."
+        f"{count(lost['datagrams'])} of {count(sent)} datagrams ({share(ratio)}) were missed by at least one "
+        f"receiver{why}; with receivers counted apart, {count(lost['losses'])} losses, {count(lost['repaired'])} of "
+        "them seen to be repaired."
     )
-    yield Finding("loss", Severity.BAD if ratio >= _NOTABLE_LOSS else Severity.WORTH_A_LOOK, text)
+    severity = Severity.BAD if ratio >= _NOTABLE_LOSS else Severity.WORTH_A_LOOK
+    if set_to is not None:
+        severity = Severity.NOTE
+    yield Finding("loss", severity, text)
     if unrepaired:
         text = f"For {count(unrepaired)} losses no retransmission followed in the capture: look for unrecoverable loss."
         yield Finding("unrepaired", Severity.BAD, text)
@@ -157,7 +178,8 @@ def _causes(summary: Summary) -> Iterator[Finding]:
             text += (
                 "." if longest == most["longest_run"] else f"; the longest run of all is {count(longest)}."
             )
-        yield Finding(f"loss-{row['cause']}", Severity.WORTH_A_LOOK, text)
+        wanted = summary.expected_loss is not None
+        yield Finding(f"loss-{row['cause']}", Severity.NOTE if wanted else Severity.WORTH_A_LOOK, text)
 
 
 def _gaps(summary: Summary) -> Iterator[Finding]:
@@ -194,6 +216,16 @@ def _recovery(summary: Summary) -> Iterator[Finding]:
 
 
 def _storms(summary: Summary) -> Iterator[Finding]:
+    if summary.expected_loss is not None:
+        if storms := summary["nak_storms"]:
+            most = max(storms, key=lambda row: row["requests"])
+            text = (
+                f"{count(len(storms))} {'time' if len(storms) == 1 else 'times'} receivers asked for very much at "
+                f"once, at most for {count(most['requests'])} sequence numbers in "
+                f"{duration(most['end_ns'] - most['start_ns'])}: repair of the losses that the network was set to make."
+            )
+            yield Finding("nak-storm", Severity.NOTE, text)
+        return
     for row in summary["nak_storms"][:3]:
         text = f"A NAK storm on {session_name(row)} from {moment(row['start_ns'])}: {storm(row)}."
         yield Finding("nak-storm", Severity.BAD, text)
@@ -230,6 +262,16 @@ def _repairs(summary: Summary) -> Iterator[Finding]:
             if number:
                 text = f"{session_name(row)} refused or put off {count(number)} requests because of {reason}."
                 yield Finding("refused", Severity.WORTH_A_LOOK, text)
+
+
+def _lost_repairs(summary: Summary) -> Iterator[Finding]:
+    for row in summary["lost_repairs"][:_NAMED]:
+        text = (
+            f"Of {count(row['retransmissions'])} retransmissions of {session_name(row)} that passed "
+            f"{row['from_point']}, {count(row['lost'])} did not arrive at {row['to_point']}: repairs were lost "
+            "on the way."
+        )
+        yield Finding("lost-repairs", Severity.WORTH_A_LOOK, text)
 
 
 def _duplicates(summary: Summary) -> Iterator[Finding]:
@@ -335,7 +377,9 @@ def _malformed(summary: Summary) -> Iterator[Finding]:
 def _notes(summary: Summary) -> Iterator[Finding]:
     for row in summary["notes"]:
         text = row["status"].removeprefix("note: ") + "."
-        yield Finding("capture", Severity.WORTH_A_LOOK, text)
+        # Who chose a snap length knows; it costs nothing that is said here.
+        severity = Severity.NOTE if SNAP_LENGTH in text else Severity.WORTH_A_LOOK
+        yield Finding("capture", severity, text)
     if more := summary.totals.get("notes", 0) - len(summary["notes"]):
         text = f"Of the captures there are {count(more)} more things to say: they are in remarks/."
         yield Finding("capture", Severity.WORTH_A_LOOK, text)

@@ -15,6 +15,7 @@ Column = tuple[str, Callable[[Row], str]]
 
 _NAMED = 3
 _CAPTURES = 5
+_RUNS = 8
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c2530; margin: 0 auto; max-width: 72rem; padding: 1.5rem; }
@@ -29,7 +30,10 @@ ul.findings li.bad { border-color: #c23b3b; } ul.findings li.worth_a_look { bord
 ul.findings li.good { border-color: #3d8f4f; }
 table { border-collapse: collapse; font-size: .88rem; } .scroll { overflow-x: auto; }
 th { text-align: left; border-bottom: 2px solid #ccd5dd; } td { border-bottom: 1px solid #e6ebef; }
-th, td { padding: .25rem .7rem .25rem 0; white-space: nowrap; }
+th, td { padding: .25rem .7rem .25rem 0; vertical-align: top; }
+td { white-space: nowrap; } td.text { white-space: normal; min-width: 9rem; overflow-wrap: break-word; }
+th:first-child, td:first-child { position: sticky; left: 0; background: #fff; }
+@media (max-width: 40rem) { body { padding: .8rem; } td.text { min-width: 8.5rem; } table { font-size: .8rem; } }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 footer { color: #5a6673; font-size: .85rem; margin-top: 2.5rem; }
 """
@@ -164,6 +168,18 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
         ),
     ),
     (
+        "Repairs lost on the way",
+        "lost_repairs",
+        "Retransmissions that passed one point of capture and did not arrive at another.",
+        (
+            _SESSION,
+            _text("from", "from_point"),
+            _text("to", "to_point"),
+            _number("retransmissions", "retransmissions"),
+            _number("lost", "lost"),
+        ),
+    ),
+    (
         "NAK storms",
         "nak_storms",
         "Times of more requests than recovery at work needs, and who was behind them.",
@@ -236,7 +252,7 @@ def _behind(receivers: list[Row]) -> str:
 
 def _table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
     def cell(tag: str, name: str, text: str) -> str:
-        kind = ' class="number"' if name.startswith("#") else ""
+        kind = ' class="number"' if name.startswith("#") else ' class="text"'
         return f"<{tag}{kind}>{text}</{tag}>"
 
     head = "".join(cell("th", name, html.escape(name.removeprefix("#"))) for name, _ in columns)
@@ -248,8 +264,10 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
 
 def _plots(summary: Summary) -> str:
     parts = []
-    if summary.timeline:
-        parts.append(f"<h2>Rate and loss</h2>\n{plots.timeline(summary)}")
+    for number, run in enumerate(summary.runs[:_RUNS], 1):
+        of = f", run {number} of {len(summary.runs)}" if len(summary.runs) > 1 else ""
+        under = f"{duration(run.end_ns - run.start_ns)} from {moment(run.start_ns)}"
+        parts.append(f'<h2>Rate and loss{of}</h2>\n<p class="under">{under}</p>\n{plots.timeline(run)}')
     side = []
     if summary["recovery_histogram"]:
         side.append(f"<div><h2>Time to repair</h2>\n{plots.recovery(summary)}</div>")
@@ -283,8 +301,8 @@ def page(summary: Summary, findings: Sequence[Finding], captures: Sequence[str],
             f'<h2>{title}</h2>\n<p class="under">{html.escape(under + more)}</p>\n{_table(rows, columns)}'
         )
     span = (
-        f"{moment(summary.start_ns)} to {moment(summary.end_ns)} UTC"
-        if summary.timeline
+        f"{moment(summary.runs[0].start_ns)} to {moment(summary.runs[-1].end_ns)} UTC"
+        if summary.runs
         else "no session data"
     )
     named = several(captures, _CAPTURES)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from umstack.report.quantities import duration
-from umstack.report.summary import Summary
+from umstack.report.summary import Row, Run, Summary
 
 _WIDE, _HALF = (11.0, 3.6), (5.4, 3.2)
+_TICKS = 8
 _SENT, _REPAIRS, _PEAK, _LOST, _UNREPAIRED = "#2563a8", "#e08a1e", "#b6c9de", "#c23b3b", "#5a0f0f"
 
 
@@ -26,34 +29,44 @@ def _plain(axes: Any) -> None:
     axes.grid(axis="y", alpha=0.25)
 
 
-def timeline(summary: Summary) -> str:
+def timeline(run: Run) -> str:
     """The rate and the losses over time."""
     figure = Figure(figsize=(_WIDE[0], 4.6))
     rate, lost = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
-    scale = 8e3 / summary.bin_ns
-    starts = [(row["start_ns"] - summary.start_ns) / 1e9 for row in summary.timeline]
-    width = summary.bin_ns / 1e9
-    peak = [row["peak_bytes"] * 8e-6 * 1e3 for row in summary.timeline]
-    sent = [(row["bytes"] - row["retransmitted_bytes"]) * scale for row in summary.timeline]
-    again = [row["retransmitted_bytes"] * scale for row in summary.timeline]
-    rate.bar(starts, peak, width, align="edge", color=_PEAK, label="busiest millisecond")
-    rate.bar(starts, sent, width, align="edge", color=_SENT, label="first sendings")
-    rate.bar(starts, again, width, bottom=sent, align="edge", color=_REPAIRS, label="retransmissions")
+    scale = 8e3 / run.bin_ns
+    edges = (np.arange(_bins(run) + 1) * run.bin_ns) / 1e9
+    peak = _dense(run, run.sent, "peak_bytes") * 8e-3
+    again = _dense(run, run.sent, "retransmitted_bytes") * scale
+    sent = _dense(run, run.sent, "bytes") * scale - again
+    # One outline each: as bars, hundreds of them, they would take most of the time of a page.
+    rate.stairs(peak, edges, fill=True, color=_PEAK, label="busiest millisecond")
+    rate.stairs(sent, edges, fill=True, color=_SENT, label="first sendings")
+    rate.stairs(sent + again, edges, baseline=sent, fill=True, color=_REPAIRS, label="retransmissions")
     rate.set_ylabel("Mbit/s")
-    rate.legend(frameon=False, fontsize=8, loc="upper right", ncols=3)
-    at = [(row["start_ns"] - summary.start_ns) / 1e9 for row in summary.lost_timeline]
-    lost.bar(
-        at, [row["lost"] for row in summary.lost_timeline], width, align="edge", color=_LOST, label="lost"
-    )
-    unrepaired = [row["unrepaired"] for row in summary.lost_timeline]
-    if any(unrepaired):
-        lost.bar(at, unrepaired, width, align="edge", color=_UNREPAIRED, label="no repair seen")
-        lost.legend(frameon=False, fontsize=8, loc="upper right")
-    lost.set_ylabel(f"losses per {duration(summary.bin_ns)}")
+    rate.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
+    lost.stairs(_dense(run, run.lost, "lost"), edges, fill=True, color=_LOST, label="lost")
+    unrepaired = _dense(run, run.lost, "unrepaired")
+    if unrepaired.any():
+        lost.stairs(unrepaired, edges, fill=True, color=_UNREPAIRED, label="no repair seen")
+        lost.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
+    lost.set_ylabel(f"losses per {duration(run.bin_ns)}")
     lost.set_xlabel("seconds from the beginning")
     for axes in (rate, lost):
         _plain(axes)
     return _svg(figure)
+
+
+def _bins(run: Run) -> int:
+    last = max((row["start_ns"] for rows in (run.sent, run.lost) for row in rows), default=run.start_ns)
+    return int(max(last, run.end_ns - 1) - run.start_ns) // run.bin_ns + 1
+
+
+def _dense(run: Run, rows: list[Row], name: str) -> Any:
+    """A value of every bin, 0 where there is no row."""
+    values = np.zeros(_bins(run))
+    for row in rows:
+        values[(row["start_ns"] - run.start_ns) // run.bin_ns] = row[name]
+    return values
 
 
 def recovery(summary: Summary) -> str:
@@ -73,6 +86,10 @@ def recovery(summary: Summary) -> str:
         linewidth=0.3,
     )
     axes.set_xscale("log")
+    # 1, 2 and 5 of each decade, as numbers: powers of ten say little to a person, and nothing where all is in one.
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=_TICKS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _at: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("milliseconds from loss to repair")
     axes.set_ylabel("losses")
     _plain(axes)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from umstack.foreign_text import displayed
 
 
 def count(value: float | None) -> str:
@@ -59,7 +62,20 @@ def several(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + more
 
 
-def session_name(row: dict[str, object]) -> str:
-    """A session as people refer to it."""
+_NAMED = 2
+
+
+def session_name(row: Mapping[str, Any]) -> str:
+    """A session as people refer to it: what is published in it, where that is known, and its numbers."""
+    name = session_number(row)
+    known = [displayed(topic) for topic in row.get("topics") or ()]
+    parts = [several(known, _NAMED)] if known else []
+    if row.get("folders"):
+        parts.append(f"[{', '.join(map(displayed, row['folders']))}]")
+    return f"{' '.join(parts)} ({name})" if parts else name
+
+
+def session_number(row: Mapping[str, Any]) -> str:
+    """A session as the wire has it: publisher and session id."""
     number = row.get("session_id")
     return f"{row.get('publisher')} / {number:08x}" if isinstance(number, int) else str(row.get("publisher"))

@@ -5,26 +5,26 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from umstack.capture import CaptureError
+from umstack.capture.capture_files import capture_files, total_bytes
+from umstack.capture.remote import shown
 from umstack.report.errors import ReportError
 from umstack.report.findings import Finding, findings
 from umstack.report.page import page
 from umstack.report.summary import Summary
-from umstack.spark.capture_files import capture_files
 
 if TYPE_CHECKING:
-    from umstack.report.tables import Tables
+    from umstack.analysis.tables import Tables
 
 PAGE = "report.html"
-_AT_A_TIME = 2
+STEPS = ("decode", "tables", "write", "page")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """What `spark-submit` gives a program: the way to the virtual machine that started it."""
 _LOOK_SECONDS = 0.5
@@ -45,6 +45,10 @@ class ReportOptions:
     driver_memory: str | None = None
     """None: as much as is enough, whatever the captures hold."""
     spark_options: tuple[tuple[str, str], ...] = ()
+    expected_loss: float | None = None
+    """The share of datagrams that the network was set to lose on the way to each receiver, 0 to 1: no fault then."""
+    table_format: str = "parquet"
+    """Any other is written by Spark, which must have a data source of the name: delta, iceberg, orc."""
     engine: str | None = None
     """"alone" or "spark". None: Spark where a master, or anything else of it, is named, or where `spark-submit` started
     this program; alone otherwise."""
@@ -55,9 +59,16 @@ class ReportOptions:
         if self.engine is not None:
             if self.engine not in ("alone", "spark"):
                 raise ReportError(f"engine is {self.engine}", hint="use alone or spark")
+            if self.engine == "alone" and self.needs_spark_to_write:
+                raise ReportError(f"without Spark no table can be written as {self.table_format}")
             return self.engine == "spark"
-        named = bool(self.master or self.driver_memory or self.spark_options)
+        named = bool(self.master or self.driver_memory or self.spark_options or self.needs_spark_to_write)
         return named or _SUBMITTED in os.environ
+
+    @property
+    def needs_spark_to_write(self) -> bool:
+        """Whether tables are of a format that only Spark writes."""
+        return self.table_format != "parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,128 +127,127 @@ def make_report(
         raise ReportError(
             f"{folder} cannot be written: {error.strerror}", hint="name a folder you may write to"
         ) from error
-    took: dict[str, float] = {}
-    if chosen.uses_spark:
-        summary, packets, started = _by_spark(folder, files, chosen, took, progress, on_tasks)
-    else:
-        summary, packets, started = _alone(folder, files, chosen.mtu, took, progress)
-    found = findings(summary)
-    target = folder / PAGE
-    _write(target, page(summary, found, files, metadata.version("umstack")))
-    took["page"] = time.monotonic() - started
-    return Report(target, files, packets, time.monotonic() - began, found, summary, took)
-
-
-def _alone(
-    folder: Path, files: list[str], mtu: int, took: dict[str, float], progress: Progress
-) -> tuple[Summary, int, float]:
-    """The summary, how many packets there were, and when the page was begun."""
-    from umstack.report.alone import STEPS, report_alone
-
-    total, began = len(STEPS) + 1, time.monotonic()
-    under_way: list[str] = []
-
-    def begin(step: str) -> None:
-        nonlocal began
-        now = time.monotonic()
-        if under_way:
-            took[under_way[-1]] = now - began
-        began = now
-        under_way.append(step)
-        progress(step, len(under_way), total)
-
+    steps = _Steps(progress, on_tasks)
     try:
-        summary, packets = report_alone(folder, files, mtu, begin)
-        begin("page")
+        if chosen.uses_spark:
+            tables, packets = _by_spark(folder, files, chosen, steps)
+        else:
+            tables, packets = _alone(files, chosen.mtu, steps)
+        if not chosen.needs_spark_to_write:
+            steps.begin("write")
+            _written(folder, tables)
+        summary = _summarised(tables, files)
+        summary.expected_loss = chosen.expected_loss
+        steps.begin("page")
+        found = findings(summary)
+        named = [shown(file) for file in files]
+        _write(folder / PAGE, page(summary, found, named, metadata.version("umstack")))
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise _no_space(under_way[-1]) from error
+            raise _no_space(steps.under_way) from error
         raise
-    return summary, packets, began
+    took = steps.end()
+    return Report(folder / PAGE, named, packets, time.monotonic() - began, found, summary, took)
 
 
-def _by_spark(
-    folder: Path,
-    files: list[str],
-    chosen: ReportOptions,
-    took: dict[str, float],
-    progress: Progress,
-    on_tasks: Progress,
-) -> tuple[Summary, int, float]:
-    from umstack.analysis.spark_session import SMALL_BYTES, enough_memory, spark_session
-    from umstack.report.spark_summary import summarise
-    from umstack.report.tables import PACKETS, Tables
+class _Steps:
+    """Tells the steps as they begin, and takes their time."""
 
-    with spark_session(
-        "umstack report",
-        chosen.master,
-        driver_memory=chosen.driver_memory or enough_memory(chosen.master),
-        options=dict(chosen.spark_options),
-        is_little=sum(Path(file).stat().st_size for file in files) < SMALL_BYTES,
-    ) as spark:
-        tables = Tables(spark, folder.as_uri(), files, chosen.mtu)
-        make_tables(tables, took, progress, on_tasks)
-        started = time.monotonic()
-        summary = summarise(tables)
-        packets = tables.read(PACKETS).where("kind != 'NOTE'").count()
-    return summary, packets, started
+    def __init__(self, progress: Progress, on_tasks: Progress) -> None:
+        self._progress = progress
+        self._on_tasks = on_tasks
+        self._took: dict[str, float] = {}
+        self._began = 0.0
+        self.under_way = STEPS[0]
 
+    def begin(self, step: str) -> None:
+        """End the step that is under way, begin another one."""
+        self.end()
+        self.under_way, self._took[step] = step, 0.0
+        self._progress(step, STEPS.index(step) + 1, len(STEPS))
 
-def make_tables(tables: Tables, took: dict[str, float], progress: Progress, on_tasks: Progress) -> None:
-    """Make all tables. Two at a time: Spark plans one query while it runs the other."""
-    groups = list(tables.steps())
-    total = sum(map(len, groups)) + 1
-    with ThreadPoolExecutor(_AT_A_TIME, "umstack-report") as pool:
-        for group in groups:
-            running = {pool.submit(_timed, name, step): name for name, step in group.items()}
-            try:
-                while running:
-                    first = next(iter(running.values()))
-                    progress(first, len(took) + 1, total)
-                    for done in _some_done(running, partial(_tell_tasks, tables, first, on_tasks)):
-                        took[running.pop(done)] = done.result()
-            finally:
-                for future in running:
-                    future.cancel()
-    progress("page", total, total)
+    def end(self) -> dict[str, float]:
+        """How long each step took."""
+        now = time.monotonic()
+        if self.under_way in self._took:
+            self._took[self.under_way] = now - self._began
+        self._began = now
+        return self._took
+
+    def tell_tasks(self, done: int, of: int) -> None:
+        """How many tasks of the step under way are done, and how many there are."""
+        self._on_tasks(self.under_way, done, of)
 
 
-def _tell_tasks(tables: Tables, step: str, on_tasks: Progress) -> None:
-    on_tasks(step, *tables.tasks())
+def _alone(files: list[str], mtu: int, steps: _Steps) -> tuple[Tables, int]:
+    """The tables, and how many packets there were."""
+    from umstack.analysis.tables import tables_of
+    from umstack.facts.facts import facts_of
+
+    steps.begin("decode")
+    facts = facts_of(files)
+    steps.begin("tables")
+    return tables_of(facts, mtu), facts.packets
 
 
-def _some_done(running: Iterable[Future[float]], meanwhile: Callable[[], None]) -> set[Future[float]]:
-    """Those that are done, as soon as there are some; what is to be told meanwhile is told twice a second."""
-    while True:
-        done, _ = wait(running, _LOOK_SECONDS, FIRST_COMPLETED)
-        if done:
-            return done
-        meanwhile()
+def _by_spark(folder: Path, files: list[str], chosen: ReportOptions, steps: _Steps) -> tuple[Tables, int]:
+    from umstack.report.outputs import arrow
+    from umstack.spark.fact_tables import tables_by_spark
+    from umstack.spark.spark_session import SMALL_BYTES, enough_memory, spark_session
+    from umstack.spark.table_format import write_table
+    from umstack.spark.tasks import tasks_of
+
+    with (
+        spark_session(
+            "umstack report",
+            chosen.master,
+            driver_memory=chosen.driver_memory or enough_memory(chosen.master),
+            options=dict(chosen.spark_options),
+            is_little=total_bytes(files) < SMALL_BYTES,
+        ) as spark,
+        ThreadPoolExecutor(1, "umstack-report") as pool,
+    ):
+        steps.begin("decode")
+        making = pool.submit(_told, lambda: tables_by_spark(spark, files, chosen.mtu))
+        while not wait([making], _LOOK_SECONDS).done:
+            steps.tell_tasks(*tasks_of(spark))
+        tables, packets = making.result()
+        if chosen.needs_spark_to_write:
+            steps.begin("write")
+            for name, table in tables.items():
+                write_table(spark, arrow(table), folder / name, chosen.table_format)
+        return tables, packets
 
 
-def _timed(name: str, step: Callable[[], None]) -> float:
-    started = time.monotonic()
-    _run(name, step)
-    return time.monotonic() - started
+def _written(folder: Path, tables: Tables) -> None:
+    from umstack.report.outputs import write_tables
+
+    write_tables(folder, tables)
 
 
-def _run(name: str, step: Callable[[], None]) -> None:
-    """Run a step; what a worker met is told in a line, not in a Java traceback."""
+def _summarised(tables: Tables, captures: list[str]) -> Summary:
+    from umstack.report.outputs import summarised
+
+    return summarised(tables, captures)
+
+
+def _told(make: Callable[[], tuple[Tables, int]]) -> tuple[Tables, int]:
+    """Make tables; what a worker met is told in a line, not in a Java traceback."""
     from pyspark.errors import PySparkException
 
     try:
-        step()
+        return make()
     except PySparkException as error:
         said = str(error)
         if os.strerror(errno.ENOSPC) in said:
-            raise _no_space(name) from error
+            raise _no_space("decode") from error
         if CaptureError.__name__ in said:
             reason = said.rpartition(f"{CaptureError.__name__}: ")[2].splitlines()[0]
             raise CaptureError(
                 reason, hint="the captures must stay as they are, where they are, until the report ends"
             ) from error
         line = next((line for line in reversed(said.splitlines()) if line.strip()), said)
-        raise ReportError(f"{name} failed: {line.strip()}") from error
+        raise ReportError(f"decode failed: {line.strip()}") from error
 
 
 def _no_space(step: str) -> ReportError:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from umstack.facts.kinds import BUCKET_NS, NOTE
+from umstack.facts.packet_columns import point_name
 
 Row = dict[str, Any]
 
@@ -18,16 +20,33 @@ _TIMELINE_BINS = 600
 
 
 @dataclass(slots=True)
+class Run:
+    """What was sent and lost from `start_ns` to `end_ns`, in bins of `bin_ns`."""
+
+    start_ns: int
+    end_ns: int
+    bin_ns: int
+    sent: list[Row] = field(default_factory=list)
+    lost: list[Row] = field(default_factory=list)
+
+    @classmethod
+    def between(cls, low_ns: int, high_ns: int) -> Run:
+        """An empty one, from the first millisecond to the last; no more bins than a page is wide."""
+        start_ns, end_ns = low_ns, high_ns + BUCKET_NS
+        width = -(-(end_ns - start_ns) // _TIMELINE_BINS)
+        return cls(start_ns, end_ns, max(BUCKET_NS, -(-width // BUCKET_NS) * BUCKET_NS))
+
+
+@dataclass(slots=True)
 class Summary:
-    """The rows of the page, by table, and its timeline."""
+    """The rows of the page, by table, and its timelines."""
 
     tables: dict[str, list[Row]] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
-    timeline: list[Row] = field(default_factory=list)
-    lost_timeline: list[Row] = field(default_factory=list)
-    bin_ns: int = BUCKET_NS
-    start_ns: int = 0
-    end_ns: int = 0
+    runs: list[Run] = field(default_factory=list)
+    """Times in which something was sent, with long pauses between them."""
+    expected_loss: float | None = None
+    """The share of datagrams that the network was set to lose on the way to each receiver."""
 
     def __getitem__(self, name: str) -> list[Row]:
         return self.tables.get(name, [])
@@ -44,6 +63,7 @@ _ORDER = {
     "datagram_fill": "datagrams",
     "fill_histogram": "from",
     "repairs": "retransmissions",
+    "lost_repairs": "lost",
     "duplicates": "copies",
     "gaps": "missing",
     "nak_storms": "requests",
@@ -70,10 +90,12 @@ SUMMARISED = tuple(_ORDER)
 _WHOLE = {"recovery_histogram", "fill_histogram"}
 
 
-def summary_of(tables: Mapping[str, pa.Table], lost: Row, timelines: Timelines) -> Summary:
+def summary_of(
+    tables: Mapping[str, pa.Table], lost: Row, runs: list[Run], captures: Sequence[str]
+) -> Summary:
     """The page's rows out of tables that are small by nature; what grows with time comes added up: `lost`, the losses
     counted, and the timelines."""
-    summary = Summary()
+    summary = Summary(runs=runs)
     for name, order in _ORDER.items():
         if name not in tables:
             continue
@@ -102,29 +124,38 @@ def summary_of(tables: Mapping[str, pa.Table], lost: Row, timelines: Timelines) 
     )
     summary.totals["notes"] = len(notes)
     summary.tables["notes"] = notes.slice(0, MOST_ROWS).to_pylist()
-    summary.timeline, summary.lost_timeline = timelines.sent, timelines.lost
-    summary.bin_ns, summary.start_ns, summary.end_ns = timelines.bin_ns, timelines.start_ns, timelines.end_ns
+    name_sessions(summary, captures)
     return summary
 
 
-@dataclass(slots=True)
-class Timelines:
-    """What was sent and lost over the time from `start_ns` to `end_ns`, in bins of `bin_ns`."""
+def name_sessions(summary: Summary, captures: Sequence[str] = ()) -> None:
+    """Give rows about a session its topics, and, of captures in several folders, those it was captured in."""
+    topics: dict[tuple[str, int], list[str]] = {}
+    for row in summary["topics"]:
+        if row["topic"]:
+            topics.setdefault((row["publisher"], row["session_id"]), []).append(row["topic"])
+    folders = _folders(summary["sessions"], captures)
+    for rows in summary.tables.values():
+        for row in rows:
+            key = (row.get("publisher", ""), row.get("session_id", 0))
+            if named := topics.get(key):
+                row["topics"] = sorted(named)
+            if where := folders.get(key):
+                row["folders"] = sorted(where)
 
-    sent: list[Row] = field(default_factory=list)
-    lost: list[Row] = field(default_factory=list)
-    bin_ns: int = BUCKET_NS
-    start_ns: int = 0
-    end_ns: int = 0
 
-    @classmethod
-    def between(cls, low_ns: int, high_ns: int) -> Timelines:
-        """Empty ones, from the first millisecond to the last; no more bins than a page is wide."""
-        start_ns, end_ns = low_ns, high_ns + BUCKET_NS
-        width = -(-(end_ns - start_ns) // _TIMELINE_BINS)
-        return cls(
-            bin_ns=max(BUCKET_NS, -(-width // BUCKET_NS) * BUCKET_NS), start_ns=start_ns, end_ns=end_ns
-        )
+def _folders(sessions: Sequence[Row], captures: Sequence[str]) -> dict[tuple[str, int], set[str]]:
+    paths = [PurePath(capture) for capture in captures]
+    if len({path.parent for path in paths}) < 2:
+        return {}
+    by_point: dict[str, set[str]] = {}
+    for path in paths:
+        by_point.setdefault(point_name(str(path), None), set()).add(path.parent.name)
+    found: dict[tuple[str, int], set[str]] = {}
+    for row in sessions:
+        where = by_point.get(row["point"]) or by_point.get(row["point"].rpartition(":")[0]) or set()
+        found.setdefault((row["publisher"], row["session_id"]), set()).update(where)
+    return found
 
 
 def most_first(name: str, table: pa.Table) -> pa.Table:

@@ -1,4 +1,7 @@
-"""LBMC, the topic layer: messages with a chain of options, inside LBT-RM and LBT-RU data or on TCP."""
+"""LBMC, the topic layer: messages with a chain of options, inside LBT-RM and LBT-RU data or on TCP.
+
+One file, because it is one protocol: a message dissects its chain by the classes of all options.
+"""
 
 from __future__ import annotations
 

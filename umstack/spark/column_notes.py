@@ -51,16 +51,10 @@ _NOTES: dict[str, tuple[str, str | None]] = {
     "point": ("where it was captured: the file without what rotation added, and the interface", None),
     "message_count": ("messages with payload in the datagram", "messages"),
     "message_bytes": ("payload of its messages", "bytes"),
-    "topic_counts": ("what the datagram's messages come to, by topic", None),
-    "topic_index": ("the topic's number in its session", None),
-    "first_ns": ("first time, since 1970", "ns"),
-    "last_ns": ("last time, since 1970", "ns"),
-    "messages_of_topic": ("messages that begin in these datagrams", "messages"),
-    "fragments": ("fragments, whole messages included", "fragments"),
-    "payload_bytes": ("payload", "bytes"),
-    "message_sqn_low": ("lowest topic sequence number", None),
-    "message_sqn_high": ("highest topic sequence number", None),
-    "topic": ("the topic's name, if it was advertised", None),
+    "window_ns": ("beginning of the window of time the facts are of, 0 of what has no time", "ns"),
+    "publisher": ("address of the session's source, empty of what is no session's", None),
+    "frame": ("which facts they are: docs/facts.md", None),
+    "content": ("the facts, in Arrow's IPC format", None),
 }
 
 
@@ -70,8 +64,6 @@ def commented(schema: pa.Schema) -> StructType:
 
 
 def _commented(field: StructField) -> StructField:
-    # Counts by topic have a column of the name that a packet's list of messages has.
-    is_count = field.name == "messages" and field.dataType.simpleString() == "bigint"
-    comment, unit = _NOTES["messages_of_topic" if is_count else field.name]
+    comment, unit = _NOTES[field.name]
     metadata = {"comment": comment} | ({} if unit is None else {"unit": unit})
     return StructField(field.name, field.dataType, field.nullable, metadata)

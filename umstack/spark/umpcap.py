@@ -1,7 +1,8 @@
 """`spark.read.format("umpcap")`: captures as rows, a packet each, split inside large files, in Arrow batches.
 
-Options: `targetPartitionBytes`, `onlyOurs`, `lbtrmPorts`, `resolutionPorts`, `batchRows`, `notes`, `rows`;
-docs/spark.md explains them. `.schema(...)` with some of the columns leaves the others out, which is much faster.
+Options: `targetPartitionBytes`, `onlyOurs`, `lbtrmPorts`, `resolutionPorts`, `batchRows`, `notes`, `rows`,
+`windowSeconds`; docs/spark.md explains them. `.schema(...)` with some of the columns leaves the others out, which is
+much faster.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from umstack.capture import Split, split
-from umstack.spark.capture_files import capture_files, copies
+from umstack.capture.capture_files import capture_files, copies
+from umstack.facts.packed import PACKED
+from umstack.facts.packet_columns import PACKETS
 from umstack.spark.column_notes import commented
-from umstack.spark.packet_columns import PACKETS, TOPICS
 from umstack.spark.pushed_filters import push, spark_pushes_filters
 from umstack.spark.umpcap_parts import CapturePart, PartReader, UmpcapOptions
 from umstack.spark.umpcap_stream import UmpcapStreamReader
@@ -47,7 +49,7 @@ class UmpcapReader(DataSourceReader):
             if file not in doubles
             for one in split(file, self._options.target_bytes)
         ]
-        if self._options.tells:
+        if self._options.notes:
             for file, original in doubles.items():
                 parts.append(CapturePart(Split(file), f"the same as {original}, not read again"))
         return parts
@@ -64,7 +66,7 @@ class FilteringUmpcapReader(UmpcapReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take what the decoder can apply; returns what is left to Spark."""
-        if self._options.rows == "topics":
+        if self._options.rows == "facts":
             return filters
         self._reader.selection, left = push(self._reader.selection, filters)
         return left
@@ -81,7 +83,7 @@ class UmpcapDataSource(DataSource):
     def schema(self) -> StructType:
         """All columns."""
         rows = UmpcapOptions.of(self.options).rows
-        return commented(TOPICS if rows == "topics" else PACKETS)
+        return commented(PACKED if rows == "facts" else PACKETS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from umstack._core import lib
 from umstack.capture import NoteKind
 from umstack.capture.container import compression_of
-from umstack.spark.packet_columns import ROTATION
+from umstack.facts.packet_columns import ROTATION
 
 COPY, NO_COPY, COMPRESSED = "copy", "no-copy", "compressed"
 

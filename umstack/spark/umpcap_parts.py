@@ -21,12 +21,16 @@ from umstack.capture import (
     decode,
 )
 from umstack.capture.selection import Selection
+from umstack.capture.tally import Tally
+from umstack.facts.facts import Counter
+from umstack.facts.kinds import BUCKET_NS
+from umstack.facts.packed import PACKED, packed
+from umstack.facts.packet_columns import PACKETS, note_row, select
 from umstack.spark.option_names import unknown_options
-from umstack.spark.packet_columns import ON_REQUEST, PACKETS, TOPICS, note_row, select, topics
 
 OPTION_NAMES = (
     *("targetPartitionBytes", "onlyOurs", "lbtrmPorts", "resolutionPorts"),
-    *("notes", "rows", "batchRows", "path", "paths"),
+    *("notes", "rows", "windowSeconds", "batchRows", "maxBytesPerTrigger", "path", "paths"),
 )
 """Every option of a read; Spark itself puts path and paths there."""
 
@@ -45,6 +49,10 @@ class UmpcapOptions:
     only_ours: bool
     notes: bool
     rows: str
+    window_ns: int
+    """Facts are of windows of so much time each; 0 where time is not divided."""
+    trigger_bytes: int | None
+    """How much of the captures a batch of a stream takes in; None: all there is."""
     ports: CapturePorts
 
     @classmethod
@@ -60,29 +68,26 @@ class UmpcapOptions:
         if not all(paths):
             raise CaptureError("no capture is named", hint='load("capture.pcapng"), or a folder, or a glob')
         rows = lowered.get("rows", "packets")
-        if rows not in ("packets", "topics"):
-            raise CaptureError(f"rows is {rows}: it can be packets or topics", hint=_OPTIONS_HINT)
+        if rows not in ("packets", "facts"):
+            raise CaptureError(f"rows is {rows}: it can be packets or facts", hint=_OPTIONS_HINT)
         default = CapturePorts()
         return cls(
             paths=tuple(paths),
             target_bytes=_positive(lowered, "targetPartitionBytes", _TARGET_BYTES),
             batch_rows=_positive(lowered, "batchRows", _BATCH_ROWS),
-            only_ours=_flag(lowered, "onlyOurs"),
+            only_ours=_flag(lowered, "onlyOurs") or rows == "facts",
             notes=_flag(lowered, "notes"),
             rows=rows,
+            window_ns=_window_ns(lowered),
+            trigger_bytes=_positive(lowered, "maxBytesPerTrigger", 0) or None,
             ports=CapturePorts(
                 _ports(lowered, "lbtrmPorts", default.lbtrm),
                 _ports(lowered, "resolutionPorts", default.resolution),
             ),
         )
 
-    @property
-    def tells(self) -> bool:
-        """Whether notes are rows of the answer: counts have no place for them."""
-        return self.notes and self.rows == "packets"
-
     def decode(
-        self, part: Split, notes: CaptureNotes, selection: Selection | None = None
+        self, part: Split, notes: CaptureNotes, selection: Selection | None = None, tally: Tally | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Decode one part as asked for."""
         return decode(
@@ -92,14 +97,29 @@ class UmpcapOptions:
             batch_rows=self.batch_rows,
             notes=notes,
             selection=selection,
+            tally=tally,
         )
 
 
 def _positive(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name.lower(), str(default))
+    text = options.get(name.lower())
+    if text is None:
+        return default
     if not text.isdecimal() or int(text) == 0:
         raise CaptureError(f"{name} is {text}: it must be a whole number above 0", hint=_OPTIONS_HINT)
     return int(text)
+
+
+def _window_ns(options: Mapping[str, str]) -> int:
+    text = options.get("windowseconds", "0")
+    try:
+        # Rates are counted by milliseconds, each of which belongs to one window.
+        milliseconds = round(float(text) * 1000)
+    except (ValueError, OverflowError):
+        milliseconds = -1
+    if milliseconds < 0:
+        raise CaptureError(f"windowSeconds is {text}: it must be a number of seconds", hint=_OPTIONS_HINT)
+    return milliseconds * BUCKET_NS
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:
@@ -139,7 +159,7 @@ class PartReader:
         """
         self.options = options
         self.of_stream = of_stream
-        known = TOPICS if options.rows == "topics" else pa.unify_schemas([PACKETS, ON_REQUEST])
+        known = PACKED if options.rows == "facts" else PACKETS
         types = {field.name: field.dataType for field in from_arrow_schema(known)}
         for field in schema:
             if field.name not in types:
@@ -155,6 +175,26 @@ class PartReader:
 
     def read(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
         """The record batches of a partition."""
+        if self.options.rows == "facts":
+            return self._facts(part)
+        return self._packets(part)
+
+    def _facts(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
+        counter = Counter(self.options.window_ns)
+        path = part.split.path
+        if part.note is not None:
+            counter.note(path, part.note, part.position)
+        else:
+            notes = CaptureNotes()
+            for batch in self.options.decode(part.split, notes, tally=counter.tally):
+                counter.take(batch)
+            for note in notes.notes if self.options.notes else ():
+                if self._is_told(note, notes):
+                    counter.note(path, note.text, note.position)
+        for window_ns, facts in counter.facts().items():
+            yield from packed(facts, window_ns).select(self.names).to_batches()
+
+    def _packets(self, part: CapturePart) -> Iterator[pa.RecordBatch]:
         if part.note is not None and not self.selection.is_everything:
             return
         if part.note is not None:
@@ -163,11 +203,8 @@ class PartReader:
         notes = CaptureNotes()
         options = self.options
         for batch in options.decode(part.split, notes, self.selection):
-            if options.rows == "topics":
-                yield topics(batch).select(self.names)
-            else:
-                yield select(batch, self.names)
-        for note in notes.notes if options.tells and self.selection.is_everything else ():
+            yield select(batch, self.names)
+        for note in notes.notes if options.notes and self.selection.is_everything else ():
             if self._is_told(note, notes):
                 yield note_row(self.names, part.split.path, note.text, note.position)
 

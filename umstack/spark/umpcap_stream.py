@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,15 +24,18 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from umstack._core import lib
-from umstack.capture import CaptureError, NoteKind, Split
+from umstack.capture import CaptureError, NoteKind, Split, decode
+from umstack.capture.capture_files import capture_files, is_compressed_name
 from umstack.capture.container import MappedFile, interfaces_of
-from umstack.spark.capture_files import capture_files, is_compressed_name
+from umstack.capture.remote import is_remote, shown
 from umstack.spark.umpcap_copies import TELLING_BYTES, Copies, copies_among
 from umstack.spark.umpcap_notes import COPY, Ages, Told, compressed_note, copy_note, ending_note, no_copy_note
 from umstack.spark.umpcap_parts import CapturePart, PartReader, UmpcapOptions
 
 _LOG = logging.getLogger(__name__)
 _UNENDING = 2**63
+_CHUNK_BYTES_LEAST, _CHUNKS = 64 << 10, 256
+_PEEKED = 64
 
 
 class Walk(NamedTuple):
@@ -78,6 +82,12 @@ class UmpcapStreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Nothing of any file."""
+        for path in self._options.paths:
+            if is_remote(path):
+                raise CaptureError(
+                    f"{shown(path)} cannot be followed: only files of this machine's file systems can",
+                    hint="mount it, or read it by batches",
+                )
         return {"files": {}, "copies": {}, "notes": {}}
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -94,11 +104,41 @@ class UmpcapStreamReader(DataSourceStreamReader):
         copies = copies_among(sizes, self._known["files"], known)
         walks = {file: self._frontier(file) for file in files if file in plain and file not in copies}
         ends = {file: walked.place.start for file, walked in walks.items() if walked is not None}
+        if self._options.trigger_bytes is not None:
+            ends = self._bounded(ends, self._options.trigger_bytes)
         ages = Ages(plain)
         told: dict[str, Told] = {file: compressed_note() for file in files if file not in plain}
         told |= {file: _copy_note(copies, file, sizes, ages) for file in copies}
         told |= {file: _ending(walked, ages) for file, walked in walks.items() if walked is not None}
         return {"files": ends, "copies": dict(sorted(copies.items())), "notes": self._notes(told, ends)}
+
+    def _bounded(self, ends: dict[str, int], most_bytes: int) -> dict[str, int]:
+        """As far as so many bytes reach, the oldest packets of all files first: none gets ahead of another's time."""
+        known = self._known["files"]
+        at = {file: known.get(file, 0) if known.get(file, 0) <= end else 0 for file, end in ends.items()}
+        chunk = max(_CHUNK_BYTES_LEAST, most_bytes // _CHUNKS)
+        waiting = [(self._next_time(file, at[file]), file) for file in ends if at[file] < ends[file]]
+        heapify(waiting)
+        left = most_bytes
+        while waiting and left > 0:
+            _, file = heappop(waiting)
+            reached = walk(self._place(file, at[file]), min(at[file] + chunk, ends[file])).place
+            left -= reached.start - at[file]
+            at[file] = reached.start
+            self._places[file][reached.start] = reached
+            if reached.start < ends[file]:
+                heappush(waiting, (self._next_time(file, reached.start), file))
+        return at
+
+    def _next_time(self, file: str, position: int) -> int:
+        """When the next packet of a file was captured that says so."""
+        place = self._place(file, position)
+        for batch in decode(replace(place, end=None), batch_rows=_PEEKED):
+            times = batch.column("time_ns").drop_null()
+            if len(times):
+                return int(times[0].as_py())
+            break
+        return 0
 
     def _warn(self, told: dict[str, Told]) -> None:
         """What no row will say is in the log at least."""
@@ -110,7 +150,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
 
     def _notes(self, told: dict[str, Told], ends: dict[str, int]) -> dict[str, Told]:
         """What was noted before of the files there are, and what is new."""
-        if not self._options.tells:
+        if not self._options.notes:
             self._warn(told)
             return {}
         noted: dict[str, Told] = {}

@@ -392,6 +392,8 @@ static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const
         rows->resolution_bytes = resolution_bytes;
         return;
     }
+    if (options->tally != NULL && um_tally_take(options->tally, rows, packet, &frame, &row))
+        return;
     um_packet_rows_append(rows, position, packet, &frame, &row);
 }
 
@@ -400,7 +402,7 @@ enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_
                                            uint64_t base, uint64_t until, uint64_t *at)
 {
     while (*at < until) {
-        if (um_packet_rows_full(rows))
+        if (um_packet_rows_full(rows) || (options->tally != NULL && um_tally_full(options->tally)))
             return UM_CAPTURE_FULL;
         um_capture_packet packet;
         enum um_capture_step step = um_capture_next(reader, data, length, base, at, &packet);

@@ -82,4 +82,8 @@ void um_packet_rows_put_message(um_packet_rows *rows, uint32_t i, enum um_packet
                                 const um_lbmc_message *message);
 void um_packet_rows_put_tsni(um_packet_rows *rows, uint32_t i, uint32_t topic_index, uint32_t topic_sqn);
 
+/* Counts a packet, whose messages have been put behind those of the rows. False for one that is to be a row. */
+bool um_tally_take(um_tally *tally, const um_packet_rows *rows, const um_capture_packet *packet,
+                   const um_captured_frame *frame, const um_packet_row *row);
+
 #endif

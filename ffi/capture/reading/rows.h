@@ -6,6 +6,7 @@
 
 #include "capture/reading/container.h"
 #include "capture/reading/frame.h"
+#include "capture/reading/tally.h"
 
 enum {
     UM_PACKETS_ADDRESS_BYTES_MAX = 48,
@@ -152,6 +153,7 @@ typedef struct um_packet_rows_options {
     um_packet_rows_ports ports;
     bool only_ours; /* leave out what is not ours */
     um_packet_selection selection;
+    um_tally *tally; /* counts first sendings, which are no rows then; NULL: none */
 } um_packet_rows_options;
 
 /* Empties the rows. */
@@ -160,8 +162,9 @@ void um_packet_rows_begin(um_packet_rows *rows);
 /* Fills the bitmaps; the rows can be read then. */
 void um_packet_rows_finish(um_packet_rows *rows);
 
-/* Decodes packets of [data, data + length) that begin before `until`, from *at on, into rows until they are full
- * (UM_CAPTURE_FULL); *at moves behind what was taken. base is the window's position in the file. Never PACKET. */
+/* Decodes packets of [data, data + length) that begin before `until`, from *at on, into rows until they, or the
+ * tally, are full (UM_CAPTURE_FULL); *at moves behind what was taken. base is the window's position in the file. Never
+ * PACKET. */
 enum um_capture_step um_packet_rows_decode(um_capture_reader *reader, um_packet_rows *rows,
                                            const um_packet_rows_options *options, const uint8_t *data, uint64_t length,
                                            uint64_t base, uint64_t until, uint64_t *at);

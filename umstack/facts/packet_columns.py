@@ -22,31 +22,11 @@ MESSAGE_BYTES = pa.field("message_bytes", pa.int32(), nullable=False)
 
 POINT = pa.field("point", pa.string(), nullable=False)
 
-TOPIC_COUNTS = pa.field(
-    "topic_counts",
-    pa.list_(
-        pa.struct(
-            [
-                pa.field("topic_index", pa.int64()),
-                pa.field("messages", pa.int64()),
-                pa.field("fragments", pa.int64()),
-                pa.field("payload_bytes", pa.int64()),
-                pa.field("message_sqn_low", pa.int64()),
-                pa.field("message_sqn_high", pa.int64()),
-            ]
-        )
-    ),
-)
-"""What a packet's messages come to by topic: in place of a row a message, for who counts by something else as well."""
-
 TIMESTAMP = pa.field("timestamp", pa.timestamp("us", "UTC"))
 """`time_ns` as Spark counts time, in microseconds: null where that is."""
 
 PACKETS = pa.schema([*SCHEMA, POINT, MESSAGE_COUNT, MESSAGE_BYTES, TIMESTAMP])
 """A row a packet: what the decoder gives, where it was captured, and how many messages with how much payload it has."""
-
-ON_REQUEST = pa.schema([TOPIC_COUNTS])
-"""Columns of packets that only who names them gets: they take time to make."""
 
 TOPICS = pa.schema(
     [
@@ -64,8 +44,8 @@ TOPICS = pa.schema(
         pa.field("topic", pa.string()),
     ]
 )
-"""A row a topic and batch of packets, and one for each time it was advertised, which alone has its name: add them up
-(umstack.analysis.sessions.topics does)."""
+"""A row a topic and batch of packets, and one for each time it was advertised, which alone has its name: the facts of
+topics add them up."""
 
 
 def _content_mask(messages: Any) -> Any:
@@ -86,6 +66,12 @@ def message_totals(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
 def _sums(values: Any, offsets: Any) -> pa.Array:
     running = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
     return pa.array((running[offsets[1:]] - running[offsets[:-1]]).astype(np.int32))
+
+
+def point_name(path: str, interface: str | None) -> str:
+    """Where a packet was captured: the file's name without what rotation added, and the interface's."""
+    file = ROTATION.sub("", path.rpartition("/")[2])
+    return f"{file}:{interface}" if interface else file
 
 
 def points(batch: pa.RecordBatch) -> pa.Array:
@@ -109,14 +95,12 @@ def select(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
         derived[TIMESTAMP.name] = pc.divide(batch.column("time_ns"), 1000).cast(TIMESTAMP.type)
     if POINT.name in names:
         derived[POINT.name] = points(batch)
-    if TOPIC_COUNTS.name in names:
-        derived[TOPIC_COUNTS.name] = _topic_lists(batch)
     columns = [derived[name] if name in derived else batch.column(name) for name in names]
     return pa.RecordBatch.from_arrays(columns, schema=_schema(names))
 
 
 def _schema(names: list[str]) -> pa.Schema:
-    return pa.schema([(PACKETS if name in PACKETS.names else ON_REQUEST).field(name) for name in names])
+    return pa.schema([PACKETS.field(name) for name in names])
 
 
 def topics(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -182,17 +166,6 @@ _COUNTED = (
     ("topic_sqn", "min"),
     ("topic_sqn", "max"),
 )
-
-
-def _topic_lists(batch: pa.RecordBatch) -> pa.ListArray:
-    """`TOPIC_COUNTS` of a batch."""
-    by_topic = _sent_messages(batch).group_by(["packet", "topic_index"], use_threads=False)
-    grouped = by_topic.aggregate(_COUNTED).sort_by("packet")
-    counts = np.bincount(grouped["packet"].to_numpy(), minlength=len(batch))
-    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    kind = TOPIC_COUNTS.type.value_type
-    columns = [column.combine_chunks() for column in grouped.columns[1:]]
-    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(columns, fields=list(kind)))
 
 
 def _topic_counts(batch: pa.RecordBatch) -> pa.RecordBatch:

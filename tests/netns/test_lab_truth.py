@@ -13,24 +13,18 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("polars")
 pytest.importorskip("matplotlib")
 
 import pyarrow.parquet as pq
 from pyarrow import RecordBatch
 
-from tests.spark.lab_run import LOSS, LabRun, lab_run
-from umstack.analysis.incidents import incidents
-from umstack.analysis.losses import losses
-from umstack.analysis.nak_storms import nak_storms
-from umstack.analysis.observations import NEEDED, observe
-from umstack.analysis.recovery import recovery_latency
-from umstack.analysis.repairs import repairs
-from umstack.analysis.sessions import sessions, topics
+from tests.netns.lab_run import LOSS, LabRun, lab_run
+from umstack.analysis.tables import tables_of
 from umstack.capture import decode
+from umstack.facts.facts import facts_of
 from umstack.lab import Lab
 from umstack.report import Report, make_report
-from umstack.spark import UmpcapDataSource
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -199,27 +193,16 @@ def test_every_cause_is_named(reported: Reported, run: LabRun) -> None:
         assert any(f"'{cause}'" in finding.text for finding in reported.report.findings)
 
 
-def observed(spark: Any, *captures: Path) -> Any:
-    """Observations of captures."""
-    everything = UmpcapDataSource({"path": "any"}).schema()
-    columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
-    spark.dataSource.register(UmpcapDataSource)
-    reader = spark.read.format("umpcap").schema(columns).option("onlyOurs", "true")
-    return observe(reader.load([str(capture) for capture in captures])).cache()
-
-
-def test_the_stacks_own_capture_says_the_same(spark: Any, reported: Reported, run: LabRun) -> None:
+def test_the_stacks_own_capture_says_the_same(reported: Reported, run: LabRun) -> None:
     """`umstack capture` in pcapng, tcpdump in pcap, at one port: the same losses, incidents, session and repairs."""
-    seen = observed(spark, run.by_umstack)
-    found = losses(seen).cache()
-    own = {(row["receiver"], row["sqn"]): row["naks"] for row in found.collect()}
+    tables = tables_of(facts_of([str(run.by_umstack)]))
+    own = {(row["receiver"], row["sqn"]): row["naks"] for row in tables["losses"].to_dicts()}
     assert own == {key: row["naks"] for key, row in reported.lost().items()}
     same = ("receiver", "first_sqn", "last_sqn", "lost", "unrepaired", "longest_run", "cause")
-    mine = incidents(seen, lost=found).select(*same).collect()
-    assert sorted(map(tuple, mine)) == sorted(
+    assert sorted(tables["incidents"].select(same).rows()) == sorted(
         tuple(row[name] for name in same) for row in reported.table("incidents")
     )
-    [session] = sessions(seen).collect()
+    [session] = tables["sessions"].to_dicts()
     theirs = reported.one("sessions")
     kept = (
         "datagrams",
@@ -232,26 +215,22 @@ def test_the_stacks_own_capture_says_the_same(spark: Any, reported: Reported, ru
         "group",
     )
     assert {name: session[name] for name in kept} == {name: theirs[name] for name in kept}
-    [repaired] = repairs(seen).collect()
+    [repaired] = tables["repairs"].to_dicts()
     theirs = reported.one("repairs")
-    assert {**repaired.asDict(), "point": ""} == {**theirs, "point": ""}
+    assert {**repaired, "point": ""} == {**theirs, "point": ""}
 
 
-def test_several_points_of_capture_count_nothing_twice(spark: Any, reported: Reported, run: LabRun) -> None:
+def test_several_points_of_capture_count_nothing_twice(reported: Reported, run: LabRun) -> None:
     """The switch and every tap at once: each NAK was captured three times, and is still one."""
     captures = (run.by_tcpdump, *(run.tap(host) for host in run.stats))
-    seen = observed(spark, *captures)
-    found = losses(seen).cache()
-    together = {(row["receiver"], row["sqn"]): row["naks"] for row in found.collect()}
+    tables = tables_of(facts_of([str(capture) for capture in captures]))
+    together = {(row["receiver"], row["sqn"]): row["naks"] for row in tables["losses"].to_dicts()}
     assert together == {key: row["naks"] for key, row in reported.lost().items()}
-    naks = {row["receiver"]: row["naks"] for row in recovery_latency(found).collect()}
+    naks = {row["receiver"]: row["naks"] for row in tables["recovery_latency"].to_dicts()}
     assert naks == {run.receivers[host]: run.receiver_transport(host)["naks_sent"] for host in LOSS}
-    storms = [row["requests"] for row in nak_storms(seen).collect()]
+    storms = tables["nak_storms"]["requests"].to_list()
     assert storms == [row["requests"] for row in reported.table("nak_storms")]
-    partial = (
-        spark.read.format("umpcap").option("rows", "topics").load([str(capture) for capture in captures])
-    )
-    [topic] = topics(partial).collect()
+    [topic] = tables["topics"].to_dicts()
     assert (topic["messages"], topic["payload_bytes"]) == (run.messages, run.payload_bytes)
 
 

@@ -15,9 +15,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+pytest.importorskip("polars")
 
-from tests.spark.sim_run import (
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tests.sim.sim_run import (
     LONGEST_ROUND_TRIP_NS,
     PEAK_DATAGRAMS_PER_SECOND,
     PLANNED,
@@ -31,18 +36,12 @@ from tests.spark.sim_run import (
     scripted,
     storm,
 )
-from umstack.analysis.incidents import DEFAULTS, incidents
-from umstack.analysis.latency import latency
-from umstack.analysis.losses import coverage, gaps, losses
-from umstack.analysis.nak_storms import nak_storms
-from umstack.analysis.observations import NEEDED, observe
-from umstack.analysis.rates import rates
-from umstack.analysis.recovery import recovery_latency
-from umstack.analysis.repairs import duplicates, repairs
-from umstack.analysis.sessions import sessions
-from umstack.analysis.suggestions import suggestions
+from umstack.analysis.losses import Thresholds, recovery_latency
+from umstack.analysis.tables import Tables, tables_of
+from umstack.capture import decode
+from umstack.facts.facts import Facts, facts_of, facts_of_packets
+from umstack.facts.packet_columns import points
 from umstack.sim import MS, Loss, SessionTruth
-from umstack.spark import UmpcapDataSource
 
 WRAP = 2**32
 SEEDS = 3
@@ -54,15 +53,14 @@ LossKey = tuple[Key, str, int]
 
 @dataclass(slots=True)
 class Seen:
-    """Simulated runs, and the observations in their captures."""
+    """Simulated runs, and the tables of their captures."""
 
     runs: list[SimRun]
-    anywhere: Any
-    at_the_switch: Any
-    at_the_hosts: Any
+    anywhere: Tables
+    at_the_switch: Tables
+    at_the_hosts: Tables
     """Each point of capture by itself: `publisher` is followed by @ and the point."""
-    lost_at_switch: Any
-    lost_at_hosts: Any
+    lost_at_hosts: pl.DataFrame
     """Of each host's losses, as its own port shows them."""
 
     def sessions(self, *kinds: str) -> Iterator[tuple[Key, SessionTruth]]:
@@ -82,29 +80,44 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     """Runs in which losses were made on purpose, one with a storm, and whatever comes of some seeds."""
     folder = tmp_path_factory.mktemp("simulated")
     first = random.SystemRandom().randrange(2**24)
     print(f"seeds from {first}")
     runs = [scripted(folder, first), scripted(folder, first + 1), storm(folder, first + 2)]
     runs += [anything(folder, first + 3 + number) for number in range(SEEDS)]
-    spark.dataSource.register(UmpcapDataSource)
-    everything = UmpcapDataSource({"path": "any"}).schema()
-    columns = ", ".join(f"{name} {everything[name].dataType.simpleString()}" for name in NEEDED)
-    reader = spark.read.format("umpcap").schema(columns).option("onlyOurs", "true")
-    known = observe(reader.load([str(run.capture) for run in runs])).cache()
-    apart = known.selectExpr("* EXCEPT (publisher)", "concat(publisher, '@', point) AS publisher")
-    at_switch, at_hosts = known.where("point LIKE '%:switch'"), apart.where("point LIKE '%:host%'")
-    own = "receiver = concat('10.0.0.', 1 + int(substring_index(publisher, ':host', -1)))"
-    return Seen(
-        runs, known, at_switch, at_hosts, losses(at_switch).cache(), losses(at_hosts).where(own).cache()
-    )
+    captures = [str(run.capture) for run in runs]
+    by_point = at_each_point(captures)
+    switch = Facts.merged(facts for point, facts in by_point.items() if point.endswith(":switch"))
+    hosts: dict[str, list[pl.DataFrame]] = defaultdict(list)
+    own: list[pl.DataFrame] = []
+    for point, facts in by_point.items():
+        if ":host" not in point:
+            continue
+        address = f"10.0.0.{1 + int(point.rpartition(':host')[2])}"
+        for name, table in tables_of(facts).items():
+            if "publisher" in table.columns:
+                hosts[name].append(table.with_columns(pl.col("publisher") + f"@{point}"))
+        own.append(hosts["losses"][-1].filter(pl.col("receiver") == address))
+    at_hosts = {name: pl.concat(tables) for name, tables in hosts.items()}
+    return Seen(runs, tables_of(facts_of(captures)), tables_of(switch), at_hosts, pl.concat(own))
 
 
-def rows(frame: Any) -> list[dict[str, Any]]:
+def at_each_point(captures: list[str]) -> dict[str, Facts]:
+    """The facts of every point of capture by itself."""
+    found: dict[str, list[pa.RecordBatch]] = defaultdict(list)
+    for capture in captures:
+        for batch in decode(capture, only_ours=True):
+            at = points(batch)
+            for point in at.unique().to_pylist():
+                found[point].append(batch.filter(pc.equal(at, point)))
+    return {point: facts_of_packets(batches) for point, batches in found.items()}
+
+
+def rows(table: pl.DataFrame) -> list[dict[str, Any]]:
     """All rows."""
-    return [row.asDict(recursive=True) for row in frame.collect()]
+    return table.to_dicts()
 
 
 def session_of(row: dict[str, Any]) -> Key:
@@ -112,7 +125,7 @@ def session_of(row: dict[str, Any]) -> Key:
     return row["publisher"].partition("@")[0], row["session_id"]
 
 
-def by_loss(frame: Any) -> dict[LossKey, dict[str, Any]]:
+def by_loss(frame: pl.DataFrame) -> dict[LossKey, dict[str, Any]]:
     """Losses, by the numbers on the wire."""
     return {(session_of(row), row["receiver"], row["sqn"] % WRAP): row for row in rows(frame)}
 
@@ -122,8 +135,8 @@ def test_sessions_are_what_was_sent(seen: Seen) -> None:
 
     What is called of no use gave no receiver anything.
     """
-    found = {session_of(row): row for row in rows(sessions(seen.at_the_switch))}
-    repaired = {session_of(row): row for row in rows(repairs(seen.at_the_switch))}
+    found = {session_of(row): row for row in rows(seen.at_the_switch["sessions"])}
+    repaired = {session_of(row): row for row in rows(seen.at_the_switch["repairs"])}
     truth = dict(seen.sessions())
     assert found.keys() == truth.keys()
     for key, session in truth.items():
@@ -159,7 +172,7 @@ def test_losses_are_those_there_were(seen: Seen) -> None:
     whether an answer arrived: where all did, it is exact as well, else never later than it was.
     """
     truth, planned = seen.losses(), seen.losses(PLANNED).keys()
-    at_switch, at_hosts = by_loss(seen.lost_at_switch), by_loss(seen.lost_at_hosts)
+    at_switch, at_hosts = by_loss(seen.at_the_switch["losses"]), by_loss(seen.lost_at_hosts)
     assert at_switch.keys() == at_hosts.keys() == truth.keys()
     for key, loss in truth.items():
         switch, host = at_switch[key], at_hosts[key]
@@ -183,7 +196,7 @@ def rank(values: list[int], share: float) -> int:
 @pytest.mark.parametrize(("kind", "end"), [(PLANNED, "repair_sent_ns"), (STORMY, "repaired_ns")])
 def test_recovery_latency_is_exact(seen: Seen, kind: str, end: str) -> None:
     """Percentiles by receiver: at the switch as the source answered, at the receivers' ports as they waited."""
-    frame = seen.lost_at_switch if kind == PLANNED else seen.lost_at_hosts
+    frame = seen.at_the_switch["losses"] if kind == PLANNED else seen.lost_at_hosts
     lost: dict[tuple[Key, str], list[Loss]] = defaultdict(list)
     for (key, receiver, _), loss in seen.losses(kind).items():
         lost[key, receiver].append(loss)
@@ -218,7 +231,7 @@ def test_incidents_are_what_was_done(seen: Seen) -> None:
     What a receiver need not ask for, because another one did, is no loss that a switch can see. Where losses come thick
     and fast, incidents are what a list of them, cut at quiet times, gives; bursts among other losses by themselves.
     """
-    told = rows(incidents(seen.at_the_switch, lost=seen.lost_at_switch))
+    told = rows(seen.at_the_switch["incidents"])
     asked = seen.losses()
     found = {(session_of(row), row["receiver"], row["first_sqn"] % WRAP): row for row in told}
     causes = Counter()
@@ -246,7 +259,7 @@ def test_incidents_are_what_was_done(seen: Seen) -> None:
     cut = Counter(
         (key, receiver, times[0], times[-1], len(times))
         for (key, receiver), all_of_it in lost_times(seen.losses(STORMY, RANDOM)).items()
-        for part in parted(sorted(all_of_it), DEFAULTS.quiet_ns)
+        for part in parted(sorted(all_of_it), Thresholds().quiet_ns)
         for times in bursts_apart(part, run_starts(all_of_it))
     )
     assert any(row["cause"] == "sporadic" for row in told if session_of(row) not in planned)
@@ -292,18 +305,18 @@ def bursts_apart(part: list[LostAt], first: dict[int, int]) -> Iterator[list[int
     runs: dict[int, list[int]] = defaultdict(list)
     for time_ns, sqn in part:
         runs[first[sqn]].append(time_ns)
-    bursts = [run for run in runs.values() if len(run) >= DEFAULTS.burst_run]
+    bursts = [run for run in runs.values() if len(run) >= Thresholds().burst_run]
     if 2 * sum(map(len, bursts)) >= len(part):
         yield [time_ns for time_ns, _ in part]
         return
     yield from bursts
-    rest = [time_ns for time_ns, sqn in part if len(runs[first[sqn]]) < DEFAULTS.burst_run]
+    rest = [time_ns for time_ns, sqn in part if len(runs[first[sqn]]) < Thresholds().burst_run]
     yield sorted(rest)
 
 
 def test_storms_are_of_the_receiver_that_made_them(seen: Seen) -> None:
     """One receiver that loses nearly everything is a storm; all that was lost while a path was away is none."""
-    storms = {session_of(row): row for row in rows(nak_storms(seen.at_the_switch))}
+    storms = {session_of(row): row for row in rows(seen.at_the_switch["nak_storms"])}
     assert not storms.keys() & dict(seen.sessions(PLANNED)).keys()
     for key, session in seen.sessions(STORMY):
         row = storms[key]
@@ -332,20 +345,20 @@ def test_gaps_and_copies_at_each_host(seen: Seen) -> None:
     def at(row: dict[str, Any]) -> Where:
         return (*session_of(row), row["point"])
 
-    covered = coverage(seen.at_the_hosts).cache()
-    copies = {at(row): row["copies"] for row in rows(duplicates(covered))}
+    copies = {at(row): row["copies"] for row in rows(seen.at_the_hosts["duplicates"])}
     missing: Counter[Where] = Counter()
-    for row in rows(gaps(seen.at_the_hosts, covered)):
+    for row in rows(seen.at_the_hosts["gaps"]):
         missing[at(row)] += row["missing"]
     truth, compared = dict(seen.sessions()), Counter()
     kinds = {(one.publisher, one.session_id): run.kind for run in seen.runs for one in run.truth.sessions}
-    for row in rows(covered.groupBy("point", "publisher", "session_id").agg({"low": "min", "high": "max"})):
+    covered = seen.at_the_hosts["coverage"].group_by("point", "publisher", "session_id")
+    for row in rows(covered.agg(pl.col("low").min(), pl.col("high").max())):
         publisher, session_id, point = where = at(row)
         session = truth.get((publisher, session_id))
         if session is None:
             continue  # a datagram that was mangled on its way
         address = f"10.0.0.{1 + int(point.rpartition(':host')[2])}"
-        low, high = row["min(low)"], row["max(high)"]
+        low, high = row["low"], row["high"]
         never_came = [
             loss
             for loss in session.losses
@@ -366,10 +379,10 @@ def test_latency_is_the_delay_of_each_way(seen: Seen) -> None:
     Retransmissions come later and count for nothing; what two receivers are apart is the difference.
     """
     [run] = [run for run in seen.runs if run.kind == STORMY]
-    of_run = seen.anywhere.where(f"session_id = {run.session.session_id}")
+    of_run = seen.anywhere["latency"].filter(pl.col("session_id") == run.session.session_id)
     found = {
         (row["from_point"].rpartition(":")[2], row["to_point"].rpartition(":")[2]): row
-        for row in rows(latency(of_run))
+        for row in rows(of_run)
     }
     for number in range(STORMY_RECEIVERS):
         host, address = f"host{number + 1}", f"10.0.0.{number + 2}"
@@ -387,14 +400,7 @@ def test_latency_is_the_delay_of_each_way(seen: Seen) -> None:
 
 def test_suggestions_are_the_rules_of_what_was_done(seen: Seen) -> None:
     """The longest round trip, the burst and the peak were chosen: so the backoffs and the window are known."""
-    lost = seen.lost_at_switch
-    made = suggestions(
-        lost,
-        incidents(seen.at_the_switch, lost=lost),
-        recovery_latency(lost),
-        rates(seen.at_the_switch),
-    )
-    chosen = {(session_of(row), row["option"]): row for row in rows(made)}
+    chosen = {(session_of(row), row["option"]): row for row in rows(seen.at_the_switch["suggestions"])}
     asked = seen.losses(PLANNED)
     for run in (run for run in seen.runs if run.kind == PLANNED):
         session = run.session

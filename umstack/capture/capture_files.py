@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from umstack.capture import CaptureError
 from umstack.capture.container import compression_of
+from umstack.capture.remote import is_remote, remote_files, size_of
 
 # Rotation may put its number behind the suffix (tcpdump -W) and compression another behind that.
 _CAPTURE_NAME = re.compile(r"\.(?:pcap|pcapng|cap)\d*(?:\.gz|\.zst)?$", re.IGNORECASE)
@@ -24,9 +25,15 @@ _BLOCK_BYTES = 256 << 10
 
 
 def capture_files(paths: Iterable[str]) -> list[str]:
-    """The files, sorted by name. In folders, and whatever lies below them, those that are named like captures."""
+    """The files, sorted by name. In folders, and whatever lies below them, those that are named like captures.
+
+    Of what is elsewhere (umstack.capture.remote) the files are URIs.
+    """
     found: set[str] = set()
     for path in paths:
+        if is_remote(path):
+            found.update(remote_files(path, _CAPTURE_NAME.search))
+            continue
         named = _expanded(path.removeprefix("file://").removeprefix("file:"))
         if not named:
             raise CaptureError(
@@ -34,6 +41,11 @@ def capture_files(paths: Iterable[str]) -> list[str]:
             )
         found.update(named)
     return sorted(found)
+
+
+def total_bytes(files: Iterable[str]) -> int:
+    """How long all files are together."""
+    return sum(size_of(file) if is_remote(file) else Path(file).stat().st_size for file in files)
 
 
 def _expanded(path: str) -> set[str]:
@@ -61,7 +73,8 @@ def copies(files: Iterable[str]) -> dict[str, str]:
     Only files of equal length are read to find out, and compressed ones only beside a file that is named like them but
     for the compression, or of the length that gzip says of its content.
     """
-    listed = list(files)
+    # What is elsewhere is not fetched to be compared.
+    listed = [file for file in files if not is_remote(file)]
     found = _same_bytes(listed)
     return found | _same_content([file for file in listed if file not in found])
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+
+from umstack.capture import SCHEMA
+from umstack.facts.facts import Counter, Facts, facts_of_packets
+from umstack.facts.packed import PACKED, packed
 
 PUBLISHER = "10.0.0.1"
 RECEIVERS = ("10.0.0.2", "10.0.0.3", "10.0.0.4")
@@ -16,43 +21,8 @@ US = 1_000
 MS = 1_000_000
 HEADERS = 42
 
-MESSAGE = pa.struct(
-    [
-        ("topic_index", pa.int64()),
-        ("topic_sqn", pa.int64()),
-        ("first_sqn", pa.int64()),
-        ("fragment_offset", pa.int64()),
-        ("message_length", pa.int64()),
-        ("payload_bytes", pa.int32()),
-        ("kind", pa.string()),
-    ]
-)
-SCHEMA = pa.schema(
-    [
-        ("capture_file", pa.string()),
-        ("position", pa.int64()),
-        ("time_ns", pa.int64()),
-        ("interface_name", pa.string()),
-        ("frame_bytes", pa.int32()),
-        ("source_address", pa.string()),
-        ("source_port", pa.int32()),
-        ("destination_address", pa.string()),
-        ("destination_port", pa.int32()),
-        ("ip_fragment", pa.bool_()),
-        ("udp_bytes", pa.int32()),
-        ("status", pa.string()),
-        ("packet_type", pa.string()),
-        ("session_id", pa.int64()),
-        ("transport_sqn", pa.int64()),
-        ("lead_sqn", pa.int64()),
-        ("trail_sqn", pa.int64()),
-        ("retransmission", pa.bool_()),
-        ("sqns", pa.list_(pa.int64())),
-        ("ncf_reason", pa.string()),
-        ("messages", pa.list_(MESSAGE)),
-        ("next_sqn", pa.int64()),
-    ]
-)
+COLUMNS = pa.schema([field.with_nullable(True) for field in SCHEMA])
+"""The columns of a capture, those that no story tells of being null."""
 
 
 def message(topic_index: int = 1, topic_sqn: int = 0, payload_bytes: int = 100) -> dict[str, Any]:
@@ -140,6 +110,23 @@ class Story:
         for number in range(count):
             self.data(start_ns + number * step_ns, first + number)
 
-    def frame(self, spark: Any) -> Any:
-        """The DataFrame."""
-        return spark.createDataFrame(pa.Table.from_pylist(self.packets, SCHEMA))
+    def batch(self) -> pa.RecordBatch:
+        """The packets, as the decoder gives them."""
+        return pa.RecordBatch.from_pylist(self.packets, schema=COLUMNS)
+
+    def facts(self) -> Facts:
+        """The facts in them."""
+        return facts_of_packets([self.batch()])
+
+    def packed(self, window_ns: int) -> pa.Table:
+        """The facts in them by windows, as the monitor gets them."""
+        return packed_by_window([self.batch()], window_ns)
+
+
+def packed_by_window(batches: Iterable[pa.RecordBatch], window_ns: int) -> pa.Table:
+    """The facts of packets by windows, as rows."""
+    counter = Counter(window_ns)
+    for batch in batches:
+        counter.take(batch)
+    parts = [packed(facts, at) for at, facts in counter.facts().items()]
+    return pa.concat_tables([PACKED.empty_table(), *parts])

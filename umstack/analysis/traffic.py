@@ -7,10 +7,10 @@ from itertools import permutations
 import numpy as np
 import polars as pl
 
+from umstack.analysis.losses import WINDOW, percentiles, windowed
+from umstack.analysis.numbering import Seen
 from umstack.facts.facts import Facts
 from umstack.facts.kinds import BUCKET_NS, DATA, NAK, NCF, RETRANSMISSION, SESSION, SESSION_MESSAGE, STATUS
-from umstack.facts.loss import percentiles
-from umstack.facts.numbering import Seen
 
 NS_PER_SECOND = 1_000_000_000
 IP_AND_UDP_BYTES = 28
@@ -135,7 +135,7 @@ def datagram_fill(sized: pl.DataFrame, mtu: int) -> pl.DataFrame:
             messages=total,
             messages_per_datagram=total / many.sum(),
             most_messages=messages.max(),
-            fill=(many * size).sum() / many.sum() / room,
+            fill=(many * size).sum() / (many.sum() * room),
             half_empty=many.filter(2 * size < room).sum(),
             over_mtu=many.filter(size > room).sum(),
             payload_share=pl.col("message_bytes").sum() / pl.col("frame_bytes").sum(),
@@ -164,12 +164,16 @@ _LATENCY = {
 }
 
 
-def latency(everything: list[Seen]) -> pl.DataFrame:
+def latency(everything: list[Seen], window_ns: int = 0) -> pl.DataFrame:
     """One row a session and pair of points: datagrams seen at both, and the time between in nanoseconds.
 
-    A pair is given in the direction in which most of the time is positive.
+    A pair is given in the direction in which most of the time is positive. With `window_ns` one row for each window of
+    so much time in which datagrams were seen at the first of the two, `window`.
     """
-    parts = [pl.DataFrame(schema=_LATENCY)]
+    by = windowed("from_ns", window_ns)
+    empty = pl.DataFrame(schema=_LATENCY)
+    parts = [empty.with_columns(pl.lit(0, pl.Int64).alias(WINDOW)).clear() if window_ns else empty]
+    order = parts[0].columns
     took = pl.col("took_ns")
     for here, there in permutations(everything, 2):
         if here.session != there.session:
@@ -181,15 +185,19 @@ def latency(everything: list[Seen]) -> pl.DataFrame:
         total = int(times.sum())
         if not len(times) or total < 0 or (total == 0 and here.point > there.point):
             continue
-        row = pl.DataFrame({"took_ns": times}).select(
+        rows = pl.DataFrame({"took_ns": times, "from_ns": from_ns[at]})
+        pair = [
             pl.lit(here.session[0]).alias("publisher"),
             pl.lit(here.session[1], pl.Int64).alias("session_id"),
             pl.lit(here.point).alias("from_point"),
             pl.lit(there.point).alias("to_point"),
+        ]
+        spread = [
             pl.len().cast(pl.Int64).alias("datagrams"),
             (took < 0).sum().cast(pl.Int64).alias("negative"),
             took.min().alias("latency_min"),
             *percentiles(took, "latency"),
-        )
-        parts.append(row)
+        ]
+        found = rows.group_by(by).agg(spread) if by else rows.select(spread)
+        parts.append(found.with_columns(pair).select(order))
     return pl.concat(parts)

@@ -21,6 +21,7 @@ _MASK = 2**32 - 1
 _EPOCHS_AFTER = 10
 """NAKs may come so many minutes after the last number that was sent."""
 BUCKET_BITS = 15
+_PIECE = 1 << 20
 
 Session = tuple[str, int]
 Numbers = Any
@@ -40,6 +41,14 @@ class Reference:
 
     def unwrap(self, sqns: Numbers, times_ns: Numbers) -> Numbers:
         """Numbers of the wire, unwrapped. Where the session's minute is not known they stay as they are."""
+        found = np.empty(len(sqns), np.int64)
+        # Piece by piece: what is worked out on the way is as long as a piece.
+        for start in range(0, len(sqns), _PIECE):
+            piece = slice(start, start + _PIECE)
+            found[piece] = self._piece(sqns[piece].astype(np.int64), times_ns[piece])
+        return found
+
+    def _piece(self, sqns: Numbers, times_ns: Numbers) -> Numbers:
         epoch = times_ns // EPOCH_NS
         # A quiet minute keeps the reference of the one before it; NAKs may come a minute before the first.
         at = np.searchsorted(self.epochs, epoch, "right") - 1
@@ -91,7 +100,7 @@ def seen(facts: Facts, known: dict[Session, Reference]) -> list[Seen]:
     found = []
     for (point, publisher, session_id), rows in facts.sends.items():
         times = rows["time_ns"].to_numpy()
-        sqns = known[publisher, session_id].unwrap(rows["sqn"].to_numpy().astype(np.int64), times)
+        sqns = known[publisher, session_id].unwrap(rows["sqn"].to_numpy(), times)
         if len(sqns) > 1 and not np.all(sqns[1:] > sqns[:-1]):
             order = np.lexsort((times, sqns))
             sqns, times = sqns[order], times[order]
@@ -125,14 +134,18 @@ def coverage(everything: list[Seen]) -> pl.DataFrame:
     """One row for each 32768 sequence numbers of a session at a point: how many were captured, how many `missing`."""
     parts = [pl.DataFrame(schema=COVERAGE)]
     for one in everything:
-        buckets = one.sqns >> BUCKET_BITS
-        starts = np.flatnonzero(np.concatenate(([True], buckets[1:] != buckets[:-1])))[: len(buckets)]
-        ends = np.concatenate((starts[1:], [len(buckets)]))
-        fresh = np.concatenate(([1], (one.sqns[1:] != one.sqns[:-1]).astype(np.int64)))
-        distinct = np.add.reduceat(fresh, starts)
+        if not len(one.sqns):
+            continue
+        edges = np.arange(one.sqns[0] >> BUCKET_BITS, (one.sqns[-1] >> BUCKET_BITS) + 2) << BUCKET_BITS
+        bounds = np.searchsorted(one.sqns, edges)
+        filled = bounds[1:] > bounds[:-1]
+        starts, ends = bounds[:-1][filled], bounds[1:][filled]
+        fresh = np.ones(len(one.sqns), np.bool_)
+        np.not_equal(one.sqns[1:], one.sqns[:-1], out=fresh[1:])
+        distinct = np.add.reduceat(fresh, starts, dtype=np.int64)
         low, high = one.sqns[starts], one.sqns[ends - 1]
         columns = {
-            "bucket": buckets[starts],
+            "bucket": edges[:-1][filled] >> BUCKET_BITS,
             "low": low,
             "high": high,
             "low_ns": one.times_ns[starts],
@@ -145,11 +158,20 @@ def coverage(everything: list[Seen]) -> pl.DataFrame:
     return pl.concat(parts)
 
 
+def _holes(sqns: Numbers) -> Numbers:
+    """The places behind which a number is missing."""
+    found = [np.empty(0, np.int64)]
+    for start in range(0, len(sqns) - 1, _PIECE):
+        piece = sqns[start : start + _PIECE + 1]
+        found.append(np.flatnonzero(piece[1:] - piece[:-1] > 1) + start)
+    return np.concatenate(found)
+
+
 def gaps(everything: list[Seen]) -> pl.DataFrame:
     """Runs of sequence numbers whose first sending was not captured: `first_sqn` to `last_sqn`, and when."""
     parts = [pl.DataFrame(schema=GAPS)]
     for one in everything:
-        at = np.flatnonzero(np.diff(one.sqns) > 1)
+        at = _holes(one.sqns)
         first, last = one.sqns[at] + 1, one.sqns[at + 1] - 1
         columns = {
             "first_sqn": first,
@@ -178,3 +200,30 @@ def sent_times(everything: list[Seen], wanted: pl.DataFrame) -> pl.DataFrame:
         columns = {"sqn": asked[hit], "sent_ns": one.times_ns[at[hit]]}
         parts.append(_keyed(one, columns).drop("point"))
     return pl.concat(parts).group_by(*SESSION, "sqn").agg(pl.col("sent_ns").min())
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """Facts, with what is known of their sequence numbers."""
+
+    facts: Facts
+    known: dict[Session, Reference]
+    everything: list[Seen]
+
+    @classmethod
+    def of(cls, facts: Facts) -> Numbered:
+        """Unwrap the numbers of facts."""
+        known = references(facts)
+        return cls(facts, known, seen(facts, known))
+
+
+COPIES = {"point": pl.String, "publisher": pl.String, "session_id": pl.Int64, "time_ns": pl.Int64}
+
+
+def copies(everything: list[Seen]) -> pl.DataFrame:
+    """One row each time a number was seen again at a point: `time_ns`."""
+    parts = [pl.DataFrame(schema=COPIES)]
+    for one in everything:
+        again = np.flatnonzero(one.sqns[1:] == one.sqns[:-1]) + 1
+        parts.append(_keyed(one, {"time_ns": one.times_ns[again]}))
+    return pl.concat(parts)

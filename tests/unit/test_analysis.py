@@ -6,43 +6,33 @@ from typing import Any
 
 import pytest
 
-from tests.spark.story import MS, PUBLISHER, RECEIVERS, US, WRAP, Story, message
+pytest.importorskip("pyarrow")
+pytest.importorskip("polars")
 
-pytest.importorskip("pyspark")
+import polars as pl
 
-from umstack.analysis.datagram_fill import datagram_fill, fill_histogram, sizes
-from umstack.analysis.incidents import incidents
-from umstack.analysis.ip_fragments import ip_fragments
-from umstack.analysis.latency import latency
-from umstack.analysis.losses import coverage, gaps, losses
-from umstack.analysis.nak_storms import nak_storms
-from umstack.analysis.observations import observe
-from umstack.analysis.rates import bursts, rate_summary, rates
-from umstack.analysis.recovery import recovery_histogram, recovery_latency
-from umstack.analysis.repairs import duplicates, repairs
-from umstack.analysis.sessions import sessions, topics
-from umstack.analysis.suggestions import suggestions
+from tests.story import MS, PUBLISHER, RECEIVERS, US, WRAP, Story, message
+from umstack.analysis.losses import rare
+from umstack.analysis.numbering import Numbered
+from umstack.analysis.tables import tables_of
+from umstack.analysis.traffic import bursts
+from umstack.facts.facts import facts_of_packets
 
 START = 1_700_000_000 * 1_000_000_000
 ONE, TWO, THREE = RECEIVERS
 
 
-def rows(frame: Any, *order: str) -> list[dict[str, Any]]:
-    """All rows of a small DataFrame."""
-    return [row.asDict(recursive=True) for row in (frame.orderBy(*order) if order else frame).collect()]
+def rows(table: pl.DataFrame, *order: str) -> list[dict[str, Any]]:
+    """All rows of a table."""
+    return (table.sort(order) if order else table).to_dicts()
 
 
-def kept(frame: Any) -> Any:
-    """The same rows as data, not as a plan that each use would run anew."""
-    return frame.sparkSession.createDataFrame(frame.toArrow())
+def seen(story: Story) -> dict[str, pl.DataFrame]:
+    """The tables of a story."""
+    return tables_of(story.facts())
 
 
-def seen(spark: Any, story: Story) -> Any:
-    """The observations in a story."""
-    return kept(observe(story.frame(spark)))
-
-
-def test_sequence_numbers_are_unwrapped(spark: Any) -> None:
+def test_sequence_numbers_are_unwrapped() -> None:
     """A session that wraps, NAKs before and after included, is one run of numbers."""
     story = Story()
     first = WRAP - 50
@@ -50,24 +40,28 @@ def test_sequence_numbers_are_unwrapped(spark: Any) -> None:
     story.nak(START + 990 * MS, ONE, WRAP - 2, WRAP + 3)
     story.data(START + 180_000 * MS, first + 100)
     story.nak(START + 170_000 * MS, ONE, WRAP + 10)
-    sent = rows(seen(spark, story).where("kind = 'DATA'"), "time_ns")
-    assert [row["sqn"] for row in sent] == list(range(first, first + 101))
-    asked = rows(seen(spark, story).where("kind = 'NAK'"), "time_ns")
-    assert [row["sqns"] for row in asked] == [[WRAP - 2, WRAP + 3], [WRAP + 10]]
+    numbers, asked = numbered(story)
+    assert numbers == list(range(first, first + 101))
+    assert asked == [WRAP - 2, WRAP + 3, WRAP + 10]
 
 
-def test_a_session_that_starts_at_zero_is_not_a_turn_too_high(spark: Any) -> None:
+def numbered(story: Story) -> tuple[list[int], list[int]]:
+    """The unwrapped numbers that were sent, and those that were asked for."""
+    whole = Numbered.of(story.facts())
+    [sent] = whole.everything
+    return sent.sqns.tolist(), rare(whole.facts, whole.known).naks["sqn"].sort().to_list()
+
+
+def test_a_session_that_starts_at_zero_is_not_a_turn_too_high() -> None:
     """Its first session message has the lead before 0, 4294967295: the numbers of its data are those on the wire."""
     story = Story()
     story.session_message(START, WRAP - 1)
     story.stream(START + MS, MS, 0, 10)
     story.nak(START + 20 * MS, ONE, 3)
-    found = seen(spark, story)
-    assert [row["sqn"] for row in rows(found.where("kind = 'DATA'"), "time_ns")] == list(range(10))
-    assert [row["sqns"] for row in rows(found.where("kind = 'NAK'"))] == [[3]]
+    assert numbered(story) == (list(range(10)), [3])
 
 
-def test_a_session_and_its_topics(spark: Any) -> None:
+def test_a_session_and_its_topics() -> None:
     """Span, counts by kind, receivers; messages and fragments by topic, retransmissions not counted twice."""
     story = Story()
     head = message(2, 8, 300) | {"first_sqn": 8, "fragment_offset": 0, "message_length": 500}
@@ -78,12 +72,12 @@ def test_a_session_and_its_topics(spark: Any) -> None:
     story.nak(START + 3 * MS, ONE, 11)
     story.again(START + 4 * MS, 11)
     story.status(START + 1000 * MS, TWO, 12)
-    [session] = rows(sessions(seen(spark, story)))
+    [session] = rows(seen(story)["sessions"])
     assert (session["publisher"], session["group"]) == (PUBLISHER, "239.101.3.10:14400")
     assert (session["datagrams"], session["retransmissions"], session["naks"]) == (3, 1, 1)
     assert (session["status_messages"], session["receivers"], session["messages"]) == (1, 2, 5)
     assert (session["first_sqn"], session["last_sqn"], session["seconds"]) == (10, 12, 1.0)
-    one, two = rows(topics(story.frame(spark)), "topic_index")
+    one, two = rows(seen(story)["topics"], "topic_index")
     assert (one["messages"], one["fragments"], one["payload_bytes"]) == (2, 2, 150)
     assert (two["messages"], two["fragments"], two["payload_bytes"]) == (2, 3, 525)
     assert (two["lowest_sqn"], two["highest_sqn"]) == (7, 9)
@@ -109,9 +103,9 @@ def losing_story() -> Story:
     return story
 
 
-def test_loss_incidents_have_their_causes(spark: Any) -> None:
+def test_loss_incidents_have_their_causes() -> None:
     """Gaps and islands by receiver: head, sporadic, burst, connectivity and tail are told apart."""
-    found = rows(incidents(seen(spark, losing_story())), "start_ns")
+    found = rows(seen(losing_story())["incidents"], "start_ns")
     assert [
         (row["cause"], row["receiver"], row["lost"], row["first_sqn"], row["last_sqn"]) for row in found
     ] == [
@@ -126,19 +120,19 @@ def test_loss_incidents_have_their_causes(spark: Any) -> None:
     assert found[2]["end_ns"] == START + 4008 * MS
 
 
-def test_losses_are_merged_by_quiet_time_and_wrap(spark: Any) -> None:
+def test_losses_are_merged_by_quiet_time_and_wrap() -> None:
     """Less than the quiet time apart is one incident, more is two; a run across the wrap is one run."""
     story = Story()
     first = WRAP - 100
     story.stream(START, MS, first, 400)
     for sqn in (*range(WRAP - 3, WRAP + 3), WRAP + 40, WRAP + 200):
         story.nak(START + (sqn - first) * MS + 5 * MS, ONE, sqn)
-    near, far = rows(incidents(seen(spark, story)), "start_ns")
+    near, far = rows(seen(story)["incidents"], "start_ns")
     assert (near["lost"], near["longest_run"], near["cause"], near["unrepaired"]) == (7, 6, "burst", 7)
     assert (far["lost"], far["first_sqn"], far["cause"]) == (1, WRAP + 200, "sporadic")
 
 
-def test_a_repair_that_meets_the_nak_on_its_way_is_one(spark: Any) -> None:
+def test_a_repair_that_meets_the_nak_on_its_way_is_one() -> None:
     """Somebody else had asked: the source ignores the second NAK, and the receiver does not ask again.
 
     What was not ignored for that, or was asked for once more, is not repaired by what was sent before.
@@ -152,15 +146,16 @@ def test_a_repair_that_meets_the_nak_on_its_way_is_one(spark: Any) -> None:
     story.ncf(START + 23 * MS, "ignored", 3, 5)
     story.ncf(START + 23 * MS, "rx_delay", 4)
     story.nak(START + 60 * MS, TWO, 5)
-    lost = kept(losses(seen(spark, story)))
+    tables = seen(story)
+    lost = tables["losses"]
     of_two = {row["sqn"]: row["repaired_ns"] for row in rows(lost) if row["receiver"] == TWO}
     assert of_two == {3: START + 21 * MS, 4: None, 5: None}
-    [_, two] = rows(recovery_latency(lost), "receiver")
+    [_, two] = rows(tables["recovery_latency"], "receiver")
     assert (two["lost"], two["repaired"], two["request_p50"]) == (3, 1, None)
     assert two["recovery_max"] == (21 - 2) * MS
 
 
-def test_recovery_latency_by_receiver(spark: Any) -> None:
+def test_recovery_latency_by_receiver() -> None:
     """From the first NAK to the first retransmission after it, and from the sending; NAKs a loss."""
     story = Story()
     story.stream(START, MS, 1, 200)
@@ -173,34 +168,34 @@ def test_recovery_latency_by_receiver(spark: Any) -> None:
     story.nak(START + 161 * MS, TWO, 151)
     story.again(START + 163 * MS, 151)
     story.nak(START + 190 * MS, TWO, 152)
-    lost = kept(losses(seen(spark, story)))
-    one, two = rows(recovery_latency(lost), "receiver")
+    tables = seen(story)
+    one, two = rows(tables["recovery_latency"], "receiver")
     assert (one["lost"], one["repaired"], one["naks_per_loss"]) == (100, 100, 1.0)
     assert (one["request_p50"], one["request_p99"], one["request_max"]) == (500 * US, 990 * US, MS)
     assert one["recovery_max"] == 11 * MS
     assert (two["lost"], two["repaired"], two["naks"], two["request_max"]) == (2, 1, 3, 12 * MS)
-    histogram = rows(recovery_histogram(lost), "receiver", "from_ns")
+    histogram = rows(tables["recovery_histogram"], "receiver", "from_ns")
     assert sum(row["losses"] for row in histogram) == 101
     assert all(row["from_ns"] < row["to_ns"] for row in histogram)
 
 
-def test_retransmissions_without_a_nak_are_losses_of_somebody_unknown(spark: Any) -> None:
+def test_retransmissions_without_a_nak_are_losses_of_somebody_unknown() -> None:
     """A capture that does not see the NAKs still tells of the loss."""
     story = Story()
     story.stream(START, MS, 1, 100)
     story.again(START + 60 * MS, 20)
-    [lost] = rows(losses(seen(spark, story)))
+    [lost] = rows(seen(story)["losses"])
     assert (lost["receiver"], lost["sqn"], lost["naks"], lost["sent_ns"]) == (None, 20, 0, START + 19 * MS)
-    [repair] = rows(repairs(seen(spark, story)))
+    [repair] = rows(seen(story)["repairs"])
     assert (repair["retransmissions"], repair["unrequested"], repair["useless_bytes"]) == (1, None, None)
 
 
-def test_gaps_at_the_point_of_capture(spark: Any) -> None:
+def test_gaps_at_the_point_of_capture() -> None:
     """What was not captured, within a bitmap's bucket and across two, with its neighbours' times."""
     story = Story()
     for sqn in [*range(32_700, 32_720), *range(32_722, 32_760), *range(32_775, 32_800)]:
         story.data(START + sqn * US, sqn)
-    found = rows(gaps(seen(spark, story)), "first_sqn")
+    found = rows(seen(story)["gaps"], "first_sqn")
     assert [(row["first_sqn"], row["last_sqn"], row["missing"]) for row in found] == [
         (32_720, 32_721, 2),
         (32_760, 32_774, 15),
@@ -209,7 +204,7 @@ def test_gaps_at_the_point_of_capture(spark: Any) -> None:
     assert found[1]["after_ns"] == START + 32_775 * US
 
 
-def test_nak_storms_name_their_receivers(spark: Any) -> None:
+def test_nak_storms_name_their_receivers() -> None:
     """Windows over both thresholds in a row are one storm; the receiver that asked most comes first."""
     story = Story()
     story.stream(START, MS, 1, 1000)
@@ -223,7 +218,7 @@ def test_nak_storms_name_their_receivers(spark: Any) -> None:
     # Nor are NAKs, however many, for a number each.
     for step in range(50):
         story.nak(START + 1000 * MS + step * MS, (ONE, TWO, THREE)[step % 3], 900 + step)
-    [storm] = rows(nak_storms(seen(spark, story)))
+    [storm] = rows(seen(story)["nak_storms"])
     assert storm["start_ns"] == START + 200 * MS
     assert (storm["requests"], storm["naks"]) == (30 * 55, 60)
     assert storm["repeated"] == 29 * 50
@@ -231,7 +226,7 @@ def test_nak_storms_name_their_receivers(spark: Any) -> None:
     assert storm["receivers"][0]["share"] == pytest.approx(50 / 55)
 
 
-def test_useless_repairs_are_counted(spark: Any) -> None:
+def test_useless_repairs_are_counted() -> None:
     """Sent again without being asked for, or twice for one NAK; refusals by reason."""
     story = Story()
     story.stream(START, MS, 1, 50)
@@ -243,72 +238,71 @@ def test_useless_repairs_are_counted(spark: Any) -> None:
     story.again(START + 25 * MS, 9)
     story.ncf(START + 26 * MS, "ignored", 5, 6, 7)
     story.ncf(START + 26 * MS, "shed", 8)
-    [found] = rows(repairs(seen(spark, story)))
+    [found] = rows(seen(story)["repairs"])
     assert (found["retransmissions"], found["repeated"], found["unrequested"]) == (4, 1, 1)
     assert found["useless_bytes"] == 2 * (20 + 112)
     assert (found["refused_ignored"], found["refused_shed"], found["refused_rx_delay"]) == (3, 1, 0)
-    assert rows(duplicates(coverage(seen(spark, story)))) == []
+    assert rows(seen(story)["duplicates"]) == []
     story.data(START + 30 * MS, 12)
-    [copied] = rows(duplicates(coverage(seen(spark, story))))
+    [copied] = rows(seen(story)["duplicates"])
     assert (copied["datagrams"], copied["copies"]) == (51, 1)
 
 
-def test_rates_and_bursts_at_one_millisecond(spark: Any) -> None:
+def test_rates_and_bursts_at_one_millisecond() -> None:
     """Ten datagrams a millisecond for three milliseconds in a second of one: the burst and its size."""
     story = Story()
     story.stream(START, MS, 1, 1000)
     for number in range(27):
         story.data(START + 500 * MS + (number % 3) * MS + 10 * US * (number + 1), 1001 + number)
-    rated = rates(seen(spark, story))
-    assert rated.count() == 1000
-    [summary] = rows(rate_summary(rated))
+    tables = seen(story)
+    assert len(tables["rates"]) == 1000
+    [summary] = rows(tables["rate_summary"])
     assert summary["peak_datagrams_per_second"] == 10_000
     assert summary["p50_bytes_per_second"] == (132 + 42) * 1000
-    [burst] = rows(bursts(rated))
+    [burst] = rows(tables["bursts"])
     assert (burst["start_ns"], burst["duration_ns"]) == (START + 500 * MS, 3 * MS)
     assert burst["datagrams"] == 30
     assert burst["times_mean"] == pytest.approx(10 / 1.027)
 
 
-def test_thousands_of_bursts_are_told_apart(spark: Any) -> None:
+def test_thousands_of_bursts_are_told_apart() -> None:
     """More busy milliseconds than an int holds nanoseconds for: every burst is a row still."""
-    rated = spark.range(2500).selectExpr(
-        "'switch' AS point", "'10.0.0.1' AS publisher", "7L AS session_id", "10 * id * 1000000L AS start_ns",
-        "1L AS datagrams", "1000L AS bytes",
-    )  # fmt: skip
+    story = Story()
+    story.stream(START, 10 * MS, 1, 2500)
+    rated = seen(story)["rates"]
     found = rows(bursts(rated))
     assert len(found) == 2500
     assert {burst["duration_ns"] for burst in found} == {MS}
 
 
-def test_batching_and_fill(spark: Any) -> None:
+def test_batching_and_fill() -> None:
     """Messages a datagram, fill against the MTU, and what does not fit it."""
     story = Story()
     story.data(START, 1, messages=[message(payload_bytes=100)] * 10, udp_bytes=1472)
     story.data(START + MS, 2, messages=[message(payload_bytes=100)] * 2, udp_bytes=368)
     story.data(START + 2 * MS, 3, messages=[message(payload_bytes=1800)], udp_bytes=1840)
     story.data(START + 3 * MS, 4, messages=[])
-    sized = kept(sizes(seen(spark, story)))
-    [found] = rows(datagram_fill(sized))
+    tables = seen(story)
+    [found] = rows(tables["datagram_fill"])
     assert (found["datagrams"], found["messages"], found["most_messages"]) == (3, 13, 10)
     assert found["fill"] == pytest.approx((1 + 0.25 + 1.25) / 3)
     assert (found["half_empty"], found["over_mtu"]) == (1, 1)
     assert found["payload_share"] == pytest.approx(3000 / (1472 + 368 + 1840 + 3 * 42))
-    histogram = rows(fill_histogram(sized), "from")
-    assert [(row["from"], row["datagrams"]) for row in histogram] == [(0.25, 1), (0.95, 2)]
+    histogram = rows(tables["fill_histogram"], "from")
+    assert [(row["from"], row["datagrams"]) for row in histogram] == [(0.25, 1), (pytest.approx(0.95), 2)]
 
 
-def test_ip_fragments(spark: Any) -> None:
+def test_ip_fragments() -> None:
     """Fragments by the pair they travelled between."""
     story = Story()
     story.data(START, 1, ip_fragment=True, udp_bytes=1480)
     story.data(START, 1, ip_fragment=True, udp_bytes=600, packet_type=None, session_id=None)
     story.data(START, 2)
-    [found] = rows(ip_fragments(story.frame(spark)))
+    [found] = rows(seen(story)["ip_fragments"])
     assert (found["source_address"], found["fragments"], found["bytes"]) == (PUBLISHER, 2, 2080 + 84)
 
 
-def test_latency_between_two_points(spark: Any) -> None:
+def test_latency_between_two_points() -> None:
     """The same datagrams at both ends, in the direction they went."""
     sent, received = Story("publisher"), Story("subscriber")
     for sqn in range(1, 101):
@@ -316,21 +310,18 @@ def test_latency_between_two_points(spark: Any) -> None:
         if sqn != 50:
             received.data(START + sqn * MS + sqn * US, sqn)
     received.again(START + 500 * MS, 50)
-    both = sent.frame(spark).unionByName(received.frame(spark))
-    [found] = rows(latency(kept(observe(both))))
+    both = facts_of_packets([sent.batch(), received.batch()])
+    [found] = rows(tables_of(both)["latency"])
     assert (found["from_point"], found["to_point"], found["datagrams"]) == ("publisher", "subscriber", 99)
     assert (found["latency_min"], found["latency_max"], found["negative"]) == (US, 100 * US, 0)
 
 
-def asked_for(spark: Any, story: Story) -> dict[str, dict[str, Any]]:
+def asked_for(story: Story) -> dict[str, dict[str, Any]]:
     """What is suggested after a story, by option."""
-    observed = seen(spark, story)
-    lost, rated = kept(losses(observed)), kept(rates(observed))
-    made = suggestions(lost, kept(incidents(observed, lost=lost)), recovery_latency(lost), rated)
-    return {row["option"]: row for row in rows(made)}
+    return {row["option"]: row for row in rows(seen(story)["suggestions"])}
 
 
-def test_suggestions_follow_the_vendors_rules(spark: Any) -> None:
+def test_suggestions_follow_the_vendors_rules() -> None:
     """Backoffs, window and limits from what was seen, and how many losses each bears on."""
     story = losing_story()
     story.nak(START + 1999 * MS + 20 * MS + 500 * US, ONE, 2000)  # asked again before the repair
@@ -338,7 +329,7 @@ def test_suggestions_follow_the_vendors_rules(spark: Any) -> None:
         story.nak(START + (sqn - 1) * MS + 20 * MS + 500 * US, ONE, sqn)
     for sqn in range(6000, 6100):
         story.nak(START + (sqn - 1) * MS + 20 * MS + 500 * US, TWO, sqn)
-    chosen = asked_for(spark, story)
+    chosen = asked_for(story)
     assert all(row["receivers_helped"] == len(row["receivers"]) for row in chosen.values())
     # Ten lost in a row last 9 ms, a round trip 1 ms.
     initial = chosen["transport_lbtrm_nak_initial_backoff_interval"]
@@ -355,7 +346,7 @@ def test_suggestions_follow_the_vendors_rules(spark: Any) -> None:
     assert (limit["losses_helped"], limit["receivers"]) == (10, [ONE])
 
 
-def test_the_window_is_for_the_longest_round_trip(spark: Any) -> None:
+def test_the_window_is_for_the_longest_round_trip() -> None:
     """Not for the usual one; a loss with a re-NAK tells no round trip, unless there is nothing else."""
     story = Story()
     story.stream(START, MS, 1, 1000)
@@ -365,7 +356,7 @@ def test_the_window_is_for_the_longest_round_trip(spark: Any) -> None:
     story.nak(START + 600 * MS, TWO, 600)
     story.nak(START + 690 * MS, TWO, 600)
     story.again(START + 691 * MS, 600)
-    chosen = asked_for(spark, story)
+    chosen = asked_for(story)
     assert chosen["transport_lbtrm_nak_initial_backoff_interval"]["value"] == 91, "TWO's median"
     # The peak, for 91 + 3 * (twice what the slowest repair took) + 2 * 37 ms.
     peak, backoff = 100 * 174 * 10, 2 * 91
@@ -378,11 +369,11 @@ def test_the_window_is_for_the_longest_round_trip(spark: Any) -> None:
     again.nak(START + 600 * MS, TWO, 600)
     again.nak(START + 690 * MS, TWO, 600)
     again.again(START + 691 * MS, 600)
-    window = asked_for(spark, again)["transport_lbtrm_transmission_window_size"]
+    window = asked_for(again)["transport_lbtrm_transmission_window_size"]
     assert window["value"] == peak * (91 + 3 * backoff + 2 * 91) // 1000
 
 
-def test_no_data_limit_where_it_would_not_be_reached(spark: Any) -> None:
+def test_no_data_limit_where_it_would_not_be_reached() -> None:
     """Datagrams lost in a burst far faster than the peak of a tenth of a second: four fifths of that limit nothing."""
     story = Story()
     story.stream(START, MS, 1, 1000)
@@ -390,6 +381,6 @@ def test_no_data_limit_where_it_would_not_be_reached(spark: Any) -> None:
     for sqn in range(1001, 1011):
         story.nak(START + 520 * MS, ONE, sqn)
         story.again(START + 521 * MS, sqn)
-    chosen = asked_for(spark, story)
+    chosen = asked_for(story)
     assert "transport_lbtrm_transmission_window_size" in chosen
     assert "transport_lbtrm_data_rate_limit" not in chosen

@@ -28,6 +28,7 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _CHATTY = (
     "org.apache.hadoop.util.NativeCodeLoader",
     "org.apache.spark.SparkConf",
+    "org.apache.spark.scheduler.DAGScheduler",
     "org.apache.spark.sql.catalyst.util",
     "org.apache.spark.sql.execution.streaming",
     "org.apache.spark.sql.execution.window.WindowExec",
@@ -51,10 +52,6 @@ _OPTIONS = {
     "spark.sql.adaptive.enabled": "true",
     # One task a core is enough for what is left after the first aggregation; AQE joins what is small.
     "spark.sql.shuffle.partitions": "16",
-    # Partitioned by kind of packet: so few writers fit side by side, and no sort is needed.
-    "spark.sql.maxConcurrentOutputFileWriters": "16",
-    # A table of lost sequence numbers is worth sending to everybody, the packets themselves never are.
-    "spark.sql.autoBroadcastJoinThreshold": "64m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Not every column's place in the source is kept for messages: that takes longer than to make the columns.

@@ -1,0 +1,88 @@
+"""Captures on an object store: a server of Amazon's protocol on this machine, reached as any other is."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("polars")
+pytest.importorskip("moto")
+
+from moto.server import ThreadedMotoServer
+from pyarrow.fs import S3FileSystem
+
+from umstack.capture import CaptureError, decode
+from umstack.capture.capture_files import capture_files, copies, total_bytes
+from umstack.capture.generate import Traffic, generate
+from umstack.capture.remote import shown
+from umstack.facts.facts import facts_of
+
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    """Run a store; what has to be behind a URI to reach it."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    _, port = server.get_host_and_port()
+    yield f"scheme=http&endpoint_override=127.0.0.1:{port}&allow_bucket_creation=true&region=us-east-1"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Path], str]:
+    """Two captures here, and a URI of the folder that has the same."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    plain = generate(tmp_path / "switch-0001.pcap", 3000, Traffic(seed=1, loss=0.01)).path
+    other = generate(tmp_path / "other.pcap", 1000, Traffic(seed=2, sessions=2)).path
+    packed = tmp_path / "switch-0002.pcap.gz"
+    packed.write_bytes(gzip.compress(other.read_bytes(), 1))
+    filesystem = S3FileSystem.from_uri(f"s3://captures?{store}")[0]
+    filesystem.create_dir("captures")
+    for file in (plain, packed):
+        with filesystem.open_output_stream(f"captures/today/{file.name}", compression=None) as stream:
+            stream.write(file.read_bytes())
+    with filesystem.open_output_stream("captures/today/notes.txt") as stream:
+        stream.write(b"no capture")
+    return [plain, packed], f"s3://captures/today?{store}"
+
+
+def test_facts_of_a_store_are_those_of_files(bucket: tuple[list[Path], str]) -> None:
+    """A folder of a store is listed, and its captures, plain and compressed, are read as they stream in."""
+    local, uri = bucket
+    files = capture_files([uri])
+    assert [shown(file) for file in files] == [f"s3://captures/today/{path.name}" for path in local]
+    assert total_bytes(files) == sum(path.stat().st_size for path in local)
+    assert copies(files) == {}
+    assert facts_of(files).equals(facts_of([str(path) for path in local]))
+    query = uri.partition("?")[2]
+    assert capture_files([f"s3://captures/today/*.gz?{query}"]) == files[1:]
+    assert capture_files([files[0]]) == files[:1]
+
+
+def test_rows_name_the_file_and_not_how_to_get_there(bucket: tuple[list[Path], str]) -> None:
+    """Keys and endpoints stay out of columns, and so of reports."""
+    _, uri = bucket
+    batch = next(decode(capture_files([uri])[0]))
+    assert set(batch.column("capture_file").to_pylist()) == {"s3://captures/today/switch-0001.pcap"}
+    assert shown("s3://key:secret@captures/today/a.pcap?region=x") == "s3://captures/today/a.pcap"
+
+
+def test_what_is_not_there_is_said(bucket: tuple[list[Path], str]) -> None:
+    """A file that is missing, and a place Arrow does not know."""
+    query = bucket[1].partition("?")[2]
+    with pytest.raises(CaptureError, match=r"s3://captures/absent\.pcap is not there"):
+        capture_files([f"s3://captures/absent.pcap?{query}"])
+    with pytest.raises(CaptureError, match=r"ftp://somewhere/a\.pcap"):
+        capture_files(["ftp://somewhere/a.pcap"])

@@ -1,0 +1,68 @@
+"""The tables of a report, of facts: every analysis of docs/analysis.md by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import polars as pl
+
+from umstack.analysis import losses, numbering, traffic
+from umstack.analysis.suggestions import suggestions
+from umstack.facts.facts import Facts
+
+Tables = dict[str, pl.DataFrame]
+
+_ORDER = (
+    *("publisher", "session_id", "point", "from_point", "to_point", "receiver", "topic_index", "start_ns"),
+    *("first_sqn", "sqn", "bucket", "option", "udp_bytes", "message_count", "from_ns", "from"),
+    *("source_address", "destination_address", "kind", "status"),
+)
+"""What the rows of a table are in order of, as far as it has these columns."""
+
+
+def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
+    """All tables."""
+    numbered = numbering.Numbered.of(facts)
+    everything, rare = numbered.everything, losses.rare(facts, numbered.known)
+    covered = numbering.coverage(everything)
+    found = traffic.sessions(facts, covered)
+    lost = losses.losses(rare, everything)
+    made = {
+        "topics": traffic.topics(facts),
+        "sessions": found,
+        "losses": lost,
+        "repairs": losses.repairs(rare),
+        "coverage": covered,
+        "nak_storms": losses.nak_storms(rare),
+        "rates": facts.rates,
+        "datagram_sizes": facts.sizes,
+        "ip_fragments": facts.fragments,
+        "remarks": facts.remarks,
+        "incidents": losses.incidents(lost, found, everything),
+        "gaps": numbering.gaps(everything),
+        "recovery_latency": losses.recovery_latency(lost),
+        "recovery_histogram": losses.recovery_histogram(lost),
+        "rate_summary": traffic.rate_summary(facts.rates),
+        "bursts": traffic.bursts(facts.rates),
+        "duplicates": traffic.duplicates(covered),
+        "datagram_fill": traffic.datagram_fill(facts.sizes, mtu),
+        "fill_histogram": traffic.fill_histogram(facts.sizes, mtu),
+        "latency": traffic.latency(everything),
+    }
+    made["lost_repairs"] = losses.lost_repairs(rare, facts, made["latency"])
+    made["suggestions"] = suggestions(lost, made["incidents"], made["recovery_latency"], facts.rates)
+    return {name: _in_order(table) for name, table in made.items()}
+
+
+def together(parts: Iterable[Mapping[str, pl.DataFrame]]) -> Tables:
+    """The tables of all sessions, of those of some each. A session must be in one part alone."""
+    rows = {name: [table] for name, table in tables_of(Facts()).items()}
+    for part in parts:
+        for name, table in part.items():
+            rows[name].append(table)
+    return {name: _in_order(pl.concat(tables)) for name, tables in rows.items()}
+
+
+def _in_order(table: pl.DataFrame) -> pl.DataFrame:
+    key = [name for name in _ORDER if name in table.columns]
+    return table.sort(key, maintain_order=True)

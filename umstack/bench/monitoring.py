@@ -1,0 +1,157 @@
+"""How far `umstack monitor` is behind a capture that grows, and what it takes: a generated capture, written as if live.
+
+What is written to Parquet says when it was told: the time of a file, less the end of the window that is in it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from umstack.bench.children import BenchError
+from umstack.bench.pipeline import Progress
+from umstack.bench.process_watch import ProcessWatch
+from umstack.capture.generate import Traffic, generate
+
+WINDOW_SECONDS = 5.0
+_WARM = Traffic(seed=1, datagrams_per_second=2000, receivers=3, loss=0.001)
+_WARM_PACKETS, _WARM_SECONDS = 20_000, 30
+_START_SECONDS = 120.0
+_LOOK_SECONDS = 0.1
+_FEED_SECONDS = 0.05
+_AHEAD_SECONDS = 2.0
+_END_SECONDS = 15.0
+_SETTLE_SECONDS = 4.0
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorPlan:
+    """What is captured, and how long."""
+
+    rate: int = 200_000
+    """Datagrams a second."""
+    messages: int = 1
+    """Messages of a datagram, of 100 bytes each."""
+    seconds: float = 30.0
+    idle_seconds: float = 10.0
+    loss: float = 0.001
+    receivers: int = 4
+
+
+def measure(plan: MonitorPlan, progress: Progress) -> dict[str, Any]:
+    """Seconds from the end of a window to its findings, and cores: fed, and idle."""
+    with tempfile.TemporaryDirectory(prefix="umstack-bench-") as directory:
+        base = Path(directory)
+        (base / "captures").mkdir()
+        with _monitor(base) as process:
+            watch = ProcessWatch(process.pid, adds_up=True)
+            with watch.watched():
+                progress("starting Spark")
+                _warm(base, process)
+                progress("idle")
+                time.sleep(_SETTLE_SECONDS)
+                idle = _cores(watch, lambda: time.sleep(plan.idle_seconds))
+                began = time.time() + _AHEAD_SECONDS
+                source = _generated(base, plan, began)
+                progress(f"feeding {plan.rate:,} datagrams a second")
+                target = base / "captures" / "live.pcap"
+                fed = _cores(watch, lambda: _feed(source, target, began, plan.seconds))
+                time.sleep(_END_SECONDS)
+            behind = _behind(base / "out" / "findings", began)
+            if process.poll() is not None or not behind:
+                raise BenchError("umstack monitor told nothing of what was captured")
+    return {
+        "what": "monitor",
+        "rate": plan.rate,
+        "messages_per_datagram": plan.messages,
+        "seconds": plan.seconds,
+        "windows": len(behind),
+        "seconds_behind": behind,
+        "cores_fed": fed,
+        "cores_idle": idle,
+        "together_memory_bytes": watch.together_bytes,
+    }
+
+
+@contextmanager
+def _monitor(base: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "umstack", "monitor", str(base / "captures")]
+    command += [
+        "--window",
+        str(WINDOW_SECONDS),
+        "--parquet",
+        str(base / "out"),
+        "--checkpoint",
+        str(base / "state"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(_START_SECONDS)
+
+
+def _warm(base: Path, process: subprocess.Popen[bytes]) -> None:
+    """A little capture of a while ago: once it is told of, everything is running."""
+    start_ns = int((time.time() - _WARM_SECONDS) * _NS)
+    warm = generate(base / "warm.pcap", _WARM_PACKETS, replace(_WARM, start_ns=start_ns)).path
+    warm.rename(base / "captures" / "warm.pcap")
+    until = time.monotonic() + _START_SECONDS
+    while not (base / "out" / "findings").exists():
+        if process.poll() is not None or time.monotonic() > until:
+            raise BenchError("umstack monitor did not start")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _generated(base: Path, plan: MonitorPlan, began: float) -> Path:
+    traffic = Traffic(
+        seed=2,
+        sessions=2,
+        start_ns=int(began * _NS),
+        datagrams_per_second=plan.rate,
+        receivers=plan.receivers,
+        loss=plan.loss,
+        messages_per_datagram=plan.messages,
+        message_bytes=100,
+    )
+    return generate(base / "live.pcap", int(plan.rate * plan.seconds), traffic).path
+
+
+def _feed(source: Path, target: Path, began: float, seconds: float) -> None:
+    """Write a capture as it would have grown."""
+    size = source.stat().st_size
+    with source.open("rb") as read, target.open("wb", buffering=0) as written:
+        done = 0
+        while done < size:
+            due = min(size, int(size * (time.time() - began) / seconds))
+            if due > done:
+                written.write(read.read(due - done))
+                done = due
+            time.sleep(_FEED_SECONDS)
+
+
+def _cores(watch: ProcessWatch, work: Callable[[], None]) -> float:
+    before, began = sum(watch.cpu_seconds().values()), time.monotonic()
+    work()
+    return (sum(watch.cpu_seconds().values()) - before) / (time.monotonic() - began)
+
+
+def _behind(folder: Path, began: float) -> list[float]:
+    """Of each window that was fed: how long after its end it was told."""
+    found = []
+    for file in sorted(folder.glob("*.parquet")):
+        last = max(end.timestamp() for end in pq.read_table(file)["to"].to_pylist())
+        if last > began:
+            found.append(round(file.stat().st_mtime - last, 2))
+    return found

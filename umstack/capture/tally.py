@@ -1,0 +1,115 @@
+"""First sendings counted by the core as they are decoded, in place of rows: what `decode(..., tally=...)` fills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from umstack._core import ffi, lib
+
+_SENDS = 1 << 18
+"""How many sendings a tally holds before it has to be emptied."""
+
+
+def _layout(name: str, columns: dict[str, str]) -> np.dtype[Any]:
+    """A structure of the core as numpy reads it."""
+    described = dict(ffi.typeof(name).fields)
+    return np.dtype(
+        {
+            "names": list(columns),
+            "formats": list(columns.values()),
+            "offsets": [described[column].offset for column in columns],
+            "itemsize": ffi.sizeof(name),
+        }
+    )
+
+
+_COUNT = "u8"
+_LAYOUTS = {
+    "streams": _layout(
+        "um_tally_stream",
+        {
+            "interface": "i4",
+            "session_id": "u4",
+            "source": "(4,)u1",
+            "destination": "(4,)u1",
+            "destination_port": "u2",
+            "window_ns": "i8",
+            "first_ns": "i8",
+            "last_ns": "i8",
+            **dict.fromkeys(("packet_count", "message_count", "message_bytes", "udp_bytes"), _COUNT),
+        },
+    ),
+    "sends": _layout("um_tally_send", {"time_ns": "i8", "sqn": "u4", "stream": "u4"}),
+    "rates": _layout(
+        "um_tally_rate", {"start_ns": "i8", "stream": "u4", "datagram_count": "u4", "bytes": _COUNT}
+    ),
+    "references": _layout(
+        "um_tally_reference", {"epoch": "i8", "time_ns": "i8", "sqn": "u4", "stream": "u4"}
+    ),
+    "sizes": _layout(
+        "um_tally_size",
+        {
+            **dict.fromkeys(("stream", "udp_bytes", "message_count", "datagram_count"), "u4"),
+            **dict.fromkeys(("message_bytes", "frame_bytes"), _COUNT),
+        },
+    ),
+    "topics": _layout(
+        "um_tally_topic",
+        {
+            **dict.fromkeys(("stream", "topic_index", "lowest_sqn", "highest_sqn"), "u4"),
+            **dict.fromkeys(("first_ns", "last_ns"), "i8"),
+            **dict.fromkeys(("message_count", "fragment_count", "payload_bytes"), _COUNT),
+        },
+    ),
+}
+
+
+class Tally:
+    """What the core has counted since the tally was emptied. One thread at a time may use it."""
+
+    __slots__ = ("_arrays", "core", "interfaces", "path")
+
+    def __init__(self, window_ns: int, epoch_ns: int, send_capacity: int = _SENDS) -> None:
+        """An empty one that divides time into windows of `window_ns`, or not (0)."""
+        lengths = {
+            "streams": lib.UM_TALLY_STREAMS_MAX,
+            "sizes": lib.UM_TALLY_SLOTS,
+            "topics": lib.UM_TALLY_SLOTS,
+            **dict.fromkeys(("sends", "rates", "references"), send_capacity),
+        }
+        self._arrays = {name: np.zeros(count, _LAYOUTS[name]) for name, count in lengths.items()}
+        self.core = ffi.new(
+            "um_tally *", {"window_ns": window_ns, "epoch_ns": epoch_ns, "send_capacity": send_capacity}
+        )
+        for name, array in self._arrays.items():
+            setattr(self.core, name, ffi.cast("void *", array.ctypes.data))
+        self.path = ""
+        """The file that what is counted is of."""
+        self.interfaces: list[str | None] = []
+        """The names of its interfaces, by the number that streams have."""
+        lib.um_tally_begin(self.core)
+
+    def __len__(self) -> int:
+        return int(self.core.send_count)
+
+    @contextmanager
+    def emptied(self) -> Iterator[dict[str, Any]]:
+        """What was counted, arrays of structures by name, which hold until the block ends; then the tally is empty."""
+        counts = {
+            "streams": self.core.stream_count,
+            "sends": self.core.send_count,
+            "rates": self.core.rate_count,
+            "references": self.core.reference_count,
+        }
+        found = {name: self._arrays[name][:count] for name, count in counts.items()}
+        sizes, topics = self._arrays["sizes"], self._arrays["topics"]
+        found["sizes"] = sizes[sizes["datagram_count"] > 0]
+        found["topics"] = topics[topics["fragment_count"] > 0]
+        try:
+            yield found
+        finally:
+            lib.um_tally_begin(self.core)

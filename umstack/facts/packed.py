@@ -1,0 +1,113 @@
+"""Facts as rows that can be sent and stored: one for each frame of a session, its content in Arrow's IPC format.
+
+Rows of several parts are put into one table in any order; `unpacked` gives the facts of all of them. Sendings are
+packed as steps from one to the next, which compress to two or three bytes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from umstack.facts.facts import Facts, Pieces
+from umstack.facts.kinds import SESSION
+from umstack.facts.schema import FACTS, OF_SESSIONS, frame_schema
+
+PACKED = pa.schema(
+    [
+        pa.field("window_ns", pa.int64(), nullable=False),
+        pa.field("publisher", pa.string(), nullable=False),
+        pa.field("session_id", pa.int64(), nullable=False),
+        pa.field("frame", pa.string(), nullable=False),
+        pa.field("point", pa.string(), nullable=False),
+        pa.field("content", pa.binary(), nullable=False),
+    ]
+)
+"""`window_ns`: beginning of the window of time the facts are of, 0 where time was not divided. `publisher` and
+`session_id` are "" and -1 of what is no session's; `point` is "" but of sendings. `frame` says what `content` is."""
+
+NO_SESSION = ("", -1)
+PACKETS = "packets"
+"""The frame that is a number: how many packets there were."""
+_STEPS = pa.schema([("sqn_step", pa.int32()), ("step_ns", pa.int64())])
+_WRAP = 2**32
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+_Row = tuple[int, str, int, str, str, bytes]
+
+
+def ipc(table: pa.Table) -> bytes:
+    """A table in Arrow's IPC format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as writer:
+        writer.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def from_ipc(content: bytes) -> pa.Table:
+    """The table that `ipc` wrote."""
+    with pa.ipc.open_stream(content) as reader:
+        return reader.read_all()
+
+
+def packed(facts: Facts, window_ns: int = 0) -> pa.Table:
+    """The rows of facts."""
+    rows = list(_rows(facts, window_ns))
+    columns = zip(*rows, strict=True) if rows else ((),) * len(PACKED)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, PACKED, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=PACKED)
+
+
+def _rows(facts: Facts, window_ns: int) -> Iterator[_Row]:
+    if facts.packets:
+        yield window_ns, *NO_SESSION, PACKETS, "", facts.packets.to_bytes(8, "little")
+    for (point, publisher, session_id), rows in facts.sends.items():
+        yield window_ns, publisher, session_id, "sends", point, ipc(_steps(rows))
+    for name in FACTS:
+        if name == "sends":
+            continue
+        frame: pl.DataFrame = getattr(facts, name)
+        if name not in OF_SESSIONS:
+            if len(frame):
+                yield window_ns, *NO_SESSION, name, "", ipc(_arrow(name, frame))
+            continue
+        for (publisher, session_id), rows in frame.partition_by(list(SESSION), as_dict=True).items():
+            yield window_ns, publisher, session_id, name, "", ipc(_arrow(name, rows))
+
+
+def _arrow(name: str, frame: pl.DataFrame) -> pa.Table:
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(FACTS[name])
+
+
+def _steps(rows: pl.DataFrame) -> pa.Table:
+    sqns, times = rows["sqn"].to_numpy().astype(np.int64), rows["time_ns"].to_numpy()
+    # Steps modulo 2**32 as signed numbers; the first is the distance from 0.
+    steps = np.diff(sqns, prepend=0).astype(np.uint32).view(np.int32)
+    return pa.Table.from_arrays([pa.array(steps), pa.array(np.diff(times, prepend=0))], schema=_STEPS)
+
+
+def _sends(content: bytes) -> pl.DataFrame:
+    steps = from_ipc(content)
+    sqns = np.cumsum(steps["sqn_step"].to_numpy(), dtype=np.int64) % _WRAP
+    times = np.cumsum(steps["step_ns"].to_numpy(), dtype=np.int64)
+    return pl.DataFrame({"sqn": sqns.astype(np.uint32), "time_ns": times})
+
+
+def unpacked(rows: Iterable[pa.Table]) -> dict[int, Facts]:
+    """The facts of these rows together, by window."""
+    pieces: dict[int, Pieces] = {}
+    for table in rows:
+        for row in table.to_pylist():
+            of_window = pieces.setdefault(row["window_ns"], Pieces())
+            name, content = row["frame"], row["content"]
+            if name == PACKETS:
+                of_window.packets += int.from_bytes(content, "little")
+            elif name == "sends":
+                of_window.add_sends((row["point"], row["publisher"], row["session_id"]), _sends(content))
+            else:
+                frame = pl.DataFrame(from_ipc(content), schema=frame_schema(name))
+                of_window.add(name, frame)
+    return {window_ns: found.facts() for window_ns, found in sorted(pieces.items())}

@@ -1,0 +1,119 @@
+"""What the core's tally counted, as the rows of facts that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from umstack.facts.kinds import DATA
+from umstack.facts.packet_columns import point_name
+from umstack.facts.schema import frame_schema
+
+_FIRST_MULTICAST, _BEHIND_MULTICAST = 224, 240
+_NAMES = {
+    "counts": {"packet_count": "packets", "message_count": "messages"},
+    "rates": {"datagram_count": "datagrams"},
+    "sizes": {"datagram_count": "datagrams"},
+    "topics": {"message_count": "messages", "fragment_count": "fragments"},
+    "references": {},
+}
+"""The columns that facts call otherwise than the core does, by frame."""
+
+
+@dataclass(slots=True)
+class Tallied:
+    """The facts of a window of time that a tally held."""
+
+    packets: int = 0
+    sends: list[tuple[tuple[str, str, int], pl.DataFrame]] = field(default_factory=list)
+    frames: list[tuple[str, pl.DataFrame]] = field(default_factory=list)
+
+
+def tallied(
+    found: dict[str, Any], path: str, interfaces: Sequence[str | None], window_ns: int
+) -> dict[int, Tallied]:
+    """By window; everything is at 0 where time is not divided."""
+    streams = found["streams"]
+    windows = streams["window_ns"] if window_ns else np.zeros(len(streams), np.int64)
+    keys = _keys(streams, path, interfaces).with_columns(pl.Series("window_ns", windows))
+    told: dict[int, Tallied] = {at: Tallied() for at in np.unique(windows).tolist()}
+    for at, packets in zip(windows.tolist(), streams["packet_count"].tolist(), strict=True):
+        told[at].packets += packets
+    for stream, rows in _sends(found["sends"]):
+        point, publisher, session_id, at = keys.select("point", "publisher", "session_id", "window_ns").row(
+            stream
+        )
+        told[at].sends.append(((point, publisher, session_id), rows))
+    for name in _NAMES:
+        numbers = streams if name == "counts" else found[name]
+        whose = np.arange(len(streams)) if name == "counts" else numbers["stream"]
+        for at, rows in _frames(name, numbers, whose, keys):
+            told[at].frames.append((name, rows))
+    return told
+
+
+def _keys(streams: Any, path: str, interfaces: Sequence[str | None]) -> pl.DataFrame:
+    rows = []
+    for stream in streams:
+        interface = int(stream["interface"])
+        source, destination = (
+            ".".join(map(str, stream[name].tolist())) for name in ("source", "destination")
+        )
+        is_group = _FIRST_MULTICAST <= stream["destination"][0] < _BEHIND_MULTICAST
+        group = f"{destination}:{stream['destination_port']}" if is_group else None
+        name = interfaces[interface] if interface < len(interfaces) else None
+        rows.append((point_name(path, name), source, int(stream["session_id"]), group, DATA))
+    types = {
+        name: frame_schema("counts")[name] for name in ("point", "publisher", "session_id", "group", "kind")
+    }
+    return pl.DataFrame(rows, types, orient="row")
+
+
+def _sends(sends: Any) -> Iterator[tuple[int, pl.DataFrame]]:
+    """First sendings by stream, as copies: the tally's memory is used again."""
+    streams = sends["stream"]
+    if not len(streams):
+        return
+    if (streams == streams[0]).all():
+        yield int(streams[0]), _send_rows(sends)
+        return
+    # Sixteen bits are sorted by counting.
+    order = np.argsort(streams.astype(np.uint16), kind="stable")
+    counts = np.bincount(streams)
+    ends = np.cumsum(counts)
+    for stream in np.flatnonzero(counts).tolist():
+        yield stream, _send_rows(sends[order[ends[stream] - counts[stream] : ends[stream]]])
+
+
+def _send_rows(sends: Any) -> pl.DataFrame:
+    return pl.DataFrame({"sqn": sends["sqn"].copy(), "time_ns": sends["time_ns"].copy()})
+
+
+def _frames(name: str, numbers: Any, whose: Any, keys: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
+    """Rows of a frame, by window."""
+    if not len(whose):
+        return
+    schema = frame_schema(name)
+    called = _NAMES[name]
+    columns = {
+        called.get(column, column): numbers[column].copy()
+        for column in numbers.dtype.names
+        if called.get(column, column) in schema
+    }
+    # A number of the core has the name of a key of counts: what it is of is the key's.
+    known = keys[whose].select(pl.exclude(*columns))
+    rows = known.hstack(pl.DataFrame(columns))
+    missing = [pl.lit(None, schema[column]).alias(column) for column in schema if column not in rows.columns]
+    if name == "rates":
+        missing = [pl.lit(0, schema[one]).alias(one) for one in ("retransmissions", "retransmitted_bytes")]
+    whole = rows.with_columns(missing)
+    shaped = whole.select(*(pl.col(column).cast(kind) for column, kind in schema.items()), "window_ns")
+    if (whole["window_ns"] == whole["window_ns"][0]).all():
+        yield whole["window_ns"][0], shaped.drop("window_ns")
+        return
+    for (at,), part in shaped.partition_by("window_ns", as_dict=True, include_key=False).items():
+        yield at, part

@@ -1,0 +1,101 @@
+"""What a report leaves behind beside its page: every table as Parquet, and what of them the page shows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from umstack.analysis.tables import Tables
+from umstack.analysis.traffic import at_one_point
+from umstack.facts.kinds import SESSION
+from umstack.report.summary import SUMMARISED, Row, Run, Summary, summary_of
+
+_PAUSE_NS = 1_000_000_000
+_PAUSES = 20
+"""So many of the pauses between two runs would fill the whole time at most."""
+_EVER_NS = 2**62
+_PACKETS = "packets"
+"""A table that reports of an earlier version have: one of an older report does not belong to a newer page."""
+
+
+def write_tables(folder: Path, tables: Tables) -> None:
+    """Write all tables into the folder, one of Parquet each; none of them where that fails."""
+    shutil.rmtree(folder / _PACKETS, ignore_errors=True)
+    try:
+        for name, table in tables.items():
+            _write(folder / name, arrow(table))
+    except OSError:
+        # Some of the tables of a report are none of them.
+        for name in tables:
+            shutil.rmtree(folder / name, ignore_errors=True)
+        raise
+
+
+def summarised(tables: Tables, captures: Sequence[str]) -> Summary:
+    """The page's rows."""
+    small = {name: arrow(tables[name]) for name in SUMMARISED}
+    runs = _runs(tables["rates"], tables["losses"])
+    return summary_of(small, _lost(tables["losses"]), runs, captures)
+
+
+def arrow(table: pl.DataFrame) -> pa.Table:
+    """A table as Arrow's types, which every reader knows."""
+    return table.to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+def _write(folder: Path, table: pa.Table) -> None:
+    """Write a table, in place of an older one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    pq.write_table(table, folder / "part-00000.parquet")
+
+
+def _lost(losses: pl.DataFrame) -> Row:
+    return {
+        "losses": len(losses),
+        "repaired": int(losses["repaired_ns"].count()),
+        "datagrams": losses.select(*SESSION, "sqn").n_unique() if len(losses) else 0,
+        "naks": int(losses["naks"].sum()) if len(losses) else None,
+    }
+
+
+def _runs(rates: pl.DataFrame, losses: pl.DataFrame) -> list[Run]:
+    """What was sent and lost over time; a pause that is long beside the whole, and in itself, is between two runs."""
+    best = at_one_point(rates)
+    starts = best["start_ns"].unique().sort()
+    if not len(starts):
+        return []
+    pauses = starts.diff().fill_null(0)
+    span = int(starts[-1]) - int(starts[0])
+    long = max(_PAUSE_NS, span // _PAUSES)
+    begins = [int(starts[0]), *starts.filter(pauses > long).to_list()]
+    runs: list[Run] = []
+    for begin, end in zip(begins, [*begins[1:], _EVER_NS], strict=True):
+        own = best.filter(pl.col("start_ns").is_between(begin, end, closed="left"))
+        run = Run.between(begin, int(own.select(pl.col("start_ns").max()).item()))
+        # What was lost just before the first bin is in it.
+        since = begin if runs else -_EVER_NS
+        lost = losses.filter(pl.col("lost_ns").is_between(since, end, closed="left"))
+        runs.append(_filled(run, own, lost))
+    return runs
+
+
+def _filled(run: Run, rates: pl.DataFrame, losses: pl.DataFrame) -> Run:
+    def binned(time: str) -> pl.Expr:
+        from_start = pl.max_horizontal(pl.col(time) - run.start_ns, pl.lit(0, pl.Int64))
+        return (from_start // run.bin_ns * run.bin_ns + run.start_ns).alias("start_ns")
+
+    sent = rates.group_by(binned("start_ns")).agg(
+        pl.col("bytes").sum(), pl.col("retransmitted_bytes").sum(), peak_bytes=pl.col("bytes").max()
+    )
+    lost = losses.group_by(binned("lost_ns")).agg(
+        lost=pl.len(), unrepaired=pl.col("repaired_ns").is_null().sum()
+    )
+    run.sent = sent.sort("start_ns").to_dicts()
+    run.lost = lost.sort("start_ns").to_dicts()
+    return run
