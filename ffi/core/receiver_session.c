@@ -1,3 +1,4 @@
+/* One file, because what a datagram does to a session and what ends the session read and write the same few fields. */
 #include "core/receiver_session.h"
 
 #include "core/group_report.h"
