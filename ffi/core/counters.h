@@ -308,6 +308,14 @@ typedef struct um_receiver_counters {
     uint64_t late_join_not_cached;
     /* counter, fragments: Fragments of a run that a late join had to give up: not retained any more, or the source gone. */
     uint64_t late_join_lost;
+    /* counter, recoveries: Off-transport recovery: how often a delivery controller of this receiver began it. */
+    uint64_t otr_begun;
+    /* counter, fragments: Off-transport recovery: fragments fetched from the source, which the transport had not recovered. */
+    uint64_t otr_messages;
+    /* counter, fragments: Off-transport recovery: fragments that it could not have either: not retained any more, or no answer in time. */
+    uint64_t otr_lost;
+    /* counter, fragments: Fragments lost before the first message delivered of a source: not reported as loss (UM-135). */
+    uint64_t leading_losses;
     /* counter, messages: Messages on a recovery connection that were dropped: not requested, received twice, or here by then. */
     uint64_t late_join_refused;
 } um_receiver_counters;

@@ -18,8 +18,12 @@
 #include "core/lbmc.h"
 #include "core/message_queue.h"
 #include "core/reorder_buffer.h"
+#include "core/session_id.h"
 
-enum { UM_DELIVERY_GAPS_MAX = 32 };
+enum {
+    UM_DELIVERY_GAPS_MAX = 32,
+    UM_RESUME_POINTS_MAX = 64, /* ended sources that a receiver remembers; the oldest is forgotten for another */
+};
 
 typedef enum um_ordered_delivery {
     UM_ORDERED_FRAGMENTS = 0, /* arrival order, fragments as they are */
@@ -32,7 +36,19 @@ typedef struct um_receiver_config {
     uint32_t map_entries_max;       /* order map bound of one controller; 0: the store's */
     uint32_t burst_loss_max;        /* longer gaps are one burst event */
     int64_t loss_check_interval_ns; /* 0: off */
+    bool use_otr;                   /* off-transport recovery, of sources that offer it (off_transport.h) */
+    int64_t otr_initial_delay_ns;
+    uint32_t otr_caching_threshold; /* order map entries */
 } um_receiver_config;
+
+/* Where a receiver goes on with a source whose session ended, when it finds the source again. */
+typedef struct um_resume_point {
+    bool in_use;
+    um_session_id id;
+    uint32_t topic_index;
+    uint32_t next_sqn;              /* everything before it was delivered or given up */
+    uint32_t highest_transport_sqn; /* as um_delivery has it */
+} um_resume_point;
 
 /* One subscription: what its controllers share. Owned by the context. Several receivers may have the same queue: it
  * takes their rows as they come, and the controller's source number distinguishes them. */
@@ -42,7 +58,10 @@ typedef struct um_receiver {
     um_receiver_counters counters;
     um_reorder_buffer *store;
     um_context_counters *context_counters;
+    bool *otr_begun; /* the owner's: some controller has begun off-transport recovery; NULL: nobody looks */
     uint32_t controller_count;
+    uint32_t resume_next; /* the ring's next place */
+    um_resume_point resume_points[UM_RESUME_POINTS_MAX];
 } um_receiver;
 
 /* A range of lost topic sqns and when it was found. */
@@ -60,19 +79,26 @@ enum um_delivery_state {
     UM_DELIVERY_ENDED = 4,
 };
 
-/* The late join of a controller (late_join.h). */
+/* What a controller fetches from its source: the past (late_join.h), or what the transport lost (off_transport.h). */
 typedef struct um_late_join {
     bool is_active;
     bool awaits_range;
     bool is_holding; /* nothing is delivered meanwhile */
     bool seen_live;
     bool has_target;
+    bool is_otr;     /* off-transport recovery: the transport may recover the same gaps */
+    bool is_taken;   /* off-transport recovery: whoever owns the connection knows of it */
+    bool is_resumed; /* goes on at resume_sqn, where the source's last session ended */
+    bool is_given_up; /* nothing is fetched any more; what lacks runs out of time */
     bool has_lost;
-    uint32_t target; /* what is lacking before it is fetched */
-    uint32_t lost_to;
+    uint32_t epoch; /* differs from that of the fetch before */
+    uint32_t resume_sqn;
+    uint32_t target;    /* what is lacking before it is fetched */
+    uint32_t lost_to;   /* what is lacking before it is not to be had */
     uint32_t requested; /* the next to be requested */
     uint32_t caching_proximity;
-    int64_t received_ns; /* wall clock of what is received now */
+    uint32_t taken_since; /* messages fetched since something was given up last */
+    int64_t received_ns;  /* wall clock of what is received now */
 } um_late_join;
 
 /* What each message touches comes first: with many topics it is the caches that count. */
@@ -89,6 +115,7 @@ typedef struct um_delivery {
     bool starved;
     bool bos_due;
     bool has_blocker;
+    bool is_leading; /* nothing was delivered: what is lost at leading_sqn is before the first message (UM-135) */
 
     uint32_t id; /* owner of its holds, never 0, never reused within a context */
     uint32_t topic_index;
@@ -102,6 +129,9 @@ typedef struct um_delivery {
     struct um_delivery *next; /* the session's list */
     uint32_t gap_first;
     um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
+    uint32_t leading_sqn;
+    bool has_begun; /* when it ended: next_sqn is known */
+    um_address request_port; /* where the source takes requests; ip 0: it does not */
     um_late_join late_join;
 } um_delivery;
 
@@ -124,12 +154,19 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
 /* Takes a message that late join has fetched into the order map; false when there is no room. */
 bool um_delivery_hold_recovered(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival);
 
+/* Whether what comes next is not to be had by fetching. */
+static inline bool um_delivery_is_past_lost(const um_delivery *delivery)
+{
+    const um_late_join *join = &delivery->late_join;
+    return join->is_active && join->has_lost && um_serial_before(delivery->next_sqn, join->lost_to);
+}
+
 /* Whether what comes next is being fetched. */
 static inline bool um_delivery_awaits_past(const um_delivery *delivery)
 {
     const um_late_join *join = &delivery->late_join;
     return join->is_active && (join->is_holding || um_serial_before(delivery->next_sqn, join->target)) &&
-           !(join->has_lost && um_serial_before(delivery->next_sqn, join->lost_to));
+           !um_delivery_is_past_lost(delivery);
 }
 
 /* Beginning and end of the transport session (UM-76, UM-81, UM-105). */

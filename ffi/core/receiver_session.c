@@ -126,6 +126,8 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
     if (slot->first == NULL)
         um_topic_table_remove(&session->topics, slot);
     leave_queue(session, delivery->receiver->queue);
+    if (delivery->state == UM_DELIVERY_ENDED && delivery->has_begun && !session->began_anew)
+        um_late_join_remember(delivery->receiver, &session->config.id, delivery);
     um_delivery_fini(delivery);
 }
 
@@ -260,8 +262,10 @@ static void end_session(um_receiver_session *session, int64_t now_ns)
  * begun anew under the same identity, or a first datagram that was forged: the session ends and can be joined again. */
 static void note_stray(um_receiver_session *session, int64_t now_ns)
 {
-    if (++session->stray_count == STRAYS_MAX)
+    if (++session->stray_count == STRAYS_MAX) {
+        session->began_anew = true;
         end_session(session, now_ns);
+    }
 }
 
 static void on_duplicate(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)

@@ -1,6 +1,7 @@
 #include "io/receiving.h"
 
 #include <stdlib.h>
+#include <sys/eventfd.h>
 
 #include "os/clock.h"
 #include "os/memory.h"
@@ -209,6 +210,7 @@ int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *li
     receiving->coalescing = coalescing;
     receiving->config = *config;
     receiving->next_delivery_id = 1;
+    receiving->recoveries_fd = -1;
     receiving->control_link.fd = -1;
     um_node_init(&receiving->node);
     reactor->error_step = "memory";
@@ -322,6 +324,15 @@ int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns)
     }
     receiving->node.behind = true;
     return handled;
+}
+
+void um_receiving_report_recoveries(um_receiving *receiving)
+{
+    if (!receiving->node.otr_begun)
+        return;
+    receiving->node.otr_begun = false;
+    if (receiving->recoveries_fd >= 0)
+        eventfd_write(receiving->recoveries_fd, 1);
 }
 
 void um_receiving_reap(um_receiving *receiving)

@@ -49,6 +49,7 @@ typedef struct um_receiving {
     um_receive_coalescing *coalescing;     /* is given what rings receive */
     struct um_subscription *subscriptions; /* the list of subscription.c */
     uint32_t next_delivery_id;
+    int recoveries_fd; /* eventfd of whoever takes off-transport recoveries; -1: nobody */
     um_session_id ended[UM_RECEIVING_ENDED_MAX]; /* ring of sessions that timed out */
     uint32_t ended_count;
     uint32_t ended_taken;
@@ -76,6 +77,8 @@ int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t 
 int um_receiving_receive_groups(um_receiving *receiving, int64_t now_ns);
 /* Receives from the ring set, in the same way. */
 int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns);
+/* Tells whoever takes off-transport recoveries that some have begun. */
+void um_receiving_report_recoveries(um_receiving *receiving);
 /* Takes down the sessions that have ended. */
 void um_receiving_reap(um_receiving *receiving);
 
