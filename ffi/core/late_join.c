@@ -47,7 +47,7 @@ void um_late_join_end_if_complete(um_delivery *delivery)
     um_late_join *join = &delivery->late_join;
     if (!join->is_active || join->awaits_range || um_serial_before(delivery->next_sqn, join->target))
         return;
-    if (join->seen_live) {
+    if (join->seen_live || um_serial_before(join->target, delivery->next_sqn)) { /* live ones, delivered directly */
         join->is_active = false;
     } else if (join->is_given_up && join->has_lost && delivery->held_count == 0) {
         begin_with_live(delivery);
@@ -128,6 +128,9 @@ bool um_late_join_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_messag
     um_late_join *join = &delivery->late_join;
     if (join->awaits_range && !is_message)
         return true;
+    um_late_join_end_if_complete(delivery);
+    if (!join->is_active)
+        return false;
     if (!join->seen_live && join->is_given_up && um_serial_before(sqn, delivery->next_sqn)) {
         if (!is_message || um_serial_before(arrival->transport_sqn, delivery->mapped_sqn))
             return true; /* from before the controller was mapped */
