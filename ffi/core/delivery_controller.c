@@ -410,8 +410,6 @@ int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
     /* A gap that was being given up when the queue was full must go on. */
     if (delivery->starved || check || (delivery->gap_count > 0 && now_ns >= um_otr_due_ns(delivery)))
         um_loss_drain(delivery, now_ns, true);
-    if (UM_UNLIKELY(delivery->late_join.is_active))
-        um_late_join_end_if_complete(delivery);
     if (interval_ns == 0 || delivery->gap_count == 0)
         delivery->loss_check_ns = UM_NEVER_NS;
     else if (check || delivery->loss_check_ns == UM_NEVER_NS)

@@ -45,7 +45,8 @@ static void begin_with_live(um_delivery *delivery)
 void um_late_join_end_if_complete(um_delivery *delivery)
 {
     um_late_join *join = &delivery->late_join;
-    if (!join->is_active || join->awaits_range || um_serial_before(delivery->next_sqn, join->target))
+    if (!join->is_active || join->awaits_range || join->is_holding ||
+        um_serial_before(delivery->next_sqn, join->target))
         return;
     if (join->seen_live || um_serial_before(join->target, delivery->next_sqn)) { /* live ones, delivered directly */
         join->is_active = false;

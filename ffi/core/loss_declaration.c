@@ -181,7 +181,7 @@ bool um_loss_still_waits(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
            !has_expired(delivery, oldest, now_ns) && !um_otr_is_due(delivery, oldest, false, now_ns);
 }
 
-bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
+static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 {
     delivery->starved = false;
     if (delivery->bos_due && !um_delivery_announce_begin(delivery))
@@ -222,6 +222,14 @@ bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
         if (!um_loss_give_up_gap(delivery, gap, now_ns))
             return false;
     }
+}
+
+bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
+{
+    bool has_room = drain(delivery, now_ns, may_give_up);
+    if (UM_UNLIKELY(delivery->late_join.is_active))
+        um_late_join_end_if_complete(delivery);
+    return has_room;
 }
 
 bool um_loss_declare_burst(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
