@@ -50,11 +50,11 @@ static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, cons
     if (too_long && !um_loss_declare_burst(delivery, sqn, now_ns))
         return false;
     uint32_t first = delivery->highest_sqn + 1;
+    delivery->highest_transport_sqn = arrival->transport_sqn;
     if (!received)
         um_order_map_add_gap(delivery, first, sqn, now_ns);
     else if (first != sqn)
         um_order_map_add_gap(delivery, first, sqn - 1, now_ns);
-    delivery->highest_transport_sqn = arrival->transport_sqn;
     delivery->highest_sqn = sqn;
     return true;
 }

@@ -64,11 +64,12 @@ typedef struct um_receiver {
     um_resume_point resume_points[UM_RESUME_POINTS_MAX];
 } um_receiver;
 
-/* A range of lost topic sqns and when it was found. */
+/* A range of lost topic sqns, when it was found, and by the datagram of which transport sqn. */
 typedef struct um_gap {
     uint32_t first;
     uint32_t last;
     int64_t detected_ns;
+    uint32_t transport_sqn;
 } um_gap;
 
 enum um_delivery_state {
@@ -89,14 +90,15 @@ typedef struct um_late_join {
     bool is_otr;     /* off-transport recovery: the transport may recover the same gaps */
     bool is_taken;   /* off-transport recovery: whoever owns the connection knows of it */
     bool is_resumed; /* goes on at resume_sqn, where the source's last session ended */
-    bool is_given_up; /* nothing is fetched any more; what lacks runs out of time */
+    bool is_transport_done; /* the transport has given up what lacks next, too */
+    bool is_given_up;       /* nothing is fetched any more; what lacks runs out of time */
     bool has_lost;
     uint32_t epoch; /* differs from that of the fetch before */
     uint32_t resume_sqn;
     uint32_t target;    /* what is lacking before it is fetched */
     uint32_t lost_to;   /* what is lacking before it is not to be had */
     uint32_t requested; /* the next to be requested */
-    uint32_t caching_proximity;
+    uint32_t caching_proximity; /* of off-transport recovery: order map entries */
     uint32_t taken_since; /* messages fetched since something was given up last */
     int64_t received_ns;  /* wall clock of what is received now */
 } um_late_join;
@@ -154,19 +156,19 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
 /* Takes a message that late join has fetched into the order map; false when there is no room. */
 bool um_delivery_hold_recovered(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival);
 
-/* Whether what comes next is not to be had by fetching. */
-static inline bool um_delivery_is_past_lost(const um_delivery *delivery)
+/* Whether a sqn that lacks is not to be had by fetching. */
+static inline bool um_delivery_is_past_lost(const um_delivery *delivery, uint32_t sqn)
 {
     const um_late_join *join = &delivery->late_join;
-    return join->is_active && join->has_lost && um_serial_before(delivery->next_sqn, join->lost_to);
+    return join->is_active && join->has_lost && um_serial_before(sqn, join->lost_to);
 }
 
-/* Whether what comes next is being fetched. */
+/* Whether what comes next is being fetched, whatever it is. */
 static inline bool um_delivery_awaits_past(const um_delivery *delivery)
 {
     const um_late_join *join = &delivery->late_join;
     return join->is_active && (join->is_holding || um_serial_before(delivery->next_sqn, join->target)) &&
-           !um_delivery_is_past_lost(delivery);
+           !um_delivery_is_past_lost(delivery, delivery->next_sqn);
 }
 
 /* Beginning and end of the transport session (UM-76, UM-81, UM-105). */

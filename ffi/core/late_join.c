@@ -42,11 +42,18 @@ static void begin_with_live(um_delivery *delivery)
     delivery->state = UM_DELIVERY_WAITING;
 }
 
+/* Whether something lacks before the target. A message that is held may still lack a fragment behind it. */
+static bool lacks_something(um_delivery *delivery)
+{
+    const um_gap *gap =
+        um_serial_before(delivery->next_sqn, delivery->late_join.target) ? um_order_map_oldest_gap(delivery) : NULL;
+    return gap != NULL && um_serial_before(gap->first, delivery->late_join.target);
+}
+
 void um_late_join_end_if_complete(um_delivery *delivery)
 {
     um_late_join *join = &delivery->late_join;
-    if (!join->is_active || join->awaits_range || join->is_holding ||
-        um_serial_before(delivery->next_sqn, join->target))
+    if (!join->is_active || join->awaits_range || join->is_holding || lacks_something(delivery))
         return;
     if (join->seen_live || um_serial_before(join->target, delivery->next_sqn)) { /* live ones, delivered directly */
         join->is_active = false;
@@ -109,14 +116,24 @@ static void meet_live(um_delivery *delivery, uint32_t end, const um_arrival *arr
     note_lacking(delivery, end - 1, arrival->now_ns);
 }
 
-/* Whether a live message has its place in the order map. Off-transport recovery takes as many as its threshold, and
- * what it would have to fetch (C12); where messages are delivered as they come, the map holds no payload of them. */
+/* The last quarter of the reorder buffer is for what is fetched: were it full of messages from behind a gap, the
+ * fragments that close the gap would find no room. */
+static bool has_spare_room(const um_reorder_buffer *store)
+{
+    return store->cells_used < store->cell_count - store->cell_count / 4 &&
+           store->entries_used < store->entry_capacity - store->entry_capacity / 4;
+}
+
+/* Whether a live message has its place in the order map. Off-transport recovery takes as many as the map may hold, and
+ * what it would have to fetch; where messages are delivered as they come, the map holds no payload of them. Its caching
+ * threshold only begins it (C12): what was dropped at 10000 would have to be retained until it is fetched. */
 static bool has_place(const um_delivery *delivery, uint32_t sqn)
 {
     const um_late_join *join = &delivery->late_join;
+    bool is_bounded = join->caching_proximity != 0 && delivery->held_count >= join->caching_proximity;
     if (join->is_otr)
-        return delivery->held_count < join->caching_proximity || um_serial_before(sqn, join->target) ||
-               delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE;
+        return delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE ||
+               (has_spare_room(delivery->receiver->store) && (!is_bounded || um_serial_before(sqn, join->target)));
     bool starts = delivery->state == UM_DELIVERY_STARTING;
     int32_t ahead = um_serial_diff(sqn, starts ? delivery->lowest_held : delivery->next_sqn);
     if (ahead < 0 && starts) /* fetched, for the target lies behind it */
@@ -148,8 +165,8 @@ bool um_late_join_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_messag
         return true;
     um_late_join_fetch_to(delivery, sqn + 1);
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(delivery->highest_sqn, sqn)) {
-        note_lacking(delivery, sqn, arrival->now_ns);
         delivery->highest_transport_sqn = arrival->transport_sqn;
+        note_lacking(delivery, sqn, arrival->now_ns);
     }
     UM_COUNT(delivery->receiver->counters.late_join_not_cached, 1);
     return true;
@@ -330,10 +347,26 @@ static int64_t receive(um_receiver_session *session, um_delivery *delivery, cons
     return at;
 }
 
+bool um_late_join_is_left_to_transport(um_delivery *delivery)
+{
+    const um_gap *gap = delivery->late_join.has_lost ? um_order_map_oldest_gap(delivery) : NULL;
+    return gap != NULL && um_delivery_is_past_lost(delivery, gap->first);
+}
+
+/* Whether no datagram is lost, and may be recovered, that can carry what lacks next. */
+static bool is_transport_done(const um_receiver_session *session, um_delivery *delivery)
+{
+    const um_gap *gap = um_order_map_oldest_gap(delivery);
+    return gap == NULL || session->losses.count == 0 ||
+           !um_serial_before(um_loss_map_lowest(&session->losses), gap->transport_sqn);
+}
+
 int64_t um_late_join_receive(um_receiver_session *session, um_delivery *delivery, const uint8_t *data, uint32_t length,
                              int64_t now_ns)
 {
     int64_t used = receive(session, delivery, data, length, now_ns);
+    if (um_late_join_is_left_to_transport(delivery))
+        delivery->late_join.is_transport_done = is_transport_done(session, delivery);
     if (delivery->state == UM_DELIVERY_RUNNING && !delivery->starved)
         um_loss_drain(delivery, now_ns, true);
     um_late_join_end_if_complete(delivery);
@@ -355,7 +388,7 @@ static void write_request(uint8_t *option, const um_delivery *delivery, uint32_t
 /* The first sqn that is worth a request. */
 static uint32_t request_base(const um_delivery *delivery)
 {
-    return um_delivery_is_past_lost(delivery) ? delivery->late_join.lost_to : delivery->next_sqn;
+    return um_delivery_is_past_lost(delivery, delivery->next_sqn) ? delivery->late_join.lost_to : delivery->next_sqn;
 }
 
 uint32_t um_late_join_request(um_delivery *delivery, uint32_t outstanding, uint8_t *out, uint32_t capacity)

@@ -14,7 +14,7 @@
  * others are dropped and fetched, too: each moves `target` behind it. Everything in [next_sqn, target) that is not held
  * comes by TCP; gaps behind target are the transport's as ever. What lacks is a gap of the order map from the moment it
  * is known. Before `lost_to` it is not to be had by TCP: of a late join it is lost at once, of off-transport recovery
- * when the transport's time is up, too. A long run is one event (UX-7).
+ * when the transport has given it up, too. A long run is one event (UX-7).
  *
  * A source that is found again after its session ended is joined late, too, but its past begins where the session
  * ended.
@@ -59,6 +59,9 @@ static inline void um_late_join_retry(um_delivery *delivery)
 {
     delivery->late_join.requested = delivery->next_sqn;
 }
+
+/* Whether what lacks next is not to be had by fetching, and not lost yet. */
+bool um_late_join_is_left_to_transport(um_delivery *delivery);
 
 /* What lacks is not to be had. */
 void um_late_join_give_up(um_receiver_session *session, um_delivery *delivery, int64_t now_ns);

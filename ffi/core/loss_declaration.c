@@ -9,10 +9,10 @@
 enum { RUN_EVENTS_MAX = 1024 }; /* a longer run that is not to be had is one event (UX-7) */
 
 /* Of what late join or off-transport recovery did not have either. */
-static void count_past_lost(um_delivery *delivery, uint32_t count)
+static void count_past_lost(um_delivery *delivery, uint32_t first, uint32_t count)
 {
     um_receiver_counters *counters = &delivery->receiver->counters;
-    if (!um_delivery_is_past_lost(delivery))
+    if (!um_delivery_is_past_lost(delivery, first))
         return;
     if (delivery->late_join.is_otr || delivery->late_join.is_resumed)
         UM_COUNT(counters->otr_lost, count);
@@ -88,7 +88,7 @@ static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
     uint32_t lost = delivery->next_sqn;
     while (!um_order_map_is_gap(delivery, lost))
         lost++;
-    count_past_lost(delivery, 1);
+    count_past_lost(delivery, lost, 1);
     if (!um_loss_declare(delivery, lost, now_ns))
         return false;
     for (; delivery->next_sqn != lost; delivery->next_sqn++)
@@ -101,13 +101,15 @@ static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
 static uint32_t last_given_up(const um_delivery *delivery, const um_gap *gap)
 {
     uint32_t lost_to = delivery->late_join.lost_to;
-    return um_delivery_is_past_lost(delivery) && um_serial_before(lost_to, gap->last + 1) ? lost_to - 1 : gap->last;
+    return um_delivery_is_past_lost(delivery, gap->first) && um_serial_before(lost_to, gap->last + 1) ? lost_to - 1
+                                                                                                     : gap->last;
 }
 
 /* A long run at the head, of which nothing is to be had, as one event. False when there is no room for it. */
 static bool declare_run(um_delivery *delivery, uint32_t last, int64_t now_ns)
 {
-    if (!um_delivery_is_past_lost(delivery) || last - delivery->next_sqn < RUN_EVENTS_MAX)
+    if (!um_delivery_is_past_lost(delivery, last) || last - delivery->next_sqn < RUN_EVENTS_MAX ||
+        um_serial_before(last, delivery->next_sqn))
         return true;
     uint32_t end = um_late_join_first_held(delivery, delivery->next_sqn, last + 1);
     uint32_t count = end - delivery->next_sqn;
@@ -115,7 +117,7 @@ static bool declare_run(um_delivery *delivery, uint32_t last, int64_t now_ns)
         return true;
     if (!um_delivery_append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, end - 1, now_ns))
         return false;
-    count_past_lost(delivery, count);
+    count_past_lost(delivery, delivery->next_sqn, count);
     UM_COUNT(delivery->receiver->counters.burst_loss_events, 1);
     UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, count);
     delivery->next_sqn = end;
@@ -162,7 +164,8 @@ static bool is_over_bound(const um_delivery *delivery) /* UX-6 */
 static bool has_expired(const um_delivery *delivery, const um_gap *gap, int64_t now_ns)
 {
     return now_ns - gap->detected_ns >= delivery->give_up_ns ||
-           (um_delivery_is_past_lost(delivery) && !delivery->late_join.is_otr);
+           (um_delivery_is_past_lost(delivery, gap->first) &&
+            (!delivery->late_join.is_otr || delivery->late_join.is_transport_done));
 }
 
 /* What a fetch has not got yet, of a gap that begins behind what it could not get. */
@@ -170,7 +173,7 @@ static bool is_fetched(const um_delivery *delivery, const um_gap *gap)
 {
     const um_late_join *join = &delivery->late_join;
     return join->is_active && !join->is_given_up && um_serial_before(gap->first, join->target) &&
-           !(join->has_lost && um_serial_before(gap->first, join->lost_to));
+           !um_delivery_is_past_lost(delivery, gap->first);
 }
 
 bool um_loss_still_waits(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
@@ -195,8 +198,11 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
         while (result == HEAD_PASSED);
         if (result == QUEUE_FULL)
             return false;
-        if (UM_UNLIKELY(um_delivery_awaits_past(delivery)))
-            return true;
+        if (UM_UNLIKELY(um_delivery_awaits_past(delivery))) {
+            um_late_join_end_if_complete(delivery);
+            if (delivery->late_join.is_active)
+                return true;
+        }
         const um_gap *gap = um_order_map_oldest_gap(delivery);
         if (gap == NULL) {
             if (!is_contradicted(delivery))

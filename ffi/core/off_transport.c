@@ -29,7 +29,7 @@ void um_otr_begin(um_delivery *delivery)
                                          .has_target = true,
                                          .target = delivery->highest_sqn + 1,
                                          .requested = delivery->next_sqn,
-                                         .caching_proximity = receiver->config.otr_caching_threshold,
+                                         .caching_proximity = receiver->config.map_entries_max,
                                          .epoch = delivery->late_join.epoch + 1};
     UM_COUNT(receiver->counters.otr_begun, 1);
     if (receiver->otr_begun != NULL)

@@ -88,7 +88,7 @@ static int fetch_step(um_subscription *subscription, um_fetch *fetch, const char
     fetch->next_sqn = delivery->next_sqn;
     fetch->awaits_range = delivery->late_join.awaits_range;
     fetch->is_starved = delivery->starved;
-    fetch->is_left_to_transport = um_delivery_is_past_lost(delivery);
+    fetch->is_left_to_transport = um_late_join_is_left_to_transport(delivery);
     fetch->is_caught_up = !fetch->awaits_range && !um_serial_before(delivery->next_sqn, delivery->late_join.target);
     return 0;
 }
