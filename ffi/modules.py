@@ -75,9 +75,9 @@ CORE = Module(
         Header("io/publication.h"),
         Header("io/subscription.h"),
         Header("core/retention.h", names=("um_retention_config", "um_retained_wish", "um_recovery_write_range")),
-        Header("io/context.h"),
         Header("io/late_joining.h"),
-        Header("io/receiving.h", names=("UM_RECEIVING_GROUPS_MAX",)),
+        Header("io/receiving.h", names=("UM_RECEIVING_GROUPS_MAX", "um_begun_recovery")),
+        Header("io/context.h"),
         Header("io/statistics.h"),
         Header("capture/writing/datagram_frame.h", names=("um_datagram_frame",)),
         Header("capture/writing/pcapng_writer.h", names=(

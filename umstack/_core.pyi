@@ -49,7 +49,6 @@ class um_address(CData):
     port: int
 
 class um_begun_recovery(CData):
-    subscription: um_subscription
     @property
     def id(self) -> um_session_id: ...
     @id.setter

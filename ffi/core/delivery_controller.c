@@ -110,8 +110,8 @@ static bool is_fetching(const um_delivery *delivery)
     return delivery->late_join.is_active && !delivery->late_join.is_given_up;
 }
 
-/* The store is full: what finds no room is fetched, where something is. Else give the oldest gap up to make room, once; then the message itself is lost, and the gap it
- * leaves will say so. */
+/* The store is full: what finds no room is fetched, where something is. Else give the oldest gap up to make room, once;
+ * then the message itself is lost, and the gap it leaves will say so. */
 static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival,
                               bool newest)
 {
@@ -254,8 +254,8 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
     return false;
 }
 
-/* While the past is fetched: a sqn that cannot be of the stream as it is known would carry off what is fetched; one from
- * before the place where a source that was found again is gone on with was delivered. */
+/* While the past is fetched: a sqn that cannot be of the stream as it is known would carry off what is fetched; one
+ * from before the place where a source that was found again is gone on with was delivered. */
 static bool is_strange(const um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
 {
     const um_late_join *join = &delivery->late_join;
@@ -280,8 +280,7 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
     if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
         return;
     if (UM_UNLIKELY(delivery->late_join.is_active) &&
-        (is_strange(delivery, message->sqn, arrival) ||
-         um_late_join_leaves_out(delivery, message->sqn, true, arrival)))
+        (is_strange(delivery, message->sqn, arrival) || um_late_join_leaves_out(delivery, message->sqn, true, arrival)))
         return;
     if (delivery->state == UM_DELIVERY_WAITING) {
         first_message(delivery, message, arrival);

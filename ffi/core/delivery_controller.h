@@ -87,20 +87,20 @@ typedef struct um_late_join {
     bool is_holding; /* nothing is delivered meanwhile */
     bool seen_live;
     bool has_target;
-    bool is_otr;     /* off-transport recovery: the transport may recover the same gaps */
-    bool is_taken;   /* off-transport recovery: whoever owns the connection knows of it */
-    bool is_resumed; /* goes on at resume_sqn, where the source's last session ended */
+    bool is_otr;            /* off-transport recovery: the transport may recover the same gaps */
+    bool is_taken;          /* off-transport recovery: the owner of the connection knows of it */
+    bool is_resumed;        /* goes on at resume_sqn, where the source's last session ended */
     bool is_transport_done; /* the transport has given up what lacks next, too */
     bool is_given_up;       /* nothing is fetched any more; what lacks runs out of time */
     bool has_lost;
     uint32_t epoch; /* differs from that of the fetch before */
     uint32_t resume_sqn;
-    uint32_t target;    /* what is lacking before it is fetched */
-    uint32_t lost_to;   /* what is lacking before it is not to be had */
-    uint32_t requested; /* the next to be requested */
+    uint32_t target;            /* what is lacking before it is fetched */
+    uint32_t lost_to;           /* what is lacking before it is not to be had */
+    uint32_t requested;         /* the next to be requested */
     uint32_t caching_proximity; /* of off-transport recovery: order map entries */
-    uint32_t taken_since; /* messages fetched since something was given up last */
-    int64_t received_ns;  /* wall clock of what is received now */
+    uint32_t taken_since;       /* messages fetched since something was given up last */
+    int64_t received_ns;        /* wall clock of what is received now */
 } um_late_join;
 
 /* What each message touches comes first: with many topics it is the caches that count. */
@@ -132,7 +132,7 @@ typedef struct um_delivery {
     uint32_t gap_first;
     um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
     uint32_t leading_sqn;
-    bool has_begun; /* when it ended: next_sqn is known */
+    bool has_begun;          /* when it ended: next_sqn is known */
     um_address request_port; /* where the source takes requests; ip 0: it does not */
     um_late_join late_join;
 } um_delivery;

@@ -102,7 +102,7 @@ static uint32_t last_given_up(const um_delivery *delivery, const um_gap *gap)
 {
     uint32_t lost_to = delivery->late_join.lost_to;
     return um_delivery_is_past_lost(delivery, gap->first) && um_serial_before(lost_to, gap->last + 1) ? lost_to - 1
-                                                                                                     : gap->last;
+                                                                                                      : gap->last;
 }
 
 /* A long run at the head, of which nothing is to be had, as one event. False when there is no room for it. */
@@ -243,8 +243,7 @@ bool um_loss_declare_burst(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
     if (delivery->bos_due && !um_delivery_announce_begin(delivery))
         return false;
     bool is_leading = um_delivery_is_leading(delivery, delivery->next_sqn, sqn - 1);
-    if (!is_leading &&
-        !um_delivery_append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, sqn - 1, now_ns))
+    if (!is_leading && !um_delivery_append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, sqn - 1, now_ns))
         return false;
     UM_COUNT(delivery->receiver->counters.burst_loss_events, !is_leading);
     UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost,

@@ -24,7 +24,7 @@ typedef struct um_node {
     uint32_t queue_count;
     bool any_full;
     bool otr_begun; /* off-transport recovery of some controller: the owner clears it */
-    bool behind; /* the owner's word before a tick: datagrams that have arrived are yet to be read */
+    bool behind;    /* the owner's word before a tick: datagrams that have arrived are yet to be read */
     um_reorder_buffer store;
     um_context_counters counters;
 } um_node;

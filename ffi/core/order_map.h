@@ -15,7 +15,8 @@ static inline um_gap *um_order_map_gap(um_delivery *delivery, uint32_t i)
     return &delivery->gaps[(delivery->gap_first + i) % UM_DELIVERY_GAPS_MAX];
 }
 
-/* A gap behind the others, shown by the datagram of the highest transport sqn. It counts no loss: what it covers may have been left out. */
+/* A gap behind the others, shown by the datagram of the highest transport sqn. It counts no loss: what it covers may
+ * have been left out. */
 static inline void um_order_map_note_gap(um_delivery *delivery, uint32_t first, uint32_t last, int64_t now_ns)
 {
     if (delivery->gap_count == UM_DELIVERY_GAPS_MAX) {

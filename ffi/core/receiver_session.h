@@ -79,7 +79,7 @@ typedef struct um_receiver_session {
     bool active; /* a datagram has been seen: BOS is out */
     bool ended;
     bool began_anew; /* why it ended: its source has begun anew under the same identity */
-    bool has_base; /* next_sqn is known */
+    bool has_base;   /* next_sqn is known */
     uint32_t next_sqn;
     uint32_t trail_sqn;
     bool behind; /* datagrams that have arrived are yet to be read; the owner says so before a tick */

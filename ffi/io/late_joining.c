@@ -1,7 +1,6 @@
 #include "io/late_joining.h"
 
 #include "core/late_join.h"
-#include "io/context_private.h"
 #include "io/publication_private.h"
 #include "io/subscription_private.h"
 #include "os/clock.h"
@@ -137,43 +136,6 @@ int um_subscription_give_up_past(um_subscription *subscription, const um_fetch *
 int um_subscription_pass_over(um_subscription *subscription, const um_fetch *fetch)
 {
     return give_up(subscription, fetch, false);
-}
-
-/* ---- off-transport recovery ---- */
-
-static uint32_t take_of_session(um_receiver_session *session, um_begun_recovery *begun, uint32_t max)
-{
-    uint32_t count = 0;
-    for (um_delivery *d = session->controllers; d != NULL && count < max; d = d->next) {
-        if (!d->late_join.is_active || !d->late_join.is_otr || d->late_join.is_taken)
-            continue;
-        d->late_join.is_taken = true;
-        begun[count++] = (um_begun_recovery){.subscription = (um_subscription *)(void *)d->receiver,
-                                             .id = session->config.id,
-                                             .topic_index = d->topic_index,
-                                             .epoch = d->late_join.epoch,
-                                             .request_port = d->request_port,
-                                             .next_sqn = d->next_sqn};
-    }
-    return count;
-}
-
-uint32_t um_context_take_recoveries(um_context *context, um_begun_recovery *begun, uint32_t max)
-{
-    um_receiving *receiving = &context->receiving;
-    uint32_t count = 0;
-    um_reactor_lock(&context->reactor);
-    for (uint32_t i = 0; i < receiving->node.session_count && count < max; i++)
-        count += take_of_session(receiving->node.sessions[i], begun + count, max - count);
-    um_reactor_unlock(&context->reactor);
-    return count;
-}
-
-void um_context_watch_recoveries(um_context *context, int event_fd)
-{
-    um_reactor_lock(&context->reactor);
-    context->receiving.recoveries_fd = event_fd;
-    um_reactor_unlock(&context->reactor);
 }
 
 /* ---- sources ---- */

@@ -8,7 +8,6 @@
 #define UM_IO_LATE_JOINING_H
 
 #include "core/retention.h"
-#include "io/context.h"
 #include "io/publication.h"
 #include "io/subscription.h"
 
@@ -41,8 +40,8 @@ typedef struct um_fetch {
     uint32_t written;
     uint32_t next_sqn; /* the first not delivered */
     bool awaits_range;
-    bool is_starved;   /* the queue is full: call again soon */
-    bool is_caught_up; /* nothing is lacking now */
+    bool is_starved;           /* the queue is full: call again soon */
+    bool is_caught_up;         /* nothing is lacking now */
     bool is_left_to_transport; /* what comes next is not retained, and its time is not up */
 } um_fetch;
 
@@ -53,21 +52,6 @@ int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const 
 int um_subscription_give_up_past(um_subscription *subscription, const um_fetch *fetch);
 /* What comes next did not come in time: 0 when the fetch goes on behind it, -ENOENT when it was given up. */
 int um_subscription_pass_over(um_subscription *subscription, const um_fetch *fetch);
-
-/* An off-transport recovery that has begun: it waits for um_subscription_fetch. */
-typedef struct um_begun_recovery {
-    um_subscription *subscription;
-    um_session_id id;
-    uint32_t topic_index;
-    uint32_t epoch;
-    um_address request_port;
-    uint32_t next_sqn;
-} um_begun_recovery;
-
-/* Those that have begun since the last call; the rest at the next when there are more than `max`. */
-uint32_t um_context_take_recoveries(um_context *context, um_begun_recovery *begun, uint32_t max);
-/* The eventfd that is written to when one has begun; -1: none. */
-void um_context_watch_recoveries(um_context *context, int event_fd);
 
 /* Offers late join. -EBUSY when it does so already. */
 int um_publication_retain(um_publication *publication, const um_retention_config *config);

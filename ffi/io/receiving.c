@@ -335,6 +335,32 @@ void um_receiving_report_recoveries(um_receiving *receiving)
         eventfd_write(receiving->recoveries_fd, 1);
 }
 
+static uint32_t take_of_session(um_receiver_session *session, um_begun_recovery *begun, uint32_t max)
+{
+    uint32_t count = 0;
+    for (um_delivery *d = session->controllers; d != NULL && count < max; d = d->next) {
+        if (!d->late_join.is_active || !d->late_join.is_otr || d->late_join.is_taken)
+            continue;
+        d->late_join.is_taken = true;
+        /* A receiver is the first thing in its subscription. */
+        begun[count++] = (um_begun_recovery){.subscription = (struct um_subscription *)(void *)d->receiver,
+                                             .id = session->config.id,
+                                             .topic_index = d->topic_index,
+                                             .epoch = d->late_join.epoch,
+                                             .request_port = d->request_port,
+                                             .next_sqn = d->next_sqn};
+    }
+    return count;
+}
+
+uint32_t um_receiving_take_recoveries(um_receiving *receiving, um_begun_recovery *begun, uint32_t max)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < receiving->node.session_count && count < max; i++)
+        count += take_of_session(receiving->node.sessions[i], begun + count, max - count);
+    return count;
+}
+
 void um_receiving_reap(um_receiving *receiving)
 {
     um_receiver_session *finished;

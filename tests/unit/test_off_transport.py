@@ -1,4 +1,4 @@
-"""Off-transport recovery over loopback: sources found again, peers that do not answer, and the request port's bounds."""
+"""Off-transport recovery over loopback: sources found again, peers that do not answer, the request port's bounds."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def _found_again(subscriber: Context, account: Account, count: int = 1) -> None:
     wait_for(found, "the source again")
 
 
-@pytest.mark.parametrize("options", [{}, {"use_late_join": 0}, {"use_otr": 0}], ids=["both", "otr", "late join"])
+@pytest.mark.parametrize(
+    "options", [{}, {"use_late_join": 0}, {"use_otr": 0}], ids=["both", "otr", "late join"]
+)
 def test_a_source_found_again_gives_no_past_twice(
     publisher: Context, subscriber: Context, options: dict[str, int]
 ) -> None:
@@ -243,7 +245,11 @@ def test_a_peer_that_disconnects_half_way_is_asked_for_the_rest(misled: Any, sub
 
 def test_a_store_at_its_limit_loses_exactly_what_left_it(publisher: Context, subscriber: Context) -> None:
     """UM-101, UM-141, UM-142: what the source drops while it is being fetched is lost, the rest is there, in order."""
-    limits = {"late_join": 1, "retransmit_retention_size_limit": 2**18, "retransmit_retention_size_threshold": 2**18}
+    limits = {
+        "late_join": 1,
+        "retransmit_retention_size_limit": 2**18,
+        "retransmit_retention_size_threshold": 2**18,
+    }
     source = publisher.source("limit", flow_control="none", **limits, **IDLE)
     account = Account(subscriber.receiver("limit", **SOON_ENDED))
     account.until_mapped()

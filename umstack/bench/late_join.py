@@ -79,11 +79,13 @@ def _drain(lab: Lab, plan: LateJoinPlan, pins: Pins) -> Result:
     """The live rate of so many messages, then the rate at which another receiver fetches them all."""
     here, live_host, late_host = lab.hosts
     sent = replace(_spec(plan, here, pins.publisher, limited=False), awaits_receiver=True)
+    listening = _spec(plan, live_host, pins.subscriber, limited=True)
     with (
-        running(live_host, _ENDS, _spec(plan, live_host, pins.subscriber, limited=True).as_arguments("subscribe")) as live,
+        running(live_host, _ENDS, listening.as_arguments("subscribe")) as live,
         running(here, _ENDS, sent.as_arguments("publish")) as publisher,
-    ):  # fmt: skip
-        _answer(live), _answer(publisher)
+    ):
+        _answer(live)
+        _answer(publisher)
         lively = _send(publisher, live, plan.backlog, 0.0, plan.backlog)
         late_spec = _spec(plan, late_host, pins.subscriber, limited=True)
         with running(late_host, _ENDS, late_spec.as_arguments("subscribe")) as late:
@@ -91,7 +93,8 @@ def _drain(lab: Lab, plan: LateJoinPlan, pins: Pins) -> Result:
             late.tell(until=plan.backlog)
             drained = _answer(late)
             late.tell()
-        live.tell(), publisher.tell()
+        live.tell()
+        publisher.tell()
     live_rate = lively["count"] / lively["seconds"]
     found = _result("drained", plan, drained)
     found["detail"] |= {"live_rate": live_rate}
@@ -105,11 +108,13 @@ def _beside(lab: Lab, plan: LateJoinPlan, pins: Pins, live_rate: float) -> Resul
     paced = plan.live_fraction * live_rate
     count = round(paced * plan.seconds)
     sent = replace(_spec(plan, here, pins.publisher, limited=True), awaits_receiver=True)
+    listening = _spec(plan, live_host, pins.subscriber, limited=True)
     with (
-        running(live_host, _ENDS, _spec(plan, live_host, pins.subscriber, limited=True).as_arguments("subscribe")) as live,
+        running(live_host, _ENDS, listening.as_arguments("subscribe")) as live,
         running(here, _ENDS, sent.as_arguments("publish")) as publisher,
-    ):  # fmt: skip
-        _answer(live), _answer(publisher)
+    ):
+        _answer(live)
+        _answer(publisher)
         _send(publisher, live, plan.backlog, 0.0, plan.backlog)
         alone = _send(publisher, live, count, paced, plan.backlog + count)
         late_spec = _spec(plan, late_host, None, limited=True)
@@ -125,7 +130,8 @@ def _beside(lab: Lab, plan: LateJoinPlan, pins: Pins, live_rate: float) -> Resul
             late.tell()  # it leaves, so that flow control does not wait for it
         _answer(publisher)
         together = _answer(live)
-        live.tell(), publisher.tell()
+        live.tell()
+        publisher.tell()
     found = _result("live", plan, together)
     before = alone["count"] / alone["seconds"]
     found["ratios"] = {"alone": rate(found) / before}

@@ -32,7 +32,9 @@ def _send(source: umstack.Source, messages: NumberedMessages, first: int, count:
     """Publish so many, at a rate or, with 0, as fast as flow control lets it; the next number."""
     start, number = time.monotonic(), first
     while number < first + count:
-        due = first + count if not rate else min(first + count, first + int((time.monotonic() - start) * rate))
+        due = (
+            first + count if not rate else min(first + count, first + int((time.monotonic() - start) * rate))
+        )
         while number < due:
             number += messages.send(source, number, due - number)
         if number < first + count:
@@ -72,7 +74,9 @@ def subscribe(spec: LateJoinSpec) -> None:
                 if lost:
                     break
             seconds = time.monotonic() - first_at
-            say(received=received, count=received - before, seconds=seconds, lost=lost, stats=receiver.stats())
+            say(
+                received=received, count=received - before, seconds=seconds, lost=lost, stats=receiver.stats()
+            )
 
 
 if __name__ == "__main__":

@@ -40,7 +40,9 @@ _PLAIN_WIDTH = 100
 _PROBLEMS_SHOWN_MAX = 5
 _FINDINGS_SHOWN_MAX = 6
 _RECOVERY_NAME = "late join and off-transport recovery"
-_RECOVERY_LEGEND = "messages that came over TCP from what the publisher retained, repairs (retransmissions) received"
+_RECOVERY_LEGEND = (
+    "messages that came over TCP from what the publisher retained, repairs (retransmissions) received"
+)
 _COLUMNS = ("#", "MB/s", "dropped", "missing", "NAKs", "repairs", "p50 ms", "p99 ms", "lost", "verified")
 _LEGEND = (
     "dropped by the switch, losses detected, NAKs sent, repairs (retransmissions) received, recovery time, "
@@ -110,9 +112,9 @@ def command(
     """Multicast a file tree to several subscribers across a switch that loses datagrams.
 
     The same job is done over AF_XDP and over kernel sockets, and both are shown side by side; where AF_XDP cannot be
-    had it says why. Once more, slowly, to a subscriber that starts in the middle and one whose cable is out for 15 s. The
-    runs are captured at the switch, and a report on the captures ends it. Status 0 only if every
-    file of the tree lies at every subscriber with the SHA-256 it was sent with.
+    had it says why. Once more, slowly, to a subscriber that starts in the middle and one whose cable is out for 15 s.
+    The runs are captured at the switch, and a report on the captures ends it. Status 0 only if every file of the tree
+    lies at every subscriber with the SHA-256 it was sent with.
     """
     chosen: dict[str, Any] = {"loss": loss, "subscribers": subscribers, "link": link, "loopback": loopback}
     chosen |= {"has_recovery": recovery}

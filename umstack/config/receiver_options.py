@@ -185,8 +185,8 @@ class ReceiverOptions:
         um=2,
         ours=1,
         choices=(0, 1, 2),
-        reason="A source that retains messages retains them for those who lost them, too: whoever sets late_join "
-        "need not set another option at every receiver.",
+        reason="A source that retains messages retains them for receivers that lost them, too: with late_join at "
+        "the source no option is needed at every receiver.",
         doc="1: fetch what the transport did not recover from what the source retains, where it offers late join "
         "(UM-142). 0 and 2 (persistent receivers only, of which there are none): do not.",
     )

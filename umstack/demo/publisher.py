@@ -32,7 +32,7 @@ class PublisherTask:
     manifest_file: str
     context_options: dict[str, str | int]
     source_options: dict[str, str | int]
-    lingers: bool = False
+    stays: bool = False
     """Keep what is retained, for receivers that come late, until the parent ends it."""
 
 
@@ -60,7 +60,7 @@ def publish(task: PublisherTask, reporter: Reporter) -> None:
         report = sender.send([task.tree + "/"], exclude=is_left_out_of_library if task.leave_out else None)
         manifest = report.manifest
         reporter.say("sent", bytes=manifest.byte_count, files=manifest.file_count)
-        is_drained = task.lingers or source.wait_drained(_DRAIN_TIMEOUT_SECONDS)
+        is_drained = task.stays or source.wait_drained(_DRAIN_TIMEOUT_SECONDS)
         facts: dict[str, Any] = {
             "seconds": time.monotonic() - start,
             "cpu_seconds": time.process_time() - cpu_start,
@@ -77,7 +77,7 @@ def publish(task: PublisherTask, reporter: Reporter) -> None:
             "counters": source.stats(),
         }
         manifest_file.flush()
-        if task.lingers:
+        if task.stays:
             source.flush()
             reporter.say("result", **facts)
             threading.Event().wait()

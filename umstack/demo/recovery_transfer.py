@@ -1,9 +1,9 @@
 """RecoveryTransfer: the run of the demo in which one subscriber starts in the middle and another's cable is out.
 
-    subscriber 1   |=========================================================|
-    subscriber 2                              |= past by TCP, then as it comes =|   late join
-    subscriber 3   |==                                                    ==|= rest by TCP =|   off-transport recovery
-                     ^ cable out, for longer than NAKs are generated      ^ and in
+subscriber 1   |=========================================================|
+subscriber 2                              |= past by TCP, then as it comes =|   late join
+subscriber 3   |==                                                    ==|= rest by TCP =|   off-transport recovery
+                 ^ cable out, for longer than NAKs are generated      ^ and in
 """
 
 from __future__ import annotations
@@ -107,4 +107,4 @@ class RecoveryTransfer(Transfer):
             "retransmit_retention_size_limit": retained,
             "transport_lbtrm_transmission_window_size": _WINDOW_BYTES,
         }
-        return replace(super()._publisher(), subscribers=0, lingers=True, source_options=dict(options))
+        return replace(super()._publisher(), subscribers=0, stays=True, source_options=dict(options))

@@ -16,6 +16,7 @@ from umstack.demo.transfer import DemoProgress, OnProgress, Transfer
 from umstack.demo.workspace import work_directory
 from umstack.files import Found, walk
 
+
 def run_demo(settings: DemoSettings, on_progress: OnProgress) -> DemoReport:
     """Carry out a run over each link wanted. `on_progress` is called several times a second, on this thread.
 

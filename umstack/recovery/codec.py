@@ -1,4 +1,4 @@
-"""The control messages of late join and off-transport recovery that Python writes and reads: the request for the range and its answer.
+"""The control messages of late join and off-transport recovery that Python writes and reads: requests for the range.
 
 Requests for messages, and the messages, are the core's (ffi/core/retention.h). Layout: docs/wire.md.
 """

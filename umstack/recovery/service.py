@@ -91,9 +91,7 @@ class RecoveryService(Closing):
         with self._lock:
             self._open()
 
-    def join(
-        self, subscription: Subscription, session: Any, topic_index: int, mapping: LateMapping
-    ) -> None:
+    def join(self, subscription: Subscription, session: Any, topic_index: int, mapping: LateMapping) -> None:
         """Fetch the past of a source that was just mapped, with um_subscription_map_late."""
         if subscription.options.use_late_join:
             plan = FetchPlan.of_late_join(subscription.options, mapping.resume_sqn)
@@ -102,8 +100,8 @@ class RecoveryService(Closing):
         with self._lock:
             selector = self._open()
             fetch = Fetch(
-                subscription, session.id, topic_index, mapping.epoch, plan, RecoveryEndpoint(*mapping.endpoint), selector,
-                self._counters,
+                subscription, session.id, topic_index, mapping.epoch, plan, RecoveryEndpoint(*mapping.endpoint),
+                selector, self._counters,
             )  # fmt: skip
             self._submit(partial(self._begin, fetch, resumed=mapping.resume_sqn is not None))
 
