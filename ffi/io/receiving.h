@@ -59,7 +59,7 @@ typedef struct um_receiving {
     um_receive_coalescing *coalescing;     /* is given what rings receive */
     struct um_subscription *subscriptions; /* the list of subscription.c */
     uint32_t next_delivery_id;
-    int recoveries_fd;                           /* eventfd of whoever takes off-transport recoveries; -1: nobody */
+    int recoveries_fd;                           /* eventfd of the thread that takes off-transport recoveries; or -1 */
     um_session_id ended[UM_RECEIVING_ENDED_MAX]; /* ring of sessions that timed out */
     uint32_t ended_count;
     uint32_t ended_taken;

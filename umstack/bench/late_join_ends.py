@@ -56,6 +56,11 @@ def publish(spec: LateJoinSpec) -> None:
             say(sent=number, seconds=time.monotonic() - start, stats=source.stats())
 
 
+def _losses(receiver: umstack.Receiver) -> int:
+    stats = receiver.stats()
+    return int(stats["unrecoverable_loss_events"] or 0) + int(stats["burst_loss_events"] or 0)
+
+
 def subscribe(spec: LateJoinSpec) -> None:
     """Take messages; an order `{"until"}` is answered once that many are here, with the times of the first and last of
     those that came since the order before."""
@@ -69,9 +74,7 @@ def subscribe(spec: LateJoinSpec) -> None:
                 with receiver.poll(_POLL_ROWS, _POLL_SECONDS) as batch:
                     first_at = first_at or (time.monotonic() if len(batch) else 0.0)
                     received += len(batch) - batch.event_count
-                stats = receiver.stats() if not len(batch) else None
-                lost = stats["unrecoverable_loss_events"] + stats["burst_loss_events"] if stats else lost
-                if lost:
+                if not len(batch) and (lost := _losses(receiver)):
                     break
             seconds = time.monotonic() - first_at
             say(

@@ -134,7 +134,7 @@ def command(
         raise SystemExit(INTERRUPTED_STATUS) from None
     if as_json:
         runs = [_described(run) for run in report.runs]
-        said = {"ok": report.ok, "why_no_rings": report.why_no_rings, "runs": runs}
+        said: dict[str, Any] = {"ok": report.ok, "why_no_rings": report.why_no_rings, "runs": runs}
         said["recovery"] = _described(report.recovery) if report.recovery is not None else None
         said["why_no_recovery"] = report.why_no_recovery
         watched = watch.as_json()
