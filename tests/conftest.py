@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +40,8 @@ TIERS = {
 SHARED_BY_THE_TIER = {"spark"}
 """Tiers whose files share what is dear to start, so that one process must have them all."""
 PRIVILEGED_TIERS = {"bpf", "netns"}
+STATISTICS = "UMSTACK_STAT_DIR"
+"""Where the contexts of the tests are found, apart from those of others on the host."""
 SKIP_STATUS = 77
 RUN_TIMEOUT_SECONDS = 300
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
@@ -111,6 +115,10 @@ def hear_signals() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the tiers as markers and start counting."""
     hear_signals()
+    if STATISTICS not in os.environ:
+        folder = tempfile.mkdtemp(prefix="umstack-stat-")
+        os.environ[STATISTICS] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     for tier, meaning in TIERS.items():
         config.addinivalue_line("markers", f"{tier}: {meaning}")
     required = [

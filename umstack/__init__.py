@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from umstack.batch import Batch as Batch
     from umstack.config import Config as Config
     from umstack.context import Context as Context
+    from umstack.context import OccupiedInterfaceWarning as OccupiedInterfaceWarning
     from umstack.context import ReceiveBufferWarning as ReceiveBufferWarning
     from umstack.errors import BackPressured as BackPressured
     from umstack.errors import Closed as Closed
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from umstack.events import UnrecoverableLoss as UnrecoverableLoss
     from umstack.receiver import Receiver as Receiver
     from umstack.source import Source as Source
+    from umstack.wildcard_receiver import WildcardReceiver as WildcardReceiver
 
 # A library says nothing unless the application listens (docs/operations-logging.md).
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -42,6 +44,7 @@ _HOME = {
     "Batch": "batch",
     "Config": "config",
     "Context": "context",
+    "OccupiedInterfaceWarning": "context",
     "ReceiveBufferWarning": "context",
     "BackPressured": "errors",
     "Closed": "errors",
@@ -60,6 +63,7 @@ _HOME = {
     "Receiver": "receiver",
     "ReceiverEvent": "_engine.source_events",
     "Source": "source",
+    "WildcardReceiver": "wildcard_receiver",
 }
 
 __all__ = sorted(_HOME)

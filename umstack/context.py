@@ -1,7 +1,11 @@
-"""Context: one instance of the stack on one network interface; makes sources, receivers and event queues."""
+"""Context: one instance of the stack on one network interface; makes sources, receivers and event queues.
+
+One file, because what makes and what ends these objects shares the context's lifecycle lock.
+"""
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 import warnings
@@ -15,13 +19,23 @@ from umstack._core import lib
 from umstack._engine.engine import Engine
 from umstack._engine.interface_follower import InterfaceFollower
 from umstack._engine.lbtrm_address import LbtrmAddress
+from umstack._engine.link import rings_of_others
 from umstack._engine.source_events import log_receiver_events
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack.capturing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
-from umstack.config import Config, ContextOptions, OptionValue, ReceiverOptions, SourceOptions
-from umstack.errors import InterfaceError, OptionError
+from umstack.config import (
+    OPTIONS,
+    Config,
+    ContextOptions,
+    OptionValue,
+    ReceiverOptions,
+    Scope,
+    SourceOptions,
+)
+from umstack.errors import InterfaceError, OptionError, UmError
 from umstack.event_queue import EventQueue
 from umstack.events import Event
+from umstack.foreign_text import displayed
 from umstack.receiver import Receiver
 from umstack.recovery import RecoveryService, endpoint_of, endpoint_option
 from umstack.resolution import (
@@ -30,6 +44,7 @@ from umstack.resolution import (
     ResolutionInterface,
     Resolver,
     ResolverThread,
+    TopicPattern,
     encode_topic_name,
 )
 from umstack.resolution.codec import WireOption
@@ -39,14 +54,22 @@ from umstack.telemetry.counter_log import CounterLog
 from umstack.telemetry.reading import context_report, recovery_times
 from umstack.telemetry.recovery_histogram import RecoveryHistogram
 from umstack.telemetry.statistics_server import StatisticsServer
+from umstack.wildcard_receiver import WildcardReceiver
 from xdp.closing import Closing
+
+_log = logging.getLogger("umstack.context")
 
 _TOPIC_INDEX_START_MAX = 2**20
 _RECEIVER_LOG_SECONDS = 0.5
+_LIFECYCLE_POLL_S = 0.05
 
 
 class ReceiveBufferWarning(UserWarning):
     """The kernel granted a smaller receive buffer than transport_lbtrm_receiver_socket_buffer."""
+
+
+class OccupiedInterfaceWarning(UserWarning):
+    """Another process receives over rings on the interface, and this context is on sockets."""
 
 
 class Context(Closing):
@@ -63,7 +86,7 @@ class Context(Closing):
         link: str | None = None,
         mode: str | None = None,
         config: Config | str | Path | None = None,
-        statistics: bool = False,
+        statistics: bool | None = None,
         tap: str | Path | None = None,
         metrics: str | None = None,
         **options: OptionValue,
@@ -73,9 +96,11 @@ class Context(Closing):
         `link` is `auto`, `socket`, `xdp` or one of the modes of AF_XDP (docs/options.md). `mode` "embedded" runs the
         protocol on a thread of its own; "sequential" on the thread that calls process_events() or polls (UM-14).
         `config` is a Config or the path of a configuration file; `options` are context options by name, which
-        override it. `statistics` lets `umstack stat` read the counters from outside the process. `tap` is a pcapng
-        file that gets what the context sends and receives, as with tap(). `metrics` is an address such as ":9464",
-        where Prometheus can scrape the counters; the contexts of a process may share one.
+        override it. `statistics` lets `umstack stat` read the counters from outside the process: by default in
+        embedded mode, where the directory for it can be had (the log says where not); with True it must be, which
+        takes a thread in sequential mode, too; with False it is not done.
+        `tap` is a pcapng file that gets what the context sends and receives, as with tap(). `metrics` is an
+        address such as ":9464", where Prometheus can scrape the counters; the contexts of a process may share one.
 
         Raises OptionError (ConfigError with a file and line) for options, InterfaceError for the interface,
         PermissionNeeded or Unsupported for a link that cannot be had, LinkError or ResourceLimit for sockets.
@@ -91,10 +116,13 @@ class Context(Closing):
         self._warned_buffer = False
         self._next_receiver_log = 0.0
         self._tap: Tap | None = None
+        self._wildcards: dict[int, Callable[[str, bool], None]] = {}
+        self._next_wildcard_key = 1
         with ExitStack() as undo:
             self._engine = Engine(chosen, found, self._duty_work)
             self._core = self._engine.core
             undo.callback(self._close_engine)
+            self._warn_occupied(found)
             if tap is not None:
                 self.tap(tap)
             self._recovery = RecoveryService(
@@ -115,11 +143,34 @@ class Context(Closing):
                 self._follower.start()
             self._engine.start()
             self._serving = undo.enter_context(ExitStack())
-            if statistics:
-                self._serving.callback(StatisticsServer(self.stats).close)
+            if statistics or (statistics is None and not self.is_sequential):
+                self._serve_statistics(is_required=statistics is True)
             if metrics is not None:
                 self._serving.callback(serve_metrics(metrics, self.stats).close)
             self._ending = undo.pop_all()
+
+    def _serve_statistics(self, *, is_required: bool) -> None:
+        try:
+            server = StatisticsServer(self.stats)
+        except UmError as error:
+            if is_required:
+                raise
+            _log.warning("umstack stat will not find this context: %s", displayed(str(error)))
+        else:
+            self._serving.callback(server.close)
+
+    def _warn_occupied(self, interface: xdp.Interface) -> None:
+        rings = rings_of_others(interface) if self._engine.link.kind == "socket" else None
+        if rings is None:
+            return
+        text = (
+            f"{interface.name} is used by rings of another context: {rings}; the groups it receives do not reach this "
+            "context, which is on sockets: use another interface, or link=socket in both"
+        )
+        logging.getLogger("umstack.link").warning(
+            "%s", displayed(text), extra={"umstack_interface": interface.name}
+        )
+        warnings.warn(displayed(text), OccupiedInterfaceWarning, stacklevel=3)
 
     def _open_resolver(self) -> Resolver:
         interface = self.interface
@@ -131,6 +182,7 @@ class Context(Closing):
             time.monotonic_ns(),
             self._on_source,
             on_datagram=datagram_observer(self._core.handle),
+            on_topic=self._on_topic,
         )
         return DonatedResolver(agent) if self.is_sequential else ResolverThread(agent)
 
@@ -262,6 +314,69 @@ class Context(Closing):
         with self._core.lifecycle:
             self._core.check_open()
             return EventQueue(self._engine, chosen, on_message)
+
+    def wildcard_receiver(
+        self,
+        pattern: str | None = None,
+        on_message: Callable[[Event], None] | None = None,
+        *,
+        prefix: str | None = None,
+        **options: OptionValue,
+    ) -> WildcardReceiver:
+        r"""Create a receiver of every topic whose name `pattern` matches, or begins with `prefix`. Any thread.
+
+        `pattern` is a regular expression that is searched for in the name, such as r"^orders\.(eu|us)\."; it needs
+        the package regex (umstack[wildcard]). Topics join as they are advertised and leave when their sources have
+        gone; all deliver into one event queue, which the result is. `options` are receiver options, which every topic
+        has, and options of scope wildcard_receiver, by name. `on_message` is as with event_queue().
+
+        Raises OptionError (a wrong pattern or option, resolver_cache 0), TopicNameError, ResourceLimit, Closed.
+        """
+        if (pattern is None) == (prefix is None):
+            raise OptionError("a wildcard receiver takes a pattern or a prefix", hint="give one of them")
+        if not self.options.resolver_cache:
+            raise OptionError(
+                "with resolver_cache 0 no topics are known to match", hint="leave resolver_cache at 1"
+            )
+        compiled = (
+            TopicPattern.of_expression(pattern)
+            if pattern is not None
+            else TopicPattern.of_prefix(prefix or "")
+        )
+        own = {name: value for name, value in options.items() if name in OPTIONS[Scope.WILDCARD_RECEIVER]}
+        others = {name: value for name, value in options.items() if name not in own}
+        chosen = self._config.receiver_options(**others)
+        wildcard_options = self._config.wildcard_receiver_options(**own)
+        with self._core.lifecycle:
+            self._core.check_open()
+            key = self._next_wildcard_key
+            self._next_wildcard_key += 1
+            receiver = WildcardReceiver(
+                self._engine,
+                self._resolver,
+                compiled,
+                key,
+                self._wildcards,
+                chosen,
+                wildcard_options,
+                on_message,
+            )
+            self._resolver.match(key, compiled, wildcard_options)
+            return receiver
+
+    def _on_topic(self, key: int, topic: str, appeared: bool) -> None:
+        """Topic resolution found a topic for a wildcard receiver, or its last source has gone."""
+        lifecycle = self._core.lifecycle
+        while True:
+            if self.closed:  # the thread that closes holds the lock, and waits for this one
+                return
+            if lifecycle.acquire(timeout=_LIFECYCLE_POLL_S):
+                break
+        try:
+            if key in self._wildcards and not self.closed:
+                self._wildcards[key](topic, appeared)
+        finally:
+            lifecycle.release()
 
     def _on_source(self, topic: str, topic_index: int, address: LbtrmAddress) -> None:
         """Topic resolution found a source."""
@@ -456,4 +571,4 @@ def _check_multicast(interface: xdp.Interface, group: str) -> None:
         )
 
 
-__all__ = ["Context", "ReceiveBufferWarning"]
+__all__ = ["Context", "OccupiedInterfaceWarning", "ReceiveBufferWarning"]

@@ -32,6 +32,10 @@ class OptionError(UmError):
     default_hint = "docs/options.md lists every option with its scope, unit and range"
 
 
+class OptionAbsent(OptionError):
+    """An option or a scope of Ultra Messaging that this stack does not have; the hint says why."""
+
+
 class ConfigError(OptionError):
     """An OptionError in a configuration text, at line `line` (from 1) of `file`."""
 

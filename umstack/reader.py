@@ -232,7 +232,7 @@ class Reader(Closing):
             )
         loop = asyncio.get_running_loop()
         while True:
-            batch = self.poll(max_rows, 0)
+            batch = self._look(max_rows)
             if batch:
                 return batch
             if self.arm():
@@ -250,6 +250,19 @@ class Reader(Closing):
             finally:
                 self._awaited = False
                 loop.remove_reader(self.fileno())
+
+    def _look(self, max_rows: int) -> Batch:
+        """Take what is there, as poll() does, or comes in a moment where messages do: a wake-up takes longer."""
+        if self.closed:
+            raise self._engine.core.closed_error(self._name)
+        rows, self._reading = self._reading, None
+        if rows is None:
+            raise self._refusal()
+        try:
+            count = lib.um_event_queue_look(self._memory.handle, max_rows, rows)
+            return Batch(self._memory, rows.block, rows.first, count) if count else self._empty
+        finally:
+            self._reading = rows
 
     def fileno(self) -> int:
         """A descriptor that is readable when rows wait, once armed: call arm() before each wait on it.

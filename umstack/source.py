@@ -20,6 +20,7 @@ from umstack._engine.waiting import SLICE_NS, timeout_ns
 from umstack.config import SourceOptions
 from umstack.errors import (
     InvalidArgument,
+    MessageTooLong,
     NotBytes,
     NotConnected,
     OptionError,
@@ -50,6 +51,10 @@ _BATCH_FLAGS = {
     "complete": lib.UM_SEND_START_BATCH | lib.UM_SEND_END_BATCH,
 }
 _POLL_S = 0.001
+_OVER_RINGS = (
+    "start a receiver of the topic on another host: what leaves over rings does not reach receivers on this one, "
+    "for which link=socket is right"
+)
 _REFUSED_FOR_NOW = (lib.UM_BACK_PRESSURED, lib.UM_NOT_CONNECTED, lib.UM_RATE_LIMITED)
 _CONTINUED = lib.UM_SEND_CONTINUED
 _NULL = ffi.NULL
@@ -173,6 +178,12 @@ class Source(Closing):
     def _error(self, result: int, doing: str) -> UmError:
         if result == lib.UM_CLOSED:
             return self._engine.core.closed_error(f"{doing} on {self.topic!r}: the source")
+        if result == -errno.EMSGSIZE:
+            return MessageTooLong(
+                f"{doing} on {self.topic!r}: longer than {self.message_maximum_bytes} bytes, the longest message here",
+                hint="send it in parts, or raise transport_lbtrm_transmission_window_size, and with it "
+                "receiver_maximum_message_length at receivers",
+            )
         return error_from_result(result, f"{doing} on {self.topic!r}")
 
     def send_many(
@@ -288,15 +299,22 @@ class Source(Closing):
 
         The message is committed when the block ends and aborted when the block raises. It must fit one datagram. The
         view is valid inside the block only: InvalidArgument, and nothing is sent, when something still refers to it.
-        `flush` sends it, and everything held before it, when it is committed. Waits up to `timeout` seconds and raises
-        as send() does. Any thread.
+        `flush` sends it, and everything held before it, when it is committed. Waits up to `timeout` seconds. Raises
+        MessageTooLong for more than one datagram carries, and otherwise as send() does. Any thread.
         """
         claim = ffi.new("um_source_claim *")
-        self._retry(
-            lambda wait_ns, more: lib.um_publication_claim(self._handle, length, claim, more, wait_ns),
-            timeout,
-            f"claiming {length} bytes",
-        )
+        try:
+            self._retry(
+                lambda wait_ns, more: lib.um_publication_claim(self._handle, length, claim, more, wait_ns),
+                timeout,
+                f"claiming {length} bytes",
+            )
+        except MessageTooLong as error:
+            raise MessageTooLong(
+                f"claiming {length} bytes on {self.topic!r}: more than one datagram carries "
+                f"({self._engine.core.datagram_bytes} bytes with its headers)",
+                hint="send() takes longer messages; or raise transport_lbtrm_datagram_max_size and the MTU",
+            ) from error
         view = memoryview(ffi.buffer(claim.payload, length))
         try:
             yield view
@@ -389,7 +407,8 @@ class Source(Closing):
             )
         if not self._wait(lambda: (self.stats()["receivers_known"] or 0) >= receivers, timeout):
             known = self.stats()["receivers_known"]
-            raise NotConnected(f"{known} of {receivers} receivers came within {timeout} s")
+            hint = _OVER_RINGS if self._engine.link.kind == "xdp" else None
+            raise NotConnected(f"{known} of {receivers} receivers came within {timeout} s", hint=hint)
 
     def wait_drained(self, timeout: float | None = None) -> bool:
         """Wait until everything sent has been received by every receiver flow control knows (UM-83).

@@ -25,6 +25,8 @@ from xdp.interface import Interface, find_interface, off_the_event_loop
 from xdp.loader import AttachedProgram, BpfProgram, checked, libbpf
 
 _LIBXDP_DISPATCHER = "xdp_dispatcher"
+_STEERING = "steering"
+"""What the names of the programs in bpf/steering.bpf.c begin with."""
 _REMOVAL_WORDS = {"native": "xdpdrv", "generic": "xdpgeneric", "offload": "xdpoffload"}
 _PROGRAM_IDS = {
     "native": "IFLA_XDP_DRV_PROG_ID",
@@ -70,15 +72,31 @@ class Occupant:
     is_known: bool = True
     """False where the kernel tells only CAP_SYS_ADMIN what it is called and what holds it."""
 
+    @property
+    def steers(self) -> bool | None:
+        """Whether it is a steering program of this package, which takes groups from the kernel; None: not known."""
+        return self.name.startswith(_STEERING) if self.is_known else None
+
     def removal(self, interface: str) -> str:
-        """Return the command that takes it off the interface, or the one that tells what it is."""
+        """Return what frees the interface. No command that takes down a running program is among it.
+
+        A program that a process holds goes with its process, which is for its owner to end. A command is given only
+        where the program outlives its process, with the condition that nothing needs it.
+        """
         if not self.is_known:
             return f"bpftool net show dev {interface} (as root) tells what it is"
         if self.name == _LIBXDP_DISPATCHER:
-            return f"xdp-loader unload {interface} --all"
+            return (
+                f"xdp-loader status {interface} lists its programs; if none is needed any more: "
+                f"xdp-loader unload {interface} --all"
+            )
+        holders = ", ".join(self.holders)
         if self.link_id is not None:
-            return f"bpftool link detach id {self.link_id}"
-        return f"ip link set dev {interface} {_REMOVAL_WORDS[self.mode]} off"
+            if holders:
+                return f"stop {holders}, if it is no longer needed"
+            return f"bpftool link show id {self.link_id} (as root) tells which process holds it"
+        condition = f"once {holders} no longer needs it" if holders else "if nothing needs it any more"
+        return f"{condition}: ip link set dev {interface} {_REMOVAL_WORDS[self.mode]} off"
 
     def __str__(self) -> str:
         """Show it the way it is written in messages to people."""
@@ -147,14 +165,14 @@ class Attachment(Closing):
 
 
 def refuse_if_occupied(interface: Interface) -> None:
-    """Raise an error that names the programs on the interface and the commands that remove them, if there are any."""
+    """Raise an error that names the programs on the interface and what frees it, if there are any."""
     there = occupants(interface)
     if not there:
         return
-    commands = "; ".join(occupant.removal(interface.name) for occupant in there)
+    ways = "; ".join(occupant.removal(interface.name) for occupant in there)
     raise OccupiedError(
         f"{interface.name} has an XDP program already: {'; '.join(map(str, there))}",
-        hint=f"use the socket link there, or end the program's owner, or remove it: {commands}",
+        hint=f"use another interface, or the socket link; or {ways}",
         occupants=there,
     )
 

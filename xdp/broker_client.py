@@ -55,7 +55,10 @@ class BrokerFacts:
         if isinstance(attached, AttachedXdp) and holder is not None:
             whose = f"the broker's, which lent the interface to {holder}"
             attached = replace(
-                attached, description=whose, removal="end that process, or use another interface"
+                attached,
+                description=whose,
+                removal="use another interface, or stop that process, if it is no longer needed",
+                steers=True,
             )
         return replace(
             facts, capabilities=held, memlock_limit_bytes=self.memlock_limit_bytes, attached=attached

@@ -33,7 +33,9 @@ class AttachedXdp:
     description: str
     """Its name, and who has it open, as far as this process may know."""
     removal: str
-    """The command that takes it off."""
+    """What frees the interface."""
+    steers: bool | None = None
+    """Whether it takes groups from the kernel into another process's rings; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

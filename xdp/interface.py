@@ -11,7 +11,7 @@ import ipaddress
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -43,6 +43,8 @@ class Interface:
     has_carrier: bool
     is_multicast: bool
     is_loopback: bool
+    has_xdp_program: bool = field(default=False, compare=False)
+    """Whether an XDP program, ours or another's, was on it."""
 
     @property
     def address(self) -> str | None:
@@ -141,6 +143,7 @@ def require_multicast_route(interface: Interface, group: str = "224.0.0.0") -> N
 
 def _facts(link: Any, addresses: tuple[ipaddress.IPv4Interface, ...]) -> Interface:
     flags = link["flags"]
+    xdp = link.get_attr("IFLA_XDP")
     return Interface(
         index=link["index"],
         name=link.get_attr("IFLA_IFNAME"),
@@ -151,6 +154,7 @@ def _facts(link: Any, addresses: tuple[ipaddress.IPv4Interface, ...]) -> Interfa
         has_carrier=bool(flags & _IFF_LOWER_UP),
         is_multicast=bool(flags & _IFF_MULTICAST),
         is_loopback=bool(flags & _IFF_LOOPBACK),
+        has_xdp_program=bool(xdp and xdp.get_attr("IFLA_XDP_ATTACHED")),
     )
 
 

@@ -161,10 +161,14 @@ def _attached(interface: Interface) -> AttachedXdp | Unknown | None:
         for occupant in occupants(interface):
             if occupant.program_id == number:
                 return AttachedXdp(
-                    number, _ATTACH_MODES[mode], str(occupant), occupant.removal(interface.name)
+                    number,
+                    _ATTACH_MODES[mode],
+                    str(occupant),
+                    occupant.removal(interface.name),
+                    occupant.steers,
                 )
-    command = f"ip link set dev {interface.name} xdp off, or end the process that holds it"
-    return AttachedXdp(number, _ATTACH_MODES[mode], f"program {number} ({_ATTACH_MODES[mode]} mode)", command)
+    way = f"bpftool net show dev {interface.name} (as root) tells what it is"
+    return AttachedXdp(number, _ATTACH_MODES[mode], f"program {number} ({_ATTACH_MODES[mode]} mode)", way)
 
 
 def _pci_device(bus: str | Unknown) -> Path | None:

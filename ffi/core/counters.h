@@ -226,6 +226,8 @@ typedef struct um_context_counters {
     uint64_t hold_store_full;
     /* counter, cycles: Duty cycles of the context loop. */
     uint64_t loop_iterations;
+    /* counter, cycles: Passes in which a waiting reader received in place of the context's thread. */
+    uint64_t loop_passes_led;
     /* counter, pauses: Pauses of the loop under load for receive coalescing. */
     uint64_t loop_naps;
     /* counter, wakeups: Times a blocked reader was woken through its file descriptor. */

@@ -13,6 +13,18 @@ static int64_t pass(um_reactor *reactor, int64_t wait_until_ns)
     return um_loop_pass(&((um_context *)reactor)->loop, wait_until_ns);
 }
 
+static bool wait_for_rows(um_reactor *reactor, um_event_queue *queue, int64_t end_ns)
+{
+    return um_loop_leader_wait_queue(&((um_context *)reactor)->leader, queue, end_ns);
+}
+
+static void look_for_rows(um_reactor *reactor, um_event_queue *queue, bool has_rows)
+{
+    um_loop_leader_look(&((um_context *)reactor)->leader, queue, has_rows);
+}
+
+static const um_reactor_loop reactor_loop = {.pass = pass, .wait = wait_for_rows, .look = look_for_rows};
+
 static um_socket_config socket_config(const um_context_config *config)
 {
     um_socket_config socket = {.interface_ip = config->interface_ip,
@@ -39,6 +51,15 @@ static int open_sessions(um_context *context, const um_context_config *config)
     return sessions->table == NULL ? -ENOMEM : 0;
 }
 
+static void init_leader(um_context *context, const um_context_config *config)
+{
+    um_loop_leader_config leader = {.never = config->busy_wait,
+                                    .spin_ns = config->spin_ns,
+                                    .adaptive_spin_ns = config->adaptive_spin_ns,
+                                    .coalesce_ns = config->coalesce_ns};
+    um_loop_leader_init(&context->leader, &leader, &context->links, &context->receiving, &context->queues);
+}
+
 static void init_loop(um_context *context, const um_context_config *config)
 {
     um_loop *loop = &context->loop;
@@ -48,6 +69,7 @@ static void init_loop(um_context *context, const um_context_config *config)
     loop->receiving = &context->receiving;
     loop->sessions = &context->sessions;
     loop->queues = &context->queues;
+    loop->leader = &context->leader;
     um_coalescing_init(&loop->coalescing, config->coalesce_ns, config->coalesce_max_ns);
     um_adaptive_spin_init(&loop->spin, config->adaptive_spin_ns);
 }
@@ -65,7 +87,8 @@ int um_context_create(const um_context_config *config, um_context **created)
         .reactor = &context->reactor, .node = &context->receiving.node, .receiving = &context->receiving};
     context->receiving.control_link.fd = -1;
     init_loop(context, config);
-    int result = um_reactor_open(&context->reactor, pass);
+    init_leader(context, config);
+    int result = um_reactor_open(&context->reactor, &reactor_loop);
     if (result != 0)
         return result;
     context->reactor.error_step = "memory";
@@ -189,6 +212,12 @@ int64_t um_context_process(um_context *context, int64_t timeout_ns)
     int64_t handled = process(context, timeout_ns);
     um_gate_leave(&context->gate);
     return handled;
+}
+
+bool um_context_wait(um_context *context, int fd, int64_t timeout_ns)
+{
+    int64_t end_ns = timeout_ns < 0 ? UM_NEVER_NS : um_clock_ns() + timeout_ns;
+    return um_loop_leader_wait_descriptor(&context->leader, fd, end_ns);
 }
 
 /* ---- facts ---- */

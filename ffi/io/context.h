@@ -36,7 +36,7 @@ typedef struct um_context_config {
     bool timestamps;
     bool busy_wait;
     int64_t spin_ns;          /* how long to go on polling after the last event before sleeping */
-    int64_t adaptive_spin_ns; /* the same while events come that soon, in sequential mode (core/adaptive_spin.h) */
+    int64_t adaptive_spin_ns; /* of a call that waits, while events come that soon (core/adaptive_spin.h) */
     int64_t coalesce_ns;      /* under load, how long to let datagrams gather before the next receive; 0, and with
                                  busy_wait: never */
     int64_t coalesce_max_ns;  /* its bound with a ring set, where it adapts; both below a second */
@@ -72,6 +72,11 @@ void um_context_stop(um_context *context);
 int64_t um_context_process(um_context *context, int64_t timeout_ns);
 /* Makes every um_context_process and um_event_queue_poll that is under way return. */
 void um_context_unblock(um_context *context);
+
+/* Embedded mode: waits until a descriptor is readable, such as an epoll set of queues' descriptors, and receives
+ * meanwhile as a reader that waits does (loop_leader.h). Negative: without a timeout. False when a signal ended it.
+ * Must have returned before the context is closed. */
+bool um_context_wait(um_context *context, int fd, int64_t timeout_ns);
 
 /* The groups joined now, at most `max` of them. Returns how many. */
 uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max);

@@ -12,6 +12,7 @@ struct um_context {
     um_receiving receiving;
     um_event_queues queues;
     um_publication_sessions sessions;
+    um_loop_leader leader;
     um_loop loop;
     um_gate gate;
     pthread_t thread;

@@ -1,5 +1,4 @@
 /* Event queues: what receivers deliver into, how their readers wait and are woken. */
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -129,6 +128,12 @@ int um_event_queue_descriptor(const um_event_queue *queue)
     return queue->event_fd;
 }
 
+static void disarm(um_event_queue *queue)
+{
+    if (atomic_exchange(&queue->waiting, 0) == 1)
+        atomic_fetch_sub(&queue->queues->waiting_count, 1);
+}
+
 /* The count goes up before the queue waits and down after it has stopped: the loop, which reads no queue while the
  * count is 0 and takes 1 from it for each queue it wakes, never sees it without every waiting queue in it. In the other
  * order the loop could wake this queue first, bring the count of another, waiting queue down to 0, and pass that one
@@ -146,8 +151,7 @@ static bool arm(um_event_queue *queue)
     atomic_thread_fence(memory_order_seq_cst);
     if (!um_queue_ready(&queue->core))
         return false;
-    if (atomic_exchange(&queue->waiting, 0) == 1)
-        atomic_fetch_sub(waiting_count, 1);
+    disarm(queue);
     return true;
 }
 
@@ -208,12 +212,13 @@ uint32_t um_rows_copy(um_block *block, uint32_t row, uint8_t *out, uint32_t capa
     return length;
 }
 
-/* False when a signal ended the wait: the application's handlers come first. */
-static bool wait_embedded(um_event_queue *queue, int64_t wait_ns)
+int um_event_queue_sleep(um_event_queue *queue, struct pollfd *descriptors, uint32_t count, int64_t wait_ns)
 {
-    struct timespec timeout = {wait_ns / 1000000000, wait_ns % 1000000000};
-    struct pollfd descriptor = {.fd = queue->event_fd, .events = POLLIN};
-    return arm(queue) || ppoll(&descriptor, 1, wait_ns == UM_NEVER_NS ? NULL : &timeout, NULL) >= 0;
+    bool rows_wait = arm(queue);
+    descriptors[0] = (struct pollfd){.fd = queue->event_fd, .events = POLLIN, .revents = rows_wait ? POLLIN : 0};
+    int readable = rows_wait ? 1 : um_poll_descriptors(descriptors, count, wait_ns);
+    disarm(queue);
+    return readable;
 }
 
 uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows)
@@ -231,9 +236,9 @@ static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, 
     do {
         bool goes_on = true;
         if (!um_reactor_is_threaded(reactor))
-            reactor->pass(reactor, end_ns);
+            reactor->loop->pass(reactor, end_ns);
         else
-            goes_on = wait_embedded(queue, end_ns == UM_NEVER_NS ? UM_NEVER_NS : end_ns - now_ns);
+            goes_on = reactor->loop->wait(reactor, queue, end_ns);
         *rows = um_queue_take(&queue->core, max);
         if (!goes_on)
             return;
@@ -251,9 +256,23 @@ uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeou
     if (timeout_ns != 0) {
         await_rows(queue, max, timeout_ns, rows);
     } else if (!um_reactor_is_threaded(reactor)) {
-        reactor->pass(reactor, 0);
+        reactor->loop->pass(reactor, 0);
         *rows = um_queue_take(&queue->core, max);
     }
+    um_gate_leave(&queue->gate);
+    return rows->count;
+}
+
+uint32_t um_event_queue_look(um_event_queue *queue, uint32_t max, um_rows *rows)
+{
+    um_reactor *reactor = queue->queues->reactor;
+    *rows = um_queue_take(&queue->core, max);
+    if (!um_gate_enter(&queue->gate))
+        return rows->count;
+    if (um_reactor_is_threaded(reactor))
+        reactor->loop->look(reactor, queue, rows->count > 0);
+    if (rows->count == 0)
+        *rows = um_queue_take(&queue->core, max);
     um_gate_leave(&queue->gate);
     return rows->count;
 }

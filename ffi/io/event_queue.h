@@ -29,6 +29,9 @@ void um_event_queue_free(um_event_queue *queue);
  * caller's thread runs the loop meanwhile. Returns rows->count; 0 after the timeout, or earlier when unblocked, closed
  * or interrupted by a signal. */
 uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows);
+/* Takes rows for a thread that is going to wait for the descriptor: embedded mode. It receives for a moment when there
+ * are none, as long as rows come within that time (core/adaptive_spin.h); never sleeps. */
+uint32_t um_event_queue_look(um_event_queue *queue, uint32_t max, um_rows *rows);
 /* Takes rows that are there; never runs the loop. */
 uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows);
 

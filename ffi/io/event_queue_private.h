@@ -31,6 +31,9 @@ int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *c
 void um_event_queues_notify(um_event_queues *queues);
 /* Makes event_fd of every queue readable. Takes the context lock. */
 void um_event_queues_wake_all(um_event_queues *queues);
+/* Sleeps until rows may have come, or another of the `count` descriptors is readable, of which the first is set to the
+ * queue's own. UM_NEVER_NS: without a timeout. Returns how many are readable, -1 after a signal. Its reader's. */
+int um_event_queue_sleep(um_event_queue *queue, struct pollfd *descriptors, uint32_t count, int64_t wait_ns);
 /* Takes frames of released rows back to their rings. Context lock. */
 void um_event_queues_return_frames(um_event_queues *queues);
 

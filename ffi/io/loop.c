@@ -7,7 +7,6 @@
 enum {
     EVENTS_MAX = 64,
     POLL_INTERVAL_NS = 20000,   /* a pass that does not sleep polls idle sockets only this often */
-    GROUPS_DIRECT_MAX = 4,      /* up to so many groups are read without asking epoll which has something */
     PRESSURE_CHECK_NS = 200000, /* how soon a full queue is looked at again */
 };
 
@@ -81,7 +80,7 @@ static int take_events(um_loop *loop, struct epoll_event *events, int64_t wait_u
         return 0;
     }
     /* With a ring set the groups' sockets are idle as a rule: they are read when they are reported ready. */
-    bool direct = rings == NULL && loop->receiving->group_limit <= GROUPS_DIRECT_MAX;
+    bool direct = rings == NULL && loop->receiving->group_limit <= UM_RECEIVING_DIRECT_MAX;
     bool no_sleep = never_sleeps || until_ns <= now_ns || now_ns < loop->spin_until_ns;
     /* A watched ring costs the kernel a call for every datagram that comes, so rings are watched only while the loop
      * sleeps. */
@@ -96,7 +95,7 @@ static int take_events(um_loop *loop, struct epoll_event *events, int64_t wait_u
     loop->last_poll_ns = now_ns;
     loop->reads_directly = direct && no_sleep;
     int count = um_reactor_sleep(loop->reactor, events, EVENTS_MAX, no_sleep ? 0 : until_ns, now_ns);
-    UM_COUNT(loop->receiving->node.counters.wakeups, 1);
+    loop->slept = true;
     *time_ns = um_clock_ns();
     return count;
 }
@@ -136,11 +135,15 @@ static void note_pass(um_loop *loop, int handled, int64_t now_ns)
     um_context_counters *counters = &loop->receiving->node.counters;
     uint32_t sends = atomic_load_explicit(&loop->links->send_count, memory_order_relaxed);
     um_coalescing_on_pass(&loop->coalescing, loop->receiving->pass_datagrams, sends, now_ns);
+    if (um_coalescing_is_active(&loop->coalescing, now_ns))
+        um_loop_leader_note_load(loop->leader, loop->coalescing.hot_until_ns);
     if (handled > 0)
         note_event(loop, now_ns);
     loop->reads_directly = false;
     UM_COUNT(counters->loop_iterations, 1);
     UM_COUNT(counters->loop_naps, loop->coalesced);
+    UM_COUNT(counters->wakeups, loop->slept);
+    loop->slept = false;
 }
 
 int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)

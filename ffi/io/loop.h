@@ -10,6 +10,7 @@
 #include "core/adaptive_spin.h"
 #include "core/receive_coalescing.h"
 #include "io/event_queue_private.h"
+#include "io/loop_leader.h"
 #include "io/publication_session_private.h"
 #include "io/receiving.h"
 
@@ -25,6 +26,7 @@ typedef struct um_loop {
     um_receiving *receiving;
     um_publication_sessions *sessions;
     um_event_queues *queues;
+    um_loop_leader *leader;
     um_receive_coalescing coalescing;
     um_adaptive_spin spin; /* of threads that donate themselves */
     int64_t spin_until_ns;
@@ -33,6 +35,7 @@ typedef struct um_loop {
     uint32_t last_batch; /* datagrams of the last pass: while something comes, the next does not sleep */
     bool reads_directly; /* this pass reads the groups without their having been reported ready */
     bool coalesced;      /* before this pass */
+    bool slept;          /* the same: asked epoll */
 } um_loop;
 
 /* One pass: receives, timers, wake-ups. wait_until_ns 0: do not sleep. Returns datagrams handled. */

@@ -84,7 +84,7 @@ static bool is_held_back(int64_t result)
 static void wait_between_attempts(um_reactor *reactor)
 {
     if (!um_reactor_is_threaded(reactor)) {
-        reactor->pass(reactor, um_clock_ns() + BACK_PRESSURE_WAIT_NS);
+        reactor->loop->pass(reactor, um_clock_ns() + BACK_PRESSURE_WAIT_NS);
         return;
     }
     struct timespec wait = {0, BACK_PRESSURE_WAIT_NS};

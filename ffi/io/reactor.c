@@ -46,6 +46,12 @@ void um_reactor_watch_again(um_reactor *reactor, int fd, enum um_watch_kind kind
     watch(reactor, EPOLL_CTL_MOD, fd, kind, index);
 }
 
+void um_reactor_unwatch(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index)
+{
+    struct epoll_event event = {.data.u64 = (uint64_t)kind << 32 | index};
+    epoll_ctl(reactor->epoll_fd, EPOLL_CTL_MOD, fd, &event);
+}
+
 int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched)
 {
     int fds[UM_RINGS_DESCRIPTORS_MAX];
@@ -64,10 +70,10 @@ int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched
     return result;
 }
 
-int um_reactor_open(um_reactor *reactor, um_reactor_pass *pass)
+int um_reactor_open(um_reactor *reactor, const um_reactor_loop *loop)
 {
     reactor->epoll_fd = reactor->wake_fd = -1;
-    reactor->pass = pass;
+    reactor->loop = loop;
     reactor->request_due_ns = UM_NEVER_NS;
     atomic_init(&reactor->requested_ns, UM_NEVER_NS);
     pthread_mutex_init(&reactor->lock, NULL);
@@ -156,6 +162,13 @@ int um_reactor_sleep(um_reactor *reactor, struct epoll_event *events, int max, i
     atomic_store_explicit(&reactor->sleeping_until_ns, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
     return count;
+}
+
+int um_poll_descriptors(struct pollfd *descriptors, uint32_t count, int64_t wait_ns)
+{
+    int64_t positive_ns = wait_ns > 0 ? wait_ns : 0;
+    struct timespec timeout = {positive_ns / 1000000000, positive_ns % 1000000000};
+    return ppoll(descriptors, count, wait_ns == UM_NEVER_NS ? NULL : &timeout, NULL);
 }
 
 void um_reactor_on_wake(um_reactor *reactor)

@@ -13,6 +13,7 @@
 #ifndef UM_IO_REACTOR_H
 #define UM_IO_REACTOR_H
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 
@@ -20,8 +21,16 @@
 #include "io/rings.h"
 
 typedef struct um_reactor um_reactor;
-/* One pass of the loop; wait_until_ns 0: do not sleep. Returns datagrams handled. */
-typedef int64_t um_reactor_pass(um_reactor *reactor, int64_t wait_until_ns);
+struct um_event_queue;
+
+/* The loop above, as the layers below call it. */
+typedef struct um_reactor_loop {
+    /* Sequential mode: one pass of the loop; wait_until_ns 0: do not sleep. Returns datagrams handled. */
+    int64_t (*pass)(um_reactor *reactor, int64_t wait_until_ns);
+    /* Embedded mode: um_loop_leader_wait_queue and um_loop_leader_look. */
+    bool (*wait)(um_reactor *reactor, struct um_event_queue *queue, int64_t end_ns);
+    void (*look)(um_reactor *reactor, struct um_event_queue *queue, bool has_rows);
+} um_reactor_loop;
 
 struct um_reactor {
     pthread_mutex_t lock;
@@ -34,13 +43,13 @@ struct um_reactor {
     _Atomic bool rings_are_watched;
     atomic_bool is_threaded;        /* embedded mode: a thread of the context's own runs the loop */
     _Atomic uint32_t unblock_count; /* calls of um_context_unblock */
-    um_reactor_pass *pass;          /* the loop above, which a thread runs that waits in sequential mode */
+    const um_reactor_loop *loop;
     const char *error_step;
 };
 
 enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_RINGS };
 
-int um_reactor_open(um_reactor *reactor, um_reactor_pass *pass);
+int um_reactor_open(um_reactor *reactor, const um_reactor_loop *loop);
 void um_reactor_close(um_reactor *reactor);
 /* Once no thread can use the lock. */
 void um_reactor_free(um_reactor *reactor);
@@ -52,9 +61,11 @@ void um_reactor_unlock(um_reactor *reactor);
 /* The loop's, before it takes the lock: lets waiting control calls have it first. */
 void um_reactor_step_aside(um_reactor *reactor);
 
-/* A session's socket is reported once, and then not until it is watched again. */
+/* A session's socket is reported once, and then not until it is watched again; a group's socket is not, either, after
+ * it was unwatched. */
 int um_reactor_watch(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
 void um_reactor_watch_again(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
+void um_reactor_unwatch(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
 /* Puts the descriptors of a ring set (NULL: none) into the epoll set, or takes them out. A ring set that only sends is
  * not watched: the kernel would look for waiting threads each time something sent through it is freed. Nor is it while
  * the loop does not sleep: a watched ring costs the kernel a call for every datagram that comes. The loop, and the
@@ -69,6 +80,8 @@ bool um_reactor_wakes_by(um_reactor *reactor, int64_t time_ns);
 bool um_reactor_take_request(um_reactor *reactor, int64_t now_ns);
 /* The loop's: waits for events until then, or until woken. Returns how many, or -1. */
 int um_reactor_sleep(um_reactor *reactor, struct epoll_event *events, int max, int64_t until_ns, int64_t now_ns);
+/* ppoll for so long; UM_NEVER_NS: without a timeout. Returns how many are readable, -1 after a signal. Any thread. */
+int um_poll_descriptors(struct pollfd *descriptors, uint32_t count, int64_t wait_ns);
 /* The loop's, after wake_fd was reported. */
 void um_reactor_on_wake(um_reactor *reactor);
 

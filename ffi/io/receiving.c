@@ -51,7 +51,9 @@ static int join_group(um_receiving *receiving, um_address address, um_group **jo
     uint32_t granted = group->link.granted_receive_bytes;
     if (receiving->least_buffer_bytes == 0 || granted < receiving->least_buffer_bytes)
         receiving->least_buffer_bytes = granted;
+    receiving->group_changes++;
     group->session_count = 0;
+    group->is_unwatched = false;
     group->in_use = true;
     uint32_t index = (uint32_t)(group - receiving->groups);
     if (index >= receiving->group_limit)
@@ -67,6 +69,9 @@ static void leave_group(um_receiving *receiving, um_group *group)
 {
     if (--group->session_count > 0)
         return;
+    receiving->group_changes++;
+    if (group->is_unwatched) /* the reader that waits for it would keep the socket open */
+        shutdown(group->link.fd, SHUT_RDWR);
     um_links_close_socket(receiving->links, &group->link);
     group->in_use = false;
     while (receiving->group_limit > 0 && !receiving->groups[receiving->group_limit - 1].in_use)
@@ -276,6 +281,32 @@ int um_receiving_receive_groups(um_receiving *receiving, int64_t now_ns)
     for (uint32_t i = 0; i < receiving->group_limit; i++)
         handled += um_receiving_receive_group(receiving, i, now_ns);
     return handled;
+}
+
+uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVING_DIRECT_MAX])
+{
+    uint32_t count = 0;
+    if (receiving->group_limit > UM_RECEIVING_DIRECT_MAX)
+        return 0;
+    for (uint32_t i = 0; i < receiving->group_limit; i++) {
+        um_group *group = &receiving->groups[i];
+        if (!group->in_use)
+            continue;
+        um_reactor_unwatch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, i);
+        group->is_unwatched = true;
+        fds[count++] = group->link.fd;
+    }
+    return count;
+}
+
+void um_receiving_watch_groups(um_receiving *receiving)
+{
+    for (uint32_t i = 0; i < receiving->group_limit; i++) {
+        um_group *group = &receiving->groups[i];
+        if (group->in_use && group->is_unwatched)
+            um_reactor_watch_again(receiving->reactor, group->link.fd, UM_WATCH_GROUP, i);
+        group->is_unwatched = false;
+    }
 }
 
 /* The lines of a frame are another processor's, which wrote it; those of a datagram put together of several frames are

@@ -15,6 +15,7 @@
 enum {
     UM_RECEIVING_ENDED_MAX = 1024, /* ended and evicted sessions remembered until they are read */
     UM_RECEIVING_GROUPS_MAX = 256, /* joined (group, UDP port) pairs */
+    UM_RECEIVING_DIRECT_MAX = 4,   /* up to so many groups are read without asking epoll which has something */
 };
 
 /* A joined group. */
@@ -22,6 +23,7 @@ typedef struct um_group {
     um_socket_link link;
     uint32_t session_count;
     bool in_use;
+    bool is_unwatched; /* a reader waits for it instead of the loop */
 } um_group;
 
 /* An off-transport recovery that has begun: it waits for um_subscription_fetch. */
@@ -52,6 +54,7 @@ typedef struct um_receiving {
     size_t reorder_bytes;
     um_group *groups;             /* UM_RECEIVING_GROUPS_MAX, mapped */
     _Atomic uint32_t group_limit; /* groups beyond it were never used; read without the lock too */
+    uint32_t group_changes;       /* groups joined and left, ever */
     uint32_t least_buffer_bytes;  /* that the kernel granted to a group's socket; 0: there was none */
     _Atomic bool rings_are_read;  /* a group is joined, so that the loop waits for the rings */
     um_rx ring_batch[UM_RINGS_BATCH_MAX];
@@ -85,6 +88,11 @@ void um_receiving_drop(um_receiving *receiving, um_receiver *receiver);
 int um_receiving_receive_group(um_receiving *receiving, uint32_t index, int64_t now_ns);
 /* The same of all of them. */
 int um_receiving_receive_groups(um_receiving *receiving, int64_t now_ns);
+/* No group is reported to the loop until um_receiving_watch_groups: the caller waits for their descriptors. Returns how
+ * many there are; 0, and they stay watched, when there are more than UM_RECEIVING_DIRECT_MAX. A group that is joined
+ * meanwhile is watched; one that is left becomes readable first. `group_changes` tells of both. */
+uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVING_DIRECT_MAX]);
+void um_receiving_watch_groups(um_receiving *receiving);
 /* Receives from the ring set, in the same way. */
 int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns);
 /* Wakes the thread that takes off-transport recoveries when some have begun. */

@@ -19,6 +19,8 @@ static int64_t no_pass(um_reactor *unused, int64_t wait_until_ns)
     return 0;
 }
 
+static const um_reactor_loop no_loop = {.pass = no_pass};
+
 static um_event_queue *opened(void)
 {
     um_event_queue_config config = {BLOCKS, ROWS, PAYLOAD_BYTES, UM_QUEUE_MESSAGE_BYTES_MIN};
@@ -29,7 +31,7 @@ static um_event_queue *opened(void)
 
 static void open_all(void)
 {
-    CHECK_EQ(um_reactor_open(&reactor, no_pass), 0);
+    CHECK_EQ(um_reactor_open(&reactor, &no_loop), 0);
     um_node_init(&node);
     first = opened();
     second = opened();

@@ -143,7 +143,9 @@ def test_an_attached_program_is_seen(
     assert "passing" in facts.attached.description
     for step in decide(facts)[:3]:
         assert any("passing" in reason.problem for reason in step.reasons)
-        assert any("eth0 xdp" in reason.remedy for reason in step.reasons)
+        assert any(
+            " no longer needs it: ip link set dev eth0 xdp" in reason.remedy for reason in step.reasons
+        )
 
 
 def test_the_probe_works_without_privileges(host: Host) -> None:

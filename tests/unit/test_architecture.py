@@ -47,7 +47,8 @@ LAYERS = (
     {"demo", "bench", "monitor", "report", "spark", "analysis", "facts"},
     {"recorder", "files", "lab", "sim", "trace", "scapy"},
     # the public face
-    {"umstack", "context", "source", "receiver", "event_queue", "reader", "batch", "events", "publisher"},
+    {"umstack", "context", "source", "receiver", "event_queue", "reader", "batch", "events", "publisher"}
+    | {"wildcard_receiver"},
     {"resolution", "recovery", "driver", "telemetry", "capturing", "capture"},
     {"_engine"},
     {"config", "errors", "sizing", "foreign_text", "repeated_records"},
@@ -87,7 +88,7 @@ IO_LAYERS = (
     {"links"},
     {"reactor"},
     {"event_queue", "receiving", "sender", "control"},
-    {"publication_session", "subscription"},
+    {"publication_session", "subscription", "loop_leader"},
     {"publication", "loop"},
     {"late_joining"},
     {"context"},

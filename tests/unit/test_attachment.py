@@ -8,20 +8,40 @@ from xdp import Occupant
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "link_id", "command"),
+    ("name", "mode", "link_id", "way"),
     [
-        ("filter", "native", 7, "bpftool link detach id 7"),
-        ("filter", "native", None, "ip link set dev eth1 xdpdrv off"),
-        ("filter", "generic", None, "ip link set dev eth1 xdpgeneric off"),
-        ("filter", "offload", None, "ip link set dev eth1 xdpoffload off"),
-        ("xdp_dispatcher", "native", 7, "xdp-loader unload eth1 --all"),
+        ("filter", "native", 7, "bpftool link show id 7 (as root) tells which process holds it"),
+        ("filter", "native", None, "if nothing needs it any more: ip link set dev eth1 xdpdrv off"),
+        ("filter", "generic", None, "if nothing needs it any more: ip link set dev eth1 xdpgeneric off"),
+        ("filter", "offload", None, "if nothing needs it any more: ip link set dev eth1 xdpoffload off"),
+        (
+            "xdp_dispatcher",
+            "native",
+            7,
+            "xdp-loader status eth1 lists its programs; if none is needed any more: xdp-loader unload eth1 --all",
+        ),
     ],
 )
-def test_the_command_fits_how_it_was_attached(
-    name: str, mode: str, link_id: int | None, command: str
+def test_the_way_to_free_the_interface_fits_how_it_was_attached(
+    name: str, mode: str, link_id: int | None, way: str
 ) -> None:
-    """A link is detached, a netlink attachment is taken off in its mode, libxdp's dispatcher is libxdp's to unload."""
-    assert Occupant(3, name, mode, link_id, 0, ()).removal("eth1") == command
+    """A link goes with its process, a netlink attachment has a command, libxdp's dispatcher is libxdp's to unload."""
+    assert Occupant(3, name, mode, link_id, 0, ()).removal("eth1") == way
+
+
+def test_a_program_of_a_running_process_is_not_taken_down() -> None:
+    """What a process holds is for its owner to end: no command is given that would do it."""
+    way = Occupant(3, "steering", "native", 7, 0, ("umstack (812)",)).removal("eth1")
+    assert way == "stop umstack (812), if it is no longer needed"
+    without_link = Occupant(3, "filter", "native", None, 0, ("guard (9)",)).removal("eth1")
+    assert without_link == "once guard (9) no longer needs it: ip link set dev eth1 xdpdrv off"
+
+
+def test_only_a_program_of_ours_is_said_to_steer() -> None:
+    """Whether groups are kept from sockets is known of our programs, and not of those whose name is not told."""
+    assert Occupant(3, "steering_linear", "native", 7, 0, ()).steers
+    assert Occupant(3, "filter", "native", 7, 0, ()).steers is False
+    assert Occupant(3, "", "native", None, None, (), is_known=False).steers is None
 
 
 def test_an_occupant_is_described_by_all_that_is_known() -> None:

@@ -24,6 +24,7 @@ from umstack import Closed, Config, Context, Message
 from umstack.bench.round_trip_ends import RoundTripSpec, ping_in_core, serve_in_core
 from umstack.errors import ConfigError, InterfaceError, LinkError, OptionError, Unsupported
 from umstack.telemetry.counters import schema
+from xdp.interface import find_interface
 
 # ---- creation ----
 
@@ -101,10 +102,7 @@ def test_an_interface_that_is_not_there_lists_those_that_are(interface: str) -> 
 
 def test_a_datagram_size_the_path_cannot_carry_is_refused_with_one_that_works() -> None:
     """W4: the error has the number; with that number it works."""
-    mtu = int(Path("/sys/class/net/lo/mtu").read_text())
-    if mtu >= 65535:
-        mtu = 65535
-    fits = min(mtu - 28, 65507)
+    fits = min(find_interface("lo").mtu_bytes - 28, 65507)
     if fits < 65507:
         with pytest.raises(OptionError, match=f"set it to {fits} or less"):
             Context("lo", transport_lbtrm_datagram_max_size=fits + 1, **OWN_ADDRESSES)

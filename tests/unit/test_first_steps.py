@@ -11,7 +11,8 @@ import pytest
 
 from tests.unit.loopback import configuration_file, connect, open_context
 from tests.waiting import wait_for
-from umstack.errors import InvalidArgument
+from umstack import BeginningOfSession
+from umstack.errors import InvalidArgument, MessageTooLong
 
 
 def umstack(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -116,3 +117,32 @@ def test_a_batch_says_what_is_in_it() -> None:
 
         wait_for(has_both, "both messages in a batch")
         assert seen == ["<Batch 2 messages, 8 bytes>"]
+
+
+def test_a_message_too_long_names_the_limit_and_the_option() -> None:
+    """Issue 28, new users: how long a message may be, and what makes it longer."""
+    with open_context() as context:
+        source = context.source("orders")
+        most = source.message_maximum_bytes
+        with pytest.raises(MessageTooLong, match=f"{most} bytes.*transport_lbtrm_transmission_window_size"):
+            source.send(bytes(most + 1))
+        with (
+            pytest.raises(
+                MessageTooLong, match=f"{context.datagram_bytes} bytes.*transport_lbtrm_datagram_max_size"
+            ),
+            source.claim(context.datagram_bytes),
+        ):
+            pass
+
+
+def test_one_rule_says_who_sees_events() -> None:
+    """Issue 28, new users: what iterates gives messages, everything else counts and gives rows (docs/events.md)."""
+    with open_context() as context:
+        source, receiver = connect(context, "orders")
+        source.send_many([b"one", b"three"], flush=True)
+        wait_for(lambda: receiver.stats()["queued_messages"] == 3, "three rows")
+        batch = receiver.poll()
+        assert (len(batch), batch.event_count, len(batch.payloads()), len(batch.events())) == (3, 1, 3, 3)
+        assert [message.data for message in batch] == [b"one", b"three"]
+        assert [message.data for message in batch.messages()] == [b"one", b"three"]
+        assert isinstance(batch[0], BeginningOfSession)

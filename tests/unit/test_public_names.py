@@ -17,7 +17,7 @@ NAMES = {
     umstack.Context: CLOSING
     | {"datagram_bytes", "discover_topics", "event_queue", "idle", "interface", "is_sequential", "link"}
     | {"link_mode", "options", "process_events", "receiver", "recovery_times", "source", "stats", "tap"}
-    | {"topics", "unblock"},
+    | {"topics", "unblock", "wildcard_receiver"},
     umstack.Source: CLOSING
     | {"claim", "fileno", "flush", "is_connected", "message_maximum_bytes", "nak_cutoff", "options"}
     | {"receiver_events", "send", "send_async"}
@@ -25,6 +25,7 @@ NAMES = {
     | {"wait_drained"},
     umstack.Receiver: READING | {"options", "queue", "stats", "topic"},
     umstack.EventQueue: READING | {"options"},
+    umstack.WildcardReceiver: READING | {"options", "pattern", "topics", "wildcard_options"},
     umstack.Batch: {
         "event_count",
         "events",

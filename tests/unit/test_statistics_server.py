@@ -56,11 +56,26 @@ def test_a_context_says_its_counters() -> None:
         assert set(context.stats()) <= set(report)
 
 
-def test_a_context_is_silent_unless_asked(folder: Path) -> None:
-    """Without statistics=True there is no socket."""
-    with open_context():
+def test_every_context_can_be_read_unless_it_was_made_not_to(folder: Path) -> None:
+    """By default there is a socket, except in sequential mode, which makes no thread; statistics=False makes none."""
+    with open_context(statistics=False), open_context("sequential"):
         assert read_statistics() == []
     assert not folder.exists()
+    with open_context(), open_context("sequential", statistics=True):
+        assert len(read_statistics()) == 2
+
+
+def test_a_directory_that_cannot_be_had_fails_only_where_it_is_required(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Statistics are extra: without a place for them a context works, and the log says what is missing."""
+    folder.symlink_to(folder.parent)
+    with caplog.at_level("WARNING", "umstack.context"), open_context() as context:
+        assert context.stats()
+        assert "umstack stat will not find this context" in caplog.text
+        assert str(folder) in caplog.text
+    with pytest.raises(PermissionNeeded):
+        open_context(statistics=True)
 
 
 def test_closing_takes_the_socket_away(folder: Path) -> None:
@@ -280,7 +295,7 @@ def run(*arguments: str) -> Any:
 
 def test_stat_lists_the_contexts() -> None:
     """Without a process: one line a context, or what to do when there is none."""
-    assert "statistics=True" in run().output
+    assert "statistics=False" in run().output
     with open_context(statistics=True) as context:
         connect(context, "listed")
         shown = run()
@@ -314,7 +329,7 @@ def test_stat_of_a_process_without_contexts_is_an_error() -> None:
     """A process that cannot be read is an error that says what can."""
     failed = run(str(os.getpid()))
     assert isinstance(failed.exception, UmError)
-    assert "statistics=True" in str(failed.exception)
+    assert "statistics=False" in str(failed.exception)
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[/red] line\nfeed \u202e"

@@ -201,7 +201,7 @@ def test_once_json_is_one_object_for_scripts() -> None:
 
 def test_once_shows_a_table_and_a_session() -> None:
     """For people; without any context it says what can be seen."""
-    assert "statistics=True" in run("--once", "--interval", "0.1").output
+    assert "statistics=False" in run("--once", "--interval", "0.1").output
     with open_context(statistics=True) as context:
         connect(context, "seen")
         assert "seen" in run("--once", "--interval", "0.1").output

@@ -46,7 +46,7 @@ REPLACED = {
 }
 # What users have in files, dashboards and programs: data, not words. The glossary maps it.
 PROMISED = re.compile(
-    r"--linger\b|(?:\b|(?<=umstack_context_)|(?<=umstack_link_))(?:pend_linger_interval\w*|pend_adaptive_linger_limit\w*|resolver_no_source_linger_timeout|resolver_\*linger\w*|SO_LINGER"
+    r"--linger\b|(?:\b|(?<=umstack_context_)|(?<=umstack_link_))(?:pend_linger_interval\w*|pend_adaptive_linger_limit\w*|resolver_no_source_linger_timeout\w*|resolver_\*linger\w*|SO_LINGER"
     r"|delivery_hold_datagrams|loop_naps|hold_store_datagrams|hold_store_full|held_datagrams|ring_kept"
     r"|ring_sent_in_place)(?:_total)?\b"
 )

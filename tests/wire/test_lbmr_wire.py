@@ -18,6 +18,7 @@ from tests.wire.layer_fields import differences
 from umstack.config import Config
 from umstack.resolution.codec import LbtrmAddress, ResolutionDatagram, decode
 from umstack.resolution.machine import ResolutionMachine
+from umstack.resolution.pattern import TopicPattern
 from umstack.scapy import LBMR
 
 pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
@@ -111,6 +112,17 @@ def test_full_datagrams_are_complete(tmp_path: Path) -> None:
     assert set(values(trees, "lbmr.tqr.name")) == set(names)
     for tree in trees:
         assert int(values(tree, "lbmr.hdr.tqrs")[0]) == len(values(tree, "lbmr.tqr.name"))
+
+
+def test_a_wildcard_query_has_its_pattern(tmp_path: Path) -> None:
+    """Wildcard TQR (type 1): one kind byte and the pattern, which tshark shows, and nothing else in the datagram."""
+    resolver = machine()
+    resolver.match(1, TopicPattern.of_expression(r"^MD\..*"), Config().wildcard_receiver_options(), 0)
+    payloads = resolver.datagrams_to_send(0)
+    assert payloads == [bytes.fromhex("01010000015e4d445c2e2e2a00")]
+    (layer,) = dissect(tmp_path / "wildcard.pcap", payloads)
+    assert values(layer, "lbmr.hdr.type") == ["0x01"]
+    assert r"^MD\..*" in json.dumps(layer).replace("\\\\", "\\")
 
 
 def test_final_advertisement_and_request(tmp_path: Path) -> None:

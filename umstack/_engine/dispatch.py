@@ -71,7 +71,9 @@ class DispatchThread(Dispatch):
     remove() waits for the callback that runs, unless that callback is the caller.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wait: Callable[[int], object]) -> None:
+        """`wait` waits until a descriptor is readable."""
+        self._wait = wait
         self._callbacks: dict[int, Callback] = {}
         self._running: Callback | None = None
         self._changed = threading.Condition()
@@ -129,7 +131,8 @@ class DispatchThread(Dispatch):
             waiting = sum(self._serve(callback) for callback in callbacks)
             if waiting or self._stopping:
                 continue
-            for fd, _ in self._epoll.poll():
+            self._wait(self._epoll.fileno())
+            for fd, _ in self._epoll.poll(0):
                 if fd == self._wake_fd:
                     os.eventfd_read(fd)
         with self._changed:

@@ -79,7 +79,9 @@ class Engine:
             raise
         self.registry = Registry()
         self.sessions = SessionPool(self.core, self.registry.listing)
-        self.dispatch: Dispatch = DonatedDispatch() if self.is_sequential else DispatchThread()
+        self.dispatch: Dispatch = (
+            DonatedDispatch() if self.is_sequential else DispatchThread(self._wait_readable)
+        )
         self._duty_cycle = DutyCycle(duty_work)
         _open_engines.add(self)
 
@@ -189,6 +191,10 @@ class Engine:
         """End the waits that are under way, and the next process()."""
         self.unblock_count += 1
         lib.um_context_unblock(self.core.handle)
+
+    def _wait_readable(self, fd: int) -> None:
+        """Wait until a descriptor is readable, receiving meanwhile in place of the context's thread."""
+        lib.um_context_wait(self.core.handle, fd, -1)
 
     def idle(self, seconds: float) -> None:
         """Let the protocol run for a moment, while the caller waits for a condition."""

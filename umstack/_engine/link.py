@@ -9,6 +9,7 @@ Rings carry a context's data both ways; NAKs, topic resolution and group members
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -164,6 +165,20 @@ def _as_brokered(facts: Facts, broker: Path) -> Facts:
         return ask_broker(broker).added_to(facts)
     except xdp.BrokerError as error:
         return replace(facts, capabilities=Unknown(error.message))
+
+
+def rings_of_others(interface: xdp.Interface) -> str | None:
+    """Describe the program that may keep groups from this host's sockets; None where there is none.
+
+    Groups that another process receives over rings never reach the kernel, so a context on sockets receives nothing
+    of them. Of an XDP program that is not ours, nothing is assumed. Takes microseconds where no program is there.
+    """
+    if not interface.has_xdp_program:
+        return None
+    with contextlib.suppress(xdp.XdpError):
+        in_the_way = [str(there) for there in xdp.occupants(interface) if there.steers is not False]
+        return "; ".join(in_the_way) or None
+    return "an XDP program of which this process may know nothing"
 
 
 def walk_down(

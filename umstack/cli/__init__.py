@@ -26,6 +26,7 @@ COMMANDS = {
     "doctor": "Say what this host can do and which mode will be used.",
     "nic": "Check, prepare and restore the settings of a NIC.",
     "broker": "Open AF_XDP rings for processes without privileges.",
+    "config": "Check, show and compare configuration files.",
     "stat": "Show the counters of a running process.",
     "top": "Watch every context of this host, live.",
     "watch": "Watch every context of this host in a browser.",

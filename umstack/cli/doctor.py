@@ -180,6 +180,12 @@ def _attached(attached: AttachedXdp | Unknown | None) -> str:
 
 def _notes(facts: Facts) -> Iterator[Reason]:
     """What keeps no mode from being and yet matters."""
+    attached = facts.attached
+    if isinstance(attached, AttachedXdp) and attached.steers is not False:
+        yield Reason(
+            f"groups that {attached.description} steers into rings do not reach sockets on {facts.interface}",
+            "use another interface, or link=socket in all processes",
+        )
     if facts.is_up and not facts.has_carrier:
         yield Reason(f"{facts.interface} has no carrier", "plug the cable in, or bring the other end up")
     with LinuxHost(facts.interface) as host:

@@ -61,7 +61,7 @@ def command(
 ) -> None:
     """Let Prometheus scrape the counters of all running contexts.
 
-    A context is found when it was made with statistics=True, as those of `umstack send`, `recv` and `record` are.
+    A context is found unless it was made with statistics=False.
     With --json the first line says where it listens, or, with --once, holds the metrics.
     """
     if printed is not None:

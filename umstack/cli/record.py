@@ -157,7 +157,7 @@ def command(
     with (
         Meter() as meter,
         terminable(once=True),
-        Context(interface, config=config, statistics=True) as context,
+        Context(interface, config=config) as context,
         Recorder(
             context,
             topics,

@@ -188,7 +188,7 @@ def command(
         terminable(),
         Meter(enabled=not quiet) as meter,
         _sink(form, directory, output, summary) as sink,
-        Context(interface, config=config, statistics=True) as context,
+        Context(interface, config=config) as context,
     ):
         receiver = context.receiver(topic)
         try:

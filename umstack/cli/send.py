@@ -131,7 +131,7 @@ def command(
         interruptible(summary),
         terminable(),
         Meter() as meter,
-        Context(interface, config=config, statistics=True) as context,
+        Context(interface, config=config) as context,
     ):
         source = context.source(topic)
         if wait_receivers and source.options.flow_control == "none":

@@ -40,7 +40,10 @@ Report = Mapping[str, Any]
 class NoStatistics(UmError):
     """No context of that process can be read."""
 
-    default_hint = "umstack send, recv and demo can be read, and programs that use Context(statistics=True)"
+    default_hint = (
+        "every context of a running process can be read, "
+        "unless it was made with statistics=False or in sequential mode"
+    )
 
 
 @click.command(epilog=_EXAMPLES)
@@ -53,7 +56,7 @@ class NoStatistics(UmError):
 def command(pid: int | None, watch: float | None, everything: bool, as_json: bool) -> None:
     """Show the counters of the process PID, or list the processes that can be read.
 
-    A context can be read when it was made with statistics=True, as those of `umstack send` and `recv` are.
+    Every context of this user can be read (for root: of all users), unless it was made with statistics=False.
     """
     if as_json and watch is not None:
         raise click.UsageError("--json is one object, --watch many readings: give one of them")

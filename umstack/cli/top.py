@@ -96,7 +96,7 @@ class _View:
 def command(sort: str, interval: float, number: int | None, once: bool, as_json: bool) -> None:
     """Show the contexts of this host, their sessions, rates, loss, windows, queues and rings.
 
-    A context is found when it was made with statistics=True, as those of `umstack send`, `recv` and `record` are. Rates
+    A context is found unless it was made with statistics=False. Rates
     are per second. `loss` of a sender is the part of its datagrams that was NAKed.
     """
     if as_json and not once:
@@ -187,7 +187,7 @@ def _screen(
     view: _View, rows: LiveRows, reports: Sequence[Any], lines: int | None, width: int
 ) -> RenderableType:
     if not rows.contexts:
-        return "no context to be read; umstack send, recv and record can be, and Context(statistics=True)"
+        return "no context to be read; every one can be, unless it was made with statistics=False"
     ordered = _sorted(rows, view.sort)
     view.chosen = min(view.chosen, max(len(ordered) - 1, 0))
     if view.is_detail and ordered:

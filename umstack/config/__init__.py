@@ -1,16 +1,21 @@
 """Configuration: the option table, UM-style text, and the typed options made from them."""
 
-from umstack.config.configuration import OPTIONS, Config, Setting, find_option
+from umstack.config.configuration import OPTIONS, Config, Setting, find_option, read_text
 from umstack.config.context_options import ContextOptions
+from umstack.config.examination import Finding, FindingKind, InForce, differences, examine, in_force
 from umstack.config.option import Kind, Option, OptionValue, Scope, StoredValue
 from umstack.config.receiver_options import ReceiverOptions
 from umstack.config.relations import LintWarning, lint, lint_load
 from umstack.config.source_options import SourceOptions
+from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
 
 __all__ = [
     "OPTIONS",
     "Config",
     "ContextOptions",
+    "Finding",
+    "FindingKind",
+    "InForce",
     "Kind",
     "LintWarning",
     "Option",
@@ -20,7 +25,12 @@ __all__ = [
     "Setting",
     "SourceOptions",
     "StoredValue",
+    "WildcardReceiverOptions",
+    "differences",
+    "examine",
     "find_option",
+    "in_force",
     "lint",
     "lint_load",
+    "read_text",
 ]

@@ -19,7 +19,6 @@ class AbsentOptions:
 
 
 ABSENT_SCOPES = {
-    "wildcard_receiver": "there are no wildcard receivers",
     "event_queue": "there are no event queues: read a receiver from the thread that wants its messages",
     "hfx": "there is no hot failover",
     "xsp": "there are no extra receive threads: use a second context",
@@ -48,7 +47,7 @@ ABSENT_OPTIONS = (
         "topic resolution is by multicast UDP only",
     ),
     AbsentOptions(
-        ("resolver_wildcard_*", "resolver_no_source_linger_timeout"), "there are no wildcard receivers"
+        ("pattern_type",), "a pattern is a regular expression, as PCRE has it, or a prefix= of the call"
     ),
     AbsentOptions(
         ("resolver_source_map_tablesz", "resolver_receiver_map_tablesz", "resolver_string_hash_function"),

@@ -17,14 +17,23 @@ from umstack.config.absent_options import ABSENT_SCOPES, why_absent
 from umstack.config.context_options import ContextOptions
 from umstack.config.option import Option, OptionValue, Scope, StoredValue, options_of, shown
 from umstack.config.receiver_options import ReceiverOptions
-from umstack.config.relations import LintWarning, check_context, check_receiver, check_source, lint
+from umstack.config.relations import (
+    LintWarning,
+    check_context,
+    check_receiver,
+    check_source,
+    check_wildcard_receiver,
+    lint,
+)
 from umstack.config.source_options import SourceOptions
-from umstack.errors import ConfigError, OptionError
+from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
+from umstack.errors import ConfigError, OptionAbsent, OptionError
 
 OPTION_HOLDERS: Mapping[Scope, type[Any]] = {
     Scope.CONTEXT: ContextOptions,
     Scope.SOURCE: SourceOptions,
     Scope.RECEIVER: ReceiverOptions,
+    Scope.WILDCARD_RECEIVER: WildcardReceiverOptions,
 }
 
 OPTIONS: Mapping[Scope, Mapping[str, Option]] = {
@@ -32,7 +41,7 @@ OPTIONS: Mapping[Scope, Mapping[str, Option]] = {
 }
 """The option table: every option by scope and name."""
 
-_Options = TypeVar("_Options", ContextOptions, SourceOptions, ReceiverOptions)
+_Options = TypeVar("_Options", ContextOptions, SourceOptions, ReceiverOptions, WildcardReceiverOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ def find_option(scope: Scope, name: str) -> Option:
         if key in table:
             raise OptionError(f"{key} is not a {scope} option", hint=f"its scope is {other}: set it there")
     if reason := why_absent(key):
-        raise OptionError(f"{scope} option {key} does not exist here", hint=f"remove it: {reason}")
+        raise OptionAbsent(f"{scope} option {key} does not exist here", hint=f"remove it: {reason}")
     close = difflib.get_close_matches(key, options, n=1, cutoff=0.75)
     hint = f"did you mean {close[0]}? docs/options.md lists them all" if close else None
     raise OptionError(f"there is no {scope} option {name!r}", hint=hint)
@@ -72,13 +81,20 @@ def _find_scope(word: str) -> Scope:
     except ValueError:
         pass
     if key in ABSENT_SCOPES:
-        raise OptionError(f"scope {key} does not exist here", hint=f"remove the line: {ABSENT_SCOPES[key]}")
+        raise OptionAbsent(f"scope {key} does not exist here", hint=f"remove the line: {ABSENT_SCOPES[key]}")
     close = difflib.get_close_matches(key, list(Scope), n=1)
     hint = f"did you mean {close[0]}? " if close else ""
-    raise OptionError(f"there is no scope {word!r}", hint=f"{hint}scopes are context, source and receiver")
+    raise OptionError(f"there is no scope {word!r}", hint=f"{hint}scopes are {', '.join(Scope)}")
 
 
-def _read_line(line: str, origin: str) -> Setting | None:
+def lines_of(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a configuration text, with their numbers from 1."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        yield number, line.rstrip("\r")
+
+
+def read_line(line: str, origin: str) -> Setting | None:
+    """The setting that a line makes; None of one that has only a comment. OptionError says what is wrong with it."""
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:
@@ -92,6 +108,18 @@ def _read_line(line: str, origin: str) -> Setting | None:
         )
     option = find_option(_find_scope(words[0]), words[1])
     return Setting(option, option.read(words[2]), origin)
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a configuration file; OptionError when it cannot be read or is not text in UTF-8."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise OptionError(
+            f"cannot read the configuration {path}: {error.strerror}", hint="name a file that can be read"
+        ) from error
+    except UnicodeDecodeError:
+        raise OptionError(f"the configuration {path} is not text", hint="name a text file in UTF-8") from None
 
 
 class Config:
@@ -113,25 +141,15 @@ class Config:
         Raises OptionError when the file cannot be read or is not text, and ConfigError, which names the line, for a
         line that is not `scope option value` or sets an option that does not exist or cannot have the value.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8-sig")
-        except OSError as error:
-            raise OptionError(
-                f"cannot read the configuration {path}: {error.strerror}", hint="name a file that can be read"
-            ) from error
-        except UnicodeDecodeError:
-            raise OptionError(
-                f"the configuration {path} is not text", hint="name a text file in UTF-8"
-            ) from None
-        return cls.parse(text, file=str(path))
+        return cls.parse(read_text(path), file=str(path))
 
     @classmethod
     def parse(cls, text: str, file: str = "<text>") -> Config:
         """Read configuration `text`; errors name it `file`. Raises ConfigError, which names the wrong line."""
         settings: dict[tuple[Scope, str], Setting] = {}
-        for number, line in enumerate(text.split("\n"), start=1):
+        for number, line in lines_of(text):
             try:
-                setting = _read_line(line.rstrip("\r"), f"{file}:{number}")
+                setting = read_line(line, f"{file}:{number}")
             except OptionError as error:
                 raise ConfigError(error.message, file=file, line=number, hint=error.hint) from None
             if setting is not None:
@@ -189,6 +207,15 @@ class Config:
         """
         options = self._build(ReceiverOptions, overrides)
         check_receiver(options)
+        return options
+
+    def wildcard_receiver_options(self, **overrides: OptionValue) -> WildcardReceiverOptions:
+        """Typed options of scope wildcard_receiver; `overrides`, by option name, win over the configuration.
+
+        Raises OptionError for a wrong override and when two options contradict each other.
+        """
+        options = self._build(WildcardReceiverOptions, overrides)
+        check_wildcard_receiver(options)
         return options
 
     def lint(self) -> list[LintWarning]:

@@ -74,8 +74,9 @@ class ContextOptions:
         ours=0.1,
         maximum=10,
         zero="never",
-        doc="With pend and sequential: the longest polling before going to sleep, done only as long as what comes "
-        "comes within that time: waking a thread takes longer than a reply that is on its way.",
+        doc="With pend: the longest polling of a call that waits before it goes to sleep, done only as long as what "
+        "comes comes within that time: waking a thread takes longer than a reply that is on its way. A task that "
+        "awaits messages holds up its event loop for so long.",
     )
     pend_coalescing_limit_ns: int = option(
         Kind.MILLISECONDS,
@@ -367,6 +368,13 @@ class ContextOptions:
         Kind.INTEGER, um=0, maximum=10**7, zero=_NO_LIMIT, doc="Limit for queries of the sustaining phase."
     )
     resolver_sustain_query_bps: int = option(
+        Kind.INTEGER, um=1_000_000, maximum=10**12, zero=_NO_LIMIT, doc="The same in bit/s."
+    )
+
+    resolver_wildcard_queries_per_second: int = option(
+        Kind.INTEGER, um=0, maximum=10**7, zero=_NO_LIMIT, doc="Limit for wildcard queries."
+    )
+    resolver_wildcard_query_bps: int = option(
         Kind.INTEGER, um=1_000_000, maximum=10**12, zero=_NO_LIMIT, doc="The same in bit/s."
     )
 

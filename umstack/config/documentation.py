@@ -21,7 +21,10 @@ Set them in a configuration file, one `scope option value` a line, or as keyword
 `umstack.Context(config="um.cfg")`, `ctx.source("orders", flow_control="min")`. Names and scopes may be in any
 case, `#` starts a comment, quotes hold a value with blanks together, a later line wins. Durations may have
 decimals (`0.05`). Options and defaults are Ultra Messaging's; *extension* marks ours, and where a default
-differs the last column says why."""
+differs the last column says why.
+
+`umstack config check um.cfg` examines every line of a file and the relations between options, `umstack config dump`
+shows what is in force and where it came from, `umstack config diff` compares two files."""
 
 
 def render_options_markdown() -> str:

@@ -31,6 +31,7 @@ class Scope(StrEnum):
     CONTEXT = "context"
     SOURCE = "source"
     RECEIVER = "receiver"
+    WILDCARD_RECEIVER = "wildcard_receiver"
 
 
 class Kind(StrEnum):

@@ -9,6 +9,7 @@ from ipaddress import IPv4Address
 from umstack.config.context_options import ContextOptions
 from umstack.config.receiver_options import ReceiverOptions
 from umstack.config.source_options import SourceOptions
+from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
 from umstack.errors import OptionError
 
 _NS_PER_MS = 1_000_000
@@ -55,6 +56,16 @@ def check_context(options: ContextOptions) -> None:
         raise OptionError(
             "resolver_multicast_address needs a group", hint="give one, or leave it at 224.9.10.11"
         )
+
+
+def check_wildcard_receiver(options: WildcardReceiverOptions) -> None:
+    """Refuse wildcard receiver options that contradict each other."""
+    _refuse_reversed(
+        "resolver_query_minimum_interval",
+        options.resolver_query_minimum_interval_ns,
+        "resolver_query_maximum_interval",
+        options.resolver_query_maximum_interval_ns,
+    )
 
 
 def check_source(options: SourceOptions) -> None:

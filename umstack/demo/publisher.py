@@ -42,7 +42,7 @@ def publish(task: PublisherTask, reporter: Reporter) -> None:
     config = config.with_options(Scope.SOURCE, task.source_options)
     with (
         Path(task.manifest_file).open("w") as manifest_file,
-        Context(task.interface, config=config, statistics=True) as context,
+        Context(task.interface, config=config) as context,
         context.source(task.topic) as source,
     ):
         if task.subscribers:

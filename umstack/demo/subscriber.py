@@ -33,7 +33,7 @@ def subscribe(task: SubscriberTask, reporter: Reporter) -> None:
     """Carry it out."""
     config = Config().with_options(Scope.CONTEXT, task.context_options)
     config = config.with_options(Scope.RECEIVER, task.receiver_options)
-    with Context(task.interface, config=config, statistics=True) as context:
+    with Context(task.interface, config=config) as context:
         receiver = context.receiver(task.topic)
         reporter.say("ready")
         cpu_start = time.process_time()

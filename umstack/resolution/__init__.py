@@ -4,6 +4,7 @@ from umstack.resolution.agent import ResolutionAgent, ResolutionInterface, resol
 from umstack.resolution.codec import LbtrmAddress
 from umstack.resolution.counters import ResolutionCounters
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound, SourceGone
+from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.service import DonatedResolver, Resolver
 from umstack.resolution.thread import ResolverThread
 from umstack.resolution.topic_name import TOPIC_NAME_MAXIMUM_BYTES, encode_topic_name
@@ -21,6 +22,7 @@ __all__ = [
     "ResolverThread",
     "SourceFound",
     "SourceGone",
+    "TopicPattern",
     "encode_topic_name",
     "resolver_datagram_size",
 ]

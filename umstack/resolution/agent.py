@@ -13,10 +13,12 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
+from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.errors import OptionError, error_from_os
 from umstack.resolution.codec import LbtrmAddress, WireOption
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
+from umstack.resolution.pattern import TopicPattern
+from umstack.resolution.wildcards import TopicLeft, TopicMatched
 from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES, datagram_size
 from xdp.closing import Closing
 
@@ -26,6 +28,8 @@ _IP_MULTICAST_ALL = 49
 _SO_RCVBUFFORCE = 33
 
 OnSource = Callable[[str, int, LbtrmAddress], None]
+OnTopic = Callable[[int, str, bool], None]
+"""Called with a wildcard receiver's key, a topic, and whether it has appeared (or left)."""
 OnDatagram = Callable[[bool, tuple[str, int], tuple[str, int], bytes], None]
 """Called with each datagram: whether it was sent, its source, its destination and its payload."""
 
@@ -56,6 +60,10 @@ def _ignore_source(_topic: str, _index: int, _address: LbtrmAddress) -> None:
     """For owners that do not follow withdrawn sources."""
 
 
+def _ignore_topic(_key: int, _topic: str, _appeared: bool) -> None:
+    """For owners without wildcard receivers."""
+
+
 def _ignore_datagram(_sent: bool, _source: tuple[str, int], _to: tuple[str, int], _data: bytes) -> None:
     """For owners without a tap."""
 
@@ -71,6 +79,7 @@ class ResolutionAgent(Closing):
         on_source: OnSource,
         on_source_gone: OnSource = _ignore_source,
         on_datagram: OnDatagram = _ignore_datagram,
+        on_topic: OnTopic = _ignore_topic,
     ) -> None:
         """Open the sockets; raises the UmError that tells why that cannot be."""
         self._options = options
@@ -78,6 +87,7 @@ class ResolutionAgent(Closing):
         self._on_source = on_source
         self._on_source_gone = on_source_gone
         self._on_datagram = on_datagram
+        self._on_topic = on_topic
         self._destination = options.resolver_outgoing
         size = resolver_datagram_size(options, interface.mtu_bytes)
         self.machine = ResolutionMachine(options, size, now_ns)
@@ -120,6 +130,15 @@ class ResolutionAgent(Closing):
         """Count one receiver of the topic less."""
         self.machine.stop_query(topic)
 
+    def match(self, key: int, pattern: TopicPattern, options: WildcardReceiverOptions, now_ns: int) -> None:
+        """Look for topics that a pattern matches; those already known are reported before this returns."""
+        self._deliver(self.machine.match(key, pattern, options, now_ns))
+        self._send_due(now_ns)
+
+    def stop_matching(self, key: int) -> None:
+        """A wildcard receiver has ended."""
+        self.machine.stop_matching(key)
+
     def forget_session(self, address: LbtrmAddress, now_ns: int) -> None:
         """A session has ended; its sources are reported again when they are advertised again."""
         self.machine.forget_session(address, now_ns)
@@ -142,6 +161,7 @@ class ResolutionAgent(Closing):
     def process(self, now_ns: int) -> bool:
         """Take in what has arrived (a bounded number) and send what is due. True when more may be waiting."""
         more = self._receive(now_ns)
+        self._deliver(self.machine.left_topics(now_ns))
         self._send_due(now_ns)
         return more
 
@@ -176,13 +196,19 @@ class ResolutionAgent(Closing):
         """Report every event, even when a callback raises; the first exception goes on to the caller."""
         failure: Exception | None = None
         for event in events:
-            report = self._on_source if isinstance(event, SourceFound) else self._on_source_gone
             try:
-                report(event.topic, event.index, event.address)
+                self._report(event)
             except Exception as error:
                 failure = failure or error
         if failure is not None:
             raise failure
+
+    def _report(self, event: ResolutionEvent) -> None:
+        if isinstance(event, TopicMatched | TopicLeft):
+            self._on_topic(event.key, event.topic, isinstance(event, TopicMatched))
+            return
+        report = self._on_source if isinstance(event, SourceFound) else self._on_source_gone
+        report(event.topic, event.index, event.address)
 
     def _send_due(self, now_ns: int) -> None:
         counters = self.machine.counters

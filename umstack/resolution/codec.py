@@ -21,6 +21,7 @@ ADVERTISEMENTS_MAXIMUM = 65535
 
 _TYPE_NORMAL = 0
 _TYPE_WILDCARD_QUERY = 1
+PATTERN_PCRE = 1
 _TYPE_EXTENDED = 7
 _HAS_PACKET_OPTIONS = 0x08
 _EXTENDED_RESOLUTION_REQUEST = 4
@@ -290,6 +291,11 @@ def encode_query(topic: str) -> bytes:
     return _encode_name(topic)
 
 
+def encode_wildcard_query(pattern: str, kind: int = PATTERN_PCRE) -> bytes:
+    """One wildcard TQR. `kind` says how the pattern is written: 1 PCRE, 2 regex."""
+    return bytes((kind,)) + _encode_name(pattern)
+
+
 def encode_advertisement(advertisement: Advertisement) -> bytes:
     """One TIR."""
     transport = advertisement.transport
@@ -372,4 +378,19 @@ def pack(queries: list[bytes], advertisements: list[bytes], datagram_maximum_byt
             used += len(record)
     if used:
         close()
+    return datagrams
+
+
+def pack_wildcard_queries(queries: list[bytes], datagram_maximum_bytes: int) -> list[bytes]:
+    """Encoded wildcard queries in as few datagrams as their order allows, which carry nothing else."""
+    datagrams: list[bytes] = []
+    chosen: list[bytes] = []
+    for query in queries:
+        used = HEADER_BYTES + sum(map(len, chosen))
+        if chosen and (used + len(query) > datagram_maximum_bytes or len(chosen) == QUERIES_MAXIMUM):
+            datagrams.append(_header(_TYPE_WILDCARD_QUERY, len(chosen), 0) + b"".join(chosen))
+            chosen = []
+        chosen.append(query)
+    if chosen:
+        datagrams.append(_header(_TYPE_WILDCARD_QUERY, len(chosen), 0) + b"".join(chosen))
     return datagrams

@@ -27,6 +27,11 @@ class ResolutionCounters:
     tr_records_ignored: int = 0
     tr_records_deferred: int = 0
     tr_sources_refused: int = 0
+    tr_wildcard_queries_sent: int = 0
+    tr_wildcard_queries_rcved: int = 0
+    tr_wildcard_topics: int = 0
+    tr_wildcard_topics_refused: int = 0
+    tr_patterns_given_up: int = 0
     tr_cache_entries: int = 0
     tr_cache_evictions: int = 0
 

@@ -3,6 +3,8 @@
 Sources advertise, receivers query (UX-14, UX-15). A query makes a source answer at once. What is advertised is
 remembered for receivers still to come (UX-16). Records that are due pass a rate limiter (UX-5) and share
 datagrams. A malformed datagram is dropped and counted, and everything stored because of a datagram is bounded.
+
+One file, because advertisements, queries and wildcard queries share one schedule and the same rate-limited queues.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import heapq
 import ipaddress
 from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 
-from umstack.config import ContextOptions, ReceiverOptions, SourceOptions
+from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.errors import OptionError
 from umstack.resolution.cache import KnownSource, ResolverCache
 from umstack.resolution.codec import (
@@ -30,12 +33,16 @@ from umstack.resolution.codec import (
     encode_advertisement,
     encode_query,
     encode_request,
+    encode_wildcard_query,
     pack,
+    pack_wildcard_queries,
 )
 from umstack.resolution.counters import ResolutionCounters
 from umstack.resolution.limiter import ResolutionLimiter
+from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.schedule import Phase, PhaseSettings, PhaseTimer
 from umstack.resolution.topic_name import encode_topic_name
+from umstack.resolution.wildcards import TopicLeft, TopicMatched, WildcardTable
 
 ADVERTISEMENT_TTL = 60
 FINAL_TTL = 0
@@ -59,18 +66,26 @@ class SourceGone:
     address: LbtrmAddress
 
 
-ResolutionEvent = SourceFound | SourceGone
+ResolutionEvent = SourceFound | SourceGone | TopicMatched | TopicLeft
+
+
+class _Kind(Enum):
+    """What a record is."""
+
+    ADVERTISEMENT = "advertisement"
+    QUERY = "query"
+    WILDCARD_QUERY = "wildcard query"
 
 
 class _Record:
     """Something that is sent on a schedule: an encoded record, its timer, whether it waits to be sent."""
 
-    __slots__ = ("deferred", "encoded", "gone", "is_query", "scheduled_ns", "timer", "waiting")
+    __slots__ = ("deferred", "encoded", "gone", "kind", "scheduled_ns", "timer", "waiting")
 
-    def __init__(self, encoded: bytes, timer: PhaseTimer, *, is_query: bool) -> None:
+    def __init__(self, encoded: bytes, timer: PhaseTimer, kind: _Kind) -> None:
         self.encoded = encoded
         self.timer = timer
-        self.is_query = is_query
+        self.kind = kind
         self.scheduled_ns: int | None = None
         self.waiting = False
         self.deferred = False
@@ -131,17 +146,24 @@ class ResolutionMachine:
         self._timer_serial = 0
         self._final_advertisements: list[bytes] = []
         self._requests: list[bytes] = []
+        self._wildcards = WildcardTable(self.counters, options.resolver_cache_maximum_entries)
+        self._wildcard_records: dict[int, _Record] = {}
+        wildcard_queries = _Queue(
+            options.resolver_wildcard_queries_per_second, options.resolver_wildcard_query_bps
+        )
         self._queues = {
-            (False, Phase.INITIAL): _Queue(
+            (_Kind.WILDCARD_QUERY, Phase.INITIAL): wildcard_queries,
+            (_Kind.WILDCARD_QUERY, Phase.SUSTAINING): wildcard_queries,
+            (_Kind.ADVERTISEMENT, Phase.INITIAL): _Queue(
                 options.resolver_initial_advertisements_per_second, options.resolver_initial_advertisement_bps
             ),
-            (False, Phase.SUSTAINING): _Queue(
+            (_Kind.ADVERTISEMENT, Phase.SUSTAINING): _Queue(
                 options.resolver_sustain_advertisements_per_second, options.resolver_sustain_advertisement_bps
             ),
-            (True, Phase.INITIAL): _Queue(
+            (_Kind.QUERY, Phase.INITIAL): _Queue(
                 options.resolver_initial_queries_per_second, options.resolver_initial_query_bps
             ),
-            (True, Phase.SUSTAINING): _Queue(
+            (_Kind.QUERY, Phase.SUSTAINING): _Queue(
                 options.resolver_sustain_queries_per_second, options.resolver_sustain_query_bps
             ),
         }
@@ -163,7 +185,7 @@ class ResolutionMachine:
         self._remove(key)
         advertisement = Advertisement(topic, index, ADVERTISEMENT_TTL, address, topic_options)
         timer = PhaseTimer(PhaseSettings.for_advertisements(options), now_ns, self._epoch_ns)
-        record = _Record(encode_advertisement(advertisement), timer, is_query=False)
+        record = _Record(encode_advertisement(advertisement), timer, _Kind.ADVERTISEMENT)
         self._sources.setdefault(topic, {})[key] = _AdvertisedSource(advertisement, record, options)
         self._schedule(record)
 
@@ -190,7 +212,7 @@ class ResolutionMachine:
         """
         encode_topic_name(topic)
         timer = PhaseTimer(PhaseSettings.for_queries(options), now_ns, self._epoch_ns)
-        record = _Record(encode_query(topic), timer, is_query=True)
+        record = _Record(encode_query(topic), timer, _Kind.QUERY)
         threshold = options.resolution_number_of_sources_query_threshold
         wanted = self._wanted.get(topic)
         if wanted is None:
@@ -217,6 +239,30 @@ class ResolutionMachine:
             self._reported_count -= len(wanted.known)
             self.counters.tr_rcv_unresolved_topics -= not wanted.known
             self._retire(wanted.record)
+
+    def match(
+        self, key: int, pattern: TopicPattern, options: WildcardReceiverOptions, now_ns: int
+    ) -> list[ResolutionEvent]:
+        """Look for topics that a pattern matches, for wildcard receiver `key`; those already known are in the result.
+
+        OptionError with resolver_cache 0, which remembers no topics.
+        """
+        timer = PhaseTimer(PhaseSettings.for_wildcard_queries(options), now_ns, self._epoch_ns)
+        record = _Record(encode_wildcard_query(pattern.text), timer, _Kind.WILDCARD_QUERY)
+        self._wildcard_records[key] = record
+        self._schedule(record)
+        return list(self._wildcards.add(key, pattern, options, self.topics(), now_ns))
+
+    def stop_matching(self, key: int) -> None:
+        """A wildcard receiver has ended; nothing more is reported to it."""
+        self._wildcards.remove(key)
+        record = self._wildcard_records.pop(key, None)
+        if record is not None:
+            self._retire(record)
+
+    def left_topics(self, now_ns: int) -> list[ResolutionEvent]:
+        """The topics of wildcard receivers that have been without a source for the timeout by now."""
+        return list(self._wildcards.left(now_ns))
 
     def forget_session(self, address: LbtrmAddress, now_ns: int) -> None:
         """A session has ended: its sources are unknown again, and are reported anew when they advertise.
@@ -262,15 +308,17 @@ class ResolutionMachine:
             for topic in datagram.queries:
                 self._query_received(topic, now_ns)
             for advertisement in datagram.advertisements:
-                self._advertisement_received(advertisement, events)
+                self._advertisement_received(advertisement, now_ns, events)
+        elif isinstance(datagram, WildcardQuery):
+            self._wildcard_query_received(len(datagram.patterns), now_ns)
         elif isinstance(datagram, ResolutionRequest):
             self._request_received(datagram.scope, now_ns)
         else:
             self._count_drop(datagram)
         return events
 
-    def _count_drop(self, datagram: Rejected | WildcardQuery) -> None:
-        reason = RejectReason.TYPE if isinstance(datagram, WildcardQuery) else datagram.reason
+    def _count_drop(self, datagram: Rejected) -> None:
+        reason = datagram.reason
         if reason is RejectReason.VERSION:
             self.counters.tr_dgrams_dropped_ver += 1
         elif reason is RejectReason.TYPE:
@@ -283,13 +331,25 @@ class ResolutionMachine:
         for source in self._sources.get(topic, {}).values():
             self._answer(source, now_ns)
 
+    def _wildcard_query_received(self, count: int, now_ns: int) -> None:
+        """Every source answers, within the rate limits: a stranger's pattern is never evaluated here."""
+        self.counters.tr_wildcard_queries_rcved += count
+        self._answer_all(now_ns)
+
+    def _answer_all(self, now_ns: int) -> None:
+        for sources in self._sources.values():
+            for source in sources.values():
+                self._answer(source, now_ns)
+
     def _answer(self, source: _AdvertisedSource, now_ns: int) -> None:
         source.record.timer.answered(now_ns)
         self._schedule(source.record)
         if source.answers_queries:
             self._enqueue(source.record)
 
-    def _advertisement_received(self, advertisement: Advertisement, events: list[ResolutionEvent]) -> None:
+    def _advertisement_received(
+        self, advertisement: Advertisement, now_ns: int, events: list[ResolutionEvent]
+    ) -> None:
         self.counters.tr_advertisements_rcved += 1
         address = advertisement.transport
         if not isinstance(address, LbtrmAddress) or not is_joinable(address):
@@ -303,6 +363,7 @@ class ResolutionMachine:
             return
         if self._cache is not None:
             self._cache.add(source)
+        events += self._wildcards.advertised(advertisement.topic, now_ns)
         if wanted is not None and self._report(wanted, source):
             events.append(SourceFound(source.topic, source.topic_index, address))
             if len(wanted.known) >= wanted.threshold:
@@ -329,9 +390,10 @@ class ResolutionMachine:
 
     def _request_received(self, scope: RequestScope, now_ns: int) -> None:
         if RequestScope.ADVERTISEMENTS in scope:
-            for sources in self._sources.values():
-                for source in sources.values():
-                    self._answer(source, now_ns)
+            self._answer_all(now_ns)
+        if RequestScope.WILDCARD_QUERIES in scope:
+            for record in self._wildcard_records.values():
+                self._enqueue(record)
         if RequestScope.QUERIES in scope:
             for wanted in self._wanted.values():
                 if len(wanted.known) < wanted.threshold:
@@ -344,14 +406,21 @@ class ResolutionMachine:
     def datagrams_to_send(self, now_ns: int) -> list[bytes]:
         """Everything due by now that the rate limits let pass."""
         self._run_timers(now_ns)
-        queries: list[bytes] = []
-        advertisements, self._final_advertisements = self._final_advertisements, []
+        due: dict[_Kind, list[bytes]] = {kind: [] for kind in _Kind}
+        due[_Kind.ADVERTISEMENT], self._final_advertisements = self._final_advertisements, []
         requests, self._requests = self._requests, []
-        for (is_query, _), queue in self._queues.items():
-            self._drain(queue, queries if is_query else advertisements, now_ns)
+        for (kind, _), queue in self._queues.items():
+            self._drain(queue, due[kind], now_ns)
+        queries, wildcard_queries = due[_Kind.QUERY], due[_Kind.WILDCARD_QUERY]
         self.counters.tr_queries_sent += len(queries)
-        self.counters.tr_advertisements_sent += len(advertisements)
-        return requests + pack(queries, advertisements, self.datagram_maximum_bytes)
+        self.counters.tr_wildcard_queries_sent += len(wildcard_queries)
+        self.counters.tr_advertisements_sent += len(due[_Kind.ADVERTISEMENT])
+        size = self.datagram_maximum_bytes
+        return [
+            *requests,
+            *pack(queries, due[_Kind.ADVERTISEMENT], size),
+            *pack_wildcard_queries(wildcard_queries, size),
+        ]
 
     def next_deadline_ns(self) -> int | None:
         """When datagrams_to_send() will next have something; None for never, 0 for now."""
@@ -366,6 +435,7 @@ class ResolutionMachine:
             heapq.heappop(self._timers)
         if self._timers:
             deadlines.append(self._timers[0][0])
+        deadlines += self._wildcards.deadlines()
         return min(deadlines, default=None)
 
     def stats(self) -> dict[str, int]:
@@ -420,7 +490,7 @@ class ResolutionMachine:
             return
         record.waiting = True
         phase = Phase.INITIAL if record.timer.phase is Phase.INITIAL else Phase.SUSTAINING
-        self._queues[record.is_query, phase].records.append(record)
+        self._queues[record.kind, phase].records.append(record)
 
     def _schedule(self, record: _Record) -> None:
         """Have the record looked at by its deadline. An earlier look stays: it finds nothing due and moves on."""
@@ -443,6 +513,7 @@ class ResolutionMachine:
             self.counters.tr_sources_refused += 1
             return False
         self.counters.tr_rcv_unresolved_topics -= not wanted.known
+        self._wildcards.has_source(source.topic)
         wanted.known[source] = None
         self._reported_count += 1
         return True
@@ -453,6 +524,8 @@ class ResolutionMachine:
         del wanted.known[source]
         self._reported_count -= 1
         self.counters.tr_rcv_unresolved_topics += not wanted.known
+        if not wanted.known:
+            self._wildcards.lost_last_source(source.topic)
         return True
 
 

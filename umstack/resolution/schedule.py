@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from umstack.config import ReceiverOptions, SourceOptions
+from umstack.config import ReceiverOptions, SourceOptions, WildcardReceiverOptions
 
 _NS_PER_MS = 1_000_000
 ADVERTISEMENT_INITIAL_TICK_NS = 10 * _NS_PER_MS
 QUERY_INITIAL_TICK_NS = 20 * _NS_PER_MS
+WILDCARD_QUERY_TICK_NS = 30 * _NS_PER_MS
 SUSTAIN_TICK_NS = 100 * _NS_PER_MS
 
 
@@ -56,6 +57,20 @@ class PhaseSettings:
             initial_tick_ns=QUERY_INITIAL_TICK_NS,
             sustain_interval_ns=options.resolver_query_sustain_interval_ns,
             sustain_duration_ns=options.resolver_query_minimum_sustain_duration_ns,
+        )
+
+    @classmethod
+    def for_wildcard_queries(cls, options: WildcardReceiverOptions) -> PhaseSettings:
+        """Wildcard queries have an initial and a quiescent phase only."""
+        interval = options.resolver_query_minimum_interval_ns
+        return cls(
+            send_at_start=interval != 0,
+            initial_minimum_interval_ns=interval,
+            initial_maximum_interval_ns=options.resolver_query_maximum_interval_ns,
+            initial_duration_ns=options.resolver_query_minimum_duration_ns,
+            initial_tick_ns=WILDCARD_QUERY_TICK_NS,
+            sustain_interval_ns=0,
+            sustain_duration_ns=0,
         )
 
 

@@ -7,9 +7,10 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from umstack._engine.lbtrm_address import LbtrmAddress
-from umstack.config import ReceiverOptions, SourceOptions
+from umstack.config import ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.resolution.agent import ResolutionAgent
 from umstack.resolution.codec import WireOption
+from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.topic_name import encode_topic_name
 from xdp.closing import Closing
 
@@ -60,6 +61,14 @@ class Resolver(Closing):
     def stop_query(self, topic: str) -> None:
         """Count one receiver of the topic less."""
         self._submit(lambda _now_ns: self._agent.stop_query(topic))
+
+    def match(self, key: int, pattern: TopicPattern, options: WildcardReceiverOptions) -> None:
+        """Look for topics that a pattern matches; known ones are reported at once or soon, on the agent's thread."""
+        self._submit(lambda now_ns: self._agent.match(key, pattern, options, now_ns))
+
+    def stop_matching(self, key: int) -> None:
+        """A wildcard receiver has ended."""
+        self._submit(lambda _now_ns: self._agent.stop_matching(key))
 
     def forget_session(self, address: LbtrmAddress) -> None:
         """A session has ended: its sources are reported again when they are advertised again."""

@@ -1,0 +1,77 @@
+/* Leader and followers: a reader that waits receives for itself. Handing each message from the context's thread to a
+ * reader costs a second wake-up, more than all the rest of a round trip. So a reader of embedded mode that finds its
+ * queue empty becomes the leader, if nobody is: the groups' sockets are reported to it instead of the context's thread,
+ * and it receives what comes, under the context lock, for all readers. The other readers follow: they wait for their
+ * queues' descriptors, and see now and then whether they may lead.
+ *
+ *                        queue empty, nobody leads, no load
+ *      context's thread ------------------------------------> a reader leads --+ datagrams: receive, deliver, wake
+ *      receives         <------------------------------------                  | the followers that got rows
+ *                        rows for it, timeout, signal,         ^---------------+
+ *                        unblocked, closed; or load
+ *
+ * The context's thread never leaves its epoll set. Only the reports of the groups move (EPOLL_CTL_MOD), so the
+ * hand-over wakes nobody, and what arrives between two waits is reported to the context's thread at once. Timers, NAKs
+ * and status messages of sources, and requests of publishers stay its own all the time; a timer that a datagram of the
+ * leader brought forward is requested of it.
+ *
+ * Load (receive coalescing would begin, or a queue is full) ends leading for a while: then one thread that lets
+ * datagrams gather is better. Nobody leads over a ring set, with busy_wait, or with more groups than are read without
+ * asking which of them has something.
+ *
+ * The leader polls for a moment before it sleeps, as long as what it waits for comes that soon (core/adaptive_spin.h),
+ * as a thread does that donates itself.
+ *
+ * Threads: any reader; one leads at a time (`is_led`), and owns `load` and `spin` meanwhile. Locks: the context lock,
+ * never while it sleeps. Internal to ffi/io; below the loop, which reports load.
+ */
+#ifndef UM_IO_LOOP_LEADER_H
+#define UM_IO_LOOP_LEADER_H
+
+#include "core/adaptive_spin.h"
+#include "core/receive_coalescing.h"
+#include "io/event_queue_private.h"
+#include "io/receiving.h"
+
+typedef struct um_loop_leader_config {
+    bool never;               /* readers only follow */
+    int64_t spin_ns;          /* how long to go on polling after the last event before sleeping */
+    int64_t adaptive_spin_ns; /* the same while events come that soon */
+    int64_t coalesce_ns;      /* of the loop: 0 means that no load ends leading */
+} um_loop_leader_config;
+
+typedef struct um_loop_leader {
+    um_loop_leader_config config;
+    um_links *links;
+    um_receiving *receiving;
+    um_event_queues *queues;
+    atomic_bool is_led;
+    _Atomic int64_t loaded_until_ns;
+    um_receive_coalescing load; /* what the leader received: load or not */
+    um_adaptive_spin spin;
+    int64_t spin_until_ns;
+    uint32_t group_changes; /* the receiving half's, when leading began */
+} um_loop_leader;
+
+void um_loop_leader_init(um_loop_leader *leader, const um_loop_leader_config *config, um_links *links,
+                         um_receiving *receiving, um_event_queues *queues);
+
+/* Waits until the queue may have rows, end_ns, a signal, or a change of role, leading or following. Inside the queue's
+ * gate. False when a signal ended it. */
+bool um_loop_leader_wait_queue(um_loop_leader *leader, um_event_queue *queue, int64_t end_ns);
+/* Waits until a descriptor is readable, such as one that stands for several queues, in the same way. */
+bool um_loop_leader_wait_descriptor(um_loop_leader *leader, int fd, int64_t end_ns);
+
+/* Before a reader waits by other means, which will tell it when there are rows: polls for them for as long as the
+ * adaptive spin says, and does not sleep. has_rows: there are some; what matters is the time. Inside the queue's gate.
+ */
+void um_loop_leader_look(um_loop_leader *leader, um_event_queue *queue, bool has_rows);
+
+/* The loop's: until then it lets datagrams gather. */
+static inline void um_loop_leader_note_load(um_loop_leader *leader, int64_t until_ns)
+{
+    if (until_ns > atomic_load_explicit(&leader->loaded_until_ns, memory_order_relaxed))
+        atomic_store_explicit(&leader->loaded_until_ns, until_ns, memory_order_relaxed);
+}
+
+#endif

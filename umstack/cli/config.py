@@ -1,0 +1,180 @@
+"""`umstack config`: what a configuration file sets, what is wrong with it, and what is in force."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+from umstack.cli.stack_options import JSON_OPTION, configuration
+from umstack.config import (
+    Config,
+    Finding,
+    FindingKind,
+    InForce,
+    Scope,
+    differences,
+    examine,
+    in_force,
+    read_text,
+)
+from umstack.foreign_text import displayed
+
+_EXAMPLES = """\b
+Examples:
+  umstack config check um.cfg
+  umstack config dump um.cfg --changed
+  umstack config dump -o source.flow_control=min
+  umstack config diff old.cfg new.cfg
+  umstack config diff um.cfg              against the defaults
+"""
+_SETTING = click.option(
+    "-o",
+    "--option",
+    "options",
+    multiple=True,
+    metavar="SCOPE.NAME=VALUE",
+    help="Set an option beside the file; may be given more than once.",
+)
+
+
+@click.group(epilog=_EXAMPLES)
+def command() -> None:
+    """Check, show and compare configuration files."""
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  umstack config check um.cfg
+  umstack config check um.cfg other.cfg --json
+"""
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--strict", is_flag=True, help="Unwise relations between options are a failure as well.")
+@JSON_OPTION
+def check(files: Sequence[str], strict: bool, as_json: bool) -> None:
+    """Say what is wrong with every line, which options do not exist here and why, and which relations are unwise.
+
+    The status is 0 when a context can be made of each file, 1 otherwise.
+    """
+    found = {file: examine(read_text(file), file) for file in files}
+    refused = [
+        finding
+        for _, findings in found.values()
+        for finding in findings
+        if strict or finding.kind is not FindingKind.WARNING
+    ]
+    if as_json:
+        click.echo(json.dumps({"ok": not refused, "files": [_as_json(file, *found[file]) for file in files]}))
+    else:
+        for file, (config, findings) in found.items():
+            _print(file, config, findings)
+    if refused:
+        raise SystemExit(1)
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  umstack config dump                      every option and its default
+  umstack config dump um.cfg --changed > effective.cfg
+"""
+)
+@click.argument("file", required=False)
+@_SETTING
+@click.option("--changed", is_flag=True, help="Only what differs from the defaults.")
+@JSON_OPTION
+def dump(file: str | None, options: Sequence[str], changed: bool, as_json: bool) -> None:
+    """Show each option that is in force, its unit and default, and where its value came from.
+
+    What is printed is a configuration file again.
+    """
+    rows = [row for row in in_force(_config(file, options)) if not changed or row.value != row.default]
+    if as_json:
+        click.echo(json.dumps({"options": [_row(row) for row in rows]}))
+        return
+    for row in rows:
+        text = f"{row.option.scope:<8} {row.option.name} {_quoted(row.value)}"
+        click.echo(f"{text:<72} # {displayed(_remark(row))}")
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  umstack config diff old.cfg new.cfg
+  umstack config diff um.cfg
+"""
+)
+@click.argument("before")
+@click.argument("after", required=False)
+@JSON_OPTION
+def diff(before: str, after: str | None, as_json: bool) -> None:
+    """Compare what is in force under two files, or under one and the defaults.
+
+    The status is 0 when nothing differs, 1 otherwise.
+    """
+    older = Config() if after is None else Config.load(before)
+    found = differences(older, Config.load(before if after is None else after))
+    if as_json:
+        rows = [{"option": _row(new), "before": old.value, "after": new.value} for old, new in found]
+        click.echo(json.dumps({"same": not found, "differences": rows}))
+    else:
+        for old, new in found:
+            origin = f"  # {displayed(new.origin)}" if new.origin != "default" else ""
+            click.echo(f"{new.option.scope:<8} {new.option.name} {old.value} -> {new.value}{origin}")
+    if found:
+        raise SystemExit(1)
+
+
+def _config(file: str | None, options: Sequence[str]) -> Config:
+    return configuration(tuple(Scope), {}, file, options)
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if not value or " " in value or "#" in value else value
+
+
+def _remark(row: InForce) -> str:
+    unit = str(row.option.spec.kind)
+    default = "" if row.value == row.default else f"; default {row.default}"
+    return f"{unit}; {row.origin}{default}"
+
+
+def _row(row: InForce) -> dict[str, Any]:
+    return {
+        "scope": str(row.option.scope),
+        "name": row.option.name,
+        "value": row.value,
+        "unit": str(row.option.spec.kind),
+        "default": row.default,
+        "origin": row.origin,
+    }
+
+
+def _as_json(file: str, config: Config, findings: Iterable[Finding]) -> dict[str, Any]:
+    return {
+        "file": file,
+        "settings": sum(1 for _ in config.settings()),
+        "findings": [
+            {
+                "kind": str(finding.kind),
+                "line": finding.line or None,
+                "message": finding.message,
+                "hint": finding.hint,
+                "options": list(finding.options),
+            }
+            for finding in findings
+        ],
+    }
+
+
+def _print(file: str, config: Config, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        place = f"{file}:{finding.line}" if finding.line else file
+        hint = f"; {finding.hint}" if finding.hint else ""
+        click.echo(displayed(f"{place}: {finding.kind}: {finding.message}{hint}"))
+    count = sum(1 for _ in config.settings())
+    click.echo(displayed(f"{file}: {count} options set, {len(findings)} findings"))

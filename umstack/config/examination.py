@@ -1,0 +1,123 @@
+"""Examination of a configuration text as a whole: every line that is wrong or has no counterpart here, then every
+relation between options that cannot be or is unwise; and what two configurations have in force that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from umstack.config.configuration import OPTIONS, Config, Setting, lines_of, read_line
+from umstack.config.option import Option, shown
+from umstack.errors import OptionAbsent, OptionError
+
+
+class FindingKind(StrEnum):
+    """What is the matter with a configuration. All but `warning` keep a context from being made of it."""
+
+    WRONG = "wrong"
+    """The line cannot be read, or the option does not exist or cannot have the value."""
+    ABSENT = "absent"
+    """Ultra Messaging has the option, this stack does not."""
+    CONTRADICTION = "contradiction"
+    """Two options exclude each other."""
+    WARNING = "warning"
+    """A relation between options that is unwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding. `line` counts from 1 and is 0 where no single line is meant."""
+
+    kind: FindingKind
+    line: int
+    message: str
+    hint: str
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """One option as it is in force. `origin` is a place ("um.cfg:12"), "argument" or "default"."""
+
+    option: Option
+    value: str
+    origin: str
+
+    @property
+    def default(self) -> str:
+        """The default as one would write it."""
+        return shown(self.option.spec, self.option.default)
+
+
+def examine(text: str, file: str = "<text>") -> tuple[Config, list[Finding]]:
+    """Read configuration `text` without stopping at the first fault.
+
+    Returns the configuration that the good lines make, and what was found: by line first, then relations.
+    """
+    settings: list[Setting] = []
+    findings: list[Finding] = []
+    for number, line in lines_of(text):
+        try:
+            setting = read_line(line, f"{file}:{number}")
+        except OptionError as error:
+            kind = FindingKind.ABSENT if isinstance(error, OptionAbsent) else FindingKind.WRONG
+            findings.append(Finding(kind, number, error.message, error.hint))
+        else:
+            settings += [setting] if setting is not None else []
+    config = Config({(setting.option.scope, setting.option.name): setting for setting in settings})
+    contradictions = list(_contradictions(config))
+    findings += contradictions
+    if not contradictions:
+        findings += [
+            Finding(FindingKind.WARNING, _line_of(config, one.options), one.message, "", one.options)
+            for one in config.lint()
+        ]
+    return config, findings
+
+
+def in_force(config: Config) -> list[InForce]:
+    """Every option with the value that it has under `config`, in the order of docs/options.md."""
+    found = []
+    for scope, table in OPTIONS.items():
+        for name, option in table.items():
+            setting = config.get(scope, name)
+            found.append(
+                InForce(option, shown(option.spec, option.default), "default")
+                if setting is None
+                else InForce(option, setting.text, setting.origin)
+            )
+    return found
+
+
+def differences(before: Config, after: Config) -> list[tuple[InForce, InForce]]:
+    """The options whose value in force is not the same under both."""
+    return [
+        (old, new)
+        for old, new in zip(in_force(before), in_force(after), strict=True)
+        if old.value != new.value
+    ]
+
+
+def _contradictions(config: Config) -> Iterator[Finding]:
+    checks: tuple[Callable[[], object], ...] = (
+        config.context_options,
+        config.source_options,
+        config.receiver_options,
+        config.wildcard_receiver_options,
+    )
+    for check in checks:
+        try:
+            check()
+        except OptionError as error:
+            yield Finding(FindingKind.CONTRADICTION, 0, error.message, error.hint)
+
+
+def _line_of(config: Config, options: tuple[str, ...]) -> int:
+    """The last line that set one of the options; 0 where all have their defaults."""
+    lines = [
+        int(setting.origin.rpartition(":")[2])
+        for setting in config.settings()
+        if setting.option.name in options
+    ]
+    return max(lines, default=0)

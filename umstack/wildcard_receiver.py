@@ -1,0 +1,79 @@
+"""WildcardReceiver: receives every topic whose name a pattern matches, those to come included, in one event queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from umstack._engine.engine import Engine
+from umstack.config import ReceiverOptions, WildcardReceiverOptions
+from umstack.event_queue import EventQueue
+from umstack.events import Event
+from umstack.receiver import Receiver
+from umstack.resolution import Resolver, TopicPattern
+
+
+class WildcardReceiver(EventQueue):
+    """The messages and events of all matching topics, each with the name of its topic.
+
+    Made by Context.wildcard_receiver(). A topic joins when it is advertised, and leaves when it has had no source for
+    resolver_no_source_linger_timeout; what it has delivered stays in the queue. It is read like any event queue, and
+    receivers made with `queue=` may deliver into it, too. One thread at a time reads it.
+
+    `pattern` is the regular expression, `wildcard_options` are the options of scope wildcard_receiver, and `options`
+    the receiver options of every topic; `closed` is whether close() was called.
+    """
+
+    __slots__ = ("_key", "_listeners", "_receivers", "_resolver", "pattern", "wildcard_options")
+
+    def __init__(
+        self,
+        engine: Engine,
+        resolver: Resolver,
+        pattern: TopicPattern,
+        key: int,
+        listeners: dict[int, Callable[[str, bool], None]],
+        options: ReceiverOptions,
+        wildcard_options: WildcardReceiverOptions,
+        on_message: Callable[[Event], None] | None,
+    ) -> None:
+        """Open it; called by Context.wildcard_receiver().
+
+        While it is open, `listeners` has under its `key` what the context calls, with its lifecycle lock, when a
+        topic has joined (True) or left.
+        """
+        self._resolver = resolver
+        self._key = key
+        self._listeners = listeners
+        self._receivers: dict[str, Receiver] = {}
+        self.pattern = pattern.text
+        self.wildcard_options = wildcard_options
+        super().__init__(engine, options, on_message)
+        listeners[key] = self._on_topic
+
+    def topics(self) -> list[str]:
+        """The topics that are received now, in the order in which they joined. Any thread."""
+        return list(self._receivers)
+
+    def _on_topic(self, topic: str, has_joined: bool) -> None:
+        if self.closed:
+            return
+        if not has_joined:
+            self._receivers.pop(topic).close()
+        elif topic not in self._receivers:
+            self._receivers[topic] = Receiver(self._engine, self._resolver, topic, self.options, None, self)
+            self._resolver.query(topic, self.options)
+
+    def close(self) -> None:
+        """Stop receiving every topic, and end the queue. Batches already taken stay readable.
+
+        Any thread may call it, callbacks included; a second call does nothing.
+        """
+        engine = self._engine
+        if not self.closed and not engine.core.closed:
+            self._resolver.stop_matching(self._key)
+        super().close()
+        self._listeners.pop(self._key, None)
+        self._receivers.clear()
+
+
+__all__ = ["WildcardReceiver"]
