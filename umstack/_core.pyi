@@ -49,6 +49,7 @@ class um_address(CData):
     port: int
 
 class um_begun_recovery(CData):
+    subscription: Pointer[void]
     @property
     def id(self) -> um_session_id: ...
     @id.setter

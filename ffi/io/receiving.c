@@ -374,7 +374,7 @@ static uint32_t take_of_session(um_receiver_session *session, um_begun_recovery 
             continue;
         d->late_join.is_taken = true;
         /* A receiver is the first thing in its subscription. */
-        begun[count++] = (um_begun_recovery){.subscription = (struct um_subscription *)(void *)d->receiver,
+        begun[count++] = (um_begun_recovery){.subscription = d->receiver,
                                              .id = session->config.id,
                                              .topic_index = d->topic_index,
                                              .epoch = d->late_join.epoch,

@@ -28,7 +28,7 @@ typedef struct um_group {
 
 /* An off-transport recovery that has begun: it waits for um_subscription_fetch. */
 typedef struct um_begun_recovery {
-    struct um_subscription *subscription;
+    void *subscription; /* a um_subscription */
     um_session_id id;
     uint32_t topic_index;
     uint32_t epoch;

@@ -145,7 +145,8 @@ class Engine:
 
     def find_subscription(self, handle: Any) -> Subscription | None:
         """The open subscription of a core's handle."""
-        return next((one for one in self.registry.parts(Subscription) if one.handle == handle), None)
+        wanted = ffi.cast("um_subscription *", handle)
+        return next((one for one in self.registry.parts(Subscription) if one.handle == wanted), None)
 
     def ended_sessions(self) -> Iterator[LbtrmAddress]:
         """The receiving sessions that timed out since the last call, each once."""
