@@ -198,9 +198,9 @@ static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
         while (result == HEAD_PASSED);
         if (result == QUEUE_FULL)
             return false;
-        if (UM_UNLIKELY(um_delivery_awaits_past(delivery))) {
+        if (UM_UNLIKELY(delivery->late_join.is_active)) { /* what lacks behind it has not been tried yet */
             um_late_join_end_if_complete(delivery);
-            if (delivery->late_join.is_active)
+            if (um_delivery_awaits_past(delivery))
                 return true;
         }
         const um_gap *gap = um_order_map_oldest_gap(delivery);

@@ -149,6 +149,24 @@ TEST("UM-10 UM-142", "live messages beyond the map's bound are dropped, and fetc
     recovering_close(f);
 }
 
+TEST("UM-142", "a gap that grew old behind a recovery is recovered next, not given up")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    stream(f, 10, false);
+    stream(f, 5, true);
+    stream(f, 10, false);
+    pass(f, DELAY_MS + 1);
+    CHECK(is_fetching(f));
+    stream(f, 5, true);
+    stream(f, 10, false);
+    pass(f, GENERATION_MS + 100); /* the peer is slow */
+    CHECK_EQ(f->lost, 0);
+    fetch_all(f);
+    CHECK_EQ(f->delivered, f->sent);
+    CHECK_EQ(f->receiver.counters.otr_begun, 2);
+    recovering_close(f);
+}
+
 TEST("UM-142 UM-12", "arrival order: live messages go on at once, the fetched ones come late")
 {
     recovering *f = recovering_open(UM_ORDERED_ARRIVAL, 0, true);
