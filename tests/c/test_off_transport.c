@@ -299,6 +299,10 @@ TEST("UM-106 UM-142", "a source found again goes on where its session ended: no 
     resume(f);
     stream(f, 5, false); /* the range is not known yet */
     CHECK_EQ(f->delivered, 30);
+    answer_range(f, f->base, f->base + 20); /* of another stream: it ends before what was delivered */
+    take(f);
+    CHECK(f->delivery->late_join.awaits_range);
+    CHECK_EQ(f->receiver.counters.late_join_refused, 1);
     f->retained_from = 35;
     answer_range(f, f->base + 35, f->base + f->sent - 1);
     take(f);
