@@ -176,7 +176,7 @@ def test_a_callback_that_raises_does_not_lose_the_other_events(
 def test_a_datagram_that_cannot_be_sent_is_counted(stack: ExitStack, options: ContextOptions) -> None:
     """Reference 4.4: tr_dgrams_send_failed; resolution repeats itself and goes on."""
     agent = agent_for(stack, options, [])
-    agent._destination = ("127.0.0.1", 0)
+    agent._destinations = [("127.0.0.1", 0)]
     agent.advertise("orders", 3, ADDRESS, SOURCE, time.monotonic_ns())
     assert agent.stats()["tr_dgrams_send_failed"] == 1
     assert isinstance(agent.last_error, OSError)

@@ -27,6 +27,7 @@ COMMANDS = {
     "nic": "Check, prepare and restore the settings of a NIC.",
     "broker": "Open AF_XDP rings for processes without privileges.",
     "config": "Check, show and compare configuration files.",
+    "resolver": "Relay topic resolution where there is no multicast.",
     "stat": "Show the counters of a running process.",
     "top": "Watch every context of this host, live.",
     "watch": "Watch every context of this host in a browser.",

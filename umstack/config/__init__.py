@@ -1,7 +1,7 @@
 """Configuration: the option table, UM-style text, and the typed options made from them."""
 
 from umstack.config.configuration import OPTIONS, Config, Setting, find_option, read_text
-from umstack.config.context_options import ContextOptions
+from umstack.config.context_options import RESOLVER_DAEMON_PORT, ContextOptions
 from umstack.config.examination import Finding, FindingKind, InForce, differences, examine, in_force
 from umstack.config.option import Kind, Option, OptionValue, Scope, StoredValue
 from umstack.config.receiver_options import ReceiverOptions
@@ -11,6 +11,7 @@ from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
 
 __all__ = [
     "OPTIONS",
+    "RESOLVER_DAEMON_PORT",
     "Config",
     "ContextOptions",
     "Finding",

@@ -43,8 +43,12 @@ ABSENT_OPTIONS = (
         "a source that has never sent answers with an empty range; the generation interval is deprecated",
     ),
     AbsentOptions(
+        ("resolver_unicast_check_interval", "resolver_unicast_change_interval"),
+        "daemons are looked at whenever something is sent, and the first that answers is used at once",
+    ),
+    AbsentOptions(
         ("resolver_unicast_*", "resolver_disable_udp_topic_resolution"),
-        "topic resolution is by multicast UDP only",
+        "there is no such setting of unicast topic resolution here",
     ),
     AbsentOptions(
         ("pattern_type",), "a pattern is a regular expression, as PCRE has it, or a prefix= of the call"

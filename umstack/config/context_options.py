@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 from umstack.config.option import Kind, Scope, option
+from umstack.errors import OptionError
 from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES
 
+RESOLVER_DAEMON_PORT = 15380
+"""The UDP port of a resolution daemon, unless another is named."""
 _FROM_MTU = "from the interface MTU"
 _NO_LIMIT = "no limit"
 
@@ -321,6 +326,32 @@ class ContextOptions:
         maximum=2**30,
         doc="Receive buffer of the topic resolution socket.",
     )
+    resolver_unicast_daemon: str = option(
+        Kind.TEXT,
+        um="none",
+        doc="Resolution daemons (`umstack resolver`), ADDRESS[:PORT] with commas between: topic resolution goes "
+        "through them and not by multicast, and the first that answers is used. none: by multicast.",
+    )
+    resolver_unicast_port_low: int = option(
+        Kind.INTEGER, um=14402, minimum=1, maximum=65535, doc="First local port for resolution daemons."
+    )
+    resolver_unicast_port_high: int = option(
+        Kind.INTEGER, um=14406, minimum=1, maximum=65535, doc="Last local port for resolution daemons."
+    )
+    resolver_unicast_activity_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=1000,
+        minimum=10,
+        maximum=3_600_000,
+        doc="A resolution daemon that from which nothing was received for so long is not used.",
+    )
+    resolver_unicast_keepalive_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=500,
+        minimum=10,
+        maximum=3_600_000,
+        doc="Between keepalives to each resolution daemon, which answers them.",
+    )
     resolver_cache: bool = option(
         Kind.SWITCH,
         um=1,
@@ -401,6 +432,13 @@ class ContextOptions:
         )
 
     @property
+    def resolver_daemons(self) -> tuple[tuple[str, int], ...]:
+        """Addresses and ports of the resolution daemons; empty for topic resolution by multicast."""
+        if self.resolver_unicast_daemon == "none":
+            return ()
+        return tuple(map(_daemon, re.split(r"[,;\s]+", self.resolver_unicast_daemon)))
+
+    @property
     def resolver_incoming(self) -> tuple[str, int]:
         """Group and port topic resolution listens to."""
         address = self.resolver_multicast_incoming_address
@@ -417,3 +455,19 @@ class ContextOptions:
             self.resolver_multicast_address if address == "0.0.0.0" else address,
             self.resolver_multicast_outgoing_port or self.resolver_multicast_port,
         )
+
+
+def _daemon(text: str) -> tuple[str, int]:
+    """One daemon. An interface and a local port before `->`, as Ultra Messaging has them, are left to the context."""
+    host, _, port = text.rpartition("->")[2].partition(":")
+    try:
+        address = str(ipaddress.IPv4Address(host))
+        number = int(port) if port else RESOLVER_DAEMON_PORT
+    except ValueError:
+        number = 0
+    if not 0 < number < 65536:
+        raise OptionError(
+            f"context option resolver_unicast_daemon: {text!r} is no daemon",
+            hint="give ADDRESS or ADDRESS:PORT",
+        )
+    return address, number

@@ -52,6 +52,19 @@ def check_context(options: ContextOptions) -> None:
         "transport_lbtrm_source_port_high",
         options.transport_lbtrm_source_port_high,
     )
+    _refuse_reversed(
+        "resolver_unicast_port_low",
+        options.resolver_unicast_port_low,
+        "resolver_unicast_port_high",
+        options.resolver_unicast_port_high,
+    )
+    if options.resolver_daemons and (
+        options.resolver_unicast_activity_timeout_ns <= options.resolver_unicast_keepalive_interval_ns
+    ):
+        raise OptionError(
+            "resolver_unicast_activity_timeout is not above resolver_unicast_keepalive_interval",
+            hint="make it twice as long or more",
+        )
     if options.resolver_multicast_address == "0.0.0.0":
         raise OptionError(
             "resolver_multicast_address needs a group", hint="give one, or leave it at 224.9.10.11"

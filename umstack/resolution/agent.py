@@ -8,6 +8,7 @@ every datagram, those of its own host included.
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import struct
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.errors import OptionError, error_from_os
-from umstack.resolution.codec import LbtrmAddress, WireOption
+from umstack.resolution.codec import KEEPALIVE, LbtrmAddress, WireOption
+from umstack.resolution.daemons import DaemonClient
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
 from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.wildcards import TopicLeft, TopicMatched
@@ -88,13 +90,17 @@ class ResolutionAgent(Closing):
         self._on_source_gone = on_source_gone
         self._on_datagram = on_datagram
         self._on_topic = on_topic
-        self._destination = options.resolver_outgoing
+        self._destinations = [options.resolver_outgoing]
+        self._daemons = DaemonClient(options, now_ns) if options.resolver_daemons else None
         size = resolver_datagram_size(options, interface.mtu_bytes)
         self.machine = ResolutionMachine(options, size, now_ns)
         self.last_error: OSError | None = None
         with contextlib.ExitStack() as stack:
-            self._receiver = stack.enter_context(self._open_receiver())
-            self._sender = stack.enter_context(self._open_sender())
+            if self._daemons is None:
+                self._receiver = stack.enter_context(self._open_receiver())
+                self._sender = stack.enter_context(self._open_sender())
+            else:
+                self._receiver = self._sender = stack.enter_context(self._open_unicast())
             self._local: tuple[str, int] = self._sender.getsockname()
             self._sockets = stack.pop_all()
         self._buffer = bytearray(UDP_PAYLOAD_MAXIMUM_BYTES + 1)
@@ -167,7 +173,11 @@ class ResolutionAgent(Closing):
 
     def next_deadline_ns(self) -> int | None:
         """When process() is needed even if nothing arrives; None for never."""
-        return self.machine.next_deadline_ns()
+        deadline_ns = self.machine.next_deadline_ns()
+        if self._daemons is None:
+            return deadline_ns
+        keepalive_ns = self._daemons.deadline_ns()
+        return keepalive_ns if deadline_ns is None else min(deadline_ns, keepalive_ns)
 
     def stats(self) -> dict[str, int]:
         """The tr_* counters by name."""
@@ -187,8 +197,12 @@ class ResolutionAgent(Closing):
                 # A pending asynchronous error (the interface went down) is cleared by being read.
                 self.last_error = error
                 return False
+            if self._daemons is not None and not self._daemons.heard(source, now_ns):
+                self.machine.counters.tr_dgrams_dropped_stranger += 1
+                continue
             data = bytes(memoryview(self._buffer)[:count])
-            self._on_datagram(False, source, self._options.resolver_incoming, data)
+            to = self._local if self._daemons is not None else self._options.resolver_incoming
+            self._on_datagram(False, source, to, data)
             self._deliver(self.machine.datagram_received(data, now_ns))
         return True
 
@@ -211,18 +225,29 @@ class ResolutionAgent(Closing):
         report(event.topic, event.index, event.address)
 
     def _send_due(self, now_ns: int) -> None:
-        counters = self.machine.counters
+        if self._daemons is not None:
+            if self._daemons.has_come_back(now_ns):
+                self.machine.say_again(now_ns)
+            self.machine.counters.tr_daemon_changes = self._daemons.change_count
+            for daemon in self._daemons.keepalives(now_ns):
+                self._send(KEEPALIVE, daemon)
+            self._destinations = self._daemons.destinations(now_ns)
         for datagram in self.machine.datagrams_to_send(now_ns):
-            try:
-                self._sender.sendto(datagram, self._destination)
-            except OSError as error:
-                # Resolution repeats itself, so a datagram that cannot go is dropped and counted.
-                counters.tr_dgrams_send_failed += 1
-                self.last_error = error
-            else:
-                counters.tr_dgrams_sent += 1
-                counters.tr_bytes_sent += len(datagram)
-                self._on_datagram(True, self._local, self._destination, datagram)
+            for destination in self._destinations:
+                self._send(datagram, destination)
+
+    def _send(self, datagram: bytes, destination: tuple[str, int]) -> None:
+        counters = self.machine.counters
+        try:
+            self._sender.sendto(datagram, destination)
+        except OSError as error:
+            # Resolution repeats itself, so a datagram that cannot go is dropped and counted.
+            counters.tr_dgrams_send_failed += 1
+            self.last_error = error
+        else:
+            counters.tr_dgrams_sent += 1
+            counters.tr_bytes_sent += len(datagram)
+            self._on_datagram(True, self._local, destination, datagram)
 
     def _membership(self, group: str) -> bytes:
         return struct.pack(
@@ -245,6 +270,25 @@ class ResolutionAgent(Closing):
                 raise error_from_os(error, where) from error
             stack.pop_all()
         return receiver
+
+    def _open_unicast(self) -> socket.socket:
+        """The socket for resolution daemons, on the first free port of those for it."""
+        low, high = self._options.resolver_unicast_port_low, self._options.resolver_unicast_port_high
+        where = f"topic resolution from {self._interface.address}, ports {low} to {high}"
+        with contextlib.ExitStack() as stack:
+            both = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            both.setblocking(False)
+            _size_receive_buffer(both, self._options.resolver_multicast_receiver_socket_buffer_bytes)
+            for port in range(low, high + 1):
+                try:
+                    both.bind((self._interface.address, port))
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE or port == high:
+                        raise error_from_os(error, where) from error
+                else:
+                    break
+            stack.pop_all()
+        return both
 
     def _open_sender(self) -> socket.socket:
         where = f"sending topic resolution from {self._interface.address}, interface {self._interface.name}"

@@ -341,6 +341,10 @@ def encode(datagram: ResolutionDatagram) -> bytes:
     )
 
 
+KEEPALIVE = encode(ResolutionDatagram())
+"""A datagram with nothing in it, by which a context and a resolution daemon keep in touch."""
+
+
 def encode_request(scope: RequestScope) -> bytes:
     """The bytes of a resolution request."""
     return _REQUEST.pack(_TYPE_EXTENDED, _EXTENDED_RESOLUTION_REQUEST, scope)

@@ -16,7 +16,9 @@ class ResolutionCounters:
     tr_dgrams_dropped_ver: int = 0
     tr_dgrams_dropped_type: int = 0
     tr_dgrams_dropped_malformed: int = 0
+    tr_dgrams_dropped_stranger: int = 0
     tr_dgrams_send_failed: int = 0
+    tr_daemon_changes: int = 0
     tr_src_topics: int = 0
     tr_rcv_topics: int = 0
     tr_rcv_unresolved_topics: int = 0

@@ -287,6 +287,13 @@ class ResolutionMachine:
         if not self._requests:
             self._requests.append(encode_request(RequestScope.QUERIES | RequestScope.ADVERTISEMENTS))
 
+    def say_again(self, now_ns: int) -> None:
+        """What was sent may have been lost for long: advertise and query everything, and request it of the others."""
+        self._request_received(
+            RequestScope.ADVERTISEMENTS | RequestScope.QUERIES | RequestScope.WILDCARD_QUERIES, now_ns
+        )
+        self.request_resolution()
+
     def topics(self) -> list[str]:
         """Topics of which an advertisement was received. Any thread."""
         if self._cache is None:

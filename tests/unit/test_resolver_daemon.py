@@ -1,0 +1,289 @@
+"""Topic resolution by unicast: the client of daemons in virtual time, the relay's table, and both over loopback."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.loopback import SHARED, open_context
+from tests.waiting import SECONDS, collect, wait_for
+from umstack import Context
+from umstack.cli import command as umstack
+from umstack.config import Config
+from umstack.errors import LinkError, OptionError, UmError
+from umstack.resolution.codec import KEEPALIVE, ResolutionDatagram, encode
+from umstack.resolution.daemons import DaemonClient
+from umstack.resolution.relay import Relay, RelayPolicy, RelayServer
+
+ROOT = Path(__file__).parents[2]
+MS = 1_000_000
+SECOND = 1000 * MS
+FIRST, SECOND_DAEMON = ("10.1.0.1", 15380), ("10.1.0.2", 15380)
+A, B, C = (("10.1.0.9", port) for port in (1, 2, 3))
+QUERY = encode(ResolutionDatagram(queries=("orders",)))
+
+
+def client(**options: int) -> DaemonClient:
+    chosen = Config().context_options(resolver_unicast_daemon="10.1.0.1,10.1.0.2", **options)
+    return DaemonClient(chosen, 0)
+
+
+# ---- the client ----
+
+
+@pytest.mark.parametrize(
+    ("text", "daemons"),
+    [
+        ("none", ()),
+        ("10.1.0.1", (FIRST,)),
+        ("10.1.0.1:9, 10.1.0.2", (("10.1.0.1", 9), SECOND_DAEMON)),
+        ("eth0:14402->10.1.0.1:15380;10.1.0.2:15380", (FIRST, SECOND_DAEMON)),
+    ],
+)
+def test_daemons_are_written_as_users_do(text: str, daemons: tuple[tuple[str, int], ...]) -> None:
+    """resolver_unicast_daemon: with and without a port, several, and as Ultra Messaging writes one."""
+    assert Config().context_options(resolver_unicast_daemon=text).resolver_daemons == daemons
+
+
+@pytest.mark.parametrize("text", ["here", "10.1.0.1:0", "10.1.0.1:99999", "10.1.0.1:x", "10.1.0.1,"])
+def test_what_is_no_daemon_is_refused(text: str) -> None:
+    """Bad input: the error names the option and the text."""
+    with pytest.raises(OptionError, match="resolver_unicast_daemon"):
+        Config().context_options(resolver_unicast_daemon=text)
+
+
+def test_the_first_daemon_that_answers_is_used() -> None:
+    """Two at once: keepalives to both, and what is due to one; to both while none answers."""
+    daemons = client()
+    assert daemons.keepalives(0) == [FIRST, SECOND_DAEMON]
+    assert daemons.keepalives(499 * MS) == []
+    assert daemons.destinations(0) == [FIRST, SECOND_DAEMON]
+    assert daemons.heard(SECOND_DAEMON, 10 * MS)
+    assert daemons.has_come_back(10 * MS)
+    assert daemons.destinations(10 * MS) == [SECOND_DAEMON]
+    assert daemons.heard(FIRST, 20 * MS)
+    assert not daemons.has_come_back(20 * MS)
+    assert daemons.destinations(20 * MS) == [FIRST]
+    assert not daemons.heard(("10.6.6.6", 15380), 20 * MS)
+    assert daemons.change_count == 2
+
+
+def test_a_daemon_that_is_silent_is_not_used() -> None:
+    """resolver_unicast_activity_timeout: the other takes over; one that comes back after none is said so, once."""
+    daemons = client()
+    daemons.heard(FIRST, 0)
+    daemons.heard(SECOND_DAEMON, 900 * MS)
+    assert daemons.has_come_back(0)
+    assert daemons.destinations(999 * MS) == [FIRST]
+    assert daemons.destinations(SECOND) == [SECOND_DAEMON]
+    assert daemons.destinations(2 * SECOND) == [FIRST, SECOND_DAEMON]
+    assert not daemons.has_come_back(2 * SECOND)
+    daemons.heard(FIRST, 3 * SECOND)
+    assert daemons.has_come_back(3 * SECOND)
+    assert not daemons.has_come_back(3 * SECOND)
+
+
+def test_times_that_cannot_work_are_refused() -> None:
+    """Contradictions: a daemon would be taken for dead between two keepalives."""
+    with pytest.raises(OptionError, match="resolver_unicast_activity_timeout"):
+        client(resolver_unicast_keepalive_interval=1000)
+
+
+# ---- the relay ----
+
+
+def test_a_datagram_goes_to_every_other_client() -> None:
+    """UDP relay as lbmrd: an address that has sent is a client; a keepalive is answered, and not relayed."""
+    relay = Relay(RelayPolicy())
+    for address in (A, B, C):
+        assert relay.received(KEEPALIVE, address, 0) == [(KEEPALIVE, [address])]
+    assert relay.received(QUERY, B, 1) == [(QUERY, [A, C])]
+    assert relay.counters.datagrams_relayed == 2
+
+
+def test_a_client_that_is_silent_is_forgotten() -> None:
+    """Bounded: after the timeout nothing is sent to it."""
+    relay = Relay(RelayPolicy(client_timeout_s=5))
+    relay.received(KEEPALIVE, A, 0)
+    relay.received(KEEPALIVE, B, 3 * SECOND)
+    assert relay.received(QUERY, B, 5 * SECOND) == [(QUERY, [])]
+    assert relay.clients == [B]
+    assert relay.counters.clients_timed_out == 1
+
+
+def test_a_relay_is_bounded() -> None:
+    """Bad input: too many clients, strangers, too much from one, and what is no topic resolution."""
+    relay = Relay(RelayPolicy((ipaddress.IPv4Network("10.1.0.0/16"),), 2, 5, 10))
+    assert relay.received(QUERY, ("10.2.0.1", 1), 0) == []
+    relay.received(KEEPALIVE, A, 0)
+    relay.received(KEEPALIVE, B, 0)
+    assert relay.received(KEEPALIVE, C, 0) == []
+    assert relay.received(b"garbage", A, 0) == []
+    assert relay.received(b"", A, 0) == []
+    assert sum(len(relay.received(QUERY, A, 0)) for _ in range(100)) == 7
+    assert relay.received(QUERY, A, SECOND // 10) == [(QUERY, [B])]
+    counters = relay.counters
+    assert (counters.dropped_not_allowed, counters.clients_refused, counters.dropped_malformed) == (1, 1, 2)
+    assert counters.dropped_rate == 93
+
+
+# ---- both ----
+
+
+@contextmanager
+def serving(port: int = 0) -> Iterator[RelayServer]:
+    """A daemon on loopback, on a thread."""
+    with RelayServer(("127.0.0.1", port), RelayPolicy()) as server:
+        thread = threading.Thread(target=server.serve)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+            thread.join()
+
+
+def unicast(*servers: RelayServer, **options: int) -> Context:
+    """A context that resolves through daemons alone: its group of topic resolution is nobody's."""
+    return open_context(
+        resolver_unicast_daemon=",".join(f"127.0.0.1:{server.address[1]}" for server in servers),
+        resolver_unicast_port_low=30000,
+        resolver_unicast_port_high=39999,
+        resolver_unicast_activity_timeout=200,
+        resolver_unicast_keepalive_interval=50,
+        **options,
+    )
+
+
+def test_topics_are_found_through_a_daemon() -> None:
+    """Issue 29, topic resolution without multicast: advertisements, queries and wildcard queries are relayed."""
+    with (
+        serving() as server,
+        unicast(server) as publishing,
+        unicast(server) as context,
+        open_context() as other,
+    ):
+        receiver = context.receiver("relayed")
+        wildcard = context.wildcard_receiver(prefix="rel")
+        deaf = other.receiver("relayed")
+        source = publishing.source("relayed", flow_control="min")
+        source.wait_connected(timeout=SECONDS)
+        wait_for(lambda: receiver.stats()["delivery_controllers"] and wildcard.topics() == ["relayed"])
+        source.send(b"through it", flush=True)
+        assert [message.data for message in collect(receiver, 1)] == [b"through it"]
+        assert deaf.stats()["delivery_controllers"] == 0, "nothing is said by multicast"
+        stats = context.stats()["context"]
+        assert stats["tr_daemon_changes"] == 1
+        assert stats["tr_dgrams_send_failed"] == 0
+
+
+def test_a_daemon_that_dies_loses_nobody() -> None:
+    """Issue 29: who is connected stays so; the other daemon takes over, and again none, until one comes back."""
+    with ExitStack() as stack:
+        second = stack.enter_context(serving())
+        first_stack = stack.enter_context(ExitStack())
+        first = first_stack.enter_context(serving())
+        publishing = stack.enter_context(unicast(first, second))
+        context = stack.enter_context(unicast(first, second))
+        receiver = context.receiver("before")
+        source = publishing.source("before", flow_control="min", **SHARED)
+        source.wait_connected(timeout=SECONDS)
+        wait_for(lambda: receiver.stats()["delivery_controllers"])
+        port = first.address[1]
+        first_stack.close()
+        source.send(b"connected", flush=True)
+        assert [message.data for message in collect(receiver, 1)] == [b"connected"]
+        later = context.receiver("after")
+        publishing.source("after", **SHARED)
+        wait_for(lambda: later.stats()["delivery_controllers"], "the other daemon")
+        back = stack.enter_context(serving(port))
+        again = context.receiver("again")
+        publishing.source("again", **SHARED)
+        wait_for(lambda: again.stats()["delivery_controllers"], "the first one again")
+        wait_for(lambda: back.stats()["datagrams_relayed"] > 0, "its use")
+
+
+def test_what_was_said_to_nobody_is_said_again() -> None:
+    """Issue 29: contexts that start before any daemon find one another when it comes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    quiet = {
+        "resolver_advertisement_minimum_initial_duration": 20,
+        "resolver_advertisement_sustain_interval": 0,
+    }
+    options = {
+        "resolver_unicast_daemon": f"127.0.0.1:{port}",
+        "resolver_unicast_port_low": 30000,
+        "resolver_unicast_port_high": 39999,
+        "resolver_unicast_activity_timeout": 200,
+        "resolver_unicast_keepalive_interval": 50,
+    }
+    with open_context(**options) as publishing, open_context(**options) as context:
+        receiver = context.receiver("patient")
+        publishing.source("patient", **quiet)
+        publishing.idle(0.2)
+        with serving(port):
+            wait_for(lambda: receiver.stats()["delivery_controllers"], "the source")
+
+
+def test_a_stranger_is_not_heard() -> None:
+    """Bad input: only the daemons of the option are listened to; others are dropped and counted."""
+    with serving() as server, unicast(server) as context:
+        wait_for(lambda: server.relay.clients, "its client")
+        (address,) = server.relay.clients
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.sendto(QUERY, address)
+        wait_for(lambda: context.stats()["context"]["tr_dgrams_dropped_stranger"] == 1)
+        assert context.stats()["context"]["tr_queries_rcved"] == 0
+
+
+def test_no_free_port_is_an_error_that_names_them() -> None:
+    """Faults: every local port taken."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises((LinkError, UmError), match=f"ports {port} to {port}"):
+            open_context(
+                resolver_unicast_daemon="127.0.0.1",
+                resolver_unicast_port_low=port,
+                resolver_unicast_port_high=port,
+            )
+
+
+def test_the_command_serves_and_reports() -> None:
+    """`umstack resolver`: says where, relays, and prints its counters at the end."""
+    command = [sys.executable, "-m", "umstack", "resolver", "--listen", "127.0.0.1:0", "--json"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr
+        line = process.stderr.readline()
+        port = int(line.rpartition(":")[2])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            one.settimeout(SECONDS)
+            one.sendto(KEEPALIVE, ("127.0.0.1", port))
+            assert one.recv(100) == KEEPALIVE
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0
+        assert json.loads(output)["keepalives"] == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--listen", "here"], ["--listen", "127.0.0.1:x"], ["--allow", "10.1.0.1/8"]]
+)
+def test_what_it_cannot_be_told_is_refused(arguments: list[str]) -> None:
+    """A wrong address, port or network is a usage error."""
+    assert CliRunner().invoke(umstack, ["resolver", *arguments]).exit_code == 2
