@@ -31,6 +31,8 @@ QUICK = {
     "otr_request_maximum_interval": 100,
     "otr_request_message_timeout": 400,
 }
+PATIENT = {"otr_request_message_timeout": 2000}
+"""For a peer that does answer, however busy the machine is."""
 FLAG_OTR = 0x20
 
 
@@ -170,9 +172,9 @@ def misled(publisher: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
         yield make
 
 
-def _missing_100(source: Source, subscriber: Context, topic: str) -> Account:
+def _missing_100(source: Source, subscriber: Context, topic: str, **options: int) -> Account:
     """A receiver of a misled source that has 0..9 and misses 10..109, and then receives 110."""
-    account = Account(subscriber.receiver(topic, use_late_join=0, **SOON_ENDED, **QUICK))
+    account = Account(subscriber.receiver(topic, use_late_join=0, **SOON_ENDED, **{**QUICK, **options}))
     account.until_mapped()
     _send(source, 0, 10)
     account.until(10)
@@ -217,7 +219,7 @@ def test_a_peer_that_leaves_holes_loses_the_holes_only(misled: Any, subscriber: 
 
     source, _ = misled("holes", answer)
     topic[0] = source.topic_index
-    account = _missing_100(source, subscriber, "holes")
+    account = _missing_100(source, subscriber, "holes", **PATIENT)
     account.until(111)
     assert account.lost == [20, 21, 50]
     assert account.numbers == [n for n in range(111) if n not in (20, 21, 50)]
@@ -237,7 +239,7 @@ def test_a_peer_that_disconnects_half_way_is_asked_for_the_rest(misled: Any, sub
 
     source, peer = misled("broken", answer)
     topic[0] = source.topic_index
-    account = _missing_100(source, subscriber, "broken")
+    account = _missing_100(source, subscriber, "broken", **PATIENT)
     account.until(111)
     assert account.numbers == list(range(111))
     assert peer.accepted >= 3
