@@ -49,7 +49,16 @@ class RecoveryTransfer(Transfer):
             self._show("transferring", children)
             self._play(children, subscribers)
             start = time.monotonic()
-            self._await(children, lambda: all(child.status is not None for child in subscribers.values()))
+            self._await(
+                children,
+                lambda: (
+                    publisher.has_failed
+                    or (
+                        publisher.result is not None
+                        and all(child.status is not None for child in subscribers.values())
+                    )
+                ),
+            )
             self.result.transfer_seconds += time.monotonic() - start
             self._conclude(publisher, [subscribers[number] for number in sorted(subscribers)])
         for subscriber in self.result.subscribers:
