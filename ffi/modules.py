@@ -62,12 +62,17 @@ CORE = Module(
             "UM_QUEUE_BLOCKS_MAX", "um_row_kind", "um_row", "um_rows",
             *(f"um_block.{column}" for column in (
                 "offsets", "sequence_numbers", "first_sequence_numbers", "fragment_offsets", "message_lengths",
-                "sources", "received_ns", "flags", "payload",
+                "sources", "received_ns", "sent_ns", "flags", "payload",
             )),
         ), inline=("um_queue_release",)),
         Header("core/delivery_controller.h", names=("um_receiver_config",)),
         Header("core/session_id.h", names=("um_session_id",)),
-        Header("core/receiver_session.h", names=("UM_RECOVERY_BUCKETS", "um_receiver_session_config")),
+        Header("core/time_histogram.h", names=(
+            "UM_RECOVERY_OCTAVE_FIRST", "UM_RECOVERY_BUCKETS", "UM_LATENCY_OCTAVE_FIRST", "UM_LATENCY_BUCKETS",
+        )),
+        Header("core/recovery_timing.h", names=("um_adaptive_timer",)),
+        Header("core/source_timing.h", names=("um_adaptive_source_timer",)),
+        Header("core/receiver_session.h", names=("um_receiver_session_config",)),
         Header("core/source.h", names=("UM_SEND_FLUSH", "um_session_config", "um_source_config", "um_source_claim")),
         Header("os/memory.h", names=("um_unmap",)),
         Header("io/event_queue.h"),
@@ -137,9 +142,9 @@ XSK = Module(
     (
         *RAW_HEADERS,
         Header("xsk/rings.h", names=(
-            "um_xsk_mode", "um_xsk_config", "um_xsk_facts", "um_xsk_rings_open", "um_xsk_rings_adopt",
-            "um_xsk_rings_close", "um_xsk_rings_failed_step", "um_xsk_rings_base", "um_xsk_rings_facts",
-            "um_xsk_rings_socket", "um_xsk_rings_memory", "um_xsk_rings_received",
+            "UM_XSK_TIMES_BYTES", "um_xsk_mode", "um_xsk_config", "um_xsk_facts", "um_xsk_rings_open",
+            "um_xsk_rings_adopt", "um_xsk_rings_close", "um_xsk_rings_failed_step", "um_xsk_rings_base",
+            "um_xsk_rings_facts", "um_xsk_rings_socket", "um_xsk_rings_memory", "um_xsk_rings_received",
         )),
         Header("xsk/raw_xdp.h", names=(
             "um_xsk_raw_send", "um_xsk_raw_receive", "um_xsk_raw_ping", "um_xsk_raw_echo",

@@ -19,29 +19,34 @@ die() {
     exit 1
 }
 
-# Runs a command as root: directly, or through sudo.
+# Where root looks for programs: not where the user's PATH says, in which others may have put some.
+ROOT_PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+SUDO=$(PATH=$ROOT_PATH command -v sudo || true)
+
+# Runs a command as root, directly or through sudo, found where root looks for programs.
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
-        "$@"
+        /usr/bin/env PATH="$ROOT_PATH" "$@"
     elif can_sudo; then
-        sudo "$@"
+        "$SUDO" /usr/bin/env PATH="$ROOT_PATH" "$@"
     else
         die "this needs root, and sudo cannot be used here: $*" "run it as root, then start again"
     fi
 }
 
+# apt-get as root: the one thing that set-up needs root for.
+apt_get() { as_root DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@" >&2; }
+
 # Whether sudo is there and either asks for no password or has a terminal to ask on.
-can_sudo() { command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; }
+can_sudo() { [ -n "$SUDO" ] && { "$SUDO" -n true 2>/dev/null || [ -t 0 ]; }; }
 
-# Where root looks for programs: not where the user's PATH says, in which others may have put some.
-ROOT_PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-
-# Runs a command of ours through sudo with our own variables, then gives what it left in the checkout to the user.
+# Runs a command of ours through sudo with our own variables and what the machine says about its package registries,
+# then gives what it left in the checkout to the user.
 through_sudo() {
     local status=0 variables=()
-    mapfile -t variables < <(env | grep -E '^(UMSTACK_[A-Z_]*|TERM|NO_COLOR|COLUMNS)=')
-    sudo env "${variables[@]}" PATH="$ROOT_PATH" "$@" || status=$?
-    sudo find "$ROOT" -path "$ROOT/.git" -prune -o -user 0 -exec chown -h "$(id -u):$(id -g)" {} +
+    mapfile -t variables < <(env | grep -E '^(UMSTACK_[A-Z_]*|PIP_[A-Z_]*|[a-z]+_proxy|[A-Z]+_PROXY|SSL_CERT_FILE|TERM|NO_COLOR|COLUMNS)=')
+    as_root "${variables[@]}" "$@" || status=$?
+    as_root find "$ROOT" -path "$ROOT/.git" -prune -o -user 0 -exec chown -h "$(id -u):$(id -g)" {} +
     return "$status"
 }
 
@@ -69,7 +74,7 @@ apt_update() {
     [ -z "${APT_UPDATED:-}" ] || return 0
     APT_UPDATED=1
     say "apt-get update"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 update >&2 ||
+    apt_get update ||
         say "apt-get update failed, for the reason above; going on with the package lists that are there"
 }
 
@@ -80,8 +85,7 @@ apt_install() {
     [ ${#missing[@]} -gt 0 ] || return 0
     apt_update
     say "apt-get install ${missing[*]}"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 \
-        install --no-install-recommends "${missing[@]}" >&2 ||
+    apt_get -y install --no-install-recommends "${missing[@]}" ||
         die "apt-get could not install: ${missing[*]}" "the reason is above; UMSTACK_NO_APT=1 goes on without"
 }
 
@@ -163,10 +167,20 @@ system_packages() {
 }
 
 # Prints what the packages in .venv follow from; `test` covers `run`.
-venv_recipe() { cat "$ROOT/pyproject.toml" "$ROOT/ffi/build_ext.py" | sha256sum | cut -d' ' -f1; }
+venv_recipe() {
+    cat "$ROOT/pyproject.toml" "$ROOT/ffi/build_ext.py" "$ROOT/packaging/locks/$1.lock" | sha256sum | cut -d' ' -f1
+}
+
+# Installs into an environment what a lock names, each file of it only with one of the hashes there.
+install_locked() {
+    local python=$1 lock=$ROOT/packaging/locks/$2.lock
+    "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock" >&2 ||
+        die "pip could not install $lock; the reason is above" \
+            "a hash that differs: the file is not the one that was locked; scripts/dev lock makes the lock anew"
+}
 
 virtual_environment() {
-    local purpose=$1 python=$2 stamp=$VENV/.umstack-setup extras="[spark,report]" recipe
+    local purpose=$1 python=$2 stamp=$VENV/.umstack-setup recipe
     if [ -e "$VENV" ] && ! "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         say "the Python behind .venv is gone or too old: making .venv anew"
         rm -rf "$VENV"
@@ -175,13 +189,16 @@ virtual_environment() {
         say "making .venv with $("$python" --version)"
         "$python" -m venv "$VENV" >&2 || die "$python cannot make a virtual environment" "its venv package is missing"
     fi
-    recipe=$(venv_recipe)
-    if [ -x "$VENV/bin/umstack" ] && grep -qsx -e "test $recipe" -e "$purpose $recipe" "$stamp"; then return; fi
-    [ "$purpose" = test ] && extras="[all]"
-    say "installing umstack$extras into .venv (pip install -e .$extras)"
+    recipe=$(venv_recipe "$purpose")
+    if [ -x "$VENV/bin/umstack" ] && grep -qsx -e "test $(venv_recipe test)" -e "$purpose $recipe" "$stamp"; then return; fi
+    say "installing packaging/locks/$purpose.lock and umstack into .venv"
     rm -f "$stamp"
-    (cd "$ROOT" && "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -e ".$extras" >&2) ||
-        die "pip could not install umstack; the reason is above" "with more words: .venv/bin/pip install -v -e '.$extras'"
+    install_locked "$VENV/bin/python" "$purpose"
+    # What it is built with is in the lock, too: nothing more is fetched.
+    (cd "$ROOT" && "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps \
+        --no-build-isolation -e . >&2) ||
+        die "pip could not install umstack; the reason is above" \
+            "with more words: .venv/bin/pip install -v --no-index --no-deps --no-build-isolation -e ."
     echo "$purpose $recipe" >"$stamp"
 }
 

@@ -70,6 +70,7 @@ class um_block(CData):
     message_lengths: Pointer[uint32_t]
     sources: Pointer[uint32_t]
     received_ns: Pointer[int64_t]
+    sent_ns: Pointer[int64_t]
     flags: Pointer[uint16_t]
     payload: Pointer[uint8_t]
 
@@ -151,6 +152,7 @@ class um_context_config(CData):
     gro: bool
     timestamps: bool
     busy_wait: bool
+    busy_poll_us: int
     spin_ns: int
     adaptive_spin_ns: int
     coalesce_ns: int
@@ -394,6 +396,7 @@ class um_packet_rows(CData):
     fragment_offset: Pointer[int64_t]
     message_length: Pointer[int64_t]
     payload_bytes: Pointer[int32_t]
+    sent_ns: Pointer[int64_t]
     @property
     def kind(self) -> um_packet_rows_text: ...
     @kind.setter
@@ -491,6 +494,7 @@ class um_receiver_account(CData):
     bytes: int
     refused: int
     too_late: int
+    round_trip_ns: int
     @property
     def bucket(self) -> um_repair_bucket: ...
     @bucket.setter
@@ -521,10 +525,12 @@ class um_receiver_session_config(CData):
     nak_initial_backoff_ns: int
     nak_backoff_ns: int
     nak_suppress_ns: int
+    adaptive_timers: int
     nak_generation_ns: int
     activity_timeout_ns: int
     preactivity_timeout_ns: int
     send_naks: bool
+    nak_rate_limit: int
     datagram_max_bytes: int
     loss_capacity: int
     topic_capacity: int
@@ -563,6 +569,7 @@ class um_row(CData):
     message_length: int
     source: int
     received_ns: int
+    sent_ns: int
 
 class um_rows(CData):
     block: um_block
@@ -573,6 +580,7 @@ class um_rows_summary(CData):
     event_count: int
     payload_length: int
     source: int
+    sent_count: int
     plain: bool
 
 class um_served(CData):
@@ -598,6 +606,8 @@ class um_session_config(CData):
     ignore_interval_ns: int
     sm_minimum_interval_ns: int
     sm_maximum_interval_ns: int
+    sm_floor_ns: int
+    adaptive_timers: int
     unblock_timeout_ns: int
     flow_policy: int
     flow_group_tag: int
@@ -637,6 +647,7 @@ class um_source_config(CData):
     tsni_interval_ns: int
     tsni_threshold_ns: int
     explicit_capacity: int
+    send_timestamps: bool
 
 class um_source_event(CData):
     kind: int
@@ -668,6 +679,12 @@ class um_tap_counters(CData):
 
 class _CoreLib:
     UM_ACCOUNTS_MAX: int
+    UM_ADAPTIVE_BACKOFF: int
+    UM_ADAPTIVE_IGNORE: int
+    UM_ADAPTIVE_INITIAL: int
+    UM_ADAPTIVE_REPORTS: int
+    UM_ADAPTIVE_SM: int
+    UM_ADAPTIVE_SUPPRESS: int
     UM_ADMIN_ACTION: int
     UM_BACK_PRESSURED: int
     UM_CAPTURE_CLOCK_STEP_NS: int
@@ -735,6 +752,8 @@ class _CoreLib:
     UM_IPV4_TTL_AT: int
     UM_IPV4_UDP_HEADER_BYTES: int
     UM_IPV4_VERSION_AND_LENGTH: int
+    UM_LATENCY_BUCKETS: int
+    UM_LATENCY_OCTAVE_FIRST: int
     UM_LOG_CLEAN_AHEAD_BYTES: int
     UM_LOG_TERM_BYTES_MAX: int
     UM_LOG_TERM_BYTES_MIN: int
@@ -763,6 +782,7 @@ class _CoreLib:
     UM_PACKETS_MESSAGES: int
     UM_PACKETS_MESSAGE_BITS: int
     UM_PACKETS_MESSAGE_LENGTH: int
+    UM_PACKETS_MESSAGE_SENT: int
     UM_PACKETS_MESSAGE_TOPIC: int
     UM_PACKETS_MULTIPLE: int
     UM_PACKETS_NCF: int
@@ -803,6 +823,7 @@ class _CoreLib:
     UM_RECEIVING_ENDED_MAX: int
     UM_RECEIVING_GROUPS_MAX: int
     UM_RECOVERY_BUCKETS: int
+    UM_RECOVERY_OCTAVE_FIRST: int
     UM_ROW_BEGINNING_OF_SESSION: int
     UM_ROW_BURST_LOSS: int
     UM_ROW_END_OF_SESSION: int
@@ -1048,6 +1069,7 @@ class _CoreLib:
     ) -> int: ...
     def um_session_shut(self, a1: um_publication_session, /) -> None: ...
     def um_statistics_context(self, a1: um_context, a2: Pointer[uint64_t], /) -> int: ...
+    def um_statistics_latency_histogram(self, a1: um_context, a2: int, a3: Pointer[uint64_t], /) -> int: ...
     def um_statistics_link(self, a1: um_context, a2: Pointer[uint64_t], /) -> int: ...
     def um_statistics_receiver(self, a1: um_subscription, a2: Pointer[uint64_t], /) -> int: ...
     def um_statistics_receiver_transport(

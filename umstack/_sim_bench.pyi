@@ -220,6 +220,7 @@ class um_sim_join_probe(CData):
 
 class um_sim_params(CData):
     canary: int
+    adversary: int
     trace: bool
 
 class um_sim_receiver_config(CData):
@@ -256,6 +257,7 @@ class um_sim_result(CData):
     losses_declared: int
     naks_sent: int
     retransmissions: int
+    datagrams_forged: int
 
 class um_sim_row(CData):
     time_ns: int

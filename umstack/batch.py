@@ -32,6 +32,7 @@ _EMPTY_BLOCK = ffi.new(
             ("message_lengths", "uint32_t *"),
             ("sources", "uint32_t *"),
             ("received_ns", "int64_t *"),
+            ("sent_ns", "int64_t *"),
             ("flags", "uint16_t *"),
             ("payload", "uint8_t *"),
         ]
@@ -147,6 +148,12 @@ class Batch:
         return self._view(self._block.received_ns + self._first, 8 * self._count, "q")
 
     @property
+    def sent_ns(self) -> memoryview:
+        """Times of sending by the publishers' clocks, nanoseconds since 1970, 0 where a message does not say: a view of
+        signed 64-bit integers, format "q" (option send_timestamps)."""
+        return self._view(self._block.sent_ns + self._first, 8 * self._count, "q")
+
+    @property
     def flags(self) -> memoryview:
         """Row kind * 256 + message flags: a view of unsigned 16-bit integers, format "H"; below 256 is a message."""
         return self._view(self._block.flags + self._first, 2 * self._count, "H")
@@ -260,7 +267,10 @@ class Batch:
                 self._column(block.message_lengths),
             )
         topics, sources = self._topics_and_sources()
-        return map(_new_message, zip(payloads, topics, sources, sequence_numbers, *columns, strict=False))
+        sent = self._column(block.sent_ns) if self._summarize().sent_count else repeat(0)
+        return map(
+            _new_message, zip(payloads, topics, sources, sequence_numbers, *columns, sent, strict=False)
+        )
 
     def __getitem__(self, index: int) -> Event:
         return self.events()[index]
@@ -269,8 +279,8 @@ class Batch:
         """An Arrow record batch over the same memory, one row a message.
 
         Columns: topic and source (dictionaries of strings), sequence_number (uint32), received_ns (timestamp in ns,
-        UTC), payload (binary). Events are left out: a batch with events is copied once to drop them. Raises
-        Unsupported without pyarrow.
+        UTC), payload (binary), sent_ns (as received_ns, null where the publisher does not say). Events are left out: a
+        batch with events is copied once to drop them. Raises Unsupported without pyarrow.
         """
         topics, names = self._memory.sources.as_arrow()
         import pyarrow as pa
@@ -291,12 +301,24 @@ class Batch:
             "source": names.take(numbers),
             "received_ns": received,
             "payload": payload,
+            "sent_ns": self._sent_as_arrow(pa),
         }
         batch = pa.RecordBatch.from_pydict(columns)
         if self._summarize().event_count:
             kinds = [flags >> _KIND_SHIFT == 0 for flags in self._column(self._block.flags)]
             batch = batch.filter(pa.array(kinds))
         return batch
+
+    def _sent_as_arrow(self, pa: Any) -> Any:
+        kind, count = pa.timestamp("ns", "UTC"), self._count
+        known = self._summarize().sent_count if count else 0
+        if known == 0:
+            return pa.nulls(count, kind)
+        buffers = [None, pa.py_buffer(self.sent_ns)]
+        if known == count:
+            return pa.Array.from_buffers(kind, count, buffers)
+        unknown = pa.array([value == 0 for value in self._column(self._block.sent_ns)])
+        return pa.compute.if_else(unknown, None, pa.Array.from_buffers(kind, count, buffers))
 
 
 def _event_of(row: Message) -> Event:

@@ -6,12 +6,12 @@ One file, because what makes and what ends these objects shares the context's li
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import xdp
@@ -51,9 +51,8 @@ from umstack.resolution.codec import WireOption
 from umstack.source import Source
 from umstack.telemetry import serve_metrics
 from umstack.telemetry.counter_log import CounterLog
-from umstack.telemetry.reading import context_report, recovery_times
-from umstack.telemetry.recovery_histogram import RecoveryHistogram
-from umstack.telemetry.statistics_server import StatisticsServer
+from umstack.telemetry.reading import context_report, latencies, recovery_times
+from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
 from umstack.wildcard_receiver import WildcardReceiver
 from xdp.closing import Closing
 
@@ -111,7 +110,7 @@ class Context(Closing):
         overrides |= {"link": link} if link is not None else {}
         chosen = self._config.context_options(**overrides)
         found = _find_interface(interface or chosen.interface or None)
-        self._next_topic_index = secrets.randbelow(_TOPIC_INDEX_START_MAX) + 1
+        self._next_topic_index = SystemRandom().randrange(_TOPIC_INDEX_START_MAX) + 1
         self._counter_log = CounterLog(self.stats)
         self._warned_buffer = False
         self._next_receiver_log = 0.0
@@ -150,6 +149,8 @@ class Context(Closing):
             self._ending = undo.pop_all()
 
     def _serve_statistics(self, *, is_required: bool) -> None:
+        from umstack.telemetry.statistics_server import StatisticsServer
+
         try:
             server = StatisticsServer(self.stats)
         except UmError as error:
@@ -485,6 +486,15 @@ class Context(Closing):
         """How long the recovery of lost datagrams took, over all receiving sessions open now. Raises Closed."""
         self._core.check_open()
         return recovery_times(self._engine)
+
+    def latencies(self) -> LatencyHistogram:
+        """One-way latencies of the messages of sources with `send_timestamps`, over all receiving sessions open now.
+
+        They are as good as the clocks of the two hosts agree: `umstack.telemetry.host_clock` says how far this one is
+        known to be right. Raises Closed.
+        """
+        self._core.check_open()
+        return latencies(self._engine)
 
     # The tap
 

@@ -28,6 +28,8 @@ class Message(NamedTuple):
     """With ordered_delivery 0: payload bytes of the message before this fragment (UM-58)."""
     message_length: int
     """With ordered_delivery 0: payload bytes of the whole message."""
+    sent_ns: int = 0
+    """Time of sending by the publisher's wall clock (option send_timestamps); 0 where the message does not say."""
 
 
 class BeginningOfSession(NamedTuple):

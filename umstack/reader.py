@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
 from umstack._engine.dispatch import Callback
@@ -19,6 +18,9 @@ from umstack.events import Event, Message, UnrecoverableLoss
 from umstack.foreign_text import displayed
 from umstack.repeated_records import RepeatedRecords
 from xdp.closing import Closing
+
+if TYPE_CHECKING:
+    import asyncio
 
 POLL_ROWS = 4096
 """Rows taken at once when the caller names no number."""
@@ -230,6 +232,8 @@ class Reader(Closing):
             raise OptionError(
                 "poll_async needs the context's own thread", hint="create the context with mode='embedded'"
             )
+        import asyncio  # a third of the time that importing a context takes
+
         loop = asyncio.get_running_loop()
         while True:
             batch = self._look(max_rows)

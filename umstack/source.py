@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import time
@@ -34,6 +33,8 @@ from umstack.telemetry.reading import Counters, publication_counters
 from xdp.closing import Closing
 
 if TYPE_CHECKING:
+    import asyncio
+
     import pyarrow
 
 Buffer = Any
@@ -386,6 +387,8 @@ class Source(Closing):
 
     async def _wakeup(self) -> None:
         """Wait until a send may succeed. The descriptor is the session's, so each waiter watches a copy."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
         fd = os.dup(self.fileno())

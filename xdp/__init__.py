@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from xdp.loader import TestRun as TestRun
     from xdp.loader import object_path as object_path
     from xdp.loader import unavailable as unavailable
+    from xdp.steering import FrameTimes as FrameTimes
     from xdp.steering import RuleCounters as RuleCounters
     from xdp.steering import Steering as Steering
     from xdp.steering import SteeringCounters as SteeringCounters
@@ -75,6 +76,7 @@ _HOME = {
     "SteeringError": "errors",
     "XdpError": "errors",
     "FlowSteering": "flow_steering",
+    "FrameTimes": "steering",
     "GroupMemberships": "groups",
     "find_interface": "interface",
     "Interface": "interface",

@@ -127,6 +127,7 @@ class xdp_bpf_load_options(CData):
     program_name: Pointer[char]
     map_sizes: xdp_bpf_map_size
     map_size_count: int
+    device_index: int
 
 class xdp_bpf_map_facts(CData):
     key_bytes: int

@@ -125,6 +125,10 @@ class um_xsk_config(CData):
     busy_poll: bool
     busy_poll_us: int
     busy_poll_budget: int
+    headroom_bytes: int
+    reads_times: bool
+    has_nic_clock: bool
+    nic_clock: int
     lent: bool
     busy_deadline_ns: int
 
@@ -135,6 +139,7 @@ class um_xsk_facts(CData):
     busy_poll: bool
     datagram_max_bytes: int
     locked_bytes: int
+    nic_clock_error: int
 
 class um_xsk_rings(CData): ...
 
@@ -148,6 +153,8 @@ class _CoreLib:
     UM_RAW_WAIT_BUSY: int
     UM_RAW_WAIT_COALESCE: int
     UM_XSK_COPY: int
+    UM_XSK_HEADROOM_BYTES_MAX: int
+    UM_XSK_TIMES_BYTES: int
     UM_XSK_ZERO_COPY: int
     def um_xsk_raw_echo(
         self, a1: um_xsk_rings, a2: um_raw_pingpong_config, a3: um_raw_echo_result, /

@@ -16,11 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
-
 from xdp.closing import Closing
-from xdp.errors import AttachError, BpfError, NoSuchInterfaceError, OccupiedError
+from xdp.errors import AttachError, BpfError, NoSuchInterfaceError, NotBuiltError, OccupiedError
 from xdp.interface import Interface, find_interface, off_the_event_loop
 from xdp.loader import AttachedProgram, BpfProgram, checked, libbpf
 
@@ -122,6 +119,14 @@ def program_ids(interface: Interface) -> tuple[int, ...]:
     return tuple(number for number in (ids.native_id, ids.generic_id, ids.offload_id) if number)
 
 
+def has_program(interface: Interface) -> bool:
+    """Whether an XDP program is on an interface, ours or another's: in microseconds, where libbpf was built in."""
+    try:
+        return bool(program_ids(interface))
+    except NotBuiltError:
+        return bool(_program_ids(interface.index))
+
+
 class Attachment(Closing):
     """One program attached to one interface. Context manager: closing it detaches, and so does the process's end."""
 
@@ -180,6 +185,10 @@ def refuse_if_occupied(interface: Interface) -> None:
 @off_the_event_loop
 def _program_ids(index: int) -> dict[str, int]:
     """Return the ids of the XDP programs on an interface, by the mode they run in: native, generic, offload."""
+    # Contexts on sockets come here only where they were built without libbpf: they start faster without netlink.
+    from pyroute2 import IPRoute
+    from pyroute2.netlink.exceptions import NetlinkError
+
     with IPRoute() as route:
         try:
             (link,) = route.get_links(index)

@@ -368,8 +368,10 @@ class Broker(Closing):
             raise occupant
         self._check_quota(application.peer, ring_bytes(interface, request.settings))
         if opening.steering is None:
-            opening.steering = Steering.attach(interface, request.attach_mode, max_slots=1)
-        settings = replace(request.settings, busy_timeout=0.0)
+            opening.steering = Steering.attach(
+                interface, request.attach_mode, max_slots=1, frame_times=request.settings.frame_times
+            )
+        settings = replace(request.settings, busy_timeout=0.0).for_program(opening.steering.frame_times)
         try:
             with RingSet(interface, request.ring_mode, settings, lent=True) as ring_set:
                 self._lend(application, opening.steering, ring_set)
@@ -382,7 +384,7 @@ class Broker(Closing):
         self._end_opening(application, is_lent=True)
         application.loan = loan
         self._on_event(BrokerEvent("lent", application.peer, loan.interface.name))
-        reply = encode({"shape": asdict(loan.rings.shape)})
+        reply = encode({"shape": asdict(loan.rings.shape), "frame_times": steering.frame_times.value})
         self._send(application, reply, (loan.rings.memory, *loan.rings.sockets))
 
     def _occupant(self, application: _Application, interface: Interface) -> BrokerError | None:

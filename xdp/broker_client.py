@@ -31,6 +31,7 @@ from xdp.closing import Closing
 from xdp.errors import BrokerError
 from xdp.facts import AttachedXdp, Facts, Unknown
 from xdp.interface import Interface
+from xdp.steering import FrameTimes
 from xdp.xsk import LentRings, RingMode, RingSet, RingSettings, RingShape
 
 _ANSWER_SECONDS = 10.0
@@ -138,11 +139,11 @@ class BrokeredSteering(Closing):
     When the broker is gone so is the program: what was steered comes by the kernel, and so will what is asked for.
     """
 
-    __slots__ = ("_connection",)
+    __slots__ = ("_connection", "frame_times")
 
-    def __init__(self, connection: _Connection) -> None:
-        """Own the connection."""
-        self._connection = connection
+    def __init__(self, connection: _Connection, frame_times: FrameTimes) -> None:
+        """Own the connection; `frame_times` is what the program notes."""
+        self._connection, self.frame_times = connection, frame_times
 
     @property
     def lost(self) -> str:
@@ -220,7 +221,14 @@ def open_brokered_rings(
         raise
     finally:
         _close_all(descriptors)
-    return BrokeredSteering(connection), ring_set
+    return BrokeredSteering(connection, _frame_times(reply, path)), ring_set
+
+
+def _frame_times(reply: dict[str, Any], path: Path) -> FrameTimes:
+    try:
+        return FrameTimes(reply["frame_times"])
+    except (KeyError, ValueError) as error:
+        raise BrokerError(f"the broker at {path} lent nothing", hint="use one of the same version") from error
 
 
 def _lent_rings(reply: dict[str, Any], descriptors: list[int], path: Path) -> LentRings:

@@ -23,7 +23,7 @@ from xdp.errors import BrokerError
 from xdp.xsk import RingMode, RingSettings
 
 DEFAULT_PATH = "/run/umstack/xdp.sock"
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MESSAGE_MAX_BYTES = 16384
 DESCRIPTORS_MAX = 65
 """A socket for each of 64 queues, and the frames."""
@@ -37,7 +37,7 @@ _SETTINGS_BOUNDS = {
     "busy_poll_us": (0, 10_000),
     "busy_poll_budget": (1, 256),
 }
-_SETTINGS_SWITCHES = ("verify_checksum", "huge_pages")
+_SETTINGS_SWITCHES = ("verify_checksum", "huge_pages", "kernel_times", "nic_times")
 _POWERS_OF_TWO = ("receive_frames", "send_frames")
 
 
@@ -160,10 +160,11 @@ def decode_reply(message: bytes, path: Path) -> dict[str, Any]:
     refusal = fields.get("error")
     if not isinstance(refusal, dict):
         return fields
+    number = refusal.get("errno")
     raise BrokerError(
         f"the broker at {path}: {refusal.get('message')}",
         hint=str(refusal.get("hint")),
-        errno=int(refusal.get("errno") or 0),
+        errno=number if isinstance(number, int) else 0,
     )
 
 

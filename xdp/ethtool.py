@@ -13,13 +13,16 @@ from pyroute2.ethtool.ioctl import EthtoolError, IoctlEthtool, NotSupportedError
 
 from xdp.closing import Closing
 from xdp.errors import SettingError
-from xdp.facts import Coalescing, QueueCounts, RingSizes, Unknown
+from xdp.facts import Coalescing, QueueCounts, RingSizes, Timestamping, Unknown
 
 T = TypeVar("T")
 QueueKind = Literal["rx", "tx", "combined"]
 RingKind = Literal["rx", "tx"]
 
 _GET_DRIVER_INFO = 3
+_GET_TIMESTAMPING_INFO = 0x41
+_STAMPS_SENT, _STAMPS_RECEIVED = 1 << 0, 1 << 2
+"""SOF_TIMESTAMPING_TX_HARDWARE and _RX_HARDWARE."""
 _SPEED_UNKNOWN = 0xFFFFFFFF
 
 
@@ -33,6 +36,20 @@ class _DriverInfo(ctypes.Structure):
         ("firmware_version", ctypes.c_char * 32),
         ("bus", ctypes.c_char * 32),
         ("rest", ctypes.c_char * 64),
+    )
+
+
+class _TimestampingInfo(ctypes.Structure):
+    """struct ethtool_ts_info, which pyroute2 does not have."""
+
+    _fields_ = (
+        ("cmd", ctypes.c_uint32),
+        ("kinds", ctypes.c_uint32),
+        ("clock", ctypes.c_int32),
+        ("sent_types", ctypes.c_uint32),
+        ("sent_reserved", ctypes.c_uint32 * 3),
+        ("received_filters", ctypes.c_uint32),
+        ("received_reserved", ctypes.c_uint32 * 3),
     )
 
 
@@ -116,6 +133,20 @@ class Ethtool(Closing):
             return read
         speed = int(read["speed"])
         return Unknown("the link does not tell its speed") if speed in (0, _SPEED_UNKNOWN) else speed
+
+    def timestamping(self) -> Timestamping | Unknown:
+        """Return which clock the NIC has, and what it stamps by it."""
+        info = _TimestampingInfo(cmd=_GET_TIMESTAMPING_INFO)
+        self._ioctl.ifreq.gstrings = ctypes.cast(ctypes.byref(info), ctypes.POINTER(None))
+        asked = self._read(self._ioctl.ioctl, "the driver does not tell its timestamps")
+        if isinstance(asked, Unknown):
+            return asked
+        clock = int(info.clock)
+        return Timestamping(
+            None if clock < 0 else clock,
+            receives=bool(info.kinds & _STAMPS_RECEIVED),
+            sends=bool(info.kinds & _STAMPS_SENT),
+        )
 
     def set_queues(self, kind: QueueKind, count: int) -> None:
         """Set how many queues of that kind there are."""

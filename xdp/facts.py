@@ -82,12 +82,33 @@ class Coalescing:
 
 
 @dataclass(frozen=True, slots=True)
+class Timestamping:
+    """The NIC's clock, and which of the frames on the wire it can stamp with it for the kernel's sockets."""
+
+    hardware_clock: int | None
+    """The number of its device /dev/ptpN; None: it has no clock."""
+    receives: bool
+    sends: bool
+
+
+@dataclass(frozen=True, slots=True)
 class HugePages:
     """The default huge page pool."""
 
     page_bytes: int
     total: int
     free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Napi:
+    """A NAPI instance: what polls a NIC's queue, and how."""
+
+    id: int
+    threaded: int | Unknown
+    """0: in soft interrupts; 1: by a kernel thread; 2: by one that never sleeps."""
+    irq_suspend_timeout_ns: int | Unknown
+    """How long interrupts stay off while a process that prefers busy polling finds something; 0: not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +133,16 @@ class Facts:
     coalescing: Coalescing | Unknown
     features: Mapping[str, bool] | Unknown
     xdp_features: frozenset[str] | Unknown
+    rx_metadata_features: frozenset[str] | Unknown
     xsk_features: frozenset[str] | Unknown
+    timestamping: Timestamping | Unknown
     zero_copy_max_segments: int | Unknown
     attached: AttachedXdp | Unknown | None
     irqs: tuple[Irq, ...] | Unknown
     numa_node: int | Unknown
     napi_defer_hard_irqs: int | Unknown
     gro_flush_timeout_ns: int | Unknown
+    napi: tuple[Napi, ...] | Unknown
     busy_poll_us: int | Unknown
     busy_read_us: int | Unknown
     unprivileged_bpf_disabled: int | Unknown

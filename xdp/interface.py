@@ -1,30 +1,41 @@
 """Network interfaces: their facts, which one is meant by a name, an address or a network, and where multicast goes.
 
-Works on the network namespace of the calling thread.
+Works on the network namespace of the calling thread. The facts are read by the ioctls of netdevice(7): a process that
+opens a context asks for nothing else, and importing a netlink library takes longer than all the rest of its start.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
+import fcntl
 import ipaddress
 import socket
+import struct
+import sys
+from array import array
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
-
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
+from typing import ParamSpec, TypeVar
 
 from xdp.errors import NoMulticastRouteError, NoSuchInterfaceError
 
 _ALL_MULTICAST = "224.0.0.0/4"
 _IFF_UP = 0x1
 _IFF_LOOPBACK = 0x8
+_IFF_RUNNING = 0x40
 _IFF_MULTICAST = 0x1000
-_IFF_LOWER_UP = 0x10000
+_SIOCGIFCONF, _SIOCGIFFLAGS, _SIOCGIFNETMASK, _SIOCGIFMTU, _SIOCGIFHWADDR = (
+    0x8912,
+    0x8913,
+    0x891B,
+    0x8921,
+    0x8927,
+)
+_ARPHRD_NONE = 0xFFFE
+_IFREQ_BYTES = 40  # name, and a union of which an address takes the first 16
+_GONE = (errno.ENODEV, errno.ENXIO)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -43,8 +54,6 @@ class Interface:
     has_carrier: bool
     is_multicast: bool
     is_loopback: bool
-    has_xdp_program: bool = field(default=False, compare=False)
-    """Whether an XDP program, ours or another's, was on it."""
 
     @property
     def address(self) -> str | None:
@@ -68,6 +77,11 @@ def off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if "asyncio" not in sys.modules:  # nothing has imported it, so no loop of it runs
+            return function(*args, **kwargs)
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -78,17 +92,15 @@ def off_the_event_loop(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return call
 
 
-@off_the_event_loop
 def interfaces() -> list[Interface]:
     """Return every interface, in the order of their indexes."""
-    with IPRoute() as route:
-        addresses: dict[int, list[ipaddress.IPv4Interface]] = {}
-        for entry in route.get_addr(family=socket.AF_INET):
-            text = entry.get_attr("IFA_LOCAL") or entry.get_attr("IFA_ADDRESS")
-            address = ipaddress.IPv4Interface(f"{text}/{entry['prefixlen']}")
-            addresses.setdefault(entry["index"], []).append(address)
-        found = [_facts(link, tuple(addresses.get(link["index"], ()))) for link in route.get_links()]
-    return sorted(found, key=lambda interface: interface.index)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        addresses = _addresses(asking)
+        found = []
+        for index, name in sorted(socket.if_nameindex()):
+            with suppress(_GoneError):
+                found.append(_facts(asking, index, name, tuple(addresses.get(name, ()))))
+    return found
 
 
 def find_interface(wanted: str | None = None) -> Interface:
@@ -114,6 +126,9 @@ def find_interface(wanted: str | None = None) -> Interface:
 @off_the_event_loop
 def multicast_route(group: str = "224.0.0.0") -> str | None:
     """Return the name of the interface the routing table sends that group through, None if there is no route."""
+    from pyroute2 import IPRoute
+    from pyroute2.netlink.exceptions import NetlinkError
+
     with IPRoute() as route:
         try:
             answers = route.route("get", dst=group)
@@ -141,21 +156,63 @@ def require_multicast_route(interface: Interface, group: str = "224.0.0.0") -> N
     )
 
 
-def _facts(link: Any, addresses: tuple[ipaddress.IPv4Interface, ...]) -> Interface:
-    flags = link["flags"]
-    xdp = link.get_attr("IFLA_XDP")
+class _GoneError(Exception):
+    """The interface went away between two questions."""
+
+
+def _facts(
+    asking: socket.socket, index: int, name: str, addresses: tuple[ipaddress.IPv4Interface, ...]
+) -> Interface:
+    (flags,) = struct.unpack_from("=H", _ask(asking, _SIOCGIFFLAGS, name))
+    (mtu_bytes,) = struct.unpack_from("=i", _ask(asking, _SIOCGIFMTU, name))
+    kind, mac = struct.unpack_from("=H6s", _ask(asking, _SIOCGIFHWADDR, name))
     return Interface(
-        index=link["index"],
-        name=link.get_attr("IFLA_IFNAME"),
-        mtu_bytes=link.get_attr("IFLA_MTU"),
-        mac=link.get_attr("IFLA_ADDRESS") or "",
+        index=index,
+        name=name,
+        mtu_bytes=mtu_bytes,
+        mac="" if kind == _ARPHRD_NONE else mac.hex(":"),
         addresses=addresses,
         is_up=bool(flags & _IFF_UP),
-        has_carrier=bool(flags & _IFF_LOWER_UP),
+        has_carrier=bool(flags & _IFF_RUNNING),
         is_multicast=bool(flags & _IFF_MULTICAST),
         is_loopback=bool(flags & _IFF_LOOPBACK),
-        has_xdp_program=bool(xdp and xdp.get_attr("IFLA_XDP_ATTACHED")),
     )
+
+
+def _ask(asking: socket.socket, request: int, name: str, address: bytes = b"") -> bytes:
+    """The union of an ifreq, answered; `address` is a sockaddr_in where one of several is meant."""
+    question = struct.pack("=16s24s", name.encode(), address)
+    try:
+        return fcntl.ioctl(asking, request, question)[16:]
+    except OSError as error:
+        if error.errno in _GONE:
+            raise _GoneError from error
+        raise
+
+
+def _addresses(asking: socket.socket) -> dict[str, list[ipaddress.IPv4Interface]]:
+    """The IPv4 addresses by the name of their interface; a label (`eth0:1`) is no name of one."""
+    found: dict[str, list[ipaddress.IPv4Interface]] = {}
+    for label, address in _labelled_addresses(asking):
+        with suppress(_GoneError, OSError):  # an address that is removed meanwhile
+            mask = _ask(asking, _SIOCGIFNETMASK, label, struct.pack("=HH4s", socket.AF_INET, 0, address))[4:8]
+            one = ipaddress.IPv4Interface((address, str(ipaddress.IPv4Address(mask))))
+            found.setdefault(label.partition(":")[0], []).append(one)
+    return found
+
+
+def _labelled_addresses(asking: socket.socket) -> list[tuple[str, bytes]]:
+    """Asked with more room until some is left over: the kernel does not say what it left out."""
+    room = 64 * _IFREQ_BYTES
+    while True:
+        answers = array("B", bytes(room))
+        at, _ = answers.buffer_info()
+        filled, _ = struct.unpack("iP", fcntl.ioctl(asking, _SIOCGIFCONF, struct.pack("iP", room, at)))
+        if filled <= room - _IFREQ_BYTES:
+            break
+        room *= 2
+    entries = struct.iter_unpack("=16s4x4s16x", answers.tobytes()[:filled])
+    return [(name.rstrip(b"\0").decode(), address) for name, address in entries]
 
 
 def _default(candidates: list[Interface]) -> Interface:

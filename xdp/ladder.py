@@ -15,6 +15,8 @@ from math import ceil
 from xdp.capabilities import missing_capabilities
 from xdp.drivers import Driver, KernelVersion, known_drivers, shown_version
 from xdp.facts import Facts, Unknown
+from xdp.modes import Mode as Mode
+from xdp.modes import Wanted as Wanted
 
 RING_BYTES_PER_QUEUE = (4096 + 2048) * 4096
 """What the rings of one receive queue lock, by default: frames to receive and to send, 4096 bytes each."""
@@ -27,32 +29,12 @@ _LINK_HEADER_BYTES = 14 + 2 * 4
 _MAX_SINGLE_BUFFER_MTU_BYTES = _BUFFER_BYTES - _LINK_HEADER_BYTES
 
 
-class Mode(StrEnum):
-    """How datagrams travel, from the best to the one that always works."""
-
-    ZERO_COPY = "zero-copy"
-    NATIVE = "native"
-    GENERIC = "generic"
-    SOCKET = "socket"
-
-
 class Verdict(StrEnum):
     """What becomes of a mode."""
 
     USE = "use"
     CANNOT = "cannot"
     NOT_TRIED = "not tried"
-
-
-class Wanted(StrEnum):
-    """What was asked for: the best there is, the best of the bypass, or one mode and no other."""
-
-    AUTO = "auto"
-    XDP = "xdp"
-    ZERO_COPY = "zero-copy"
-    NATIVE = "native"
-    GENERIC = "generic"
-    SOCKET = "socket"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,5 +25,14 @@ def lazily(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 def names_of(package: str, home: Mapping[str, str]) -> Callable[[], list[str]]:
-    """The `__dir__` of a package: what it has, and its public names, imported or not."""
-    return lambda: sorted(vars(sys.modules[package]).keys() | home.keys())
+    """The `__dir__` of a package: its public names, imported or not, its modules, and what Python puts there."""
+
+    def names() -> list[str]:
+        shown = {
+            name
+            for name, value in vars(sys.modules[package]).items()
+            if name.startswith("__") or getattr(value, "__name__", "") == f"{package}.{name}"
+        }
+        return sorted(shown | home.keys())
+
+    return names

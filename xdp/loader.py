@@ -207,12 +207,14 @@ class BpfProgram:
         return TestRun(int(run.result), left, int(run.mark), int(run.duration_ns))
 
 
-def _load_options(ffi: Any, program: str | None, map_entries: Mapping[str, int]) -> tuple[Any, list[Any]]:
+def _load_options(
+    ffi: Any, program: str | None, map_entries: Mapping[str, int], device_index: int
+) -> tuple[Any, list[Any]]:
     """Make the C form of the options, and the list of what must live as long as it is used."""
     names = [ffi.new("char[]", map_name.encode()) for map_name in map_entries]
     sizes = ffi.new("struct xdp_bpf_map_size[]", list(zip(names, map_entries.values(), strict=True)))
     program_name = ffi.NULL if program is None else ffi.new("char[]", program.encode())
-    options = ffi.new("struct xdp_bpf_load_options *", (program_name, sizes, len(names)))
+    options = ffi.new("struct xdp_bpf_load_options *", (program_name, sizes, len(names), device_index))
     return options, [*names, sizes, program_name]
 
 
@@ -227,16 +229,18 @@ class BpfObject(Closing):
         *,
         program: str | None = None,
         map_entries: Mapping[str, int] = _NOTHING_CHANGED,
+        device_index: int = 0,
     ) -> None:
         """Load `bpf/NAME.bpf.c` as compiled at build time, or any object file by path.
 
         `program` names the one to load where the file has several; `map_entries` says how many entries its maps
-        shall have, where that is not what the file says.
+        shall have, where that is not what the file says; with `device_index` that program is for this interface alone
+        and may call its driver.
         """
         binding = libbpf()
         self._object: Any = None
         self.path = name if isinstance(name, Path) else object_path(name)
-        options, _kept_alive = _load_options(binding.ffi, program, map_entries)
+        options, _kept_alive = _load_options(binding.ffi, program, map_entries, device_index)
         loaded = binding.ffi.new("struct bpf_object **")
         log = binding.ffi.new("char[]", _LOG_BYTES)
         result = binding.lib.xdp_bpf_object_load(os.fsencode(self.path), options, loaded, log, _LOG_BYTES)

@@ -1,4 +1,5 @@
-"""The kernel's own word on what XDP can do on an interface: the `netdev` generic netlink family (Linux 6.3)."""
+"""The kernel's own word on what XDP can do on an interface, and the settings of its NAPI instances: the `netdev`
+generic netlink family (Linux 6.3; Documentation/netlink/specs/netdev.yaml)."""
 
 from __future__ import annotations
 
@@ -7,14 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyroute2.netlink import NLM_F_REQUEST, genlmsg
+from pyroute2.netlink import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, genlmsg
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.generic import GenericNetlinkSocket
 
-from xdp.facts import Unknown
+from xdp.errors import SettingError
+from xdp.facts import Napi, Unknown
 
 _FAMILY = "netdev"
-_DEV_GET = 1
+_DEV_GET, _NAPI_GET, _NAPI_SET = 1, 11, 14
 _XDP_FEATURES = {
     0x01: "basic",
     0x02: "redirect",
@@ -24,6 +26,9 @@ _XDP_FEATURES = {
     0x20: "rx-sg",
     0x40: "ndo-xmit-sg",
 }
+THREADED_ON, THREADED_BUSY_POLL = 1, 2
+"""Values of `threaded`: polled by a kernel thread; by one that never sleeps (Linux 6.19)."""
+_RX_METADATA = {0x01: "timestamp", 0x02: "hash", 0x04: "vlan-tag"}
 _XSK_FEATURES = {0x01: "tx-timestamp", 0x02: "tx-checksum", 0x04: "tx-launch-time-fifo"}
 
 
@@ -41,11 +46,29 @@ class _DeviceMessage(genlmsg):  # type: ignore[misc]
     )
 
 
+class _NapiMessage(genlmsg):  # type: ignore[misc]
+    """NETDEV_CMD_NAPI_GET and NETDEV_CMD_NAPI_SET."""
+
+    nla_map = (
+        ("NETDEV_A_NAPI_UNSPEC", "none"),
+        ("NETDEV_A_NAPI_IFINDEX", "uint32"),
+        ("NETDEV_A_NAPI_ID", "uint32"),
+        ("NETDEV_A_NAPI_IRQ", "uint32"),
+        ("NETDEV_A_NAPI_PID", "uint32"),
+        ("NETDEV_A_NAPI_DEFER_HARD_IRQS", "uint32"),
+        ("NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT", "uint32"),
+        ("NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT", "uint32"),
+        ("NETDEV_A_NAPI_THREADED", "uint32"),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceFeatures:
     """What the driver declares; each unknown where this kernel does not say."""
 
     xdp: frozenset[str] | Unknown
+    rx_metadata: frozenset[str] | Unknown
+    """What an XDP program that is bound to the device can ask the driver about a frame."""
     xsk: frozenset[str] | Unknown
     zero_copy_max_segments: int | Unknown
 
@@ -61,24 +84,72 @@ def device_features(interface_index: int) -> DeviceFeatures:
             else f"the kernel refuses to tell XDP features: {error}"
         )
         unknown = Unknown(reason)
-        return DeviceFeatures(unknown, unknown, unknown)
+        return DeviceFeatures(unknown, unknown, unknown, unknown)
     segments = attributes.get("NETDEV_A_DEV_XDP_ZC_MAX_SEGS")
     return DeviceFeatures(
         _names(attributes.get("NETDEV_A_DEV_XDP_FEATURES"), _XDP_FEATURES, "6.3"),
+        _names(attributes.get("NETDEV_A_DEV_XDP_RX_METADATA_FEATURES"), _RX_METADATA, "6.7"),
         _names(attributes.get("NETDEV_A_DEV_XSK_FEATURES"), _XSK_FEATURES, "6.8"),
         Unknown("only drivers with zero-copy tell, on Linux 6.6 and later") if segments is None else segments,
     )
 
 
+def napi_instances(interface_index: int) -> tuple[Napi, ...] | Unknown:
+    """Return the NAPI instances of an interface of the calling thread's namespace, in the order of their making."""
+    try:
+        answers = _request(
+            _NapiMessage, _NAPI_GET, [("NETDEV_A_NAPI_IFINDEX", interface_index)], NLM_F_REQUEST | NLM_F_DUMP
+        )
+    except NetlinkError as error:
+        if error.code in (errno.ENOENT, errno.EOPNOTSUPP):
+            return Unknown("this kernel does not tell NAPI instances, Linux 6.8 and later do")
+        return Unknown(f"the kernel refuses to tell NAPI instances: {error}")
+    return tuple(sorted(map(_napi, answers), key=lambda one: one.id))
+
+
+def _napi(attributes: Mapping[str, Any]) -> Napi:
+    return Napi(
+        id=attributes["NETDEV_A_NAPI_ID"],
+        threaded=attributes.get("NETDEV_A_NAPI_THREADED", Unknown("Linux 6.17 and later tell")),
+        irq_suspend_timeout_ns=attributes.get(
+            "NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT", Unknown("Linux 6.13 and later have IRQ suspension")
+        ),
+    )
+
+
+def set_napi(napi_id: int, name: str, value: int) -> None:
+    """Change a setting of a NAPI instance, named as in the family's specification with underscores.
+
+    `threaded`, `defer_hard_irqs`, or in nanoseconds `gro_flush_timeout`, `irq_suspend_timeout`. Raises SettingError.
+    """
+    attributes = [("NETDEV_A_NAPI_ID", napi_id), (f"NETDEV_A_NAPI_{name.upper()}", value)]
+    what = f"setting {name} of the NAPI instance {napi_id} to {value}"
+    try:
+        _request(_NapiMessage, _NAPI_SET, attributes, NLM_F_REQUEST | NLM_F_ACK)
+    except NetlinkError as error:
+        reason = error.args[-1] if error.args else str(error)
+        if name == "threaded" and value == THREADED_BUSY_POLL and error.code in (errno.ERANGE, errno.EINVAL):
+            reason = "this kernel has no threaded busy polling, Linux 6.19 and later have"
+        raise SettingError(what, str(reason), error.code) from error
+
+
 def _ask(interface_index: int) -> Mapping[str, Any]:
+    answers = _request(_DeviceMessage, _DEV_GET, [("NETDEV_A_DEV_IFINDEX", interface_index)], NLM_F_REQUEST)
+    return {name: value for answer in answers for name, value in answer.items()}
+
+
+def _request(
+    kind: type[Any], command: int, attributes: list[tuple[str, int]], flags: int
+) -> list[Mapping[str, Any]]:
+    """Ask the family; the attributes of each answer."""
     with GenericNetlinkSocket() as netlink:
-        netlink.bind(_FAMILY, _DeviceMessage)
-        request = _DeviceMessage()
-        request["cmd"] = _DEV_GET
+        netlink.bind(_FAMILY, kind)
+        request = kind()
+        request["cmd"] = command
         request["version"] = 1
-        request["attrs"] = [("NETDEV_A_DEV_IFINDEX", interface_index)]
-        answers = netlink.nlm_request(request, msg_type=netlink.prid, msg_flags=NLM_F_REQUEST)
-        return {name: value for answer in answers for name, value in answer["attrs"]}
+        request["attrs"] = attributes
+        answers = netlink.nlm_request(request, msg_type=netlink.prid, msg_flags=flags)
+        return [dict(answer["attrs"]) for answer in answers if "attrs" in answer.keys()]  # noqa: SIM118
 
 
 def _names(bits: int | None, known: Mapping[int, str], since: str) -> frozenset[str] | Unknown:

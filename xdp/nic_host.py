@@ -4,6 +4,8 @@ queues.combined queues.rx queues.tx     how many queues            rings.rx ring
 queues.*_max rings.*_max                at most (read only)        feature.NAME           an offload, 0 or 1
 coalescing.rx_usecs .adaptive_rx        interrupts held back       interface.NAME         /sys/class/net/*/NAME
 irq.NUMBER                              CPUs of an interrupt       sysctl.net/core/NAME   a sysctl
+napi.POSITION.NAME                      `threaded` or `irq_suspend_timeout` of a NAPI instance, by its place among those
+                                        of the interface: its number changes whenever the driver makes it anew
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from xdp.errors import SettingError
 from xdp.ethtool import Ethtool, QueueKind, RingKind
 from xdp.facts import Coalescing, QueueCounts, RingSizes, Unknown
 from xdp.interface import find_interface
+from xdp.netdev_family import napi_instances, set_napi
 from xdp.probe import interface_number, irqs, numa_node, sysctl, sysfs_directory
 
 Value = int | str
@@ -42,6 +45,9 @@ class Host(Protocol):
 
     def cpus(self) -> list[int]:
         """Return the CPUs near the interface."""
+
+    def napi_ids(self) -> list[int]:
+        """Return the numbers of the interface's NAPI instances, in the order of their making."""
 
 
 class LinuxHost(Closing):
@@ -86,6 +92,11 @@ class LinuxHost(Closing):
         )
         return cpu_list(path.read_text())
 
+    def napi_ids(self) -> list[int]:
+        """Return the numbers of the interface's NAPI instances, in the order of their making."""
+        found = napi_instances(self._interface.index)
+        return [] if isinstance(found, Unknown) else [one.id for one in found]
+
     def close(self) -> None:
         """Close what was opened."""
         self._ethtool.close()
@@ -119,6 +130,23 @@ class LinuxHost(Closing):
         except OSError as error:
             return Unknown(str(error))
 
+    def _read_napi(self, name: str) -> Value | Unknown:
+        position, _, setting = name.partition(".")
+        instances = napi_instances(self._interface.index)
+        if isinstance(instances, Unknown):
+            return instances
+        if int(position) >= len(instances):
+            return _NO_NAPI
+        one = instances[int(position)]
+        return {"threaded": one.threaded, "irq_suspend_timeout": one.irq_suspend_timeout_ns}[setting]
+
+    def _write_napi(self, name: str, value: Value) -> None:
+        position, _, setting = name.partition(".")
+        ids = self.napi_ids()
+        if int(position) >= len(ids):
+            raise SettingError(f"{self.interface}: setting {setting}", _NO_NAPI.reason)
+        set_napi(ids[int(position)], setting, int(value))
+
     def _write_queues(self, name: str, value: Value) -> None:
         for kind in get_args(QueueKind):
             if kind == name:
@@ -146,6 +174,11 @@ class LinuxHost(Closing):
 
     def _write_irq(self, number: str, value: Value) -> None:
         _write(_affinity(number), value)
+
+
+_NO_NAPI = Unknown(
+    "the interface has no such NAPI instance now; a veth has them while GRO is on or an XDP program attached"
+)
 
 
 def cpu_list(text: str) -> list[int]:
@@ -194,6 +227,7 @@ _READERS: Mapping[str, Callable[[LinuxHost, str], Value | Unknown]] = {
     "feature": LinuxHost._read_feature,
     "interface": LinuxHost._read_interface,
     "irq": LinuxHost._read_irq,
+    "napi": LinuxHost._read_napi,
     "sysctl": lambda _host, name: sysctl(name),
 }
 _WRITERS: Mapping[str, Callable[[LinuxHost, str, Value], None]] = {
@@ -203,5 +237,6 @@ _WRITERS: Mapping[str, Callable[[LinuxHost, str, Value], None]] = {
     "feature": LinuxHost._write_feature,
     "interface": LinuxHost._write_interface,
     "irq": LinuxHost._write_irq,
+    "napi": LinuxHost._write_napi,
     "sysctl": lambda _host, name, value: _write(Path("/proc/sys", name), value),
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from xdp.errors import SettingError, XdpError
 from xdp.facts import Unknown
+from xdp.netdev_family import THREADED_ON
 from xdp.nic_host import Host, Value
 
 _STATE_DIR = Path("/run/umstack")
@@ -22,6 +23,7 @@ _RING_ENTRIES = 2048
 _RX_USECS_MAX = 8
 _NAPI_DEFER_HARD_IRQS = 2
 _GRO_FLUSH_TIMEOUT_NS = 200_000
+_IRQ_SUSPEND_TIMEOUT_NS = 20_000_000
 _SOCKET_BUFFER_BYTES = 8 * 1024 * 1024
 _OFF = ("rx-lro", "rx-gro-hw", "rx-vlan-hw-parse", "rx-vlan-stag-hw-parse")
 _ON = ("rx-ntuple-filter",)
@@ -33,6 +35,10 @@ class Wishes:
 
     queues: int | None = None
     busy_poll_us: int | None = None
+    prefers_busy_poll: bool = False
+    """Every process that reads from the NIC prefers busy polling: its interrupts may be put off."""
+    threaded_napi: int | None = None
+    """`xdp.netdev_family.THREADED_ON` or `THREADED_BUSY_POLL`."""
     skip: frozenset[str] = frozenset()
 
 
@@ -62,6 +68,8 @@ class Stage:
     why: str
     privilege: str
     targets: Callable[[Host, Wishes], Mapping[str, Value]]
+    is_wished_for: bool = False
+    """Done only where it was asked for. If nothing of it can be had then, `init` fails."""
 
 
 @dataclass(slots=True)
@@ -69,6 +77,8 @@ class Outcome:
     """What `init` or `undo` did: the changes in their order, as (key, before, after)."""
 
     changes: list[tuple[str, Value, Value]] = field(default_factory=list)
+    lacking: dict[str, str] = field(default_factory=dict)
+    """Keys that were asked for and that this kernel or driver does not have, with the reason."""
 
 
 class NoStateError(XdpError):
@@ -89,7 +99,10 @@ def init(host: Host, state: Path, wishes: Wishes | None = None) -> Outcome:
     outcome = Outcome()
     try:
         for stage in STAGES:
-            for setting in _settings(host, stage, wishes or Wishes()):
+            settings = list(_settings(host, stage, wishes or Wishes()))
+            if stage.is_wished_for:
+                outcome.lacking |= _lacking(stage, settings)
+            for setting in settings:
                 if setting.target is None or isinstance(setting.current, Unknown):
                     continue
                 if setting.is_to_change:
@@ -101,8 +114,8 @@ def init(host: Host, state: Path, wishes: Wishes | None = None) -> Outcome:
         left = _roll_back(host, outcome)
         if left or recorded:
             _write_state(state, host, recorded | left | recorded)
-        else:
-            state.unlink(missing_ok=True)
+        elif state.exists():
+            state.unlink()
         if not isinstance(error, SettingError):
             raise
         undone = "everything was put back" if not left else f"{', '.join(left)} could not be put back"
@@ -146,9 +159,14 @@ def state_path(interface: str) -> Path:
     return _STATE_DIR / f"nic-{interface}-{namespace}.json"
 
 
-def command_for(interface: str, key: str, value: Value) -> str:
+def command_for(interface: str, key: str, value: Value, napi_ids: Sequence[int] = ()) -> str:
     """Return the command that does the same by hand."""
     group, _, name = key.partition(".")
+    if group == "napi":
+        position, _, setting = name.partition(".")
+        number = dict(enumerate(napi_ids)).get(int(position), "ID")
+        attributes = f'{{"id": {number}, "{setting.replace("_", "-")}": {value}}}'
+        return f"ynl --family netdev --do napi-set --json '{attributes}'"
     switch = "on" if value in (1, "1") else "off"
     return {
         "queues": f"ethtool -L {interface} {name} {value}",
@@ -174,8 +192,15 @@ def _settings(host: Host, stage: Stage, wishes: Wishes) -> Iterator[Setting]:
             target=None if isinstance(current, Unknown) else wanted,
             why=stage.why,
             privilege=stage.privilege,
-            command=command_for(host.interface, key, wanted),
+            command=command_for(host.interface, key, wanted, host.napi_ids()),
         )
+
+
+def _lacking(stage: Stage, settings: Sequence[Setting]) -> dict[str, str]:
+    lacking = {one.key: one.current.reason for one in settings if isinstance(one.current, Unknown)}
+    if lacking and len(lacking) == len(settings):
+        raise SettingError(stage.name, "; ".join(dict.fromkeys(lacking.values())))
+    return lacking
 
 
 def _before(outcome: Outcome, setting: Setting) -> dict[str, Value]:
@@ -258,13 +283,30 @@ def _coalescing(host: Host, _wishes: Wishes) -> Mapping[str, Value]:
     return {"coalescing.adaptive_rx": 0, "coalescing.rx_usecs": usecs}
 
 
-def _busy_polling(host: Host, _wishes: Wishes) -> Mapping[str, Value]:
-    if isinstance(host.read("queues.rx"), Unknown):
-        return {}  # no queues, no NAPI: the loopback, dummies, bridges
+def _busy_polling(host: Host, wishes: Wishes) -> Mapping[str, Value]:
+    """Interrupts put off: a process that does not poll then waits for the timer, so it must be asked for."""
+    if not wishes.prefers_busy_poll:
+        return {}
     return {
         "interface.napi_defer_hard_irqs": _NAPI_DEFER_HARD_IRQS,
         "interface.gro_flush_timeout": _GRO_FLUSH_TIMEOUT_NS,
+        **_of_each_napi(host, "irq_suspend_timeout", _IRQ_SUSPEND_TIMEOUT_NS),
     }
+
+
+def _threaded_napi(host: Host, wishes: Wishes) -> Mapping[str, Value]:
+    """By netlink for each instance; before Linux 6.17 by the interface's switch, which knows no busy polling."""
+    if wishes.threaded_napi is None:
+        return {}
+    wanted = _of_each_napi(host, "threaded", wishes.threaded_napi)
+    if wishes.threaded_napi == THREADED_ON and all(isinstance(host.read(key), Unknown) for key in wanted):
+        return {"interface.threaded": THREADED_ON}
+    return wanted
+
+
+def _of_each_napi(host: Host, setting: str, value: int) -> Mapping[str, Value]:
+    """Keys of every instance; of the first even where there is none, so that its absence is told."""
+    return {f"napi.{position}.{setting}": value for position in range(len(host.napi_ids()) or 1)}
 
 
 def _affinity(host: Host, _wishes: Wishes) -> Mapping[str, Value]:
@@ -295,7 +337,18 @@ STAGES: Sequence[Stage] = (
     Stage("rings", "a longer ring holds bursts while the reader is away", _NET_ADMIN, _rings),
     Stage("coalescing", "an interrupt that is held back is latency", _NET_ADMIN, _coalescing),
     Stage(
-        "busy polling", "preferred busy polling keeps interrupts off the CPU", _ROOT_NET_ADMIN, _busy_polling
+        "busy polling",
+        "interrupts stay off the CPU while processes that prefer busy polling look; those that do not wait longer",
+        _ROOT_NET_ADMIN,
+        _busy_polling,
+        is_wished_for=True,
+    ),
+    Stage(
+        "threaded NAPI",
+        "a kernel thread takes datagrams from the driver, on a CPU of its own",
+        _NET_ADMIN,
+        _threaded_napi,
+        is_wished_for=True,
     ),
     Stage("affinity", "one CPU for each interrupt keeps its caches warm", _ROOT, _affinity),
     Stage("busy-poll sysctls", "blocking reads spin that long before they sleep", _ROOT, _busy_poll_sysctls),

@@ -20,7 +20,7 @@ from xdp.ethtool import Ethtool
 from xdp.facts import AttachedXdp, AttachMode, Facts, HugePages, Irq, Unknown
 from xdp.interface import Interface, find_interface, interfaces, off_the_event_loop
 from xdp.loader import unavailable
-from xdp.netdev_family import device_features
+from xdp.netdev_family import device_features, napi_instances
 from xdp.xsk import unavailable as rings_unavailable
 
 _SYS_NET = Path("/sys/class/net")
@@ -54,6 +54,7 @@ def probe_interface(interface: Interface) -> Facts:
         driver, bus = ethtool.driver()
         queues, rings, coalescing = ethtool.queues(), ethtool.rings(), ethtool.coalescing()
         features, speed_mbps = ethtool.features(), ethtool.speed_mbps()
+        timestamping = ethtool.timestamping()
     declared = device_features(interface.index)
     release = os.uname().release
     return Facts(
@@ -75,13 +76,16 @@ def probe_interface(interface: Interface) -> Facts:
         coalescing=coalescing,
         features=features,
         xdp_features=declared.xdp,
+        rx_metadata_features=declared.rx_metadata,
         xsk_features=declared.xsk,
+        timestamping=timestamping,
         zero_copy_max_segments=declared.zero_copy_max_segments,
         attached=_attached(interface),
         irqs=irqs(interface, bus),
         numa_node=numa_node(bus),
         napi_defer_hard_irqs=interface_number(interface, "napi_defer_hard_irqs"),
         gro_flush_timeout_ns=interface_number(interface, "gro_flush_timeout"),
+        napi=napi_instances(interface.index),
         busy_poll_us=sysctl("net/core/busy_poll"),
         busy_read_us=sysctl("net/core/busy_read"),
         unprivileged_bpf_disabled=sysctl("kernel/unprivileged_bpf_disabled"),

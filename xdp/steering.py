@@ -1,8 +1,8 @@
 """Steering: the XDP program that puts the datagrams of chosen (address, UDP port) pairs into AF_XDP sockets.
 
-`bpf/steering.bpf.c` is the program, `bpf/steering.h` the layout of its maps and the names of its verdicts. Whatever no
-rule claims, and what no socket is there for, goes on to the kernel untouched. Nothing is pinned: when a `Steering` is
-closed, or its process dies, the program is off the interface and its maps are gone.
+`bpf/steering_judge.h` is what the programs do, `bpf/steering.h` the layout of its maps and the names of its verdicts.
+Whatever no rule claims, and what no socket is there for, goes on to the kernel untouched. Nothing is pinned: when a
+`Steering` is closed, or its process dies, the program is off the interface and its maps are gone.
 
 One thread at a time changes rules and sockets; any thread may read the counters.
 """
@@ -15,22 +15,34 @@ import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Self
 
 from xdp.attachment import Attachment, AttachMode
 from xdp.closing import Closing
 from xdp.errors import BpfError, SteeringError
-from xdp.interface import Interface
+from xdp.interface import Interface, find_interface
 from xdp.loader import BpfMap, BpfObject, BpfProgram, libbpf
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_PROGRAM, _PROGRAM_WITHOUT_FRAGS = "steering", "steering_linear"
+_LINEAR = "_linear"
+"""The name of the program for kernels without frames of several buffers ends so."""
 # Of a hash map's entries: one for each rule and one for each address, which at worst are as many.
 _ENTRIES_PER_RULE = 2
 _ANY_PORT = 0
 _AF_XDP = 44
 _PORT_MAX = 65535
+
+
+class FrameTimes(StrEnum):
+    """Which times the program notes in front of the frames it redirects (bpf/steering_time.h)."""
+
+    NONE = "none"
+    KERNEL = "kernel"
+    """The kernel's, when the program ran."""
+    NIC = "nic"
+    """The NIC's, too, where its driver gives them: a program for this one interface, attached in native mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +85,30 @@ class _Rule:
 class Steering(Closing):
     """The loaded program on one interface. Context manager: closing it detaches and frees everything."""
 
-    __slots__ = ("_attachment", "_max_rules", "_max_slots", "_object", "_rules", "has_frags", "program")
+    __slots__ = (
+        "_attachment",
+        "_max_rules",
+        "_max_slots",
+        "_object",
+        "_rules",
+        "frame_times",
+        "has_frags",
+        "program",
+    )
 
-    def __init__(self, *, max_slots: int = 64, max_rules: int = 256) -> None:
-        """Load the program, attached to nothing yet; most callers want `Steering.attach`."""
+    def __init__(
+        self,
+        *,
+        max_slots: int = 64,
+        max_rules: int = 256,
+        frame_times: FrameTimes = FrameTimes.NONE,
+        device_index: int = 0,
+    ) -> None:
+        """Load the program, attached to nothing yet; most callers want `Steering.attach`.
+
+        With FrameTimes.NIC it is for the interface with the index `device_index` alone. A kernel that cannot load a
+        program with these times is given the next simpler one; `frame_times` says which it is.
+        """
         if max_slots < 1 or max_rules < 1:
             raise SteeringError(
                 "no room for a slot or for a rule", hint="use max_slots and max_rules of at least 1"
@@ -84,22 +116,38 @@ class Steering(Closing):
         self._max_slots, self._max_rules = max_slots, max_rules
         self._rules: dict[tuple[Address, int], _Rule] = {}
         self._attachment: Attachment | None = None
-        self._object, self.program = _load(
+        self._object, self.program, self.frame_times = _load_with_times(
+            frame_times,
+            device_index,
             {
                 "rules": max_rules * _ENTRIES_PER_RULE,
                 "rule_hits": max_rules,
                 "sockets": max_slots * queues_max(),
-            }
+            },
         )
-        self.has_frags = self.program.name == _PROGRAM
+        self.has_frags = not self.program.name.endswith(_LINEAR)
         """Whether frames of several buffers (jumbo frames) can be received; on kernels before 5.18 they cannot."""
 
     @classmethod
     def attach(
-        cls, interface: Interface | str, mode: AttachMode, *, max_slots: int = 64, max_rules: int = 256
+        cls,
+        interface: Interface | str,
+        mode: AttachMode,
+        *,
+        max_slots: int = 64,
+        max_rules: int = 256,
+        frame_times: FrameTimes = FrameTimes.NONE,
     ) -> Self:
         """Load the program and put it on the interface, which must have no other XDP program."""
-        steering = cls(max_slots=max_slots, max_rules=max_rules)
+        interface = interface if isinstance(interface, Interface) else find_interface(interface)
+        if mode is AttachMode.GENERIC and frame_times is FrameTimes.NIC:
+            frame_times = FrameTimes.KERNEL  # the driver has no part in this mode
+        steering = cls(
+            max_slots=max_slots,
+            max_rules=max_rules,
+            frame_times=frame_times,
+            device_index=interface.index,
+        )
         try:
             steering._attachment = Attachment(steering.program, interface, mode)
         except BaseException:
@@ -300,18 +348,44 @@ def rule_key(address: Address, port: int) -> bytes:
     return bytes(libbpf().ffi.buffer(key))
 
 
-def _load(map_entries: dict[str, int]) -> tuple[BpfObject, BpfProgram]:
+_TIMES_DOWNWARDS = (FrameTimes.NIC, FrameTimes.KERNEL, FrameTimes.NONE)
+_PROGRAMS = {
+    FrameTimes.NIC: ("steering_timed", "steering_nic_timed"),
+    FrameTimes.KERNEL: ("steering_timed", "steering_timed"),
+    FrameTimes.NONE: ("steering", "steering"),
+}
+"""The object and the program in it."""
+
+
+def _load_with_times(
+    wanted: FrameTimes, device_index: int, map_entries: dict[str, int]
+) -> tuple[BpfObject, BpfProgram, FrameTimes]:
+    """Load the program that notes these times, or, where this kernel cannot load it, the next simpler one."""
+    for times in _TIMES_DOWNWARDS[_TIMES_DOWNWARDS.index(wanted) :]:
+        try:
+            if times is FrameTimes.NIC:
+                file, name = _PROGRAMS[times]
+                loaded = BpfObject(file, program=name, map_entries=map_entries, device_index=device_index)
+                return loaded, loaded.program(name), times
+            return (*_load(*_PROGRAMS[times], map_entries), times)
+        except BpfError as refusal:
+            # A privilege that is missing is missing for all of them; what a verifier has against one may be its own.
+            if times is FrameTimes.NONE or refusal.errno == errno.EPERM:
+                raise
+    raise AssertionError("the last one was either loaded or refused")
+
+
+def _load(file: str, name: str, map_entries: dict[str, int]) -> tuple[BpfObject, BpfProgram]:
     """Load the program that takes frames of several buffers, or on a kernel without them the other one."""
-    name = _PROGRAM
     try:
-        loaded = BpfObject("steering", program=name, map_entries=map_entries)
+        loaded = BpfObject(file, program=name, map_entries=map_entries)
     except BpfError as refusal:
         # The answer of a kernel that does not know the flag for such frames, but of others too.
         if refusal.errno != errno.EINVAL:
             raise
-        name = _PROGRAM_WITHOUT_FRAGS
+        name += _LINEAR
         try:
-            loaded = BpfObject("steering", program=name, map_entries=map_entries)
+            loaded = BpfObject(file, program=name, map_entries=map_entries)
         except BpfError as second:
             raise (refusal if second.errno == errno.EINVAL else second) from None
     return loaded, loaded.program(name)

@@ -20,7 +20,10 @@ from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
 
 from xdp.closing import Closing
 from xdp.errors import NotBuiltError, RingError
+from xdp.ethtool import Ethtool
+from xdp.facts import Unknown
 from xdp.interface import Interface, find_interface
+from xdp.steering import FrameTimes
 
 _HEADROOM_BYTES = 256
 """What the kernel leaves free before each frame it fills."""
@@ -75,6 +78,25 @@ class RingSettings:
     busy_poll_budget: int = 64
     busy_timeout: float = 1.0
     """How long a queue that is busy is tried: it stays so for a moment after its last user."""
+    kernel_times: bool = False
+    """The steering program notes the kernel's time of each frame, which is a datagram's time of arrival then."""
+    nic_times: bool = False
+    """And the NIC's, where its driver gives them."""
+
+    @property
+    def frame_times(self) -> FrameTimes:
+        """What the steering program is to note."""
+        if self.nic_times:
+            return FrameTimes.NIC
+        return FrameTimes.KERNEL if self.kernel_times else FrameTimes.NONE
+
+    def for_program(self, frame_times: FrameTimes) -> RingSettings:
+        """The same for a program that turned out to note these times."""
+        return replace(
+            self,
+            kernel_times=frame_times is not FrameTimes.NONE,
+            nic_times=frame_times is FrameTimes.NIC,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +112,8 @@ class RingFacts:
     datagram_max_bytes: int
     """The largest UDP payload it can carry."""
     locked_bytes: int
+    nic_clock: str
+    """The clock of the NIC that its timestamps are converted by, or why there is none; empty where none is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +129,11 @@ class RingShape:
     verify_checksum: bool
     huge_pages: bool
     busy_poll: bool
+    headroom_bytes: int
+    reads_times: bool
+    nic_clock: int | None
+    """The number of the NIC's clock (/dev/ptpN), where its times are wanted and it has one."""
+    reads_nic_times: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +174,11 @@ def queue_count(interface: Interface | str) -> int:
 def ring_bytes(interface: Interface, settings: RingSettings) -> int:
     """Return how much memory a ring set with these settings will lock."""
     queues = settings.queues or queue_count(interface) - settings.first_queue
-    return queues * (settings.receive_frames + settings.send_frames) * _frame_bytes(interface)
+    return (
+        queues
+        * (settings.receive_frames + settings.send_frames)
+        * _frame_bytes(interface, _times_headroom(settings))
+    )
 
 
 class RingSet(Closing):
@@ -198,6 +231,7 @@ class RingSet(Closing):
             bool(found.busy_poll),
             int(found.datagram_max_bytes),
             int(found.locked_bytes),
+            _nic_clock_shown(shape, int(found.nic_clock_error)),
         )
 
     @property
@@ -235,17 +269,22 @@ class RingSet(Closing):
 def _open(
     interface: Interface, mode: RingMode, settings: RingSettings, *, lent: bool
 ) -> tuple[Any, RingShape]:
-    needs_multi_buffer = _frame_room(_LARGE_FRAME_BYTES) < interface.mtu_bytes
+    headroom = _times_headroom(settings) if mode is RingMode.COPY else 0
+    needs_multi_buffer = _frame_room(_LARGE_FRAME_BYTES, headroom) < interface.mtu_bytes
     shape = RingShape(
         first_queue=settings.first_queue,
         queues=max(settings.queues or queue_count(interface) - settings.first_queue, 0),
-        frame_bytes=_frame_bytes(interface),
+        frame_bytes=_frame_bytes(interface, headroom),
         receive_frames=settings.receive_frames,
         send_frames=settings.send_frames,
         multi_buffer=True,
         verify_checksum=settings.verify_checksum,
         huge_pages=settings.huge_pages,
         busy_poll=settings.busy_poll_us > 0,
+        headroom_bytes=headroom,
+        reads_times=settings.frame_times is not FrameTimes.NONE,
+        nic_clock=_nic_clock(interface) if settings.nic_times else None,
+        reads_nic_times=settings.nic_times,
     )
     try:
         return _attempt(interface, mode, settings, shape, lent=lent), shape
@@ -281,6 +320,8 @@ def _config(interface: Interface, shape: RingShape) -> Any:
     config.multi_buffer = shape.multi_buffer
     config.verify_checksum = shape.verify_checksum
     config.huge_pages, config.busy_poll = shape.huge_pages, shape.busy_poll
+    config.has_nic_clock, config.nic_clock = shape.nic_clock is not None, shape.nic_clock or 0
+    config.headroom_bytes, config.reads_times = shape.headroom_bytes, shape.reads_times
     return config
 
 
@@ -299,14 +340,33 @@ def _opened(interface: Interface, result: int, opened: Any, mode: str) -> Any:
     raise RingError(message, hint=hint, errno=number, step=step)
 
 
-def _frame_bytes(interface: Interface) -> int:
-    is_small = interface.mtu_bytes <= _frame_room(_SMALL_FRAME_BYTES)
+def _nic_clock(interface: Interface) -> int | None:
+    with Ethtool(interface.name) as ethtool:
+        found = ethtool.timestamping()
+    return None if isinstance(found, Unknown) else found.hardware_clock
+
+
+def _nic_clock_shown(shape: RingShape, error: int) -> str:
+    if not shape.reads_nic_times:
+        return ""
+    if shape.nic_clock is None:
+        return "none: the NIC has no clock, the kernel's times stand"
+    path = f"/dev/ptp{shape.nic_clock}"
+    return path if error == 0 else f"none: {path}: {os.strerror(error)}, the kernel's times stand"
+
+
+def _times_headroom(settings: RingSettings) -> int:
+    return int(binding().lib.UM_XSK_TIMES_BYTES) if settings.frame_times is not FrameTimes.NONE else 0
+
+
+def _frame_bytes(interface: Interface, headroom: int) -> int:
+    is_small = interface.mtu_bytes <= _frame_room(_SMALL_FRAME_BYTES, headroom)
     return _SMALL_FRAME_BYTES if is_small else _LARGE_FRAME_BYTES
 
 
-def _frame_room(frame_bytes: int) -> int:
-    """Return the largest MTU whose frames fit into one of ours."""
-    return frame_bytes - _HEADROOM_BYTES - _FRAME_HEADERS_BYTES
+def _frame_room(frame_bytes: int, headroom: int) -> int:
+    """Return the largest MTU whose frames fit into one of ours, with so much room beyond the kernel's."""
+    return frame_bytes - _HEADROOM_BYTES - headroom - _FRAME_HEADERS_BYTES
 
 
 def binding() -> Any:

@@ -10,6 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#ifndef BPF_F_XDP_DEV_BOUND_ONLY
+#define BPF_F_XDP_DEV_BOUND_ONLY (1U << 6)
+#endif
+
 #define PROGRAM_MAPS_MAX 64
 
 /* libbpf reports through one callback per process; the thread that is loading listens through this. */
@@ -87,12 +91,23 @@ static int keep_one_program(struct bpf_object *object, const char *name)
     return 0;
 }
 
+/* A program bound to a device, which runs on the host nevertheless (Linux 6.3). */
+static int bind_to_device(struct bpf_object *object, const char *name, uint32_t device_index)
+{
+    struct bpf_program *program = bpf_object__find_program_by_name(object, name);
+
+    bpf_program__set_ifindex(program, device_index);
+    return bpf_program__set_flags(program, bpf_program__flags(program) | BPF_F_XDP_DEV_BOUND_ONLY);
+}
+
 static int apply(struct bpf_object *object, const struct xdp_bpf_load_options *options)
 {
     int error = 0;
 
     if (options && options->program_name)
         error = keep_one_program(object, options->program_name);
+    if (!error && options && options->program_name && options->device_index)
+        error = bind_to_device(object, options->program_name, options->device_index);
     for (uint32_t i = 0; !error && options && i < options->map_size_count; i++) {
         struct bpf_map *map = bpf_object__find_map_by_name(object, options->map_sizes[i].map_name);
 

@@ -22,6 +22,7 @@ struct xdp_bpf_load_options {
     const char *program_name; /* load this one alone; NULL: every program of the file */
     const struct xdp_bpf_map_size *map_sizes;
     uint32_t map_size_count;
+    uint32_t device_index; /* load program_name for this interface alone, so that it may call the driver; 0: for any */
 };
 
 /* Opens and loads the file; options may be NULL. On success *object belongs to the caller, which closes it. What

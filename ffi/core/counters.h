@@ -110,6 +110,18 @@ typedef struct um_source_transport_counters {
     uint64_t dgrams_dropped_sid;
     /* counter, datagrams: Dropped at the NAK port: any other reason. */
     uint64_t dgrams_dropped_other;
+    /* counter, datagrams: Control messages that tell receivers how many they are and their longest round trip. */
+    uint64_t group_reports_sent;
+    /* snapshot, receivers: Receivers that sent a status message in the last second or two, at least; 0 with recovery_timing fixed. */
+    uint64_t group_receivers;
+    /* snapshot, ms x 1000000: Longest round trip, NAK to retransmission, that a receiver reported in that time, two variances included. */
+    uint64_t group_round_trip;
+    /* snapshot, ms x 1000000: Ignore interval in force for a receiver that reports no round trip of its own. */
+    uint64_t ignore_interval;
+    /* snapshot, ms x 1000000: Idle time before the first session message, as in force now. */
+    uint64_t sm_first_interval;
+    /* snapshot, bits: What is measured: 1 the ignore interval, 2 the first session message, 4 group reports are sent. */
+    uint64_t timers_adaptive;
 } um_source_transport_counters;
 
 static inline void um_source_transport_counters_reset(um_source_transport_counters *counters)
@@ -189,10 +201,40 @@ typedef struct um_receiver_transport_counters {
     uint64_t loss_map_entries;
     /* counter, datagrams: Given up at once because the loss map is full. */
     uint64_t loss_map_overflows;
+    /* min, ms x 1000000: Shortest one-way latency of a message: from its sending by the publisher's clock to its arrival by ours (send_timestamps). */
+    uint64_t latency_min;
+    /* mean, ms x 1000000: Mean of that time. */
+    uint64_t latency_mean;
+    /* max, ms x 1000000: Longest of that time; retransmitted messages are among them. */
+    uint64_t latency_max;
+    /* counter, messages: Messages that arrived before they were sent: the clocks of the two hosts disagree by more than the way took. */
+    uint64_t latency_negative;
+    /* counter, datagrams: Given up, of those counted as lost: only session messages announced them, and the NAK generation interval ran out. */
+    uint64_t claims_given_up;
+    /* counter, NAKs: NAKs that transport_lbtrm_nak_rate_limit put off, each counted once. */
+    uint64_t naks_rate_limited;
     /* snapshot, bytes: Stream position reported to the source as consumed. */
     uint64_t rcv_pos;
     /* snapshot, bytes: Window reported to the source beyond rcv_pos. */
     uint64_t rcv_window;
+    /* snapshot, receivers: Receivers of the session as the source tells; 0: it has not yet. */
+    uint64_t group_receivers;
+    /* snapshot, ms x 1000000: Smoothed time from the first NAK to the retransmission; assumed or told before the first sample. */
+    uint64_t round_trip;
+    /* snapshot, ms x 1000000: Its smoothed deviation. */
+    uint64_t round_trip_variance;
+    /* snapshot, samples: Retransmissions it was measured by: of one NAK, without an NCF. */
+    uint64_t round_trip_samples;
+    /* snapshot, ms x 1000000: How late datagrams arrived of late that were reordered, not lost. */
+    uint64_t reordering;
+    /* snapshot, ms x 1000000: Initial back-off in force: the configured one, or the most that is drawn now. */
+    uint64_t nak_initial_backoff;
+    /* snapshot, ms x 1000000: Back-off in force: the configured one, or the least that is drawn after one NAK. */
+    uint64_t nak_backoff;
+    /* snapshot, ms x 1000000: Suppress interval in force: the configured one, or that after one NCF. */
+    uint64_t nak_suppress;
+    /* snapshot, bits: What is measured: 1 the initial back-off, 2 the back-off, 4 the suppress interval. */
+    uint64_t timers_adaptive;
 } um_receiver_transport_counters;
 
 static inline void um_receiver_transport_counters_reset(um_receiver_transport_counters *counters)
@@ -200,6 +242,7 @@ static inline void um_receiver_transport_counters_reset(um_receiver_transport_co
     *counters = (um_receiver_transport_counters){0};
     counters->nak_stm_min = UINT64_MAX;
     counters->nak_tx_min = UINT64_MAX;
+    counters->latency_min = UINT64_MAX;
 }
 
 /* One context: topic resolution, sends that had to wait, datagrams no session knows, shared stores. */
@@ -220,6 +263,8 @@ typedef struct um_context_counters {
     uint64_t sessions_refused;
     /* counter, sessions: Sessions that had received nothing and made room for others. */
     uint64_t sessions_evicted;
+    /* counter, topics: Topics of ended sessions that begin anew, without a report of their loss, when they are joined again: too many others ended since, or only earlier datagrams came. */
+    uint64_t resume_points_dropped;
     /* snapshot, datagrams: Datagrams in the reorder buffer now. */
     uint64_t hold_store_datagrams;
     /* counter, datagrams: Datagrams refused because the reorder buffer was full. */
@@ -367,6 +412,12 @@ typedef struct um_link_counters {
     uint64_t ring_kept;
     /* counter, datagrams: Datagrams of steered groups that the kernel delivered instead: IP fragments, and datagrams of another queue. */
     uint64_t ring_kernel_path;
+    /* counter, datagrams: Datagrams from a ring without the time that the steering program should have noted: the loop's clock gives their time of arrival. */
+    uint64_t ring_times_missing;
+    /* counter, datagrams: Datagrams from a ring whose time of arrival is the NIC's receive timestamp (link_xdp_nic_timestamps). */
+    uint64_t ring_nic_times;
+    /* counter, datagrams: Datagrams from a ring whose timestamp of the NIC cannot be: it lies after the kernel saw the frame, or long before. */
+    uint64_t ring_nic_times_refused;
     /* counter, frames: XDP_STATISTICS: dropped by the kernel for lack of a frame in the fill ring, or too long for one. */
     uint64_t xdp_rx_dropped;
     /* counter, frames: XDP_STATISTICS: fill ring entries the kernel refused. */

@@ -94,6 +94,7 @@ static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, 
     entry->fragment_offset = fragment ? message->offset : 0;
     entry->total = fragment ? message->total : message->payload_length;
     entry->received_ns = arrival->received_ns;
+    entry->sent_ns = message->sent_ns;
     if (!fragment || delivery->state == UM_DELIVERY_STARTING || um_reassembly_count(delivery, entry))
         return true;
     um_order_map_remove(delivery, um_order_map_find(delivery, message->sqn));
@@ -181,7 +182,8 @@ static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message
                   .fragment_offset = fragment ? message->offset : 0,
                   .message_length = fragment ? message->total : message->payload_length,
                   .source = delivery->source,
-                  .received_ns = arrival->received_ns};
+                  .received_ns = arrival->received_ns,
+                  .sent_ns = message->sent_ns};
     bool in_frame =
         um_delivery_may_pin(message, arrival) && um_delivery_append_in_frame(delivery, &row, message, arrival);
     if (!in_frame && !um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))
@@ -202,8 +204,24 @@ static bool is_before_mapping(const um_delivery *delivery, const um_arrival *arr
     return delivery->state < UM_DELIVERY_RUNNING && um_serial_before(arrival->transport_sqn, delivery->mapped_sqn);
 }
 
+/* Goes on where an earlier session ended, now that sqn is known to exist. False when that cannot be: the source has
+ * begun anew. */
+static bool resume(um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
+{
+    uint32_t ahead = sqn - delivery->resume_sqn;
+    bool resumes = delivery->has_resume && !delivery->late_join.is_active;
+    if (!resumes || ahead > SPAN_MAX || !is_plausible(delivery, ahead + 1, arrival))
+        return false;
+    delivery->has_resume = false;
+    start_at(delivery, delivery->resume_sqn);
+    delivery->highest_sqn = delivery->resume_sqn - 1;
+    return true;
+}
+
 static void first_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
+    if (UM_UNLIKELY(resume(delivery, message->sqn, arrival)))
+        return;
     delivery->highest_sqn = message->sqn - 1;
     delivery->highest_transport_sqn = arrival->transport_sqn;
     delivery->start_sqn = arrival->transport_sqn;
@@ -314,7 +332,8 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
     if (UM_UNLIKELY(delivery->late_join.is_active) &&
         (is_strange(delivery, sqn, arrival) || um_late_join_leaves_out(delivery, sqn, false, arrival)))
         return;
-    if (delivery->state == UM_DELIVERY_WAITING && !arrival->earlier_lost) {
+    bool begins = delivery->state == UM_DELIVERY_WAITING && !resume(delivery, sqn, arrival);
+    if (begins && !arrival->earlier_lost) {
         delivery->highest_sqn = sqn;
         delivery->highest_transport_sqn = arrival->transport_sqn;
         start_at(delivery, sqn + 1);
@@ -383,6 +402,7 @@ static bool finish(um_delivery *delivery, int64_t now_ns)
     if (!um_delivery_append_event(delivery, UM_ROW_END_OF_SESSION, 0, 0, now_ns))
         return false;
     UM_COUNT(delivery->receiver->counters.eos_events, 1);
+    delivery->resume_sqn = delivery->next_sqn;
     delivery->state = UM_DELIVERY_ENDED;
     return true;
 }
@@ -391,7 +411,10 @@ void um_delivery_end(um_delivery *delivery, int64_t now_ns)
 {
     if (delivery->state == UM_DELIVERY_STARTING)
         um_delivery_start(delivery, now_ns);
-    delivery->has_begun = delivery->state == UM_DELIVERY_RUNNING;
+    if (delivery->state == UM_DELIVERY_WAITING)
+        delivery->next_sqn = delivery->resume_sqn;
+    else
+        delivery->has_resume = true;
     delivery->state = UM_DELIVERY_ENDING;
     finish(delivery, now_ns);
 }

@@ -20,10 +20,7 @@
 #include "core/reorder_buffer.h"
 #include "core/session_id.h"
 
-enum {
-    UM_DELIVERY_GAPS_MAX = 32,
-    UM_RESUME_POINTS_MAX = 64, /* ended sources that a receiver remembers; the oldest is forgotten for another */
-};
+enum { UM_DELIVERY_GAPS_MAX = 32 };
 
 typedef enum um_ordered_delivery {
     UM_ORDERED_FRAGMENTS = 0, /* arrival order, fragments as they are */
@@ -41,15 +38,6 @@ typedef struct um_receiver_config {
     uint32_t otr_caching_threshold; /* order map entries */
 } um_receiver_config;
 
-/* Where a receiver goes on with a source whose session ended, when it finds the source again. */
-typedef struct um_resume_point {
-    bool in_use;
-    um_session_id id;
-    uint32_t topic_index;
-    uint32_t next_sqn;              /* everything before it was delivered or given up */
-    uint32_t highest_transport_sqn; /* as um_delivery has it */
-} um_resume_point;
-
 /* One subscription: what its controllers share. Owned by the context. Several receivers may have the same queue: it
  * takes their rows as they come, and the controller's source number distinguishes them. */
 typedef struct um_receiver {
@@ -60,8 +48,6 @@ typedef struct um_receiver {
     um_context_counters *context_counters;
     bool *otr_begun; /* the owner's: some controller has begun off-transport recovery; NULL: nobody looks */
     uint32_t controller_count;
-    uint32_t resume_next; /* the ring's next place */
-    um_resume_point resume_points[UM_RESUME_POINTS_MAX];
 } um_receiver;
 
 /* A range of lost topic sqns, when it was found, and by the datagram of which transport sqn. */
@@ -118,6 +104,7 @@ typedef struct um_delivery {
     bool bos_due;
     bool has_blocker;
     bool is_leading; /* nothing was delivered: what is lost at leading_sqn is before the first message (UM-135) */
+    bool has_resume; /* resume_sqn: where an earlier session was, or this one was when it ended */
 
     uint32_t id; /* owner of its holds, never 0, never reused within a context */
     uint32_t topic_index;
@@ -125,6 +112,7 @@ typedef struct um_delivery {
     uint32_t start_sqn;   /* transport sqn of the first datagram seen with the topic */
     int64_t give_up_ns;   /* NAK generation interval of the session (C16) */
     uint32_t lowest_held; /* while starting */
+    uint32_t resume_sqn;
     uint32_t blocker_sqn; /* the session's: a lost datagram that may carry the topic */
     int64_t loss_check_ns;
     uint64_t gaps_examined;   /* gaps of the session that had been found when there was none */
@@ -132,7 +120,6 @@ typedef struct um_delivery {
     uint32_t gap_first;
     um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
     uint32_t leading_sqn;
-    bool has_begun;          /* when it ended: next_sqn is known */
     um_address request_port; /* where the source takes requests; ip 0: it does not */
     um_late_join late_join;
 } um_delivery;

@@ -29,11 +29,11 @@ int um_explicit_batch_release(um_source *source, int64_t now_ns, uint32_t *actio
     return 0;
 }
 
-static int64_t hold(um_source *source, const uint8_t *data, uint32_t length, uint16_t batch_flags)
+static int64_t hold(um_source *source, const uint8_t *data, uint32_t length, uint16_t batch_flags, int64_t now_ns)
 {
     uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
-    uint32_t count = um_fragmentation_plan(body_max, length, batch_flags != 0).count;
-    um_held_record record = {length, um_source_take_sqns(source, count), body_max, batch_flags};
+    uint32_t count = um_fragmentation_plan(body_max, length, batch_flags != 0, source->has_send_time).count;
+    um_held_record record = {length, um_source_take_sqns(source, count), body_max, batch_flags, now_ns};
     atomic_fetch_add_explicit(&source->held_fragments, count, memory_order_relaxed);
     memcpy(source->explicit_memory + source->explicit_used, &record, sizeof record);
     memcpy(source->explicit_memory + source->explicit_used + sizeof record, data, length);
@@ -52,7 +52,7 @@ int64_t um_explicit_batch_send(um_source *source, const uint8_t *data, uint32_t 
                            (flags & UM_SEND_END_BATCH ? UM_MESSAGE_BATCH_END : 0);
     if (!ends && !full) {
         set_open(source, true);
-        return hold(source, data, length, batch_flags);
+        return hold(source, data, length, batch_flags, now_ns);
     }
     int result = um_explicit_batch_release(source, now_ns, actions);
     uint32_t sqn = 0;

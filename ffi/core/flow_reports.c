@@ -92,8 +92,11 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     }
     bool out_of_range = um_serial_before(session->next_sqn, status.next_sqn) ||
                         session->next_sqn - status.next_sqn > session->sent_mask;
+    um_receiver_account *account = NULL;
     if (!(status.flags & (UM_STATUS_LEAVE | UM_STATUS_ELICIT)) && !out_of_range)
-        um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
+        account = um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
+    if (!(status.flags & UM_STATUS_LEAVE))
+        um_source_timing_on_status(&session->timing, account, status.receiver_id, status.round_trip_us, now_ns);
     if (session->config.flow_policy == UM_FLOW_NONE)
         return;
     if (status.flags & UM_STATUS_LEAVE) {
@@ -101,13 +104,11 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
         apply(session);
         return;
     }
-    if (status.flags & UM_STATUS_ELICIT) {
+    /* A position that cannot be may come from a forged session message: a true one corrects it. */
+    if (status.flags & UM_STATUS_ELICIT || out_of_range) {
+        UM_COUNT(session->counters.status_out_of_range, !(status.flags & UM_STATUS_ELICIT));
         if (now_ns - session->last_sm_ns >= ELICITED_SM_GAP_NS)
             um_session_message_send(session, now_ns);
-        return;
-    }
-    if (out_of_range) {
-        UM_COUNT(session->counters.status_out_of_range, 1);
         return;
     }
     /* Older than the window: the receiver is further behind than anything we can still send again. */

@@ -18,12 +18,12 @@ typedef struct um_fragmentation {
     uint32_t span;  /* log bytes of all */
 } um_fragmentation;
 
-static inline um_fragmentation um_fragmentation_plan(uint32_t body_max, uint32_t length, bool batch)
+static inline um_fragmentation um_fragmentation_plan(uint32_t body_max, uint32_t length, bool batch, bool send_time)
 {
-    uint32_t whole = um_lbmc_overhead(false, batch) + length;
+    uint32_t whole = um_lbmc_overhead(false, batch, send_time) + length;
     if (UM_LIKELY(whole <= body_max))
         return (um_fragmentation){1, length, um_frame_span(whole)};
-    uint32_t overhead = um_lbmc_overhead(true, batch);
+    uint32_t overhead = um_lbmc_overhead(true, batch, send_time);
     um_fragmentation f = {.chunk = body_max - overhead};
     f.count = (length + f.chunk - 1) / f.chunk;
     uint32_t last = length - (f.count - 1) * f.chunk;
@@ -58,9 +58,10 @@ static inline void um_frame_writer_fetch_ahead(const uint8_t *frame, uint32_t sp
 
 static inline void um_frame_writer_write(um_frame_writer *w, const um_lbmc_layout *layout, const uint8_t *payload)
 {
-    uint32_t body = um_lbmc_overhead(layout->flags & UM_MESSAGE_FRAGMENT,
-                                     layout->flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END)) +
-                    layout->payload_length;
+    uint32_t body =
+        um_lbmc_overhead(layout->flags & UM_MESSAGE_FRAGMENT,
+                         layout->flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END), layout->sent_ns != 0) +
+        layout->payload_length;
     uint32_t span = um_frame_span(body);
     um_frame_writer_fetch_ahead(w->frame, span);
     memcpy(um_lbmc_write_message(w->frame + UM_FRAME_HEADER_BYTES, layout), payload, layout->payload_length);
@@ -72,14 +73,15 @@ static inline void um_frame_writer_write(um_frame_writer *w, const um_lbmc_layou
 }
 
 static inline void um_frame_writer_write_message(um_frame_writer *w, uint32_t sqn, const uint8_t *data, uint32_t length,
-                                                 uint16_t batch_flags, const um_fragmentation *f)
+                                                 uint16_t batch_flags, int64_t sent_ns, const um_fragmentation *f)
 {
     um_lbmc_layout layout = {.topic_index = w->source->topic_index,
                              .sqn = sqn,
                              .flags = batch_flags,
                              .first_sqn = sqn,
                              .total = length,
-                             .payload_length = length};
+                             .payload_length = length,
+                             .sent_ns = sent_ns};
     if (UM_LIKELY(f->count == 1)) {
         um_frame_writer_write(w, &layout, data);
         return;
@@ -109,6 +111,7 @@ typedef struct um_held_record {
     uint32_t sqn;      /* of the first fragment */
     uint32_t body_max; /* the sqns were counted for datagrams of this size, whatever the path takes later */
     uint32_t flags;
+    int64_t now_ns; /* when it was sent */
 } um_held_record;
 
 /* Publishes one message. It takes the next sqns of the topic, or those of the record it was held in. Stores the
@@ -119,14 +122,15 @@ static inline int um_source_publish(um_source *source, const uint8_t *data, uint
 {
     uint32_t body_max =
         held ? held->body_max : atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
-    um_fragmentation f = um_fragmentation_plan(body_max, length, batch_flags != 0);
+    um_fragmentation f = um_fragmentation_plan(body_max, length, batch_flags != 0, source->has_send_time);
     um_claim claim;
     int result = um_source_claim_space(source, f.span, actions, &claim);
     if (UM_UNLIKELY(result != 0))
         return result;
     uint32_t sqn = held ? held->sqn : um_source_take_sqns(source, f.count);
     um_frame_writer w = um_frame_writer_open(source, &claim);
-    um_frame_writer_write_message(&w, sqn, data, length, batch_flags, &f);
+    int64_t sent_ns = um_source_send_time(source, held ? held->now_ns : now_ns);
+    um_frame_writer_write_message(&w, sqn, data, length, batch_flags, sent_ns, &f);
     *last_sqn = sqn + f.count - 1;
     atomic_store_explicit(&source->last_send_ns, now_ns, memory_order_relaxed);
     um_batcher_close(&w.batch, w.position, flush, now_ns, actions);

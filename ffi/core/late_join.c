@@ -12,18 +12,17 @@ enum {
     RANGE_MAX = 1 << 26, /* sqns a source can retain */
 };
 
-void um_late_join_begin(um_delivery *delivery, uint32_t caching_proximity, const um_resume_point *resume)
+void um_late_join_begin(um_delivery *delivery, uint32_t caching_proximity)
 {
     delivery->late_join = (um_late_join){.is_active = true,
                                          .awaits_range = true,
                                          .caching_proximity = caching_proximity,
                                          .epoch = delivery->late_join.epoch + 1};
-    if (resume == NULL)
+    if (!delivery->has_resume)
         return;
     delivery->late_join.is_resumed = true;
-    delivery->late_join.resume_sqn = resume->next_sqn;
-    delivery->highest_sqn = resume->next_sqn - 1;
-    delivery->highest_transport_sqn = resume->highest_transport_sqn;
+    delivery->late_join.resume_sqn = delivery->resume_sqn;
+    delivery->highest_sqn = delivery->resume_sqn - 1;
 }
 
 void um_late_join_fetch_to(um_delivery *delivery, uint32_t end)
@@ -60,37 +59,6 @@ void um_late_join_end_if_complete(um_delivery *delivery)
     } else if (join->is_given_up && join->has_lost && delivery->held_count == 0) {
         begin_with_live(delivery);
     }
-}
-
-/* ---- sources found again ---- */
-
-static um_resume_point *find_resume(um_receiver *receiver, const um_session_id *id, uint32_t topic_index)
-{
-    for (uint32_t i = 0; i < UM_RESUME_POINTS_MAX; i++) {
-        um_resume_point *point = &receiver->resume_points[i];
-        if (point->in_use && point->topic_index == topic_index && um_session_id_equal(&point->id, id))
-            return point;
-    }
-    return NULL;
-}
-
-void um_late_join_remember(um_receiver *receiver, const um_session_id *id, const um_delivery *delivery)
-{
-    um_resume_point *point = find_resume(receiver, id, delivery->topic_index);
-    if (point == NULL)
-        point = &receiver->resume_points[receiver->resume_next++ % UM_RESUME_POINTS_MAX];
-    *point = (um_resume_point){true, *id, delivery->topic_index, delivery->next_sqn, delivery->highest_transport_sqn};
-}
-
-bool um_late_join_take_resume(um_receiver *receiver, const um_session_id *id, uint32_t topic_index,
-                              um_resume_point *point)
-{
-    um_resume_point *found = find_resume(receiver, id, topic_index);
-    if (found == NULL)
-        return false;
-    *point = *found;
-    found->in_use = false;
-    return true;
 }
 
 /* ---- live messages ---- */
@@ -179,6 +147,7 @@ static void start(um_receiver_session *session, um_delivery *delivery, uint32_t 
 {
     um_late_join *join = &delivery->late_join;
     join->awaits_range = false;
+    delivery->has_resume = false;
     if (delivery->state == UM_DELIVERY_STARTING) {
         uint32_t held_from = delivery->lowest_held;
         session->starting_count--;
@@ -267,7 +236,8 @@ static enum taken deliver(um_delivery *delivery, const um_lbmc_message *message)
                   .fragment_offset = message->flags & UM_MESSAGE_FRAGMENT ? message->offset : 0,
                   .message_length = message->flags & UM_MESSAGE_FRAGMENT ? message->total : message->payload_length,
                   .source = delivery->source,
-                  .received_ns = delivery->late_join.received_ns};
+                  .received_ns = delivery->late_join.received_ns,
+                  .sent_ns = message->sent_ns};
     if (!um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))
         return QUEUE_FULL;
     delivery->next_sqn++;

@@ -27,13 +27,8 @@
 #include "core/delivery_controller.h"
 #include "core/receiver_session.h"
 
-/* The controller, just mapped, is to have the past first: with a resume point, from there on. */
-void um_late_join_begin(um_delivery *delivery, uint32_t caching_proximity, const um_resume_point *resume);
-
-/* Remembers where the source of an ended session is gone on with; takes that back when the source is found again. */
-void um_late_join_remember(um_receiver *receiver, const um_session_id *id, const um_delivery *delivery);
-bool um_late_join_take_resume(um_receiver *receiver, const um_session_id *id, uint32_t topic_index,
-                              um_resume_point *point);
+/* The controller, just mapped, is to have the past first: where it resumes (resume_points.h), from there on. */
+void um_late_join_begin(um_delivery *delivery, uint32_t caching_proximity);
 
 /* True for a live message, or a TSNI, that is dropped because it is too far ahead: it will be fetched. */
 bool um_late_join_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_message, const um_arrival *arrival);

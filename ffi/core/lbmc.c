@@ -1,6 +1,14 @@
 #include "core/lbmc.h"
 
-enum { OPTION_HEAD_BYTES = 4, IGNORE_FLAG = 0x8000, IGNORE_FLAG_BYTE = 0x80 };
+enum {
+    OPTION_HEAD_BYTES = 4,
+    IGNORE_FLAG = 0x8000,
+    IGNORE_FLAG_BYTE = 0x80,
+    IGNORE_SUBTYPE_BYTE = 0x40,
+    SEND_TIME_DATA_BYTES = 8,
+};
+
+_Static_assert((int)UM_LBMC_SEND_TIME_BYTES == (int)UM_LBMC_EXTENDED_BYTES + (int)SEND_TIME_DATA_BYTES, "one option");
 
 static enum um_dgram_status decode_fragment(const uint8_t *option, uint32_t option_length, um_lbmc_message *message)
 {
@@ -38,6 +46,11 @@ static enum um_dgram_status decode_extended(const uint8_t *option, uint32_t opti
     message->extended_subtype = um_load_be16(option + 4);
     message->extended = option + UM_LBMC_EXTENDED_BYTES;
     message->extended_length = option_length - UM_LBMC_EXTENDED_BYTES;
+    if (message->extended_id == UM_LBMC_OWN_ID && message->extended_subtype == UM_LBMC_SUBTYPE_SEND_TIME &&
+        message->extended_length == SEND_TIME_DATA_BYTES) {
+        uint64_t sent_ns = um_load_be64(message->extended);
+        message->sent_ns = sent_ns <= INT64_MAX ? (int64_t)sent_ns : 0; /* no clock shows a later one */
+    }
     return UM_DGRAM_OK;
 }
 
@@ -138,6 +151,7 @@ enum um_dgram_status um_lbmc_decode(const uint8_t *data, uint32_t available, um_
     message->tsni_count = 0;
     message->extended = NULL;
     message->extended_length = 0;
+    message->sent_ns = 0;
     if (type == UM_LBMC_MESSAGE) {
         message->topic_index = um_load_be32(data + 4);
         message->sqn = um_load_be32(data + 8);
@@ -190,20 +204,34 @@ enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uin
     return status;
 }
 
+/* The head of an extended option and where its data goes. */
+static uint8_t *write_extended_head(uint8_t *option, uint8_t next, uint8_t id, uint16_t subtype, uint32_t length)
+{
+    option[0] = next;
+    option[1] = (uint8_t)(UM_LBMC_EXTENDED_BYTES + length);
+    option[2] = IGNORE_FLAG_BYTE | IGNORE_SUBTYPE_BYTE;
+    option[3] = id;
+    um_store_be16(option + 4, subtype);
+    um_store_be16(option + 6, 0);
+    return option + UM_LBMC_EXTENDED_BYTES;
+}
+
 uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout)
 {
     bool fragment = layout->flags & UM_MESSAGE_FRAGMENT;
     uint16_t batch = layout->flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END);
-    uint32_t length = um_lbmc_overhead(fragment, batch != 0) + layout->payload_length;
+    bool send_time = layout->sent_ns != 0;
+    uint32_t length = um_lbmc_overhead(fragment, batch != 0, send_time) + layout->payload_length;
     um_debug_assert(length <= UM_LBMC_MESSAGE_BYTES_MAX);
+    uint8_t last = send_time ? UM_LBMC_OPTION_EXTENDED : UM_LBMC_OPTION_DATA;
     out[0] = UM_LBMC_MESSAGE;
-    out[1] = fragment ? UM_LBMC_OPTION_FRAGMENT : batch ? UM_LBMC_OPTION_BATCH : UM_LBMC_OPTION_DATA;
+    out[1] = fragment ? UM_LBMC_OPTION_FRAGMENT : batch ? UM_LBMC_OPTION_BATCH : last;
     um_store_be16(out + 2, (uint16_t)length);
     um_store_be32(out + 4, layout->topic_index);
     um_store_be32(out + 8, layout->sqn);
     uint8_t *at = out + UM_LBMC_HEADER_BYTES;
     if (fragment) {
-        at[0] = batch ? UM_LBMC_OPTION_BATCH : UM_LBMC_OPTION_DATA;
+        at[0] = batch ? UM_LBMC_OPTION_BATCH : last;
         at[1] = UM_LBMC_FRAGMENT_BYTES;
         um_store_be16(at + 2, 0);
         um_store_be32(at + 4, layout->first_sqn);
@@ -212,11 +240,17 @@ uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout)
         at += UM_LBMC_FRAGMENT_BYTES;
     }
     if (batch) {
-        at[0] = UM_LBMC_OPTION_DATA;
+        at[0] = last;
         at[1] = UM_LBMC_BATCH_BYTES;
         um_store_be16(at + 2, (uint16_t)((batch & UM_MESSAGE_BATCH_START ? 0x0002 : 0) |
                                          (batch & UM_MESSAGE_BATCH_END ? 0x0001 : 0)));
         at += UM_LBMC_BATCH_BYTES;
+    }
+    if (send_time) {
+        uint8_t *data = write_extended_head(at, UM_LBMC_OPTION_DATA, UM_LBMC_OWN_ID, UM_LBMC_SUBTYPE_SEND_TIME,
+                                            SEND_TIME_DATA_BYTES);
+        um_store_be64(data, (uint64_t)layout->sent_ns);
+        at = data + SEND_TIME_DATA_BYTES;
     }
     return at;
 }
@@ -245,13 +279,6 @@ uint32_t um_lbmc_write_extended(uint8_t *out, uint8_t id, uint16_t subtype, cons
     out[0] = UM_LBMC_CONTROL;
     out[1] = UM_LBMC_OPTION_EXTENDED;
     um_store_be16(out + 2, (uint16_t)(UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + length));
-    uint8_t *option = out + UM_LBMC_CONTROL_BYTES;
-    option[0] = UM_LBMC_OPTION_NONE;
-    option[1] = (uint8_t)(UM_LBMC_EXTENDED_BYTES + length);
-    option[2] = IGNORE_FLAG_BYTE | 0x40; /* may be ignored, subtype may be ignored */
-    option[3] = id;
-    um_store_be16(option + 4, subtype);
-    um_store_be16(option + 6, 0);
-    memcpy(option + UM_LBMC_EXTENDED_BYTES, data, length);
+    memcpy(write_extended_head(out + UM_LBMC_CONTROL_BYTES, UM_LBMC_OPTION_NONE, id, subtype, length), data, length);
     return UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + length;
 }

@@ -33,8 +33,15 @@ enum {
     UM_LBMC_TSNI_RECORD_BYTES = 8,
     UM_LBMC_TSNI_RECORDS_MAX = 31, /* the option length is one byte */
     UM_LBMC_EXTENDED_BYTES = 8,    /* before the data */
+    UM_LBMC_SEND_TIME_BYTES = 16,  /* an extended option with 8 bytes of data */
     UM_LBMC_MESSAGE_BYTES_MAX = 65535,
     UM_LBMC_PER_DATAGRAM_MAX = 5457, /* messages without payload in the largest datagram */
+};
+
+/* Extended options are umstack's own by their id; the subtypes. */
+enum {
+    UM_LBMC_OWN_ID = 85,
+    UM_LBMC_SUBTYPE_SEND_TIME = 4,
 };
 
 /* Flags of a message; the batch ones have the values of UM's receive flags (UM-37). */
@@ -63,6 +70,7 @@ typedef struct um_lbmc_message {
     uint32_t extended_length;
     uint8_t extended_id;
     uint16_t extended_subtype;
+    int64_t sent_ns; /* the publisher's wall clock when it was sent; 0: not in the message */
 } um_lbmc_message;
 
 /* Decodes the message at the start of [data, data + available) and stores its whole length, by which the
@@ -77,9 +85,10 @@ enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uin
                                      um_lbmc_message *message, uint32_t *length);
 
 /* Bytes of headers that a message with these properties takes (design W4: every header byte counted). */
-static inline uint32_t um_lbmc_overhead(bool fragment, bool batch)
+static inline uint32_t um_lbmc_overhead(bool fragment, bool batch, bool send_time)
 {
-    return UM_LBMC_HEADER_BYTES + (fragment ? UM_LBMC_FRAGMENT_BYTES : 0) + (batch ? UM_LBMC_BATCH_BYTES : 0);
+    return UM_LBMC_HEADER_BYTES + (fragment ? UM_LBMC_FRAGMENT_BYTES : 0) + (batch ? UM_LBMC_BATCH_BYTES : 0) +
+           (send_time ? UM_LBMC_SEND_TIME_BYTES : 0);
 }
 
 /* Writes the header and options of a data message (type 0) and returns where the payload goes. The topic
@@ -92,6 +101,7 @@ typedef struct um_lbmc_layout {
     uint32_t offset;
     uint32_t total;
     uint32_t payload_length;
+    int64_t sent_ns; /* 0: without the option */
 } um_lbmc_layout;
 
 uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout);

@@ -101,7 +101,7 @@ bool um_loss_map_add(um_loss_map *map, uint32_t sqn, int64_t now_ns, int64_t dea
     um_debug_assert(map->table[bucket] == 0);
     uint32_t entry = map->count++;
     map->change_count++;
-    map->entries[entry] = (um_loss){sqn, 0, now_ns, deadline_ns, 0};
+    map->entries[entry] = (um_loss){sqn, 0, now_ns, deadline_ns, 0, 0, 0};
     map->table[bucket] = entry + 1;
     place(map, entry, entry);
     sift(map, entry);

@@ -12,6 +12,8 @@ typedef struct um_loss {
     int64_t detected_ns;
     int64_t deadline_ns; /* when the session checks it next */
     uint32_t heap_at;
+    uint32_t ncfs_seen;
+    int64_t nak_ns; /* of the first NAK, once naks_sent is not 0 */
 } um_loss;
 
 typedef struct um_loss_map {

@@ -62,7 +62,8 @@ typedef struct um_block {
     uint32_t *message_lengths;  /* ordered_delivery 0: payload bytes of the whole message */
     uint32_t *sources;          /* the owner's number of the source */
     int64_t *received_ns;
-    uint16_t *flags; /* um_row_kind << 8 | UM_MESSAGE_* */
+    int64_t *sent_ns; /* by the publisher's wall clock; 0: it does not say */
+    uint16_t *flags;  /* um_row_kind << 8 | UM_MESSAGE_* */
     uint8_t *payload;
 } um_block;
 
@@ -110,6 +111,7 @@ typedef struct um_row {
     uint32_t message_length;
     uint32_t source;
     int64_t received_ns;
+    int64_t sent_ns;
 } um_row;
 
 /* Room for the payload of one row; NULL when the queue is full. um_queue_append makes the row visible. */

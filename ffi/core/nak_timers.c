@@ -1,12 +1,12 @@
 #include "core/nak_timers.h"
 
+#include "core/session_claims.h"
 #include "core/status_reports.h"
 
 enum {
-    MEAN_WEIGHT = 8,           /* moving averages give the newest sample an eighth */
-    BACKOFF_NS_MIN = 100000,   /* between two NAKs for the same datagram, whatever is configured */
-    NAK_GAP_MAX_NS = 1000000,  /* between two NAK datagrams, at most */
-    UNREAD_CHECK_NS = 1000000, /* how soon to see again whether the owner has caught up */
+    NAK_GAP_MAX_NS = 1000000,   /* between two NAK datagrams, at most */
+    UNREAD_CHECK_NS = 1000000,  /* how soon to see again whether the owner has caught up */
+    BUDGET_CHECK_NS = 10000000, /* how soon to NAK again when the budget was used up */
 };
 
 /* ---- gaps ---- */
@@ -15,6 +15,7 @@ static void give_up(um_receiver_session *session, um_loss *loss, uint64_t *reaso
 {
     UM_COUNT(*reason_counter, 1);
     um_status_reports_on_gap_closed(session, loss->sqn);
+    um_session_claims_on_given_up(session, loss->sqn);
     um_loss_map_remove(&session->losses, loss);
 }
 
@@ -37,44 +38,34 @@ void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_
         UM_COUNT(counters->unrecovered_txw, excess);
         first += excess;
     }
-    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_initial_backoff_ns);
+    int64_t backoff_ns = um_recovery_timing_draw_initial_ns(&session->timing, &session->random);
     for (; first != last + 1; first++)
         um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns);
 }
 
 /* ---- recovery ---- */
 
-static uint64_t moving_mean(uint64_t mean, uint64_t sample, uint64_t count)
-{
-    return count == 0 ? sample : mean + (uint64_t)(((int64_t)sample - (int64_t)mean) / MEAN_WEIGHT);
-}
-
-static uint32_t recovery_bucket(uint64_t waited_ns)
-{
-    enum { OCTAVE_FIRST = 16, OCTAVES = UM_RECOVERY_BUCKETS / 4 };
-    uint32_t octave = 63u - (uint32_t)__builtin_clzll(waited_ns | 1);
-    if (octave < OCTAVE_FIRST)
-        return 0;
-    if (octave >= OCTAVE_FIRST + OCTAVES)
-        return UM_RECOVERY_BUCKETS - 1;
-    return 4 * (octave - OCTAVE_FIRST) + (uint32_t)(waited_ns >> (octave - 2) & 3);
-}
-
 void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, bool retransmission, int64_t now_ns)
 {
     um_receiver_transport_counters *counters = &session->counters;
     uint64_t waited = (uint64_t)(now_ns - loss->detected_ns);
-    if (!retransmission)
+    if (retransmission) {
+        um_recovery_timing_on_retransmission(&session->timing, loss->naks_sent, loss->ncfs_seen, now_ns - loss->nak_ns);
+        um_recovery_timing_on_repaired(&session->timing, loss->sqn, loss->detected_ns);
+    } else {
+        um_recovery_timing_on_reordered(&session->timing, (int64_t)waited);
         UM_COUNT(counters->out_of_order, 1);
+    }
     counters->nak_stm_min = waited < counters->nak_stm_min ? waited : counters->nak_stm_min;
     counters->nak_stm_max = waited > counters->nak_stm_max ? waited : counters->nak_stm_max;
-    counters->nak_stm_mean = moving_mean(counters->nak_stm_mean, waited, session->recovered_count);
+    counters->nak_stm_mean = um_moving_mean(counters->nak_stm_mean, waited, session->recovered_count == 0);
     uint64_t naks = loss->naks_sent;
     counters->nak_tx_min = naks < counters->nak_tx_min ? naks : counters->nak_tx_min;
     counters->nak_tx_max = naks > counters->nak_tx_max ? naks : counters->nak_tx_max;
-    counters->nak_tx_mean = moving_mean(counters->nak_tx_mean, 1000 * naks, session->recovered_count);
+    counters->nak_tx_mean = um_moving_mean(counters->nak_tx_mean, 1000 * naks, session->recovered_count == 0);
     UM_COUNT(session->recovered_count, 1);
-    UM_COUNT(session->recovery_buckets[recovery_bucket(waited)], 1);
+    uint32_t bucket = um_time_bucket(waited, UM_RECOVERY_OCTAVE_FIRST, UM_RECOVERY_BUCKETS);
+    UM_COUNT(session->recovery_buckets[bucket], 1);
     um_status_reports_on_gap_closed(session, loss->sqn);
     um_loss_map_remove(&session->losses, loss); /* UM-118, UM-121 */
 }
@@ -85,8 +76,8 @@ void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, boo
  */
 static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns)
 {
-    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
-    int64_t next_ns = now_ns + session->config.nak_suppress_ns + backoff_ns;
+    loss->ncfs_seen++;
+    int64_t next_ns = now_ns + um_recovery_timing_draw_suppress_ns(&session->timing, &session->random, loss->ncfs_seen);
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
     next_ns = next_ns > loss->deadline_ns ? next_ns : loss->deadline_ns;
     um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
@@ -128,37 +119,52 @@ static bool may_lie_unread(const um_receiver_session *session, const um_loss *lo
 {
     enum { BEHIND_BACKOFFS = 16 };
     return session->behind && loss->naks_sent > 0 &&
-           now_ns - loss->detected_ns < BEHIND_BACKOFFS * session->config.nak_backoff_ns * loss->naks_sent;
+           now_ns - loss->detected_ns <
+               BEHIND_BACKOFFS * um_recovery_timing_backoff_ns(&session->timing) * loss->naks_sent;
 }
 
-/* One entry whose time has come (UM-119, UM-122, UM-123, UM-128). True when it is to be NAKed. */
-static bool fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
+enum fired { FIRED_NOT_NAKED, FIRED_NAKED, FIRED_OVER_BUDGET };
+
+/* One entry whose time has come (UM-119, UM-122, UM-123, UM-128): whether it is NAKed. One over the budget keeps its
+ * place as the first. */
+static enum fired fire(um_receiver_session *session, um_loss *loss, int64_t now_ns)
 {
     int64_t give_up_ns = loss->detected_ns + session->config.nak_generation_ns;
     if (now_ns >= give_up_ns) {
-        give_up(session, loss, &session->counters.unrecovered_tmo);
-        return false;
+        bool is_claim = um_session_claims_has(session, loss->sqn);
+        give_up(session, loss, is_claim ? &session->counters.claims_given_up : &session->counters.unrecovered_tmo);
+        return FIRED_NOT_NAKED;
     }
     if (um_serial_before(loss->sqn, session->trail_sqn)) {
         give_up(session, loss, &session->counters.unrecovered_txw);
-        return false;
+        return FIRED_NOT_NAKED;
+    }
+    if (um_session_claims_is_ignored(&session->claims, loss, session->next_sqn)) {
+        give_up(session, loss, &session->counters.claims_given_up);
+        return FIRED_NOT_NAKED;
     }
     if (may_lie_unread(session, loss, now_ns)) {
         um_loss_map_reschedule(&session->losses, loss, now_ns + UNREAD_CHECK_NS);
-        return false;
+        return FIRED_NOT_NAKED;
     }
-    int64_t backoff_ns = um_random_backoff_ns(&session->random, session->config.nak_backoff_ns);
-    int64_t next_ns = now_ns + (backoff_ns > BACKOFF_NS_MIN ? backoff_ns : BACKOFF_NS_MIN);
+    int64_t limited_ns = session->nak_budget.limited_ns;
+    if (session->config.send_naks && !um_nak_budget_take(&session->nak_budget, now_ns))
+        return FIRED_OVER_BUDGET;
+    UM_COUNT(session->counters.naks_rate_limited, loss->deadline_ns <= limited_ns);
+    int64_t backoff_ns = um_recovery_timing_draw_backoff_ns(&session->timing, &session->random, loss->naks_sent + 1);
+    int64_t next_ns = now_ns + (backoff_ns > UM_RECOVERY_FLOOR_NS ? backoff_ns : UM_RECOVERY_FLOOR_NS);
+    if (loss->naks_sent == 0)
+        loss->nak_ns = now_ns;
     loss->naks_sent += session->config.send_naks;
     um_loss_map_reschedule(&session->losses, loss, next_ns < give_up_ns ? next_ns : give_up_ns);
-    return session->config.send_naks;
+    return session->config.send_naks ? FIRED_NAKED : FIRED_NOT_NAKED;
 }
 
 /* Losses whose timers run out soon after each other share a NAK datagram (UM-119): after one was sent, the next
  * waits a little, a sixteenth of the back-off and a millisecond at most. */
 static int64_t nak_gap_ns(const um_receiver_session *session)
 {
-    int64_t gap_ns = session->config.nak_backoff_ns / 16;
+    int64_t gap_ns = um_recovery_timing_backoff_ns(&session->timing) / 16;
     return gap_ns < NAK_GAP_MAX_NS ? gap_ns : NAK_GAP_MAX_NS;
 }
 
@@ -168,14 +174,19 @@ int64_t um_nak_timers_tick(um_receiver_session *session, int64_t now_ns, bool *g
     uint32_t list_max = (session->config.datagram_max_bytes - UM_LBTRM_NAK_BYTES) / 4;
     list_max = list_max < UM_NAK_LIST_MAX ? list_max : UM_NAK_LIST_MAX;
     uint32_t count = 0;
+    enum fired fired = FIRED_NOT_NAKED;
     uint64_t naks_before = session->counters.nak_pckts_sent;
     um_loss *loss;
     if (now_ns < session->nak_not_before_ns)
         return um_loss_map_first(&session->losses) ? session->nak_not_before_ns : UM_NEVER_NS;
+    um_nak_budget_fill(&session->nak_budget, now_ns);
     while ((loss = um_loss_map_first(&session->losses)) != NULL && loss->deadline_ns <= now_ns) {
         uint32_t sqn = loss->sqn;
         uint32_t before = session->losses.count;
-        if (fire(session, loss, now_ns))
+        fired = fire(session, loss, now_ns);
+        if (fired == FIRED_OVER_BUDGET)
+            break;
+        if (fired == FIRED_NAKED)
             sqns[count++] = sqn;
         *gave_up |= session->losses.count < before;
         if (count == list_max) {
@@ -186,6 +197,8 @@ int64_t um_nak_timers_tick(um_receiver_session *session, int64_t now_ns, bool *g
     send_naks(session, sqns, count);
     if (session->counters.nak_pckts_sent != naks_before)
         session->nak_not_before_ns = now_ns + nak_gap_ns(session);
+    if (fired == FIRED_OVER_BUDGET)
+        session->nak_not_before_ns = now_ns + BUDGET_CHECK_NS;
     if (loss == NULL)
         return UM_NEVER_NS;
     return loss->deadline_ns > session->nak_not_before_ns ? loss->deadline_ns : session->nak_not_before_ns;

@@ -6,7 +6,7 @@
 #ifndef UM_CORE_NODE_H
 #define UM_CORE_NODE_H
 
-#include "core/receiver_session.h"
+#include "core/resume_points.h"
 
 enum {
     UM_NODE_SESSIONS_MAX = 512,
@@ -26,6 +26,7 @@ typedef struct um_node {
     bool otr_begun; /* off-transport recovery of some controller: the owner clears it */
     bool behind;    /* the owner's word before a tick: datagrams that have arrived are yet to be read */
     um_reorder_buffer store;
+    um_resume_points resume_points; /* none unless the owner gives memory */
     um_context_counters counters;
 } um_node;
 

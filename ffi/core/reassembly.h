@@ -27,7 +27,8 @@ static inline um_row um_reassembly_row(const um_delivery *delivery, const um_reo
                     .fragment_offset = entry->fragment_offset,
                     .message_length = entry->total,
                     .source = delivery->source,
-                    .received_ns = entry->received_ns};
+                    .received_ns = entry->received_ns,
+                    .sent_ns = entry->sent_ns};
 }
 
 /* Delivers the message that starts at `first` when it is complete. Its entries stay; *last_sqn is its last. */

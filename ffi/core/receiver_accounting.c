@@ -40,14 +40,16 @@ um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_add
     return account;
 }
 
-void um_accounting_on_status(um_receiver_accounting *accounting, um_address address, uint32_t sqn, int64_t now_ns)
+um_receiver_account *um_accounting_on_status(um_receiver_accounting *accounting, um_address address, uint32_t sqn,
+                                             int64_t now_ns)
 {
     um_receiver_account *account = um_accounting_of(accounting, address, now_ns);
     if (account == NULL)
-        return;
+        return NULL;
     account->is_member |= account->has_reported && um_serial_before(account->reported_sqn, sqn);
     account->has_reported = true;
     account->reported_sqn = sqn;
+    return account;
 }
 
 uint32_t um_accounting_active_members(const um_receiver_accounting *accounting, int64_t now_ns)

@@ -22,11 +22,12 @@ typedef struct um_repair_bucket {
 typedef struct um_receiver_account {
     um_address address;
     int64_t last_seen_ns;
-    int64_t last_nak_ns; /* INT64_MIN: none yet */
-    uint64_t naks;       /* sequence numbers NAKed */
-    uint64_t bytes;      /* retransmitted because it NAKed first */
-    uint64_t refused;    /* NAKs over its share, or after the cutoff */
-    uint64_t too_late;   /* NAKs for what has left the window */
+    int64_t last_nak_ns;   /* INT64_MIN: none yet */
+    uint64_t naks;         /* sequence numbers NAKed */
+    uint64_t bytes;        /* retransmitted because it NAKed first */
+    uint64_t refused;      /* NAKs over its share, or after the cutoff */
+    uint64_t too_late;     /* NAKs for what has left the window */
+    int64_t round_trip_ns; /* as it reports; 0: it does not */
     um_repair_bucket bucket;
     int64_t over_since_ns; /* start of the time over its share */
     int64_t over_ns;       /* last refusal; INT64_MIN: none */
@@ -46,8 +47,9 @@ typedef struct um_receiver_accounting {
 /* The account of an address, made if there is none. NULL when the table is full of receivers that keep their place. */
 um_receiver_account *um_accounting_of(um_receiver_accounting *accounting, um_address address, int64_t now_ns);
 
-/* A receiver reported that it has everything before `sqn`. */
-void um_accounting_on_status(um_receiver_accounting *accounting, um_address address, uint32_t sqn, int64_t now_ns);
+/* A receiver reported that it has everything before `sqn`. Returns its account, or NULL. */
+um_receiver_account *um_accounting_on_status(um_receiver_accounting *accounting, um_address address, uint32_t sqn,
+                                             int64_t now_ns);
 
 /* Members whose NAKs came within the last second: the repair budget is divided among them. */
 uint32_t um_accounting_active_members(const um_receiver_accounting *accounting, int64_t now_ns);

@@ -1,7 +1,9 @@
 #include "core/receiver_session.h"
 
+#include "core/group_report.h"
 #include "core/late_join.h"
 #include "core/nak_timers.h"
+#include "core/session_claims.h"
 #include "core/start_gate.h"
 #include "core/status_reports.h"
 
@@ -38,6 +40,8 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->link = link;
     session->store = store;
     session->random.state = config->random_seed;
+    um_recovery_timing_init(&session->timing, config->adaptive_timers, config->nak_initial_backoff_ns,
+                            config->nak_backoff_ns, config->nak_suppress_ns);
     um_loss_map_init(&session->losses, um_arena_take(&arena, um_loss_map_footprint(config->loss_capacity)),
                      config->loss_capacity);
     carve(session, &arena, config);
@@ -46,6 +50,7 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->created_ns = session->last_activity_ns = now_ns;
     session->status_due_ns = now_ns;
     session->tick_controllers_ns = UM_NEVER_NS;
+    um_nak_budget_init(&session->nak_budget, config->nak_rate_limit, now_ns);
     um_receiver_transport_counters_reset(&session->counters);
 }
 
@@ -126,8 +131,6 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
     if (slot->first == NULL)
         um_topic_table_remove(&session->topics, slot);
     leave_queue(session, delivery->receiver->queue);
-    if (delivery->state == UM_DELIVERY_ENDED && delivery->has_begun && !session->began_anew)
-        um_late_join_remember(delivery->receiver, &session->config.id, delivery);
     um_delivery_fini(delivery);
 }
 
@@ -149,6 +152,19 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
     }
 }
 
+/* The newest report counts: one that was lost may be repaired after a later one. */
+static void on_group_report(um_receiver_session *session, const um_lbmc_message *message, const um_arrival *arrival)
+{
+    um_group_report report;
+    if (!um_group_report_decode(message, &report))
+        return;
+    if (session->was_told && um_serial_before(arrival->transport_sqn, session->told_sqn))
+        return;
+    session->was_told = true;
+    session->told_sqn = arrival->transport_sqn;
+    um_recovery_timing_on_told(&session->timing, report.receivers, report.round_trip_ns);
+}
+
 static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, const um_lbmc_message *message,
                              um_arrival *arrival)
 {
@@ -161,6 +177,23 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
         if (UM_UNLIKELY(d->gap_count > 0))
             session->tick_controllers_ns = arrival->now_ns;
     }
+}
+
+/* One-way latency of a message whose publisher says when it was sent, by two clocks: the publisher's and ours. Where
+ * ours is behind by more than the way took, the difference is negative: that is no latency, and counted apart. */
+static void note_latency(um_receiver_session *session, int64_t sent_ns, int64_t received_ns)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    if (UM_UNLIKELY(received_ns < sent_ns)) {
+        UM_COUNT(counters->latency_negative, 1);
+        return;
+    }
+    uint64_t latency_ns = (uint64_t)received_ns - (uint64_t)sent_ns;
+    counters->latency_min = latency_ns < counters->latency_min ? latency_ns : counters->latency_min;
+    counters->latency_max = latency_ns > counters->latency_max ? latency_ns : counters->latency_max;
+    counters->latency_mean = um_moving_mean(counters->latency_mean, latency_ns, session->latency_count == 0);
+    UM_COUNT(session->latency_buckets[um_time_bucket(latency_ns, UM_LATENCY_OCTAVE_FIRST, UM_LATENCY_BUCKETS)], 1);
+    UM_COUNT(session->latency_count, 1);
 }
 
 static void count_dropped(um_receiver_transport_counters *counters, enum um_dgram_status status)
@@ -200,9 +233,12 @@ static void demultiplex(um_receiver_session *session, const uint8_t *body, uint3
         }
         if (UM_UNLIKELY(message.type == UM_LBMC_CONTROL)) {
             on_tsni(session, &message, arrival);
+            on_group_report(session, &message, arrival);
             continue;
         }
         UM_COUNT(session->counters.lbm_msgs_rcved, 1);
+        if (message.sent_ns != 0)
+            note_latency(session, message.sent_ns, arrival->received_ns);
         um_topic_slot *slot = um_topic_table_slot_of_next(&session->topics, message.topic_index);
         if (slot->first == NULL)
             UM_COUNT(session->counters.lbm_msgs_no_topic_rcved, 1);
@@ -222,21 +258,38 @@ static void note_activity(um_receiver_session *session, int64_t now_ns)
         um_delivery_begin(d);
 }
 
+/* Without data before, the session begins at sqn, and what was claimed elsewhere is forgotten. Nothing from before the
+ * base is waited for, so the trail is not before it either: where the first datagram was forged, with numbers far ahead
+ * and an old trail, the source's are strays. */
 static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
 {
+    while (session->losses.count > 0)
+        um_loss_map_remove(&session->losses, um_loss_map_first(&session->losses));
+    session->claims = (um_session_claims){.last_data_ns = session->claims.last_data_ns};
     session->has_base = true;
-    session->next_sqn = sqn;
+    session->next_sqn = session->trail_sqn = sqn;
     session->status_due_ns = now_ns;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
         d->mapped_sqn = sqn;
 }
 
+void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn, uint32_t rounds)
+{
+    if (session->has_base)
+        return;
+    set_base(session, next_sqn, session->created_ns);
+    session->resumes = true;
+    session->resume_rounds = rounds;
+}
+
 /* A jump longer than the loss map could not be repaired anyway. It is believed when a second datagram confirms it, so
- * that one that is forged or mangled cannot carry the session off. `least`: how far behind it the second lies. */
-static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn, uint32_t least)
+ * that one that is forged or mangled cannot carry the session off. What a session message told of is confirmed by it.
+ */
+static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn)
 {
     uint32_t beyond = sqn - session->jump_sqn;
-    bool confirmed = session->jump_seen && beyond >= least && beyond <= JUMP_CONFIRMED_WITHIN;
+    bool near = session->jump_seen && beyond >= 1 && beyond <= JUMP_CONFIRMED_WITHIN;
+    bool confirmed = near || um_loss_map_find(&session->losses, sqn) != NULL;
     session->jump_seen = !confirmed;
     session->jump_sqn = sqn;
     if (!confirmed)
@@ -262,10 +315,8 @@ static void end_session(um_receiver_session *session, int64_t now_ns)
  * begun anew under the same identity, or a first datagram that was forged: the session ends and can be joined again. */
 static void note_stray(um_receiver_session *session, int64_t now_ns)
 {
-    if (++session->stray_count == STRAYS_MAX) {
-        session->began_anew = true;
+    if (++session->stray_count == STRAYS_MAX)
         end_session(session, now_ns);
-    }
 }
 
 static void on_duplicate(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
@@ -275,37 +326,58 @@ static void on_duplicate(um_receiver_session *session, const um_lbtrm_packet *pa
         note_stray(session, now_ns);
 }
 
+/* The first datagram with data shows where the stream is; a session message before it may have been forged. What comes
+ * before the place that one told of, or far beyond it, moves the place. False for one that does not show it: a
+ * retransmission for another receiver, or what an earlier session received. */
+static bool begin_with_data(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+{
+    bool fits = session->has_base && !um_serial_before(packet->sqn, session->next_sqn) &&
+                (!is_long_jump(session, packet->sqn) || um_loss_map_find(&session->losses, packet->sqn) != NULL);
+    if (!fits && packet->flags & UM_LBTRM_FLAG_RETRANSMISSION)
+        return false;
+    if (session->resumes && um_serial_before(packet->sqn, session->next_sqn)) {
+        on_duplicate(session, packet, now_ns);
+        return false;
+    }
+    if (!fits)
+        set_base(session, packet->sqn, now_ns);
+    else if (um_serial_before(session->trail_sqn, packet->trail))
+        session->trail_sqn = packet->trail;
+    session->has_data = true;
+    return true;
+}
+
 static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet, const uint8_t *data, uint32_t length,
                     um_arrival *arrival)
 {
     um_receiver_transport_counters *counters = &session->counters;
     bool retransmission = packet->flags & UM_LBTRM_FLAG_RETRANSMISSION;
     UM_COUNT(counters->rxs_rcved, retransmission);
-    if (UM_UNLIKELY(!session->has_base)) {
-        /* A retransmission for another receiver does not show where the stream is. */
-        if (retransmission)
-            return;
-        set_base(session, packet->sqn, arrival->now_ns);
-    }
+    if (UM_UNLIKELY(!session->has_data) && !begin_with_data(session, packet, arrival->now_ns))
+        return;
     int32_t ahead = um_serial_diff(packet->sqn, session->next_sqn);
     bool recovered = ahead < 0;
-    if (UM_UNLIKELY(is_long_jump(session, packet->sqn)) && !jump_is_confirmed(session, packet->sqn, 1))
+    if (UM_UNLIKELY(is_long_jump(session, packet->sqn)) && !jump_is_confirmed(session, packet->sqn))
         return;
     /* An old datagram's trail cannot lie beyond all that was received; a forged one, far back, seems to. */
     bool believed = !recovered || !um_serial_before(session->next_sqn, packet->trail);
-    if ((um_serial_before(session->trail_sqn, packet->trail) && believed) || session->counters.msgs_rcved == 0)
+    if (um_serial_before(session->trail_sqn, packet->trail) && believed)
         session->trail_sqn = packet->trail;
     if (UM_UNLIKELY(recovered)) {
         um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
         if (loss == NULL) {
+            um_recovery_timing_on_duplicate(&session->timing, packet->sqn, retransmission, arrival->now_ns);
             on_duplicate(session, packet, arrival->now_ns);
             return;
         }
         um_nak_timers_on_recovered(session, loss, retransmission, arrival->now_ns);
     } else {
         if (UM_UNLIKELY(ahead > 0))
-            um_nak_timers_add_gap(session, session->next_sqn, packet->sqn - 1, arrival->now_ns);
+            um_session_claims_add_gap(session, packet->sqn - 1, arrival->now_ns);
+        if (UM_UNLIKELY(session->claims.has_any))
+            um_session_claims_on_data(session, packet->sqn, retransmission, arrival->now_ns);
         session->next_sqn = packet->sqn + 1;
+        session->claims.last_data_ns = arrival->now_ns;
     }
     session->jump_seen = false;
     session->stray_count = 0;
@@ -319,33 +391,20 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
         um_start_gate_open(session, arrival->now_ns);
 }
 
-/* UM-71, UM-87: a session message carries the highest sqn sent, so it reveals tail loss. */
+/* UM-71, UM-87: a session message carries the highest sqn sent, so it reveals tail loss. Anybody can forge one: its
+ * trail, which data carries, too, is not believed, and what its lead tells of is a claim. */
 static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
 {
     UM_COUNT(session->counters.session_messages_rcved, 1);
-    if (!session->has_base) {
-        set_base(session, packet->lead + 1, now_ns);
-        session->trail_sqn = packet->trail;
-        return;
+    uint32_t end = packet->lead + 1;
+    bool is_elsewhere = session->next_sqn - packet->trail > end - packet->trail; /* neither in the window nor next */
+    if (!session->has_base || (is_elsewhere && !session->has_data && !session->resumes)) {
+        set_base(session, end, now_ns);
     }
-    if (is_long_jump(session, packet->lead)) {
-        uint32_t least = packet->sqn == session->jump_sm_sqn; /* the same session message twice confirms nothing */
-        session->jump_sm_sqn = packet->sqn;
-        if (!jump_is_confirmed(session, packet->lead, least))
-            return;
-    }
-    if (um_serial_before(packet->lead, session->trail_sqn - 1)) {
-        note_stray(session, now_ns);
-        return;
-    }
-    session->stray_count = 0;
-    if (um_serial_before(session->trail_sqn, packet->trail))
-        session->trail_sqn = packet->trail;
-    if (!um_serial_before(packet->lead, session->next_sqn)) {
-        um_nak_timers_add_gap(session, session->next_sqn, packet->lead, now_ns);
-        session->next_sqn = packet->lead + 1;
-    }
-    if (session->status_sqn != session->next_sqn)
+    bool is_stray = um_serial_before(packet->lead, session->trail_sqn - 1);
+    if (is_stray || !um_session_claims_on_lead(session, packet->lead, now_ns))
+        UM_COUNT(session->counters.dgrams_dropped_other, 1);
+    else if (session->status_sqn != session->next_sqn)
         session->status_due_ns = now_ns; /* the source may be waiting for this position */
 }
 
@@ -408,13 +467,29 @@ int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
     if (session->ended)
         return tick_controllers(session, now_ns);
     bool gave_up = false;
+    int64_t claims_due_ns = um_session_claims_tick(session, now_ns);
     int64_t next_ns = um_nak_timers_tick(session, now_ns, &gave_up);
     if (gave_up && session->starting_count > 0)
         um_start_gate_open(session, now_ns);
-    int64_t due_ns[] = {tick_controllers(session, now_ns), um_status_reports_tick(session, now_ns),
+    int64_t due_ns[] = {claims_due_ns, tick_controllers(session, now_ns), um_status_reports_tick(session, now_ns),
                         tick_activity(session, now_ns)};
     for (size_t i = 0; i < sizeof due_ns / sizeof due_ns[0]; i++)
         next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;
     session->counters.loss_map_entries = session->losses.count;
     return next_ns;
+}
+
+void um_receiver_session_snapshot(um_receiver_session *session)
+{
+    um_receiver_transport_counters *counters = &session->counters;
+    const um_recovery_timing *timing = &session->timing;
+    counters->group_receivers = timing->receivers;
+    counters->round_trip = (uint64_t)timing->round_trip_ns;
+    counters->round_trip_variance = (uint64_t)timing->variance_ns;
+    counters->round_trip_samples = timing->sample_count;
+    counters->reordering = (uint64_t)timing->reordering_ns;
+    counters->nak_initial_backoff = (uint64_t)um_recovery_timing_initial_ns(timing);
+    counters->nak_backoff = (uint64_t)um_recovery_timing_backoff_ns(timing);
+    counters->nak_suppress = (uint64_t)um_recovery_timing_suppress_ns(timing);
+    counters->timers_adaptive = timing->adaptive;
 }

@@ -2,8 +2,8 @@
  * activity timeout, de-multiplexing to delivery controllers, and status messages for flow control (UM-3, UM-7, UM-8,
  * UM-76, UM-81, UM-85..UM-87, UM-92..UM-97, UM-104, UM-105, UM-112..UM-134, UX-9; AE-15..AE-18). It does not order.
  * This header is the session's state and its entry points; receiver_session.c is its life and what datagrams do to it.
- * Around it: nak_timers.c (lost datagrams and NAKs), status_reports.c, start_gate.c (where a controller begins) and
- * topic_table.h (topic index to controllers).
+ * Around it: nak_timers.c (lost datagrams and NAKs), session_claims.c (what session messages tell), status_reports.c,
+ * start_gate.c (where a controller begins) and topic_table.h (topic index to controllers).
  *
  * Threads: the context lock. Memory: one block of footprint bytes, the creator's.
  */
@@ -12,15 +12,14 @@
 
 #include "core/link.h"
 #include "core/loss_map.h"
+#include "core/nak_budget.h"
 #include "core/random.h"
+#include "core/recovery_timing.h"
 #include "core/status_message.h"
+#include "core/time_histogram.h"
 #include "core/topic_table.h"
 
 enum { UM_NAK_LIST_MAX = 365 }; /* fills a datagram at MTU 1500 */
-
-/* Recovery times are counted in buckets, four to an octave from 2^16 ns (66 us) up to 2^32 ns (4.3 s); the first and
- * the last take what lies beyond. Bucket b begins at (4 + b % 4) << (14 + b / 4) ns. */
-enum { UM_RECOVERY_BUCKETS = 64 };
 
 /* The newest lost datagram among [from, before): what the last search of the loss map found. */
 typedef struct um_blocker_search {
@@ -32,15 +31,33 @@ typedef struct um_blocker_search {
     uint32_t sqn;
 } um_blocker_search;
 
+/* What session messages alone tell of a session (session_claims.h). */
+typedef struct um_session_claims {
+    bool has_any;     /* numbers of [next_sqn, end) may be in the loss map */
+    bool has_lead;    /* lead: of the last session message */
+    bool has_claimed; /* claimed_lead: the lead that was claimed last */
+    bool is_pending;  /* lead is to be claimed as soon as no data has come for a while */
+    bool has_far;     /* far_sqn was claimed alone */
+    bool has_failed;  /* failed_end: what was claimed up to before it was given up, and no data has come since */
+    uint32_t end;
+    uint32_t lead;
+    uint32_t claimed_lead;
+    uint32_t far_sqn;
+    uint32_t failed_end;
+    int64_t last_data_ns;
+} um_session_claims;
+
 typedef struct um_receiver_session_config {
     um_session_id id;
     int64_t nak_initial_backoff_ns; /* 0: NAK at once */
     int64_t nak_backoff_ns;
     int64_t nak_suppress_ns;
+    uint32_t adaptive_timers; /* um_adaptive_timer: which of the three above are ceilings of what is measured */
     int64_t nak_generation_ns;
     int64_t activity_timeout_ns;
     int64_t preactivity_timeout_ns; /* 0: as activity_timeout_ns */
     bool send_naks;
+    uint32_t nak_rate_limit;     /* sequence numbers NAKed a second; 0: no limit */
     uint32_t datagram_max_bytes; /* bounds a NAK's length */
     uint32_t loss_capacity;      /* power of two */
     uint32_t topic_capacity;     /* power of two: most topics, and most queues, of the delivery controllers */
@@ -63,6 +80,9 @@ typedef struct um_receiver_session {
     um_reorder_buffer *store;
     um_random random;
     um_loss_map losses;
+    um_recovery_timing timing;
+    uint32_t told_sqn; /* of the newest group report */
+    bool was_told;
     um_topic_table topics;
     um_delivery *controllers;
     uint32_t controller_count;
@@ -73,15 +93,17 @@ typedef struct um_receiver_session {
     um_blocker_search search;
     bool jump_seen; /* the last datagram but for repairs was too far ahead to be believed: jump_sqn */
     uint32_t jump_sqn;
-    uint32_t jump_sm_sqn;
     uint32_t stray_count; /* datagrams in a row from before the source's window */
 
     bool active; /* a datagram has been seen: BOS is out */
     bool ended;
-    bool began_anew; /* why it ended: its source has begun anew under the same identity */
-    bool has_base;   /* next_sqn is known */
-    uint32_t next_sqn;
+    bool has_base; /* next_sqn is known */
+    bool has_data; /* from a datagram with data, not only from a session message */
+    bool resumes;  /* next_sqn is that of an earlier session of this identity */
+    uint32_t resume_rounds;
+    uint32_t next_sqn; /* 1 + the highest number received as data */
     uint32_t trail_sqn;
+    um_session_claims claims;
     bool behind; /* datagrams that have arrived are yet to be read; the owner says so before a tick */
     int64_t created_ns;
     int64_t last_activity_ns;
@@ -93,7 +115,10 @@ typedef struct um_receiver_session {
     uint32_t status_sqn;          /* in the last status message: the oldest lost, or the next */
     uint64_t recovered_count;
     int64_t nak_not_before_ns;
+    um_nak_budget nak_budget;
     uint64_t recovery_buckets[UM_RECOVERY_BUCKETS]; /* datagrams by the time it took to have them */
+    uint64_t latency_buckets[UM_LATENCY_BUCKETS];   /* messages by the time from their sending to their arrival */
+    uint64_t latency_count;                         /* in them */
     um_receiver_transport_counters counters;
 } um_receiver_session;
 
@@ -107,6 +132,10 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
 bool um_receiver_session_is_mapped(um_receiver_session *session, const um_receiver *receiver, uint32_t topic_index);
 void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delivery);
 
+/* Continues at the place where an earlier session of the same identity ended, unless the place is known already.
+ * rounds: see um_resume_point. */
+void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn, uint32_t rounds);
+
 /* A decoded datagram of this session: `length` bytes of what was received. */
 void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_packet *packet, const um_rx *rx,
                                    const uint8_t *data, uint32_t length, int64_t now_ns);
@@ -116,6 +145,9 @@ void um_receiver_session_drop(um_receiver_session *session, enum um_dgram_status
 
 /* Timers. Returns when the next call is due. Sets `ended` when the activity timeout passed (UM-104). */
 int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns);
+
+/* Refreshes the snapshot counters of the timers. */
+void um_receiver_session_snapshot(um_receiver_session *session);
 
 /* Sends a status message that is due after a batch of datagrams. */
 void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns);

@@ -27,6 +27,7 @@ typedef struct um_reorder_entry {
     uint32_t total;
     uint32_t assembled_bytes; /* of the message that starts here, over all its fragments received */
     int64_t received_ns;
+    int64_t sent_ns;
 } um_reorder_entry;
 
 typedef struct um_reorder_buffer {

@@ -206,7 +206,8 @@ static bool consider(um_source_session *session, requester *from, ncf_lists *lis
         return false;
     }
     um_sent *sent = um_session_sent(session, sqn);
-    bool recent = sent->answered_ns != INT64_MIN && now_ns - sent->answered_ns < session->config.ignore_interval_ns;
+    bool recent = sent->answered_ns != INT64_MIN &&
+                  now_ns - sent->answered_ns < um_source_timing_ignore_ns(&session->timing, from->account);
     if (sent->queued || recent) {
         if (sent->confirmed) { /* UM-130: one NCF an ignore interval, then no response */
             UM_COUNT(counters->naks_suppressed, 1);

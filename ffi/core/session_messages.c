@@ -12,7 +12,8 @@ void um_session_message_send(um_source_session *session, int64_t now_ns)
         UM_COUNT(session->counters.session_messages_sent, 1);
 }
 
-/* UM-68: the first after the minimum idle interval, then twice as far apart each time, up to the maximum. */
+/* UM-68: the first after the minimum idle interval, or what is measured (source_timing.h), then twice as far apart each
+ * time, up to the maximum. */
 int64_t um_session_message_tick(um_source_session *session, int64_t now_ns)
 {
     if (!session->has_sent || session->config.sm_minimum_interval_ns == 0)

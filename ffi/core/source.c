@@ -13,6 +13,7 @@ void um_source_init(um_source *source, void *memory, const um_source_config *con
     source->topic_index = config->topic_index;
     source->tsni_interval_ns = config->tsni_interval_ns;
     source->tsni_threshold_ns = config->tsni_threshold_ns;
+    source->has_send_time = config->send_timestamps;
     source->explicit_memory = memory;
     source->explicit_capacity = config->explicit_capacity;
     source->initial_sqn = config->initial_sqn;
@@ -59,12 +60,13 @@ void um_source_flush_all(um_source_session *session)
 static void stage_message(um_frame_writer *w, um_staged_datagrams *staged, const um_lbmc_layout *layout,
                           const uint8_t *payload)
 {
-    uint32_t body = UM_LBMC_HEADER_BYTES + layout->payload_length, bytes = UM_FRAME_HEADER_BYTES + body;
+    uint32_t overhead = um_source_overhead(w->source);
+    uint32_t body = overhead + layout->payload_length, bytes = UM_FRAME_HEADER_BYTES + body;
     const um_staged_datagram *added = um_staged_add(staged, w->position, bytes);
     um_borrowed_frame *borrowed = um_staged_borrowed(staged, added);
     uint8_t *datagram = um_staged_data(staged, added);
     uint8_t *rest = um_lbmc_write_message(datagram + UM_FRAME_HEADER_BYTES, layout);
-    uint32_t in_first_line = UM_CACHE_LINE_BYTES - UM_FRAME_HEADER_BYTES - UM_LBMC_HEADER_BYTES;
+    uint32_t in_first_line = UM_CACHE_LINE_BYTES - UM_FRAME_HEADER_BYTES - overhead;
     uint32_t head = layout->payload_length < in_first_line ? layout->payload_length : in_first_line;
     uint32_t lines_bytes = (layout->payload_length - head) / UM_CACHE_LINE_BYTES * UM_CACHE_LINE_BYTES;
     uint32_t tail = layout->payload_length - head - lines_bytes;
@@ -136,9 +138,10 @@ static bool fills_datagram(um_staged_room room, const group *g, uint32_t body, u
 }
 
 /* The messages from `first` on that fit one claim unsplit. Either all are staged as datagrams or none. */
-static group plan_group(const um_source_session *session, const um_messages *messages, uint32_t first,
-                        uint32_t body_max)
+static group plan_group(const um_source *source, const um_messages *messages, uint32_t first, uint32_t body_max)
 {
+    const um_source_session *session = source->session;
+    uint32_t overhead = um_source_overhead(source);
     uint32_t claim_max = um_log_claim_max(&session->log);
     uint32_t span_max = claim_max < GROUP_SPAN_MAX ? claim_max : GROUP_SPAN_MAX;
     um_staged_room room = {0};
@@ -146,8 +149,8 @@ static group plan_group(const um_source_session *session, const um_messages *mes
         room = um_staged_make_room(messages->staged, messages->count - first, UM_FRAME_HEADER_BYTES + body_max);
     group g = {0};
     for (uint32_t i = first; i < messages->count; i++, g.count++) {
-        uint32_t length = message_length(messages, i), body = UM_LBMC_HEADER_BYTES + length;
-        if (length > body_max - UM_LBMC_HEADER_BYTES || g.span + um_frame_span(body) > span_max)
+        uint32_t length = message_length(messages, i), body = overhead + length;
+        if (length > body_max - overhead || g.span + um_frame_span(body) > span_max)
             break;
         bool stages = fills_datagram(room, &g, body, body_max);
         if (g.count > 0 && stages != g.is_staged)
@@ -169,7 +172,7 @@ static int send_group(um_source *source, const um_messages *messages, uint32_t f
     uint32_t sqn = um_source_take_sqns(source, g->count);
     um_frame_writer w = um_frame_writer_open(source, &claim);
     const uint8_t *start = *data;
-    um_lbmc_layout layout = {.topic_index = source->topic_index};
+    um_lbmc_layout layout = {.topic_index = source->topic_index, .sent_ns = um_source_send_time(source, now_ns)};
     for (uint32_t i = 0; i < g->count; i++) {
         layout.sqn = sqn + i;
         layout.payload_length = message_length(messages, first + i);
@@ -196,8 +199,7 @@ int64_t um_source_send_many(um_source *source, const um_messages *messages, uint
     int64_t result = 0;
     while (done < messages->count && result == 0) {
         uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
-        group g =
-            um_explicit_batch_is_open(source) ? (group){0} : plan_group(source->session, messages, done, body_max);
+        group g = um_explicit_batch_is_open(source) ? (group){0} : plan_group(source, messages, done, body_max);
         uint32_t count = g.count;
         if (count > 0) {
             result = send_group(source, messages, done, &g, &data, now_ns, actions);
@@ -221,9 +223,10 @@ int64_t um_source_send_many(um_source *source, const um_messages *messages, uint
 int um_source_claim_begin(um_source *source, uint32_t length, um_source_claim *claim)
 {
     uint32_t body_max = atomic_load_explicit(&source->session->body_max_bytes, memory_order_relaxed);
-    if (length > body_max - UM_LBMC_HEADER_BYTES)
+    uint32_t overhead = um_source_overhead(source);
+    if (length > body_max - overhead)
         return -EMSGSIZE;
-    uint32_t body = UM_LBMC_HEADER_BYTES + length;
+    uint32_t body = overhead + length;
     uint32_t actions = 0;
     int result = um_source_claim_space(source, um_frame_span(body), &actions, &claim->claim);
     if (result != 0)
@@ -232,7 +235,7 @@ int um_source_claim_begin(um_source *source, uint32_t length, um_source_claim *c
     if (claimed_to > atomic_load_explicit(&source->claimed_to, memory_order_relaxed))
         atomic_store_explicit(&source->claimed_to, claimed_to, memory_order_relaxed);
     um_frame_borrow(&source->session->log, claim->claim.frames, body);
-    claim->payload = claim->claim.frames + UM_FRAME_HEADER_BYTES + UM_LBMC_HEADER_BYTES;
+    claim->payload = claim->claim.frames + UM_FRAME_HEADER_BYTES + overhead;
     claim->length = length;
     return 0;
 }
@@ -240,13 +243,15 @@ int um_source_claim_begin(um_source *source, uint32_t length, um_source_claim *c
 int64_t um_source_claim_commit(um_source *source, um_source_claim *claim, uint32_t flags, int64_t now_ns,
                                uint32_t *actions)
 {
-    uint32_t body = UM_LBMC_HEADER_BYTES + claim->length;
+    uint32_t body = um_source_overhead(source) + claim->length;
     const um_publication_log *log = &source->session->log;
     /* The sqn is taken only now: a claim that is aborted or unblocked must not leave a hole (UX-23). */
     if (!um_frame_return(log, claim->claim.frames, body))
         return UM_CLOSED;
-    um_lbmc_layout layout = {
-        .topic_index = source->topic_index, .sqn = um_source_take_sqns(source, 1), .payload_length = claim->length};
+    um_lbmc_layout layout = {.topic_index = source->topic_index,
+                             .sqn = um_source_take_sqns(source, 1),
+                             .payload_length = claim->length,
+                             .sent_ns = um_source_send_time(source, now_ns)};
     um_lbmc_write_message(claim->claim.frames + UM_FRAME_HEADER_BYTES, &layout);
     um_frame_publish(log, claim->claim.frames, body);
     /* What others have published behind the claim in the meantime belongs to the same batch. */

@@ -35,7 +35,11 @@ typedef struct um_source {
     _Atomic uint64_t held_fragments;  /* numbers of an explicit batch, not sent yet */
     _Atomic uint64_t extra_fragments; /* more than one a message */
     _Atomic int64_t last_send_ns;     /* INT64_MIN: never sent */
-    _Atomic int64_t claimed_to;       /* log position behind the youngest claim borrowed by an application */
+    /* Messages carry the time of sending, by the wall clock: the time a call is given, and this. A publisher that reads
+     * both clocks stores it before the call, so a step of the wall clock shows in the next message. */
+    bool has_send_time;
+    _Atomic int64_t wall_offset_ns;
+    _Atomic int64_t claimed_to; /* log position behind the youngest claim borrowed by an application */
     atomic_bool closed;
 
     /* TSNI state, under the session's sender lock (UM-62..UM-64). */
@@ -61,6 +65,7 @@ typedef struct um_source_config {
     int64_t tsni_interval_ns;
     int64_t tsni_threshold_ns;
     uint32_t explicit_capacity; /* bytes an explicit batch may hold back */
+    bool send_timestamps;       /* messages carry the time of sending */
 } um_source_config;
 
 static inline size_t um_source_footprint(const um_source_config *config)
@@ -73,6 +78,18 @@ void um_source_init(um_source *source, void *memory, const um_source_config *con
 
 /* Leaves the session's list: needs the sender lock. Datagrams already sent stay in the window (UM-88). */
 void um_source_fini(um_source *source);
+
+/* The time of sending that a message gets, 0 where messages carry none. */
+static inline int64_t um_source_send_time(const um_source *source, int64_t now_ns)
+{
+    return source->has_send_time ? now_ns + atomic_load_explicit(&source->wall_offset_ns, memory_order_relaxed) : 0;
+}
+
+/* Header bytes of an unfragmented message that is in no explicit batch. */
+static inline uint32_t um_source_overhead(const um_source *source)
+{
+    return um_lbmc_overhead(false, false, source->has_send_time);
+}
 
 /* Largest message one send takes. */
 uint32_t um_source_message_max(const um_source *source);
@@ -120,5 +137,7 @@ int64_t um_source_flush(um_source *source, int64_t now_ns, uint32_t *actions);
 /* For the session: moves the flush limit up to the end of what is published; TSNIs that are due. Sender lock. */
 void um_source_flush_all(um_source_session *session);
 int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns);
+/* A group report, when one is due. Returns when the next may be. */
+int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns);
 
 #endif

@@ -57,7 +57,9 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
     carve(session, &arena, config);
     session->sent_mask = sent_capacity(config) - 1;
     session->next_sqn = session->trail_sqn = config->initial_sqn;
-    session->sm_interval_ns = config->sm_minimum_interval_ns;
+    um_source_timing_init(&session->timing, config->adaptive_timers, config->ignore_interval_ns,
+                          config->sm_minimum_interval_ns, config->sm_floor_ns, now_ns);
+    session->sm_interval_ns = um_source_timing_first_sm_ns(&session->timing);
     session->last_sent_ns = now_ns;
     session->last_sm_ns = INT64_MIN / 2;
     session->flow_expiry_ns = session->tsni_due_ns = session->tsni_interval_ns = UM_NEVER_NS;
@@ -146,7 +148,7 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
     session->has_sent = true;
     session->at_limit = false;
     session->last_sent_ns = now_ns;
-    session->sm_interval_ns = session->config.sm_minimum_interval_ns;
+    session->sm_interval_ns = um_source_timing_first_sm_ns(&session->timing);
     if (session->tsni_interval_ns < session->tsni_due_ns - now_ns)
         session->tsni_due_ns = now_ns + session->tsni_interval_ns;
 }
@@ -282,6 +284,7 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns)
     int64_t next_ns = um_flow_reports_tick(session, now_ns);
     um_rate_limits_tick(session->limits, now_ns);
     next_ns = um_earliest_ns(next_ns, um_source_tick_tsni(session, now_ns));
+    next_ns = um_earliest_ns(next_ns, um_source_tick_group_report(session, now_ns));
     next_ns = um_earliest_ns(next_ns, tick_batch(session, now_ns));
     int pumped = um_retransmission_pump(session, now_ns);
     um_session_send(session, now_ns, 4 * UM_SEND_BATCH_MAX);
@@ -359,5 +362,10 @@ void um_session_snapshot(um_source_session *session)
     counters->snd_pos = (uint64_t)atomic_load(&session->sender_position);
     counters->snd_lmt = (uint64_t)session->sender_limit;
     counters->receivers_known = um_flow_counted(&session->flow);
+    counters->group_receivers = um_census_receivers(&session->timing.census);
+    counters->group_round_trip = (uint64_t)um_census_longest_ns(&session->timing.census);
+    counters->ignore_interval = (uint64_t)um_source_timing_ignore_ns(&session->timing, NULL);
+    counters->sm_first_interval = (uint64_t)um_source_timing_first_sm_ns(&session->timing);
+    counters->timers_adaptive = session->timing.adaptive;
     counters->term_rotations = atomic_load(&session->log.active_term_count);
 }

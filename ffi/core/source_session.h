@@ -23,6 +23,7 @@
 #include "core/rate_limits.h"
 #include "core/repair_budget.h"
 #include "core/source_events.h"
+#include "core/source_timing.h"
 #include "core/staged_datagrams.h"
 
 enum {
@@ -47,6 +48,8 @@ typedef struct um_session_config {
     int64_t ignore_interval_ns;
     int64_t sm_minimum_interval_ns;
     int64_t sm_maximum_interval_ns;
+    int64_t sm_floor_ns;      /* of a measured first interval */
+    uint32_t adaptive_timers; /* um_adaptive_source_timer: what is measured, up to the values above */
     int64_t unblock_timeout_ns;
     enum um_flow_control_policy flow_policy;
     uint32_t flow_group_tag;
@@ -116,6 +119,7 @@ typedef struct um_source_session {
     um_part *parts;                                     /* UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX */
     um_staged_datagrams staged;                         /* not sent yet */
     struct um_source *sources;
+    um_source_timing timing;
     um_receiver_accounting accounting;
     um_repair_budget repair_budget;
     int64_t strangers_noisy_ns; /* last event about any of the strangers, whose addresses may be forged */

@@ -9,6 +9,7 @@ uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, 
     um_store_be32(data + 8, status->window_bytes);
     um_store_be32(data + 12, status->group_tag);
     um_store_be64(data + 16, status->receiver_id);
+    um_store_be32(data + 24, status->round_trip_us);
     um_lbtrm_write_data(out, session_id, nak_port, status->next_sqn, status->next_sqn, false);
     return UM_LBTRM_DATA_BYTES + um_lbmc_write_extended(out + UM_LBTRM_DATA_BYTES, UM_STATUS_OPTION_ID,
                                                         UM_STATUS_OPTION_SUBTYPE, data, sizeof data);
@@ -30,5 +31,6 @@ bool um_status_decode(const um_lbtrm_packet *packet, um_status_message *status)
     status->window_bytes = um_load_be32(message.extended + 8);
     status->group_tag = um_load_be32(message.extended + 12);
     status->receiver_id = um_load_be64(message.extended + 16);
+    status->round_trip_us = um_load_be32(message.extended + 24);
     return true;
 }

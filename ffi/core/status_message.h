@@ -8,7 +8,7 @@
 #include "core/lbmc.h"
 
 enum {
-    UM_STATUS_OPTION_ID = 85,
+    UM_STATUS_OPTION_ID = UM_LBMC_OWN_ID,
     UM_STATUS_OPTION_SUBTYPE = 1,
     UM_STATUS_VERSION = 1,
     UM_STATUS_DATA_BYTES = 28,
@@ -26,6 +26,7 @@ typedef struct um_status_message {
     uint32_t next_sqn; /* everything before it has been received and delivered */
     uint32_t window_bytes;
     uint32_t group_tag;
+    uint32_t round_trip_us; /* see um_recovery_timing_crossing_ns; 0: not measured */
     uint8_t flags;
 } um_status_message;
 

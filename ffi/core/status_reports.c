@@ -1,5 +1,8 @@
 #include "core/status_reports.h"
 
+#include "core/group_report.h"
+#include "core/session_claims.h"
+
 /* What the receivers can still take, at most the configured window (AE-18). */
 static uint32_t offered_window(const um_receiver_session *session)
 {
@@ -16,12 +19,15 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
     uint8_t datagram[UM_STATUS_DATAGRAM_BYTES];
     const um_session_id *id = &session->config.id;
     um_status_message status = {.receiver_id = session->config.receiver_id,
-                                .next_sqn = session->next_sqn,
+                                .next_sqn = um_session_claims_position(session),
                                 .window_bytes = offered_window(session),
                                 .group_tag = session->config.group_tag,
+                                .round_trip_us = um_round_trip_us(um_recovery_timing_crossing_ns(&session->timing)),
                                 .flags = flags};
-    if (session->losses.count > 0)
-        status.next_sqn = um_loss_map_lowest(&session->losses);
+    if (session->losses.count > 0) {
+        uint32_t lowest = um_loss_map_lowest(&session->losses);
+        status.next_sqn = um_serial_before(lowest, session->next_sqn) ? lowest : session->next_sqn;
+    }
     if (!session->has_base)
         status.flags |= UM_STATUS_ELICIT;
     session->status_window_bytes = status.window_bytes;

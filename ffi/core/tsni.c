@@ -1,7 +1,9 @@
-/* TSNIs: they show the receivers of an idle topic its last sequence number (UM-62..UM-66). Declared in source.h. Sender
- * lock. */
+/* Control messages that travel in the stream, in a datagram of their own. TSNIs show the receivers of an idle topic its
+ * last sequence number (UM-62..UM-66); group reports tell receivers what their NAK timers need (group_report.h).
+ * Declared in source.h. Sender lock. */
 #include "core/batcher.h"
 #include "core/explicit_batch.h"
+#include "core/group_report.h"
 
 enum { TSNI_RETRY_NS = 1000000 }; /* how soon a TSNI that could not go out is tried again */
 
@@ -17,10 +19,8 @@ static int64_t tsni_due_ns(const um_source *source)
     return over ? UM_NEVER_NS : due_ns;
 }
 
-static bool publish_tsnis(um_source_session *session, const uint32_t *topics, const uint32_t *sqns, uint32_t count)
+static bool publish(um_source_session *session, const uint8_t *message, uint32_t length)
 {
-    uint8_t message[UM_LBMC_CONTROL_BYTES + UM_LBMC_TSNI_BYTES + UM_LBMC_TSNI_RECORD_BYTES * UM_LBMC_TSNI_RECORDS_MAX];
-    uint32_t length = um_lbmc_write_tsni(message, topics, sqns, count);
     um_claim claim;
     int result = UM_ADMIN_ACTION;
     for (int i = 0; i < UM_CLAIM_RETRIES_MAX && result == UM_ADMIN_ACTION; i++)
@@ -31,6 +31,14 @@ static bool publish_tsnis(um_source_session *session, const uint32_t *topics, co
     memcpy(claim.frames + UM_FRAME_HEADER_BYTES, message, length);
     um_frame_publish(&session->log, claim.frames, length);
     um_source_flush_all(session);
+    return true;
+}
+
+static bool publish_tsnis(um_source_session *session, const uint32_t *topics, const uint32_t *sqns, uint32_t count)
+{
+    uint8_t message[UM_LBMC_CONTROL_BYTES + UM_LBMC_TSNI_BYTES + UM_LBMC_TSNI_RECORD_BYTES * UM_LBMC_TSNI_RECORDS_MAX];
+    if (!publish(session, message, um_lbmc_write_tsni(message, topics, sqns, count)))
+        return false;
     UM_COUNT(session->counters.tsnis_sent, count);
     return true;
 }
@@ -79,4 +87,20 @@ int64_t um_source_tick_tsni(um_source_session *session, int64_t now_ns)
             UM_COUNT(due[i]->counters.tsnis_sent, 1);
     session->tsni_due_ns = next_ns;
     return next_ns;
+}
+
+/* A session that has never sent a message sends nothing (UM-74). */
+int64_t um_source_tick_group_report(um_source_session *session, int64_t now_ns)
+{
+    uint8_t message[UM_GROUP_REPORT_BYTES];
+    um_source_timing *timing = &session->timing;
+    int64_t due_ns;
+    if (!session->has_sent || !um_source_timing_is_report_due(timing, session->next_sqn, now_ns, &due_ns))
+        return session->has_sent ? due_ns : UM_NEVER_NS;
+    um_group_report report = {um_census_receivers(&timing->census), um_census_longest_ns(&timing->census)};
+    if (publish(session, message, um_group_report_encode(message, &report))) {
+        UM_COUNT(session->counters.group_reports_sent, 1);
+        um_source_timing_on_told(timing, report.receivers, report.round_trip_ns, session->next_sqn + 1, now_ns);
+    }
+    return due_ns;
 }

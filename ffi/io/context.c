@@ -89,6 +89,8 @@ int um_context_create(const um_context_config *config, um_context **created)
     init_loop(context, config);
     init_leader(context, config);
     int result = um_reactor_open(&context->reactor, &reactor_loop);
+    if (result == 0 && config->busy_poll_us > 0)
+        result = um_reactor_prefer_busy_poll(&context->reactor, config->busy_poll_us);
     if (result != 0)
         return result;
     context->reactor.error_step = "memory";
@@ -202,6 +204,8 @@ static int64_t process(um_context *context, int64_t timeout_ns)
     do
         handled += um_loop_pass(&context->loop, end_ns);
     while (atomic_load(&context->reactor.unblock_count) == unblocks && um_clock_ns() < end_ns);
+    if (atomic_load(&context->reactor.unblock_count) != unblocks)
+        um_reactor_pass_on_wake(&context->reactor);
     return handled;
 }
 

@@ -35,6 +35,7 @@ typedef struct um_context_config {
     bool gro;
     bool timestamps;
     bool busy_wait;
+    uint32_t busy_poll_us;    /* how long a sleep polls the driver first (um_reactor_prefer_busy_poll); 0: not */
     int64_t spin_ns;          /* how long to go on polling after the last event before sleeping */
     int64_t adaptive_spin_ns; /* of a call that waits, while events come that soon (core/adaptive_spin.h) */
     int64_t coalesce_ns;      /* under load, how long to let datagrams gather before the next receive; 0, and with

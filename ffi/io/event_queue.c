@@ -75,8 +75,9 @@ void um_event_queue_close(um_event_queue *queue)
     um_event_queues *queues = queue->queues;
     um_gate_shut(&queue->gate);
     wake(queue);
-    um_reactor_wake_by(queues->reactor, 0); /* in sequential mode a reader waits in the loop */
-    um_gate_await_empty(&queue->gate);
+    do /* in sequential mode a reader waits in the loop, where another thread may take the wake-up */
+        um_reactor_wake_by(queues->reactor, 0);
+    while (!um_gate_empties(&queue->gate));
     um_reactor_lock(queues->reactor);
     um_node_remove_queue(queues->node, &queue->core);
     materialize_all(queue);
@@ -170,7 +171,7 @@ void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *s
     const int32_t *from = block->offsets + rows->first;
     int32_t length = rows->count > 0 ? from[1] - from[0] : 0;
     int64_t source = rows->count > 0 ? (int64_t)block->sources[rows->first] : -1;
-    uint32_t events = 0, flags = 0;
+    uint32_t events = 0, flags = 0, sent = 0;
     offsets[0] = 0;
     for (uint32_t i = 0; i < rows->count; i++) {
         offsets[i + 1] = from[i + 1] - from[0];
@@ -178,8 +179,9 @@ void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *s
         source = (int64_t)block->sources[rows->first + i] == source ? source : -1;
         events += block->flags[rows->first + i] >> 8 != UM_ROW_MESSAGE;
         flags |= block->flags[rows->first + i];
+        sent += block->sent_ns[rows->first + i] != 0;
     }
-    *summary = (um_rows_summary){events, length, source, flags == 0};
+    *summary = (um_rows_summary){events, length, source, sent, flags == 0};
 }
 
 void um_rows_materialize(um_block *block, uint32_t first, uint32_t count)
@@ -245,6 +247,8 @@ static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, 
         now_ns = um_clock_ns();
     } while (rows->count == 0 && now_ns < end_ns && atomic_load(&reactor->unblock_count) == unblocks &&
              !um_gate_is_shut(&queue->gate));
+    if (atomic_load(&reactor->unblock_count) != unblocks)
+        um_reactor_pass_on_wake(reactor);
 }
 
 uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows)
@@ -291,7 +295,8 @@ int64_t um_event_queue_receive(um_event_queue *queue, uint8_t *out, uint32_t cap
                     .fragment_offset = block->fragment_offsets[i],
                     .message_length = block->message_lengths[i],
                     .source = block->sources[i],
-                    .received_ns = block->received_ns[i]};
+                    .received_ns = block->received_ns[i],
+                    .sent_ns = block->sent_ns[i]};
     um_queue_release(block, 1);
     return row->flags >> 8 == UM_ROW_MESSAGE ? (int64_t)length : UM_RECEIVED_EVENT;
 }

@@ -45,6 +45,7 @@ typedef struct um_rows_summary {
     uint32_t event_count;   /* rows that are events */
     int32_t payload_length; /* of every payload; -1: they differ */
     int64_t source;         /* of every row; -1: they differ */
+    uint32_t sent_count;    /* rows that say when they were sent */
     bool plain;             /* only whole messages without flags */
 } um_rows_summary;
 /* offsets: count + 1 payload offsets, relative to the first. */

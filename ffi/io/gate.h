@@ -44,13 +44,21 @@ static inline void um_gate_shut(um_gate *gate)
     atomic_store_explicit(&gate->is_shut, true, memory_order_seq_cst);
 }
 
+/* Whether everybody has left a gate that was shut; waits a moment if not. */
+static inline bool um_gate_empties(const um_gate *gate)
+{
+    struct timespec wait = {0, 50000};
+    if (atomic_load_explicit(&gate->calls, memory_order_acquire) == 0)
+        return true;
+    nanosleep(&wait, NULL);
+    return false;
+}
+
 /* Waits until everybody has left a gate that was shut. What they wait for must have been ended before. */
 static inline void um_gate_await_empty(const um_gate *gate)
 {
-    while (atomic_load_explicit(&gate->calls, memory_order_acquire) != 0) {
-        struct timespec wait = {0, 50000};
-        nanosleep(&wait, NULL);
-    }
+    while (!um_gate_empties(gate))
+        ;
 }
 
 #endif

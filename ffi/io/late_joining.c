@@ -19,16 +19,14 @@ static um_delivery *find_delivery(um_subscription *subscription, const um_sessio
     return delivery;
 }
 
-static void begin_late(um_subscription *subscription, um_delivery *delivery, const um_session_id *id,
-                       um_late_mapping *mapping)
+static void begin_late(um_delivery *delivery, um_late_mapping *mapping)
 {
-    um_resume_point point;
     delivery->request_port = mapping->request_port;
-    mapping->is_resumed = um_late_join_take_resume(&subscription->core, id, delivery->topic_index, &point);
+    mapping->is_resumed = delivery->has_resume;
     mapping->is_fetched = mapping->joins_late || mapping->is_resumed;
     if (!mapping->is_fetched)
         return;
-    um_late_join_begin(delivery, mapping->caching_proximity, mapping->is_resumed ? &point : NULL);
+    um_late_join_begin(delivery, mapping->caching_proximity);
     mapping->resume_sqn = delivery->late_join.resume_sqn;
     mapping->epoch = delivery->late_join.epoch;
 }
@@ -44,8 +42,7 @@ int um_subscription_map_late(um_subscription *subscription, const um_receiver_se
     int result = um_receiving_map(receiving, &subscription->core, session, topic_index, source);
     if (result == 0) {
         um_receiver_session *mapped;
-        begin_late(subscription, find_delivery(subscription, &session->id, topic_index, &mapped), &session->id,
-                   mapping);
+        begin_late(find_delivery(subscription, &session->id, topic_index, &mapped), mapping);
         um_node_wake(&receiving->node, um_clock_ns());
     }
     um_reactor_unlock(receiving->reactor);

@@ -46,24 +46,27 @@ static int64_t run_timers(um_loop *loop, bool all, int64_t now_ns)
     return rings_ns < next_ns ? rings_ns : next_ns;
 }
 
-/* Sleeps while datagrams gather. Returns the time after it. */
-static int64_t coalesce(um_loop *loop, int64_t now_ns)
+/* How a pass waits before it receives: decided under the context lock, waited for without it. */
+typedef struct wait_plan {
+    int64_t gather_ns;   /* sleeps while datagrams gather; 0: no */
+    bool asks_epoll;     /* else it waits for nothing */
+    int64_t until_ns;    /* so long it sleeps in epoll; 0: it only looks */
+    bool reads_directly; /* reads the groups without their having been reported ready */
+} wait_plan;
+
+static wait_plan plan_coalescing(um_loop *loop, int64_t now_ns)
 {
     um_rings *rings = loop->links->rings;
     int64_t wait_ns = um_coalescing_next_ns(&loop->coalescing, rings != NULL ? rings->receive_frames : 0,
                                             rings != NULL ? um_node_window_bytes(&loop->receiving->node) : 0,
                                             loop->next_due_ns - now_ns);
-    struct timespec wait = {0, wait_ns};
     um_reactor_watch_rings(loop->reactor, rings, false);
-    nanosleep(&wait, NULL);
-    loop->reads_directly = rings == NULL;
-    return um_clock_ns();
+    return (wait_plan){.gather_ns = wait_ns, .reads_directly = rings == NULL};
 }
 
-/* Waits as long as the pass may. *time_ns is the time, and changes with what is waited. Returns events. */
-static int take_events(um_loop *loop, struct epoll_event *events, int64_t wait_until_ns, int64_t *time_ns)
+/* The pass may wait until wait_until_ns. */
+static wait_plan plan_wait(um_loop *loop, int64_t wait_until_ns, int64_t now_ns)
 {
-    int64_t now_ns = *time_ns;
     um_rings *rings = loop->links->rings;
     bool never_sleeps = loop->config.busy_wait || wait_until_ns == 0;
     bool coalesces = wait_until_ns > now_ns && !never_sleeps && um_coalescing_is_active(&loop->coalescing, now_ns);
@@ -74,29 +77,43 @@ static int take_events(um_loop *loop, struct epoll_event *events, int64_t wait_u
         coalesces = false;
     }
     int64_t until_ns = loop->next_due_ns < wait_until_ns ? loop->next_due_ns : wait_until_ns;
-    loop->coalesced = coalesces;
-    if (coalesces) {
-        *time_ns = coalesce(loop, now_ns);
-        return 0;
-    }
+    if (coalesces)
+        return plan_coalescing(loop, now_ns);
     /* With a ring set the groups' sockets are idle as a rule: they are read when they are reported ready. */
     bool direct = rings == NULL && loop->receiving->group_limit <= UM_RECEIVING_DIRECT_MAX;
     bool no_sleep = never_sleeps || until_ns <= now_ns || now_ns < loop->spin_until_ns;
     /* A watched ring costs the kernel a call for every datagram that comes, so rings are watched only while the loop
-     * sleeps. */
-    if (never_sleeps)
+     * sleeps, and not while a queue is full: they would be reported, and not read. */
+    if (never_sleeps || loop->receiving->is_paused)
         um_reactor_watch_rings(loop->reactor, rings, false);
     else if (!no_sleep && loop->receiving->rings_are_read)
         um_reactor_watch_rings(loop->reactor, rings, true);
-    if (no_sleep && (direct || rings != NULL) && now_ns - loop->last_poll_ns < POLL_INTERVAL_NS) {
-        loop->reads_directly = direct;
-        return 0;
-    }
+    if (no_sleep && (direct || rings != NULL) && now_ns - loop->last_poll_ns < POLL_INTERVAL_NS)
+        return (wait_plan){.reads_directly = direct};
     loop->last_poll_ns = now_ns;
-    loop->reads_directly = direct && no_sleep;
-    int count = um_reactor_sleep(loop->reactor, events, EVENTS_MAX, no_sleep ? 0 : until_ns, now_ns);
-    loop->slept = true;
-    *time_ns = um_clock_ns();
+    return (wait_plan){.asks_epoll = true, .until_ns = no_sleep ? 0 : until_ns, .reads_directly = direct && no_sleep};
+}
+
+static void lock(um_loop *loop)
+{
+    um_reactor_step_aside(loop->reactor);
+    pthread_mutex_lock(&loop->reactor->lock);
+}
+
+/* Waits as planned, without the lock meanwhile. Returns events. */
+static int wait_as_planned(um_loop *loop, const wait_plan *plan, struct epoll_event *events, int64_t now_ns)
+{
+    um_reactor *reactor = loop->reactor;
+    struct timespec gathering = {0, plan->gather_ns};
+    int count = 0;
+    um_reactor_begin_sleep(reactor, plan->until_ns);
+    pthread_mutex_unlock(&reactor->lock);
+    if (plan->asks_epoll)
+        count = um_reactor_sleep(reactor, events, EVENTS_MAX, plan->until_ns, now_ns);
+    else
+        nanosleep(&gathering, NULL);
+    lock(loop);
+    um_reactor_end_sleep(reactor, plan->until_ns);
     return count;
 }
 
@@ -111,9 +128,8 @@ static void note_event(um_loop *loop, int64_t now_ns)
 }
 
 /* Receives from everything that has, or may have, datagrams. Returns datagrams handled. */
-static int receive(um_loop *loop, const struct epoll_event *events, int count, int64_t now_ns)
+static int receive(um_loop *loop, const struct epoll_event *events, int count, bool direct, int64_t now_ns)
 {
-    bool direct = loop->reads_directly;
     int handled = 0;
     for (int i = 0; i < count; i++)
         if (!direct || events[i].data.u64 >> 32 != UM_WATCH_GROUP)
@@ -130,7 +146,7 @@ static int receive(um_loop *loop, const struct epoll_event *events, int count, i
     return handled;
 }
 
-static void note_pass(um_loop *loop, int handled, int64_t now_ns)
+static void note_pass(um_loop *loop, const wait_plan *plan, int handled, int64_t now_ns)
 {
     um_context_counters *counters = &loop->receiving->node.counters;
     uint32_t sends = atomic_load_explicit(&loop->links->send_count, memory_order_relaxed);
@@ -139,11 +155,9 @@ static void note_pass(um_loop *loop, int handled, int64_t now_ns)
         um_loop_leader_note_load(loop->leader, loop->coalescing.hot_until_ns);
     if (handled > 0)
         note_event(loop, now_ns);
-    loop->reads_directly = false;
     UM_COUNT(counters->loop_iterations, 1);
-    UM_COUNT(counters->loop_naps, loop->coalesced);
-    UM_COUNT(counters->wakeups, loop->slept);
-    loop->slept = false;
+    UM_COUNT(counters->loop_naps, plan->gather_ns > 0);
+    UM_COUNT(counters->wakeups, plan->asks_epoll);
 }
 
 int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
@@ -152,24 +166,32 @@ int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
     um_reactor *reactor = loop->reactor;
     um_node *node = &loop->receiving->node;
     int64_t now_ns = um_clock_ns();
-    int count = take_events(loop, events, wait_until_ns, &now_ns);
-    um_reactor_step_aside(reactor);
-    pthread_mutex_lock(&reactor->lock);
+    int count = 0;
+    lock(loop);
+    wait_plan plan = plan_wait(loop, wait_until_ns, now_ns);
+    if (plan.asks_epoll || plan.gather_ns > 0) {
+        count = wait_as_planned(loop, &plan, events, now_ns);
+        now_ns = um_clock_ns();
+    }
     bool requested = um_reactor_take_request(reactor, now_ns);
     loop->receiving->pass_datagrams = 0;
     node->behind = false;
-    int handled = receive(loop, events, count, now_ns);
+    int handled = receive(loop, events, count, plan.reads_directly, now_ns);
     if (loop->receiving->pass_datagrams > 0)
         um_node_after_batch(node, now_ns);
     if (count > 0 || handled > 0 || requested || now_ns >= loop->next_due_ns)
         loop->next_due_ns = run_timers(loop, requested, now_ns);
     if (reactor->request_due_ns < loop->next_due_ns)
         loop->next_due_ns = reactor->request_due_ns;
-    if (um_node_pressured(node, now_ns) && loop->next_due_ns > now_ns + PRESSURE_CHECK_NS)
+    bool pressured = um_node_pressured(node, now_ns);
+    um_receiving_pause_groups(loop->receiving, pressured);
+    if (pressured)
+        um_loop_leader_note_load(loop->leader, now_ns + UM_LEADER_PRESSURED_NS);
+    if (pressured && loop->next_due_ns > now_ns + PRESSURE_CHECK_NS)
         loop->next_due_ns = now_ns + PRESSURE_CHECK_NS;
     um_event_queues_notify(loop->queues);
     um_receiving_report_recoveries(loop->receiving);
-    note_pass(loop, handled, now_ns);
+    note_pass(loop, &plan, handled, now_ns);
     pthread_mutex_unlock(&reactor->lock);
     return handled;
 }

@@ -1,8 +1,9 @@
 /* The loop of a context: passes that sleep until something comes, receive it, run the timers that are due, and wake the
  * readers. Internal to ffi/io; above everything it drives.
  *
- * Threads: one at a time outside the context lock, which a pass takes itself. In embedded mode the context's thread
- * runs it, in sequential mode the threads that process events, read or wait to send, one after another.
+ * Threads: any number at once; the state below is the context lock's, which a pass takes itself and releases while it
+ * waits. In embedded mode the context's thread runs it, in sequential mode the threads that process events, read or
+ * wait to send.
  */
 #ifndef UM_IO_LOOP_H
 #define UM_IO_LOOP_H
@@ -33,9 +34,6 @@ typedef struct um_loop {
     int64_t last_poll_ns;
     int64_t next_due_ns;
     uint32_t last_batch; /* datagrams of the last pass: while something comes, the next does not sleep */
-    bool reads_directly; /* this pass reads the groups without their having been reported ready */
-    bool coalesced;      /* before this pass */
-    bool slept;          /* the same: asked epoll */
 } um_loop;
 
 /* One pass: receives, timers, wake-ups. wait_until_ns 0: do not sleep. Returns datagrams handled. */

@@ -5,8 +5,7 @@
 #include "os/clock.h"
 
 enum {
-    PRESSURED_NS = 1000000, /* a reader follows for so long after a queue was full */
-    FOLLOW_NS = 100000000,  /* after which it may lead, if the leader has left */
+    FOLLOW_NS = 100000000, /* after which it may lead, if the leader has left */
     DESCRIPTORS_MAX = 1 + UM_RECEIVING_DIRECT_MAX,
 };
 
@@ -118,7 +117,7 @@ static bool pass(um_loop_leader *leader, int64_t now_ns)
 
     um_coalescing_on_pass(&leader->load, received, sends, now_ns);
     if (pressured)
-        um_loop_leader_note_load(leader, now_ns + PRESSURED_NS);
+        um_loop_leader_note_load(leader, now_ns + UM_LEADER_PRESSURED_NS);
     else if (um_coalescing_is_active(&leader->load, now_ns))
         um_loop_leader_note_load(leader, leader->load.hot_until_ns);
     um_reactor_wake_by(reactor, pressured ? 0 : due_ns); /* the context's thread looks again when there is room */

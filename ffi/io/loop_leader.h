@@ -33,6 +33,8 @@
 #include "io/event_queue_private.h"
 #include "io/receiving.h"
 
+enum { UM_LEADER_PRESSURED_NS = 1000000 }; /* readers follow for so long after a queue was full */
+
 typedef struct um_loop_leader_config {
     bool never;               /* readers only follow */
     int64_t spin_ns;          /* how long to go on polling after the last event before sleeping */

@@ -24,6 +24,7 @@ int um_publication_open(um_publication_session *session, const um_source_config 
     uint8_t *memory = (uint8_t *)publication + um_align_up(sizeof(um_publication), UM_CACHE_LINE_BYTES);
     um_lock_acquire(&session->core.sender_lock);
     um_source_init(&publication->core, memory, config, &session->core);
+    atomic_store(&publication->core.wall_offset_ns, um_clock_wall_offset_ns());
     session->publication_count++;
     um_lock_release(&session->core.sender_lock);
     *opened = publication;
@@ -145,12 +146,30 @@ static bool wait_held_back(um_publication *publication, wait_state *wait, int64_
 
 /* ---- publishing ---- */
 
+/* The time of a publication, and by the wall clock where messages carry it. */
+static int64_t precise_now_ns(um_publication *publication)
+{
+    um_source *core = &publication->core;
+    if (UM_LIKELY(!core->has_send_time))
+        return um_clock_ns();
+    int64_t offset_ns = atomic_load_explicit(&core->wall_offset_ns, memory_order_relaxed);
+    int64_t now_ns = um_clock_note_wall_offset(&offset_ns);
+    atomic_store_explicit(&core->wall_offset_ns, offset_ns, memory_order_relaxed);
+    return now_ns;
+}
+
+/* Without a time in messages, a send only restarts timers of milliseconds and more. */
+static int64_t send_now_ns(um_publication *publication)
+{
+    return publication->core.has_send_time ? precise_now_ns(publication) : um_clock_coarse_ns();
+}
+
 static int64_t send_one(um_publication *publication, const char *data, uint32_t length, uint32_t flags,
                         int64_t timeout_ns)
 {
     wait_state wait = wait_of(timeout_ns, flags);
     for (;;) {
-        int64_t now_ns = um_clock_coarse_ns(); /* only restarts timers of milliseconds and more */
+        int64_t now_ns = send_now_ns(publication);
         uint32_t actions = 0;
         int64_t result = um_source_send(&publication->core, (const uint8_t *)data, length, flags, now_ns, &actions);
         if (actions != 0)
@@ -172,14 +191,15 @@ int64_t um_publication_send(um_publication *publication, const char *data, uint3
 
 /* How many messages from `first` on make up one batch, of so many bytes: what completes a full one together with
  * the backlog. */
-static uint32_t batch_size(const uint32_t *lengths, const int32_t *offsets, uint32_t first, uint32_t count,
-                           int64_t waiting_bytes, uint32_t *bytes)
+static uint32_t batch_size(const um_source *source, const uint32_t *lengths, const int32_t *offsets, uint32_t first,
+                           uint32_t count, int64_t waiting_bytes, uint32_t *bytes)
 {
+    uint32_t overhead = um_source_overhead(source);
     uint32_t i = first, enough = BATCH_BYTES;
     if (waiting_bytes > 0 && waiting_bytes < UM_SENDER_TAIL_BYTES_MAX)
         enough -= (uint32_t)waiting_bytes;
     for (*bytes = 0; i < count && *bytes < enough; i++)
-        *bytes += UM_LBMC_HEADER_BYTES + (lengths ? lengths[i] : (uint32_t)(offsets[i + 1] - offsets[i]));
+        *bytes += overhead + (lengths ? lengths[i] : (uint32_t)(offsets[i + 1] - offsets[i]));
     return i - first;
 }
 
@@ -231,14 +251,15 @@ static int64_t send_many(um_publication *publication, const char *data, const ui
     uint32_t done = 0;
     while (done < count) {
         int64_t waiting_bytes = um_sender_backlog_bytes(&publication->session->sender);
-        uint32_t bytes, batch_count = batch_size(lengths, offsets, done, count, waiting_bytes, &bytes);
+        uint32_t bytes, batch_count;
+        batch_count = batch_size(&publication->core, lengths, offsets, done, count, waiting_bytes, &bytes);
         bool last = done + batch_count == count;
         um_staged_batch batch = {.source = &publication->core,
                                  .messages = {(const uint8_t *)data, lengths ? lengths + done : NULL,
                                               offsets ? offsets + done : NULL, batch_count, NULL},
                                  .flags = last ? flags : 0,
                                  .flush = last && (flags & UM_SEND_FLUSH),
-                                 .now_ns = um_clock_ns()};
+                                 .now_ns = precise_now_ns(publication)};
         send_batch(publication, &batch, bytes);
         result = batch.result;
         if (result >= 0) {
@@ -292,7 +313,7 @@ int64_t um_publication_commit(um_publication *publication, um_source_claim *clai
 {
     if (!um_gate_enter(&publication->gate))
         return UM_CLOSED;
-    int64_t now_ns = um_clock_ns();
+    int64_t now_ns = precise_now_ns(publication);
     uint32_t actions = 0;
     int64_t result = um_source_claim_commit(&publication->core, claim, flags, now_ns, &actions);
     after_publishing(publication, actions, flags & UM_SEND_FLUSH);

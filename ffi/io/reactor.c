@@ -2,10 +2,14 @@
 
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { LOCK_YIELDS_MAX = 1000 };
+enum {
+    LOCK_YIELDS_MAX = 1000,
+    BUSY_POLL_BUDGET = 64, /* datagrams of one look at the driver; more takes CAP_NET_ADMIN */
+};
 
 /* ---- the lock ---- */
 
@@ -65,7 +69,6 @@ int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched
             epoll_ctl(reactor->epoll_fd, EPOLL_CTL_DEL, fds[i], NULL);
         else
             result = um_reactor_watch(reactor, fds[i], UM_WATCH_RINGS, i);
-    result = result == -EEXIST ? 0 : result; /* the loop and a thread that joins did it at once */
     reactor->rings_are_watched = is_watched;
     return result;
 }
@@ -86,6 +89,22 @@ int um_reactor_open(um_reactor *reactor, const um_reactor_loop *loop)
     if (reactor->wake_fd < 0)
         return -errno;
     return um_reactor_watch(reactor, reactor->wake_fd, UM_WATCH_WAKE, 0);
+}
+
+/* struct epoll_params and EPIOCSPARAMS of Linux 6.9, which the headers of the oldest supported system lack. */
+struct busy_poll_params {
+    uint32_t usecs;
+    uint16_t budget;
+    uint8_t prefer;
+    uint8_t must_be_zero;
+};
+#define SET_BUSY_POLL_PARAMS _IOW(0x8A, 0x01, struct busy_poll_params)
+
+int um_reactor_prefer_busy_poll(um_reactor *reactor, uint32_t usecs)
+{
+    struct busy_poll_params params = {.usecs = usecs, .budget = BUSY_POLL_BUDGET, .prefer = 1};
+    reactor->error_step = "busy polling of epoll, which Linux has from 6.9 on (EPIOCSPARAMS)";
+    return ioctl(reactor->epoll_fd, SET_BUSY_POLL_PARAMS, &params) != 0 ? -errno : 0;
 }
 
 void um_reactor_close(um_reactor *reactor)
@@ -109,7 +128,7 @@ void um_reactor_wake_by(um_reactor *reactor, int64_t time_ns)
     int64_t requested = atomic_load_explicit(&reactor->requested_ns, memory_order_relaxed);
     while (time_ns < requested && !atomic_compare_exchange_weak(&reactor->requested_ns, &requested, time_ns))
         ;
-    /* Pairs with the fence in um_reactor_sleep: either the loop sees the request or this thread sees it asleep. */
+    /* Pairs with the fences around the sleep: either the loop sees the request or this thread sees it asleep. */
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(&reactor->sleeping_until_ns, memory_order_relaxed) > time_ns) {
         uint64_t one = 1;
@@ -150,18 +169,31 @@ static int wait_events(um_reactor *reactor, struct epoll_event *events, int max,
     return epoll_wait(reactor->epoll_fd, events, max, (int)((wait_ns + 999999) / 1000000));
 }
 
+void um_reactor_begin_sleep(um_reactor *reactor, int64_t until_ns)
+{
+    if (until_ns == 0)
+        return;
+    reactor->sleepers++;
+    if (until_ns > atomic_load_explicit(&reactor->sleeping_until_ns, memory_order_relaxed))
+        atomic_store_explicit(&reactor->sleeping_until_ns, until_ns, memory_order_relaxed);
+}
+
+void um_reactor_end_sleep(um_reactor *reactor, int64_t until_ns)
+{
+    if (until_ns == 0 || --reactor->sleepers > 0)
+        return;
+    atomic_store_explicit(&reactor->sleeping_until_ns, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
 int um_reactor_sleep(um_reactor *reactor, struct epoll_event *events, int max, int64_t until_ns, int64_t now_ns)
 {
-    atomic_store_explicit(&reactor->sleeping_until_ns, until_ns, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
     int64_t requested_ns = atomic_load_explicit(&reactor->requested_ns, memory_order_relaxed);
     until_ns = requested_ns < until_ns ? requested_ns : until_ns;
     int64_t wait_ns = until_ns > now_ns ? until_ns - now_ns : 0;
     int64_t day_ns = 86400 * (int64_t)1000000000;
-    int count = wait_events(reactor, events, max, wait_ns < day_ns ? wait_ns : day_ns);
-    atomic_store_explicit(&reactor->sleeping_until_ns, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_seq_cst);
-    return count;
+    return wait_events(reactor, events, max, wait_ns < day_ns ? wait_ns : day_ns);
 }
 
 int um_poll_descriptors(struct pollfd *descriptors, uint32_t count, int64_t wait_ns)

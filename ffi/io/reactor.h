@@ -8,6 +8,9 @@
  *   requester: requested_ns = t; fence; read sleeping_until_ns
  *   loop:      sleeping_until_ns = u; fence; read requested_ns; epoll_wait; sleeping_until_ns = 0
  *
+ * In sequential mode several threads may sleep at once: sleeping_until_ns is then the latest of their times until the
+ * last of them has woken, so that whatever one of them would miss is written to wake_fd.
+ *
  * Threads: any, except where a function's comment restricts it. Errors: negative errno; `error_step` names what failed.
  */
 #ifndef UM_IO_REACTOR_H
@@ -37,12 +40,13 @@ struct um_reactor {
     _Atomic uint32_t lock_waiters; /* control calls that wait for the lock: the loop releases it */
     int epoll_fd;
     int wake_fd;
-    _Atomic int64_t sleeping_until_ns; /* 0: awake */
+    _Atomic int64_t sleeping_until_ns; /* 0: awake; written under the lock */
+    uint32_t sleepers;                 /* threads between um_reactor_begin_sleep and _end_sleep; of the lock */
     _Atomic int64_t requested_ns;      /* the loop is needed at this time */
-    int64_t request_due_ns;            /* the loop's: the earliest request it has taken */
-    _Atomic bool rings_are_watched;
-    atomic_bool is_threaded;        /* embedded mode: a thread of the context's own runs the loop */
-    _Atomic uint32_t unblock_count; /* calls of um_context_unblock */
+    int64_t request_due_ns;            /* of the lock: the earliest request that the loop has taken */
+    bool rings_are_watched;            /* of the lock */
+    atomic_bool is_threaded;           /* embedded mode: a thread of the context's own runs the loop */
+    _Atomic uint32_t unblock_count;    /* calls of um_context_unblock */
     const um_reactor_loop *loop;
     const char *error_step;
 };
@@ -50,6 +54,10 @@ struct um_reactor {
 enum um_watch_kind { UM_WATCH_WAKE, UM_WATCH_GROUP, UM_WATCH_SESSION, UM_WATCH_RINGS };
 
 int um_reactor_open(um_reactor *reactor, const um_reactor_loop *loop);
+/* Has sleeps poll the driver of the NIC queue that datagrams come from for up to usecs before they sleep (preferred
+ * busy polling of epoll, Linux 6.9; -ENOTTY before). While datagrams come, the kernel then leaves the interrupts of a
+ * queue with irq-suspend-timeout off (Linux 6.13). Before the loop runs. */
+int um_reactor_prefer_busy_poll(um_reactor *reactor, uint32_t usecs);
 void um_reactor_close(um_reactor *reactor);
 /* Once no thread can use the lock. */
 void um_reactor_free(um_reactor *reactor);
@@ -68,17 +76,25 @@ void um_reactor_watch_again(um_reactor *reactor, int fd, enum um_watch_kind kind
 void um_reactor_unwatch(um_reactor *reactor, int fd, enum um_watch_kind kind, uint32_t index);
 /* Puts the descriptors of a ring set (NULL: none) into the epoll set, or takes them out. A ring set that only sends is
  * not watched: the kernel would look for waiting threads each time something sent through it is freed. Nor is it while
- * the loop does not sleep: a watched ring costs the kernel a call for every datagram that comes. The loop, and the
- * holder of the context lock. */
+ * the loop does not sleep: a watched ring costs the kernel a call for every datagram that comes. Context lock. */
 int um_reactor_watch_rings(um_reactor *reactor, um_rings *rings, bool is_watched);
 
 /* The loop must run its timers at this time at the latest. */
 void um_reactor_wake_by(um_reactor *reactor, int64_t time_ns);
+/* A thread leaves the loop for a reason that all threads in it have: the next one that sleeps is woken, for a wake-up
+ * may reach one thread only. */
+static inline void um_reactor_pass_on_wake(um_reactor *reactor)
+{
+    um_reactor_wake_by(reactor, 0);
+}
 /* Whether the loop sleeps and will look by then anyway, at what was written before this call as well. */
 bool um_reactor_wakes_by(um_reactor *reactor, int64_t time_ns);
-/* The loop's: true when a requested time has come. */
+/* The loop's, under the lock: true when a requested time has come. */
 bool um_reactor_take_request(um_reactor *reactor, int64_t now_ns);
-/* The loop's: waits for events until then, or until woken. Returns how many, or -1. */
+/* The loop's, under the lock, around a sleep until then; 0: it only looks. */
+void um_reactor_begin_sleep(um_reactor *reactor, int64_t until_ns);
+void um_reactor_end_sleep(um_reactor *reactor, int64_t until_ns);
+/* The loop's, without the lock: waits for events until then, or until woken. Returns how many, or -1. */
 int um_reactor_sleep(um_reactor *reactor, struct epoll_event *events, int max, int64_t until_ns, int64_t now_ns);
 /* ppoll for so long; UM_NEVER_NS: without a timeout. Returns how many are readable, -1 after a signal. Any thread. */
 int um_poll_descriptors(struct pollfd *descriptors, uint32_t count, int64_t wait_ns);

@@ -10,6 +10,7 @@ enum {
     RECEIVES_PER_PASS = 8,
     RING_RECEIVES_PER_PASS = 12, /* as a rule all that gathered in a coalescing interval */
     PREFETCHED_AHEAD = 8,
+    RESUME_POINTS = 16384,
     HEADERS_BYTES = 64, /* of a datagram's; nothing more of it is read here when its payload stays in the frame */
 };
 
@@ -33,6 +34,20 @@ static um_group *find_group(um_receiving *receiving, um_address address)
             unused = group;
     }
     return unused;
+}
+
+/* Has a group reported to the loop unless a reader waits for it or a queue is full. */
+static void update_report(um_receiving *receiving, uint32_t index)
+{
+    um_group *group = &receiving->groups[index];
+    bool is_reported = !group->is_unwatched && !receiving->is_paused;
+    if (!group->in_use || is_reported == group->is_reported)
+        return;
+    group->is_reported = is_reported;
+    if (is_reported)
+        um_reactor_watch_again(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
+    else
+        um_reactor_unwatch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
 }
 
 static int join_group(um_receiving *receiving, um_address address, um_group **joined)
@@ -62,7 +77,10 @@ static int join_group(um_receiving *receiving, um_address address, um_group **jo
     result = um_reactor_watch_rings(receiving->reactor, receiving->links->rings, true);
     if (result != 0)
         return result;
-    return um_reactor_watch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
+    result = um_reactor_watch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
+    group->is_reported = true;
+    update_report(receiving, index);
+    return result;
 }
 
 static void leave_group(um_receiving *receiving, um_group *group)
@@ -174,8 +192,10 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
         return -ENOMEM;
     um_delivery_init(delivery, receiver, receiving->next_delivery_id++, source, topic_index,
                      session->config.nak_generation_ns);
-    if (um_receiver_session_map(session, delivery, um_clock_ns()))
+    if (um_receiver_session_map(session, delivery, um_clock_ns())) {
+        um_resume_points_apply(&receiving->node.resume_points, session, delivery);
         return 0;
+    }
     receiver->controller_count--;
     free(delivery);
     receiving->reactor->error_step = "topic table";
@@ -184,6 +204,7 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
 
 void um_receiving_drop(um_receiving *receiving, um_receiver *receiver)
 {
+    um_resume_points_forget(&receiving->node.resume_points, receiver);
     for (uint32_t i = receiving->node.session_count; i-- > 0;) {
         um_receiver_session *session = receiving->node.sessions[i];
         for (um_delivery *d = session->controllers, *next; d != NULL; d = next) {
@@ -225,8 +246,10 @@ int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *li
         return -EINVAL;
     receiving->reorder_memory = um_map(receiving->reorder_bytes);
     receiving->groups = um_map(sizeof *receiving->groups * UM_RECEIVING_GROUPS_MAX);
-    if (!receiving->reorder_memory || !receiving->groups)
+    receiving->resume_memory = um_map(um_resume_points_footprint(RESUME_POINTS));
+    if (!receiving->reorder_memory || !receiving->groups || !receiving->resume_memory)
         return -ENOMEM;
+    um_resume_points_init(&receiving->node.resume_points, receiving->resume_memory, RESUME_POINTS);
     um_reorder_init(&receiving->node.store, receiving->reorder_memory, config->hold_datagrams,
                     config->datagram_max_bytes, config->hold_messages);
     return open_control_link(receiving);
@@ -236,7 +259,8 @@ void um_receiving_close(um_receiving *receiving)
 {
     um_socket_close(&receiving->control_link);
     um_unmap(receiving->reorder_memory, receiving->reorder_bytes);
-    receiving->reorder_memory = NULL;
+    um_unmap(receiving->resume_memory, um_resume_points_footprint(RESUME_POINTS));
+    receiving->reorder_memory = receiving->resume_memory = NULL;
 }
 
 void um_receiving_free(um_receiving *receiving)
@@ -292,8 +316,8 @@ uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVI
         um_group *group = &receiving->groups[i];
         if (!group->in_use)
             continue;
-        um_reactor_unwatch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, i);
         group->is_unwatched = true;
+        update_report(receiving, i);
         fds[count++] = group->link.fd;
     }
     return count;
@@ -302,11 +326,18 @@ uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVI
 void um_receiving_watch_groups(um_receiving *receiving)
 {
     for (uint32_t i = 0; i < receiving->group_limit; i++) {
-        um_group *group = &receiving->groups[i];
-        if (group->in_use && group->is_unwatched)
-            um_reactor_watch_again(receiving->reactor, group->link.fd, UM_WATCH_GROUP, i);
-        group->is_unwatched = false;
+        receiving->groups[i].is_unwatched = false;
+        update_report(receiving, i);
     }
+}
+
+void um_receiving_pause_groups(um_receiving *receiving, bool is_paused)
+{
+    if (UM_LIKELY(is_paused == receiving->is_paused))
+        return;
+    receiving->is_paused = is_paused;
+    for (uint32_t i = 0; i < receiving->group_limit; i++)
+        update_report(receiving, i);
 }
 
 /* The lines of a frame are another processor's, which wrote it; those of a datagram put together of several frames are
@@ -396,6 +427,8 @@ void um_receiving_reap(um_receiving *receiving)
 {
     um_receiver_session *finished;
     while ((finished = um_node_finished_session(&receiving->node)) != NULL) {
+        uint32_t gave_way = um_resume_points_save(&receiving->node.resume_points, finished);
+        UM_COUNT(receiving->node.counters.resume_points_dropped, gave_way);
         note_ended(receiving, finished);
         close_session(receiving, (session_block *)finished);
     }

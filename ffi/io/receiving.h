@@ -24,6 +24,7 @@ typedef struct um_group {
     uint32_t session_count;
     bool in_use;
     bool is_unwatched; /* a reader waits for it instead of the loop */
+    bool is_reported;  /* to the loop, when it is readable */
 } um_group;
 
 /* An off-transport recovery that has begun: it waits for um_subscription_fetch. */
@@ -52,11 +53,13 @@ typedef struct um_receiving {
     um_tap_link tapped_control;  /* as the sessions see it */
     void *reorder_memory;
     size_t reorder_bytes;
-    um_group *groups;             /* UM_RECEIVING_GROUPS_MAX, mapped */
-    _Atomic uint32_t group_limit; /* groups beyond it were never used; read without the lock too */
-    uint32_t group_changes;       /* groups joined and left, ever */
-    uint32_t least_buffer_bytes;  /* that the kernel granted to a group's socket; 0: there was none */
-    _Atomic bool rings_are_read;  /* a group is joined, so that the loop waits for the rings */
+    void *resume_memory;
+    um_group *groups;            /* UM_RECEIVING_GROUPS_MAX, mapped */
+    uint32_t group_limit;        /* groups beyond it were never used */
+    uint32_t group_changes;      /* groups joined and left, ever */
+    uint32_t least_buffer_bytes; /* that the kernel granted to a group's socket; 0: there was none */
+    bool rings_are_read;         /* a group is joined, so that the loop waits for the rings */
+    bool is_paused;              /* a queue is full: nothing is read, and nothing reported to the loop */
     um_rx ring_batch[UM_RINGS_BATCH_MAX];
     uint32_t pass_datagrams;               /* of the loop's pass; coalesced ones count singly */
     um_receive_coalescing *coalescing;     /* is given what rings receive */
@@ -93,6 +96,9 @@ int um_receiving_receive_groups(um_receiving *receiving, int64_t now_ns);
  * meanwhile is watched; one that is left becomes readable first. `group_changes` tells of both. */
 uint32_t um_receiving_unwatch_groups(um_receiving *receiving, int fds[UM_RECEIVING_DIRECT_MAX]);
 void um_receiving_watch_groups(um_receiving *receiving);
+/* While a queue is full no group is reported to the loop, which would find it readable in every pass and not read it.
+ */
+void um_receiving_pause_groups(um_receiving *receiving, bool is_paused);
 /* Receives from the ring set, in the same way. */
 int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns);
 /* Wakes the thread that takes off-transport recoveries when some have begun. */

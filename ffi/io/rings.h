@@ -54,13 +54,14 @@ struct um_rings {
     _Atomic uint32_t stalled; /* something waits for tend */
 };
 
-/* Adds up what links have counted. */
+/* Adds up what links have counted. Under the locks of their users; what a link without one counts may be a little
+ * behind. */
 static inline void um_link_counters_add(um_link_counters *sum, const um_link_counters *counters)
 {
     uint64_t *to = (uint64_t *)sum;
     const uint64_t *from = (const uint64_t *)counters;
     for (size_t i = 0; i < sizeof *sum / sizeof *to; i++)
-        to[i] += from[i];
+        to[i] += __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
 #endif

@@ -14,11 +14,12 @@ enum {
 };
 
 enum {
-    STREAM_NS = 1000000,           /* a session that sent so recently is streaming */
-    SKIP_MAX_NS = 4000000,         /* the loop skips it for so long at most */
-    TIMERS_NS = 20000000,          /* and runs its timers so often at least */
-    WRITE_AHEAD_BYTES = 64 * 1024, /* a publisher gets so far ahead of another thread that sends for it */
-    YIELDS_MAX = 64,               /* and gives way to it so often at most */
+    STREAM_NS = 1000000,               /* a session that sent so recently is streaming */
+    SKIP_MAX_NS = 4000000,             /* the loop skips it for so long at most */
+    TIMERS_NS = 20000000,              /* and runs its timers so often at least */
+    WRITE_AHEAD_BYTES = 64 * 1024,     /* a publisher gets so far ahead of another thread that sends for it */
+    COARSE_CLOCK_ENOUGH_NS = 20000000, /* a coarse clock is good enough for timers of so long */
+    YIELDS_MAX = 64,                   /* and gives way to it so often at most */
 };
 
 int um_sender_open(um_sender *sender, um_reactor *reactor, um_links *links, um_source_session *core)
@@ -205,7 +206,7 @@ static void run_on(um_sender *sender, sender_run *run, bool goes_on)
     else if (run->pending)
         defer_tail(sender, run->now_ns);
     else
-        um_reactor_wake_by(sender->reactor, run->now_ns + sender->core->config.sm_minimum_interval_ns);
+        um_reactor_wake_by(sender->reactor, run->now_ns + um_source_timing_first_sm_ns(&sender->core->timing));
 }
 
 void um_sender_run_to(um_sender *sender, int64_t tail_bytes, int64_t now_ns)
@@ -245,11 +246,14 @@ void um_sender_bound_write_ahead(um_sender *sender, int64_t now_ns)
 
 /* ---- after a publication ---- */
 
-/* The precise time costs as much as all of this. It is needed only with a loop beside the publishers: for what may be
- * deferred, and for how long the loop may skip the session. */
+/* The precise time costs as much as all of this. It is needed only with a loop beside the publishers, for what may be
+ * deferred and for how long the loop may skip the session, and where a session message follows so soon that the coarse
+ * clock would bring it at once. */
 static um_sender_outcome begin_outcome(um_sender *sender, bool flush)
 {
-    int64_t now_ns = um_reactor_is_threaded(sender->reactor) ? um_clock_ns() : um_clock_coarse_ns();
+    bool is_precise = um_reactor_is_threaded(sender->reactor) ||
+                      um_source_timing_first_sm_ns(&sender->core->timing) < COARSE_CLOCK_ENOUGH_NS;
+    int64_t now_ns = is_precise ? um_clock_ns() : um_clock_coarse_ns();
     return (um_sender_outcome){.now_ns = now_ns, .tail_bytes = deferrable_bytes(sender, flush, now_ns)};
 }
 

@@ -9,21 +9,30 @@
 _Static_assert(FIELDS(um_source_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "room for the largest group");
 _Static_assert(FIELDS(um_receiver_transport_counters) <= UM_STATISTICS_FIELDS_MAX, "room for the largest group");
 _Static_assert((int)UM_RECOVERY_BUCKETS <= (int)UM_STATISTICS_FIELDS_MAX, "room for the histogram");
+_Static_assert((int)UM_LATENCY_BUCKETS <= (int)UM_STATISTICS_FIELDS_MAX, "room for the histogram");
+
+/* Under the lock of what counts; publishers count some of a group without it, by atomic additions. */
+static void copy_counters(uint64_t *out, const void *counters, uint32_t fields)
+{
+    const uint64_t *from = counters;
+    for (uint32_t i = 0; i < fields; i++)
+        out[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+}
 
 uint32_t um_statistics_context(um_context *context, uint64_t *out)
 {
     um_reactor_lock(&context->reactor);
-    memcpy(out, &context->receiving.node.counters, sizeof context->receiving.node.counters);
+    copy_counters(out, &context->receiving.node.counters, FIELDS(um_context_counters));
     um_reactor_unlock(&context->reactor);
     return FIELDS(um_context_counters);
 }
 
 uint32_t um_statistics_source_transport(um_publication_session *session, uint64_t *out)
 {
-    um_reactor_lock(session->sessions->reactor);
+    um_lock_acquire(&session->core.sender_lock);
     um_session_snapshot(&session->core);
-    memcpy(out, &session->core.counters, sizeof session->core.counters);
-    um_reactor_unlock(session->sessions->reactor);
+    copy_counters(out, &session->core.counters, FIELDS(um_source_transport_counters));
+    um_lock_release(&session->core.sender_lock);
     return FIELDS(um_source_transport_counters);
 }
 
@@ -46,7 +55,7 @@ uint32_t um_statistics_source(um_publication *publication, uint64_t *out)
 {
     um_source_snapshot(&publication->core);
     snapshot_retention(publication);
-    memcpy(out, &publication->core.counters, sizeof publication->core.counters);
+    copy_counters(out, &publication->core.counters, FIELDS(um_source_counters));
     return FIELDS(um_source_counters);
 }
 
@@ -71,7 +80,8 @@ uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, u
     uint32_t fields = 0;
     um_reactor_lock(&context->reactor);
     if (index < context->receiving.node.session_count) {
-        const um_receiver_session *session = context->receiving.node.sessions[index];
+        um_receiver_session *session = context->receiving.node.sessions[index];
+        um_receiver_session_snapshot(session);
         *id = session->config.id;
         memcpy(out, &session->counters, sizeof session->counters);
         fields = FIELDS(um_receiver_transport_counters);
@@ -93,6 +103,19 @@ uint32_t um_statistics_recovery_histogram(um_context *context, uint32_t index, u
     return buckets;
 }
 
+uint32_t um_statistics_latency_histogram(um_context *context, uint32_t index, uint64_t *out)
+{
+    uint32_t buckets = 0;
+    um_reactor_lock(&context->reactor);
+    if (index < context->receiving.node.session_count) {
+        const um_receiver_session *session = context->receiving.node.sessions[index];
+        memcpy(out, session->latency_buckets, sizeof session->latency_buckets);
+        buckets = UM_LATENCY_BUCKETS;
+    }
+    um_reactor_unlock(&context->reactor);
+    return buckets;
+}
+
 uint32_t um_statistics_link(um_context *context, uint64_t *out)
 {
     um_reactor_lock(&context->reactor);
@@ -100,11 +123,13 @@ uint32_t um_statistics_link(um_context *context, uint64_t *out)
     *sum = context->links.closed;
     um_link_counters_add(sum, &context->receiving.control_link.counters);
     for (uint32_t i = 0; i < context->sessions.limit; i++) {
-        const um_publication_session *session = &context->sessions.table[i];
+        um_publication_session *session = &context->sessions.table[i];
         if (!session->in_use)
             continue;
+        um_lock_acquire(&session->core.sender_lock);
         um_link_counters_add(sum, &session->data_link.counters);
         um_link_counters_add(sum, &session->control.nak_link.counters);
+        um_lock_release(&session->core.sender_lock);
     }
     for (uint32_t i = 0; i < context->receiving.group_limit; i++)
         if (context->receiving.groups[i].in_use)

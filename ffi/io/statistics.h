@@ -9,7 +9,7 @@
 #include "io/publication.h"
 #include "io/subscription.h"
 
-enum { UM_STATISTICS_FIELDS_MAX = 80 };
+enum { UM_STATISTICS_FIELDS_MAX = 96 };
 
 uint32_t um_statistics_context(um_context *context, uint64_t *out);
 uint32_t um_statistics_source_transport(um_publication_session *session, uint64_t *out);
@@ -17,8 +17,10 @@ uint32_t um_statistics_source(um_publication *publication, uint64_t *out);
 uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out);
 /* Receiving sessions are numbered from 0; the id identifies it. */
 uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, um_session_id *id, uint64_t *out);
-/* How many datagrams such a session recovered, by time bucket (core/receiver_session.h). */
+/* How many datagrams such a session recovered, by time bucket (core/time_histogram.h), and how many messages it
+ * received that say when they were sent. */
 uint32_t um_statistics_recovery_histogram(um_context *context, uint32_t index, uint64_t *out);
+uint32_t um_statistics_latency_histogram(um_context *context, uint32_t index, uint64_t *out);
 /* The links together: group sockets, session sockets, the control socket. */
 uint32_t um_statistics_link(um_context *context, uint64_t *out);
 

@@ -1,7 +1,7 @@
 /* Adding hosts, sessions, sources, receivers and joins to a world, taking them away, and looking at them. */
 #include "sim/world.h"
 
-enum { HOST_IP = 0x0a000001, CONTROL_PORT = 40000 };
+enum { HOST_IP = 0x0a000001, CONTROL_PORT = 40000, RESUME_POINTS = 256 };
 
 int um_sim_add_host(um_sim_world *world, const um_sim_host_config *config)
 {
@@ -16,7 +16,8 @@ int um_sim_add_host(um_sim_world *world, const um_sim_host_config *config)
     um_node *node = um_sim_take(world, sizeof *node);
     void *reorder_memory = um_sim_take(world, reorder_bytes);
     uint32_t *inbox = um_sim_take(world, config->inbox_datagrams * sizeof *inbox);
-    if (host == NULL || node == NULL || reorder_memory == NULL || inbox == NULL)
+    void *resume_memory = um_sim_take(world, um_resume_points_footprint(RESUME_POINTS));
+    if (host == NULL || node == NULL || reorder_memory == NULL || inbox == NULL || resume_memory == NULL)
         return -ENOMEM;
     host->world = world;
     host->config = *config;
@@ -26,6 +27,7 @@ int um_sim_add_host(um_sim_world *world, const um_sim_host_config *config)
     host->requested_ns = host->due_ns = UM_NEVER_NS;
     host->node = node;
     um_node_init(node);
+    um_resume_points_init(&node->resume_points, resume_memory, RESUME_POINTS);
     um_reorder_init(&node->store, reorder_memory, config->hold_datagrams, config->datagram_max_bytes,
                     config->hold_messages);
     um_sim_link_init(&host->link, host);
@@ -138,6 +140,10 @@ int um_sim_add_receiver(um_sim_world *world, int host, const um_sim_receiver_con
     um_receiver_counters_reset(&receiver->core.counters);
     if (!um_node_add_queue(receiver->host->node, &receiver->queue))
         return -ENOSPC;
+    um_sim_receiver **last = &receiver->host->receivers;
+    while (*last != NULL)
+        last = &(*last)->next_of_host;
+    *last = receiver;
     world->receivers[world->receiver_count++] = receiver;
     um_sim_set_reading(world, (int)receiver->index, config->read_interval_ns, config->read_rows);
     return (int)receiver->index;
@@ -180,6 +186,7 @@ int um_sim_join(um_sim_world *world, int receiver_index, int source_index, const
                      session->config.nak_generation_ns);
     if (!um_receiver_session_map(session, &join->core, um_sim_local_ns(host)))
         return -ENOSPC;
+    um_resume_points_apply(&host->node->resume_points, session, &join->core);
     join->session = join->transport = session;
     join->receiver = receiver;
     join->source = source;
@@ -258,6 +265,7 @@ const uint64_t *um_sim_source_counters(um_sim_world *world, int source)
 
 const uint64_t *um_sim_transport_counters(um_sim_world *world, int join)
 {
+    um_receiver_session_snapshot(world->joins[join]->transport);
     return (const uint64_t *)&world->joins[join]->transport->counters;
 }
 

@@ -62,9 +62,8 @@ static uint32_t read_rows(um_sim_receiver *receiver, uint32_t max)
 static bool read_eagerly(um_sim_host *host)
 {
     bool any = false;
-    for (uint32_t i = 0; i < host->world->receiver_count; i++) {
-        um_sim_receiver *receiver = host->world->receivers[i];
-        if (receiver->host != host || receiver->config.read_interval_ns != 0)
+    for (um_sim_receiver *receiver = host->receivers; receiver != NULL; receiver = receiver->next_of_host) {
+        if (receiver->config.read_interval_ns != 0)
             continue;
         while (read_rows(receiver, receiver->config.read_rows) > 0)
             any = true;
@@ -177,6 +176,8 @@ void um_sim_on_arrival(um_sim_host *host, uint32_t slot)
 void um_sim_close_transport(um_sim_host *host, um_receiver_session *session)
 {
     um_receiver_session_leave(session);
+    uint32_t given_up = um_resume_points_save(&host->node->resume_points, session);
+    UM_COUNT(host->node->counters.resume_points_dropped, given_up);
     for (uint32_t i = 0; i < host->world->join_count; i++) {
         um_sim_join_state *join = host->world->joins[i];
         if (join->session != session)
@@ -255,7 +256,7 @@ void um_sim_service(um_sim_host *host)
 static void run_sender(um_sim_session *session, int64_t now_ns)
 {
     um_source_session *core = &session->core;
-    int64_t wake_ns = now_ns + core->config.sm_minimum_interval_ns;
+    int64_t wake_ns = now_ns + um_source_timing_first_sm_ns(&core->timing);
     int sent = 1;
     while (sent > 0 && um_session_pending(core)) {
         sent = um_session_send(core, now_ns, INLINE_BUDGET);

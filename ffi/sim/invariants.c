@@ -93,13 +93,29 @@ void um_sim_check_bounds(um_sim_world *world)
         check_host_bounds(world, world->hosts[i]);
 }
 
+/* What forged session messages can cause: claims within the reach, and NAKs within the budget. */
+static void check_claims(um_sim_world *world, const um_sim_host *host, const um_receiver_session *session)
+{
+    enum { CLAIMS_MAX = 256 + 1, NS_PER_MS = 1000000 };
+    uint32_t claimed = 0;
+    for (uint32_t i = 0; i < session->losses.count; i++)
+        claimed += !um_serial_before(session->losses.entries[i].sqn, session->next_sqn);
+    REQUIRE(world, claimed <= CLAIMS_MAX, "host %u: %u numbers are claimed", host->index, claimed);
+    uint64_t rate = session->config.nak_rate_limit;
+    uint64_t ms = (uint64_t)(um_sim_local_ns(host) - session->created_ns) / NS_PER_MS + 1;
+    REQUIRE(world, rate == 0 || session->counters.naks_sent <= rate / 4 + rate * ms / 1000 + 1,
+            "host %u: %llu NAKs in %llu ms", host->index, (unsigned long long)session->counters.naks_sent,
+            (unsigned long long)ms);
+}
+
 static void check_losses(um_sim_world *world, const um_sim_host *host, um_receiver_session *session)
 {
     um_loss_map *losses = &session->losses;
     for (uint32_t i = 0; i < losses->count; i++) {
         const um_loss *loss = &losses->entries[i];
-        REQUIRE(world, um_serial_before(loss->sqn, session->next_sqn), "host %u: sqn %u is lost but %u is next",
-                host->index, loss->sqn, session->next_sqn);
+        bool is_claimed = session->claims.has_any && um_serial_before(loss->sqn, session->claims.end);
+        REQUIRE(world, is_claimed || um_serial_before(loss->sqn, session->next_sqn),
+                "host %u: sqn %u is lost but %u is next", host->index, loss->sqn, session->next_sqn);
         REQUIRE(world, um_loss_map_find(losses, loss->sqn) == loss, "host %u: loss map does not find sqn %u",
                 host->index, loss->sqn);
         REQUIRE(world, losses->heap[loss->heap_at] == i, "host %u: loss heap misplaces sqn %u", host->index, loss->sqn);
@@ -156,6 +172,7 @@ void um_sim_check_structures(um_sim_world *world)
         const um_sim_host *host = world->hosts[h];
         for (uint32_t i = 0; i < host->node->session_count; i++) {
             check_losses(world, host, host->node->sessions[i]);
+            check_claims(world, host, host->node->sessions[i]);
             for (const um_delivery *d = host->node->sessions[i]->controllers; d != NULL; d = d->next)
                 if (d->state == UM_DELIVERY_RUNNING)
                     check_gaps(world, d);

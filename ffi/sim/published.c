@@ -28,6 +28,7 @@ bool um_sim_topic_init(um_sim_topic *topic, um_sim_world *world, uint32_t source
     *topic = (um_sim_topic){.source = source,
                             .topic_index = of->core.topic_index,
                             .initial_sqn = atomic_load(&of->core.next_sqn),
+                            .is_timed = of->core.has_send_time,
                             .key = key,
                             .messages_max = messages_max};
     topic->messages = um_sim_take(world, messages_max * sizeof *topic->messages);

@@ -19,6 +19,7 @@ typedef struct um_sim_topic {
     uint32_t source; /* handle */
     uint32_t topic_index;
     uint32_t initial_sqn;
+    bool is_timed; /* messages carry the time of sending */
     uint64_t key;
     uint32_t message_count;
     uint32_t fragment_count;

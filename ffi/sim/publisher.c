@@ -25,13 +25,19 @@ static uint32_t body_max(const um_sim_publisher *publisher)
     return (path < configured ? path : configured) - UM_LBTRM_DATA_BYTES;
 }
 
+/* Header bytes of a message that is in no explicit batch. */
+static uint32_t overhead(const um_sim_publisher *publisher)
+{
+    return um_lbmc_overhead(false, false, publisher->topic->is_timed);
+}
+
 static uint32_t fragments_of(const um_sim_publisher *publisher, uint32_t length, bool batch)
 {
     uint32_t most = body_max(publisher);
     uint32_t option = batch ? UM_LBMC_BATCH_BYTES : 0;
-    if (UM_LBMC_HEADER_BYTES + option + length <= most)
+    if (overhead(publisher) + option + length <= most)
         return 1;
-    uint32_t chunk = most - UM_LBMC_HEADER_BYTES - UM_LBMC_FRAGMENT_BYTES - option;
+    uint32_t chunk = most - overhead(publisher) - UM_LBMC_FRAGMENT_BYTES - option;
     return (length + chunk - 1) / chunk;
 }
 
@@ -118,7 +124,7 @@ static int64_t send_one(um_sim_publisher *publisher)
 /* The largest message that is sent with others and not split. */
 static uint32_t many_bytes_max(const um_sim_publisher *publisher)
 {
-    uint32_t most = body_max(publisher) - UM_LBMC_HEADER_BYTES;
+    uint32_t most = body_max(publisher) - overhead(publisher);
     most = most < publisher->plan->message_bytes_max ? most : publisher->plan->message_bytes_max;
     return most < MANY_BYTES_MAX ? most : MANY_BYTES_MAX;
 }
@@ -151,7 +157,7 @@ static int64_t send_many(um_sim_publisher *publisher)
 
 static int64_t begin_claim(um_sim_publisher *publisher)
 {
-    uint32_t most = body_max(publisher) - UM_LBMC_HEADER_BYTES;
+    uint32_t most = body_max(publisher) - overhead(publisher);
     uint32_t length = up_to(publisher, publisher->plan->message_bytes_max);
     publisher->claim_length = length < most ? length : most;
     um_sim_topic *topic = publisher->topic;

@@ -39,6 +39,28 @@ static bool excused(const um_sim_row_checker *checker, uint32_t sqn)
     return um_serial_before(message->first_sqn, checker->lowest);
 }
 
+void um_sim_row_checker_resume(um_sim_row_checker *checker, const um_sim_row_checker *ended)
+{
+    const um_delivery *delivery = &ended->world->joins[ended->join]->core;
+    if (!delivery->has_resume)
+        return;
+    checker->begun = true;
+    checker->lowest = checker->expected = delivery->resume_sqn;
+}
+
+/* Everything before the place where a session of this identity resumes was delivered or declared lost. */
+static void check_end(um_sim_row_checker *checker)
+{
+    const um_delivery *delivery = &checker->world->joins[checker->join]->core;
+    uint32_t settled = checker->expected;
+    checker->eos = true;
+    while (checker->begun && um_serial_before(settled, delivery->resume_sqn) && excused(checker, settled))
+        settled++;
+    if (checker->begun &&
+        (!delivery->has_resume || (checker->mode == UM_ORDERED_SEQUENCE && delivery->resume_sqn != settled)))
+        COMPLAIN(checker, "the session ended at sqn %u, but %u is where it resumes", settled, delivery->resume_sqn);
+}
+
 static void note_seen(um_sim_row_checker *checker, uint32_t first_sqn)
 {
     if (checker->begun && !um_serial_before(first_sqn, checker->lowest))
@@ -110,6 +132,8 @@ static void check_message(um_sim_row_checker *checker, const um_block *block, ui
     if ((flags & (UM_MESSAGE_BATCH_START | UM_MESSAGE_BATCH_END)) != message->flags ||
         !(flags & UM_MESSAGE_FRAGMENT) != (message->fragment_count == 1))
         COMPLAIN(checker, "message at sqn %u: flags %#x, published with %#x", first_sqn, flags, message->flags);
+    if ((block->sent_ns[row] != 0) != checker->topic->is_timed)
+        COMPLAIN(checker, "message at sqn %u: sent at %lld", first_sqn, (long long)block->sent_ns[row]);
     uint32_t offset = by_fragment ? block->fragment_offsets[row] : 0;
     check_payload(checker, message, offset, block->payload + block->offsets[row], length);
     uint32_t from = by_fragment ? sqn : first_sqn;
@@ -162,7 +186,7 @@ void um_sim_check_row(um_sim_row_checker *checker, const um_block *block, uint32
         checker->bos = true;
         break;
     case UM_ROW_END_OF_SESSION:
-        checker->eos = true;
+        check_end(checker);
         break;
     case UM_ROW_UNRECOVERABLE_LOSS:
         check_loss(checker, block->sequence_numbers[row], block->sequence_numbers[row], false);

@@ -27,6 +27,9 @@ typedef struct um_sim_row_checker {
 bool um_sim_row_checker_init(um_sim_row_checker *checker, um_sim_world *world, const um_sim_topic *topic, uint32_t join,
                              int32_t mode);
 
+/* The join follows one whose session ended: what lies between is delivered or declared lost, too. */
+void um_sim_row_checker_resume(um_sim_row_checker *checker, const um_sim_row_checker *ended);
+
 /* One row the application read. Complains to the world. */
 void um_sim_check_row(um_sim_row_checker *checker, const um_block *block, uint32_t row);
 

@@ -1,6 +1,7 @@
 /* One file, because a run is one sequence: set up, step, check, converge. */
 #include "sim/run.h"
 
+#include "sim/adversary.h"
 #include "sim/invariants.h"
 #include "sim/publisher.h"
 #include "sim/row_checker.h"
@@ -10,6 +11,7 @@ enum { MS = 1000000, PPM = 1000000, CHECK_EVERY_NS = 10 * MS, GATE_RETRY_NS = MS
 
 /* How long after the faults a world may take to become idle. */
 static const int64_t PATIENCE_NS = (int64_t)30 * 1000 * MS;
+static const int64_t SECOND = (int64_t)1000 * MS;
 
 enum { TOPICS_MAX = UM_SIM_SCENARIO_SESSIONS_MAX * UM_SIM_SCENARIO_TOPICS_MAX };
 
@@ -24,7 +26,8 @@ enum owner_event {
     RUN_KILL,
     RUN_DELETE,
     RUN_CALM,
-    RUN_CHECK
+    RUN_CHECK,
+    RUN_ATTACK
 };
 
 typedef struct um_sim_run_state {
@@ -44,8 +47,11 @@ typedef struct um_sim_run_state {
     um_sim_row_checker checkers[UM_SIM_JOINS_MAX];
     uint32_t join_topic[UM_SIM_JOINS_MAX];
     int32_t joined[UM_SIM_SCENARIO_RECEIVERS_MAX][TOPICS_MAX]; /* join + 1; 0: not */
+    int32_t ended[UM_SIM_SCENARIO_RECEIVERS_MAX][TOPICS_MAX];  /* join + 1 whose session ended last */
     bool present[UM_SIM_SCENARIO_RECEIVERS_MAX];
     bool gated[UM_SIM_SCENARIO_HOSTS_MAX][UM_SIM_SCENARIO_SESSIONS_MAX]; /* publishing waited for that host */
+    um_sim_adversary adversary;
+    bool is_attacked;
     bool calm;
     bool finished;
     uint64_t message_rows;
@@ -98,7 +104,14 @@ static void join(um_sim_run_state *run, uint32_t receiver, uint32_t topic, bool 
         um_sim_complain(run->world, "no memory for %s", "a checker");
     checker->no_loss =
         scenario->kind == UM_SIM_ROOMY || (scenario->kind == UM_SIM_WINDOWED && run->gated[host][session]);
-    checker->from_start = from_start && scenario->kind == UM_SIM_WINDOWED;
+    checker->from_start = from_start && scenario->kind == UM_SIM_WINDOWED && !run->is_attacked;
+    checker->no_loss &=
+        !run->is_attacked || !um_sim_adversary_costs_messages(&run->adversary, scenario->kind == UM_SIM_WINDOWED);
+    /* A point is given up only after many replays, when nothing says where the stream is but those. */
+    bool is_given_up = run->is_attacked && !run->world->joins[handle]->core.has_resume &&
+                       run->world->hosts[receiver_host(run, receiver)]->node->counters.resume_points_dropped > 0;
+    if (run->ended[receiver][topic] != 0 && !is_given_up)
+        um_sim_row_checker_resume(checker, &run->checkers[run->ended[receiver][topic] - 1]);
     run->join_topic[handle] = topic;
     run->joined[receiver][topic] = handle + 1;
 }
@@ -120,6 +133,7 @@ static void rejoin(um_sim_run_state *run)
             if (handle == 0 || run->world->joins[handle - 1]->session != NULL)
                 continue;
             run->gated[run->scenario.receiver_hosts[r]][run->topic_session[t]] = false;
+            run->ended[r][t] = handle;
             run->joined[r][t] = 0;
         }
         if (run->present[r])
@@ -142,8 +156,10 @@ static void leave(um_sim_run_state *run, uint32_t receiver)
         if (run->joined[receiver][t] != 0)
             um_sim_leave(run->world, run->joined[receiver][t] - 1);
         run->joined[receiver][t] = 0;
+        run->ended[receiver][t] = 0;
     }
-    const um_sim_host *host = run->world->hosts[receiver_host(run, receiver)];
+    um_sim_host *host = run->world->hosts[receiver_host(run, receiver)];
+    um_resume_points_forget(&host->node->resume_points, &run->world->receivers[receiver]->core);
     for (uint32_t s = 0; s < run->scenario.session_count; s++)
         run->gated[run->scenario.receiver_hosts[receiver]][s] &= has_transport(run, host, s);
 }
@@ -388,6 +404,10 @@ static void on_event(void *owner, uint32_t what, uint32_t detail)
     case RUN_CHECK:
         on_check(run);
         break;
+    case RUN_ATTACK:
+        if (!run->calm)
+            schedule(run, run->world->now_ns + um_sim_adversary_step(&run->adversary), RUN_ATTACK, 0);
+        break;
     }
 }
 
@@ -415,6 +435,8 @@ static void on_sent(void *owner, const um_sim_host *host, const um_sim_datagram 
 {
     um_sim_run_state *run = owner;
     um_sim_wire_on_sent(run->wires, run->scenario.session_count, host, datagram, data);
+    if (run->is_attacked)
+        um_sim_adversary_overhear(&run->adversary, datagram, data);
 }
 
 static void on_received(void *owner, const um_sim_host *host, const um_sim_datagram *datagram, uint8_t *data)
@@ -452,18 +474,39 @@ static bool add_session(um_sim_run_state *run, uint32_t session)
                             scenario->topic_counts[session]);
 }
 
+/* What was made up has to be given up while the run waits for rest, and what the adversary cost has to be told. */
+static bool add_adversary(um_sim_run_state *run)
+{
+    if (!um_sim_adversary_init(&run->adversary, run->world, (enum um_sim_adversary_mode)run->params->adversary,
+                               run->result->seed))
+        return false;
+    run->is_attacked = true;
+    bool costs_messages = um_sim_adversary_costs_messages(&run->adversary, run->scenario.kind == UM_SIM_WINDOWED);
+    int64_t most_ns = costs_messages ? between_ns(run, SECOND, 3 * SECOND) : 8 * SECOND;
+    for (uint32_t h = 0; h < run->scenario.host_count; h++) {
+        int64_t *generation_ns = &run->scenario.transports[h].nak_generation_ns;
+        *generation_ns = *generation_ns < most_ns ? *generation_ns : most_ns;
+    }
+    schedule(run, 0, RUN_ATTACK, 0);
+    return true;
+}
+
 static bool build(um_sim_run_state *run)
 {
     um_sim_world *world = run->world;
     const um_sim_scenario *scenario = &run->scenario;
+    if (run->params->adversary != UM_SIM_ADVERSARY_NONE && !add_adversary(run))
+        return false;
     for (uint32_t h = 0; h < scenario->session_count + scenario->host_count; h++) {
         if (um_sim_add_host(world, &scenario->hosts[h]) < 0)
             return false;
         um_sim_set_faults(world, (int)h, &scenario->faults[h]);
     }
-    for (uint32_t s = 0; s < scenario->session_count; s++)
+    for (uint32_t s = 0; s < scenario->session_count; s++) {
         if (!add_session(run, s))
             return false;
+        run->wires[s].is_attacked = run->is_attacked;
+    }
     for (uint32_t r = 0; r < scenario->receiver_count; r++) {
         if (um_sim_add_receiver(world, (int)receiver_host(run, r), &scenario->receivers[r]) < 0)
             return false;
@@ -523,6 +566,7 @@ static void report(um_sim_run_state *run)
     result->failed = world->complaint[0] != '\0';
     memcpy(result->message, world->complaint, sizeof world->complaint);
     um_sim_describe_scenario(&run->scenario, result->scenario, sizeof result->scenario);
+    result->datagrams_forged = run->adversary.datagram_count;
     result->hash = world->hash;
     result->virtual_ns = world->now_ns;
     result->event_count = world->event_count;

@@ -18,7 +18,8 @@ enum um_sim_canary {
 
 typedef struct um_sim_params {
     uint32_t canary;
-    bool trace; /* keep everything for um_sim_trace and um_sim_rows */
+    uint32_t adversary; /* enum um_sim_adversary_mode (adversary.h) */
+    bool trace;         /* keep everything for um_sim_trace and um_sim_rows */
 } um_sim_params;
 
 enum { UM_SIM_MESSAGE_BYTES = 512, UM_SIM_SCENARIO_BYTES = 1024 };
@@ -38,6 +39,7 @@ typedef struct um_sim_result {
     uint64_t losses_declared; /* unrecoverable and burst loss events */
     uint64_t naks_sent;
     uint64_t retransmissions;
+    uint64_t datagrams_forged; /* of the adversary's */
 } um_sim_result;
 
 /* Runs a seed. Returns 0, also when the run failed (result->failed); -ENOMEM when there is no room for a world. */

@@ -72,6 +72,7 @@ static void draw_session(const um_sim_scenario *scenario, uint32_t index, um_ses
                                    .sm_minimum_interval_ns = between_ns(random, 4 * MS, 40 * MS),
                                    .unblock_timeout_ns = between_ns(random, 20 * MS, 100 * MS)};
     session->sm_maximum_interval_ns = session->sm_minimum_interval_ns * between(random, 1, 10);
+    session->adaptive_timers = session->session_id >> 1 & 7;
     session->window_bytes = scenario->kind == UM_SIM_HARSH ? between(random, WINDOW_BYTES_MIN, session->term_length)
                             : scenario->kind == UM_SIM_WINDOWED ? between(random, 24 * 1024, session->term_length)
                                                                 : session->term_length;
@@ -93,7 +94,8 @@ static void draw_publisher(const um_sim_scenario *scenario, const um_session_con
     plan->source = (um_source_config){.topic_index = between(random, 1, 1000) * 16 + index,
                                       .initial_sqn = draw_sqn(random),
                                       .tsni_interval_ns = between_ns(random, 40 * MS, 150 * MS),
-                                      .explicit_capacity = between(random, 2048, 16384)};
+                                      .explicit_capacity = between(random, 2048, 16384),
+                                      .send_timestamps = index % 2 == 1};
     plan->message_bytes_max = message_bytes(session, random);
     plan->message_count = between(random, 5, 80);
     if (plan->message_bytes_max <= 100 && percent(random, 20)) /* many small ones, to fill tables rather than windows */
@@ -168,6 +170,7 @@ static void draw_transport(const um_sim_scenario *scenario, um_receiver_session_
         .nak_generation_ns = harsh ? between_ns(random, 60 * MS, 600 * MS) : LONG_NS,
         .activity_timeout_ns = LONG_NS,
         .send_naks = !harsh || percent(random, 95),
+        .nak_rate_limit = percent(random, 80) ? 50000 : between(random, 500, 5000),
         .datagram_max_bytes = UM_DATAGRAM_BYTES_MIN,
         .loss_capacity = harsh ? 16u << between(random, 0, 6) : 8192,
         .topic_capacity = 16,
@@ -175,6 +178,7 @@ static void draw_transport(const um_sim_scenario *scenario, um_receiver_session_
         .status_interval_ns = between_ns(random, 4 * MS, 40 * MS),
         .group_tag = percent(random, 60) ? FLOW_TAG : 0,
         .random_seed = um_random_next(random)};
+    transport->adaptive_timers = (uint32_t)transport->random_seed & 7;
     if (harsh && percent(random, 40)) {
         int64_t longest_ns = 0;
         for (uint32_t i = 0; i < scenario->session_count; i++)

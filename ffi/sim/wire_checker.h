@@ -14,6 +14,7 @@ typedef struct um_sim_wire_session {
     const um_sim_session *session;
     um_sim_topic *topics;
     uint32_t topic_count;
+    bool is_attacked; /* what forged session messages told of is lost anew after it was given up */
     uint32_t next_sqn;
     uint32_t trail_sqn;
     uint64_t *body_hashes;                               /* by sqn - initial_sqn */

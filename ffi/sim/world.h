@@ -9,11 +9,11 @@
 #include "sim/sim.h"
 
 enum {
-    UM_SIM_HOSTS_MAX = 128,
+    UM_SIM_HOSTS_MAX = 1040, /* a source and a thousand receivers */
     UM_SIM_SESSIONS_MAX = 16,
     UM_SIM_SOURCES_MAX = 64,
-    UM_SIM_RECEIVERS_MAX = 128,
-    UM_SIM_JOINS_MAX = 1024,
+    UM_SIM_RECEIVERS_MAX = 1040,
+    UM_SIM_JOINS_MAX = 1040,
     UM_SIM_RULES_MAX = 32,
     UM_SIM_EVENTS_MAX = 1 << 16,
     UM_SIM_DATAGRAMS_MAX = 1 << 13,   /* on their way, or in an inbox */
@@ -44,6 +44,7 @@ typedef struct um_sim_host {
     um_sim_faults faults;
     um_sim_link link;
     um_node *node;
+    struct um_sim_receiver *receivers; /* in the order they were made */
     um_rate_limits limits;
     uint32_t index;
     um_address address;
@@ -84,6 +85,7 @@ typedef struct um_sim_receiver {
     um_sim_receiver_config config;
     um_rows kept;
     uint32_t index;
+    struct um_sim_receiver *next_of_host;
     bool read_scheduled;
 } um_sim_receiver;
 

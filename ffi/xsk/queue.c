@@ -1,5 +1,6 @@
 #include "xsk/queue.h"
 
+#include "../bpf/steering_time.h"
 #include "core/datagram_size.h"
 
 #ifndef XDP_PKT_CONTD
@@ -7,9 +8,10 @@
 #endif
 
 enum {
-    RECEIVE_HEADROOM_BYTES = 256, /* the kernel's, before each frame it fills */
     PREFETCHED_AHEAD = 8,
-    BORROWED_AT = 64, /* in a frame, so that lines are copied to lines; the headers end there */
+    NIC_WAIT_MAX_NS = 1000000000,    /* no frame waits longer in a NIC */
+    NIC_CLOCK_ERROR_MAX_NS = 100000, /* of a clock that was read a moment ago */
+    BORROWED_AT = 64,                /* in a frame, so that lines are copied to lines; the headers end there */
 };
 
 /* ---- ownership of frames ---- */
@@ -156,6 +158,38 @@ static void acquire_received(um_xsk_queue *queue, uint32_t at, uint32_t count)
         pass(queue, xsk_ring_cons__rx_desc(&queue->receive, at + i)->addr, UM_XSK_OWNER_FILL, UM_XSK_OWNER_READER);
 }
 
+/* The NIC's time by the timers' clock. It lies a little before that of the kernel, which came to the frame later; one
+ * that lies elsewhere is not the time of this frame by the clock that was read, and the kernel's stands. */
+static int64_t nic_time(um_xsk_queue *queue, int64_t nic_ns, int64_t kernel_ns)
+{
+    int64_t waited_ns = (int64_t)((uint64_t)kernel_ns - (uint64_t)nic_ns - (uint64_t)queue->nic_behind_ns);
+    if (UM_UNLIKELY(waited_ns < -NIC_CLOCK_ERROR_MAX_NS || waited_ns > NIC_WAIT_MAX_NS)) {
+        UM_COUNT(queue->counters.ring_nic_times_refused, 1);
+        return kernel_ns;
+    }
+    UM_COUNT(queue->counters.ring_nic_times, 1);
+    return kernel_ns - waited_ns;
+}
+
+/* When the packet came, by the timers' clock: as the program has noted it in front of the frame. 0 where it has not. */
+static int64_t read_time(um_xsk_queue *queue, const struct xdp_desc *first)
+{
+    if ((first->addr & (queue->frame_bytes - 1)) < sizeof(struct steering_time))
+        return 0;
+    uint8_t *at = queue->area + first->addr - sizeof(struct steering_time);
+    struct steering_time time;
+    memcpy(&time, at, sizeof time);
+    if (UM_UNLIKELY(time.mark != STEERING_TIME_MARK)) {
+        UM_COUNT(queue->counters.ring_times_missing, 1);
+        return 0;
+    }
+    memset(at + offsetof(struct steering_time, mark), 0, sizeof time.mark);
+    int64_t kernel_ns, nic_ns;
+    memcpy(&kernel_ns, time.kernel_ns, sizeof kernel_ns);
+    memcpy(&nic_ns, time.nic_ns, sizeof nic_ns);
+    return nic_ns == 0 || !queue->has_nic_clock ? kernel_ns : nic_time(queue, nic_ns, kernel_ns);
+}
+
 /* Takes one packet of `frames` descriptors. Returns false when there is no room left to put it together in. */
 static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint32_t *assembled_bytes, um_rx *batch,
                         uint32_t *count)
@@ -172,6 +206,7 @@ static bool take_packet(um_xsk_queue *queue, uint32_t at, uint32_t frames, uint3
         UM_COUNT(queue->counters.ring_multi_buffer, 1);
     }
     batch[*count].frames = frames == 1 ? &queue->frames : NULL;
+    batch[*count].received_ns = queue->reads_times ? read_time(queue, first) : 0;
     *count += read_packet(queue, packet, length, &batch[*count]);
     return true;
 }
@@ -246,7 +281,7 @@ uint32_t um_xsk_queue_datagram_max(const um_xsk_queue *queue)
 {
     uint32_t frames = queue->multi_buffer ? UM_XSK_CHAIN_MAX - 1 : 1;
     /* A datagram that can be sent can be received by the like: received frames have headroom. */
-    return um_datagram_size_in(frames * (queue->frame_bytes - RECEIVE_HEADROOM_BYTES), UM_XSK_HEADER_BYTES);
+    return um_datagram_size_in(frames * (queue->frame_bytes - queue->headroom_bytes), UM_XSK_HEADER_BYTES);
 }
 
 static uint64_t acquire_free(um_xsk_queue *queue, enum um_xsk_owner owner)

@@ -22,17 +22,22 @@
 enum {
     UM_XSK_CHAIN_MAX = 18, /* frames of one datagram: what a kernel packet buffer holds */
     UM_XSK_ASSEMBLY_BYTES = 640 * 1024,
+    UM_XSK_KERNEL_HEADROOM_BYTES = 256, /* XDP_PACKET_HEADROOM */
 };
 
 typedef struct um_xsk_queue {
     um_frames frames; /* pins at most half of the receive frames */
     /* both halves; written when the queue is opened */
     uint8_t *area;
-    uint32_t frame_bytes; /* power of two */
+    uint32_t frame_bytes;    /* power of two */
+    uint32_t headroom_bytes; /* before what the kernel writes into a receive frame: its own, and room for times */
     uint32_t receive_frame_count;
     uint32_t send_frame_count;
     bool verify_checksum;
-    bool multi_buffer; /* one datagram may take several frames */
+    bool multi_buffer;     /* one datagram may take several frames */
+    bool reads_times;      /* the program notes times in front of frames (bpf/steering_time.h) */
+    bool has_nic_clock;    /* nic_behind_ns is known; the receiving half's */
+    int64_t nic_behind_ns; /* how far the NIC's clock is behind the timers' */
     int fd;
     um_link_counters counters; /* each field has one of the halves as its writer; syscalls are the sending one's */
 #ifdef UM_DEBUG
@@ -76,7 +81,7 @@ void um_xsk_queue_init(um_xsk_queue *queue, void *memory, uint8_t *assembly);
 
 /* Receives at most `max` datagrams, without waiting; frames that hold none are counted and passed over. What is
  * received must be released with _release before the next call; `frames` of a datagram pins it beyond that. received_ns
- * is not set. */
+ * is the time noted in front of the frame, by the timers' clock; 0 where there is none. */
 uint32_t um_xsk_queue_receive(um_xsk_queue *queue, um_rx *batch, uint32_t max);
 /* The same without reading the frames: they are the descriptors from *at on in the receive ring. */
 uint32_t um_xsk_queue_take(um_xsk_queue *queue, uint32_t max, uint32_t *at);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "os/clock.h"
+#include "xsk/nic_clock.h"
 #include "xsk/rings_state.h"
 
 #ifndef SO_PREFER_BUSY_POLL
@@ -119,7 +120,8 @@ static int create_umem(um_xsk_rings *rings, uint32_t index)
     um_xsk_queue *queue = &rings->queues[index];
     const struct xsk_umem_config config = {.fill_size = queue->receive_frame_count,
                                            .comp_size = queue->send_frame_count,
-                                           .frame_size = queue->frame_bytes};
+                                           .frame_size = queue->frame_bytes,
+                                           .frame_headroom = rings->config.headroom_bytes};
     rings->failed_step = "XDP_UMEM_REG";
     int result = xsk_umem__create(&rings->handles[index].umem, queue->area, queue_area_bytes(&rings->config),
                                   &queue->fill, &queue->completion, &config);
@@ -222,10 +224,12 @@ static void describe_queue(um_xsk_rings *rings, uint32_t index)
     um_xsk_queue *queue = &rings->queues[index];
     queue->area = rings->area + index * queue_area_bytes(config);
     queue->frame_bytes = config->frame_bytes;
+    queue->headroom_bytes = UM_XSK_KERNEL_HEADROOM_BYTES + config->headroom_bytes;
     queue->receive_frame_count = config->receive_frame_count;
     queue->send_frame_count = config->send_frame_count;
     queue->verify_checksum = config->verify_checksum;
     queue->multi_buffer = config->multi_buffer;
+    queue->reads_times = config->reads_times;
 }
 
 static void start_queue(um_xsk_rings *rings, uint32_t index)
@@ -284,7 +288,22 @@ static bool config_is_valid(const um_xsk_config *config)
 {
     return config->queue_count > 0 && config->queue_count <= UM_RINGS_DESCRIPTORS_MAX &&
            (config->frame_bytes == 2048 || config->frame_bytes == 4096) &&
-           um_is_power_of_two(config->receive_frame_count) && um_is_power_of_two(config->send_frame_count);
+           config->headroom_bytes <= UM_XSK_HEADROOM_BYTES_MAX && um_is_power_of_two(config->receive_frame_count) &&
+           um_is_power_of_two(config->send_frame_count);
+}
+
+/* Without it the kernel's times do. */
+static void open_nic_clock(um_xsk_rings *rings)
+{
+    int64_t ignored_ns;
+    int fd = um_nic_clock_open(rings->config.nic_clock);
+    int result = fd < 0 ? fd : um_nic_clock_offset(fd, &ignored_ns);
+    rings->nic_clock_error = -result;
+    if (result == 0)
+        rings->nic_clock_fd = fd;
+    else if (fd >= 0)
+        close(fd);
+    rings->nic_clock_ns = INT64_MIN / 2;
 }
 
 static int make_rings(const um_xsk_config *config, um_xsk_rings **made)
@@ -299,6 +318,10 @@ static int make_rings(const um_xsk_config *config, um_xsk_rings **made)
     for (uint32_t i = 0; i < UM_RINGS_DESCRIPTORS_MAX; i++)
         rings->queues[i].fd = -1;
     rings->config = *config;
+    rings->wall_offset_ns = um_clock_wall_offset_ns();
+    rings->nic_clock_fd = -1;
+    if (config->has_nic_clock)
+        open_nic_clock(rings);
     rings->failed_step = "configuration";
     return config_is_valid(config) ? learn_address(rings) : -EINVAL;
 }
@@ -347,6 +370,8 @@ void um_xsk_rings_close(um_xsk_rings *rings)
         munmap(rings->bookkeeping, rings->bookkeeping_bytes);
     if (rings->memory_fd >= 0)
         close(rings->memory_fd);
+    if (rings->nic_clock_fd >= 0)
+        close(rings->nic_clock_fd);
     munmap(rings, sizeof *rings);
 }
 

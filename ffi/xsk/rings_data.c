@@ -1,8 +1,10 @@
-#include <sched.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
+#include "../bpf/steering_time.h"
 #include "os/clock.h"
+#include "os/lock.h"
+#include "xsk/nic_clock.h"
 #include "xsk/rings_state.h"
 
 enum {
@@ -35,6 +37,38 @@ void um_xsk_rings_poll(um_xsk_rings *rings, uint32_t index)
     recvfrom(queue->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);
 }
 
+_Static_assert(sizeof(struct steering_time) == (size_t)UM_XSK_TIMES_BYTES, "what the program notes is what is read");
+
+/* The time of arrival by the wall clock: what the program noted, or now. */
+static void note_arrivals(um_xsk_rings *rings, um_rx *batch, uint32_t count)
+{
+    int64_t received_ns;
+    if (rings->config.reads_times) {
+        int64_t now_ns = um_clock_note_wall_offset(&rings->wall_offset_ns);
+        received_ns = now_ns + rings->wall_offset_ns;
+    } else {
+        received_ns = um_clock_wall_ns();
+    }
+    for (uint32_t i = 0; i < count; i++)
+        batch[i].received_ns = batch[i].received_ns == 0 ? received_ns : batch[i].received_ns + rings->wall_offset_ns;
+}
+
+/* What is received next is converted by this reading. A clock that can no longer be read is not used any more. */
+static void read_nic_clock(um_xsk_rings *rings)
+{
+    int64_t now_ns = um_clock_ns(), wall_ahead_ns = 0;
+    if (now_ns - rings->nic_clock_ns < UM_NIC_CLOCK_READ_NS)
+        return;
+    rings->nic_clock_ns = now_ns;
+    int result = um_nic_clock_offset(rings->nic_clock_fd, &wall_ahead_ns);
+    rings->nic_clock_error = -result;
+    um_clock_note_wall_offset(&rings->wall_offset_ns);
+    for (uint32_t i = 0; i < rings->config.queue_count; i++) {
+        rings->queues[i].has_nic_clock = result == 0;
+        rings->queues[i].nic_behind_ns = wall_ahead_ns - rings->wall_offset_ns;
+    }
+}
+
 /* Begins with another queue each time, so that one that is always full does not starve the others. */
 static int receive(um_rings *base, um_rx *batch, uint32_t max)
 {
@@ -42,6 +76,8 @@ static int receive(um_rings *base, um_rx *batch, uint32_t max)
     uint32_t count = 0;
     base->more = false;
     base->taken_frames = 0;
+    if (rings->nic_clock_fd >= 0)
+        read_nic_clock(rings);
     for (uint32_t i = 0; i < rings->config.queue_count && count < max; i++) {
         uint32_t index = (rings->turn + i) % rings->config.queue_count;
         um_xsk_queue *queue = &rings->queues[index];
@@ -58,9 +94,7 @@ static int receive(um_rings *base, um_rx *batch, uint32_t max)
     base->more |= count == max;
     if (count == 0)
         return 0;
-    int64_t received_ns = um_clock_wall_ns();
-    for (uint32_t i = 0; i < count; i++)
-        batch[i].received_ns = received_ns;
+    note_arrivals(rings, batch, count);
     return (int)count;
 }
 
@@ -106,12 +140,6 @@ int um_xsk_rings_kick(um_xsk_rings *rings, uint32_t index)
     return 0;
 }
 
-static void lock_sending(um_xsk_queue *queue)
-{
-    while (!um_lock_try(&queue->send_lock))
-        sched_yield();
-}
-
 static int send_locked(um_xsk_link *link, um_address to, const um_tx *batch, uint32_t count)
 {
     um_xsk_rings *rings = link->rings;
@@ -134,7 +162,7 @@ static int send_datagrams(um_link *base, um_address to, const um_tx *batch, uint
 {
     um_xsk_link *link = (um_xsk_link *)base;
     um_xsk_queue *queue = &link->rings->queues[link->queue];
-    lock_sending(queue);
+    um_lock_acquire(&queue->send_lock);
     int result = send_locked(link, to, batch, count);
     um_lock_release(&queue->send_lock);
     return result;
@@ -150,7 +178,7 @@ static uint32_t borrow_frames(um_link *base, uint8_t **pieces, uint32_t count)
 {
     um_xsk_link *link = (um_xsk_link *)base;
     um_xsk_queue *queue = &link->rings->queues[link->queue];
-    lock_sending(queue);
+    um_lock_acquire(&queue->send_lock);
     uint32_t borrowed = um_xsk_queue_borrow(queue, pieces, count);
     um_lock_release(&queue->send_lock);
     return borrowed;
@@ -160,7 +188,7 @@ static void return_frames(um_link *base, uint8_t *const *pieces, uint32_t count)
 {
     um_xsk_link *link = (um_xsk_link *)base;
     um_xsk_queue *queue = &link->rings->queues[link->queue];
-    lock_sending(queue);
+    um_lock_acquire(&queue->send_lock);
     um_xsk_queue_return(queue, pieces, count);
     um_lock_release(&queue->send_lock);
 }

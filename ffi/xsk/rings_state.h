@@ -35,7 +35,11 @@ struct um_xsk_rings {
     size_t area_bytes;
     uint8_t *bookkeeping; /* each queue's assembly buffer, whose datagrams are read together, and its lists */
     size_t bookkeeping_bytes;
-    uint32_t turn; /* the queue the next receive begins with; context lock */
+    int nic_clock_fd;       /* -1: none */
+    int nic_clock_error;    /* of opening it, or of the last reading */
+    int64_t nic_clock_ns;   /* when it was read last; context lock */
+    int64_t wall_offset_ns; /* of the wall clock to the timers'; context lock */
+    uint32_t turn;          /* the queue the next receive begins with; context lock */
     _Atomic uint32_t link_count;
     _Atomic uint32_t next_queue; /* sessions take the queues in turn to send on */
     um_xsk_queue queues[UM_RINGS_DESCRIPTORS_MAX];

@@ -1,6 +1,7 @@
 #include <linux/if_xdp.h>
 #include <sys/socket.h>
 
+#include "os/lock.h"
 #include "xsk/rings_state.h"
 
 void um_xsk_rings_facts(const um_xsk_rings *rings, um_xsk_facts *facts)
@@ -10,7 +11,8 @@ void um_xsk_rings_facts(const um_xsk_rings *rings, um_xsk_facts *facts)
                             .huge_pages = rings->huge_pages,
                             .busy_poll = rings->busy_poll,
                             .datagram_max_bytes = um_xsk_queue_datagram_max(&rings->queues[0]),
-                            .locked_bytes = rings->area_bytes};
+                            .locked_bytes = rings->area_bytes,
+                            .nic_clock_error = rings->nic_clock_error};
 }
 
 int um_xsk_rings_socket(const um_xsk_rings *rings, uint32_t index)
@@ -59,10 +61,13 @@ static void add_kernel_statistics(const um_xsk_queue *queue, um_link_counters *s
 
 void um_xsk_rings_add_counters(um_rings *base, um_link_counters *sum)
 {
-    const um_xsk_rings *rings = (const um_xsk_rings *)base;
+    um_xsk_rings *rings = (um_xsk_rings *)base;
     for (uint32_t i = 0; i < rings->config.queue_count; i++) {
-        um_link_counters_add(sum, &rings->queues[i].counters);
-        UM_COUNT(sum->syscalls, rings->queues[i].receive_syscalls);
-        add_kernel_statistics(&rings->queues[i], sum);
+        um_xsk_queue *queue = &rings->queues[i];
+        um_lock_acquire(&queue->send_lock); /* the caller has the lock under which it receives */
+        um_link_counters_add(sum, &queue->counters);
+        um_lock_release(&queue->send_lock);
+        UM_COUNT(sum->syscalls, queue->receive_syscalls);
+        add_kernel_statistics(queue, sum);
     }
 }

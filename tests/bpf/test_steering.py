@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -44,7 +46,7 @@ from tests.bpf.frames import (
 from tests.kernels import needs_program_fragments
 from xdp import BpfError, BpfObject, Steering, SteeringError, unavailable
 from xdp import steering as steering_module
-from xdp.steering import queues_max, rule_key, verdict_names
+from xdp.steering import FrameTimes, queues_max, rule_key, verdict_names
 
 pytestmark = pytest.mark.skipif(unavailable("steering") is not None, reason=str(unavailable("steering")))
 
@@ -55,19 +57,32 @@ ETHERNET_BYTES, TAG_BYTES, IPV4_BYTES, IPV6_BYTES, UDP_BYTES = 14, 4, 20, 40, 8
 SHORTEST = ETHERNET_BYTES
 
 
+TIMES = struct.Struct("=IQQ")
+"""What the timed programs write in front of a frame (bpf/steering_time.h)."""
+TIMES_MARK = 0x54696D65
+
+
 @dataclass
 class Bench:
     """The program with a rule for each family, and AF_XDP sockets where a test puts them."""
 
     steering: Steering
     sockets: ExitStack
+    is_timed: bool = False
 
     def run(self, frame: bytes, *, interface_index: int = 0, queue: int = 0) -> tuple[int, str]:
         """Pass one frame; returns the action and the one verdict that was counted."""
-        before = self.steering.counters().verdicts
+        before, before_ns = self.steering.counters().verdicts, time.monotonic_ns()
         run = self.steering.program.test_run(frame, is_xdp=True, interface_index=interface_index, queue=queue)
-        after = self.steering.counters().verdicts
-        assert run.packet == frame, "the program changes nothing"
+        after, after_ns = self.steering.counters().verdicts, time.monotonic_ns()
+        in_front = run.packet[: len(run.packet) - len(frame)]
+        assert run.packet == in_front + frame, "the program changes nothing"
+        if self.is_timed and run.result == XDP_REDIRECT:
+            mark, kernel_ns, nic_ns = TIMES.unpack(in_front)
+            assert (mark, nic_ns) == (TIMES_MARK, 0)
+            assert before_ns <= kernel_ns <= after_ns
+        else:
+            assert in_front == b"", "the kernel coalesces no frames with metadata"
         counted = [name for name in after for _ in range(after[name] - before[name])]
         assert len(counted) == 1, f"every frame has one verdict, this one {counted}"
         return run.result, counted[0]
@@ -85,14 +100,23 @@ class Bench:
         return rule.redirected, rule.no_socket, rule.fragments
 
 
-@pytest.fixture(params=["steering", "steering_linear"])
+PROGRAMS = [
+    ("steering", "steering"),
+    ("steering", "steering_linear"),
+    ("steering_timed", "steering_timed"),
+    ("steering_timed", "steering_timed_linear"),
+]
+
+
+@pytest.fixture(params=PROGRAMS, ids=[name for _, name in PROGRAMS])
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """Load each of the two programs, with a rule for each family at slot 1."""
-    monkeypatch.setattr(steering_module, "_PROGRAM", request.param)
+    """Load each of the programs, with a rule for each family at slot 1."""
+    monkeypatch.setitem(steering_module._PROGRAMS, FrameTimes.NONE, request.param)
     with ExitStack() as sockets, Steering(max_slots=4, max_rules=8) as steering:
+        assert steering.program.name == request.param[1]
         steering.add_rule(GROUP, PORT, 1)
         steering.add_rule(GROUP6, PORT, 1)
-        yield Bench(steering, sockets)
+        yield Bench(steering, sockets, is_timed="timed" in request.param[1])
 
 
 def test_the_verdicts_are_those_of_the_header() -> None:
@@ -433,6 +457,45 @@ def test_a_kernel_without_frags_gets_the_other_program(monkeypatch: pytest.Monke
     refusals[0] = errno.EPERM
     with pytest.raises(BpfError, match="CAP_BPF"):
         Steering()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "loadable", "loaded"),
+    [
+        (FrameTimes.NIC, {"steering_timed", "steering"}, FrameTimes.KERNEL),
+        (FrameTimes.NIC, {"steering"}, FrameTimes.NONE),
+        (FrameTimes.KERNEL, {"steering_timed_linear", "steering"}, FrameTimes.KERNEL),
+        (FrameTimes.KERNEL, {"steering_linear"}, FrameTimes.NONE),
+        (FrameTimes.NONE, {"steering_timed", "steering"}, FrameTimes.NONE),
+    ],
+)
+def test_a_kernel_without_the_times_gets_the_next_simpler_program(
+    monkeypatch: pytest.MonkeyPatch, wanted: FrameTimes, loadable: set[str], loaded: FrameTimes
+) -> None:
+    """Receive timestamps: what a kernel cannot load is not the end of the link, and what is in effect is said."""
+
+    def load_some(
+        name: str, *, program: str, map_entries: dict[str, int], device_index: int = 0
+    ) -> BpfObject:
+        if program not in loadable:
+            raise BpfError("loading", errno.EACCES if program == "steering_nic_timed" else errno.EINVAL)
+        assert device_index == 0
+        return BpfObject(name, program=program, map_entries=map_entries)
+
+    monkeypatch.setattr(steering_module, "BpfObject", load_some)
+    with Steering(frame_times=wanted, device_index=1) as steering:
+        assert steering.frame_times is loaded
+
+
+def test_a_privilege_that_lacks_is_not_taken_for_an_old_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EPERM: the simpler program would be refused as well, and the first refusal says why."""
+
+    def refuse(_name: str, *, program: str, map_entries: dict[str, int], device_index: int = 0) -> BpfObject:
+        raise BpfError(f"loading {program}", errno.EPERM)
+
+    monkeypatch.setattr(steering_module, "BpfObject", refuse)
+    with pytest.raises(BpfError, match="steering_nic_timed"):
+        Steering(frame_times=FrameTimes.NIC, device_index=1)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ typedef struct recovering {
     um_message_queue queue;
     um_receiver receiver;
     um_delivery *delivery;
-    void *store_memory, *queue_memory, *session_memory;
+    void *store_memory, *queue_memory, *session_memory, *resume_memory;
     bool otr_begun;
     int64_t now_ns;
     /* the source */
@@ -121,6 +121,8 @@ static inline recovering *recovering_open(um_ordered_delivery mode, uint32_t bas
                                 .store = &f->node.store,
                                 .context_counters = &f->node.counters,
                                 .otr_begun = &f->otr_begun};
+    f->resume_memory = zeroed(um_resume_points_footprint(4));
+    um_resume_points_init(&f->node.resume_points, f->resume_memory, 4);
     f->session = zeroed(sizeof *f->session);
     f->delivery = zeroed(sizeof *f->delivery);
     f->to_peer = zeroed(TO_PEER_BYTES);
@@ -133,6 +135,7 @@ static inline recovering *recovering_open(um_ordered_delivery mode, uint32_t bas
 
 static inline void unmap(recovering *f)
 {
+    um_resume_points_save(&f->node.resume_points, f->session);
     um_receiver_session_unmap(f->session, f->delivery);
     um_node_remove_session(&f->node, f->session);
 }
@@ -144,7 +147,7 @@ static inline void recovering_close(recovering *f)
     CHECK_EQ(f->node.store.cells_used, 0);
     CHECK_EQ(f->node.store.entries_used, 0);
     free(f->session), free(f->delivery), free(f->to_peer), free(f->from_peer);
-    free(f->store_memory), free(f->queue_memory), free(f->session_memory);
+    free(f->store_memory), free(f->queue_memory), free(f->session_memory), free(f->resume_memory);
     free(f);
 }
 

@@ -339,7 +339,7 @@ TEST("W1", "what is written is read back, for any layout")
         }
         uint8_t *payload = um_lbmc_write_message(out, &layout);
         bool fragment = layout.flags & UM_MESSAGE_FRAGMENT;
-        uint32_t overhead = um_lbmc_overhead(fragment, (layout.flags & 3) != 0);
+        uint32_t overhead = um_lbmc_overhead(fragment, (layout.flags & 3) != 0, false);
         CHECK(payload == out + overhead);
         um_lbmc_message m = decode_message(out, overhead + layout.payload_length, overhead + layout.payload_length);
         CHECK_EQ(m.flags, layout.flags);
@@ -380,13 +380,15 @@ TEST("AE-15 AE-17 W1", "status message: bytes and round trip")
 
 TEST("AE-15", "anything else in a DATA datagram is not a status message")
 {
-    const char *others[] = {"",
-                            "0000000c 000003e9 00000001",
-                            "08ff0004",
-                            "08fe0018 ff14c009 00020000 17979cfe362a0000cafef00d",
-                            "08fe0028 ff24c055 00020000 01020000 00000065 00020000 00000007 0102030405060708 00000000",
-                            "08fe0028 ff24c055 00010000 02020000 00000065 00020000 00000007 0102030405060708 00000000",
-                            "08fe0024 ff20c055 00010000 01020000 00000065 00020000 00000007 0102030405060708"};
+    const char *others[] = {
+        "",
+        "0000000c 000003e9 00000001",
+        "08ff0004",
+        "08fe0018 ff14c009 00020000 17979cfe362a0000cafef00d",
+        "08fe0028 ff24c055 00020000 01020000 00000065 00020000 00000007 0102030405060708 00000000",
+        "08fe0028 ff24c055 00010000 02020000 00000065 00020000 00000007 0102030405060708 00000000",
+        "08fe0024 ff20c055 00010000 01020000 00000065 00020000 00000007 0102030405060708",
+        "08fe002c ff28c055 00010000 01020000 00000065000200000000000701020304050607080000000000000000"};
     for (uint32_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         char text[512];
         snprintf(text, sizeof text, DATA_HEADER("00000065") "%s", others[i]);

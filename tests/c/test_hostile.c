@@ -223,6 +223,119 @@ TEST("UM-71 UM-87", "a forged session message far ahead neither, not even double
     receive_sm(f, 7, 1u << 30, 1u << 29);
     receive_sm(f, 7, 1u << 30, 1u << 29);
     CHECK_EQ(f->session.losses.count, 0);
+    CHECK_EQ(f->naks, 0);
+    check_goes_on(f);
+    receiving_close(f);
+}
+
+TEST("UM-71 UM-128", "session messages alone, lead and trail forged alike, lose nothing")
+{
+    uint32_t leads[] = {1000, LOSS_CAPACITY / 16, 60000, LOSS_CAPACITY};
+    for (uint32_t l = 0; l < 4; l++) {
+        for (uint32_t pause_ns = 0; pause_ns <= 2 * NS_PER_MS; pause_ns += 2 * NS_PER_MS) {
+            receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+            for (uint32_t n = 0; n < 30; n++) {
+                for (uint32_t m = 0; m < 100; m++)
+                    receive_message(f, 150 + 100 * n + m, 0, 50 + 100 * n + m);
+                tick(f, pause_ns);
+                receive_sm(f, 7 + n, 149 + 100 * n + leads[l], 149 + 100 * n + leads[l]);
+            }
+            CHECK_EQ(f->messages, 3050);
+            CHECK_EQ(f->losses + f->bursts, 0);
+            CHECK(!f->session.ended);
+            CHECK(!um_serial_before(f->session.next_sqn, f->session.trail_sqn));
+            receiving_close(f);
+        }
+    }
+}
+
+TEST("UM-71 UM-123", "what only forged session messages told of is bounded and given up, and such data still counts")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    tick(f, NS_PER_S);
+    for (uint32_t lead = 1; lead <= 60000; lead++)
+        receive_sm(f, lead, 149 + lead, 100);
+    CHECK(f->session.losses.count <= 256 + 1);
+    for (uint32_t s = 0; s < 120; s++)
+        tick(f, 100 * NS_PER_MS);
+    CHECK_EQ(f->session.losses.count, 0);
+    CHECK_EQ(f->session.next_sqn, 150);
+    CHECK_EQ(f->session.counters.unrecovered_tmo + f->session.counters.unrecovered_txw, 0);
+    CHECK_EQ(f->session.counters.claims_given_up, f->session.counters.lost);
+    CHECK(f->naks <= 256 * 8 + 2 * 100);
+    receive_sm(f, 7, 149 + 100, 100);
+    for (uint32_t s = 0; s < 12; s++)
+        tick(f, NS_PER_S);
+    uint64_t naks = f->naks;
+    receive_sm(f, 8, 149 + 100, 100); /* nothing new: not claimed again */
+    for (uint32_t s = 0; s < 12; s++)
+        tick(f, NS_PER_S);
+    CHECK_EQ(f->naks, naks);
+    for (uint32_t n = 0; n < 2000; n++)
+        receive_message(f, 150 + n, 0, 50 + n);
+    CHECK_EQ(f->messages, 2050);
+    CHECK_EQ(f->losses + f->bursts, 0);
+    receiving_close(f);
+}
+
+TEST("UM-71 UM-116", "data that is lost where a forged session message claimed is NAKed all the same")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    tick(f, NS_PER_S);
+    receive_sm(f, 7, 149 + 100, 100);
+    for (uint32_t s = 0; s < 12; s++)
+        tick(f, NS_PER_S);
+    CHECK_EQ(f->session.losses.count, 0);
+    receive_message(f, 153, 0, 53);
+    CHECK_EQ(f->session.losses.count, 3);
+    uint64_t naks = f->naks;
+    tick(f, NS_PER_S);
+    CHECK_EQ(f->naks, naks + 3);
+    for (uint32_t n = 0; n < 3; n++)
+        receive_message(f, 150 + n, 0, 50 + n);
+    CHECK_EQ(f->messages, 54);
+    CHECK_EQ(f->losses + f->bursts, 0);
+    receiving_close(f);
+}
+
+TEST("UM-76", "a session that begins with a forged session message begins where its data is")
+{
+    uint32_t leads[] = {50000, 1u << 20, 1u << 30, 3u << 30, 2}; /* data is at 100 */
+    for (uint32_t l = 0; l < 5; l++) {
+        receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
+        receive_sm(f, 7, leads[l], leads[l]);
+        for (uint32_t n = 0; n < 200; n++)
+            receive_message(f, 100 + n, 0, n);
+        for (uint32_t s = 0; s < 12; s++)
+            tick(f, NS_PER_S);
+        CHECK_EQ(f->messages, 200);
+        CHECK(!f->session.ended);
+        receiving_close(f);
+    }
+}
+
+TEST("UM-71 UM-116", "a claim and a confirmed jump far across it: bounded")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    tick(f, NS_PER_S);
+    receive_sm(f, 7, 149 + 1000000, 100);
+    receive_sm(f, 8, 149 + 100, 100);
+    uint32_t far = 150 + (1u << 30);
+    receive_message(f, far, 0, 1000000);
+    receive_message(f, far + 1, 0, 1000001);
+    CHECK_EQ(f->session.next_sqn, far + 2);
+    CHECK(f->session.losses.count <= LOSS_CAPACITY);
+    for (uint32_t s = 0; s < 12; s++)
+        tick(f, NS_PER_S);
+    CHECK_EQ(f->session.losses.count, 0);
+    receiving_close(f);
+}
+
+TEST("UM-71", "forged session messages from before the stream do not end an idle session")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    for (uint32_t n = 0; n < 200; n++)
+        receive_sm(f, 7 + n, 20, 10);
     check_goes_on(f);
     receiving_close(f);
 }
@@ -242,12 +355,39 @@ TEST("UM-110 UM-116 UX-7", "after a long outage the stream goes on, the gap said
 TEST("UM-87 UM-116", "after a long outage that only session messages reveal, the tail is NAKed")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
-    receive_sm(f, 7, 10000000, 9999991);
-    receive_sm(f, 8, 10000000, 9999991);
-    CHECK_EQ(f->session.next_sqn, 10000001);
-    CHECK_EQ(f->session.losses.count, 10);
     tick(f, NS_PER_S);
-    CHECK_EQ(f->naks, 10);
+    receive_sm(f, 7, 10000000, 9999991);
+    CHECK_EQ(f->session.losses.count, 1); /* the last one, whose retransmission shows that it exists */
+    tick(f, NS_PER_S);
+    CHECK(f->naks >= 1);
+    uint8_t out[64];
+    um_lbtrm_write_data(out, SESSION, NAK_PORT, 10000000, 9999991, true);
+    receive(f, out, UM_LBTRM_DATA_BYTES);
+    CHECK_EQ(f->session.next_sqn, 10000001);
+    CHECK_EQ(f->session.losses.count, 9);
+    uint64_t naks = f->naks;
+    tick(f, NS_PER_S);
+    CHECK_EQ(f->naks, naks + 9);
+    receiving_close(f);
+}
+
+TEST("UM-119", "a NAK budget: what is over it is put off, counted once, and sent when there is room")
+{
+    receiving *f = streaming(1000000000, UM_ORDERED_SEQUENCE);
+    um_nak_budget_init(&f->session.nak_budget, 10000, f->now_ns);
+    uint8_t out[64];
+    receive(f, out, data_header(out, 150 + 60000, 100));
+    tick(f, 100 * NS_PER_MS);
+    CHECK_EQ(f->naks, 2500); /* a quarter of a second's */
+    CHECK_EQ(f->session.counters.naks_rate_limited, 0);
+    for (uint32_t i = 0; i < 50; i++)
+        tick(f, 10 * NS_PER_MS);
+    CHECK(f->naks <= 2500 + 5000 && f->naks > 2500 + 4800);
+    CHECK_EQ(f->session.counters.naks_rate_limited, f->naks - 2500);
+    for (uint32_t i = 0; i < 1200; i++)
+        tick(f, 10 * NS_PER_MS);
+    CHECK_EQ(f->session.losses.count, 0);
+    CHECK(f->naks <= 2500 + 10 * 10000);
     receiving_close(f);
 }
 
@@ -288,6 +428,25 @@ TEST("UX-22 UM-104", "a first datagram that was forged: the session ends and can
     CHECK_EQ(f->ends, 1);
     CHECK(um_node_finished_session(&f->node) == &f->session);
     receiving_close(f);
+}
+
+TEST("UX-22 UM-104", "the same when it claims a window that would take the true numbers in")
+{
+    for (uint32_t as_session_message = 0; as_session_message < 2; as_session_message++) {
+        receiving *f = receiving_open(1, 1024, UM_ORDERED_SEQUENCE);
+        uint8_t out[64];
+        if (as_session_message)
+            receive_sm(f, 7, 1u << 30, 50);
+        else
+            receive(f, out, data_header(out, 1u << 30, 50));
+        for (uint32_t i = 0; i < 100; i++)
+            receive_message(f, 100 + i, 0, i);
+        /* Data is believed, so that the session has to end; a session message alone gives way to the first data. */
+        CHECK_EQ(f->session.ended, !as_session_message);
+        CHECK_EQ(f->ends, !as_session_message);
+        CHECK_EQ(f->messages, as_session_message ? 100 : f->messages);
+        receiving_close(f);
+    }
 }
 
 TEST("UX-9 UM-121", "old duplicates, one or a few, are counted and nothing else")
@@ -396,10 +555,8 @@ TEST("UM-9 UM-81", "a TSNI half the number space away while delivery waits: what
 TEST("UM-131", "an NCF never brings a NAK forward")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
-    f->session.config.nak_initial_backoff_ns = 10 * (int64_t)NS_PER_S;
+    um_recovery_timing_init(&f->session.timing, 0, 10 * (int64_t)NS_PER_S, NS_PER_MS, 0);
     f->session.config.nak_generation_ns = 60 * (int64_t)NS_PER_S;
-    f->session.config.nak_suppress_ns = 0;
-    f->session.config.nak_backoff_ns = NS_PER_MS;
     receive_message(f, 151, 0, 51); /* 150 is lost; its first NAK is due after half of the back-off at the earliest */
     um_loss *loss = um_loss_map_find(&f->session.losses, 150);
     CHECK(loss != NULL);
@@ -414,6 +571,20 @@ TEST("UM-131", "an NCF never brings a NAK forward")
     CHECK_EQ(f->naks, before);
     tick(f, 2 * (int64_t)NS_PER_MS);
     CHECK_EQ(f->naks, before + 1);
+    receiving_close(f);
+}
+
+TEST("UM-128", "what the source can send no more is given up when its timer runs out, without a NAK")
+{
+    receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
+    receive_message(f, 151, 0, 51); /* 150 is lost */
+    uint8_t out[64];
+    receive(f, out, data_header(out, 152, 151)); /* the source's window has passed it */
+    CHECK_EQ(f->session.losses.count, 1);
+    tick(f, NS_PER_S);
+    CHECK_EQ(f->session.losses.count, 0);
+    CHECK_EQ(f->session.counters.unrecovered_txw, 1);
+    CHECK_EQ(f->naks, 0);
     receiving_close(f);
 }
 
@@ -469,6 +640,25 @@ TEST("UM-5 UM-42", "a message that promises more than comes is given up when the
         CHECK_EQ(f->messages, 51);
         CHECK_EQ(f->losses, 1);
         CHECK_EQ(f->last_sqn, 52);
+        CHECK_EQ(f->node.store.entries_used, 0);
+        receiving_close(f);
+    }
+}
+
+TEST("UM-5 UM-42", "fragments with all bytes of a message, but not end to end, are no message")
+{
+    um_ordered_delivery modes[] = {UM_ORDERED_SEQUENCE, UM_ORDERED_ARRIVAL};
+    for (uint32_t m = 0; m < 2; m++) {
+        receiving *f = streaming(1024, modes[m]);
+        receive_fragment(f, 150, (um_lbmc_layout){.sqn = 50, .first_sqn = 50, .total = 2000, .payload_length = 1000});
+        receive_fragment(
+            f, 151, (um_lbmc_layout){.sqn = 51, .first_sqn = 50, .offset = 500, .total = 2000, .payload_length = 1000});
+        receive_message(f, 152, 0, 52);
+        tick(f, 11 * (int64_t)NS_PER_S);
+        receive_message(f, 153, 0, 53);
+        CHECK_EQ(f->messages, 50 + 2);
+        CHECK(f->receiver.counters.malformed_fragments > 0);
+        CHECK(f->losses > 0);
         CHECK_EQ(f->node.store.entries_used, 0);
         receiving_close(f);
     }
@@ -531,8 +721,7 @@ TEST("UM-9 UM-11 UM-62", "thousands of topics wait, the loss map is full, a data
 TEST("UM-119 UM-134", "a back-off of 0 is no endless loop")
 {
     receiving *f = streaming(1024, UM_ORDERED_SEQUENCE);
-    f->session.config.nak_backoff_ns = 0;
-    f->session.config.nak_initial_backoff_ns = 0;
+    um_recovery_timing_init(&f->session.timing, 0, 0, 0, 0);
     receive_message(f, 160, 0, 60);
     tick(f, 1);
     CHECK_EQ(f->naks, 10);

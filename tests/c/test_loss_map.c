@@ -110,7 +110,7 @@ static void operate(um_loss_map *map, model *m, um_random *random, uint32_t base
     if (loss == NULL) {
         CHECK_EQ(um_loss_map_add(map, sqn, deadline_ns / 2, deadline_ns), m->count < CAPACITY);
         if (m->count < CAPACITY)
-            m->losses[m->count++] = (um_loss){sqn, 0, deadline_ns / 2, deadline_ns, 0};
+            m->losses[m->count++] = (um_loss){sqn, 0, deadline_ns / 2, deadline_ns, 0, 0, 0};
     } else if (um_random_below(random, 2) == 0) {
         um_loss_map_reschedule(map, loss, deadline_ns);
         loss->naks_sent++;

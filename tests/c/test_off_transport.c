@@ -281,13 +281,11 @@ static void end_session(recovering *f)
 
 static void resume(recovering *f)
 {
-    um_resume_point point;
-    um_session_id id = session_config().id;
     map(f, true);
-    CHECK(um_late_join_take_resume(&f->receiver, &id, TOPIC, &point));
-    CHECK_EQ(point.next_sqn, f->base + f->next);
-    CHECK(!um_late_join_take_resume(&f->receiver, &id, TOPIC, &point));
-    um_late_join_begin(f->delivery, PROXIMITY, &point);
+    um_resume_points_apply(&f->node.resume_points, f->session, f->delivery);
+    CHECK(f->delivery->has_resume);
+    CHECK_EQ(f->delivery->resume_sqn, f->base + f->next);
+    um_late_join_begin(f->delivery, PROXIMITY);
 }
 
 TEST("UM-106 UM-142", "a source found again goes on where its session ended: no past again, no gap")

@@ -316,6 +316,20 @@ TEST("W6 UM-132", "a full link puts retransmissions off too, and they are tried 
     session_close(f);
 }
 
+TEST("W6 UM-132", "what a full link did not take is not charged to the limiter")
+{
+    fixture *f = sent_session(default_config(), 8, 8 * 9 * 1032 * 100); /* nine a slice of 10 ms */
+    const uint32_t sqns[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    f->link.room = 0;
+    nak(f, sqns, 8);
+    CHECK_EQ(f->session->retransmit_count, 8);
+    f->link.room = UINT32_MAX;
+    um_session_tick(f->session, f->now_ns); /* the same slice */
+    CHECK_EQ(f->session->retransmit_count, 0);
+    CHECK_EQ(f->session->counters.rxs_sent, 8);
+    session_close(f);
+}
+
 TEST("UM-125 UM-129", "what leaves the window while it waits is not sent")
 {
     um_session_config config = default_config();

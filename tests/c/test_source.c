@@ -61,13 +61,13 @@ static void check_fragments(fixture *f, uint32_t length, uint32_t datagram_max)
         bool last = i + 1 == f->link.count;
         CHECK_EQ(m.flags, f->link.count > 1 ? UM_MESSAGE_FRAGMENT : 0);
         CHECK(f->link.count == 1 || (m.offset == offset && m.total == length));
-        CHECK(last || m.payload_length == body_max - um_lbmc_overhead(true, false));
+        CHECK(last || m.payload_length == body_max - um_lbmc_overhead(true, false, false));
         for (uint32_t b = 0; b < m.payload_length; b++)
             CHECK_EQ(m.payload[b], (uint8_t)(offset + b));
         offset += m.payload_length;
     }
     CHECK_EQ(offset, length);
-    CHECK_EQ(f->link.count == 1, um_lbmc_overhead(false, false) + length <= body_max);
+    CHECK_EQ(f->link.count == 1, um_lbmc_overhead(false, false, false) + length <= body_max);
 }
 
 TEST("UX-25 UM-21 UM-42 UM-45 W4", "any length, any datagram size: whole if it fits, full fragments if not")

@@ -1,6 +1,11 @@
 /* The rings of AF_XDP without a kernel: the test plays it, at the other end of the same memory. */
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "xsk/nic_clock.h"
 #include "xsk/queue.h"
 
+#include "../bpf/steering_time.h"
 #include "core/random.h"
 #include "support.h"
 
@@ -60,6 +65,7 @@ static rings *rings_open(bool multi_buffer)
     queue->receive_frame_count = RECEIVE_FRAMES;
     queue->send_frame_count = SEND_FRAMES;
     queue->multi_buffer = multi_buffer;
+    queue->headroom_bytes = HEADROOM_BYTES;
     queue->verify_checksum = true;
     set_up_producer(&queue->fill, &r->fill, RECEIVE_FRAMES);
     set_up_consumer(&queue->receive, &r->receive, RECEIVE_FRAMES);
@@ -297,6 +303,88 @@ TEST("W6", "receiving: every datagram once and in order, one frame or several, a
     CHECK(r->queue.counters.ring_multi_buffer > 100);
     CHECK_EQ(r->queue.counters.ring_frames_refused, 0);
     rings_close(r);
+}
+
+/* A frame as a timed program leaves it: the times in front of the first byte. */
+static void note_times(rings *r, uint32_t mark, int64_t kernel_ns, int64_t nic_ns)
+{
+    const struct xdp_desc *last =
+        (const struct xdp_desc *)r->receive.entries + (r->receive.producer - 1) % RECEIVE_FRAMES;
+    struct steering_time time = {.mark = mark};
+    memcpy(time.kernel_ns, &kernel_ns, sizeof kernel_ns);
+    memcpy(time.nic_ns, &nic_ns, sizeof nic_ns);
+    memcpy(r->queue.area + last->addr - sizeof time, &time, sizeof time);
+}
+
+static int64_t time_of_next(rings *r, uint32_t mark, int64_t kernel_ns, int64_t nic_ns)
+{
+    const uint8_t payload[] = "timed";
+    uint8_t frame[128];
+    um_rx rx;
+    CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 5)));
+    note_times(r, mark, kernel_ns, nic_ns);
+    CHECK_EQ(um_xsk_queue_receive(&r->queue, &rx, 1), 1);
+    um_xsk_queue_release(&r->queue);
+    return rx.received_ns;
+}
+
+TEST("W6", "receiving: a datagram has the time noted in front of its frame, once, and none where nothing was noted")
+{
+    rings *r = rings_open(false);
+    CHECK_EQ(time_of_next(r, STEERING_TIME_MARK, 5000, 0), 0);
+    r->queue.reads_times = true;
+    CHECK_EQ(time_of_next(r, STEERING_TIME_MARK, 5000, 0), 5000);
+    CHECK_EQ(time_of_next(r, STEERING_TIME_MARK, INT64_MAX, 0), INT64_MAX);
+    CHECK_EQ(r->queue.counters.ring_times_missing, 0);
+    CHECK_EQ(time_of_next(r, 0, 5000, 0), 0);
+    CHECK_EQ(r->queue.counters.ring_times_missing, 1);
+    /* Every frame has been used with times: used again without, it must not show the old ones. */
+    for (uint32_t i = 0; i < 2 * RECEIVE_FRAMES; i++)
+        CHECK_EQ(time_of_next(r, STEERING_TIME_MARK, 7000 + i, 0), 7000 + i);
+    const uint8_t payload[] = "bare";
+    uint8_t frame[128];
+    um_rx rx;
+    for (uint32_t i = 0; i < 2 * RECEIVE_FRAMES; i++) {
+        CHECK(kernel_receives(r, frame, write_packet(r, frame, payload, 4)));
+        CHECK_EQ(um_xsk_queue_receive(&r->queue, &rx, 1), 1);
+        CHECK_EQ(rx.received_ns, 0);
+        um_xsk_queue_release(&r->queue);
+    }
+    CHECK_EQ(r->queue.counters.ring_times_missing, 1 + 2 * RECEIVE_FRAMES);
+    rings_close(r);
+}
+
+TEST("W6", "receiving: the NIC's time is converted by its clock, and is refused where it cannot be this frame's")
+{
+    const int64_t kernel_ns = 1000 * (int64_t)NS_PER_S, behind_ns = -37 * (int64_t)NS_PER_S;
+    rings *r = rings_open(false);
+    r->queue.reads_times = true;
+    int64_t nic_ns = kernel_ns - 800 - behind_ns;
+    CHECK_EQ(time_of_next(r, STEERING_TIME_MARK, kernel_ns, nic_ns), kernel_ns); /* its clock is not known */
+    r->queue.has_nic_clock = true;
+    r->queue.nic_behind_ns = behind_ns;
+    CHECK_EQ(time_of_next(r, STEERING_TIME_MARK, kernel_ns, nic_ns), kernel_ns - 800);
+    CHECK_EQ(time_of_next(r, STEERING_TIME_MARK, kernel_ns, 0), kernel_ns);
+    CHECK_EQ(r->queue.counters.ring_nic_times, 1);
+    CHECK_EQ(r->queue.counters.ring_nic_times_refused, 0);
+    const int64_t wrong_ns[] = {1, nic_ns + NS_PER_S, nic_ns - 2 * (int64_t)NS_PER_S, INT64_MAX, INT64_MIN, -1};
+    for (uint32_t i = 0; i < sizeof wrong_ns / sizeof wrong_ns[0]; i++)
+        CHECK_EQ(time_of_next(r, STEERING_TIME_MARK, kernel_ns, wrong_ns[i]), kernel_ns);
+    CHECK_EQ(r->queue.counters.ring_nic_times_refused, sizeof wrong_ns / sizeof wrong_ns[0]);
+    rings_close(r);
+}
+
+TEST("W6", "the NIC's clock: the shortest sample counts, and what is no clock is refused")
+{
+    const um_nic_clock_sample samples[] = {{1000, 500, 3000}, {2000, 1900, 2200}, {9000, 8000, 9900}};
+    CHECK_EQ(um_nic_clock_ahead_ns(samples, 1), 2000 - 500);
+    CHECK_EQ(um_nic_clock_ahead_ns(samples, 3), 2100 - 1900);
+    int64_t ahead_ns = 7;
+    int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    CHECK_EQ(um_nic_clock_offset(fd, &ahead_ns), -ENOTTY);
+    CHECK_EQ(ahead_ns, 7);
+    close(fd);
+    CHECK_EQ(um_nic_clock_open(UINT32_MAX), -ENOENT);
 }
 
 TEST("W5", "receiving: as many datagrams of several frames at once as of one, and whether some are left is known")

@@ -43,8 +43,8 @@ static void open_columns(columns *into)
     int32_t **row_ints[] = {&rows->interface_id, &rows->link_type,  &rows->frame_bytes,    &rows->captured_bytes,
                             &rows->vlan,         &rows->inner_vlan, &rows->source_port,    &rows->destination_port,
                             &rows->udp_bytes,    &rows->nak_port,   &rows->transport_flags};
-    int64_t **message_longs[] = {&rows->topic_index, &rows->topic_sqn, &rows->first_sqn, &rows->fragment_offset,
-                                 &rows->message_length};
+    int64_t **message_longs[] = {&rows->topic_index,     &rows->topic_sqn,      &rows->first_sqn,
+                                 &rows->fragment_offset, &rows->message_length, &rows->sent_ns};
     for (size_t i = 0; i < sizeof row_longs / sizeof row_longs[0]; i++)
         *row_longs[i] = column(into, ROWS * sizeof(int64_t));
     for (size_t i = 0; i < sizeof row_ints / sizeof row_ints[0]; i++)

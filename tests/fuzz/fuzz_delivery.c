@@ -301,7 +301,7 @@ static uint32_t write_made_up(uint8_t *out, fuzz_input *input)
     layout.offset = take_distance(input) * (layout.sqn - layout.first_sqn);
     layout.total = layout.offset + layout.payload_length + take_distance(input);
     memset(um_lbmc_write_message(out, &layout), 0xcc, layout.payload_length);
-    return um_lbmc_overhead(layout.flags & UM_MESSAGE_FRAGMENT, (layout.flags & 3) != 0) + layout.payload_length;
+    return um_lbmc_overhead(layout.flags & UM_MESSAGE_FRAGMENT, (layout.flags & 3) != 0, false) + layout.payload_length;
 }
 
 /* Hands a datagram of up to four pieces around the cursor over. */

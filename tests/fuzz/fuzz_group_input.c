@@ -90,10 +90,12 @@ static um_receiver_session_config session_config(uint32_t number, fuzz_input *in
         .nak_initial_backoff_ns = choice & 1 ? 50000 : 0,
         .nak_backoff_ns = choice & 2 ? 200000 : 0,
         .nak_suppress_ns = 1000000,
+        .adaptive_timers = choice >> 2 & 7,
         .nak_generation_ns = 10000000,
         .activity_timeout_ns = 60000000,
         .preactivity_timeout_ns = choice & 4 ? 100000000 : 0,
         .send_naks = !(choice & 8),
+        .nak_rate_limit = choice & 64 ? 1000 : 0,
         .datagram_max_bytes = 1472,
         .loss_capacity = choice & 16 ? 16 : 512,
         .topic_capacity = 4,
@@ -240,8 +242,10 @@ static uint32_t write_message(uint8_t *out, peer *peer, fuzz_input *input)
         layout.offset = how & 64 ? take_distance(input) : 0;
         layout.total = layout.offset + layout.payload_length + (how & 128 ? take_distance(input) : 0);
     }
+    layout.sent_ns = choice & 8 ? (int64_t)1 << (choice >> 2) % 63 : 0; /* long ago, to come, or not said */
     memset(um_lbmc_write_message(out, &layout), (int)choice, layout.payload_length);
-    return um_lbmc_overhead(layout.flags & UM_MESSAGE_FRAGMENT, (layout.flags & 3) != 0) + layout.payload_length;
+    bool is_fragment = layout.flags & UM_MESSAGE_FRAGMENT, is_batch = layout.flags & 3;
+    return um_lbmc_overhead(is_fragment, is_batch, layout.sent_ns != 0) + layout.payload_length;
 }
 
 static uint32_t write_tsni(uint8_t *out, const peer *peer, fuzz_input *input)

@@ -67,6 +67,7 @@ static void open_world(fuzz_input *input)
         .batch_interval_ns = 1000,
         .ignore_interval_ns = 500,
         .sm_minimum_interval_ns = 2000,
+        .adaptive_timers = 7,
         .sm_maximum_interval_ns = 20000,
         .unblock_timeout_ns = 10000,
         .flow_policy = choices >> 2 & 3,

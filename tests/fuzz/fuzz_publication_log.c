@@ -228,10 +228,10 @@ static void send_message(uint32_t length, uint32_t flags)
     bool batch = flags & (UM_SEND_START_BATCH | UM_SEND_END_BATCH);
     uint32_t next = next_sqn();
     length %= sizeof data + 1;
-    if (um_lbmc_overhead(false, batch) + length <= body_max) {
+    if (um_lbmc_overhead(false, batch, false) + length <= body_max) {
         lengths[frames++] = length;
     } else {
-        uint32_t chunk = body_max - um_lbmc_overhead(true, batch);
+        uint32_t chunk = body_max - um_lbmc_overhead(true, batch, false);
         for (uint32_t left = length; left > 0; left -= lengths[frames++])
             lengths[frames] = left < chunk ? left : chunk;
     }

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +18,18 @@ import pytest
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from tests.kernels import needs_frames_in_chains
-from umstack._engine.link import open_link
+from tests.kernels import needs_epoll_busy_poll, needs_frames_in_chains, needs_irq_suspension
+from tests.waiting import collect
+from umstack import Context
+from umstack._engine.ring_link import open_link
 from umstack.lab import Host, Lab
+from umstack.lab.links import set_feature
 from xdp import BpfObject, BpfProgram, Interface, RingSettings, find_interface
 from xdp.facts import Facts, QueueCounts, Unknown
 from xdp.ladder import Mode, Verdict, chosen, decide
 from xdp.nic_host import LinuxHost
 from xdp.nic_settings import Wishes, check, init, undo
-from xdp.probe import missing_parts, probe, probe_interface
+from xdp.probe import missing_parts, probe, probe_interface, running_kernel
 
 MakeLab = Callable[..., Lab]
 ROOT = Path(__file__).resolve().parents[2]
@@ -255,7 +263,7 @@ def test_nic_init_and_undo_on_a_real_interface(
     assert done.returncode == 0, done.stderr
     changed = {change["setting"]: change for change in as_json(done)["changes"]}
     assert changed[ETHTOOL_FEATURE]["before"] == settings_before[ETHTOOL_FEATURE] == 1
-    assert changed["interface.napi_defer_hard_irqs"]["after"] == 2
+    assert not [key for key in changed if "napi" in key or "gro" in key]
     now = read_settings(host)
     assert {key: now[key] for key in changed} == {key: change["after"] for key, change in changed.items()}
     assert umstack(host, "nic", "check", "eth0", *skip).returncode == 0
@@ -265,6 +273,124 @@ def test_nic_init_and_undo_on_a_real_interface(
     again = umstack(host, "nic", "undo", "eth0", "--state", state)
     assert again.returncode == 1
     assert "nothing is recorded" in again.stderr
+
+
+@pytest.fixture
+def host_with_napi(make_lab: MakeLab) -> Host:
+    """A host whose interface has a NAPI instance, as a veth does while GRO is on."""
+    host = make_lab(hosts=2).hosts[0]
+    host.call(lambda: set_feature("eth0", "rx-gro", True))
+    return host
+
+
+@needs_irq_suspension
+def test_busy_polling_is_prepared_said_and_put_back(host_with_napi: Host, tmp_path: Path) -> None:
+    """Deferral by sysfs and IRQ suspension by netlink, of a real kernel; the doctor says what it means."""
+    host, state = host_with_napi, str(tmp_path / "state.json")
+    wishes = ("--prefer-busy-poll", "--skip", "socket buffers")
+    done = umstack(host, "nic", "init", "eth0", *wishes, "--state", state, "--json")
+    assert done.returncode == 0, done.stderr
+    said = as_json(done)
+    assert said["lacking"] == {}
+    after = {change["setting"]: change["after"] for change in said["changes"]}
+    assert after["napi.0.irq_suspend_timeout"] == 20_000_000
+    assert after["interface.napi_defer_hard_irqs"] == 2
+    (napi,) = host.call(lambda: probe("eth0")).napi
+    assert napi.irq_suspend_timeout_ns == 20_000_000
+    report = umstack(host, "doctor", "eth0")
+    assert "IRQ suspension 20 ms" in report.stdout
+    assert "interrupts are put off" in report.stdout
+    assert umstack(host, "nic", "undo", "eth0", "--state", state).returncode == 0
+    (napi,) = host.call(lambda: probe("eth0")).napi
+    assert napi.irq_suspend_timeout_ns == 0
+    assert "interrupts are put off" not in umstack(host, "doctor", "eth0").stdout
+
+
+def test_threads_poll_the_queues_or_the_kernel_is_named(host_with_napi: Host, tmp_path: Path) -> None:
+    """`on` makes the kernel's threads, undo ends them; `busy-poll` does, too, or names the Linux that can."""
+    host, state = host_with_napi, str(tmp_path / "state.json")
+    skip = ("--skip", "socket buffers", "--state", state)
+    done = umstack(host, "nic", "init", "eth0", "--threaded-napi", "on", *skip)
+    assert done.returncode == 0, done.stderr
+    assert "in threads" in umstack(host, "doctor", "eth0").stdout
+    assert "napi/eth0" in kernel_threads()
+    assert umstack(host, "nic", "undo", "eth0", "--state", state).returncode == 0
+    assert "in soft interrupts" in umstack(host, "doctor", "eth0").stdout
+    before = read_settings(host)
+    never_sleeps = umstack(host, "nic", "init", "eth0", "--threaded-napi", "busy-poll", *skip)
+    if running_kernel() >= (6, 19):
+        assert never_sleeps.returncode == 0, never_sleeps.stderr
+        assert umstack(host, "nic", "undo", "eth0", "--state", state).returncode == 0
+    else:
+        assert never_sleeps.returncode == 1
+        assert "Linux 6.19" in never_sleeps.stderr
+        assert "everything was put back" in never_sleeps.stderr
+    assert read_settings(host) == before
+
+
+def kernel_threads() -> str:
+    """The names of what polls: a thread for each instance."""
+    return subprocess.run(["ps", "-e", "-o", "comm="], capture_output=True, text=True, check=True).stdout
+
+
+def test_an_interface_without_napi_says_so(host: Host, tmp_path: Path) -> None:
+    """Threads are asked for where nothing can have them: an error with the reason, and nothing changed."""
+    state, before = str(tmp_path / "state.json"), read_settings(host)
+    done = umstack(host, "nic", "init", "lo", "--threaded-napi", "busy-poll", "--state", state)
+    assert done.returncode == 1
+    assert "no such NAPI instance" in done.stderr
+    assert not Path(state).exists()
+    assert read_settings(host) == before
+
+
+@needs_epoll_busy_poll
+def test_a_context_prefers_busy_polling(host_with_napi: Host) -> None:
+    """The kernel has what the option asks for, and messages come; GRO, which would hold them until a poll ends, is off.
+    An epoll set without the option has none of it, and GRO is on."""
+
+    def parameters(limit_us: int) -> tuple[list[tuple[int, int, int]], bool]:
+        before = epoll_sets()
+        options = {"pend_busy_poll_limit": limit_us}
+        with Context("eth0", **options) as context, context.receiver("busy") as receiver:
+            made = epoll_sets() - before
+            source = context.source("busy", flow_control="min")
+            source.wait_connected(timeout=10)
+            source.send(b"message", flush=True)
+            assert [message.data for message in collect(receiver, 1)] == [b"message"]
+            return [epoll_busy_poll(number) for number in made], any_joins_datagrams()
+
+    for limit_us, expected in ((150, (150, 64, 1)), (0, (0, 0, 0))):
+        found, has_gro = host_with_napi.call(lambda limit_us=limit_us: parameters(limit_us))
+        assert expected in found, found
+        assert has_gro == (limit_us == 0)
+
+
+def any_joins_datagrams() -> bool:
+    """Whether a socket of this process takes runs of datagrams as one (UDP_GRO)."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(entry.readlink()).startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(entry.name))) as one:
+                    found.append(one.getsockopt(socket.IPPROTO_UDP, 104))
+    return any(found)
+
+
+def epoll_sets() -> set[int]:
+    """The epoll descriptors of this process."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if "[eventpoll]" in str(entry.readlink()):
+                found.add(int(entry.name))
+    return found
+
+
+def epoll_busy_poll(descriptor: int) -> tuple[int, int, int]:
+    """Microseconds, budget and preference, as the kernel tells (EPIOCGPARAMS)."""
+    read = fcntl.ioctl(descriptor, 2 << 30 | 8 << 16 | 0x8A << 8 | 2, bytes(8))
+    usecs, budget, prefers, _ = struct.unpack("=IHBB", read)
+    return usecs, budget, prefers
 
 
 def test_nic_init_rolls_back_what_a_real_driver_refuses(host: Host, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from scapy.packet import Packet, Raw
 
 from tests.netns.endpoints import GROUP, GROUP_PORT, End, Ends, Report, assert_whole
 from umstack.lab import Host, Lab
-from umstack.scapy import LBMC, LBTRM, LBMCExtended, LBMCStatus, LBTRMData, LBTRMNak
+from umstack.scapy import LBMC, LBTRM, LBMCExtended, LBMCStatus, LBTRMData, LBTRMNak, LBTRMSm
 
 DATA, SM, NAK, NCF = 0, 2, 3, 4
 RATE = 5_000
@@ -62,6 +62,10 @@ class Identity:
     def nak(self, *sqns: int, count: int | None = None) -> bytes:
         """A NAK; `count` is what it says of itself."""
         return bytes(self.header() / LBTRMNak(sqns=list(sqns), count=count))
+
+    def session_message(self, lead: int, trail: int) -> bytes:
+        """A session message, which anybody can send."""
+        return bytes(self.header() / LBTRMSm(sm_sqn=1, lead=lead % 2**32, trail=trail % 2**32))
 
     def status(self, sqn: int, *, length: int = 28, **said: int) -> bytes:
         """A status message; `length` is that of its data."""
@@ -162,6 +166,11 @@ class Scene:
         had = self._received.counter(group, name)
         return self.subscriber.await_report(lambda now: now.counter(group, name) >= had + count)
 
+    def received(self, report: Report, name: str) -> int:
+        """How many the receiving session has counted since."""
+        group = "receiver_transports"
+        return report.counter(group, name) - self._received.counter(group, name)
+
     def assert_unharmed(self) -> None:
         """The stream still lives, and everything up to now has arrived as it was sent."""
         sent = self.publisher.ask()["sent"]
@@ -223,6 +232,21 @@ def test_versions_types_and_headers_nobody_knows(scene: Scene) -> None:
     scene.await_sent("dgrams_dropped_type", len(types) + 1)
     scene.await_sent("dgrams_dropped_hdr", len(headers))
     scene.assert_unharmed()
+
+
+def test_forged_session_messages(scene: Scene) -> None:
+    """Lead and trail far ahead move nothing, and made-up losses cause hardly a NAK (UM-71, UM-119, UM-128)."""
+    for jump in (60_000, 1_000, 250):
+        sqn = scene.hostile.overheard().sqn + jump
+        scene.hostile.to_group([scene.identity.session_message(sqn, sqn)] * 10)
+        sqn = scene.hostile.overheard().sqn
+        scene.hostile.to_group(
+            scene.identity.session_message(sqn + jump + number, sqn - 10) for number in range(100)
+        )
+        scene.assert_unharmed()
+    report = scene.await_received("session_messages_rcved", 330)
+    assert scene.received(report, "naks_sent") < 5_000
+    assert scene.received(report, "unrecovered_txw") + scene.received(report, "unrecovered_tmo") == 0
 
 
 def test_forged_session_ids(scene: Scene) -> None:

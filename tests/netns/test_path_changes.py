@@ -182,6 +182,31 @@ def test_a_partition_that_outlasts_the_window_is_reported_and_survived(
     assert_whole(other.await_received(final["sent"]), final["sent"])
 
 
+def test_a_partition_that_ends_the_session_is_reported_when_it_is_joined_again(
+    make_lab: MakeLab, ends_in: EndsIn
+) -> None:
+    """After the activity timeout the session is joined again and tells what lies between (UM-101, UM-104, UM-128)."""
+    lab = make_lab(hosts=2)
+    ends = ends_in(lab)
+    brief = {"transport_lbtrm_nak_generation_interval": 500, "transport_lbtrm_activity_timeout": 1000}
+    cut = ends.subscribe(1, size=1400, options=brief)
+    options = {"flow_control": "none", "transport_lbtrm_transmission_window_size": 1 << 20}
+    publisher = ends.publish(size=1400, rate=2_000, options=options)
+    publisher.ask(send=10**9)
+    cut.await_received(1_000)
+    lab.port(1).set(block=True)
+    cut.await_report(lambda now: now["events"].get("EndOfSession", 0) == 1)
+    lab.port(1).set(block=False)
+    _progress(cut, 2_000, "received")
+    final = publisher.ask(stop=5)
+    report = cut.await_report(lambda now: now["received"] + now["lost_sqns"] >= final["sent"])
+    assert report["received"] + report["lost_sqns"] == final["sent"]
+    assert report["missing"] == report["lost_sqns"] == report["events"]["UnrecoverableLoss"]
+    assert report["lost_sqns"] > 500
+    assert (report["out_of_order"], report["corrupt"]) == (0, 0)
+    assert report["events"]["EndOfSession"] == 1
+
+
 def test_a_receiver_whose_naks_are_cut_off_gives_up_in_time_and_recovers(
     make_lab: MakeLab, ends_in: EndsIn
 ) -> None:

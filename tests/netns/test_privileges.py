@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,6 +24,7 @@ from tests.kernels import needs_passed_rings
 from tests.netns.contexts import UNLIMITED, Member
 from tests.waiting import collect, wait_for
 from umstack.lab import Host, Lab
+from xdp import broker as xdp_broker
 from xdp.broker_client import ask_broker, open_brokered_rings
 from xdp.broker_protocol import MESSAGE_MAX_BYTES, OpenRequest, encode_request
 from xdp.xsk import unavailable
@@ -38,7 +40,7 @@ APPLICATION = """
 import json, sys, time
 from pathlib import Path
 import umstack, xdp
-from umstack._engine.link import open_link
+from umstack._engine.ring_link import open_link
 path, link, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 def show(**fields):
     print(json.dumps(fields), flush=True)
@@ -353,6 +355,19 @@ def test_an_application_without_privileges_has_rings_by_the_broker(
 
 
 @needs_passed_rings
+def test_the_broker_loads_the_program_with_times(shared_lab: Lab, broker: BrokerProcess) -> None:
+    """Receive timestamps: a program for one device is loaded by a broker that is confined, and the application finds
+    the times in frames that are lent."""
+    host, peer, _ = shared_lab.hosts
+    with application(host, broker.path, without_privileges(), link_xdp_nic_timestamps=1) as app:
+        counters = exchange(app, peer)
+        assert went_by_rings(counters)
+        assert counters["rings"]["frame_times"] == "nic"
+        assert counters["rings"]["nic_clock"].startswith("none: the NIC has no clock")
+        assert counters["link_counters"]["ring_times_missing"] == 0
+
+
+@needs_passed_rings
 def test_every_queue_is_lent_and_jumbo_frames_too(make_lab: Callable[..., Lab], folder: Path) -> None:
     """Rings of two queues with frames of several buffers, mapped from descriptors."""
     lab = make_lab(hosts=2, queues=2, mtu=9000)
@@ -487,14 +502,14 @@ MALFORMED = [
     b"\xff\xfe",
     b"[]",
     b"{}",
-    b'{"version": 2, "do": "ask"}',
-    b'{"version": 1, "do": "reboot"}',
-    b'{"version": 1, "do": ["ask"]}',
+    b'{"version": 1, "do": "ask"}',
+    b'{"version": 2, "do": "reboot"}',
+    b'{"version": 2, "do": ["ask"]}',
     b"[" * 9000,
-    b'{"version": 1, "do": "add_rule", "address": "239.1.2.3", "port": 65536}',
-    b'{"version": 1, "do": "add_rule", "address": {}, "port": 1}',
-    b'{"version": 1, "do": "open", "interface": "eth0", "namespace": 1}',
-    b'{"version": 1, "do": "open", "interface": "' + b"e" * 99 + b'"}',
+    b'{"version": 2, "do": "add_rule", "address": "239.1.2.3", "port": 65536}',
+    b'{"version": 2, "do": "add_rule", "address": {}, "port": 1}',
+    b'{"version": 2, "do": "open", "interface": "eth0", "namespace": 1}',
+    b'{"version": 2, "do": "open", "interface": "' + b"e" * 99 + b'"}',
     b" " * (MESSAGE_MAX_BYTES + 100),
 ]
 
@@ -515,7 +530,7 @@ def test_requests_out_of_bounds_are_refused(shared_lab: Lab, broker: BrokerProce
     steered, too many rules, rings twice: each is named, and the connection goes on."""
     host = shared_lab.hosts[0]
     before = broker.descriptors()
-    rule = b'{"version": 1, "do": "%s_rule", "address": "239.1.2.3", "port": %d}'
+    rule = b'{"version": 2, "do": "%s_rule", "address": "239.1.2.3", "port": %d}'
     said = answers(
         host,
         broker.path,
@@ -655,7 +670,10 @@ def test_the_second_application_is_told_who_has_the_interface(shared_lab: Lab, b
             host.call(open_another)
         assert busy.value.errno == errno.EBUSY
         with application(host, broker.path, without_privileges()) as another:
-            assert f"(pid {app.process.pid}, user {NOBODY}); end that process" in another.first["message"]
+            assert (
+                f"(pid {app.process.pid}, user {NOBODY}); use another interface, or stop that process"
+                in (another.first["message"])
+            )
         with application(host, broker.path, without_privileges(), "walk") as walking:
             assert walking.first["steps"][-1]["mode"] == "socket"
         assert went_by_rings(exchange(app, peer))
@@ -720,3 +738,58 @@ def test_a_broker_needs_the_capabilities_itself(folder: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, cwd="/", env={**os.environ})
     assert ended.returncode == 1
     assert "lacks CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF" in ended.stderr
+
+
+@needs_passed_rings
+def test_the_command_lends_the_interfaces_it_is_told_to(shared_lab: Lab, folder: Path) -> None:
+    """--interface: others are refused by name, those named are lent."""
+    host = shared_lab.hosts[0]
+    for named, expected in (("lo", "eth0 is not lent"), ("eth0", "")):
+        broker = BrokerProcess(host, folder / "xdp.sock", "--interface", named)
+        try:
+            said = answers(host, broker.path, an_open_request())
+            assert said == [expected]
+        finally:
+            summary = broker.end()
+        assert (summary["lent"] > 0, summary["refused"] > 0) == (named == "eth0", named == "lo")
+
+
+@needs_passed_rings
+def test_a_connection_with_rings_may_say_nothing(shared_lab: Lab, folder: Path) -> None:
+    """The idle timeout is for connections without rings: one that has some keeps them."""
+    idle_timeout_s, path = 0.4, folder / "xdp.sock"
+
+    def lend_and_wait() -> tuple[bytes | None, bytes]:
+        policy = xdp_broker.Policy(idle_timeout_s=idle_timeout_s)
+        with (
+            xdp_broker.listen_at(path) as listener,
+            xdp_broker.Broker(listener, policy, lambda event: None) as broker,
+        ):
+            thread = threading.Thread(target=broker.serve)
+            thread.start()
+            try:
+                with ExitStack() as stack:
+                    holder, idle = (
+                        stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                        for _ in "ab"
+                    )
+                    for client in (holder, idle):
+                        client.settimeout(5)
+                        client.connect(str(path))
+                    reply, kept = lent_descriptors(holder, an_open_request())
+                    assert "shape" in reply, reply
+                    ended = idle.recv(1)
+                    time.sleep(2 * idle_timeout_s)
+                    holder.setblocking(False)
+                    try:
+                        said: bytes | None = holder.recv(1)
+                    except BlockingIOError:
+                        said = None
+                    for one in kept:
+                        os.close(one)
+                    return said, ended
+            finally:
+                broker.stop()
+                thread.join(10)
+
+    assert shared_lab.hosts[0].call(lend_and_wait) == (None, b"")

@@ -42,6 +42,7 @@ from xdp import (
     occupants,
 )
 from xdp import steering as steering_module
+from xdp.steering import FrameTimes
 
 T = TypeVar("T")
 MakeLab = Callable[..., Lab]
@@ -247,7 +248,7 @@ def test_jumbo_frames_need_the_program_for_several_buffers(
     host = make_lab(hosts=2, mtu=9000).hosts[1]
     with attach(host) as steering:
         assert steering.attached()
-    monkeypatch.setattr(steering_module, "_PROGRAM", "steering_linear")
+    monkeypatch.setitem(steering_module._PROGRAMS, FrameTimes.NONE, ("steering", "steering_linear"))
     with pytest.raises(AttachError, match="without multi-buffer: lower the MTU"):
         attach(host)
 

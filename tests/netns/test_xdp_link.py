@@ -33,7 +33,8 @@ from tests.netns.system_libbpf import detach_link
 from tests.waiting import collect, wait_for
 from tests.wire.dissection import MARKS, tshark, values
 from umstack import NotConnected, OccupiedInterfaceWarning, Receiver
-from umstack._engine.link import DataLink, open_link
+from umstack._engine.link import DataLink
+from umstack._engine.ring_link import open_link
 from umstack.errors import BackPressured, OptionError, Unsupported
 from umstack.lab import Host, Lab, namespaces
 from xdp.ladder import Mode

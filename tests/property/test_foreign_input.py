@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from umstack.config import Config
 from umstack.errors import UmError
 from umstack.resolution.codec import decode as decode_resolution
-from xdp.broker_protocol import AskRequest, OpenRequest, decode_request, encode_request
+from xdp.broker_protocol import AskRequest, OpenRequest, decode_reply, decode_request, encode_request
 from xdp.errors import XdpError
 from xdp.xsk import RingSettings
 
@@ -24,7 +25,7 @@ WORDS = st.sampled_from(
     ["open", "add_rule", "remove_rule", "attached", "ask", "eth0", "native", "copy", "239.1.2.3"]
 )
 REQUESTS = st.fixed_dictionaries(
-    {"version": st.just(1), "do": WORDS | JSON},
+    {"version": st.just(2), "do": WORDS | JSON},
     optional={
         "interface": WORDS | JSON,
         "address": WORDS | JSON,
@@ -49,7 +50,21 @@ def test_a_request_to_the_broker_is_read_or_refused(message: bytes) -> None:
         assert request.settings.receive_frames <= 65536
         assert request.settings.queues <= 64
     if isinstance(request, AskRequest):
-        assert encode_request(request) == b'{"version": 1, "do": "ask"}'
+        assert encode_request(request) == b'{"version": 2, "do": "ask"}'
+
+
+REFUSALS = st.fixed_dictionaries(
+    {"version": st.just(1)},
+    optional={"error": st.dictionaries(st.sampled_from(["message", "hint", "errno"]), JSON) | JSON},
+)
+
+
+@given(st.binary(max_size=600) | REFUSALS.map(lambda one: json.dumps(one).encode()))
+@settings(deadline=None)
+def test_a_reply_of_the_broker_is_read_or_an_error(message: bytes) -> None:
+    """Whatever stands in a refusal, it is an XdpError."""
+    with contextlib.suppress(XdpError):
+        assert isinstance(decode_reply(message, Path("/run/broker")), dict)
 
 
 @given(st.binary(max_size=600))

@@ -83,6 +83,10 @@ def option(kind: type[Packet]) -> st.SearchStrategy[Packet]:
         return packets(kind, id=st.integers(0, 84))
     if kind is layers.LBMCStatus:
         return packets(kind, id=st.just(85), subtype=st.just(1))
+    if kind is layers.LBMCSendTime:
+        return packets(kind, id=st.just(85), subtype=st.just(4))
+    if kind is layers.LBMCGroupReport:
+        return packets(kind, id=st.just(85), subtype=st.just(2))
     if kind is layers.LBMCHmac:
         return packets(kind, data=st.binary(min_size=20, max_size=20))
     if kind is layers.LBMCTsni:

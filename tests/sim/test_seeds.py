@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from umstack.cli.sim import command
-from umstack.sim import Canary, run_seed, run_seeds, trace_seed
+from umstack.sim import Adversary, Canary, run_seed, run_seeds, trace_seed
 
 RANDOM_SEEDS = 1000
+ATTACKED_SEEDS = 500
 
 # Seeds that found a mistake once, and what it was.
 REGRESSIONS = {
@@ -28,6 +29,16 @@ REGRESSIONS = {
 }
 
 
+# Seeds with an adversary that found a mistake once, and what it was.
+ATTACKED_REGRESSIONS = {
+    38: "a forged session message set the base of a receiver, whose source never sent a true one",
+    79: "replayed datagrams ended a session: joined again it began with one of them, delivered already",
+    107: "the trail of a forged session message gave up losses that could still be repaired",
+    270: "claims of bases that were given up stayed in the loss map",
+    1197: "a session that was ended by replays a second time began with what was replayed",
+}
+
+
 def test_random_seeds() -> None:
     """Whatever the seed: payloads right, nothing twice, nothing out of order, no loss untold, and then rest (UX-22)."""
     first = random.SystemRandom().randrange(2**48)
@@ -40,6 +51,29 @@ def test_random_seeds() -> None:
 def test_seeds_that_once_failed(seed: int) -> None:
     """Seeds that found mistakes stay in the suite."""
     assert run_seed(seed).violation == ""
+
+
+def test_random_seeds_with_an_adversary() -> None:
+    """UX-22, UM-101: whatever is forged but data, honest receivers have every message, or a loss event for it."""
+    first = random.SystemRandom().randrange(2**48)
+    print(f"first seed: {first}")
+    results = list(run_seeds(first, ATTACKED_SEEDS, adversary=Adversary.FORGES_CONTROL))
+    failed = [result for result in results if result.violation]
+    assert not failed, "\n".join(f"{result.violation}\n  {result.replay}" for result in failed)
+    assert sum(result.datagrams_forged for result in results) > 100 * ATTACKED_SEEDS
+
+
+@pytest.mark.parametrize("seed", ATTACKED_REGRESSIONS)
+def test_seeds_with_an_adversary_that_once_failed(seed: int) -> None:
+    """UX-22: attacked seeds that found mistakes stay in the suite, too."""
+    assert run_seed(seed, adversary=Adversary.FORGES_CONTROL).violation == ""
+
+
+def test_forged_data_is_found() -> None:
+    """The checkers see what only keys could prevent: data in the name of a source."""
+    seeds = range(1, 21)
+    found = [seed for seed in seeds if run_seed(seed, adversary=Adversary.FORGES_DATA).violation]
+    assert len(found) > len(seeds) / 4
 
 
 @pytest.mark.parametrize("canary", [canary for canary in Canary if canary is not Canary.NONE])
@@ -69,6 +103,18 @@ def test_the_command_reports_seeds_as_json() -> None:
     report = json.loads(done.stdout)
     assert (report["seeds"], report["first_seed"], report["failed"]) == (20, 1, [])
     assert report["totals"]["messages_delivered"] > 0
+
+
+def test_the_command_replays_an_attack() -> None:
+    """A seed that failed under attack is named with the adversary, and fails again in the same way."""
+    options = ["--seeds", "20", "--first-seed", "1", "--adversary=forges-data", "--json"]
+    report = json.loads(CliRunner().invoke(command, options).stdout)
+    assert report["adversary"] == "forges_data"
+    assert report["totals"]["datagrams_forged"] > 0
+    failure = report["failed"][0]
+    assert failure["replay"] == f"umstack sim --seed {failure['seed']} --trace --adversary=forges-data"
+    again = CliRunner().invoke(command, failure["replay"].split()[2:])
+    assert failure["violation"] in again.output
 
 
 def test_the_command_names_the_seed_that_failed() -> None:

@@ -78,7 +78,7 @@ C_ROOMS = {
     "sim": {"core"},
     "bench": {"core", "os", "io"},
     "bpf": set(),
-    "xsk": {"core", "os", "io", "bench"},
+    "xsk": {"core", "os", "io", "bench", "../bpf"},  # what a BPF program writes for it to read
 }
 
 # The layers of ffi/io, lowest first. A concept, X, is X.c, X.h and X_private.h; it includes those of layers below.

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from umstack.bench import capture, compare, flow, latency, recovery, scale, targets, throughput
+from umstack.bench import capture, compare, flow, latency, recovery, scale, targets, throughput, upkeep
 from umstack.bench.children import BenchError, ThisMachine, running
 from umstack.bench.compare import ComparePlan, Row
 from umstack.bench.plot import check_plot, draw_comparison
@@ -438,3 +438,24 @@ def test_the_comparison_is_one_table() -> None:
     assert list(table.columns[0].cells) == ["64", "", "1400"]
     assert list(table.columns[-1].cells) == ["30.0", "", ""]
     assert list(table.columns[4].cells) == ["1.40", "1.00", "0.90"]
+
+
+def test_upkeep_is_measured_and_in_its_bounds() -> None:
+    """Each figure of the time that starting and watching takes; the bounds are those of a machine that is busy."""
+    figures = {
+        one["what"]: one["median"]
+        for one in upkeep.measure(upkeep.UpkeepPlan(rounds=3, seconds=2.0), lambda _text: None)
+    }
+    bounds = {
+        "interpreter alone": 500,
+        "import umstack": 600,
+        "umstack --help": 900,
+        "first message": 1500,
+        "first scrape of 1000 topics": 400,
+        "later scrapes of 1000 topics": 200,
+        "a stream scraped once a second, to one that is not": 2,
+        "umstack top": 20,
+    }
+    assert figures.keys() == bounds.keys()
+    assert {what: figure for what, figure in figures.items() if not 0 <= figure < bounds[what]} == {}
+    assert figures["import umstack"] < figures["first message"]

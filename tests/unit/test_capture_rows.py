@@ -73,6 +73,7 @@ def test_data(tmp_path: Path) -> None:
             "fragment_offset": 0,
             "message_length": 5,
             "payload_bytes": 5,
+            "sent_ns": None,
             "kind": "message",
         },
         {
@@ -82,10 +83,25 @@ def test_data(tmp_path: Path) -> None:
             "fragment_offset": 1200,
             "message_length": 2000,
             "payload_bytes": 5,
+            "sent_ns": None,
             "kind": "message",
         },
     ]
     assert not {"sm_sqn", "lead_sqn", "sqns", "ncf_reason", "vlan", "next_sqn", "window_bytes"} & present(row)
+
+
+def test_the_time_of_sending(tmp_path: Path) -> None:
+    """send_timestamps: the time is the message's, other extended options are none, and a DATA datagram with extended
+    options stays one."""
+    option = struct.pack("!BBBBHHQ", 0, 16, 0xC0, 85, 4, 0, 1_700_000_000_123_456_789)
+    other = struct.pack("!BBBBHHQ", 0, 16, 0xC0, 9, 4, 0, 5)
+    timed = struct.pack("!BBHII", 0, 254, 12 + 16 + 5, 9, 42) + option + b"01234"
+    foreign = struct.pack("!BBHII", 0, 254, 12 + 16 + 5, 9, 43) + other + b"01234"
+    row = row_of(tmp_path, frame(data(100, timed, foreign, message(7, 3, b"hello"))))
+    assert (row["status"], row["packet_type"]) == ("ok", "DATA")
+    assert [one["kind"] for one in row["messages"]] == ["message"] * 3
+    assert [one["sent_ns"] for one in row["messages"]] == [1_700_000_000_123_456_789, None, None]
+    assert [one["payload_bytes"] for one in row["messages"]] == [5, 5, 5]
 
 
 def test_sm_nak_and_ncf(tmp_path: Path) -> None:

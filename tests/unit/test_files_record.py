@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umstack.files import RecordError
+from umstack.files import Manifest, ManifestEntry, RecordError
 from umstack.files.record import (
     CHUNK_HEADER_BYTES,
     HEADER,
@@ -29,6 +30,31 @@ from umstack.files.record import (
     encode,
     write_chunk_header,
 )
+
+ENTRIES = (
+    ManifestEntry("directory", b"d", 0o755),
+    ManifestEntry("file", b"d/f", 0o644, 3, b"\1" * 32),
+    ManifestEntry("link", b"l", 0o777, target=b"d/f"),
+)
+
+
+def digest(*entries: ManifestEntry) -> bytes:
+    """The digest of a tree."""
+    manifest = Manifest()
+    for entry in entries:
+        manifest.add(entry)
+    return manifest.sha256
+
+
+def test_the_digest_of_a_tree_is_over_all_that_is_told_of_it() -> None:
+    """As umstack/files/manifest.py lays it out, byte by byte: who writes another receiver gets the same."""
+    expected = (
+        struct.pack(">BIH", 2, 0o755, 1) + b"d"
+        + struct.pack(">BIH", 4, 0o644, 3) + b"d/f" + struct.pack(">Q", 3) + b"\1" * 32
+        + struct.pack(">BIH", 3, 0o777, 1) + b"l" + b"d/f"
+    )  # fmt: skip
+    assert digest(*ENTRIES) == hashlib.sha256(expected).digest()
+
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)

@@ -115,6 +115,41 @@ def test_damage_inside_is_found(tmp_path: Path) -> None:
         list(reader.read(0, 9))
 
 
+def test_an_index_record_that_follows_no_other_ends_the_segment(tmp_path: Path) -> None:
+    """Issue 4, journal: a whole record at the wrong place, or twice, is no batch."""
+    fill(tmp_path, 3, 2, 4)
+    (index,) = tmp_path.glob("*.index")
+    first, second, third = (index.read_bytes()[at : at + 32] for at in (0, 32, 64))
+    for records, end in ((first + third, 3), (first + first + second, 3), (second + third, 0)):
+        index.write_bytes(records)
+        assert JournalReader(tmp_path).end == end
+        assert numbers(JournalReader(tmp_path), 0) == list(range(end))
+
+
+def test_rows_behind_a_missing_segment_are_not_taken_for_those_before(tmp_path: Path) -> None:
+    """Issue 27, found by tests/fuzz/fuzz_journal.py: what is given has the offset it was asked for."""
+    fill(tmp_path, *[100] * 9, segment_bytes=4096)
+    for emptied in sorted(tmp_path.glob("*.index"))[1:-1]:
+        emptied.write_bytes(b"")
+        rows: list[int] = []
+        with pytest.raises(OffsetGone):
+            rows.extend(
+                row for part in JournalReader(tmp_path).read(0, 900) for row in part["number"].to_pylist()
+            )
+        assert rows == list(range(len(rows)))
+
+
+def test_a_damaged_schema_is_told_like_a_damaged_batch(tmp_path: Path) -> None:
+    """Issue 27, found by tests/fuzz/fuzz_journal.py: the error names the file."""
+    fill(tmp_path, 3)
+    (file,) = tmp_path.glob("*.arrows")
+    content = file.read_bytes()
+    for damaged in (bytes(100) + content[100:], content[:20] + b"\xff" * 40 + content[60:]):
+        file.write_bytes(damaged)
+        with pytest.raises(JournalError, match=file.name):
+            numbers(JournalReader(tmp_path), 0)
+
+
 def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
     """Issue 4, journal: another process sees each batch once it was appended, over new segments."""
     reader = JournalReader(tmp_path)
@@ -141,6 +176,11 @@ def test_truncate_removes_what_is_before(tmp_path: Path) -> None:
     reader.truncate(200)
     assert 0 < reader.start <= 200
     assert numbers(reader, reader.start) == list(range(reader.start, 400))
+    second = sorted(int(path.stem) for path in tmp_path.glob("*.index"))[1]
+    reader.truncate(second - 1)
+    assert reader.start < second
+    reader.truncate(second)
+    assert reader.start == second
     reader.truncate(400)
     assert reader.end == 400
     fill(tmp_path, 5)

@@ -7,11 +7,23 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from umstack.cli.doctor import shown_timestamps
 from xdp.drivers import known_drivers, render_drivers_markdown
-from xdp.facts import AttachedXdp, Coalescing, Facts, HugePages, Irq, QueueCounts, RingSizes, Unknown
+from xdp.facts import (
+    AttachedXdp,
+    Coalescing,
+    Facts,
+    HugePages,
+    Irq,
+    QueueCounts,
+    RingSizes,
+    Timestamping,
+    Unknown,
+)
 from xdp.ladder import LADDER, Mode, Step, Verdict, Wanted, chosen, decide
 from xdp.probe import kernel_version
 
@@ -37,13 +49,16 @@ BEST = Facts(
     coalescing=Coalescing(8, 0, 8, 0, False, False),
     features={"rx-lro": False, "rx-gro-hw": False},
     xdp_features=ALL_XDP,
+    rx_metadata_features=frozenset(),
     xsk_features=frozenset(),
+    timestamping=Timestamping(0, receives=True, sends=True),
     zero_copy_max_segments=8,
     attached=None,
     irqs=(Irq(60, "ice-eth1-TxRx-0", "0"),),
     numa_node=0,
     napi_defer_hard_irqs=2,
     gro_flush_timeout_ns=200_000,
+    napi=(),
     busy_poll_us=0,
     busy_read_us=0,
     unprivileged_bpf_disabled=2,
@@ -261,3 +276,38 @@ def test_the_driver_page_is_up_to_date() -> None:
     assert page == render_drivers_markdown(), "run: python -m xdp.drivers > docs/drivers.md"
     made = subprocess.run([sys.executable, "-m", "xdp.drivers"], capture_output=True, text=True, check=True)
     assert made.stdout == page
+
+
+@pytest.mark.parametrize(
+    ("changes", "received", "sent"),
+    [
+        ({}, "by the NIC over rings: no, its driver does not give them", "no, the NIC does not over rings"),
+        (
+            {
+                "rx_metadata_features": frozenset({"timestamp", "hash"}),
+                "xsk_features": frozenset({"tx-timestamp"}),
+            },
+            "yes (link_xdp_nic_timestamps), by the clock /dev/ptp0",
+            "the NIC could, not used yet",
+        ),
+        (
+            {
+                "rx_metadata_features": frozenset({"timestamp"}),
+                "timestamping": Timestamping(None, False, False),
+            },
+            "its driver has the call, but no clock to answer it by",
+            "no, the NIC does not over rings",
+        ),
+        (
+            {"rx_metadata_features": UNKNOWN, "xsk_features": UNKNOWN},
+            "unknown (not asked)",
+            "sent: unknown (not asked)",
+        ),
+    ],
+)
+def test_the_doctor_says_whose_times_there_can_be(changes: dict[str, Any], received: str, sent: str) -> None:
+    """What the NIC's driver gives and what it lacks, by the kernel's word on it; unknown is said as unknown."""
+    said = shown_timestamps(replace(BEST, **changes))
+    assert said.startswith("received: by the kernel; ")
+    assert received in said
+    assert sent in said

@@ -24,6 +24,17 @@ def test_every_public_name_is_found(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
+def test_completion_shows_what_is_public(package: str) -> None:
+    """dir(): public names and modules, and nothing that the package imported for itself."""
+    code = f"import {package}; print(*[name for name in dir({package}) if not name.startswith('__')])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    module = import_module(package)
+    extra = set(said.split()) - set(module.__all__)
+    assert set(module.__all__) <= set(said.split())
+    assert all(f"{package}.{name}" in sys.modules for name in extra), extra
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_type_checker_sees_the_same_names(package: str) -> None:
     """What is imported for type checkers alone is what the package gives, from the same modules."""
     module = import_module(package)
@@ -53,3 +64,21 @@ def test_importing_the_packages_imports_none_of_what_is_dear() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.split() == []
+
+
+def test_a_context_on_kernel_sockets_loads_nothing_that_it_does_not_use() -> None:
+    """Netlink, the rings, asyncio and the statistics server are more than half of the time to a first message."""
+    code = """
+import sys, umstack
+with umstack.Context("lo") as context:
+    receiver, source = context.receiver("lazy"), context.source("lazy", flow_control="min")
+    source.wait_connected(timeout=10)
+    source.send(b"message", flush=True)
+    assert next(iter(receiver)).data == b"message"
+    dear = {"pyroute2", "asyncio", "xdp.probe", "xdp.xsk", "xdp.broker_client", "hmac", "argparse", "numpy", "click"}
+    print(*sorted(dear & sys.modules.keys()))
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert said.stdout.split() == []

@@ -11,7 +11,8 @@ import pytest
 
 import xdp
 from tests.unit.test_ladder import ALL_CAPABILITIES, BEST, OCCUPANT, VETH
-from umstack._engine.link import DataLink, walk_down
+from umstack._engine.link import DataLink
+from umstack._engine.ring_link import walk_down
 from umstack.errors import PermissionNeeded, UmError, Unsupported
 from xdp.facts import Facts
 from xdp.interface import Interface

@@ -13,6 +13,7 @@ from umstack.cli.nic import command
 from umstack.errors import InterfaceError, UmError
 from xdp.errors import SettingError
 from xdp.facts import Unknown
+from xdp.netdev_family import THREADED_BUSY_POLL, THREADED_ON
 from xdp.nic_host import Value, cpu_list
 from xdp.nic_settings import STAGES, NoStateError, Wishes, check, command_for, init, state_path, undo
 
@@ -54,6 +55,11 @@ class FakeHost:
         """Four CPUs."""
         return [0, 1, 2, 3]
 
+    def napi_ids(self) -> list[int]:
+        """Numbers from 900 on."""
+        positions = {key.split(".")[1] for key in self.values if key.startswith("napi.")}
+        return [900 + int(position) for position in sorted(positions)]
+
 
 FRESH: Mapping[str, Value] = {
     "feature.rx-lro": 1,
@@ -72,6 +78,10 @@ FRESH: Mapping[str, Value] = {
     "coalescing.adaptive_rx": 1,
     "interface.napi_defer_hard_irqs": 0,
     "interface.gro_flush_timeout": 0,
+    "napi.0.threaded": 0,
+    "napi.0.irq_suspend_timeout": 0,
+    "napi.1.threaded": 0,
+    "napi.1.irq_suspend_timeout": 0,
     "irq.60": "0-3",
     "irq.61": "0-3",
     "irq.62": "0-3",
@@ -92,8 +102,6 @@ PREPARED: Mapping[str, Value] = {
     "rings.tx": 1024,
     "coalescing.rx_usecs": 8,
     "coalescing.adaptive_rx": 0,
-    "interface.napi_defer_hard_irqs": 2,
-    "interface.gro_flush_timeout": 200_000,
     "irq.60": "0",
     "irq.61": "1",
     "irq.62": "2",
@@ -216,6 +224,58 @@ def test_stages_can_be_left_out(tmp_path: Path) -> None:
     assert host.values["queues.combined"] == 4
 
 
+BUSY: Mapping[str, Value] = {
+    "interface.napi_defer_hard_irqs": 2,
+    "interface.gro_flush_timeout": 200_000,
+    "napi.0.irq_suspend_timeout": 20_000_000,
+    "napi.1.irq_suspend_timeout": 20_000_000,
+}
+
+
+def test_busy_polling_is_prepared_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    """Deferral and IRQ suspension cost every process that does not poll; both are put back."""
+    host, state = FakeHost(FRESH), tmp_path / "state.json"
+    assert not {setting.key for setting in check(host)} & set(BUSY)
+    assert init(host, state, Wishes(prefers_busy_poll=True)).lacking == {}
+    assert host.values == {**PREPARED, **BUSY}
+    undo(host, state)
+    assert host.values == FRESH
+
+
+@pytest.mark.parametrize("threaded", [THREADED_ON, THREADED_BUSY_POLL])
+def test_napi_threads_are_for_each_instance(tmp_path: Path, threaded: int) -> None:
+    """By its place, so that they are put back though the driver has given them other numbers."""
+    host, state = FakeHost(FRESH), tmp_path / "state.json"
+    init(host, state, Wishes(threaded_napi=threaded))
+    assert host.values == {**PREPARED, "napi.0.threaded": threaded, "napi.1.threaded": threaded}
+    undo(host, state)
+    assert host.values == FRESH
+
+
+def test_what_the_kernel_lacks_is_said(tmp_path: Path) -> None:
+    """A part of a stage that was asked for is left out and told; a stage of which nothing can be had is an error."""
+    old = {key: value for key, value in FRESH.items() if not key.startswith("napi.")}
+    host, state = FakeHost(old), tmp_path / "state.json"
+    outcome = init(host, state, Wishes(prefers_busy_poll=True))
+    assert outcome.lacking == {"napi.0.irq_suspend_timeout": "no such setting"}
+    assert host.values["interface.gro_flush_timeout"] == 200_000
+    undo(host, state)
+    with pytest.raises(SettingError, match="threaded NAPI: no such setting"):
+        init(host, state, Wishes(threaded_napi=THREADED_BUSY_POLL))
+    assert host.values == old
+    assert not state.exists()
+
+
+def test_the_switch_of_the_interface_is_used_where_the_kernel_has_no_other(tmp_path: Path) -> None:
+    """Before Linux 6.17 a driver's threads are turned on for the interface as a whole."""
+    old = {key: value for key, value in FRESH.items() if not key.startswith("napi.")}
+    host, state = FakeHost({**old, "interface.threaded": 0}), tmp_path / "state.json"
+    init(host, state, Wishes(threaded_napi=THREADED_ON))
+    assert host.values["interface.threaded"] == 1
+    undo(host, state)
+    assert host.values == {**old, "interface.threaded": 0}
+
+
 def test_a_state_of_another_interface_is_refused(tmp_path: Path) -> None:
     """Nothing is put back onto a NIC it was not taken from; a broken or missing file is named."""
     host, state = FakeHost(FRESH), tmp_path / "state.json"
@@ -240,7 +300,14 @@ def test_every_change_has_its_command_and_privilege() -> None:
     assert commands["coalescing.adaptive_rx"] == "ethtool -C eth1 adaptive-rx off"
     assert commands["coalescing.rx_usecs"] == "ethtool -C eth1 rx-usecs 8"
     assert commands["feature.rx-lro"] == "ethtool -K eth1 rx-lro off"
-    assert commands["interface.gro_flush_timeout"] == "echo 200000 > /sys/class/net/eth1/gro_flush_timeout"
+    busy = {
+        setting.key: setting.command
+        for setting in check(FakeHost(FRESH), Wishes(prefers_busy_poll=True, threaded_napi=THREADED_ON))
+    }
+    assert busy["interface.gro_flush_timeout"] == "echo 200000 > /sys/class/net/eth1/gro_flush_timeout"
+    assert busy["napi.1.threaded"] == (
+        """ynl --family netdev --do napi-set --json '{"id": 901, "threaded": 1}'"""
+    )
     assert commands["irq.61"] == "echo 1 > /proc/irq/61/smp_affinity_list"
     assert commands["sysctl.net/core/busy_poll"] == "sysctl -w net.core.busy_poll=50"
     assert command_for("eth1", "feature.rx-ntuple-filter", 1) == "ethtool -K eth1 rx-ntuple-filter on"

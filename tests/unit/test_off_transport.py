@@ -24,7 +24,8 @@ from umstack import (
     UnrecoverableLoss,
 )
 
-SOON_ENDED = {"transport_lbtrm_activity_timeout": 250}
+SOON_ENDED = {"transport_lbtrm_activity_timeout": 250, "transport_lbtrm_send_naks": 0}
+"""A session that ends in a moment; what was missed meanwhile is not recovered by the transport."""
 IDLE = {"transport_lbtrm_sm_minimum_interval": 2000, "transport_lbtrm_sm_maximum_interval": 2000}
 QUICK = {
     "otr_request_minimum_interval": 50,

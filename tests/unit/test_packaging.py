@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from umstack.cli import command as root
@@ -19,11 +21,13 @@ PACKAGING = Path(__file__).resolve().parents[2] / "packaging"
 UNITS = sorted((PACKAGING / "systemd").glob("*.service"))
 EXPOSURE_OK = 5.0
 """systemd-analyze calls less than this "OK" or better."""
+_BETWEEN_VERSIONS = 0.5
+"""What versions of systemd differ by: newer ones know more settings."""
 
 
 def tool(name: str) -> str:
     """A program, or a skip that says which is missing."""
-    found = shutil.which(name)
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if found is None:
         pytest.skip(f"no {name} here")
     return found
@@ -58,6 +62,9 @@ def test_units_are_rated_ok(unit: Path) -> None:
     assert done.returncode == 0, done.stdout[-300:] + done.stderr
     (score,) = re.findall(r"exposure level for \S+: ([\d.]+)", done.stdout)
     assert float(score) < EXPOSURE_OK
+    documented = (PACKAGING.parent / "docs/operations-services.md").read_text()
+    (told,) = re.findall(rf"^\| `{unit.stem}` \| ([\d.]+) \|", documented, re.MULTILINE)
+    assert abs(float(told) - float(score)) <= _BETWEEN_VERSIONS
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
@@ -68,7 +75,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
             text = file.read_text().replace("/usr/bin/umstack", sys.executable)
             (tmp_path / file.name.replace("@.", "@x.")).write_text(text)
     units = sorted(tmp_path.iterdir())
-    assert len(units) == 5
+    assert len(units) == 6
     done = subprocess.run([analyze, "verify", *units], capture_output=True, text=True, timeout=60)
     said = [line for line in done.stderr.splitlines() if str(tmp_path) in line or "umstack" in line]
     assert not said, "\n".join(said)
@@ -122,6 +129,48 @@ def test_the_version_says_what_is_compiled_in() -> None:
     assert said[2].startswith("libbpf")
     assert said[3].startswith("libxdp")
     assert said[4].startswith("BPF programs:")
+
+
+def test_the_containerfile_passes_its_linter() -> None:
+    """hadolint has nothing to say about it; it does about one that is wrong."""
+    hadolint = tool("hadolint")
+    path = PACKAGING / "container" / "Containerfile"
+    done = subprocess.run([hadolint, path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert not done.stdout
+    wrong = path.read_text().replace("pip install --no-cache-dir", "sudo pip install")
+    done = subprocess.run([hadolint, "-"], input=wrong, capture_output=True, text=True, timeout=60)
+    assert "DL3004" in done.stdout
+
+
+def test_the_kubernetes_example_follows_the_schemas(tmp_path: Path) -> None:
+    """Strictly, by the published schemas; a field that is not one is found."""
+    validate = tool("kubernetes-validate")
+    path = PACKAGING / "kubernetes" / "umstack.yaml"
+    for text, status in ((path.read_text(), 0), (path.read_text().replace("hostNetwork", "hostNetworks"), 1)):
+        copy = tmp_path / "umstack.yaml"
+        copy.write_text(text)
+        done = subprocess.run(
+            [validate, "--strict", "-k", "1.30", copy], capture_output=True, text=True, timeout=100
+        )
+        assert (done.returncode != 0) == bool(status), done.stdout + done.stderr
+
+
+def test_the_kubernetes_example_runs_commands_that_exist() -> None:
+    """Each container's words are a command and options of it, and the application has no privilege."""
+    containers = [
+        container
+        for document in yaml.safe_load_all((PACKAGING / "kubernetes" / "umstack.yaml").read_text())
+        for container in document["spec"].get("template", document)["spec"]["containers"]
+    ]
+    assert {container["name"] for container in containers} == {"broker", "subscriber", "metrics"}
+    for container in containers:
+        name, *words = container["args"]
+        command = root.get_command(click.Context(root), name)  # type: ignore[attr-defined]
+        command.make_context(name, words, resilient_parsing=False).close()
+        if container["name"] != "broker":
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert container["securityContext"]["runAsNonRoot"] is True
 
 
 def test_the_dashboard_is_json() -> None:

@@ -17,7 +17,7 @@ NAMES = {
     umstack.Context: CLOSING
     | {"datagram_bytes", "discover_topics", "event_queue", "idle", "interface", "is_sequential", "link"}
     | {"link_mode", "options", "process_events", "receiver", "recovery_times", "source", "stats", "tap"}
-    | {"topics", "unblock", "wildcard_receiver"},
+    | {"latencies", "topics", "unblock", "wildcard_receiver"},
     umstack.Source: CLOSING
     | {"claim", "fileno", "flush", "is_connected", "message_maximum_bytes", "nak_cutoff", "options"}
     | {"receiver_events", "send", "send_async"}
@@ -36,8 +36,8 @@ NAMES = {
         "payload",
         "payload_bytes",
     }
-    | {"payloads", "received_ns", "release", "sequence_numbers", "source_of", "sources", "to_arrow"}
-    | {"topic_of", "views"},
+    | {"payloads", "received_ns", "release", "sent_ns", "sequence_numbers", "source_of", "sources"}
+    | {"to_arrow", "topic_of", "views"},
 }
 
 

@@ -118,6 +118,22 @@ def test_numbers_start_as_on_the_wire(tmp_path: Path, start: int) -> None:
     assert (loss["sqn"], loss["sent_ns"]) == (lost, START_NS + 8 * MS)
 
 
+def test_a_retransmission_of_the_same_instant_is_the_answer(tmp_path: Path) -> None:
+    """Clocks of captures may be coarse: what was sent again when it was asked for last is its answer, not what another
+    receiver got later.
+    """
+    asked = ethernet(ipv4(udp(nak(3), 14400, 14390), RECEIVER, SOURCE))
+    again = frame(data(3, message(1, 3, b"payload"), flags=_AGAIN))
+    packets = [Packet(START_NS + sqn * MS, frame(data(sqn, message(1, sqn, b"payload")))) for sqn in range(6)]
+    times = [(10, asked), (15, again), (20, asked), (20, again), (30, again)]
+    packets += [Packet(START_NS + at * MS, content) for at, content in times]
+    (tmp_path / "switch.pcap").write_bytes(pcap(packets))
+    [loss] = tables_of(facts_of([str(tmp_path / "switch.pcap")]))["losses"].to_dicts()
+    assert loss["nak_ns"] == START_NS + 10 * MS
+    assert loss["repaired_ns"] == START_NS + 20 * MS
+    assert loss["lost_ns"] == loss["sent_ns"] == START_NS + 3 * MS
+
+
 def test_no_spark_is_imported(tmp_path: Path) -> None:
     """A report of this machine needs neither Java nor PySpark."""
     (tmp_path / "switch.pcap").write_bytes(_losses())

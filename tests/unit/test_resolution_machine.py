@@ -18,6 +18,7 @@ from umstack.resolution.codec import (
     RequestScope,
     ResolutionDatagram,
     WildcardQuery,
+    WireOption,
     decode,
     encode,
     encode_request,
@@ -381,6 +382,35 @@ def test_forged_sources_cannot_grow_memory() -> None:
     assert found == 100
     assert stats["tr_sources_refused"] == 900
     assert (stats["tr_cache_entries"], stats["tr_cache_evictions"]) == (100, 1900)
+
+
+def test_options_of_forged_sources_cannot_grow_memory() -> None:
+    """Hostile input: the options of so many sources are remembered as are followed, of these the newest."""
+    resolver = machine(resolver_cache_maximum_entries=10)
+
+    def advertise(number: int, *options: WireOption) -> None:
+        record = Advertisement("orders", number, 60, ADDRESS, options)
+        resolver.datagram_received(encode(ResolutionDatagram(advertisements=(record,))), 0)
+
+    for number in range(1000):
+        advertise(number, WireOption(7, b"one"))
+    assert sum(bool(resolver.topic_options("orders", number, ADDRESS)) for number in range(1000)) == 10
+    advertise(3, WireOption(7, b"two"))
+    assert resolver.topic_options("orders", 3, ADDRESS) == (WireOption(7, b"two"),)
+    advertise(3)
+    assert resolver.topic_options("orders", 3, ADDRESS) == ()
+
+
+def test_a_resolution_request_does_not_query_what_is_found() -> None:
+    """UX-15: a topic with as many sources as its threshold is queried no more, requested or not."""
+    resolver = machine()
+    options = Config().receiver_options(resolution_number_of_sources_query_threshold=1)
+    resolver.query("orders", options, 0)
+    resolver.query("trades", options, 0)
+    resolver.datagram_received(advertised("orders"), 0)
+    list(run(resolver, 0, 100 * SECOND))
+    resolver.datagram_received(encode_request(RequestScope.QUERIES), 100 * SECOND)
+    assert [datagram.queries for _, datagram in run(resolver, 100 * SECOND, 100 * SECOND)] == [("trades",)]
 
 
 def test_an_ended_session_makes_room_for_another() -> None:

@@ -1,24 +1,152 @@
-"""What the scripts do as root."""
+"""What set-up does as root, and what it installs."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
-SETUP = Path(__file__).resolve().parents[2] / "scripts/setup.sh"
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SETUP = ROOT / "scripts/setup.sh"
+LOCKS = ("run", "test", "package")
+ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def test_root_does_not_use_the_users_path(tmp_path: Path) -> None:
-    """A program that somebody put into the user's PATH is not what root runs; UMSTACK_ variables do reach it."""
+def sourced(script: str, **environment: str) -> str:
+    """What bash says after sourcing the set-up."""
+    command = ["bash", "-c", f"source {SETUP}; {script}"]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def a_program(path: Path, text: str) -> None:
+    """Something that can be run."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def fake_sudo(tmp_path: Path) -> Path:
+    """A sudo that runs what it is told to without becoming root."""
+    a_program(tmp_path / "sudo", '[ "$1" = -n ] && shift\nexec "$@"')
+    return tmp_path / "sudo"
+
+
+def test_root_does_not_use_the_users_path(tmp_path: Path, fake_sudo: Path) -> None:
+    """A program that somebody put into the user's PATH is not what root runs, be it `sudo` or what sudo runs; our own
+    variables and those about package registries do reach it."""
     planted = tmp_path / "planted"
-    planted.mkdir()
-    for name, text in (("sudo", 'exec "$@"'), ("find", "echo planted find"), ("chown", "true")):
-        (planted / name).write_text(f"#!/bin/sh\n{text}\n")
-        (planted / name).chmod(0o755)
-    script = f'source {SETUP}; ROOT={tmp_path}; through_sudo sh -c "command -v find; echo \\$UMSTACK_X"'
-    environment = {**os.environ, "PATH": f"{planted}:{os.environ['PATH']}", "UMSTACK_X": "passed"}
-    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
-    found, passed, *_ = done.stdout.splitlines()
-    assert not found.startswith(str(planted))
-    assert passed == "passed"
+    for name in ("sudo", "env", "find", "chown", "apt-get"):
+        a_program(planted / name, f"echo planted {name}")
+    script = 'through_sudo sh -c "command -v find; echo \\$PATH \\$UMSTACK_X \\$PIP_INDEX_URL"'
+    for preparation in ("", f"id() {{ echo 1000; }}; SUDO={fake_sudo};"):
+        said = sourced(
+            f"{preparation} ROOT={tmp_path}; {script}; echo $SUDO",
+            PATH=f"{planted}:{os.environ['PATH']}",
+            UMSTACK_X="passed",
+            PIP_INDEX_URL="index",
+        ).splitlines()
+        found, variables, sudo = said
+        assert not found.startswith(str(planted))
+        assert variables.startswith(f"{ROOT_PATH} passed index")
+        assert sudo != str(planted / "sudo")
+
+
+def test_set_up_runs_the_package_manager_alone_as_root(fake_sudo: Path) -> None:
+    """Every command that goes through sudo is apt-get, by root's path: neither the checkout nor pip."""
+    record = fake_sudo.parent / "record"
+    a_program(fake_sudo, f'printf "%s\\n" "$*" >>{record}')
+    sourced(
+        f"id() {{ echo 1000; }}; SUDO={fake_sudo}; package_installed() {{ false; }}; package_exists() {{ true; }};"
+        "unpack_prometheus() { :; }; system_packages test python3"
+    )
+    commands = record.read_text().splitlines()
+    assert any(" install " in command for command in commands)
+    prefix = f"/usr/bin/env PATH={ROOT_PATH} DEBIAN_FRONTEND=noninteractive apt-get "
+    assert [command for command in commands if command != "-n true" and not command.startswith(prefix)] == []
+
+
+def locked(name: str) -> Mapping[str, list[str]]:
+    """The requirements of a lock with their hashes."""
+    text = (ROOT / "packaging/locks" / f"{name}.lock").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {
+        line.split(" --hash=")[0].strip(): re.findall(r"--hash=sha256:([0-9a-f]{64})", line) for line in lines
+    }
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_locks_pin_versions_and_hashes(name: str) -> None:
+    """Each requirement has one version and the hashes of its files; no place to have them from is named."""
+    requirements = locked(name)
+    assert requirements
+    for requirement, hashes in requirements.items():
+        assert re.match(r"[a-z0-9-]+(\[[a-z,]+\])?==[^ ;]+( ;|$)", requirement), requirement
+        assert hashes, requirement
+    text = (ROOT / "packaging/locks" / f"{name}.lock").read_text()
+    assert "://" not in text
+    assert "index" not in text.replace("tomli", "")
+
+
+def distributions(requirements: Mapping[str, list[str]]) -> set[str]:
+    """The names alone."""
+    return {re.split(r"[\[=]", requirement)[0] for requirement in requirements}
+
+
+def test_locks_hold_what_the_project_asks_for() -> None:
+    """What pyproject.toml names is in the lock that set-up installs, and in one version everywhere."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    always = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    wanted = {
+        "test": [*always, *(one for extra in extras.values() for one in extra)],
+        "run": [*always, *extras["spark"], *extras["report"]],
+    }
+    for name, requirements in wanted.items():
+        names = {re.split(r"[\[<>=~!; ]", one)[0].lower() for one in requirements} - {"umstack"}
+        assert names <= distributions(locked(name)), name
+    pinned = {one.split(" ;")[0] for one in locked("test")}
+    for name in ("run", "package"):
+        shared = [one for one in locked(name) if distributions({one: []}) <= distributions(locked("test"))]
+        assert {one.split(" ;")[0] for one in shared} <= pinned
+
+
+def test_a_file_that_is_not_the_locked_one_is_not_installed(tmp_path: Path) -> None:
+    """pip compares each file's hash with the lock's: a wheel that somebody changed is refused."""
+    wheel = tmp_path / "locked_thing-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("locked_thing.py", "")
+        archive.writestr(
+            "locked_thing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: locked-thing\nVersion: 1\n"
+        )
+        archive.writestr(
+            "locked_thing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr("locked_thing-1.dist-info/RECORD", "")
+    lock = tmp_path / "packaging/locks/own.lock"
+    lock.parent.mkdir(parents=True)
+    target = tmp_path / "target"
+    environment = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_TARGET": str(target)}
+    script = f"ROOT={tmp_path}; install_locked {sys.executable} own"
+    lock.write_text(f"locked-thing==1 --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        sourced(script, **environment)
+    assert "a hash that differs" in refused.value.stderr
+    lock.write_text("locked-thing==1\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        sourced(script, **environment)
+    assert not target.exists()
+    lock.write_text(f"locked-thing==1 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n")
+    sourced(script, **environment)
+    assert (target / "locked_thing.py").exists()

@@ -258,6 +258,11 @@ def test_only_exact_names_are_read_or_removed(folder: Path) -> None:
         says(receivers=[{"messages_delivered": 1}]),
         says(receivers=[{"topic": ["t"], "messages_delivered": 1}]),
         says(receivers=[{"topic": "t", "messages_delivered": float("nan")}]),
+        says(receiver_transports=[{"transport": "T", "latency_counts": [1]}]),
+        says(clock="noon"),
+        says(clock={"synchronized": "yes"}),
+        says(clock={"synchronized": True, "max_error_ns": "1"}),
+        says(clock={"synchronized": True, "max_error_ns": 1e300}),
         says(receiver_transports=[{"transport": "T", "recovery_counts": [1]}]),
         says(sources="none"),
     ],
@@ -318,11 +323,13 @@ def test_stat_shows_every_counter() -> None:
 
 
 def test_stat_json_is_one_object() -> None:
-    """--json gives what was read, and nothing else."""
+    """--json gives what was read and what is known of the host's clock, and nothing else."""
     with open_context(statistics=True):
         (report,) = json.loads(run("--json").output)["contexts"]
         assert report["pid"] == os.getpid()
-    assert json.loads(run("--json").output) == {"contexts": []}
+    read = json.loads(run("--json").output)
+    assert read.keys() == {"contexts", "clock"}
+    assert read["contexts"] == []
 
 
 def test_stat_of_a_process_without_contexts_is_an_error() -> None:

@@ -141,6 +141,26 @@ def publish(facts: dict[str, Any]) -> None:
         }
 
 
+def publish_timed(facts: dict[str, Any]) -> None:
+    """Messages that say when they were sent: whole, in a batch, and in fragments."""
+    options: dict[str, Any] = {"send_timestamps": 1, "transport_lbtrm_multicast_address": "224.10.10.13"}
+    with open_context() as publisher, open_context() as subscriber:
+        receiver = subscriber.receiver("timed")
+        source = publisher.source("timed", flow_control="min", **options)
+        source.wait_connected(timeout=SECONDS)
+        before_ns = time.time_ns()
+        source.send(b"T" * 1424, flush=True)
+        source.send(b"begins", batch="start")
+        source.send(b"ends", batch="end", flush=True)
+        source.send(bytes(3000), flush=True)
+        messages = take(receiver, 4)
+        facts |= {
+            "timed_session": address_of(source.transport).session_id,
+            "timed_between": [before_ns, time.time_ns()],
+            "timed_sent": [message.sent_ns for message in messages],
+        }
+
+
 def refuse(facts: dict[str, Any]) -> None:
     """A retransmit limit that a flood of NAKs for small datagrams exceeds: some wait, some are shed."""
     with open_context(
@@ -194,6 +214,7 @@ def main() -> None:
     set_up_loopback()
     with capturing(directory / "wire.pcapng"):
         publish(facts)
+        publish_timed(facts)
         refuse(facts)
         ask(facts)
     (directory / "facts.json").write_text(json.dumps(facts, indent=1))

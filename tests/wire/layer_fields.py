@@ -319,14 +319,15 @@ FIELDS: dict[type[Packet], dict[str, Getter]] = {
 }
 
 
-def status_as_extended(packet: Packet) -> Packet:
-    """The status message as what it is to tshark: an extended option with data."""
-    return layers.LBMCExtended(bytes(packet)) if isinstance(packet, layers.LBMCStatus) else packet
+def own_as_extended(packet: Packet) -> Packet:
+    """The stack's own options as what they are to tshark: extended options with data."""
+    is_own = isinstance(packet, layers.LBMCStatus | layers.LBMCGroupReport | layers.LBMCSendTime)
+    return layers.LBMCExtended(bytes(packet)) if is_own else packet
 
 
 def parts(packet: Packet) -> Iterator[Packet]:
     """A packet, the packets in its lists, and what it carries, as they lie."""
-    yield status_as_extended(packet)
+    yield own_as_extended(packet)
     for field in packet.fields_desc:
         if isinstance(field, ConditionalField) and not field._evalcond(packet):
             continue

@@ -70,7 +70,10 @@ def lbtrm() -> Iterator[Packet]:
     yield data(114, message(EUR, 54, b"who", um.LBMCSourceIndex(source_index=2**40 + 1)))
     yield data(115, message(EUR, 55, b"where", um.LBMCContextInstance(instance=0x0102030405060708)))
     yield data(116, control(um.LBMCTcpSessionId(session_id=77)))
+    sent = um.LBMCSendTime(sent_ns=1_700_000_000_123_456_789)
+    yield data(118, message(EUR, 56, b"sent then", um.LBMCBatch(flags="end"), sent))
     yield data(117, control(um.LBMCStatus(next_sqn=117, window_bytes=1 << 20, receiver_id=2**63 + 5)))
+    yield data(118, control(um.LBMCGroupReport(receivers=1000, round_trip_us=250)))
 
 
 def advertisement(topic: bytes, transport: int, info: Packet, *options: Packet) -> Packet:

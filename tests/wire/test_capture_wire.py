@@ -33,7 +33,7 @@ from tests.unit.capture_bytes import (
     sm,
     udp,
 )
-from tests.wire.dissection import Frame, frames, number, values
+from tests.wire.dissection import Frame, frames, number, octets, values
 
 pytest.importorskip("pyarrow")
 
@@ -70,8 +70,20 @@ def records(found: dict[str, Any]) -> list[dict[str, Any]]:
     """The TSNI records of an LBMC message."""
     topics, sqns = values(found, "lbmc.tsni.tsni_rec.tidx"), values(found, "lbmc.tsni.tsni_rec.sqn")
     pairs = zip(topics, sqns, strict=True)
-    empty = {"first_sqn": None, "fragment_offset": None, "message_length": None, "payload_bytes": 0}
+    empty = {
+        "first_sqn": None,
+        "fragment_offset": None,
+        "message_length": None,
+        "payload_bytes": 0,
+        "sent_ns": None,
+    }
     return [{"topic_index": int(t), "topic_sqn": int(s), "kind": "tsni", **empty} for t, s in pairs]
+
+
+def sent_ns(found: dict[str, Any]) -> int | None:
+    """The publisher's time, which tshark shows as bytes of an extended option."""
+    owner = integer(found, "lbmc.extopt.id"), integer(found, "lbmc.extopt.subtype")
+    return int.from_bytes(octets(found, "lbmc.extopt.data"), "big") if owner == (STATUS_OPTION, 4) else None
 
 
 def messages(frame: Frame) -> Iterator[dict[str, Any]]:
@@ -81,12 +93,13 @@ def messages(frame: Frame) -> Iterator[dict[str, Any]]:
         topic = integer(found, "lbmc.tidx")
         total = number(found, "lbmc.msglen")
         extended = integer(found, "lbmc.extopt.id")
+        is_status = extended == STATUS_OPTION and integer(found, "lbmc.extopt.subtype") == 1
         payload = 0 if topic is None else total - 12 - sum(header_lengths(found))
         tsni = records(found)
         if kind != 8 or not tsni:
             first = integer(found, "lbmc.frag.first_sqn")
             sqn = integer(found, "lbmc.sqn")
-            control = "control" if extended is None else "status" if extended == STATUS_OPTION else "extended"
+            control = "control" if extended is None else "status" if is_status else "extended"
             yield {
                 "topic_index": topic,
                 "topic_sqn": sqn,
@@ -98,6 +111,7 @@ def messages(frame: Frame) -> Iterator[dict[str, Any]]:
                 if first is None
                 else integer(found, "lbmc.frag.len"),
                 "payload_bytes": payload,
+                "sent_ns": sent_ns(found),
                 "kind": KINDS.get(kind, control),
             }
         yield from tsni

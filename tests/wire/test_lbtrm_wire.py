@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from tests.wire.dissection import MARKS, Frame, number, octets, tshark, values
-from umstack.scapy import LBTRMData, LBTRMNcf
+from umstack.scapy import LBMCGroupReport, LBTRMData, LBTRMNcf
 
 RETRANSMISSION = 0x20
 UNICAST_NAKS = 0x80
 STATUS_OPTION = 85
+SEND_TIME_SUBTYPE = 4
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +44,14 @@ def ncf_reason(frame: Frame) -> int | None:
     return frame.read[LBTRMNcf].reason if frame.kind == 4 else None
 
 
+def group_report(frame: Frame) -> LBMCGroupReport | None:
+    """The group report in a datagram to the group."""
+    if frame.kind != 0 or not to_group(frame):
+        return None
+    found = [message.option(LBMCGroupReport) for message in frame.read[LBTRMData].messages]
+    return next((report for report in found if report is not None), None)
+
+
 def status_flags(frame: Frame) -> int | None:
     """The flags of a status message; None for any other frame."""
     if frame.kind != 0 or to_group(frame):
@@ -61,6 +70,7 @@ EVERYTHING: dict[str, Callable[[Frame], bool]] = {
     "DATA, batch end": lambda f: f.kind == 0 and any(batch_flags(m) == 1 for m in f.messages),
     "DATA, batch of one": lambda f: f.kind == 0 and any(batch_flags(m) == 3 for m in f.messages),
     "DATA, fragment": lambda f: f.kind == 0 and has(f, "lbmc.frag.first_sqn"),
+    "DATA, time of sending": lambda f: f.kind == 0 and to_group(f) and has(f, "lbmc.extopt.subtype"),
     "DATA, TSNI": lambda f: f.kind == 0 and has(f, "lbmc.tsni.num_recs"),
     "DATA, retransmission": lambda f: is_retransmission(f),
     "SM": lambda f: f.kind == 2,
@@ -68,6 +78,7 @@ EVERYTHING: dict[str, Callable[[Frame], bool]] = {
     "NCF, ignored": lambda f: ncf_reason(f) == 1,
     "NCF, retransmit delay": lambda f: ncf_reason(f) == 2,
     "NCF, shed": lambda f: ncf_reason(f) == 3,
+    "DATA, group report": lambda f: group_report(f) is not None,
     "status message": lambda f: status_flags(f) == 0,
     "status message, eliciting": lambda f: status_flags(f) == 1,
     "status message, leaving": lambda f: status_flags(f) == 2,
@@ -224,6 +235,26 @@ def test_fragments_are_put_together_by_tshark(session: list[Frame], facts: dict[
     assert octets(joined[0].layers, "data.data") == bytes(range(250)) * 16
 
 
+def test_the_time_of_sending_is_an_option_of_its_own(capture: list[Frame], facts: dict[str, Any]) -> None:
+    """send_timestamps: every message and fragment carries the publisher's time behind the other options, sizes are
+    still exact, and what receivers were given is what was on the wire."""
+    timed = [f for f in capture if f.is_lbtrm and f.session_id == facts["timed_session"] and to_group(f)]
+    messages = [m for f in new_data(timed) for m in f.messages if number(m, "lbmc.type") == 0]
+    assert len(messages) == 1 + 2 + 3
+    for message in messages:
+        assert number(message, "lbmc.extopt.id") == STATUS_OPTION
+        assert number(message, "lbmc.extopt.subtype") == SEND_TIME_SUBTYPE
+        assert len(octets(message, "lbmc.extopt.data")) == 8
+    times = [int.from_bytes(octets(message, "lbmc.extopt.data"), "big") for message in messages]
+    low, high = facts["timed_between"]
+    assert low <= min(times) <= max(times) <= high
+    assert [times[0], times[1], times[2], times[3]] == facts["timed_sent"]
+    assert times[3] == times[4] == times[5], "the fragments of a message were sent as one"
+    assert number(messages[0], "lbmc.msglen") == 1452, "the largest that fits a datagram"
+    assert [batch_flags(message) for message in messages[1:3]] == [2, 1]
+    assert [number(m, "lbmc.msglen") for m in messages[3:5]] == [1452, 1452]
+
+
 def test_a_batch_is_marked_where_it_begins_and_ends(session: list[Frame], facts: dict[str, Any]) -> None:
     """UM-34, UM-37: the marks travel in a 4-byte option of the first and the last message."""
     wanted = dict(zip(facts["batch"], (2, 0, 1, 3), strict=True))
@@ -322,7 +353,12 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
         status = frame.read[LBTRMData].status()
         assert status is not None
         assert bytes(status)[8:] == octets(message, "lbmc.extopt.data")
-        assert (status.status_version, status.reserved, status.group_tag, status.reserved_end) == (1, 0, 0, 0)
+        assert (status.status_version, status.reserved, status.group_tag, status.round_trip_us) == (
+            1,
+            0,
+            0,
+            0,
+        )
         flags = int(status.status_flags)
         assert flags in (0, 1, 2)
         receivers.add(status.receiver_id)
@@ -334,6 +370,20 @@ def test_the_status_message(session: list[Frame], facts: dict[str, Any]) -> None
     assert len(receivers) == 1, "one subscriber, one identity"
     assert status_flags(told[0]) == 1, "the first asks where the stream is"
     assert status_flags(told[-1]) == 2, "the last says good-bye"
+
+
+def test_the_group_report(session: list[Frame]) -> None:
+    """UM-117, W1: how many receivers there are, in an option of a control message that tshark decodes."""
+    frame = next(frame for frame in session if group_report(frame) is not None)
+    (message,) = frame.messages
+    assert number(message, "lbmc.type") == 8
+    assert number(message, "lbmc.extopt.id") == STATUS_OPTION
+    assert number(message, "lbmc.extopt.subtype") == 2
+    assert number(message, "lbmc.extopt.next_hdr") == 255
+    report = group_report(frame)
+    assert report is not None
+    assert bytes(report)[8:] == octets(message, "lbmc.extopt.data")
+    assert (report.report_version, report.reserved, report.receivers, report.round_trip_us) == (1, 0, 1, 0)
 
 
 def test_topic_resolution_names_the_session(capture: list[Frame], facts: dict[str, Any]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import secrets
 import threading
+from random import SystemRandom
 from typing import Any
 
 import xdp
@@ -81,7 +81,7 @@ class CoreContext:
         self.closed = False
         self.forked = False
         """Whether this process was forked from the one that opened it, and owns nothing of it."""
-        self.receiver_id = secrets.randbits(64)
+        self.receiver_id = SystemRandom().getrandbits(64)
         self.datagram_max_bytes = memory_size(datagram_bytes)
         self._link = link
         self.datagram_bytes = self._bounded_by_link(datagram_bytes)
@@ -101,9 +101,11 @@ class CoreContext:
         config.receiver_buffer_bytes = options.transport_lbtrm_receiver_socket_buffer_bytes
         config.receive_batch = min(max(options.multiple_receive_maximum_datagrams, 1), 32)
         config.gso = options.link_gso
-        config.gro = options.link_gro
+        # GRO holds datagrams until a poll ends: busy polling would delay each by all of its time.
+        config.gro = options.link_gro and options.pend_busy_poll_limit == 0
         config.timestamps = options.transport_lbtrm_receiver_timestamp
         config.busy_wait = options.file_descriptor_management_behavior == "busy_wait"
+        config.busy_poll_us = options.pend_busy_poll_limit
         config.spin_ns = options.pend_linger_interval_ns
         # On one processor no other thread can send while this one polls.
         config.adaptive_spin_ns = options.pend_adaptive_linger_limit_ns if (os.cpu_count() or 1) > 1 else 0
@@ -115,7 +117,7 @@ class CoreContext:
         config.hold_datagrams = options.delivery_hold_datagrams
         config.hold_messages = _REORDERED_MESSAGES_MAX
         config.datagram_max_bytes = self.datagram_max_bytes
-        config.random_seed = secrets.randbits(64)
+        config.random_seed = SystemRandom().getrandbits(64)
         config.rings = ffi.cast("um_rings *", self._link.rings_address)
         created = ffi.new("um_context **")
         result = lib.um_context_create(config, created)

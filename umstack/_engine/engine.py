@@ -17,13 +17,14 @@ from umstack._engine.core_context import CoreContext, datagram_bytes_for
 from umstack._engine.dispatch import Dispatch, DispatchThread, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
 from umstack._engine.lbtrm_address import LbtrmAddress, address_of, transport_name
-from umstack._engine.link import Group, open_context_link
+from umstack._engine.link import DataLink, Group, LinkStep
 from umstack._engine.registry import Registry
 from umstack._engine.sessions import SessionPool, receiver_session_config
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
 from umstack.config import ContextOptions
 from umstack.repeated_records import RepeatedRecords
+from xdp.modes import Mode, Wanted
 
 _GROUPS_MAX: int = lib.UM_RECEIVING_GROUPS_MAX
 
@@ -40,6 +41,15 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
+
+
+def _open_link(options: ContextOptions, interface: xdp.Interface) -> DataLink:
+    """Kernel sockets need nothing of what opens rings, which takes longer to import than all the rest of a context."""
+    if options.link == Wanted.SOCKET:
+        return DataLink([LinkStep(Mode.SOCKET)])
+    from umstack._engine.ring_link import open_context_link
+
+    return open_context_link(options, interface)
 
 
 class Engine:
@@ -71,7 +81,7 @@ class Engine:
         self.unblock_count = 0
         self._unblocks_seen = 0
         datagram_bytes = datagram_bytes_for(options, interface)
-        self.link = open_context_link(options, interface)
+        self.link = _open_link(options, interface)
         try:
             self.core = CoreContext(options, interface, self.link, datagram_bytes)
         except BaseException:

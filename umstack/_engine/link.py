@@ -1,44 +1,31 @@
-"""The link of a context: kernel sockets, or AF_XDP rings opened by walking down the mode ladder (`xdp.ladder`).
+"""The link of a context, kernel sockets or AF_XDP rings, and the steps that led to it (design W7).
 
-A mode that the facts forbid is recorded with its reason and not tried; every other mode is tried, with its own flags,
-and a step that failed is recorded with its errno, so that the mode in effect and the reasons for it can be shown. A
-forced link fails with what the host lacks.
-A process without the capabilities has a broker open its rings, where there is one (`xdp.broker`, docs/privileges.md).
 Rings carry a context's data both ways; NAKs, topic resolution and group membership stay on kernel sockets (design W5).
+What opens rings is umstack._engine.ring_link: a context on kernel sockets does not import it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-import xdp
-from umstack.config import ContextOptions
-from umstack.errors import PermissionNeeded, UmError, Unsupported
-from xdp.broker_client import BrokeredSteering, ask_broker, open_brokered_rings
-from xdp.capabilities import missing_capabilities
-from xdp.facts import Facts, Unknown
-from xdp.ladder import Mode, Step, Verdict, Wanted, decide, modes_of
-from xdp.probe import probe_interface
+from xdp.attachment import has_program, occupants
+from xdp.errors import XdpError
+from xdp.modes import Mode
+
+if TYPE_CHECKING:
+    import xdp
+    from xdp.broker_client import BrokeredSteering
+
+    Steering = xdp.Steering | BrokeredSteering
 
 Group = tuple[str, int]
-Steering = xdp.Steering | BrokeredSteering
-OpenRings = Callable[[Mode], tuple[Steering, xdp.RingSet]]
 
-_SLOT = 0
+SLOT = 0
 """A context has the interface's program to itself, so its sockets are the only ones in it."""
-
-_RINGS = {
-    Mode.ZERO_COPY: (xdp.AttachMode.NATIVE, xdp.RingMode.ZERO_COPY),
-    Mode.NATIVE: (xdp.AttachMode.NATIVE, xdp.RingMode.COPY),
-    Mode.GENERIC: (xdp.AttachMode.GENERIC, xdp.RingMode.COPY),
-}
-_DENIED = (errno.EPERM, errno.EACCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +87,7 @@ class DataLink:
             for address, port in self._steered - wanted:
                 self._steering.remove_rule(address, port)
             for address, port in wanted - self._steered:
-                self._steering.add_rule(address, port, _SLOT)
+                self._steering.add_rule(address, port, SLOT)
             self._steered = wanted
 
     def stats(self) -> dict[str, Any]:
@@ -115,7 +102,10 @@ class DataLink:
                 **facts,
                 "received_by_queue": list(self._rings.received().values()),
                 "program_attached": self._steering.attached(),
+                "frame_times": str(self._steering.frame_times),
             }
+            from xdp.broker_client import BrokeredSteering  # loaded by now, where there are rings
+
             if isinstance(self._steering, BrokeredSteering):
                 found["rings"]["broker_lost"] = self._steering.lost
         return found
@@ -130,119 +120,15 @@ class DataLink:
             self._steering = None
 
 
-def open_link(
-    wanted: str, interface: xdp.Interface, settings: xdp.RingSettings, broker: Path | None = None
-) -> DataLink:
-    """Open the link by the first mode that works, of those that `wanted` (a value of the option `link`) allows.
-
-    `broker` is the socket of the broker, which opens the rings where this process lacks the capabilities.
-    """
-    if wanted == Wanted.SOCKET:
-        return DataLink([LinkStep(Mode.SOCKET)])
-    facts = probe_interface(interface)
-    if broker is not None and missing_capabilities(facts.capabilities) and broker.is_socket():
-        facts = _as_brokered(facts, broker)
-    else:
-        broker = None
-    judged = decide(facts, wanted, ring_bytes=xdp.ring_bytes(interface, settings))
-    return walk_down(wanted, interface, judged, lambda mode: _open_rings(mode, interface, settings, broker))
-
-
-def open_context_link(options: ContextOptions, interface: xdp.Interface) -> DataLink:
-    """Open the link that the options of a context request."""
-    settings = xdp.RingSettings(
-        receive_frames=1 << (options.link_xdp_receive_frames - 1).bit_length(),
-        queues=options.link_xdp_queues,
-        verify_checksum=options.link_xdp_checksum,
-        busy_poll_us=options.link_xdp_busy_poll,
-    )
-    return open_link(options.link, interface, settings, broker=Path(options.link_xdp_broker))
-
-
-def _as_brokered(facts: Facts, broker: Path) -> Facts:
-    """The facts with the capabilities of the broker; unknown without an answer, so that each step tries the broker."""
-    try:
-        return ask_broker(broker).added_to(facts)
-    except xdp.BrokerError as error:
-        return replace(facts, capabilities=Unknown(error.message))
-
-
 def rings_of_others(interface: xdp.Interface) -> str | None:
     """Describe the program that may keep groups from this host's sockets; None where there is none.
 
     Groups that another process receives over rings never reach the kernel, so a context on sockets receives nothing
     of them. Of an XDP program that is not ours, nothing is assumed. Takes microseconds where no program is there.
     """
-    if not interface.has_xdp_program:
-        return None
-    with contextlib.suppress(xdp.XdpError):
-        in_the_way = [str(there) for there in xdp.occupants(interface) if there.steers is not False]
+    with contextlib.suppress(XdpError):
+        if not has_program(interface):
+            return None
+        in_the_way = [str(there) for there in occupants(interface) if there.steers is not False]
         return "; ".join(in_the_way) or None
     return "an XDP program of which this process may know nothing"
-
-
-def walk_down(
-    wanted: str, interface: xdp.Interface, judged: Sequence[Step], open_rings: OpenRings
-) -> DataLink:
-    """Try what the ladder does not forbid, the best first; sockets work wherever they are requested."""
-    steps: list[LinkStep] = []
-    for step in judged:
-        is_requested = step.mode in modes_of(wanted)
-        if step.mode is Mode.SOCKET and is_requested:
-            return DataLink([*steps, LinkStep(step.mode)])
-        if is_requested and step.verdict is Verdict.CANNOT:
-            steps.append(_ruled_out(step))
-        elif is_requested:
-            try:
-                steering, rings = open_rings(step.mode)
-            except xdp.XdpError as error:
-                steps.append(_refused(step.mode, error))
-            else:
-                return DataLink([*steps, LinkStep(step.mode)], rings, steering)
-    raise _nothing_worked(interface, steps)
-
-
-def _ruled_out(step: Step) -> LinkStep:
-    return LinkStep(
-        step.mode,
-        reason=" and ".join(reason.problem for reason in step.reasons),
-        tried=False,
-        remedy="; ".join(reason.remedy for reason in step.reasons),
-        needs_privilege=any(reason.needs_privilege for reason in step.reasons),
-    )
-
-
-def _refused(mode: Mode, error: xdp.XdpError) -> LinkStep:
-    number = int(getattr(error, "errno", 0))
-    return LinkStep(mode, number, error.message, remedy=error.hint, needs_privilege=number in _DENIED)
-
-
-def _open_rings(
-    mode: Mode, interface: xdp.Interface, settings: xdp.RingSettings, broker: Path | None
-) -> tuple[Steering, xdp.RingSet]:
-    attach_mode, ring_mode = _RINGS[mode]
-    if broker is not None:
-        return open_brokered_rings(broker, interface, attach_mode, ring_mode, settings)
-    steering = xdp.Steering.attach(interface, attach_mode, max_slots=1)
-    rings: xdp.RingSet | None = None
-    try:
-        rings = xdp.RingSet(interface, ring_mode, settings)
-        for queue, fd in rings.sockets.items():
-            steering.put_socket(_SLOT, queue, fd)
-    except BaseException:
-        steering.close()
-        if rings is not None:
-            rings.close()
-        raise
-    return steering, rings
-
-
-def _nothing_worked(interface: xdp.Interface, steps: Sequence[LinkStep]) -> UmError:
-    """The error of a link without any mode. The last mode needs the least, so its remedy is the hint."""
-    modes_by_reason: dict[str, list[Mode]] = {}
-    for step in steps:
-        modes_by_reason.setdefault(step.reason, []).append(step.mode)
-    tried = "; ".join(f"{', '.join(modes)}: {reason}" for reason, modes in modes_by_reason.items())
-    last = steps[-1]
-    kind = PermissionNeeded if last.needs_privilege else Unsupported
-    return kind(f"no AF_XDP link on {interface.name}: {tried}", hint=last.remedy, errno=last.errno)

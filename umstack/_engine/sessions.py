@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-import secrets
 from contextlib import AbstractContextManager
+from random import SystemRandom
 from typing import Any
 
 from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
 from umstack._engine.lbtrm_address import LbtrmAddress, transport_name
-from umstack.config import ReceiverOptions, SourceOptions
+from umstack.config import ReceiverOptions, SourceOptions, adaptive_timers
 from umstack.errors import OptionError
 
 _FLOW_POLICIES = {
@@ -19,6 +19,17 @@ _FLOW_POLICIES = {
     "max": lib.UM_FLOW_MAX,
     "tagged": lib.UM_FLOW_TAGGED,
 }
+_ADAPTIVE_SOURCE_TIMERS = {
+    adaptive_timers.IGNORE_INTERVAL: lib.UM_ADAPTIVE_IGNORE,
+    adaptive_timers.FIRST_SESSION_MESSAGE: lib.UM_ADAPTIVE_SM,
+}
+_ADAPTIVE_RECEIVER_TIMERS = {
+    adaptive_timers.INITIAL_BACKOFF: lib.UM_ADAPTIVE_INITIAL,
+    adaptive_timers.BACKOFF: lib.UM_ADAPTIVE_BACKOFF,
+    adaptive_timers.SUPPRESS_INTERVAL: lib.UM_ADAPTIVE_SUPPRESS,
+}
+_EMBEDDED_SM_FLOOR_NS = 1_000_000
+"""Each session message wakes the context's thread, which may share a processor with the publisher."""
 _LOSS_MAP_CAPACITY = 65536
 _TOPICS_PER_SESSION = 16384
 _STATUS_INTERVAL_NS = 200_000_000
@@ -85,10 +96,10 @@ class SourceSession:
         self.source_count = 0
         self.logged_events = 0
         config = ffi.new("um_session_config *")
-        config.session_id = secrets.randbelow(2**32 - 1) + 1
+        config.session_id = SystemRandom().randrange(1, 2**32)
         config.group.ip = int(ipaddress.IPv4Address(group[0]))
         config.group.port = group[1]
-        config.initial_term_id = secrets.randbits(32)
+        config.initial_term_id = SystemRandom().getrandbits(32)
         window = options.transport_lbtrm_transmission_window_size_bytes
         config.term_length = _term_bytes(window, core.datagram_max_bytes)
         config.window_bytes = window
@@ -99,6 +110,11 @@ class SourceSession:
         config.ignore_interval_ns = options.transport_lbtrm_ignore_interval_ns
         config.sm_minimum_interval_ns = options.transport_lbtrm_sm_minimum_interval_ns
         config.sm_maximum_interval_ns = options.transport_lbtrm_sm_maximum_interval_ns
+        config.adaptive_timers = sum(_ADAPTIVE_SOURCE_TIMERS[name] for name in options.adaptive_timers)
+        if options.recovery_timing == "adaptive":
+            config.adaptive_timers |= lib.UM_ADAPTIVE_REPORTS
+        is_sequential = core.options.operational_mode == "sequential"
+        config.sm_floor_ns = 0 if is_sequential else _EMBEDDED_SM_FLOOR_NS
         config.unblock_timeout_ns = options.publication_unblock_timeout_ns
         config.flow_policy = _FLOW_POLICIES[options.flow_control]
         config.flow_group_tag = options.flow_control_group_tag
@@ -196,10 +212,12 @@ def receiver_session_config(
     config.nak_initial_backoff_ns = options.transport_lbtrm_nak_initial_backoff_interval_ns
     config.nak_backoff_ns = options.transport_lbtrm_nak_backoff_interval_ns
     config.nak_suppress_ns = options.transport_lbtrm_nak_suppress_interval_ns
+    config.adaptive_timers = sum(_ADAPTIVE_RECEIVER_TIMERS[name] for name in options.adaptive_timers)
     config.nak_generation_ns = options.transport_lbtrm_nak_generation_interval_ns
     config.activity_timeout_ns = options.transport_lbtrm_activity_timeout_ns
     config.preactivity_timeout_ns = options.transport_lbtrm_preactivity_timeout_ns
     config.send_naks = options.transport_lbtrm_send_naks
+    config.nak_rate_limit = options.transport_lbtrm_nak_rate_limit_naks_per_second
     config.datagram_max_bytes = datagram_max_bytes
     config.loss_capacity = _LOSS_MAP_CAPACITY
     config.topic_capacity = _TOPICS_PER_SESSION
@@ -207,5 +225,5 @@ def receiver_session_config(
     config.status_interval_ns = _STATUS_INTERVAL_NS
     config.receiver_id = receiver_id
     config.group_tag = options.flow_control_group_tag
-    config.random_seed = secrets.randbits(64)
+    config.random_seed = SystemRandom().getrandbits(64)
     return config

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from umstack.bench import raw
 from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
@@ -14,7 +14,12 @@ from umstack.bench.endpoint import READY_SECONDS
 from umstack.bench.result import Result, merged, p50, ratio, result
 from umstack.bench.round_trip_ends import RoundTripSpec
 from umstack.bench.throughput import Pins, Progress
+from umstack.errors import LinkError
 from umstack.lab import Lab
+from umstack.lab.switch import HOST_INTERFACE
+from xdp import find_interface
+from xdp.facts import Unknown
+from xdp.netdev_family import THREADED_ON, napi_instances, set_napi
 
 _REQUEST_GROUP, _REPLY_GROUP = "239.255.7.3", "239.255.7.4"
 _RAW_REQUEST_GROUP, _RAW_REPLY_GROUP = "239.255.7.5", "239.255.7.6"
@@ -97,6 +102,17 @@ def measure_raw(lab: Lab, plan: raw.PingPongPlan, pins: Pins) -> Result:
     return result(**raw.measure_ping_pong(client, server, pinned).as_result())
 
 
+Napi = Literal["interrupts", "threaded", "deferred", "suspended"]
+"""How the drivers of both hosts work: as they do by themselves, in a kernel thread, with interrupts put off as
+`umstack nic init --prefer-busy-poll` does before Linux 6.13, and with IRQ suspension, too."""
+_NAPI_SETTINGS: Mapping[Napi, Mapping[str, int]] = {
+    "interrupts": {},
+    "threaded": {"threaded": THREADED_ON},
+    "deferred": {"defer_hard_irqs": 2, "gro_flush_timeout": 200_000},
+    "suspended": {"defer_hard_irqs": 2, "gro_flush_timeout": 200_000, "irq_suspend_timeout": 20_000_000},
+}
+
+
 @dataclass(frozen=True, slots=True)
 class LatencyPlan:
     """What `umstack bench latency` measures."""
@@ -105,6 +121,7 @@ class LatencyPlan:
     rounds: int = 3
     loss: float = 0.0
     is_pinned: bool = True
+    napi: Napi = "interrupts"
 
 
 def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
@@ -115,6 +132,8 @@ def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
         (what, spec.wait): [] for spec in plan.specs for what in _baselines(spec)
     }
     with Lab(hosts=2, segmentation="real", loss=plan.loss) as lab:
+        for host in lab.hosts:
+            host.call(lambda: _set_napi(plan.napi))
         for number in range(1, plan.rounds + 1):
             for spec, found in zip(plan.specs, own, strict=True):
                 progress(f"round {number} of {plan.rounds}: umstack, {spec.wait}, {spec.loop} loop")
@@ -125,6 +144,16 @@ def measure(plan: LatencyPlan, progress: Progress) -> list[Result]:
     return [_with_ratios(spec, found, others) for spec, found in zip(plan.specs, own, strict=True)] + [
         merged(found, p50) for found in others.values()
     ]
+
+
+def _set_napi(napi: Napi) -> None:
+    """Set up the interface of the calling thread's host, which has a NAPI instance because GRO is on."""
+    instances = napi_instances(find_interface(HOST_INTERFACE).index)
+    if isinstance(instances, Unknown) and _NAPI_SETTINGS[napi]:
+        raise LinkError(f"--napi {napi}: {instances.reason}", hint="leave it out")
+    for one in () if isinstance(instances, Unknown) else instances:
+        for name, value in _NAPI_SETTINGS[napi].items():
+            set_napi(one.id, name, value)
 
 
 def _baselines(spec: RoundTripSpec) -> list[raw.What]:

@@ -33,11 +33,10 @@ receiver transport_lbtrm_nak_suppress_interval 0
 """For a request and a reply: nothing comes after a lost message to reveal it, so session messages must, and soon."""
 
 
-def round_trip_spec(config: str, seconds: float) -> RoundTripSpec:
+def round_trip_spec(config: str, seconds: float, is_tuned: bool = False) -> RoundTripSpec:
     """The round trip under loss: blocking, at the core's own speed."""
-    return RoundTripSpec(
-        config=f"{ROUND_TRIP_OPTIONS}{config}", mode="sequential", loop="core", seconds=seconds
-    )
+    tuned = ROUND_TRIP_OPTIONS if is_tuned else ""
+    return RoundTripSpec(config=f"{tuned}{config}", mode="sequential", loop="core", seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)

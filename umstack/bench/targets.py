@@ -144,7 +144,7 @@ def _recovery(plan: AllPlan, progress: Progress) -> tuple[list[Result], list[Tar
     results: list[Result] = []
     targets: list[Target] = []
     for size in (64, 1024):
-        trip = recovery.round_trip_spec(plan.config, plan.seconds) if size == 64 else None
+        trip = recovery.round_trip_spec(plan.config, plan.seconds, is_tuned=True) if size == 64 else None
         spec = _with(plan.stream(size), recovery.STREAM_OPTIONS)
         asked = recovery.RecoveryPlan(spec, trip, plan.loss, plan.rounds, plan.is_pinned)
         found = recovery.measure(asked, progress)

@@ -68,6 +68,7 @@ _MESSAGE_NUMBERS = (
     _Column("fragment_offset", "int64", lib.UM_PACKETS_MESSAGE_LENGTH),
     _Column("message_length", "int64", lib.UM_PACKETS_MESSAGE_LENGTH),
     _Column("payload_bytes", "int32"),
+    _Column("sent_ns", "int64", lib.UM_PACKETS_MESSAGE_SENT),
 )
 # Texts: the most bytes one takes, and its bitmap.
 _TEXTS: dict[str, tuple[int, int | None]] = {

@@ -35,6 +35,7 @@ def message_type() -> pyarrow.StructType:
             pa.field("fragment_offset", number),
             pa.field("message_length", number),
             pa.field("payload_bytes", pa.int32(), nullable=False),
+            pa.field("sent_ns", number),
             pa.field("kind", pa.string(), nullable=False),
         ]
     )

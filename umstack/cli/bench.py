@@ -31,6 +31,7 @@ from umstack.bench import (
     scale,
     targets,
     throughput,
+    upkeep,
 )
 from umstack.bench.plot import check_plot, draw_comparison
 from umstack.bench.result import Result, faults
@@ -49,6 +50,7 @@ from umstack.cli.bench_tables import (
     scale_table,
     target_table,
     throughput_table,
+    upkeep_table,
 )
 from umstack.cli.capture import PRIORITY_OPTION
 from umstack.cli.interruption import INTERRUPTED_STATUS, stoppable, terminable
@@ -338,6 +340,13 @@ def _throughput(
     show_default=True,
     help="Round trips at most.",
 )
+@click.option(
+    "--napi",
+    type=click.Choice(get_args(latency.Napi)),
+    default="interrupts",
+    show_default=True,
+    help="How the drivers of the lab's hosts work (`umstack nic init`).",
+)
 @_loss("0", "Datagrams lost, in each direction.")
 @_MODE
 @_LINK
@@ -347,6 +356,7 @@ def _latency(
     loops: Sequence[Loop],
     options: Sequence[str],
     rounds: int,
+    napi: latency.Napi,
     loss: float,
     is_pinned: bool,
     as_json: bool,
@@ -360,11 +370,33 @@ def _latency(
         for wait in waits
         for loop in loops
     ]
-    plan = latency.LatencyPlan(specs, rounds, loss, is_pinned)
+    plan = latency.LatencyPlan(specs, rounds, loss, is_pinned, napi)
     with _progress("latency") as progress:
         results = latency.measure(plan, progress)
-    described = _describe(config, is_pinned, rounds=rounds, loss=loss)
+    described = _describe(config, is_pinned, rounds=rounds, loss=loss, napi=napi)
     _report(results, described, as_json, latency_table)
+
+
+@command.command("upkeep", epilog="Example: umstack bench upkeep --rounds 15")
+@click.option("--rounds", default=15, show_default=True, help="Rounds; the figures are medians.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.5),
+    default=10.0,
+    show_default=True,
+    help="How long `umstack top` is watched.",
+)
+@_JSON
+def _upkeep(rounds: int, seconds: float, as_json: bool) -> None:
+    """What starting and watching a process costs: import, first message, scrapes, `umstack top`. Needs no root."""
+    with _progress("upkeep") as progress:
+        figures = upkeep.measure(upkeep.UpkeepPlan(rounds, seconds), progress)
+    if as_json:
+        click.echo(
+            json.dumps({"environment": _describe("", is_pinned=False, rounds=rounds), "figures": figures})
+        )
+    else:
+        _print_table(upkeep_table(figures))
 
 
 @command.command("recovery", epilog="Example: umstack bench recovery --loss 1% --size 1024")
@@ -372,12 +404,19 @@ def _latency(
 @_size(65000, "Message size of the stream in bytes.")
 @_RECEIVERS
 @click.option("--round-trip/--no-round-trip", "has_round_trip", default=True, help="Measure round trips too.")
+@click.option(
+    "--tuned/--defaults",
+    "is_tuned",
+    default=False,
+    help="Timers set by hand for a fast network, or those of a context that sets no option.",
+)
 @_LOOP
 @_LINK
 @_common(2.0)
 def _recovery(
     loss: float,
     has_round_trip: bool,
+    is_tuned: bool,
     loop: Loop,
     link: str,
     seconds: float,
@@ -389,8 +428,9 @@ def _recovery(
 ) -> None:
     """What losing datagrams at the switch costs: a stream without loss and with it, and round trips with it."""
     config = throughput.options_text("min", "real", options)
-    spec = StreamSpec(config=f"{recovery.STREAM_OPTIONS}{config}", link=link, seconds=seconds, **stream)
-    trip = dataclasses.replace(recovery.round_trip_spec(config, seconds), link=link, loop=loop)
+    tuned = recovery.STREAM_OPTIONS if is_tuned else ""
+    spec = StreamSpec(config=f"{tuned}{config}", link=link, seconds=seconds, **stream)
+    trip = dataclasses.replace(recovery.round_trip_spec(config, seconds, is_tuned), link=link, loop=loop)
     plan = recovery.RecoveryPlan(spec, trip if has_round_trip else None, loss, rounds, is_pinned)
     with _progress("recovery") as progress:
         results = recovery.measure(plan, progress)

@@ -271,3 +271,14 @@ def live_table(found: Mapping[str, Any]) -> Table:
     _add_memory(table, found)
     table.add_row("MiB at most: together", f"{found['together_memory_bytes'] / (1 << 20):,.0f}")
     return table
+
+
+def upkeep_table(figures: Sequence[Mapping[str, Any]]) -> Table:
+    """What watching and starting cost."""
+    table = _table(["what"], ["median", "least", "rounds"])
+    for one in figures:
+        shown = [
+            f"{one[key]:,.{3 if one['unit'] == 'x' else 1}f} {one['unit']}" for key in ("median", "least")
+        ]
+        table.add_row(one["what"], *shown, str(len(one["rounds"])))
+    return table

@@ -16,18 +16,20 @@ from rich.table import Table
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import InterfaceError
 from umstack.foreign_text import displayed
+from umstack.telemetry.host_clock import host_clock
 from xdp import BrokerError, XdpError, find_interface
 from xdp.broker_client import ask_broker
 from xdp.broker_protocol import DEFAULT_PATH
 from xdp.capabilities import missing_capabilities
 from xdp.confinement import IN_FORCE
 from xdp.drivers import known_drivers
-from xdp.facts import AttachedXdp, Facts, Unknown
+from xdp.facts import AttachedXdp, Facts, Napi, Unknown
 from xdp.ladder import Mode, Reason, Step, Verdict, chosen, decide
 from xdp.nic_host import LinuxHost
 from xdp.nic_settings import check
 from xdp.probe import multicast_interfaces, probe_interface
 
+_THREADED = {0: "in soft interrupts", 1: "in threads", 2: "in threads that never sleep"}
 _EXAMPLES = """\b
 Examples:
   umstack doctor
@@ -58,9 +60,10 @@ def command(interface: str | None, broker: str, as_json: bool) -> None:
         raise InterfaceError("no interface is up and carries multicast", hint="ip link set dev NAME up")
     reports = [_report(*one) for one in found]
     if as_json:
-        click.echo(json.dumps({"interfaces": reports}))
+        click.echo(json.dumps({"interfaces": reports, "clock": host_clock().as_json()}))
     else:
         console = Console()
+        console.print(f"clock: {escape(displayed(str(host_clock())))}\n")
         for facts, used, steps in found:
             _print(console, facts, used, steps)
     if not any(report["mode"] for report in reports):
@@ -155,6 +158,8 @@ def _shown_facts(facts: Facts) -> Iterator[tuple[str, str]]:
             f"{queues.rx} receive, {queues.tx} transmit (at most {queues.rx_max} and {queues.tx_max})",
         )
     yield "XDP", _names(facts.xdp_features)
+    yield "NAPI", _napi(facts.napi)
+    yield "timestamps", shown_timestamps(facts)
     yield "attached", _attached(facts.attached)
     yield "privileges", _names(facts.capabilities)
     limit = facts.memlock_limit_bytes
@@ -170,6 +175,54 @@ def _link(facts: Facts) -> str:
 
 def _names(names: frozenset[str] | Unknown) -> str:
     return str(names) if isinstance(names, Unknown) else ", ".join(sorted(names)) or "none"
+
+
+def _napi(instances: tuple[Napi, ...] | Unknown) -> str:
+    """How many poll the queues, and how; of all, for `umstack nic init` sets them alike."""
+    if isinstance(instances, Unknown):
+        return str(instances)
+    if not instances:
+        return "none now: no interrupt is put off, no thread polls"
+    threads = {_threads(one.threaded) for one in instances}
+    suspension = {
+        str(time_ns)
+        if isinstance(time_ns := one.irq_suspend_timeout_ns, Unknown)
+        else f"IRQ suspension {time_ns // 1_000_000} ms"
+        if time_ns
+        else "no IRQ suspension"
+        for one in instances
+    }
+    count = f"{len(instances)} instance{'s' if len(instances) > 1 else ''}"
+    return f"{count}: {' and '.join(sorted(threads))}; {' and '.join(sorted(suspension))}"
+
+
+def _threads(threaded: int | Unknown) -> str:
+    return f"threads: {threaded}" if isinstance(threaded, Unknown) else _THREADED.get(threaded, "otherwise")
+
+
+def shown_timestamps(facts: Facts) -> str:
+    """Whose times a datagram can have: the kernel's always, the NIC's where its driver gives them."""
+    return f"received: by the kernel; by the NIC over rings: {_received_stamps(facts)}; sent: {_sent_stamps(facts)}"
+
+
+def _received_stamps(facts: Facts) -> str:
+    if isinstance(facts.rx_metadata_features, Unknown):
+        return str(facts.rx_metadata_features)
+    if "timestamp" not in facts.rx_metadata_features:
+        return "no, its driver does not give them"
+    if isinstance(facts.timestamping, Unknown) or facts.timestamping.hardware_clock is None:
+        return "its driver has the call, but no clock to answer it by"
+    return f"yes (link_xdp_nic_timestamps), by the clock /dev/ptp{facts.timestamping.hardware_clock}"
+
+
+def _sent_stamps(facts: Facts) -> str:
+    if isinstance(facts.xsk_features, Unknown):
+        return str(facts.xsk_features)
+    return (
+        "the NIC could, not used yet"
+        if "tx-timestamp" in facts.xsk_features
+        else "no, the NIC does not over rings"
+    )
 
 
 def _attached(attached: AttachedXdp | Unknown | None) -> str:
@@ -188,6 +241,14 @@ def _notes(facts: Facts) -> Iterator[Reason]:
         )
     if facts.is_up and not facts.has_carrier:
         yield Reason(f"{facts.interface} has no carrier", "plug the cable in, or bring the other end up")
+    defers, flush_ns = facts.napi_defer_hard_irqs, facts.gro_flush_timeout_ns
+    if isinstance(defers, int) and isinstance(flush_ns, int) and defers and flush_ns:
+        yield Reason(
+            f"interrupts are put off: a process that does not poll waits up to {defers * flush_ns // 1000} us"
+            " for each datagram",
+            "set pend_busy_poll_limit or link_xdp_busy_poll in every process that reads from it, or "
+            f"umstack nic undo {facts.interface}",
+        )
     with LinuxHost(facts.interface) as host:
         better = [setting.key for setting in check(host) if setting.is_to_change]
     if better:

@@ -83,7 +83,9 @@ def command(
         from umstack.monitor import MonitorOptions, monitor
         from umstack.monitor.sinks import Windows
     except ImportError as error:
-        raise Unsupported(f"watching needs {error.name}", hint="pip install 'umstack[report]'") from None
+        raise Unsupported(
+            f"watching needs {error.name}", hint="pip install 'umstack[spark,report]'"
+        ) from None
     windows = Windows() if as_json else None
     options = MonitorOptions(
         (captures,), window, late, interval, mtu, once, parquet, prometheus_port, prometheus_file, checkpoint,

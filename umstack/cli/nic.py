@@ -20,6 +20,7 @@ from umstack.errors import InterfaceError, PermissionNeeded, UmError
 from xdp import NoSuchInterfaceError, XdpError
 from xdp.errors import SettingError
 from xdp.facts import Unknown
+from xdp.netdev_family import THREADED_BUSY_POLL, THREADED_ON
 from xdp.nic_host import LinuxHost
 from xdp.nic_settings import STAGES, Outcome, Setting, Wishes, check, init, state_path, undo
 
@@ -30,9 +31,11 @@ Examples:
   umstack nic check eth1
   umstack nic init eth1 --dry-run
   umstack nic init eth1 --queues 2
+  umstack nic init eth1 --prefer-busy-poll --threaded-napi on
   umstack nic undo eth1
 """
 _NOT_PERMITTED = (1, 13)
+_THREADED = {"on": THREADED_ON, "busy-poll": THREADED_BUSY_POLL}
 
 
 class NicError(UmError):
@@ -58,6 +61,18 @@ def _wishes(command: F) -> F:
             help="How long blocking reads of every process spin; unchanged otherwise.",
         ),
         click.option(
+            "--prefer-busy-poll",
+            "prefers_busy_poll",
+            is_flag=True,
+            help="Put interrupts off for processes that prefer busy polling (options pend_busy_poll_limit, "
+            "link_xdp_busy_poll), and suspend them while such a process finds something. Others wait longer.",
+        ),
+        click.option(
+            "--threaded-napi",
+            type=click.Choice(list(_THREADED)),
+            help="Have a kernel thread poll each queue; with `busy-poll` one that never sleeps (Linux 6.19).",
+        ),
+        click.option(
             "--queues", type=click.IntRange(1), help="How many queues; at most one a CPU otherwise."
         ),
     ):
@@ -77,8 +92,8 @@ _STATE = click.option(
 def command() -> None:
     """Check, apply and put back the settings that matter to the bypass.
 
-    Offloads, queues, rings, coalescing, busy polling, interrupt affinity and socket buffers. `init` records what was
-    there, `undo` restores exactly that.
+    Offloads, queues, rings, coalescing, interrupt affinity and socket buffers; busy polling and threaded NAPI where
+    they are asked for. `init` records what was there, `undo` restores exactly that.
     """
 
 
@@ -133,7 +148,14 @@ def undo_command(interface: str, state_file: Path | None, dry_run: bool, as_json
 
 
 def _as_wishes(wishes: dict[str, Any]) -> Wishes:
-    return Wishes(wishes["queues"], wishes["busy_poll_us"], frozenset(wishes["skip"]))
+    threaded = wishes["threaded_napi"]
+    return Wishes(
+        queues=wishes["queues"],
+        busy_poll_us=wishes["busy_poll_us"],
+        prefers_busy_poll=wishes["prefers_busy_poll"],
+        threaded_napi=None if threaded is None else _THREADED[threaded],
+        skip=frozenset(wishes["skip"]),
+    )
 
 
 @contextmanager
@@ -201,8 +223,11 @@ def _tell(interface: str, outcome: Outcome, state: Path | None, as_json: bool) -
             {"setting": key, "before": before, "after": after} for key, before, after in outcome.changes
         ]
         recorded = None if state is None else str(state)
-        click.echo(json.dumps({"interface": interface, "changes": changes, "state": recorded}))
+        found = {"interface": interface, "changes": changes, "lacking": outcome.lacking, "state": recorded}
+        click.echo(json.dumps(found))
         return
+    for key, reason in outcome.lacking.items():
+        click.echo(f"{interface}: {key} is left out: {reason}", err=True)
     for key, before, after in outcome.changes:
         click.echo(f"{interface}: {key} {before} -> {after}")
     if not outcome.changes:

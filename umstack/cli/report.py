@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Protocol
 
 import click
@@ -61,6 +62,8 @@ def command(
         raise Unsupported(f"reports need {error.name}", hint="pip install 'umstack[report]'") from None
 
     options = ReportOptions(master, mtu, driver_memory)
+    if options.uses_spark and find_spec("pyspark") is None:
+        raise Unsupported("a report by Spark needs pyspark", hint="pip install 'umstack[spark,report]'")
     del alone  # Imported for what it needs: a missing part is told before the work begins.
     try:
         with terminable(), _display(_SPARK if options.uses_spark else _FACTS) as display:

@@ -24,6 +24,7 @@ from rich.progress import (
 
 from umstack.errors import error_from_path
 from umstack.sim import (
+    Adversary,
     Canary,
     Datagram,
     Fate,
@@ -37,11 +38,13 @@ from umstack.sim import (
     truth_of,
     write_capture,
 )
+from umstack.sim.seeds import option_name
 
 _EXAMPLES = """\b
 Examples:
   umstack sim --seeds 10000
   umstack sim --minutes 5 --first-seed 1
+  umstack sim --seeds 10000 --adversary
   umstack sim --seed 4711 --trace
   umstack sim --seed 4711 --capture run.pcapng && umstack report run.pcapng --out report
   umstack sim --canary && echo "the checkers are blind"
@@ -58,8 +61,20 @@ _SUMMED = (
     "losses_declared",
     "naks_sent",
     "retransmissions",
+    "datagrams_forged",
 )
-_CANARIES = {canary.name.lower().replace("_", "-"): canary for canary in Canary if canary is not Canary.NONE}
+_CANARIES = {option_name(canary): canary for canary in Canary if canary is not Canary.NONE}
+_ADVERSARIES = {
+    option_name(adversary): adversary for adversary in Adversary if adversary is not Adversary.NONE
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """What is planted in every run."""
+
+    canary: Canary
+    adversary: Adversary
 
 
 @dataclass(slots=True)
@@ -80,21 +95,22 @@ class _Tally:
         if result.violation:
             self.failed.append(result)
 
-    def report(self, canary: Canary) -> dict[str, Any]:
+    def report(self, setup: _Setup) -> dict[str, Any]:
         """The object `--json` prints."""
         failed = [
             {
                 "seed": result.seed,
                 "violation": result.violation,
                 "scenario": result.scenario,
-                "replay": _replay(result, canary),
+                "replay": _replay(result, setup),
             }
             for result in self.failed
         ]
         return {
             "first_seed": self.first_seed,
             "seeds": self.seeds,
-            "canary": canary.name.lower(),
+            "canary": setup.canary.name.lower(),
+            "adversary": setup.adversary.name.lower(),
             "failed": failed,
             "seconds": round(self.seconds, 3),
             "seeds_per_second": round(self.seeds / self.seconds, 1) if self.seconds else 0,
@@ -102,12 +118,12 @@ class _Tally:
         }
 
 
-def _replay(result: Result, canary: Canary) -> str:
-    planted = f" --canary={canary.name.lower().replace('_', '-')}" if canary else ""
+def _replay(result: Result, setup: _Setup) -> str:
+    planted = f" --canary={option_name(setup.canary)}" if setup.canary else ""
     return result.replay + planted
 
 
-def _run(tally: _Tally, count: int | None, deadline: float | None, canary: Canary) -> None:
+def _run(tally: _Tally, count: int | None, deadline: float | None, setup: _Setup) -> None:
     began = time.monotonic()
     columns = (
         SpinnerColumn(),
@@ -119,7 +135,7 @@ def _run(tally: _Tally, count: int | None, deadline: float | None, canary: Canar
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=count, seed=tally.first_seed, failures="")
-        for result in run_seeds(tally.first_seed, count, canary):
+        for result in run_seeds(tally.first_seed, count, setup.canary, setup.adversary):
             tally.add(result)
             failures = f"[red]{len(tally.failed)} failed" if tally.failed else ""
             progress.update(task, advance=1, seed=result.seed, failures=failures)
@@ -128,12 +144,10 @@ def _run(tally: _Tally, count: int | None, deadline: float | None, canary: Canar
     tally.seconds = time.monotonic() - began
 
 
-def _print_tally(tally: _Tally, canary: Canary) -> None:
+def _print_tally(tally: _Tally, setup: _Setup) -> None:
     totals = tally.totals
     for result in tally.failed:
-        click.echo(
-            f"seed {result.seed}: {result.violation}\n  {result.scenario}\n  {_replay(result, canary)}"
-        )
+        click.echo(f"seed {result.seed}: {result.violation}\n  {result.scenario}\n  {_replay(result, setup)}")
     click.echo(
         f"{tally.seeds} seeds from {tally.first_seed}: {len(tally.failed)} failed; "
         f"{tally.seconds:.1f} s, {tally.seeds / tally.seconds:.0f} seeds/s"
@@ -143,6 +157,7 @@ def _print_tally(tally: _Tally, canary: Canary) -> None:
         f"{totals['datagrams_dropped']} dropped, {totals['naks_sent']} NAKs, "
         f"{totals['retransmissions']} retransmissions, {totals['messages_delivered']} messages delivered, "
         f"{totals['losses_declared']} losses declared"
+        + (f", {totals['datagrams_forged']} datagrams forged" if setup.adversary else "")
     )
 
 
@@ -196,13 +211,13 @@ def _capture(world: World, file: Path) -> dict[str, Any]:
     return {"file": str(file), "packets": packets, "truth": str(truth)}
 
 
-def _show(seed: int, canary: Canary, trace: bool, capture: Path | None, as_json: bool) -> Result:
+def _show(seed: int, setup: _Setup, trace: bool, capture: Path | None, as_json: bool) -> Result:
     """Run one seed and keep its world, to print or to write what happened in it."""
-    result, world = trace_seed(seed, canary)
+    result, world = trace_seed(seed, setup.canary, setup.adversary)
     tally = _Tally(first_seed=seed)
     tally.add(result)
     with world:
-        told = tally.report(canary)
+        told = tally.report(setup)
         if capture is not None:
             told["capture"] = _capture(world, capture)
         if as_json:
@@ -237,6 +252,13 @@ def _show(seed: int, canary: Canary, trace: bool, capture: Path | None, as_json:
     flag_value="stale-payload",
     help="Plant a mistake (stale-payload unless another is named): the run must fail.",
 )
+@click.option(
+    "--adversary",
+    type=click.Choice(list(_ADVERSARIES)),
+    is_flag=False,
+    flag_value="forges-control",
+    help="Put an attacker on the group, which forges everything but data (or that, too), replays and floods.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
     seeds: int | None,
@@ -246,6 +268,7 @@ def command(
     capture: Path | None,
     minutes: float | None,
     canary: str | None,
+    adversary: str | None,
     as_json: bool,
 ) -> None:
     """Run whole stacks under virtual time, by seed.
@@ -254,13 +277,16 @@ def command(
     reordered and mangled, then lets the network recover. Checkers watch every step. The exit status is 0 only if all
     of them held for every seed; a seed that failed is printed with the command that runs it again.
     """
-    planted = _CANARIES[canary] if canary else Canary.NONE
+    setup = _Setup(
+        _CANARIES[canary] if canary else Canary.NONE,
+        _ADVERSARIES[adversary] if adversary else Adversary.NONE,
+    )
     if (trace or capture is not None) and seed is None:
         raise click.UsageError("--trace and --capture show one seed: say which with --seed")
     if seed is not None and (seeds, first_seed, minutes) != (None, None, None):
         raise click.UsageError("--seed is one seed: leave out --seeds, --first-seed and --minutes")
     if seed is not None and (trace or capture is not None):
-        sys.exit(1 if _show(seed, planted, trace, capture, as_json).violation else 0)
+        sys.exit(1 if _show(seed, setup, trace, capture, as_json).violation else 0)
     if seed is not None:
         first_seed, seeds = seed, 1
     elif first_seed is None:
@@ -269,9 +295,9 @@ def command(
     if seeds is None and minutes is None:
         seeds = _SEEDS
     tally = _Tally(first_seed)
-    _run(tally, seeds, None if minutes is None else time.monotonic() + 60 * minutes, planted)
+    _run(tally, seeds, None if minutes is None else time.monotonic() + 60 * minutes, setup)
     if as_json:
-        click.echo(json.dumps(tally.report(planted)))
+        click.echo(json.dumps(tally.report(setup)))
     else:
-        _print_tally(tally, planted)
+        _print_tally(tally, setup)
     sys.exit(1 if tally.failed else 0)

@@ -18,7 +18,9 @@ from umstack.cli.meter import amount
 from umstack.cli.stack_options import JSON_OPTION
 from umstack.errors import UmError
 from umstack.foreign_text import displayed
+from umstack.telemetry.host_clock import host_clock
 from umstack.telemetry.statistics_server import read_statistics, statistics_directory
+from umstack.telemetry.timers import receiver_timers, source_timers
 
 _EXAMPLES = """\b
 Examples:
@@ -33,7 +35,8 @@ _LISTS = {
     "sources": "topic",
     "receivers": "topic",
 }
-_NO_FIGURES = {"transport", "topic", "recovery_counts", "nak_accounts"}
+_NO_FIGURES = {"transport", "topic", "recovery_counts", "latency_counts", "nak_accounts"}
+_TIMERS = {"source_transports": source_timers, "receiver_transports": receiver_timers}
 Report = Mapping[str, Any]
 
 
@@ -62,9 +65,12 @@ def command(pid: int | None, watch: float | None, everything: bool, as_json: boo
         raise click.UsageError("--json is one object, --watch many readings: give one of them")
     reports = _read(pid)
     if as_json:
-        click.echo(json.dumps({"contexts": reports}))
+        click.echo(json.dumps({"contexts": reports, "clock": host_clock().as_json()}))
         return
     console = Console()
+    if any(_sum(report, "receiver_transports", "latency_messages") for report in reports):
+        # What latencies are measured by, and those of the publishers' hosts are not known here.
+        console.print(_foreign(f"clock of this host: {host_clock()}"))
     console.print(_shown(pid, reports, {}, everything))
     if watch is not None:
         _watch(console, pid, reports, watch, everything)
@@ -139,7 +145,7 @@ def _short(command: str) -> str:
 
 
 def _sum(report: Report, group: str, counter: str) -> int:
-    return sum(item[counter] for item in report[group])
+    return sum(item.get(counter, 0) for item in report[group])
 
 
 def _traffic(report: Report, earlier: Report | None, group: str, counter: str) -> str:
@@ -183,6 +189,8 @@ def _flat(report: Report) -> dict[tuple[str, str], Any]:
         for item in report[group]:
             of = f"{group.rstrip('s').replace('_', ' ')} {item[label]}"
             flat |= {(of, name): value for name, value in item.items() if name not in _NO_FIGURES}
+            if timers := _TIMERS.get(group):
+                flat |= {(of, name): text for name, text in timers(item).items()}
             for account in item.get("nak_accounts", ()):
                 receiver = f"receiver {account['receiver']}"
                 flat |= {(receiver, name): value for name, value in account.items() if name != "receiver"}
@@ -192,6 +200,8 @@ def _flat(report: Report) -> dict[tuple[str, str], Any]:
 def _number(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, str):
+        return value
     return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
 
 

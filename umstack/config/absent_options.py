@@ -67,7 +67,10 @@ ABSENT_OPTIONS = (
         "the window's memory is taken once, at creation, and never grows",
     ),
     AbsentOptions(("transport_lbtrm_tgsz",), "there is no forward error correction"),
-    AbsentOptions(("transport_lbtrm_source_timestamp",), "there are no send timestamps"),
+    AbsentOptions(
+        ("transport_lbtrm_source_timestamp",),
+        "there are no transmit timestamps of a NIC; send_timestamps puts the publisher's time into messages",
+    ),
     AbsentOptions(("transport_lbtrm_recycle_receive_buffers",), "receive buffers are always reused"),
     AbsentOptions(
         ("delivery_control_message_batching",),

@@ -6,7 +6,6 @@ names may be in any case, and a later line wins over an earlier one.
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ OPTIONS: Mapping[Scope, Mapping[str, Option]] = {
 }
 """The option table: every option by scope and name."""
 
+_KNOW_WHAT_IS_SET: frozenset[type[Any]] = frozenset({SourceOptions, ReceiverOptions})
 _Options = TypeVar("_Options", ContextOptions, SourceOptions, ReceiverOptions, WildcardReceiverOptions)
 
 
@@ -69,6 +69,8 @@ def find_option(scope: Scope, name: str) -> Option:
             raise OptionError(f"{key} is not a {scope} option", hint=f"its scope is {other}: set it there")
     if reason := why_absent(key):
         raise OptionAbsent(f"{scope} option {key} does not exist here", hint=f"remove it: {reason}")
+    import difflib
+
     close = difflib.get_close_matches(key, options, n=1, cutoff=0.75)
     hint = f"did you mean {close[0]}? docs/options.md lists them all" if close else None
     raise OptionError(f"there is no {scope} option {name!r}", hint=hint)
@@ -82,6 +84,8 @@ def _find_scope(word: str) -> Scope:
         pass
     if key in ABSENT_SCOPES:
         raise OptionAbsent(f"scope {key} does not exist here", hint=f"remove the line: {ABSENT_SCOPES[key]}")
+    import difflib
+
     close = difflib.get_close_matches(key, list(Scope), n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     raise OptionError(f"there is no scope {word!r}", hint=f"{hint}scopes are {', '.join(Scope)}")
@@ -219,17 +223,19 @@ class Config:
         return options
 
     def lint(self) -> list[LintWarning]:
-        """What UM's advice on relations between options has against this configuration."""
+        """What UM's advice on relations between options has against this configuration.
+
+        Raises OptionError when two options contradict each other.
+        """
         return lint(self.context_options(), self.source_options(), self.receiver_options())
 
     def _build(self, holder: type[_Options], overrides: Mapping[str, OptionValue]) -> _Options:
         config = self.with_options(holder.SCOPE, overrides) if overrides else self
-        chosen = {
-            setting.option.field: setting.value
-            for (scope, _), setting in config._settings.items()
-            if scope is holder.SCOPE
-        }
-        return holder(**chosen)  # type: ignore[arg-type]
+        settings = [one for one in config._settings.values() if one.option.scope is holder.SCOPE]
+        chosen: dict[str, Any] = {setting.option.field: setting.value for setting in settings}
+        if holder in _KNOW_WHAT_IS_SET:
+            chosen["given"] = frozenset(setting.option.name for setting in settings)
+        return holder(**chosen)
 
     def __repr__(self) -> str:
         lines = (f"{s.option.scope} {s.option.name} {s.text}" for s in self.settings())

@@ -83,6 +83,15 @@ class ContextOptions:
         "comes comes within that time: waking a thread takes longer than a reply that is on its way. A task that "
         "awaits messages holds up its event loop for so long.",
     )
+    pend_busy_poll_limit: int = option(
+        Kind.INTEGER,
+        ours=0,
+        maximum=10_000,
+        zero="off",
+        doc="With pend: microseconds that a wait polls the driver of the NIC queue that datagrams come from before it "
+        "sleeps (preferred busy polling of epoll, Linux 6.9). While they come, a queue's interrupts stay off where "
+        "`umstack nic init --prefer-busy-poll` has set irq-suspend-timeout (Linux 6.13). Turns link_gro off.",
+    )
     pend_coalescing_limit_ns: int = option(
         Kind.MILLISECONDS,
         ours=2,
@@ -149,6 +158,12 @@ class ContextOptions:
         doc="Preferred busy polling: microseconds a receive that finds the rings empty lets the driver work.",
     )
 
+    link_xdp_nic_timestamps: bool = option(
+        Kind.SWITCH,
+        ours=0,
+        doc="Over AF_XDP rings, have the NIC's driver give its receive timestamp of every datagram, where it can "
+        "(`umstack doctor` says so). Needs Linux 6.3 and a native mode; the statistics say what is in effect.",
+    )
     link_xdp_broker: str = option(
         Kind.TEXT,
         ours="/run/umstack/xdp.sock",
@@ -259,7 +274,8 @@ class ContextOptions:
     transport_lbtrm_receiver_timestamp: bool = option(
         Kind.SWITCH,
         um=0,
-        doc="Take the receive time of a datagram from the kernel instead of the context's clock.",
+        doc="Take the receive time of a datagram from the kernel instead of the context's clock: the socket's "
+        "timestamp, or over AF_XDP rings the time at which the XDP program saw the frame.",
     )
 
     # LBT-RM addressing

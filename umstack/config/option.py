@@ -2,7 +2,8 @@
 
 An option is one dataclass field of ContextOptions, SourceOptions or ReceiverOptions, made by `option()`. The
 field's name is the option's name plus the unit it is kept in: durations in `_ns`, sizes in `_bytes`, rates in
-`_bits_per_second`. So the three dataclasses are both the option table and the typed result (design W10).
+`_bits_per_second` or `_naks_per_second`. So the three dataclasses are both the option table and the typed result
+(design W10).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Kind(StrEnum):
     SECONDS = "s"
     BYTES = "bytes"
     BITS_PER_SECOND = "bit/s"
+    NAKS_PER_SECOND = "NAKs/s"
     CHOICE = "name"
     MULTICAST_GROUP = "IPv4 group"
     TEXT = "text"
@@ -53,6 +55,7 @@ _SUFFIX = {
     Kind.SECONDS: "_ns",
     Kind.BYTES: "_bytes",
     Kind.BITS_PER_SECOND: "_bits_per_second",
+    Kind.NAKS_PER_SECOND: "_naks_per_second",
 }
 _NS_PER_UNIT = {Kind.MILLISECONDS: 1_000_000, Kind.SECONDS: 1_000_000_000}
 _INTEGER = re.compile(r"[+-]?\d{1,20}")
@@ -239,7 +242,9 @@ def options_of(holder: type[Any]) -> Mapping[str, Option]:
     scope = Scope(holder.SCOPE)
     table: dict[str, Option] = {}
     for entry in fields(holder):
-        spec = entry.metadata["option"]
+        spec = entry.metadata.get("option")
+        if spec is None:
+            continue
         name = _option_name(entry.name, spec.kind)
         table[name] = Option(name, scope, entry.name, spec)
     return MappingProxyType(table)

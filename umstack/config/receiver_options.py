@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from umstack.config.adaptive_timers import ADAPTIVE_RECEIVER_TIMERS, adaptive
 from umstack.config.option import Kind, Scope, option
 
 _FOREVER = "forever"
@@ -35,6 +36,13 @@ class ReceiverOptions:
         maximum=3_600_000,
         doc="Between NAKs for one sequence number, drawn likewise.",
     )
+    recovery_timing: str = option(
+        Kind.CHOICE,
+        ours="adaptive",
+        choices=("adaptive", "fixed"),
+        doc="adaptive: initial back-off, back-off and suppress interval are measured, with their defaults as ceilings; "
+        "one that is set is as set. fixed: all are as configured, as UM's.",
+    )
     transport_lbtrm_nak_suppress_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=1000,
@@ -47,6 +55,14 @@ class ReceiverOptions:
         minimum=5,
         maximum=3_600_000,
         doc="After this long a missing datagram is given up.",
+    )
+    transport_lbtrm_nak_rate_limit_naks_per_second: int = option(
+        Kind.NAKS_PER_SECOND,
+        ours=50_000,
+        maximum=100_000_000,
+        zero="no limit",
+        doc="Sequence numbers NAKed a second, by session; a quarter of it may be sent at once. What is over it waits, "
+        "so that losses that a forged datagram made up do not become a storm of NAKs.",
     )
     transport_lbtrm_activity_timeout_ns: int = option(
         Kind.MILLISECONDS,
@@ -287,6 +303,14 @@ class ReceiverOptions:
         maximum=2**31 - 1,
         doc="Queries stop once this many sources of the topic are known.",
     )
+
+    given: frozenset[str] = frozenset()
+    """Names of the options that were set; the others have their defaults."""
+
+    @property
+    def adaptive_timers(self) -> frozenset[str]:
+        """Names of the timers that are measured."""
+        return adaptive(self.recovery_timing, ADAPTIVE_RECEIVER_TIMERS, self.given)
 
     @property
     def effective_preactivity_timeout_ns(self) -> int:

@@ -130,7 +130,8 @@ def _lint_naks(source: SourceOptions, receiver: ReceiverOptions) -> Iterator[Lin
             "transport_lbtrm_nak_backoff_interval: "
             "datagrams are given up after a single NAK; lengthen it",
         )
-    if 2 * source.transport_lbtrm_ignore_interval_ns > backoff:
+    is_ignore_measured = "transport_lbtrm_ignore_interval" in source.adaptive_timers
+    if not is_ignore_measured and 2 * source.transport_lbtrm_ignore_interval_ns > backoff:
         yield LintWarning(
             ("transport_lbtrm_ignore_interval", "transport_lbtrm_nak_backoff_interval"),
             "transport_lbtrm_ignore_interval is more than half of transport_lbtrm_nak_backoff_interval: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from umstack.config.adaptive_timers import ADAPTIVE_SOURCE_TIMERS, adaptive
 from umstack.config.option import Kind, Scope, option
 
 _FOREVER = "forever"
@@ -71,6 +72,13 @@ class SourceOptions:
         minimum=65536,
         maximum=2**30,
         doc="Bytes kept for retransmission. Memory is taken when the session is created.",
+    )
+    recovery_timing: str = option(
+        Kind.CHOICE,
+        ours="adaptive",
+        choices=("adaptive", "fixed"),
+        doc="adaptive: the ignore interval and the first session message are measured, with the defaults as ceilings; "
+        "one that is set is as set; receivers are told how many they are. fixed: all as configured, as UM's.",
     )
     transport_lbtrm_ignore_interval_ns: int = option(
         Kind.MILLISECONDS,
@@ -195,6 +203,13 @@ class SourceOptions:
         doc="A claim neither committed nor aborted for this long is given up and skipped (AE-35).",
     )
 
+    send_timestamps: bool = option(
+        Kind.SWITCH,
+        ours=0,
+        doc="Messages carry the time at which they were sent, by the publisher's wall clock, in an extended option of "
+        "16 bytes. Receivers then have `sent_ns`, and count one-way latency.",
+    )
+
     # Topic resolution
 
     resolver_send_initial_advertisement: bool = option(
@@ -231,3 +246,11 @@ class SourceOptions:
     resolver_advertisement_minimum_sustain_duration_ns: int = option(
         Kind.SECONDS, um=60, maximum=10_000_000, zero=_FOREVER, doc="Length of the sustaining phase."
     )
+
+    given: frozenset[str] = frozenset()
+    """Names of the options that were set; the others have their defaults."""
+
+    @property
+    def adaptive_timers(self) -> frozenset[str]:
+        """Names of the timers that are measured."""
+        return adaptive(self.recovery_timing, ADAPTIVE_SOURCE_TIMERS, self.given)

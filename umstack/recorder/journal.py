@@ -129,19 +129,39 @@ class _Segment:
         self.data_path.unlink(missing_ok=True)
 
     def schema(self, file: Any) -> pyarrow.Schema:
-        """The schema, which stands before the first batch."""
+        """The schema, which stands before the first batch; JournalError where the file has something else."""
         pa = arrow()
-        return pa.ipc.read_schema(pa.py_buffer(os.pread(file.fileno(), self.entries[0].position, 0)))
+        data = os.pread(file.fileno(), self.entries[0].position, 0)
+        try:
+            return pa.ipc.read_schema(pa.py_buffer(data))
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged("the schema") from error
 
     def batch_bytes(self, file: Any, entry: _Entry) -> bytes:
         """A batch as it was written; JournalError where the file has something else."""
         data = os.pread(file.fileno(), entry.length_bytes, entry.position)
         if len(data) != entry.length_bytes or zlib.crc32(data) != entry.checksum:
-            raise JournalError(
-                f"{self.data_path}: the batch at byte {entry.position} is damaged",
-                hint="restore the file, or remove the segment and accept the loss of its rows",
-            )
+            raise self._damaged(f"the batch at byte {entry.position}")
         return data
+
+    def batch(self, file: Any, entry: _Entry, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+        """A batch; JournalError where the file has something else, or a schema of others."""
+        pa = arrow()
+        data = pa.py_buffer(self.batch_bytes(file, entry))
+        try:
+            batch = pa.ipc.read_record_batch(data, schema)
+            batch.validate()
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(f"the schema, or the batch at byte {entry.position},") from error
+        if batch.num_rows != entry.row_count:
+            raise self._damaged(f"the batch at byte {entry.position}")
+        return batch
+
+    def _damaged(self, what: str) -> JournalError:
+        return JournalError(
+            f"{self.data_path}: {what} is damaged",
+            hint="restore the file, or remove the segment and accept the loss of its rows",
+        )
 
 
 def _segments(directory: Path) -> list[_Segment]:
@@ -216,7 +236,7 @@ class JournalReader:
         position = start
         begin = bisect_right([segment.first_offset for segment in segments], start) - 1
         for segment in segments[max(begin, 0) :]:
-            if position >= end:
+            if position >= end or position < segment.first_offset:
                 break
             for batch in self._read_segment(segment, position, end):
                 position += batch.num_rows
@@ -225,7 +245,6 @@ class JournalReader:
             raise OffsetGone(f"{self.directory} has no row {position}: a segment is missing or was cut short")
 
     def _read_segment(self, segment: _Segment, start: int, end: int) -> Iterator[pyarrow.RecordBatch]:
-        pa = arrow()
         if not segment.entries:
             return
         try:
@@ -238,8 +257,7 @@ class JournalReader:
             for entry in segment.entries[max(index, 0) :]:
                 if entry.first_offset >= end:
                     return
-                data = pa.py_buffer(segment.batch_bytes(file, entry))
-                batch = pa.ipc.read_record_batch(data, schema)
+                batch = segment.batch(file, entry, schema)
                 skip = max(0, start - entry.first_offset)
                 yield batch.slice(skip, min(end, entry.end_offset) - entry.first_offset - skip)
 

@@ -5,6 +5,11 @@ ports), `bind_ports()` (others) or `guess_everywhere()` (any port, by structure)
 Layers and fields: docs/scapy.md.
 """
 
+try:
+    import scapy  # noqa: F401
+except ImportError as error:
+    raise ImportError("umstack.scapy needs scapy: pip install 'umstack[packets]'", name="scapy") from error
+
 from umstack.scapy.fields import UnknownOption
 from umstack.scapy.lbmc import (
     LBMC,
@@ -13,11 +18,13 @@ from umstack.scapy.lbmc import (
     LBMCContextInstance,
     LBMCExtended,
     LBMCFragment,
+    LBMCGroupReport,
     LBMCHmac,
     LBMCLateJoinInfo,
     LBMCLateJoinRequest,
     LBMCRequest,
     LBMCRetransmissionRequest,
+    LBMCSendTime,
     LBMCSourceIndex,
     LBMCStatus,
     LBMCStream,
@@ -76,11 +83,13 @@ __all__ = [
     "LBMCContextInstance",
     "LBMCExtended",
     "LBMCFragment",
+    "LBMCGroupReport",
     "LBMCHmac",
     "LBMCLateJoinInfo",
     "LBMCLateJoinRequest",
     "LBMCRequest",
     "LBMCRetransmissionRequest",
+    "LBMCSendTime",
     "LBMCSourceIndex",
     "LBMCStatus",
     "LBMCStream",

@@ -16,6 +16,7 @@ from scapy.fields import (
     LongField,
     ShortField,
     StrField,
+    X3BytesField,
     XLongField,
     XShortField,
     XStrField,
@@ -55,6 +56,8 @@ LBMC_OPTION_NAMES = {
 }
 STATUS_OPTION_ID = 85
 STATUS_OPTION_SUBTYPE = 1
+GROUP_REPORT_OPTION_SUBTYPE = 2
+SEND_TIME_OPTION_SUBTYPE = 4
 
 _TYPES_WITH_TOPIC = (0, 2, 10)
 _CONTROL_BYTES = 4
@@ -310,7 +313,42 @@ class LBMCStatus(ChainedOption):
         IntField("window_bytes", 0),
         IntField("group_tag", 0),
         XLongField("receiver_id", 0),
-        IntField("reserved_end", 0),
+        IntField("round_trip_us", 0),
+    ]
+
+
+class LBMCSendTime(ChainedOption):
+    """When the publisher sent the message: an extended option of umstack's own (docs/wire.md)."""
+
+    name = "LBMC send time"
+    option_type = _EXTENDED_TYPE
+    minimum_bytes = 16
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
+        ByteField("id", STATUS_OPTION_ID),
+        ShortField("subtype", SEND_TIME_OPTION_SUBTYPE),
+        ShortField("fragment_offset", 0),
+        LongField("sent_ns", 0),
+    ]
+
+
+class LBMCGroupReport(ChainedOption):
+    """What a source tells its receivers of their group: an extended option of umstack's own (docs/wire.md)."""
+
+    name = "LBMC group report"
+    option_type = _EXTENDED_TYPE
+    minimum_bytes = 20
+    fields_desc: ClassVar[list[Any]] = [
+        *_head(),
+        FlagsField("flags", 0xC0, 8, _EXTENDED_FLAGS),
+        ByteField("id", STATUS_OPTION_ID),
+        ShortField("subtype", GROUP_REPORT_OPTION_SUBTYPE),
+        ShortField("fragment_offset", 0),
+        ByteField("report_version", 1),
+        X3BytesField("reserved", 0),
+        IntField("receivers", 0),
+        IntField("round_trip_us", 0),
     ]
 
 
@@ -335,11 +373,18 @@ _OPTIONS: dict[int, type[ChainedOption]] = {
 }
 
 
+_OWN_OPTIONS: dict[int, type[ChainedOption]] = {
+    STATUS_OPTION_SUBTYPE: LBMCStatus,
+    GROUP_REPORT_OPTION_SUBTYPE: LBMCGroupReport,
+    SEND_TIME_OPTION_SUBTYPE: LBMCSendTime,
+}
+
+
 def _option_class(kind: int, data: bytes) -> type[ChainedOption]:
-    if kind == _EXTENDED_TYPE and len(data) == LBMCStatus.minimum_bytes:
-        owner = data[3], int.from_bytes(data[4:6], "big")
-        if owner == (STATUS_OPTION_ID, STATUS_OPTION_SUBTYPE):
-            return LBMCStatus
+    if kind == _EXTENDED_TYPE and len(data) >= LBMCExtended.minimum_bytes and data[3] == STATUS_OPTION_ID:
+        own = _OWN_OPTIONS.get(int.from_bytes(data[4:6], "big"))
+        if own is not None and len(data) == own.minimum_bytes:
+            return own
     return _OPTIONS.get(kind, UnknownOption)
 
 
@@ -447,6 +492,7 @@ __all__ = [
     "LBMC",
     "LBMC_OPTION_NAMES",
     "LBMC_TYPES",
+    "SEND_TIME_OPTION_SUBTYPE",
     "STATUS_OPTION_ID",
     "STATUS_OPTION_SUBTYPE",
     "LBMCApplicationHeader",
@@ -459,6 +505,7 @@ __all__ = [
     "LBMCLateJoinRequest",
     "LBMCRequest",
     "LBMCRetransmissionRequest",
+    "LBMCSendTime",
     "LBMCSourceIndex",
     "LBMCStatus",
     "LBMCStream",

@@ -54,6 +54,8 @@ class SessionOptions:
     ignore_interval_ns: int = 500 * MS
     sm_minimum_interval_ns: int = 200 * MS
     sm_maximum_interval_ns: int = 10 * SECOND
+    sm_floor_ns: int = 0
+    adaptive_timers: int = 0
     unblock_timeout_ns: int = 15 * SECOND
     flow_policy: int = FLOW_NONE
     flow_group_tag: int = 0
@@ -82,10 +84,12 @@ class TransportOptions:
     nak_initial_backoff_ns: int = 50 * MS
     nak_backoff_ns: int = 200 * MS
     nak_suppress_ns: int = 1000 * MS
+    adaptive_timers: int = 0
     nak_generation_ns: int = 10 * SECOND
     activity_timeout_ns: int = 60 * SECOND
     preactivity_timeout_ns: int = 0
     send_naks: bool = True
+    nak_rate_limit: int = 50_000
     datagram_max_bytes: int = 8192
     loss_capacity: int = 4096
     topic_capacity: int = 64

@@ -21,6 +21,17 @@ class Canary(IntEnum):
     DEAF_RECEIVER = 4
 
 
+class Adversary(IntEnum):
+    """Somebody on the group who attacks while the faults last."""
+
+    NONE = 0
+    FORGES_CONTROL = 1
+    """Session messages, NAKs, NCFs, status messages, replays and floods: every promise has to hold."""
+
+    FORGES_DATA = 2
+    """Data in the name of a source, too, which only keys could tell: a run may well fail."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """How one seed went; `violation` is empty when everything held."""
@@ -38,14 +49,22 @@ class Result:
     losses_declared: int
     naks_sent: int
     retransmissions: int
+    datagrams_forged: int
+    adversary: Adversary
 
     @property
     def replay(self) -> str:
         """The command that runs this seed again and shows what happens."""
-        return f"umstack sim --seed {self.seed} --trace"
+        attacked = f" --adversary={option_name(self.adversary)}" if self.adversary else ""
+        return f"umstack sim --seed {self.seed} --trace{attacked}"
 
 
-def _result(raw: Any) -> Result:
+def option_name(choice: Canary | Adversary) -> str:
+    """How a choice is written on the command line."""
+    return choice.name.lower().replace("_", "-")
+
+
+def _result(raw: Any, adversary: Adversary) -> Result:
     return Result(
         seed=raw.seed,
         violation=ffi.string(raw.message).decode() if raw.failed else "",
@@ -60,31 +79,40 @@ def _result(raw: Any) -> Result:
         losses_declared=raw.losses_declared,
         naks_sent=raw.naks_sent,
         retransmissions=raw.retransmissions,
+        datagrams_forged=raw.datagrams_forged,
+        adversary=adversary,
     )
 
 
-def run_seed(seed: int, canary: Canary = Canary.NONE) -> Result:
+def _params(canary: Canary, adversary: Adversary, trace: bool) -> Any:
+    fields = {"canary": int(canary), "adversary": int(adversary), "trace": trace}
+    return ffi.new("um_sim_params *", fields)
+
+
+def run_seed(seed: int, canary: Canary = Canary.NONE, adversary: Adversary = Adversary.NONE) -> Result:
     """Run one seed."""
-    params = ffi.new("um_sim_params *", {"canary": int(canary), "trace": False})
     raw = ffi.new("um_sim_result *")
-    if lib.um_sim_run(params, seed, raw) != 0:
+    if lib.um_sim_run(_params(canary, adversary, False), seed, raw) != 0:
         raise SimulationFailed("no memory for a world", hint="free memory, or raise `ulimit -v`")
-    return _result(raw)
+    return _result(raw, adversary)
 
 
-def run_seeds(first: int, count: int | None = None, canary: Canary = Canary.NONE) -> Iterator[Result]:
+def run_seeds(
+    first: int, count: int | None = None, canary: Canary = Canary.NONE, adversary: Adversary = Adversary.NONE
+) -> Iterator[Result]:
     """Run `count` seeds from `first` on; without a count, forever."""
     seed = first
     while count is None or seed < first + count:
-        yield run_seed(seed, canary)
+        yield run_seed(seed, canary, adversary)
         seed += 1
 
 
-def trace_seed(seed: int, canary: Canary = Canary.NONE) -> tuple[Result, World]:
+def trace_seed(
+    seed: int, canary: Canary = Canary.NONE, adversary: Adversary = Adversary.NONE
+) -> tuple[Result, World]:
     """Run one seed and keep its world, for its trace and rows; the caller closes it."""
-    params = ffi.new("um_sim_params *", {"canary": int(canary), "trace": True})
     raw = ffi.new("um_sim_result *")
-    handle = lib.um_sim_run_world(params, seed, raw)
+    handle = lib.um_sim_run_world(_params(canary, adversary, True), seed, raw)
     if not handle:
         raise SimulationFailed("no memory for a world", hint="free memory, or raise `ulimit -v`")
-    return _result(raw), World(handle=handle)
+    return _result(raw, adversary), World(handle=handle)

@@ -106,7 +106,10 @@ class Datagram:
     def sqns(self) -> list[int]:
         """The sequence numbers a NAK or an NCF lists."""
         start = {Type.NAK: _NAK_BYTES, Type.NCF: _NCF_BYTES}.get(self.type)
-        return [] if start is None else [n for (n,) in struct.iter_unpack(">I", self.data[start:])]
+        if start is None:
+            return []
+        whole = max(len(self.data) - start, 0) // 4 * 4  # a made-up datagram may end anywhere
+        return [n for (n,) in struct.iter_unpack(">I", self.data[start : start + whole])]
 
     @property
     def fragments(self) -> list[Fragment]:

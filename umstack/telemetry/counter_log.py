@@ -33,6 +33,8 @@ _WATCHED: dict[str, tuple[str, dict[str, int]]] = {
             "unrecovered_txw": _WARNING,
             "unrecovered_tmo": _WARNING,
             "loss_map_overflows": _WARNING,
+            "claims_given_up": _WARNING,
+            "naks_rate_limited": _WARNING,
             "lost": _INFO,
         },
     ),

@@ -6,14 +6,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from importlib import resources
 from typing import Any
 
 UNSET_MINIMUM = 2**64 - 1
@@ -56,11 +53,25 @@ class CounterGroup:
     name: str
     doc: str
     counters: tuple[Counter, ...]
+    core_counters: tuple[Counter, ...] = field(init=False)
+    """Those that are fields of the C struct."""
+    _core_names: tuple[str, ...] = field(init=False)
+    _converted: tuple[Counter, ...] = field(init=False)
+    """Those whose figure is not what the core stores."""
 
-    @property
-    def core_counters(self) -> tuple[Counter, ...]:
-        """Those that are fields of the C struct."""
-        return tuple(counter for counter in self.counters if counter.in_core)
+    def __post_init__(self) -> None:
+        core = tuple(counter for counter in self.counters if counter.in_core)
+        converted = tuple(one for one in core if one.kind is CounterKind.MIN or one.scale != 1)
+        object.__setattr__(self, "core_counters", core)
+        object.__setattr__(self, "_core_names", tuple(counter.name for counter in core))
+        object.__setattr__(self, "_converted", converted)
+
+    def of_core(self, stored: Sequence[int]) -> dict[str, int | float | None]:
+        """Name to reported figure for the fields of the C struct, in their order."""
+        found: dict[str, int | float | None] = dict(zip(self._core_names, stored, strict=True))
+        for counter in self._converted:
+            found[counter.name] = counter.value(int(found[counter.name] or 0))
+        return found
 
     @property
     def struct_name(self) -> str:
@@ -121,6 +132,8 @@ def _read_counter(group: str, table: Mapping[str, Any]) -> Counter:
 
 def parse_schema(text: str) -> CounterSchema:
     """The schema in `text`; ValueError or KeyError names the entry that is wrong."""
+    import tomllib  # read when figures are first asked for
+
     document = tomllib.loads(text)
     version = int(document.pop("schema_version"))
     absent = tuple(AbsentCounters(tuple(a["names"]), a["reason"]) for a in document.pop("absent", []))
@@ -136,6 +149,8 @@ def parse_schema(text: str) -> CounterSchema:
 @cache
 def schema() -> CounterSchema:
     """The schema this package ships."""
+    from importlib import resources
+
     return parse_schema(
         resources.files("umstack.telemetry").joinpath("counters.toml").read_text(encoding="utf-8")
     )
@@ -230,6 +245,8 @@ def render_markdown(counter_schema: CounterSchema | None = None) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry of `python -m umstack.telemetry.counters`."""
+    import argparse
+
     parser = argparse.ArgumentParser(
         prog="python -m umstack.telemetry.counters",
         description="Print what is made from umstack/telemetry/counters.toml.",

@@ -11,7 +11,7 @@ from typing import Any
 
 from umstack.telemetry.alerts import in_promql
 from umstack.telemetry.counters import CounterKind, schema
-from umstack.telemetry.metrics import GROUPS, RECOVERY_SECONDS, Metric, metrics_of
+from umstack.telemetry.metrics import GROUPS, LATENCY_SECONDS, RECOVERY_SECONDS, Metric, metrics_of
 
 _SCHEMA_VERSION = 39
 _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 3
@@ -98,12 +98,9 @@ def dashboard() -> dict[str, Any]:
     panels: list[dict[str, Any]] = []
     for number, (title, expression, legend, unit) in enumerate(_FIRST):
         panels.append(_panel(number, title, "", in_promql(expression), legend, unit, 0))
-    quantile = (
-        f"histogram_quantile(0.99, sum by (transport, le) ({_RATE.format(f'{RECOVERY_SECONDS}_bucket')}))"
-    )
-    panels.append(
-        _panel(len(_FIRST), "Recovery time, 99th percentile", "", quantile, "{{transport}}", "s", 0)
-    )
+    for title, metric in (("Recovery time", RECOVERY_SECONDS), ("One-way latency", LATENCY_SECONDS)):
+        quantile = f"histogram_quantile(0.99, sum by (transport, le) ({_RATE.format(f'{metric}_bucket')}))"
+        panels.append(_panel(len(panels), f"{title}, 99th percentile", "", quantile, "{{transport}}", "s", 0))
     top = (len(panels) + _COLUMNS - 1) // _COLUMNS * _HEIGHT
     for group in GROUPS:
         legend = " ".join(f"{{{{{label}}}}}" for label in (group.labels or ("interface", "pid")))

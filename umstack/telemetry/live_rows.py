@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from umstack.telemetry.recovery_histogram import RecoveryHistogram
+from umstack.telemetry.time_histogram import RecoveryHistogram
 
 Report = Mapping[str, Any]
 Item = Mapping[str, Any]

@@ -21,7 +21,7 @@ from typing import Any
 
 from umstack.foreign_text import displayed
 from umstack.telemetry.counters import Counter, CounterKind, schema
-from umstack.telemetry.recovery_histogram import bucket_start_ns
+from umstack.telemetry.time_histogram import HISTOGRAMS, LatencyHistogram, RecoveryHistogram, TimeHistogram
 
 Report = Mapping[str, Any]
 Values = Mapping[str, int | float | None]
@@ -31,6 +31,7 @@ TOPICS_MAX = 2000
 SESSIONS_MAX = 1000
 OTHERS = "(others)"
 RECOVERY_SECONDS = "umstack_receiver_transport_recovery_seconds"
+LATENCY_SECONDS = "umstack_receiver_transport_latency_seconds"
 _BUCKETS_PER_BOUND = 4
 """The core's histogram has four buckets to an octave; an octave is what a dashboard needs."""
 
@@ -168,13 +169,25 @@ class Exposition:
             shown[label] = bound.admit(present)
             folded.append(("", f'label="{label}"', len(present) - len(shown[label])))
         yield from _about(reports, owners)
+        yield from _clock(reports, owners)
         yield Family("umstack_folded_labels", "gauge", f"Label values added up under {OTHERS}.", folded)
         for group in GROUPS:
             series = _series(group, reports, owners, shown)
             for metric in metrics_of(group.name):
                 yield _family(metric, series)
             if group.name == "receiver_transport":
-                yield _recovery(series)
+                yield _histogram(
+                    series,
+                    RecoveryHistogram,
+                    RECOVERY_SECONDS,
+                    "Time from finding a datagram missing to having it.",
+                )
+                yield _histogram(
+                    series,
+                    LatencyHistogram,
+                    LATENCY_SECONDS,
+                    "Time from the sending of a message, by the publisher's clock, to its arrival, by this host's.",
+                )
 
 
 def render(families: Iterable[Family]) -> str:
@@ -218,6 +231,21 @@ def _about(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Fami
     yield Family("umstack_context_start_time_seconds", "gauge", "When it began, Unix time.", started)
 
 
+def _clock(reports: Sequence[Report], owners: Sequence[Labels]) -> Iterator[Family]:
+    """What is known of the wall clock that latencies are measured by; nothing where it is unknown."""
+    synchronized, bounds = [], []
+    for report, owner in zip(reports, owners, strict=True):
+        clock = report.get("clock") or {}
+        if (state := clock.get("synchronized")) is not None:
+            synchronized.append(("", labels_text(owner), int(state)))
+        if (bound := clock.get("max_error_ns")) is not None:
+            bounds.append(("", labels_text(owner), bound / 1e9))
+    text = "Whether a time daemon keeps the host's wall clock in step with a reference."
+    yield Family("umstack_clock_synchronized", "gauge", text, synchronized)
+    text = "The host's wall clock is no further from its reference than this, as the kernel knows. Unit: seconds."
+    yield Family("umstack_clock_max_error_seconds", "gauge", text, bounds)
+
+
 def _series(
     group: Group, reports: Sequence[Report], owners: Sequence[Labels], shown: Mapping[str, set[Hashable]]
 ) -> list[Series]:
@@ -246,9 +274,9 @@ def _merged(group: str, items: Sequence[Values]) -> Values:
             merged[counter.name] = sum(values) / len(values)
         elif values:
             merged[counter.name] = _MERGED.get(counter.kind, sum)(values)
-    histograms = [item["recovery_counts"] for item in items if "recovery_counts" in item]
-    if histograms:
-        merged["recovery_counts"] = [sum(counts) for counts in zip(*histograms, strict=True)]
+    for key in (f"{one.NAME}_counts" for one in HISTOGRAMS):
+        if histograms := [item[key] for item in items if key in item]:
+            merged[key] = [sum(counts) for counts in zip(*histograms, strict=True)]
     return merged
 
 
@@ -260,23 +288,25 @@ def _family(metric: Metric, series: Sequence[Series]) -> Family:
     return Family(metric.name, metric.type, metric.help, samples)
 
 
-def _recovery(series: Sequence[Series]) -> Family:
-    """The histogram of recovery times of each session."""
+def _histogram(series: Sequence[Series], kind: type[TimeHistogram], name: str, text: str) -> Family:
+    """The histogram of one kind of times of each session."""
     samples: list[tuple[str, str, int | float]] = []
+    starts = [kind.bucket_start_ns(bucket) for bucket in range(kind.BUCKETS + 1)]
     for one in series:
-        counts: Any = one.values.get("recovery_counts")
+        counts: Any = one.values.get(f"{kind.NAME}_counts")
         if counts is None:
             continue
         below, total_ns = 0, 0.0
         for bucket, count in enumerate(counts):
             below += count
-            total_ns += count * (bucket_start_ns(bucket) + bucket_start_ns(bucket + 1)) / 2
+            total_ns += count * (starts[bucket] + starts[bucket + 1]) / 2
             is_bound = (bucket + 1) % _BUCKETS_PER_BOUND == 0
-            bound = math.inf if bucket + 1 == len(counts) else bucket_start_ns(bucket + 1) / 1e9
+            bound = math.inf if bucket + 1 == len(counts) else starts[bucket + 1] / 1e9
             if is_bound:
                 le = "+Inf" if bound == math.inf else repr(bound)
                 samples.append(("_bucket", f'{one.text},le="{le}"', below))
         samples.append(("_sum", one.text, total_ns / 1e9))
         samples.append(("_count", one.text, below))
-    text = "Time from finding a datagram missing to having it. The sum is estimated from finer buckets. Unit: seconds."
-    return Family(RECOVERY_SECONDS, "histogram", text, samples)
+    return Family(
+        name, "histogram", f"{text} The sum is estimated from finer buckets. Unit: seconds.", samples
+    )

@@ -13,7 +13,8 @@ from umstack._engine.sessions import SourceSession
 from umstack._engine.source_events import receiver_accounts
 from umstack._engine.subscription import Subscription
 from umstack.telemetry.counters import schema
-from umstack.telemetry.recovery_histogram import RecoveryHistogram
+from umstack.telemetry.host_clock import kernel_clock
+from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
 
 _ACCOUNTS_REPORTED = 8
 
@@ -27,8 +28,7 @@ def read_counters(group: str, read: Callable[[Any, Any], int], handle: Any) -> C
     count = read(handle, out)
     if count == 0:
         return {}
-    counters = schema().group(group).core_counters
-    return {c.name: c.value(raw) for c, raw in zip(counters, ffi.unpack(out, count), strict=True)}
+    return schema().group(group).of_core(ffi.unpack(out, count))
 
 
 def session_counters(session: SourceSession) -> Counters:
@@ -36,10 +36,10 @@ def session_counters(session: SourceSession) -> Counters:
     return read_counters("source_transport", lib.um_statistics_source_transport, session.handle)
 
 
-def publication_counters(publication: Publication) -> Counters:
-    """The counters of a source and of its transport session."""
+def publication_counters(publication: Publication, of_session: Counters | None = None) -> Counters:
+    """The counters of a source and of its transport session, which are read where they are not given."""
     own = read_counters("source", lib.um_statistics_source, publication.handle)
-    return {**session_counters(publication.session), **own}
+    return {**(session_counters(publication.session) if of_session is None else of_session), **own}
 
 
 def subscription_counters(subscription: Subscription) -> Counters:
@@ -48,7 +48,7 @@ def subscription_counters(subscription: Subscription) -> Counters:
 
 
 def receiver_transports(context: Any) -> list[dict[str, Any]]:
-    """The counters of every receiving session of a core's context, with its recovery times."""
+    """The counters of every receiving session of a core's context, with its recovery times and latencies."""
     found: list[dict[str, Any]] = []
     identity = ffi.new("um_session_id *")
 
@@ -57,7 +57,9 @@ def receiver_transports(context: Any) -> list[dict[str, Any]]:
 
     while counters := read_counters("receiver_transport", read, context):
         recovery = RecoveryHistogram.read(context, len(found)).summary()
-        found.append({"transport": transport_name(address_of(identity)), **counters, **recovery})
+        latency = LatencyHistogram.read(context, len(found)).summary()
+        transport = transport_name(address_of(identity))
+        found.append({"transport": transport, **counters, **recovery, **latency})
     return found
 
 
@@ -65,11 +67,14 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
     """Every counter of a context. Objects closed meanwhile stay readable until it returns. Any thread."""
     core, registry = engine.core, engine.registry
     with registry.listing:
+        # Read once, however many topics a session carries.
+        by_session = {session: session_counters(session) for session in engine.sessions.sessions}
         return {
             "interface": core.interface.name,
             "link": engine.link.kind,
             **engine.link.stats(),
             "datagram_bytes": core.datagram_bytes,
+            "clock": kernel_clock().as_json(),
             "context": {
                 **read_counters("context", lib.um_statistics_context, core.handle),
                 **resolution,
@@ -78,20 +83,33 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
             "source_transports": [
                 {
                     "transport": session.name,
-                    **session_counters(session),
+                    **counters,
                     "nak_accounts": receiver_accounts(session)[:_ACCOUNTS_REPORTED],
                 }
-                for session in engine.sessions.sessions
+                for session, counters in by_session.items()
             ],
             "receiver_transports": receiver_transports(core.handle),
             "sources": [
-                {"topic": one.topic, "transport": one.session.name, **publication_counters(one)}
+                {
+                    "topic": one.topic,
+                    "transport": one.session.name,
+                    **publication_counters(one, by_session.get(one.session)),
+                }
                 for one in registry.parts(Publication)
             ],
             "receivers": [
                 {"topic": one.topic, **subscription_counters(one)} for one in registry.parts(Subscription)
             ],
         }
+
+
+def latencies(engine: Engine) -> LatencyHistogram:
+    """The one-way latencies of all receiving sessions that are open now, added up."""
+    handle = engine.core.handle
+    times = LatencyHistogram.empty()
+    for session in range(len(receiver_transports(handle))):
+        times = times.merged(LatencyHistogram.read(handle, session))
+    return times
 
 
 def recovery_times(engine: Engine) -> RecoveryHistogram:

@@ -7,13 +7,14 @@ context that the socket is named after. Its texts are foreign text still (umstac
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from umstack._core import lib
+from umstack.telemetry.time_histogram import HISTOGRAMS
 
 _OBJECTS_MAX = 1_000_000
 _TEXT_MAX = 65536
+_BUCKETS = {f"{one.NAME}_counts": one.BUCKETS for one in HISTOGRAMS}
 _TABLES = ("context", "link_counters")
 _LISTS = {
     "source_transports": ("transport",),
@@ -37,6 +38,7 @@ def checked_report(report: Any, pid: int, number: int) -> dict[str, Any]:
         _figure(name, _field(report, name))
     for name in ("command", "interface", "link"):
         _text(name, _field(report, name))
+    _clock(report.get("clock"))
     for name in _TABLES:
         _figures(name, _field(report, name), ())
     for name, texts in _LISTS.items():
@@ -62,7 +64,7 @@ def _text(name: str, value: Any) -> None:
 def _figure(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadReport(f"{name} is no figure")
-    if not -(2.0**64) <= value <= 2.0**64 or math.isnan(value):
+    if not -(2.0**64) <= value <= 2.0**64:  # nor is NaN
         raise BadReport(f"{name} is out of range")
 
 
@@ -73,12 +75,23 @@ def _figures(name: str, item: Any, texts: tuple[str, ...]) -> None:
     for text in texts:
         _text(f"{name}.{text}", _field(item, text))
     for key, value in item.items():
-        if key == "recovery_counts":
-            _buckets(value)
+        if key in _BUCKETS:
+            _buckets(key, value)
         elif key == "nak_accounts":
             _accounts(value)
         elif key not in texts and key != "transport" and value is not None:
             _figure(f"{name}.{key}", value)
+
+
+def _clock(value: Any) -> None:
+    """What the process says of its host's clock; None where it says nothing."""
+    if value is None:
+        return
+    if not isinstance(value, dict) or not isinstance(value.get("synchronized"), bool | None):
+        raise BadReport("clock is no clock")
+    for name in ("max_error_ns", "estimated_error_ns"):
+        if value.get(name) is not None:
+            _figure(f"clock.{name}", value[name])
 
 
 def _accounts(value: Any) -> None:
@@ -88,8 +101,8 @@ def _accounts(value: Any) -> None:
         _figures("nak_accounts", account, ("receiver",))
 
 
-def _buckets(value: Any) -> None:
-    if not isinstance(value, list) or len(value) != lib.UM_RECOVERY_BUCKETS:
-        raise BadReport("recovery_counts is no histogram")
+def _buckets(key: str, value: Any) -> None:
+    if not isinstance(value, list) or len(value) != _BUCKETS[key]:
+        raise BadReport(f"{key} is no histogram")
     for count in value:
-        _figure("recovery_counts", count)
+        _figure(key, count)

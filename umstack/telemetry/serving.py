@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from umstack.errors import Closed
+from umstack.telemetry.counters import schema
 from xdp.closing import Closing
 
 
@@ -26,6 +27,7 @@ class _SharedEndpoint:
         # http.server costs 20 ms of import, which only a process that serves metrics pays.
         from umstack.telemetry.endpoint import MetricsEndpoint
 
+        schema()  # read from its file now, which takes 10 ms, and not within the first scrape
         self.endpoint = MetricsEndpoint(address, self._reports)
 
     def _reports(self) -> list[Mapping[str, Any]]:

@@ -12,7 +12,6 @@ import contextlib
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +49,8 @@ def own_folder() -> Path:
         return Path("/run/umstack/stat")
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime, "umstack", "stat")
+    import tempfile
+
     return Path(tempfile.gettempdir(), f"umstack-{os.geteuid()}", "stat")
 
 

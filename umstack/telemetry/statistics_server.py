@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import socket
@@ -25,7 +24,6 @@ from typing import Any
 
 from umstack.errors import Closed, PermissionNeeded, ResourceLimit, error_from_os
 from umstack.foreign_text import displayed
-from umstack.telemetry.report_check import BadReport, checked_report
 from umstack.telemetry.socket_folders import (
     ContextSocket,
     chosen_folder,
@@ -67,7 +65,9 @@ class StatisticsServer:
             raise
         except OSError as error:
             self._socket.close()
-            raise error_from_os(error, f"statistics socket in {folder}") from error
+            failure = error_from_os(error, f"statistics socket in {folder}")
+            hint = "name a directory that can be written to in UMSTACK_STAT_DIR"
+            raise type(failure)(failure.message, hint=hint, errno=error.errno or 0) from error
         self._thread = threading.Thread(target=self._serve, name="umstack-statistics", daemon=True)
         self._thread.start()
 
@@ -111,6 +111,8 @@ class StatisticsServer:
             # A reader that goes away or is slow is its own loss.
             with reader, contextlib.suppress(OSError, Closed):
                 reader.settimeout(_READER_TIMEOUT_SECONDS)
+                import json  # when somebody asks: every context has a server
+
                 reader.sendall(json.dumps(self._report()).encode())
 
     def _report(self) -> dict[str, Any]:
@@ -149,6 +151,10 @@ def read_statistics(pid: int | None = None, directory: Path | None = None) -> li
 
 def _read_report(one: ContextSocket) -> dict[str, Any] | None:
     """One context's report; None when it ends meanwhile, has ended, or what it says is no report."""
+    import json
+
+    from umstack.telemetry.report_check import BadReport, checked_report
+
     try:
         text = _read_text(one)
         return checked_report(json.loads(text), one.pid, one.number) if text else None
@@ -163,6 +169,8 @@ def _read_report(one: ContextSocket) -> dict[str, Any] | None:
 
 def _read_text(one: ContextSocket) -> bytes:
     """All that a socket says, within bounds of time and size; nothing when another user answers on it."""
+    from umstack.telemetry.report_check import BadReport
+
     text = bytearray()
     deadline = time.monotonic() + 2 * _READER_TIMEOUT_SECONDS
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -128,7 +128,7 @@ static enum um_packet_row_status decode_messages(um_packet_rows *rows, um_packet
         if (UM_UNLIKELY(status != UM_DGRAM_OK))
             return status_of_lbmc(status);
         put_message(rows, row, &message);
-        if (UM_UNLIKELY(message.extended != NULL))
+        if (UM_UNLIKELY(message.extended != NULL && message.type == UM_LBMC_CONTROL))
             take_status_message(row, packet);
         at += length;
     }

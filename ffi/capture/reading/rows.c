@@ -212,7 +212,10 @@ void um_packet_rows_put_message(um_packet_rows *rows, uint32_t i, enum um_packet
     rows->fragment_offset[i] = fragment ? message->offset : 0;
     rows->message_length[i] = fragment ? message->total : topic ? message->payload_length : 0;
     rows->payload_bytes[i] = (int32_t)message->payload_length;
-    rows->message_present[i] = topic ? 1u << UM_PACKETS_MESSAGE_TOPIC | 1u << UM_PACKETS_MESSAGE_LENGTH : 0;
+    rows->sent_ns[i] = message->sent_ns;
+    rows->message_present[i] =
+        (uint8_t)((topic ? 1u << UM_PACKETS_MESSAGE_TOPIC | 1u << UM_PACKETS_MESSAGE_LENGTH : 0) |
+                  (uint32_t)(message->sent_ns != 0) << UM_PACKETS_MESSAGE_SENT);
     put_text(&rows->kind, i, KIND_TEXTS[kind], UM_PACKETS_KIND_BYTES_MAX);
 }
 
@@ -224,6 +227,7 @@ void um_packet_rows_put_tsni(um_packet_rows *rows, uint32_t i, uint32_t topic_in
     rows->fragment_offset[i] = 0;
     rows->message_length[i] = 0;
     rows->payload_bytes[i] = 0;
+    rows->sent_ns[i] = 0;
     rows->message_present[i] = 1u << UM_PACKETS_MESSAGE_TOPIC;
     put_text(&rows->kind, i, KIND_TEXTS[UM_PACKET_KIND_TSNI], UM_PACKETS_KIND_BYTES_MAX);
 }

@@ -48,6 +48,7 @@ enum um_packet_rows_bit {
 enum um_packet_rows_message_bit {
     UM_PACKETS_MESSAGE_TOPIC,  /* topic index, topic sqn */
     UM_PACKETS_MESSAGE_LENGTH, /* first sqn, fragment offset, message length */
+    UM_PACKETS_MESSAGE_SENT,   /* time of sending */
     UM_PACKETS_MESSAGE_BITS,
 };
 
@@ -96,6 +97,7 @@ typedef struct um_packet_rows {
     int64_t *fragment_offset;
     int64_t *message_length;
     int32_t *payload_bytes;
+    int64_t *sent_ns;
     um_packet_rows_text kind; /* of messages: message_capacity + 1 offsets */
     int64_t *next_sqn;
     int64_t *window_bytes;

@@ -1,4 +1,4 @@
-"""RecoveryHistogram: percentiles of recovery times out of the core's buckets."""
+"""Percentiles of recovery times and latencies out of the core's buckets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from itertools import pairwise
 import pytest
 
 from umstack._core import lib
-from umstack.telemetry.recovery_histogram import RecoveryHistogram, bucket_start_ns
+from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
+
+bucket_start_ns = RecoveryHistogram.bucket_start_ns
 
 
 def bucket_of(time_ns: int) -> int:
@@ -45,6 +47,14 @@ def test_percentiles_are_good_to_a_bucket(seed: int) -> None:
         assert estimate_ms == pytest.approx(exact_ms, rel=0.26)
 
 
+def test_a_percentile_is_what_that_part_did_not_exceed() -> None:
+    """Half of two samples are the shorter one."""
+    short, long = 2**17, 2**30
+    half_ms = histogram([short, long]).percentile_ms(50)
+    assert half_ms == pytest.approx(short / 1e6, rel=0.26)
+    assert histogram([short, long]).percentile_ms(51) == pytest.approx(long / 1e6, rel=0.26)
+
+
 def test_nothing_recovered_has_no_percentile() -> None:
     """No sample, no figure."""
     assert RecoveryHistogram.empty().percentile_ms(50) is None
@@ -62,3 +72,15 @@ def test_sessions_add_up() -> None:
     both = one.merged(other)
     assert both.count == 8
     assert both == histogram([100_000] * 3 + [50_000_000] * 5)
+
+
+def test_latencies_have_a_longer_scale() -> None:
+    """Latencies begin at a microsecond, where recovery times begin at 66, and end where those do."""
+    empty = LatencyHistogram.empty()
+    assert LatencyHistogram.bucket_start_ns(0) == 2**10
+    assert LatencyHistogram.bucket_start_ns(LatencyHistogram.BUCKETS) == 2**32
+    assert empty.summary()["latency_messages"] == 0
+    assert empty.summary()["latency_p50_ms"] is None
+    counts = [0] * LatencyHistogram.BUCKETS
+    counts[4] = 1
+    assert LatencyHistogram(tuple(counts)).percentile_ms(100) == pytest.approx(2.56e-3)

@@ -1,0 +1,351 @@
+/* The measured NAK timers by themselves, with made-up times. */
+#include "core/group_report.h"
+#include "core/random.h"
+#include "core/recovery_timing.h"
+#include "core/source_timing.h"
+#include "core/status_message.h"
+#include "support.h"
+
+enum {
+    US = 1000,
+    INITIAL_NS = 50 * NS_PER_MS,
+    BACKOFF_NS = 200 * NS_PER_MS,
+    ALL = UM_ADAPTIVE_INITIAL | UM_ADAPTIVE_BACKOFF | UM_ADAPTIVE_SUPPRESS,
+    ALL_OF_SOURCE = UM_ADAPTIVE_IGNORE | UM_ADAPTIVE_SM | UM_ADAPTIVE_REPORTS,
+};
+
+static const int64_t SUPPRESS_NS = 1000 * (int64_t)NS_PER_MS;
+
+static um_recovery_timing timing_of(uint32_t adaptive, uint32_t receivers)
+{
+    um_recovery_timing timing;
+    um_recovery_timing_init(&timing, adaptive, INITIAL_NS, BACKOFF_NS, SUPPRESS_NS);
+    um_recovery_timing_on_told(&timing, receivers, 0);
+    return timing;
+}
+
+static void answer(um_recovery_timing *timing, int64_t waited_ns, uint32_t times)
+{
+    while (times-- > 0)
+        um_recovery_timing_on_retransmission(timing, 1, 0, waited_ns);
+}
+
+TEST("UM-117 UM-122 UM-131", "fixed timers are the configured ones, whatever is measured and told")
+{
+    um_recovery_timing timing = timing_of(0, 1);
+    um_random random = {1}, same = {1};
+    answer(&timing, 300 * US, 20);
+    um_recovery_timing_on_reordered(&timing, 40 * NS_PER_MS);
+    CHECK_EQ(um_recovery_timing_initial_ns(&timing), INITIAL_NS);
+    CHECK_EQ(um_recovery_timing_backoff_ns(&timing), BACKOFF_NS);
+    CHECK_EQ(um_recovery_timing_suppress_ns(&timing), SUPPRESS_NS);
+    CHECK_EQ(um_recovery_timing_draw_initial_ns(&timing, &random), um_random_backoff_ns(&same, INITIAL_NS));
+    CHECK_EQ(um_recovery_timing_draw_backoff_ns(&timing, &random, 7), um_random_backoff_ns(&same, BACKOFF_NS));
+    CHECK_EQ(um_recovery_timing_draw_suppress_ns(&timing, &random, 7),
+             SUPPRESS_NS + um_random_backoff_ns(&same, BACKOFF_NS));
+}
+
+TEST("UM-117 UM-122 UM-131", "each timer is measured by itself")
+{
+    um_recovery_timing timing = timing_of(UM_ADAPTIVE_BACKOFF, 1);
+    answer(&timing, 300 * US, 100);
+    CHECK_EQ(um_recovery_timing_initial_ns(&timing), INITIAL_NS);
+    CHECK(um_recovery_timing_backoff_ns(&timing) <= 450 * US);
+    CHECK_EQ(um_recovery_timing_suppress_ns(&timing), SUPPRESS_NS);
+    timing = timing_of(UM_ADAPTIVE_SUPPRESS, 1);
+    answer(&timing, 300 * US, 100);
+    CHECK_EQ(um_recovery_timing_backoff_ns(&timing), BACKOFF_NS);
+    CHECK(um_recovery_timing_suppress_ns(&timing) <= 450 * US);
+}
+
+TEST("UM-117 UM-122", "a receiver alone NAKs at once, and again after a round trip and its margin")
+{
+    um_recovery_timing timing = timing_of(ALL, 1);
+    um_random random = {1};
+    CHECK_EQ(um_recovery_timing_draw_initial_ns(&timing, &random), 0);
+    CHECK_EQ(um_recovery_timing_draw_backoff_ns(&timing, &random, 1), 6 * NS_PER_MS); /* 2 ms assumed, 1 varies */
+    answer(&timing, 800 * US, 1);
+    CHECK_EQ(um_recovery_timing_draw_backoff_ns(&timing, &random, 1), (800 + 4 * 400) * US);
+    answer(&timing, 800 * US, 100);
+    CHECK_EQ(um_recovery_timing_draw_backoff_ns(&timing, &random, 1), 1200 * US);
+    CHECK_EQ(um_recovery_timing_draw_backoff_ns(&timing, &random, 4), 8 * 1200 * US);
+    CHECK_EQ(um_recovery_timing_draw_suppress_ns(&timing, &random, 3), 4 * 1200 * US);
+    CHECK_EQ(um_recovery_timing_draw_backoff_ns(&timing, &random, 4000000000u), BACKOFF_NS + BACKOFF_NS / 2);
+}
+
+TEST("UM-122", "the back-off covers a round trip that varies")
+{
+    um_recovery_timing timing = timing_of(ALL, 1);
+    for (uint32_t i = 0; i < 200; i++)
+        answer(&timing, i % 2 ? 1 * NS_PER_MS : 3 * NS_PER_MS, 1);
+    CHECK(um_recovery_timing_backoff_ns(&timing) > 3 * NS_PER_MS);
+}
+
+TEST("UM-122", "a retransmission after several NAKs, or an NCF, is no sample; the first holds the back-off")
+{
+    um_recovery_timing timing = timing_of(ALL, 1);
+    answer(&timing, 1 * NS_PER_MS, 50);
+    um_recovery_timing before = timing;
+    um_recovery_timing_on_retransmission(&timing, 1, 1, 30 * NS_PER_MS);
+    CHECK_EQ(memcmp(&before, &timing, sizeof timing), 0);
+    um_recovery_timing_on_retransmission(&timing, 3, 0, 20 * NS_PER_MS);
+    CHECK_EQ(timing.round_trip_ns, 1 * NS_PER_MS);
+    CHECK_EQ(um_recovery_timing_backoff_ns(&timing), 20 * NS_PER_MS);
+    answer(&timing, 1 * NS_PER_MS, 1);
+    CHECK(um_recovery_timing_backoff_ns(&timing) < 3 * NS_PER_MS);
+}
+
+TEST("UM-117 UM-127", "reordering widens the initial back-off beyond what was seen, and samples narrow it again")
+{
+    um_recovery_timing timing = timing_of(ALL, 1);
+    um_random random = {1};
+    answer(&timing, 500 * US, 50);
+    um_recovery_timing_on_reordered(&timing, 5 * NS_PER_MS);
+    CHECK_EQ(um_recovery_timing_draw_initial_ns(&timing, &random), 5 * NS_PER_MS + 5 * NS_PER_MS / 4);
+    answer(&timing, 500 * US, 300);
+    CHECK(um_recovery_timing_draw_initial_ns(&timing, &random) < US);
+}
+
+TEST("UM-117 UM-127", "an original that comes after its repair was reordered; any other duplicate says nothing")
+{
+    um_recovery_timing timing = timing_of(ALL, 1);
+    answer(&timing, 500 * US, 50);
+    um_recovery_timing_on_repaired(&timing, 7, 1000);
+    um_recovery_timing_on_duplicate(&timing, 7 + UM_REPAIRED_SLOTS, false, 9 * NS_PER_MS);
+    um_recovery_timing_on_duplicate(&timing, 8, false, 9 * NS_PER_MS);
+    CHECK_EQ(timing.reordering_ns, 0);
+    um_recovery_timing_on_duplicate(&timing, 7, false, 1000 + 4 * NS_PER_MS);
+    CHECK_EQ(timing.reordering_ns, 4 * NS_PER_MS);
+    um_recovery_timing_on_duplicate(&timing, 7, false, 40 * NS_PER_MS);
+    CHECK_EQ(timing.reordering_ns, 4 * NS_PER_MS);
+}
+
+TEST("UM-127", "a receiver that sees retransmissions it did not cause is not alone, whatever it is told")
+{
+    um_recovery_timing timing = timing_of(ALL, 1);
+    answer(&timing, 500 * US, 1);
+    um_recovery_timing_on_repaired(&timing, 7, 1000);
+    um_recovery_timing_on_duplicate(&timing, 7, true, 2000); /* its own, again */
+    CHECK_EQ(um_recovery_timing_receivers(&timing), 1);
+    um_recovery_timing_on_duplicate(&timing, 9, true, 2000);
+    CHECK_EQ(um_recovery_timing_receivers(&timing), 2);
+    CHECK(um_recovery_timing_initial_ns(&timing) > 500 * US);
+    answer(&timing, 500 * US, 64);
+    CHECK_EQ(um_recovery_timing_receivers(&timing), 1);
+    um_recovery_timing_on_retransmission(&timing, 0, 0, 0);
+    CHECK_EQ(um_recovery_timing_receivers(&timing), 2);
+}
+
+/* Receivers with the same loss: how many NAK before the first retransmission is back, in the mean. */
+static double naks_in_the_mean(uint32_t receivers, uint32_t rounds)
+{
+    um_recovery_timing timing = timing_of(ALL, receivers);
+    answer(&timing, NS_PER_MS, 100);
+    um_random random = {receivers};
+    uint64_t naks = 0;
+    for (uint32_t round = 0; round < rounds; round++) {
+        static int64_t drawn[2000];
+        int64_t first = INT64_MAX;
+        for (uint32_t i = 0; i < receivers; i++) {
+            drawn[i] = um_recovery_timing_draw_initial_ns(&timing, &random);
+            first = drawn[i] < first ? drawn[i] : first;
+        }
+        for (uint32_t i = 0; i < receivers; i++)
+            naks += drawn[i] < first + NS_PER_MS;
+    }
+    return (double)naks / rounds;
+}
+
+TEST("UM-117 UM-127", "the spread grows with the receivers, so that some four NAK however many there are")
+{
+    CHECK(naks_in_the_mean(2, 300) < 2.1);
+    CHECK(naks_in_the_mean(20, 300) < 4.5);
+    CHECK(naks_in_the_mean(200, 300) < 4.5);
+    CHECK(naks_in_the_mean(2000, 300) < 4.5);
+    um_recovery_timing timing = timing_of(ALL, 1000);
+    answer(&timing, NS_PER_MS, 100);
+    CHECK_EQ(um_recovery_timing_initial_ns(&timing) / (10 * US), 790); /* ln(1 + 999 e) is 7.907 */
+}
+
+TEST("UM-117", "what the source tells counts until there is a sample")
+{
+    um_recovery_timing timing = timing_of(ALL, 0);
+    CHECK_EQ(um_recovery_timing_receivers(&timing), UM_RECOVERY_RECEIVERS_ASSUMED);
+    um_recovery_timing_on_told(&timing, 5, 40 * NS_PER_MS);
+    CHECK_EQ(timing.round_trip_ns, 40 * NS_PER_MS);
+    CHECK_EQ(um_recovery_timing_receivers(&timing), 5);
+    CHECK_EQ(um_recovery_timing_crossing_ns(&timing), 0);
+    answer(&timing, 1 * NS_PER_MS, 1);
+    um_recovery_timing_on_told(&timing, 6, 40 * NS_PER_MS);
+    CHECK_EQ(timing.round_trip_ns, 1 * NS_PER_MS);
+    CHECK_EQ(um_recovery_timing_receivers(&timing), 6);
+    CHECK_EQ(um_recovery_timing_crossing_ns(&timing), 2 * NS_PER_MS);
+}
+
+TEST("UM-117 UM-122 UM-131", "forged samples and forged reports stay within floor and ceiling")
+{
+    static const int64_t samples[] = {INT64_MIN, -1, 0, 1, NS_PER_MS, INT64_MAX};
+    static const uint32_t counts[] = {0, 1, 2, 1000, UINT32_MAX};
+    um_recovery_timing timing = timing_of(ALL, 0);
+    um_random random = {1};
+    for (uint32_t i = 0; i < 100000; i++) {
+        int64_t sample_ns = samples[um_random_below(&random, 6)];
+        uint32_t many = (uint32_t)um_random_below(&random, 4);
+        switch (um_random_below(&random, 4)) {
+        case 0:
+            um_recovery_timing_on_reordered(&timing, sample_ns);
+            break;
+        case 1:
+            um_recovery_timing_on_told(&timing, counts[um_random_below(&random, 5)], sample_ns);
+            break;
+        default:
+            um_recovery_timing_on_retransmission(&timing, many, (uint32_t)um_random_below(&random, 2), sample_ns);
+        }
+        int64_t initial_ns = um_recovery_timing_draw_initial_ns(&timing, &random);
+        int64_t backoff_ns = um_recovery_timing_draw_backoff_ns(&timing, &random, many);
+        int64_t suppress_ns = um_recovery_timing_draw_suppress_ns(&timing, &random, many);
+        CHECK(initial_ns >= 0 && initial_ns <= INITIAL_NS + INITIAL_NS / 2);
+        CHECK(backoff_ns >= UM_RECOVERY_FLOOR_NS && backoff_ns <= BACKOFF_NS + BACKOFF_NS / 2);
+        CHECK(suppress_ns >= UM_RECOVERY_FLOOR_NS && suppress_ns <= SUPPRESS_NS + BACKOFF_NS + BACKOFF_NS / 2);
+    }
+    um_recovery_timing_init(&timing, ALL, 0, 10 * US, 0);
+    CHECK_EQ(um_recovery_timing_draw_initial_ns(&timing, &random), 0);
+    CHECK_EQ(um_recovery_timing_draw_backoff_ns(&timing, &random, 1), 15 * US);
+}
+
+/* ---- the source's ---- */
+
+static um_source_timing *source_timing(uint32_t adaptive)
+{
+    static um_source_timing timing;
+    um_source_timing_init(&timing, adaptive, 500 * NS_PER_MS, 200 * NS_PER_MS, 0, 0);
+    return &timing;
+}
+
+TEST("UM-68 UM-129", "fixed timers of a source are the configured ones")
+{
+    um_source_timing *timing = source_timing(0);
+    um_receiver_account account = {0};
+    um_source_timing_on_status(timing, &account, 1, 70, 0);
+    CHECK_EQ(um_source_timing_ignore_ns(timing, &account), 500 * NS_PER_MS);
+    CHECK_EQ(um_source_timing_first_sm_ns(timing), 200 * NS_PER_MS);
+    int64_t due_ns;
+    CHECK(!um_source_timing_is_report_due(timing, 1, 10 * (int64_t)NS_PER_S, &due_ns));
+    CHECK_EQ(due_ns, UM_NEVER_NS);
+}
+
+TEST("UM-129 UM-130", "a NAK is ignored for the round trip of the receiver that sends it")
+{
+    um_source_timing *timing = source_timing(ALL_OF_SOURCE);
+    um_receiver_account near_one = {0}, far_one = {0}, silent = {0}, hasty = {0};
+    CHECK_EQ(um_source_timing_ignore_ns(timing, NULL), 4 * NS_PER_MS); /* assumed */
+    um_source_timing_on_status(timing, &near_one, 1, 200, 0);
+    um_source_timing_on_status(timing, &far_one, 2, 80000, 0);
+    um_source_timing_on_status(timing, &silent, 3, 0, 0);
+    um_source_timing_on_status(timing, &hasty, 4, 1, 0);
+    CHECK_EQ(um_source_timing_ignore_ns(timing, &near_one), 200 * US);
+    CHECK_EQ(um_source_timing_ignore_ns(timing, &far_one), 80 * NS_PER_MS);
+    CHECK_EQ(um_source_timing_ignore_ns(timing, &silent), 80 * NS_PER_MS);
+    CHECK_EQ(um_source_timing_ignore_ns(timing, NULL), 80 * NS_PER_MS);
+    CHECK_EQ(um_source_timing_ignore_ns(timing, &hasty), 50 * US);
+    um_source_timing_on_status(timing, &hasty, 4, UINT32_MAX, 0);
+    CHECK_EQ(um_source_timing_ignore_ns(timing, &hasty), 500 * NS_PER_MS);
+}
+
+TEST("UM-68", "the first session message comes after the shortest round trip, within floor and ceiling")
+{
+    um_source_timing *timing = source_timing(ALL_OF_SOURCE);
+    CHECK_EQ(um_source_timing_first_sm_ns(timing), 20 * NS_PER_MS);
+    um_source_timing_on_status(timing, NULL, 1, 300, 0);
+    CHECK_EQ(um_source_timing_first_sm_ns(timing), 300 * US);
+    um_source_timing_on_status(timing, NULL, 2, 7000, 0);
+    CHECK_EQ(um_source_timing_first_sm_ns(timing), 300 * US);
+    um_source_timing_on_status(timing, NULL, 2, 1, 0);
+    CHECK_EQ(um_source_timing_first_sm_ns(timing), UM_RECOVERY_FLOOR_NS);
+    um_source_timing_on_status(timing, NULL, 1, UINT32_MAX, 3 * (int64_t)NS_PER_S); /* the short ones are over */
+    CHECK_EQ(um_source_timing_first_sm_ns(timing), 200 * NS_PER_MS);
+}
+
+TEST("UM-117", "a census counts receivers of the last second or two, and no more than its bits")
+{
+    um_receiver_census census;
+    um_census_init(&census, 0);
+    for (uint32_t round = 0; round < 5; round++)
+        for (uint64_t id = 1; id <= 1000; id++)
+            um_census_on_status(&census, id * 0x123456789abcdefu, 0, 0);
+    CHECK(um_census_receivers(&census) > 920 && um_census_receivers(&census) <= 1000);
+    um_census_advance(&census, NS_PER_S);
+    CHECK(um_census_receivers(&census) > 920 && um_census_receivers(&census) <= 1000);
+    um_census_on_status(&census, 5, 0, NS_PER_S);
+    um_census_advance(&census, 2 * (int64_t)NS_PER_S);
+    CHECK_EQ(um_census_receivers(&census), 1);
+    um_census_advance(&census, 9 * (int64_t)NS_PER_S);
+    CHECK_EQ(um_census_receivers(&census), 0);
+    um_random random = {1};
+    for (uint32_t i = 0; i < 1000000; i++)
+        um_census_on_status(&census, um_random_next(&random), 0, 9 * (int64_t)NS_PER_S);
+    CHECK_EQ(um_census_receivers(&census), UM_CENSUS_BITS);
+}
+
+static bool is_due(um_source_timing *timing, uint32_t next_sqn, int64_t now_ms)
+{
+    int64_t due_ns, now_ns = now_ms * NS_PER_MS;
+    bool due = um_source_timing_is_report_due(timing, next_sqn, now_ns, &due_ns);
+    if (due)
+        um_source_timing_on_told(timing, um_census_receivers(&timing->census), 0, next_sqn + 1, now_ns);
+    return due;
+}
+
+TEST("UM-117", "receivers are told when the first have been counted, when they double, and when one comes")
+{
+    um_source_timing *timing = source_timing(ALL_OF_SOURCE);
+    CHECK(!is_due(timing, 1, 0));
+    um_source_timing_on_status(timing, NULL, 1, 0, 0);
+    CHECK(!is_due(timing, 1, 249));
+    CHECK(is_due(timing, 1, 250));
+    CHECK(!is_due(timing, 2, 600));
+    for (uint64_t id = 2; id < 10; id++)
+        um_source_timing_on_status(timing, NULL, id, 0, 300 * NS_PER_MS);
+    CHECK(!is_due(timing, 2, 349));
+    CHECK(is_due(timing, 2, 350));
+    um_source_timing_on_status(timing, NULL, 10, 0, 400 * NS_PER_MS);
+    CHECK(!is_due(timing, 3, 1349));
+    CHECK(is_due(timing, 3, 1350));
+    for (int64_t ms = 1400; ms < 60000; ms += 200) {
+        for (uint64_t id = 1; id <= 10; id++)
+            um_source_timing_on_status(timing, NULL, id, 0, ms * NS_PER_MS);
+        CHECK(!is_due(timing, 4, ms));
+    }
+    CHECK(is_due(timing, 5, 60000)); /* there was data since */
+}
+
+TEST("UM-117", "a group report travels whole, and nothing else is taken for one")
+{
+    uint8_t bytes[UM_GROUP_REPORT_BYTES];
+    um_group_report report = {1000, 123456}, found;
+    um_lbmc_message message;
+    uint32_t length;
+    CHECK_EQ(um_group_report_encode(bytes, &report), UM_GROUP_REPORT_BYTES);
+    CHECK_EQ(um_lbmc_decode(bytes, sizeof bytes, &message, &length), UM_DGRAM_OK);
+    CHECK_EQ(length, UM_GROUP_REPORT_BYTES);
+    CHECK(um_group_report_decode(&message, &found));
+    CHECK_EQ(found.receivers, 1000);
+    CHECK_EQ(found.round_trip_ns, 123000);
+    CHECK_EQ(um_round_trip_us(0), 0);
+    CHECK_EQ(um_round_trip_us(1), 1);
+    CHECK_EQ(um_round_trip_us(INT64_MAX), UINT32_MAX);
+    bytes[UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES] = 2; /* another version */
+    CHECK_EQ(um_lbmc_decode(bytes, sizeof bytes, &message, &length), UM_DGRAM_OK);
+    CHECK(!um_group_report_decode(&message, &found));
+    uint8_t status_bytes[UM_STATUS_DATAGRAM_BYTES];
+    um_status_message status = {.round_trip_us = 77}, read;
+    um_status_encode(status_bytes, 1, 2, &status);
+    um_lbtrm_packet packet;
+    CHECK_EQ(um_lbtrm_decode(status_bytes, sizeof status_bytes, &packet), UM_DGRAM_OK);
+    CHECK(um_status_decode(&packet, &read));
+    CHECK_EQ(read.round_trip_us, 77);
+    CHECK_EQ(um_lbmc_decode(packet.body, packet.body_length, &message, &length), UM_DGRAM_OK);
+    CHECK(!um_group_report_decode(&message, &found));
+}
+
+CHECK_MAIN

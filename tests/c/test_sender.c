@@ -1,0 +1,83 @@
+/* The sender of a source session, whose lock the test holds by hand in place of a thread that streams. */
+#include <unistd.h>
+
+#include "io/sender.h"
+#include "support.h"
+
+static um_reactor reactor;
+static um_links links;
+static um_sender sender;
+
+static const um_reactor_loop no_loop;
+
+/* A context with a thread of its own, which never runs: what is deferred to it stays. */
+static fixture *sender_open(void)
+{
+    um_session_config config = config_8k(1);
+    fixture *f = session_open(&config);
+    CHECK_EQ(um_reactor_open(&reactor, &no_loop), 0);
+    atomic_store(&reactor.is_threaded, true);
+    CHECK_EQ(um_sender_open(&sender, &reactor, &links, f->session), 0);
+    return f;
+}
+
+static void sender_close(fixture *f)
+{
+    um_sender_close(&sender);
+    um_reactor_close(&reactor);
+    um_reactor_free(&reactor);
+    session_close(f);
+}
+
+/* The sender has just sent: it streams, and less than a GSO run may be deferred. */
+static void stream(fixture *f, um_source *source)
+{
+    CHECK(send_bytes(f, source, 100, 0, UM_SEND_FLUSH) >= 0);
+    um_sender_run(&sender, f->now_ns);
+    CHECK_EQ(um_sender_backlog_bytes(&sender), 0);
+}
+
+/* Datagrams of 1000 bytes, so that `count` beyond one duty cycle are less than a GSO run. */
+static void publish(fixture *f, um_source *source, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        CHECK(send_bytes(f, source, 1000, 0, UM_SEND_FLUSH) >= 0);
+}
+
+enum { BEYOND = 10 };
+
+TEST("W8 UM-27", "less than a GSO run that nobody flushes is deferred by the thread that streams")
+{
+    fixture *f = sender_open();
+    um_session_set_datagram_max(f->session, 1100);
+    um_source *source = source_open(f, 0, 0);
+    stream(f, source);
+    CHECK(um_lock_try(&f->session->sender_lock));
+    publish(f, source, UM_SEND_BATCH_MAX + BEYOND);
+    um_lock_release(&f->session->sender_lock);
+    um_sender_run_to(&sender, UM_SENDER_TAIL_BYTES_MAX, f->now_ns);
+    CHECK(f->link.count > 1 && f->link.count <= 1 + UM_SEND_BATCH_MAX);
+    CHECK(um_sender_backlog_bytes(&sender) > 0);
+    CHECK(atomic_load(&sender.has_deferred_tail));
+    sender_close(f);
+}
+
+TEST("W8 UM-27", "a flush while another thread streams: that thread sends everything before it leaves")
+{
+    fixture *f = sender_open();
+    um_session_set_datagram_max(f->session, 1100);
+    um_source *source = source_open(f, 0, 0);
+    stream(f, source);
+    CHECK(um_lock_try(&f->session->sender_lock)); /* the thread that streams is in a duty cycle */
+    publish(f, source, UM_SEND_BATCH_MAX + BEYOND);
+    um_sender_run(&sender, f->now_ns); /* the thread that flushes does not wait for it */
+    CHECK_EQ(f->link.count, 1);
+    um_lock_release(&f->session->sender_lock);
+    um_sender_run_to(&sender, UM_SENDER_TAIL_BYTES_MAX, f->now_ns);
+    CHECK_EQ(um_sender_backlog_bytes(&sender), 0);
+    CHECK_EQ(f->link.count, 1 + UM_SEND_BATCH_MAX + BEYOND);
+    CHECK(!atomic_load(&sender.flush_requested)); /* the next run may defer again */
+    sender_close(f);
+}
+
+CHECK_MAIN

@@ -1,0 +1,68 @@
+"""Reports on statistics sockets, which another process may have bound: read or refused, and what is accepted can be
+shown by everything that shows reports.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from json_input import changed_json
+
+from umstack._core import lib
+from umstack.telemetry.counters import schema
+from umstack.telemetry.live_rows import live_rows
+from umstack.telemetry.metrics import Exposition, render
+from umstack.telemetry.report_check import BadReport, checked_report
+
+INSTRUMENTED = ("umstack.telemetry", "umstack.foreign_text")
+PID, NUMBER = 1, 0
+
+
+def _figures(group: str) -> dict[str, int]:
+    return {counter.name: number for number, counter in enumerate(schema().group(group).counters)}
+
+
+def _report() -> dict[str, Any]:
+    """What a context with two sources and two receivers says."""
+    sending = {
+        "transport": "a",
+        "nak_accounts": [{"receiver": "10.0.0.2", "naks": 3}],
+        **_figures("source_transport"),
+    }
+    receiving = {
+        "transport": "a",
+        "recovery_counts": [1] * lib.UM_RECOVERY_BUCKETS,
+        **_figures("receiver_transport"),
+    }
+    return {
+        "pid": PID,
+        "number": NUMBER,
+        "started_at": 1.0,
+        "read_at": 2.0,
+        "command": "python3 -m app",
+        "interface": "eth1",
+        "link": "socket",
+        "context": _figures("context"),
+        "link_counters": _figures("link"),
+        "source_transports": [sending, sending | {"transport": "b"}, sending | {"transport": "c"}],
+        "receiver_transports": [receiving, receiving | {"transport": "b"}, receiving | {"transport": "c"}],
+        "sources": [{"topic": name, "transport": "a", **_figures("source")} for name in "xyz"],
+        "receivers": [{"topic": name, **_figures("receiver")} for name in "xyz"],
+    }
+
+
+_MESSAGES = [_report()]
+
+
+def one_input(data: bytes) -> None:
+    """One report, shown as `umstack stat`, `top` and the exporter do."""
+    try:
+        report = checked_report(json.loads(changed_json(data, _MESSAGES)), PID, NUMBER)
+    except (BadReport, UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+        return
+    json.dumps(live_rows([report], []).as_json())
+    json.dumps(live_rows([report], [report]).as_json())
+    text = render(Exposition(topics_max=2, sessions_max=2).families([report]))
+    for line in text.splitlines():
+        assert line.startswith(("#", "umstack_")), line

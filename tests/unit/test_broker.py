@@ -1,0 +1,110 @@
+"""The broker's connections and its list of interfaces, without rings: a socket of its own and no privilege."""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from xdp import AttachMode, RingMode, RingSettings
+from xdp.broker import Broker, BrokerEvent, Policy, listen_at
+from xdp.broker_protocol import MESSAGE_MAX_BYTES, AskRequest, OpenRequest, Request, encode_request
+
+IDLE_S = 0.4
+PATIENCE_S = 10.0
+
+
+@contextmanager
+def serving(path: Path, policy: Policy) -> Iterator[list[BrokerEvent]]:
+    """A broker with this policy in a thread of its own; what it tells its log."""
+    events: list[BrokerEvent] = []
+    with listen_at(path) as listener, Broker(listener, policy, events.append) as broker:
+        thread = threading.Thread(target=broker.serve)
+        thread.start()
+        try:
+            yield events
+        finally:
+            broker.stop()
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+
+@contextmanager
+def connected(path: Path) -> Iterator[socket.socket]:
+    """A client that has said nothing yet."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.settimeout(PATIENCE_S)
+        client.connect(str(path))
+        yield client
+
+
+def asked(client: socket.socket, request: Request) -> dict[str, object]:
+    """The answer to a request."""
+    client.send(encode_request(request))
+    answer: dict[str, object] = json.loads(client.recv(MESSAGE_MAX_BYTES))
+    return answer
+
+
+def an_open_request(interface: str) -> OpenRequest:
+    """Rings of an interface."""
+    return OpenRequest(interface, AttachMode.GENERIC, RingMode.COPY, RingSettings())
+
+
+def test_a_connection_without_rings_that_says_nothing_is_ended(tmp_path: Path) -> None:
+    """It is hung up on after the idle timeout, not before."""
+    with (
+        serving(tmp_path / "xdp.sock", Policy(idle_timeout_s=IDLE_S)),
+        connected(tmp_path / "xdp.sock") as client,
+    ):
+        started_s = time.monotonic()
+        assert client.recv(1) == b""
+        assert IDLE_S <= time.monotonic() - started_s < PATIENCE_S
+
+
+def test_what_a_connection_says_begins_its_idle_time_anew(tmp_path: Path) -> None:
+    """A client that asks more often than the timeout stays as long as it does; then it is ended as any other."""
+    with (
+        serving(tmp_path / "xdp.sock", Policy(idle_timeout_s=2 * IDLE_S)),
+        connected(tmp_path / "xdp.sock") as client,
+    ):
+        deadline_s = time.monotonic() + 6 * IDLE_S
+        while time.monotonic() < deadline_s:
+            assert "capabilities" in asked(client, AskRequest())
+            time.sleep(IDLE_S / 4)
+        assert client.recv(1) == b""
+
+
+def test_an_interface_that_is_not_named_is_not_lent(tmp_path: Path) -> None:
+    """Refused by name before it is looked for, with what to do; the connection goes on."""
+    policy = Policy(interfaces=frozenset({"eth7"}))
+    with serving(tmp_path / "xdp.sock", policy) as events, connected(tmp_path / "xdp.sock") as client:
+        refusal = asked(client, an_open_request("lo"))["error"]
+        assert refusal == {
+            "message": "lo is not lent",
+            "hint": "start the broker with --interface for it, or use another",
+            "errno": errno.EACCES,
+        }
+        assert "capabilities" in asked(client, AskRequest())
+    assert [event.what for event in events] == ["refused"]
+
+
+@pytest.mark.parametrize("interfaces", [None, frozenset({"no-such-if"})], ids=["all", "named"])
+def test_an_interface_that_may_be_lent_is_looked_for(
+    tmp_path: Path, interfaces: frozenset[str] | None
+) -> None:
+    """One that is named, or any where none is named, is refused only because it does not exist."""
+    with (
+        serving(tmp_path / "xdp.sock", Policy(interfaces=interfaces)),
+        connected(tmp_path / "xdp.sock") as client,
+    ):
+        refusal = asked(client, an_open_request("no-such-if"))["error"]
+    assert isinstance(refusal, dict)
+    assert "is not lent" not in refusal["message"]
+    assert "no-such-if" in refusal["message"]

@@ -1,0 +1,140 @@
+"""Opening the link of a context by walking down the mode ladder (`xdp.ladder`).
+
+A mode that the facts forbid is recorded with its reason and not tried; every other mode is tried, with its own flags,
+and a step that failed is recorded with its errno, so that the mode in effect and the reasons for it can be shown. A
+forced link fails with what the host lacks.
+A process without the capabilities has a broker open its rings, where there is one (`xdp.broker`, docs/privileges.md).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import xdp
+from umstack._engine.link import SLOT, DataLink, LinkStep
+from umstack.config import ContextOptions
+from umstack.errors import PermissionNeeded, UmError, Unsupported
+from xdp.broker_client import BrokeredSteering, ask_broker, open_brokered_rings
+from xdp.capabilities import missing_capabilities
+from xdp.facts import Facts, Unknown
+from xdp.ladder import Mode, Step, Verdict, Wanted, decide, modes_of
+from xdp.probe import probe_interface
+
+Steering = xdp.Steering | BrokeredSteering
+OpenRings = Callable[[Mode], tuple[Steering, xdp.RingSet]]
+
+_RINGS = {
+    Mode.ZERO_COPY: (xdp.AttachMode.NATIVE, xdp.RingMode.ZERO_COPY),
+    Mode.NATIVE: (xdp.AttachMode.NATIVE, xdp.RingMode.COPY),
+    Mode.GENERIC: (xdp.AttachMode.GENERIC, xdp.RingMode.COPY),
+}
+_DENIED = (errno.EPERM, errno.EACCES)
+
+
+def open_link(
+    wanted: str, interface: xdp.Interface, settings: xdp.RingSettings, broker: Path | None = None
+) -> DataLink:
+    """Open the link by the first mode that works, of those that `wanted` (a value of the option `link`) allows.
+
+    `broker` is the socket of the broker, which opens the rings where this process lacks the capabilities.
+    """
+    if wanted == Wanted.SOCKET:
+        return DataLink([LinkStep(Mode.SOCKET)])
+    facts = probe_interface(interface)
+    if broker is not None and missing_capabilities(facts.capabilities) and broker.is_socket():
+        facts = _as_brokered(facts, broker)
+    else:
+        broker = None
+    judged = decide(facts, wanted, ring_bytes=xdp.ring_bytes(interface, settings))
+    return walk_down(wanted, interface, judged, lambda mode: _open_rings(mode, interface, settings, broker))
+
+
+def open_context_link(options: ContextOptions, interface: xdp.Interface) -> DataLink:
+    """Open the link that the options of a context request."""
+    settings = xdp.RingSettings(
+        receive_frames=1 << (options.link_xdp_receive_frames - 1).bit_length(),
+        queues=options.link_xdp_queues,
+        verify_checksum=options.link_xdp_checksum,
+        busy_poll_us=options.link_xdp_busy_poll,
+        kernel_times=options.transport_lbtrm_receiver_timestamp,
+        nic_times=options.link_xdp_nic_timestamps,
+    )
+    return open_link(options.link, interface, settings, broker=Path(options.link_xdp_broker))
+
+
+def _as_brokered(facts: Facts, broker: Path) -> Facts:
+    """The facts with the capabilities of the broker; unknown without an answer, so that each step tries the broker."""
+    try:
+        return ask_broker(broker).added_to(facts)
+    except xdp.BrokerError as error:
+        return replace(facts, capabilities=Unknown(error.message))
+
+
+def walk_down(
+    wanted: str, interface: xdp.Interface, judged: Sequence[Step], open_rings: OpenRings
+) -> DataLink:
+    """Try what the ladder does not forbid, the best first; sockets work wherever they are requested."""
+    steps: list[LinkStep] = []
+    for step in judged:
+        is_requested = step.mode in modes_of(wanted)
+        if step.mode is Mode.SOCKET and is_requested:
+            return DataLink([*steps, LinkStep(step.mode)])
+        if is_requested and step.verdict is Verdict.CANNOT:
+            steps.append(_ruled_out(step))
+        elif is_requested:
+            try:
+                steering, rings = open_rings(step.mode)
+            except xdp.XdpError as error:
+                steps.append(_refused(step.mode, error))
+            else:
+                return DataLink([*steps, LinkStep(step.mode)], rings, steering)
+    raise _nothing_worked(interface, steps)
+
+
+def _ruled_out(step: Step) -> LinkStep:
+    return LinkStep(
+        step.mode,
+        reason=" and ".join(reason.problem for reason in step.reasons),
+        tried=False,
+        remedy="; ".join(reason.remedy for reason in step.reasons),
+        needs_privilege=any(reason.needs_privilege for reason in step.reasons),
+    )
+
+
+def _refused(mode: Mode, error: xdp.XdpError) -> LinkStep:
+    number = int(getattr(error, "errno", 0))
+    return LinkStep(mode, number, error.message, remedy=error.hint, needs_privilege=number in _DENIED)
+
+
+def _open_rings(
+    mode: Mode, interface: xdp.Interface, settings: xdp.RingSettings, broker: Path | None
+) -> tuple[Steering, xdp.RingSet]:
+    attach_mode, ring_mode = _RINGS[mode]
+    if broker is not None:
+        return open_brokered_rings(broker, interface, attach_mode, ring_mode, settings)
+    steering = xdp.Steering.attach(interface, attach_mode, max_slots=1, frame_times=settings.frame_times)
+    rings: xdp.RingSet | None = None
+    try:
+        rings = xdp.RingSet(interface, ring_mode, settings.for_program(steering.frame_times))
+        for queue, fd in rings.sockets.items():
+            steering.put_socket(SLOT, queue, fd)
+    except BaseException:
+        steering.close()
+        if rings is not None:
+            rings.close()
+        raise
+    return steering, rings
+
+
+def _nothing_worked(interface: xdp.Interface, steps: Sequence[LinkStep]) -> UmError:
+    """The error of a link without any mode. The last mode needs the least, so its remedy is the hint."""
+    modes_by_reason: dict[str, list[Mode]] = {}
+    for step in steps:
+        modes_by_reason.setdefault(step.reason, []).append(step.mode)
+    tried = "; ".join(f"{', '.join(modes)}: {reason}" for reason, modes in modes_by_reason.items())
+    last = steps[-1]
+    kind = PermissionNeeded if last.needs_privilege else Unsupported
+    return kind(f"no AF_XDP link on {interface.name}: {tried}", hint=last.remedy, errno=last.errno)

@@ -1,0 +1,185 @@
+"""How far this host's wall clock is known to be right: read from the kernel and from the time daemon, never guessed.
+
+One-way latency is the difference of two hosts' clocks, so it is as good as both are. `kernel_clock` asks the kernel
+(adjtimex), which has what the daemon last told it; that takes a microsecond. `host_clock` asks chrony and ptp4l as
+well, through their own programs, where they run.
+
+What a daemon tells and what it means:
+
+| asked | known | the bound |
+|---|---|---|
+| kernel | whether a daemon disciplines the clock, and the largest error | `maxerror`, growing until the next update |
+| chrony | its distance from the source, and that source's from UTC | offset + root dispersion + half the root delay |
+| ptp4l | the offset of the NIC's clock from its grandmaster | the kernel's: the wall clock follows by phc2sys |
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_TIME_ERROR = 5
+_STA_UNSYNC = 0x0040
+_ANSWER_SECONDS = 1.0
+_CHRONY_FIELDS = 14
+_CHRONY_OWN_CLOCK = "7F7F0101"
+"""The reference of a daemon that has no source and serves its own clock."""
+_CHRONY_SYSTEM_OFFSET, _CHRONY_ROOT_DELAY, _CHRONY_ROOT_DISPERSION, _CHRONY_LEAP = 4, 10, 11, 13
+_CHRONY_SOCKETS = (Path("/run/chrony/chronyd.sock"), Path("/var/run/chrony/chronyd.sock"))
+_PTP_SOCKETS = (Path("/var/run/ptp4l"), Path("/var/run/ptp4lro"))
+
+
+@dataclass(frozen=True, slots=True)
+class HostClock:
+    """What is known of the wall clock. None is not known."""
+
+    synchronized: bool | None
+    """Whether something keeps it in step with a reference."""
+    by: str | None
+    """`chrony`, `ptp4l`, or `kernel` where only the kernel said so; None where nothing did."""
+    max_error_ns: int | None
+    """It is no further from its reference than this."""
+    estimated_error_ns: int | None
+    """What the daemon takes its error to be."""
+    detail: str
+    """What was read, for people."""
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in reports."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.synchronized is None:
+            return f"unknown ({self.detail})"
+        if not self.synchronized:
+            return f"not synchronized ({self.detail})"
+        bound = (
+            "by how much is unknown"
+            if self.max_error_ns is None
+            else f"right within {_shown(self.max_error_ns)}"
+        )
+        return f"synchronized, {bound} ({self.detail})"
+
+
+class _Timeval(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("microseconds", ctypes.c_long))
+
+
+class _Timex(ctypes.Structure):
+    """struct timex (adjtimex(2))."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        *((name, ctypes.c_long) for name in ("offset", "frequency", "max_error_us", "estimated_error_us")),
+        ("status", ctypes.c_int),
+        *((name, ctypes.c_long) for name in ("constant", "precision", "tolerance")),
+        ("time", _Timeval),
+        *((name, ctypes.c_long) for name in ("tick", "pps_frequency", "jitter")),
+        ("shift", ctypes.c_int),
+        *((name, ctypes.c_long) for name in ("stability", "jitters", "calibrations", "errors", "exceeded")),
+        ("tai", ctypes.c_int),
+        ("reserved", ctypes.c_int * 11),
+    )
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def kernel_clock() -> HostClock:
+    """What the kernel knows of its wall clock. Any thread, any user."""
+    read = _Timex()
+    state = _libc().adjtimex(ctypes.byref(read))
+    if state < 0:
+        return HostClock(None, None, None, None, f"adjtimex: errno {ctypes.get_errno()}")
+    return judged(state, read.status, read.max_error_us, read.estimated_error_us)
+
+
+def judged(state: int, status: int, max_error_us: int, estimated_error_us: int) -> HostClock:
+    """The answer of adjtimex as a clock."""
+    if state == _TIME_ERROR or status & _STA_UNSYNC:
+        return HostClock(False, None, None, None, "kernel: no time daemon has set the clock")
+    return HostClock(
+        True,
+        "kernel",
+        max_error_us * 1000,
+        estimated_error_us * 1000,
+        f"kernel: at most {max_error_us} us, estimated {estimated_error_us} us, as the time daemon last told it",
+    )
+
+
+def host_clock() -> HostClock:
+    """The same, and what chrony or ptp4l say where they run. Takes some milliseconds, a second at most for each."""
+    kernel = kernel_clock()
+    if any(map(_is_there, _CHRONY_SOCKETS)) or shutil.which("chronyc"):
+        answer = _answer(["chronyc", "-c", "tracking"])
+        if answer and (clock := chrony_clock(answer)) is not None:
+            return clock
+    if any(map(_is_there, _PTP_SOCKETS)):
+        answer = _answer(["pmc", "-u", "-b", "0", "GET TIME_STATUS_NP"])
+        if answer and (clock := ptp_clock(answer, kernel)) is not None:
+            return clock
+    return kernel
+
+
+def chrony_clock(answer: str) -> HostClock | None:
+    """What `chronyc -c tracking` says; None for an answer that is none."""
+    fields = answer.strip().split(",")
+    if len(fields) != _CHRONY_FIELDS:
+        return None
+    try:
+        offset, delay, dispersion = (
+            float(fields[at]) for at in (_CHRONY_SYSTEM_OFFSET, _CHRONY_ROOT_DELAY, _CHRONY_ROOT_DISPERSION)
+        )
+    except ValueError:
+        return None
+    if fields[_CHRONY_LEAP] == "Not synchronised" or fields[0] == _CHRONY_OWN_CLOCK:
+        return HostClock(False, "chrony", None, None, "chrony: it has no source")
+    bound_ns = round((abs(offset) + dispersion + abs(delay) / 2) * 1e9)
+    detail = f"chrony: offset {_shown(round(abs(offset) * 1e9))} from {fields[1] or fields[0]}, stratum {fields[2]}"
+    return HostClock(True, "chrony", bound_ns, round(abs(offset) * 1e9), detail)
+
+
+def ptp_clock(answer: str, kernel: HostClock) -> HostClock | None:
+    """What `pmc` says of ptp4l (TIME_STATUS_NP), beside the kernel's word on the wall clock; None for no answer."""
+    found = dict(line.split(None, 1) for line in answer.splitlines() if len(line.split(None, 1)) == 2)
+    try:
+        offset_ns = int(found["master_offset"])
+    except (KeyError, ValueError):
+        return None
+    if found.get("gmPresent", "").strip() != "true":
+        return replace(kernel, detail=f"ptp4l: no grandmaster; {kernel.detail}")
+    detail = f"ptp4l: the NIC's clock is {offset_ns} ns from its grandmaster; {kernel.detail}"
+    return replace(kernel, by="ptp4l" if kernel.synchronized else kernel.by, detail=detail)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _answer(command: Sequence[str]) -> str | None:
+    """What the program prints; None where it is not there, does not answer in time or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def _shown(time_ns: int) -> str:
+    """A time in the unit that suits it."""
+    if time_ns < 1_000:
+        return f"{time_ns} ns"
+    if time_ns < 1_000_000:
+        return f"{time_ns / 1e3:.1f} us"
+    return f"{time_ns / 1e6:.1f} ms" if time_ns < 1_000_000_000 else f"{time_ns / 1e9:.1f} s"

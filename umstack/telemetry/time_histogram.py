@@ -1,0 +1,111 @@
+"""Histograms of times out of the core's buckets: recovery times, and one-way latencies.
+
+Four buckets to an octave, so a percentile is good to about a tenth of its value. The layout is
+ffi/core/time_histogram.h's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from umstack._core import ffi, lib
+
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TimeHistogram:
+    """How often a time occurred, by bucket. The first and the last bucket also hold what lies beyond them."""
+
+    counts: tuple[int, ...]
+
+    OCTAVE_FIRST: ClassVar[int]
+    BUCKETS: ClassVar[int]
+    COUNTED: ClassVar[str]
+    """What is counted, as the key of a report has it."""
+    NAME: ClassVar[str]
+    """What the percentiles and the buckets are called in a report."""
+
+    @classmethod
+    def bucket_start_ns(cls, bucket: int) -> int:
+        """The shortest time a bucket holds."""
+        return (4 + bucket % 4) << (cls.OCTAVE_FIRST - 2 + bucket // 4)
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Nothing counted yet."""
+        return cls((0,) * cls.BUCKETS)
+
+    @classmethod
+    def _read(cls, read: Any, context: Any, session: int) -> Self:
+        out = ffi.new("uint64_t[]", cls.BUCKETS)
+        read(context, session, out)
+        return cls(tuple(out))
+
+    @property
+    def count(self) -> int:
+        """How many times were counted."""
+        return sum(self.counts)
+
+    def merged(self, other: Self) -> Self:
+        """With the counts of another session added."""
+        return type(self)(tuple(map(sum, zip(self.counts, other.counts, strict=True))))
+
+    def percentile_ms(self, percent: float) -> float | None:
+        """The time that `percent` of those counted did not exceed; None when there were none."""
+        wanted = self.count * percent / 100
+        below = 0
+        for bucket, count in enumerate(self.counts):
+            if count and below + count >= wanted:
+                start_ns, end_ns = self.bucket_start_ns(bucket), self.bucket_start_ns(bucket + 1)
+                inside = (wanted - below) / count
+                return (start_ns + (end_ns - start_ns) * inside) / _NS_PER_MS
+            below += count
+        return None
+
+    def summary(self) -> dict[str, float | int | list[int] | None]:
+        """Count and percentiles by name, and the buckets they come from."""
+        return {
+            self.COUNTED: self.count,
+            f"{self.NAME}_p50_ms": self.percentile_ms(50),
+            f"{self.NAME}_p99_ms": self.percentile_ms(99),
+            f"{self.NAME}_counts": list(self.counts),
+        }
+
+
+class RecoveryHistogram(TimeHistogram):
+    """How long lost datagrams took to be recovered."""
+
+    __slots__ = ()
+    OCTAVE_FIRST = lib.UM_RECOVERY_OCTAVE_FIRST
+    BUCKETS = lib.UM_RECOVERY_BUCKETS
+    COUNTED = "recovered"
+    NAME = "recovery"
+
+    @classmethod
+    def read(cls, context: Any, session: int) -> Self:
+        """The counts of a context's n-th receiving session; empty when there is none."""
+        return cls._read(lib.um_statistics_recovery_histogram, context, session)
+
+
+class LatencyHistogram(TimeHistogram):
+    """How long messages took from their sending, by the publisher's clock, to their arrival, by this host's clock.
+
+    Only messages of sources with `send_timestamps` are counted. It is as good as the two clocks agree
+    (umstack.telemetry.host_clock).
+    """
+
+    __slots__ = ()
+    OCTAVE_FIRST = lib.UM_LATENCY_OCTAVE_FIRST
+    BUCKETS = lib.UM_LATENCY_BUCKETS
+    COUNTED = "latency_messages"
+    NAME = "latency"
+
+    @classmethod
+    def read(cls, context: Any, session: int) -> Self:
+        """The counts of a context's n-th receiving session; empty when there is none."""
+        return cls._read(lib.um_statistics_latency_histogram, context, session)
+
+
+HISTOGRAMS: tuple[type[TimeHistogram], ...] = (RecoveryHistogram, LatencyHistogram)
