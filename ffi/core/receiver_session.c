@@ -1,3 +1,4 @@
+/* One file, because every kind of datagram moves the same few positions of the session: base, next sqn, trail. */
 #include "core/receiver_session.h"
 
 #include "core/group_report.h"
