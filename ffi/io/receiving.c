@@ -1,3 +1,4 @@
+/* One file, because groups, sessions and what they deliver share the context lock and the table of groups. */
 #include "io/receiving.h"
 
 #include <stdlib.h>
