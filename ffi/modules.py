@@ -58,7 +58,7 @@ CORE = Module(
         Header("authentication/resolution.h"),
         Header("core/datagram_size.h", names=("UM_DATAGRAM_BYTES_MAX",)),
         Header("core/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES",)),
-        Header("core/lbmc.h", names=("UM_MESSAGE_FRAGMENT", "UM_MESSAGE_RETRANSMIT")),
+        Header("core/lbmc.h", names=("UM_MESSAGE_FRAGMENT", "UM_MESSAGE_OTR", "UM_MESSAGE_RETRANSMIT")),
         Header("core/flow_control.h", names=("um_flow_control_policy", "um_network", "UM_FLOW_NETWORKS_MAX")),
         Header("core/receiver_accounting.h", names=("UM_ACCOUNTS_MAX", "um_receiver_account")),
         Header("core/source_events.h", names=(
@@ -73,12 +73,13 @@ CORE = Module(
             )),
         ), inline=("um_queue_release",)),
         Header("core/delivery_controller.h", names=("um_receiver_config",)),
+        Header("core/session_id.h", names=("um_session_id",)),
         Header("core/time_histogram.h", names=(
             "UM_RECOVERY_OCTAVE_FIRST", "UM_RECOVERY_BUCKETS", "UM_LATENCY_OCTAVE_FIRST", "UM_LATENCY_BUCKETS",
         )),
         Header("core/recovery_timing.h", names=("um_adaptive_timer",)),
         Header("core/source_timing.h", names=("um_adaptive_source_timer",)),
-        Header("core/receiver_session.h", names=("um_session_id", "um_receiver_session_config")),
+        Header("core/receiver_session.h", names=("um_receiver_session_config",)),
         Header("core/source.h", names=("UM_SEND_FLUSH", "um_session_config", "um_source_config", "um_source_claim")),
         Header("os/memory.h", names=("um_unmap",)),
         Header("io/event_queue.h"),
@@ -88,8 +89,8 @@ CORE = Module(
         Header("io/subscription.h"),
         Header("core/retention.h", names=("um_retention_config", "um_retained_wish", "um_recovery_write_range")),
         Header("io/late_joining.h"),
+        Header("io/receiving.h", names=("UM_RECEIVING_GROUPS_MAX", "um_begun_recovery")),
         Header("io/context.h"),
-        Header("io/receiving.h", names=("UM_RECEIVING_GROUPS_MAX",)),
         Header("io/statistics.h"),
         Header("capture/writing/datagram_frame.h", names=("um_datagram_frame",)),
         Header("capture/writing/pcapng_writer.h", names=(

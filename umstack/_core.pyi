@@ -48,6 +48,20 @@ class um_address(CData):
     ip: int
     port: int
 
+class um_begun_recovery(CData):
+    subscription: Pointer[void]
+    @property
+    def id(self) -> um_session_id: ...
+    @id.setter
+    def id(self, value: um_session_id | dict[str, Any] | Sequence[Any]) -> None: ...
+    topic_index: int
+    epoch: int
+    @property
+    def request_port(self) -> um_address: ...
+    @request_port.setter
+    def request_port(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
+    next_sqn: int
+
 class um_block(CData):
     offsets: Pointer[int32_t]
     sequence_numbers: Pointer[uint32_t]
@@ -173,6 +187,7 @@ class um_fetch(CData):
     @id.setter
     def id(self, value: um_session_id | dict[str, Any] | Sequence[Any]) -> None: ...
     topic_index: int
+    epoch: int
     outstanding_max: int
     retries: bool
     consumed: int
@@ -181,6 +196,7 @@ class um_fetch(CData):
     awaits_range: bool
     is_starved: bool
     is_caught_up: bool
+    is_left_to_transport: bool
 
 class um_frame_merge_config(CData):
     @property
@@ -315,6 +331,18 @@ class um_key_set(CData):
     def keys(self) -> um_key: ...
     @keys.setter
     def keys(self, value: um_key | Sequence[Any]) -> None: ...
+
+class um_late_mapping(CData):
+    @property
+    def request_port(self) -> um_address: ...
+    @request_port.setter
+    def request_port(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
+    joins_late: bool
+    caching_proximity: int
+    is_fetched: bool
+    is_resumed: bool
+    resume_sqn: int
+    epoch: int
 
 class um_network(CData):
     ip: int
@@ -502,6 +530,9 @@ class um_receiver_config(CData):
     map_entries_max: int
     burst_loss_max: int
     loss_check_interval_ns: int
+    use_otr: bool
+    otr_initial_delay_ns: int
+    otr_caching_threshold: int
 
 class um_receiver_session_config(CData):
     @property
@@ -838,6 +869,7 @@ class _CoreLib:
     UM_MESSAGE_BATCH_END: int
     UM_MESSAGE_BATCH_START: int
     UM_MESSAGE_FRAGMENT: int
+    UM_MESSAGE_OTR: int
     UM_MESSAGE_RETRANSMIT: int
     UM_NOT_CONNECTED: int
     UM_ORDERED_ARRIVAL: int
@@ -968,6 +1000,7 @@ class _CoreLib:
     def um_context_start(self, a1: um_context, /) -> int: ...
     def um_context_stop(self, a1: um_context, /) -> None: ...
     def um_context_take_ended(self, a1: um_context, a2: um_session_id, /) -> bool: ...
+    def um_context_take_recoveries(self, a1: um_context, a2: um_begun_recovery, a3: int, /) -> int: ...
     def um_context_tap_datagram(
         self,
         a1: um_context,
@@ -984,6 +1017,7 @@ class _CoreLib:
     def um_context_tap_stop(self, a1: um_context, a2: um_tap_counters, /) -> int: ...
     def um_context_unblock(self, a1: um_context, /) -> None: ...
     def um_context_wait(self, a1: um_context, a2: int, a3: int, /) -> bool: ...
+    def um_context_watch_recoveries(self, a1: um_context, a2: int, /) -> None: ...
     def um_datagram_frame(
         self,
         a1: Pointer[char] | Pointer[uint8_t] | bytes,
@@ -1201,11 +1235,12 @@ class _CoreLib:
         self, a1: um_subscription, a2: um_receiver_session_config, a3: int, a4: int, /
     ) -> int: ...
     def um_subscription_map_late(
-        self, a1: um_subscription, a2: um_receiver_session_config, a3: int, a4: int, a5: int, /
+        self, a1: um_subscription, a2: um_receiver_session_config, a3: int, a4: int, a5: um_late_mapping, /
     ) -> int: ...
     def um_subscription_open(
         self, a1: um_event_queue, a2: um_receiver_config, a3: Pointer[um_subscription], /
     ) -> int: ...
+    def um_subscription_pass_over(self, a1: um_subscription, a2: um_fetch, /) -> int: ...
     def um_tally_begin(self, a1: um_tally, /) -> None: ...
     def um_tally_full(self, a1: um_tally, /) -> bool: ...
     def um_unmap(self, a1: CData | bytes, a2: int, /) -> None: ...
@@ -1233,6 +1268,12 @@ class _Core:
     def new(self, cdecl: Literal["um_address *", "um_address[]"], init: Any = ...) -> um_address: ...
     @overload
     def new(self, cdecl: Literal["um_address **"], init: Any = ...) -> Pointer[um_address]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_begun_recovery *", "um_begun_recovery[]"], init: Any = ...
+    ) -> um_begun_recovery: ...
+    @overload
+    def new(self, cdecl: Literal["um_begun_recovery **"], init: Any = ...) -> Pointer[um_begun_recovery]: ...
     @overload
     def new(self, cdecl: Literal["um_block *", "um_block[]"], init: Any = ...) -> um_block: ...
     @overload
@@ -1401,6 +1442,12 @@ class _Core:
     def new(self, cdecl: Literal["um_key_set *", "um_key_set[]"], init: Any = ...) -> um_key_set: ...
     @overload
     def new(self, cdecl: Literal["um_key_set **"], init: Any = ...) -> Pointer[um_key_set]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_late_mapping *", "um_late_mapping[]"], init: Any = ...
+    ) -> um_late_mapping: ...
+    @overload
+    def new(self, cdecl: Literal["um_late_mapping **"], init: Any = ...) -> Pointer[um_late_mapping]: ...
     @overload
     def new(self, cdecl: Literal["um_network *", "um_network[]"], init: Any = ...) -> um_network: ...
     @overload
@@ -1688,6 +1735,12 @@ class _Core:
     @overload
     def cast(self, cdecl: Literal["um_address **"], source: Any) -> Pointer[um_address]: ...
     @overload
+    def cast(
+        self, cdecl: Literal["um_begun_recovery *", "um_begun_recovery[]"], source: Any
+    ) -> um_begun_recovery: ...
+    @overload
+    def cast(self, cdecl: Literal["um_begun_recovery **"], source: Any) -> Pointer[um_begun_recovery]: ...
+    @overload
     def cast(self, cdecl: Literal["um_block *", "um_block[]"], source: Any) -> um_block: ...
     @overload
     def cast(self, cdecl: Literal["um_block **"], source: Any) -> Pointer[um_block]: ...
@@ -1841,6 +1894,12 @@ class _Core:
     def cast(self, cdecl: Literal["um_key_set *", "um_key_set[]"], source: Any) -> um_key_set: ...
     @overload
     def cast(self, cdecl: Literal["um_key_set **"], source: Any) -> Pointer[um_key_set]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_late_mapping *", "um_late_mapping[]"], source: Any
+    ) -> um_late_mapping: ...
+    @overload
+    def cast(self, cdecl: Literal["um_late_mapping **"], source: Any) -> Pointer[um_late_mapping]: ...
     @overload
     def cast(self, cdecl: Literal["um_network *", "um_network[]"], source: Any) -> um_network: ...
     @overload

@@ -21,7 +21,7 @@ from umstack._engine.interface_follower import InterfaceFollower
 from umstack._engine.lbtrm_address import LbtrmAddress
 from umstack._engine.link import rings_of_others
 from umstack._engine.source_events import log_receiver_events
-from umstack._engine.subscription import Subscription
+from umstack._engine.subscription import LateMapping, Subscription
 from umstack.capturing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
 from umstack.config import (
     OPTIONS,
@@ -125,7 +125,11 @@ class Context(Closing):
             if tap is not None:
                 self.tap(tap)
             self._recovery = RecoveryService(
-                chosen, found.address or "", is_threaded=not self._engine.is_sequential
+                chosen,
+                found.address or "",
+                self._core.handle,
+                self._engine.find_subscription,
+                is_threaded=not self._engine.is_sequential,
             )
             undo.callback(self._recovery.close)
             self._resolver = self._open_resolver()
@@ -380,11 +384,12 @@ class Context(Closing):
         """Topic resolution found a source."""
         endpoint = endpoint_of(self._resolver.topic_options(topic, topic_index, address))
 
-        def join_late(subscription: Subscription, session: Any) -> None:
-            if endpoint is not None:
-                self._recovery.join(subscription, session, topic_index, endpoint)
+        def join_late(subscription: Subscription, session: Any, mapping: LateMapping) -> None:
+            self._recovery.join(subscription, session, topic_index, mapping)
 
-        self._engine.map_source(topic, topic_index, address, join_late if endpoint is not None else None)
+        if endpoint is not None:
+            self._recovery.expect()
+        self._engine.map_source(topic, topic_index, address, endpoint, join_late)
         self._warn_small_buffer()
 
     def _warn_small_buffer(self) -> None:

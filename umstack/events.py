@@ -23,7 +23,7 @@ class Message(NamedTuple):
     """Wall-clock time of arrival, nanoseconds since 1970."""
     flags: int
     """1: first of an explicit batch, 2: last of one (UM-37), 4: was fragmented, 8: from before the receiver joined
-    (UM-140)."""
+    (UM-140), 0x20: recovered off the transport (UM-142)."""
     fragment_offset: int
     """With ordered_delivery 0: payload bytes of the message before this fragment (UM-58)."""
     message_length: int

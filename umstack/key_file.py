@@ -12,7 +12,6 @@ accepted. `#` begins a comment.
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -134,6 +133,8 @@ def write_new_key_file(path: Path, patterns: Sequence[str]) -> None:
     Raises the error of the path; one that exists is left alone.
     """
     lines = ["# umstack keys: `topic PATTERN ID KEY` and `resolution ID KEY`, see docs/authentication.md"]
+    import secrets  # only writing keys needs it, and every context loads this module
+
     lines += [f"topic {pattern} 1 {secrets.token_hex(KEY_BYTES)}" for pattern in patterns]
     lines.append(f"resolution 1 {secrets.token_hex(KEY_BYTES)}")
     text = "\n".join(lines) + "\n"

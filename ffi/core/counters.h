@@ -318,15 +318,15 @@ typedef struct um_source_counters {
     uint64_t claims_aborted;
     /* counter, records: Topic sequence number information records sent for this topic. */
     uint64_t tsnis_sent;
-    /* snapshot, fragments: Late join: sequence numbers retained. */
+    /* snapshot, fragments: Late join and off-transport recovery: sequence numbers retained. */
     uint64_t retained_messages;
-    /* snapshot, bytes: Late join: bytes of those, message headers included. */
+    /* snapshot, bytes: Late join and off-transport recovery: bytes of those, message headers included. */
     uint64_t retained_bytes;
-    /* counter, requests: Late join: sequence numbers requested. */
+    /* counter, requests: Late join and off-transport recovery: sequence numbers requested. */
     uint64_t recovery_requests;
-    /* counter, fragments: Late join: requests answered with the fragment. */
+    /* counter, fragments: Late join and off-transport recovery: requests answered with the fragment. */
     uint64_t recovery_messages_sent;
-    /* counter, requests: Late join: requests for what is not retained any more. */
+    /* counter, requests: Late join and off-transport recovery: requests for what is not retained any more. */
     uint64_t recovery_unavailable;
 } um_source_counters;
 
@@ -371,10 +371,18 @@ typedef struct um_receiver_counters {
     uint64_t delivery_controllers;
     /* counter, fragments: Fragments from before the receiver joined, fetched from the source. */
     uint64_t late_join_messages;
-    /* counter, fragments: Live fragments dropped during a late join, further ahead than retransmit_message_caching_proximity: they are fetched, too. */
+    /* counter, fragments: Live fragments dropped during a late join, further ahead than retransmit_message_caching_proximity, or during off-transport recovery, beyond the order map: they are fetched, too. */
     uint64_t late_join_not_cached;
     /* counter, fragments: Fragments of a run that a late join had to give up: not retained any more, or the source gone. */
     uint64_t late_join_lost;
+    /* counter, recoveries: Off-transport recovery: how often a delivery controller of this receiver began it. */
+    uint64_t otr_begun;
+    /* counter, fragments: Off-transport recovery: fragments fetched from the source, which the transport had not recovered. */
+    uint64_t otr_messages;
+    /* counter, fragments: Off-transport recovery: fragments that it could not have either: not retained any more, or no answer in time. */
+    uint64_t otr_lost;
+    /* counter, fragments: Fragments lost before the first message delivered of a source: not reported as loss (UM-135). */
+    uint64_t leading_losses;
     /* counter, messages: Messages on a recovery connection that were dropped: not requested, received twice, or here by then. */
     uint64_t late_join_refused;
 } um_receiver_counters;

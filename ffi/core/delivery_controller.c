@@ -3,6 +3,7 @@
 #include "core/delivery_rows.h"
 #include "core/late_join.h"
 #include "core/loss_declaration.h"
+#include "core/off_transport.h"
 #include "core/order_map.h"
 #include "core/reassembly.h"
 
@@ -43,16 +44,17 @@ static bool note_exists(um_delivery *delivery, uint32_t sqn, bool received, cons
         UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
         return false;
     }
-    bool too_long = !delivery->late_join.is_active && ((uint32_t)ahead > delivery->receiver->config.burst_loss_max ||
-                                                       sqn - delivery->next_sqn > SPAN_MAX);
+    bool is_recoverable = delivery->late_join.is_active || um_otr_is_offered(delivery);
+    bool too_long = (!is_recoverable && (uint32_t)ahead > delivery->receiver->config.burst_loss_max) ||
+                    sqn - delivery->next_sqn > SPAN_MAX;
     if (too_long && !um_loss_declare_burst(delivery, sqn, now_ns))
         return false;
     uint32_t first = delivery->highest_sqn + 1;
+    delivery->highest_transport_sqn = arrival->transport_sqn;
     if (!received)
         um_order_map_add_gap(delivery, first, sqn, now_ns);
     else if (first != sqn)
         um_order_map_add_gap(delivery, first, sqn - 1, now_ns);
-    delivery->highest_transport_sqn = arrival->transport_sqn;
     delivery->highest_sqn = sqn;
     return true;
 }
@@ -104,19 +106,26 @@ bool um_delivery_hold_recovered(um_delivery *delivery, const um_lbmc_message *me
     return hold_message(delivery, message, arrival, false);
 }
 
-/* The store is full: give the oldest gap up to make room, once; then the message itself is lost, and the gap it
- * leaves will say so. */
+static bool is_fetching(const um_delivery *delivery)
+{
+    return delivery->late_join.is_active && !delivery->late_join.is_given_up;
+}
+
+/* The store is full: what finds no room is fetched, where something is. Else give the oldest gap up to make room, once;
+ * then the message itself is lost, and the gap it leaves will say so. */
 static bool hold_or_make_room(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival,
                               bool newest)
 {
     if (hold_message(delivery, message, arrival, newest))
         return true;
     UM_COUNT(delivery->receiver->context_counters->hold_store_full, 1);
-    if (delivery->late_join.is_active) {
-        um_late_join_fetch_to(delivery, message->sqn + 1);
-        return true;
-    }
     const um_gap *gap = um_order_map_oldest_gap(delivery);
+    if (gap != NULL && um_otr_is_due(delivery, gap, true, arrival->now_ns))
+        um_otr_begin(delivery);
+    if (is_fetching(delivery)) {
+        um_late_join_fetch_to(delivery, message->sqn + 1);
+        return false;
+    }
     if (gap == NULL || !um_loss_give_up_gap(delivery, gap, arrival->now_ns) ||
         !um_loss_drain(delivery, arrival->now_ns, true))
         return false;
@@ -254,13 +263,30 @@ static bool hold_while_starting(um_delivery *delivery, const um_lbmc_message *me
         return false;
     if (hold_message(delivery, message, arrival, false))
         return true;
-    if (delivery->late_join.is_active) {
+    if (is_fetching(delivery)) {
         um_late_join_fetch_to(delivery, message->sqn + 1);
         return true;
     }
     delivery->lowest_held = lowest;
     um_delivery_start(delivery, arrival->now_ns);
     return false;
+}
+
+/* While the past is fetched: a sqn that cannot be of the stream as it is known would carry off what is fetched; one
+ * from before the place where a source that was found again is gone on with was delivered. */
+static bool is_strange(const um_delivery *delivery, uint32_t sqn, const um_arrival *arrival)
+{
+    const um_late_join *join = &delivery->late_join;
+    if (join->is_resumed && join->awaits_range && um_serial_before(sqn, join->resume_sqn)) {
+        UM_COUNT(delivery->receiver->counters.duplicate_fragments, 1);
+        return true;
+    }
+    int32_t ahead = um_serial_diff(sqn, delivery->highest_sqn);
+    bool is_known = join->seen_live || join->is_resumed;
+    if (!is_known || ahead <= 0 || is_plausible(delivery, (uint32_t)ahead, arrival))
+        return false;
+    UM_COUNT(delivery->receiver->counters.malformed_fragments, 1);
+    return true;
 }
 
 void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
@@ -271,7 +297,8 @@ void um_delivery_on_message(um_delivery *delivery, const um_lbmc_message *messag
         return;
     if (delivery->state >= UM_DELIVERY_ENDING || is_before_mapping(delivery, arrival))
         return;
-    if (UM_UNLIKELY(delivery->late_join.is_active) && um_late_join_leaves_out(delivery, message->sqn, true, arrival))
+    if (UM_UNLIKELY(delivery->late_join.is_active) &&
+        (is_strange(delivery, message->sqn, arrival) || um_late_join_leaves_out(delivery, message->sqn, true, arrival)))
         return;
     if (delivery->state == UM_DELIVERY_WAITING) {
         first_message(delivery, message, arrival);
@@ -302,13 +329,16 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
 {
     if (is_before_mapping(delivery, arrival))
         return;
-    if (UM_UNLIKELY(delivery->late_join.is_active) && um_late_join_leaves_out(delivery, sqn, false, arrival))
+    if (UM_UNLIKELY(delivery->late_join.is_active) &&
+        (is_strange(delivery, sqn, arrival) || um_late_join_leaves_out(delivery, sqn, false, arrival)))
         return;
     bool begins = delivery->state == UM_DELIVERY_WAITING && !resume(delivery, sqn, arrival);
     if (begins && !arrival->earlier_lost) {
         delivery->highest_sqn = sqn;
         delivery->highest_transport_sqn = arrival->transport_sqn;
         start_at(delivery, sqn + 1);
+        delivery->is_leading = true;
+        delivery->leading_sqn = sqn + 1;
     }
     bool waits = delivery->state == UM_DELIVERY_STARTING;
     if (waits && (!um_serial_before(delivery->highest_sqn, sqn) || note_while_starting(delivery, sqn, arrival)))
@@ -399,13 +429,15 @@ int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
         return UM_NEVER_NS;
     int64_t interval_ns = delivery->receiver->config.loss_check_interval_ns;
     bool check = interval_ns != 0 && delivery->gap_count > 0 && now_ns >= delivery->loss_check_ns;
-    if (delivery->starved || check) /* a gap that was being given up when the queue was full must go on */
+    /* A gap that was being given up when the queue was full must go on. */
+    if (delivery->starved || check || (delivery->gap_count > 0 && now_ns >= um_otr_due_ns(delivery)))
         um_loss_drain(delivery, now_ns, true);
     if (interval_ns == 0 || delivery->gap_count == 0)
         delivery->loss_check_ns = UM_NEVER_NS;
     else if (check || delivery->loss_check_ns == UM_NEVER_NS)
         delivery->loss_check_ns = now_ns + interval_ns;
-    return delivery->loss_check_ns;
+    int64_t otr_ns = delivery->gap_count > 0 ? um_otr_due_ns(delivery) : UM_NEVER_NS;
+    return otr_ns < delivery->loss_check_ns ? otr_ns : delivery->loss_check_ns;
 }
 
 void um_delivery_fini(um_delivery *delivery)

@@ -18,6 +18,7 @@
 #include "core/lbmc.h"
 #include "core/message_queue.h"
 #include "core/reorder_buffer.h"
+#include "core/session_id.h"
 
 enum { UM_DELIVERY_GAPS_MAX = 32 };
 
@@ -32,6 +33,9 @@ typedef struct um_receiver_config {
     uint32_t map_entries_max;       /* order map bound of one controller; 0: the store's */
     uint32_t burst_loss_max;        /* longer gaps are one burst event */
     int64_t loss_check_interval_ns; /* 0: off */
+    bool use_otr;                   /* off-transport recovery, of sources that offer it (off_transport.h) */
+    int64_t otr_initial_delay_ns;
+    uint32_t otr_caching_threshold; /* order map entries */
 } um_receiver_config;
 
 /* One subscription: what its controllers share. Owned by the context. Several receivers may have the same queue: it
@@ -42,14 +46,16 @@ typedef struct um_receiver {
     um_receiver_counters counters;
     um_reorder_buffer *store;
     um_context_counters *context_counters;
+    bool *otr_begun; /* the owner's: some controller has begun off-transport recovery; NULL: nobody looks */
     uint32_t controller_count;
 } um_receiver;
 
-/* A range of lost topic sqns and when it was found. */
+/* A range of lost topic sqns, when it was found, and by the datagram of which transport sqn. */
 typedef struct um_gap {
     uint32_t first;
     uint32_t last;
     int64_t detected_ns;
+    uint32_t transport_sqn;
 } um_gap;
 
 enum um_delivery_state {
@@ -60,19 +66,27 @@ enum um_delivery_state {
     UM_DELIVERY_ENDED = 4,
 };
 
-/* The late join of a controller (late_join.h). */
+/* What a controller fetches from its source: the past (late_join.h), or what the transport lost (off_transport.h). */
 typedef struct um_late_join {
     bool is_active;
     bool awaits_range;
     bool is_holding; /* nothing is delivered meanwhile */
     bool seen_live;
     bool has_target;
+    bool is_otr;            /* off-transport recovery: the transport may recover the same gaps */
+    bool is_taken;          /* off-transport recovery: the owner of the connection knows of it */
+    bool is_resumed;        /* goes on at resume_sqn, where the source's last session ended */
+    bool is_transport_done; /* the transport has given up what lacks next, too */
+    bool is_given_up;       /* nothing is fetched any more; what lacks runs out of time */
     bool has_lost;
-    uint32_t target; /* what is lacking before it is fetched */
-    uint32_t lost_to;
-    uint32_t requested; /* the next to be requested */
-    uint32_t caching_proximity;
-    int64_t received_ns; /* wall clock of what is received now */
+    uint32_t epoch; /* differs from that of the fetch before */
+    uint32_t resume_sqn;
+    uint32_t target;            /* what is lacking before it is fetched */
+    uint32_t lost_to;           /* what is lacking before it is not to be had */
+    uint32_t requested;         /* the next to be requested */
+    uint32_t caching_proximity; /* of off-transport recovery: order map entries */
+    uint32_t taken_since;       /* messages fetched since something was given up last */
+    int64_t received_ns;        /* wall clock of what is received now */
 } um_late_join;
 
 /* What each message touches comes first: with many topics it is the caches that count. */
@@ -89,6 +103,7 @@ typedef struct um_delivery {
     bool starved;
     bool bos_due;
     bool has_blocker;
+    bool is_leading; /* nothing was delivered: what is lost at leading_sqn is before the first message (UM-135) */
     bool has_resume; /* resume_sqn: where an earlier session was, or this one was when it ended */
 
     uint32_t id; /* owner of its holds, never 0, never reused within a context */
@@ -104,6 +119,8 @@ typedef struct um_delivery {
     struct um_delivery *next; /* the session's list */
     uint32_t gap_first;
     um_gap gaps[UM_DELIVERY_GAPS_MAX]; /* ring, oldest first */
+    uint32_t leading_sqn;
+    um_address request_port; /* where the source takes requests; ip 0: it does not */
     um_late_join late_join;
 } um_delivery;
 
@@ -126,12 +143,19 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
 /* Takes a message that late join has fetched into the order map; false when there is no room. */
 bool um_delivery_hold_recovered(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival);
 
-/* Whether what comes next is being fetched. */
+/* Whether a sqn that lacks is not to be had by fetching. */
+static inline bool um_delivery_is_past_lost(const um_delivery *delivery, uint32_t sqn)
+{
+    const um_late_join *join = &delivery->late_join;
+    return join->is_active && join->has_lost && um_serial_before(sqn, join->lost_to);
+}
+
+/* Whether what comes next is being fetched, whatever it is. */
 static inline bool um_delivery_awaits_past(const um_delivery *delivery)
 {
     const um_late_join *join = &delivery->late_join;
     return join->is_active && (join->is_holding || um_serial_before(delivery->next_sqn, join->target)) &&
-           !(join->has_lost && um_serial_before(delivery->next_sqn, join->lost_to));
+           !um_delivery_is_past_lost(delivery, delivery->next_sqn);
 }
 
 /* Beginning and end of the transport session (UM-76, UM-81, UM-105). */

@@ -43,8 +43,22 @@ static inline bool um_delivery_announce_begin(um_delivery *delivery)
     return !delivery->bos_due;
 }
 
+/* What is lost before the first message delivered is counted, not reported (UM-135). Nothing was delivered as long as
+ * every loss follows the last one. */
+static inline bool um_delivery_is_leading(um_delivery *delivery, uint32_t first, uint32_t last)
+{
+    delivery->is_leading &= first == delivery->leading_sqn;
+    if (!delivery->is_leading)
+        return false;
+    delivery->leading_sqn = last + 1;
+    UM_COUNT(delivery->receiver->counters.leading_losses, last - first + 1);
+    return true;
+}
+
 static inline bool um_delivery_append_loss(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 {
+    if (UM_UNLIKELY(delivery->is_leading) && um_delivery_is_leading(delivery, sqn, sqn))
+        return true;
     if (!um_delivery_append_event(delivery, UM_ROW_UNRECOVERABLE_LOSS, sqn, sqn, now_ns))
         return false;
     UM_COUNT(delivery->receiver->counters.unrecoverable_loss_events, 1);

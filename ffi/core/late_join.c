@@ -9,14 +9,20 @@ enum {
     REQUESTS_PER_MESSAGE = 512,
     OPTION_REQUEST = 21,
     OPTION_RANGE = 30,
-    BURST_MIN = 1024,    /* a longer run that is lost is one event */
     RANGE_MAX = 1 << 26, /* sqns a source can retain */
 };
 
 void um_late_join_begin(um_delivery *delivery, uint32_t caching_proximity)
 {
-    delivery->late_join =
-        (um_late_join){.is_active = true, .awaits_range = true, .caching_proximity = caching_proximity};
+    delivery->late_join = (um_late_join){.is_active = true,
+                                         .awaits_range = true,
+                                         .caching_proximity = caching_proximity,
+                                         .epoch = delivery->late_join.epoch + 1};
+    if (!delivery->has_resume)
+        return;
+    delivery->late_join.is_resumed = true;
+    delivery->late_join.resume_sqn = delivery->resume_sqn;
+    delivery->highest_sqn = delivery->resume_sqn - 1;
 }
 
 void um_late_join_fetch_to(um_delivery *delivery, uint32_t end)
@@ -27,27 +33,80 @@ void um_late_join_fetch_to(um_delivery *delivery, uint32_t end)
     join->has_target = true;
 }
 
-/* Nothing lacks any more. */
-static void end_if_complete(um_delivery *delivery)
+/* Only the peer said where the present is, and it did not have what it said. The present is where the next live message
+ * is. */
+static void begin_with_live(um_delivery *delivery)
+{
+    delivery->late_join.is_active = false;
+    delivery->state = UM_DELIVERY_WAITING;
+}
+
+/* Whether something lacks before the target. A message that is held may still lack a fragment behind it. */
+static bool lacks_something(um_delivery *delivery)
+{
+    const um_gap *gap =
+        um_serial_before(delivery->next_sqn, delivery->late_join.target) ? um_order_map_oldest_gap(delivery) : NULL;
+    return gap != NULL && um_serial_before(gap->first, delivery->late_join.target);
+}
+
+void um_late_join_end_if_complete(um_delivery *delivery)
 {
     um_late_join *join = &delivery->late_join;
-    if (join->is_active && !join->awaits_range && join->seen_live &&
-        !um_serial_before(delivery->next_sqn, join->target))
+    if (!join->is_active || join->awaits_range || join->is_holding || lacks_something(delivery))
+        return;
+    if (join->seen_live || um_serial_before(join->target, delivery->next_sqn)) { /* live ones, delivered directly */
         join->is_active = false;
+    } else if (join->is_given_up && join->has_lost && delivery->held_count == 0) {
+        begin_with_live(delivery);
+    }
 }
 
 /* ---- live messages ---- */
 
-/* The first of the present: what lies between the past and it is fetched. */
+/* Sqns up to `sqn` exist and are to be fetched. */
+static void note_lacking(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
+{
+    if (!um_serial_before(delivery->highest_sqn, sqn))
+        return;
+    um_order_map_note_gap(delivery, delivery->highest_sqn + 1, sqn, now_ns);
+    delivery->highest_sqn = sqn;
+}
+
+/* The first of the present: what lies between the past and it is fetched, while that goes on. */
 static void meet_live(um_delivery *delivery, uint32_t end, const um_arrival *arrival)
 {
     delivery->late_join.seen_live = true;
-    um_late_join_fetch_to(delivery, end);
+    if (!delivery->late_join.is_given_up)
+        um_late_join_fetch_to(delivery, end);
     if (delivery->state != UM_DELIVERY_RUNNING)
         return;
     delivery->highest_transport_sqn = arrival->transport_sqn;
-    if (um_serial_before(delivery->highest_sqn, end - 1))
-        delivery->highest_sqn = end - 1;
+    note_lacking(delivery, end - 1, arrival->now_ns);
+}
+
+/* The last quarter of the reorder buffer is for what is fetched: were it full of messages from behind a gap, the
+ * fragments that close the gap would find no room. */
+static bool has_spare_room(const um_reorder_buffer *store)
+{
+    return store->cells_used < store->cell_count - store->cell_count / 4 &&
+           store->entries_used < store->entry_capacity - store->entry_capacity / 4;
+}
+
+/* Whether a live message has its place in the order map. Off-transport recovery takes as many as the map may hold, and
+ * what it would have to fetch; where messages are delivered as they come, the map holds no payload of them. Its caching
+ * threshold only begins it (C12): what was dropped at 10000 would have to be retained until it is fetched. */
+static bool has_place(const um_delivery *delivery, uint32_t sqn)
+{
+    const um_late_join *join = &delivery->late_join;
+    bool is_bounded = join->caching_proximity != 0 && delivery->held_count >= join->caching_proximity;
+    if (join->is_otr)
+        return delivery->receiver->config.ordered_delivery != UM_ORDERED_SEQUENCE ||
+               (has_spare_room(delivery->receiver->store) && (!is_bounded || um_serial_before(sqn, join->target)));
+    bool starts = delivery->state == UM_DELIVERY_STARTING;
+    int32_t ahead = um_serial_diff(sqn, starts ? delivery->lowest_held : delivery->next_sqn);
+    if (ahead < 0 && starts) /* fetched, for the target lies behind it */
+        return false;
+    return ahead < (int64_t)join->caching_proximity;
 }
 
 bool um_late_join_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_message, const um_arrival *arrival)
@@ -55,21 +114,27 @@ bool um_late_join_leaves_out(um_delivery *delivery, uint32_t sqn, bool is_messag
     um_late_join *join = &delivery->late_join;
     if (join->awaits_range && !is_message)
         return true;
+    um_late_join_end_if_complete(delivery);
+    if (!join->is_active)
+        return false;
+    if (!join->seen_live && join->is_given_up && um_serial_before(sqn, delivery->next_sqn)) {
+        if (!is_message || um_serial_before(arrival->transport_sqn, delivery->mapped_sqn))
+            return true; /* from before the controller was mapped */
+        begin_with_live(delivery);
+        return false;
+    }
     if (!join->seen_live)
         meet_live(delivery, is_message ? sqn : sqn + 1, arrival);
-    end_if_complete(delivery);
-    if (!is_message || !join->is_active || delivery->state == UM_DELIVERY_WAITING)
+    um_late_join_end_if_complete(delivery);
+    if (!is_message || !join->is_active || join->is_given_up || delivery->state == UM_DELIVERY_WAITING ||
+        has_place(delivery, sqn))
         return false;
-    bool starts = delivery->state == UM_DELIVERY_STARTING;
-    int32_t ahead = um_serial_diff(sqn, starts ? delivery->lowest_held : delivery->next_sqn);
-    if (ahead < 0 && starts) /* fetched, for the target lies behind it */
+    if (delivery->state == UM_DELIVERY_STARTING && um_serial_before(sqn, delivery->lowest_held))
         return true;
-    if (ahead < (int64_t)join->caching_proximity)
-        return false;
     um_late_join_fetch_to(delivery, sqn + 1);
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(delivery->highest_sqn, sqn)) {
-        delivery->highest_sqn = sqn;
         delivery->highest_transport_sqn = arrival->transport_sqn;
+        note_lacking(delivery, sqn, arrival->now_ns);
     }
     UM_COUNT(delivery->receiver->counters.late_join_not_cached, 1);
     return true;
@@ -82,94 +147,88 @@ static void start(um_receiver_session *session, um_delivery *delivery, uint32_t 
 {
     um_late_join *join = &delivery->late_join;
     join->awaits_range = false;
+    delivery->has_resume = false;
     if (delivery->state == UM_DELIVERY_STARTING) {
         uint32_t held_from = delivery->lowest_held;
         session->starting_count--;
         join->is_holding = true;
         um_delivery_start(delivery, now_ns);
         join->is_holding = false;
-        delivery->next_sqn = um_serial_before(low, held_from) ? low : held_from;
-        if (join->target - held_from <= INT32_MAX && um_serial_before(delivery->highest_sqn, join->target - 1))
-            delivery->highest_sqn = join->target - 1;
+        if (um_serial_before(low, held_from)) {
+            um_order_map_note_front_gap(delivery, low, held_from - 1, now_ns);
+            delivery->next_sqn = low;
+        }
+        if (join->target - held_from <= INT32_MAX)
+            note_lacking(delivery, join->target - 1, now_ns);
     } else {
         delivery->state = UM_DELIVERY_RUNNING;
         delivery->next_sqn = low;
-        delivery->highest_sqn = join->target - 1;
+        delivery->highest_sqn = low - 1;
+        note_lacking(delivery, join->target - 1, now_ns);
     }
     join->requested = delivery->next_sqn;
 }
 
-/* Where an earlier session of this identity ended, if the range from `low` on can follow it; else low. */
-static uint32_t take_resume(um_delivery *delivery, uint32_t low)
-{
-    uint32_t resume_sqn = delivery->resume_sqn;
-    bool resumes = delivery->has_resume && delivery->late_join.target - resume_sqn < RANGE_MAX;
-    delivery->has_resume = false;
-    return resumes ? resume_sqn : low;
-}
-
-/* The first message of [next_sqn, end) that is held, or end. */
-static uint32_t first_held(const um_delivery *delivery, uint32_t end)
+uint32_t um_late_join_first_held(const um_delivery *delivery, uint32_t from, uint32_t end)
 {
     const um_reorder_buffer *store = delivery->receiver->store;
     for (uint32_t i = 0; i < store->entries_begun && delivery->held_count > 0; i++) {
         const um_reorder_entry *entry = &store->entries[i];
-        if (entry->owner == delivery->id && entry->state != UM_REORDER_EXPECTED &&
-            entry->sqn - delivery->next_sqn < end - delivery->next_sqn)
+        if (entry->owner == delivery->id && entry->state != UM_REORDER_EXPECTED && entry->sqn - from < end - from)
             end = entry->sqn;
     }
     return end;
 }
 
-/* What lacks of [next_sqn, last] is not to be had: a long run is one event at once (UX-7), the rest a gap in front of
- * the others whose time is up. */
-static void lose_to(um_delivery *delivery, uint32_t last, int64_t now_ns)
+/* What lacks before `end` is not to be had. */
+static void lose_to(um_delivery *delivery, uint32_t end, int64_t now_ns)
 {
     um_late_join *join = &delivery->late_join;
-    uint32_t held = first_held(delivery, last + 1), run = held - delivery->next_sqn;
-    UM_COUNT(delivery->receiver->counters.late_join_lost, run);
-    if (run > BURST_MIN &&
-        um_delivery_append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, held - 1, now_ns)) {
-        UM_COUNT(delivery->receiver->counters.burst_loss_events, 1);
-        UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, run);
-        delivery->next_sqn = held;
-    }
-    if (um_serial_before(last, delivery->next_sqn))
-        return;
-    join->lost_to = last + 1;
+    if (!join->has_lost || um_serial_before(join->lost_to, end))
+        join->lost_to = end;
     join->has_lost = true;
-    bool is_full = delivery->gap_count == UM_DELIVERY_GAPS_MAX;
-    um_gap lost = {delivery->next_sqn, is_full ? um_order_map_gap(delivery, 0)->last : last, INT64_MIN / 2};
-    if (!is_full) {
-        delivery->gap_first = (delivery->gap_first + UM_DELIVERY_GAPS_MAX - 1) % UM_DELIVERY_GAPS_MAX;
-        delivery->gap_count++;
-    }
-    *um_order_map_gap(delivery, 0) = lost;
+    join->taken_since = 0;
+    um_loss_drain(delivery, now_ns, true);
+}
+
+/* Where a late join begins: at the first sqn the source has, or where its last session ended. */
+static uint32_t beginning(const um_late_join *join, uint32_t low)
+{
+    if (join->is_resumed)
+        return join->resume_sqn;
+    return um_serial_before(join->target, low) ? join->target : low;
+}
+
+/* False for a range that cannot be: longer than a source can retain, or one that ends before what the source had sent
+ * when its last session ended. */
+static bool is_possible(const um_late_join *join, uint32_t low, uint32_t high)
+{
+    if (um_serial_before(high + 1, low) || high + 1 - low > RANGE_MAX)
+        return false;
+    return !join->is_resumed || !um_serial_before(high + 1, join->resume_sqn);
 }
 
 static void on_range(um_receiver_session *session, um_delivery *delivery, uint32_t low, uint32_t high, int64_t now_ns)
 {
     um_late_join *join = &delivery->late_join;
-    if (um_serial_before(high + 1, low) || high + 1 - low > RANGE_MAX) {
+    if (!is_possible(join, low, high)) {
         UM_COUNT(delivery->receiver->counters.late_join_refused, 1);
         return;
     }
     if (join->awaits_range) {
         if (!join->has_target)
             um_late_join_fetch_to(delivery, high + 1);
-        uint32_t first = um_serial_before(join->target, low) ? join->target : low;
-        start(session, delivery, take_resume(delivery, first), now_ns);
+        start(session, delivery, beginning(join, low), now_ns);
     }
-    if (um_serial_before(delivery->next_sqn, low) && um_serial_before(delivery->next_sqn, join->target)) {
-        lose_to(delivery, (um_serial_before(low, join->target) ? low : join->target) - 1, now_ns);
-    }
+    if (um_serial_before(delivery->next_sqn, low) && um_serial_before(delivery->next_sqn, join->target))
+        lose_to(delivery, um_serial_before(low, join->target) ? low : join->target, now_ns);
     um_loss_drain(delivery, now_ns, true);
-    end_if_complete(delivery);
+    um_late_join_end_if_complete(delivery);
 }
 
 enum taken { TAKEN, QUEUE_FULL };
 
-static enum taken deliver(um_delivery *delivery, const um_lbmc_message *message, int64_t now_ns)
+static enum taken deliver(um_delivery *delivery, const um_lbmc_message *message)
 {
     um_row row = {.flags = message->flags,
                   .sequence_number = message->sqn,
@@ -179,46 +238,59 @@ static enum taken deliver(um_delivery *delivery, const um_lbmc_message *message,
                   .source = delivery->source,
                   .received_ns = delivery->late_join.received_ns,
                   .sent_ns = message->sent_ns};
-    (void)now_ns;
     if (!um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))
         return QUEUE_FULL;
     delivery->next_sqn++;
     return TAKEN;
 }
 
+static void count_recovered(um_delivery *delivery)
+{
+    um_receiver_counters *counters = &delivery->receiver->counters;
+    delivery->late_join.taken_since++;
+    if (delivery->late_join.is_otr || delivery->late_join.is_resumed)
+        UM_COUNT(counters->otr_messages, 1);
+    else
+        UM_COUNT(counters->late_join_messages, 1);
+}
+
+/* Whether a recovered message was requested, and still lacks. */
+static bool is_wanted(um_delivery *delivery, const um_lbmc_message *message)
+{
+    const um_late_join *join = &delivery->late_join;
+    uint32_t requested =
+        um_serial_before(join->requested, delivery->next_sqn) ? 0 : join->requested - delivery->next_sqn;
+    return !join->awaits_range && message->topic_index == delivery->topic_index &&
+           message->sqn - delivery->next_sqn < requested && um_serial_before(message->sqn, join->target) &&
+           um_order_map_is_gap(delivery, message->sqn);
+}
+
 /* A recovered message: in order straight into the queue, a fragment or a later one into the order map. */
 static enum taken on_recovered(um_delivery *delivery, um_lbmc_message *message, const uint8_t *data, uint32_t length,
                                int64_t now_ns)
 {
-    um_receiver_counters *counters = &delivery->receiver->counters;
-    uint32_t requested = um_serial_before(delivery->late_join.requested, delivery->next_sqn)
-                             ? 0
-                             : delivery->late_join.requested - delivery->next_sqn;
-    if (delivery->late_join.awaits_range || message->topic_index != delivery->topic_index ||
-        message->sqn - delivery->next_sqn >= requested || !um_serial_before(message->sqn, delivery->late_join.target) ||
-        !um_order_map_is_gap(delivery, message->sqn)) {
-        UM_COUNT(counters->late_join_refused, 1); /* not requested, twice, or here by now */
+    const um_late_join *join = &delivery->late_join;
+    if (!is_wanted(delivery, message)) {
+        UM_COUNT(delivery->receiver->counters.late_join_refused, 1); /* not requested, twice, or here by now */
         return TAKEN;
     }
-    message->flags |= UM_MESSAGE_RETRANSMIT;
+    message->flags |= join->is_otr || join->is_resumed ? UM_MESSAGE_OTR : UM_MESSAGE_RETRANSMIT;
     bool whole =
         !(message->flags & UM_MESSAGE_FRAGMENT) || delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS;
-    if (message->sqn == delivery->next_sqn && whole &&
+    if (message->sqn == delivery->next_sqn && whole && um_order_map_find(delivery, message->sqn) == NULL &&
         message->payload_length <= delivery->receiver->queue->message_max_bytes) {
-        if (deliver(delivery, message, now_ns) == QUEUE_FULL)
+        if (deliver(delivery, message) == QUEUE_FULL)
             return QUEUE_FULL;
     } else {
-        um_arrival arrival = {.now_ns = now_ns, .received_ns = delivery->late_join.received_ns};
+        um_arrival arrival = {.now_ns = now_ns, .received_ns = join->received_ns};
         um_reorder_begin_datagram(delivery->receiver->store, data, length);
         bool is_held = um_delivery_hold_recovered(delivery, message, &arrival);
         um_reorder_end_datagram(delivery->receiver->store);
         if (!is_held) /* no room: it is requested again */
             return TAKEN;
-        if (um_serial_before(delivery->highest_sqn, message->sqn))
-            delivery->highest_sqn = message->sqn;
         um_loss_drain(delivery, now_ns, true);
     }
-    UM_COUNT(counters->late_join_messages, 1);
+    count_recovered(delivery);
     return TAKEN;
 }
 
@@ -226,8 +298,8 @@ static int64_t receive(um_receiver_session *session, um_delivery *delivery, cons
                        int64_t now_ns)
 {
     um_lbmc_message message;
-    uint32_t at = 0, message_length;
-    while (at < length && !delivery->starved && delivery->late_join.is_active) {
+    uint32_t at = 0, message_length, epoch = delivery->late_join.epoch;
+    while (at < length && !delivery->starved && delivery->late_join.is_active && delivery->late_join.epoch == epoch) {
         uint32_t left = length - at;
         const uint8_t *from = data + at;
         if (left < UM_LBMC_CONTROL_BYTES || left < um_load_be16(from + 2))
@@ -245,13 +317,29 @@ static int64_t receive(um_receiver_session *session, um_delivery *delivery, cons
     return at;
 }
 
+bool um_late_join_is_left_to_transport(um_delivery *delivery)
+{
+    const um_gap *gap = delivery->late_join.has_lost ? um_order_map_oldest_gap(delivery) : NULL;
+    return gap != NULL && um_delivery_is_past_lost(delivery, gap->first);
+}
+
+/* Whether no datagram is lost, and may be recovered, that can carry what lacks next. */
+static bool is_transport_done(const um_receiver_session *session, um_delivery *delivery)
+{
+    const um_gap *gap = um_order_map_oldest_gap(delivery);
+    return gap == NULL || session->losses.count == 0 ||
+           !um_serial_before(um_loss_map_lowest(&session->losses), gap->transport_sqn);
+}
+
 int64_t um_late_join_receive(um_receiver_session *session, um_delivery *delivery, const uint8_t *data, uint32_t length,
                              int64_t now_ns)
 {
     int64_t used = receive(session, delivery, data, length, now_ns);
+    if (um_late_join_is_left_to_transport(delivery))
+        delivery->late_join.is_transport_done = is_transport_done(session, delivery);
     if (delivery->state == UM_DELIVERY_RUNNING && !delivery->starved)
         um_loss_drain(delivery, now_ns, true);
-    end_if_complete(delivery);
+    um_late_join_end_if_complete(delivery);
     if (!delivery->late_join.is_active && delivery->state == UM_DELIVERY_RUNNING)
         um_loss_drain(delivery, now_ns, true);
     return used;
@@ -267,16 +355,22 @@ static void write_request(uint8_t *option, const um_delivery *delivery, uint32_t
     um_store_be32(option + 16, sqn);
 }
 
+/* The first sqn that is worth a request. */
+static uint32_t request_base(const um_delivery *delivery)
+{
+    return um_delivery_is_past_lost(delivery, delivery->next_sqn) ? delivery->late_join.lost_to : delivery->next_sqn;
+}
+
 uint32_t um_late_join_request(um_delivery *delivery, uint32_t outstanding, uint8_t *out, uint32_t capacity)
 {
     um_late_join *join = &delivery->late_join;
-    uint32_t written = 0;
+    uint32_t written = 0, base = request_base(delivery);
     if (!join->is_active || join->awaits_range || delivery->state != UM_DELIVERY_RUNNING)
         return 0;
-    if (um_serial_before(join->requested, delivery->next_sqn))
-        join->requested = delivery->next_sqn;
+    if (um_serial_before(join->requested, base))
+        join->requested = base;
     /* Requests of one size, so that an answer is not asked for one by one. */
-    if (join->requested - delivery->next_sqn > outstanding / 2 && um_serial_before(join->requested, join->target - 1))
+    if (join->requested - base > outstanding / 2 && um_serial_before(join->requested, join->target - 1))
         return 0;
     for (;;) {
         uint8_t *message = out + written;
@@ -284,7 +378,7 @@ uint32_t um_late_join_request(um_delivery *delivery, uint32_t outstanding, uint8
         if (room < 2)
             break;
         for (; count < REQUESTS_PER_MESSAGE && count + 1 < room && um_serial_before(join->requested, join->target) &&
-               join->requested - delivery->next_sqn < outstanding;
+               join->requested - base < outstanding;
              join->requested++)
             if (um_order_map_is_gap(delivery, join->requested))
                 write_request(message + UM_LBMC_CONTROL_BYTES + UM_RECOVERY_REQUEST_BYTES * count++, delivery,
@@ -301,19 +395,52 @@ uint32_t um_late_join_request(um_delivery *delivery, uint32_t outstanding, uint8
     return written;
 }
 
+/* ---- giving up ---- */
+
+/* No range came. */
+static void start_without_range(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
+{
+    um_late_join *join = &delivery->late_join;
+    if (delivery->state == UM_DELIVERY_STARTING) {
+        start(session, delivery, join->is_resumed ? join->resume_sqn : delivery->lowest_held, now_ns);
+    } else if (join->is_resumed) {
+        if (!join->has_target)
+            um_late_join_fetch_to(delivery, join->resume_sqn);
+        start(session, delivery, join->resume_sqn, now_ns);
+    }
+    join->awaits_range = false;
+}
+
 void um_late_join_give_up(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
 {
     um_late_join *join = &delivery->late_join;
-    if (!join->is_active)
+    if (!join->is_active || join->is_given_up)
         return;
-    if (join->awaits_range && delivery->state == UM_DELIVERY_STARTING)
-        start(session, delivery, take_resume(delivery, delivery->lowest_held), now_ns);
+    if (join->awaits_range)
+        start_without_range(session, delivery, now_ns);
+    join->is_given_up = true;
+    if (delivery->state == UM_DELIVERY_WAITING) {
+        join->is_active = false;
+        return;
+    }
+    join->seen_live |= join->is_resumed; /* the stream is where it was left */
     if (delivery->state == UM_DELIVERY_RUNNING && um_serial_before(delivery->next_sqn, join->target))
-        lose_to(delivery, join->target - 1, now_ns);
-    join->awaits_range = join->is_active = false;
-    if (delivery->state == UM_DELIVERY_RUNNING)
-        um_loss_drain(delivery, now_ns, true);
-    /* Without a live message only the peer said where the present is: it is where the next live message is. */
-    if (!join->seen_live && delivery->held_count == 0)
-        delivery->state = UM_DELIVERY_WAITING;
+        lose_to(delivery, join->target, now_ns);
+    um_late_join_end_if_complete(delivery);
+}
+
+bool um_late_join_pass_over(um_receiver_session *session, um_delivery *delivery, int64_t now_ns)
+{
+    um_late_join *join = &delivery->late_join;
+    const um_gap *gap = join->awaits_range ? NULL : um_order_map_oldest_gap(delivery);
+    uint32_t end = gap == NULL || !um_serial_before(gap->first, join->requested)
+                       ? join->requested
+                       : um_late_join_first_held(delivery, gap->first, join->requested);
+    if (join->taken_since == 0 || end == join->requested) {
+        um_late_join_give_up(session, delivery, now_ns);
+        return false;
+    }
+    lose_to(delivery, end, now_ns);
+    um_late_join_end_if_complete(delivery);
+    return true;
 }

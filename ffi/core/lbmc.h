@@ -51,6 +51,8 @@ enum {
     UM_MESSAGE_BATCH_END = 0x2,
     UM_MESSAGE_FRAGMENT = 0x4,
     UM_MESSAGE_RETRANSMIT = 0x8, /* from before the receiver joined: late join (UM-140) */
+    UM_MESSAGE_OTR = 0x20,       /* lost by the transport: off-transport recovery (UM-142); LBM_MSG_FLAG_OTR, 0x2000,
+                                    is beyond the eight bits of a row */
 };
 
 typedef struct um_lbmc_message {

@@ -1,8 +1,24 @@
 #include "core/loss_declaration.h"
 
 #include "core/delivery_rows.h"
+#include "core/late_join.h"
+#include "core/off_transport.h"
 #include "core/order_map.h"
 #include "core/reassembly.h"
+
+enum { RUN_EVENTS_MAX = 1024 }; /* a longer run that is not to be had is one event (UX-7) */
+
+/* Of what late join or off-transport recovery did not have either. */
+static void count_past_lost(um_delivery *delivery, uint32_t first, uint32_t count)
+{
+    um_receiver_counters *counters = &delivery->receiver->counters;
+    if (!um_delivery_is_past_lost(delivery, first))
+        return;
+    if (delivery->late_join.is_otr || delivery->late_join.is_resumed)
+        UM_COUNT(counters->otr_lost, count);
+    else
+        UM_COUNT(counters->late_join_lost, count);
+}
 
 /* Everything of one topic sqn that is passed over as lost. */
 static bool um_loss_declare(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
@@ -72,6 +88,7 @@ static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
     uint32_t lost = delivery->next_sqn;
     while (!um_order_map_is_gap(delivery, lost))
         lost++;
+    count_past_lost(delivery, lost, 1);
     if (!um_loss_declare(delivery, lost, now_ns))
         return false;
     for (; delivery->next_sqn != lost; delivery->next_sqn++)
@@ -80,12 +97,41 @@ static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
     return true;
 }
 
+/* The last sqn of a gap that is given up with it: not what is being fetched yet. */
+static uint32_t last_given_up(const um_delivery *delivery, const um_gap *gap)
+{
+    uint32_t lost_to = delivery->late_join.lost_to;
+    return um_delivery_is_past_lost(delivery, gap->first) && um_serial_before(lost_to, gap->last + 1) ? lost_to - 1
+                                                                                                      : gap->last;
+}
+
+/* A long run at the head, of which nothing is to be had, as one event. False when there is no room for it. */
+static bool declare_run(um_delivery *delivery, uint32_t last, int64_t now_ns)
+{
+    if (!um_delivery_is_past_lost(delivery, last) || last - delivery->next_sqn < RUN_EVENTS_MAX ||
+        um_serial_before(last, delivery->next_sqn))
+        return true;
+    uint32_t end = um_late_join_first_held(delivery, delivery->next_sqn, last + 1);
+    uint32_t count = end - delivery->next_sqn;
+    if (count <= RUN_EVENTS_MAX)
+        return true;
+    if (!um_delivery_append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, end - 1, now_ns))
+        return false;
+    count_past_lost(delivery, delivery->next_sqn, count);
+    UM_COUNT(delivery->receiver->counters.burst_loss_events, 1);
+    UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, count);
+    delivery->next_sqn = end;
+    return true;
+}
+
 bool um_loss_give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns)
 {
-    uint32_t last = gap->last;
+    uint32_t last = last_given_up(delivery, gap);
     if (delivery->bos_due && !um_delivery_announce_begin(delivery))
         return false;
-    while (!um_order_map_is_gap(delivery, last))
+    if (UM_UNLIKELY(!declare_run(delivery, last, now_ns)))
+        return false;
+    while (!um_serial_before(last, delivery->next_sqn) && !um_order_map_is_gap(delivery, last))
         last--;
     while (!um_serial_before(last, delivery->next_sqn)) {
         enum head_result result = deliver_head(delivery, now_ns);
@@ -117,7 +163,17 @@ static bool is_over_bound(const um_delivery *delivery) /* UX-6 */
 
 static bool has_expired(const um_delivery *delivery, const um_gap *gap, int64_t now_ns)
 {
-    return now_ns - gap->detected_ns >= delivery->give_up_ns;
+    return now_ns - gap->detected_ns >= delivery->give_up_ns ||
+           (um_delivery_is_past_lost(delivery, gap->first) &&
+            (!delivery->late_join.is_otr || delivery->late_join.is_transport_done));
+}
+
+/* What a fetch has not got yet, of a gap that begins behind what it could not get. */
+static bool is_fetched(const um_delivery *delivery, const um_gap *gap)
+{
+    const um_late_join *join = &delivery->late_join;
+    return join->is_active && !join->is_given_up && um_serial_before(gap->first, join->target) &&
+           !um_delivery_is_past_lost(delivery, gap->first);
 }
 
 bool um_loss_still_waits(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
@@ -125,10 +181,10 @@ bool um_loss_still_waits(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
     const um_gap *oldest = um_order_map_gap(delivery, 0);
     return sqn != delivery->next_sqn && delivery->gap_count > 0 && oldest->first == delivery->next_sqn &&
            !delivery->starved && !delivery->bos_due && !is_over_bound(delivery) &&
-           !has_expired(delivery, oldest, now_ns);
+           !has_expired(delivery, oldest, now_ns) && !um_otr_is_due(delivery, oldest, false, now_ns);
 }
 
-bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
+static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 {
     delivery->starved = false;
     if (delivery->bos_due && !um_delivery_announce_begin(delivery))
@@ -142,8 +198,11 @@ bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
         while (result == HEAD_PASSED);
         if (result == QUEUE_FULL)
             return false;
-        if (UM_UNLIKELY(um_delivery_awaits_past(delivery)))
-            return true;
+        if (UM_UNLIKELY(delivery->late_join.is_active)) { /* what lacks behind it has not been tried yet */
+            um_late_join_end_if_complete(delivery);
+            if (um_delivery_awaits_past(delivery))
+                return true;
+        }
         const um_gap *gap = um_order_map_oldest_gap(delivery);
         if (gap == NULL) {
             if (!is_contradicted(delivery))
@@ -154,8 +213,14 @@ bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
             delivery->next_sqn++;
             continue;
         }
+        if (UM_UNLIKELY(is_fetched(delivery, gap)))
+            return true;
         bool over_bound = is_over_bound(delivery);
         bool expired = may_give_up && has_expired(delivery, gap, now_ns);
+        if (UM_UNLIKELY(um_otr_is_due(delivery, gap, over_bound || expired, now_ns))) {
+            um_otr_begin(delivery);
+            return true;
+        }
         if (over_bound)
             UM_COUNT(delivery->receiver->counters.order_map_overflows, 1);
         if (!over_bound && !expired)
@@ -165,14 +230,24 @@ bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
     }
 }
 
+bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
+{
+    bool has_room = drain(delivery, now_ns, may_give_up);
+    if (UM_UNLIKELY(delivery->late_join.is_active))
+        um_late_join_end_if_complete(delivery);
+    return has_room;
+}
+
 bool um_loss_declare_burst(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 {
     if (delivery->bos_due && !um_delivery_announce_begin(delivery))
         return false;
-    if (!um_delivery_append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, sqn - 1, now_ns))
+    bool is_leading = um_delivery_is_leading(delivery, delivery->next_sqn, sqn - 1);
+    if (!is_leading && !um_delivery_append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, sqn - 1, now_ns))
         return false;
-    UM_COUNT(delivery->receiver->counters.burst_loss_events, 1);
-    UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost, sqn - delivery->next_sqn);
+    UM_COUNT(delivery->receiver->counters.burst_loss_events, !is_leading);
+    UM_COUNT(delivery->receiver->context_counters->fragments_unrecoverably_lost,
+             is_leading ? 0 : sqn - delivery->next_sqn);
     um_order_map_clear(delivery);
     delivery->next_sqn = sqn;
     delivery->highest_sqn = sqn - 1;

@@ -23,7 +23,8 @@ typedef struct um_node {
     um_message_queue *queues[UM_NODE_QUEUES_MAX]; /* each once, however many receivers it has */
     uint32_t queue_count;
     bool any_full;
-    bool behind; /* the owner's word before a tick: datagrams that have arrived are yet to be read */
+    bool otr_begun; /* off-transport recovery of some controller: the owner clears it */
+    bool behind;    /* the owner's word before a tick: datagrams that have arrived are yet to be read */
     um_reorder_buffer store;
     um_resume_points resume_points; /* none unless the owner gives memory */
     um_context_counters counters;

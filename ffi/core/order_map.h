@@ -15,17 +15,42 @@ static inline um_gap *um_order_map_gap(um_delivery *delivery, uint32_t i)
     return &delivery->gaps[(delivery->gap_first + i) % UM_DELIVERY_GAPS_MAX];
 }
 
-static inline void um_order_map_add_gap(um_delivery *delivery, uint32_t first, uint32_t last, int64_t now_ns)
+/* A gap behind the others, shown by the datagram of the highest transport sqn. It counts no loss: what it covers may
+ * have been left out. */
+static inline void um_order_map_note_gap(um_delivery *delivery, uint32_t first, uint32_t last, int64_t now_ns)
 {
-    UM_COUNT(delivery->receiver->context_counters->fragments_lost, last - first + 1);
     if (delivery->gap_count == UM_DELIVERY_GAPS_MAX) {
         /* Merged with the youngest: the older part of it is given up a little later than it could be. */
         um_gap *youngest = um_order_map_gap(delivery, UM_DELIVERY_GAPS_MAX - 1);
         youngest->last = last;
         youngest->detected_ns = now_ns;
+        youngest->transport_sqn = delivery->highest_transport_sqn;
         return;
     }
-    *um_order_map_gap(delivery, delivery->gap_count++) = (um_gap){first, last, now_ns};
+    um_gap *youngest = delivery->gap_count == 0 ? NULL : um_order_map_gap(delivery, delivery->gap_count - 1);
+    if (youngest != NULL && youngest->last + 1 == first && youngest->detected_ns == now_ns)
+        youngest->last = last;
+    else
+        *um_order_map_gap(delivery, delivery->gap_count++) =
+            (um_gap){first, last, now_ns, delivery->highest_transport_sqn};
+}
+
+/* A gap in front of the others: of what was there before anything that is known. */
+static inline void um_order_map_note_front_gap(um_delivery *delivery, uint32_t first, uint32_t last, int64_t now_ns)
+{
+    if (delivery->gap_count == UM_DELIVERY_GAPS_MAX) {
+        um_order_map_gap(delivery, 0)->first = first;
+        return;
+    }
+    delivery->gap_first = (delivery->gap_first + UM_DELIVERY_GAPS_MAX - 1) % UM_DELIVERY_GAPS_MAX;
+    delivery->gap_count++;
+    *um_order_map_gap(delivery, 0) = (um_gap){first, last, now_ns, delivery->highest_transport_sqn};
+}
+
+static inline void um_order_map_add_gap(um_delivery *delivery, uint32_t first, uint32_t last, int64_t now_ns)
+{
+    UM_COUNT(delivery->receiver->context_counters->fragments_lost, last - first + 1);
+    um_order_map_note_gap(delivery, first, last, now_ns);
 }
 
 static inline um_reorder_entry *um_order_map_find(um_delivery *delivery, uint32_t sqn)

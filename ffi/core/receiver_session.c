@@ -1,7 +1,9 @@
+/* One file, because what a datagram does to a session and what ends the session read and write the same few fields. */
 #include "core/receiver_session.h"
 
 #include "core/group_report.h"
 #include "core/late_join.h"
+#include "core/latency.h"
 #include "core/nak_timers.h"
 #include "core/session_claims.h"
 #include "core/start_gate.h"
@@ -179,23 +181,6 @@ static void on_topic_message(um_receiver_session *session, um_topic_slot *slot, 
     }
 }
 
-/* One-way latency of a message whose publisher says when it was sent, by two clocks: the publisher's and ours. Where
- * ours is behind by more than the way took, the difference is negative: that is no latency, and counted apart. */
-static void note_latency(um_receiver_session *session, int64_t sent_ns, int64_t received_ns)
-{
-    um_receiver_transport_counters *counters = &session->counters;
-    if (UM_UNLIKELY(received_ns < sent_ns)) {
-        UM_COUNT(counters->latency_negative, 1);
-        return;
-    }
-    uint64_t latency_ns = (uint64_t)received_ns - (uint64_t)sent_ns;
-    counters->latency_min = latency_ns < counters->latency_min ? latency_ns : counters->latency_min;
-    counters->latency_max = latency_ns > counters->latency_max ? latency_ns : counters->latency_max;
-    counters->latency_mean = um_moving_mean(counters->latency_mean, latency_ns, session->latency_count == 0);
-    UM_COUNT(session->latency_buckets[um_time_bucket(latency_ns, UM_LATENCY_OCTAVE_FIRST, UM_LATENCY_BUCKETS)], 1);
-    UM_COUNT(session->latency_count, 1);
-}
-
 static void count_dropped(um_receiver_transport_counters *counters, enum um_dgram_status status)
 {
     switch (status) {
@@ -245,7 +230,7 @@ static void demultiplex(um_receiver_session *session, const uint8_t *body, uint3
         }
         UM_COUNT(session->counters.lbm_msgs_rcved, 1);
         if (message.sent_ns != 0)
-            note_latency(session, message.sent_ns, arrival->received_ns);
+            um_latency_note(session, message.sent_ns, arrival->received_ns);
         um_topic_slot *slot = um_topic_table_slot_of_next(&session->topics, message.topic_index);
         if (slot->first == NULL)
             UM_COUNT(session->counters.lbm_msgs_no_topic_rcved, 1);

@@ -48,13 +48,6 @@ typedef struct um_session_claims {
     int64_t last_data_ns;
 } um_session_claims;
 
-/* What identifies a session on the wire (reference 1; wire page 3). */
-typedef struct um_session_id {
-    um_address source; /* address, and the port NAKs go to */
-    um_address group;  /* multicast group and destination port */
-    uint32_t session_id;
-} um_session_id;
-
 typedef struct um_receiver_session_config {
     um_session_id id;
     int64_t nak_initial_backoff_ns; /* 0: NAK at once */
@@ -175,12 +168,6 @@ static inline void um_receiver_session_send_control(um_receiver_session *session
     um_part part = {datagram, length};
     um_tx tx = {.parts = &part, .part_count = 1, .length = length};
     session->link->ops->send(session->link, session->config.id.source, &tx, 1);
-}
-
-static inline bool um_session_id_equal(const um_session_id *a, const um_session_id *b)
-{
-    return a->session_id == b->session_id && um_address_equal(a->source, b->source) &&
-           um_address_equal(a->group, b->group);
 }
 
 #endif

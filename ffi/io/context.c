@@ -284,6 +284,21 @@ bool um_context_take_ended(um_context *context, um_session_id *id)
     return any;
 }
 
+uint32_t um_context_take_recoveries(um_context *context, um_begun_recovery *begun, uint32_t max)
+{
+    um_reactor_lock(&context->reactor);
+    uint32_t count = um_receiving_take_recoveries(&context->receiving, begun, max);
+    um_reactor_unlock(&context->reactor);
+    return count;
+}
+
+void um_context_watch_recoveries(um_context *context, int event_fd)
+{
+    um_reactor_lock(&context->reactor);
+    context->receiving.recoveries_fd = event_fd;
+    um_reactor_unlock(&context->reactor);
+}
+
 /* ---- the tap ---- */
 
 int um_context_tap_start(um_context *context, const um_tap_config *config)

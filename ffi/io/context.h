@@ -22,6 +22,7 @@
 #include "core/source_session.h"
 #include "io/event_queue.h"
 #include "io/publication_session.h"
+#include "io/receiving.h"
 #include "io/rings.h"
 
 typedef struct um_context_config {
@@ -106,6 +107,11 @@ int um_session_open(um_context *context, um_session_config *config, uint16_t por
                     um_publication_session **session);
 
 int um_event_queue_open(um_context *context, const um_event_queue_config *config, um_event_queue **queue);
+
+/* Off-transport recoveries that have begun since the last call; the rest at the next when there are more than `max`. */
+uint32_t um_context_take_recoveries(um_context *context, um_begun_recovery *begun, uint32_t max);
+/* The eventfd that is written to when one has begun; -1: none. */
+void um_context_watch_recoveries(um_context *context, int event_fd);
 
 /* The next receiving session that has ended since the last call; false when there is none. */
 bool um_context_take_ended(um_context *context, um_session_id *id);

@@ -19,17 +19,30 @@ static um_delivery *find_delivery(um_subscription *subscription, const um_sessio
     return delivery;
 }
 
+static void begin_late(um_delivery *delivery, um_late_mapping *mapping)
+{
+    delivery->request_port = mapping->request_port;
+    mapping->is_resumed = delivery->has_resume;
+    mapping->is_fetched = mapping->joins_late || mapping->is_resumed;
+    if (!mapping->is_fetched)
+        return;
+    um_late_join_begin(delivery, mapping->caching_proximity);
+    mapping->resume_sqn = delivery->late_join.resume_sqn;
+    mapping->epoch = delivery->late_join.epoch;
+}
+
 int um_subscription_map_late(um_subscription *subscription, const um_receiver_session_config *session,
-                             uint32_t topic_index, uint32_t source, uint32_t caching_proximity)
+                             uint32_t topic_index, uint32_t source, um_late_mapping *mapping)
 {
     um_receiving *receiving = subscription->receiving;
+    mapping->is_fetched = false;
     if (!um_gate_enter(&subscription->gate))
         return UM_CLOSED;
     um_reactor_lock(receiving->reactor);
     int result = um_receiving_map(receiving, &subscription->core, session, topic_index, source);
     if (result == 0) {
         um_receiver_session *mapped;
-        um_late_join_begin(find_delivery(subscription, &session->id, topic_index, &mapped), caching_proximity);
+        begin_late(find_delivery(subscription, &session->id, topic_index, &mapped), mapping);
         um_node_wake(&receiving->node, um_clock_ns());
     }
     um_reactor_unlock(receiving->reactor);
@@ -38,12 +51,22 @@ int um_subscription_map_late(um_subscription *subscription, const um_receiver_se
     return result;
 }
 
+/* The controller of a fetch that goes on; NULL once it is over. */
+static um_delivery *find_fetched(um_subscription *subscription, const um_fetch *fetch, um_receiver_session **session)
+{
+    um_delivery *delivery = find_delivery(subscription, &fetch->id, fetch->topic_index, session);
+    if (delivery == NULL || (*session)->ended || !delivery->late_join.is_active || delivery->late_join.is_given_up ||
+        delivery->late_join.epoch != fetch->epoch)
+        return NULL;
+    return delivery;
+}
+
 static int fetch_step(um_subscription *subscription, um_fetch *fetch, const char *received, uint32_t length, char *out,
                       uint32_t capacity)
 {
     um_receiver_session *session;
-    um_delivery *delivery = find_delivery(subscription, &fetch->id, fetch->topic_index, &session);
-    if (delivery == NULL || !delivery->late_join.is_active || session->ended)
+    um_delivery *delivery = find_fetched(subscription, fetch, &session);
+    if (delivery == NULL)
         return -ENOENT;
     delivery->late_join.received_ns = um_clock_wall_ns();
     if (fetch->retries)
@@ -54,13 +77,16 @@ static int fetch_step(um_subscription *subscription, um_fetch *fetch, const char
     int64_t used = um_late_join_receive(session, delivery, (const uint8_t *)received, length, now_ns);
     if (used < 0)
         return (int)used;
+    if (find_fetched(subscription, fetch, &session) == NULL)
+        return -ENOENT;
     fetch->consumed = (uint32_t)used;
     fetch->written = um_late_join_request(delivery, fetch->outstanding_max, (uint8_t *)out, capacity);
     fetch->next_sqn = delivery->next_sqn;
     fetch->awaits_range = delivery->late_join.awaits_range;
     fetch->is_starved = delivery->starved;
+    fetch->is_left_to_transport = um_late_join_is_left_to_transport(delivery);
     fetch->is_caught_up = !fetch->awaits_range && !um_serial_before(delivery->next_sqn, delivery->late_join.target);
-    return delivery->late_join.is_active ? 0 : -ENOENT;
+    return 0;
 }
 
 int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const char *received, uint32_t length,
@@ -73,25 +99,40 @@ int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const 
     um_reactor_lock(receiving->reactor);
     int result = fetch_step(subscription, fetch, received, length, out, capacity);
     um_event_queues_notify(subscription->queue->queues);
+    um_receiving_report_recoveries(receiving);
     um_reactor_unlock(receiving->reactor);
     um_gate_leave(&subscription->gate);
     return result;
 }
 
-int um_subscription_give_up_past(um_subscription *subscription, const um_fetch *fetch)
+static int give_up(um_subscription *subscription, const um_fetch *fetch, bool all)
 {
     um_receiving *receiving = subscription->receiving;
     if (!um_gate_enter(&subscription->gate))
         return UM_CLOSED;
     um_reactor_lock(receiving->reactor);
     um_receiver_session *session;
-    um_delivery *delivery = find_delivery(subscription, &fetch->id, fetch->topic_index, &session);
-    if (delivery != NULL)
+    um_delivery *delivery = find_fetched(subscription, fetch, &session);
+    bool goes_on = delivery != NULL && !all && um_late_join_pass_over(session, delivery, um_clock_ns());
+    if (delivery != NULL && all)
         um_late_join_give_up(session, delivery, um_clock_ns());
     um_event_queues_notify(subscription->queue->queues);
+    um_receiving_report_recoveries(receiving);
+    um_node_wake(&receiving->node, um_clock_ns());
     um_reactor_unlock(receiving->reactor);
+    um_reactor_wake_by(receiving->reactor, 0);
     um_gate_leave(&subscription->gate);
-    return delivery == NULL ? -ENOENT : 0;
+    return goes_on || (all && delivery != NULL) ? 0 : -ENOENT;
+}
+
+int um_subscription_give_up_past(um_subscription *subscription, const um_fetch *fetch)
+{
+    return give_up(subscription, fetch, true);
+}
+
+int um_subscription_pass_over(um_subscription *subscription, const um_fetch *fetch)
+{
+    return give_up(subscription, fetch, false);
 }
 
 /* ---- sources ---- */

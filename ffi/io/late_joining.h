@@ -11,14 +11,28 @@
 #include "io/publication.h"
 #include "io/subscription.h"
 
-/* As um_subscription_map, and the topic's past comes first: the controller waits for um_subscription_fetch. */
-int um_subscription_map_late(um_subscription *subscription, const um_receiver_session_config *session,
-                             uint32_t topic_index, uint32_t source, uint32_t caching_proximity);
+/* A source that offers what it retains, at request_port: whether its past comes first, and what became of that. */
+typedef struct um_late_mapping {
+    um_address request_port;
+    bool joins_late;
+    uint32_t caching_proximity;
 
-/* One step of a late join: what was received is taken, what is to be sent is written. */
+    bool is_fetched; /* the controller waits for um_subscription_fetch */
+    bool is_resumed; /* from resume_sqn on: the source was there before, and its session ended */
+    uint32_t resume_sqn;
+    uint32_t epoch; /* the fetch's */
+} um_late_mapping;
+
+/* As um_subscription_map. A source that is found again is fetched from where it was left, whether it is joined late or
+ * only recovered from, and nothing is fetched twice. */
+int um_subscription_map_late(um_subscription *subscription, const um_receiver_session_config *session,
+                             uint32_t topic_index, uint32_t source, um_late_mapping *mapping);
+
+/* One step of a fetch: what was received is taken, what is to be sent is written. */
 typedef struct um_fetch {
     um_session_id id;
     uint32_t topic_index;
+    uint32_t epoch;
     uint32_t outstanding_max;
     bool retries; /* what was requested is requested again */
 
@@ -26,15 +40,18 @@ typedef struct um_fetch {
     uint32_t written;
     uint32_t next_sqn; /* the first not delivered */
     bool awaits_range;
-    bool is_starved;   /* the queue is full: call again soon */
-    bool is_caught_up; /* nothing is lacking now */
+    bool is_starved;           /* the queue is full: call again soon */
+    bool is_caught_up;         /* nothing is lacking now */
+    bool is_left_to_transport; /* what comes next is not retained, and its time is not up */
 } um_fetch;
 
-/* 0, -ENOENT once the late join is complete or its session gone, -EBADMSG. */
+/* 0, -ENOENT once the fetch is complete or its session gone, -EBADMSG. */
 int um_subscription_fetch(um_subscription *subscription, um_fetch *fetch, const char *received, uint32_t length,
                           char *out, uint32_t capacity);
-/* The past is not to be had: what lacks is lost. */
+/* What lacks is not to be had. */
 int um_subscription_give_up_past(um_subscription *subscription, const um_fetch *fetch);
+/* What comes next did not come in time: 0 when the fetch goes on behind it, -ENOENT when it was given up. */
+int um_subscription_pass_over(um_subscription *subscription, const um_fetch *fetch);
 
 /* Offers late join. -EBUSY when it does so already. */
 int um_publication_retain(um_publication *publication, const um_retention_config *config);

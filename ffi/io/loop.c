@@ -190,6 +190,7 @@ int64_t um_loop_pass(um_loop *loop, int64_t wait_until_ns)
     if (pressured && loop->next_due_ns > now_ns + PRESSURE_CHECK_NS)
         loop->next_due_ns = now_ns + PRESSURE_CHECK_NS;
     um_event_queues_notify(loop->queues);
+    um_receiving_report_recoveries(loop->receiving);
     note_pass(loop, &plan, handled, now_ns);
     pthread_mutex_unlock(&reactor->lock);
     return handled;

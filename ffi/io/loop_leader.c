@@ -107,6 +107,7 @@ static bool pass(um_loop_leader *leader, int64_t now_ns)
         um_node_after_batch(node, now_ns);
         due_ns = um_node_tick(node, now_ns);
         um_event_queues_notify(leader->queues);
+        um_receiving_report_recoveries(receiving);
     }
     bool pressured = um_node_pressured(node, now_ns);
     uint32_t sends = atomic_load_explicit(&leader->links->send_count, memory_order_relaxed);

@@ -1,6 +1,8 @@
+/* One file, because groups, sessions and what they deliver share the context lock and the table of groups. */
 #include "io/receiving.h"
 
 #include <stdlib.h>
+#include <sys/eventfd.h>
 
 #include "authentication/tagging_link.h"
 #include "authentication/verifiers.h"
@@ -301,6 +303,7 @@ int um_receiving_open(um_receiving *receiving, um_reactor *reactor, um_links *li
     receiving->coalescing = coalescing;
     receiving->config = *config;
     receiving->next_delivery_id = 1;
+    receiving->recoveries_fd = -1;
     receiving->control_link.fd = -1;
     um_node_init(&receiving->node);
     reactor->error_step = "memory";
@@ -450,6 +453,41 @@ int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns)
     }
     receiving->node.behind = true;
     return handled;
+}
+
+void um_receiving_report_recoveries(um_receiving *receiving)
+{
+    if (!receiving->node.otr_begun)
+        return;
+    receiving->node.otr_begun = false;
+    if (receiving->recoveries_fd >= 0)
+        eventfd_write(receiving->recoveries_fd, 1);
+}
+
+static uint32_t take_of_session(um_receiver_session *session, um_begun_recovery *begun, uint32_t max)
+{
+    uint32_t count = 0;
+    for (um_delivery *d = session->controllers; d != NULL && count < max; d = d->next) {
+        if (!d->late_join.is_active || !d->late_join.is_otr || d->late_join.is_taken)
+            continue;
+        d->late_join.is_taken = true;
+        /* A receiver is the first thing in its subscription. */
+        begun[count++] = (um_begun_recovery){.subscription = d->receiver,
+                                             .id = session->config.id,
+                                             .topic_index = d->topic_index,
+                                             .epoch = d->late_join.epoch,
+                                             .request_port = d->request_port,
+                                             .next_sqn = d->next_sqn};
+    }
+    return count;
+}
+
+uint32_t um_receiving_take_recoveries(um_receiving *receiving, um_begun_recovery *begun, uint32_t max)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < receiving->node.session_count && count < max; i++)
+        count += take_of_session(receiving->node.sessions[i], begun + count, max - count);
+    return count;
 }
 
 void um_receiving_reap(um_receiving *receiving)

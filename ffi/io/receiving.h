@@ -27,6 +27,16 @@ typedef struct um_group {
     bool is_reported;  /* to the loop, when it is readable */
 } um_group;
 
+/* An off-transport recovery that has begun: it waits for um_subscription_fetch. */
+typedef struct um_begun_recovery {
+    void *subscription; /* a um_subscription */
+    um_session_id id;
+    uint32_t topic_index;
+    uint32_t epoch;
+    um_address request_port;
+    uint32_t next_sqn;
+} um_begun_recovery;
+
 typedef struct um_receiving_config {
     uint32_t batch; /* datagrams of one receive call */
     uint32_t hold_datagrams;
@@ -55,6 +65,7 @@ typedef struct um_receiving {
     um_receive_coalescing *coalescing;     /* is given what rings receive */
     struct um_subscription *subscriptions; /* the list of subscription.c */
     uint32_t next_delivery_id;
+    int recoveries_fd;                           /* eventfd of the thread that takes off-transport recoveries; or -1 */
     um_session_id ended[UM_RECEIVING_ENDED_MAX]; /* ring of sessions that timed out */
     uint32_t ended_count;
     uint32_t ended_taken;
@@ -92,6 +103,10 @@ void um_receiving_pause_groups(um_receiving *receiving, bool is_paused);
 int um_receiving_receive_rings(um_receiving *receiving, int64_t now_ns);
 /* The key set has changed: its sessions go on with the new keys. */
 int um_receiving_rekey(um_receiving *receiving, uint32_t key_set);
+/* Wakes the thread that takes off-transport recoveries when some have begun. */
+void um_receiving_report_recoveries(um_receiving *receiving);
+/* Those that have begun and were not taken yet, at most `max`. Returns how many. */
+uint32_t um_receiving_take_recoveries(um_receiving *receiving, um_begun_recovery *begun, uint32_t max);
 /* Takes down the sessions that have ended. */
 void um_receiving_reap(um_receiving *receiving);
 

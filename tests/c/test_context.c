@@ -429,6 +429,8 @@ TEST("UM-14 UM-15", "closing a queue ends its reader's call while other threads 
         um_event_queue_free(queue);
         w->queues[0] = queue_open(w->context, 8, 1 << 17);
         w->subscriptions[0] = subscribe(w, w->queues[0]);
+        if (!embedded)
+            await_sleepers(w->context, 2); /* both have begun */
         um_context_unblock(w->context);
         if (!embedded)
             join(processing, 2);

@@ -54,7 +54,7 @@ class Run:
         """Begin it."""
         command = [sys.executable, "-m", "umstack", "demo", "--json", "--seed", str(SEED), "--link", link]
         self.process = subprocess.Popen(
-            [*command, "--no-report", *arguments],
+            [*command, "--no-report", "--no-recovery", *arguments],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -147,6 +147,7 @@ def test_where_rings_cannot_be_it_says_why_and_uses_sockets(tree: Path, work: Pa
             "--loss",
             "0",
             "--no-report",
+            "--no-recovery",
             "--subscribers",
             "1",
         ]
@@ -175,6 +176,7 @@ def test_the_table_says_what_happened(tree: Path, work: Path) -> None:
         "umstack",
         "demo",
         "--no-report",
+        "--no-recovery",
         "--tree",
         str(tree),
         "--subscribers",
@@ -189,6 +191,28 @@ def test_the_table_says_what_happened(tree: Path, work: Path) -> None:
     assert "AF_XDP (native)" in done.stdout
     assert "every file verified at every subscriber over AF_XDP and sockets" in done.stdout
     assert "transferring" in done.stderr
+
+
+def test_a_late_subscriber_and_one_whose_cable_is_out_have_every_file(tree: Path, work: Path) -> None:
+    """Issue 28: the past by late join, what the transport gave up by off-transport recovery (UM-136, UM-142)."""
+    command = [sys.executable, "-m", "umstack", "demo", "--json", "--no-report", "--link", "socket"]
+    done = subprocess.run(
+        [*command, "--seed", str(SEED), "--tree", str(tree)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    recovery = json.loads(done.stdout)["recovery"]
+    assert recovery["ok"]
+    assert recovery["problems"] == []
+    always, late, cut = recovery["subscribers"]
+    assert [one["files_verified"] for one in (always, late, cut)] == [FILES] * 3
+    assert [one["unrecoverable"] for one in (always, late, cut)] == [0, 0, 0]
+    assert late["late_join_messages"] > 100 > always["late_join_messages"]
+    assert cut["otr_messages"] > 100 > always["otr_messages"]
+    assert recovery["publisher"]["recovery_messages_sent"] >= late["late_join_messages"] + cut["otr_messages"]
 
 
 def test_a_subscriber_that_dies_fails_the_run_and_not_the_others(tree: Path, work: Path) -> None:

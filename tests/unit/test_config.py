@@ -95,12 +95,20 @@ def test_nonsense_is_refused_with_what_is_allowed(option: Option) -> None:
         (Scope.CONTEXT, "resolver_multicast_port", 12965),
         (Scope.SOURCE, "resolver_advertisement_maximum_initial_interval", 500),
         (Scope.RECEIVER, "resolver_query_minimum_initial_interval", 20),
+        (Scope.RECEIVER, "use_otr", 2),
+        (Scope.RECEIVER, "otr_request_initial_delay", 2000),
+        (Scope.RECEIVER, "otr_request_minimum_interval", 1000),
+        (Scope.RECEIVER, "otr_request_maximum_interval", 10000),
+        (Scope.RECEIVER, "otr_request_message_timeout", 60000),
+        (Scope.RECEIVER, "otr_request_outstanding_maximum", 200),
+        (Scope.RECEIVER, "otr_message_caching_threshold", 10000),
+        (Scope.RECEIVER, "otr_request_log_alert_cooldown", 300),
     ],
 )
 def test_um_defaults_are_those_of_the_configuration_guide(
     scope: Scope, name: str, um_default: object
 ) -> None:
-    """UM-17, UM-62, UM-64, UM-68, UM-117..UM-131, UX-1, UX-14: names, scopes and UM's defaults."""
+    """UM-17, UM-62, UM-64, UM-68, UM-117..UM-131, UM-142, UM-143, UX-1, UX-14: names, scopes and UM's defaults."""
     assert OPTIONS[scope][name].spec.um == um_default
 
 
@@ -192,7 +200,7 @@ def test_load_reads_a_file_and_names_it(tmp_path: Path) -> None:
         ("sorce transport lbtrm", "did you mean source?"),
         ("source transport tcp", "'tcp' is not available here; give lbtrm"),
         ("receiver transport_lbtrm_ignore_interval 3", "its scope is source"),
-        ("receiver use_otr 1", "there is no off-transport recovery"),
+        ("receiver retransmit_initial_sequence_number_request 1", "answers with an empty range"),
         ("source transport_lbtru_port 1", "LBT-RU is not a transport"),
         ("event_queue queue_age_enabled 1", "there are no event queues"),
         ("context dynamic_fragmentation_reduction 0", "give 1;"),

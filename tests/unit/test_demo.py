@@ -41,6 +41,8 @@ def test_it_runs_over_loopback(tree: Path) -> None:
     report = json.loads(done.stdout)
     assert done.returncode == 0, done.stderr
     assert "loopback ends (asked for)" in report["why_no_rings"]
+    assert report["recovery"] is None
+    assert "no cable" in report["why_no_recovery"]
     (result,) = report["runs"]
     assert (result["link"], result["link_modes"]) == ("socket", ["socket"] * 4)
     assert (result["ok"], result["network"], result["why"]) == (True, "loopback", "asked for")

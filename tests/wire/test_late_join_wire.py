@@ -1,19 +1,24 @@
-"""Late join as tshark decodes it: LBMC over TCP, both directions of a real exchange."""
+"""Late join and off-transport recovery as tshark decodes them: LBMC over TCP, both directions of real exchanges."""
 
 from __future__ import annotations
 
 import socket
 import struct
+import threading
 from pathlib import Path
+from typing import Any
 
+import pytest
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from scapy.utils import wrpcap
 
 from tests.unit.loopback import open_context
+from tests.unit.test_off_transport import IDLE, SOON_ENDED, Account
+from tests.waiting import SECONDS, wait_for
 from tests.wire.dissection import MARKS, tshark
-from umstack.recovery.codec import RangeRequest, encode_range_request
+from umstack.recovery.codec import RangeRequest, RecoveryEndpoint, encode_range_request, endpoint_option
 
 _REQUEST_PORT = 14391
 
@@ -61,3 +66,75 @@ def test_tshark_decodes_requests_and_answers(tmp_path: Path) -> None:
     columns = [word for field in fields for word in ("-e", field)]
     rows = [line.split("\t") for line in tshark(file, "-T", "fields", *columns).splitlines()]
     assert [part for row in zip(*rows, strict=True) for part in ["".join(row)]] == list(fields.values())
+
+
+class Relay:
+    """Stands between a receiver and a source's request port, and keeps what each said."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        self.server: tuple[str, int] = ("", 0)
+        self.asked, self.answered = bytearray(), bytearray()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        peer, _ = self.listener.accept()
+        with peer, socket.create_connection(self.server) as server:
+            threading.Thread(target=self._pass, args=(peer, server, self.asked), daemon=True).start()
+            self._pass(server, peer, self.answered)
+
+    @staticmethod
+    def _pass(source: socket.socket, target: socket.socket, kept: bytearray) -> None:
+        try:
+            while part := source.recv(65536):
+                kept += part
+                target.sendall(part)
+        except OSError:
+            return
+
+
+def _fields(file: Path, *names: str) -> list[str]:
+    columns = [word for name in names for word in ("-e", name)]
+    rows = [line.split("\t") for line in tshark(file, "-T", "fields", *columns).splitlines()]
+    return ["".join(row) for row in zip(*rows, strict=True)]
+
+
+def test_tshark_decodes_an_off_transport_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """UM-138, UM-142: what a receiver says that lost messages 3 to 7, and what it is answered."""
+    relay = Relay()
+    at = RecoveryEndpoint("127.0.0.1", relay.port)
+    real: list[Any] = []
+
+    def lead_to_relay(endpoint: RecoveryEndpoint) -> Any:
+        real.append(endpoint)
+        return endpoint_option(at)
+
+    monkeypatch.setattr("umstack.context.endpoint_option", lead_to_relay)
+    ports = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
+    with open_context(**ports) as publisher, open_context(**ports) as subscriber:
+        source = publisher.source("recovered", late_join=1, flow_control="none", **IDLE)
+        relay.server = (real[0].ip, real[0].port)
+        account = Account(subscriber.receiver("recovered", use_late_join=0, **SOON_ENDED))
+        account.until_mapped()
+        source.send_many([b"%d" % n for n in range(3)], flush=True)
+        account.until(3)
+        account.until_ended()
+        source.send_many([b"%d" % n for n in range(3, 8)], flush=True)
+        account.until(8)
+        assert account.numbers == list(range(8))
+        wait_for(lambda: len(relay.answered) >= 20 + 5 * 13, "the answers", SECONDS)
+    asked, answered = bytes(relay.asked), bytes(relay.answered)
+    file = tmp_path / "recovered.pcap"
+    wrpcap(
+        str(file),
+        [_segment(asked, 1, 1, answers=False), _segment(answered, 1, 1 + len(asked), answers=True)],
+    )
+    assert tshark(file, "-Y", MARKS) == ""
+    topic = str(source.topic_index)
+    found = _fields(
+        file,
+        "lbmc.lji_req.tx_low_sqn", "lbmc.lji_req.topic_idx", "lbmc.ume_lj_info.low_seqnum",
+        "lbmc.ume_lj_info.high_seqnum", "lbmc.ume_rxreq.seqnum", "lbmc.sqn",
+    )  # fmt: skip
+    assert found == ["3", topic, "3", "7", "3,4,5,6,7", "3,4,5,6,7"]

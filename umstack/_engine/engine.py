@@ -21,7 +21,7 @@ from umstack._engine.lbtrm_address import LbtrmAddress, address_of, transport_na
 from umstack._engine.link import DataLink, Group, LinkStep
 from umstack._engine.registry import Registry
 from umstack._engine.sessions import SessionPool, receiver_session_config
-from umstack._engine.subscription import Subscription
+from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
 from umstack.config import ContextOptions
 from umstack.repeated_records import RepeatedRecords
@@ -128,11 +128,13 @@ class Engine:
         topic: str,
         topic_index: int,
         address: LbtrmAddress,
-        join_late: Callable[[Subscription, Any], None] | None = None,
+        request_port: tuple[str, int] | None = None,
+        join_late: Callable[[Subscription, Any, LateMapping], None] | None = None,
     ) -> None:
         """Map a source, which topic resolution found, to the receivers of its topic.
 
-        `join_late`, of a source that offers late join, gets each subscription that takes part, and its session.
+        `request_port` is where the source offers what it retains. `join_late` gets each subscription that is to have
+        some of that first, with its session.
         """
         name = transport_name(address)
         wanting = [one for one in self.registry.parts(Subscription) if one.wants(topic, address.group)]
@@ -145,10 +147,15 @@ class Engine:
             config = receiver_session_config(
                 address, subscription.options, core.receiver_id, core.datagram_bytes, key_set
             )
-            is_late = join_late is not None and subscription.options.use_late_join
-            result = subscription.map(config, topic_index, f"{name}[{topic_index}]", is_late=is_late)
-            if result == 0 and is_late and join_late is not None and not subscription.closed:
-                join_late(subscription, config)
+            late: LateMapping | None = None
+            if request_port is None:
+                result = subscription.map(config, topic_index, f"{name}[{topic_index}]")
+            else:
+                result, late = subscription.map_late(
+                    config, topic_index, f"{name}[{topic_index}]", request_port
+                )
+            if late is not None and join_late is not None:
+                join_late(subscription, config, late)
             if result == -errno.ENOSPC:
                 _records.write(
                     "full", logging.WARNING, "no room to receive %s: every session there is receives", name
@@ -161,6 +168,11 @@ class Engine:
                 core.check(result, f"joining {name} for {topic!r}")
         # Once more: another thread may have steered, before the join, by the groups joined until then.
         self.steer()
+
+    def find_subscription(self, handle: Any) -> Subscription | None:
+        """The open subscription of a core's handle."""
+        wanted = ffi.cast("um_subscription *", handle)
+        return next((one for one in self.registry.parts(Subscription) if one.handle == wanted), None)
 
     def ended_sessions(self) -> Iterator[LbtrmAddress]:
         """The receiving sessions that timed out since the last call, each once."""

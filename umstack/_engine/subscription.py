@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
 from umstack._engine.queue_memory import QueueMemory
 from umstack.config import ReceiverOptions
+
+
+class LateMapping(NamedTuple):
+    """What of a source that was just mapped is to be fetched first."""
+
+    endpoint: tuple[str, int]
+    epoch: int
+    resume_sqn: int | None
+    """Where to go on with a source that is found again; None: its past."""
 
 
 class Subscription:
@@ -36,6 +46,9 @@ class Subscription:
         config.map_entries_max = core.options.delivery_control_maximum_total_map_entries
         config.burst_loss_max = options.delivery_control_maximum_burst_loss
         config.loss_check_interval_ns = options.delivery_control_loss_check_interval_ns
+        config.use_otr = options.use_otr == 1
+        config.otr_initial_delay_ns = options.otr_request_initial_delay_ns
+        config.otr_caching_threshold = options.otr_message_caching_threshold
         handle = ffi.new("um_subscription **")
         core.check(lib.um_subscription_open(queue.handle, config, handle), f"receiver {topic!r}")
         self.handle = handle[0]
@@ -47,18 +60,30 @@ class Subscription:
             return False
         return self._takes_group is None or self._takes_group(group)
 
-    def map(self, session: Any, topic_index: int, source: str, *, is_late: bool = False) -> int:
-        """Map a source to it: a session's topic index, under the source's name. Returns the core's result.
-
-        With `is_late` it waits for the topic's past, which is to be fetched.
-        """
+    def map(self, session: Any, topic_index: int, source: str) -> int:
+        """Map a source to it: a session's topic index, under the source's name. Returns the core's result."""
         if self.closed:
             return 0
         number = self._queue.sources.number(self.topic, source)
-        if is_late:
-            proximity = self.options.retransmit_message_caching_proximity
-            return int(lib.um_subscription_map_late(self.handle, session, topic_index, number, proximity))
         return int(lib.um_subscription_map(self.handle, session, topic_index, number))
+
+    def map_late(
+        self, session: Any, topic_index: int, source: str, request_port: tuple[str, int]
+    ) -> tuple[int, LateMapping | None]:
+        """Map a source that offers what it retains: the core's result, and what is to be fetched first, if anything."""
+        if self.closed:
+            return 0, None
+        mapping = ffi.new("um_late_mapping *")
+        ip, mapping.request_port.port = request_port
+        mapping.request_port.ip = int(ipaddress.IPv4Address(ip))
+        mapping.joins_late = self.options.use_late_join
+        mapping.caching_proximity = self.options.retransmit_message_caching_proximity
+        number = self._queue.sources.number(self.topic, source)
+        result = int(lib.um_subscription_map_late(self.handle, session, topic_index, number, mapping))
+        if result != 0 or not mapping.is_fetched:
+            return result, None
+        resume_sqn = mapping.resume_sqn if mapping.is_resumed else None
+        return result, LateMapping(request_port, mapping.epoch, resume_sqn)
 
     def close(self) -> None:
         """Stop receiving."""

@@ -23,6 +23,7 @@ from umstack.bench import (
     compare,
     environment,
     flow,
+    late_join,
     latency,
     pipeline,
     recovery,
@@ -41,6 +42,7 @@ from umstack.cli.bench_tables import (
     capture_table,
     comparison_table,
     flow_table,
+    late_join_table,
     latency_table,
     live_table,
     monitor_table,
@@ -63,6 +65,7 @@ Examples:
   umstack bench throughput --size 64 --api message --seconds 5
   umstack bench latency --wait busy --loop core
   umstack bench recovery --loss 1%
+  umstack bench late-join
   umstack bench compare --plot links.svg
   umstack bench all
   umstack bench throughput -o source.transport_lbtrm_transmission_window_size=50331648
@@ -434,6 +437,32 @@ def _recovery(
         results = recovery.measure(plan, progress)
     described = _describe(spec.config, is_pinned, rounds=rounds, loss=loss, round_trip_options=trip.config)
     _report(results, described, as_json, recovery_table)
+
+
+@command.command("late-join", epilog="Example: umstack bench late-join --size 64")
+@_size(65000)
+@click.option(
+    "--backlog",
+    type=click.IntRange(min=1000),
+    help="Messages retained; otherwise as many as are 100 MB, two million at most.",
+)
+@_common(2.0)
+def _late_join(
+    size: int,
+    backlog: int | None,
+    seconds: float,
+    options: Sequence[str],
+    rounds: int,
+    is_pinned: bool,
+    as_json: bool,
+) -> None:
+    """How fast a receiver that joins late fetches what is retained, and what that costs a live stream."""
+    config = throughput.options_text("min", "real", options)
+    count = backlog or min(2_000_000, 100_000_000 // size)
+    plan = late_join.LateJoinPlan(size, count, config, seconds=seconds, rounds=rounds, is_pinned=is_pinned)
+    with _progress("late join") as progress:
+        results = late_join.measure(plan, progress)
+    _report(results, _describe(config, is_pinned, rounds=rounds), as_json, late_join_table)
 
 
 @command.command("flow", epilog="Example: umstack bench flow --cost-us 10")

@@ -139,6 +139,22 @@ def flow_table(results: Sequence[Result]) -> Table:
     return table
 
 
+def late_join_table(results: Sequence[Result]) -> Table:
+    """How fast a backlog is drained next to the live rate, and a live stream beside a late join next to it alone."""
+    table = _table(("what", "size"), ("backlog", "messages/s", "x the live rate", "x alone", "lost"))
+    for one in results:
+        table.add_row(
+            {"drained": "late join, drained", "live": "live stream beside it"}[one["mode"]],
+            str(one["size"]),
+            _count(one["detail"]["backlog"]),
+            _rate(one["messages_per_second"]),
+            _ratio(one, "live") if one["mode"] == "drained" else "",
+            _ratio(one, "alone") if one["mode"] == "live" else "",
+            _count(one["lost"]),
+        )
+    return table
+
+
 def capture_table(results: Sequence[Result]) -> Table:
     """What a stream reached beside a capture, next to what it reached without, and what the capture kept."""
     right = ("messages/s", "datagrams/s", "x without", "captured", "dropped", "cpu s: capture", "lost")

@@ -39,10 +39,6 @@ ABSENT_OPTIONS = (
     AbsentOptions(("hf_*",), "there is no hot failover"),
     AbsentOptions(("ume_*", "umq_*"), "there is no store and no broker"),
     AbsentOptions(
-        ("use_otr", "otr_*"),
-        "there is no off-transport recovery",
-    ),
-    AbsentOptions(
         ("retransmit_initial_sequence_number_request", "retransmit_request_generation_interval"),
         "a source that has never sent answers with an empty range; the generation interval is deprecated",
     ),

@@ -1,4 +1,7 @@
-"""The options of a context."""
+"""The options of a context.
+
+One file, because it is one table: each option of the scope once, with its unit, range and default.
+"""
 
 from __future__ import annotations
 

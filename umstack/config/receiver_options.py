@@ -10,6 +10,7 @@ from umstack.config.option import Kind, Scope, option
 
 _FOREVER = "forever"
 _OFF = "off"
+_NO_LIMIT = "no limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,68 @@ class ReceiverOptions:
         maximum=200_000,
         doc="Live messages wait in the order map when they are nearer than this to what is delivered; others "
         "are dropped and fetched, too.",
+    )
+
+    # Off-transport recovery
+
+    use_otr: int = option(
+        Kind.INTEGER,
+        um=2,
+        ours=1,
+        choices=(0, 1, 2),
+        reason="A source that retains messages retains them for receivers that lost them, too: with late_join at "
+        "the source no option is needed at every receiver.",
+        doc="1: fetch what the transport did not recover from what the source retains, where it offers late join "
+        "(UM-142). 0 and 2 (persistent receivers only, of which there are none): do not.",
+    )
+    otr_request_initial_delay_ns: int = option(
+        Kind.MILLISECONDS,
+        um=2000,
+        maximum=3_600_000,
+        zero="at once",
+        doc="From finding a sequence number missing to off-transport recovery; sooner when the transport gives up.",
+    )
+    otr_message_caching_threshold: int = option(
+        Kind.INTEGER,
+        um=10000,
+        minimum=1,
+        maximum=200_000,
+        doc="With so many messages behind a gap it begins without the delay (UM-143); live messages beyond them are "
+        "dropped and fetched, too.",
+    )
+    otr_request_minimum_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=1000,
+        minimum=1,
+        maximum=3_600_000,
+        doc="Without progress for this long, what is outstanding is requested again; it doubles. So does the time "
+        "between attempts to reach the source.",
+    )
+    otr_request_maximum_interval_ns: int = option(
+        Kind.MILLISECONDS, um=10000, minimum=1, maximum=3_600_000, doc="The longest of those intervals."
+    )
+    otr_request_message_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=60000,
+        minimum=1,
+        maximum=3_600_000,
+        doc="What has not come after this long is left to the transport, and lost when its time is up, too.",
+    )
+    otr_request_outstanding_maximum: int = option(
+        Kind.INTEGER,
+        um=200,
+        ours=8192,
+        maximum=1_000_000,
+        zero=_NO_LIMIT,
+        reason="Requests travel chained, hundreds in a message: 200 would be a round trip for every 200 messages.",
+        doc="Sequence numbers requested and not delivered yet.",
+    )
+    otr_request_log_alert_cooldown_ns: int = option(
+        Kind.SECONDS,
+        um=300,
+        maximum=10_000_000,
+        zero="every time",
+        doc="How long a topic whose off-transport recovery was logged is not logged again.",
     )
 
     # Flow control

@@ -1,11 +1,13 @@
 """The demo: one publisher multicasts a file tree to several subscribers across a lossy switch, over AF_XDP rings and
-over kernel sockets, and every byte is compared. `umstack demo` shows it; this package knows nothing of a terminal.
+over kernel sockets, then once more to one that starts in the middle and one whose cable is out for a while, and every
+byte is compared. `umstack demo` shows it; this package knows nothing of a terminal.
 """
 
 from umstack.demo.errors import DemoFailed
 from umstack.demo.result import DemoReport, DemoResult, SubscriberResult
-from umstack.demo.run import DemoProgress, run_demo
+from umstack.demo.run import run_demo
 from umstack.demo.settings import DemoSettings, default_tree
+from umstack.demo.transfer import DemoProgress
 
 __all__ = [
     "DemoFailed",

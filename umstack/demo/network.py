@@ -50,6 +50,12 @@ class Network(Protocol):
     def why_no_rings(self) -> str | None:
         """Why data cannot travel on AF_XDP rings here; None if it can."""
 
+    def cut(self, host: int) -> None:
+        """Take a host off the network."""
+
+    def mend(self, host: int) -> None:
+        """Put it back."""
+
 
 @dataclass(slots=True)
 class LabNetwork:
@@ -89,6 +95,14 @@ class LabNetwork:
             return None
         least = next(step for step in steps if step.mode is Mode.GENERIC)
         return "; ".join(map(str, least.reasons))
+
+    def cut(self, host: int) -> None:
+        """Take a host's interface down."""
+        self.lab.hosts[host].link_down()
+
+    def mend(self, host: int) -> None:
+        """Bring it up again."""
+        self.lab.hosts[host].link_up()
 
 
 @dataclass(slots=True)
@@ -138,6 +152,14 @@ class LoopbackNetwork:
     def why_no_rings(self) -> str | None:
         """They are past the kernel."""
         return f"rings are past the kernel, which is where loopback ends ({self.why})"
+
+    def cut(self, host: int) -> None:
+        """There is no cable."""
+        raise NotImplementedError(f"loopback has no cable to host {host}")
+
+    def mend(self, host: int) -> None:
+        """There is no cable."""
+        raise NotImplementedError(f"loopback has no cable to host {host}")
 
 
 @contextlib.contextmanager

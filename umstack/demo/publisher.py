@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ class PublisherTask:
     manifest_file: str
     context_options: dict[str, str | int]
     source_options: dict[str, str | int]
+    stays: bool = False
+    """Keep what is retained, for receivers that come late, until the parent ends it."""
 
 
 def publish(task: PublisherTask, reporter: Reporter) -> None:
@@ -42,7 +45,8 @@ def publish(task: PublisherTask, reporter: Reporter) -> None:
         Context(task.interface, config=config) as context,
         context.source(task.topic) as source,
     ):
-        source.wait_connected(task.subscribers, _CONNECT_TIMEOUT_SECONDS)
+        if task.subscribers:
+            source.wait_connected(task.subscribers, _CONNECT_TIMEOUT_SECONDS)
         reporter.say("connected")
 
         def on_entry(entry: ManifestEntry) -> None:
@@ -56,7 +60,7 @@ def publish(task: PublisherTask, reporter: Reporter) -> None:
         report = sender.send([task.tree + "/"], exclude=is_left_out_of_library if task.leave_out else None)
         manifest = report.manifest
         reporter.say("sent", bytes=manifest.byte_count, files=manifest.file_count)
-        is_drained = source.wait_drained(_DRAIN_TIMEOUT_SECONDS)
+        is_drained = task.stays or source.wait_drained(_DRAIN_TIMEOUT_SECONDS)
         facts: dict[str, Any] = {
             "seconds": time.monotonic() - start,
             "cpu_seconds": time.process_time() - cpu_start,
@@ -72,4 +76,9 @@ def publish(task: PublisherTask, reporter: Reporter) -> None:
             "datagram_bytes": context.datagram_bytes,
             "counters": source.stats(),
         }
+        manifest_file.flush()
+        if task.stays:
+            source.flush()
+            reporter.say("result", **facts)
+            threading.Event().wait()
     reporter.say("result", **facts)

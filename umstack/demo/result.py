@@ -13,6 +13,8 @@ class SubscriberResult:
     """One subscriber: what reached it, what it lost on the way and how that was mended."""
 
     number: int
+    role: str = ""
+    """What was to happen to it, in the run in which that differs."""
     bytes: int = 0
     seconds: float = 0.0
     dropped_at_switch: int | None = None
@@ -21,6 +23,9 @@ class SubscriberResult:
     naks_sent: int = 0
     retransmissions_received: int = 0
     recovery_ms: dict[str, float | None] = field(default_factory=dict)
+    late_join_messages: int = 0
+    otr_messages: int = 0
+    """Fetched from what the publisher retained: from before it started, and what the transport had given up."""
     unrecoverable: int = 0
     receive_drops: int = 0
     cpu_seconds: float = 0.0
@@ -79,11 +84,15 @@ class DemoReport:
     runs: list[DemoResult] = field(default_factory=list)
     why_no_rings: str | None = None
     """Why there is no run over AF_XDP where one was asked for."""
+    recovery: DemoResult | None = None
+    """The run in which a subscriber starts in the middle and another's cable is out."""
+    why_no_recovery: str | None = None
 
     @property
     def ok(self) -> bool:
         """Whether the tree arrived whole everywhere, in every run."""
-        return bool(self.runs) and all(run.ok for run in self.runs)
+        runs = [*self.runs, *([self.recovery] if self.recovery is not None else [])]
+        return bool(self.runs) and all(run.ok for run in runs)
 
 
 def compare(sent: Path, found: Path) -> tuple[int, int]:

@@ -80,6 +80,8 @@ class DemoSettings:
     """What data travels on; both do the same job, one after the other."""
     report: Path | None = None
     """Where to capture the run at the switch, to report on it; None: nowhere."""
+    has_recovery: bool = True
+    """Carry out the run with a subscriber that starts in the middle, and one whose cable is out."""
     loopback: bool = False
     """Use the loopback interface, even where a lab could be made."""
 

@@ -80,6 +80,8 @@ def _facts(context: Context, receiver: Receiver, report: TreeReport, cpu_seconds
         "manifest_sha256": report.manifest.sha256.hex(),
         "counters": {name: sum(transport[name] for transport in transports) for name in counted},
         "unrecoverable": sum(own[name] or 0 for name in ("unrecoverable_loss_events", "burst_loss_events")),
+        "late_join_messages": own["late_join_messages"],
+        "otr_messages": own["otr_messages"],
         "receive_drops": context.stats()["link_counters"]["receive_drops"],
         "recovery_ms": _recovery(context, transports),
     }

@@ -1,10 +1,12 @@
-"""LateJoin: one delivery controller's connection to its source's request port (UM-136..UM-141).
+"""Fetch: one delivery controller's connection to its source's request port (UM-136..UM-143).
 
     connecting --range requested--> awaits range --> fetches --> complete
         ^                                |              |
-        +---- disconnected, every late_join_info_request_interval; given up after so many, or without progress
+        +---- disconnected; again at the plan's intervals; given up after so many, or without progress
 
-The core decides what to request and takes what comes; here are the socket, the attempts and the timeouts.
+The core decides what to request and takes what comes; here are the socket, the attempts and the timeouts. Late join
+and off-transport recovery differ in their plan only: off-transport recovery needs no range first, its intervals double,
+and it goes on connecting until its message timeout.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from __future__ import annotations
 import errno
 import selectors
 import socket
+from dataclasses import dataclass
 from typing import Any
 
 from umstack._core import ffi, lib
 from umstack._engine.subscription import Subscription
+from umstack.config import ReceiverOptions
 from umstack.recovery.byte_window import ByteWindow
 from umstack.recovery.codec import RangeRequest, RecoveryEndpoint, encode_range_request
 from umstack.recovery.counters import RecoveryCounters
@@ -25,24 +29,90 @@ _REQUEST_WINDOW_BYTES = 1 << 17
 _RECEIVES_A_STEP = 8
 _LOOK_NS = 5_000_000
 _STARVED_NS = 1_000_000
+_UNLIMITED = 1_000_000
 
 
-class LateJoin:
-    """One late join. One thread: that of the recovery service."""
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """How a fetch connects, requests and gives up."""
+
+    is_otr: bool
+    attempt_minimum_ns: int
+    attempt_maximum_ns: int
+    attempts_maximum: int | None
+    request_minimum_ns: int
+    request_maximum_ns: int
+    message_timeout_ns: int
+    outstanding_maximum: int
+    low_sqn: int | None = None
+    count: int | None = None
+    bytes: int | None = None
+    age_ns: int | None = None
+
+    @classmethod
+    def of_late_join(cls, options: ReceiverOptions, resume_sqn: int | None) -> FetchPlan:
+        """The past of a source; of one that is found again, what follows `resume_sqn`."""
+        bounded = resume_sqn is None
+        return cls(
+            is_otr=False,
+            attempt_minimum_ns=options.late_join_info_request_interval_ns,
+            attempt_maximum_ns=options.late_join_info_request_interval_ns,
+            attempts_maximum=options.late_join_info_request_maximum,
+            request_minimum_ns=options.retransmit_request_interval_ns,
+            request_maximum_ns=options.retransmit_request_interval_ns,
+            message_timeout_ns=options.retransmit_request_message_timeout_ns,
+            outstanding_maximum=options.retransmit_request_outstanding_maximum,
+            low_sqn=(options.retransmit_request_low_sequence_number or None) if bounded else resume_sqn,
+            count=(options.retransmit_request_maximum or None) if bounded else None,
+            bytes=(options.retransmit_request_bytes_maximum_bytes or None) if bounded else None,
+            age_ns=(options.retransmit_request_age_maximum_ns or None) if bounded else None,
+        )
+
+    @classmethod
+    def of_otr(cls, options: ReceiverOptions, next_sqn: int) -> FetchPlan:
+        """What lacks from `next_sqn` on."""
+        return cls(
+            is_otr=True,
+            attempt_minimum_ns=options.otr_request_minimum_interval_ns,
+            attempt_maximum_ns=options.otr_request_maximum_interval_ns,
+            attempts_maximum=None,
+            request_minimum_ns=options.otr_request_minimum_interval_ns,
+            request_maximum_ns=options.otr_request_maximum_interval_ns,
+            message_timeout_ns=options.otr_request_message_timeout_ns,
+            outstanding_maximum=options.otr_request_outstanding_maximum or _UNLIMITED,
+            low_sqn=next_sqn,
+        )
+
+    def range_request(self, topic_index: int) -> RangeRequest:
+        """How far back to go."""
+        return RangeRequest(
+            topic_index,
+            low_sqn=self.low_sqn,
+            count=self.count,
+            outstanding=self.outstanding_maximum,
+            bytes=self.bytes,
+            age_ns=self.age_ns,
+        )
+
+
+class Fetch:
+    """One late join, or one off-transport recovery. One thread: that of the recovery service."""
 
     def __init__(
         self,
         subscription: Subscription,
         identity: Any,
         topic_index: int,
+        epoch: int,
+        plan: FetchPlan,
         endpoint: RecoveryEndpoint,
         selector: selectors.BaseSelector,
         counters: RecoveryCounters,
     ) -> None:
-        options = subscription.options
+        """`identity` is the core's session identity, `epoch` its number of the fetch."""
         self.is_over = False
         self._subscription = subscription
-        self._options = options
+        self._plan = plan
         self._endpoint = endpoint
         self._selector = selector
         self._counters = counters
@@ -52,16 +122,19 @@ class LateJoin:
         self._interest = 0
         self._attempts = 0
         self._attempt_ns = -(2**62)
+        self._attempt_interval_ns = plan.attempt_minimum_ns
         self._requested_ns = 0
+        self._request_interval_ns = plan.request_minimum_ns
         self._progress_ns: int | None = None
         self._progress_sqn = -1
+        self._has_heard = False
         self._retries = False
         self._fetch = ffi.new("um_fetch *")
-        self._fetch.id = identity.id
+        self._fetch.id = identity
         self._fetch.topic_index = topic_index
-        self._fetch.outstanding_max = options.retransmit_request_outstanding_maximum
-        self._fetch.awaits_range = True
-        counters.late_joins += 1
+        self._fetch.epoch = epoch
+        self._fetch.outstanding_max = plan.outstanding_maximum
+        self._fetch.awaits_range = not plan.is_otr
 
     def run(self, now_ns: int) -> int:
         """Do what is due; returns when to call again."""
@@ -81,38 +154,30 @@ class LateJoin:
     # The connection
 
     def _connect(self, now_ns: int) -> None:
-        if now_ns - self._attempt_ns < self._options.late_join_info_request_interval_ns:
+        plan = self._plan
+        if now_ns - self._attempt_ns < self._attempt_interval_ns:
             return
         if self._fetch.is_caught_up:
             return  # nothing is lacking now
-        if self._attempts >= self._options.late_join_info_request_maximum:
+        if plan.attempts_maximum is not None and self._attempts >= plan.attempts_maximum:
             self._give_up()
             return
+        if self._attempts > 0:
+            self._attempt_interval_ns = min(2 * self._attempt_interval_ns, plan.attempt_maximum_ns)
         self._attempts += 1
         self._attempt_ns = now_ns
         peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         peer.setblocking(False)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.connect_ex(self._endpoint)
+        self._counters.otr_connections += plan.is_otr
         self._socket = peer
         self._received = ByteWindow(_RECEIVE_WINDOW_BYTES)
         self._requests = ByteWindow(_REQUEST_WINDOW_BYTES)
-        self._requests.append(encode_range_request(self._range_request()))
+        self._requests.append(encode_range_request(plan.range_request(self._fetch.topic_index)))
         self._retries = True
         self._interest = selectors.EVENT_READ | selectors.EVENT_WRITE
         self._selector.register(peer, self._interest, self._on_ready)
-
-    def _range_request(self) -> RangeRequest:
-        options = self._options
-        low = options.retransmit_request_low_sequence_number
-        return RangeRequest(
-            self._fetch.topic_index,
-            low_sqn=low or None,
-            count=options.retransmit_request_maximum or None,
-            outstanding=options.retransmit_request_outstanding_maximum,
-            bytes=options.retransmit_request_bytes_maximum_bytes or None,
-            age_ns=options.retransmit_request_age_maximum_ns or None,
-        )
 
     def _disconnect(self) -> None:
         if self._socket is not None:
@@ -121,9 +186,15 @@ class LateJoin:
             self._socket = None
 
     def _give_up(self) -> None:
-        self._counters.late_joins_given_up += 1
+        self._count_given_up()
         lib.um_subscription_give_up_past(self._subscription.handle, self._fetch)
         self.close()
+
+    def _count_given_up(self) -> None:
+        if self._plan.is_otr:
+            self._counters.otr_given_up += 1
+        else:
+            self._counters.late_joins_given_up += 1
 
     # The exchange
 
@@ -150,6 +221,7 @@ class LateJoin:
             count = self._received.receive(peer)
         except OSError:
             return -1
+        self._has_heard |= bool(count)
         return 0 if count is None or room == 0 else count or -1
 
     def _take(self, now_ns: int) -> bool:
@@ -193,26 +265,34 @@ class LateJoin:
 
     def _note_progress(self, now_ns: int) -> None:
         """Request again, or give up, what does not come; a receiver whose reader is slow goes on."""
-        fetch, options = self._fetch, self._options
+        fetch, plan = self._fetch, self._plan
         progress = fetch.next_sqn if not fetch.awaits_range else -1
-        if progress != self._progress_sqn or self._progress_ns is None or fetch.is_starved:
+        waits = fetch.is_starved or fetch.is_left_to_transport
+        if progress != self._progress_sqn or self._progress_ns is None or waits:
             self._progress_sqn, self._progress_ns = progress, now_ns
-            if progress >= 0:
+            if progress >= 0 and self._socket is not None:
                 self._attempts = 0
+                self._attempt_interval_ns = plan.attempt_minimum_ns
+                self._request_interval_ns = plan.request_minimum_ns
             return
-        idle_ns = now_ns - self._progress_ns
-        if fetch.awaits_range:
-            if (
-                self._socket is not None
-                and now_ns - self._attempt_ns >= options.late_join_info_request_interval_ns
-            ):
+        if fetch.awaits_range and not plan.is_otr:
+            if self._socket is not None and now_ns - self._attempt_ns >= self._attempt_interval_ns:
                 self._disconnect()  # and connects again
-        elif idle_ns >= options.retransmit_request_message_timeout_ns:
-            if fetch.is_caught_up:
-                lib.um_subscription_give_up_past(self._subscription.handle, fetch)
-                self.close()  # an idle source: there is no more past
-            else:
-                self._give_up()
-        elif not fetch.is_caught_up and now_ns - self._requested_ns >= options.retransmit_request_interval_ns:
+        elif now_ns - self._progress_ns >= plan.message_timeout_ns:
+            self._progress_ns = now_ns
+            self._on_message_timeout()
+        elif not fetch.is_caught_up and now_ns - self._requested_ns >= self._request_interval_ns:
+            if plan.is_otr and not self._has_heard:
+                self._disconnect()  # the path may be a new one: TCP would go on waiting for the old
+            self._has_heard = False
             self._retries = True
             self._requested_ns = now_ns
+            self._request_interval_ns = min(2 * self._request_interval_ns, plan.request_maximum_ns)
+
+    def _on_message_timeout(self) -> None:
+        if self._fetch.is_caught_up:  # an idle source: there is no more past
+            lib.um_subscription_give_up_past(self._subscription.handle, self._fetch)
+            self.close()
+        elif lib.um_subscription_pass_over(self._subscription.handle, self._fetch) != 0:
+            self._count_given_up()
+            self.close()

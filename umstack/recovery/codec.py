@@ -1,15 +1,16 @@
-"""The control messages of late join that Python writes and reads: the request for the range and its answer.
+"""The control messages of late join and off-transport recovery that Python writes and reads: requests for the range.
 
 Requests for messages, and the messages, are the core's (ffi/core/retention.h). Layout: docs/wire.md.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from umstack.resolution.codec import WireOption
 
@@ -36,6 +37,11 @@ class RecoveryEndpoint(NamedTuple):
 
     ip: str
     port: int
+
+    @classmethod
+    def of_core(cls, address: Any) -> RecoveryEndpoint:
+        """A um_address of the core."""
+        return cls(str(ipaddress.IPv4Address(address.ip)), address.port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ class RecoveryCounters:
     recovery_malformed: int = 0
     late_joins: int = 0
     late_joins_given_up: int = 0
+    otr_connections: int = 0
+    otr_given_up: int = 0
+    sources_resumed: int = 0
 
     def as_dict(self) -> dict[str, int]:
         """Every counter by name."""

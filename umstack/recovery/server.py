@@ -1,6 +1,7 @@
 """RecoveryServer: the request port of a context, and the receivers connected to it (UM-138, UM-140).
 
-Bounded: connections, their buffers, the rate of what is sent, and the time a connection may be idle or stalled.
+Bounded: connections, their buffers, the rate of what is sent, and the time a connection may be idle or stalled. When
+there is no room for another connection, one that has asked for nothing makes way.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _ANSWER_WINDOW_BYTES = 131072
 _MESSAGE_MAX_BYTES = 65535
 _RANGE_BYTES = 20
 _PACE_NS = 2_000_000
+_SILENT_NS = 200_000_000
 _NS_PER_S = 1_000_000_000
 
 
@@ -110,7 +112,7 @@ class RecoveryServer:
     def _accept(self, _mask: int, now_ns: int) -> None:
         with contextlib.suppress(BlockingIOError, InterruptedError, ConnectionError, OSError):
             peer, _ = self._listener.accept()
-            if len(self._connections) >= self._connections_max:
+            if len(self._connections) >= self._connections_max and not self._make_room(now_ns):
                 self._counters.recovery_connections_refused += 1
                 peer.close()
                 return
@@ -120,6 +122,19 @@ class RecoveryServer:
             self._connections[peer.fileno()] = one
             self._counters.recovery_connections = len(self._connections)
             self._selector.register(peer, one.interest, lambda mask, at_ns: self._on_ready(one, mask, at_ns))
+
+    def _make_room(self, now_ns: int) -> bool:
+        """End the connection that has asked for nothing for longest; receivers ask at once. False without one."""
+        silent = [
+            one
+            for one in self._connections.values()
+            if one.publication is None and now_ns - one.active_ns > _SILENT_NS
+        ]
+        if not silent:
+            return False
+        self._counters.recovery_connections_idle += 1
+        self._drop(min(silent, key=lambda one: one.active_ns))
+        return True
 
     def _drop(self, one: _Connection) -> None:
         if self._connections.pop(one.socket.fileno(), None) is not None:

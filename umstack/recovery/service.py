@@ -1,4 +1,4 @@
-"""RecoveryService: late join of a context, its receivers' and its sources' side, whichever thread runs it."""
+"""RecoveryService: late join and off-transport recovery of a context, both sides, whichever thread runs it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from umstack._core import ffi, lib
+from umstack._engine.lbtrm_address import address_of, transport_name
 from umstack._engine.publication import Publication
-from umstack._engine.subscription import Subscription
+from umstack._engine.subscription import LateMapping, Subscription
 from umstack.config import ContextOptions
 from umstack.errors import Closed
-from umstack.recovery.client import LateJoin
+from umstack.recovery.client import Fetch, FetchPlan
 from umstack.recovery.codec import RecoveryEndpoint
 from umstack.recovery.counters import RecoveryCounters
 from umstack.recovery.server import RecoveryServer
 from xdp.closing import Closing
 
 _NS_PER_S = 1_000_000_000
+_RECOVERIES_AT_A_TIME = 64
 _JOIN_TIMEOUT_S = 5.0
 _NICE = 5
 """The past yields the processor to the present."""
@@ -36,8 +39,21 @@ _logger = logging.getLogger("umstack.recovery")
 class RecoveryService(Closing):
     """In embedded mode a thread of its own, begun when there is something to do; else the donated one runs it."""
 
-    def __init__(self, options: ContextOptions, address: str, *, is_threaded: bool) -> None:
+    def __init__(
+        self,
+        options: ContextOptions,
+        address: str,
+        context: Any,
+        find_subscription: Callable[[Any], Subscription | None],
+        *,
+        is_threaded: bool,
+    ) -> None:
+        """`context` is the core's context; `find_subscription` gets a core's subscription and returns ours."""
         self._options = options
+        self._context = context
+        self._find_subscription = find_subscription
+        self._begun = ffi.new("um_begun_recovery[]", _RECOVERIES_AT_A_TIME)
+        self._warned_ns: dict[str, int] = {}
         self._address = address
         self._is_threaded = is_threaded
         self._counters = RecoveryCounters()
@@ -45,7 +61,7 @@ class RecoveryService(Closing):
         self._lock = threading.Lock()
         self._selector: selectors.BaseSelector | None = None
         self._server: RecoveryServer | None = None
-        self._joins: list[LateJoin] = []
+        self._fetches: list[Fetch] = []
         self._thread: threading.Thread | None = None
         self._wake_fd = -1
         self._is_closed = False
@@ -70,14 +86,29 @@ class RecoveryService(Closing):
             if server is not None and not self._is_closed:
                 self._submit(lambda: server.remove(publication))
 
-    def join(
-        self, subscription: Subscription, session: Any, topic_index: int, endpoint: RecoveryEndpoint
-    ) -> None:
+    def expect(self) -> None:
+        """Receivers may need it from now on: a source that offers late join is about to be mapped. Raises Closed."""
+        with self._lock:
+            self._open()
+
+    def join(self, subscription: Subscription, session: Any, topic_index: int, mapping: LateMapping) -> None:
         """Fetch the past of a source that was just mapped, with um_subscription_map_late."""
+        if subscription.options.use_late_join:
+            plan = FetchPlan.of_late_join(subscription.options, mapping.resume_sqn)
+        else:
+            plan = FetchPlan.of_otr(subscription.options, mapping.resume_sqn or 0)
         with self._lock:
             selector = self._open()
-            late = LateJoin(subscription, session, topic_index, endpoint, selector, self._counters)
-            self._submit(lambda: self._joins.append(late))
+            fetch = Fetch(
+                subscription, session.id, topic_index, mapping.epoch, plan, RecoveryEndpoint(*mapping.endpoint),
+                selector, self._counters,
+            )  # fmt: skip
+            self._submit(partial(self._begin, fetch, resumed=mapping.resume_sqn is not None))
+
+    def _begin(self, fetch: Fetch, *, resumed: bool) -> None:
+        self._counters.late_joins += not resumed
+        self._counters.sources_resumed += resumed
+        self._fetches.append(fetch)
 
     def stats(self) -> dict[str, int]:
         """The counters by name."""
@@ -103,8 +134,9 @@ class RecoveryService(Closing):
             self._end(selector)
 
     def _end(self, selector: selectors.BaseSelector) -> None:
-        for late in self._joins:
-            late.close()
+        lib.um_context_watch_recoveries(self._context, -1)
+        for fetch in self._fetches:
+            fetch.close()
         if self._server is not None:
             self._server.close()
         selector.close()
@@ -117,6 +149,7 @@ class RecoveryService(Closing):
             self._selector = selectors.DefaultSelector()
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._selector.register(self._wake_fd, selectors.EVENT_READ, self._on_wake)
+            lib.um_context_watch_recoveries(self._context, self._wake_fd)
             if self._is_threaded:
                 self._thread = threading.Thread(target=self._run, name="umstack-recovery", daemon=True)
                 self._thread.start()
@@ -135,6 +168,42 @@ class RecoveryService(Closing):
     def _on_wake(self, _mask: int, _now_ns: int) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_fd)
+        self._take_recoveries()
+
+    def _take_recoveries(self) -> None:
+        """The core has begun off-transport recovery of some sources."""
+        count = _RECOVERIES_AT_A_TIME
+        while count == _RECOVERIES_AT_A_TIME:
+            count = lib.um_context_take_recoveries(self._context, self._begun, _RECOVERIES_AT_A_TIME)
+            for begun in self._begun[0:count]:
+                subscription = self._find_subscription(begun.subscription)
+                if subscription is not None:
+                    self._recover(subscription, begun)
+
+    def _recover(self, subscription: Subscription, begun: Any) -> None:
+        assert self._selector is not None
+        self._warn(subscription, begun)
+        plan = FetchPlan.of_otr(subscription.options, begun.next_sqn)
+        endpoint = RecoveryEndpoint.of_core(begun.request_port)
+        self._fetches.append(
+            Fetch(
+                subscription, begun.id, begun.topic_index, begun.epoch, plan, endpoint, self._selector,
+                self._counters,
+            )
+        )  # fmt: skip
+
+    def _warn(self, subscription: Subscription, begun: Any) -> None:
+        """Once in otr_request_log_alert_cooldown for a topic."""
+        now_ns = time.monotonic_ns()
+        warned_ns = self._warned_ns.get(subscription.topic)
+        cooldown_ns = subscription.options.otr_request_log_alert_cooldown_ns
+        if warned_ns is not None and now_ns - warned_ns < cooldown_ns:
+            return
+        self._warned_ns[subscription.topic] = now_ns
+        _logger.warning(
+            "off-transport recovery of %r from %s: the transport has not recovered sequence number %d",
+            subscription.topic, transport_name(address_of(begun.id)), begun.next_sqn,
+        )  # fmt: skip
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):
@@ -158,11 +227,11 @@ class RecoveryService(Closing):
                 break
             self._guard(command)
         times: list[int] = []
-        for late in list(self._joins):
-            if not late.is_over:
-                due = self._guard(partial(late.run, now_ns))
+        for fetch in list(self._fetches):
+            if not fetch.is_over:
+                due = self._guard(partial(fetch.run, now_ns))
                 times += [] if due is None else [due]
-        self._joins = [late for late in self._joins if not late.is_over]
+        self._fetches = [fetch for fetch in self._fetches if not fetch.is_over]
         server = self._server
         if server is not None:
             due = self._guard(partial(server.run, now_ns))
@@ -173,7 +242,7 @@ class RecoveryService(Closing):
         try:
             return step()
         except Exception:
-            _logger.exception("late join: a step failed")
+            _logger.exception("a step of recovery failed")
             return None
 
 

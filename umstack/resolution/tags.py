@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import secrets
+from random import SystemRandom
 from typing import Any
 
 from umstack._core import ffi, lib
@@ -36,7 +36,7 @@ class ResolutionTags(Closing):
     def __init__(self, keys: tuple[Key, ...], tolerance_ns: int, local: tuple[str, int]) -> None:
         """Open it for datagrams sent from `local`; raises ResourceLimit."""
         self._handle: Any = lib.um_resolution_tags_open(
-            core_key_set(keys), tolerance_ns, _address(local), secrets.randbits(64)
+            core_key_set(keys), tolerance_ns, _address(local), SystemRandom().getrandbits(64)
         )
         if self._handle == ffi.NULL:
             raise ResourceLimit("the keys of topic resolution: out of memory")

@@ -1,0 +1,379 @@
+/* Late join and off-transport recovery of a delivery controller: when it begins, what it fetches, what it gives up.
+ */
+#include "recovering.h"
+
+/* ---- when it begins ---- */
+
+TEST("UM-142", "recovery begins after its delay, not before, and fetches exactly what lacks")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 1000, true);
+    stream(f, 10, false);
+    stream(f, 5, true);
+    stream(f, 10, false);
+    pass(f, DELAY_MS - 1);
+    CHECK(!is_fetching(f));
+    CHECK_EQ(f->delivered, 10);
+    pass(f, 2);
+    CHECK(is_fetching(f) && f->otr_begun && f->delivery->late_join.is_otr);
+    uint32_t indices[64];
+    CHECK_EQ(requests(f, 100, indices, 64), 5);
+    for (uint32_t r = 0; r < 5; r++)
+        CHECK_EQ(indices[r], 10 + r); /* oldest first */
+    for (uint32_t r = 5; r-- > 0;)
+        answer_message(f, 10 + r);
+    take(f);
+    CHECK_EQ(f->delivered, 25);
+    for (uint32_t i = 0; i < 25; i++)
+        CHECK(f->otr[i] == (i >= 10 && i < 15) && !f->late[i]);
+    CHECK(!f->delivery->late_join.is_active);
+    CHECK_EQ(f->receiver.counters.otr_messages, 5);
+    recovering_close(f);
+}
+
+TEST("UM-143", "more than the caching threshold behind a gap begin it without the delay")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, UINT32_MAX - 30, true);
+    stream(f, 10, false);
+    stream(f, 1, true);
+    stream(f, THRESHOLD, false);
+    CHECK(!is_fetching(f));
+    stream(f, 1, false);
+    CHECK(is_fetching(f));
+    fetch_all(f);
+    CHECK_EQ(f->delivered, f->sent);
+    recovering_close(f);
+}
+
+TEST("UM-142", "a source that offers nothing, or a receiver that does not want it, is as before")
+{
+    for (uint32_t wants = 0; wants < 2; wants++) {
+        recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, !wants);
+        f->receiver.config.use_otr = wants;
+        stream(f, 10, false);
+        stream(f, 5, true);
+        stream(f, 100, false);
+        pass(f, GENERATION_MS + 60);
+        CHECK_EQ(f->lost, 5);
+        CHECK_EQ(f->delivered, 110);
+        CHECK_EQ(f->receiver.counters.otr_begun, 0);
+        recovering_close(f);
+    }
+}
+
+TEST("UM-142", "the transport goes on meanwhile: what it recovers is not fetched, and the recovery ends")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    stream(f, 10, false);
+    stream(f, 5, true);
+    stream(f, 10, false);
+    pass(f, DELAY_MS + 1);
+    CHECK(is_fetching(f));
+    for (uint32_t i = 10; i < 15; i++)
+        arrive(f, i, true);
+    pass(f, 1);
+    CHECK_EQ(f->delivered, 25);
+    CHECK(!f->delivery->late_join.is_active);
+    CHECK_EQ(f->receiver.counters.otr_messages, 0);
+    recovering_close(f);
+}
+
+TEST("UM-142 UM-128", "what neither the transport nor the source has is lost at once")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    stream(f, 10, false);
+    stream(f, 30, true);
+    stream(f, 10, false);
+    f->retained_from = 25;
+    while (f->session->losses.count > 0) /* as when the source's window has moved on */
+        um_loss_map_remove(&f->session->losses, um_loss_map_first(&f->session->losses));
+    pass(f, DELAY_MS + 1);
+    fetch_all(f);
+    CHECK_EQ(f->lost, 15);
+    CHECK((f->now_ns - NS_PER_S) / (int64_t)NS_PER_MS < DELAY_MS + 20);
+    recovering_close(f);
+}
+
+TEST("UM-142 UM-128", "what is not retained is lost when the transport's time is up, not before; nothing more")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    stream(f, 10, false);
+    stream(f, 30, true);
+    stream(f, 10, false);
+    f->retained_from = 25;
+    pass(f, DELAY_MS + 1);
+    fetch_all(f); /* until the rest is there: the transport's time is up meanwhile */
+    CHECK_EQ(f->lost, 15);
+    CHECK_EQ(f->delivered, 35);
+    for (uint32_t i = 10; i < 25; i++)
+        CHECK_EQ(f->fates[i], LOST);
+    CHECK_EQ(f->receiver.counters.otr_lost, 15);
+    CHECK_EQ(f->receiver.counters.unrecoverable_loss_events, 15);
+    CHECK_EQ((f->now_ns - NS_PER_S) / NS_PER_MS >= GENERATION_MS, 1);
+    recovering_close(f);
+}
+
+TEST("UX-7 UM-142", "a long run that is not retained is one event")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    stream(f, 10, false);
+    stream(f, 2000, true);
+    stream(f, 10, false);
+    f->retained_from = 1900;
+    pass(f, GENERATION_MS + 1);
+    fetch_all(f);
+    CHECK_EQ(f->lost, 1890);
+    CHECK_EQ(f->bursts, 1);
+    CHECK_EQ(f->delivered, f->sent - 1890);
+    recovering_close(f);
+}
+
+TEST("UM-10 UM-142", "live messages beyond the map's bound are dropped, and fetched; without one, beyond the store's")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    f->receiver.config.map_entries_max = 100;
+    stream(f, 10, false);
+    stream(f, 5, true);
+    stream(f, 3000, false);
+    CHECK(is_fetching(f));
+    CHECK(f->delivery->held_count <= 100);
+    CHECK_EQ(f->receiver.counters.late_join_not_cached, 2900);
+    fetch_all(f);
+    CHECK_EQ(f->delivered, f->sent);
+    f->receiver.config.map_entries_max = 0;
+    stream(f, 5, true);
+    stream(f, 2000, false);
+    CHECK(f->delivery->held_count <= CELLS * 3 / 4);
+    fetch_all(f);
+    CHECK_EQ(f->delivered, f->sent);
+    CHECK_EQ(f->lost, 0);
+    recovering_close(f);
+}
+
+TEST("UM-142", "a gap that grew old behind a recovery is recovered next, not given up")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    stream(f, 10, false);
+    stream(f, 5, true);
+    stream(f, 10, false);
+    pass(f, DELAY_MS + 1);
+    CHECK(is_fetching(f));
+    stream(f, 5, true);
+    stream(f, 10, false);
+    pass(f, GENERATION_MS + 100); /* the peer is slow */
+    CHECK_EQ(f->lost, 0);
+    fetch_all(f);
+    CHECK_EQ(f->delivered, f->sent);
+    CHECK_EQ(f->receiver.counters.otr_begun, 2);
+    recovering_close(f);
+}
+
+TEST("UM-142 UM-12", "arrival order: live messages go on at once, the fetched ones come late")
+{
+    recovering *f = recovering_open(UM_ORDERED_ARRIVAL, 0, true);
+    stream(f, 10, false);
+    stream(f, 5, true);
+    stream(f, 300, false);
+    CHECK_EQ(f->delivered, 310);
+    fetch_all(f);
+    CHECK_EQ(f->delivered, 315);
+    recovering_close(f);
+}
+
+/* ---- peers that misbehave ---- */
+
+TEST("UM-142", "a peer that sends nothing is given up at once and as a whole; one that leaves a hole loses the hole")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    stream(f, 10, false);
+    stream(f, 20, true);
+    stream(f, 10, false);
+    pass(f, DELAY_MS + 1);
+    uint32_t indices[64];
+    CHECK_EQ(requests(f, 100, indices, 64), 20);
+    for (uint32_t i = 10; i < 30; i++)
+        if (i != 12 && i != 13)
+            answer_message(f, i);
+    take(f);
+    CHECK_EQ(f->delivered, 12);
+    CHECK(um_late_join_pass_over(f->session, f->delivery, f->now_ns));
+    CHECK_EQ(f->lost, 0); /* the transport's time is not up */
+    pass(f, GENERATION_MS);
+    CHECK_EQ(f->lost, 2);
+    CHECK_EQ(f->delivered, 38);
+    CHECK(!f->delivery->late_join.is_active);
+
+    stream(f, 20, true);
+    stream(f, 10, false);
+    pass(f, DELAY_MS + 1);
+    CHECK(is_fetching(f));
+    CHECK(!um_late_join_pass_over(f->session, f->delivery, f->now_ns));
+    CHECK(!is_fetching(f));
+    stream(f, 100, false); /* the present does not wait for a fetch that is over */
+    pass(f, GENERATION_MS);
+    CHECK_EQ(f->lost, 22);
+    CHECK_EQ(f->delivered, f->sent - 22);
+    recovering_close(f);
+}
+
+TEST("UM-142", "what was not requested, comes twice or is another topic's is dropped and counted")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    stream(f, 10, false);
+    stream(f, 3, true);
+    stream(f, 10, false);
+    answer_message(f, 11);
+    take(f); /* no recovery yet: not taken */
+    f->from_peer_bytes = 0;
+    pass(f, DELAY_MS + 1);
+    answer_message(f, 11);
+    take(f); /* before it was requested */
+    CHECK_EQ(f->receiver.counters.late_join_refused, 1);
+    uint32_t indices[64];
+    CHECK_EQ(requests(f, 100, indices, 64), 3);
+    answer_message(f, 5);
+    answer_message(f, 15);
+    answer_message(f, 11);
+    answer_message(f, 11);
+    uint32_t at = f->from_peer_bytes;
+    answer_message(f, 12);
+    um_store_be32(f->from_peer + at + 4, TOPIC + 1);
+    take(f);
+    CHECK_EQ(f->receiver.counters.late_join_refused, 5);
+    answer(f, (const uint8_t[]){0x55, 0x55, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 16);
+    CHECK_EQ(take(f), -EBADMSG);
+    f->from_peer_bytes = 0;
+    fetch_all(f);
+    recovering_close(f);
+}
+
+TEST("UM-142", "ranges that lie: nothing is given up beyond what is fetched, and the transport may still recover it")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 100, true);
+    stream(f, 10, false);
+    stream(f, 3, true);
+    stream(f, 10, false);
+    pass(f, DELAY_MS + 1);
+    answer_range(f, 5000000, 6000000);
+    answer_range(f, 50, 3);
+    answer_range(f, 0, 4000000000u);
+    take(f);
+    CHECK_EQ(f->receiver.counters.late_join_refused, 2);
+    CHECK_EQ(f->lost, 0);
+    for (uint32_t i = 10; i < 13; i++)
+        arrive(f, i, true);
+    read_all(f);
+    CHECK_EQ(f->delivered, 23);
+    stream(f, 10, false);
+    CHECK_EQ(f->delivered, 33);
+    recovering_close(f);
+}
+
+/* ---- sources found again ---- */
+
+static void end_session(recovering *f)
+{
+    f->now_ns += 61 * (int64_t)NS_PER_S;
+    pass(f, 2);
+    CHECK_EQ(f->ended, 1);
+    CHECK(um_node_finished_session(&f->node) == f->session);
+    unmap(f);
+}
+
+static void resume(recovering *f)
+{
+    map(f, true);
+    um_resume_points_apply(&f->node.resume_points, f->session, f->delivery);
+    CHECK(f->delivery->has_resume);
+    CHECK_EQ(f->delivery->resume_sqn, f->base + f->next);
+    um_late_join_begin(f->delivery, PROXIMITY);
+}
+
+TEST("UM-106 UM-142", "a source found again goes on where its session ended: no past again, no gap")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, UINT32_MAX - 20, true);
+    stream(f, 30, false);
+    end_session(f);
+    stream(f, 20, true);
+    resume(f);
+    stream(f, 5, false); /* the range is not known yet */
+    CHECK_EQ(f->delivered, 30);
+    answer_range(f, f->base, f->base + 20); /* of another stream: it ends before what was delivered */
+    take(f);
+    CHECK(f->delivery->late_join.awaits_range);
+    CHECK_EQ(f->receiver.counters.late_join_refused, 1);
+    f->retained_from = 35;
+    answer_range(f, f->base + 35, f->base + f->sent - 1);
+    take(f);
+    CHECK_EQ(f->lost, 5);
+    fetch_all(f);
+    stream(f, 5, false);
+    CHECK_EQ(f->delivered, f->sent - 5);
+    CHECK_EQ(f->receiver.counters.otr_lost, 5);
+    for (uint32_t i = 35; i < 50; i++)
+        CHECK(f->otr[i]);
+    recovering_close(f);
+}
+
+TEST("UM-106", "a source found again whose peer never answers: what was missed is lost, with its events")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    stream(f, 30, false);
+    end_session(f);
+    stream(f, 20, true);
+    resume(f);
+    stream(f, 5, false);
+    um_late_join_give_up(f->session, f->delivery, f->now_ns);
+    read_all(f);
+    CHECK_EQ(f->lost, 20);
+    stream(f, 5, false);
+    CHECK_EQ(f->delivered, f->sent - 20);
+    recovering_close(f);
+}
+
+TEST("UM-106", "a forged sequence number while a source is found again does not carry it off")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, true);
+    stream(f, 30, false);
+    end_session(f);
+    resume(f);
+    uint32_t base = f->base;
+    f->base += 500000000;
+    arrive(f, 30, false);
+    f->base = base;
+    CHECK_EQ(f->receiver.counters.malformed_fragments, 1);
+    answer_range(f, 0, 29);
+    take(f);
+    f->sent = 31;
+    stream(f, 5, false);
+    arrive(f, 30, true);
+    read_all(f);
+    CHECK_EQ(f->lost, 0);
+    recovering_close(f);
+}
+
+TEST("UM-135", "what is lost before the first message delivered is counted, not reported; later loss is reported")
+{
+    recovering *f = recovering_open(UM_ORDERED_SEQUENCE, 0, false);
+    f->sent = 1;
+    uint8_t out[256] = {0};
+    um_lbtrm_write_data(out, SESSION, NAK_PORT, 0, 0, false);
+    uint32_t topic = TOPIC, sqn = 0;
+    uint32_t length = UM_LBTRM_DATA_BYTES + um_lbmc_write_tsni(out + UM_LBTRM_DATA_BYTES, &topic, &sqn, 1);
+    um_rx rx = {.data = out, .length = length, .from = source_address, .to = group, .received_ns = 1};
+    um_node_on_data(&f->node, &rx, f->now_ns);
+    um_node_after_batch(&f->node, f->now_ns);
+    stream(f, 3, true); /* 1 .. 3 */
+    stream(f, 5, false);
+    pass(f, GENERATION_MS + 60);
+    CHECK_EQ(f->delivered, 5);
+    CHECK_EQ(f->lost, 0);
+    CHECK_EQ(f->receiver.counters.leading_losses, 3);
+    stream(f, 2, true);
+    stream(f, 5, false);
+    pass(f, GENERATION_MS + 60);
+    CHECK_EQ(f->lost, 2);
+    CHECK_EQ(f->receiver.counters.unrecoverable_loss_events, 2);
+    recovering_close(f);
+}
+
+CHECK_MAIN

@@ -1,0 +1,322 @@
+"""Off-transport recovery over loopback: sources found again, peers that do not answer, the request port's bounds."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.unit.loopback import open_context
+from tests.unit.test_late_join import PORTS, RETAINED, Peer, _message, _numbers, _range, _send
+from tests.waiting import SECONDS, wait_for
+from umstack import (
+    BeginningOfSession,
+    BurstLoss,
+    Context,
+    EndOfSession,
+    Message,
+    Receiver,
+    Source,
+    UnrecoverableLoss,
+)
+
+SOON_ENDED = {"transport_lbtrm_activity_timeout": 250, "transport_lbtrm_send_naks": 0}
+"""A session that ends in a moment; what was missed meanwhile is not recovered by the transport."""
+IDLE = {"transport_lbtrm_sm_minimum_interval": 2000, "transport_lbtrm_sm_maximum_interval": 2000}
+QUICK = {
+    "otr_request_minimum_interval": 50,
+    "otr_request_maximum_interval": 100,
+    "otr_request_message_timeout": 400,
+}
+PATIENT = {"otr_request_message_timeout": 2000}
+"""For a peer that does answer, however busy the machine is."""
+FLAG_OTR = 0x20
+
+
+@pytest.fixture
+def publisher() -> Iterator[Context]:
+    with open_context(**PORTS) as context:
+        yield context
+
+
+@pytest.fixture
+def subscriber() -> Iterator[Context]:
+    with open_context(**PORTS) as context:
+        yield context
+
+
+class Account:
+    """What a receiver was given."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+        self.numbers: list[int] = []
+        self.flags: list[int] = []
+        self.lost: list[int] = []
+        self.sessions: list[str] = []
+
+    def take(self) -> None:
+        for event in self.receiver.poll(100_000, timeout=0.02).events():
+            if isinstance(event, Message):
+                self.numbers.append(int(event.data))
+                self.flags.append(event.flags)
+            elif isinstance(event, UnrecoverableLoss):
+                self.lost.append(event.sequence_number)
+            elif isinstance(event, BurstLoss):
+                self.lost += range(event.first_sequence_number, event.sequence_number + 1)
+            elif isinstance(event, BeginningOfSession | EndOfSession):
+                self.sessions.append(type(event).__name__)
+
+    def until_mapped(self) -> None:
+        wait_for(lambda: self.receiver.stats()["delivery_controllers"], "the source")
+
+    def until(self, count: int) -> None:
+        def enough() -> bool:
+            self.take()
+            return len(self.numbers) + len(self.lost) >= count
+
+        wait_for(enough, f"{count} messages; {len(self.numbers)} received, {len(self.lost)} lost")
+
+    def until_ended(self, count: int = 1) -> None:
+        def ended() -> bool:
+            self.take()
+            return self.sessions.count("EndOfSession") >= count
+
+        wait_for(ended, "the end of the session")
+
+
+def _found_again(subscriber: Context, account: Account, count: int = 1) -> None:
+    def found() -> bool:
+        account.take()
+        return bool(subscriber.stats()["context"]["sources_resumed"] == count)
+
+    wait_for(found, "the source again")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"use_late_join": 0}, {"use_otr": 0}], ids=["both", "otr", "late join"]
+)
+def test_a_source_found_again_gives_no_past_twice(
+    publisher: Context, subscriber: Context, options: dict[str, int]
+) -> None:
+    """UM-106, UM-142: after EndOfSession the receiver goes on where it was; what it missed is fetched."""
+    source = publisher.source("again", flow_control="none", **RETAINED, **IDLE)
+    account = Account(subscriber.receiver("again", **SOON_ENDED, **options))
+    account.until_mapped()
+    _send(source, 0, 100)
+    account.until(100)
+    account.until_ended()
+    _send(source, 100, 500)  # nobody receives the group
+    _found_again(subscriber, account)
+    account.until(600)
+    _send(source, 600, 10)
+    account.until(610)
+    assert account.numbers == list(range(610))
+    assert account.lost == []
+    assert account.flags[100:600] == [FLAG_OTR] * 500
+    assert account.receiver.stats()["otr_messages"] == 500
+
+
+def test_a_source_found_again_three_times(publisher: Context, subscriber: Context) -> None:
+    """UM-106: whatever was missed or not, nothing comes twice."""
+    source = publisher.source("thrice", flow_control="none", **RETAINED, **IDLE)
+    account = Account(subscriber.receiver("thrice", **SOON_ENDED))
+    account.until_mapped()
+    _send(source, 0, 50)
+    account.until(50)
+    for turn in range(1, 4):
+        account.until_ended(turn)
+        _send(source, 50 * turn, 50)
+        _found_again(subscriber, account, turn)
+        account.until(50 * (turn + 1))
+    assert account.numbers == list(range(200))
+    assert account.lost == []
+
+
+def test_another_source_of_the_topic_is_joined_from_its_beginning(
+    publisher: Context, subscriber: Context
+) -> None:
+    """UM-105, UM-106: the publisher starts anew; that is another source, and its past is wanted."""
+    first = publisher.source("anew", flow_control="none", **RETAINED, **IDLE)
+    account = Account(subscriber.receiver("anew", **SOON_ENDED))
+    account.until_mapped()
+    _send(first, 0, 10)
+    account.until(10)
+    first.close()
+    account.until_ended()
+    second = publisher.source("anew", flow_control="none", **RETAINED, **IDLE)
+    _send(second, 10, 10)
+    account.until(20)
+    assert account.numbers == list(range(20))
+    assert account.lost == []
+
+
+@pytest.fixture
+def misled(publisher: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes a source whose advertisement leads to a peer."""
+    import umstack.context
+    from umstack.recovery.codec import RecoveryEndpoint, endpoint_option
+
+    with ExitStack() as stack:
+
+        def make(topic: str, answer: Any) -> tuple[Source, Peer]:
+            peer = Peer(publisher, answer)
+            stack.callback(peer.close)
+            at = RecoveryEndpoint("127.0.0.1", peer.listener.getsockname()[1])
+            monkeypatch.setattr(umstack.context, "endpoint_option", lambda _real: endpoint_option(at))
+            return publisher.source(topic, flow_control="none", **RETAINED, **IDLE), peer
+
+        yield make
+
+
+def _missing_100(source: Source, subscriber: Context, topic: str, **options: int) -> Account:
+    """A receiver of a misled source that has 0..9 and misses 10..109, and then receives 110."""
+    account = Account(subscriber.receiver(topic, use_late_join=0, **SOON_ENDED, **{**QUICK, **options}))
+    account.until_mapped()
+    _send(source, 0, 10)
+    account.until(10)
+    account.until_ended()
+    _send(source, 10, 100)
+    _found_again(subscriber, account)
+    _send(source, 110, 1)
+    return account
+
+
+def test_a_peer_that_never_answers_is_given_up_in_time(misled: Any, subscriber: Context) -> None:
+    """UM-142: connected again at doubling intervals, given up after the message timeout: exactly the rest is lost."""
+    source, peer = misled("mute", lambda _connection, peer: peer.done.wait(0.15))
+    account = _missing_100(source, subscriber, "mute")
+    account.until(111)
+    assert account.numbers == [*range(10), 110]
+    assert account.lost == list(range(10, 110))
+    wait_for(lambda: subscriber.stats()["context"]["otr_given_up"] == 1, "the count")
+    assert 2 <= peer.accepted <= 10
+
+
+def test_a_port_that_refuses_is_given_up_in_time(misled: Any, subscriber: Context) -> None:
+    """UM-142: nobody listens at the advertised port."""
+    source, peer = misled("nobody", lambda _connection, _peer: None)
+    peer.close()
+    account = _missing_100(source, subscriber, "nobody")
+    account.until(111)
+    assert account.lost == list(range(10, 110))
+
+
+def test_a_peer_that_leaves_holes_loses_the_holes_only(misled: Any, subscriber: Context) -> None:
+    """UM-142: a sequence number that never comes costs itself; what was not requested or comes twice is dropped."""
+    topic = [0]
+
+    def answer(connection: socket.socket, peer: Peer) -> None:
+        connection.recv(100)
+        connection.sendall(_range(0, 110))
+        connection.recv(4096)
+        sent = [n for n in range(10, 110) if n not in (20, 21, 50)]
+        connection.sendall(b"".join(_message(topic[0], n, b"%d" % n) for n in [*sent, *sent[:5], 7]))
+        peer.done.wait(SECONDS)
+
+    source, _ = misled("holes", answer)
+    topic[0] = source.topic_index
+    account = _missing_100(source, subscriber, "holes", **PATIENT)
+    account.until(111)
+    assert account.lost == [20, 21, 50]
+    assert account.numbers == [n for n in range(111) if n not in (20, 21, 50)]
+    assert account.receiver.stats()["late_join_refused"] == 6
+
+
+def test_a_peer_that_disconnects_half_way_is_asked_for_the_rest(misled: Any, subscriber: Context) -> None:
+    """UM-142: what came is kept."""
+    topic = [0]
+
+    def answer(connection: socket.socket, peer: Peer) -> None:
+        connection.recv(100)
+        connection.sendall(_range(0, 110))
+        connection.recv(4096)
+        first = 10 + 40 * (peer.accepted - 1)
+        connection.sendall(b"".join(_message(topic[0], n, b"%d" % n) for n in range(first, first + 40)))
+
+    source, peer = misled("broken", answer)
+    topic[0] = source.topic_index
+    account = _missing_100(source, subscriber, "broken", **PATIENT)
+    account.until(111)
+    assert account.numbers == list(range(111))
+    assert peer.accepted >= 3
+
+
+def test_a_store_at_its_limit_loses_exactly_what_left_it(publisher: Context, subscriber: Context) -> None:
+    """UM-101, UM-141, UM-142: what the source drops while it is being fetched is lost, the rest is there, in order."""
+    limits = {
+        "late_join": 1,
+        "retransmit_retention_size_limit": 2**18,
+        "retransmit_retention_size_threshold": 2**18,
+    }
+    source = publisher.source("limit", flow_control="none", **limits, **IDLE)
+    account = Account(subscriber.receiver("limit", **SOON_ENDED))
+    account.until_mapped()
+    _send(source, 0, 10)
+    account.until(10)
+    account.until_ended()
+    _send(source, 10, 20_000, size=100)
+    _found_again(subscriber, account)
+    account.until(20_010)
+    _send(source, 20_010, 5)
+    account.until(20_015)
+    kept = 2**18 // 112
+    assert account.numbers == [*range(10), *range(20_010 - kept, 20_015)]
+    assert account.lost == list(range(10, 20_010 - kept))
+    assert account.receiver.stats()["otr_lost"] == 20_000 - kept
+
+
+def test_two_receivers_of_a_topic_recover_in_one_process(publisher: Context, subscriber: Context) -> None:
+    """UM-142: each goes on where it was itself."""
+    source = publisher.source("both", flow_control="none", **RETAINED, **IDLE)
+    accounts = [Account(subscriber.receiver("both", **SOON_ENDED)) for _ in range(2)]
+    for account in accounts:
+        account.until_mapped()
+    _send(source, 0, 100)
+    for account in accounts:
+        account.until(100)
+    for account in accounts:
+        account.until_ended()
+    _send(source, 100, 300)
+    for account in accounts:
+        account.until(400)
+        assert account.numbers == list(range(400))
+        assert account.lost == []
+    assert subscriber.stats()["context"]["sources_resumed"] == 2
+
+
+def test_ten_thousand_connections_to_the_request_port(subscriber: Context) -> None:
+    """UM-138: refused beyond the cap; connections that ask for nothing make way for a receiver that does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    try:
+        with open_context(**PORTS) as context:
+            source = context.source("many", **RETAINED)
+            _send(source, 0, 10)
+            server = context._recovery._server
+            assert server is not None
+            peers: list[socket.socket] = []
+            for _ in range(10_000):
+                peer = socket.socket()
+                peer.setblocking(False)
+                peer.connect_ex(("127.0.0.1", server.endpoint.port))
+                peers.append(peer)
+                if len(peers) > 1000:
+                    peers.pop(0).close()
+
+            def turned_away() -> bool:
+                stats = context.stats()["context"]
+                assert stats["recovery_connections"] <= 64
+                return bool(stats["recovery_connections_refused"] + stats["recovery_connections_idle"] > 100)
+
+            wait_for(turned_away, "connections that are turned away")
+            receiver = subscriber.receiver("many", late_join_info_request_interval=100)
+            assert _numbers(receiver, 10)[0] == list(range(10))
+            for peer in peers:
+                peer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

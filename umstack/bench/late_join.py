@@ -1,0 +1,153 @@
+"""Late join: how fast a backlog is drained, next to the live rate, and what that costs a live stream meanwhile."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, replace
+from typing import Any
+
+from umstack.bench.children import CHILD_SLACK_SECONDS, Child, running
+from umstack.bench.late_join_ends import LateJoinSpec
+from umstack.bench.result import Result, merged, rate, result
+from umstack.bench.throughput import Pins, Progress
+from umstack.lab import Host, Lab
+
+_ENDS = "umstack.bench.late_join_ends"
+_HEADERS_BYTES = 12
+_LEAST_RETAINED_BYTES = 1 << 25
+
+
+@dataclass(frozen=True, slots=True)
+class LateJoinPlan:
+    """What `umstack bench late-join` measures."""
+
+    size: int
+    backlog: int
+    config: str
+    live_fraction: float = 0.5
+    """The live stream that must not slow keeps to this fraction of the live rate."""
+    seconds: float = 2.0
+    rounds: int = 3
+    is_pinned: bool = True
+
+
+def measure(plan: LateJoinPlan, progress: Progress) -> list[Result]:
+    """As many rounds as asked for: drained without a rate limit, then beside a live stream, with the default limit."""
+    pins = Pins.apart() if plan.is_pinned else Pins()
+    drained: list[Result] = []
+    beside: list[Result] = []
+    with Lab(hosts=3, segmentation="real") as lab:
+        for number in range(1, plan.rounds + 1):
+            progress(f"round {number} of {plan.rounds}: {plan.size} B, a backlog of {plan.backlog:,}")
+            drained.append(_drain(lab, plan, pins))
+            progress(f"round {number} of {plan.rounds}: {plan.size} B, beside a live stream")
+            beside.append(_beside(lab, plan, pins, rate(drained[-1]) / drained[-1]["ratios"]["live"]))
+    return [_median(drained, "live"), _median(beside, "alone")]
+
+
+def _median(rounds: list[Result], name: str) -> Result:
+    middle = statistics.median(one["ratios"][name] for one in rounds)
+    return {**merged(rounds, rate), "ratios": {name: middle}}
+
+
+def _spec(plan: LateJoinPlan, host: Host, cpu: int | None, *, limited: bool) -> LateJoinSpec:
+    retained = 2 * plan.backlog * (plan.size + _HEADERS_BYTES) + _LEAST_RETAINED_BYTES
+    config = plan.config + "".join(
+        [
+            "source late_join 1\n",
+            f"source retransmit_retention_size_limit {retained}\n",
+            f"source retransmit_retention_size_threshold {retained}\n",
+            "" if limited else "context recovery_data_rate_limit 0\n",
+        ]
+    )
+    return LateJoinSpec(interface=host.facts().name, config=config, cpu=cpu, size=plan.size)
+
+
+def _answer(child: Child) -> dict[str, Any]:
+    return child.receive(CHILD_SLACK_SECONDS)
+
+
+def _send(publisher: Child, subscriber: Child, count: int, sending_rate: float, until: int) -> dict[str, Any]:
+    """Have the publisher send so many; what the subscriber says once it has all until that number."""
+    subscriber.tell(until=until)
+    publisher.tell(count=count, rate=sending_rate)
+    _answer(publisher)
+    return _answer(subscriber)
+
+
+def _drain(lab: Lab, plan: LateJoinPlan, pins: Pins) -> Result:
+    """The live rate of so many messages, then the rate at which another receiver fetches them all."""
+    here, live_host, late_host = lab.hosts
+    sent = replace(_spec(plan, here, pins.publisher, limited=False), awaits_receiver=True)
+    listening = _spec(plan, live_host, pins.subscriber, limited=True)
+    with (
+        running(live_host, _ENDS, listening.as_arguments("subscribe")) as live,
+        running(here, _ENDS, sent.as_arguments("publish")) as publisher,
+    ):
+        _answer(live)
+        _answer(publisher)
+        lively = _send(publisher, live, plan.backlog, 0.0, plan.backlog)
+        late_spec = _spec(plan, late_host, pins.subscriber, limited=True)
+        with running(late_host, _ENDS, late_spec.as_arguments("subscribe")) as late:
+            _answer(late)
+            late.tell(until=plan.backlog)
+            drained = _answer(late)
+            late.tell()
+        live.tell()
+        publisher.tell()
+    live_rate = lively["count"] / lively["seconds"]
+    found = _result("drained", plan, drained)
+    found["detail"] |= {"live_rate": live_rate}
+    found["ratios"] = {"live": rate(found) / live_rate}
+    return found
+
+
+def _beside(lab: Lab, plan: LateJoinPlan, pins: Pins, live_rate: float) -> Result:
+    """A live stream that keeps to a rate, alone and while another receiver fetches the backlog."""
+    here, live_host, late_host = lab.hosts
+    paced = plan.live_fraction * live_rate
+    count = round(paced * plan.seconds)
+    sent = replace(_spec(plan, here, pins.publisher, limited=True), awaits_receiver=True)
+    listening = _spec(plan, live_host, pins.subscriber, limited=True)
+    with (
+        running(live_host, _ENDS, listening.as_arguments("subscribe")) as live,
+        running(here, _ENDS, sent.as_arguments("publish")) as publisher,
+    ):
+        _answer(live)
+        _answer(publisher)
+        _send(publisher, live, plan.backlog, 0.0, plan.backlog)
+        alone = _send(publisher, live, count, paced, plan.backlog + count)
+        late_spec = _spec(plan, late_host, None, limited=True)
+        late_spec = replace(
+            late_spec, config=f"{late_spec.config}receiver retransmit_request_maximum {plan.backlog}\n"
+        )
+        with running(late_host, _ENDS, late_spec.as_arguments("subscribe")) as late:
+            _answer(late)
+            live.tell(until=plan.backlog + 2 * count)
+            publisher.tell(count=count, rate=paced)
+            late.tell(until=plan.backlog)
+            joined = _answer(late)
+            late.tell()  # it leaves, so that flow control does not wait for it
+        _answer(publisher)
+        together = _answer(live)
+        live.tell()
+        publisher.tell()
+    found = _result("live", plan, together)
+    before = alone["count"] / alone["seconds"]
+    found["ratios"] = {"alone": rate(found) / before}
+    found["detail"] |= {"alone": before, "joined": joined["count"] / joined["seconds"]}
+    return found
+
+
+def _result(what: str, plan: LateJoinPlan, said: dict[str, Any]) -> Result:
+    stats = said["stats"]
+    return result(
+        what="umstack",
+        link="socket",
+        mode=what,
+        size=plan.size,
+        messages_per_second=said["count"] / said["seconds"],
+        lost=said["lost"],
+        unrecoverable=stats["unrecoverable_loss_events"] + stats["burst_loss_events"],
+        detail={"backlog": plan.backlog, "late_join_messages": stats["late_join_messages"]},
+    )
