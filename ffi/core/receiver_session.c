@@ -318,9 +318,8 @@ static void on_duplicate(um_receiver_session *session, const um_lbtrm_packet *pa
         note_stray(session, now_ns);
 }
 
-/* The first datagram with data shows where the stream is; a session message before it may have been forged. What comes
- * before the place that one told of, or far beyond it, moves the place. False for one that does not show it: a
- * retransmission for another receiver, or what an earlier session received. */
+/* The first data shows where the stream is: what comes before the place that a session message told of, or far behind
+ * it, moves the place. False for a retransmission for another receiver, or what an earlier session had. */
 static bool begin_with_data(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
 {
     bool fits = session->has_base && !um_serial_before(packet->sqn, session->next_sqn) &&
