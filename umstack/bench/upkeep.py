@@ -147,6 +147,7 @@ for line in sys.stdin:
     print("scraped", flush=True)
 """
 _WINDOW_SECONDS = 1.0
+_STREAM_GROUP = "224.10.10.200"
 
 
 def _scraped_ratios(rounds: int) -> list[float]:
@@ -158,7 +159,9 @@ def _scraped_ratios(rounds: int) -> list[float]:
         context = stack.enter_context(umstack.Context("lo", metrics=address, statistics=False))
         for number in range(TOPICS - 1):
             context.source(f"topic {number}")
-        receiver, source = context.receiver("stream"), context.source("stream", flow_control="min")
+        # On a session of its own: that of other sources has no flow control.
+        receiver = context.receiver("stream")
+        source = context.source("stream", flow_control="min", transport_lbtrm_multicast_address=_STREAM_GROUP)
         source.wait_connected(timeout=_PATIENCE_SECONDS)
         command = [sys.executable, "-c", _SCRAPER, f"http://{address}/metrics"]
         scraper = stack.enter_context(

@@ -46,5 +46,5 @@ def _refused(kind: str, error: Exception) -> InvalidArgument:
     # An unknown data source is an exception of Java's that PySpark has no name for.
     said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
     line = str(said).splitlines()[0]
-    hint = "Spark has the format only with its jars: spark-submit --packages, or spark.jars.packages"
+    hint = "Spark has the format only with its jars: name them in spark.jars.packages"
     return InvalidArgument(f"tables cannot be written as {kind}: {line}", hint=hint)
