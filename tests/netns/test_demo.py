@@ -203,7 +203,7 @@ def test_a_late_subscriber_and_one_whose_cable_is_out_have_every_file(tree: Path
         text=True,
         timeout=TIMEOUT_SECONDS,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, (done.stdout, done.stderr)
     recovery = json.loads(done.stdout)["recovery"]
     assert recovery["ok"]
     assert recovery["problems"] == []
