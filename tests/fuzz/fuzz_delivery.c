@@ -259,10 +259,11 @@ static void look_at_pressure(void)
 
 /* ---- arrivals ---- */
 
-/* A controller whose queue is full cannot report a burst, and takes what is behind it later, or never. */
+/* A controller whose queue is full cannot report a burst, and takes what is behind it later, or never: a TSNI that
+ * tells of one while the queue is full is not kept, the next one tells of it again. */
 static void note_known(uint32_t index)
 {
-    if (!w.made_up && w.delivery.starved && um_serial_before(w.delivery.highest_sqn, w.base + index))
+    if (!w.made_up && (w.delivery.starved || w.queue.full) && um_serial_before(w.delivery.highest_sqn, w.base + index))
         return;
     for (uint32_t i = index + 1; i-- > 0 && !w.pieces[i].known;)
         w.pieces[i].known = true;
