@@ -59,7 +59,9 @@ def test_topics_join_as_they_appear() -> None:
             assert take(receiver, 3) == {"orders.eu": [b"1"], "orders.us": [b"2", b"3"]}
             assert receiver.topics() == ["orders.eu", "orders.us"]
             assert context.stats()["context"]["tr_wildcard_topics"] == 2
-        wait_for(lambda: context.stats()["context"]["tr_wildcard_topics"] == 0, "topic resolution to hear of it")
+        wait_for(
+            lambda: context.stats()["context"]["tr_wildcard_topics"] == 0, "topic resolution to hear of it"
+        )
         with pytest.raises(Closed):
             receiver.poll(timeout=0)
 
