@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -73,6 +74,12 @@ class Account:
 
     def until_mapped(self) -> None:
         wait_for(lambda: self.receiver.stats()["delivery_controllers"], "the source")
+
+    def take_for(self, count: int, seconds: float) -> None:
+        """Take what comes, until there are so many or the time is over."""
+        deadline = time.monotonic() + seconds
+        while len(self.numbers) + len(self.lost) < count and time.monotonic() < deadline:
+            self.take()
 
     def until(self, count: int) -> None:
         def enough() -> bool:
