@@ -225,8 +225,11 @@ def test_an_address_that_cannot_be_had_is_an_error() -> None:
             open_context(metrics=text)
 
 
-def test_a_context_whose_metrics_cannot_be_served_leaves_nothing() -> None:
+def test_a_context_whose_metrics_cannot_be_served_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its statistics server, which was open by then, ends with it."""
+    monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     before = {thread.name for thread in threading.enumerate()}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,8 +141,11 @@ def test_latency_is_counted_by_session_and_exposed() -> None:
     assert len(synchronized) == (report["clock"]["synchronized"] is not None)
 
 
-def test_stat_shows_latencies_and_the_clock_they_are_measured_by() -> None:
+def test_stat_shows_latencies_and_the_clock_they_are_measured_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`umstack stat`: figures by session, and what is known of this host's clock; the latter only where it matters."""
+    monkeypatch.setenv("UMSTACK_STAT_DIR", str(tmp_path / "stat"))
     with open_context(statistics=True) as context:
         source, receiver = connect(context, "shown", **TIMED)
         with source, receiver:
