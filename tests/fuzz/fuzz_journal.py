@@ -69,7 +69,7 @@ def _changed(data: bytes, folder: Path) -> None:
 
 
 def _rows(reader: JournalReader, start: int, end: int) -> list[int]:
-    """The numbers read. A schema has no checksum, so one that was changed into another valid one is told by its types."""
+    """The numbers read. A schema has no checksum: one that was changed into another valid one is told by its types."""
     numbers: list[int] = []
     try:
         for batch in reader.read(start, end):
