@@ -124,11 +124,28 @@ static bool declare_run(um_delivery *delivery, uint32_t last, int64_t now_ns)
     return true;
 }
 
+/* What is lost before the first message is counted in one step: no event bounds how long that takes (UM-135). */
+static void pass_leading(um_delivery *delivery, uint32_t last)
+{
+    if (!delivery->is_leading || um_serial_before(last, delivery->next_sqn))
+        return;
+    const um_reorder_buffer *store = delivery->receiver->store;
+    uint32_t first = delivery->next_sqn, end = last + 1;
+    for (uint32_t i = 0; i < store->entries_begun && delivery->held_count > 0; i++)
+        if (store->entries[i].owner == delivery->id && store->entries[i].sqn - first < end - first)
+            end = store->entries[i].sqn;
+    if (end == first || !um_delivery_is_leading(delivery, first, end - 1))
+        return;
+    count_past_lost(delivery, first, end - first);
+    delivery->next_sqn = end;
+}
+
 bool um_loss_give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns)
 {
     uint32_t last = last_given_up(delivery, gap);
     if (delivery->bos_due && !um_delivery_announce_begin(delivery))
         return false;
+    pass_leading(delivery, last);
     if (UM_UNLIKELY(!declare_run(delivery, last, now_ns)))
         return false;
     while (!um_serial_before(last, delivery->next_sqn) && !um_order_map_is_gap(delivery, last))
