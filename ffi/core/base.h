@@ -27,6 +27,13 @@ static inline int64_t um_earliest_ns(int64_t a_ns, int64_t b_ns)
     return a_ns < b_ns ? a_ns : b_ns;
 }
 
+/* The ceiling holds when it lies below the floor. */
+static inline int64_t um_between_ns(int64_t value_ns, int64_t floor_ns, int64_t ceiling_ns)
+{
+    value_ns = value_ns < floor_ns ? floor_ns : value_ns;
+    return value_ns < ceiling_ns ? value_ns : ceiling_ns;
+}
+
 #ifdef UM_DEBUG
 #define um_debug_assert(x) assert(x)
 #else

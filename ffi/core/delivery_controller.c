@@ -411,12 +411,11 @@ void um_delivery_end(um_delivery *delivery, int64_t now_ns)
 {
     if (delivery->state == UM_DELIVERY_STARTING)
         um_delivery_start(delivery, now_ns);
-    if (delivery->state == UM_DELIVERY_WAITING) {
-        um_order_map_clear(delivery); /* gaps of a past that was given up are not counted from resume_sqn */
+    um_debug_assert(delivery->state != UM_DELIVERY_WAITING || delivery->gap_count + delivery->held_count == 0);
+    if (delivery->state == UM_DELIVERY_WAITING)
         delivery->next_sqn = delivery->resume_sqn;
-    } else {
+    else
         delivery->has_resume = true;
-    }
     delivery->state = UM_DELIVERY_ENDING;
     finish(delivery, now_ns);
 }

@@ -169,17 +169,6 @@ static void start(um_receiver_session *session, um_delivery *delivery, uint32_t 
     join->requested = delivery->next_sqn;
 }
 
-uint32_t um_late_join_first_held(const um_delivery *delivery, uint32_t from, uint32_t end)
-{
-    const um_reorder_buffer *store = delivery->receiver->store;
-    for (uint32_t i = 0; i < store->entries_begun && delivery->held_count > 0; i++) {
-        const um_reorder_entry *entry = &store->entries[i];
-        if (entry->owner == delivery->id && entry->state != UM_REORDER_EXPECTED && entry->sqn - from < end - from)
-            end = entry->sqn;
-    }
-    return end;
-}
-
 /* What lacks before `end` is not to be had. */
 static void lose_to(um_delivery *delivery, uint32_t end, int64_t now_ns)
 {
@@ -435,7 +424,7 @@ bool um_late_join_pass_over(um_receiver_session *session, um_delivery *delivery,
     const um_gap *gap = join->awaits_range ? NULL : um_order_map_oldest_gap(delivery);
     uint32_t end = gap == NULL || !um_serial_before(gap->first, join->requested)
                        ? join->requested
-                       : um_late_join_first_held(delivery, gap->first, join->requested);
+                       : um_order_map_first_held(delivery, gap->first, join->requested);
     if (join->taken_since == 0 || end == join->requested) {
         um_late_join_give_up(session, delivery, now_ns);
         return false;

@@ -65,7 +65,4 @@ void um_late_join_give_up(um_receiver_session *session, um_delivery *delivery, i
  * sent nothing is given up: false. */
 bool um_late_join_pass_over(um_receiver_session *session, um_delivery *delivery, int64_t now_ns);
 
-/* The first message of [from, end) that is held, or end. Linear in the order map. */
-uint32_t um_late_join_first_held(const um_delivery *delivery, uint32_t from, uint32_t end);
-
 #endif

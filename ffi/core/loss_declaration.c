@@ -88,9 +88,9 @@ static bool pass_incomplete(um_delivery *delivery, int64_t now_ns)
     uint32_t lost = delivery->next_sqn;
     while (!um_order_map_is_gap(delivery, lost))
         lost++;
-    count_past_lost(delivery, lost, 1);
     if (!um_loss_declare(delivery, lost, now_ns))
         return false;
+    count_past_lost(delivery, lost, 1);
     for (; delivery->next_sqn != lost; delivery->next_sqn++)
         um_order_map_remove(delivery, um_order_map_find(delivery, delivery->next_sqn));
     delivery->next_sqn++;
@@ -111,7 +111,7 @@ static bool declare_run(um_delivery *delivery, uint32_t last, int64_t now_ns)
     if (!um_delivery_is_past_lost(delivery, last) || last - delivery->next_sqn < RUN_EVENTS_MAX ||
         um_serial_before(last, delivery->next_sqn))
         return true;
-    uint32_t end = um_late_join_first_held(delivery, delivery->next_sqn, last + 1);
+    uint32_t end = um_order_map_first_held(delivery, delivery->next_sqn, last + 1);
     uint32_t count = end - delivery->next_sqn;
     if (count <= RUN_EVENTS_MAX)
         return true;
@@ -129,11 +129,7 @@ static void pass_leading(um_delivery *delivery, uint32_t last)
 {
     if (!delivery->is_leading || um_serial_before(last, delivery->next_sqn))
         return;
-    const um_reorder_buffer *store = delivery->receiver->store;
-    uint32_t first = delivery->next_sqn, end = last + 1;
-    for (uint32_t i = 0; i < store->entries_begun && delivery->held_count > 0; i++)
-        if (store->entries[i].owner == delivery->id && store->entries[i].sqn - first < end - first)
-            end = store->entries[i].sqn;
+    uint32_t first = delivery->next_sqn, end = um_order_map_first_entry(delivery, first, last + 1);
     if (end == first || !um_delivery_is_leading(delivery, first, end - 1))
         return;
     count_past_lost(delivery, first, end - first);

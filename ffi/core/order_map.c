@@ -14,6 +14,28 @@ um_gap *um_order_map_oldest_gap(um_delivery *delivery)
     return NULL;
 }
 
+static uint32_t first_of(const um_delivery *delivery, uint32_t from, uint32_t end, bool is_held)
+{
+    const um_reorder_buffer *store = delivery->receiver->store;
+    for (uint32_t i = 0; i < store->entries_begun && delivery->held_count > 0; i++) {
+        const um_reorder_entry *entry = &store->entries[i];
+        bool counts = entry->owner == delivery->id && !(is_held && entry->state == UM_REORDER_EXPECTED);
+        if (counts && entry->sqn - from < end - from)
+            end = entry->sqn;
+    }
+    return end;
+}
+
+uint32_t um_order_map_first_entry(const um_delivery *delivery, uint32_t from, uint32_t end)
+{
+    return first_of(delivery, from, end, false);
+}
+
+uint32_t um_order_map_first_held(const um_delivery *delivery, uint32_t from, uint32_t end)
+{
+    return first_of(delivery, from, end, true);
+}
+
 void um_order_map_clear(um_delivery *delivery)
 {
     um_reorder_buffer *store = delivery->receiver->store;

@@ -87,6 +87,11 @@ static inline bool um_order_map_is_gap(um_delivery *delivery, uint32_t sqn)
  * giving them up would drop messages that have arrived, or still can be complete. */
 um_gap *um_order_map_oldest_gap(um_delivery *delivery);
 
+/* The first sqn of [from, end) that has an entry, or end; of a message that is held, not only expected. Linear in the
+ * order map. */
+uint32_t um_order_map_first_entry(const um_delivery *delivery, uint32_t from, uint32_t end);
+uint32_t um_order_map_first_held(const um_delivery *delivery, uint32_t from, uint32_t end);
+
 /* Removes every entry and every gap. */
 void um_order_map_clear(um_delivery *delivery);
 

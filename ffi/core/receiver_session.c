@@ -12,6 +12,7 @@
 enum {
     JUMP_CONFIRMED_WITHIN = 16, /* datagrams behind a long jump that confirm it */
     STRAYS_MAX = 64,            /* impossible numbers in a row that end a session */
+    MAPPED_WITHIN = 1 << 29,    /* datagrams behind the newest that a mapping is kept within */
 };
 
 static void carve(um_receiver_session *session, um_arena *arena, const um_receiver_session_config *config)
@@ -259,7 +260,7 @@ static void set_base(um_receiver_session *session, uint32_t sqn, int64_t now_ns)
         um_loss_map_remove(&session->losses, um_loss_map_first(&session->losses));
     session->claims = (um_session_claims){.last_data_ns = session->claims.last_data_ns};
     session->has_base = true;
-    session->next_sqn = session->trail_sqn = sqn;
+    session->next_sqn = session->trail_sqn = session->mappings_sqn = sqn;
     session->status_due_ns = now_ns;
     for (um_delivery *d = session->controllers; d != NULL; d = d->next)
         d->mapped_sqn = sqn;
@@ -292,6 +293,19 @@ static bool jump_is_confirmed(um_receiver_session *session, uint32_t sqn)
 static bool is_long_jump(const um_receiver_session *session, uint32_t sqn)
 {
     return um_serial_diff(sqn, session->next_sqn) > (int32_t)session->losses.capacity;
+}
+
+/* Keeps the places where controllers were mapped near what arrives: half the number space on, a topic's first message
+ * would look as if it came from before them. Nothing that far back is repaired any more. */
+static void keep_mappings_near(um_receiver_session *session, uint32_t next_sqn)
+{
+    if (next_sqn - session->mappings_sqn < MAPPED_WITHIN / 2)
+        return;
+    session->mappings_sqn = next_sqn;
+    for (um_delivery *d = session->controllers; d != NULL; d = d->next) {
+        if (next_sqn - d->mapped_sqn > MAPPED_WITHIN)
+            d->mapped_sqn = next_sqn - MAPPED_WITHIN;
+    }
 }
 
 static void end_session(um_receiver_session *session, int64_t now_ns)
@@ -348,8 +362,11 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
         return;
     int32_t ahead = um_serial_diff(packet->sqn, session->next_sqn);
     bool recovered = ahead < 0;
-    if (UM_UNLIKELY(is_long_jump(session, packet->sqn)) && !jump_is_confirmed(session, packet->sqn))
-        return;
+    if (UM_UNLIKELY(is_long_jump(session, packet->sqn))) {
+        if (!jump_is_confirmed(session, packet->sqn))
+            return;
+        keep_mappings_near(session, packet->sqn);
+    }
     /* An old datagram's trail cannot lie beyond all that was received; a forged one, far back, seems to. */
     bool believed = !recovered || !um_serial_before(session->next_sqn, packet->trail);
     if (um_serial_before(session->trail_sqn, packet->trail) && believed)
@@ -457,6 +474,7 @@ int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
     if (session->ended)
         return tick_controllers(session, now_ns);
     bool gave_up = false;
+    keep_mappings_near(session, session->next_sqn);
     int64_t claims_due_ns = um_session_claims_tick(session, now_ns);
     int64_t next_ns = um_nak_timers_tick(session, now_ns, &gave_up);
     if (gave_up && session->starting_count > 0)

@@ -106,6 +106,7 @@ typedef struct um_receiver_session {
     uint32_t resume_rounds;
     uint32_t next_sqn; /* 1 + the highest number received as data */
     uint32_t trail_sqn;
+    uint32_t mappings_sqn; /* next_sqn when the controllers' mapped_sqn were last looked at */
     um_session_claims claims;
     bool behind; /* datagrams that have arrived are yet to be read; the owner says so before a tick */
     int64_t created_ns;

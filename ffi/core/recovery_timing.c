@@ -8,12 +8,6 @@ enum {
     OTHERS_SEEN_SAMPLES = 64,
 };
 
-static int64_t between(int64_t value, int64_t low, int64_t high)
-{
-    value = value < low ? low : value;
-    return value < high ? value : high; /* the ceiling holds when it lies below the floor */
-}
-
 static int64_t longest_ns(int64_t nominal_ns)
 {
     return nominal_ns + nominal_ns / 2;
@@ -56,7 +50,7 @@ static void add_sample(um_recovery_timing *timing, int64_t sample_ns)
 void um_recovery_timing_on_retransmission(um_recovery_timing *timing, uint32_t naks_sent, uint32_t ncfs_seen,
                                           int64_t waited_ns)
 {
-    waited_ns = between(waited_ns, 0, timing->backoff_ceiling_ns);
+    waited_ns = um_between_ns(waited_ns, 0, timing->backoff_ceiling_ns);
     if (naks_sent == 0)
         timing->others_seen = OTHERS_SEEN_SAMPLES;
     else if (naks_sent == 1 && ncfs_seen == 0)
@@ -67,7 +61,7 @@ void um_recovery_timing_on_retransmission(um_recovery_timing *timing, uint32_t n
 
 void um_recovery_timing_on_reordered(um_recovery_timing *timing, int64_t waited_ns)
 {
-    waited_ns = between(waited_ns, 0, timing->initial_ceiling_ns);
+    waited_ns = um_between_ns(waited_ns, 0, timing->initial_ceiling_ns);
     timing->reordering_ns = waited_ns > timing->reordering_ns ? waited_ns : timing->reordering_ns;
 }
 
@@ -96,7 +90,7 @@ void um_recovery_timing_on_told(um_recovery_timing *timing, uint32_t receivers, 
     timing->receivers = receivers < UM_RECOVERY_RECEIVERS_MAX ? receivers : UM_RECOVERY_RECEIVERS_MAX;
     if (timing->sample_count > 0 || round_trip_ns <= 0)
         return;
-    timing->round_trip_ns = between(round_trip_ns, 0, timing->backoff_ceiling_ns);
+    timing->round_trip_ns = um_between_ns(round_trip_ns, 0, timing->backoff_ceiling_ns);
     timing->variance_ns = timing->round_trip_ns / 2;
 }
 
@@ -163,7 +157,7 @@ int64_t um_recovery_timing_draw_initial_ns(const um_recovery_timing *timing, um_
     if (!(timing->adaptive & UM_ADAPTIVE_INITIAL))
         return um_random_backoff_ns(random, timing->initial_ceiling_ns);
     int64_t drawn_ns = reordering_guard_ns(timing) + draw_spread_ns(timing, random);
-    return between(drawn_ns, 0, longest_ns(timing->initial_ceiling_ns));
+    return um_between_ns(drawn_ns, 0, longest_ns(timing->initial_ceiling_ns));
 }
 
 int64_t um_recovery_timing_draw_backoff_ns(const um_recovery_timing *timing, um_random *random, uint32_t naks_sent)
@@ -172,18 +166,18 @@ int64_t um_recovery_timing_draw_backoff_ns(const um_recovery_timing *timing, um_
         return um_random_backoff_ns(random, timing->backoff_ceiling_ns);
     int64_t drawn_ns =
         doubled_ns(timeout_ns(timing), naks_sent > 0 ? naks_sent - 1 : 0) + draw_spread_ns(timing, random);
-    return between(drawn_ns, UM_RECOVERY_FLOOR_NS, longest_ns(timing->backoff_ceiling_ns));
+    return um_between_ns(drawn_ns, UM_RECOVERY_FLOOR_NS, longest_ns(timing->backoff_ceiling_ns));
 }
 
 int64_t um_recovery_timing_draw_suppress_ns(const um_recovery_timing *timing, um_random *random, uint32_t ncfs_seen)
 {
     int64_t suppress_ns = timing->suppress_ceiling_ns;
     if (timing->adaptive & UM_ADAPTIVE_SUPPRESS)
-        suppress_ns = between(doubled_ns(timeout_ns(timing), ncfs_seen > 0 ? ncfs_seen - 1 : 0), UM_RECOVERY_FLOOR_NS,
-                              suppress_ns);
+        suppress_ns = um_between_ns(doubled_ns(timeout_ns(timing), ncfs_seen > 0 ? ncfs_seen - 1 : 0),
+                                    UM_RECOVERY_FLOOR_NS, suppress_ns);
     if (!(timing->adaptive & UM_ADAPTIVE_BACKOFF))
         return suppress_ns + um_random_backoff_ns(random, timing->backoff_ceiling_ns);
-    return suppress_ns + between(draw_spread_ns(timing, random), 0, longest_ns(timing->backoff_ceiling_ns));
+    return suppress_ns + um_between_ns(draw_spread_ns(timing, random), 0, longest_ns(timing->backoff_ceiling_ns));
 }
 
 /* ---- looking ---- */
@@ -193,21 +187,21 @@ int64_t um_recovery_timing_initial_ns(const um_recovery_timing *timing)
     if (!(timing->adaptive & UM_ADAPTIVE_INITIAL))
         return timing->initial_ceiling_ns;
     int64_t most_ns = reordering_guard_ns(timing) + spread_ns(timing, 1u << 24);
-    return between(most_ns, 0, longest_ns(timing->initial_ceiling_ns));
+    return um_between_ns(most_ns, 0, longest_ns(timing->initial_ceiling_ns));
 }
 
 int64_t um_recovery_timing_backoff_ns(const um_recovery_timing *timing)
 {
     if (!(timing->adaptive & UM_ADAPTIVE_BACKOFF))
         return timing->backoff_ceiling_ns;
-    return between(timeout_ns(timing), UM_RECOVERY_FLOOR_NS, timing->backoff_ceiling_ns);
+    return um_between_ns(timeout_ns(timing), UM_RECOVERY_FLOOR_NS, timing->backoff_ceiling_ns);
 }
 
 int64_t um_recovery_timing_suppress_ns(const um_recovery_timing *timing)
 {
     if (!(timing->adaptive & UM_ADAPTIVE_SUPPRESS))
         return timing->suppress_ceiling_ns;
-    return between(timeout_ns(timing), UM_RECOVERY_FLOOR_NS, timing->suppress_ceiling_ns);
+    return um_between_ns(timeout_ns(timing), UM_RECOVERY_FLOOR_NS, timing->suppress_ceiling_ns);
 }
 
 int64_t um_recovery_timing_crossing_ns(const um_recovery_timing *timing)

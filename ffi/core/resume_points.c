@@ -28,9 +28,8 @@ static um_resume_point *take_place(um_resume_points *points, uint32_t *gave_way)
 /* How many rounds a point of this session is good for; 0: it is refuted. */
 static uint32_t rounds_of(const um_receiver_session *session)
 {
-    bool is_refuted = session->resumes && !session->has_data && session->stray_count > 0;
     if (session->resumes && !session->has_data)
-        return session->resume_rounds - is_refuted;
+        return session->resume_rounds - (session->stray_count > 0);
     return session->counters.msgs_rcved >= PROVED_BY ? ROUNDS_MAX : 1;
 }
 

@@ -14,18 +14,13 @@ enum {
 
 static const int64_t REPEAT_NS = 10000000000; /* while there is data */
 
-static int64_t between(int64_t value, int64_t low, int64_t high)
-{
-    value = value < low ? low : value;
-    return value < high ? value : high;
-}
-
 static void note_first_sm(um_source_timing *timing)
 {
     int64_t crossing_ns = um_census_shortest_ns(&timing->census);
     int64_t found_ns = timing->first_sm_ceiling_ns;
     if (timing->adaptive & UM_ADAPTIVE_SM)
-        found_ns = between(crossing_ns > 0 ? crossing_ns : FIRST_SM_ASSUMED_NS, timing->first_sm_floor_ns, found_ns);
+        found_ns =
+            um_between_ns(crossing_ns > 0 ? crossing_ns : FIRST_SM_ASSUMED_NS, timing->first_sm_floor_ns, found_ns);
     atomic_store_explicit(&timing->first_sm_ns, found_ns, memory_order_relaxed);
 }
 
@@ -62,7 +57,7 @@ int64_t um_source_timing_ignore_ns(const um_source_timing *timing, const um_rece
         crossing_ns = um_census_longest_ns(&timing->census);
     if (crossing_ns == 0)
         crossing_ns = CROSSING_ASSUMED_NS;
-    return between(crossing_ns, CROSSING_FLOOR_NS, timing->ignore_ceiling_ns);
+    return um_between_ns(crossing_ns, CROSSING_FLOOR_NS, timing->ignore_ceiling_ns);
 }
 
 /* ---- group reports ---- */

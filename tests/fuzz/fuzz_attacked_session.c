@@ -154,6 +154,7 @@ static const um_link_ops ops = {.send = link_send};
 /* What resolution does when it hears of the source: again after a session has ended. */
 static void join(void)
 {
+    memset(w.session_memory, 0, um_receiver_session_footprint(&w.config));
     um_receiver_session_init(&w.session, w.session_memory, &w.config, &w.link, &w.node.store, w.now_ns);
     REQUIRE(um_node_add_session(&w.node, &w.session));
     REQUIRE(++w.delivery_id < SESSIONS_MAX);
@@ -190,7 +191,6 @@ static void open_world(fuzz_input *input)
     w.memory = memory ? memory : fuzz_zeroed(store_bytes + queue_bytes);
     w.session_memory = session_memory ? session_memory : fuzz_zeroed(2 * session_bytes + 65536);
     memset(w.memory, 0, store_bytes);
-    memset(w.session_memory, 0, session_bytes);
     w.config = config;
     w.forges_messages = choice & 8;
     w.link.ops = &ops;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,10 +77,11 @@ def _send(publisher: Child, subscriber: Child, count: int, sending_rate: float, 
     return _answer(subscriber)
 
 
-def _drain(lab: Lab, plan: LateJoinPlan, pins: Pins) -> Result:
-    """The live rate of so many messages, then the rate at which another receiver fetches them all."""
-    here, live_host, late_host = lab.hosts
-    sent = replace(_spec(plan, here, pins.publisher, limited=False), awaits_receiver=True)
+@contextmanager
+def _streaming(lab: Lab, plan: LateJoinPlan, pins: Pins, *, limited: bool) -> Iterator[tuple[Child, Child]]:
+    """A publisher, limited or not in what late joins may take, and the receiver that is there from the beginning."""
+    here, live_host, _ = lab.hosts
+    sent = replace(_spec(plan, here, pins.publisher, limited=limited), awaits_receiver=True)
     listening = _spec(plan, live_host, pins.subscriber, limited=True)
     with (
         running(live_host, _ENDS, listening.as_arguments("subscribe")) as live,
@@ -86,6 +89,13 @@ def _drain(lab: Lab, plan: LateJoinPlan, pins: Pins) -> Result:
     ):
         _answer(live)
         _answer(publisher)
+        yield publisher, live
+
+
+def _drain(lab: Lab, plan: LateJoinPlan, pins: Pins) -> Result:
+    """The live rate of so many messages, then the rate at which another receiver fetches them all."""
+    _, _, late_host = lab.hosts
+    with _streaming(lab, plan, pins, limited=False) as (publisher, live):
         lively = _send(publisher, live, plan.backlog, 0.0, plan.backlog)
         late_spec = _spec(plan, late_host, pins.subscriber, limited=True)
         with running(late_host, _ENDS, late_spec.as_arguments("subscribe")) as late:
@@ -104,17 +114,10 @@ def _drain(lab: Lab, plan: LateJoinPlan, pins: Pins) -> Result:
 
 def _beside(lab: Lab, plan: LateJoinPlan, pins: Pins, live_rate: float) -> Result:
     """A live stream that keeps to a rate, alone and while another receiver fetches the backlog."""
-    here, live_host, late_host = lab.hosts
+    _, _, late_host = lab.hosts
     paced = plan.live_fraction * live_rate
     count = round(paced * plan.seconds)
-    sent = replace(_spec(plan, here, pins.publisher, limited=True), awaits_receiver=True)
-    listening = _spec(plan, live_host, pins.subscriber, limited=True)
-    with (
-        running(live_host, _ENDS, listening.as_arguments("subscribe")) as live,
-        running(here, _ENDS, sent.as_arguments("publish")) as publisher,
-    ):
-        _answer(live)
-        _answer(publisher)
+    with _streaming(lab, plan, pins, limited=True) as (publisher, live):
         _send(publisher, live, plan.backlog, 0.0, plan.backlog)
         alone = _send(publisher, live, count, paced, plan.backlog + count)
         late_spec = _spec(plan, late_host, None, limited=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from umstack._core import ffi, lib
 from umstack._engine.engine import Engine
@@ -14,9 +14,10 @@ from umstack._engine.source_events import receiver_accounts
 from umstack._engine.subscription import Subscription
 from umstack.telemetry.counters import schema
 from umstack.telemetry.host_clock import kernel_clock
-from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
+from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram, TimeHistogram
 
 _ACCOUNTS_REPORTED = 8
+Histogram = TypeVar("Histogram", bound=TimeHistogram)
 
 Counters = dict[str, int | float | None]
 """Figures by name; None for a minimum without a sample."""
@@ -105,17 +106,16 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
 
 def latencies(engine: Engine) -> LatencyHistogram:
     """The one-way latencies of all receiving sessions that are open now, added up."""
-    handle = engine.core.handle
-    times = LatencyHistogram.empty()
-    for session in range(len(receiver_transports(handle))):
-        times = times.merged(LatencyHistogram.read(handle, session))
-    return times
+    return _added_up(LatencyHistogram, engine.core.handle)
 
 
 def recovery_times(engine: Engine) -> RecoveryHistogram:
     """The recovery times of all receiving sessions that are open now, added up."""
-    handle = engine.core.handle
-    times = RecoveryHistogram.empty()
-    for session in range(len(receiver_transports(handle))):
-        times = times.merged(RecoveryHistogram.read(handle, session))
+    return _added_up(RecoveryHistogram, engine.core.handle)
+
+
+def _added_up(kind: type[Histogram], context: Any) -> Histogram:
+    times = kind.empty()
+    for session in range(len(receiver_transports(context))):
+        times = times.merged(kind.read(context, session))
     return times

@@ -26,6 +26,8 @@ class TimeHistogram:
     """What is counted, as the key of a report has it."""
     NAME: ClassVar[str]
     """What the percentiles and the buckets are called in a report."""
+    READ: ClassVar[Any]
+    """The core's function that reads the buckets of a session."""
 
     @classmethod
     def bucket_start_ns(cls, bucket: int) -> int:
@@ -38,9 +40,10 @@ class TimeHistogram:
         return cls((0,) * cls.BUCKETS)
 
     @classmethod
-    def _read(cls, read: Any, context: Any, session: int) -> Self:
+    def read(cls, context: Any, session: int) -> Self:
+        """The counts of a context's n-th receiving session; empty when there is none."""
         out = ffi.new("uint64_t[]", cls.BUCKETS)
-        read(context, session, out)
+        cls.READ(context, session, out)
         return cls(tuple(out))
 
     @property
@@ -82,11 +85,7 @@ class RecoveryHistogram(TimeHistogram):
     BUCKETS = lib.UM_RECOVERY_BUCKETS
     COUNTED = "recovered"
     NAME = "recovery"
-
-    @classmethod
-    def read(cls, context: Any, session: int) -> Self:
-        """The counts of a context's n-th receiving session; empty when there is none."""
-        return cls._read(lib.um_statistics_recovery_histogram, context, session)
+    READ = lib.um_statistics_recovery_histogram
 
 
 class LatencyHistogram(TimeHistogram):
@@ -101,11 +100,7 @@ class LatencyHistogram(TimeHistogram):
     BUCKETS = lib.UM_LATENCY_BUCKETS
     COUNTED = "latency_messages"
     NAME = "latency"
-
-    @classmethod
-    def read(cls, context: Any, session: int) -> Self:
-        """The counts of a context's n-th receiving session; empty when there is none."""
-        return cls._read(lib.um_statistics_latency_histogram, context, session)
+    READ = lib.um_statistics_latency_histogram
 
 
 HISTOGRAMS: tuple[type[TimeHistogram], ...] = (RecoveryHistogram, LatencyHistogram)
