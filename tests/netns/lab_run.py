@@ -18,7 +18,7 @@ from tests.netns.contexts import Member, members
 from tests.waiting import wait_for
 from umstack import Receiver, Source
 from umstack.lab import Lab, namespaces
-from umstack.lab.switch import port_name
+from umstack.lab.cables import port_name
 
 RECEIVERS = 3
 SEED = 20

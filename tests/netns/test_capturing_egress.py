@@ -27,7 +27,7 @@ from tests.netns.traffic import GROUP, PORT, SO_RCVBUFFORCE, Receiver, Sender
 from tests.waiting import SECONDS, wait_for
 from umstack.capture import CaptureNotes, decode
 from umstack.lab import Host, Lab, namespaces
-from umstack.lab.switch import port_name
+from umstack.lab.cables import port_name
 from xdp import BpfObject, XdpError, find_interface, traffic_control, unavailable
 from xdp.egress_tap import NAME, EgressFilter, EgressTap, egress_program_count
 from xdp.mirror_device import MirrorDevice

@@ -19,7 +19,7 @@ from umstack.bench.result import Result, merged, rate, ratio
 from umstack.bench.stream_ends import StreamSpec
 from umstack.bench.throughput import Pins, Progress, measure_stream
 from umstack.lab import Lab, namespaces
-from umstack.lab.switch import port_name
+from umstack.lab.cables import port_name
 
 Place = Literal["subscriber", "publisher", "switch"]
 

@@ -16,7 +16,7 @@ from umstack.bench.round_trip_ends import RoundTripSpec
 from umstack.bench.throughput import Pins, Progress
 from umstack.errors import LinkError
 from umstack.lab import Lab
-from umstack.lab.switch import HOST_INTERFACE
+from umstack.lab.cables import HOST_INTERFACE
 from xdp import find_interface
 from xdp.facts import Unknown
 from xdp.netdev_family import THREADED_ON, napi_instances, set_napi

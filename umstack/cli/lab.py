@@ -1,4 +1,4 @@
-"""`umstack lab`: hosts and a lossy switch in network namespaces, from the command line."""
+"""`umstack lab`: hosts and a lossy switch or router in network namespaces, from the command line."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ Examples:
   umstack lab set --host 1 --loss 10% --reorder 1%
   umstack lab status
   umstack lab down
+  umstack lab up --name cloud --routed                   a network without multicast
 """
 
 
@@ -48,7 +49,8 @@ def command() -> None:
     """Make hosts and a lossy switch out of network namespaces.
 
     Each host has an interface eth0 at a port of a switch that snoops IGMP; each port can lose, duplicate, reorder or
-    block the UDP datagrams that pass it. Nothing leaves the lab.
+    block the UDP datagrams that pass it. With --routed a router that forwards unicast only takes the switch's place.
+    Nothing leaves the lab.
     """
 
 
@@ -68,6 +70,9 @@ def command() -> None:
     default="auto",
     show_default=True,
     help="Whether GSO super-packets are cut where they leave a host (real) or cross whole (offload).",
+)
+@click.option(
+    "--routed", is_flag=True, help="Hosts in subnets of their own, and a router that forwards no multicast."
 )
 @_JSON
 def up(as_json: bool, **options: Any) -> None:
@@ -234,6 +239,7 @@ def _described(lab: Lab) -> dict[str, Any]:
         "owner_pid": lab.owner_pid,
         "seed": lab.seed,
         "segmentation": lab.segmentation,
+        "is_routed": lab.is_routed,
         "switch_namespace": lab.switch_namespace,
         "hosts": [],
     }
@@ -268,7 +274,10 @@ def _print_table(labs: Sequence[Lab]) -> None:
     console = Console()
     for lab in labs:
         described = _described(lab)
-        console.print(f"{lab.name}: {described['state']}, segmentation {lab.segmentation}, seed {lab.seed}")
+        middle = "a router" if lab.is_routed else "a switch"
+        console.print(
+            f"{lab.name}: {described['state']}, {middle}, segmentation {lab.segmentation}, seed {lab.seed}"
+        )
         table = Table("host", "address", "MTU", "link", "toward it", box=SIMPLE, show_edge=False)
         for column in ("seen", "dropped", "twice", "late"):
             table.add_column(column, justify="right")

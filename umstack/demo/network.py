@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from umstack.demo.settings import CONTEXT_OPTIONS, RECEIVER_OPTIONS, DemoSettings, Options
 from umstack.lab import Lab, PortCounters
-from umstack.lab.switch import port_name
+from umstack.lab.cables import port_name
 from xdp.ladder import Mode, chosen, decide
 from xdp.probe import probe_interface
 

@@ -1,4 +1,4 @@
-"""A host of the lab: a network namespace with a loopback, `eth0` toward the switch and a route for multicast."""
+"""A host of the lab: a network namespace with a loopback, `eth0` toward the switch or router, and a route beyond."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from umstack.lab import namespaces
+from umstack.lab.cables import HOST_INTERFACE, port_name
 from umstack.lab.errors import LabError
 from umstack.lab.links import index_of, netlink, set_sysctl
-from umstack.lab.switch import HOST_INTERFACE, port_name
 from xdp import Interface, InterfaceWatch, XdpError, find_interface
 
 T = TypeVar("T")
@@ -33,22 +33,30 @@ def check_mtu(mtu_bytes: int) -> int:
 class Host:
     """One host. Made by `Lab`; its processes end with the lab."""
 
-    __slots__ = ("_children", "_switch", "address", "namespace", "number", "prefix_length")
+    __slots__ = ("_children", "_middle", "address", "gateway", "namespace", "number", "prefix_length")
 
-    def __init__(self, namespace: str, switch: str, number: int, address: str, prefix_length: int) -> None:
-        """Describe a host; the namespaces exist already."""
+    def __init__(
+        self,
+        namespace: str,
+        middle: str,
+        number: int,
+        address: str,
+        prefix_length: int,
+        gateway: str | None = None,
+    ) -> None:
+        """Describe a host; the namespaces exist already. `gateway` is the router's address in a routed lab."""
         self.namespace, self.number = namespace, number
-        self.address, self.prefix_length = address, prefix_length
-        self._switch = switch
+        self.address, self.prefix_length, self.gateway = address, prefix_length, gateway
+        self._middle = middle
         self._children: list[subprocess.Popen[Any]] = []
 
     @property
     def interface(self) -> str:
-        """The name of the interface toward the switch."""
+        """The name of the interface toward the switch or router."""
         return HOST_INTERFACE
 
     def configure(self) -> None:
-        """Bring the interfaces up and give them address and multicast route."""
+        """Bring the interfaces up and give them address and route."""
 
         def set_up() -> None:
             for scope in ("all", "default"):
@@ -57,7 +65,7 @@ class Host:
                 index = index_of(route, HOST_INTERFACE)
                 route.link("set", index=index_of(route, "lo"), state="up")
                 route.addr("add", index=index, address=self.address, prefixlen=self.prefix_length)
-            _bring_up()
+            _bring_up(self.gateway)
 
         namespaces.call(self.namespace, set_up)
 
@@ -73,7 +81,7 @@ class Host:
         return namespaces.call(self.namespace, function)
 
     def facts(self) -> Interface:
-        """Return the state of the interface toward the switch."""
+        """Return the state of the interface toward the switch or router."""
         try:
             return self.call(lambda: find_interface(HOST_INTERFACE))
         except XdpError as error:
@@ -84,7 +92,7 @@ class Host:
     def set_mtu(self, mtu_bytes: int) -> None:
         """Change the MTU of both ends of the cable."""
         check_mtu(mtu_bytes)
-        _set_link(self._switch, port_name(self.number), mtu=mtu_bytes)
+        _set_link(self._middle, port_name(self.number), mtu=mtu_bytes)
         _set_link(self.namespace, HOST_INTERFACE, mtu=mtu_bytes)
 
     def link_down(self) -> None:
@@ -92,16 +100,16 @@ class Host:
         _set_link(self.namespace, HOST_INTERFACE, state="down")
 
     def link_up(self) -> None:
-        """Bring the interface up again, put its multicast route back and wait until it carries."""
-        self.call(_bring_up)
+        """Bring the interface up again, put its route back and wait until it carries."""
+        self.call(lambda: _bring_up(self.gateway))
 
     def unplug(self) -> None:
-        """Pull the cable at the switch: the interface stays up and loses its carrier."""
-        _set_link(self._switch, port_name(self.number), state="down")
+        """Pull the cable at its other end: the interface stays up and loses its carrier."""
+        _set_link(self._middle, port_name(self.number), state="down")
 
     def plug(self) -> None:
         """Put the cable back and wait until the interface carries."""
-        _set_link(self._switch, port_name(self.number), state="up")
+        _set_link(self._middle, port_name(self.number), state="up")
         self.call(_await_carrier)
 
     def end_children(self) -> None:
@@ -124,11 +132,14 @@ def _set_link(namespace: str, interface: str, **changes: Any) -> None:
     namespaces.call(namespace, change)
 
 
-def _bring_up() -> None:
+def _bring_up(gateway: str | None) -> None:
     with netlink("bringing a host's interface up") as route:
         index = index_of(route, HOST_INTERFACE)
         route.link("set", index=index, state="up")
-        route.route("replace", dst="224.0.0.0/4", oif=index)
+        if gateway is None:
+            route.route("replace", dst="224.0.0.0/4", oif=index)
+        else:
+            route.route("replace", dst="default", gateway=gateway, oif=index)
     _await_carrier()
 
 

@@ -1,4 +1,4 @@
-"""The lab: hosts around a switch, made of network namespaces, that lives as long as the process that made it."""
+"""The lab: hosts around a switch or router, made of network namespaces, living as long as the process that made it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Self, get_args
 
-from umstack.lab import namespaces, offload, registry, switch
+from umstack.lab import cables, namespaces, offload, registry, router, switch
+from umstack.lab.cables import CableKind
 from umstack.lab.errors import LabError
 from umstack.lab.host import Host, check_mtu
 from umstack.lab.offload import Segmentation
@@ -30,7 +31,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Lab:
-    """Hosts and a lossy switch. A context manager that makes the lab on entry and takes it down on exit.
+    """Hosts and a lossy switch or router. A context manager: makes the lab on entry, takes it down on exit.
 
         with Lab(hosts=4, loss=0.02, seed=7) as lab:
             receiver = lab.hosts[1].run(["umstack", "recv", "orders"])
@@ -39,6 +40,8 @@ class Lab:
     `loss`, `duplicate` and `reorder` hold at every port toward its host: each subscriber loses its own datagrams.
     `segmentation`: `real` cuts GSO super-packets where they leave a host, as a wire does, `offload` lets veth carry
     them whole; `auto` is `offload` until a port is made to do something to datagrams, and `real` from then on.
+    `routed`: each host is in a subnet of its own, and a router forwards unicast between them and no multicast. Its
+    ports do to unicast UDP what those of a switch do to multicast.
     A lab is taken down also when its process ends by an exception, an exit, SIGTERM or SIGHUP; what a SIGKILL leaves,
     `umstack lab down --all` finds.
     """
@@ -55,6 +58,7 @@ class Lab:
         seed: int | None = None,
         segmentation: Segmentation = "auto",
         queues: int = 1,
+        routed: bool = False,
         lasting: bool = False,
     ) -> None:
         """Describe a lab; nothing is made yet. A `lasting` one is not taken down on exit nor with its process."""
@@ -75,6 +79,7 @@ class Lab:
             segmentation=segmentation,
             owner_pid=None if lasting else os.getpid(),
             owner_started_ticks=None if lasting else registry.started_ticks(os.getpid()),
+            is_routed=routed,
         )
         self.hosts: list[Host] = _hosts(self._record)
 
@@ -144,27 +149,33 @@ class Lab:
         return self._record.owner_pid
 
     @property
+    def is_routed(self) -> bool:
+        """Whether a router is between the hosts, which forwards no multicast, and not a switch."""
+        return self._record.is_routed
+
+    @property
     def switch_namespace(self) -> str:
-        """The namespace the switch is in."""
+        """The namespace the switch is in, or the router."""
         return self._record.namespaces[0]
 
     def port(self, host_number: int, direction: PortDirection = "to_host") -> Port:
-        """Return the switch's port of that host, for datagrams toward it or from it."""
+        """Return the switch's or router's port of that host, for datagrams toward it or from it."""
         if not 0 <= host_number < len(self.hosts):
             raise LabError(f"{self.name} has no host {host_number}", hint=f"use 0 to {len(self.hosts) - 1}")
         # Hashed, so that neither two ports of a lab nor two labs with neighbouring seeds share a stretch of a series.
         digest = hashlib.blake2b(f"{self.seed} {host_number} {direction}".encode(), digest_size=8).digest()
         seed = int.from_bytes(digest, "big")
-        return Port(self.switch_namespace, host_number, direction, seed, self._before_loss)
+        initial = PortSettings(seed=seed, unicast=self.is_routed)
+        return Port(self.switch_namespace, host_number, direction, initial, self._before_loss)
 
     def run_at_switch(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a process in the switch's namespace, `options` being subprocess.Popen's. The caller ends it."""
+        """Start a process where the switch or router is, `options` being subprocess.Popen's. The caller ends it."""
         return namespaces.call(self.switch_namespace, lambda: subprocess.Popen(argv, **options))
 
     def set_segmentation(self, segmentation: Segmentation) -> None:
         """Change whether super-packets are cut where they leave a host."""
-        switch_namespace, *host_namespaces = self._record.namespaces
-        offload.set_segmentation(switch_namespace, host_namespaces, segmentation == "real")
+        middle, *host_namespaces = self._record.namespaces
+        offload.set_segmentation(middle, host_namespaces, segmentation == "real")
         self._record = replace(self._record, segmentation=segmentation)
         registry.rewrite(self._record)
 
@@ -175,10 +186,15 @@ class Lab:
 
     def await_join(self, group: str, *host_numbers: int) -> None:
         """Wait until the switch forwards the group to these hosts, which it does a moment after they joined."""
+        if self.is_routed:
+            raise LabError(
+                f"the router of {self.name} forwards no multicast, so that a join changes nothing",
+                hint="use a lab with a switch for multicast, LBT-RU or TCP across a router",
+            )
         switch.await_join(self.switch_namespace, group, host_numbers)
 
     def up(self) -> None:
-        """Make the lab and wait until its switch is at work. One that failed to come up is taken down."""
+        """Make the lab and wait until its switch or router is at work. One that failed to come up is taken down."""
         registry.write(self._record)
         self._is_new, self._is_mine = False, True
         if not self._record.is_lasting:
@@ -195,7 +211,7 @@ class Lab:
         for host in self.hosts:
             host.end_children()
         namespaces.end_processes(namespaces.processes(self._record.namespaces))
-        switch.demolish(self.switch_namespace)
+        cables.remove_all(self.switch_namespace)
         for namespace in self._record.namespaces:
             namespaces.remove(namespace)
         registry.erase(self.name)
@@ -206,13 +222,15 @@ class Lab:
     def _build(self) -> None:
         for namespace in self._record.namespaces:
             namespaces.create(namespace)
-        switch_namespace, *host_namespaces = self._record.namespaces
-        switch.build(switch_namespace, host_namespaces, self.mtu, self._queue_count)
+        middle, *host_namespaces = self._record.namespaces
+        build = router.build if self.is_routed else switch.build
+        build(middle, host_namespaces, CableKind(self.mtu, self._queue_count))
         for host in self.hosts:
             host.configure()
         if self.segmentation == "real":
-            offload.set_segmentation(switch_namespace, host_namespaces, is_real=True)
-        switch.await_snooping(host_namespaces[0], host_namespaces[-1])
+            offload.set_segmentation(middle, host_namespaces, is_real=True)
+        if not self.is_routed:
+            switch.await_snooping(host_namespaces[0], host_namespaces[-1])
         if any(self._rates.values()):
             for host in self.hosts:
                 self.port(host.number).set(**self._rates)
@@ -262,9 +280,21 @@ class Lab:
 
 
 def _hosts(record: LabRecord) -> list[Host]:
-    switch_namespace, *host_namespaces = record.namespaces
+    middle, *host_namespaces = record.namespaces
+    if record.is_routed:
+        return [
+            Host(
+                namespace,
+                middle,
+                number,
+                router.address_of(number),
+                router.PREFIX_LENGTH,
+                router.gateway_of(number),
+            )
+            for number, namespace in enumerate(host_namespaces)
+        ]
     return [
-        Host(namespace, switch_namespace, number, str(_NETWORK[number + 1]), _NETWORK.prefixlen)
+        Host(namespace, middle, number, str(_NETWORK[number + 1]), _NETWORK.prefixlen)
         for number, namespace in enumerate(host_namespaces)
     ]
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from umstack.lab import namespaces
+from umstack.lab.cables import HOST_INTERFACE, port_name
 from umstack.lab.links import set_feature
-from umstack.lab.switch import HOST_INTERFACE, port_name
 
 Segmentation = Literal["auto", "real", "offload"]
 
@@ -24,7 +24,7 @@ _TCP_SEGMENTATION = (
 )
 
 
-def set_segmentation(switch_namespace: str, host_namespaces: Sequence[str], is_real: bool) -> None:
+def set_segmentation(middle: str, host_namespaces: Sequence[str], is_real: bool) -> None:
     """Cut super-packets where they leave a host (real), or let them cross whole.
 
     Where they are cut, the receiving host joins datagrams again for the sockets that ask for it, as a NIC's driver
@@ -35,11 +35,11 @@ def set_segmentation(switch_namespace: str, host_namespaces: Sequence[str], is_r
         set_feature(HOST_INTERFACE, "tx-udp-segmentation", not is_real)
         set_feature(HOST_INTERFACE, "rx-gro", is_real)
 
-    def change_switch() -> None:
+    def change_middle() -> None:
         for number in range(len(host_namespaces)):
             for feature in _TCP_SEGMENTATION:
                 set_feature(port_name(number), feature, not is_real)
 
-    namespaces.call(switch_namespace, change_switch)
+    namespaces.call(middle, change_middle)
     for namespace in host_namespaces:
         namespaces.call(namespace, change_host)

@@ -1,4 +1,4 @@
-"""A port of the switch, in one direction: what it loses, duplicates, reorders and blocks, and how much it did.
+"""A port of the switch or router, in one direction: what it loses, duplicates, reorders and blocks, and how much.
 
 The work is done by bpf/lossy_port.bpf.c, which is attached only while there is something for it to do: a lossless port
 costs nothing. The layouts of its maps are packed here; change both together.
@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
 from umstack.lab import namespaces
+from umstack.lab.cables import port_name
 from umstack.lab.detour import Detour
 from umstack.lab.errors import LabError
 from umstack.lab.links import index_of, netlink
-from umstack.lab.switch import port_name
 from xdp import BpfMap, XdpError, traffic_control
 
 T = TypeVar("T")
@@ -83,18 +83,19 @@ class PortCounters:
 class Port:
     """One direction of one port. Changes take effect at once. It holds nothing: the state is in the kernel."""
 
-    __slots__ = ("_before_loss", "_seed", "_switch", "direction", "host_number")
+    __slots__ = ("_before_loss", "_initial", "_middle", "direction", "host_number")
 
     def __init__(
         self,
-        switch: str,
+        middle: str,
         host_number: int,
         direction: PortDirection,
-        seed: int,
+        initial: PortSettings,
         before_loss: Callable[[], None],
     ) -> None:
         """Describe a port; `before_loss` is called before datagrams start to meet a fate at it."""
-        self._switch, self._seed, self._before_loss = switch, seed & _SEED_MASK, before_loss
+        self._middle, self._before_loss = middle, before_loss
+        self._initial = replace(initial, seed=initial.seed & _SEED_MASK)
         self.host_number, self.direction = host_number, direction
 
     def set(self, **changes: Any) -> PortSettings:
@@ -109,7 +110,7 @@ class Port:
 
     def settings(self) -> PortSettings:
         """Return what the port does now."""
-        return self._inside(lambda _: self._read("lossy_config", _settings, PortSettings(seed=self._seed)))
+        return self._inside(lambda _: self._read("lossy_config", _settings, self._initial))
 
     def counters(self) -> PortCounters:
         """Return what the port has done since it first had something to do."""
@@ -129,7 +130,7 @@ class Port:
 
     def _apply(self, index: int, settings: PortSettings, is_new_series: bool) -> PortSettings:
         detour = Detour.find(self._detour_name)
-        if detour is None and settings == PortSettings(seed=self._seed):
+        if detour is None and settings == self._initial:
             return settings
         detour = detour or Detour.build(self._detour_name)
         with detour.open_port_program() as lossy:
@@ -164,16 +165,16 @@ class Port:
             return decode(lossy.map(map_name))
 
     def _inside(self, function: Callable[[int], T]) -> T:
-        """Run the function, given the port's index, in the switch's namespace."""
+        """Run the function, given the port's index, in the namespace of the port."""
 
         def run() -> T:
             name = port_name(self.host_number)
-            with netlink(f"the switch's {name}") as route:
+            with netlink(f"the lab's {name}") as route:
                 index = index_of(route, name)
             return function(index)
 
         try:
-            return namespaces.call(self._switch, run)
+            return namespaces.call(self._middle, run)
         except XdpError as error:
             raise LabError(f"{port_name(self.host_number)}: {error.message}", hint=error.hint) from error
 

@@ -18,7 +18,7 @@ from umstack.lab.errors import LabError
 
 PREFIX = "umlab-"
 _DIRECTORY = Path("/run/umstack/lab")
-_NAMESPACE = re.compile(rf"({PREFIX}[a-z0-9][a-z0-9_-]*)\.(?:switch|host(\d+))")
+_NAMESPACE = re.compile(rf"({PREFIX}[a-z0-9][a-z0-9_-]*)\.(switch|router|host(\d+))")
 _NAME = re.compile(rf"{PREFIX}[a-z0-9][a-z0-9_-]{{0,31}}")
 
 
@@ -33,11 +33,13 @@ class LabRecord:
     segmentation: str
     owner_pid: int | None
     owner_started_ticks: int | None
+    is_routed: bool = False
 
     @property
     def namespaces(self) -> list[str]:
-        """The namespaces it is made of, the switch first."""
-        return [f"{self.name}.switch", *(f"{self.name}.host{number}" for number in range(self.host_count))]
+        """The namespaces it is made of, the one in the middle (switch or router) first."""
+        middle = "router" if self.is_routed else "switch"
+        return [f"{self.name}.{middle}", *(f"{self.name}.host{number}" for number in range(self.host_count))]
 
     @property
     def is_lasting(self) -> bool:
@@ -117,11 +119,16 @@ def read_all() -> list[LabRecord]:
 
 def _without_record(known: set[str]) -> list[LabRecord]:
     host_counts: dict[str, int] = {}
+    routed: set[str] = set()
     for match in filter(None, map(_NAMESPACE.fullmatch, namespaces.names())):
-        name, host_count = match[1], int(match[2]) + 1 if match[2] else 0
+        name, host_count = match[1], int(match[3]) + 1 if match[3] else 0
         if name not in known:
             host_counts[name] = max(host_counts.get(name, 0), host_count)
-    return [LabRecord(name, count, 0, 0, "unknown", 0, 0) for name, count in host_counts.items()]
+        if match[2] == "router":
+            routed.add(name)
+    return [
+        LabRecord(name, count, 0, 0, "unknown", 0, 0, name in routed) for name, count in host_counts.items()
+    ]
 
 
 def _unfinished(record: LabRecord) -> Path:

@@ -12,16 +12,14 @@ import select
 import socket
 import subprocess
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from pyroute2 import IPRoute
-
-from umstack.lab import namespaces
+from umstack.lab import cables, namespaces
+from umstack.lab.cables import HOST_INTERFACE, CableKind, port_name
 from umstack.lab.errors import LabError
 from umstack.lab.links import index_of, netlink, set_sysctl
 
 BRIDGE = "switch"
-HOST_INTERFACE = "eth0"
 
 # In the kernel's hundredths of a second. A querier counts as active one response interval after it was switched on,
 # and only then is a group nobody joined kept off the ports: hence the shortest interval IGMP can express.
@@ -36,17 +34,12 @@ _READY_TIMEOUT_SECONDS = 15.0
 _PROBE_INTERVAL_SECONDS = 0.01
 
 
-def port_name(host_number: int) -> str:
-    """Return the name of the switch's end of the cable to that host."""
-    return f"port{host_number}"
-
-
-def build(namespace: str, host_namespaces: list[str], mtu_bytes: int, queue_count: int) -> None:
+def build(namespace: str, host_namespaces: Sequence[str], kind: CableKind) -> None:
     """Make the bridge and a cable to `eth0` of each host, all of them up."""
-    namespaces.call(namespace, lambda: _build(host_namespaces, mtu_bytes, queue_count))
+    namespaces.call(namespace, lambda: _build(host_namespaces, kind))
 
 
-def _build(host_namespaces: list[str], mtu_bytes: int, queue_count: int) -> None:
+def _build(host_namespaces: Sequence[str], kind: CableKind) -> None:
     for scope in ("all", "default"):
         set_sysctl(f"ipv6/conf/{scope}/disable_ipv6", 1)
     with netlink("making the switch") as route:
@@ -68,30 +61,9 @@ def _build(host_namespaces: list[str], mtu_bytes: int, queue_count: int) -> None
             br_mcast_last_member_intvl=_LAST_MEMBER_CS,
         )
         for number, host in enumerate(host_namespaces):
-            _lay_cable(route, bridge, number, host, mtu_bytes, queue_count)
+            route.link("set", index=cables.lay(route, number, host, kind), master=bridge, state="up")
         route.link("set", index=bridge, state="up")
         route.link("set", index=bridge, kind="bridge", br_mcast_querier=1)
-
-
-def _lay_cable(route: IPRoute, bridge: int, number: int, host: str, mtu_bytes: int, queue_count: int) -> None:
-    queues = {"num_tx_queues": queue_count, "num_rx_queues": queue_count}
-    host_end = {"ifname": HOST_INTERFACE, "net_ns_fd": host, "mtu": mtu_bytes, **queues}
-    route.link("add", ifname=port_name(number), kind="veth", mtu=mtu_bytes, peer=host_end, **queues)
-    route.link("set", index=index_of(route, port_name(number)), master=bridge, state="up")
-
-
-def demolish(namespace: str) -> None:
-    """Take every link of the switch away, and with them the hosts' ends; what is gone already is no error."""
-
-    def delete_links() -> None:
-        with netlink("taking the switch away") as route:
-            links = [link["index"] for link in route.get_links() if link.get_attr("IFLA_IFNAME") != "lo"]
-            for index in links:
-                if index in {link["index"] for link in route.get_links()}:
-                    route.link("del", index=index)
-
-    if namespaces.path(namespace).exists():
-        namespaces.call(namespace, delete_links)
 
 
 def await_snooping(sender: str, observer: str) -> None:

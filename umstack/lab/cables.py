@@ -1,0 +1,47 @@
+"""The cables (veth) between the namespace in the middle, which switches or routes, and `eth0` of each host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyroute2 import IPRoute
+
+from umstack.lab import namespaces
+from umstack.lab.links import index_of, netlink
+
+HOST_INTERFACE = "eth0"
+
+
+@dataclass(frozen=True, slots=True)
+class CableKind:
+    """What every cable of a lab is like."""
+
+    mtu_bytes: int
+    queue_count: int
+
+
+def port_name(host_number: int) -> str:
+    """Return the name of the middle's end of the cable to that host."""
+    return f"port{host_number}"
+
+
+def lay(route: IPRoute, number: int, host_namespace: str, kind: CableKind) -> int:
+    """Lay a cable from this namespace to `eth0` of a host; return the index of this end, which is down."""
+    queues = {"num_tx_queues": kind.queue_count, "num_rx_queues": kind.queue_count}
+    host_end = {"ifname": HOST_INTERFACE, "net_ns_fd": host_namespace, "mtu": kind.mtu_bytes, **queues}
+    route.link("add", ifname=port_name(number), kind="veth", mtu=kind.mtu_bytes, peer=host_end, **queues)
+    return index_of(route, port_name(number))
+
+
+def remove_all(namespace: str) -> None:
+    """Take every link of the middle away, and with them the hosts' ends; what is gone already is no error."""
+
+    def delete_links() -> None:
+        with netlink("taking the cables away") as route:
+            links = [link["index"] for link in route.get_links() if link.get_attr("IFLA_IFNAME") != "lo"]
+            for index in links:
+                if index in {link["index"] for link in route.get_links()}:
+                    route.link("del", index=index)
+
+    if namespaces.path(namespace).exists():
+        namespaces.call(namespace, delete_links)
