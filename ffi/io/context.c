@@ -271,6 +271,16 @@ void um_context_set_datagram_max(um_context *context, uint32_t bytes)
     um_reactor_unlock(&context->reactor);
 }
 
+bool um_context_session_config(um_context *context, const um_session_id *id, um_receiver_session_config *config)
+{
+    um_reactor_lock(&context->reactor);
+    const um_receiver_session *session = um_node_find_session(&context->receiving.node, id);
+    if (session != NULL)
+        *config = session->config;
+    um_reactor_unlock(&context->reactor);
+    return session != NULL;
+}
+
 bool um_context_take_ended(um_context *context, um_session_id *id)
 {
     um_receiving *receiving = &context->receiving;

@@ -113,6 +113,8 @@ uint32_t um_context_take_recoveries(um_context *context, um_begun_recovery *begu
 /* The eventfd that is written to when one has begun; -1: none. */
 void um_context_watch_recoveries(um_context *context, int event_fd);
 
+/* The configuration of a receiving session, as its first receiver gave it; false when there is no such session. */
+bool um_context_session_config(um_context *context, const um_session_id *id, um_receiver_session_config *config);
 /* The next receiving session that has ended since the last call; false when there is none. */
 bool um_context_take_ended(um_context *context, um_session_id *id);
 

@@ -20,6 +20,7 @@ from umstack._engine.keyring import Keyring
 from umstack._engine.lbtrm_address import LbtrmAddress, address_of, transport_name
 from umstack._engine.link import DataLink, Group, LinkStep
 from umstack._engine.registry import Registry
+from umstack._engine.session_options import ignored_receiver_options
 from umstack._engine.sessions import SessionPool, receiver_session_config
 from umstack._engine.subscription import LateMapping, Subscription
 from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
@@ -30,6 +31,7 @@ from xdp.modes import Mode, Wanted
 _GROUPS_MAX: int = lib.UM_RECEIVING_GROUPS_MAX
 
 _records = RepeatedRecords(logging.getLogger("umstack.resolution"))
+_ignored_records = RepeatedRecords(logging.getLogger("umstack.receiver"))
 
 
 # The child of a fork has none of a context's threads, and its sockets, rings and sequence numbers are the parent's.
@@ -147,6 +149,7 @@ class Engine:
             config = receiver_session_config(
                 address, subscription.options, core.receiver_id, core.datagram_bytes, key_set
             )
+            ignored = self._ignored(config)
             late: LateMapping | None = None
             if request_port is None:
                 result = subscription.map(config, topic_index, f"{name}[{topic_index}]")
@@ -156,6 +159,15 @@ class Engine:
                 )
             if late is not None and join_late is not None:
                 join_late(subscription, config, late)
+            if ignored and result == 0:
+                _ignored_records.write(
+                    (topic, name),
+                    logging.WARNING,
+                    "receiver %r: %s was joined with other options, which stay in force; without effect: %s",
+                    topic,
+                    name,
+                    ", ".join(ignored),
+                )
             if result == -errno.ENOSPC:
                 _records.write(
                     "full", logging.WARNING, "no room to receive %s: every session there is receives", name
@@ -168,6 +180,13 @@ class Engine:
                 core.check(result, f"joining {name} for {topic!r}")
         # Once more: another thread may have steered, before the join, by the groups joined until then.
         self.steer()
+
+    def _ignored(self, wanted: Any) -> list[str]:
+        """What a receiver wants of its session that the receiver that joined it first did not (reference 1)."""
+        in_force = ffi.new("um_receiver_session_config *")
+        if not lib.um_context_session_config(self.core.handle, ffi.addressof(wanted, "id"), in_force):
+            return []
+        return ignored_receiver_options(in_force, wanted)
 
     def find_subscription(self, handle: Any) -> Subscription | None:
         """The open subscription of a core's handle."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 from contextlib import AbstractContextManager
 from random import SystemRandom
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
 from umstack._engine.lbtrm_address import LbtrmAddress, transport_name
+from umstack._engine.session_options import ignored_source_options
 from umstack.config import ReceiverOptions, SourceOptions, adaptive_timers
 from umstack.errors import OptionError
+from umstack.foreign_text import displayed
+from umstack.repeated_records import RepeatedRecords
 
 _FLOW_POLICIES = {
     "none": lib.UM_FLOW_NONE,
@@ -33,6 +37,8 @@ _EMBEDDED_SM_FLOOR_NS = 1_000_000
 _LOSS_MAP_CAPACITY = 65536
 _TOPICS_PER_SESSION = 16384
 _STATUS_INTERVAL_NS = 200_000_000
+_UNNAMED = "auto"
+_records = RepeatedRecords(logging.getLogger("umstack.source"))
 
 
 def _power_of_two_at_least(value: int) -> int:
@@ -89,13 +95,24 @@ class LogMemory:
 class SourceSession:
     """One source transport session, shared by the sources mapped to it. Made and ended by SessionPool."""
 
-    __slots__ = ("_memory", "address", "group", "handle", "key_set", "logged_events", "name", "source_count")
+    __slots__ = (
+        "_memory",
+        "address",
+        "group",
+        "handle",
+        "key_set",
+        "logged_events",
+        "name",
+        "options",
+        "source_count",
+    )
 
     def __init__(
         self, core: CoreContext, group: tuple[str, int], options: SourceOptions, key_set: int
     ) -> None:
         self.group = group
         self.key_set = key_set
+        self.options = options
         self.source_count = 0
         self.logged_events = 0
         config = ffi.new("um_session_config *")
@@ -168,17 +185,40 @@ class SessionPool:
         self.sessions: list[SourceSession] = []
 
     def acquire(self, options: SourceOptions, key_set: int = 0) -> SourceSession:
-        """The session of a new source: the one of its group and port, or the pool's next. Undone by release().
+        """The session of a new source. Undone by release().
 
-        Sources whose topics have different keys are never on one session.
+        A named session is that of the name. An explicit group and port is that of these, and joins the pool only
+        where the group is one of the pool's. Without either it is the pool's next: one that is not active yet as long
+        as there is one, then those there are in turn. Sources whose topics have different keys are never on one
+        session. What a source wants of a session that exists, and does not get, is logged.
         """
-        group = (self._group(options), options.transport_lbtrm_destination_port)
-        session = next((s for s in self.sessions if s.group == group and s.key_set == key_set), None)
-        if session is None:
-            session = SourceSession(self._core, group, options, key_set)
+        session = self._existing(options, key_set)
+        if isinstance(session, tuple):
+            session = SourceSession(self._core, session, options, key_set)
             self.sessions.append(session)
+        ignored = ignored_source_options(session.options, options)
+        if ignored:
+            _records.write(
+                session.name,
+                logging.WARNING,
+                "%s was opened with other options, which stay in force; without effect: %s",
+                session.name,
+                displayed(", ".join(ignored)),
+            )
         session.source_count += 1
         return session
+
+    def _existing(self, options: SourceOptions, key_set: int) -> SourceSession | tuple[str, int]:
+        """The session that a source goes to, or the group and port of the one that is to be opened for it."""
+        label = options.transport_session_name
+        peers = [
+            s for s in self.sessions if s.key_set == key_set and s.options.transport_session_name == label
+        ]
+        if label != _UNNAMED and peers:
+            return _check_named(peers[0], options)
+        explicit, port = options.transport_lbtrm_multicast_address, options.transport_lbtrm_destination_port
+        group = (explicit if explicit != "0.0.0.0" else self._next_group(peers, port), port)
+        return next((s for s in peers if s.group == group), group)
 
     def release(self, session: SourceSession) -> None:
         """Count one source of the session less; the last one ends the session and its retransmissions (UM-90)."""
@@ -191,19 +231,34 @@ class SessionPool:
                     self.sessions.remove(session)
                 lib.um_session_shut(session.handle)
 
-    def _group(self, options: SourceOptions) -> str:
-        explicit = options.transport_lbtrm_multicast_address
-        if explicit != "0.0.0.0":
-            return explicit
+    def _next_group(self, peers: list[SourceSession], port: int) -> str:
         low = int(ipaddress.IPv4Address(self._core.options.transport_lbtrm_multicast_address_low))
         high = int(ipaddress.IPv4Address(self._core.options.transport_lbtrm_multicast_address_high))
         if high < low:
             raise OptionError(
                 "transport_lbtrm_multicast_address_low is above _high", hint="swap the two addresses"
             )
-        group = str(ipaddress.IPv4Address(low + self._next % (high - low + 1)))
-        self._next += 1
-        return group
+        size = high - low + 1
+        active = {s.group[0] for s in peers if s.group[1] == port}
+        in_turn = [
+            str(ipaddress.IPv4Address(low + (self._next + step) % size))
+            for step in range(min(size, len(active) + 1))
+        ]
+        step = next((step for step, group in enumerate(in_turn) if group not in active), 0)
+        self._next = (self._next + step + 1) % size
+        return in_turn[step]
+
+
+def _check_named(session: SourceSession, options: SourceOptions) -> SourceSession:
+    """The named session; OptionError when the source wants it elsewhere."""
+    explicit = options.transport_lbtrm_multicast_address
+    group, port = session.group
+    if explicit not in ("0.0.0.0", group) or options.transport_lbtrm_destination_port != port:
+        raise OptionError(
+            f"transport session {options.transport_session_name!r} is on {group}:{port}",
+            hint="name another session, or leave group and port as they are",
+        )
+    return session
 
 
 def receiver_session_config(

@@ -28,6 +28,12 @@ class SourceOptions:
         reason="Reliable multicast is the transport there is.",
         doc="Transport of the source's session.",
     )
+    transport_session_name: str = option(
+        Kind.TEXT,
+        ours="auto",
+        doc="Sources of a context with one name are on one transport session, which is nobody else's. auto: the "
+        "session of their group and port, or the pool's next.",
+    )
     transport_lbtrm_multicast_address: str = option(
         Kind.MULTICAST_GROUP,
         um="0.0.0.0",

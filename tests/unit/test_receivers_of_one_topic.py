@@ -1,0 +1,71 @@
+"""Several receivers of one topic in one context: a delivery controller and a queue each, with options of their own; the
+options of the transport session are those of its first receiver (reference 1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.loopback import DATAGRAM, connect, open_context
+from tests.waiting import collect, wait_for
+from umstack import Context, Receiver
+
+LONG = bytes(range(256)) * 24
+FRAGMENTS = len(LONG) // DATAGRAM + 1
+
+
+def _joined(context: Context, topic: str, **options: object) -> Receiver:
+    receiver = context.receiver(topic, **options)  # type: ignore[arg-type]
+    wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
+    return receiver
+
+
+def test_each_receiver_has_its_own_order_queue_and_counters() -> None:
+    """Reference 1: whole messages at one, fragments at another, and a third in an event queue."""
+    with open_context() as context, context.event_queue() as queue:
+        source, whole = connect(context, "topic")
+        fragments = _joined(context, "topic", ordered_delivery=0, receiver_queue_block_length=65536)
+        queued = _joined(context, "topic", queue=queue)
+        source.send(LONG, flush=True)
+        assert collect(whole, 1)[0].data == LONG
+        parts = collect(fragments, FRAGMENTS)
+        assert b"".join(part.data for part in parts) == LONG
+        assert [part.message_length for part in parts] == [len(LONG)] * FRAGMENTS
+        assert next(iter(queue)).data == LONG
+        assert [one.stats()["messages_delivered"] for one in (whole, fragments, queued)] == [1, FRAGMENTS, 1]
+
+
+def test_a_receiver_that_is_not_read_or_closed_does_not_take_from_the_others() -> None:
+    """Reference 1: a controller each; the session lives as long as one of them."""
+    with open_context() as context:
+        source, first = connect(context, "topic")
+        second = _joined(context, "topic")
+        source.send(b"1", flush=True)
+        assert collect(first, 1)[0].data == b"1"
+        first.close()
+        source.send(b"2", flush=True)
+        assert [message.data for message in collect(second, 2)] == [b"1", b"2"]
+        third = _joined(context, "topic")
+        source.send(b"3", flush=True)
+        assert collect(second, 1)[0].data == collect(third, 1)[0].data == b"3"
+
+
+def test_options_of_the_session_are_those_of_the_first_receiver(caplog: pytest.LogCaptureFixture) -> None:
+    """Reference 1: what a later one wants of the session is named in a warning, and only that."""
+    with open_context() as context:
+        source, _ = connect(context, "topic")
+        _joined(context, "topic", ordered_delivery=-1)
+        assert not [one for one in caplog.records if one.name == "umstack.receiver"]
+        late = _joined(
+            context,
+            "topic",
+            transport_lbtrm_nak_generation_interval=250,
+            transport_lbtrm_nak_backoff_interval=20,
+        )
+        wait_for(lambda: [one for one in caplog.records if one.name == "umstack.receiver"], "the warning")
+        said = [one.getMessage() for one in caplog.records if one.name == "umstack.receiver"]
+        assert len(said) == 1
+        assert "transport_lbtrm_nak_generation_interval 250 (in force: 10000)" in said[0]
+        assert "transport_lbtrm_nak_backoff_interval 20 (in force: 200)" in said[0]
+        assert "suppress" not in said[0]
+        source.send(b"all the same", flush=True)
+        assert collect(late, 1)[0].data == b"all the same"

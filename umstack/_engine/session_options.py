@@ -1,0 +1,71 @@
+"""The options of a transport session: those of its first source or receiver are in force, and what others ask for in
+vain is named in a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from umstack.config import OPTIONS, Scope, SourceOptions
+from umstack.config.option import shown
+
+_RECEIVER_FIELDS: Mapping[str, str] = {
+    "transport_lbtrm_send_naks": "send_naks",
+    "transport_lbtrm_nak_initial_backoff_interval": "nak_initial_backoff_ns",
+    "transport_lbtrm_nak_backoff_interval": "nak_backoff_ns",
+    "transport_lbtrm_nak_suppress_interval": "nak_suppress_ns",
+    "transport_lbtrm_nak_generation_interval": "nak_generation_ns",
+    "transport_lbtrm_nak_rate_limit": "nak_rate_limit",
+    "transport_lbtrm_activity_timeout": "activity_timeout_ns",
+    "transport_lbtrm_preactivity_timeout": "preactivity_timeout_ns",
+    "flow_control_receiver_window": "window_bytes",
+    "flow_control_group_tag": "group_tag",
+}
+"""Receiver options that are the session's, and their fields of the core's configuration."""
+
+SOURCE_SESSION_OPTIONS: tuple[str, ...] = (
+    "transport_lbtrm_transmission_window_size",
+    "transport_lbtrm_coalesce_threshold",
+    "implicit_batching_minimum_length",
+    "implicit_batching_interval",
+    "transport_lbtrm_ignore_interval",
+    "transport_lbtrm_sm_minimum_interval",
+    "transport_lbtrm_sm_maximum_interval",
+    "recovery_timing",
+    "publication_unblock_timeout",
+    "flow_control",
+    "flow_control_group_tag",
+    "flow_control_group_minimum_size",
+    "flow_control_receiver_timeout",
+    "flow_control_stall_timeout",
+    "flow_control_receivers_allowed",
+    "transport_lbtrm_nak_cutoff_interval",
+)
+"""Source options that are the session's."""
+
+
+def ignored_receiver_options(in_force: Any, wanted: Any) -> list[str]:
+    """What a receiver wants that the session it joins was not made with; both are um_receiver_session_config."""
+    ignored = [
+        _said(Scope.RECEIVER, name, getattr(wanted, field), getattr(in_force, field))
+        for name, field in _RECEIVER_FIELDS.items()
+        if getattr(wanted, field) != getattr(in_force, field)
+    ]
+    if wanted.adaptive_timers != in_force.adaptive_timers:
+        ignored.append("recovery_timing")
+    return ignored
+
+
+def ignored_source_options(in_force: SourceOptions, wanted: SourceOptions) -> list[str]:
+    """What a source wants that the session it goes to was not made with."""
+    options = OPTIONS[Scope.SOURCE]
+    values = [
+        (name, getattr(wanted, options[name].field), getattr(in_force, options[name].field))
+        for name in SOURCE_SESSION_OPTIONS
+    ]
+    return [_said(Scope.SOURCE, name, one, other) for name, one, other in values if one != other]
+
+
+def _said(scope: Scope, name: str, wanted: Any, in_force: Any) -> str:
+    spec = OPTIONS[scope][name].spec
+    return f"{name} {shown(spec, wanted)} (in force: {shown(spec, in_force)})"
