@@ -73,7 +73,7 @@ CORE = Module(
             )),
         ), inline=("um_queue_release",)),
         Header("core/delivery_controller.h", names=("um_receiver_config",)),
-        Header("core/session_id.h", names=("um_session_id",)),
+        Header("core/session_id.h", names=("um_transport", "um_session_id")),
         Header("core/time_histogram.h", names=(
             "UM_RECOVERY_OCTAVE_FIRST", "UM_RECOVERY_BUCKETS", "UM_LATENCY_OCTAVE_FIRST", "UM_LATENCY_BUCKETS",
         )),

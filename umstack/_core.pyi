@@ -609,6 +609,7 @@ class um_served(CData):
     written: int
 
 class um_session_config(CData):
+    transport: int
     session_id: int
     nak_port: int
     @property
@@ -655,6 +656,7 @@ class um_session_id(CData):
     @group.setter
     def group(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
     session_id: int
+    transport: int
 
 class um_source_claim(CData):
     @property
@@ -962,6 +964,9 @@ class _CoreLib:
     UM_TALLY_STREAMS_MAX: int
     UM_TRAILER_BYTES: int
     UM_TRAILER_COVERED_BYTES: int
+    UM_TRANSPORT_LBTRM: int
+    UM_TRANSPORT_LBTRU: int
+    UM_TRANSPORT_TCP: int
     UM_UDP_CHECKSUM_AT: int
     UM_UDP_HEADER_BYTES: int
     UM_UDP_LENGTH_AT: int

@@ -18,10 +18,10 @@ import xdp
 from umstack._core import lib
 from umstack._engine.engine import Engine
 from umstack._engine.interface_follower import InterfaceFollower
-from umstack._engine.lbtrm_address import LbtrmAddress
 from umstack._engine.link import rings_of_others
 from umstack._engine.source_events import log_receiver_events
 from umstack._engine.subscription import LateMapping, Subscription
+from umstack._engine.transport_address import TransportAddress
 from umstack.capturing.tap import TAP_RING_BYTES, Tap, TapSettings, datagram_observer
 from umstack.config import (
     OPTIONS,
@@ -380,7 +380,7 @@ class Context(Closing):
         finally:
             lifecycle.release()
 
-    def _on_source(self, topic: str, topic_index: int, address: LbtrmAddress) -> None:
+    def _on_source(self, topic: str, topic_index: int, address: TransportAddress) -> None:
         """Topic resolution found a source."""
         endpoint = endpoint_of(self._resolver.topic_options(topic, topic_index, address))
 

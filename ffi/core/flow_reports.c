@@ -78,8 +78,7 @@ int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns)
     return session->flow_expiry_ns;
 }
 
-void um_flow_reports_on_status(um_source_session *session, um_address from, const um_lbtrm_packet *packet,
-                               int64_t now_ns)
+void um_flow_reports_on_status(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns)
 {
     um_status_message status;
     if (!um_status_decode(packet, &status)) {

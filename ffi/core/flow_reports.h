@@ -12,8 +12,7 @@
 #include "core/source_session.h"
 
 /* A decoded datagram from the NAK port that may be a status message. */
-void um_flow_reports_on_status(um_source_session *session, um_address from, const um_lbtrm_packet *packet,
-                               int64_t now_ns);
+void um_flow_reports_on_status(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns);
 
 /* Removes receivers that have timed out. Returns when the next would. */
 int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns);

@@ -58,7 +58,7 @@ uint32_t um_lbtrm_write_ncf(uint8_t *out, uint32_t session_id, uint16_t nak_port
     return UM_LBTRM_NCF_BYTES + write_list(out + UM_LBTRM_NCF_BYTES, sqns, count);
 }
 
-static enum um_dgram_status decode_data(const uint8_t *data, uint32_t length, um_lbtrm_packet *packet)
+static enum um_dgram_status decode_data(const uint8_t *data, uint32_t length, um_packet *packet)
 {
     if (length < UM_LBTRM_DATA_BYTES)
         return UM_DGRAM_SIZE;
@@ -70,7 +70,7 @@ static enum um_dgram_status decode_data(const uint8_t *data, uint32_t length, um
     return um_serial_before(packet->sqn, packet->trail) ? UM_DGRAM_HDR : UM_DGRAM_OK;
 }
 
-static enum um_dgram_status decode_sm(const uint8_t *data, uint32_t length, um_lbtrm_packet *packet)
+static enum um_dgram_status decode_sm(const uint8_t *data, uint32_t length, um_packet *packet)
 {
     if (length < UM_LBTRM_SM_BYTES)
         return UM_DGRAM_SIZE;
@@ -82,7 +82,7 @@ static enum um_dgram_status decode_sm(const uint8_t *data, uint32_t length, um_l
 }
 
 static enum um_dgram_status decode_list(const uint8_t *data, uint32_t length, uint32_t fixed_bytes, uint32_t count,
-                                        um_lbtrm_packet *packet)
+                                        um_packet *packet)
 {
     if (length - fixed_bytes < 4 * count)
         return UM_DGRAM_SIZE;
@@ -91,7 +91,7 @@ static enum um_dgram_status decode_list(const uint8_t *data, uint32_t length, ui
     return UM_DGRAM_OK;
 }
 
-static enum um_dgram_status decode_nak(const uint8_t *data, uint32_t length, um_lbtrm_packet *packet)
+static enum um_dgram_status decode_nak(const uint8_t *data, uint32_t length, um_packet *packet)
 {
     if (length < UM_LBTRM_NAK_BYTES)
         return UM_DGRAM_SIZE;
@@ -100,7 +100,7 @@ static enum um_dgram_status decode_nak(const uint8_t *data, uint32_t length, um_
     return decode_list(data, length, UM_LBTRM_NAK_BYTES, um_load_be16(data + 8), packet);
 }
 
-static enum um_dgram_status decode_ncf(const uint8_t *data, uint32_t length, um_lbtrm_packet *packet)
+static enum um_dgram_status decode_ncf(const uint8_t *data, uint32_t length, um_packet *packet)
 {
     if (length < UM_LBTRM_NCF_BYTES)
         return UM_DGRAM_SIZE;
@@ -111,9 +111,9 @@ static enum um_dgram_status decode_ncf(const uint8_t *data, uint32_t length, um_
     return decode_list(data, length, UM_LBTRM_NCF_BYTES, um_load_be16(data + 12), packet);
 }
 
-enum um_dgram_status um_lbtrm_decode(const uint8_t *data, uint32_t length, um_lbtrm_packet *packet)
+enum um_dgram_status um_lbtrm_decode(const uint8_t *data, uint32_t length, um_packet *packet)
 {
-    *packet = (um_lbtrm_packet){0};
+    *packet = (um_packet){0};
     if (length < UM_LBTRM_HEADER_BYTES)
         return UM_DGRAM_SIZE;
     if (data[0] >> 4 != 0)
@@ -154,14 +154,14 @@ static uint32_t fixed_bytes(uint8_t type)
 }
 
 enum um_dgram_status um_lbtrm_decode_captured(const uint8_t *data, uint32_t captured, uint32_t length,
-                                              um_lbtrm_packet *packet)
+                                              um_packet *packet)
 {
     if (UM_LIKELY(captured >= length))
         return um_lbtrm_decode(data, length, packet);
     /* A list is only pointed at, not read, so once the fixed header is there the datagram's own length may be used. */
     uint32_t needed = captured == 0 ? 1 : fixed_bytes(data[0] & 0x0f);
     if (captured < needed && length >= needed) {
-        *packet = (um_lbtrm_packet){0};
+        *packet = (um_packet){0};
         if (captured >= UM_LBTRM_HEADER_BYTES)
             (void)um_lbtrm_decode(data, UM_LBTRM_HEADER_BYTES, packet);
         return UM_DGRAM_CUT;

@@ -10,7 +10,7 @@ static bool begins_again(const uint8_t *data, uint32_t at)
 
 uint32_t um_lbtrm_run_segment(const uint8_t *data, uint32_t captured)
 {
-    um_lbtrm_packet first;
+    um_packet first;
     if (um_lbtrm_decode(data, captured, &first) != UM_DGRAM_OK || first.type != UM_LBTRM_DATA)
         return 0;
     uint32_t at = UM_LBTRM_DATA_BYTES;

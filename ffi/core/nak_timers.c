@@ -84,7 +84,7 @@ static void suppress(um_receiver_session *session, um_loss *loss, int64_t now_ns
 }
 
 /* UM-131: no NAK for the suppress interval, then a normal back-off before the next NAK (C7). */
-void um_nak_timers_on_ncf(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+void um_nak_timers_on_ncf(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
 {
     um_receiver_transport_counters *counters = &session->counters;
     uint64_t *reasons[] = {&counters->ncfs_unknown, &counters->ncfs_ignored, &counters->ncfs_rx_delay,

@@ -17,7 +17,7 @@ void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_
 void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, bool retransmission, int64_t now_ns);
 
 /* NCFs: their NAKs wait for the suppress interval. */
-void um_nak_timers_on_ncf(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns);
+void um_nak_timers_on_ncf(um_receiver_session *session, const um_packet *packet, int64_t now_ns);
 
 /* NAKs and gives up what is due. *gave_up is set when something was given up. Returns when the next call is due.
  */

@@ -105,9 +105,9 @@ void um_node_remove_queue(um_node *node, um_message_queue *queue)
 }
 
 /* The session of a packet; NULL for a stranger's. */
-static um_receiver_session *session_of(um_node *node, const um_rx *rx, const um_lbtrm_packet *packet)
+static um_receiver_session *session_of(um_node *node, const um_rx *rx, const um_packet *packet)
 {
-    um_session_id id = {{rx->from.ip, packet->nak_port}, rx->to, packet->session_id};
+    um_session_id id = {{rx->from.ip, packet->nak_port}, rx->to, packet->session_id, UM_TRANSPORT_LBTRM};
     if (UM_UNLIKELY(node->last_session == NULL || !um_session_id_equal(&node->last_session->config.id, &id)))
         node->last_session = um_node_find_session(node, &id);
     return node->last_session;
@@ -115,7 +115,7 @@ static um_receiver_session *session_of(um_node *node, const um_rx *rx, const um_
 
 static void on_datagram(um_node *node, const um_rx *rx, const uint8_t *data, uint32_t length, int64_t now_ns)
 {
-    um_lbtrm_packet packet;
+    um_packet packet;
     enum um_dgram_status status = um_lbtrm_decode(data, length, &packet);
     bool identified = status == UM_DGRAM_OK || (status != UM_DGRAM_VERSION && length >= UM_LBTRM_HEADER_BYTES);
     um_receiver_session *session = identified ? session_of(node, rx, &packet) : NULL;

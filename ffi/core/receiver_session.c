@@ -325,7 +325,7 @@ static void note_stray(um_receiver_session *session, int64_t now_ns)
         end_session(session, now_ns);
 }
 
-static void on_duplicate(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+static void on_duplicate(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
 {
     UM_COUNT(session->counters.duplicate_data, 1);
     if (um_serial_before(packet->sqn, session->trail_sqn) && !(packet->flags & UM_LBTRM_FLAG_RETRANSMISSION))
@@ -334,7 +334,7 @@ static void on_duplicate(um_receiver_session *session, const um_lbtrm_packet *pa
 
 /* The first data shows where the stream is: what comes before the place that a session message told of, or far behind
  * it, moves the place. False for a retransmission for another receiver, or what an earlier session had. */
-static bool begin_with_data(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+static bool begin_with_data(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
 {
     bool fits = session->has_base && !um_serial_before(packet->sqn, session->next_sqn) &&
                 (!is_long_jump(session, packet->sqn) || um_loss_map_find(&session->losses, packet->sqn) != NULL);
@@ -352,7 +352,7 @@ static bool begin_with_data(um_receiver_session *session, const um_lbtrm_packet 
     return true;
 }
 
-static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet, const uint8_t *data, uint32_t length,
+static void on_data(um_receiver_session *session, const um_packet *packet, const uint8_t *data, uint32_t length,
                     um_arrival *arrival)
 {
     um_receiver_transport_counters *counters = &session->counters;
@@ -401,7 +401,7 @@ static void on_data(um_receiver_session *session, const um_lbtrm_packet *packet,
 
 /* UM-71, UM-87: a session message carries the highest sqn sent, so it reveals tail loss. Anybody can forge one: its
  * trail, which data carries, too, is not believed, and what its lead tells of is a claim. */
-static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, int64_t now_ns)
+static void on_sm(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
 {
     UM_COUNT(session->counters.session_messages_rcved, 1);
     uint32_t end = packet->lead + 1;
@@ -415,7 +415,7 @@ static void on_sm(um_receiver_session *session, const um_lbtrm_packet *packet, i
         session->status_due_ns = now_ns; /* the source may be waiting for this position */
 }
 
-void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_packet *packet, const um_rx *rx,
+void um_receiver_session_on_packet(um_receiver_session *session, const um_packet *packet, const um_rx *rx,
                                    const uint8_t *data, uint32_t length, int64_t now_ns)
 {
     if (UM_UNLIKELY(session->ended))

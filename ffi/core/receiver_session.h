@@ -141,7 +141,7 @@ void um_receiver_session_unmap(um_receiver_session *session, um_delivery *delive
 void um_receiver_session_resume(um_receiver_session *session, uint32_t next_sqn, uint32_t rounds);
 
 /* A decoded datagram of this session: `length` bytes of what was received. */
-void um_receiver_session_on_packet(um_receiver_session *session, const um_lbtrm_packet *packet, const um_rx *rx,
+void um_receiver_session_on_packet(um_receiver_session *session, const um_packet *packet, const um_rx *rx,
                                    const uint8_t *data, uint32_t length, int64_t now_ns);
 
 /* A datagram of this session that could not be decoded: counted by reason. */

@@ -250,7 +250,7 @@ static bool admit(um_source_session *session, requester *from, uint32_t nak_coun
     return true;
 }
 
-void um_retransmission_on_nak(um_source_session *session, um_address from, const um_lbtrm_packet *nak, int64_t now_ns)
+void um_retransmission_on_nak(um_source_session *session, um_address from, const um_packet *nak, int64_t now_ns)
 {
     requester requester = {.address = from};
     ncf_lists lists;

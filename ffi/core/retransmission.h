@@ -12,7 +12,7 @@
 #include "core/source_session.h"
 
 /* A decoded NAK for this session. Sends retransmissions and NCFs at once where the limiters allow it. */
-void um_retransmission_on_nak(um_source_session *session, um_address from, const um_lbtrm_packet *nak, int64_t now_ns);
+void um_retransmission_on_nak(um_source_session *session, um_address from, const um_packet *nak, int64_t now_ns);
 
 /* Sends from the retransmit queue what the limiters and the link allow. Returns 1, or what the link said that did not:
  * 0 when it is full, or a negative errno. */

@@ -333,7 +333,7 @@ void um_session_drop_unverified(um_source_session *session, enum um_tag_status s
 void um_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,
                            int64_t now_ns)
 {
-    um_lbtrm_packet packet;
+    um_packet packet;
     enum um_dgram_status status = um_lbtrm_decode(data, length, &packet);
     if (status != UM_DGRAM_OK)
         count_dropped(&session->counters, status);

@@ -23,6 +23,7 @@
 #include "core/publication_log.h"
 #include "core/rate_limits.h"
 #include "core/repair_budget.h"
+#include "core/session_id.h"
 #include "core/source_events.h"
 #include "core/source_timing.h"
 #include "core/staged_datagrams.h"
@@ -35,6 +36,7 @@ enum {
 };
 
 typedef struct um_session_config {
+    enum um_transport transport;
     uint32_t session_id;
     uint16_t nak_port;
     um_address group;

@@ -15,7 +15,7 @@ uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, 
                                                         UM_STATUS_OPTION_SUBTYPE, data, sizeof data);
 }
 
-bool um_status_decode(const um_lbtrm_packet *packet, um_status_message *status)
+bool um_status_decode(const um_packet *packet, um_status_message *status)
 {
     um_lbmc_message message;
     uint32_t length;

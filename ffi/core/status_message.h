@@ -33,6 +33,6 @@ typedef struct um_status_message {
 uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, const um_status_message *status);
 
 /* False when the packet is not a well-formed status message. */
-bool um_status_decode(const um_lbtrm_packet *packet, um_status_message *status);
+bool um_status_decode(const um_packet *packet, um_status_message *status);
 
 #endif

@@ -67,7 +67,7 @@ static bool in_range(const um_sim_rule *rule, uint32_t sqn)
 
 static bool lists_sqn(const um_sim_rule *rule, const uint8_t *data, uint32_t length)
 {
-    um_lbtrm_packet packet;
+    um_packet packet;
     if (um_lbtrm_decode(data, length, &packet) != UM_DGRAM_OK)
         return false;
     for (uint32_t i = 0; i < packet.list_count; i++)

@@ -58,7 +58,7 @@ void um_sim_note_datagram(um_sim_world *world, um_sim_datagram *datagram, const 
                                   .from_address = datagram->from,
                                   .to_address = datagram->to,
                                   .type = UM_SIM_TYPE_UNKNOWN};
-    um_lbtrm_packet packet = {0};
+    um_packet packet = {0};
     if (um_lbtrm_decode(data, datagram->length, &packet) == UM_DGRAM_OK) {
         bool status = packet.type == UM_LBTRM_DATA && !goes_to_group(datagram->to);
         entry->type = status ? UM_SIM_TYPE_STATUS : packet.type;

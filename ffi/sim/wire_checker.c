@@ -63,7 +63,7 @@ static void check_fragment(um_sim_world *world, um_sim_wire_session *wire, const
         topic->sent[at] = 1;
 }
 
-static void check_body(um_sim_world *world, um_sim_wire_session *wire, const um_lbtrm_packet *packet)
+static void check_body(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet)
 {
     um_lbmc_message message;
     for (uint32_t at = 0, length; at < packet->body_length; at += length) {
@@ -89,7 +89,7 @@ static void check_trail(um_sim_world *world, um_sim_wire_session *wire, uint32_t
     wire->trail_sqn = trail;
 }
 
-static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_lbtrm_packet *packet)
+static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet)
 {
     uint32_t at = packet->sqn - wire->session->core.config.initial_sqn;
     uint64_t hash = hash_of(packet->body, packet->body_length);
@@ -112,7 +112,7 @@ static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_
     check_body(world, wire, packet);
 }
 
-static void check_sm(um_sim_world *world, um_sim_wire_session *wire, const um_lbtrm_packet *packet)
+static void check_sm(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet)
 {
     check_trail(world, wire, packet->trail);
     if (packet->lead != wire->next_sqn - 1)
@@ -125,7 +125,8 @@ static void check_sm(um_sim_world *world, um_sim_wire_session *wire, const um_lb
 static um_receiver_session *transport_of(const um_sim_host *host, const um_sim_wire_session *wire)
 {
     const um_session_config *config = &wire->session->core.config;
-    um_session_id id = {{wire->session->host->address.ip, config->nak_port}, config->group, config->session_id};
+    um_session_id id = {
+        {wire->session->host->address.ip, config->nak_port}, config->group, config->session_id, config->transport};
     return um_node_find_session(host->node, &id);
 }
 
@@ -167,8 +168,7 @@ static int64_t shortest_suppress_ns(const um_receiver_session *transport)
     return (measured ? UM_RECOVERY_FLOOR_NS : transport->config.nak_suppress_ns) + backoff_ns;
 }
 
-static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_sim_host *host,
-                      const um_lbtrm_packet *packet)
+static void check_nak(um_sim_world *world, um_sim_wire_session *wire, const um_sim_host *host, const um_packet *packet)
 {
     um_receiver_session *transport = transport_of(host, wire);
     int64_t *times = transport == NULL ? NULL : nak_times(world, wire, host, transport);
@@ -208,7 +208,7 @@ void um_sim_wire_on_sent(um_sim_wire_session *wires, uint32_t count, const um_si
                          const um_sim_datagram *datagram, const uint8_t *data)
 {
     um_sim_world *world = host->world;
-    um_lbtrm_packet packet;
+    um_packet packet;
     um_sim_wire_session *wire = NULL;
     if (um_lbtrm_decode(data, datagram->length, &packet) == UM_DGRAM_OK)
         wire = wire_of(wires, count, packet.session_id);
@@ -239,7 +239,7 @@ void um_sim_wire_on_received(um_sim_wire_session *wires, uint32_t count, const u
                              const um_sim_datagram *datagram, const uint8_t *data)
 {
     um_sim_world *world = host->world;
-    um_lbtrm_packet packet;
+    um_packet packet;
     if (datagram->entry.type != UM_LBTRM_NCF || datagram->from_host < 0 ||
         um_lbtrm_decode(data, datagram->length, &packet) != UM_DGRAM_OK)
         return;

@@ -253,9 +253,9 @@ static inline int run_sender(fixture *f)
 }
 
 /* Decodes captured datagram i, which must be well-formed. */
-static inline um_lbtrm_packet packet_at(fixture *f, uint32_t i)
+static inline um_packet packet_at(fixture *f, uint32_t i)
 {
-    um_lbtrm_packet packet;
+    um_packet packet;
     CHECK(i < f->link.count);
     CHECK_EQ(um_lbtrm_decode(f->link.datagrams[i].data, f->link.datagrams[i].length, &packet), UM_DGRAM_OK);
     return packet;
@@ -264,7 +264,7 @@ static inline um_lbtrm_packet packet_at(fixture *f, uint32_t i)
 /* Decodes all LBMC messages of captured datagram i, which must be well-formed to the last byte. */
 static inline uint32_t messages_at(fixture *f, uint32_t i, um_lbmc_message *messages, uint32_t most)
 {
-    um_lbtrm_packet packet = packet_at(f, i);
+    um_packet packet = packet_at(f, i);
     CHECK_EQ(packet.type, UM_LBTRM_DATA);
     uint32_t count = 0, length;
     for (uint32_t at = 0; at < packet.body_length; at += length) {

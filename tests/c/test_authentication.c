@@ -335,7 +335,7 @@ TEST("", "what a session sends fits the path with its trailer, and no stamp is u
         last = trailer.stamp;
         int64_t wall_ns = (int64_t)(trailer.stamp >> UM_STAMP_COUNT_BITS) * UM_STAMP_QUARTER_NS;
         CHECK_EQ(verifier->verify(verifier, SESSION.source, sent->data, &left, wall_ns), UM_TAG_OK);
-        um_lbtrm_packet packet;
+        um_packet packet;
         CHECK_EQ(um_lbtrm_decode(sent->data, left, &packet), UM_DGRAM_OK);
         types |= 1u << packet.type | (packet.flags & UM_LBTRM_FLAG_RETRANSMISSION ? 1u << 16 : 0);
     }

@@ -20,9 +20,9 @@ static bytes hex(const char *text)
     return b;
 }
 
-static um_lbtrm_packet decode(const bytes *b)
+static um_packet decode(const bytes *b)
 {
-    um_lbtrm_packet packet;
+    um_packet packet;
     CHECK_EQ(um_lbtrm_decode(b->data, b->length, &packet), UM_DGRAM_OK);
     CHECK_EQ(packet.session_id, SESSION);
     CHECK_EQ(packet.nak_port, NAK_PORT);
@@ -47,7 +47,7 @@ TEST("W1 UX-28", "DATA header")
     uint8_t out[UM_LBTRM_DATA_BYTES];
     um_lbtrm_write_data(out, SESSION, NAK_PORT, 0x65, 0x64, false);
     CHECK_BYTES(out, golden.data, sizeof out);
-    um_lbtrm_packet packet = decode(&golden);
+    um_packet packet = decode(&golden);
     CHECK_EQ(packet.type, UM_LBTRM_DATA);
     CHECK_EQ(packet.sqn, 0x65);
     CHECK_EQ(packet.trail, 0x64);
@@ -61,7 +61,7 @@ TEST("W1 UX-28", "retransmission of 103")
     uint8_t out[UM_LBTRM_DATA_BYTES];
     um_lbtrm_write_data(out, SESSION, NAK_PORT, 103, 100, true);
     CHECK_BYTES(out, golden.data, sizeof out);
-    um_lbtrm_packet packet = decode(&golden);
+    um_packet packet = decode(&golden);
     CHECK(packet.flags & UM_LBTRM_FLAG_RETRANSMISSION);
     um_lbmc_message message = decode_message(packet.body, packet.body_length, 20);
     CHECK_EQ(message.payload_length, 8);
@@ -74,7 +74,7 @@ TEST("W1 UX-28 UM-71", "session message")
     uint8_t out[UM_LBTRM_SM_BYTES];
     CHECK_EQ(um_lbtrm_write_sm(out, SESSION, NAK_PORT, 1, 0x69, 0x64), sizeof out);
     CHECK_BYTES(out, golden.data, sizeof out);
-    um_lbtrm_packet packet = decode(&golden);
+    um_packet packet = decode(&golden);
     CHECK_EQ(packet.type, UM_LBTRM_SM);
     CHECK_EQ(packet.sqn, 1);
     CHECK_EQ(packet.lead, 0x69);
@@ -87,7 +87,7 @@ TEST("W1 UX-28 UM-119", "NAK of 103 and 104")
     uint8_t out[UM_LBTRM_NAK_BYTES + 8];
     CHECK_EQ(um_lbtrm_write_nak(out, SESSION, NAK_PORT, (const uint32_t[]){103, 104}, 2), sizeof out);
     CHECK_BYTES(out, golden.data, sizeof out);
-    um_lbtrm_packet packet = decode(&golden);
+    um_packet packet = decode(&golden);
     CHECK_EQ(packet.type, UM_LBTRM_NAK);
     CHECK_EQ(packet.list_count, 2);
     CHECK_EQ(um_load_be32(packet.list + 4), 104);
@@ -99,7 +99,7 @@ TEST("W1 UX-28 UM-132", "NCF of 104, retransmission delayed")
     uint8_t out[UM_LBTRM_NCF_BYTES + 4];
     CHECK_EQ(um_lbtrm_write_ncf(out, SESSION, NAK_PORT, 100, UM_NCF_RX_DELAY, (const uint32_t[]){104}, 1), sizeof out);
     CHECK_BYTES(out, golden.data, sizeof out);
-    um_lbtrm_packet packet = decode(&golden);
+    um_packet packet = decode(&golden);
     CHECK_EQ(packet.type, UM_LBTRM_NCF);
     CHECK_EQ(packet.ncf_reason, UM_NCF_RX_DELAY);
     CHECK_EQ(packet.trail, 100);
@@ -109,7 +109,7 @@ TEST("W1 UX-28 UM-132", "NCF of 104, retransmission delayed")
 static enum um_dgram_status status_of(const char *text)
 {
     bytes b = hex(text);
-    um_lbtrm_packet packet;
+    um_packet packet;
     uint8_t *copy = malloc(b.length ? b.length : 1); /* so that a byte too many is seen */
     memcpy(copy, b.data, b.length);
     enum um_dgram_status status = um_lbtrm_decode(copy, b.length, &packet);
@@ -144,7 +144,7 @@ TEST("W1", "a refused datagram is still attributed to its session")
     const char *refused[] = {"00013836 5eed0001", "0f003836 5eed0001", "00003836 5eed0001 00"};
     for (uint32_t i = 0; i < 3; i++) {
         bytes b = hex(refused[i]);
-        um_lbtrm_packet packet;
+        um_packet packet;
         memset(&packet, 0xee, sizeof packet);
         CHECK(um_lbtrm_decode(b.data, b.length, &packet) != UM_DGRAM_OK);
         CHECK_EQ(packet.session_id, SESSION);
@@ -165,7 +165,7 @@ TEST("W1 UM-8", "two topics in one datagram")
 {
     bytes golden = hex(DATA_HEADER("00000064") "0000001d 000003e9 00000029 45555220312e303834322f312e30383433"
                                                "0000001d 000003ea 00000007 47425020312e323631312f312e32363133");
-    um_lbtrm_packet packet = decode(&golden);
+    um_packet packet = decode(&golden);
     CHECK_EQ(packet.body_length, 58);
     um_lbmc_message first = decode_message(packet.body, 58, 29);
     um_lbmc_message second = decode_message(packet.body + 29, 29, 29);
@@ -367,7 +367,7 @@ TEST("AE-15 AE-17 W1", "status message: bytes and round trip")
                        "01020000 00000065 00020000 00000007 0102030405060708 00000000");
     CHECK_EQ(golden.length, sizeof out);
     CHECK_BYTES(out, golden.data, sizeof out);
-    um_lbtrm_packet packet = decode(&golden);
+    um_packet packet = decode(&golden);
     um_status_message read;
     memset(&read, 0, sizeof read);
     CHECK(um_status_decode(&packet, &read));
@@ -393,7 +393,7 @@ TEST("AE-15", "anything else in a DATA datagram is not a status message")
         char text[512];
         snprintf(text, sizeof text, DATA_HEADER("00000065") "%s", others[i]);
         bytes b = hex(text);
-        um_lbtrm_packet packet = decode(&b);
+        um_packet packet = decode(&b);
         um_status_message status;
         CHECK(!um_status_decode(&packet, &status));
     }

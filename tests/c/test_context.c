@@ -101,7 +101,7 @@ static um_subscription *subscribe(world *w, um_event_queue *queue)
     for (uint32_t topic = 0; topic < PUBLISHERS; topic++) {
         const um_session_config *of = &w->session_configs[topic % SESSIONS];
         um_receiver_session_config session = {
-            .id = {{LOOPBACK, of->nak_port}, of->group, of->session_id},
+            .id = {{LOOPBACK, of->nak_port}, of->group, of->session_id, UM_TRANSPORT_LBTRM},
             .nak_initial_backoff_ns = NS_PER_MS,
             .nak_backoff_ns = 2 * (int64_t)NS_PER_MS,
             .nak_suppress_ns = 5 * (int64_t)NS_PER_MS,

@@ -43,7 +43,7 @@ typedef struct leading {
 static um_receiver_session_config session_config(const leading *f, um_address group)
 {
     return (um_receiver_session_config){
-        .id = {{INADDR_LOOPBACK, f->nak_port}, group, SESSION},
+        .id = {{INADDR_LOOPBACK, f->nak_port}, group, SESSION, UM_TRANSPORT_LBTRM},
         .nak_initial_backoff_ns = NS_PER_MS,
         .nak_backoff_ns = 50 * NS_PER_MS,
         .nak_generation_ns = 300 * NS_PER_MS, /* a gap delays topics that begin behind it for so long */
@@ -354,7 +354,7 @@ TEST("UM-107", "a gap that the leader found is NAKed on time, while it goes on w
     f->next_topic_sqn[1]++;
     send_message(f, 1);
     CHECK_EQ(setsockopt(f->source, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
-    um_lbtrm_packet packet = {0};
+    um_packet packet = {0};
     do {
         ssize_t length = recv(f->source, datagram, sizeof datagram, 0);
         CHECK(length > 0);

@@ -187,7 +187,7 @@ static int counting_send(um_link *base, um_address to, const um_tx *batch, uint3
             memcpy(datagram + length, batch[i].parts[p].data, batch[i].parts[p].length);
             length += batch[i].parts[p].length;
         }
-        um_lbtrm_packet packet;
+        um_packet packet;
         um_lbmc_message message;
         CHECK_EQ(um_lbtrm_decode(datagram, length, &packet), UM_DGRAM_OK);
         CHECK_EQ(packet.sqn, link->next_sqn++);

@@ -59,11 +59,11 @@ static void receiving_close(receiving *r)
 static void arrive(receiving *r, uint32_t sqn, bool retransmission, int64_t now_ns)
 {
     uint8_t datagram[1000] = {0};
-    um_lbtrm_packet packet = {.type = UM_LBTRM_DATA,
-                              .flags = retransmission ? UM_LBTRM_FLAG_RETRANSMISSION : 0,
-                              .session_id = 7,
-                              .sqn = sqn,
-                              .body = datagram};
+    um_packet packet = {.type = UM_LBTRM_DATA,
+                        .flags = retransmission ? UM_LBTRM_FLAG_RETRANSMISSION : 0,
+                        .session_id = 7,
+                        .sqn = sqn,
+                        .body = datagram};
     um_rx rx = {.data = datagram, .length = sizeof datagram, .received_ns = now_ns};
     um_receiver_session_on_packet(&r->session, &packet, &rx, datagram, sizeof datagram, now_ns);
     um_receiver_session_after_batch(&r->session, now_ns);
@@ -109,7 +109,7 @@ TEST("UM-119 UM-123", "a receiver that never catches up re-NAKs all the same, an
 static uint32_t reported_sqn(const receiving *r)
 {
     const capture *last = &r->link.datagrams[r->link.count - 1];
-    um_lbtrm_packet packet;
+    um_packet packet;
     um_status_message status;
     CHECK_EQ(um_lbtrm_decode(last->data, last->length, &packet), UM_DGRAM_OK);
     CHECK(um_status_decode(&packet, &status));

@@ -340,7 +340,7 @@ TEST("UM-117", "a group report travels whole, and nothing else is taken for one"
     uint8_t status_bytes[UM_STATUS_DATAGRAM_BYTES];
     um_status_message status = {.round_trip_us = 77}, read;
     um_status_encode(status_bytes, 1, 2, &status);
-    um_lbtrm_packet packet;
+    um_packet packet;
     CHECK_EQ(um_lbtrm_decode(status_bytes, sizeof status_bytes, &packet), UM_DGRAM_OK);
     CHECK(um_status_decode(&packet, &read));
     CHECK_EQ(read.round_trip_us, 77);

@@ -31,7 +31,7 @@ static void check_retransmission(fixture *f, const capture *original, uint32_t a
 /* The one NCF captured at `at`: its reason; sqns must be the list. */
 static enum um_ncf_reason check_ncf(fixture *f, uint32_t at, const uint32_t *sqns, uint32_t count)
 {
-    um_lbtrm_packet ncf = packet_at(f, at);
+    um_packet ncf = packet_at(f, at);
     CHECK_EQ(ncf.type, UM_LBTRM_NCF);
     CHECK_EQ(ncf.trail, f->session->trail_sqn);
     CHECK_EQ(ncf.list_count, count);
@@ -245,7 +245,7 @@ TEST("UM-130 UM-132", "a full queue sheds: one NCF an ignore interval, not queue
     CHECK_EQ(f->session->counters.naks_shed, 300);
     uint32_t listed = 0, shed = 0;
     for (uint32_t i = COUNT; i < f->link.count; i++) {
-        um_lbtrm_packet ncf = packet_at(f, i);
+        um_packet ncf = packet_at(f, i);
         CHECK_EQ(ncf.type, UM_LBTRM_NCF);
         CHECK(f->link.datagrams[i].length <= 1472);
         listed += ncf.list_count;
@@ -370,7 +370,7 @@ TEST("UM-120 UM-133", "random NAKs under a limiter: each retransmission is what 
         nak(f, sqns, count);
         um_session_tick(f->session, f->now_ns);
         for (uint32_t i = 0; i < f->link.count; i++) {
-            um_lbtrm_packet packet = packet_at(f, i);
+            um_packet packet = packet_at(f, i);
             capture *original = &kept[packet.sqn % 1024];
             if (packet.type != UM_LBTRM_DATA)
                 continue;

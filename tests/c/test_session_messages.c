@@ -76,7 +76,7 @@ TEST("UM-69 UM-71 UM-125", "a session message carries lead and trail, has a coun
     uint32_t times[16];
     CHECK_EQ(session_message_times(f, 1, times, 16), 2);
     for (uint32_t i = 0; i < 2; i++) {
-        um_lbtrm_packet sm = packet_at(f, i);
+        um_packet sm = packet_at(f, i);
         CHECK_EQ(sm.sqn, i);
         CHECK_EQ(sm.lead, 503);
         CHECK_EQ(sm.trail, 502);

@@ -453,7 +453,7 @@ TEST("AE-15 AE-19 UM-74", "a receiver without a possible position elicits a sess
     for (uint32_t i = 0; i < 1000; i++)
         status(f, (um_status_message){.next_sqn = 5000, .flags = i % 2 ? UM_STATUS_ELICIT : 0});
     CHECK_EQ(f->link.count, 1);
-    um_lbtrm_packet sm = packet_at(f, 0);
+    um_packet sm = packet_at(f, 0);
     CHECK_EQ(sm.type, UM_LBTRM_SM);
     CHECK_EQ(sm.lead, 99);
     CHECK_EQ(sm.trail, 100);

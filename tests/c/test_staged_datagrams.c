@@ -146,7 +146,7 @@ static uint32_t send_in_pieces(fixture *f, const batch *b, bool stages, uint32_t
 
 static void check_same_bodies(fixture *a, uint32_t i, fixture *b, uint32_t j)
 {
-    um_lbtrm_packet pa = packet_at(a, i), pb = packet_at(b, j);
+    um_packet pa = packet_at(a, i), pb = packet_at(b, j);
     CHECK_EQ(pa.sqn, pb.sqn);
     CHECK_EQ(pa.body_length, pb.body_length);
     CHECK_BYTES(pa.body, pb.body, pa.body_length);

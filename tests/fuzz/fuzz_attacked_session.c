@@ -123,7 +123,7 @@ static uint32_t send_honest(uint8_t *out, uint32_t count)
     return write_honest(out, sqn, false);
 }
 
-static void on_nak(const um_lbtrm_packet *packet)
+static void on_nak(const um_packet *packet)
 {
     w.nak_numbers += packet->list_count;
     for (uint32_t i = 0; i < packet->list_count; i++) {
@@ -138,7 +138,7 @@ static int link_send(um_link *link, um_address to, const um_tx *batch, uint32_t 
     (void)link;
     REQUIRE(to.ip == SOURCE_IP && to.port == NAK_PORT);
     for (uint32_t i = 0; i < count; i++) {
-        um_lbtrm_packet packet;
+        um_packet packet;
         REQUIRE(batch[i].part_count == 1 && batch[i].length <= 1472);
         REQUIRE(um_lbtrm_decode(batch[i].parts[0].data, batch[i].length, &packet) == UM_DGRAM_OK);
         if (packet.type == UM_LBTRM_NAK)
@@ -169,7 +169,7 @@ static void open_world(fuzz_input *input)
     uint8_t *memory = w.memory, *session_memory = w.session_memory;
     uint8_t choice = take_u8(input);
     um_receiver_session_config config = {
-        .id = {{SOURCE_IP, NAK_PORT}, {GROUP_IP, GROUP_PORT}, SESSION},
+        .id = {{SOURCE_IP, NAK_PORT}, {GROUP_IP, GROUP_PORT}, SESSION, UM_TRANSPORT_LBTRM},
         .nak_initial_backoff_ns = choice & 1 ? BACKOFF_NS / 4 : 0,
         .nak_backoff_ns = BACKOFF_NS,
         .nak_suppress_ns = 4 * NS_PER_MS,

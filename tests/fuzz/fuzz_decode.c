@@ -37,7 +37,7 @@ static void decode_messages(const uint8_t *body, uint32_t body_length)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    um_lbtrm_packet packet;
+    um_packet packet;
     decode_messages(data, (uint32_t)size);
     REQUIRE(um_lbtrm_run_segment(data, (uint32_t)size) < size || size == 0);
     if (um_lbtrm_decode(data, (uint32_t)size, &packet) != UM_DGRAM_OK)

@@ -66,7 +66,7 @@ static int link_send(um_link *link, um_address to, const um_tx *batch, uint32_t 
     (void)link;
     for (uint32_t i = 0; i < count; i++) {
         uint8_t data[2048];
-        um_lbtrm_packet packet;
+        um_packet packet;
         um_status_message status;
         REQUIRE(batch[i].part_count == 1 && batch[i].length <= 1472);
         memcpy(data, batch[i].parts[0].data, batch[i].length);
@@ -86,7 +86,10 @@ static um_receiver_session_config session_config(uint32_t number, fuzz_input *in
 {
     uint8_t choice = take_u8(input);
     return (um_receiver_session_config){
-        .id = {{SOURCE_IP, (uint16_t)(20000 + number)}, {GROUP_IP, GROUP_PORT}, 0x5eed0000 + number},
+        .id = {{SOURCE_IP, (uint16_t)(20000 + number)},
+               {GROUP_IP, GROUP_PORT},
+               0x5eed0000 + number,
+               UM_TRANSPORT_LBTRM},
         .nak_initial_backoff_ns = choice & 1 ? 50000 : 0,
         .nak_backoff_ns = choice & 2 ? 200000 : 0,
         .nak_suppress_ns = 1000000,

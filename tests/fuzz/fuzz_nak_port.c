@@ -31,7 +31,7 @@ static int link_send(um_link *link, um_address to, const um_tx *batch, uint32_t 
             memcpy(data + length, batch[i].parts[p].data, batch[i].parts[p].length);
             length += batch[i].parts[p].length;
         }
-        um_lbtrm_packet packet;
+        um_packet packet;
         REQUIRE(length == batch[i].length && length <= 1472);
         REQUIRE(um_lbtrm_decode(data, length, &packet) == UM_DGRAM_OK);
         REQUIRE(packet.type != UM_LBTRM_NAK);

@@ -71,7 +71,7 @@ static void check_message(const um_lbmc_message *message, bool again)
         REQUIRE(message->payload[i] == content(message->sqn, i));
 }
 
-static void check_data(const um_lbtrm_packet *packet, const uint8_t *data, uint32_t length)
+static void check_data(const um_packet *packet, const uint8_t *data, uint32_t length)
 {
     bool again = packet->flags & UM_LBTRM_FLAG_RETRANSMISSION;
     uint32_t index = packet->sqn - w.first_sqn;
@@ -136,7 +136,7 @@ static int take(const um_tx *tx, bool oversize)
     REQUIRE(length == tx->length);
     uint32_t most = atomic_load(&w.session.body_max_bytes) + UM_LBTRM_DATA_BYTES;
     REQUIRE(oversize == (length > most));
-    um_lbtrm_packet packet;
+    um_packet packet;
     REQUIRE(um_lbtrm_decode(data, length, &packet) == UM_DGRAM_OK);
     if (packet.type == UM_LBTRM_DATA)
         check_data(&packet, data, length);

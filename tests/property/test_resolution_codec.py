@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from umstack.resolution.codec import (
     Advertisement,
     LbtrmAddress,
+    LbtruAddress,
     OtherTransport,
     ResolutionDatagram,
+    TcpAddress,
     WireOption,
     decode,
     encode,
@@ -23,8 +25,13 @@ names = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",
 addresses = st.integers(0, 2**32 - 1).map(lambda number: str(ipaddress.IPv4Address(number)))
 ports = st.integers(0, 65535)
 sessions = st.builds(LbtrmAddress, addresses, addresses, st.integers(0, 2**32 - 1), ports, ports)
+unicast = st.builds(LbtruAddress, addresses, st.integers(0, 2**32 - 1), ports) | st.builds(
+    TcpAddress, addresses, st.integers(0, 2**32 - 1), ports
+)
 others = st.builds(
-    OtherTransport, st.integers(0, 127).filter(lambda kind: kind != 0x10), st.binary(max_size=255)
+    OtherTransport,
+    st.integers(0, 127).filter(lambda kind: kind not in (0x00, 0x01, 0x10)),
+    st.binary(max_size=255),
 )
 topic_options = st.builds(WireOption, st.integers(1, 255), st.binary(max_size=253))
 packet_options = st.builds(
@@ -35,7 +42,7 @@ advertisements = st.builds(
     names,
     st.integers(0, 2**32 - 1),
     st.integers(0, 65535),
-    sessions | others,
+    sessions | unicast | others,
     st.lists(topic_options, max_size=3).map(tuple),
 )
 datagrams = st.builds(

@@ -195,10 +195,19 @@ def test_load_reads_a_file_and_names_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "kept"), [("LBT-RM", "lbtrm"), ("lbt-ru", "lbtru"), ("LBTRU", "lbtru"), ("TCP", "tcp")]
+)
+def test_transports_are_written_as_um_writes_them(written: str, kept: str) -> None:
+    """Reference 3.10: names in any case, with or without the hyphen; a file that names none gets LBT-RM."""
+    assert Config().source_options(transport=written).transport == kept
+    assert Config().source_options().transport == "lbtrm"
+
+
+@pytest.mark.parametrize(
     ("line", "said"),
     [
         ("sorce transport lbtrm", "did you mean source?"),
-        ("source transport tcp", "'tcp' is not available here; give lbtrm"),
+        ("source transport broker", "'broker' is not available here; give lbtrm | lbtru | tcp"),
         ("receiver transport_lbtrm_ignore_interval 3", "its scope is source"),
         ("receiver retransmit_initial_sequence_number_request 1", "answers with an empty range"),
         ("source transport_lbtru_port 1", "LBT-RU is not a transport"),

@@ -7,17 +7,20 @@ import sys
 
 import pytest
 
+from umstack._engine.transport_address import transport_name
 from umstack.errors import TopicNameError
 from umstack.resolution.codec import (
     HEADER_BYTES,
     Advertisement,
     LbtrmAddress,
+    LbtruAddress,
     OtherTransport,
     Rejected,
     RejectReason,
     RequestScope,
     ResolutionDatagram,
     ResolutionRequest,
+    TcpAddress,
     WildcardQuery,
     WireOption,
     decode,
@@ -71,6 +74,45 @@ GOLDEN = [
 ]
 
 
+UNICAST = [
+    (LbtruAddress("10.9.0.1", 0x5EED00AA, 14380), "01", "0a0900015eed00aa382c"),
+    (LbtruAddress("10.9.0.1", 0, 14380), "01", "0a090001382c"),
+    (TcpAddress("10.9.0.1", 0x5EED00AA, 14371), "00", "0a0900015eed00aa3823"),
+    (TcpAddress("10.9.0.1", 0, 14371), "00", "0a0900013823"),
+]
+
+
+@pytest.mark.parametrize(("address", "kind", "info"), UNICAST)
+def test_unicast_transports_both_ways(address: LbtruAddress | TcpAddress, kind: str, info: str) -> None:
+    """UX-28, wire reference 5: LBT-RU and TCP have 10 bytes of transport information, 6 without a session id."""
+    data = bytes.fromhex(f"00000001 4d4400 {kind} {len(info) // 2:02x} 003c 000007d1 {info}")
+    meaning = ResolutionDatagram(advertisements=(Advertisement("MD", 2001, 60, address),))
+    assert decode(data) == meaning
+    assert encode(meaning) == data
+
+
+@pytest.mark.parametrize("kind", [0x00, 0x01, 0x10])
+def test_transport_information_of_a_wrong_length_is_malformed(kind: int) -> None:
+    """Wire reference 5: a wrong length is malformed, whatever the transport."""
+    data = bytes.fromhex(f"00000001 4d4400 {kind:02x} 07 003c 000007d1 0a090001382c00")
+    assert decode(data) == Rejected(RejectReason.MALFORMED, decode(data).detail)  # type: ignore[union-attr]
+
+
+def test_addresses_of_different_transports_are_never_equal() -> None:
+    """UX-10: sources, the resolver cache and sessions are found by address, so identities must not meet."""
+    of_lbtru, of_tcp = LbtruAddress("10.9.0.1", 7, 14380), TcpAddress("10.9.0.1", 7, 14380)
+    assert of_lbtru != of_tcp
+    assert len({of_lbtru, of_tcp}) == 2
+
+
+def test_names_of_sessions() -> None:
+    """Reference 1: UM's source strings."""
+    assert transport_name(ADDRESS) == "LBTRM:10.9.0.1:14390:5eed0001:224.10.10.10:14400"
+    assert transport_name(LbtruAddress("10.9.0.1", 0x5EED00AA, 14380)) == "LBTRU:10.9.0.1:14380:5eed00aa"
+    assert transport_name(TcpAddress("10.9.0.1", 0x5EED00AA, 14371)) == "TCP:10.9.0.1:14371:5eed00aa"
+    assert transport_name(TcpAddress("10.9.0.1", 0, 14371)) == "TCP:10.9.0.1:14371"
+
+
 @pytest.mark.parametrize(("data", "meaning"), GOLDEN, ids=["query and advertisement", "options"])
 def test_golden_bytes_both_ways(data: bytes, meaning: ResolutionDatagram) -> None:
     """W1, UX-28: frames 1 and 2 of the wire reference."""
@@ -91,8 +133,8 @@ def test_a_keepalive_is_empty() -> None:
 
 
 def test_other_transports_are_kept_as_they_are() -> None:
-    """LBT-RU and TCP advertisements are understood as far as needed to pass over them."""
-    advertisement = Advertisement("a", 1, 60, OtherTransport(0x01, bytes(10)))
+    """LBT-IPC advertisements are understood as far as needed to pass over them."""
+    advertisement = Advertisement("a", 1, 60, OtherTransport(0x40, bytes(10)))
     data = encode(ResolutionDatagram(advertisements=(advertisement, Advertisement("b", 2, 60, ADDRESS))))
     assert decode(data).advertisements == (advertisement, Advertisement("b", 2, 60, ADDRESS))  # type: ignore[union-attr]
 

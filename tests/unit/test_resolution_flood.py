@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.loopback import OWN_ADDRESSES, open_context, payloads
 from tests.waiting import SECONDS, collect, wait_for
-from umstack._engine.lbtrm_address import LbtrmAddress
+from umstack._engine.transport_address import LbtrmAddress
 from umstack.resolution.codec import Advertisement, encode_advertisement, pack
 
 FORGED = 700

@@ -42,7 +42,7 @@ def test_an_option_that_is_set_is_as_set(options: dict[str, str | int], measured
 
 
 def _receiver_bits(options: object) -> int:
-    from umstack._engine.lbtrm_address import LbtrmAddress
+    from umstack._engine.transport_address import LbtrmAddress
 
     address = LbtrmAddress("127.0.0.1", "224.10.10.10", 1, 14400, 14390)
     return int(receiver_session_config(address, options, 1, 1472).adaptive_timers)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from scapy.utils import wrpcap
 from tests.wire.dissection import MARKS, tshark, values
 from tests.wire.layer_fields import differences
 from umstack.config import Config
-from umstack.resolution.codec import LbtrmAddress, ResolutionDatagram, decode
+from umstack.resolution.codec import LbtrmAddress, LbtruAddress, ResolutionDatagram, TcpAddress, decode
 from umstack.resolution.machine import ResolutionMachine
 from umstack.resolution.pattern import TopicPattern
 from umstack.scapy import LBMR
@@ -85,6 +85,24 @@ def test_an_advertisement_has_every_field(tmp_path: Path) -> None:
         found = values(tree, field)
         assert len(found) == 1, (field, found)
         assert found[0] == value or int(found[0], 0) == int(value, 0), field
+
+
+@pytest.mark.parametrize("session_id", [0x5EED00AA, 0])
+def test_an_advertisement_of_a_unicast_source(tmp_path: Path, session_id: int) -> None:
+    """UX-28, W1: TIRs of LBT-RU and TCP carry source ip, port and, where there is one, the session id."""
+    resolver = machine()
+    resolver.advertise("MD.U", 2001, LbtruAddress(HOST, session_id, 14380), Config().source_options(), 0)
+    resolver.advertise("MD.T", 2002, TcpAddress(HOST, session_id, 14371), Config().source_options(), 0)
+    (tree,) = dissect(tmp_path / "unicast.pcap", resolver.datagrams_to_send(0))
+    assert values(tree, "lbmr.tir.name") == ["MD.U", "MD.T"]
+    assert [int(kind, 0) for kind in values(tree, "lbmr.tir.transport_type")] == [0x01, 0x00]
+    assert values(tree, "lbmr.tir.tlen") == [str(10 if session_id else 6)] * 2
+    for transport, port in (("lbtru", "14380"), ("tcp", "14371")):
+        assert values(tree, f"lbmr.tir.{transport}.ip") == [HOST]
+        assert values(tree, f"lbmr.tir.{transport}.port") == [port]
+        expected = [session_id] if session_id else []
+        found = values(tree, f"lbmr.tir.{transport}.session_id")
+        assert [int(one, 0) for one in found] == expected
 
 
 def test_queries_and_advertisements_share_a_datagram(tmp_path: Path) -> None:

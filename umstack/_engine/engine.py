@@ -17,12 +17,12 @@ from umstack._engine.core_context import CoreContext, datagram_bytes_for
 from umstack._engine.dispatch import Dispatch, DispatchThread, DonatedDispatch
 from umstack._engine.duty_cycle import DutyCycle
 from umstack._engine.keyring import Keyring
-from umstack._engine.lbtrm_address import LbtrmAddress, address_of, transport_name
 from umstack._engine.link import DataLink, Group, LinkStep
 from umstack._engine.registry import Registry
 from umstack._engine.session_options import ignored_receiver_options
 from umstack._engine.sessions import SessionPool, receiver_session_config
 from umstack._engine.subscription import LateMapping, Subscription
+from umstack._engine.transport_address import LbtrmAddress, TransportAddress, address_of, transport_name
 from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
 from umstack.config import ContextOptions
 from umstack.repeated_records import RepeatedRecords
@@ -129,7 +129,7 @@ class Engine:
         self,
         topic: str,
         topic_index: int,
-        address: LbtrmAddress,
+        address: TransportAddress,
         request_port: tuple[str, int] | None = None,
         join_late: Callable[[Subscription, Any, LateMapping], None] | None = None,
     ) -> None:
@@ -139,6 +139,11 @@ class Engine:
         some of that first, with its session.
         """
         name = transport_name(address)
+        if not isinstance(address, LbtrmAddress):
+            _records.write(
+                "transport", logging.WARNING, "%s is not received: no such transport here yet", name
+            )
+            return
         wanting = [one for one in self.registry.parts(Subscription) if one.wants(topic, address.group)]
         # Before the group is joined, so that its first datagrams do not come through the kernel.
         if wanting:
@@ -193,7 +198,7 @@ class Engine:
         wanted = ffi.cast("um_subscription *", handle)
         return next((one for one in self.registry.parts(Subscription) if one.handle == wanted), None)
 
-    def ended_sessions(self) -> Iterator[LbtrmAddress]:
+    def ended_sessions(self) -> Iterator[TransportAddress]:
         """The receiving sessions that timed out since the last call, each once."""
         identity = ffi.new("um_session_id *")
         while lib.um_context_take_ended(self.core.handle, identity):

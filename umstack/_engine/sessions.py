@@ -10,8 +10,8 @@ from typing import Any
 
 from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
-from umstack._engine.lbtrm_address import LbtrmAddress, transport_name
 from umstack._engine.session_options import ignored_source_options
+from umstack._engine.transport_address import LbtrmAddress, TransportAddress, fill_identity, transport_name
 from umstack.config import ReceiverOptions, SourceOptions, adaptive_timers
 from umstack.errors import OptionError
 from umstack.foreign_text import displayed
@@ -192,6 +192,10 @@ class SessionPool:
         as there is one, then those there are in turn. Sources whose topics have different keys are never on one
         session. What a source wants of a session that exists, and does not get, is logged.
         """
+        if options.transport != "lbtrm":
+            raise OptionError(
+                f"source option transport: {options.transport!r} is not available yet", hint="set it to lbtrm"
+            )
         session = self._existing(options, key_set)
         if isinstance(session, tuple):
             session = SourceSession(self._core, session, options, key_set)
@@ -262,7 +266,7 @@ def _check_named(session: SourceSession, options: SourceOptions) -> SourceSessio
 
 
 def receiver_session_config(
-    address: LbtrmAddress,
+    address: TransportAddress,
     options: ReceiverOptions,
     receiver_id: int,
     datagram_max_bytes: int,
@@ -270,11 +274,7 @@ def receiver_session_config(
 ) -> Any:
     """The core's configuration of the receiving side of a session."""
     config = ffi.new("um_receiver_session_config *")
-    config.id.source.ip = int(ipaddress.IPv4Address(address.source_ip))
-    config.id.source.port = address.nak_port
-    config.id.group.ip = int(ipaddress.IPv4Address(address.group))
-    config.id.group.port = address.destination_port
-    config.id.session_id = address.session_id
+    fill_identity(config.id, address)
     config.nak_initial_backoff_ns = options.transport_lbtrm_nak_initial_backoff_interval_ns
     config.nak_backoff_ns = options.transport_lbtrm_nak_backoff_interval_ns
     config.nak_suppress_ns = options.transport_lbtrm_nak_suppress_interval_ns

@@ -212,9 +212,12 @@ def _switch(spec: OptionSpec, value: OptionValue) -> bool:
 
 def _choice(spec: OptionSpec, value: OptionValue) -> str:
     name = str(value).strip().lower()
-    if name not in spec.choices:
+    written = {str(choice).replace("-", ""): str(choice) for choice in spec.choices}
+    if name in spec.choices:
+        return name
+    if name.replace("-", "") not in written:  # UM writes LBT-RM and lbtrm
         raise ValueError("is not available here")
-    return name
+    return written[name.replace("-", "")]
 
 
 def _text(value: OptionValue) -> str:

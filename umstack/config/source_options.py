@@ -24,9 +24,10 @@ class SourceOptions:
         Kind.CHOICE,
         um="tcp",
         ours="lbtrm",
-        choices=("lbtrm",),
-        reason="Reliable multicast is the transport there is.",
-        doc="Transport of the source's session.",
+        choices=("lbtrm", "lbtru", "tcp"),
+        reason="One datagram for all receivers is what this stack is for; UM files that rely on the default name tcp.",
+        doc="Transport of the source's session: lbtrm, reliable multicast; lbtru, reliable unicast; tcp. Also written "
+        "lbt-rm and lbt-ru.",
     )
     transport_session_name: str = option(
         Kind.TEXT,

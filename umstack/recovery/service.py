@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from umstack._core import ffi, lib
-from umstack._engine.lbtrm_address import address_of, transport_name
 from umstack._engine.publication import Publication
 from umstack._engine.subscription import LateMapping, Subscription
+from umstack._engine.transport_address import address_of, transport_name
 from umstack.config import ContextOptions
 from umstack.errors import Closed
 from umstack.recovery.client import Fetch, FetchPlan

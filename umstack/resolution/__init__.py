@@ -1,7 +1,7 @@
 """Topic resolution: finding the sessions that carry a topic, by LBMR over multicast UDP."""
 
 from umstack.resolution.agent import ResolutionAgent, ResolutionInterface, resolver_datagram_size
-from umstack.resolution.codec import LbtrmAddress
+from umstack.resolution.codec import LbtrmAddress, LbtruAddress, TcpAddress
 from umstack.resolution.counters import ResolutionCounters
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound, SourceGone
 from umstack.resolution.pattern import TopicPattern
@@ -13,6 +13,7 @@ __all__ = [
     "TOPIC_NAME_MAXIMUM_BYTES",
     "DonatedResolver",
     "LbtrmAddress",
+    "LbtruAddress",
     "ResolutionAgent",
     "ResolutionCounters",
     "ResolutionEvent",
@@ -22,6 +23,7 @@ __all__ = [
     "ResolverThread",
     "SourceFound",
     "SourceGone",
+    "TcpAddress",
     "TopicPattern",
     "encode_topic_name",
     "resolver_datagram_size",

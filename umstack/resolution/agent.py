@@ -14,10 +14,11 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from umstack._engine.transport_address import TransportAddress
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.errors import OptionError, error_from_os
 from umstack.key_file import Key
-from umstack.resolution.codec import KEEPALIVE, LbtrmAddress, WireOption
+from umstack.resolution.codec import KEEPALIVE, WireOption
 from umstack.resolution.daemons import DaemonClient
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
 from umstack.resolution.pattern import TopicPattern
@@ -31,7 +32,7 @@ _DATAGRAMS_PER_DUTY_CYCLE = 64
 _IP_MULTICAST_ALL = 49
 _SO_RCVBUFFORCE = 33
 
-OnSource = Callable[[str, int, LbtrmAddress], None]
+OnSource = Callable[[str, int, TransportAddress], None]
 OnTopic = Callable[[int, str, bool], None]
 """Called with a wildcard receiver's key, a topic, and whether it has appeared (or left)."""
 OnDatagram = Callable[[bool, tuple[str, int], tuple[str, int], bytes], None]
@@ -60,7 +61,7 @@ def resolver_datagram_size(options: ContextOptions, mtu_bytes: int) -> int:
     return configured or fits
 
 
-def _ignore_source(_topic: str, _index: int, _address: LbtrmAddress) -> None:
+def _ignore_source(_topic: str, _index: int, _address: TransportAddress) -> None:
     """For owners that do not follow withdrawn sources."""
 
 
@@ -129,7 +130,7 @@ class ResolutionAgent(Closing):
         self,
         topic: str,
         index: int,
-        address: LbtrmAddress,
+        address: TransportAddress,
         options: SourceOptions,
         now_ns: int,
         topic_options: tuple[WireOption, ...] = (),
@@ -138,7 +139,7 @@ class ResolutionAgent(Closing):
         self.machine.advertise(topic, index, address, options, now_ns, topic_options)
         self._send_due(now_ns)
 
-    def withdraw(self, topic: str, index: int, address: LbtrmAddress, now_ns: int) -> None:
+    def withdraw(self, topic: str, index: int, address: TransportAddress, now_ns: int) -> None:
         """Stop announcing a source."""
         self.machine.withdraw(topic, index, address)
         self._send_due(now_ns)
@@ -161,7 +162,7 @@ class ResolutionAgent(Closing):
         """A wildcard receiver has ended."""
         self.machine.stop_matching(key)
 
-    def forget_session(self, address: LbtrmAddress, now_ns: int) -> None:
+    def forget_session(self, address: TransportAddress, now_ns: int) -> None:
         """A session has ended; its sources are reported again when they are advertised again."""
         self.machine.forget_session(address, now_ns)
 

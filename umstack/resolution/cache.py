@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from umstack.resolution.codec import LbtrmAddress
+from umstack._engine.transport_address import TransportAddress
 
 
 class KnownSource(NamedTuple):
@@ -13,7 +13,7 @@ class KnownSource(NamedTuple):
 
     topic: str
     topic_index: int
-    address: LbtrmAddress
+    address: TransportAddress
 
 
 class ResolverCache:
@@ -48,7 +48,7 @@ class ResolverCache:
             del self._order[source]
             self._forget_by_topic(source)
 
-    def discard_session(self, address: LbtrmAddress) -> None:
+    def discard_session(self, address: TransportAddress) -> None:
         """Forget every source of a session."""
         for source in [known for known in self._order if known.address == address]:
             self.discard(source)

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from functools import lru_cache
 
-from umstack._engine.lbtrm_address import LbtrmAddress as LbtrmAddress
+from umstack._engine.transport_address import LbtrmAddress as LbtrmAddress
+from umstack._engine.transport_address import LbtruAddress as LbtruAddress
+from umstack._engine.transport_address import TcpAddress as TcpAddress
+from umstack._engine.transport_address import TransportAddress
 from umstack.resolution.topic_name import TOPIC_NAME_MAXIMUM_BYTES
 
 HEADER_BYTES = 4
@@ -27,6 +30,8 @@ _HAS_PACKET_OPTIONS = 0x08
 _EXTENDED_RESOLUTION_REQUEST = 4
 
 _TIR_HAS_OPTIONS = 0x80
+_TRANSPORT_TCP = 0x00
+_TRANSPORT_LBTRU = 0x01
 _TRANSPORT_LBTRM = 0x10
 _OPTION_TOTAL_LENGTH = 0
 _PACKET_OPTION_TOTAL_LENGTH = 0x80
@@ -37,6 +42,8 @@ _ADVERTISEMENTS_REMEMBERED = 4096
 
 _TIR_FIXED = struct.Struct("!BBHI")
 _LBTRM_INFO = struct.Struct("!4s4sIHH")
+_UNICAST_INFO = struct.Struct("!4sIH")
+_UNICAST_INFO_WITHOUT_SESSION = struct.Struct("!4sH")
 _REQUEST = struct.Struct("!BBH")
 
 
@@ -63,7 +70,7 @@ class Advertisement:
     topic: str
     index: int
     ttl: int
-    transport: LbtrmAddress | OtherTransport
+    transport: TransportAddress | OtherTransport
     options: tuple[WireOption, ...] = ()
 
 
@@ -213,15 +220,30 @@ def _parse_advertisement(cursor: _Cursor) -> Advertisement:
     return Advertisement(topic, index, ttl, _decode_transport(transport & 0x7F, info), options)
 
 
-def _decode_transport(transport: int, info: bytes) -> LbtrmAddress | OtherTransport:
-    if transport != _TRANSPORT_LBTRM:
-        return OtherTransport(transport, info)
-    if len(info) != _LBTRM_INFO.size:
-        raise _MalformedDatagram(f"LBT-RM information of {len(info)} bytes")
-    source_ip, group, session_id, destination_port, nak_port = _LBTRM_INFO.unpack(info)
-    return LbtrmAddress(
-        socket.inet_ntoa(source_ip), socket.inet_ntoa(group), session_id, destination_port, nak_port
-    )
+def _decode_transport(transport: int, info: bytes) -> TransportAddress | OtherTransport:
+    if transport == _TRANSPORT_LBTRM:
+        if len(info) != _LBTRM_INFO.size:
+            raise _MalformedDatagram(f"LBT-RM information of {len(info)} bytes")
+        source_ip, group, session_id, destination_port, nak_port = _LBTRM_INFO.unpack(info)
+        return LbtrmAddress(
+            socket.inet_ntoa(source_ip), socket.inet_ntoa(group), session_id, destination_port, nak_port
+        )
+    if transport == _TRANSPORT_LBTRU:
+        return LbtruAddress(*_decode_unicast("LBT-RU", info))
+    if transport == _TRANSPORT_TCP:
+        return TcpAddress(*_decode_unicast("TCP", info))
+    return OtherTransport(transport, info)
+
+
+def _decode_unicast(transport: str, info: bytes) -> tuple[str, int, int]:
+    """Source address, session id (0: none) and port."""
+    if len(info) == _UNICAST_INFO.size:
+        source_ip, session_id, port = _UNICAST_INFO.unpack(info)
+        return socket.inet_ntoa(source_ip), session_id, port
+    if len(info) == _UNICAST_INFO_WITHOUT_SESSION.size:
+        source_ip, port = _UNICAST_INFO_WITHOUT_SESSION.unpack(info)
+        return socket.inet_ntoa(source_ip), 0, port
+    raise _MalformedDatagram(f"{transport} information of {len(info)} bytes")
 
 
 def _decode_option(cursor: _Cursor) -> WireOption:
@@ -296,20 +318,25 @@ def encode_wildcard_query(pattern: str, kind: int = PATTERN_PCRE) -> bytes:
     return bytes((kind,)) + _encode_name(pattern)
 
 
+def _encode_transport(transport: TransportAddress | OtherTransport) -> tuple[int, bytes]:
+    """The type of a transport and its information."""
+    if isinstance(transport, OtherTransport):
+        return transport.transport, transport.info
+    source_ip = socket.inet_aton(transport.source_ip)
+    if isinstance(transport, LbtrmAddress):
+        group = socket.inet_aton(transport.group)
+        return _TRANSPORT_LBTRM, _LBTRM_INFO.pack(
+            source_ip, group, transport.session_id, transport.destination_port, transport.nak_port
+        )
+    kind = _TRANSPORT_TCP if isinstance(transport, TcpAddress) else _TRANSPORT_LBTRU
+    if transport.session_id == 0:
+        return kind, _UNICAST_INFO_WITHOUT_SESSION.pack(source_ip, transport.source_port)
+    return kind, _UNICAST_INFO.pack(source_ip, transport.session_id, transport.source_port)
+
+
 def encode_advertisement(advertisement: Advertisement) -> bytes:
     """One TIR."""
-    transport = advertisement.transport
-    if isinstance(transport, LbtrmAddress):
-        kind = _TRANSPORT_LBTRM
-        info = _LBTRM_INFO.pack(
-            socket.inet_aton(transport.source_ip),
-            socket.inet_aton(transport.group),
-            transport.session_id,
-            transport.destination_port,
-            transport.nak_port,
-        )
-    else:
-        kind, info = transport.transport, transport.info
+    kind, info = _encode_transport(advertisement.transport)
     options = b"".join(_encode_option(option) for option in advertisement.options)
     if options:
         kind |= _TIR_HAS_OPTIONS

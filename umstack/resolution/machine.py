@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
+from umstack._engine.transport_address import LbtrmAddress, TransportAddress
 from umstack.config import ContextOptions, ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.errors import OptionError
 from umstack.resolution.cache import KnownSource, ResolverCache
 from umstack.resolution.codec import (
     Advertisement,
-    LbtrmAddress,
+    OtherTransport,
     Rejected,
     RejectReason,
     RequestScope,
@@ -54,7 +55,7 @@ class SourceFound:
 
     topic: str
     index: int
-    address: LbtrmAddress
+    address: TransportAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class SourceGone:
 
     topic: str
     index: int
-    address: LbtrmAddress
+    address: TransportAddress
 
 
 ResolutionEvent = SourceFound | SourceGone | TopicMatched | TopicLeft
@@ -174,7 +175,7 @@ class ResolutionMachine:
         self,
         topic: str,
         index: int,
-        address: LbtrmAddress,
+        address: TransportAddress,
         options: SourceOptions,
         now_ns: int,
         topic_options: tuple[WireOption, ...] = (),
@@ -189,7 +190,7 @@ class ResolutionMachine:
         self._sources.setdefault(topic, {})[key] = _AdvertisedSource(advertisement, record, options)
         self._schedule(record)
 
-    def withdraw(self, topic: str, index: int, address: LbtrmAddress) -> None:
+    def withdraw(self, topic: str, index: int, address: TransportAddress) -> None:
         """Stop announcing a source, and announce its end if its options have it so."""
         source = self._remove(KnownSource(topic, index, address))
         if source is not None and source.says_goodbye:
@@ -264,7 +265,7 @@ class ResolutionMachine:
         """The topics of wildcard receivers that have been without a source for the timeout by now."""
         return list(self._wildcards.left(now_ns))
 
-    def forget_session(self, address: LbtrmAddress, now_ns: int) -> None:
+    def forget_session(self, address: TransportAddress, now_ns: int) -> None:
         """A session has ended: its sources are unknown again, and are reported anew when they advertise.
 
         Their topics are queried anew too, so that a source that was only out of reach, and has stopped
@@ -359,7 +360,7 @@ class ResolutionMachine:
     ) -> None:
         self.counters.tr_advertisements_rcved += 1
         address = advertisement.transport
-        if not isinstance(address, LbtrmAddress) or not is_joinable(address):
+        if isinstance(address, OtherTransport) or not is_joinable(address):
             self.counters.tr_records_ignored += 1
             return
         source = KnownSource(advertisement.topic, advertisement.index, address)
@@ -383,7 +384,7 @@ class ResolutionMachine:
         elif source in self._topic_options or len(self._topic_options) < self._sources_maximum:
             self._topic_options[source] = advertisement.options
 
-    def topic_options(self, topic: str, index: int, address: LbtrmAddress) -> tuple[WireOption, ...]:
+    def topic_options(self, topic: str, index: int, address: TransportAddress) -> tuple[WireOption, ...]:
         """The options of the source's newest advertisement."""
         return self._topic_options.get(KnownSource(topic, index, address), ())
 
@@ -537,14 +538,15 @@ class ResolutionMachine:
 
 
 @lru_cache(maxsize=1024)
-def is_joinable(address: LbtrmAddress) -> bool:
-    """Whether an advertised session could exist: a host's address, a multicast group, an id and two ports."""
+def is_joinable(address: TransportAddress) -> bool:
+    """Whether an advertised session could exist: a host's address and port; of LBT-RM an id and a group as well."""
     source = ipaddress.IPv4Address(address.source_ip)
+    if source.is_multicast or source.is_unspecified or int(source) == 0xFFFFFFFF:
+        return False
+    if not isinstance(address, LbtrmAddress):
+        return address.source_port != 0
     return (
         ipaddress.IPv4Address(address.group).is_multicast
-        and not source.is_multicast
-        and not source.is_unspecified
-        and int(source) != 0xFFFFFFFF
         and address.session_id != 0
         and address.destination_port != 0
         and address.nak_port != 0

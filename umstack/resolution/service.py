@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 
-from umstack._engine.lbtrm_address import LbtrmAddress
+from umstack._engine.transport_address import TransportAddress
 from umstack.config import ReceiverOptions, SourceOptions, WildcardReceiverOptions
 from umstack.key_file import Key
 from umstack.resolution.agent import ResolutionAgent
@@ -36,7 +36,7 @@ class Resolver(Closing):
         self,
         topic: str,
         index: int,
-        address: LbtrmAddress,
+        address: TransportAddress,
         options: SourceOptions,
         topic_options: tuple[WireOption, ...] = (),
     ) -> None:
@@ -46,11 +46,11 @@ class Resolver(Closing):
             lambda now_ns: self._agent.advertise(topic, index, address, options, now_ns, topic_options)
         )
 
-    def topic_options(self, topic: str, index: int, address: LbtrmAddress) -> tuple[WireOption, ...]:
+    def topic_options(self, topic: str, index: int, address: TransportAddress) -> tuple[WireOption, ...]:
         """The options of a source's newest advertisement. On the agent's thread."""
         return self._agent.machine.topic_options(topic, index, address)
 
-    def withdraw(self, topic: str, index: int, address: LbtrmAddress) -> None:
+    def withdraw(self, topic: str, index: int, address: TransportAddress) -> None:
         """Stop announcing a source."""
         self._submit(lambda now_ns: self._agent.withdraw(topic, index, address, now_ns))
 
@@ -71,7 +71,7 @@ class Resolver(Closing):
         """A wildcard receiver has ended."""
         self._submit(lambda _now_ns: self._agent.stop_matching(key))
 
-    def forget_session(self, address: LbtrmAddress) -> None:
+    def forget_session(self, address: TransportAddress) -> None:
         """A session has ended: its sources are reported again when they are advertised again."""
         self._submit(lambda now_ns: self._agent.forget_session(address, now_ns))
 

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 from umstack._core import ffi, lib
 from umstack._engine.engine import Engine
-from umstack._engine.lbtrm_address import address_of, transport_name
 from umstack._engine.publication import Publication
 from umstack._engine.sessions import SourceSession
 from umstack._engine.source_events import receiver_accounts
 from umstack._engine.subscription import Subscription
+from umstack._engine.transport_address import address_of, transport_name
 from umstack.telemetry.counters import schema
 from umstack.telemetry.host_clock import kernel_clock
 from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram, TimeHistogram

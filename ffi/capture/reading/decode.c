@@ -71,7 +71,7 @@ static void put_message(um_packet_rows *rows, um_packet_row *row, const um_lbmc_
     }
 }
 
-static void take_status_message(um_packet_row *row, const um_lbtrm_packet *packet)
+static void take_status_message(um_packet_row *row, const um_packet *packet)
 {
     if (!um_status_decode(packet, &row->status_message))
         return;
@@ -109,15 +109,15 @@ static bool may_be_status(const um_captured_frame *frame, const uint8_t *body, u
 }
 
 /* Whether the capture ends in the first message of a datagram that may be a status message. */
-static bool status_is_cut(const um_captured_frame *frame, const um_lbtrm_packet *packet)
+static bool status_is_cut(const um_captured_frame *frame, const um_packet *packet)
 {
     enum { FIRST_BYTES = UM_STATUS_DATAGRAM_BYTES - UM_LBTRM_DATA_BYTES };
     return frame->payload_captured_bytes < frame->payload_bytes && packet->body_length < FIRST_BYTES &&
            may_be_status(frame, packet->body, packet->body_length);
 }
 
-static enum um_packet_row_status decode_messages(um_packet_rows *rows, um_packet_row *row,
-                                                 const um_lbtrm_packet *packet, uint32_t body_bytes)
+static enum um_packet_row_status decode_messages(um_packet_rows *rows, um_packet_row *row, const um_packet *packet,
+                                                 uint32_t body_bytes)
 {
     for (uint32_t at = 0; at < body_bytes;) {
         if (at >= packet->body_length)
@@ -137,7 +137,7 @@ static enum um_packet_row_status decode_messages(um_packet_rows *rows, um_packet
 }
 
 static enum um_packet_row_status decode_data(um_packet_rows *rows, const um_captured_frame *frame,
-                                             const um_lbtrm_packet *packet, um_packet_row *row)
+                                             const um_packet *packet, um_packet_row *row)
 {
     if (UM_UNLIKELY(status_is_cut(frame, packet))) {
         row->present &= ~(1u << UM_PACKETS_TYPE);
@@ -153,7 +153,7 @@ static enum um_packet_row_status decode_data(um_packet_rows *rows, const um_capt
     return decode_messages(rows, row, packet, frame->payload_bytes - UM_LBTRM_DATA_BYTES);
 }
 
-static void decode_sm(const um_lbtrm_packet *packet, um_packet_row *row)
+static void decode_sm(const um_packet *packet, um_packet_row *row)
 {
     row->type = UM_PACKET_SM;
     row->present |= 1u << UM_PACKETS_FLAGS | 1u << UM_PACKETS_SM | 1u << UM_PACKETS_TRAIL;
@@ -163,7 +163,7 @@ static void decode_sm(const um_lbtrm_packet *packet, um_packet_row *row)
     row->trail_sqn = packet->trail;
 }
 
-static void decode_list(um_packet_rows *rows, const um_lbtrm_packet *packet, um_packet_row *row)
+static void decode_list(um_packet_rows *rows, const um_packet *packet, um_packet_row *row)
 {
     row->present |= 1u << UM_PACKETS_LIST;
     row->sqn_count = packet->list_count;
@@ -171,7 +171,7 @@ static void decode_list(um_packet_rows *rows, const um_lbtrm_packet *packet, um_
         rows->sqns[rows->sqn_count + i] = um_load_be32(packet->list + (size_t)4 * i);
 }
 
-static void decode_ncf(const um_lbtrm_packet *packet, um_packet_row *row)
+static void decode_ncf(const um_packet *packet, um_packet_row *row)
 {
     row->present |= 1u << UM_PACKETS_NCF | 1u << UM_PACKETS_TRAIL;
     row->trail_sqn = packet->trail;
@@ -179,7 +179,7 @@ static void decode_ncf(const um_lbtrm_packet *packet, um_packet_row *row)
 }
 
 /* Of a datagram that is refused, the type and the fields every type has are reported where they are known. */
-static void name_refused(const um_captured_frame *frame, const um_lbtrm_packet *packet, um_packet_row *row)
+static void name_refused(const um_captured_frame *frame, const um_packet *packet, um_packet_row *row)
 {
     static const int8_t types[] = {UM_PACKET_DATA, -1, UM_PACKET_SM, UM_PACKET_NAK, UM_PACKET_NCF};
     if (packet->type >= sizeof types || types[packet->type] < 0)
@@ -192,7 +192,7 @@ static void name_refused(const um_captured_frame *frame, const um_lbtrm_packet *
 
 static void decode_lbtrm(um_packet_rows *rows, const um_captured_frame *frame, um_packet_row *row)
 {
-    um_lbtrm_packet packet;
+    um_packet packet;
     enum um_dgram_status status =
         um_lbtrm_decode_captured(frame->payload, frame->payload_captured_bytes, frame->payload_bytes, &packet);
     row->status = status_of_lbtrm(status);

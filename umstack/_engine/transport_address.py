@@ -1,0 +1,94 @@
+"""What identifies a transport session, for each transport, and its name as UM writes it.
+
+Addresses are tuples, because they are part of keys that topic resolution looks up for every record it receives. Those
+of different transports are never equal.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any, Literal, NamedTuple
+
+from umstack._core import lib
+
+
+class LbtrmAddress(NamedTuple):
+    """Everything needed to join an LBT-RM session and to send it NAKs."""
+
+    source_ip: str
+    group: str
+    session_id: int
+    destination_port: int
+    nak_port: int
+
+
+class LbtruAddress(NamedTuple):
+    """Everything needed to connect to an LBT-RU session: the UDP port that its source sends from and is asked at.
+
+    `session_id` 0: the session has none.
+    """
+
+    source_ip: str
+    session_id: int
+    source_port: int
+    transport: Literal["LBTRU"] = "LBTRU"
+
+
+class TcpAddress(NamedTuple):
+    """Everything needed to connect to an LBT-TCP session: the TCP port that its source listens at.
+
+    `session_id` 0: the session has none.
+    """
+
+    source_ip: str
+    session_id: int
+    source_port: int
+    transport: Literal["TCP"] = "TCP"
+
+
+TransportAddress = LbtrmAddress | LbtruAddress | TcpAddress
+
+
+def transport_name(address: TransportAddress) -> str:
+    """The session as UM writes it.
+
+    LBT-RM: source address, NAK port, session id, group, port. LBT-RU and TCP: source address, port, session id.
+    """
+    if isinstance(address, LbtrmAddress):
+        return (
+            f"LBTRM:{address.source_ip}:{address.nak_port}:{address.session_id:08x}:"
+            f"{address.group}:{address.destination_port}"
+        )
+    name = f"{address.transport}:{address.source_ip}:{address.source_port}"
+    return f"{name}:{address.session_id:08x}" if address.session_id else name
+
+
+def address_of(identity: Any) -> TransportAddress:
+    """The address in a `um_session_id` of the core."""
+    source_ip = str(ipaddress.IPv4Address(identity.source.ip))
+    if identity.transport == lib.UM_TRANSPORT_LBTRU:
+        return LbtruAddress(source_ip, identity.session_id, identity.source.port)
+    if identity.transport == lib.UM_TRANSPORT_TCP:
+        return TcpAddress(source_ip, identity.session_id, identity.source.port)
+    return LbtrmAddress(
+        source_ip=source_ip,
+        group=str(ipaddress.IPv4Address(identity.group.ip)),
+        session_id=identity.session_id,
+        destination_port=identity.group.port,
+        nak_port=identity.source.port,
+    )
+
+
+def fill_identity(identity: Any, address: TransportAddress) -> None:
+    """Write the address into a `um_session_id` of the core, which is zeroed."""
+    identity.source.ip = int(ipaddress.IPv4Address(address.source_ip))
+    identity.session_id = address.session_id
+    if isinstance(address, LbtrmAddress):
+        identity.transport = lib.UM_TRANSPORT_LBTRM
+        identity.source.port = address.nak_port
+        identity.group.ip = int(ipaddress.IPv4Address(address.group))
+        identity.group.port = address.destination_port
+    else:
+        is_tcp = isinstance(address, TcpAddress)
+        identity.transport = lib.UM_TRANSPORT_TCP if is_tcp else lib.UM_TRANSPORT_LBTRU
+        identity.source.port = address.source_port
