@@ -58,7 +58,9 @@ CORE = Module(
         Header("authentication/resolution.h"),
         Header("core/datagram_size.h", names=("UM_DATAGRAM_BYTES_MAX",)),
         Header("core/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES",)),
-        Header("core/lbmc.h", names=("UM_MESSAGE_FRAGMENT", "UM_MESSAGE_OTR", "UM_MESSAGE_RETRANSMIT")),
+        Header("core/lbmc.h", names=(
+            "UM_MESSAGE_FRAGMENT", "UM_MESSAGE_OTR", "UM_MESSAGE_REQUEST", "UM_MESSAGE_RETRANSMIT", "um_request",
+        )),
         Header("core/flow_control.h", names=("um_flow_control_policy", "um_network", "UM_FLOW_NETWORKS_MAX")),
         Header("core/receiver_accounting.h", names=("UM_ACCOUNTS_MAX", "um_receiver_account")),
         Header("core/source_events.h", names=(
@@ -69,7 +71,7 @@ CORE = Module(
             "UM_QUEUE_BLOCKS_MAX", "um_row_kind", "um_row", "um_rows",
             *(f"um_block.{column}" for column in (
                 "offsets", "sequence_numbers", "first_sequence_numbers", "fragment_offsets", "message_lengths",
-                "sources", "received_ns", "sent_ns", "flags", "payload",
+                "sources", "received_ns", "sent_ns", "flags", "requests", "payload",
             )),
         ), inline=("um_queue_release",)),
         Header("core/delivery_controller.h", names=("um_receiver_config",)),

@@ -72,6 +72,7 @@ class um_block(CData):
     received_ns: Pointer[int64_t]
     sent_ns: Pointer[int64_t]
     flags: Pointer[uint16_t]
+    requests: um_request
     payload: Pointer[uint8_t]
 
 class um_capture_findings(CData):
@@ -562,6 +563,11 @@ class um_repair_bucket(CData):
     credit_bytes: int
     filled_ns: int
 
+class um_request(CData):
+    index: int
+    ip: int
+    port: int
+
 class um_resolution_tags(CData): ...
 
 class um_retained_wish(CData):
@@ -602,6 +608,7 @@ class um_rows_summary(CData):
     source: int
     sent_count: int
     plain: bool
+    has_requests: bool
 
 class um_served(CData):
     skip: int
@@ -872,6 +879,7 @@ class _CoreLib:
     UM_MESSAGE_BATCH_START: int
     UM_MESSAGE_FRAGMENT: int
     UM_MESSAGE_OTR: int
+    UM_MESSAGE_REQUEST: int
     UM_MESSAGE_RETRANSMIT: int
     UM_NOT_CONNECTED: int
     UM_ORDERED_ARRIVAL: int
@@ -1143,6 +1151,16 @@ class _CoreLib:
     def um_publication_message_max(self, a1: um_publication, /) -> int: ...
     def um_publication_open(
         self, a1: um_publication_session, a2: um_source_config, a3: Pointer[um_publication], /
+    ) -> int: ...
+    def um_publication_request(
+        self,
+        a1: um_publication,
+        a2: Pointer[char] | Pointer[uint8_t] | bytes,
+        a3: int,
+        a4: um_request,
+        a5: int,
+        a6: int,
+        /,
     ) -> int: ...
     def um_publication_retain(self, a1: um_publication, a2: um_retention_config, /) -> int: ...
     def um_publication_retained(
@@ -1566,6 +1584,10 @@ class _Core:
     ) -> um_repair_bucket: ...
     @overload
     def new(self, cdecl: Literal["um_repair_bucket **"], init: Any = ...) -> Pointer[um_repair_bucket]: ...
+    @overload
+    def new(self, cdecl: Literal["um_request *", "um_request[]"], init: Any = ...) -> um_request: ...
+    @overload
+    def new(self, cdecl: Literal["um_request **"], init: Any = ...) -> Pointer[um_request]: ...
     @overload
     def new(
         self, cdecl: Literal["um_resolution_tags *", "um_resolution_tags[]"], init: Any = ...
@@ -2006,6 +2028,10 @@ class _Core:
     ) -> um_repair_bucket: ...
     @overload
     def cast(self, cdecl: Literal["um_repair_bucket **"], source: Any) -> Pointer[um_repair_bucket]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_request *", "um_request[]"], source: Any) -> um_request: ...
+    @overload
+    def cast(self, cdecl: Literal["um_request **"], source: Any) -> Pointer[um_request]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_resolution_tags *", "um_resolution_tags[]"], source: Any

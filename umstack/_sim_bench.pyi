@@ -65,6 +65,7 @@ from umstack._core import (
     um_receiver_config as um_receiver_config,
     um_receiver_session_config as um_receiver_session_config,
     um_repair_bucket as um_repair_bucket,
+    um_request as um_request,
     um_resolution_tags as um_resolution_tags,
     um_retained_wish as um_retained_wish,
     um_retention_config as um_retention_config,
@@ -793,6 +794,10 @@ class _SimBench:
     @overload
     def new(self, cdecl: Literal["um_repair_bucket **"], init: Any = ...) -> Pointer[um_repair_bucket]: ...
     @overload
+    def new(self, cdecl: Literal["um_request *", "um_request[]"], init: Any = ...) -> um_request: ...
+    @overload
+    def new(self, cdecl: Literal["um_request **"], init: Any = ...) -> Pointer[um_request]: ...
+    @overload
     def new(
         self, cdecl: Literal["um_resolution_tags *", "um_resolution_tags[]"], init: Any = ...
     ) -> um_resolution_tags: ...
@@ -1374,6 +1379,10 @@ class _SimBench:
     ) -> um_repair_bucket: ...
     @overload
     def cast(self, cdecl: Literal["um_repair_bucket **"], source: Any) -> Pointer[um_repair_bucket]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_request *", "um_request[]"], source: Any) -> um_request: ...
+    @overload
+    def cast(self, cdecl: Literal["um_request **"], source: Any) -> Pointer[um_request]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_resolution_tags *", "um_resolution_tags[]"], source: Any

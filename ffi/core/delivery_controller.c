@@ -90,6 +90,7 @@ static bool hold_message(um_delivery *delivery, const um_lbmc_message *message, 
     }
     bool fragment = message->flags & UM_MESSAGE_FRAGMENT;
     entry->flags = message->flags;
+    entry->request_before = message->flags & UM_MESSAGE_REQUEST ? (uint8_t)(message->payload - message->request) : 0;
     entry->first_sqn = fragment ? message->first_sqn : message->sqn;
     entry->fragment_offset = fragment ? message->offset : 0;
     entry->total = fragment ? message->total : message->payload_length;
@@ -149,7 +150,8 @@ static void deliver_on_arrival(um_delivery *delivery, uint32_t sqn)
     } else {
         um_row row = um_reassembly_row(delivery, entry);
         const uint8_t *payload = um_reorder_payload(delivery->receiver->store, entry);
-        if (!um_delivery_append_payload(delivery, &row, payload, entry->length))
+        const uint8_t *request = um_reassembly_request(delivery, entry);
+        if (!um_delivery_append_with_request(delivery, &row, payload, entry->length, request))
             return;
     }
     for (uint32_t seen_sqn = first_sqn; seen_sqn != last_sqn + 1; seen_sqn++) {
@@ -167,11 +169,13 @@ static bool is_duplicate(um_delivery *delivery, uint32_t sqn)
     return entry != NULL && entry->state != UM_REORDER_EXPECTED;
 }
 
-/* In order, whole, nothing held: straight from the datagram into the queue. */
+/* In order, whole, nothing held: straight from the datagram into the queue. A request, of which there are few, takes
+ * the way through the order map, so that the others need not be looked at for it. */
 static inline bool deliver_directly(um_delivery *delivery, const um_lbmc_message *message, const um_arrival *arrival)
 {
     bool whole =
-        !(message->flags & UM_MESSAGE_FRAGMENT) || delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS;
+        !(message->flags & (UM_MESSAGE_FRAGMENT | UM_MESSAGE_REQUEST)) ||
+        (!(message->flags & UM_MESSAGE_REQUEST) && delivery->receiver->config.ordered_delivery == UM_ORDERED_FRAGMENTS);
     if (delivery->state != UM_DELIVERY_RUNNING || message->sqn != delivery->next_sqn || delivery->held_count != 0 ||
         !whole || delivery->starved || message->payload_length > delivery->receiver->queue->message_max_bytes)
         return false;

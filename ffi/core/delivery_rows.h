@@ -89,6 +89,19 @@ static inline bool um_delivery_append_payload(um_delivery *delivery, const um_ro
     return true;
 }
 
+/* The same with what says where responses go, for a row that is a request: its option in the message. */
+static inline bool um_delivery_append_with_request(um_delivery *delivery, const um_row *row, const uint8_t *payload,
+                                                   uint32_t length, const uint8_t *option)
+{
+    if (row->flags & UM_MESSAGE_REQUEST) {
+        if (um_delivery_reserve_row(delivery, length) == NULL)
+            return false;
+        um_request request = um_lbmc_read_request(option);
+        um_queue_note_request(delivery->receiver->queue, &request);
+    }
+    return um_delivery_append_payload(delivery, row, payload, length);
+}
+
 /* A frame is worth pinning for a message that fills most of its datagram. */
 static inline bool um_delivery_may_pin(const um_lbmc_message *message, const um_arrival *arrival)
 {

@@ -227,7 +227,7 @@ static enum taken deliver(um_delivery *delivery, const um_lbmc_message *message)
                   .source = delivery->source,
                   .received_ns = delivery->late_join.received_ns,
                   .sent_ns = message->sent_ns};
-    if (!um_delivery_append_payload(delivery, &row, message->payload, message->payload_length))
+    if (!um_delivery_append_with_request(delivery, &row, message->payload, message->payload_length, message->request))
         return QUEUE_FULL;
     delivery->next_sqn++;
     return TAKEN;

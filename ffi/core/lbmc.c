@@ -6,6 +6,8 @@ enum {
     IGNORE_FLAG_BYTE = 0x80,
     IGNORE_SUBTYPE_BYTE = 0x40,
     SEND_TIME_DATA_BYTES = 8,
+    REQUEST_OVER_TCP = 0,
+    FIRST_GROUP = 224, /* the first byte of multicast addresses, and of what is no host's after them */
 };
 
 _Static_assert((int)UM_LBMC_SEND_TIME_BYTES == (int)UM_LBMC_EXTENDED_BYTES + (int)SEND_TIME_DATA_BYTES, "one option");
@@ -25,6 +27,19 @@ static enum um_dgram_status decode_batch(const uint8_t *option, um_lbmc_message 
 {
     uint16_t flags = um_load_be16(option + 2);
     message->flags |= (flags & 0x0002 ? UM_MESSAGE_BATCH_START : 0) | (flags & 0x0001 ? UM_MESSAGE_BATCH_END : 0);
+    return UM_DGRAM_OK;
+}
+
+/* A response can only go to a host's port, over TCP; where the option says anything else the message is no request. */
+static enum um_dgram_status decode_request(const uint8_t *option, uint32_t option_length, um_lbmc_message *message)
+{
+    if (option_length != UM_LBMC_REQUEST_BYTES)
+        return UM_DGRAM_HDR;
+    uint8_t transport = option[3], network = option[12];
+    if (transport != REQUEST_OVER_TCP || um_load_be16(option + 8) == 0 || network == 0 || network >= FIRST_GROUP)
+        return UM_DGRAM_OK;
+    message->flags |= UM_MESSAGE_REQUEST;
+    message->request = option;
     return UM_DGRAM_OK;
 }
 
@@ -62,6 +77,8 @@ static enum um_dgram_status decode_option(uint8_t type, const uint8_t *option, u
         return decode_fragment(option, length, message);
     case UM_LBMC_OPTION_BATCH:
         return decode_batch(option, message);
+    case UM_LBMC_OPTION_REQUEST:
+        return decode_request(option, length, message);
     case UM_LBMC_OPTION_TSNI:
         return decode_tsni(option, length, message);
     case UM_LBMC_OPTION_EXTENDED:
@@ -70,6 +87,13 @@ static enum um_dgram_status decode_option(uint8_t type, const uint8_t *option, u
         /* An option we do not know is skipped when its sender allows that. */
         return option[2] & IGNORE_FLAG_BYTE ? UM_DGRAM_OK : UM_DGRAM_HDR;
     }
+}
+
+/* The order map finds the option from the payload on. */
+static enum um_dgram_status check_request(const um_lbmc_message *message)
+{
+    bool is_near = !(message->flags & UM_MESSAGE_REQUEST) || message->payload - message->request <= UINT8_MAX;
+    return is_near ? UM_DGRAM_OK : UM_DGRAM_HDR;
 }
 
 static enum um_dgram_status decode_chain(uint8_t next, const uint8_t *data, uint32_t at, uint32_t length,
@@ -90,7 +114,7 @@ static enum um_dgram_status decode_chain(uint8_t next, const uint8_t *data, uint
     }
     message->payload = data + at;
     message->payload_length = next == UM_LBMC_OPTION_DATA ? length - at : 0;
-    return UM_DGRAM_OK;
+    return check_request(message);
 }
 
 /* decode_chain for a bystander: what we do not know is skipped, and the chain may end where the capture does. */
@@ -109,8 +133,8 @@ static enum um_dgram_status observe_chain(const uint8_t *data, uint32_t at, uint
             return UM_DGRAM_HDR;
         if (option_length > captured - at)
             return UM_DGRAM_CUT;
-        bool known = next == UM_LBMC_OPTION_FRAGMENT || next == UM_LBMC_OPTION_BATCH || next == UM_LBMC_OPTION_TSNI ||
-                     next == UM_LBMC_OPTION_EXTENDED;
+        bool known = next == UM_LBMC_OPTION_FRAGMENT || next == UM_LBMC_OPTION_BATCH ||
+                     next == UM_LBMC_OPTION_REQUEST || next == UM_LBMC_OPTION_TSNI || next == UM_LBMC_OPTION_EXTENDED;
         enum um_dgram_status status = known ? decode_option(next, option, option_length, message) : UM_DGRAM_OK;
         message->has_tag |= next == UM_LBMC_OPTION_HMAC;
         if (status != UM_DGRAM_OK)
@@ -120,7 +144,7 @@ static enum um_dgram_status observe_chain(const uint8_t *data, uint32_t at, uint
     }
     message->payload = data + at;
     message->payload_length = next == UM_LBMC_OPTION_DATA ? length - at : 0;
-    return UM_DGRAM_OK;
+    return check_request(message);
 }
 
 static enum um_dgram_status check_fragment(const um_lbmc_message *message)
@@ -254,6 +278,28 @@ uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout)
         at = data + SEND_TIME_DATA_BYTES;
     }
     return at;
+}
+
+/* The plain message is written behind the room for the option; then its header moves to the front. */
+uint8_t *um_lbmc_write_request(uint8_t *out, const um_lbmc_layout *layout, const um_request *request)
+{
+    uint8_t *plain = out + UM_LBMC_REQUEST_BYTES;
+    uint8_t *payload = um_lbmc_write_message(plain, layout);
+    memmove(out, plain, UM_LBMC_HEADER_BYTES);
+    uint8_t *option = out + UM_LBMC_HEADER_BYTES;
+    option[0] = out[1];
+    option[1] = UM_LBMC_REQUEST_BYTES;
+    option[2] = IGNORE_FLAG_BYTE;
+    option[3] = REQUEST_OVER_TCP;
+    um_store_be32(option + 4, request->index);
+    um_store_be16(option + 8, request->port);
+    um_store_be16(option + 10, 0);
+    um_store_be32(option + 12, request->ip);
+    out[1] = UM_LBMC_OPTION_REQUEST;
+    uint32_t length = um_load_be16(out + 2) + (uint32_t)UM_LBMC_REQUEST_BYTES;
+    um_debug_assert(length <= UM_LBMC_MESSAGE_BYTES_MAX);
+    um_store_be16(out + 2, (uint16_t)length);
+    return payload;
 }
 
 uint32_t um_lbmc_write_tsni(uint8_t *out, const uint32_t *topic_indices, const uint32_t *sqns, uint32_t count)

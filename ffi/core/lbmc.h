@@ -19,6 +19,7 @@ enum um_lbmc_option {
     UM_LBMC_OPTION_DATA = 0, /* end of the chain: payload follows */
     UM_LBMC_OPTION_FRAGMENT = 1,
     UM_LBMC_OPTION_BATCH = 2,
+    UM_LBMC_OPTION_REQUEST = 4,
     UM_LBMC_OPTION_TSNI = 32,
     UM_LBMC_OPTION_HMAC = 98, /* the authentication trailer: core/authentication.h */
     UM_LBMC_OPTION_EXTENDED = 254,
@@ -30,6 +31,7 @@ enum {
     UM_LBMC_CONTROL_BYTES = 4,
     UM_LBMC_FRAGMENT_BYTES = 16,
     UM_LBMC_BATCH_BYTES = 4,
+    UM_LBMC_REQUEST_BYTES = 16,
     UM_LBMC_TSNI_BYTES = 4, /* before the records */
     UM_LBMC_TSNI_RECORD_BYTES = 8,
     UM_LBMC_TSNI_RECORDS_MAX = 31, /* the option length is one byte */
@@ -53,7 +55,15 @@ enum {
     UM_MESSAGE_RETRANSMIT = 0x8, /* from before the receiver joined: late join (UM-140) */
     UM_MESSAGE_OTR = 0x20,       /* lost by the transport: off-transport recovery (UM-142); LBM_MSG_FLAG_OTR, 0x2000,
                                     is beyond the eight bits of a row */
+    UM_MESSAGE_REQUEST = 0x40,   /* its sender waits for responses */
 };
+
+/* Where the sender of a request waits for responses, and the number that it knows the request by. */
+typedef struct um_request {
+    uint32_t index;
+    uint32_t ip;
+    uint16_t port;
+} um_request;
 
 typedef struct um_lbmc_message {
     uint8_t type;
@@ -71,8 +81,9 @@ typedef struct um_lbmc_message {
     uint32_t extended_length;
     uint8_t extended_id;
     uint16_t extended_subtype;
-    bool has_tag;    /* um_lbmc_observe: an HMAC option, as the authentication trailer has */
-    int64_t sent_ns; /* the publisher's wall clock when it was sent; 0: not in the message */
+    const uint8_t *request; /* with UM_MESSAGE_REQUEST: the option, at most UINT8_MAX bytes before the payload */
+    bool has_tag;           /* um_lbmc_observe: an HMAC option, as the authentication trailer has */
+    int64_t sent_ns;        /* the publisher's wall clock when it was sent; 0: not in the message */
 } um_lbmc_message;
 
 /* Decodes the message at the start of [data, data + available) and stores its whole length, by which the
@@ -107,6 +118,15 @@ typedef struct um_lbmc_layout {
 } um_lbmc_layout;
 
 uint8_t *um_lbmc_write_message(uint8_t *out, const um_lbmc_layout *layout);
+
+/* The same for a message that is a request, which is UM_LBMC_REQUEST_BYTES longer. */
+uint8_t *um_lbmc_write_request(uint8_t *out, const um_lbmc_layout *layout, const um_request *request);
+
+/* What a request option says. */
+static inline um_request um_lbmc_read_request(const uint8_t *option)
+{
+    return (um_request){um_load_be32(option + 4), um_load_be32(option + 12), um_load_be16(option + 8)};
+}
 
 static inline void um_lbmc_set_sqn(uint8_t *message, uint32_t sqn)
 {

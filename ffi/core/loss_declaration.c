@@ -73,7 +73,8 @@ static enum head_result deliver_head(um_delivery *delivery, int64_t now_ns)
     if (head->state == UM_REORDER_PAYLOAD) {
         um_row row = um_reassembly_row(delivery, head);
         const uint8_t *payload = um_reorder_payload(delivery->receiver->store, head);
-        if (!um_delivery_append_payload(delivery, &row, payload, head->length))
+        const uint8_t *request = um_reassembly_request(delivery, head);
+        if (!um_delivery_append_with_request(delivery, &row, payload, head->length, request))
             return QUEUE_FULL;
     }
     um_order_map_remove(delivery, head);

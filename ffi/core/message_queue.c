@@ -25,6 +25,7 @@ static void carve(um_block *block, um_arena *arena, uint32_t rows, uint32_t pinn
     b->received_ns = um_arena_take(arena, rows * sizeof *b->received_ns);
     b->sent_ns = um_arena_take(arena, rows * sizeof *b->sent_ns);
     b->flags = um_arena_take(arena, rows * sizeof *b->flags);
+    b->requests = um_arena_take(arena, rows * sizeof *b->requests);
     b->payload = um_arena_take(arena, payload_bytes);
 }
 

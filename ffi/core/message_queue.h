@@ -20,6 +20,7 @@
 #ifndef UM_CORE_MESSAGE_QUEUE_H
 #define UM_CORE_MESSAGE_QUEUE_H
 
+#include "core/lbmc.h"
 #include "core/link.h"
 
 enum {
@@ -62,8 +63,9 @@ typedef struct um_block {
     uint32_t *message_lengths;  /* ordered_delivery 0: payload bytes of the whole message */
     uint32_t *sources;          /* the owner's number of the source */
     int64_t *received_ns;
-    int64_t *sent_ns; /* by the publisher's wall clock; 0: it does not say */
-    uint16_t *flags;  /* um_row_kind << 8 | UM_MESSAGE_* */
+    int64_t *sent_ns;     /* by the publisher's wall clock; 0: it does not say */
+    uint16_t *flags;      /* um_row_kind << 8 | UM_MESSAGE_* */
+    um_request *requests; /* of rows with UM_MESSAGE_REQUEST; others are not written, and the memory not touched */
     uint8_t *payload;
 } um_block;
 
@@ -117,6 +119,11 @@ typedef struct um_row {
 /* Room for the payload of one row; NULL when the queue is full. um_queue_append makes the row visible. */
 uint8_t *um_queue_reserve(um_message_queue *queue, uint32_t payload_bytes);
 void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payload_bytes);
+/* Between the two, for a row with UM_MESSAGE_REQUEST: where responses go. */
+static inline void um_queue_note_request(um_message_queue *queue, const um_request *request)
+{
+    queue->current->requests[queue->current_row] = *request;
+}
 /* The same for a payload that stays where it is, at least UM_QUEUE_PINNED_BYTES_MIN long, in a pinned frame. */
 void um_queue_append_pinned(um_message_queue *queue, const um_row *row, const uint8_t *payload, uint32_t payload_bytes,
                             um_frames *frames);

@@ -46,10 +46,14 @@ enum um_assembly um_reassembly_deliver(um_delivery *delivery, um_reorder_entry *
     for (uint32_t sqn = first->sqn; sqn != *last_sqn + 1; sqn++) {
         const um_reorder_entry *entry = um_order_map_find(delivery, sqn);
         memcpy(payload + entry->fragment_offset, um_reorder_payload(delivery->receiver->store, entry), entry->length);
-        row.flags |= entry->flags;
+        row.flags |= entry->flags & (uint16_t)~UM_MESSAGE_REQUEST; /* the first fragment says whether it is one */
         row.received_ns = entry->received_ns > row.received_ns ? entry->received_ns : row.received_ns;
     }
     row.sequence_number = *last_sqn; /* UM-57 */
+    if (UM_UNLIKELY(row.flags & UM_MESSAGE_REQUEST)) {
+        um_request request = um_lbmc_read_request(um_reassembly_request(delivery, first));
+        um_queue_note_request(delivery->receiver->queue, &request);
+    }
     um_delivery_append_message(delivery, &row, first->total);
     return UM_ASSEMBLY_DELIVERED;
 }

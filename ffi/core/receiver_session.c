@@ -230,6 +230,8 @@ static void demultiplex(um_receiver_session *session, const uint8_t *body, uint3
             continue;
         }
         UM_COUNT(session->counters.lbm_msgs_rcved, 1);
+        if (UM_UNLIKELY(message.flags & UM_MESSAGE_REQUEST))
+            UM_COUNT(session->counters.lbm_reqs_rcved, 1);
         if (message.sent_ns != 0)
             um_latency_note(session, message.sent_ns, arrival->received_ns);
         um_topic_slot *slot = um_topic_table_slot_of_next(&session->topics, message.topic_index);

@@ -22,6 +22,7 @@ typedef struct um_reorder_entry {
     uint16_t length;
     uint16_t flags; /* UM_MESSAGE_* */
     uint8_t state;
+    uint8_t request_before; /* of a request: its option begins so many bytes before the payload */
     uint32_t first_sqn;
     uint32_t fragment_offset;
     uint32_t total;

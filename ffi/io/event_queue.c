@@ -181,7 +181,7 @@ void um_rows_summarize(const um_rows *rows, int32_t *offsets, um_rows_summary *s
         flags |= block->flags[rows->first + i];
         sent += block->sent_ns[rows->first + i] != 0;
     }
-    *summary = (um_rows_summary){events, length, source, sent, flags == 0};
+    *summary = (um_rows_summary){events, length, source, sent, flags == 0, flags & UM_MESSAGE_REQUEST};
 }
 
 void um_rows_materialize(um_block *block, uint32_t first, uint32_t count)

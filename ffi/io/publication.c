@@ -189,6 +189,24 @@ int64_t um_publication_send(um_publication *publication, const char *data, uint3
     return result;
 }
 
+int64_t um_publication_request(um_publication *publication, const char *data, uint32_t length,
+                               const um_request *request, uint32_t flags, int64_t timeout_ns)
+{
+    if (!um_gate_enter(&publication->gate))
+        return UM_CLOSED;
+    wait_state wait = wait_of(timeout_ns, flags);
+    int64_t result, now_ns;
+    do {
+        now_ns = precise_now_ns(publication);
+        uint32_t actions = 0;
+        result = um_source_request(&publication->core, (const uint8_t *)data, length, request, flags, now_ns, &actions);
+        if (actions != 0)
+            after_publishing(publication, actions, (flags & UM_SEND_FLUSH) || result < 0);
+    } while (is_held_back(result) && wait_held_back(publication, &wait, now_ns));
+    um_gate_leave(&publication->gate);
+    return result;
+}
+
 /* How many messages from `first` on make up one batch, of so many bytes: what completes a full one together with
  * the backlog. */
 static uint32_t batch_size(const um_source *source, const uint32_t *lengths, const int32_t *offsets, uint32_t first,
