@@ -31,6 +31,7 @@
 #define LOSSY_BLOCK (1u << 0)   /* partition: drop every datagram that matches */
 #define LOSSY_UNICAST (1u << 1) /* unicast UDP matches too */
 #define LOSSY_INGRESS (1u << 2) /* attached to the ingress of the port: re-inject there */
+/* 1u << 3 belongs to umstack/lab/port.py: the program stays attached while it has nothing to do. */
 
 #define LOSSY_HELD_MAX 64
 

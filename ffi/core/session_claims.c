@@ -6,7 +6,7 @@ enum {
     REACH_MAX = 256,     /* what one NAK datagram holds, or nearly */
     LOSS_MAP_PARTS = 4,  /* the reach is at most this part of the loss map */
     AHEAD_MAX = 1 << 30, /* leads further ahead are no source's */
-    QUIET_NS = 1000000,  /* so long after the last data nothing is claimed */
+    QUIET_MAX_NS = 1000000,
     FAR_NAKS = 4,        /* a lead beyond the reach gives way to another after so many */
 };
 
@@ -79,13 +79,23 @@ static void claim(um_receiver_session *session, int64_t now_ns)
     claims->has_any = true;
 }
 
+/* So long after the last data nothing is claimed, because a stream tells by itself what it has lost. Longer than a
+ * round trip of this receiver brings nothing; before one is measured, and with fixed timers, QUIET_MAX_NS. */
+static int64_t quiet_ns(const um_receiver_session *session)
+{
+    int64_t crossing_ns =
+        session->timing.adaptive & UM_ADAPTIVE_INITIAL ? um_recovery_timing_crossing_ns(&session->timing) : 0;
+    return crossing_ns > 0 ? um_between_ns(crossing_ns, UM_RECOVERY_FLOOR_NS, QUIET_MAX_NS) : QUIET_MAX_NS;
+}
+
 int64_t um_session_claims_tick(um_receiver_session *session, int64_t now_ns)
 {
     const um_session_claims *claims = &session->claims;
     if (!claims->is_pending)
         return UM_NEVER_NS;
-    if (now_ns - claims->last_data_ns < QUIET_NS)
-        return claims->last_data_ns + QUIET_NS;
+    int64_t due_ns = claims->last_data_ns + quiet_ns(session);
+    if (now_ns < due_ns)
+        return due_ns;
     claim(session, now_ns);
     return UM_NEVER_NS;
 }

@@ -35,7 +35,15 @@ def lab(shared_lab: Lab) -> Iterator[Lab]:
     for host in shared_lab.hosts:
         for direction in get_args(PortDirection):
             port = shared_lab.port(host.number, direction)
-            port.set(loss=0.0, duplicate=0.0, reorder=0.0, block=False, unicast=False, reorder_depth=3)
+            port.set(
+                loss=0.0,
+                duplicate=0.0,
+                reorder=0.0,
+                block=False,
+                unicast=False,
+                reorder_depth=3,
+                counts=False,
+            )
 
 
 def umstack(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -141,7 +149,7 @@ def test_each_subscriber_loses_its_own(lab: Lab) -> None:
 
 
 def test_a_lossless_port_has_no_program(lab: Lab) -> None:
-    """Lab: a port costs nothing before it loses and after; while it loses, its counters are kept."""
+    """Lab: a port costs nothing before it loses and after; while it loses, or is told to count, it counts."""
     port = lab.port(2)
     qdiscs = ["ip", "netns", "exec", lab.switch_namespace, "tc", "qdisc", "show", "dev", "port2"]
     with Sender(lab.hosts[0]) as sender, Receiver(lab.hosts[2]) as receiver:
@@ -152,12 +160,21 @@ def test_a_lossless_port_has_no_program(lab: Lab) -> None:
         seen_before = port.counters().seen
         sender.send(range(100))
         wait_for(lambda: port.counters().seen == seen_before + 100, "all are seen")
+        dropped = port.counters().dropped
         port.set(loss=0.0)
         assert not port.is_attached()
         assert "clsact" not in subprocess.run(qdiscs, capture_output=True, text=True, check=True).stdout
         sender.send(range(1000, 1100))
         wait_for(lambda: set(range(1000, 1100)) <= set(receiver.collect(0)), "a lossless port passes all")
-    assert port.counters().seen == seen_before + 100
+        assert port.counters().seen == seen_before + 100
+        port.set(counts=True)
+        assert port.is_attached() and port.settings().counts
+        sender.send(range(2000, 2100))
+        wait_for(lambda: set(range(2000, 2100)) <= set(receiver.collect(0)), "and while it counts")
+        assert port.counters().seen == seen_before + 200
+        assert port.counters().dropped == dropped
+        port.set(counts=False)
+        assert not port.is_attached()
 
 
 def test_duplicates_are_extra_and_nothing_is_lost(lab: Lab) -> None:

@@ -121,6 +121,27 @@ def test_a_lost_last_datagram_is_revealed_within_a_few_round_trips(pair: Pair) -
     assert join.rows[-1].time_ns - sent_ns <= 4 * ROUND_TRIP
 
 
+def test_a_lost_last_datagram_close_behind_others_is_revealed_as_soon(pair: Pair) -> None:
+    """UM-87, C1: what came just before it keeps a session message from being believed for a round trip, no longer."""
+    delay_ns = 25 * US
+    for host in (pair.publisher, pair.subscriber):
+        host.set_faults(delay_ns=delay_ns)
+    session = pair.publisher.session(adaptive_timers=SOURCE_TIMERS)
+    source = session.source(tsni_interval_ns=0)
+    join = pair.subscriber.receiver().join(source, **RECEIVER)
+    source.send(b"x", flush=True)
+    for _ in range(10):
+        pair.world.clear_rules()
+        source.send(b"before", flush=True)
+        pair.world.run_for(delay_ns)
+        pair.world.rule("drop", Type.DATA, retransmission=False, sqns=session.probe.next_sqn)
+        sent_ns = pair.world.now_ns
+        source.send(b"last", flush=True)
+        pair.world.run_for(SECOND)
+    assert join.rows[-1].payload == b"last"
+    assert join.rows[-1].time_ns - sent_ns <= 2 * FLOOR + 4 * 2 * delay_ns
+
+
 def test_early_session_messages_back_off_as_ever(pair: Pair) -> None:
     """UM-68: twice as far apart each time, up to 10 s."""
     session = pair.publisher.session(adaptive_timers=lib.UM_ADAPTIVE_SM)

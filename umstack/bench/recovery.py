@@ -80,9 +80,12 @@ def measure(plan: RecoveryPlan, progress: Progress) -> list[Result]:
 
 
 def _lose(lab: Lab, loss: float) -> None:
-    """Every port toward a host loses this fraction of the datagrams, each by itself."""
+    """Every port toward a host loses this fraction of the datagrams, each by itself.
+
+    A lossless stream pays for the ports' program, too: it runs on the publisher's processor, and is no cost of loss.
+    """
     for host in lab.hosts:
-        lab.port(host.number).set(loss=loss)
+        lab.port(host.number).set(loss=loss, counts=True)
 
 
 def _with_loss(found: Result, loss: float, **more: float | int | None) -> Result:

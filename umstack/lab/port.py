@@ -25,7 +25,7 @@ PortDirection = Literal["to_host", "from_host"]
 _HOOKS: dict[PortDirection, traffic_control.Direction] = {"to_host": "egress", "from_host": "ingress"}
 _CONFIG = struct.Struct("=QQQQIIIIQ")
 _COUNTERS = struct.Struct("=8Q")
-_BLOCK, _UNICAST, _INGRESS = 1, 2, 4
+_BLOCK, _UNICAST, _INGRESS, _COUNTS = 1, 2, 4, 8
 _WHOLE = 1 << 32
 _SEED_MASK = (1 << 64) - 1
 
@@ -45,6 +45,8 @@ class PortSettings:
     hold_ms: float = 2.0
     """How long a datagram is held at most when not enough others come to overtake it (up to 30)."""
     seed: int = 0
+    counts: bool = False
+    """The program stays attached while it has nothing to do: datagrams are counted, and pay for it as elsewhere."""
 
     def __post_init__(self) -> None:
         """Refuse what the program could not carry out."""
@@ -62,6 +64,11 @@ class PortSettings:
     def is_lossless(self) -> bool:
         """Whether every datagram passes once and in order."""
         return not (self.loss or self.duplicate or self.reorder or self.block)
+
+    @property
+    def needs_program(self) -> bool:
+        """Whether the program is attached."""
+        return self.counts or not self.is_lossless
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +145,15 @@ class Port:
             if is_new_series:
                 lossy.map("lossy_index").write(bytes(8))
             is_attached = bool(traffic_control.attached_program_ids(index, self._hook))
-            if settings.is_lossless and is_attached:
+            if is_attached and not settings.needs_program:
                 traffic_control.detach(index, self._hook)
-            elif not settings.is_lossless and not is_attached:
+            elif settings.needs_program and not is_attached:
                 traffic_control.attach(index, self._hook, lossy.program)
         return settings
 
     def _packed(self, settings: PortSettings, port_index: int, detour_index: int) -> bytes:
-        flags = _BLOCK * settings.block | _UNICAST * settings.unicast | _INGRESS * (self._hook == "ingress")
+        flags = _BLOCK * settings.block | _UNICAST * settings.unicast | _COUNTS * settings.counts
+        flags |= _INGRESS * (self._hook == "ingress")
         rates = (settings.loss, settings.duplicate, settings.reorder)
         return _CONFIG.pack(
             settings.seed & _SEED_MASK,
@@ -187,6 +195,7 @@ def _settings(config: BpfMap) -> PortSettings:
         reorder=round(reorder / _WHOLE, 9),
         block=bool(flags & _BLOCK),
         unicast=bool(flags & _UNICAST),
+        counts=bool(flags & _COUNTS),
         reorder_depth=depth,
         hold_ms=hold_ns / 1e6,
         seed=seed,
