@@ -7,7 +7,7 @@ enum {
     LOSS_MAP_PARTS = 4,  /* the reach is at most this part of the loss map */
     AHEAD_MAX = 1 << 30, /* leads further ahead are no source's */
     QUIET_MAX_NS = 1000000,
-    FAR_NAKS = 4,        /* a lead beyond the reach gives way to another after so many */
+    FAR_NAKS = 4, /* a lead beyond the reach gives way to another after so many */
 };
 
 static uint32_t reach(const um_receiver_session *session)

@@ -168,7 +168,8 @@ def test_a_lossless_port_has_no_program(lab: Lab) -> None:
         wait_for(lambda: set(range(1000, 1100)) <= set(receiver.collect(0)), "a lossless port passes all")
         assert port.counters().seen == seen_before + 100
         port.set(counts=True)
-        assert port.is_attached() and port.settings().counts
+        assert port.is_attached()
+        assert port.settings().counts
         sender.send(range(2000, 2100))
         wait_for(lambda: set(range(2000, 2100)) <= set(receiver.collect(0)), "and while it counts")
         assert port.counters().seen == seen_before + 200
