@@ -56,6 +56,7 @@ CORE = Module(
             "UM_KEY_BYTES", "UM_KEYS_PER_SET", "um_key", "um_key_set", "um_mac_library",
         )),
         Header("authentication/resolution.h"),
+        Header("authentication/stream_tags.h"),
         Header("core/datagram_size.h", names=("UM_DATAGRAM_BYTES_MAX",)),
         Header("core/internet.h", names=("UM_IPV4_UDP_HEADER_BYTES",)),
         Header("core/lbmc.h", names=(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import os
 import struct
 
 TRAILER_BYTES = 28
@@ -103,3 +104,42 @@ def sender_tag(secret: bytes, purpose: str, sender: tuple[str, int], covered: by
     """The tag of a datagram of a receiver (`control`) or of topic resolution (`lbmr`) from the address of `sender`."""
     key = _derived(secret, b"umstack " + purpose.encode())
     return hmac.new(key, _address(*sender) + covered, hashlib.sha256).digest()[:TAG_BYTES]
+
+
+class RequestStream:
+    """One side of a keyed connection of the request protocol."""
+
+    def __init__(self, secret: bytes, key_id: int, topic: str, topic_index: int, *, is_server: bool) -> None:
+        self.secret = secret
+        self.topic = topic
+        self.is_server = is_server
+        self.greeting = HEAD + struct.pack(">IIB", 0, topic_index, key_id) + os.urandom(11)
+        self._keys = b"", b""
+        self._numbers = [0, 0]
+
+    def begin(self, theirs: bytes, endpoint: tuple[str, int]) -> None:
+        """The other side's greeting, and where the source takes requests."""
+        greetings = theirs + self.greeting if self.is_server else self.greeting + theirs
+        connection = greetings + _address(*endpoint) + self.topic.encode()
+        made = [_derived(self.secret, b"umstack request" + bytes([n]) + connection)[:16] for n in (0, 1)]
+        ours, others = (1, 0) if self.is_server else (0, 1)
+        self._keys = made[ours], made[others]
+
+    def _record(self, direction: int, messages: bytes, number: int) -> bytes:
+        head = HEAD + struct.pack(">II", len(messages), number)
+        nonce = number.to_bytes(4) + bytes(8)
+        return head + gmac(self._keys[direction], nonce, head + messages)[:TAG_BYTES] + messages
+
+    def seal(self, messages: bytes) -> bytes:
+        """The next record of ours."""
+        number = self._numbers[0]
+        self._numbers[0] += 1
+        return self._record(0, messages, number)
+
+    def opened(self, record: bytes) -> bytes:
+        """The messages of the next record of theirs, which has to be right."""
+        number = self._numbers[1]
+        self._numbers[1] += 1
+        messages = record[TRAILER_BYTES:]
+        assert record == self._record(1, messages, number)
+        return messages

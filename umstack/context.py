@@ -129,6 +129,7 @@ class Context(Closing):
                 found.address or "",
                 self._core.handle,
                 self._engine.find_subscription,
+                self._engine.keyring.keys_of,
                 is_threaded=not self._engine.is_sequential,
             )
             undo.callback(self._recovery.close)

@@ -14,11 +14,12 @@
 #ifndef UM_AUTHENTICATION_MAC_H
 #define UM_AUTHENTICATION_MAC_H
 
-#include "core/authentication.h"
+#include "authentication/gmac.h"
 
 enum {
     UM_KEY_BYTES = 32,
     UM_KEYS_PER_SET = 2,
+    UM_DERIVED_KEY_BYTES = 32,
 };
 
 typedef struct um_key {
@@ -48,9 +49,13 @@ typedef struct um_mac_session {
 
 typedef struct um_mac {
     uint8_t key_id;
-    void *gmac; /* EVP_CIPHER_CTX, of UM_MAC_SESSION */
-    void *hmac; /* EVP_MAC_CTX, of the others */
+    um_gmac gmac; /* of UM_MAC_SESSION */
+    void *hmac;   /* EVP_MAC_CTX, of the others */
 } um_mac;
+
+/* A key of its own for each purpose: HMAC-SHA256 of what it is for, under the key of the file; UM_DERIVED_KEY_BYTES.
+ * False when libcrypto fails. */
+bool um_key_derive(const um_key *key, const uint8_t *purpose, size_t length, uint8_t *derived);
 
 /* `session` only for UM_MAC_SESSION. */
 int um_mac_open(um_mac *mac, enum um_mac_purpose purpose, const um_key *key, const um_mac_session *session);

@@ -16,6 +16,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 from scapy.utils import wrpcap
 
+from tests.tag_oracle import TRAILER_BYTES, RequestStream
 from tests.unit.loopback import open_context
 from tests.unit.test_off_transport import IDLE, SOON_ENDED, Account
 from tests.waiting import SECONDS
@@ -156,3 +157,42 @@ def test_tshark_decodes_an_off_transport_recovery(tmp_path: Path, monkeypatch: p
     low, found_topic, first, _, requested, repeated = found
     assert (low, found_topic, first, requested[:9]) == ("3", topic, "3", "3,4,5,6,7")
     assert repeated == requested
+
+
+def test_tshark_decodes_a_recovery_with_keys(tmp_path: Path) -> None:
+    """UM-138: greetings and headers of records are control messages with an HMAC option among the others."""
+    secret = bytes(range(32))
+    keys = tmp_path / "keys"
+    keys.write_text(f"topic * 7 {secret.hex()}\n")
+    keys.chmod(0o600)
+    options = {"authentication_scope": "all", "authentication_key_file": str(keys)}
+    with open_context(request_tcp_port_low=24391, request_tcp_port_high=25391, **options) as context:
+        source = context.source("wire", late_join=1)
+        source.send_many([b"message %d" % n for n in range(3)], flush=True)
+        server = context._recovery._server
+        assert server is not None
+        tags = RequestStream(secret, 7, "wire", source.topic_index, is_server=False)
+        with socket.create_connection(server.endpoint, timeout=10) as peer:
+            peer.sendall(tags.greeting)
+            answered = peer.recv(TRAILER_BYTES, socket.MSG_WAITALL)
+            tags.begin(answered, server.endpoint)
+            record = tags.seal(
+                encode_range_request(RangeRequest(source.topic_index, count=3, outstanding=10))
+            )
+            peer.sendall(record)
+            answered += peer.recv(TRAILER_BYTES + 20, socket.MSG_WAITALL)
+    asked = tags.greeting + record
+    file = tmp_path / "keyed.pcap"
+    wrpcap(
+        str(file),
+        [_segment(asked, 1, 1, answers=False), _segment(answered, 1, 1 + len(asked), answers=True)],
+    )
+    assert tshark(file, "-Y", MARKS) == ""
+    tagged = ",".join(part.hex() for data in (asked, answered) for part in (data[8:28], data[36:56]))
+    assert _fields(file, "lbmc.ume_lj_info.high_seqnum", "lbmc.lji_req.rx_req_max") == ["2", "3"]
+    columns = [
+        line
+        for line in tshark(file, "-T", "fields", "-e", "lbmc.hmac.data").replace("\n", ",").split(",")
+        if line
+    ]
+    assert ",".join(columns) == tagged

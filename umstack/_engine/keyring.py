@@ -69,6 +69,12 @@ class Keyring:
         pattern = self._loaded.pattern_of(topic) if self._loaded is not None else None
         return self._numbers[pattern] if pattern is not None else 0
 
+    def keys_of(self, topic: str) -> tuple[Key, ...]:
+        """The keys of a topic in use now, the first of which makes tags; none: it has no tags."""
+        loaded = self._loaded
+        pattern = loaded.pattern_of(topic) if loaded is not None else None
+        return () if loaded is None or pattern is None else dict(loaded.topics)[pattern]
+
     def refresh(self) -> bool:
         """Load the file again if it has changed. True when there are new keys; bad ones are logged, and the old stay.
 

@@ -23,6 +23,11 @@ class ByteWindow:
         return self._end - self._begin
 
     @property
+    def held(self) -> int:
+        """All bytes in it, seen or not."""
+        return self._end - self._begin
+
+    @property
     def pointer(self) -> Any:
         """The first byte."""
         return self._memory + self._begin
@@ -38,9 +43,14 @@ class ByteWindow:
         if self._begin == self._end:
             self._begin = self._end = 0
         elif self._begin > self._capacity // 2:
-            ffi.memmove(self._memory, self._memory + self._begin, len(self))
-            self._begin, self._end = 0, len(self)
+            count = self._end - self._begin
+            ffi.memmove(self._memory, self._memory + self._begin, count)
+            self._begin, self._end = 0, count
         return self._capacity - self._end
+
+    def show_next(self) -> bool:
+        """Show what follows once all that is seen is used: whether it did. Here everything is seen at once."""
+        return False
 
     def peek(self, count: int) -> bytes:
         """The first bytes, as many of them as there are."""
@@ -72,7 +82,7 @@ class ByteWindow:
 
     def send(self, peer: socket.socket) -> None:
         """Send what the socket takes."""
-        while len(self):
+        while self._begin < self._end:
             try:
                 self._begin += peer.send(self._view[self._begin : self._end])
             except (BlockingIOError, InterruptedError):

@@ -20,9 +20,21 @@ from typing import Any
 from umstack._core import ffi, lib
 from umstack._engine.subscription import Subscription
 from umstack.config import ReceiverOptions
+from umstack.key_file import Key
 from umstack.recovery.byte_window import ByteWindow
 from umstack.recovery.codec import RangeRequest, RecoveryEndpoint, encode_range_request
 from umstack.recovery.counters import RecoveryCounters
+from umstack.recovery.tags import (
+    KeysOf,
+    Refusal,
+    SealedWindow,
+    StreamTags,
+    TagRefused,
+    VerifiedWindow,
+    count_refusal,
+    decode_greeting,
+    greeting,
+)
 
 _RECEIVE_WINDOW_BYTES = 1 << 20
 _REQUEST_WINDOW_BYTES = 1 << 17
@@ -108,8 +120,12 @@ class Fetch:
         endpoint: RecoveryEndpoint,
         selector: selectors.BaseSelector,
         counters: RecoveryCounters,
+        keys_of: KeysOf,
     ) -> None:
         """`identity` is the core's session identity, `epoch` its number of the fetch."""
+        self._keys_of = keys_of
+        self._greeting: tuple[bytes, Key] | None = None
+        """While the source has not greeted on a connection with tags: ours, and its key."""
         self.is_over = False
         self._subscription = subscription
         self._plan = plan
@@ -172,12 +188,49 @@ class Fetch:
         peer.connect_ex(self._endpoint)
         self._counters.otr_connections += plan.is_otr
         self._socket = peer
-        self._received = ByteWindow(_RECEIVE_WINDOW_BYTES)
-        self._requests = ByteWindow(_REQUEST_WINDOW_BYTES)
-        self._requests.append(encode_range_request(plan.range_request(self._fetch.topic_index)))
+        self._open_windows()
         self._retries = True
         self._interest = selectors.EVENT_READ | selectors.EVENT_WRITE
         self._selector.register(peer, self._interest, self._on_ready)
+
+    def _open_windows(self) -> None:
+        """Begin a connection with the range request, or with a greeting where the topic has keys."""
+        keys = self._keys_of(self._subscription.topic)
+        self._greeting = None
+        if not keys:
+            self._received = ByteWindow(_RECEIVE_WINDOW_BYTES)
+            self._requests = ByteWindow(_REQUEST_WINDOW_BYTES)
+            self._request_range()
+            return
+        ours = greeting(self._fetch.topic_index, keys[0])
+        self._greeting = ours, keys[0]
+        self._received = VerifiedWindow(_RECEIVE_WINDOW_BYTES)
+        self._requests = SealedWindow(_REQUEST_WINDOW_BYTES, ours)
+
+    def _request_range(self) -> None:
+        self._requests.append(encode_range_request(self._plan.range_request(self._fetch.topic_index)))
+
+    def _take_greeting(self, ours: bytes, key: Key) -> None:
+        """Once the source has greeted, tag what follows. Raises TagRefused, ConnectionError."""
+        received, requests = self._received, self._requests
+        assert isinstance(received, VerifiedWindow)
+        assert isinstance(requests, SealedWindow)
+        theirs = received.take_greeting()
+        if theirs is None:
+            return
+        if decode_greeting(theirs) != (self._fetch.topic_index, key.id):
+            raise TagRefused(Refusal.KEY)
+        topic = self._subscription.topic
+        tags = StreamTags(key, self._keys_of, topic, self._endpoint, (ours, theirs), is_server=False)
+        self._greeting = None
+        requests.begin(tags)
+        received.begin(tags)
+        self._request_range()
+
+    def _refuse(self, refusal: TagRefused) -> None:
+        """End a connection whose other side is not the source; the next attempt makes another."""
+        count_refusal(refusal, self._counters, f"{self._endpoint.ip}:{self._endpoint.port}")
+        self._disconnect()
 
     def _disconnect(self) -> None:
         if self._socket is not None:
@@ -219,6 +272,12 @@ class Fetch:
         room = self._received.room
         try:
             count = self._received.receive(peer)
+            if self._greeting is not None:
+                self._take_greeting(*self._greeting)
+            self._received.show_next()
+        except TagRefused as refusal:
+            self._refuse(refusal)
+            return -1
         except OSError:
             return -1
         self._has_heard |= bool(count)
@@ -226,9 +285,20 @@ class Fetch:
 
     def _take(self, now_ns: int) -> bool:
         """Have the core take what was received and write what to request; False when that was the end."""
+        while self._take_seen(now_ns):
+            try:
+                if self._fetch.is_starved or not self._received.show_next():
+                    return True
+            except TagRefused as refusal:
+                self._refuse(refusal)
+                return True
+        return False
+
+    def _take_seen(self, now_ns: int) -> bool:
         fetch = self._fetch
-        fetch.retries = self._retries and not fetch.awaits_range
-        self._retries &= bool(fetch.awaits_range)
+        may_request = not fetch.awaits_range and self._greeting is None
+        fetch.retries = self._retries and may_request
+        self._retries &= not may_request
         room = self._requests.room if self._socket is not None and len(self._requests) < 65536 else 0
         result = lib.um_subscription_fetch(
             self._subscription.handle,

@@ -13,6 +13,10 @@ class RecoveryCounters:
     recovery_connections_refused: int = 0
     recovery_connections_idle: int = 0
     recovery_malformed: int = 0
+    recovery_dropped_tag_missing: int = 0
+    recovery_dropped_tag_key: int = 0
+    recovery_dropped_tag_wrong: int = 0
+    recovery_dropped_tag_replayed: int = 0
     late_joins: int = 0
     late_joins_given_up: int = 0
     otr_connections: int = 0

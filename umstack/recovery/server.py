@@ -26,6 +26,19 @@ from umstack.recovery.codec import (
     decode_range_request,
 )
 from umstack.recovery.counters import RecoveryCounters
+from umstack.recovery.tags import (
+    GREETING_BYTES,
+    KeysOf,
+    Refusal,
+    SealedWindow,
+    StreamTags,
+    TagRefused,
+    VerifiedWindow,
+    count_refusal,
+    decode_greeting,
+    greeting,
+    is_greeting,
+)
 
 _REQUEST_WINDOW_BYTES = 131072
 _ANSWER_WINDOW_BYTES = 131072
@@ -39,15 +52,20 @@ _NS_PER_S = 1_000_000_000
 class _Connection:
     """One receiver's connection."""
 
-    __slots__ = ("active_ns", "answers", "interest", "publication", "requests", "served", "socket")
+    __slots__ = (
+        "active_ns", "answers", "interest", "opened_ns", "peer", "publication", "requests", "served", "socket",
+        "tags",
+    )  # fmt: skip
 
-    def __init__(self, peer: socket.socket, now_ns: int) -> None:
-        self.socket = peer
+    def __init__(self, socket_: socket.socket, peer: tuple[str, int], now_ns: int) -> None:
+        self.socket = socket_
+        self.peer = peer
         self.requests = ByteWindow(_REQUEST_WINDOW_BYTES)
         self.answers = ByteWindow(_ANSWER_WINDOW_BYTES)
+        self.tags: StreamTags | None = None
         self.publication: Publication | None = None
         self.served = ffi.new("um_served *")
-        self.active_ns = now_ns
+        self.opened_ns = self.active_ns = now_ns
         self.interest = selectors.EVENT_READ
 
 
@@ -60,10 +78,12 @@ class RecoveryServer:
         address: str,
         selector: selectors.BaseSelector,
         counters: RecoveryCounters,
+        keys_of: KeysOf,
     ) -> None:
         """Open the request port: the first free one of the range. Raises ResourceLimit when none is."""
         self._selector = selector
         self._counters = counters
+        self._keys_of = keys_of
         self._connections_max = options.recovery_connections_maximum
         self._rate = options.recovery_data_rate_limit_bits_per_second // 8
         self._idle_ns = options.recovery_idle_timeout_ns
@@ -93,7 +113,7 @@ class RecoveryServer:
             if now_ns - one.active_ns > self._idle_ns:
                 self._counters.recovery_connections_idle += 1
                 self._drop(one)
-            elif len(one.requests) and not len(one.answers):
+            elif not len(one.answers) and one.requests.held:
                 self._serve(one, now_ns)
                 waiting |= self._rate > 0 and self._allowance <= 0
         if not self._connections:
@@ -111,29 +131,30 @@ class RecoveryServer:
 
     def _accept(self, _mask: int, now_ns: int) -> None:
         with contextlib.suppress(BlockingIOError, InterruptedError, ConnectionError, OSError):
-            peer, _ = self._listener.accept()
+            peer, address = self._listener.accept()
             if len(self._connections) >= self._connections_max and not self._make_room(now_ns):
                 self._counters.recovery_connections_refused += 1
                 peer.close()
                 return
             peer.setblocking(False)
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            one = _Connection(peer, now_ns)
+            one = _Connection(peer, address, now_ns)
             self._connections[peer.fileno()] = one
             self._counters.recovery_connections = len(self._connections)
             self._selector.register(peer, one.interest, lambda mask, at_ns: self._on_ready(one, mask, at_ns))
 
     def _make_room(self, now_ns: int) -> bool:
-        """End the connection that has asked for nothing for longest; receivers ask at once. False without one."""
+        """End the oldest connection that has asked for nothing, whatever it sends; receivers ask at once. False
+        without one."""
         silent = [
             one
             for one in self._connections.values()
-            if one.publication is None and now_ns - one.active_ns > _SILENT_NS
+            if one.publication is None and now_ns - one.opened_ns > _SILENT_NS
         ]
         if not silent:
             return False
         self._counters.recovery_connections_idle += 1
-        self._drop(min(silent, key=lambda one: one.active_ns))
+        self._drop(min(silent, key=lambda one: one.opened_ns))
         return True
 
     def _drop(self, one: _Connection) -> None:
@@ -153,9 +174,10 @@ class RecoveryServer:
             one.answers.send(one.socket)
             if len(one.answers) < before or mask & selectors.EVENT_READ:
                 one.active_ns = now_ns
-            self._serve(one, now_ns)
         except ConnectionError:
             self._drop(one)
+            return
+        self._serve(one, now_ns)
 
     # Requests
 
@@ -176,9 +198,11 @@ class RecoveryServer:
                 self._allowance -= len(one.answers)
                 one.active_ns = now_ns
                 one.answers.send(one.socket)
+        except TagRefused as refusal:
+            count_refusal(refusal, self._counters, f"{one.peer[0]}:{one.peer[1]}")
+            self._drop(one)
         except ConnectionError:
             self._drop(one)
-            return
         if one.socket.fileno() >= 0:
             self._watch(one)
 
@@ -191,6 +215,9 @@ class RecoveryServer:
 
     def _answer(self, one: _Connection) -> bool:
         """Answer some requests into the empty answers; False when there are none, or the connection ended."""
+        one.requests.show_next()
+        if one.publication is None and one.tags is None and is_greeting(one.requests):
+            return self._answer_greeting(one)
         header = one.requests.peek(HEADER_BYTES)
         if len(header) < HEADER_BYTES:
             return False
@@ -205,6 +232,28 @@ class RecoveryServer:
             return self._answer_messages(one, one.publication)
         return self._reject(one)
 
+    def _answer_greeting(self, one: _Connection) -> bool:
+        """Greet, and have tags on what follows; the key is the one that the receiver chose."""
+        theirs = one.requests.peek(GREETING_BYTES)
+        if len(theirs) < GREETING_BYTES:
+            return False
+        topic_index, key_id = decode_greeting(theirs)
+        publication = self._publications.get(topic_index)
+        keys = self._keys_of(publication.topic) if publication is not None else ()
+        key = next((key for key in keys if key.id == key_id), None)
+        if publication is None or key is None:
+            raise TagRefused(Refusal.KEY)
+        ours = greeting(topic_index, key)
+        greetings = theirs, ours
+        one.tags = StreamTags(key, self._keys_of, publication.topic, self.endpoint, greetings, is_server=True)
+        one.requests.consume(GREETING_BYTES)
+        requests, answers = VerifiedWindow(), SealedWindow(_ANSWER_WINDOW_BYTES, ours)
+        requests.take_over(one.requests)
+        requests.begin(one.tags)
+        answers.begin(one.tags)
+        one.requests, one.answers = requests, answers
+        return True
+
     def _reject(self, one: _Connection) -> bool:
         self._counters.recovery_malformed += 1
         self._drop(one)
@@ -215,6 +264,10 @@ class RecoveryServer:
         publication = self._publications.get(request.topic_index) if request is not None else None
         if request is None or publication is None:
             return self._reject(one)
+        if one.tags is None and self._keys_of(publication.topic):
+            raise TagRefused(Refusal.MISSING)
+        if one.tags is not None and one.tags.topic != publication.topic:
+            raise TagRefused(Refusal.KEY)
         low, high = ffi.new("uint32_t *"), ffi.new("uint32_t *")
         if lib.um_publication_retained(publication.handle, _wish(request), low, high) != 0:
             self._drop(one)  # being closed

@@ -23,6 +23,7 @@ from umstack.recovery.client import Fetch, FetchPlan
 from umstack.recovery.codec import RecoveryEndpoint
 from umstack.recovery.counters import RecoveryCounters
 from umstack.recovery.server import RecoveryServer
+from umstack.recovery.tags import KeysOf
 from xdp.closing import Closing
 
 _NS_PER_S = 1_000_000_000
@@ -45,10 +46,12 @@ class RecoveryService(Closing):
         address: str,
         context: Any,
         find_subscription: Callable[[Any], Subscription | None],
+        keys_of: KeysOf,
         *,
         is_threaded: bool,
     ) -> None:
         """`context` is the core's context; `find_subscription` gets a core's subscription and returns ours."""
+        self._keys_of = keys_of
         self._options = options
         self._context = context
         self._find_subscription = find_subscription
@@ -74,7 +77,9 @@ class RecoveryService(Closing):
         with self._lock:
             selector = self._open()
             if self._server is None:
-                self._server = RecoveryServer(self._options, self._address, selector, self._counters)
+                self._server = RecoveryServer(
+                    self._options, self._address, selector, self._counters, self._keys_of
+                )
             server = self._server
             self._submit(lambda: server.add(publication))
             return server.endpoint
@@ -101,7 +106,7 @@ class RecoveryService(Closing):
             selector = self._open()
             fetch = Fetch(
                 subscription, session.id, topic_index, mapping.epoch, plan, RecoveryEndpoint(*mapping.endpoint),
-                selector, self._counters,
+                selector, self._counters, self._keys_of,
             )  # fmt: skip
             self._submit(partial(self._begin, fetch, resumed=mapping.resume_sqn is not None))
 
@@ -188,7 +193,7 @@ class RecoveryService(Closing):
         self._fetches.append(
             Fetch(
                 subscription, begun.id, begun.topic_index, begun.epoch, plan, endpoint, self._selector,
-                self._counters,
+                self._counters, self._keys_of,
             )
         )  # fmt: skip
 

@@ -1,0 +1,431 @@
+"""Keys on the request protocol: late join between contexts that have them, and what either side refuses.
+
+The other side is tests/tag_oracle.py, which makes and checks tags without the product's code.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tag_oracle import TRAILER_BYTES, RequestStream
+from tests.unit.loopback import open_context
+from tests.unit.test_late_join import FAST, PORTS, RETAINED, Peer, _message, _numbers, _range, _send
+from tests.waiting import SECONDS, wait_for
+from umstack import Context, Source
+from umstack.recovery.codec import RangeRequest, RecoveryEndpoint, encode_range_request, endpoint_option
+
+SECRET, OTHER = bytes(range(32)), bytes(range(32, 64))
+TOPIC = "keyed"
+
+
+def _write_keys(file: Path, *keys: tuple[int, bytes]) -> None:
+    """A key file with these keys for the topic, put in place in one step."""
+    made = file.with_suffix(".new")
+    made.write_text("".join(f"topic {TOPIC}* {number} {secret.hex()}\n" for number, secret in keys))
+    made.chmod(0o600)
+    made.replace(file)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A key file with key 7; topics of other names have none."""
+    _write_keys(tmp_path / "keys", (7, SECRET))
+    return tmp_path / "keys"
+
+
+def _open(keys: Path, scope: str = "all", **options: Any) -> Context:
+    return open_context(authentication_scope=scope, authentication_key_file=str(keys), **{**PORTS, **options})
+
+
+@pytest.fixture
+def publisher(keys: Path) -> Iterator[Context]:
+    with _open(keys) as context:
+        yield context
+
+
+@pytest.fixture
+def subscriber(keys: Path) -> Iterator[Context]:
+    with _open(keys) as context:
+        yield context
+
+
+def _counted(context: Context, reason: str) -> int:
+    return int(context.stats()["context"][f"recovery_dropped_tag_{reason}"])
+
+
+def _port(context: Context) -> int:
+    server = context._recovery._server
+    assert server is not None
+    return server.endpoint.port
+
+
+class Asker:
+    """A receiver of the request protocol with a key, or with one that is wrong."""
+
+    def __init__(
+        self, context: Context, source: Source, key_id: int = 7, secret: bytes = SECRET, topic: str = TOPIC
+    ) -> None:
+        self.endpoint = "127.0.0.1", _port(context)
+        self.socket = socket.create_connection(self.endpoint, timeout=SECONDS)
+        self.source = source
+        self.tags = RequestStream(secret, key_id, topic, source.topic_index, is_server=False)
+        self.sent = bytearray()
+
+    def send(self, data: bytes) -> None:
+        self.sent += data
+        self.socket.sendall(data)
+
+    def receive(self, count: int) -> bytes:
+        """So many bytes, or what came until the connection ended."""
+        data = b""
+        while len(data) < count and (part := self.socket.recv(count - len(data))):
+            data += part
+        return data
+
+    def greet(self) -> None:
+        self.send(self.tags.greeting)
+        self.tags.begin(self.receive(TRAILER_BYTES), self.endpoint)
+
+    def range_request(self) -> bytes:
+        return encode_range_request(RangeRequest(self.source.topic_index, outstanding=10))
+
+    def record(self) -> bytes:
+        """The messages of the next record."""
+        head = self.receive(TRAILER_BYTES)
+        return self.tags.opened(head + self.receive(int.from_bytes(head[8:12])))
+
+    def is_ended(self) -> bool:
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@pytest.fixture
+def asked(publisher: Context) -> Iterator[Callable[..., Asker]]:
+    """Makes receivers of a source with ten messages."""
+    source = publisher.source(TOPIC, flow_control="none", **RETAINED)
+    _send(source, 0, 10)
+    askers: list[Asker] = []
+
+    def make(**key: Any) -> Asker:
+        askers.append(Asker(publisher, source, **key))
+        return askers[-1]
+
+    yield make
+    for asker in askers:
+        asker.close()
+
+
+@pytest.mark.parametrize("scope", ["control", "all"])
+def test_a_late_join_with_keys(keys: Path, scope: str) -> None:
+    """UM-136, UM-140: all of the past by tagged records, then the present; a topic without keys goes on without."""
+    with _open(keys, scope) as publisher, _open(keys, scope) as subscriber:
+        for topic in (TOPIC, "open"):
+            source = publisher.source(topic, flow_control="none", **RETAINED)
+            _send(source, 0, 20_000, size=100)
+            receiver = subscriber.receiver(topic)
+            numbers, others = _numbers(receiver, 20_000)
+            _send(source, 20_000, 100)
+            more, _ = _numbers(receiver, 100)
+            assert numbers + more == list(range(20_100))
+            assert not others
+            assert receiver.stats()["late_join_messages"] > 10_000
+        for context in (publisher, subscriber):
+            assert not any(_counted(context, reason) for reason in ("missing", "key", "wrong", "replayed"))
+
+
+def test_what_a_source_answers_has_the_documented_tags(asked: Callable[..., Asker]) -> None:
+    """UM-138: greeting, range and messages, each in a record as docs/authentication.md says."""
+    asker = asked()
+    asker.greet()
+    asker.send(asker.tags.seal(asker.range_request()))
+    assert asker.record()[:16] == _range(0, 9)[:16]
+
+
+def _without_tags(asker: Asker) -> None:
+    asker.send(asker.range_request())
+
+
+def _without_a_record(asker: Asker) -> None:
+    asker.greet()
+    asker.send(asker.range_request())
+
+
+def _of_no_key(asker: Asker) -> None:
+    asker.send(asker.tags.greeting)
+
+
+def _wrong(asker: Asker) -> None:
+    asker.greet()
+    asker.send(asker.tags.seal(asker.range_request()))
+
+
+def _changed(asker: Asker) -> None:
+    asker.greet()
+    record = bytearray(asker.tags.seal(asker.range_request()))
+    record[-1] ^= 1
+    asker.send(bytes(record))
+
+
+def _twice(asker: Asker) -> None:
+    asker.greet()
+    record = asker.tags.seal(asker.range_request())
+    asker.send(record)
+    asker.record()
+    asker.send(record)
+
+
+def _with_one_left_out(asker: Asker) -> None:
+    asker.greet()
+    asker.tags.seal(asker.range_request())
+    asker.send(asker.tags.seal(asker.range_request()))
+
+
+def _reflected(asker: Asker) -> None:
+    asker.greet()
+    asker.send(asker.tags.seal(asker.range_request()))
+    head = asker.receive(TRAILER_BYTES)
+    asker.send(head + asker.receive(int.from_bytes(head[8:12])))
+
+
+@pytest.mark.parametrize(
+    ("attack", "key", "reason"),
+    [
+        (_without_tags, {}, "missing"),
+        (_without_a_record, {}, "missing"),
+        (_of_no_key, {"key_id": 8}, "key"),
+        (_wrong, {"secret": OTHER}, "wrong"),
+        (_wrong, {"topic": "keyed.other"}, "wrong"),
+        (_changed, {}, "wrong"),
+        (_reflected, {}, "wrong"),
+        (_twice, {}, "replayed"),
+        (_with_one_left_out, {}, "replayed"),
+    ],
+)
+def test_a_source_ends_a_connection_without_the_right_tags(
+    publisher: Context,
+    asked: Callable[..., Asker],
+    attack: Callable[[Asker], None],
+    key: dict[str, Any],
+    reason: str,
+) -> None:
+    """UM-138: whatever is not the next record of the connection ends it, and is counted by its reason."""
+    asker = asked(**key)
+    attack(asker)
+    assert asker.is_ended()
+    assert _counted(publisher, reason) == 1
+
+
+def test_what_a_receiver_said_is_no_good_on_another_connection(
+    publisher: Context, asked: Callable[..., Asker]
+) -> None:
+    """UM-138: a recorded connection, sent again as it was, meets another nonce."""
+    first = asked()
+    first.greet()
+    first.send(first.tags.seal(first.range_request()))
+    first.record()
+    second = asked()
+    second.send(bytes(first.sent))
+    wait_for(lambda: _counted(publisher, "wrong"), "the refusal")
+
+
+def test_two_keys_are_accepted_until_the_old_one_is_removed(
+    keys: Path, publisher: Context, asked: Callable[..., Asker]
+) -> None:
+    """Rotation: both keys at once; a connection with a key that is removed ends with its next record."""
+    _write_keys(keys, (8, OTHER), (7, SECRET))
+    wait_for(lambda: len(publisher._engine.keyring.keys_of(TOPIC)) == 2, "the new key")
+    askers = [asked(), asked(key_id=8, secret=OTHER)]
+    for asker in askers:
+        asker.greet()
+        asker.send(asker.tags.seal(asker.range_request()))
+        asker.record()
+    _write_keys(keys, (8, OTHER))
+    wait_for(lambda: len(publisher._engine.keyring.keys_of(TOPIC)) == 1, "the end of the old key")
+    for asker in askers:
+        asker.send(asker.tags.seal(asker.range_request()))
+    assert askers[0].is_ended()
+    assert askers[1].record()
+    assert _counted(publisher, "key") == 1
+
+
+# What a receiver refuses: an advertisement of the source leads to a peer
+
+
+@pytest.fixture
+def led(publisher: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Source]]:
+    """Makes a source whose advertisement leads to a peer."""
+    peers: list[Peer] = []
+
+    def make(answer: Callable[[socket.socket, Peer], None]) -> Source:
+        peer = Peer(publisher, answer)
+        peers.append(peer)
+        at = RecoveryEndpoint("127.0.0.1", peer.listener.getsockname()[1])
+        monkeypatch.setattr("umstack.context.endpoint_option", lambda _real: endpoint_option(at))
+        return publisher.source(TOPIC, flow_control="none", **RETAINED)
+
+    yield make
+    for peer in peers:
+        peer.close()
+
+
+def _read(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        part = connection.recv(count - len(data))
+        if not part:
+            raise ConnectionError
+        data += part
+    return data
+
+
+class Answerer:
+    """A source of the request protocol, on one connection."""
+
+    def __init__(self, connection: socket.socket, topic_index: int, secret: bytes = SECRET, key_id: int = 7):
+        self.connection = connection
+        self.tags = RequestStream(secret, key_id, TOPIC, topic_index, is_server=True)
+
+    def greet(self) -> None:
+        theirs = _read(self.connection, TRAILER_BYTES)
+        self.connection.sendall(self.tags.greeting)
+        self.tags.begin(theirs, self.connection.getsockname())
+
+    def record(self) -> bytes:
+        head = _read(self.connection, TRAILER_BYTES)
+        return self.tags.opened(head + _read(self.connection, int.from_bytes(head[8:12])))
+
+    def send(self, messages: bytes) -> bytes:
+        record = self.tags.seal(messages)
+        self.connection.sendall(record)
+        return record
+
+
+def test_a_receiver_takes_what_is_tagged_right(led: Callable[..., Source], subscriber: Context) -> None:
+    """UM-136, UM-138: several records, whatever the pieces in which they come."""
+    index = [0]
+
+    def answer(connection: socket.socket, peer: Peer) -> None:
+        answerer = Answerer(connection, index[0])
+        answerer.greet()
+        assert answerer.record()[:2] == b"\x08\x4e"
+        answerer.send(_range(0, 5))
+        answerer.record()
+        pieces = [
+            answerer.tags.seal(b"".join(_message(index[0], n, b"%d" % n) for n in pair))
+            for pair in ((0, 1), (2, 3), (4, 5))
+        ]
+        for byte in b"".join(pieces[:2]):
+            connection.sendall(bytes([byte]))
+        connection.sendall(pieces[2])
+        peer.done.wait(SECONDS)
+
+    source = led(answer)
+    index[0] = source.topic_index
+    receiver = subscriber.receiver(TOPIC, retransmit_request_maximum=6)
+    assert _numbers(receiver, 6)[0] == list(range(6))
+
+
+def _untagged_answer(answerer: Answerer, _earlier: list[bytes]) -> None:
+    answerer.connection.sendall(_range(0, 5) + _message(1, 0, b"0"))
+
+
+def _answer_of_another_key(answerer: Answerer, _earlier: list[bytes]) -> None:
+    answerer.greet()
+
+
+def _wrong_answer(answerer: Answerer, _earlier: list[bytes]) -> None:
+    answerer.greet()
+    answerer.send(_range(0, 5))
+
+
+def _replayed_record(answerer: Answerer, _earlier: list[bytes]) -> None:
+    answerer.greet()
+    answerer.connection.sendall(answerer.send(_range(0, 5)))
+
+
+def _replayed_connection(answerer: Answerer, earlier: list[bytes]) -> None:
+    if not earlier:
+        answerer.greet()
+        earlier += [answerer.tags.greeting, answerer.send(_range(0, 5))]
+    else:
+        _read(answerer.connection, TRAILER_BYTES)
+        answerer.connection.sendall(b"".join(earlier))
+
+
+@pytest.mark.parametrize(
+    ("attack", "key", "reason"),
+    [
+        (_untagged_answer, {}, "missing"),
+        (_answer_of_another_key, {"key_id": 8}, "key"),
+        (_wrong_answer, {"secret": OTHER}, "wrong"),
+        (_replayed_record, {}, "replayed"),
+        (_replayed_connection, {}, "wrong"),
+    ],
+)
+def test_a_receiver_ends_a_connection_without_the_right_tags(
+    led: Callable[..., Source],
+    subscriber: Context,
+    attack: Callable[[Answerer, list[bytes]], None],
+    key: dict[str, Any],
+    reason: str,
+) -> None:
+    """UM-138, UM-140: a peer without the key delivers nothing of its own; the present goes on."""
+    index, earlier = [0], list[bytes]()
+
+    def answer(connection: socket.socket, peer: Peer) -> None:
+        attack(Answerer(connection, index[0], **key), earlier)
+        time.sleep(0.1)  # the end of the connection is to be the receiver's
+
+    source = led(answer)
+    index[0] = source.topic_index
+    receiver = subscriber.receiver(TOPIC, **FAST)
+    wait_for(lambda: _counted(subscriber, reason), f"a tag {reason}")
+    wait_for(lambda: subscriber.stats()["context"]["late_joins_given_up"], "the present without the past")
+    _send(source, 0, 10)
+    assert _numbers(receiver, 10)[0] == list(range(10))
+
+
+_LONG_REQUEST = b"\x08\x4e\xff\xff".ljust(65535, b"\xff")
+
+
+def test_bytes_that_drip_hold_no_connection(keys: Path) -> None:
+    """UM-138: connections that send a byte now and then, and ask for nothing, make way for a receiver."""
+    with _open(keys, recovery_connections_maximum=4) as publisher, _open(keys) as subscriber:
+        source = publisher.source(TOPIC, flow_control="none", **RETAINED)
+        _send(source, 0, 10)
+        done = threading.Event()
+
+        def drip() -> None:
+            at = "127.0.0.1", _port(publisher)
+            peers = [socket.create_connection(at, timeout=SECONDS) for _ in range(4)]
+            turn = -1
+            while not done.wait(0.01):
+                turn += 1
+                for peer in peers:
+                    try:
+                        peer.sendall(_LONG_REQUEST[turn : turn + 1])
+                    except OSError:
+                        continue
+            for peer in peers:
+                peer.close()
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            receiver = subscriber.receiver(TOPIC, late_join_info_request_interval=50)
+            assert _numbers(receiver, 10)[0] == list(range(10))
+        finally:
+            done.set()
+            thread.join()
