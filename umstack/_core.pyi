@@ -550,6 +550,7 @@ class um_receiver_session_config(CData):
     send_naks: bool
     nak_rate_limit: int
     datagram_max_bytes: int
+    receive_max_bytes: int
     loss_capacity: int
     topic_capacity: int
     window_bytes: int

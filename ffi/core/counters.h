@@ -177,6 +177,8 @@ typedef struct um_receiver_transport_counters {
     uint64_t unrecovered_txw;
     /* counter, datagrams: Given up: the NAK generation interval ran out. */
     uint64_t unrecovered_tmo;
+    /* counter, datagrams: Given up: the retransmission was longer than transport_lbtrm_receiver_datagram_max_size, too. */
+    uint64_t unrecovered_too_long;
     /* counter, messages: Messages and fragments received, those of topics without a local receiver included. */
     uint64_t lbm_msgs_rcved;
     /* counter, messages: Of those, the ones without a local receiver. */
@@ -197,6 +199,8 @@ typedef struct um_receiver_transport_counters {
     uint64_t out_of_order;
     /* counter, datagrams: Dropped: for another session id. */
     uint64_t dgrams_dropped_sid;
+    /* counter, datagrams: Dropped: longer than transport_lbtrm_receiver_datagram_max_size (UX-26). */
+    uint64_t dgrams_dropped_too_long;
     /* counter, datagrams: NCF datagrams received. */
     uint64_t ncf_pckts_rcved;
     /* counter, datagrams: Datagrams accepted that carry the retransmission flag. */
@@ -255,6 +259,8 @@ typedef struct um_receiver_transport_counters {
     uint64_t nak_suppress;
     /* snapshot, bits: What is measured: 1 the initial back-off, 2 the back-off, 4 the suppress interval. */
     uint64_t timers_adaptive;
+    /* snapshot, 0/1: 1: the session sends no NAKs (transport_lbtrm_send_naks 0). */
+    uint64_t naks_off;
 } um_receiver_transport_counters;
 
 static inline void um_receiver_transport_counters_reset(um_receiver_transport_counters *counters)

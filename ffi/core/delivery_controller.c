@@ -7,7 +7,10 @@
 #include "core/order_map.h"
 #include "core/reassembly.h"
 
-enum { SPAN_MAX = 1 << 30 }; /* sqns distinguishable from next_sqn on, with a margin */
+enum {
+    SPAN_MAX = 1 << 30,      /* sqns distinguishable from next_sqn on, with a margin */
+    GAP_CHECK_NS = 10000000, /* how soon to look again at a gap whose time is up and that could not be given up */
+};
 
 void um_delivery_init(um_delivery *delivery, um_receiver *receiver, uint32_t id, uint32_t source, uint32_t topic_index,
                       int64_t give_up_ns)
@@ -424,6 +427,14 @@ void um_delivery_end(um_delivery *delivery, int64_t now_ns)
     finish(delivery, now_ns);
 }
 
+/* When the oldest gap of a controller without NAKs is to be given up. */
+static int64_t gap_due_ns(um_delivery *delivery)
+{
+    if (!delivery->is_nak_free || delivery->gap_count == 0)
+        return UM_NEVER_NS;
+    return um_order_map_gap(delivery, 0)->detected_ns + delivery->give_up_ns;
+}
+
 int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
 {
     if (delivery->bos_due)
@@ -435,13 +446,18 @@ int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
     int64_t interval_ns = delivery->receiver->config.loss_check_interval_ns;
     bool check = interval_ns != 0 && delivery->gap_count > 0 && now_ns >= delivery->loss_check_ns;
     /* A gap that was being given up when the queue was full must go on. */
-    if (delivery->starved || check || (delivery->gap_count > 0 && now_ns >= um_otr_due_ns(delivery)))
+    if (delivery->starved || check || now_ns >= gap_due_ns(delivery) ||
+        (delivery->gap_count > 0 && now_ns >= um_otr_due_ns(delivery)))
         um_loss_drain(delivery, now_ns, true);
     if (interval_ns == 0 || delivery->gap_count == 0)
         delivery->loss_check_ns = UM_NEVER_NS;
     else if (check || delivery->loss_check_ns == UM_NEVER_NS)
         delivery->loss_check_ns = now_ns + interval_ns;
     int64_t otr_ns = delivery->gap_count > 0 ? um_otr_due_ns(delivery) : UM_NEVER_NS;
+    int64_t gap_ns = gap_due_ns(delivery);
+    if (gap_ns <= now_ns) /* it is being fetched, or the queue is full */
+        gap_ns = now_ns + GAP_CHECK_NS;
+    otr_ns = otr_ns < gap_ns ? otr_ns : gap_ns;
     return otr_ns < delivery->loss_check_ns ? otr_ns : delivery->loss_check_ns;
 }
 

@@ -103,6 +103,8 @@ typedef struct um_delivery {
     bool starved;
     bool bos_due;
     bool has_blocker;
+    bool
+        is_nak_free; /* of a session without NAKs: gaps are given up when their time is up, whether something arrives */
     bool is_leading; /* nothing was delivered: what is lost at leading_sqn is before the first message (UM-135) */
     bool has_resume; /* resume_sqn: where an earlier session was, or this one was when it ended */
 

@@ -19,6 +19,11 @@ static void give_up(um_receiver_session *session, um_loss *loss, uint64_t *reaso
     um_loss_map_remove(&session->losses, loss);
 }
 
+void um_nak_timers_give_up_too_long(um_receiver_session *session, um_loss *loss)
+{
+    give_up(session, loss, &session->counters.unrecovered_too_long);
+}
+
 /* Sqns [first, last] are a gap (UM-116, UM-117): one back-off for the whole gap. What the source cannot send
  * again is not NAKed (UM-128), nor what the map has no room for. */
 void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_t last, int64_t now_ns)
@@ -39,6 +44,8 @@ void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_
         first += excess;
     }
     int64_t backoff_ns = um_recovery_timing_draw_initial_ns(&session->timing, &session->random);
+    if (!session->config.send_naks && backoff_ns > session->config.nak_generation_ns)
+        backoff_ns = session->config.nak_generation_ns;
     for (; first != last + 1; first++)
         um_loss_map_add(&session->losses, first, now_ns, now_ns + backoff_ns);
 }

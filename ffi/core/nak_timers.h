@@ -16,6 +16,9 @@ void um_nak_timers_add_gap(um_receiver_session *session, uint32_t first, uint32_
 /* The datagram of `loss` is there: takes it off the map and counts how long that took. */
 void um_nak_timers_on_recovered(um_receiver_session *session, um_loss *loss, bool retransmission, int64_t now_ns);
 
+/* The datagram of `loss` came and is longer than the receiver takes: no more NAKs, it is given up. */
+void um_nak_timers_give_up_too_long(um_receiver_session *session, um_loss *loss);
+
 /* NCFs: their NAKs wait for the suppress interval. */
 void um_nak_timers_on_ncf(um_receiver_session *session, const um_packet *packet, int64_t now_ns);
 

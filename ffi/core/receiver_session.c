@@ -40,6 +40,8 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     memset(session, 0, sizeof *session);
     um_arena arena = {memory, 0};
     session->config = *config;
+    if (config->receive_max_bytes == 0)
+        session->config.receive_max_bytes = UINT32_MAX;
     session->link = link;
     session->store = store;
     session->random.state = config->random_seed;
@@ -151,6 +153,8 @@ static void on_tsni(um_receiver_session *session, const um_lbmc_message *message
             bool was_starting = d->state == UM_DELIVERY_STARTING;
             um_delivery_on_tsni(d, um_load_be32(record + 4), arrival);
             session->starting_count += (uint32_t)(d->state == UM_DELIVERY_STARTING) - was_starting;
+            if (d->is_nak_free && d->gap_count > 0)
+                session->tick_controllers_ns = arrival->now_ns;
         }
     }
 }
@@ -417,6 +421,19 @@ static void on_sm(um_receiver_session *session, const um_packet *packet, int64_t
         session->status_due_ns = now_ns; /* the source may be waiting for this position */
 }
 
+/* Data that this receiver has no room for (UX-26): its sequence number stays lost. A retransmission would be as long,
+ * so once one has come no more are NAKed. */
+static void drop_too_long(um_receiver_session *session, const um_packet *packet, int64_t now_ns)
+{
+    UM_COUNT(session->counters.dgrams_dropped_too_long, 1);
+    um_loss *loss = um_loss_map_find(&session->losses, packet->sqn);
+    if (loss == NULL)
+        return;
+    um_nak_timers_give_up_too_long(session, loss);
+    if (session->starting_count > 0)
+        um_start_gate_open(session, now_ns);
+}
+
 void um_receiver_session_on_packet(um_receiver_session *session, const um_packet *packet, const um_rx *rx,
                                    const uint8_t *data, uint32_t length, int64_t now_ns)
 {
@@ -430,7 +447,10 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
     switch (packet->type) {
     case UM_LBTRM_DATA:
         note_activity(session, now_ns);
-        on_data(session, packet, data, length, &arrival);
+        if (UM_LIKELY(length <= session->config.receive_max_bytes))
+            on_data(session, packet, data, length, &arrival);
+        else
+            drop_too_long(session, packet, now_ns);
         break;
     case UM_LBTRM_SM:
         note_activity(session, now_ns);
@@ -502,4 +522,5 @@ void um_receiver_session_snapshot(um_receiver_session *session)
     counters->nak_backoff = (uint64_t)um_recovery_timing_backoff_ns(timing);
     counters->nak_suppress = (uint64_t)um_recovery_timing_suppress_ns(timing);
     counters->timers_adaptive = timing->adaptive;
+    counters->naks_off = !session->config.send_naks;
 }

@@ -60,6 +60,7 @@ typedef struct um_receiver_session_config {
     bool send_naks;
     uint32_t nak_rate_limit;     /* sequence numbers NAKed a second; 0: no limit */
     uint32_t datagram_max_bytes; /* bounds a NAK's length */
+    uint32_t receive_max_bytes;  /* longer data is dropped (UX-26); 0: no bound */
     uint32_t loss_capacity;      /* power of two */
     uint32_t topic_capacity;     /* power of two: most topics, and most queues, of the delivery controllers */
     uint32_t window_bytes;       /* flow control window offered at most */

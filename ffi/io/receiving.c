@@ -259,6 +259,7 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
         return -ENOMEM;
     um_delivery_init(delivery, receiver, receiving->next_delivery_id++, source, topic_index,
                      session->config.nak_generation_ns);
+    delivery->is_nak_free = !session->config.send_naks;
     if (um_receiver_session_map(session, delivery, um_clock_ns())) {
         um_resume_points_apply(&receiving->node.resume_points, session, delivery);
         return 0;

@@ -121,7 +121,9 @@ class CoreContext:
         config.rate_interval_ns = options.transport_lbtrm_rate_interval_ns
         config.hold_datagrams = options.delivery_hold_datagrams
         config.hold_messages = _REORDERED_MESSAGES_MAX
-        config.datagram_max_bytes = self.datagram_max_bytes
+        config.datagram_max_bytes = max(
+            self.datagram_max_bytes, options.transport_lbtrm_receiver_datagram_max_size_bytes
+        )
         config.random_seed = SystemRandom().getrandbits(64)
         config.authentication_scope = _SCOPES[options.authentication_scope]
         config.authentication_tolerance_ns = options.authentication_time_tolerance_ns

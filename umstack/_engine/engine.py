@@ -152,7 +152,12 @@ class Engine:
         key_set = self.keyring.number_of(topic)
         for subscription in wanting:
             config = receiver_session_config(
-                address, subscription.options, core.receiver_id, core.datagram_bytes, key_set
+                address,
+                subscription.options,
+                core.receiver_id,
+                core.datagram_bytes,
+                key_set,
+                core.options.transport_lbtrm_receiver_datagram_max_size_bytes,
             )
             ignored = self._ignored(config)
             late: LateMapping | None = None

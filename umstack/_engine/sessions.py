@@ -271,6 +271,7 @@ def receiver_session_config(
     receiver_id: int,
     datagram_max_bytes: int,
     key_set: int = 0,
+    receive_max_bytes: int = 0,
 ) -> Any:
     """The core's configuration of the receiving side of a session."""
     config = ffi.new("um_receiver_session_config *")
@@ -279,12 +280,13 @@ def receiver_session_config(
     config.nak_backoff_ns = options.transport_lbtrm_nak_backoff_interval_ns
     config.nak_suppress_ns = options.transport_lbtrm_nak_suppress_interval_ns
     config.adaptive_timers = sum(_ADAPTIVE_RECEIVER_TIMERS[name] for name in options.adaptive_timers)
-    config.nak_generation_ns = options.transport_lbtrm_nak_generation_interval_ns
+    config.nak_generation_ns = options.effective_generation_interval_ns
     config.activity_timeout_ns = options.transport_lbtrm_activity_timeout_ns
     config.preactivity_timeout_ns = options.transport_lbtrm_preactivity_timeout_ns
     config.send_naks = options.transport_lbtrm_send_naks
     config.nak_rate_limit = options.transport_lbtrm_nak_rate_limit_naks_per_second
     config.datagram_max_bytes = datagram_max_bytes
+    config.receive_max_bytes = receive_max_bytes
     config.loss_capacity = _LOSS_MAP_CAPACITY
     config.topic_capacity = _TOPICS_PER_SESSION
     config.window_bytes = options.flow_control_receiver_window_bytes

@@ -217,8 +217,9 @@ class ContextOptions:
         um=0,
         minimum=500,
         maximum=UDP_PAYLOAD_MAXIMUM_BYTES,
-        zero="as transport_lbtrm_datagram_max_size",
-        doc="The same, for datagrams received; a longer one is dropped and counted (UX-26).",
+        zero="whatever comes",
+        doc="Longest datagram received: a longer one is dropped and counted (dgrams_dropped_too_long), and what it "
+        "carries is lost (UX-26).",
     )
     dynamic_fragmentation_reduction: bool = option(
         Kind.SWITCH,
@@ -464,14 +465,6 @@ class ContextOptions:
         """Configured size of datagrams sent, 0 for the one the MTU gives."""
         return (
             self.transport_lbtrm_source_datagram_max_size_bytes
-            or self.transport_lbtrm_datagram_max_size_bytes
-        )
-
-    @property
-    def receiver_datagram_size_bytes(self) -> int:
-        """Configured size of datagrams received, 0 for the one the MTU gives."""
-        return (
-            self.transport_lbtrm_receiver_datagram_max_size_bytes
             or self.transport_lbtrm_datagram_max_size_bytes
         )
 

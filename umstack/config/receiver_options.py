@@ -22,6 +22,15 @@ class ReceiverOptions:
     # Loss recovery
 
     transport_lbtrm_send_naks: bool = option(Kind.SWITCH, um=1, doc="Send NAKs for lost datagrams.")
+    transport_lbtrm_loss_declaration_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=10000,
+        maximum=3_600_000,
+        zero="at once",
+        doc="With transport_lbtrm_send_naks 0, how long after it was found a gap is declared lost; until then a "
+        "datagram that was overtaken, or sent again for another receiver, still fills it. Not set: "
+        "transport_lbtrm_nak_generation_interval.",
+    )
     transport_lbtrm_nak_initial_backoff_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=50,
@@ -311,6 +320,13 @@ class ReceiverOptions:
     def adaptive_timers(self) -> frozenset[str]:
         """Names of the timers that are measured."""
         return adaptive(self.recovery_timing, ADAPTIVE_RECEIVER_TIMERS, self.given)
+
+    @property
+    def effective_generation_interval_ns(self) -> int:
+        """How long after it was found a gap is given up, with NAKs or without."""
+        if self.transport_lbtrm_send_naks or "transport_lbtrm_loss_declaration_interval" not in self.given:
+            return self.transport_lbtrm_nak_generation_interval_ns
+        return self.transport_lbtrm_loss_declaration_interval_ns
 
     @property
     def effective_preactivity_timeout_ns(self) -> int:

@@ -1,0 +1,87 @@
+"""Datagrams sent and received have sizes of their own: what is longer than a receiver takes is lost (UX-26)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.loopback import open_context
+from tests.waiting import SECONDS, wait_for
+from umstack import Context, Message, Receiver, UnrecoverableLoss
+
+SHORT, LONG = b"short", bytes(3000)
+
+
+@pytest.fixture
+def publisher() -> Iterator[Context]:
+    with open_context(
+        transport_lbtrm_datagram_max_size=0, transport_lbtrm_source_datagram_max_size=4000
+    ) as context:
+        yield context
+
+
+def _rows(receiver: Receiver, until: Any) -> list[Any]:
+    rows: list[Any] = []
+
+    def came() -> bool:
+        rows.extend(receiver.poll(timeout=0.05).events())
+        return bool(until(rows))
+
+    wait_for(came, "the rows", SECONDS)
+    return [row for row in rows if isinstance(row, Message | UnrecoverableLoss)]
+
+
+def _transport(context: Context) -> dict[str, Any]:
+    found: dict[str, Any] = context.stats()["receiver_transports"][0]
+    return found
+
+
+def test_a_longer_datagram_is_dropped_counted_and_lost(publisher: Context) -> None:
+    """UX-26: an event for it, in its place; what is short enough comes, and NAKs for it end with its retransmission."""
+    with open_context(transport_lbtrm_receiver_datagram_max_size=1000) as subscriber:
+        options = {"transport_lbtrm_nak_generation_interval": 400, "delivery_control_loss_check_interval": 50}
+        receiver = subscriber.receiver("topic", **options)  # type: ignore[arg-type]
+        source = publisher.source("topic", flow_control="min")
+        source.wait_connected(timeout=SECONDS)
+        for data in (SHORT, LONG, SHORT):
+            source.send(data, flush=True)
+        rows = _rows(receiver, lambda rows: sum(isinstance(row, Message) for row in rows) == 2)
+        assert [type(row) for row in rows] == [Message, UnrecoverableLoss, Message]
+        assert [row.sequence_number for row in rows] == [0, 1, 2]
+        counters = _transport(subscriber)
+        assert counters["dgrams_dropped_too_long"] == 2  # once, and once again when it was NAKed
+        assert counters["unrecovered_too_long"] == counters["naks_sent"] == 1
+        assert counters["unrecovered_tmo"] == 0
+
+
+def test_the_last_message_is_lost_with_an_event_too(publisher: Context) -> None:
+    """UX-26: tail loss: the session message tells of it."""
+    with open_context(transport_lbtrm_receiver_datagram_max_size=1000) as subscriber:
+        options = {"transport_lbtrm_nak_generation_interval": 400, "delivery_control_loss_check_interval": 50}
+        receiver = subscriber.receiver("topic", **options)  # type: ignore[arg-type]
+        source = publisher.source(
+            "topic", flow_control="min", transport_topic_sequence_number_info_interval=100
+        )
+        source.wait_connected(timeout=SECONDS)
+        for data in (SHORT, LONG):
+            source.send(data, flush=True)
+        rows = _rows(receiver, lambda rows: any(isinstance(row, UnrecoverableLoss) for row in rows))
+        assert [(type(row), row.sequence_number) for row in rows] == [(Message, 0), (UnrecoverableLoss, 1)]
+
+
+def test_a_receiver_takes_what_comes_unless_it_has_a_size(publisher: Context) -> None:
+    """UX-26: the size of what it sends does not bound what it receives; one that is set sizes its memory."""
+    with (
+        open_context(transport_lbtrm_source_datagram_max_size=600) as small,
+        open_context(transport_lbtrm_receiver_datagram_max_size=20000) as large,
+    ):
+        receivers = [one.receiver("topic") for one in (small, large)]
+        source = publisher.source("topic", flow_control="min")
+        source.wait_connected(receivers=2, timeout=SECONDS)
+        source.send(LONG, flush=True)
+        for receiver in receivers:
+            assert receiver.receive(SECONDS) == LONG
+        assert (publisher.datagram_bytes, small.datagram_bytes) == (4000, 600)
+        assert all(_transport(one)["dgrams_dropped_too_long"] == 0 for one in (small, large))
