@@ -19,12 +19,13 @@ from click.testing import CliRunner
 from tests.unit.loopback import SHARED, open_context
 from tests.waiting import SECONDS, collect, wait_for
 from umstack import Context
+from umstack._core import ffi, lib
 from umstack.cli import command as umstack
 from umstack.config import Config
 from umstack.errors import LinkError, OptionError, UmError
 from umstack.resolution.codec import KEEPALIVE, ResolutionDatagram, encode
 from umstack.resolution.daemons import DaemonClient
-from umstack.resolution.relay import Relay, RelayPolicy, RelayServer
+from umstack.resolution.relay import Fate, Relay, RelayPolicy, RelayServer
 
 ROOT = Path(__file__).parents[2]
 MS = 1_000_000
@@ -107,9 +108,10 @@ def test_a_datagram_goes_to_every_other_client() -> None:
     """UDP relay as lbmrd: an address that has sent is a client; a keepalive is answered, and not relayed."""
     relay = Relay(RelayPolicy())
     for address in (A, B, C):
-        assert relay.received(KEEPALIVE, address, 0) == [(KEEPALIVE, [address])]
-    assert relay.received(QUERY, B, 1) == [(QUERY, [A, C])]
-    assert relay.counters.datagrams_relayed == 2
+        assert relay.received(KEEPALIVE, address, 0) is Fate.ANSWERED
+    assert relay.received(QUERY, B, 1) is Fate.RELAYED
+    assert sorted(relay.clients) == [A, B, C]
+    assert (relay.counters.queries, relay.counters.keepalives) == (1, 3)
 
 
 def test_a_client_that_is_silent_is_forgotten() -> None:
@@ -117,7 +119,7 @@ def test_a_client_that_is_silent_is_forgotten() -> None:
     relay = Relay(RelayPolicy(client_timeout_s=5))
     relay.received(KEEPALIVE, A, 0)
     relay.received(KEEPALIVE, B, 3 * SECOND)
-    assert relay.received(QUERY, B, 5 * SECOND) == [(QUERY, [])]
+    assert relay.received(QUERY, B, 5 * SECOND) is Fate.RELAYED
     assert relay.clients == [B]
     assert relay.counters.clients_timed_out == 1
 
@@ -125,17 +127,39 @@ def test_a_client_that_is_silent_is_forgotten() -> None:
 def test_a_relay_is_bounded() -> None:
     """Bad input: too many clients, strangers, too much from one, and what is no topic resolution."""
     relay = Relay(RelayPolicy((ipaddress.IPv4Network("10.1.0.0/16"),), 2, 5, 10))
-    assert relay.received(QUERY, ("10.2.0.1", 1), 0) == []
+    assert relay.received(QUERY, ("10.2.0.1", 1), 0) is Fate.DROPPED
     relay.received(KEEPALIVE, A, 0)
     relay.received(KEEPALIVE, B, 0)
-    assert relay.received(KEEPALIVE, C, 0) == []
-    assert relay.received(b"garbage", A, 0) == []
-    assert relay.received(b"", A, 0) == []
-    assert sum(len(relay.received(QUERY, A, 0)) for _ in range(100)) == 7
-    assert relay.received(QUERY, A, SECOND // 10) == [(QUERY, [B])]
+    assert relay.received(KEEPALIVE, C, 0) is Fate.DROPPED
+    assert relay.received(b"garbage", A, 0) is Fate.DROPPED
+    assert relay.received(b"", A, 0) is Fate.DROPPED
+    assert [relay.received(QUERY, A, 0) for _ in range(100)].count(Fate.RELAYED) == 7
+    assert relay.received(QUERY, A, SECOND // 10) is Fate.RELAYED
     counters = relay.counters
     assert (counters.dropped_not_allowed, counters.clients_refused, counters.dropped_malformed) == (1, 1, 2)
     assert counters.dropped_rate == 93
+
+
+def test_one_datagram_goes_to_many_addresses() -> None:
+    """The daemon's sending: more than one call takes, one left out, and one that cannot be sent to passed over."""
+    with ExitStack() as stack:
+        sender = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        sockets = [stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(150)]
+        to = ffi.new("um_address[]", len(sockets))
+        for one, entry in zip(sockets, to, strict=True):
+            one.bind(("127.0.0.1", 0))
+            one.settimeout(SECONDS)
+            entry.ip, entry.port = 0x7F000001, one.getsockname()[1]
+        to[70].ip = 0xFFFFFFFF  # broadcast, which the socket may not do
+        assert lib.um_fan_out(sender.fileno(), b"to all", 6, to, len(sockets), 3) == 148
+        for number, one in enumerate(sockets):
+            if number in (3, 70):
+                one.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    one.recv(100)
+            else:
+                assert one.recv(100) == b"to all"
+        assert lib.um_fan_out(sender.fileno(), b"none", 4, to, 0, 0) == 0
 
 
 # ---- both ----

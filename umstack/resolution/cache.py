@@ -30,17 +30,19 @@ class ResolverCache:
     def __len__(self) -> int:
         return len(self._order)
 
-    def add(self, source: KnownSource) -> None:
-        """Remember a source, or that it was advertised again."""
+    def add(self, source: KnownSource) -> bool:
+        """Remember a source, or that it was advertised again. False when another made room for it."""
         if source in self._order:
             self._order.move_to_end(source)
-            return
-        if len(self._order) >= self._maximum_entries:
+            return True
+        has_room = len(self._order) < self._maximum_entries
+        if not has_room:
             oldest, _ = self._order.popitem(last=False)
             self._forget_by_topic(oldest)
             self.eviction_count += 1
         self._order[source] = None
         self._by_topic.setdefault(source.topic, {})[source] = None
+        return has_room
 
     def discard(self, source: KnownSource) -> None:
         """Forget a source."""

@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 from umstack._engine.transport_address import LbtrmAddress as LbtrmAddress
 from umstack._engine.transport_address import LbtruAddress as LbtruAddress
@@ -38,7 +39,8 @@ _PACKET_OPTION_TOTAL_LENGTH = 0x80
 _OPTION_LENGTH_BYTES = 4
 _OPTION_HEAD_BYTES = 2
 _OPTION_MAXIMUM_BYTES = 255
-_ADVERTISEMENTS_REMEMBERED = 4096
+_ADVERTISEMENTS_REMEMBERED = 16384
+_SESSIONS_REMEMBERED = 4096
 
 _TIR_FIXED = struct.Struct("!BBHI")
 _LBTRM_INFO = struct.Struct("!4s4sIHH")
@@ -157,7 +159,7 @@ class _Cursor:
             raise _MalformedDatagram(f"{what} is empty")
         raw = self._data[self.offset : end]
         self.offset = end + 1
-        return raw.decode("utf-8", errors="surrogateescape")
+        return decode_topic_name(raw)
 
     def plain_advertisement(self) -> bytes | None:
         """The bytes of the advertisement that begins here, taken; None, and nothing taken, where it has options or
@@ -171,6 +173,47 @@ class _Cursor:
             return None
         self.offset = end
         return data[start:end]
+
+
+class PlainRecords(NamedTuple):
+    """The records of a datagram, encoded: names of queries without their ends, and whole advertisements."""
+
+    queries: list[bytes]
+    advertisements: list[bytes]
+
+
+def split_plain(data: bytes) -> PlainRecords | None:
+    """The records of a datagram that has nothing but queries and advertisements without options, undecoded; None for
+    any other, which decode() is for. What is in the advertisements is not checked."""
+    if len(data) < HEADER_BYTES or data[0] != _TYPE_NORMAL:
+        return None
+    query_count, advertisement_count = data[1], int.from_bytes(data[2:4], "big")
+    *queries, _ = data[HEADER_BYTES:].split(b"\0", query_count)
+    if len(queries) < query_count or not all(queries):
+        return None
+    if queries and max(map(len, queries)) > TOPIC_NAME_MAXIMUM_BYTES:
+        return None
+    cursor = _Cursor(data, HEADER_BYTES + sum(map(len, queries)) + query_count)
+    advertisements = []
+    for _ in range(advertisement_count):
+        raw = cursor.plain_advertisement()
+        if raw is None:
+            return None
+        advertisements.append(raw)
+    return PlainRecords(queries, advertisements)
+
+
+def decode_plain_advertisement(raw: bytes) -> Advertisement | Rejected:
+    """One advertisement of split_plain()."""
+    try:
+        return _repeated_advertisement(raw)
+    except _MalformedDatagram as error:
+        return Rejected(RejectReason.MALFORMED, str(error))
+
+
+def decode_topic_name(raw: bytes) -> str:
+    """A name as it is in a record; one that is no text is kept as it is, too."""
+    return raw.decode("utf-8", errors="surrogateescape")
 
 
 def decode(data: bytes) -> Decoded:
@@ -220,7 +263,9 @@ def _parse_advertisement(cursor: _Cursor) -> Advertisement:
     return Advertisement(topic, index, ttl, _decode_transport(transport & 0x7F, info), options)
 
 
+@lru_cache(maxsize=_SESSIONS_REMEMBERED)
 def _decode_transport(transport: int, info: bytes) -> TransportAddress | OtherTransport:
+    """Cached, because many topics share a session."""
     if transport == _TRANSPORT_LBTRM:
         if len(info) != _LBTRM_INFO.size:
             raise _MalformedDatagram(f"LBT-RM information of {len(info)} bytes")

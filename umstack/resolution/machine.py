@@ -23,6 +23,7 @@ from umstack.resolution.cache import KnownSource, ResolverCache
 from umstack.resolution.codec import (
     Advertisement,
     OtherTransport,
+    PlainRecords,
     Rejected,
     RejectReason,
     RequestScope,
@@ -31,16 +32,20 @@ from umstack.resolution.codec import (
     WildcardQuery,
     WireOption,
     decode,
+    decode_plain_advertisement,
+    decode_topic_name,
     encode_advertisement,
     encode_query,
     encode_request,
     encode_wildcard_query,
     pack,
     pack_wildcard_queries,
+    split_plain,
 )
 from umstack.resolution.counters import ResolutionCounters
 from umstack.resolution.limiter import ResolutionLimiter
 from umstack.resolution.pattern import TopicPattern
+from umstack.resolution.repeats import DatagramCounts, Repeats
 from umstack.resolution.schedule import Phase, PhaseSettings, PhaseTimer
 from umstack.resolution.topic_name import encode_topic_name
 from umstack.resolution.wildcards import TopicLeft, TopicMatched, WildcardTable
@@ -145,8 +150,13 @@ class ResolutionMachine:
         self._topic_options: dict[KnownSource, tuple[WireOption, ...]] = {}
         self._timers: list[tuple[int, int, _Record]] = []
         self._timer_serial = 0
+        self._last_start_ns: dict[_Kind, int] = {}
         self._final_advertisements: list[bytes] = []
         self._requests: list[bytes] = []
+        self._repeats = Repeats(options.resolver_cache_maximum_entries)
+        self._source_names: set[bytes] = set()
+        self._is_settled = True
+        """Whether what is taken in now would do nothing more if it came again."""
         self._wildcards = WildcardTable(self.counters, options.resolver_cache_maximum_entries)
         self._wildcard_records: dict[int, _Record] = {}
         wildcard_queries = _Queue(
@@ -181,14 +191,23 @@ class ResolutionMachine:
         topic_options: tuple[WireOption, ...] = (),
     ) -> None:
         """Announce a source. Announcing the same one again starts its schedule anew."""
-        encode_topic_name(topic)
+        name = encode_topic_name(topic)
         key = KnownSource(topic, index, address)
         self._remove(key)
+        self._source_names.add(name)
         advertisement = Advertisement(topic, index, ADVERTISEMENT_TTL, address, topic_options)
-        timer = PhaseTimer(PhaseSettings.for_advertisements(options), now_ns, self._epoch_ns)
+        timer = self._timer(PhaseSettings.for_advertisements(options), _Kind.ADVERTISEMENT, now_ns)
         record = _Record(encode_advertisement(advertisement), timer, _Kind.ADVERTISEMENT)
         self._sources.setdefault(topic, {})[key] = _AdvertisedSource(advertisement, record, options)
+        self._repeats.clear()  # queries for it are to be answered from now on
         self._schedule(record)
+
+    def _timer(self, settings: PhaseSettings, kind: _Kind, now_ns: int) -> PhaseTimer:
+        """The schedule of something that begins now; what follows another within a tick shares the next tick's
+        datagrams, so that a thousand topics that are made at once do not take a datagram each."""
+        last_ns, self._last_start_ns[kind] = self._last_start_ns.get(kind), now_ns
+        follows = last_ns is not None and now_ns - last_ns < settings.initial_tick_ns
+        return PhaseTimer(settings, now_ns, self._epoch_ns, waits_for_tick=follows)
 
     def withdraw(self, topic: str, index: int, address: TransportAddress) -> None:
         """Stop announcing a source, and announce its end if its options have it so."""
@@ -204,6 +223,7 @@ class ResolutionMachine:
             self._retire(source.record)
             if not sources:
                 del self._sources[key.topic]
+                self._source_names.discard(encode_topic_name(key.topic))
         return source
 
     def query(self, topic: str, options: ReceiverOptions, now_ns: int) -> list[ResolutionEvent]:
@@ -212,7 +232,7 @@ class ResolutionMachine:
         A topic may be queried by several receivers: each gets all known sources, and the schedule starts anew.
         """
         encode_topic_name(topic)
-        timer = PhaseTimer(PhaseSettings.for_queries(options), now_ns, self._epoch_ns)
+        timer = self._timer(PhaseSettings.for_queries(options), _Kind.QUERY, now_ns)
         record = _Record(encode_query(topic), timer, _Kind.QUERY)
         threshold = options.resolution_number_of_sources_query_threshold
         wanted = self._wanted.get(topic)
@@ -223,6 +243,8 @@ class ResolutionMachine:
             self._retire(wanted.record)
             wanted.record, wanted.threshold = record, max(threshold, wanted.threshold)
             wanted.users += 1
+        if self._cache is None:
+            self._repeats.clear()
         for source in self._cache.sources_of(topic) if self._cache is not None else ():
             self._report(wanted, source)
         if len(wanted.known) < wanted.threshold:
@@ -248,10 +270,11 @@ class ResolutionMachine:
 
         OptionError with resolver_cache 0, which remembers no topics.
         """
-        timer = PhaseTimer(PhaseSettings.for_wildcard_queries(options), now_ns, self._epoch_ns)
+        timer = self._timer(PhaseSettings.for_wildcard_queries(options), _Kind.WILDCARD_QUERY, now_ns)
         record = _Record(encode_wildcard_query(pattern.text), timer, _Kind.WILDCARD_QUERY)
         self._wildcard_records[key] = record
         self._schedule(record)
+        self._repeats.clear()  # what the pattern cannot decide now joins when it is advertised again
         return list(self._wildcards.add(key, pattern, options, self.topics(), now_ns))
 
     def stop_matching(self, key: int) -> None:
@@ -263,7 +286,10 @@ class ResolutionMachine:
 
     def left_topics(self, now_ns: int) -> list[ResolutionEvent]:
         """The topics of wildcard receivers that have been without a source for the timeout by now."""
-        return list(self._wildcards.left(now_ns))
+        left = self._wildcards.left(now_ns)
+        if left:
+            self._repeats.clear()
+        return list(left)
 
     def forget_session(self, address: TransportAddress, now_ns: int) -> None:
         """A session has ended: its sources are unknown again, and are reported anew when they advertise.
@@ -271,6 +297,7 @@ class ResolutionMachine:
         Their topics are queried anew too, so that a source that was only out of reach, and has stopped
         advertising, is found again.
         """
+        self._repeats.clear()
         if self._cache is not None:
             self._cache.discard_session(address)
         for known in [one for one in self._topic_options if one.address == address]:
@@ -310,13 +337,17 @@ class ResolutionMachine:
         """Take in one datagram. Never raises on its content."""
         self.counters.tr_dgrams_rcved += 1
         self.counters.tr_bytes_rcved += len(data)
+        repeated = self._repeats.datagrams.find(data)
+        if repeated is not None:
+            self._count(repeated)
+            return []
+        plain = split_plain(data)
+        if plain is not None:
+            return self._plain_received(data, plain, now_ns)
         datagram = decode(data)
         events: list[ResolutionEvent] = []
         if isinstance(datagram, ResolutionDatagram):
-            for topic in datagram.queries:
-                self._query_received(topic, now_ns)
-            for advertisement in datagram.advertisements:
-                self._advertisement_received(advertisement, now_ns, events)
+            self._records_received(data, datagram, now_ns, events)
         elif isinstance(datagram, WildcardQuery):
             self._wildcard_query_received(len(datagram.patterns), now_ns)
         elif isinstance(datagram, ResolutionRequest):
@@ -324,6 +355,63 @@ class ResolutionMachine:
         else:
             self._count_drop(datagram)
         return events
+
+    def _records_received(
+        self, data: bytes, datagram: ResolutionDatagram, now_ns: int, events: list[ResolutionEvent]
+    ) -> None:
+        ignored_before, self._is_settled = self.counters.tr_records_ignored, True
+        self.counters.tr_queries_rcved += len(datagram.queries)
+        for topic in datagram.queries:
+            self._query_received(topic, now_ns)
+        for advertisement in datagram.advertisements:
+            self._advertisement_received(advertisement, now_ns, events)
+        if self._is_settled:
+            ignored = self.counters.tr_records_ignored - ignored_before
+            counts = DatagramCounts(len(datagram.queries), len(datagram.advertisements), ignored)
+            self._repeats.datagrams.remember(data, counts)
+
+    def _plain_received(self, data: bytes, plain: PlainRecords, now_ns: int) -> list[ResolutionEvent]:
+        """As _records_received(), without decoding what is known: most of what a network says is repeated."""
+        known, counters = self._repeats.advertisements, self.counters
+        ignored, fresh = 0, []
+        for raw in plain.advertisements:
+            ignores = known.get(raw)
+            if ignores is not None:
+                ignored += ignores
+                continue
+            advertisement = decode_plain_advertisement(raw)
+            if isinstance(advertisement, Rejected):
+                self._count_drop(advertisement)
+                return []
+            fresh.append((raw, advertisement))
+        counters.tr_queries_rcved += len(plain.queries)
+        counters.tr_advertisements_rcved += len(plain.advertisements) - len(fresh)
+        counters.tr_records_ignored += ignored
+        events: list[ResolutionEvent] = []
+        is_settled = self._source_names.isdisjoint(plain.queries)
+        for name in plain.queries if not is_settled else ():
+            self._query_received(decode_topic_name(name), now_ns)
+        for raw, advertisement in fresh:
+            before, self._is_settled = counters.tr_records_ignored, True
+            self._advertisement_received(advertisement, now_ns, events)
+            ignored += counters.tr_records_ignored - before
+            if self._is_settled:
+                self._repeats.remember_advertisement(raw, counters.tr_records_ignored - before)
+            is_settled = is_settled and self._is_settled
+        if is_settled:
+            counts = DatagramCounts(len(plain.queries), len(plain.advertisements), ignored)
+            self._repeats.datagrams.remember(data, counts)
+        return events
+
+    def _count(self, repeated: DatagramCounts) -> None:
+        self.counters.tr_queries_rcved += repeated.queries
+        self.counters.tr_advertisements_rcved += repeated.advertisements
+        self.counters.tr_records_ignored += repeated.ignored
+
+    def _unsettle(self) -> None:
+        """Something went that a datagram taken in earlier brought: every datagram is to be taken in again."""
+        self._is_settled = False
+        self._repeats.clear()
 
     def _count_drop(self, datagram: Rejected) -> None:
         reason = datagram.reason
@@ -335,9 +423,9 @@ class ResolutionMachine:
             self.counters.tr_dgrams_dropped_malformed += 1
 
     def _query_received(self, topic: str, now_ns: int) -> None:
-        self.counters.tr_queries_rcved += 1
         for source in self._sources.get(topic, {}).values():
             self._answer(source, now_ns)
+            self._is_settled = False
 
     def _wildcard_query_received(self, count: int, now_ns: int) -> None:
         """Every source answers, within the rate limits: a stranger's pattern is never evaluated here."""
@@ -369,9 +457,11 @@ class ResolutionMachine:
         if advertisement.ttl == FINAL_TTL:
             self._final_received(source, wanted, events)
             return
-        if self._cache is not None:
-            self._cache.add(source)
-        events += self._wildcards.advertised(advertisement.topic, now_ns)
+        if self._cache is not None and not self._cache.add(source):
+            self._unsettle()
+        matched, is_decided = self._wildcards.advertised(advertisement.topic, now_ns)
+        events += matched
+        self._is_settled = self._is_settled and is_decided
         if wanted is not None and self._report(wanted, source):
             events.append(SourceFound(source.topic, source.topic_index, address))
             if len(wanted.known) >= wanted.threshold:
@@ -379,6 +469,8 @@ class ResolutionMachine:
 
     def _note_options(self, source: KnownSource, advertisement: Advertisement) -> None:
         """Remember the topic options of a source that has any; of so many sources as are followed at most."""
+        if advertisement.options != self._topic_options.get(source, ()):
+            self._unsettle()
         if advertisement.ttl == FINAL_TTL or not advertisement.options:
             self._topic_options.pop(source, None)
         elif source in self._topic_options or len(self._topic_options) < self._sources_maximum:
@@ -391,6 +483,7 @@ class ResolutionMachine:
     def _final_received(
         self, source: KnownSource, wanted: _WantedTopic | None, events: list[ResolutionEvent]
     ) -> None:
+        self._unsettle()
         if self._cache is not None:
             self._cache.discard(source)
         if wanted is not None and self._unreport(wanted, source):
@@ -519,6 +612,7 @@ class ResolutionMachine:
             return False
         if self._reported_count >= self._sources_maximum:
             self.counters.tr_sources_refused += 1
+            self._is_settled = False
             return False
         self.counters.tr_rcv_unresolved_topics -= not wanted.known
         self._wildcards.has_source(source.topic)

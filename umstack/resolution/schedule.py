@@ -79,7 +79,8 @@ class PhaseTimer:
 
     Due times follow from each other exactly; a record goes out at the first tick at or after its due time, so
     lateness never adds up (UX-15). Ticks count from `epoch_ns`, the same for all topics of a context, which lets
-    records of many topics share a datagram. The record at the start does not wait for a tick.
+    records of many topics share a datagram. The record at the start does not wait for a tick, unless the topic is one
+    of many that are made at once (`waits_for_tick`), which would otherwise have a datagram each.
     """
 
     __slots__ = (
@@ -93,10 +94,12 @@ class PhaseTimer:
         "phase",
     )
 
-    def __init__(self, settings: PhaseSettings, start_ns: int, epoch_ns: int) -> None:
+    def __init__(
+        self, settings: PhaseSettings, start_ns: int, epoch_ns: int, *, waits_for_tick: bool = False
+    ) -> None:
         self._settings = settings
         self._epoch_ns = epoch_ns
-        self._immediate = settings.send_at_start
+        self._immediate = settings.send_at_start and not waits_for_tick
         self._interval_ns = settings.initial_minimum_interval_ns
         self.phase = Phase.INITIAL
         self._due_ns = start_ns

@@ -53,7 +53,7 @@ class _Wildcard:
 class WildcardTable:
     """Not thread-safe; `now_ns` must never go back."""
 
-    __slots__ = ("_counters", "_decided_maximum", "_sourceless", "_wildcards")
+    __slots__ = ("_counters", "_decided_maximum", "_open_count", "_sourceless", "_wildcards")
 
     def __init__(self, counters: ResolutionCounters, decided_maximum: int) -> None:
         """`decided_maximum` is of how many topics a wildcard receiver remembers what its pattern said."""
@@ -61,6 +61,8 @@ class WildcardTable:
         self._decided_maximum = decided_maximum
         self._wildcards: dict[int, _Wildcard] = {}
         self._sourceless: dict[str, int | None] = {}
+        self._open_count = 0
+        """How often a wildcard receiver has left a topic to be decided later."""
 
     def add(
         self,
@@ -80,19 +82,28 @@ class WildcardTable:
         if wildcard is not None:
             self._counters.tr_wildcard_topics -= len(wildcard.topics)
 
-    def advertised(self, topic: str, now_ns: int) -> list[TopicMatched]:
-        """A topic was advertised: the wildcard receivers that it joins."""
-        return [
+    def advertised(self, topic: str, now_ns: int) -> tuple[list[TopicMatched], bool]:
+        """A topic was advertised: the wildcard receivers that it joins, and whether every one has decided on it.
+
+        One that has not, because it is full or does not evaluate its pattern for a while, decides when the topic is
+        advertised again.
+        """
+        if not self._wildcards:
+            return [], True
+        open_before = self._open_count
+        joined = [
             TopicMatched(key, topic)
             for key, wildcard in self._wildcards.items()
             if self._joins(wildcard, topic, now_ns)
         ]
+        return joined, self._open_count == open_before
 
     def _joins(self, wildcard: _Wildcard, topic: str, now_ns: int) -> bool:
         if topic in wildcard.topics or not self._matches(wildcard, topic, now_ns):
             return False
         if len(wildcard.topics) >= wildcard.options.wildcard_maximum_topics:
             self._counters.tr_wildcard_topics_refused += 1
+            self._open_count += 1
             return False
         wildcard.topics.add(topic)
         self._counters.tr_wildcard_topics += 1
@@ -103,7 +114,8 @@ class WildcardTable:
         if decided is not None:
             return decided
         if now_ns < wildcard.paused_until_ns:
-            return False  # decided at one of its next advertisements
+            self._open_count += 1
+            return False
         matches = wildcard.pattern.matches(topic)
         if matches is None:
             self._counters.tr_patterns_given_up += 1

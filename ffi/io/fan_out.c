@@ -1,0 +1,62 @@
+#include "io/fan_out.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+enum {
+    CALL_MAX = 64, /* datagrams in one sendmmsg */
+    ROOM_MILLISECONDS = 10,
+};
+
+static bool await_room(int fd)
+{
+    struct pollfd wanted = {.fd = fd, .events = POLLOUT};
+    return poll(&wanted, 1, ROOM_MILLISECONDS) > 0;
+}
+
+/* Sends them all; one that cannot be sent is passed over, and all that are left when there is no room. */
+static uint32_t send_all(int fd, struct mmsghdr *headers, uint32_t count)
+{
+    uint32_t sent = 0;
+    uint32_t next = 0;
+    while (next < count) {
+        int result = sendmmsg(fd, headers + next, count - next, 0);
+        if (result > 0) {
+            sent += (uint32_t)result;
+            next += (uint32_t)result;
+        } else if (errno == EAGAIN || errno == ENOBUFS) {
+            if (!await_room(fd))
+                break;
+        } else if (errno != EINTR) {
+            next++;
+        }
+    }
+    return sent;
+}
+
+uint32_t um_fan_out(int fd, const uint8_t *data, uint32_t bytes, const um_address *to, uint32_t count, uint32_t except)
+{
+    struct iovec payload = {.iov_base = (void *)data, .iov_len = bytes};
+    struct sockaddr_in addresses[CALL_MAX];
+    struct mmsghdr headers[CALL_MAX];
+    uint32_t sent = 0;
+    uint32_t staged = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (i != except) {
+            addresses[staged] = (struct sockaddr_in){
+                .sin_family = AF_INET, .sin_port = htons(to[i].port), .sin_addr.s_addr = htonl(to[i].ip)};
+            headers[staged] = (struct mmsghdr){.msg_hdr = {.msg_name = &addresses[staged],
+                                                           .msg_namelen = sizeof addresses[staged],
+                                                           .msg_iov = &payload,
+                                                           .msg_iovlen = 1}};
+            staged++;
+        }
+        if (staged == CALL_MAX || (staged != 0 && i + 1 == count)) {
+            sent += send_all(fd, headers, staged);
+            staged = 0;
+        }
+    }
+    return sent;
+}

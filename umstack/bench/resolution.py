@@ -1,0 +1,131 @@
+"""Topic resolution at scale: how long many topics of many contexts take through daemons, without multicast."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from umstack.bench.children import CHILD_SLACK_SECONDS, BenchError, Child, running
+from umstack.bench.resolution_ends import ResolutionSpec
+from umstack.bench.result import Result, result
+from umstack.bench.throughput import Progress
+from umstack.config import RESOLVER_DAEMON_PORT
+from umstack.lab import Host, Lab
+
+_ENDS = "umstack.bench.resolution_ends"
+_OPEN_SECONDS = 60.0
+# One small session a context: what is measured is resolution, and a hundred contexts share the machine's memory.
+_SMALL = """
+context transport_lbtrm_multicast_address_low 239.192.15.1
+context transport_lbtrm_multicast_address_high 239.192.15.1
+context resolver_unicast_port_high 15379
+source transport_lbtrm_transmission_window_size 65536
+receiver receiver_queue_block_count 4
+receiver receiver_queue_block_length 65536
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolutionPlan:
+    """What `umstack bench resolution` measures."""
+
+    topics: int = 10_000
+    contexts: int = 100
+    hosts: int = 10
+    daemons: int = 1
+    seconds: float = 60.0
+    """When to give up."""
+    config: str = ""
+
+
+@contextmanager
+def _daemon(host: Host) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "umstack", "resolver", "--listen", host.address, "--json"]
+    process = host.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        assert process.stderr is not None
+        if not process.stderr.readline():
+            raise BenchError(f"`{' '.join(command)}` failed")
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(plan: ResolutionPlan, progress: Progress) -> Result:
+    """One run, on a routed lab: a process with its share of the contexts on each host, daemons on hosts of their own.
+
+    Every context has its share of the topics as sources, receives those of another context, and is to know all.
+    """
+    share = plan.contexts // plan.hosts
+    with Lab(hosts=plan.hosts + plan.daemons, routed=True) as lab, ExitStack() as stack:
+        daemon_hosts, hosts = lab.hosts[: plan.daemons], lab.hosts[plan.daemons :]
+        daemons = [stack.enter_context(_daemon(host)) for host in daemon_hosts]
+        addresses = ",".join(f"{host.address}:{RESOLVER_DAEMON_PORT}" for host in daemon_hosts)
+        config = f"{_SMALL}context resolver_unicast_daemon {addresses}\n{plan.config}"
+        children: list[Child] = []
+        for number, host in enumerate(hosts):
+            spec = ResolutionSpec(
+                interface=host.interface,
+                config=config,
+                first=number * share,
+                context_count=share,
+                context_total=share * plan.hosts,
+                topics=plan.topics // (share * plan.hosts),
+                seconds=plan.seconds,
+            )
+            children.append(stack.enter_context(running(host, _ENDS, spec.as_arguments("resolve"))))
+        progress(f"opening {share * plan.hosts} contexts on {plan.hosts} hosts")
+        for child in children:
+            child.receive(_OPEN_SECONDS)
+        progress(f"{plan.topics:,} topics")
+        cpu = sum(_cpu_seconds(daemon.pid) for daemon in daemons)
+        for child in children:
+            child.tell(go=True)
+        found = [child.receive(plan.seconds + CHILD_SLACK_SECONDS) for child in children]
+        cpu = sum(_cpu_seconds(daemon.pid) for daemon in daemons) - cpu
+        for child in children:
+            child.tell(go=False)
+        served = [_served(daemon) for daemon in daemons]
+    return _summed(plan, found, served, cpu)
+
+
+def _served(daemon: subprocess.Popen[str]) -> dict[str, Any]:
+    daemon.send_signal(signal.SIGTERM)
+    output, _ = daemon.communicate(timeout=CHILD_SLACK_SECONDS)
+    return dict(json.loads(output))
+
+
+def _summed(
+    plan: ResolutionPlan, found: list[dict[str, Any]], served: list[dict[str, Any]], daemon_cpu: float
+) -> Result:
+    times = [one["resolved_seconds"] for one in found]
+    return result(
+        what="resolution",
+        link="socket",
+        cpu_seconds={"daemons": daemon_cpu, "contexts": sum(one["cpu_seconds"] for one in found)},
+        detail={
+            "topics": plan.topics,
+            "contexts": plan.contexts,
+            "hosts": plan.hosts,
+            "daemons": served,
+            "resolved_seconds": None if None in times else max(times),
+            "made_seconds": max(one["made_seconds"] for one in found),
+            "least_known": min(min(one["known"]) for one in found),
+            "unresolved": sum(sum(one["unresolved"]) for one in found),
+            "counters": {name: sum(one["sums"][name] for one in found) for name in found[0]["sums"]},
+        },
+    )

@@ -1,0 +1,82 @@
+"""The contexts of the resolution measurement on one host: each has sources of its own and receivers of another's.
+
+`python -m umstack.bench.resolution_ends resolve SPEC`, the spec being a `ResolutionSpec` in JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import umstack
+from umstack.bench.children import receive_order, say
+from umstack.bench.endpoint import EndSpec, run
+
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolutionSpec(EndSpec):
+    """What a host is told: it has `context_count` of `context_total` contexts, from number `first` on."""
+
+    first: int
+    context_count: int
+    context_total: int
+    topics: int
+    """Of each context."""
+    seconds: float
+    """When to give up."""
+
+
+def _topic(context: int, number: int) -> str:
+    return f"bench/resolution/{context}/{number}"
+
+
+def _unresolved(context: umstack.Context) -> int:
+    return int(context.stats()["context"]["tr_rcv_unresolved_topics"])
+
+
+def resolve(spec: ResolutionSpec) -> None:
+    """Open the contexts; when told, make sources and receivers, and say when each topic was known and resolved."""
+    numbers = range(spec.first, spec.first + spec.context_count)
+    with ExitStack() as stack:
+        contexts = {number: stack.enter_context(spec.open_context()) for number in numbers}
+        say(ready=True)
+        receive_order()
+        start, cpu_start = time.monotonic(), time.process_time()
+        for number, context in contexts.items():
+            other = (number + spec.context_total // 2) % spec.context_total
+            queue = context.event_queue()
+            for topic in range(spec.topics):
+                context.source(_topic(number, topic))
+                context.receiver(_topic(other, topic), queue=queue)
+        made = time.monotonic() - start
+        # A daemon does not send back to a context what it said, so that its own topics are not in its cache.
+        wanted = spec.topics * (spec.context_total - 1)
+        waiting, resolved_at = dict(contexts), 0.0
+        while waiting and time.monotonic() - start < spec.seconds:
+            time.sleep(_LOOK_SECONDS)
+            for number, context in list(waiting.items()):
+                if len(context.topics()) >= wanted and not _unresolved(context):
+                    del waiting[number]
+            resolved_at = time.monotonic() - start
+        counters = [context.stats()["context"] for context in contexts.values()]
+        say(
+            made_seconds=made,
+            resolved_seconds=None if waiting else resolved_at,
+            known=[int(one["tr_cache_entries"]) for one in counters],
+            unresolved=[int(one["tr_rcv_unresolved_topics"]) for one in counters],
+            cpu_seconds=time.process_time() - cpu_start,
+            sums={
+                name: sum(int(one[name]) for one in counters)
+                for name in counters[0]
+                if name.startswith("tr_")
+            },
+        )
+        receive_order()
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:], ResolutionSpec, {"resolve": resolve}))
