@@ -86,7 +86,7 @@ CORE = Module(
         Header("core/source.h", names=("UM_SEND_FLUSH", "um_session_config", "um_source_config", "um_source_claim")),
         Header("os/memory.h", names=("um_unmap",)),
         Header("io/event_queue.h"),
-        Header("io/fan_out.h"),
+        Header("io/datagram_batch.h"),
         Header("io/authentication.h", names=("UM_KEY_SETS_MAX",)),
         Header("io/publication_session.h"),
         Header("io/publication.h"),

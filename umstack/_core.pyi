@@ -501,6 +501,13 @@ class um_publication_session(CData): ...
 class um_random(CData):
     state: int
 
+class um_received_datagram(CData):
+    @property
+    def source(self) -> um_address: ...
+    @source.setter
+    def source(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
+    bytes: int
+
 class um_receiver_account(CData):
     @property
     def address(self) -> um_address: ...
@@ -823,6 +830,7 @@ class _CoreLib:
     UM_CAPTURE_XDP_REDIRECT: int
     UM_CAPTURE_XDP_TX: int
     UM_CLOSED: int
+    UM_DATAGRAM_BATCH_MAX: int
     UM_DATAGRAM_BYTES_MAX: int
     UM_DATAGRAM_BYTES_MIN: int
     UM_DERIVED_KEY_BYTES: int
@@ -1039,6 +1047,16 @@ class _CoreLib:
     def um_context_unblock(self, a1: um_context, /) -> None: ...
     def um_context_wait(self, a1: um_context, a2: int, a3: int, /) -> bool: ...
     def um_context_watch_recoveries(self, a1: um_context, a2: int, /) -> None: ...
+    def um_datagram_fan_out(
+        self,
+        a1: int,
+        a2: Pointer[char] | Pointer[uint8_t] | bytes,
+        a3: int,
+        a4: um_address,
+        a5: int,
+        a6: int,
+        /,
+    ) -> int: ...
     def um_datagram_frame(
         self,
         a1: Pointer[char] | Pointer[uint8_t] | bytes,
@@ -1051,6 +1069,15 @@ class _CoreLib:
         a8: int,
         /,
     ) -> None: ...
+    def um_datagram_receive(
+        self,
+        a1: int,
+        a2: Pointer[char] | Pointer[uint8_t] | bytes,
+        a3: int,
+        a4: um_received_datagram,
+        a5: int,
+        /,
+    ) -> int: ...
     def um_event_queue_arm(self, a1: um_event_queue, /) -> bool: ...
     def um_event_queue_close(self, a1: um_event_queue, /) -> None: ...
     def um_event_queue_descriptor(self, a1: um_event_queue, /) -> int: ...
@@ -1572,6 +1599,14 @@ class _Core:
     def new(self, cdecl: Literal["um_random **"], init: Any = ...) -> Pointer[um_random]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_received_datagram *", "um_received_datagram[]"], init: Any = ...
+    ) -> um_received_datagram: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_received_datagram **"], init: Any = ...
+    ) -> Pointer[um_received_datagram]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_receiver_account *", "um_receiver_account[]"], init: Any = ...
     ) -> um_receiver_account: ...
     @overload
@@ -2024,6 +2059,14 @@ class _Core:
     def cast(self, cdecl: Literal["um_random *", "um_random[]"], source: Any) -> um_random: ...
     @overload
     def cast(self, cdecl: Literal["um_random **"], source: Any) -> Pointer[um_random]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_received_datagram *", "um_received_datagram[]"], source: Any
+    ) -> um_received_datagram: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_received_datagram **"], source: Any
+    ) -> Pointer[um_received_datagram]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_receiver_account *", "um_receiver_account[]"], source: Any

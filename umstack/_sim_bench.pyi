@@ -61,6 +61,7 @@ from umstack._core import (
     um_publication as um_publication,
     um_publication_session as um_publication_session,
     um_random as um_random,
+    um_received_datagram as um_received_datagram,
     um_receiver_account as um_receiver_account,
     um_receiver_config as um_receiver_config,
     um_receiver_session_config as um_receiver_session_config,
@@ -766,6 +767,14 @@ class _SimBench:
     def new(self, cdecl: Literal["um_random **"], init: Any = ...) -> Pointer[um_random]: ...
     @overload
     def new(
+        self, cdecl: Literal["um_received_datagram *", "um_received_datagram[]"], init: Any = ...
+    ) -> um_received_datagram: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_received_datagram **"], init: Any = ...
+    ) -> Pointer[um_received_datagram]: ...
+    @overload
+    def new(
         self, cdecl: Literal["um_receiver_account *", "um_receiver_account[]"], init: Any = ...
     ) -> um_receiver_account: ...
     @overload
@@ -1360,6 +1369,14 @@ class _SimBench:
     def cast(self, cdecl: Literal["um_random *", "um_random[]"], source: Any) -> um_random: ...
     @overload
     def cast(self, cdecl: Literal["um_random **"], source: Any) -> Pointer[um_random]: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_received_datagram *", "um_received_datagram[]"], source: Any
+    ) -> um_received_datagram: ...
+    @overload
+    def cast(
+        self, cdecl: Literal["um_received_datagram **"], source: Any
+    ) -> Pointer[um_received_datagram]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_receiver_account *", "um_receiver_account[]"], source: Any

@@ -183,7 +183,7 @@ class Context(Closing):
             ),
             time.monotonic_ns(),
             self._on_source,
-            on_datagram=datagram_observer(self._core.handle),
+            on_datagram=datagram_observer(self._core),
             keys=self._engine.keyring.resolution,
             on_topic=self._on_topic,
         )

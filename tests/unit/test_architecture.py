@@ -84,7 +84,7 @@ C_ROOMS = {
 
 # The layers of ffi/io, lowest first. A concept, X, is X.c, X.h and X_private.h; it includes those of layers below.
 IO_LAYERS = (
-    {"gate", "rings", "authentication", "fan_out"},
+    {"gate", "rings", "authentication", "datagram_batch"},
     {"link_socket"},
     {"links"},
     {"reactor"},
@@ -99,7 +99,7 @@ IO_LAYERS = (
 IO_PUBLIC = {
     "context",
     "event_queue",
-    "fan_out",
+    "datagram_batch",
     "late_joining",
     "publication",
     "publication_session",

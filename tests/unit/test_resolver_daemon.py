@@ -151,7 +151,7 @@ def test_one_datagram_goes_to_many_addresses() -> None:
             one.settimeout(SECONDS)
             entry.ip, entry.port = 0x7F000001, one.getsockname()[1]
         to[70].ip = 0xFFFFFFFF  # broadcast, which the socket may not do
-        assert lib.um_fan_out(sender.fileno(), b"to all", 6, to, len(sockets), 3) == 148
+        assert lib.um_datagram_fan_out(sender.fileno(), b"to all", 6, to, len(sockets), 3) == 148
         for number, one in enumerate(sockets):
             if number in (3, 70):
                 one.setblocking(False)
@@ -159,7 +159,7 @@ def test_one_datagram_goes_to_many_addresses() -> None:
                     one.recv(100)
             else:
                 assert one.recv(100) == b"to all"
-        assert lib.um_fan_out(sender.fileno(), b"none", 4, to, 0, 0) == 0
+        assert lib.um_datagram_fan_out(sender.fileno(), b"none", 4, to, 0, 0) == 0
 
 
 # ---- both ----

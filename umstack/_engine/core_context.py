@@ -183,6 +183,11 @@ class CoreContext:
         self._tap = None
         self._memory.disown()
 
+    @property
+    def has_tap(self) -> bool:
+        """Whether a tap runs."""
+        return self._tap is not None
+
     def set_tap(self, tap: object) -> None:
         """Remember the tap that runs, so that end_tap() ends only that one."""
         self._tap = tap

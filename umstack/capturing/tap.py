@@ -135,13 +135,14 @@ class Tap(Closing):
         )
 
 
-def datagram_observer(handle: Any) -> Callable[[bool, Endpoint, Endpoint, bytes], None]:
+def datagram_observer(context: CoreContext) -> Callable[[bool, Endpoint, Endpoint, bytes], None]:
     """A function that shows the tap of a context datagrams that pass none of its links: topic resolution."""
 
     def observe(sent: bool, source: Endpoint, destination: Endpoint, data: bytes) -> None:
-        if lib.um_context_tap_is_running(handle):
+        # Asked of Python first: a call into C gives up the interpreter's lock, thousands of times a second.
+        if context.has_tap and lib.um_context_tap_is_running(context.handle):
             lib.um_context_tap_datagram(
-                handle, sent, _address(source)[0], _address(destination)[0], data, len(data)
+                context.handle, sent, _address(source)[0], _address(destination)[0], data, len(data)
             )
 
     return observe

@@ -38,6 +38,7 @@ from umstack.bench.result import Result, faults
 from umstack.bench.round_trip_ends import Loop, RoundTripSpec, Wait
 from umstack.bench.stream_ends import Api, Input, Queue, Reads, StreamSpec
 from umstack.bench.throughput import Progress, Segmentation
+from umstack.cli import bench_resolution
 from umstack.cli.bench_tables import (
     capture_table,
     comparison_table,
@@ -792,3 +793,6 @@ def _all(options: Sequence[str], is_pinned: bool, as_json: bool, **plan: Any) ->
     described = _describe(config, is_pinned, rounds=plan["rounds"], loss=plan["loss"])
     listed = [target.as_json() for target in reached]
     _report(results, described, as_json, lambda _: target_table(reached), targets=listed)
+
+
+command.add_command(bench_resolution.command)

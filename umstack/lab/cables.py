@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 
 from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
 from umstack.lab import namespaces
 from umstack.lab.links import index_of, netlink
@@ -40,8 +42,12 @@ def remove_all(namespace: str) -> None:
         with netlink("taking the cables away") as route:
             links = [link["index"] for link in route.get_links() if link.get_attr("IFLA_IFNAME") != "lo"]
             for index in links:
-                if index in {link["index"] for link in route.get_links()}:
+                # Its other end may have been taken away just now, and this end with it.
+                try:
                     route.link("del", index=index)
+                except NetlinkError as error:
+                    if error.code != errno.ENODEV:
+                        raise
 
     if namespaces.path(namespace).exists():
         namespaces.call(namespace, delete_links)

@@ -20,15 +20,15 @@ from umstack.errors import OptionError, error_from_os
 from umstack.key_file import Key
 from umstack.resolution.codec import KEEPALIVE, WireOption
 from umstack.resolution.daemons import DaemonClient
+from umstack.resolution.datagrams import BATCH, ReceivedDatagrams
 from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
 from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.tags import TRAILER_BYTES, ResolutionTags
 from umstack.resolution.wildcards import TopicLeft, TopicMatched
-from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES, datagram_size
+from umstack.sizing import datagram_size
 from xdp.closing import Closing
 
 DATAGRAM_MINIMUM_BYTES = 500
-_DATAGRAMS_PER_DUTY_CYCLE = 64
 _IP_MULTICAST_ALL = 49
 _SO_RCVBUFFORCE = 33
 
@@ -120,7 +120,7 @@ class ResolutionAgent(Closing):
                 tolerance_ns = options.authentication_time_tolerance_ns
                 self._tags = stack.enter_context(ResolutionTags(keys, tolerance_ns, self._local))
             self._sockets = stack.pop_all()
-        self._buffer = bytearray(UDP_PAYLOAD_MAXIMUM_BYTES + 1)
+        self._received = ReceivedDatagrams()
 
     def fileno(self) -> int:
         """Readable when process() has something to take in."""
@@ -210,25 +210,33 @@ class ResolutionAgent(Closing):
         self._sockets.close()
 
     def _receive(self, now_ns: int) -> bool:
-        for _ in range(_DATAGRAMS_PER_DUTY_CYCLE):
+        """Take in so many as one call brings. Every one is taken in, even when a callback raises; then the first
+        exception goes on to the caller."""
+        try:
+            received = list(self._received.take(self._receiver))
+        except OSError as error:
+            # A pending asynchronous error (the interface went down) is cleared by being read.
+            self.last_error = error
+            return False
+        failure: Exception | None = None
+        for data, source in received:
             try:
-                count, source = self._receiver.recvfrom_into(self._buffer)
-            except (BlockingIOError, InterruptedError):
-                return False
-            except OSError as error:
-                # A pending asynchronous error (the interface went down) is cleared by being read.
-                self.last_error = error
-                return False
-            if self._daemons is not None and not self._daemons.heard(source, now_ns):
-                self.machine.counters.tr_dgrams_dropped_stranger += 1
-                continue
-            data = bytes(memoryview(self._buffer)[:count])
-            to = self._local if self._daemons is not None else self._options.resolver_incoming
-            self._on_datagram(False, source, to, data)
-            authentic = self._verified(data, source)
-            if authentic is not None:
-                self._deliver(self.machine.datagram_received(authentic, now_ns))
-        return True
+                self._take_in(data, source, now_ns)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return len(received) == BATCH
+
+    def _take_in(self, data: bytes, source: tuple[str, int], now_ns: int) -> None:
+        if self._daemons is not None and not self._daemons.heard(source, now_ns):
+            self.machine.counters.tr_dgrams_dropped_stranger += 1
+            return
+        to = self._local if self._daemons is not None else self._options.resolver_incoming
+        self._on_datagram(False, source, to, data)
+        authentic = self._verified(data, source)
+        if authentic is not None:
+            self._deliver(self.machine.datagram_received(authentic, now_ns))
 
     def _verified(self, data: bytes, source: tuple[str, int]) -> bytes | None:
         if self._tags is None:

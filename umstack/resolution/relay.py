@@ -4,8 +4,8 @@ A client is an address that has sent a keepalive or anything else of topic resol
 silent for the timeout. A keepalive is answered and not relayed. The daemon keeps no topics, so that another can take
 over at any moment. What is no topic resolution is dropped.
 
-A relayed datagram costs one system call for 64 clients (ffi/io/fan_out.h), and one that repeats an earlier one is not
-decoded again: with a hundred contexts a daemon sends a hundred times what it receives.
+A relayed datagram costs a system call for 64 clients (ffi/io/datagram_batch.h), and one that repeats an earlier one is
+not decoded again: with a hundred contexts a daemon sends a hundred times what it receives.
 
 `Relay` is the table, without I/O; `RelayServer` is the socket and its loop.
 """
@@ -26,13 +26,12 @@ from typing import Any
 from umstack._core import ffi, lib
 from umstack.errors import error_from_os
 from umstack.resolution.codec import KEEPALIVE, Rejected, ResolutionDatagram, decode
+from umstack.resolution.datagrams import ReceivedDatagrams
 from umstack.resolution.repeats import DatagramCounts, RepeatedDatagrams
-from umstack.sizing import UDP_PAYLOAD_MAXIMUM_BYTES
 from xdp.closing import Closing
 
 Address = tuple[str, int]
 _NS_PER_S = 1_000_000_000
-_BATCH = 256
 _BUFFER_BYTES = 8 * 1024 * 1024
 # Each with the option that goes past the system's limit, for the privileged.
 _BUFFERS = ((33, socket.SO_RCVBUF), (32, socket.SO_SNDBUF))
@@ -172,6 +171,7 @@ class RelayServer(Closing):
         """Bind; raises the UmError that tells why that cannot be."""
         self.relay = Relay(policy)
         self._stopping = False
+        self._received = ReceivedDatagrams()
         self._addresses: Any = ffi.new("um_address[]", 0)
         self._positions: dict[Address, int] = {}
         self._changes_seen = 0
@@ -203,11 +203,11 @@ class RelayServer(Closing):
         self._stopping = True
 
     def _pass(self) -> None:
-        for _ in range(_BATCH):
-            try:
-                data, source = self._socket.recvfrom(UDP_PAYLOAD_MAXIMUM_BYTES)
-            except (BlockingIOError, InterruptedError, ConnectionRefusedError):
-                return
+        try:
+            received = self._received.take(self._socket)
+        except OSError:
+            return  # a client that has gone, and is forgotten when its time is over
+        for data, source in received:
             fate = self.relay.received(data, source, time.monotonic_ns())
             if fate is Fate.RELAYED:
                 self._relay(data, source)
@@ -225,7 +225,7 @@ class RelayServer(Closing):
         if self._changes_seen != self.relay.change_count:
             self._list_clients()
         count = len(self._positions)
-        sent = lib.um_fan_out(
+        sent = lib.um_datagram_fan_out(
             self._socket.fileno(), data, len(data), self._addresses, count, self._positions[source]
         )
         self.relay.counters.datagrams_relayed += sent

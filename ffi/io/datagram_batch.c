@@ -1,14 +1,12 @@
-#include "io/fan_out.h"
+#include "io/datagram_batch.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
-enum {
-    CALL_MAX = 64, /* datagrams in one sendmmsg */
-    ROOM_MILLISECONDS = 10,
-};
+enum { ROOM_MILLISECONDS = 10 };
 
 static bool await_room(int fd)
 {
@@ -36,11 +34,12 @@ static uint32_t send_all(int fd, struct mmsghdr *headers, uint32_t count)
     return sent;
 }
 
-uint32_t um_fan_out(int fd, const uint8_t *data, uint32_t bytes, const um_address *to, uint32_t count, uint32_t except)
+uint32_t um_datagram_fan_out(int fd, const uint8_t *data, uint32_t bytes, const um_address *to, uint32_t count,
+                             uint32_t except)
 {
     struct iovec payload = {.iov_base = (void *)data, .iov_len = bytes};
-    struct sockaddr_in addresses[CALL_MAX];
-    struct mmsghdr headers[CALL_MAX];
+    struct sockaddr_in addresses[UM_DATAGRAM_BATCH_MAX];
+    struct mmsghdr headers[UM_DATAGRAM_BATCH_MAX];
     uint32_t sent = 0;
     uint32_t staged = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -53,10 +52,33 @@ uint32_t um_fan_out(int fd, const uint8_t *data, uint32_t bytes, const um_addres
                                                            .msg_iovlen = 1}};
             staged++;
         }
-        if (staged == CALL_MAX || (staged != 0 && i + 1 == count)) {
+        if (staged == UM_DATAGRAM_BATCH_MAX || (staged != 0 && i + 1 == count)) {
             sent += send_all(fd, headers, staged);
             staged = 0;
         }
     }
     return sent;
+}
+
+int um_datagram_receive(int fd, uint8_t *buffer, uint32_t stride, um_received_datagram *received, uint32_t count)
+{
+    struct iovec parts[UM_DATAGRAM_BATCH_MAX];
+    struct sockaddr_in sources[UM_DATAGRAM_BATCH_MAX];
+    struct mmsghdr headers[UM_DATAGRAM_BATCH_MAX];
+    assert(count <= UM_DATAGRAM_BATCH_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        parts[i] = (struct iovec){.iov_base = buffer + (size_t)i * stride, .iov_len = stride};
+        headers[i] = (struct mmsghdr){.msg_hdr = {.msg_name = &sources[i],
+                                                  .msg_namelen = sizeof sources[i],
+                                                  .msg_iov = &parts[i],
+                                                  .msg_iovlen = 1}};
+    }
+    int found = recvmmsg(fd, headers, count, MSG_DONTWAIT, NULL);
+    if (found < 0)
+        return -errno;
+    for (int i = 0; i < found; i++)
+        received[i] = (um_received_datagram){
+            .source = {.ip = ntohl(sources[i].sin_addr.s_addr), .port = ntohs(sources[i].sin_port)},
+            .bytes = headers[i].msg_len};
+    return found;
 }
