@@ -68,10 +68,9 @@ int um_datagram_receive(int fd, uint8_t *buffer, uint32_t stride, um_received_da
     assert(count <= UM_DATAGRAM_BATCH_MAX);
     for (uint32_t i = 0; i < count; i++) {
         parts[i] = (struct iovec){.iov_base = buffer + (size_t)i * stride, .iov_len = stride};
-        headers[i] = (struct mmsghdr){.msg_hdr = {.msg_name = &sources[i],
-                                                  .msg_namelen = sizeof sources[i],
-                                                  .msg_iov = &parts[i],
-                                                  .msg_iovlen = 1}};
+        headers[i] = (struct mmsghdr){
+            .msg_hdr = {
+                .msg_name = &sources[i], .msg_namelen = sizeof sources[i], .msg_iov = &parts[i], .msg_iovlen = 1}};
     }
     int found = recvmmsg(fd, headers, count, MSG_DONTWAIT, NULL);
     if (found < 0)
