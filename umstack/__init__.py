@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from umstack.events import EndOfSession as EndOfSession
     from umstack.events import Event as Event
     from umstack.events import Message as Message
+    from umstack.events import NoSource as NoSource
+    from umstack.events import SourceCreated as SourceCreated
+    from umstack.events import SourceDeleted as SourceDeleted
     from umstack.events import UnrecoverableLoss as UnrecoverableLoss
     from umstack.receiver import Receiver as Receiver
     from umstack.source import Source as Source
@@ -59,6 +62,9 @@ _HOME = {
     "EndOfSession": "events",
     "Event": "events",
     "Message": "events",
+    "NoSource": "events",
+    "SourceCreated": "events",
+    "SourceDeleted": "events",
     "UnrecoverableLoss": "events",
     "Receiver": "receiver",
     "ReceiverEvent": "_engine.source_events",

@@ -531,6 +531,7 @@ class um_receiver_account(CData):
     reported_sqn: int
     has_reported: bool
     is_member: bool
+    is_new_member: bool
     is_cut_off: bool
 
 class um_receiver_config(CData):
@@ -539,6 +540,7 @@ class um_receiver_config(CData):
     burst_loss_max: int
     loss_check_interval_ns: int
     use_otr: bool
+    source_notification: bool
     otr_initial_delay_ns: int
     otr_caching_threshold: int
 
@@ -957,6 +959,9 @@ class _CoreLib:
     UM_ROW_BURST_LOSS: int
     UM_ROW_END_OF_SESSION: int
     UM_ROW_MESSAGE: int
+    UM_ROW_NO_SOURCE: int
+    UM_ROW_SOURCE_CREATED: int
+    UM_ROW_SOURCE_DELETED: int
     UM_ROW_UNRECOVERABLE_LOSS: int
     UM_SEND_CONTINUED: int
     UM_SEND_END_BATCH: int
@@ -964,6 +969,8 @@ class _CoreLib:
     UM_SEND_START_BATCH: int
     UM_SOURCE_EVENTS_MAX: int
     UM_SOURCE_RECEIVER_CUT_OFF: int
+    UM_SOURCE_RECEIVER_GONE: int
+    UM_SOURCE_RECEIVER_KNOWN: int
     UM_SOURCE_RECEIVER_LOSES: int
     UM_SOURCE_RECEIVER_NOISY: int
     UM_SOURCE_RECEIVER_RETURNED: int
@@ -1078,6 +1085,7 @@ class _CoreLib:
         a5: int,
         /,
     ) -> int: ...
+    def um_event_queue_append_event(self, a1: um_event_queue, a2: int, a3: int, a4: int, /) -> bool: ...
     def um_event_queue_arm(self, a1: um_event_queue, /) -> bool: ...
     def um_event_queue_close(self, a1: um_event_queue, /) -> None: ...
     def um_event_queue_descriptor(self, a1: um_event_queue, /) -> int: ...

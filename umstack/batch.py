@@ -9,7 +9,17 @@ from struct import iter_unpack
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
-from umstack.events import BeginningOfSession, BurstLoss, EndOfSession, Event, Message, UnrecoverableLoss
+from umstack.events import (
+    BeginningOfSession,
+    BurstLoss,
+    EndOfSession,
+    Event,
+    Message,
+    NoSource,
+    SourceCreated,
+    SourceDeleted,
+    UnrecoverableLoss,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -329,6 +339,12 @@ def _event_of(row: Message) -> Event:
         return BeginningOfSession(row.topic, row.source)
     if kind == lib.UM_ROW_END_OF_SESSION:
         return EndOfSession(row.topic, row.source)
+    if kind == lib.UM_ROW_SOURCE_CREATED:
+        return SourceCreated(row.topic, row.source)
+    if kind == lib.UM_ROW_SOURCE_DELETED:
+        return SourceDeleted(row.topic, row.source)
+    if kind == lib.UM_ROW_NO_SOURCE:
+        return NoSource(row.topic, row.source, row.sequence_number)
     if kind == lib.UM_ROW_UNRECOVERABLE_LOSS:
         return UnrecoverableLoss(row.topic, row.source, row.sequence_number)
     return BurstLoss(row.topic, row.source, row.first_sequence_number, row.sequence_number)

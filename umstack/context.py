@@ -53,7 +53,7 @@ from umstack.telemetry import serve_metrics
 from umstack.telemetry.counter_log import CounterLog
 from umstack.telemetry.reading import context_report, latencies, recovery_times
 from umstack.telemetry.time_histogram import LatencyHistogram, RecoveryHistogram
-from umstack.wildcard_receiver import WildcardReceiver
+from umstack.wildcard_receiver import TopicListener, WildcardReceiver
 from xdp.closing import Closing
 
 _log = logging.getLogger("umstack.context")
@@ -115,7 +115,7 @@ class Context(Closing):
         self._warned_buffer = False
         self._next_receiver_log = 0.0
         self._tap: Tap | None = None
-        self._wildcards: dict[int, Callable[[str, bool], None]] = {}
+        self._wildcards: dict[int, TopicListener] = {}
         self._next_wildcard_key = 1
         with ExitStack() as undo:
             self._engine = Engine(chosen, found, self._duty_work)
@@ -186,6 +186,7 @@ class Context(Closing):
             on_datagram=datagram_observer(self._core),
             keys=self._engine.keyring.resolution,
             on_topic=self._on_topic,
+            on_unanswered=self._on_unanswered,
         )
         return DonatedResolver(agent) if self.is_sequential else ResolverThread(agent)
 
@@ -377,9 +378,18 @@ class Context(Closing):
                 break
         try:
             if key in self._wildcards and not self.closed:
-                self._wildcards[key](topic, appeared)
+                self._wildcards[key].on_topic(topic, appeared)
         finally:
             lifecycle.release()
+
+    def _on_unanswered(self, topic: str, key: int | None, queries: int) -> None:
+        """Topic resolution has sent so many queries, and there is no source."""
+        if key is None:
+            self._engine.tell_no_source(topic, queries)
+            return
+        listener = self._wildcards.get(key)
+        if listener is not None:
+            listener.on_unanswered(queries)
 
     def _on_source(self, topic: str, topic_index: int, address: TransportAddress) -> None:
         """Topic resolution found a source."""

@@ -63,4 +63,44 @@ class BurstLoss(NamedTuple):
     sequence_number: int
 
 
-Event = Message | BeginningOfSession | EndOfSession | UnrecoverableLoss | BurstLoss
+class SourceCreated(NamedTuple):
+    """A source of the topic was found, and what it sends is delivered from now on (option source_notification).
+
+    It comes before anything else of the source, which need not have sent anything yet.
+    """
+
+    topic: str
+    source: str
+
+
+class SourceDeleted(NamedTuple):
+    """Nothing more comes of this source: its session has ended, or the receiver was closed (source_notification).
+
+    A source that is found again is created again.
+    """
+
+    topic: str
+    source: str
+
+
+class NoSource(NamedTuple):
+    """Queries for the topic's sources were not answered (option resolution_no_source_notification_threshold)."""
+
+    topic: str
+    """Of a wildcard receiver: its pattern."""
+    source: str
+    """Empty."""
+    queries: int
+    """How many were sent since there was a source, or since the topic was last asked for anew."""
+
+
+Event = (
+    Message
+    | BeginningOfSession
+    | EndOfSession
+    | UnrecoverableLoss
+    | BurstLoss
+    | SourceCreated
+    | SourceDeleted
+    | NoSource
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from umstack._engine.engine import Engine
 from umstack.config import ReceiverOptions, WildcardReceiverOptions
@@ -10,6 +11,15 @@ from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.receiver import Receiver
 from umstack.resolution import Resolver, TopicPattern
+
+
+class TopicListener(NamedTuple):
+    """What a context tells a wildcard receiver."""
+
+    on_topic: Callable[[str, bool], None]
+    """Called with the context's lifecycle lock when a topic has joined (True) or left."""
+    on_unanswered: Callable[[int], None]
+    """Called when so many wildcard queries were sent and no topic matches."""
 
 
 class WildcardReceiver(EventQueue):
@@ -31,15 +41,14 @@ class WildcardReceiver(EventQueue):
         resolver: Resolver,
         pattern: TopicPattern,
         key: int,
-        listeners: dict[int, Callable[[str, bool], None]],
+        listeners: dict[int, TopicListener],
         options: ReceiverOptions,
         wildcard_options: WildcardReceiverOptions,
         on_message: Callable[[Event], None] | None,
     ) -> None:
         """Open it; called by Context.wildcard_receiver().
 
-        While it is open, `listeners` has under its `key` what the context calls, with its lifecycle lock, when a
-        topic has joined (True) or left.
+        While it is open, `listeners` has under its `key` what the context tells it.
         """
         self._resolver = resolver
         self._key = key
@@ -48,11 +57,15 @@ class WildcardReceiver(EventQueue):
         self.pattern = pattern.text
         self.wildcard_options = wildcard_options
         super().__init__(engine, options, on_message)
-        listeners[key] = self._on_topic
+        listeners[key] = TopicListener(self._on_topic, self._on_unanswered)
 
     def topics(self) -> list[str]:
         """The topics that are received now, in the order in which they joined. Any thread."""
         return list(self._receivers)
+
+    def _on_unanswered(self, queries: int) -> None:
+        if not self.closed:
+            self._memory.tell_no_source(self.pattern, queries)
 
     def _on_topic(self, topic: str, has_joined: bool) -> None:
         if self.closed:
@@ -76,4 +89,4 @@ class WildcardReceiver(EventQueue):
         self._receivers.clear()
 
 
-__all__ = ["WildcardReceiver"]
+__all__ = ["TopicListener", "WildcardReceiver"]

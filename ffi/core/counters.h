@@ -375,6 +375,8 @@ typedef struct um_receiver_counters {
     uint64_t eos_events;
     /* snapshot, sources: Sources this receiver follows now. */
     uint64_t delivery_controllers;
+    /* counter, events: SourceDeleted events that found no room in the queue when the receiver was closed or a source that never sent gave way. */
+    uint64_t source_notifications_dropped;
     /* counter, fragments: Fragments from before the receiver joined, fetched from the source. */
     uint64_t late_join_messages;
     /* counter, fragments: Live fragments dropped during a late join, further ahead than retransmit_message_caching_proximity, or during off-transport recovery, beyond the order map: they are fetched, too. */

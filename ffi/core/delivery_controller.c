@@ -142,7 +142,7 @@ static void deliver_on_arrival(um_delivery *delivery, uint32_t sqn)
 {
     um_reorder_entry *entry = um_order_map_find(delivery, sqn);
     if (entry == NULL || entry->state != UM_REORDER_PAYLOAD ||
-        (delivery->bos_due && !um_delivery_announce_begin(delivery)))
+        (delivery->announcements_due && !um_delivery_announce(delivery)))
         return;
     uint32_t first_sqn = sqn, last_sqn = sqn;
     if (entry->flags & UM_MESSAGE_FRAGMENT && delivery->receiver->config.ordered_delivery == UM_ORDERED_ARRIVAL) {
@@ -358,9 +358,27 @@ void um_delivery_on_tsni(um_delivery *delivery, uint32_t sqn, const um_arrival *
 
 /* ---- session ---- */
 
+void um_delivery_register(um_delivery *delivery)
+{
+    if (!delivery->receiver->config.source_notification)
+        return;
+    delivery->announcements_due |= UM_ANNOUNCE_SOURCE;
+    um_delivery_announce(delivery);
+}
+
+/* The end of what um_delivery_register began; false when there is no room for it. */
+static bool deregister(um_delivery *delivery)
+{
+    if (delivery->receiver->config.source_notification && !delivery->is_deregistered)
+        delivery->is_deregistered =
+            um_delivery_announce(delivery) && um_delivery_append_event(delivery, UM_ROW_SOURCE_DELETED, 0, 0, 0);
+    return delivery->is_deregistered || !delivery->receiver->config.source_notification;
+}
+
 void um_delivery_begin(um_delivery *delivery)
 {
-    um_delivery_announce_begin(delivery);
+    delivery->announcements_due |= UM_ANNOUNCE_BEGINNING;
+    um_delivery_announce(delivery);
     UM_COUNT(delivery->receiver->counters.bos_events, 1);
 }
 
@@ -406,9 +424,14 @@ static bool finish(um_delivery *delivery, int64_t now_ns)
         if (!um_loss_give_up_gap(delivery, gap, now_ns) || !um_loss_drain(delivery, now_ns, false))
             return false;
     um_order_map_clear(delivery);
-    if (!um_delivery_append_event(delivery, UM_ROW_END_OF_SESSION, 0, 0, now_ns))
+    if (!delivery->has_eos) {
+        if (!um_delivery_append_event(delivery, UM_ROW_END_OF_SESSION, 0, 0, now_ns))
+            return false;
+        delivery->has_eos = true;
+        UM_COUNT(delivery->receiver->counters.eos_events, 1);
+    }
+    if (!deregister(delivery))
         return false;
-    UM_COUNT(delivery->receiver->counters.eos_events, 1);
     delivery->resume_sqn = delivery->next_sqn;
     delivery->state = UM_DELIVERY_ENDED;
     return true;
@@ -437,8 +460,8 @@ static int64_t gap_due_ns(um_delivery *delivery)
 
 int64_t um_delivery_tick(um_delivery *delivery, int64_t now_ns)
 {
-    if (delivery->bos_due)
-        um_delivery_announce_begin(delivery);
+    if (delivery->announcements_due)
+        um_delivery_announce(delivery);
     if (delivery->state == UM_DELIVERY_ENDING)
         finish(delivery, now_ns);
     if (delivery->state != UM_DELIVERY_RUNNING)
@@ -466,6 +489,8 @@ void um_delivery_fini(um_delivery *delivery)
     if (delivery->state == UM_DELIVERY_STARTING)
         delivery->next_sqn = delivery->lowest_held;
     um_order_map_clear(delivery);
+    if (!deregister(delivery))
+        UM_COUNT(delivery->receiver->counters.source_notifications_dropped, 1);
     delivery->receiver->controller_count--;
     delivery->receiver->counters.delivery_controllers = delivery->receiver->controller_count;
 }

@@ -34,6 +34,7 @@ typedef struct um_receiver_config {
     uint32_t burst_loss_max;        /* longer gaps are one burst event */
     int64_t loss_check_interval_ns; /* 0: off */
     bool use_otr;                   /* off-transport recovery, of sources that offer it (off_transport.h) */
+    bool source_notification;       /* a row for each source that comes and goes */
     int64_t otr_initial_delay_ns;
     uint32_t otr_caching_threshold; /* order map entries */
 } um_receiver_config;
@@ -89,6 +90,9 @@ typedef struct um_late_join {
     int64_t received_ns;        /* wall clock of what is received now */
 } um_late_join;
 
+/* Rows that come first and found no room yet. */
+enum um_announcement { UM_ANNOUNCE_SOURCE = 1, UM_ANNOUNCE_BEGINNING = 2 };
+
 /* What each message touches comes first: with many topics it is the caches that count. */
 typedef struct um_delivery {
     um_receiver *receiver;
@@ -101,7 +105,9 @@ typedef struct um_delivery {
     uint32_t gap_count;
     uint32_t source; /* the owner's number of the source, stored in rows */
     bool starved;
-    bool bos_due;
+    uint8_t announcements_due; /* um_announcement */
+    bool has_eos;              /* the end of the session is in the queue */
+    bool is_deregistered;      /* so is the end of the source */
     bool has_blocker;
     bool
         is_nak_free; /* of a session without NAKs: gaps are given up when their time is up, whether something arrives */
@@ -159,6 +165,9 @@ static inline bool um_delivery_awaits_past(const um_delivery *delivery)
     return join->is_active && (join->is_holding || um_serial_before(delivery->next_sqn, join->target)) &&
            !um_delivery_is_past_lost(delivery, delivery->next_sqn);
 }
+
+/* Tells the receiver of its new source, where it wants that; before the session's beginning. */
+void um_delivery_register(um_delivery *delivery);
 
 /* Beginning and end of the transport session (UM-76, UM-81, UM-105). */
 void um_delivery_begin(um_delivery *delivery);

@@ -37,10 +37,16 @@ static inline bool um_delivery_append_event(um_delivery *delivery, enum um_row_k
     return true;
 }
 
-static inline bool um_delivery_announce_begin(um_delivery *delivery)
+/* Appends the rows that come before any other of the source, in their order; those without room stay due. */
+static inline bool um_delivery_announce(um_delivery *delivery)
 {
-    delivery->bos_due = !um_delivery_append_event(delivery, UM_ROW_BEGINNING_OF_SESSION, 0, 0, 0);
-    return !delivery->bos_due;
+    if (delivery->announcements_due & UM_ANNOUNCE_SOURCE &&
+        um_delivery_append_event(delivery, UM_ROW_SOURCE_CREATED, 0, 0, 0))
+        delivery->announcements_due &= (uint8_t)~UM_ANNOUNCE_SOURCE;
+    if (delivery->announcements_due == UM_ANNOUNCE_BEGINNING &&
+        um_delivery_append_event(delivery, UM_ROW_BEGINNING_OF_SESSION, 0, 0, 0))
+        delivery->announcements_due = 0;
+    return delivery->announcements_due == 0;
 }
 
 /* What is lost before the first message delivered is counted, not reported (UM-135). Nothing was delivered as long as

@@ -65,12 +65,23 @@ static bool is_allowed(const um_session_config *config, uint32_t ip)
     return config->flow_network_count == 0;
 }
 
+static void note_timed_out(um_source_session *session, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < session->flow.receiver_count; i++) {
+        const um_flow_receiver *receiver = &session->flow.receivers[i];
+        int64_t idle_ns = now_ns - receiver->last_seen_ns;
+        if (idle_ns >= session->flow.receiver_timeout_ns)
+            um_source_events_add(&session->events, UM_SOURCE_RECEIVER_GONE, receiver->address, (uint64_t)idle_ns);
+    }
+}
+
 int64_t um_flow_reports_tick(um_source_session *session, int64_t now_ns)
 {
     if (session->config.flow_policy == UM_FLOW_NONE)
         return UM_NEVER_NS;
     if (now_ns >= session->flow_expiry_ns) {
         uint32_t before = session->flow.receiver_count;
+        note_timed_out(session, now_ns);
         session->flow_expiry_ns = um_flow_expire(&session->flow, now_ns);
         UM_COUNT(session->counters.receivers_timed_out, before - session->flow.receiver_count);
         apply(session);
@@ -96,10 +107,16 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
         account = um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
     if (!(status.flags & UM_STATUS_LEAVE))
         um_source_timing_on_status(&session->timing, account, status.receiver_id, status.round_trip_us, now_ns);
-    if (session->config.flow_policy == UM_FLOW_NONE)
+    if (session->config.flow_policy == UM_FLOW_NONE) {
+        if (account != NULL && account->is_new_member)
+            um_source_events_add(&session->events, UM_SOURCE_RECEIVER_KNOWN, from, 0);
         return;
+    }
+    uint32_t known = session->flow.receiver_count;
     if (status.flags & UM_STATUS_LEAVE) {
         um_flow_on_leave(&session->flow, status.receiver_id);
+        if (session->flow.receiver_count < known)
+            um_source_events_add(&session->events, UM_SOURCE_RECEIVER_GONE, from, 0);
         apply(session);
         return;
     }
@@ -119,6 +136,8 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
     uint32_t window = status.window_bytes < most ? status.window_bytes : most;
     session->window_capped |= status.window_bytes > most;
     um_flow_on_status(&session->flow, status.receiver_id, status.group_tag, position + window, now_ns);
+    if (session->flow.receiver_count > known)
+        um_source_events_add(&session->events, UM_SOURCE_RECEIVER_KNOWN, from, 0);
     um_flow_note_position(&session->flow, status.receiver_id, position);
     um_flow_report report = {from, status.next_sqn, status.window_bytes, sqn == status.next_sqn};
     if (um_flow_note_report(&session->flow, status.receiver_id, &report))

@@ -140,7 +140,7 @@ static void pass_leading(um_delivery *delivery, uint32_t last)
 bool um_loss_give_up_gap(um_delivery *delivery, const um_gap *gap, int64_t now_ns)
 {
     uint32_t last = last_given_up(delivery, gap);
-    if (delivery->bos_due && !um_delivery_announce_begin(delivery))
+    if (delivery->announcements_due && !um_delivery_announce(delivery))
         return false;
     pass_leading(delivery, last);
     if (UM_UNLIKELY(!declare_run(delivery, last, now_ns)))
@@ -194,14 +194,14 @@ bool um_loss_still_waits(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 {
     const um_gap *oldest = um_order_map_gap(delivery, 0);
     return sqn != delivery->next_sqn && delivery->gap_count > 0 && oldest->first == delivery->next_sqn &&
-           !delivery->starved && !delivery->bos_due && !is_over_bound(delivery) &&
+           !delivery->starved && !delivery->announcements_due && !is_over_bound(delivery) &&
            !has_expired(delivery, oldest, now_ns) && !um_otr_is_due(delivery, oldest, false, now_ns);
 }
 
 static bool drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 {
     delivery->starved = false;
-    if (delivery->bos_due && !um_delivery_announce_begin(delivery))
+    if (delivery->announcements_due && !um_delivery_announce(delivery))
         return false;
     if (delivery->late_join.is_holding)
         return true;
@@ -254,7 +254,7 @@ bool um_loss_drain(um_delivery *delivery, int64_t now_ns, bool may_give_up)
 
 bool um_loss_declare_burst(um_delivery *delivery, uint32_t sqn, int64_t now_ns)
 {
-    if (delivery->bos_due && !um_delivery_announce_begin(delivery))
+    if (delivery->announcements_due && !um_delivery_announce(delivery))
         return false;
     bool is_leading = um_delivery_is_leading(delivery, delivery->next_sqn, sqn - 1);
     if (!is_leading && !um_delivery_append_event(delivery, UM_ROW_BURST_LOSS, delivery->next_sqn, sqn - 1, now_ns))

@@ -35,6 +35,9 @@ enum um_row_kind {
     UM_ROW_END_OF_SESSION = 2,
     UM_ROW_UNRECOVERABLE_LOSS = 3, /* sequence_number is lost */
     UM_ROW_BURST_LOSS = 4,         /* first_sequence_number .. sequence_number are lost */
+    UM_ROW_SOURCE_CREATED = 5,     /* a delivery controller for the source; before any other row of it */
+    UM_ROW_SOURCE_DELETED = 6,     /* its end; the last row of it */
+    UM_ROW_NO_SOURCE = 7,          /* sequence_number queries were not answered */
 };
 
 /* A row whose payload is in a frame. */

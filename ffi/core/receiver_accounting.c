@@ -46,7 +46,9 @@ um_receiver_account *um_accounting_on_status(um_receiver_accounting *accounting,
     um_receiver_account *account = um_accounting_of(accounting, address, now_ns);
     if (account == NULL)
         return NULL;
-    account->is_member |= account->has_reported && um_serial_before(account->reported_sqn, sqn);
+    bool follows = account->has_reported && um_serial_before(account->reported_sqn, sqn);
+    account->is_new_member = follows && !account->is_member;
+    account->is_member |= follows;
     account->has_reported = true;
     account->reported_sqn = sqn;
     return account;

@@ -36,6 +36,7 @@ typedef struct um_receiver_account {
     uint32_t reported_sqn;
     bool has_reported;
     bool is_member;
+    bool is_new_member; /* since its last report */
     bool is_cut_off;
 } um_receiver_account;
 

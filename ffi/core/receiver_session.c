@@ -114,6 +114,7 @@ bool um_receiver_session_map(um_receiver_session *session, um_delivery *delivery
     delivery->mapped_sqn = session->next_sqn;
     session->tick_controllers_ns = now_ns;
     session->status_due_ns = now_ns;
+    um_delivery_register(delivery);
     if (session->active)
         um_delivery_begin(delivery);
     return true;

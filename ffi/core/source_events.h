@@ -16,6 +16,8 @@ enum um_source_event_kind {
     UM_SOURCE_RECEIVER_NOISY = 3,    /* it NAKs more than its share; count: NAKs refused so far */
     UM_SOURCE_RECEIVER_CUT_OFF = 4,  /* its NAKs are no longer served; count: NAKs refused so far */
     UM_SOURCE_RECEIVER_LOSES = 5,    /* it NAKs what has left the window; count: such NAKs so far */
+    UM_SOURCE_RECEIVER_KNOWN = 6,    /* flow control knows it, or without one: it reports progress */
+    UM_SOURCE_RECEIVER_GONE = 7,     /* it has left; count: ns it was idle when it timed out, else 0 */
 };
 
 typedef struct um_source_event {

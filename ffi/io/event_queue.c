@@ -53,6 +53,27 @@ int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *c
     return added ? 0 : -ENOSPC;
 }
 
+bool um_event_queue_append_event(um_event_queue *queue, uint32_t kind, uint32_t sequence_number, uint32_t source)
+{
+    um_reactor *reactor = queue->queues->reactor;
+    if (!um_gate_enter(&queue->gate))
+        return false;
+    um_reactor_lock(reactor);
+    bool has_room = um_queue_reserve(&queue->core, 0) != NULL;
+    if (has_room) {
+        um_row row = {.flags = (uint16_t)(kind << 8),
+                      .sequence_number = sequence_number,
+                      .source = source,
+                      .received_ns = um_clock_wall_ns()};
+        um_queue_append(&queue->core, &row, 0);
+        um_event_queues_notify(queue->queues);
+    }
+    um_reactor_unlock(reactor);
+    um_reactor_wake_by(reactor, 0);
+    um_gate_leave(&queue->gate);
+    return has_room;
+}
+
 /* The frames are the ring set's, which may be closed before the rows are released. */
 static void materialize_all(um_event_queue *queue)
 {

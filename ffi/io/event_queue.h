@@ -25,6 +25,9 @@ void um_event_queue_close(um_event_queue *queue);
 /* Not before every subscription of it has been freed. */
 void um_event_queue_free(um_event_queue *queue);
 
+/* Appends an event that no session brings; false when the queue is full or closed. Any thread but the context's. */
+bool um_event_queue_append_event(um_event_queue *queue, uint32_t kind, uint32_t sequence_number, uint32_t source);
+
 /* Takes rows, waiting up to timeout_ns for the first (0: not, negative: without a timeout). In sequential mode the
  * caller's thread runs the loop meanwhile. Returns rows->count; 0 after the timeout, or earlier when unblocked, closed
  * or interrupted by a signal. */

@@ -194,6 +194,8 @@ void um_sim_check_row(um_sim_row_checker *checker, const um_block *block, uint32
     case UM_ROW_BURST_LOSS:
         check_loss(checker, block->first_sequence_numbers[row], block->sequence_numbers[row], true);
         break;
+    default:
+        COMPLAIN(checker, "a row of kind %d, which nobody asked for", (int)kind);
     }
 }
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
 from umstack._engine.row_sources import RowSources
 from umstack.config import ReceiverOptions
 from umstack.errors import OptionError
+from umstack.foreign_text import displayed
+from umstack.repeated_records import RepeatedRecords
 
+_records = RepeatedRecords(logging.getLogger("umstack.receiver"))
 _BLOCK_ROWS = 8192
 
 
@@ -40,6 +45,14 @@ class QueueMemory:
                 f"{name}: receiver_maximum_message_length is {wanted}, "
                 f"that of its event queue {self._message_option_bytes}",
                 hint="a shared queue has one: give the option to event_queue() and leave it out here",
+            )
+
+    def tell_no_source(self, topic: str, queries: int) -> None:
+        """Append a NoSource event; where the queue is full, the log has it instead."""
+        number = self.sources.number(topic, "")
+        if not lib.um_event_queue_append_event(self.handle, lib.UM_ROW_NO_SOURCE, queries, number):
+            _records.write(
+                topic, logging.WARNING, "%s has no source after %d queries", displayed(topic), queries
             )
 
     def close(self) -> None:

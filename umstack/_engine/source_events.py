@@ -17,7 +17,10 @@ _KINDS = {
     lib.UM_SOURCE_RECEIVER_NOISY: "receiver_noisy",
     lib.UM_SOURCE_RECEIVER_CUT_OFF: "receiver_cut_off",
     lib.UM_SOURCE_RECEIVER_LOSES: "receiver_loses",
+    lib.UM_SOURCE_RECEIVER_KNOWN: "receiver_known",
+    lib.UM_SOURCE_RECEIVER_GONE: "receiver_gone",
 }
+_ORDINARY = ("receiver_known", "receiver_gone", "receiver_returned")
 
 
 class ReceiverEvent(NamedTuple):
@@ -26,12 +29,13 @@ class ReceiverEvent(NamedTuple):
     kind: str
     """receiver_stalled: it held the source back without advancing, and no longer counts. receiver_returned: it counts
     again. receiver_noisy: it NAKs more than its share. receiver_cut_off: its NAKs are served no longer. receiver_loses:
-    it NAKs messages that have left the transmission window."""
+    it NAKs messages that have left the transmission window. receiver_known: flow control knows it now, or with
+    flow_control none it has reported progress. receiver_gone: it left or timed out, which only flow control learns."""
     receiver: str
     """Address and UDP port that its control messages come from: "10.0.0.7:40211"."""
     amount: int
-    """receiver_stalled: nanoseconds for which it held the source; receiver_noisy, receiver_cut_off: NAKs refused so
-    far; receiver_loses: such NAKs so far; else 0."""
+    """receiver_stalled: nanoseconds for which it held the source; receiver_gone: nanoseconds it was idle, 0 if it left;
+    receiver_noisy, receiver_cut_off: NAKs refused so far; receiver_loses: such NAKs so far; else 0."""
 
 
 def receiver_events(session: SourceSession, read_count: int) -> tuple[list[ReceiverEvent], int]:
@@ -49,7 +53,7 @@ def log_receiver_events(session: SourceSession) -> None:
     """Make a log record of every event since the last call."""
     events, session.logged_events = receiver_events(session, session.logged_events)
     for event in events:
-        level = logging.INFO if event.kind == "receiver_returned" else logging.WARNING
+        level = logging.INFO if event.kind in _ORDINARY else logging.WARNING
         extra = {"umstack_object": event.receiver, "umstack_count": event.amount}
         _log.log(level, "%s: %s %s (%d)", session.name, event.kind, event.receiver, event.amount, extra=extra)
 

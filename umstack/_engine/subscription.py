@@ -46,6 +46,7 @@ class Subscription:
         config.map_entries_max = core.options.delivery_control_maximum_total_map_entries
         config.burst_loss_max = options.delivery_control_maximum_burst_loss
         config.loss_check_interval_ns = options.delivery_control_loss_check_interval_ns
+        config.source_notification = options.source_notification
         config.use_otr = options.use_otr == 1
         config.otr_initial_delay_ns = options.otr_request_initial_delay_ns
         config.otr_caching_threshold = options.otr_message_caching_threshold
@@ -59,6 +60,11 @@ class Subscription:
         if self.closed or topic != self.topic:
             return False
         return self._takes_group is None or self._takes_group(group)
+
+    def tell_no_source(self, queries: int) -> None:
+        """So many queries for sources of the topic were not answered."""
+        if not self.closed:
+            self._queue.tell_no_source(self.topic, queries)
 
     def map(self, session: Any, topic_index: int, source: str) -> int:
         """Map a source to it: a session's topic index, under the source's name. Returns the core's result."""

@@ -57,10 +57,6 @@ ABSENT_OPTIONS = (
         ("resolver_source_map_tablesz", "resolver_receiver_map_tablesz", "resolver_string_hash_function"),
         "the tables of topic resolution size themselves",
     ),
-    AbsentOptions(
-        ("resolution_no_source_notification_threshold",),
-        "there is no such event: see tr_rcv_unresolved_topics",
-    ),
     AbsentOptions(("transport_demux_tablesz",), "the de-multiplexing table sizes itself"),
     AbsentOptions(
         ("transport_lbtrm_transmission_window_limit",),
@@ -76,7 +72,10 @@ ABSENT_OPTIONS = (
         ("delivery_control_message_batching",),
         "the application always takes messages in batches it sizes itself",
     ),
-    AbsentOptions(("source_notification_function",), "use the BeginningOfSession and EndOfSession events"),
+    AbsentOptions(
+        ("source_notification_function",),
+        "set source_notification to 1: SourceCreated and SourceDeleted are events, which on_message gets, too",
+    ),
     AbsentOptions(
         ("transport_topic_sequence_number_info_request_*",),
         "receivers do not ask for TSNIs: sources send them",

@@ -144,6 +144,13 @@ class ReceiverOptions:
         doc="A longer message is dropped and counted, so that a forged length costs no memory.",
     )
 
+    source_notification: bool = option(
+        Kind.SWITCH,
+        ours=0,
+        doc="1: SourceCreated and SourceDeleted events, in order with the messages, as a source comes and goes "
+        "(UM's source_notification_function).",
+    )
+
     # Late join
 
     use_late_join: bool = option(
@@ -311,6 +318,14 @@ class ReceiverOptions:
         minimum=1,
         maximum=2**31 - 1,
         doc="Queries stop once this many sources of the topic are known.",
+    )
+
+    resolution_no_source_notification_threshold: int = option(
+        Kind.INTEGER,
+        um=0,
+        maximum=2**31 - 1,
+        zero="off",
+        doc="A NoSource event after this many queries that no source answered, and after each so many more.",
     )
 
     given: frozenset[str] = frozenset()

@@ -34,6 +34,13 @@ class WildcardReceiverOptions:
         maximum=86_400_000,
         doc="A topic whose last source has gone is received for so long, in case one comes back.",
     )
+    resolution_no_source_notification_threshold: int = option(
+        Kind.INTEGER,
+        um=10,
+        maximum=2**31 - 1,
+        zero="off",
+        doc="A NoSource event after this many wildcard queries without a topic that matches, and each so many more.",
+    )
     wildcard_maximum_topics: int = option(
         Kind.INTEGER,
         ours=16384,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
-import secrets
+import os
 import socket
 import struct
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def is_greeting(received: ByteWindow) -> bool:
 
 def greeting(topic_index: int, key: Key) -> bytes:
     """A greeting with a nonce of its own."""
-    return _GREETING.pack(_GREETING_HEAD, 0, topic_index, key.id, secrets.token_bytes(_NONCE_BYTES))
+    return _GREETING.pack(_GREETING_HEAD, 0, topic_index, key.id, os.urandom(_NONCE_BYTES))
 
 
 def decode_greeting(data: bytes) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from umstack.key_file import Key
 from umstack.resolution.codec import KEEPALIVE, WireOption
 from umstack.resolution.daemons import DaemonClient
 from umstack.resolution.datagrams import BATCH, ReceivedDatagrams
-from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound
+from umstack.resolution.machine import ResolutionEvent, ResolutionMachine, SourceFound, Unanswered
 from umstack.resolution.pattern import TopicPattern
 from umstack.resolution.tags import TRAILER_BYTES, ResolutionTags
 from umstack.resolution.wildcards import TopicLeft, TopicMatched
@@ -35,6 +35,8 @@ _SO_RCVBUFFORCE = 33
 OnSource = Callable[[str, int, TransportAddress], None]
 OnTopic = Callable[[int, str, bool], None]
 """Called with a wildcard receiver's key, a topic, and whether it has appeared (or left)."""
+OnUnanswered = Callable[[str, int | None, int], None]
+"""Called with a topic, or with a wildcard receiver's key, and how many queries no source has answered."""
 OnDatagram = Callable[[bool, tuple[str, int], tuple[str, int], bytes], None]
 """Called with each datagram: whether it was sent, its source, its destination and its payload."""
 
@@ -69,6 +71,10 @@ def _ignore_topic(_key: int, _topic: str, _appeared: bool) -> None:
     """For owners without wildcard receivers."""
 
 
+def _ignore_unanswered(_topic: str, _key: int | None, _queries: int) -> None:
+    """For owners that do not tell their receivers."""
+
+
 def _ignore_datagram(_sent: bool, _source: tuple[str, int], _to: tuple[str, int], _data: bytes) -> None:
     """For owners without a tap."""
 
@@ -86,6 +92,7 @@ class ResolutionAgent(Closing):
         on_datagram: OnDatagram = _ignore_datagram,
         keys: tuple[Key, ...] = (),
         on_topic: OnTopic = _ignore_topic,
+        on_unanswered: OnUnanswered = _ignore_unanswered,
     ) -> None:
         """Open the sockets; raises the UmError that tells why that cannot be.
 
@@ -97,6 +104,7 @@ class ResolutionAgent(Closing):
         self._on_source_gone = on_source_gone
         self._on_datagram = on_datagram
         self._on_topic = on_topic
+        self._on_unanswered = on_unanswered
         self._destinations = [options.resolver_outgoing]
         self._daemons = DaemonClient(options, now_ns) if options.resolver_daemons else None
         self._trailer_bytes = TRAILER_BYTES if keys else 0
@@ -191,6 +199,7 @@ class ResolutionAgent(Closing):
         more = self._receive(now_ns)
         self._deliver(self.machine.left_topics(now_ns))
         self._send_due(now_ns)
+        self._deliver(self.machine.take_unanswered())
         return more
 
     def next_deadline_ns(self) -> int | None:
@@ -257,6 +266,9 @@ class ResolutionAgent(Closing):
     def _report(self, event: ResolutionEvent) -> None:
         if isinstance(event, TopicMatched | TopicLeft):
             self._on_topic(event.key, event.topic, isinstance(event, TopicMatched))
+            return
+        if isinstance(event, Unanswered):
+            self._on_unanswered(event.topic, event.key, event.queries)
             return
         report = self._on_source if isinstance(event, SourceFound) else self._on_source_gone
         report(event.topic, event.index, event.address)

@@ -72,7 +72,16 @@ class SourceGone:
     address: TransportAddress
 
 
-ResolutionEvent = SourceFound | SourceGone | TopicMatched | TopicLeft
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """So many queries for a topic, or of wildcard receiver `key`, were sent, and there is no source."""
+
+    topic: str
+    key: int | None
+    queries: int
+
+
+ResolutionEvent = SourceFound | SourceGone | TopicMatched | TopicLeft | Unanswered
 
 
 class _Kind(Enum):
@@ -86,9 +95,22 @@ class _Kind(Enum):
 class _Record:
     """Something that is sent on a schedule: an encoded record, its timer, whether it waits to be sent."""
 
-    __slots__ = ("deferred", "encoded", "gone", "kind", "scheduled_ns", "timer", "waiting")
+    __slots__ = (
+        "deferred",
+        "encoded",
+        "gone",
+        "kind",
+        "scheduled_ns",
+        "subject",
+        "timer",
+        "unanswered",
+        "waiting",
+    )
 
-    def __init__(self, encoded: bytes, timer: PhaseTimer, kind: _Kind) -> None:
+    def __init__(self, encoded: bytes, timer: PhaseTimer, kind: _Kind, subject: str | int = "") -> None:
+        """`subject` is the topic of a query, the key of a wildcard query."""
+        self.subject = subject
+        self.unanswered = 0
         self.encoded = encoded
         self.timer = timer
         self.kind = kind
@@ -113,9 +135,10 @@ class _AdvertisedSource:
 class _WantedTopic:
     """A topic of receivers of this context, and its sources that were reported to them."""
 
-    __slots__ = ("known", "record", "threshold", "users")
+    __slots__ = ("known", "no_source_thresholds", "record", "threshold", "users")
 
     def __init__(self, record: _Record, threshold: int) -> None:
+        self.no_source_thresholds: set[int] = set()
         self.record = record
         self.threshold = threshold
         self.users = 1
@@ -157,6 +180,7 @@ class ResolutionMachine:
         self._source_names: set[bytes] = set()
         self._is_settled = True
         """Whether what is taken in now would do nothing more if it came again."""
+        self._unanswered: list[ResolutionEvent] = []
         self._wildcards = WildcardTable(self.counters, options.resolver_cache_maximum_entries)
         self._wildcard_records: dict[int, _Record] = {}
         wildcard_queries = _Queue(
@@ -233,7 +257,7 @@ class ResolutionMachine:
         """
         encode_topic_name(topic)
         timer = self._timer(PhaseSettings.for_queries(options), _Kind.QUERY, now_ns)
-        record = _Record(encode_query(topic), timer, _Kind.QUERY)
+        record = _Record(encode_query(topic), timer, _Kind.QUERY, topic)
         threshold = options.resolution_number_of_sources_query_threshold
         wanted = self._wanted.get(topic)
         if wanted is None:
@@ -245,6 +269,7 @@ class ResolutionMachine:
             wanted.users += 1
         if self._cache is None:
             self._repeats.clear()
+        wanted.no_source_thresholds.add(options.resolution_no_source_notification_threshold)
         for source in self._cache.sources_of(topic) if self._cache is not None else ():
             self._report(wanted, source)
         if len(wanted.known) < wanted.threshold:
@@ -271,7 +296,7 @@ class ResolutionMachine:
         OptionError with resolver_cache 0, which remembers no topics.
         """
         timer = self._timer(PhaseSettings.for_wildcard_queries(options), _Kind.WILDCARD_QUERY, now_ns)
-        record = _Record(encode_wildcard_query(pattern.text), timer, _Kind.WILDCARD_QUERY)
+        record = _Record(encode_wildcard_query(pattern.text), timer, _Kind.WILDCARD_QUERY, key)
         self._wildcard_records[key] = record
         self._schedule(record)
         self._repeats.clear()  # what the pattern cannot decide now joins when it is advertised again
@@ -576,8 +601,31 @@ class ResolutionMachine:
             queue.records.popleft()
             record.waiting = record.deferred = False
             out.append(record.encoded)
+            if record.kind is not _Kind.ADVERTISEMENT:
+                self._note_unanswered(record)
             if record.scheduled_ns is None:
                 self._resume(record, now_ns)
+
+    def _note_unanswered(self, record: _Record) -> None:
+        """A query goes out. What was unanswered until now is reported at each multiple of a receiver's threshold."""
+        if isinstance(record.subject, int):
+            key, topic = record.subject, ""
+            thresholds = self._wildcards.no_source_thresholds(key)
+        else:
+            key, topic = None, record.subject
+            wanted = self._wanted.get(topic)
+            thresholds = wanted.no_source_thresholds if wanted is not None and not wanted.known else set()
+        if not thresholds:
+            record.unanswered = 0
+            return
+        record.unanswered += 1
+        if any(one and record.unanswered % one == 0 for one in thresholds):
+            self._unanswered.append(Unanswered(topic, key, record.unanswered))
+
+    def take_unanswered(self) -> list[ResolutionEvent]:
+        """The topics and patterns without a source whose queries have reached a threshold since the last call."""
+        found, self._unanswered = self._unanswered, []
+        return found
 
     def _resume(self, record: _Record, now_ns: int) -> None:
         """Go on with the schedule of a record that is looked at, or was due again while it waited."""
@@ -615,6 +663,7 @@ class ResolutionMachine:
             self._is_settled = False
             return False
         self.counters.tr_rcv_unresolved_topics -= not wanted.known
+        wanted.record.unanswered = 0
         self._wildcards.has_source(source.topic)
         wanted.known[source] = None
         self._reported_count += 1

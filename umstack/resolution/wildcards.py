@@ -82,6 +82,13 @@ class WildcardTable:
         if wildcard is not None:
             self._counters.tr_wildcard_topics -= len(wildcard.topics)
 
+    def no_source_thresholds(self, key: int) -> set[int]:
+        """After how many queries a wildcard receiver without a topic is to know; empty when it has topics."""
+        wildcard = self._wildcards.get(key)
+        if wildcard is None or wildcard.topics:
+            return set()
+        return {wildcard.options.resolution_no_source_notification_threshold}
+
     def advertised(self, topic: str, now_ns: int) -> tuple[list[TopicMatched], bool]:
         """A topic was advertised: the wildcard receivers that it joins, and whether every one has decided on it.
 

@@ -1,0 +1,197 @@
+"""Receivers learn of sources, sources of receivers: created, deleted, none there; known, gone (reference 3.7, 3.9)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+import umstack
+from tests.unit.loopback import SMALL_QUEUE, connect, open_context
+from tests.waiting import SECONDS, collect, wait_for
+from umstack import BeginningOfSession, EndOfSession, Message, NoSource, SourceCreated, SourceDeleted
+from umstack.config import ContextOptions, ReceiverOptions
+from umstack.config.wildcard_receiver_options import WildcardReceiverOptions
+from umstack.reader import Reader
+from umstack.resolution import TopicPattern
+from umstack.resolution.machine import ResolutionMachine, Unanswered
+
+NOTIFIED = {"source_notification": 1}
+_MS = 1_000_000
+
+
+def _rows(reader: Reader, count: int) -> list[Any]:
+    rows: list[Any] = []
+
+    def came() -> bool:
+        rows.extend(reader.poll(timeout=0.05).events())
+        return len(rows) >= count
+
+    wait_for(came, f"{count} rows", SECONDS)
+    return rows
+
+
+def test_a_source_is_created_before_anything_of_it_and_deleted_after() -> None:
+    """Reference 3.7: the delivery controller's life, in the order of the rows; without the option nothing of it."""
+    with open_context() as context, open_context() as publisher:
+        options = {"transport_lbtrm_activity_timeout": 1000}
+        receiver = context.receiver("topic", **NOTIFIED, **options)  # type: ignore[arg-type]
+        plain = context.receiver("topic")
+        source = publisher.source("topic", flow_control="min")
+        source.wait_connected(timeout=SECONDS)
+        source.send(b"data", flush=True)
+        source.close()
+        rows = _rows(receiver, 5)
+        created = SourceCreated("topic", f"{source.transport}[{source.topic_index}]")
+        assert [type(row) for row in rows] == [
+            SourceCreated,
+            BeginningOfSession,
+            Message,
+            EndOfSession,
+            SourceDeleted,
+        ]
+        assert rows[0] == created
+        assert rows[3:] == [EndOfSession("topic", created.source), SourceDeleted("topic", created.source)]
+        assert [type(row) for row in _rows(plain, 3)] == [BeginningOfSession, Message, EndOfSession]
+
+
+def test_closing_a_receiver_deletes_its_sources_in_a_shared_queue() -> None:
+    """Reference 3.7: a controller ends with its receiver, too, without an end of the session; others stay."""
+    with open_context() as context, context.event_queue() as queue:
+        first = context.receiver("topic", queue=queue, **NOTIFIED)  # type: ignore[arg-type]
+        source = context.source("topic")
+        assert [type(row) for row in _rows(queue, 1)] == [SourceCreated]
+        wait_for(lambda: first.stats()["bos_events"] or source.send(b"", flush=True) < 0, "the session")
+        first.close()
+        rows = _rows(queue, 1)
+        while not isinstance(rows[-1], SourceDeleted):
+            rows += _rows(queue, 1)
+        assert not [row for row in rows if isinstance(row, EndOfSession)]
+
+
+def test_events_wait_for_room_and_keep_their_order() -> None:
+    """Reference 3.7: a full queue delays a created source, and nothing comes before it."""
+    with open_context() as context, context.event_queue(**SMALL_QUEUE) as queue:
+        filler = context.receiver("filler", queue=queue)
+        source = context.source("filler")
+        wait_for(lambda: filler.stats()["delivery_controllers"], "topic resolution")
+        wait_for(
+            lambda: filler.stats()["queue_full_pauses"] or source.send(bytes(1000), flush=True) < 0, "full"
+        )
+        late = context.receiver("late", queue=queue, **NOTIFIED)  # type: ignore[arg-type]
+        other = context.source("late")
+        wait_for(lambda: late.stats()["delivery_controllers"], "topic resolution")
+        other.send(b"late", flush=True)
+        rows: list[Any] = []
+
+        def came() -> bool:
+            rows.extend(row for row in queue.poll(timeout=0.05).events() if row.topic == "late")
+            return len(rows) >= 3
+
+        wait_for(came, "the late rows")
+        assert [type(row) for row in rows] == [SourceCreated, BeginningOfSession, Message]
+
+
+def test_a_callback_gets_them_and_an_iteration_passes_them_over() -> None:
+    """Docs/events.md: what iterates gives messages, everything else rows."""
+    got: list[umstack.Event] = []
+    with open_context() as context:
+        context.receiver("topic", got.append, **NOTIFIED)  # type: ignore[arg-type]
+        source, receiver = connect(context, "topic")
+        notified = context.receiver("topic", **NOTIFIED)  # type: ignore[arg-type]
+        wait_for(lambda: notified.stats()["delivery_controllers"], "topic resolution")
+        source.send(b"data", flush=True)
+        assert collect(receiver, 1)[0].data == next(iter(notified)).data == b"data"
+        wait_for(lambda: len(got) >= 3, "the callback")
+        assert [type(row) for row in got[:3]] == [SourceCreated, BeginningOfSession, Message]
+
+
+def test_no_source_is_told_after_the_threshold_of_queries() -> None:
+    """Reference 3.9, NO_SOURCE_NOTIFICATION: at the receivers that want it, and no more once there is a source."""
+    with open_context() as context, open_context() as publisher:
+        options: dict[str, Any] = {"resolver_query_maximum_initial_interval": 20}
+        told = context.receiver("nobody", resolution_no_source_notification_threshold=3, **options)
+        quiet = context.receiver("nobody", **options)
+        first, second = _rows(told, 2)[:2]
+        assert first == NoSource("nobody", "", 3)
+        assert second == NoSource("nobody", "", 6)
+        assert len(quiet.poll()) == 0
+        publisher.source("nobody", flow_control="min").wait_connected(timeout=SECONDS)
+        told.poll()
+        sent = context.stats()["context"]["tr_queries_sent"]
+        wait_for(lambda: context.stats()["context"]["tr_queries_sent"] > sent + 6, "more queries")
+        assert not [row for row in told.poll().events() if isinstance(row, NoSource)]
+
+
+def test_a_pattern_without_a_topic_is_told_after_ten_wildcard_queries() -> None:
+    """Reference 3.9: the default of a wildcard receiver is 10; the event has the pattern's text."""
+    with (
+        open_context() as context,
+        context.wildcard_receiver(
+            prefix="none.", resolver_query_minimum_interval=30, resolver_query_maximum_interval=30
+        ) as receiver,
+    ):
+        told = _rows(receiver, 1)[0]
+        assert (type(told), told.queries, told.source) == (NoSource, 10, "")
+        assert "none" in told.topic
+
+
+def test_queries_are_counted_from_the_last_source_on() -> None:
+    """Reference 3.9: exactly, by the machine: unanswered ones only, each multiple, off with 0, anew with a source."""
+    machine = ResolutionMachine(ContextOptions(), 1400, 0)
+    machine.query("topic", ReceiverOptions(resolution_no_source_notification_threshold=4), 0)
+    machine.query("other", ReceiverOptions(), 0)
+    pattern = TopicPattern.of_prefix("a.")
+    machine.match(7, pattern, WildcardReceiverOptions(resolution_no_source_notification_threshold=0), 0)
+    told: list[Unanswered] = []
+    for at_ms in range(0, 4000, 10):
+        machine.datagrams_to_send(at_ms * _MS)
+        told += [one for one in machine.take_unanswered() if isinstance(one, Unanswered)]
+    assert {(one.topic, one.key) for one in told} == {("topic", None)}
+    assert [one.queries for one in told] == list(range(4, 4 * len(told) + 1, 4))
+    assert len(told) > 3
+
+
+def _kinds(source: umstack.Source) -> list[str]:
+    return [event.kind for event in source.receiver_events()]
+
+
+@pytest.mark.parametrize("flow_control", ["min", "none"])
+def test_a_source_learns_of_its_receivers(flow_control: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Issue 29, notifications: receiver_known by flow control or accounts, receiver_gone by flow control."""
+    caplog.set_level(logging.INFO, "umstack.source")
+    with open_context() as publisher:
+        source = publisher.source("topic", flow_control=flow_control)
+        with open_context() as subscriber:
+            receiver = subscriber.receiver("topic")
+            kinds: list[str] = []
+
+            def is_known() -> bool:
+                source.send(b"data", flush=True)
+                kinds.extend(_kinds(source))
+                return "receiver_known" in kinds
+
+            wait_for(is_known, "the receiver")
+            assert kinds.count("receiver_known") == 1
+            assert receiver.receive(SECONDS) == b"data"
+        if flow_control == "min":
+            wait_for(lambda: "receiver_gone" in _kinds(source), "the end of it")
+        wait_for(lambda: any("receiver_known" in one.getMessage() for one in caplog.records), "the record")
+
+
+def test_an_idle_receiver_is_gone_when_it_times_out() -> None:
+    """Issue 29, notifications: the amount is how long it was idle."""
+    with open_context() as publisher, open_context("sequential") as subscriber:
+        source = publisher.source("topic", flow_control="min", flow_control_receiver_timeout=300)
+        receiver = subscriber.receiver("topic")
+        wait_for(lambda: subscriber.process_events(0.01) >= 0 and source.is_connected, "the receiver")
+        gone: list[umstack.ReceiverEvent] = []
+
+        def is_gone() -> bool:  # while nobody runs the subscriber
+            gone.extend(event for event in source.receiver_events() if event.kind == "receiver_gone")
+            return bool(gone)
+
+        wait_for(is_gone, "its end")
+        assert gone[0].amount >= 300 * _MS
+        assert not receiver.closed
