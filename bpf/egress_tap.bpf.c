@@ -102,6 +102,18 @@ static __always_inline int has_port_in(struct __sk_buff *skb, const struct iphdr
     return is_in(ranges, count, bpf_ntohs(port));
 }
 
+static __always_inline int is_of_stream(struct __sk_buff *skb, const struct iphdr *ip,
+                                        const struct egress_tap_filter *wanted)
+{
+    __u32 at = sizeof(struct ethhdr) + ip->ihl * IP_HEADER_WORD_BYTES;
+    __be16 ports[2]; /* source, destination */
+
+    if (!wanted->stream_port_count || bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
+        return 0;
+    return is_in(wanted->stream_ports, wanted->stream_port_count, bpf_ntohs(ports[0])) ||
+           is_in(wanted->stream_ports, wanted->stream_port_count, bpf_ntohs(ports[1]));
+}
+
 /* Says of every frame what the filter of the packet socket (umstack/capturing/packet_filter.py) says. */
 static __always_inline int is_wanted(struct __sk_buff *skb, const struct egress_tap_filter *wanted)
 {
@@ -112,10 +124,14 @@ static __always_inline int is_wanted(struct __sk_buff *skb, const struct egress_
     if (bpf_skb_load_bytes(skb, offsetof(struct ethhdr, h_proto), &head.proto,
                            sizeof(head) - offsetof(struct head, proto)))
         return 0;
-    if (head.proto != bpf_htons(ETH_P_IP) || head.ip.protocol != IPPROTO_UDP)
+    is_later_fragment = (head.ip.frag_off & bpf_htons(IP_FRAGMENT_OFFSET)) != 0;
+    if (head.proto != bpf_htons(ETH_P_IP))
+        return 0;
+    if (head.ip.protocol == IPPROTO_TCP)
+        return !is_later_fragment && is_of_stream(skb, &head.ip, wanted);
+    if (head.ip.protocol != IPPROTO_UDP)
         return 0;
     destination = bpf_ntohl(head.ip.daddr);
-    is_later_fragment = (head.ip.frag_off & bpf_htons(IP_FRAGMENT_OFFSET)) != 0;
     if (is_in(wanted->groups, wanted->group_count, destination)) {
         /* The ports of a fragment are in the first one. */
         if (!wanted->group_port_count || is_later_fragment)

@@ -17,15 +17,18 @@ struct egress_tap_range {
 };
 
 /* Value of the map `filter`: UDP over IPv4 to these groups, on these ports if there are any, and to any address that
- * is no group on the unicast ports. Frames are looked at as the kernel has them: without the tag it keeps beside. */
+ * is no group on the unicast ports; TCP over IPv4 from or to the stream ports. Frames are looked at as the kernel has
+ * them: without the tag it keeps beside. */
 struct egress_tap_filter {
     unsigned int group_count;
     unsigned int group_port_count;
     unsigned int unicast_port_count;
+    unsigned int stream_port_count;
     unsigned int mirror_index; /* the interface that gets runs of datagrams by reference; 0: the ring gets copies */
     struct egress_tap_range groups[EGRESS_TAP_RANGES_MAX];
     struct egress_tap_range group_ports[EGRESS_TAP_RANGES_MAX];
     struct egress_tap_range unicast_ports[EGRESS_TAP_RANGES_MAX];
+    struct egress_tap_range stream_ports[EGRESS_TAP_RANGES_MAX];
 };
 
 /* A record of the map `ring`; the frame's bytes follow, from its link header on. What is behind them is undefined. */

@@ -104,6 +104,10 @@ CORE = Module(
         Header("capture/writing/tap.h", names=("um_tap_config", "um_tap_counters")),
         Header("capture/writing/frame_merge.h", names=("um_frame_merge_config",)),
         Header("capture/writing/interface_capture.h"),
+        Header("capture/reading/streams.h", names=(
+            "um_stream_findings", "um_streams_set_ports", "um_streams_read_findings", "um_streams_stored_bytes",
+            "um_streams_store", "um_streams_load",
+        ), sized=("um_streams",)),
         Header("capture/reading/container.h"),
         Header("capture/reading/tally.h"),
         Header("capture/reading/rows.h"),

@@ -54,6 +54,7 @@ class egress_tap_filter(CData):
     group_count: int
     group_port_count: int
     unicast_port_count: int
+    stream_port_count: int
     mirror_index: int
     @property
     def groups(self) -> egress_tap_range: ...
@@ -67,6 +68,10 @@ class egress_tap_filter(CData):
     def unicast_ports(self) -> egress_tap_range: ...
     @unicast_ports.setter
     def unicast_ports(self, value: egress_tap_range | Sequence[Any]) -> None: ...
+    @property
+    def stream_ports(self) -> egress_tap_range: ...
+    @stream_ports.setter
+    def stream_ports(self, value: egress_tap_range | Sequence[Any]) -> None: ...
 
 class egress_tap_range(CData):
     low: int

@@ -34,16 +34,19 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class EgressFilter:
-    """UDP over IPv4 to these groups, on these ports if any are named, and to any other address on the unicast ports."""
+    """UDP over IPv4 to these groups, on these ports if any are named, and to any other address on the unicast ports;
+    TCP over IPv4 from or to the stream ports."""
 
     groups: Sequence[Range]
     group_ports: Sequence[Range] = ()
     unicast_ports: Sequence[Range] = ()
+    stream_ports: Sequence[Range] = ()
 
     def fits(self) -> bool:
         """Whether the program takes so many ranges."""
         most = int(libbpf().lib.EGRESS_TAP_RANGES_MAX)
-        return all(len(ranges) <= most for ranges in (self.groups, self.group_ports, self.unicast_ports))
+        every = (self.groups, self.group_ports, self.unicast_ports, self.stream_ports)
+        return all(len(ranges) <= most for ranges in every)
 
     def packed(self, mirror_index: int = 0) -> bytes:
         """The value of the program's map, with the mirror it is to use."""
@@ -53,6 +56,7 @@ class EgressFilter:
             ("groups", "group_count", self.groups),
             ("group_ports", "group_port_count", self.group_ports),
             ("unicast_ports", "unicast_port_count", self.unicast_ports),
+            ("stream_ports", "stream_port_count", self.stream_ports),
         ):
             setattr(value, name, list(ranges))
             setattr(value, count, len(ranges))

@@ -7,8 +7,6 @@
 
 enum {
     REQUESTS_PER_MESSAGE = 512,
-    OPTION_REQUEST = 21,
-    OPTION_RANGE = 30,
     RANGE_MAX = 1 << 26, /* sqns a source can retain */
 };
 
@@ -295,7 +293,8 @@ static int64_t receive(um_receiver_session *session, um_delivery *delivery, cons
             break;
         if (um_lbmc_observe(from, left, left, &message, &message_length) != UM_DGRAM_OK)
             return -EBADMSG;
-        if (message.type == UM_LBMC_CONTROL && from[1] == OPTION_RANGE && message_length >= UM_RECOVERY_RANGE_BYTES)
+        if (message.type == UM_LBMC_CONTROL && from[1] == UM_LBMC_OPTION_RANGE &&
+            message_length >= UM_RECOVERY_RANGE_BYTES)
             on_range(session, delivery, um_load_be32(from + 8), um_load_be32(from + 12), now_ns);
         else if (message.type != UM_LBMC_RECOVERED)
             return -EBADMSG;
@@ -337,7 +336,7 @@ int64_t um_late_join_receive(um_receiver_session *session, um_delivery *delivery
 static void write_request(uint8_t *option, const um_delivery *delivery, uint32_t sqn, bool last)
 {
     memset(option, 0, UM_RECOVERY_REQUEST_BYTES);
-    option[0] = last ? UM_LBMC_OPTION_NONE : OPTION_REQUEST;
+    option[0] = last ? UM_LBMC_OPTION_NONE : UM_LBMC_OPTION_MESSAGE_REQUEST;
     option[1] = UM_RECOVERY_REQUEST_BYTES;
     um_store_be32(option + 4, delivery->id);
     um_store_be32(option + 12, delivery->topic_index);
@@ -376,7 +375,7 @@ uint32_t um_late_join_request(um_delivery *delivery, uint32_t outstanding, uint8
             break;
         uint32_t length = UM_LBMC_CONTROL_BYTES + count * UM_RECOVERY_REQUEST_BYTES;
         message[0] = UM_LBMC_CONTROL;
-        message[1] = OPTION_REQUEST;
+        message[1] = UM_LBMC_OPTION_MESSAGE_REQUEST;
         um_store_be16(message + 2, (uint16_t)length);
         message[length - UM_RECOVERY_REQUEST_BYTES] = UM_LBMC_OPTION_NONE;
         written += length;

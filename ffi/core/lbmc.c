@@ -117,6 +117,15 @@ static enum um_dgram_status decode_chain(uint8_t next, const uint8_t *data, uint
     return check_request(message);
 }
 
+enum um_dgram_status um_lbmc_observe_option(uint8_t type, const uint8_t *option, uint32_t length,
+                                            um_lbmc_message *message)
+{
+    bool known = type == UM_LBMC_OPTION_FRAGMENT || type == UM_LBMC_OPTION_BATCH || type == UM_LBMC_OPTION_REQUEST ||
+                 type == UM_LBMC_OPTION_TSNI || type == UM_LBMC_OPTION_EXTENDED;
+    message->has_tag |= type == UM_LBMC_OPTION_HMAC;
+    return known ? decode_option(type, option, length, message) : UM_DGRAM_OK;
+}
+
 /* decode_chain for a bystander: what we do not know is skipped, and the chain may end where the capture does. */
 static enum um_dgram_status observe_chain(const uint8_t *data, uint32_t at, uint32_t captured, uint32_t length,
                                           um_lbmc_message *message)
@@ -133,10 +142,7 @@ static enum um_dgram_status observe_chain(const uint8_t *data, uint32_t at, uint
             return UM_DGRAM_HDR;
         if (option_length > captured - at)
             return UM_DGRAM_CUT;
-        bool known = next == UM_LBMC_OPTION_FRAGMENT || next == UM_LBMC_OPTION_BATCH ||
-                     next == UM_LBMC_OPTION_REQUEST || next == UM_LBMC_OPTION_TSNI || next == UM_LBMC_OPTION_EXTENDED;
-        enum um_dgram_status status = known ? decode_option(next, option, option_length, message) : UM_DGRAM_OK;
-        message->has_tag |= next == UM_LBMC_OPTION_HMAC;
+        enum um_dgram_status status = um_lbmc_observe_option(next, option, option_length, message);
         if (status != UM_DGRAM_OK)
             return status;
         next = option[0];
@@ -192,9 +198,11 @@ enum um_dgram_status um_lbmc_decode(const uint8_t *data, uint32_t available, um_
     return status;
 }
 
-static bool has_topic(uint8_t type)
+enum um_dgram_status um_lbmc_observe_end(const um_lbmc_message *message)
 {
-    return type == UM_LBMC_MESSAGE || type == UM_LBMC_PROACTIVE || type == UM_LBMC_RECOVERED;
+    if (!(message->flags & UM_MESSAGE_FRAGMENT))
+        return UM_DGRAM_OK;
+    return um_lbmc_has_topic(message->type) ? check_fragment(message) : UM_DGRAM_HDR;
 }
 
 enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uint32_t available,
@@ -207,7 +215,7 @@ enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uin
     if (data[0] >> 4 != 0)
         return UM_DGRAM_VERSION;
     *message = (um_lbmc_message){.type = data[0] & 0x0f};
-    bool topic = has_topic(message->type);
+    bool topic = um_lbmc_has_topic(message->type);
     if (!topic && message->type != UM_LBMC_CONTROL && message->type != UM_LBMC_END)
         return UM_DGRAM_TYPE;
     uint32_t header_bytes = topic ? UM_LBMC_HEADER_BYTES : UM_LBMC_CONTROL_BYTES;
@@ -224,9 +232,7 @@ enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uin
     }
     uint32_t present = captured < *length ? captured : *length;
     enum um_dgram_status status = observe_chain(data, header_bytes, present, *length, message);
-    if (status == UM_DGRAM_OK && (message->flags & UM_MESSAGE_FRAGMENT))
-        status = topic ? check_fragment(message) : UM_DGRAM_HDR;
-    return status;
+    return status == UM_DGRAM_OK ? um_lbmc_observe_end(message) : status;
 }
 
 /* The head of an extended option and where its data goes. */

@@ -20,7 +20,10 @@ enum um_lbmc_option {
     UM_LBMC_OPTION_FRAGMENT = 1,
     UM_LBMC_OPTION_BATCH = 2,
     UM_LBMC_OPTION_REQUEST = 4,
+    UM_LBMC_OPTION_MESSAGE_REQUEST = 21, /* recovery (core/retention.h): a message, and what can be requested */
+    UM_LBMC_OPTION_RANGE = 30,
     UM_LBMC_OPTION_TSNI = 32,
+    UM_LBMC_OPTION_RANGE_REQUEST = 78,
     UM_LBMC_OPTION_HMAC = 98, /* the authentication trailer: core/authentication.h */
     UM_LBMC_OPTION_EXTENDED = 254,
     UM_LBMC_OPTION_NONE = 255, /* end of the chain: no payload */
@@ -96,6 +99,18 @@ enum um_dgram_status um_lbmc_decode(const uint8_t *data, uint32_t available, um_
  * message's headers are not all there. */
 enum um_dgram_status um_lbmc_observe(const uint8_t *data, uint32_t captured, uint32_t available,
                                      um_lbmc_message *message, uint32_t *length);
+
+/* Whether messages of a type have a topic. */
+static inline bool um_lbmc_has_topic(uint8_t type)
+{
+    return type == UM_LBMC_MESSAGE || type == UM_LBMC_PROACTIVE || type == UM_LBMC_RECOVERED;
+}
+
+/* The parts of um_lbmc_observe, for a reader that gets a message bit by bit. An option of `length` bytes, all of them
+ * there, is taken into the message, or skipped; and the message is checked when its options have ended. */
+enum um_dgram_status um_lbmc_observe_option(uint8_t type, const uint8_t *option, uint32_t length,
+                                            um_lbmc_message *message);
+enum um_dgram_status um_lbmc_observe_end(const um_lbmc_message *message);
 
 /* Bytes of headers that a message with these properties takes (design W4: every header byte counted). */
 static inline uint32_t um_lbmc_overhead(bool fragment, bool batch, bool send_time)

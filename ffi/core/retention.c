@@ -4,8 +4,6 @@ enum {
     ENTRY_BYTES_MIN = 64, /* the index is sized for messages of so many bytes */
     ENTRIES_MIN = 1024,
     ENTRIES_MAX = 1 << 26,
-    OPTION_REQUEST = 21,
-    OPTION_RANGE = 30,
 };
 
 #define ABSENT INT64_MIN /* its number is taken, but it has not been sent */
@@ -206,7 +204,7 @@ void um_retention_range(um_retention *retention, const um_retained_wish *wish, i
 uint32_t um_recovery_write_range(uint8_t *out, uint32_t low, uint32_t high, uint32_t request_index)
 {
     out[0] = UM_LBMC_CONTROL;
-    out[1] = OPTION_RANGE;
+    out[1] = UM_LBMC_OPTION_RANGE;
     um_store_be16(out + 2, UM_RECOVERY_RANGE_BYTES);
     out[4] = UM_LBMC_OPTION_NONE;
     out[5] = UM_RECOVERY_RANGE_BYTES - UM_LBMC_CONTROL_BYTES;
@@ -263,7 +261,8 @@ static bool is_chain(const um_retention *retention, const uint8_t *message, uint
 {
     uint32_t at = UM_LBMC_CONTROL_BYTES;
     uint8_t next = message[1];
-    for (; at + UM_RECOVERY_REQUEST_BYTES <= length && next == OPTION_REQUEST; at += UM_RECOVERY_REQUEST_BYTES) {
+    for (; at + UM_RECOVERY_REQUEST_BYTES <= length && next == UM_LBMC_OPTION_MESSAGE_REQUEST;
+         at += UM_RECOVERY_REQUEST_BYTES) {
         const uint8_t *option = message + at;
         if (option[1] != UM_RECOVERY_REQUEST_BYTES || um_load_be32(option + 12) != retention->topic_index)
             return false;
@@ -280,7 +279,7 @@ bool um_retention_serve(um_retention *retention, um_recovery_exchange *exchange)
         uint32_t length = um_load_be16(message + 2);
         if (message[0] != UM_LBMC_CONTROL || length < UM_LBMC_CONTROL_BYTES)
             return false;
-        if (message[1] != OPTION_REQUEST || length > exchange->length - exchange->consumed)
+        if (message[1] != UM_LBMC_OPTION_MESSAGE_REQUEST || length > exchange->length - exchange->consumed)
             return true; /* the caller's, or not all there */
         if (!is_chain(retention, message, length))
             return false;

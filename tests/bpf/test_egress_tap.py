@@ -113,6 +113,12 @@ PACKETS: dict[str, bytes] = {
     "last group": to("224.10.10.14", 14400),
     "beyond the groups": to("224.10.10.15", 14400),
     "another port": to("224.10.10.10", 14401),
+    "request": ethernet(ipv4(TCP(sport=40000, dport=14391), destination="10.0.0.1")),
+    "answer": ethernet(ipv4(TCP(sport=14395, dport=40000), destination="10.0.0.2", option_words=2)),
+    "another answer": ethernet(ipv4(TCP(sport=14396, dport=40000), destination="10.0.0.2")),
+    "later fragment of a request": ethernet(
+        ipv4(TCP(sport=40000, dport=14391), destination="10.0.0.1", frag=9)
+    ),
     "resolution": to("224.9.10.11", 12965),
     "options": to("224.10.10.10", 14400, option_words=10),
     "options, another port": to("224.10.10.10", 14401, option_words=3),

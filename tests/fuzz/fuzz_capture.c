@@ -1,5 +1,6 @@
 /* Captures of raw bytes, decoded into columns: nothing outside the file is read, nothing outside the columns is
- * written, and the rows do not depend on how the file was cut into windows, or into splits.
+ * written, and the rows do not depend on how the file was cut into windows, or into splits; of a split the TCP streams
+ * go on in another reader, as stored bytes.
  */
 #include "fuzz.h"
 
@@ -10,6 +11,8 @@ enum {
     MESSAGES = UM_PACKETS_PACKET_ITEMS_MAX + ROWS,
     SQNS = MESSAGES,
     RESOLUTION_BYTES = UM_PACKETS_RESOLUTION_BYTES_MAX + 256,
+    TCP_PORT_LOW = 14391,
+    TCP_PORT_HIGH = 14395,
 };
 
 /* Columns whose memory is theirs alone, so that a write beside one is seen. */
@@ -40,9 +43,9 @@ static void open_columns(columns *into)
                              &rows->sm_sqn,    &rows->lead_sqn,     &rows->trail_sqn,   &rows->next_sqn,
                              &rows->group_tag, &rows->window_bytes, &rows->receiver_id, &rows->queue,
                              &rows->dropped};
-    int32_t **row_ints[] = {&rows->interface_id, &rows->link_type,  &rows->frame_bytes,    &rows->captured_bytes,
-                            &rows->vlan,         &rows->inner_vlan, &rows->source_port,    &rows->destination_port,
-                            &rows->udp_bytes,    &rows->nak_port,   &rows->transport_flags};
+    int32_t **row_ints[] = {&rows->interface_id, &rows->link_type,  &rows->frame_bytes,     &rows->captured_bytes,
+                            &rows->vlan,         &rows->inner_vlan, &rows->source_port,     &rows->destination_port,
+                            &rows->udp_bytes,    &rows->nak_port,   &rows->transport_flags, &rows->tcp_bytes};
     int64_t **message_longs[] = {&rows->topic_index,     &rows->topic_sqn,      &rows->first_sqn,
                                  &rows->fragment_offset, &rows->message_length, &rows->sent_ns};
     for (size_t i = 0; i < sizeof row_longs / sizeof row_longs[0]; i++)
@@ -65,6 +68,7 @@ static void open_columns(columns *into)
     text_column(into, &rows->packet_type, ROWS, UM_PACKETS_TYPE_BYTES_MAX);
     text_column(into, &rows->ncf_reason, ROWS, UM_PACKETS_REASON_BYTES_MAX);
     text_column(into, &rows->verdict, ROWS, UM_PACKETS_VERDICT_BYTES_MAX);
+    text_column(into, &rows->recovery, ROWS, UM_PACKETS_RECOVERY_BYTES_MAX);
     text_column(into, &rows->kind, MESSAGES, UM_PACKETS_KIND_BYTES_MAX);
     for (int bit = 0; bit < UM_PACKETS_BITS; bit++)
         rows->bitmaps[bit] = column(into, ROWS / 8);
@@ -126,6 +130,7 @@ static uint64_t digest(const um_packet_rows *rows, uint64_t sum)
         sum = mixed_text(sum, &rows->source_address, i);
         sum = mixed_text(sum, &rows->status, i);
         sum = mixed_text(sum, &rows->packet_type, i);
+        sum = mixed_text(sum, &rows->recovery, i);
         for (int32_t at = rows->sqn_offsets[i]; at < rows->sqn_offsets[i + 1]; at++)
             sum = mixed(sum, (uint64_t)rows->sqns[at]);
         for (int32_t at = rows->message_offsets[i]; at < rows->message_offsets[i + 1]; at++) {
@@ -161,10 +166,37 @@ static enum um_capture_step decode_window(um_capture_reader *reader, columns *in
 
 static um_capture_reader reader, reader_of_parts;
 
+static void begin_reader(um_capture_reader *begun)
+{
+    um_capture_reader_init(begun);
+    um_streams_set_ports(&begun->streams, TCP_PORT_LOW, TCP_PORT_HIGH);
+}
+
+/* The reader of another part, which knows of the streams what was stored. */
+static void go_on(um_capture_reader *next, const um_capture_reader *from)
+{
+    static uint8_t stored[sizeof(um_streams) + 64];
+    uint64_t bytes = um_streams_stored_bytes(&from->streams);
+    REQUIRE(bytes <= sizeof stored);
+    um_streams_store(&from->streams, stored, bytes);
+    *next = *from;
+    memset(&next->streams, 0, sizeof next->streams);
+    um_streams_set_ports(&next->streams, TCP_PORT_LOW, TCP_PORT_HIGH);
+    REQUIRE(um_streams_load(&next->streams, stored, bytes));
+}
+
+/* Whatever bytes are loaded as streams, they are refused or are within their bounds. */
+static void load_anything(const uint8_t *data, size_t size)
+{
+    begin_reader(&reader);
+    if (!um_streams_load(&reader.streams, data, size))
+        REQUIRE(reader.streams.connection_count == 0);
+}
+
 static uint64_t in_one_window(columns *into, const uint8_t *data, size_t size, enum um_capture_step *step)
 {
     uint64_t sum = 0, at = 0;
-    um_capture_reader_init(&reader);
+    begin_reader(&reader);
     *step = decode_window(&reader, into, data, size, 0, UINT64_MAX, &at, &sum);
     return sum;
 }
@@ -173,7 +205,7 @@ static uint64_t in_one_window(columns *into, const uint8_t *data, size_t size, e
 static uint64_t in_windows(columns *into, const uint8_t *data, size_t size, size_t more, enum um_capture_step *step)
 {
     uint64_t sum = 0, base = 0;
-    um_capture_reader_init(&reader);
+    begin_reader(&reader);
     for (size_t end = more < size ? more : size;; end = size - end < more ? size : end + more) {
         size_t length = end - base;
         uint8_t *window = malloc(length > 0 ? length : 1);
@@ -192,8 +224,8 @@ static uint64_t in_splits(columns *into, const uint8_t *data, size_t size, uint6
                           enum um_capture_step *step)
 {
     uint64_t sum = 0, start = 0;
-    um_capture_reader_init(&reader);
-    um_capture_reader_init(&reader_of_parts);
+    begin_reader(&reader);
+    begin_reader(&reader_of_parts);
     for (;;) {
         uint64_t end = start, at = start;
         *step = um_capture_skip(&reader, data, size, start + split_bytes, &end);
@@ -203,7 +235,7 @@ static uint64_t in_splits(columns *into, const uint8_t *data, size_t size, uint6
             return sum;
         REQUIRE(*step == UM_CAPTURE_ENDED && at == end);
         start = end;
-        reader_of_parts = reader;
+        go_on(&reader_of_parts, &reader);
     }
 }
 
@@ -238,6 +270,24 @@ static void put_datagram_headers(image *file, uint8_t choice, uint32_t bytes)
     put(file, headers, sizeof headers);
 }
 
+/* Of a connection to or from a source; the sequence number is small, so that segments overlap, follow and leave gaps.
+ */
+static void put_segment_headers(image *file, fuzz_input *input, uint32_t bytes)
+{
+    static const uint16_t ports[] = {14391, 40000, 14395, 40001};
+    uint8_t choice = take_u8(input), sqn = take_u8(input), ack = take_u8(input);
+    uint8_t headers[54] = {[12] = 8, [14] = 0x45, [23] = 6, [46] = 0x50};
+    um_store_be16(headers + 16, (uint16_t)(40 + bytes));
+    headers[29] = choice & 1 ? 1 : 2;
+    headers[33] = choice & 1 ? 2 : 1;
+    um_store_be16(headers + 34, ports[choice & 3]);
+    um_store_be16(headers + 36, ports[(choice & 3) ^ 1]);
+    um_store_be32(headers + 38, (choice & 0x80 ? 0xffffff80 : 0) + sqn);
+    um_store_be32(headers + 42, (choice & 0x80 ? 0xffffff80 : 0) + ack);
+    headers[47] = (uint8_t)(choice >> 2 & 0x17);
+    put(file, headers, sizeof headers);
+}
+
 static void put_packet(image *file, fuzz_input *input, bool pcapng)
 {
     uint8_t choice = take_u8(input);
@@ -245,6 +295,8 @@ static void put_packet(image *file, fuzz_input *input, bool pcapng)
     image frame = {.size = 0};
     if (choice & 0x80)
         put_datagram_headers(&frame, choice, (uint32_t)body.left);
+    else if (choice & 0x40)
+        put_segment_headers(&frame, input, (uint32_t)body.left);
     put(&frame, body.at, body.left);
     uint32_t captured = (uint32_t)frame.size, padded = (captured + 3) & ~3u;
     frame.size = padded;
@@ -336,7 +388,7 @@ static void count_with_tally(columns *into, const uint8_t *data, size_t size, ui
     um_tally *tally = options.tally = shared_tally();
     uint64_t at = 0, counted = 0;
     enum um_capture_step step = UM_CAPTURE_FULL;
-    um_capture_reader_init(&reader);
+    begin_reader(&reader);
     while (step == UM_CAPTURE_FULL) {
         step = um_packet_rows_decode(&reader, &into->rows, &options, data, size, 0, UINT64_MAX, &at);
         counted += into->rows.row_count + check_tally(tally);
@@ -354,6 +406,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t more = 1 + (size_t)take_u8(&input);
     uint64_t split_bytes = 1 + (uint64_t)take_u8(&input);
     write_file(&file, &input);
+    load_anything(data, size);
     uint8_t *exact = malloc(file.size > 0 ? file.size : 1); /* so that a read behind the end is seen */
     REQUIRE(exact != NULL);
     memcpy(exact, file.data, file.size);

@@ -22,6 +22,8 @@ from umstack.telemetry.statistics_server import read_statistics
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 20
 FILES = 60
+_HOSTS = [f"10.77.0.{number}" for number in range(1, 5)]
+"""The publisher and its subscribers."""
 TIMEOUT_SECONDS = 100
 
 
@@ -194,17 +196,19 @@ def test_the_table_says_what_happened(tree: Path, work: Path) -> None:
 
 
 def test_a_late_subscriber_and_one_whose_cable_is_out_have_every_file(tree: Path, work: Path) -> None:
-    """Issue 28: the past by late join, what the transport gave up by off-transport recovery (UM-136, UM-142)."""
-    command = [sys.executable, "-m", "umstack", "demo", "--json", "--no-report", "--link", "socket"]
+    """Issue 28: the past by late join, what the transport gave up by off-transport recovery (UM-136, UM-142); and the
+    report on what passed the switch tells both, apart from retransmissions, with the publisher's own counts."""
+    command = [sys.executable, "-m", "umstack", "demo", "--json", "--link", "socket"]
     done = subprocess.run(
-        [*command, "--seed", str(SEED), "--tree", str(tree)],
+        [*command, "--seed", str(SEED), "--tree", str(tree), "--report", str(tree.parent / "report")],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
     )
     assert done.returncode == 0, (done.stdout, done.stderr)
-    recovery = json.loads(done.stdout)["recovery"]
+    result = json.loads(done.stdout)
+    recovery = result["recovery"]
     assert recovery["ok"]
     assert recovery["problems"] == []
     always, late, cut = recovery["subscribers"]
@@ -212,7 +216,16 @@ def test_a_late_subscriber_and_one_whose_cable_is_out_have_every_file(tree: Path
     assert [one["unrecoverable"] for one in (always, late, cut)] == [0, 0, 0]
     assert late["late_join_messages"] > 100 > always["late_join_messages"]
     assert cut["otr_messages"] > 100 > always["otr_messages"]
-    assert recovery["publisher"]["recovery_messages_sent"] >= late["late_join_messages"] + cut["otr_messages"]
+    served = recovery["publisher"]["recovery_messages_sent"]
+    assert served >= late["late_join_messages"] + cut["otr_messages"]
+    told = {(row["receiver"], row["recovery"]): row for row in result["report"]["tables"]["recoveries"]}
+    assert told[_HOSTS[2], "late_join"]["fragments"] >= late["late_join_messages"]
+    assert told[_HOSTS[3], "off_transport"]["fragments"] >= cut["otr_messages"]
+    assert sum(row["fragments"] for row in told.values()) == served
+    assert {row["topic"] for row in told.values()} == {"demo/tree"}
+    said = " ".join(one["text"] for one in result["report"]["findings"])
+    assert f"Late join: receiver {_HOSTS[2]} fetched" in said
+    assert f"Off-transport recovery: receiver {_HOSTS[3]} fetched" in said
 
 
 def test_a_subscriber_that_dies_fails_the_run_and_not_the_others(tree: Path, work: Path) -> None:

@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 
 from tests.sim.sim_run import scripted, storm
 from tests.spark import odd_captures as odd
+from tests.unit.capture_bytes import pcap
+from tests.unit.stream_bytes import recoveries
 from umstack.capture.generate import Traffic, generate
 from umstack.errors import InvalidArgument
 from umstack.report import Report, ReportOptions, make_report
@@ -43,6 +45,7 @@ def _captures(kind: str, folder: Path) -> list[str]:
     shutil.copy(SAMPLE, folder)
     scripted(folder, 4711)
     storm(folder, 4712, START_NS + 5 * SECOND)
+    (folder / "recovery.pcap").write_bytes(pcap(recoveries()))
     return [str(folder)]
 
 

@@ -22,6 +22,7 @@ from tests.spark.odd_captures import odd_captures
 from tests.spark.said import Said
 from tests.story import RECEIVERS, Story
 from tests.unit.capture_bytes import SOURCE, Packet, data, ethernet, frame, ipv4, message, nak, pcap, udp
+from tests.unit.stream_bytes import recoveries
 from umstack.monitor import MonitorOptions, monitor
 from umstack.monitor.finding_watch import FindingWatch
 from umstack.monitor.sinks import TELLING
@@ -48,6 +49,7 @@ SUMS = {
     "latency": ("datagrams", "negative"),
     "remarks": ("packets",),
     "topics": ("messages", "fragments", "payload_bytes"),
+    "recoveries": ("range_requests", "requests", "messages", "fragments", "payload_bytes"),
 }
 """What windows have in parts of what the report has in all."""
 
@@ -63,6 +65,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(SAMPLE, folder)
     scripted(folder, seed)
     storm(folder, seed + 1, START_NS + 5 * SECOND)
+    (folder / "recovery.pcap").write_bytes(pcap(recoveries()))
     return folder
 
 
@@ -115,7 +118,7 @@ def test_a_window_that_holds_everything_has_the_findings_of_the_report(
         "duplicates",
         "bursts",
     } <= topics
-    assert {"topics", "fill", "ip-fragments", "latency", "suggestion", "malformed"} <= topics
+    assert {"topics", "fill", "ip-fragments", "latency", "suggestion", "malformed", "recovery-tcp"} <= topics
     told = [(row["topic"], row["severity"], row["text"]) for row in said.rows(FINDINGS)]
     assert sorted(told) == sorted(expected)
     for topic, severity, text in expected:

@@ -31,6 +31,7 @@ from tests.unit.capture_bytes import (
 pytest.importorskip("pyarrow")
 
 from umstack.capture import CapturePorts, decode
+from umstack.recovery.codec import RecoveryEndpoint, endpoint_option
 from umstack.resolution.codec import Advertisement, LbtrmAddress, OtherTransport, ResolutionDatagram, encode
 
 FRAGMENT_OPTION = struct.pack("!BBHIII", 0, 16, 0, 41, 1200, 2000)
@@ -303,7 +304,8 @@ def test_malformed_datagrams_are_rows_with_a_reason(tmp_path: Path, datagram: by
         (ethernet(ipv4(udp(data(1)), total=0)), "ok"),
         (ethernet(ipv4(udp(data(1), length=7))), "malformed UDP length"),
         (ethernet(ipv4(udp(data(1), length=500))), "malformed UDP length"),
-        (ethernet(ipv4(udp(data(1)), protocol=6)), "not ours"),
+        (ethernet(ipv4(udp(data(1)), protocol=132)), "not ours"),
+        (ethernet(ipv4(udp(b"", 5000, 6000) + bytes(12), protocol=6)), "not ours"),
         (ethernet(b"arp", 0x0806), "not ours"),
         (ethernet(ipv4(udp(data(1))), tags=(1, 2, 3)), "not ours"),
         (frame(data(1)) + bytes(12), "ok"),
@@ -339,9 +341,13 @@ def test_ports_nobody_named(tmp_path: Path) -> None:
 
 
 def test_advertisements_of_topics_are_told(tmp_path: Path) -> None:
-    """Name, index and session of each topic of a TIR; nothing for queries, other transports, and what is malformed."""
+    """Name, index, session, request port of each topic of a TIR; nothing of queries, others, what is malformed."""
     address = LbtrmAddress("10.0.0.7", "239.1.2.3", 0xFEEDBEEF, 14400, 14395)
-    orders, quotes = Advertisement("orders", 7, 0, address), Advertisement("quotes", 2**32 - 1, 0, address)
+    offer = (endpoint_option(RecoveryEndpoint("10.0.0.8", 14391)),)
+    orders, quotes = (
+        Advertisement("orders", 7, 0, address),
+        Advertisement("quotes", 2**32 - 1, 0, address, offer),
+    )
     foreign = Advertisement("elsewhere", 1, 0, OtherTransport(1, b"\1\2\3\4\5\6"))
     whole = encode(ResolutionDatagram(("asked",), (orders, foreign, quotes)))
     row = row_of(tmp_path, frame(whole, destination_port=12965))
@@ -353,8 +359,14 @@ def test_advertisements_of_topics_are_told(tmp_path: Path) -> None:
     }
     assert (row["packet_type"], row["status"]) == ("LBMR", "ok")
     assert row["advertisements"] == [
-        {"topic": "orders", "topic_index": 7, **session},
-        {"topic": "quotes", "topic_index": 2**32 - 1, **session},
+        {"topic": "orders", "topic_index": 7, **session, "request_address": None, "request_port": None},
+        {
+            "topic": "quotes",
+            "topic_index": 2**32 - 1,
+            **session,
+            "request_address": "10.0.0.8",
+            "request_port": 14391,
+        },
     ]
     for datagram in (
         encode(ResolutionDatagram(("asked",))),

@@ -48,12 +48,21 @@ def kept(program: list[Instruction], packet: bytes) -> bool:
 
 
 def frame(
-    to: str, port: int, *, protocol: int = 17, options: int = 0, fragment: int = 0, kind: int = 0x0800
+    to: str,
+    port: int,
+    *,
+    protocol: int = 17,
+    options: int = 0,
+    fragment: int = 0,
+    kind: int = 0x0800,
+    source_port: int = 1000,
 ) -> bytes:
     """An Ethernet frame with an IPv4 and a UDP header."""
     ip = struct.pack("!BBHHHBBH", 0x45 + options, 0, 100, 1, fragment, 16, protocol, 0)
     ip += ipaddress.IPv4Address("10.0.0.1").packed + ipaddress.IPv4Address(to).packed + bytes(4 * options)
-    return bytes(12) + struct.pack("!H", kind) + ip + struct.pack("!HHHH", 1000, port, 30, 0) + bytes(22)
+    return (
+        bytes(12) + struct.pack("!H", kind) + ip + struct.pack("!HHHH", source_port, port, 30, 0) + bytes(22)
+    )
 
 
 DEFAULT = PacketFilter.of_configuration(Config())
@@ -78,10 +87,17 @@ DEFAULT = PacketFilter.of_configuration(Config())
         (frame("10.0.0.2", 14390, fragment=100), False),
         (frame("239.1.1.1", 14390), False),
         (frame("224.10.10.10", 14400)[:20], False),
+        (frame("10.0.0.2", 14391, protocol=6), True),
+        (frame("10.0.0.2", 14395, protocol=6, options=5), True),
+        (frame("10.0.0.2", 40000, protocol=6, source_port=14391), True),
+        (frame("10.0.0.2", 40000, protocol=6), False),
+        (frame("10.0.0.2", 14390, protocol=6), False),
+        (frame("10.0.0.2", 14391, protocol=6, fragment=100), False),
+        (frame("10.0.0.2", 40000, source_port=14391), False),
     ],
 )
 def test_the_default_keeps_the_stack_and_nothing_else(packet: bytes, expected: bool) -> None:
-    """Issue 4, capture: the groups and ports of the configuration, NAKs to source ports, later fragments of groups."""
+    """Issue 4, capture: the groups and ports of the configuration, NAKs to source ports, fragments, recovery."""
     assert kept(DEFAULT.program(), packet) is expected
 
 

@@ -130,6 +130,8 @@ def advertisements(layers: dict[str, Any]) -> list[dict[str, Any]] | None:
             "session_id": number(one, "lbmr.tir.lbtrm.sessid"),
             "group_address": one["lbmr.tir.lbtrm"]["lbmr.tir.lbtrm.mcastip"],
             "group_port": number(one, "lbmr.tir.lbtrm.dport"),
+            "request_address": next(iter(values(one, "lbmr.topt.latejoin.src_ip_addr")), None),
+            "request_port": integer(one, "lbmr.topt.latejoin.src_tcp_port"),
         }
         for one in (listed if isinstance(listed, list) else [listed])
         if number(one, "lbmr.tir.transport_type") == LBTRM_TRANSPORT
@@ -238,8 +240,31 @@ def test_the_reference_sample_agrees() -> None:
     assert [(one["topic"], one["topic_index"]) for one in told] == [("MD.EURUSD", 1001), ("MD.GBPUSD", 1002)]
     kinds = {m["kind"] for row in rows for m in row["messages"] or ()}
     assert kinds == {"message", "end", "tsni", "control", "extended", "tag"}
-    others = [row for batch in decode(REFERENCE) for row in batch.to_pylist() if row["udp_bytes"] is None]
-    assert [row["status"] for row in others] == ["not ours"] * 7, "what came over TCP"
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+def test_recovery_over_tcp_agrees() -> None:
+    """UM-136: the segments of the reference sample: a range request, the range, two requests and a message."""
+    rows = [row for batch in decode(REFERENCE) for row in batch.to_pylist() if row["packet_type"] == "TCP"]
+    assert len(rows) == 7
+    names = ("tcp.len", "lbmc.lji_req.topic_idx", "lbmc.lji_req.tx_low_sqn", "lbmc.ume_lj_info.low_seqnum")
+    names += ("lbmc.ume_rxreq.id_2", "lbmc.ume_rxreq.seqnum", "lbmc.tidx", "lbmc.sqn")
+    command = ["tshark", "-n", "-r", str(REFERENCE), "-Y", "tcp", "-T", "fields"]
+    for name in names:
+        command += ["-e", name]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    for row, line in zip(rows, said, strict=True):
+        length, range_topic, low, retained, topics, sqns, topic, sqn = (
+            [int(value) for value in field.split(",") if value] for field in line.split("\t")
+        )
+        wanted = [("range_request", one, *(low or [0])) for one in range_topic]
+        wanted += [("range", 1002, one) for one in retained]
+        wanted += [("request", *pair) for pair in zip(topics, sqns, strict=True)]
+        wanted += [("recovered", *pair) for pair in zip(topic, sqn, strict=True)]
+        found = [(one["kind"], one["topic_index"], one["topic_sqn"]) for one in row["messages"]]
+        assert (found, [row["tcp_bytes"]]) == (wanted, length)
+        assert row["status"] == "ok"
+    assert [len(row["messages"]) for row in rows] == [0, 0, 0, 1, 1, 2, 1]
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from umstack.analysis import losses, numbering, traffic
+from umstack.analysis import losses, numbering, recoveries, traffic
 from umstack.analysis.suggestions import suggestions
 from umstack.facts.facts import Facts
 
@@ -32,6 +32,7 @@ def tables_of(facts: Facts, mtu: int = 1500) -> Tables:
         "sessions": found,
         "losses": lost,
         "repairs": losses.repairs(rare),
+        "recoveries": recoveries.recoveries(facts),
         "coverage": covered,
         "nak_storms": losses.nak_storms(rare),
         "rates": facts.rates,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from umstack.capture.container import Interface
-from umstack.capture.decode import CapturePorts, decode
+from umstack.capture.decode import decode
 from umstack.capture.errors import CaptureError
 from umstack.capture.notes import CaptureNote, CaptureNotes, NoteKind
+from umstack.capture.ports import CapturePorts
 from umstack.capture.split import Split, split
 
 if TYPE_CHECKING:

@@ -41,6 +41,22 @@ def new_reader() -> Any:
     return reader
 
 
+def follow_streams(reader: Any, ports: tuple[int, int], stored: bytes = b"") -> None:
+    """Have a reader follow TCP connections of sources at these ports, from what `stored_streams` gave on."""
+    streams = ffi.addressof(reader, "streams")
+    lib.um_streams_set_ports(streams, *ports)
+    if not lib.um_streams_load(streams, stored, len(stored)):
+        raise CaptureError("a split of another version of umstack", hint="split the capture again")
+
+
+def stored_streams(reader: Any) -> bytes:
+    """The TCP streams that a reader is in the middle of, for another reader that goes on behind it."""
+    streams = ffi.addressof(reader, "streams")
+    stored = bytearray(lib.um_streams_stored_bytes(streams))
+    lib.um_streams_store(streams, ffi.from_buffer("uint8_t[]", stored), len(stored))
+    return bytes(stored)
+
+
 def interfaces_of(reader: Any) -> tuple[Interface, ...]:
     """The interfaces a reader knows so far."""
     return tuple(_interface(reader.interfaces[i]) for i in range(reader.interface_count))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from umstack._core import ffi, lib
 from umstack.capture.container import MappedFile, StreamedFile, Window, compression_of, interfaces_of
 from umstack.capture.notes import SNAP_LENGTH, CaptureNotes, NoteKind
+from umstack.capture.ports import CapturePorts
 from umstack.capture.remote import is_remote, shown
 from umstack.capture.rows import ROWS_DEFAULT, PacketRows
 from umstack.capture.schema import arrow, schema
@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from umstack.capture.tally import Tally
 
 _FORMATS = {lib.UM_CAPTURE_PCAP: "pcap", lib.UM_CAPTURE_PCAPNG: "pcapng"}
-
-
-@dataclass(frozen=True, slots=True)
-class CapturePorts:
-    """UDP destination ports, each from first to last, whose datagrams are ours, well formed or not.
-
-    The defaults cover those of the options of the same purpose. A datagram to any other port is taken for LBT-RM only
-    when every length in it agrees.
-    """
-
-    lbtrm: tuple[int, int] = (14390, 14401)
-    resolution: tuple[int, int] = (12965, 12965)
 
 
 def decode(
@@ -61,7 +49,8 @@ def decode(
     options = _options(ports or CapturePorts(), only_ours, selection or Selection())
     if tally is not None:
         options.tally = tally.core
-    return _batches(part, options, batch_rows, notes or CaptureNotes(), tally)
+    reader = part.new_reader(ports)
+    return _batches(part, reader, options, batch_rows, notes or CaptureNotes(), tally)
 
 
 def _options(ports: CapturePorts, only_ours: bool, selection: Selection) -> Any:
@@ -83,9 +72,8 @@ def _open(part: Split, compression: str | None) -> Window:
 
 
 def _batches(
-    part: Split, options: Any, batch_rows: int, notes: CaptureNotes, tally: Tally | None
+    part: Split, reader: Any, options: Any, batch_rows: int, notes: CaptureNotes, tally: Tally | None
 ) -> Iterator[pyarrow.RecordBatch]:
-    reader = part.new_reader()
     path = notes.path = shown(part.path)
     notes.compression = compression_of(part.path)
     until = 2**64 - 1 if part.end is None else part.end
@@ -185,6 +173,7 @@ def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
             "apart: what kind of packets theirs are is not known"
         )
         notes.add(NoteKind.LINK_TYPE, text)
+    _note_streams(notes, reader)
     for i in range(reader.interface_count):
         described = reader.interfaces[i]
         lost = _lost(described, is_end=is_end)
@@ -194,6 +183,26 @@ def _note_findings(notes: CaptureNotes, reader: Any, *, is_end: bool) -> None:
                 NoteKind.CAPTURE_DROPS,
                 f"the capturing side lost {lost} packets of interface {name}",
             )
+
+
+def _note_streams(notes: CaptureNotes, reader: Any) -> None:
+    found = ffi.new("um_stream_findings *")
+    lib.um_streams_read_findings(ffi.addressof(reader, "streams"), found)
+    if found.gap_bytes:
+        text = (
+            f"{found.gap_bytes} bytes of TCP streams are not in the capture, or no message was found in them: "
+            "what was in them is not counted"
+        )
+        notes.add(NoteKind.STREAM_GAPS, text)
+    if found.displaced_count:
+        text = (
+            f"{found.displaced_count} TCP connections had to make way for others: more are open at once than can be "
+            "followed"
+        )
+        notes.add(NoteKind.STREAM_GAPS, text)
+    if found.unlisted_count:
+        text = f"{found.unlisted_count} messages of TCP segments are beyond what a row has room for"
+        notes.add(NoteKind.STREAM_GAPS, text)
 
 
 def _lost(interface: Any, *, is_end: bool) -> int:

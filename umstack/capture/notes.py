@@ -23,6 +23,7 @@ class NoteKind(StrEnum):
     UNKNOWN_BLOCK = "unknown-block"
     CAPTURE_DROPS = "capture-drops"
     CUT_PACKETS = "cut-packets"
+    STREAM_GAPS = "stream-gaps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class CaptureNote:
             NoteKind.LINK_TYPE,
             NoteKind.UNKNOWN_BLOCK,
             NoteKind.CUT_PACKETS,
+            NoteKind.STREAM_GAPS,
         )
 
 

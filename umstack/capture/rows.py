@@ -12,6 +12,7 @@ import numpy as np
 
 from umstack._core import ffi, lib
 from umstack.capture.schema import arrow, message_type, schema
+from umstack.recovery.codec import endpoint_of
 from umstack.resolution.codec import LbtrmAddress, ResolutionDatagram
 from umstack.resolution.codec import decode as decode_resolution
 
@@ -46,9 +47,10 @@ _NUMBERS = (
     _Column("inner_vlan", "int32", lib.UM_PACKETS_INNER_VLAN),
     _Column("queue", "int64", lib.UM_PACKETS_QUEUE),
     _Column("dropped", "int64", lib.UM_PACKETS_DROPPED),
-    _Column("source_port", "int32", lib.UM_PACKETS_UDP),
-    _Column("destination_port", "int32", lib.UM_PACKETS_UDP),
+    _Column("source_port", "int32", lib.UM_PACKETS_PORTS),
+    _Column("destination_port", "int32", lib.UM_PACKETS_PORTS),
     _Column("udp_bytes", "int32", lib.UM_PACKETS_UDP),
+    _Column("tcp_bytes", "int32", lib.UM_PACKETS_TCP),
     _Column("session_id", "int64", lib.UM_PACKETS_SESSION),
     _Column("nak_port", "int32", lib.UM_PACKETS_SESSION),
     _Column("transport_flags", "int32", lib.UM_PACKETS_FLAGS),
@@ -78,6 +80,7 @@ _TEXTS: dict[str, tuple[int, int | None]] = {
     "packet_type": (lib.UM_PACKETS_TYPE_BYTES_MAX, lib.UM_PACKETS_TYPE),
     "verdict": (lib.UM_PACKETS_VERDICT_BYTES_MAX, lib.UM_PACKETS_VERDICT),
     "ncf_reason": (lib.UM_PACKETS_REASON_BYTES_MAX, lib.UM_PACKETS_NCF),
+    "recovery": (lib.UM_PACKETS_RECOVERY_BYTES_MAX, lib.UM_PACKETS_RECOVERY),
 }
 _FLAGS: dict[str, tuple[int, int | None]] = {
     "ip_fragment": (lib.UM_PACKETS_IP_FRAGMENT, None),
@@ -239,9 +242,12 @@ class PacketRows:
                     "session_id": one.transport.session_id,
                     "group_address": one.transport.group,
                     "group_port": one.transport.destination_port,
+                    "request_address": None if offered is None else offered.ip,
+                    "request_port": None if offered is None else offered.port,
                 }
                 for one in datagram.advertisements
                 if isinstance(one.transport, LbtrmAddress)
+                for offered in (endpoint_of(one.options),)
             ]
             if told:
                 found[row] = told

@@ -53,6 +53,8 @@ def advertisement_type() -> pyarrow.StructType:
             pa.field("session_id", pa.int64(), nullable=False),
             pa.field("group_address", pa.string(), nullable=False),
             pa.field("group_port", pa.int32(), nullable=False),
+            pa.field("request_address", pa.string()),
+            pa.field("request_port", pa.int32()),
         ]
     )
 
@@ -84,6 +86,7 @@ def schema() -> pyarrow.Schema:
             pa.field("destination_port", small),
             pa.field("ip_fragment", flag, **always),
             pa.field("udp_bytes", small),
+            pa.field("tcp_bytes", small),
             pa.field("status", text, **always),
             pa.field("packet_type", text),
             pa.field("session_id", number),
@@ -101,6 +104,7 @@ def schema() -> pyarrow.Schema:
             pa.field("window_bytes", number),
             pa.field("group_tag", number),
             pa.field("receiver_id", number),
+            pa.field("recovery", text),
             pa.field("advertisements", pa.list_(pa.field("item", advertisement_type(), nullable=False))),
         ]
     )

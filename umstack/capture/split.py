@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from umstack._core import lib
@@ -13,9 +13,12 @@ from umstack.capture.container import (
     MappedFile,
     add_interface,
     compression_of,
+    follow_streams,
     interfaces_of,
     new_reader,
+    stored_streams,
 )
+from umstack.capture.ports import CapturePorts
 from umstack.capture.remote import is_remote
 
 SPLIT_BYTES_DEFAULT = 256 << 20
@@ -35,10 +38,13 @@ class Split:
     swapped: bool = False
     section_first: int = 0
     interfaces: tuple[Interface, ...] = ()
+    streams: bytes = b""
+    """The TCP streams it begins in the middle of."""
 
-    def new_reader(self) -> Any:
+    def new_reader(self, ports: CapturePorts | None = None) -> Any:
         """A reader of the core that knows what a reader of the whole file knows where this split begins."""
         reader = new_reader()
+        follow_streams(reader, (ports or CapturePorts()).tcp, self.streams)
         reader.format = self.format
         reader.swapped = self.swapped
         reader.section_first = self.section_first
@@ -46,39 +52,50 @@ class Split:
             add_interface(reader, interface)
         return reader
 
+    @classmethod
+    def behind(cls, path: str, start: int, reader: Any) -> Split:
+        """What begins at a byte of a file that a reader has come to."""
+        return cls(
+            path,
+            start,
+            format=reader.format,
+            swapped=bool(reader.swapped),
+            section_first=reader.section_first,
+            interfaces=interfaces_of(reader),
+            streams=stored_streams(reader),
+        )
 
-def split(path: str | os.PathLike[str], target_bytes: int = SPLIT_BYTES_DEFAULT) -> list[Split]:
+
+def split(
+    path: str | os.PathLike[str],
+    target_bytes: int = SPLIT_BYTES_DEFAULT,
+    ports: CapturePorts | None = None,
+) -> list[Split]:
     """Cut a capture file into splits of about `target_bytes`; every packet is in exactly one.
 
     Cuts are found by walking from packet to packet, because nothing in a packet's bytes tells a boundary for sure. A
     compressed file, a file elsewhere (which would have to be fetched for it), and one that is no capture, is one split.
+    `ports` are those that the splits are decoded with: their TCP streams are followed on the way.
     """
     if target_bytes < 1:
         raise ValueError(f"target_bytes is {target_bytes}: use 1 or more")
     name = os.fspath(path)
     if is_remote(name) or compression_of(name) is not None:
         return [Split(name)]
-    return list(_walk(name, target_bytes))
+    return list(_walk(name, target_bytes, ports))
 
 
-def _walk(path: str, target_bytes: int) -> Iterator[Split]:
-    reader = new_reader()
-    begun: dict[str, Any] = {"path": path}
+def _walk(path: str, target_bytes: int, ports: CapturePorts | None) -> Iterator[Split]:
+    begun = Split(path)
+    reader = begun.new_reader(ports)
     with MappedFile(path) as file:
         until = target_bytes
         while until < file.length:
             step = lib.um_capture_skip(reader, file.data, file.length, until, file.at)
             if step != lib.UM_CAPTURE_ENDED or file.remaining == 0:
                 break
-            yield Split(**begun, end=file.position)
-            begun = {
-                "path": path,
-                "start": file.position,
-                "format": reader.format,
-                "swapped": bool(reader.swapped),
-                "section_first": reader.section_first,
-                "interfaces": interfaces_of(reader),
-            }
+            yield replace(begun, end=file.position)
+            begun = Split.behind(path, file.position, reader)
             until = file.position + target_bytes
             file.forget()
-    yield Split(**begun)
+    yield begun

@@ -94,12 +94,12 @@ def _cannot(reasons: list[str]) -> CaptureError:
 def egress_filter(wanted: PacketFilter | None) -> EgressFilter | None:
     """The same filter for the tap; None where it has no room for it, or where everything is to be kept.
 
-    What is no datagram is cut by rules of its own (TCP, tunnels), which are not told to the tap.
+    Of everything, what is neither a datagram nor a stream of the stack's is cut by rules of its own (tunnels).
     """
     if wanted is None:
         return None
     groups = [(int(low), int(high)) for low, high in wanted.groups]
-    found = EgressFilter(groups, wanted.group_ports, wanted.unicast_ports)
+    found = EgressFilter(groups, wanted.group_ports, wanted.unicast_ports, wanted.stream_ports)
     return found if found.fits() else None
 
 

@@ -25,8 +25,8 @@ _WHOLE = 0x40000
 
 _ETHERTYPE_AT, _IP_AT = 12, 14
 _FRAGMENT_AT, _PROTOCOL_AT, _DESTINATION_AT = _IP_AT + 6, _IP_AT + 9, _IP_AT + 16
-_DESTINATION_PORT_AT = _IP_AT + 2  # and as much as the IP header has
-_IPV4, _UDP, _FRAGMENT_OFFSET = 0x0800, 17, 0x1FFF
+_SOURCE_PORT_AT, _DESTINATION_PORT_AT = _IP_AT, _IP_AT + 2  # and as much as the IP header has
+_IPV4, _UDP, _TCP, _FRAGMENT_OFFSET = 0x0800, 17, 6, 0x1FFF
 _JUMP_MAXIMUM = 255
 
 GROUP_HINT = "224.1.1.1, 224.1.1.1-224.1.1.9 or 224.1.0.0/16"
@@ -36,15 +36,17 @@ PortRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class PacketFilter:
-    """UDP to these groups, on these ports if any are named, and UDP to any other address on the unicast ports."""
+    """UDP to these groups, on these ports if any are named, UDP to any other address on the unicast ports, and TCP from
+    or to the stream ports."""
 
     groups: tuple[AddressRange, ...]
     group_ports: tuple[PortRange, ...] = ()
     unicast_ports: tuple[PortRange, ...] = ()
+    stream_ports: tuple[PortRange, ...] = ()
 
     @classmethod
     def of_configuration(cls, config: Config) -> PacketFilter:
-        """What the stack says with this configuration: data, session messages, NAKs, topic resolution."""
+        """What the stack says with this configuration: data, session messages, NAKs, topic resolution, recovery."""
         context, source = config.context_options(), config.source_options()
         groups = [
             (context.transport_lbtrm_multicast_address_low, context.transport_lbtrm_multicast_address_high)
@@ -58,6 +60,7 @@ class PacketFilter:
             tuple((ipaddress.IPv4Address(low), ipaddress.IPv4Address(high)) for low, high in groups),
             tuple((port, port) for port in sorted(ports)),
             ((context.transport_lbtrm_source_port_low, context.transport_lbtrm_source_port_high),),
+            ((context.request_tcp_port_low, context.request_tcp_port_high),),
         )
 
     def narrowed(self, groups: Sequence[str], ports: Sequence[str]) -> PacketFilter:
@@ -66,6 +69,7 @@ class PacketFilter:
             tuple(map(parse_group, groups)) if groups else self.groups,
             tuple(map(parse_port, ports)) if ports else () if groups else self.group_ports,
             self.unicast_ports,
+            self.stream_ports,
         )
 
     def __str__(self) -> str:
@@ -74,7 +78,10 @@ class PacketFilter:
         terms = [f"({groups})" + (f" and ({_ports_text(self.group_ports)})" if self.group_ports else "")]
         if self.unicast_ports:
             terms.append(f"not ip multicast and ({_ports_text(self.unicast_ports)})")
-        return "udp and (" + " or ".join(f"({term})" for term in terms) + ")"
+        datagrams = "udp and (" + " or ".join(f"({term})" for term in terms) + ")"
+        if not self.stream_ports:
+            return datagrams
+        return f"({datagrams}) or (tcp and ({_ports_text(self.stream_ports, direction='')}))"
 
     def program(self) -> list[Instruction]:
         """The instructions. The last two accept and reject."""
@@ -82,7 +89,7 @@ class PacketFilter:
         assembler.load(_LOAD_HALF, _ETHERTYPE_AT)
         assembler.jump(_JUMP_EQUAL, _IPV4, "", _REJECT)
         assembler.load(_LOAD_BYTE, _PROTOCOL_AT)
-        assembler.jump(_JUMP_EQUAL, _UDP, "", _REJECT)
+        assembler.jump(_JUMP_EQUAL, _UDP, "", "no datagram")
         assembler.load(_LOAD_WORD, _DESTINATION_AT)
         assembler.in_ranges([(int(low), int(high)) for low, high in self.groups], "group")
         self._unicast(assembler)
@@ -92,6 +99,10 @@ class PacketFilter:
             assembler.jump(_JUMP_ANY_BIT, _FRAGMENT_OFFSET, _ACCEPT, "")  # its ports are in the first one
             assembler.port_in_ranges(self.group_ports)
             assembler.finish(0)
+        else:
+            assembler.finish(_WHOLE)
+        assembler.label("no datagram")
+        self._stream(assembler)
         assembler.label(_ACCEPT)
         assembler.finish(_WHOLE)
         assembler.label(_REJECT)
@@ -104,6 +115,15 @@ class PacketFilter:
             assembler.load(_LOAD_HALF, _FRAGMENT_AT)
             assembler.jump(_JUMP_ANY_BIT, _FRAGMENT_OFFSET, _REJECT, "")
             assembler.port_in_ranges(self.unicast_ports)
+        assembler.finish(0)
+
+    def _stream(self, assembler: _Assembler) -> None:
+        if self.stream_ports:
+            assembler.jump(_JUMP_EQUAL, _TCP, "", _REJECT)
+            assembler.load(_LOAD_HALF, _FRAGMENT_AT)
+            assembler.jump(_JUMP_ANY_BIT, _FRAGMENT_OFFSET, _REJECT, "")
+            assembler.port_in_ranges(self.stream_ports, _SOURCE_PORT_AT)
+            assembler.port_in_ranges(self.stream_ports)
         assembler.finish(0)
 
 
@@ -134,9 +154,9 @@ class _Assembler:
             self.jump(_JUMP_GREATER, high, "", goal)
             self.label(beyond)
 
-    def port_in_ranges(self, ranges: Iterable[PortRange]) -> None:
+    def port_in_ranges(self, ranges: Iterable[PortRange], port_at: int = _DESTINATION_PORT_AT) -> None:
         self._lines.append((_LOAD_HEADER_LENGTH, "", "", _IP_AT))
-        self.load(_LOAD_HALF_BEHIND_HEADER, _DESTINATION_PORT_AT)
+        self.load(_LOAD_HALF_BEHIND_HEADER, port_at)
         self.in_ranges(ranges, _ACCEPT)
 
     def resolved(self) -> list[Instruction]:
@@ -185,7 +205,8 @@ def _group_text(low: ipaddress.IPv4Address, high: ipaddress.IPv4Address) -> str:
     return f"(ip[16:4] >= {int(low):#x} and ip[16:4] <= {int(high):#x})"
 
 
-def _ports_text(ranges: Iterable[PortRange]) -> str:
+def _ports_text(ranges: Iterable[PortRange], direction: str = "dst ") -> str:
     return " or ".join(
-        f"dst port {low}" if low == high else f"dst portrange {low}-{high}" for low, high in ranges
+        f"{direction}port {low}" if low == high else f"{direction}portrange {low}-{high}"
+        for low, high in ranges
     )

@@ -26,7 +26,7 @@ Examples:
   umstack decode captures/*.pcap --parquet packets.parquet
   umstack decode capture.pcapng --json
 """
-_TYPES = ("DATA", "SM", "NAK", "NCF", "STATUS", "LBMR")
+_TYPES = ("DATA", "SM", "NAK", "NCF", "STATUS", "LBMR", "TCP")
 _SQNS_SHOWN = 8
 _CONTROL_BYTES = {"SM": 24, "NAK": 12, "NCF": 16}
 """Of UDP payload, without a list of sequence numbers."""
@@ -70,6 +70,14 @@ def _ports(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
     callback=_ports,
     help="UDP ports of topic resolution.",
 )
+@click.option(
+    "--tcp-ports",
+    default="14371-14395",
+    metavar="FIRST[-LAST]",
+    show_default=True,
+    callback=_ports,
+    help="TCP ports of sources: requests of late join and off-transport recovery.",
+)
 @JSON_OPTION
 def command(
     captures: tuple[str, ...],
@@ -80,6 +88,7 @@ def command(
     csv_file: str | None,
     lbtrm_ports: tuple[int, int],
     resolution_ports: tuple[int, int],
+    tcp_ports: tuple[int, int],
     as_json: bool,
 ) -> None:
     """Show what captures hold: pcap or pcapng, plain or compressed with gzip or zstd.
@@ -88,7 +97,7 @@ def command(
     object with counts and these notes; rows go to --parquet or --csv.
     """
     files = [CaptureNotes(path=path) for path in captures]
-    ports = CapturePorts(lbtrm_ports, resolution_ports)
+    ports = CapturePorts(lbtrm_ports, resolution_ports, tcp_ports)
     counts: Counter[str] = Counter()
     with ExitStack() as stack:
         writers = [_parquet_writer(stack, parquet)] if parquet else []
@@ -209,6 +218,9 @@ def _details(row: dict[str, Any]) -> str:
     if kind in ("DATA", "STATUS") and row["transport_sqn"] is not None:
         again = " again" if row["retransmission"] else ""
         return f" sqn {row['transport_sqn']}{again} trail {row['trail_sqn']} {_messages(row['messages'])}"
+    if kind == "TCP":
+        purpose = f" {row['recovery'].replace('_', ' ')}:" if row["recovery"] else ""
+        return f"{purpose} {_messages(row['messages'])}" if row["tcp_bytes"] else purpose.rstrip(":")
     if kind == "SM" and row["lead_sqn"] is not None:
         return f" {row['sm_sqn']} lead {row['lead_sqn']} trail {row['trail_sqn']}"
     if row["advertisements"] is not None:

@@ -30,7 +30,9 @@ def clear_captures(report: Path) -> None:
 
 
 @contextlib.contextmanager
-def capturing(net: Network, report: Path | None, link: str) -> Iterator[None]:
+def capturing(
+    net: Network, report: Path | None, link: str, snap_bytes: int | None = CAPTURE_SNAP_BYTES
+) -> Iterator[None]:
     """Capture what passes the switch at the publisher's port, where there is a switch and a report is wanted."""
     if report is None or net.kind != "lab":
         yield
@@ -39,8 +41,9 @@ def capturing(net: Network, report: Path | None, link: str) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "umstack", "capture", net.switch_port, "--out", str(directory)]
     command += ["--priority", "normal"]  # the report is on all of it
+    command += [] if snap_bytes is None else ["--snaplen", str(snap_bytes)]
     process = net.run_at_switch(
-        [*command, "--snaplen", str(CAPTURE_SNAP_BYTES), "--json"],
+        [*command, "--json"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

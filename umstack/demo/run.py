@@ -11,7 +11,7 @@ from umstack.demo.errors import DemoFailed
 from umstack.demo.network import network
 from umstack.demo.recovery_transfer import SUBSCRIBERS, RecoveryTransfer
 from umstack.demo.result import DemoReport, DemoResult
-from umstack.demo.settings import DemoSettings, Link, is_left_out_of_library
+from umstack.demo.settings import CAPTURE_SNAP_BYTES, DemoSettings, Link, is_left_out_of_library
 from umstack.demo.transfer import DemoProgress, OnProgress, Transfer
 from umstack.demo.workspace import work_directory
 from umstack.files import Found, walk
@@ -63,7 +63,8 @@ def _run_over(
         if is_recovery and net.kind != "lab":
             return f"there is no cable to take out ({net.why})"
         run = kind(settings, net, work, progress, on_progress)
-        with capturing(net, settings.report, "recovery" if is_recovery else link):
+        name, snap_bytes = ("recovery", None) if is_recovery else (link, CAPTURE_SNAP_BYTES)
+        with capturing(net, settings.report, name, snap_bytes):
             run.result.setup_seconds = time.monotonic() - start
             run.carry_out()
     run.result.seconds = time.monotonic() - start

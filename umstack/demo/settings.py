@@ -13,7 +13,8 @@ from umstack.errors import OptionError
 
 SUBSCRIBERS_MAX = 16
 CAPTURE_SNAP_BYTES = 160
-"""Of a datagram so much is captured at the switch: every header, but not the tree."""
+"""Of a datagram so much is captured at the switch: every header, but not the tree. Of the run with recovery everything
+is: messages begin anywhere in a TCP stream."""
 _LIBRARY_EXCLUDED = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 Options = Mapping[str, str | int]

@@ -37,6 +37,7 @@ from umstack.facts.kinds import (
 )
 from umstack.facts.labels import labelled
 from umstack.facts.packet_columns import note_row, select, topics
+from umstack.facts.recovered import recovery_frames
 from umstack.facts.schema import FACTS, frame_schema, merges
 from umstack.facts.tallied import tallied
 
@@ -56,6 +57,8 @@ class Facts:
     topics: pl.DataFrame = field(default_factory=lambda: _nothing("topics"))
     references: pl.DataFrame = field(default_factory=lambda: _nothing("references"))
     rare: pl.DataFrame = field(default_factory=lambda: _nothing("rare"))
+    recoveries: pl.DataFrame = field(default_factory=lambda: _nothing("recoveries"))
+    endpoints: pl.DataFrame = field(default_factory=lambda: _nothing("endpoints"))
     remarks: pl.DataFrame = field(default_factory=lambda: _nothing("remarks"))
     fragments: pl.DataFrame = field(default_factory=lambda: _nothing("fragments"))
 
@@ -201,6 +204,8 @@ class Counter:
             pieces = self._of(window_ns)
             pieces.packets += len(rows)
             _take_topics(pieces, topics(rows))
+            for name, found in recovery_frames(rows):
+                pieces.add(name, _combined(name, _shaped(name, found)))
             _take(pieces, select(rows, [*NEEDED]))
 
     def _take_tally(self) -> None:

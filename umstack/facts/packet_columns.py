@@ -15,7 +15,8 @@ from umstack.facts.kinds import ROTATION as ROTATION_PATTERN
 
 ROTATION = re.compile(ROTATION_PATTERN)
 
-_CONTENT_KINDS = ("message", "proactive", "recovered")
+RECOVERED = "recovered"
+_CONTENT_KINDS = ("message", "proactive", RECOVERED)
 
 MESSAGE_COUNT = pa.field("message_count", pa.int32(), nullable=False)
 MESSAGE_BYTES = pa.field("message_bytes", pa.int32(), nullable=False)

@@ -126,6 +126,39 @@ FACTS: dict[str, pa.Schema] = {
             _field("udp_bytes", _NUMBER, "UDP payload; null: cut off", nullable=True, unit="bytes"),
         ]
     ),
+    "recoveries": pa.schema(
+        [
+            _key("point", _TEXT, "where it was captured: file and interface"),
+            _key("publisher", _TEXT, "address of the source"),
+            _key("request_port", _NUMBER, "TCP port of the source"),
+            _key("receiver", _TEXT, "address of the receiver"),
+            _key("receiver_port", _NUMBER, "TCP port of the receiver, another for each connection"),
+            _key(
+                "recovery",
+                _TEXT,
+                "late_join or off_transport; null: its beginning was not captured",
+                nullable=True,
+            ),
+            _key("topic_index", _NUMBER, "number of the topic"),
+            *_SPAN,
+            _count("range_requests", "requests for the range that is retained"),
+            _count("requests", "fragments and messages that were requested"),
+            _count("messages", "first fragments, or whole messages, that were sent again"),
+            _count("fragments", "messages and fragments that were sent again"),
+            _count("payload_bytes", "payload of these", "bytes"),
+            _field("lowest_sqn", _NUMBER, "topic sequence number sent again", nullable=True, merge="min"),
+            _field("highest_sqn", _NUMBER, "topic sequence number sent again", nullable=True, merge="max"),
+        ]
+    ),
+    "endpoints": pa.schema(
+        [
+            _key("publisher", _TEXT, "address that takes requests"),
+            _key("request_port", _NUMBER, "and its TCP port"),
+            _key("topic_index", _NUMBER, "number of the topic"),
+            _field("topic", _TEXT, "name", merge="max"),
+            _field("session_id", _NUMBER, "transport session that the topic is published in", merge="max"),
+        ]
+    ),
     "remarks": pa.schema(
         [
             _key("point", _TEXT, "where it was captured"),

@@ -289,7 +289,7 @@ class FindingWatch:
             judged = self._judged(whole, lost.filter(span.holds("lost_ns")), sessions, state)
         state.windows_ns = span.high_ns
         names = self._names(whole.facts)
-        return window_tables(kept, whole, rows, judged, span, self.mtu, names)
+        return window_tables(kept, whole, rows, judged, span, self.mtu, names, self._endpoints(whole.facts))
 
     def _names(self, facts: Facts) -> TopicNames:
         """The names of topics, of what is kept and of what was advertised before. They hold for as long as a source."""
@@ -307,6 +307,18 @@ class FindingWatch:
             names |= found
             _store(path, [[*key, name] for key, name in names.items()])
         return names
+
+    def _endpoints(self, facts: Facts) -> pl.DataFrame:
+        """Where recovery was offered, now and before."""
+        path = self.folder / "endpoints.json"
+        known = facts.endpoints
+        if path.exists():
+            before = pl.DataFrame(json.loads(path.read_text()), known.schema, orient="row")
+            known = Facts.merged([Facts(endpoints=before), facts]).endpoints
+            if known.equals(before):
+                return known
+        _store(path, known.rows())
+        return known
 
     def _storms(self, rows: Rare, state: _State, watermark_ns: int) -> pa.Table | None:
         asked = _not_told(rows.naks, pl.lit(_EVERYBODY), "time_ns", state.storms, watermark_ns)
@@ -351,8 +363,9 @@ def _notes(facts: Facts | None) -> list[tuple[str, str]]:
 
 
 def _last_times(facts: Facts) -> list[int]:
-    """The last time of packets of sessions, and of IP fragments; of others the window's beginning has to do."""
-    times = (facts.counts["last_ns"].max(), facts.fragments["last_ns"].max())
+    """The last time of packets of sessions, IP fragments and recovery; of others the window's beginning has to do."""
+    frames = (facts.counts, facts.fragments, facts.recoveries)
+    times = (frame["last_ns"].max() for frame in frames)
     return [time for time in times if isinstance(time, int)]
 
 

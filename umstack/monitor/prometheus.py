@@ -31,6 +31,7 @@ _SESSION = ("publisher", "session")
 _POINT = ("publisher", "session", "point")
 _PAIR = ("publisher", "session", "from_point", "to_point")
 _TOPIC = ("publisher", "session", "topic")
+_RECOVERY = ("publisher", "receiver", "topic", "recovery")
 _CAUSE = (*_RECEIVER, "cause")
 
 
@@ -85,6 +86,9 @@ _COUNTERS = {
     "findings": _Metric(FINDINGS, None, ("topic", "severity"), "Findings of windows."),
     "useless_repair_bytes": _Metric("repairs", "useless_bytes", _POINT, "Sent again though nobody asked."),
     "lost_repairs": _Metric("lost_repairs", "lost", _PAIR, "Repairs that were lost between two points."),
+    "recovered_messages": _Metric(
+        "recoveries", "messages", _RECOVERY, "Messages fetched over TCP: late join, off-transport recovery."
+    ),
     "copied_datagrams": _Metric(
         "duplicates", "copies", _POINT, "Datagrams seen once more than they were sent."
     ),
@@ -163,6 +167,6 @@ def _values(metric: _Metric, row: Row) -> tuple[str, ...]:
     named = dict(row)
     if "topic_index" in row:
         named["topic"] = topic_name(row)
-    if "session_id" in row:
+    if row.get("session_id") is not None:
         named["session"] = f"{row['session_id']:08x}"
     return tuple(str(named.get(label) or "") for label in metric.labels)

@@ -25,6 +25,7 @@ _ORDER = ("publisher", "receiver", "option")
 TELLING = (
     *("publisher", "session_id", "receiver", "point", "from_point", "to_point", "option", "topic_index"),
     *("source_address", "destination_address", "kind", "status", "topic", "text"),
+    *("recovery", "request_port"),
 )
 """What tells rows of a window apart."""
 

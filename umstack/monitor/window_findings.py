@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 
-from umstack.analysis import losses, numbering, traffic
+from umstack.analysis import losses, numbering, recoveries, traffic
 from umstack.analysis.losses import WINDOW, Rare, windowed
 from umstack.analysis.numbering import Numbered
 from umstack.analysis.suggestions import suggestions
@@ -30,6 +30,7 @@ FINDINGS = "findings"
 TABLES = (
     *("repairs", "duplicates", "gaps", "rate_summary", "datagram_fill", "ip_fragments"),
     *("latency", "recovery_latency", "suggestions", "remarks", "topics", "lost_repairs"),
+    "recoveries",
 )
 _SESSIONS = "sessions"
 _KEY = ("point", *SESSION)
@@ -70,16 +71,17 @@ class Losses:
 
 def window_tables(
     kept: Mapping[int, Facts], whole: Numbered, rare: Rare, judged: Losses | None, span: Span, mtu: int,
-    names: TopicNames,
+    names: TopicNames, endpoints: pl.DataFrame,
 ) -> dict[str, pa.Table]:  # fmt: skip
     """The tables of these windows that have rows, and their findings.
 
-    `kept` are the facts by window: these windows, what came before them and after; `whole` is all of that together.
+    `kept` are the facts by window: these windows, what came before them and after; `whole` is all of that together;
+    `endpoints` are those of the facts of that name, of all time.
     """
     of_window: dict[int, Facts] = {at: one for at, one in kept.items() if span.low_ns <= at < span.high_ns}
     parts: dict[str, list[pl.DataFrame]] = defaultdict(list)
     for at, facts in of_window.items():
-        for name, table in _by_itself(facts, mtu).items():
+        for name, table in _by_itself(facts, mtu, endpoints).items():
             parts[name].append(table.with_columns(pl.lit(at, pl.Int64).alias(WINDOW)))
     found = {name: pl.concat(tables) for name, tables in parts.items()}
     if not found:
@@ -112,7 +114,7 @@ def grown(kept: Mapping[int, Facts], window_ns: int, mtu: int) -> pa.Table:
     return _told(pl.concat(parts), span)
 
 
-def _by_itself(facts: Facts, mtu: int) -> dict[str, pl.DataFrame]:
+def _by_itself(facts: Facts, mtu: int, endpoints: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """What a window says by itself."""
     return {
         TRAFFIC: windows.traffic(facts, mtu),
@@ -120,6 +122,7 @@ def _by_itself(facts: Facts, mtu: int) -> dict[str, pl.DataFrame]:
         _SESSIONS: traffic.sessions(facts, _no_coverage()),
         "datagram_fill": traffic.datagram_fill(facts.sizes, mtu),
         "topics": traffic.topics(facts),
+        "recoveries": recoveries.recoveries(facts, endpoints),
         "rate_summary": traffic.rate_summary(facts.rates),
         "ip_fragments": facts.fragments,
         "remarks": facts.remarks,

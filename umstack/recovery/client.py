@@ -22,7 +22,13 @@ from umstack._engine.subscription import Subscription
 from umstack.config import ReceiverOptions
 from umstack.key_file import Key
 from umstack.recovery.byte_window import ByteWindow
-from umstack.recovery.codec import RangeRequest, RecoveryEndpoint, encode_range_request
+from umstack.recovery.codec import (
+    LATE_JOIN_REQUEST,
+    OFF_TRANSPORT_REQUEST,
+    RangeRequest,
+    RecoveryEndpoint,
+    encode_range_request,
+)
 from umstack.recovery.counters import RecoveryCounters
 from umstack.recovery.tags import (
     KeysOf,
@@ -49,6 +55,7 @@ class FetchPlan:
     """How a fetch connects, requests and gives up."""
 
     is_otr: bool
+    request_index: int
     attempt_minimum_ns: int
     attempt_maximum_ns: int
     attempts_maximum: int | None
@@ -67,6 +74,8 @@ class FetchPlan:
         bounded = resume_sqn is None
         return cls(
             is_otr=False,
+            # Who finds a source again fetches what it missed, not the past.
+            request_index=LATE_JOIN_REQUEST if bounded else OFF_TRANSPORT_REQUEST,
             attempt_minimum_ns=options.late_join_info_request_interval_ns,
             attempt_maximum_ns=options.late_join_info_request_interval_ns,
             attempts_maximum=options.late_join_info_request_maximum,
@@ -85,6 +94,7 @@ class FetchPlan:
         """What lacks from `next_sqn` on."""
         return cls(
             is_otr=True,
+            request_index=OFF_TRANSPORT_REQUEST,
             attempt_minimum_ns=options.otr_request_minimum_interval_ns,
             attempt_maximum_ns=options.otr_request_maximum_interval_ns,
             attempts_maximum=None,
@@ -99,6 +109,7 @@ class FetchPlan:
         """How far back to go."""
         return RangeRequest(
             topic_index,
+            request_index=self.request_index,
             low_sqn=self.low_sqn,
             count=self.count,
             outstanding=self.outstanding_maximum,
@@ -189,7 +200,8 @@ class Fetch:
         self._counters.otr_connections += plan.is_otr
         self._socket = peer
         self._open_windows()
-        self._retries = True
+        # Nothing was requested yet where the range is still to come.
+        self._retries = not self._fetch.awaits_range
         self._interest = selectors.EVENT_READ | selectors.EVENT_WRITE
         self._selector.register(peer, self._interest, self._on_ready)
 

@@ -18,6 +18,8 @@ CONTROL = 0x08
 OPTION_MESSAGE_REQUEST = 21
 OPTION_RANGE_REQUEST = 78
 HEADER_BYTES = 4
+LATE_JOIN_REQUEST, OFF_TRANSPORT_REQUEST = 0, 1
+"""Indices of range requests, which say in a capture what a connection is for; an answer repeats them."""
 
 _TOPIC_OPTION_LATE_JOIN = 4
 _OPTION_EXTENDED = 254
@@ -49,7 +51,7 @@ class RangeRequest:
     """How far back a receiver wants to go; None is no bound."""
 
     topic_index: int
-    request_index: int = 0
+    request_index: int = LATE_JOIN_REQUEST
     low_sqn: int | None = None
     count: int | None = None
     outstanding: int = 0
@@ -132,6 +134,8 @@ def decode_range_request(message: bytes) -> RangeRequest | None:
 __all__ = [
     "CONTROL",
     "HEADER_BYTES",
+    "LATE_JOIN_REQUEST",
+    "OFF_TRANSPORT_REQUEST",
     "OPTION_MESSAGE_REQUEST",
     "OPTION_RANGE_REQUEST",
     "RangeRequest",

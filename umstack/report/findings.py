@@ -67,8 +67,8 @@ def findings(summary: Summary) -> list[Finding]:
         said = "No session data was found: these captures hold nothing of LBT-RM, or on ports that were not expected."
         return [Finding("sessions", Severity.BAD, said), *_notes(summary)]
     rules: Rules = (
-        _traffic, _topics, _loss, _causes, _gaps, _recovery, _storms, _repairs, _lost_repairs, _duplicates,
-        _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
+        _traffic, _topics, _loss, _causes, _gaps, _recovery, _storms, _repairs, _lost_repairs, _recoveries,
+        _duplicates, _bursts, _fill, _fragments, _latency, _suggestions, _malformed, _notes,
     )  # fmt: skip
     return _by_severity(rules, summary)
 
@@ -77,8 +77,8 @@ def window_findings(summary: Summary) -> list[Finding]:
     """The findings of a window of time, without those the monitor has from elsewhere: its rows of traffic, incidents
     and storms, and the notes on captures."""
     rules: Rules = (
-        _topics, _gaps, _recovery, _repairs, _lost_repairs, _duplicates, _bursts, _fill, _fragments, _latency,
-        _suggestions, _malformed,
+        _topics, _gaps, _recovery, _repairs, _lost_repairs, _recoveries, _duplicates, _bursts, _fill, _fragments,
+        _latency, _suggestions, _malformed,
     )  # fmt: skip
     return _by_severity(rules, summary)
 
@@ -272,6 +272,41 @@ def _lost_repairs(summary: Summary) -> Iterator[Finding]:
             "on the way."
         )
         yield Finding("lost-repairs", Severity.WORTH_A_LOOK, text)
+
+
+RECOVERIES = {"late_join": "Late join", "off_transport": "Off-transport recovery", None: "Recovery"}
+
+
+def _recoveries(summary: Summary) -> Iterator[Finding]:
+    for kind, name in RECOVERIES.items():
+        rows = [row for row in summary["recoveries"] if row["recovery"] == kind]
+        fetched = [row for row in rows if row["fragments"]]
+        for row in fetched[:_NAMED]:
+            text = f"{name}: receiver {row['receiver']} fetched {recovery(row)}."
+            # A late join is how a receiver begins; what the transport could not repair is trouble.
+            bad = kind == "off_transport" and summary.expected_loss is None
+            yield Finding("recovery-tcp", Severity.WORTH_A_LOOK if bad else Severity.NOTE, text)
+        if len(fetched) > _NAMED:
+            text = f"{name}: {count(len(fetched) - _NAMED)} more receivers and topics are in recoveries/."
+            yield Finding("recovery-tcp", Severity.NOTE, text)
+        for row in rows:
+            if row["requests"] and not row["fragments"]:
+                text = (
+                    f"{name}: receiver {row['receiver']} requested {count(row['requests'])} messages of "
+                    f"{topic_name(row)} over TCP, and none came."
+                )
+                yield Finding("recovery-tcp", Severity.WORTH_A_LOOK, text)
+
+
+def recovery(row: Row) -> str:
+    """What a row of `recoveries` says was fetched, in words."""
+    took = duration(row["end_ns"] - row["start_ns"])
+    many = row["connections"]
+    again = f" in {count(many)} connections" if many > 1 else ""
+    return (
+        f"{count(row['messages'])} messages of {topic_name(row)} ({volume(row['payload_bytes'])}) "
+        f"over TCP in {took}{again}, apart from the transport"
+    )
 
 
 def _duplicates(summary: Summary) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from umstack.foreign_text import displayed
 from umstack.report import plots
-from umstack.report.findings import Finding, Severity
+from umstack.report.findings import RECOVERIES, Finding, Severity, topic_name
 from umstack.report.quantities import bit_rate, count, duration, moment, session_name, several, share, volume
 from umstack.report.summary import Row, Summary
 
@@ -152,8 +152,8 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
     (
         "Repair traffic",
         "repairs",
-        "Retransmissions, those nobody can have needed, and requests the source declined. Where no NAK was captured, "
-        "need cannot be told.",
+        "Retransmissions on the transport, those nobody can have needed, and requests the source declined. Where no "
+        "NAK was captured, need cannot be told.",
         (
             _SESSION,
             _POINT,
@@ -177,6 +177,24 @@ _TABLES: tuple[tuple[str, str, str, Sequence[Column]], ...] = (
             _text("to", "to_point"),
             _number("retransmissions", "retransmissions"),
             _number("lost", "lost"),
+        ),
+    ),
+    (
+        "Late join and off-transport recovery",
+        "recoveries",
+        "What receivers fetched from the source over TCP: none of it is among the retransmissions above.",
+        (
+            _text("recovery", lambda row: RECOVERIES[row["recovery"]].lower()),
+            _RECEIVER,
+            _text("topic", topic_name),
+            _SESSION,
+            _text("began", lambda row: moment(row["start_ns"])),
+            ("#lasted", lambda row: duration(row["end_ns"] - row["start_ns"])),
+            _number("connections", "connections"),
+            _number("requested", "requests"),
+            _number("messages", "messages"),
+            _number("fragments", "fragments"),
+            _number("payload", "payload_bytes", volume),
         ),
     ),
     (

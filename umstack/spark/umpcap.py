@@ -1,8 +1,8 @@
 """`spark.read.format("umpcap")`: captures as rows, a packet each, split inside large files, in Arrow batches.
 
-Options: `targetPartitionBytes`, `onlyOurs`, `lbtrmPorts`, `resolutionPorts`, `batchRows`, `notes`, `rows`,
-`windowSeconds`; docs/spark.md explains them. `.schema(...)` with some of the columns leaves the others out, which is
-much faster.
+Options: `targetPartitionBytes`, `onlyOurs`, `lbtrmPorts`, `resolutionPorts`, `tcpPorts`, `batchRows`, `notes`,
+`rows`, `windowSeconds`; docs/spark.md explains them. `.schema(...)` with some of the columns leaves the others out,
+which is much faster.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UmpcapReader(DataSourceReader):
             CapturePart(one)
             for file in files
             if file not in doubles
-            for one in split(file, self._options.target_bytes)
+            for one in split(file, self._options.target_bytes, self._options.ports)
         ]
         if self._options.notes:
             for file, original in doubles.items():

@@ -24,9 +24,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from umstack._core import lib
-from umstack.capture import CaptureError, NoteKind, Split, decode
+from umstack.capture import CaptureError, CapturePorts, NoteKind, Split, decode
 from umstack.capture.capture_files import capture_files, is_compressed_name
-from umstack.capture.container import MappedFile, interfaces_of
+from umstack.capture.container import MappedFile
 from umstack.capture.remote import is_remote, shown
 from umstack.spark.umpcap_copies import TELLING_BYTES, Copies, copies_among
 from umstack.spark.umpcap_notes import COPY, Ages, Told, compressed_note, copy_note, ending_note, no_copy_note
@@ -46,26 +46,18 @@ class Walk(NamedTuple):
     length: int
 
 
-def walk(place: Split, until: int) -> Walk:
+def walk(place: Split, until: int, ports: CapturePorts | None = None) -> Walk:
     """From one place of a file to the first packet at or behind `until`, or to the end of the last whole packet.
 
-    The place it ends at knows what its packets need to know of the interfaces before it.
+    The place it ends at knows what its packets need to know of the interfaces and TCP streams before it.
     """
-    reader = place.new_reader()
+    reader = place.new_reader(ports)
     with MappedFile(place.path, place.start) as file:
         if file.length <= place.start:
             return Walk(place, lib.UM_CAPTURE_ENDED, file.length)
         step = lib.um_capture_skip(reader, file.data, file.length, until, file.at)
         position, length = file.position, file.length
-    reached = replace(
-        place,
-        start=position,
-        format=reader.format,
-        swapped=bool(reader.swapped),
-        section_first=reader.section_first,
-        interfaces=interfaces_of(reader),
-    )
-    return Walk(reached, step, length)
+    return Walk(Split.behind(place.path, position, reader), step, length)
 
 
 class UmpcapStreamReader(DataSourceStreamReader):
@@ -122,7 +114,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
         left = most_bytes
         while waiting and left > 0:
             _, file = heappop(waiting)
-            reached = walk(self._place(file, at[file]), min(at[file] + chunk, ends[file])).place
+            reached = self._walk(self._place(file, at[file]), min(at[file] + chunk, ends[file])).place
             left -= reached.start - at[file]
             at[file] = reached.start
             self._places[file][reached.start] = reached
@@ -171,7 +163,7 @@ class UmpcapStreamReader(DataSourceStreamReader):
                 # Another file under the same name.
                 places.clear()
                 places[0] = Split(file)
-            walked = walk(places[max(places)], _UNENDING)
+            walked = self._walk(places[max(places)], _UNENDING)
         except (CaptureError, OSError):
             if Path(file).exists():
                 raise
@@ -197,17 +189,20 @@ class UmpcapStreamReader(DataSourceStreamReader):
         place = self._place(file, first)
         while place.start < last:
             until = min(place.start + self._options.target_bytes, last)
-            following = walk(place, until).place
+            following = self._walk(place, until).place
             if following.start == place.start:
                 raise CaptureError(f"{file} has changed: byte {last} was read before and is not there now")
             yield CapturePart(replace(place, end=following.start))
             place = following
 
+    def _walk(self, place: Split, until: int) -> Walk:
+        return walk(place, until, self._options.ports)
+
     def _place(self, file: str, position: int) -> Split:
         places = self._places.setdefault(file, {0: Split(file)})
         if position not in places:
             nearest = max(known for known in places if known <= position)
-            places[position] = walk(places[nearest], position).place
+            places[position] = self._walk(places[nearest], position).place
         return places[position]
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -472,6 +472,7 @@ enum um_capture_step um_capture_skip(um_capture_reader *reader, const uint8_t *d
         enum um_capture_step step = um_capture_next(reader, data, length, 0, at, &packet);
         if (step != UM_CAPTURE_PACKET)
             return step;
+        um_streams_follow(&reader->streams, packet.interface, packet.link_type, packet.data, packet.captured_bytes);
     }
     return UM_CAPTURE_ENDED;
 }

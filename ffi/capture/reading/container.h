@@ -8,7 +8,7 @@
 #ifndef UM_CAPTURE_READING_CONTAINER_H
 #define UM_CAPTURE_READING_CONTAINER_H
 
-#include "core/base.h"
+#include "capture/reading/streams.h"
 
 enum {
     UM_CAPTURE_INTERFACES_MAX = 1024,
@@ -77,6 +77,7 @@ typedef struct um_capture_reader {
     uint32_t interface_count;
     um_capture_findings findings;
     um_capture_interface interfaces[UM_CAPTURE_INTERFACES_MAX];
+    um_streams streams; /* of TCP, as far as packets were read, or passed over; the caller sets their ports */
 } um_capture_reader;
 
 typedef struct um_capture_packet {
@@ -106,7 +107,7 @@ int um_capture_add_interface(um_capture_reader *reader, const um_capture_interfa
 enum um_capture_step um_capture_next(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t base,
                                      uint64_t *at, um_capture_packet *packet);
 
-/* Passes over packets until one begins at or behind `until`: ENDED and *at is there. */
+/* Passes over packets, following their streams, until one begins at or behind `until`: ENDED and *at is there. */
 enum um_capture_step um_capture_skip(um_capture_reader *reader, const uint8_t *data, uint64_t length, uint64_t until,
                                      uint64_t *at);
 

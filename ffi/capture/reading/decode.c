@@ -66,8 +66,8 @@ static void put_message(um_packet_rows *rows, um_packet_row *row, const um_lbmc_
         um_packet_rows_put_message(rows, rows->message_count + row->message_count++, kind, message);
     for (uint32_t i = 0; i < message->tsni_count; i++) {
         const uint8_t *record = message->tsni + (size_t)UM_LBMC_TSNI_RECORD_BYTES * i;
-        um_packet_rows_put_tsni(rows, rows->message_count + row->message_count++, um_load_be32(record),
-                                um_load_be32(record + 4));
+        um_packet_rows_put_number(rows, rows->message_count + row->message_count++, UM_PACKET_KIND_TSNI,
+                                  um_load_be32(record), um_load_be32(record + 4));
     }
 }
 
@@ -300,6 +300,46 @@ static void decode_datagram(um_packet_rows *rows, const um_packet_rows_ports *po
     *row = (um_packet_row){.status = UM_PACKET_NOT_OURS};
 }
 
+/* Where the items of a segment go. */
+typedef struct segment_items {
+    um_packet_rows *rows;
+    um_packet_row *row;
+    uint64_t unlisted_count;
+} segment_items;
+
+static void put_item(void *context, const um_lbmc_item *item)
+{
+    static const enum um_packet_row_kind kinds[] = {
+        [UM_LBMC_ITEM_TSNI] = UM_PACKET_KIND_TSNI,
+        [UM_LBMC_ITEM_REQUEST] = UM_PACKET_KIND_REQUEST,
+        [UM_LBMC_ITEM_RANGE_REQUEST] = UM_PACKET_KIND_RANGE_REQUEST,
+        [UM_LBMC_ITEM_RANGE] = UM_PACKET_KIND_RANGE,
+    };
+    segment_items *into = context;
+    if (into->row->message_count == UM_PACKETS_PACKET_ITEMS_MAX) {
+        into->unlisted_count++;
+        return;
+    }
+    uint32_t i = into->rows->message_count + into->row->message_count++;
+    if (item->kind == UM_LBMC_ITEM_MESSAGE)
+        um_packet_rows_put_message(into->rows, i, kind_of(item->message), item->message);
+    else
+        um_packet_rows_put_number(into->rows, i, kinds[item->kind], item->topic_index, item->sqn);
+}
+
+static void decode_segment(um_capture_reader *reader, um_packet_rows *rows, const um_capture_packet *packet,
+                           const um_captured_frame *frame, um_packet_row *row)
+{
+    segment_items into = {rows, row, 0};
+    um_stream_taken taken = um_streams_take(&reader->streams, packet->interface, frame, put_item, &into);
+    reader->streams.findings.unlisted_count += into.unlisted_count;
+    row->status = status_of_lbmc(taken.status);
+    row->type = UM_PACKET_TCP;
+    row->purpose = taken.purpose;
+    row->present = 1u << UM_PACKETS_TYPE | 1u << UM_PACKETS_MESSAGES |
+                   (uint32_t)(taken.purpose != UM_STREAM_PURPOSE_UNKNOWN) << UM_PACKETS_RECOVERY;
+}
+
 static enum um_packet_row_status status_of_frame(enum um_captured_frame_status status)
 {
     switch (status) {
@@ -369,8 +409,10 @@ static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const
 {
     um_captured_frame frame;
     um_packet_row row = {0};
-    if (!selects_time(&options->selection, packet))
+    if (!selects_time(&options->selection, packet)) {
+        um_streams_follow(&reader->streams, packet->interface, packet->link_type, packet->data, packet->captured_bytes);
         return;
+    }
     uint32_t resolution_bytes = rows->resolution_bytes;
     um_captured_frame_decode(packet->link_type, packet->data, packet->captured_bytes, &frame);
     row.status = status_of_frame(frame.status);
@@ -378,7 +420,11 @@ static void decode_packet(um_capture_reader *reader, um_packet_rows *rows, const
         decode_datagram(rows, &options->ports, &frame, &row);
         if (frame.fragment && row.status == UM_PACKET_OK)
             row.status = UM_PACKET_IP_FRAGMENT;
-    } else {
+    } else if (um_streams_has(&reader->streams, &frame)) {
+        decode_segment(reader, rows, packet, &frame, &row);
+    } else if (frame.status == UM_CAPTURED_TCP_CUT && um_streams_has_ports(&reader->streams, &frame)) {
+        row.status = UM_PACKET_CUT;
+    } else if (frame.status > UM_CAPTURED_TCP_CUT) {
         frame.source_port = 0;
         frame.destination_port = 0;
     }

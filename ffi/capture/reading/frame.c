@@ -22,12 +22,14 @@ enum {
     IPV6_BYTES = 40,
     IPV6_EXTENSION_BYTES = 8,
     IPV6_EXTENSIONS_MAX = 8,
+    TCP_HEADER_BYTES = 20,
     VLAN_MASK = 0x0fff,
     ETHERTYPE_OLD_VLAN = 0x9100,
 };
 
 enum protocol {
     PROTOCOL_HOP_BY_HOP = 0,
+    PROTOCOL_TCP = 6,
     PROTOCOL_ROUTING = 43,
     PROTOCOL_FRAGMENT = 44,
     PROTOCOL_DESTINATION = 60,
@@ -63,9 +65,36 @@ static enum um_captured_frame_status decode_udp(rest from, uint32_t packet_bytes
     return UM_CAPTURED_UDP;
 }
 
+/* A TCP header that makes no sense is nobody's: a receiver drops the segment, and it is sent again. */
+static enum um_captured_frame_status decode_tcp(rest from, uint32_t packet_bytes, um_captured_frame *frame)
+{
+    enum { PORTS_BYTES = 4, SQN_AT = 4, ACK_AT = 8, LENGTH_AT = 12, FLAGS_AT = 13 };
+    if (packet_bytes < TCP_HEADER_BYTES)
+        return UM_CAPTURED_FOREIGN;
+    if (from.captured < PORTS_BYTES)
+        return UM_CAPTURED_CUT;
+    frame->source_port = um_load_be16(from.data);
+    frame->destination_port = um_load_be16(from.data + 2);
+    if (from.captured < TCP_HEADER_BYTES)
+        return UM_CAPTURED_TCP_CUT;
+    uint32_t header_bytes = (uint32_t)(from.data[LENGTH_AT] >> 4) * 4;
+    if (header_bytes < TCP_HEADER_BYTES || header_bytes > packet_bytes)
+        return UM_CAPTURED_FOREIGN;
+    frame->tcp_sqn = um_load_be32(from.data + SQN_AT);
+    frame->tcp_ack = um_load_be32(from.data + ACK_AT);
+    frame->tcp_flags = from.data[FLAGS_AT];
+    uint32_t there = from.captured < packet_bytes ? from.captured : packet_bytes;
+    frame->payload_bytes = packet_bytes - header_bytes;
+    frame->payload_captured_bytes = there < header_bytes ? 0 : there - header_bytes;
+    frame->payload = from.data + (there < header_bytes ? there : header_bytes);
+    return UM_CAPTURED_TCP;
+}
+
 static enum um_captured_frame_status decode_transport(uint8_t protocol, uint32_t fragment_offset, rest from,
                                                       uint32_t packet_bytes, um_captured_frame *frame)
 {
+    if (protocol == PROTOCOL_TCP && !frame->fragment)
+        return decode_tcp(from, packet_bytes, frame);
     if (protocol != UM_PROTOCOL_UDP)
         return UM_CAPTURED_FOREIGN;
     return fragment_offset != 0 ? UM_CAPTURED_FRAGMENT : decode_udp(from, packet_bytes, frame);

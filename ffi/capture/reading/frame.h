@@ -1,4 +1,4 @@
-/* From a captured frame to its UDP payload: Ethernet with up to two VLAN tags, Linux cooked (both versions), BSD
+/* From a captured frame to its UDP or TCP payload: Ethernet with up to two VLAN tags, Linux cooked (both versions), BSD
  * loopback, raw IP; IPv4 with options, IPv6 with extension headers, fragments of both. Reads only what was captured.
  */
 #ifndef UM_CAPTURE_READING_FRAME_H
@@ -7,8 +7,10 @@
 #include "core/base.h"
 
 enum um_captured_frame_status {
-    UM_CAPTURED_UDP,        /* ports and payload are set */
-    UM_CAPTURED_FOREIGN,    /* no UDP over IP */
+    UM_CAPTURED_UDP,        /* ports and payload are set; the first three have ports */
+    UM_CAPTURED_TCP,        /* ports, payload and the fields of TCP are set */
+    UM_CAPTURED_TCP_CUT,    /* TCP of which the ports are set; its header reaches beyond what was captured */
+    UM_CAPTURED_FOREIGN,    /* neither UDP nor TCP over IP */
     UM_CAPTURED_FRAGMENT,   /* a fragment behind the first, which has no ports */
     UM_CAPTURED_LINK_TYPE,  /* we do not know how such frames begin */
     UM_CAPTURED_CUT,        /* its headers reach beyond what was captured */
@@ -28,7 +30,10 @@ typedef struct um_captured_frame {
     uint16_t destination_port;
     const uint8_t *payload;
     uint32_t payload_captured_bytes; /* what is there of it */
-    uint32_t payload_bytes;          /* by the UDP header */
+    uint32_t payload_bytes;          /* by the UDP header, or the IP header */
+    uint32_t tcp_sqn;                /* of the payload's first byte, but for SYN */
+    uint32_t tcp_ack;
+    uint8_t tcp_flags;
 } um_captured_frame;
 
 void um_captured_frame_decode(int32_t link_type, const uint8_t *data, uint32_t captured_bytes,

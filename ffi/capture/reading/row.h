@@ -33,6 +33,7 @@ enum um_packet_row_type {
     UM_PACKET_NCF,
     UM_PACKET_LBMR_TYPE,
     UM_PACKET_STATUS_MESSAGE,
+    UM_PACKET_TCP,
     UM_PACKET_TYPES,
 };
 
@@ -46,6 +47,9 @@ enum um_packet_row_kind {
     UM_PACKET_KIND_STATUS,
     UM_PACKET_KIND_EXTENDED,
     UM_PACKET_KIND_TAG,
+    UM_PACKET_KIND_REQUEST,
+    UM_PACKET_KIND_RANGE_REQUEST,
+    UM_PACKET_KIND_RANGE,
     UM_PACKET_KINDS,
 };
 
@@ -65,6 +69,7 @@ typedef struct um_packet_row {
     uint32_t sqn_count;     /* written behind the rows' own */
     uint32_t message_count; /* written behind the rows' own */
     um_status_message status_message;
+    enum um_stream_purpose purpose; /* of a TCP segment's connection */
 } um_packet_row;
 
 /* Whether another packet may not fit. */
@@ -80,7 +85,9 @@ void um_packet_rows_put_resolution(um_packet_rows *rows, const uint8_t *payload,
 /* Write message i, counted over all rows, in ascending order. */
 void um_packet_rows_put_message(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind,
                                 const um_lbmc_message *message);
-void um_packet_rows_put_tsni(um_packet_rows *rows, uint32_t i, uint32_t topic_index, uint32_t topic_sqn);
+/* The same for what is of a topic and has no payload: a record of a TSNI, or what recovery requests and promises. */
+void um_packet_rows_put_number(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind, uint32_t topic_index,
+                               uint32_t topic_sqn);
 
 /* Counts a packet, whose messages have been put behind those of the rows. False for one that is to be a row. */
 bool um_tally_take(um_tally *tally, const um_packet_rows *rows, const um_capture_packet *packet,

@@ -31,10 +31,16 @@ static const char STATUS_TEXTS[UM_PACKET_STATUSES][UM_PACKETS_STATUS_BYTES_MAX] 
 static const char TYPE_TEXTS[UM_PACKET_TYPES][UM_PACKETS_TYPE_BYTES_MAX] = {
     [UM_PACKET_DATA] = "DATA", [UM_PACKET_SM] = "SM",          [UM_PACKET_NAK] = "NAK",
     [UM_PACKET_NCF] = "NCF",   [UM_PACKET_LBMR_TYPE] = "LBMR", [UM_PACKET_STATUS_MESSAGE] = "STATUS",
+    [UM_PACKET_TCP] = "TCP",
 };
 
 /* The NCF reasons of the wire; a number beyond them is `unknown`. */
 static const char REASON_TEXTS[][UM_PACKETS_REASON_BYTES_MAX] = {"no_retry", "ignored", "rx_delay", "shed", "unknown"};
+
+static const char RECOVERY_TEXTS[UM_STREAM_PURPOSES][UM_PACKETS_RECOVERY_BYTES_MAX] = {
+    [UM_STREAM_LATE_JOIN] = "late_join",
+    [UM_STREAM_OFF_TRANSPORT] = "off_transport",
+};
 
 static const char KIND_TEXTS[UM_PACKET_KINDS][UM_PACKETS_KIND_BYTES_MAX] = {
     [UM_PACKET_KIND_MESSAGE] = "message",
@@ -46,6 +52,9 @@ static const char KIND_TEXTS[UM_PACKET_KINDS][UM_PACKETS_KIND_BYTES_MAX] = {
     [UM_PACKET_KIND_STATUS] = "status",
     [UM_PACKET_KIND_EXTENDED] = "extended",
     [UM_PACKET_KIND_TAG] = "tag",
+    [UM_PACKET_KIND_REQUEST] = "request",
+    [UM_PACKET_KIND_RANGE_REQUEST] = "range_request",
+    [UM_PACKET_KIND_RANGE] = "range",
 };
 
 static const char VERDICT_TEXTS[UM_CAPTURE_VERDICTS][UM_PACKETS_VERDICT_BYTES_MAX] = {
@@ -98,9 +107,10 @@ static inline void put_address(um_packet_rows_text *column, uint32_t row, const 
 
 void um_packet_rows_begin(um_packet_rows *rows)
 {
-    um_packet_rows_text *texts[] = {&rows->source_address, &rows->destination_address, &rows->status,
-                                    &rows->packet_type,    &rows->ncf_reason,          &rows->kind,
-                                    &rows->verdict};
+    um_packet_rows_text *texts[] = {&rows->source_address, &rows->destination_address,
+                                    &rows->status,         &rows->packet_type,
+                                    &rows->ncf_reason,     &rows->kind,
+                                    &rows->verdict,        &rows->recovery};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         texts[i]->offsets[0] = 0;
     rows->sqn_offsets[0] = 0;
@@ -151,6 +161,7 @@ static inline void append_frame(um_packet_rows *rows, uint32_t i, const um_captu
     rows->source_port[i] = frame->source_port;
     rows->destination_port[i] = frame->destination_port;
     rows->udp_bytes[i] = (int32_t)frame->payload_bytes;
+    rows->tcp_bytes[i] = (int32_t)frame->payload_bytes;
     if (frame->ip_version != 0) {
         put_address(&rows->source_address, i, frame->source, frame->ip_version);
         put_address(&rows->destination_address, i, frame->destination, frame->ip_version);
@@ -169,6 +180,8 @@ static inline uint32_t frame_bits(const um_capture_packet *packet, const um_capt
            (uint32_t)(packet->verdict != UM_CAPTURE_NO_VERDICT) << UM_PACKETS_VERDICT |
            (uint32_t)(frame->ip_version != 0) << UM_PACKETS_IP |
            (uint32_t)(frame->status == UM_CAPTURED_UDP) << UM_PACKETS_UDP |
+           (uint32_t)(frame->status == UM_CAPTURED_TCP) << UM_PACKETS_TCP |
+           (uint32_t)(frame->status <= UM_CAPTURED_TCP_CUT) << UM_PACKETS_PORTS |
            (uint32_t)frame->fragment << UM_PACKETS_IP_FRAGMENT;
 }
 
@@ -188,6 +201,10 @@ void um_packet_rows_append(um_packet_rows *rows, uint64_t position, const um_cap
                  UM_PACKETS_REASON_BYTES_MAX);
     else
         put_nothing(&rows->ncf_reason, i);
+    if (row->present & 1u << UM_PACKETS_RECOVERY)
+        put_text(&rows->recovery, i, RECOVERY_TEXTS[row->purpose], UM_PACKETS_RECOVERY_BYTES_MAX);
+    else
+        put_nothing(&rows->recovery, i);
     rows->session_id[i] = row->session_id;
     rows->nak_port[i] = row->nak_port;
     rows->transport_flags[i] = row->transport_flags;
@@ -224,7 +241,8 @@ void um_packet_rows_put_message(um_packet_rows *rows, uint32_t i, enum um_packet
     put_text(&rows->kind, i, KIND_TEXTS[kind], UM_PACKETS_KIND_BYTES_MAX);
 }
 
-void um_packet_rows_put_tsni(um_packet_rows *rows, uint32_t i, uint32_t topic_index, uint32_t topic_sqn)
+void um_packet_rows_put_number(um_packet_rows *rows, uint32_t i, enum um_packet_row_kind kind, uint32_t topic_index,
+                               uint32_t topic_sqn)
 {
     rows->topic_index[i] = topic_index;
     rows->topic_sqn[i] = topic_sqn;
@@ -234,7 +252,7 @@ void um_packet_rows_put_tsni(um_packet_rows *rows, uint32_t i, uint32_t topic_in
     rows->payload_bytes[i] = 0;
     rows->sent_ns[i] = 0;
     rows->message_present[i] = 1u << UM_PACKETS_MESSAGE_TOPIC;
-    put_text(&rows->kind, i, KIND_TEXTS[UM_PACKET_KIND_TSNI], UM_PACKETS_KIND_BYTES_MAX);
+    put_text(&rows->kind, i, KIND_TEXTS[kind], UM_PACKETS_KIND_BYTES_MAX);
 }
 
 /* Bitmaps. Eight rows' bits are an 8 by 8 matrix; its transpose is a byte of each of eight bitmaps. */

@@ -13,6 +13,7 @@ enum {
     UM_PACKETS_STATUS_BYTES_MAX = 48,
     UM_PACKETS_TYPE_BYTES_MAX = 8,
     UM_PACKETS_REASON_BYTES_MAX = 16,
+    UM_PACKETS_RECOVERY_BYTES_MAX = 16,
     UM_PACKETS_KIND_BYTES_MAX = 16,
     UM_PACKETS_VERDICT_BYTES_MAX = 16,
     UM_PACKETS_TEXT_SLACK_BYTES = 64, /* text buffers are this much longer than their rows need: copies have one size */
@@ -30,7 +31,10 @@ enum um_packet_rows_bit {
     UM_PACKETS_DROPPED,
     UM_PACKETS_VERDICT,
     UM_PACKETS_IP,             /* both addresses */
-    UM_PACKETS_UDP,            /* ports, UDP bytes */
+    UM_PACKETS_PORTS,          /* both ports */
+    UM_PACKETS_UDP,            /* UDP bytes */
+    UM_PACKETS_TCP,            /* TCP bytes */
+    UM_PACKETS_RECOVERY,       /* recovery */
     UM_PACKETS_TYPE,           /* packet type */
     UM_PACKETS_SESSION,        /* session id, NAK port */
     UM_PACKETS_FLAGS,          /* transport flags */
@@ -79,6 +83,8 @@ typedef struct um_packet_rows {
     um_packet_rows_text destination_address;
     int32_t *destination_port;
     int32_t *udp_bytes;
+    int32_t *tcp_bytes;
+    um_packet_rows_text recovery;
     um_packet_rows_text status;
     um_packet_rows_text packet_type;
     int64_t *session_id;
@@ -128,7 +134,7 @@ typedef struct um_packet_rows_ports {
     uint16_t lbtrm_high;
     uint16_t resolution_low;
     uint16_t resolution_high;
-} um_packet_rows_ports;
+} um_packet_rows_ports; /* those of TCP are the streams' (streams.h) */
 
 enum { UM_PACKET_SELECTION_VALUES_MAX = 16 };
 

@@ -1,0 +1,117 @@
+"""Facts of recovery over TCP: what late joins and off-transport recovery requested and got, and where it is offered.
+
+A segment is of one direction: requests travel to the source, messages come from it. What a segment is counted as is so
+for each connection and topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from umstack.facts.packet_columns import RECOVERED, points
+
+_REQUEST, _RANGE_REQUEST = "request", "range_request"
+_OF_RECEIVER = (_REQUEST, _RANGE_REQUEST)
+_KINDS = pa.array([RECOVERED, *_OF_RECEIVER])
+
+
+def recovery_frames(batch: pa.RecordBatch) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Rows of the facts `recoveries` and `endpoints` in a batch of packets, by the name of their frame."""
+    segments = batch.filter(pc.is_valid(batch.column("tcp_bytes")))
+    if len(segments):
+        yield "recoveries", _recoveries(segments)
+    advertised = batch.filter(pc.is_valid(batch.column("advertisements")))
+    if len(advertised):
+        told = pl.DataFrame(advertised.column("advertisements").flatten().to_pylist(), _ADVERTISED)
+        offered = told.filter(pl.col("request_port").is_not_null())
+        yield (
+            "endpoints",
+            offered.rename({"request_address": "publisher"}).unique(
+                ["publisher", "request_port", "topic_index", "topic", "session_id"]
+            ),
+        )
+
+
+_ADVERTISED = {
+    "topic": pl.String,
+    "topic_index": pl.Int64,
+    "session_id": pl.Int64,
+    "request_address": pl.String,
+    "request_port": pl.Int64,
+}
+
+
+def _items(segments: pa.RecordBatch) -> pl.DataFrame:
+    """What segments of recovery carry, a row an item, with the number of its segment."""
+    messages = segments.column("messages")
+    offsets = messages.offsets.to_numpy()
+    # A list may lie anywhere in its values.
+    values = messages.values[offsets[0] : offsets[-1]]
+    kinds = values.field("kind")
+    wanted = pc.is_in(kinds, value_set=_KINDS)
+    segment = np.repeat(np.arange(len(segments)), np.diff(offsets))[wanted.to_numpy(zero_copy_only=False)]
+    columns = {
+        name: pl.Series(pc.struct_field(values, name).filter(wanted).to_numpy(zero_copy_only=False))
+        for name in ("topic_index", "topic_sqn", "payload_bytes")
+    }
+    starts = pc.equal(pc.fill_null(pc.struct_field(values, "fragment_offset").filter(wanted), 0), 0)
+    return pl.DataFrame(
+        {
+            "segment": pl.Series(segment, dtype=pl.Int64),
+            "kind": pl.Series(kinds.filter(wanted).to_pylist(), dtype=pl.String),
+            **columns,
+            "starts": pl.Series(starts.to_numpy(zero_copy_only=False), dtype=pl.Boolean),
+        }
+    )
+
+
+def _recoveries(segments: pa.RecordBatch) -> pl.DataFrame:
+    names = (
+        "time_ns",
+        "source_address",
+        "source_port",
+        "destination_address",
+        "destination_port",
+        "recovery",
+    )
+    of_segment = pl.DataFrame(
+        {
+            "segment": np.arange(len(segments)),
+            "point": pl.Series(points(segments).to_pylist(), dtype=pl.String),
+            **{name: pl.from_arrow(segments.column(name)) for name in names},
+        }
+    )
+    items = _items(segments).join(of_segment, "segment")
+    kind = pl.col("kind")
+    is_request, is_message = kind.is_in(_OF_RECEIVER), kind == RECOVERED
+
+    def end(of_source: str, of_receiver: str) -> pl.Expr:
+        return pl.when(is_request).then(of_receiver).otherwise(of_source)
+
+    key = ["point", "publisher", "request_port", "receiver", "receiver_port", "recovery", "topic_index"]
+    return (
+        items.filter(pl.col("time_ns").is_not_null())
+        .with_columns(
+            publisher=end("source_address", "destination_address"),
+            request_port=end("source_port", "destination_port"),
+            receiver=end("destination_address", "source_address"),
+            receiver_port=end("destination_port", "source_port"),
+        )
+        .group_by(key)
+        .agg(
+            first_ns=pl.col("time_ns").min(),
+            last_ns=pl.col("time_ns").max(),
+            range_requests=(kind == _RANGE_REQUEST).sum(),
+            requests=(kind == _REQUEST).sum(),
+            messages=(is_message & pl.col("starts")).sum(),
+            fragments=is_message.sum(),
+            payload_bytes=pl.col("payload_bytes").filter(is_message).cast(pl.Int64).sum(),
+            lowest_sqn=pl.col("topic_sqn").filter(is_message).min(),
+            highest_sqn=pl.col("topic_sqn").filter(is_message).max(),
+        )
+    )
