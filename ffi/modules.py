@@ -81,6 +81,7 @@ CORE = Module(
             "UM_RECOVERY_OCTAVE_FIRST", "UM_RECOVERY_BUCKETS", "UM_LATENCY_OCTAVE_FIRST", "UM_LATENCY_BUCKETS",
         )),
         Header("core/recovery_timing.h", names=("um_adaptive_timer",)),
+        Header("core/siphash.h", names=("um_siphash_key",)),
         Header("core/source_timing.h", names=("um_adaptive_source_timer",)),
         Header("core/receiver_session.h", names=("um_receiver_session_config",)),
         Header("core/source.h", names=("UM_SEND_FLUSH", "um_session_config", "um_source_config", "um_source_claim")),

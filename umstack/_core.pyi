@@ -165,6 +165,10 @@ class um_context_config(CData):
     data_rate_bps: int
     retransmit_rate_bps: int
     rate_interval_ns: int
+    @property
+    def lbtru(self) -> um_lbtru_config: ...
+    @lbtru.setter
+    def lbtru(self, value: um_lbtru_config | dict[str, Any] | Sequence[Any]) -> None: ...
     hold_datagrams: int
     hold_messages: int
     datagram_max_bytes: int
@@ -348,6 +352,13 @@ class um_late_mapping(CData):
     is_resumed: bool
     resume_sqn: int
     epoch: int
+
+class um_lbtru_config(CData):
+    data_rate_bps: int
+    retransmit_rate_bps: int
+    rate_interval_ns: int
+    source_buffer_bytes: int
+    receiver_buffer_bytes: int
 
 class um_network(CData):
     ip: int
@@ -577,6 +588,11 @@ class um_receiver_session_config(CData):
     group_tag: int
     random_seed: int
     key_set: int
+    connect_interval_ns: int
+    maximum_connect_attempts: int
+    acknowledgement_interval_ns: int
+    port_low: int
+    port_high: int
 
 class um_repair_bucket(CData):
     credit_bytes: int
@@ -671,6 +687,13 @@ class um_session_config(CData):
     key_set: int
     data_trailer_bytes: int
     control_trailer_bytes: int
+    client_capacity: int
+    client_buckets: int
+    client_timeout_ns: int
+    @property
+    def client_key(self) -> um_siphash_key: ...
+    @client_key.setter
+    def client_key(self, value: um_siphash_key | dict[str, Any] | Sequence[Any]) -> None: ...
 
 class um_session_id(CData):
     @property
@@ -683,6 +706,10 @@ class um_session_id(CData):
     def group(self, value: um_address | dict[str, Any] | Sequence[Any]) -> None: ...
     session_id: int
     transport: int
+
+class um_siphash_key(CData):
+    k0: int
+    k1: int
 
 class um_source_claim(CData):
     @property
@@ -987,6 +1014,8 @@ class _CoreLib:
     UM_SEND_END_BATCH: int
     UM_SEND_FLUSH: int
     UM_SEND_START_BATCH: int
+    UM_SOURCE_CLIENT_CONNECTED: int
+    UM_SOURCE_CLIENT_DISCONNECTED: int
     UM_SOURCE_EVENTS_MAX: int
     UM_SOURCE_RECEIVER_CUT_OFF: int
     UM_SOURCE_RECEIVER_GONE: int
@@ -1043,6 +1072,7 @@ class _CoreLib:
     ) -> int: ...
     def um_context_close(self, a1: um_context, /) -> None: ...
     def um_context_create(self, a1: um_context_config, a2: Pointer[um_context], /) -> int: ...
+    def um_context_ephemeral_ports(self, a1: um_context, /) -> int: ...
     def um_context_failed_step(self, a1: um_context, /) -> Pointer[char]: ...
     def um_context_free(self, a1: um_context, /) -> None: ...
     def um_context_groups(self, a1: um_context, a2: um_address, a3: int, /) -> int: ...
@@ -1555,6 +1585,12 @@ class _Core:
     @overload
     def new(self, cdecl: Literal["um_late_mapping **"], init: Any = ...) -> Pointer[um_late_mapping]: ...
     @overload
+    def new(
+        self, cdecl: Literal["um_lbtru_config *", "um_lbtru_config[]"], init: Any = ...
+    ) -> um_lbtru_config: ...
+    @overload
+    def new(self, cdecl: Literal["um_lbtru_config **"], init: Any = ...) -> Pointer[um_lbtru_config]: ...
+    @overload
     def new(self, cdecl: Literal["um_network *", "um_network[]"], init: Any = ...) -> um_network: ...
     @overload
     def new(self, cdecl: Literal["um_network **"], init: Any = ...) -> Pointer[um_network]: ...
@@ -1730,6 +1766,12 @@ class _Core:
     def new(self, cdecl: Literal["um_session_id *", "um_session_id[]"], init: Any = ...) -> um_session_id: ...
     @overload
     def new(self, cdecl: Literal["um_session_id **"], init: Any = ...) -> Pointer[um_session_id]: ...
+    @overload
+    def new(
+        self, cdecl: Literal["um_siphash_key *", "um_siphash_key[]"], init: Any = ...
+    ) -> um_siphash_key: ...
+    @overload
+    def new(self, cdecl: Literal["um_siphash_key **"], init: Any = ...) -> Pointer[um_siphash_key]: ...
     @overload
     def new(
         self, cdecl: Literal["um_source_claim *", "um_source_claim[]"], init: Any = ...
@@ -2037,6 +2079,12 @@ class _Core:
     @overload
     def cast(self, cdecl: Literal["um_late_mapping **"], source: Any) -> Pointer[um_late_mapping]: ...
     @overload
+    def cast(
+        self, cdecl: Literal["um_lbtru_config *", "um_lbtru_config[]"], source: Any
+    ) -> um_lbtru_config: ...
+    @overload
+    def cast(self, cdecl: Literal["um_lbtru_config **"], source: Any) -> Pointer[um_lbtru_config]: ...
+    @overload
     def cast(self, cdecl: Literal["um_network *", "um_network[]"], source: Any) -> um_network: ...
     @overload
     def cast(self, cdecl: Literal["um_network **"], source: Any) -> Pointer[um_network]: ...
@@ -2196,6 +2244,10 @@ class _Core:
     def cast(self, cdecl: Literal["um_session_id *", "um_session_id[]"], source: Any) -> um_session_id: ...
     @overload
     def cast(self, cdecl: Literal["um_session_id **"], source: Any) -> Pointer[um_session_id]: ...
+    @overload
+    def cast(self, cdecl: Literal["um_siphash_key *", "um_siphash_key[]"], source: Any) -> um_siphash_key: ...
+    @overload
+    def cast(self, cdecl: Literal["um_siphash_key **"], source: Any) -> Pointer[um_siphash_key]: ...
     @overload
     def cast(
         self, cdecl: Literal["um_source_claim *", "um_source_claim[]"], source: Any

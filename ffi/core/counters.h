@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-/* The sending side of one LBT-RM transport session: datagrams, transmission window, NAK service, flow control. */
+/* The sending side of one LBT-RM or LBT-RU transport session: datagrams, transmission window, NAK service, flow control. */
 typedef struct um_source_transport_counters {
     /* counter, datagrams: Data datagrams sent for the first time. */
     uint64_t msgs_sent;
@@ -132,6 +132,24 @@ typedef struct um_source_transport_counters {
     uint64_t sm_first_interval;
     /* snapshot, bits: What is measured: 1 the ignore interval, 2 the first session message, 4 group reports are sent. */
     uint64_t timers_adaptive;
+    /* snapshot, receivers: LBT-RU: receivers connected now. */
+    uint64_t num_clients;
+    /* counter, receivers: LBT-RU: receivers that connected. */
+    uint64_t clients_connected;
+    /* counter, receivers: LBT-RU: receivers that left, or acknowledged nothing for transport_lbtru_client_activity_timeout. */
+    uint64_t clients_disconnected;
+    /* counter, datagrams: LBT-RU: acknowledgements of new receivers refused because transport_lbtru_maximum_clients are connected. */
+    uint64_t clients_refused;
+    /* counter, datagrams: LBT-RU: connection requests received. */
+    uint64_t creqs_rcved;
+    /* counter, datagrams: LBT-RU: acknowledgements received. */
+    uint64_t acks_rcved;
+    /* counter, datagrams: LBT-RU: resets sent to receivers that are not connected, so that they connect. */
+    uint64_t resets_sent;
+    /* counter, datagrams: LBT-RU: dropped: from an address that is not connected, or with a client id that is not its own. */
+    uint64_t dgrams_dropped_client;
+    /* counter, datagrams: LBT-RU: connection requests and resets left unanswered, because more came in than may be answered to addresses that can be forged. */
+    uint64_t connect_answers_limited;
 } um_source_transport_counters;
 
 static inline void um_source_transport_counters_reset(um_source_transport_counters *counters)
@@ -139,7 +157,7 @@ static inline void um_source_transport_counters_reset(um_source_transport_counte
     *counters = (um_source_transport_counters){0};
 }
 
-/* The receiving side of one LBT-RM transport session: loss map, NAK timers, demultiplexing. */
+/* The receiving side of one LBT-RM or LBT-RU transport session: loss map, NAK timers, demultiplexing. */
 typedef struct um_receiver_transport_counters {
     /* counter, datagrams: Data datagrams accepted, duplicates and rejects not counted. */
     uint64_t msgs_rcved;
@@ -261,6 +279,14 @@ typedef struct um_receiver_transport_counters {
     uint64_t timers_adaptive;
     /* snapshot, 0/1: 1: the session sends no NAKs (transport_lbtrm_send_naks 0). */
     uint64_t naks_off;
+    /* counter, datagrams: LBT-RU: connection requests sent. */
+    uint64_t creqs_sent;
+    /* counter, connections: LBT-RU: connection requests that the source answered. */
+    uint64_t connects;
+    /* counter, datagrams: LBT-RU: acknowledgements sent. */
+    uint64_t acks_sent;
+    /* counter, datagrams: LBT-RU: resets received: the source does not know this receiver, which connects anew. */
+    uint64_t resets_rcved;
 } um_receiver_transport_counters;
 
 static inline void um_receiver_transport_counters_reset(um_receiver_transport_counters *counters)
@@ -275,6 +301,10 @@ static inline void um_receiver_transport_counters_reset(um_receiver_transport_co
 typedef struct um_context_counters {
     /* counter, datagrams: LBT-RM datagrams of sessions that no receiver of this context has joined. */
     uint64_t lbtrm_unknown_msgs_rcved;
+    /* counter, datagrams: LBT-RU datagrams dropped: no session here receives from their source at that port. */
+    uint64_t lbtru_unknown_msgs_rcved;
+    /* counter, sessions: LBT-RU sessions that receive at a port of the system's choice, because transport_lbtru_port_low to _high were taken. */
+    uint64_t receive_ports_ephemeral;
     /* counter, sends: Blocking sends that had to wait. */
     uint64_t send_blocked;
     /* counter, sends: Non-blocking sends refused because they would have had to wait. */

@@ -82,7 +82,7 @@ static uint32_t reference_frames(um_source_session *session, const um_sent *sent
     return count;
 }
 
-_Static_assert((int)UM_FRAME_HEADER_BYTES == (int)UM_LBTRM_DATA_BYTES, "one takes the place of the other");
+_Static_assert((int)UM_FRAME_HEADER_BYTES == (int)UM_FRAMING_DATA_BYTES, "one takes the place of the other");
 
 /* Whether a datagram is one frame: it goes out from where it lies in the log. */
 static bool is_single(const um_source_session *session, const um_sent *sent)
@@ -107,8 +107,8 @@ static void build_whole(um_source_session *session, uint8_t *datagram, uint32_t 
                         bool retransmission, uint32_t slot, um_tx *tx)
 {
     um_part *part = session->parts + (size_t)slot * UM_DATAGRAM_PARTS_MAX;
-    um_lbtrm_write_data(datagram, session->config.session_id, session->config.nak_port, sqn, session->trail_sqn,
-                        retransmission);
+    um_framing_write_data(session->config.transport, datagram, session->config.session_id, session->config.nak_port,
+                          sqn, session->trail_sqn, retransmission);
     if (slot == 0)
         session->staged_bytes = 0;
     *part = (um_part){datagram, length};
@@ -125,21 +125,21 @@ void um_datagram_build_staged(um_source_session *session, const um_staged_datagr
 void um_datagram_build(um_source_session *session, const um_sent *sent, uint32_t sqn, bool retransmission,
                        uint32_t slot, um_tx *tx)
 {
-    uint32_t length = UM_LBTRM_DATA_BYTES + sent->length;
+    uint32_t length = UM_FRAMING_DATA_BYTES + sent->length;
     const um_staged_datagram *staged = um_staged_find(&session->staged, sent->position, length);
     if (staged != NULL) {
         um_datagram_build_staged(session, staged, sqn, retransmission, slot, tx);
     } else if (is_single(session, sent)) {
         build_whole(session, um_log_at(&session->log, sent->position), length, sqn, retransmission, slot, tx);
     } else if (is_sent_from_log(session, sent)) {
-        build_whole(session, session->headers + (size_t)slot * UM_LBTRM_DATA_BYTES, UM_LBTRM_DATA_BYTES, sqn,
+        build_whole(session, session->headers + (size_t)slot * UM_FRAMING_DATA_BYTES, UM_FRAMING_DATA_BYTES, sqn,
                     retransmission, slot, tx);
         tx->part_count += reference_frames(session, sent, session->parts + (size_t)slot * UM_DATAGRAM_PARTS_MAX + 1);
         tx->length = length;
     } else {
         um_debug_assert(length <= session->config.datagram_max_bytes);
         uint8_t *copied = session->staging + (slot == 0 ? 0 : session->staged_bytes);
-        copy_frames(session, sent, copied + UM_LBTRM_DATA_BYTES);
+        copy_frames(session, sent, copied + UM_FRAMING_DATA_BYTES);
         build_whole(session, copied, length, sqn, retransmission, slot, tx);
         session->staged_bytes += length;
     }

@@ -1,5 +1,6 @@
 #include "core/flow_reports.h"
 
+#include "core/client_service.h"
 #include "core/session_messages.h"
 #include "core/status_message.h"
 #include "core/transmission_window.h"
@@ -107,6 +108,8 @@ void um_flow_reports_on_status(um_source_session *session, um_address from, cons
         account = um_accounting_on_status(&session->accounting, from, status.next_sqn, now_ns);
     if (!(status.flags & UM_STATUS_LEAVE))
         um_source_timing_on_status(&session->timing, account, status.receiver_id, status.round_trip_us, now_ns);
+    if (status.flags & UM_STATUS_LEAVE)
+        um_clients_on_leave(session, from);
     if (session->config.flow_policy == UM_FLOW_NONE) {
         if (account != NULL && account->is_new_member)
             um_source_events_add(&session->events, UM_SOURCE_RECEIVER_KNOWN, from, 0);

@@ -13,8 +13,6 @@ enum {
     UM_LBTRM_SM_BYTES = 24,
     UM_LBTRM_NAK_BYTES = 12, /* before the list */
     UM_LBTRM_NCF_BYTES = 16, /* before the list */
-    UM_LBTRM_FLAG_UNICAST_NAKS = 0x80,
-    UM_LBTRM_FLAG_RETRANSMISSION = 0x20,
 };
 
 /* Fields the type does not have are zero. Of a datagram that is refused, type, NAK port and session id are stored

@@ -109,12 +109,11 @@ void um_nak_timers_on_ncf(um_receiver_session *session, const um_packet *packet,
 
 static void send_naks(um_receiver_session *session, const uint32_t *sqns, uint32_t count)
 {
-    uint8_t datagram[UM_LBTRM_NAK_BYTES + 4 * UM_NAK_LIST_MAX];
-    const um_session_id *id = &session->config.id;
+    uint8_t datagram[UM_FRAMING_NAK_BYTES_MAX + 4 * UM_NAK_LIST_MAX];
     if (count == 0)
         return;
-    um_receiver_session_send_control(session, datagram,
-                                     um_lbtrm_write_nak(datagram, id->session_id, id->source.port, sqns, count));
+    uint32_t length = um_framing_write_nak(&session->config.id, datagram, session->connection.client_id, sqns, count);
+    um_receiver_session_send_control(session, datagram, length);
     UM_COUNT(session->counters.nak_pckts_sent, 1);
     UM_COUNT(session->counters.naks_sent, count);
 }
@@ -178,7 +177,7 @@ static int64_t nak_gap_ns(const um_receiver_session *session)
 int64_t um_nak_timers_tick(um_receiver_session *session, int64_t now_ns, bool *gave_up)
 {
     uint32_t sqns[UM_NAK_LIST_MAX];
-    uint32_t list_max = (session->config.datagram_max_bytes - UM_LBTRM_NAK_BYTES) / 4;
+    uint32_t list_max = (session->config.datagram_max_bytes - um_framing_nak_bytes(session->config.id.transport)) / 4;
     list_max = list_max < UM_NAK_LIST_MAX ? list_max : UM_NAK_LIST_MAX;
     uint32_t count = 0;
     enum fired fired = FIRED_NOT_NAKED;

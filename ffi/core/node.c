@@ -1,5 +1,7 @@
 #include "core/node.h"
 
+#include "core/framing.h"
+
 enum { TABLE_MASK = 2 * UM_NODE_SESSIONS_MAX - 1 };
 
 void um_node_init(um_node *node)
@@ -104,24 +106,69 @@ void um_node_remove_queue(um_node *node, um_message_queue *queue)
     }
 }
 
+/* What goes to a group is LBT-RM's, the rest LBT-RU's. */
+static enum um_transport transport_of(const um_rx *rx)
+{
+    return UM_LIKELY(rx->to.ip >> 28 == 0xe) ? UM_TRANSPORT_LBTRM : UM_TRANSPORT_LBTRU;
+}
+
+static um_session_id identity_of(const um_rx *rx, const um_packet *packet)
+{
+    if (UM_LIKELY(transport_of(rx) == UM_TRANSPORT_LBTRM))
+        return (um_session_id){{rx->from.ip, packet->nak_port}, rx->to, packet->session_id, UM_TRANSPORT_LBTRM};
+    return (um_session_id){rx->from, {0, 0}, packet->session_id, UM_TRANSPORT_LBTRU};
+}
+
 /* The session of a packet; NULL for a stranger's. */
 static um_receiver_session *session_of(um_node *node, const um_rx *rx, const um_packet *packet)
 {
-    um_session_id id = {{rx->from.ip, packet->nak_port}, rx->to, packet->session_id, UM_TRANSPORT_LBTRM};
+    um_session_id id = identity_of(rx, packet);
     if (UM_UNLIKELY(node->last_session == NULL || !um_session_id_equal(&node->last_session->config.id, &id)))
         node->last_session = um_node_find_session(node, &id);
     return node->last_session;
 }
 
+/* The LBT-RU session that receives at this address from that source, whatever session id it is sent; NULL: none. */
+static um_receiver_session *session_between(const um_node *node, const um_rx *rx)
+{
+    for (uint32_t i = 0; i < node->session_count; i++) {
+        um_receiver_session *session = node->sessions[i];
+        if (session->config.id.transport == UM_TRANSPORT_LBTRU && um_address_equal(session->local, rx->to) &&
+            um_address_equal(session->config.id.source, rx->from))
+            return session;
+    }
+    return NULL;
+}
+
+/* What no session has as its own. Resets of LBT-RU name none; with another session id they are dropped (UX-11). */
+static um_receiver_session *on_stranger(um_node *node, const um_rx *rx, const um_packet *packet, bool is_decoded)
+{
+    um_receiver_session *session = NULL;
+    if (transport_of(rx) == UM_TRANSPORT_LBTRM) {
+        UM_COUNT(node->counters.lbtrm_unknown_msgs_rcved, 1);
+        return NULL;
+    }
+    session = session_between(node, rx);
+    if (session == NULL)
+        UM_COUNT(node->counters.lbtru_unknown_msgs_rcved, 1);
+    else if (is_decoded && packet->type == UM_LBTRU_RST)
+        return session;
+    else
+        UM_COUNT(session->counters.dgrams_dropped_sid, 1);
+    return NULL;
+}
+
 static void on_datagram(um_node *node, const um_rx *rx, const uint8_t *data, uint32_t length, int64_t now_ns)
 {
     um_packet packet;
-    enum um_dgram_status status = um_lbtrm_decode(data, length, &packet);
+    enum um_transport transport = transport_of(rx);
+    enum um_dgram_status status = um_framing_decode(transport, data, length, &packet);
     bool identified = status == UM_DGRAM_OK || (status != UM_DGRAM_VERSION && length >= UM_LBTRM_HEADER_BYTES);
     um_receiver_session *session = identified ? session_of(node, rx, &packet) : NULL;
     if (UM_UNLIKELY(session == NULL)) {
-        UM_COUNT(node->counters.lbtrm_unknown_msgs_rcved, 1);
-        return;
+        session = on_stranger(node, rx, &packet, status == UM_DGRAM_OK);
+        if (session == NULL)
+            return;
     }
     if (session->verifier != NULL) {
         enum um_tag_status tag = session->verifier->verify(session->verifier, rx->from, data, &length, rx->received_ns);
@@ -129,7 +176,7 @@ static void on_datagram(um_node *node, const um_rx *rx, const uint8_t *data, uin
             um_receiver_session_drop_unverified(session, tag);
             return;
         }
-        status = um_lbtrm_decode(data, length, &packet); /* without the trailer */
+        status = um_framing_decode(transport, data, length, &packet); /* without the trailer */
     }
     if (UM_LIKELY(status == UM_DGRAM_OK))
         um_receiver_session_on_packet(session, &packet, rx, data, length, now_ns);

@@ -1,5 +1,5 @@
 /* A decoded datagram of a transport with NAKs, LBT-RM or LBT-RU: what a session acts on, however it was framed
- * (lbtrm.h, and what decoders of other framings fill). Points into the datagram, which stays the caller's.
+ * (lbtrm.h, lbtru.h; framing.h for either). Points into the datagram, which stays the caller's.
  */
 #ifndef UM_CORE_PACKET_H
 #define UM_CORE_PACKET_H
@@ -21,16 +21,24 @@ enum um_dgram_status {
     UM_DGRAM_CUT, /* a header reaches beyond what a capture holds: nothing wrong with the datagram */
 };
 
+enum um_packet_flag {
+    UM_LBTRM_FLAG_UNICAST_NAKS = 0x80,
+    UM_LBTRM_FLAG_RETRANSMISSION = 0x20, /* DATA, of either framing */
+    UM_LBTRU_FLAG_SYN = 0x01,            /* SM that answers a connection request */
+};
+
 typedef struct um_packet {
     uint8_t type;
-    uint8_t flags; /* DATA, SM */
+    uint8_t flags; /* DATA, SM: um_packet_flag */
     uint8_t ncf_reason;
+    uint8_t options; /* LBT-RU: a bit for each option it has, 1 << its number */
     uint16_t nak_port;
     uint32_t session_id;
-    uint32_t sqn;   /* DATA: its sqn; SM: the SM's own counter */
+    uint32_t sqn;   /* DATA: its sqn; SM: the SM's own counter; ACK: the highest received */
     uint32_t trail; /* DATA, SM, NCF */
     uint32_t lead;  /* SM */
     uint32_t list_count;
+    uint32_t client_id;  /* LBT-RU */
     const uint8_t *list; /* NAK, NCF: list_count big-endian sqns */
     const uint8_t *body; /* DATA: LBMC messages */
     uint32_t body_length;

@@ -16,13 +16,15 @@ bool um_rate_limits_take(um_rate_limits *limits, uint32_t bytes, bool retransmis
     if (!is_limited(limits, retransmission))
         return true;
     lock_limits(limits);
-    um_rate_limiter_advance(&limits->data, now_ns, bytes);
+    bool is_data = !retransmission || !limits->is_new_only;
+    um_rate_limiter_advance(&limits->data, now_ns, is_data ? bytes : 0);
     if (retransmission)
         um_rate_limiter_advance(&limits->retransmit, now_ns, bytes);
-    bool allowed = um_rate_limiter_allows(&limits->data, bytes) &&
+    bool allowed = (!is_data || um_rate_limiter_allows(&limits->data, bytes)) &&
                    (!retransmission || um_rate_limiter_allows(&limits->retransmit, bytes));
     if (allowed) {
-        um_rate_limiter_take(&limits->data, bytes);
+        if (is_data)
+            um_rate_limiter_take(&limits->data, bytes);
         if (retransmission)
             um_rate_limiter_take(&limits->retransmit, bytes);
     }
@@ -35,7 +37,8 @@ void um_rate_limits_return(um_rate_limits *limits, uint32_t bytes, bool retransm
     if (!is_limited(limits, retransmission))
         return;
     lock_limits(limits);
-    um_rate_limiter_return(&limits->data, bytes);
+    if (!retransmission || !limits->is_new_only)
+        um_rate_limiter_return(&limits->data, bytes);
     if (retransmission)
         um_rate_limiter_return(&limits->retransmit, bytes);
     um_lock_release(&limits->lock);

@@ -1,4 +1,5 @@
-/* The data limiter and the retransmission limiter of a context, shared by all its source sessions (UX-1, UX-4).
+/* The data limiter and the retransmission limiter of a context, shared by all its source sessions of a transport (UX-1,
+ * UX-4).
  *
  * Threads: any; a lock of their own is held for a few instructions, and not touched where no limit is set. Memory: the
  * context's. Complexity: constant. Errors: none; a refusal is a result.
@@ -11,8 +12,9 @@
 
 typedef struct um_rate_limits {
     um_lock lock;
-    um_rate_limiter data;       /* new data and retransmissions */
+    um_rate_limiter data;       /* new data and, unless is_new_only, retransmissions */
     um_rate_limiter retransmit; /* retransmissions */
+    bool is_new_only;           /* LBT-RU */
     atomic_bool blocked;        /* the data limiter holds a datagram back: publishers wait */
 } um_rate_limits;
 

@@ -45,6 +45,7 @@ void um_receiver_session_init(um_receiver_session *session, void *memory, const 
     session->link = link;
     session->store = store;
     session->random.state = config->random_seed;
+    um_connection_init(session, now_ns);
     um_recovery_timing_init(&session->timing, config->adaptive_timers, config->nak_initial_backoff_ns,
                             config->nak_backoff_ns, config->nak_suppress_ns);
     um_loss_map_init(&session->losses, um_arena_take(&arena, um_loss_map_footprint(config->loss_capacity)),
@@ -456,9 +457,14 @@ void um_receiver_session_on_packet(um_receiver_session *session, const um_packet
     case UM_LBTRM_SM:
         note_activity(session, now_ns);
         on_sm(session, packet, now_ns);
+        if (packet->flags & UM_LBTRU_FLAG_SYN)
+            um_connection_on_syn(session, packet, now_ns);
         break;
     case UM_LBTRM_NCF:
         um_nak_timers_on_ncf(session, packet, now_ns);
+        break;
+    case UM_LBTRU_RST:
+        um_connection_on_reset(session, now_ns);
         break;
     default: /* a NAK sent to the group is not for us */
         UM_COUNT(session->counters.dgrams_dropped_type, 1);
@@ -474,6 +480,17 @@ static int64_t tick_activity(um_receiver_session *session, int64_t now_ns)
                              : session->config.preactivity_timeout_ns;
     int64_t due_ns = session->last_activity_ns + timeout_ns;
     if (now_ns < due_ns)
+        return due_ns;
+    end_session(session, now_ns);
+    return now_ns;
+}
+
+/* A source that answers no request is dead (UX-11). */
+static int64_t tick_connection(um_receiver_session *session, int64_t now_ns)
+{
+    bool is_refused = false;
+    int64_t due_ns = um_connection_tick(session, now_ns, &is_refused);
+    if (!is_refused)
         return due_ns;
     end_session(session, now_ns);
     return now_ns;
@@ -503,7 +520,7 @@ int64_t um_receiver_session_tick(um_receiver_session *session, int64_t now_ns)
     if (gave_up && session->starting_count > 0)
         um_start_gate_open(session, now_ns);
     int64_t due_ns[] = {claims_due_ns, tick_controllers(session, now_ns), um_status_reports_tick(session, now_ns),
-                        tick_activity(session, now_ns)};
+                        tick_activity(session, now_ns), tick_connection(session, now_ns)};
     for (size_t i = 0; i < sizeof due_ns / sizeof due_ns[0]; i++)
         next_ns = due_ns[i] < next_ns ? due_ns[i] : next_ns;
     session->counters.loss_map_entries = session->losses.count;

@@ -1,9 +1,10 @@
-/* The receiving side of one LBT-RM transport session: sequence tracking, the loss map and its NAK timers, NCFs, the
- * activity timeout, de-multiplexing to delivery controllers, and status messages for flow control (UM-3, UM-7, UM-8,
- * UM-76, UM-81, UM-85..UM-87, UM-92..UM-97, UM-104, UM-105, UM-112..UM-134, UX-9; AE-15..AE-18). It does not order.
- * This header is the session's state and its entry points; receiver_session.c is its life and what datagrams do to it.
- * Around it: nak_timers.c (lost datagrams and NAKs), session_claims.c (what session messages tell), status_reports.c,
- * start_gate.c (where a controller begins) and topic_table.h (topic index to controllers).
+/* The receiving side of one LBT-RM or LBT-RU transport session: sequence tracking, the loss map and its NAK timers,
+ * NCFs, the activity timeout, de-multiplexing to delivery controllers, and status messages for flow control (UM-3,
+ * UM-7, UM-8, UM-76, UM-81, UM-85..UM-87, UM-92..UM-97, UM-104, UM-105, UM-112..UM-134, UX-9; AE-15..AE-18). It does
+ * not order. This header is the session's state and its entry points; receiver_session.c is its life and what datagrams
+ * do to it. Around it: nak_timers.c (lost datagrams and NAKs), session_claims.c (what session messages tell),
+ * status_reports.c, start_gate.c (where a controller begins), topic_table.h (topic index to controllers) and, of LBT-RU
+ * alone, connection.c.
  *
  * Threads: the context lock. Memory: one block of footprint bytes, the creator's.
  */
@@ -11,6 +12,7 @@
 #define UM_CORE_RECEIVER_SESSION_H
 
 #include "core/authentication.h"
+#include "core/connection.h"
 #include "core/link.h"
 #include "core/loss_map.h"
 #include "core/nak_budget.h"
@@ -69,6 +71,12 @@ typedef struct um_receiver_session_config {
     uint32_t group_tag;
     uint64_t random_seed;
     uint32_t key_set; /* of the context's authentication; 0: datagrams carry no tags */
+    /* LBT-RU */
+    int64_t connect_interval_ns;
+    uint32_t maximum_connect_attempts;
+    int64_t acknowledgement_interval_ns;
+    uint16_t port_low; /* the owner's: UDP ports that the session may receive at; 0: any */
+    uint16_t port_high;
 } um_receiver_session_config;
 
 /* A queue that controllers of the session deliver into. */
@@ -85,7 +93,9 @@ typedef struct um_receiver_session {
     um_random random;
     um_loss_map losses;
     um_recovery_timing timing;
-    uint32_t told_sqn; /* of the newest group report */
+    um_connection connection; /* LBT-RU */
+    um_address local;         /* LBT-RU: where its datagrams go to; the owner sets it after init */
+    uint32_t told_sqn;        /* of the newest group report */
     bool was_told;
     um_topic_table topics;
     um_delivery *controllers;
@@ -160,7 +170,7 @@ void um_receiver_session_snapshot(um_receiver_session *session);
 /* Sends a status message that is due after a batch of datagrams. */
 void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns);
 
-/* Sends the source the end of this receiver's status messages. */
+/* Sends the source the end of this receiver's status messages, which ends its connection, too. */
 void um_receiver_session_leave(um_receiver_session *session);
 
 /* Sends a NAK or status message to the source. One that the link does not take is not repeated here. */

@@ -49,7 +49,8 @@ static uint32_t pop(um_source_session *session)
 /* Returns how many of the batch the link took; *answer: its error when it did not take all. */
 static uint32_t offer(um_source_session *session, um_tx *batch, uint32_t count, int *answer)
 {
-    uint32_t datagram_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_LBTRM_DATA_BYTES;
+    uint32_t datagram_max =
+        atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_FRAMING_DATA_BYTES;
     uint32_t done = 0;
     while (done < count) {
         bool oversize = batch[done].length > datagram_max;
@@ -77,7 +78,8 @@ static uint32_t build_batch(um_source_session *session, um_tx *batch, uint32_t *
             pop(session);
             continue;
         }
-        if (!um_rate_limits_take(session->limits, um_session_overhead_bytes(session) + sent->length, true, now_ns))
+        uint32_t bytes = session->copies * (um_session_overhead_bytes(session) + sent->length);
+        if (!um_rate_limits_take(session->limits, bytes, true, now_ns))
             break;
         pop(session);
         um_datagram_build(session, sent, sqn, true, count, &batch[count]);
@@ -104,7 +106,8 @@ int um_retransmission_pump(um_source_session *session, int64_t now_ns)
             UM_COUNT(session->counters.rx_bytes_sent, um_session_overhead_bytes(session) + sent->length);
         }
         for (uint32_t i = taken; i < count; i++) {
-            um_rate_limits_return(session->limits, batch[i].length + session->config.data_trailer_bytes, true);
+            um_rate_limits_return(session->limits,
+                                  session->copies * (batch[i].length + session->config.data_trailer_bytes), true);
             push(session, sqns[i]);
         }
         if (answer < 0)
@@ -124,12 +127,13 @@ typedef struct ncf_lists {
 
 static void flush_ncfs(um_source_session *session, ncf_lists *lists, enum um_ncf_reason reason)
 {
-    uint8_t datagram[UM_LBTRM_NCF_BYTES + 4 * UM_NCF_LIST_MAX];
+    uint8_t datagram[UM_FRAMING_NCF_BYTES_MAX + 4 * UM_NCF_LIST_MAX];
     uint32_t count = lists->counts[reason];
     if (count == 0)
         return;
-    uint32_t length = um_lbtrm_write_ncf(datagram, session->config.session_id, session->config.nak_port,
-                                         session->trail_sqn, reason, lists->sqns[reason], count);
+    const um_session_config *config = &session->config;
+    uint32_t length = um_framing_write_ncf(config->transport, datagram, config->session_id, config->nak_port,
+                                           session->trail_sqn, reason, lists->sqns[reason], count);
     um_part part = {datagram, length};
     um_tx tx = {.parts = &part, .part_count = 1, .length = length};
     if (session->link->ops->send(session->link, session->config.group, &tx, 1) == 1) {
@@ -142,7 +146,7 @@ static void flush_ncfs(um_source_session *session, ncf_lists *lists, enum um_ncf
 static void refuse(um_source_session *session, ncf_lists *lists, enum um_ncf_reason reason, uint32_t sqn)
 {
     uint32_t body_max = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed);
-    uint32_t fixed_bytes = UM_LBTRM_NCF_BYTES + session->config.control_trailer_bytes;
+    uint32_t fixed_bytes = um_framing_ncf_bytes(session->config.transport) + session->config.control_trailer_bytes;
     uint32_t list_max = (body_max + um_session_overhead_bytes(session) - fixed_bytes) / 4;
     lists->sqns[reason][lists->counts[reason]++] = sqn;
     if (lists->counts[reason] == (list_max < UM_NCF_LIST_MAX ? list_max : UM_NCF_LIST_MAX))

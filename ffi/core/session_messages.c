@@ -2,9 +2,10 @@
 
 void um_session_message_send(um_source_session *session, int64_t now_ns)
 {
-    uint8_t datagram[UM_LBTRM_SM_BYTES];
-    uint32_t length = um_lbtrm_write_sm(datagram, session->config.session_id, session->config.nak_port,
-                                        session->sm_sqn++, session->next_sqn - 1, session->trail_sqn);
+    uint8_t datagram[UM_FRAMING_SM_BYTES_MAX];
+    const um_session_config *config = &session->config;
+    uint32_t length = um_framing_write_sm(config->transport, datagram, config->session_id, config->nak_port,
+                                          session->sm_sqn++, session->next_sqn - 1, session->trail_sqn);
     um_part part = {datagram, length};
     um_tx tx = {.parts = &part, .part_count = 1, .length = length};
     session->last_sm_ns = now_ns;

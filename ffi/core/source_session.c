@@ -1,5 +1,6 @@
 #include "core/source_session.h"
 
+#include "core/client_service.h"
 #include "core/datagram_building.h"
 #include "core/flow_reports.h"
 #include "core/retention.h"
@@ -26,7 +27,7 @@ static void carve(um_source_session *session, um_arena *arena, const um_session_
     um_source_session *s = session ? session : &ignored;
     s->sent = um_arena_take(arena, sent_capacity(config) * sizeof(um_sent));
     s->staging = um_arena_take(arena, (size_t)UM_SEND_BATCH_MAX * config->datagram_max_bytes);
-    s->headers = um_arena_take(arena, (size_t)UM_SEND_BATCH_MAX * UM_LBTRM_DATA_BYTES);
+    s->headers = um_arena_take(arena, (size_t)UM_SEND_BATCH_MAX * UM_FRAMING_DATA_BYTES);
     s->staged.memory = um_arena_take(arena, um_staged_footprint());
     s->parts = um_arena_take(arena, sizeof(um_part) * UM_SEND_BATCH_MAX * UM_DATAGRAM_PARTS_MAX);
 }
@@ -36,12 +37,25 @@ size_t um_session_footprint(const um_session_config *config)
     size_t log_bytes = um_log_footprint(config->term_length);
     if (log_bytes == 0 || config->window_bytes > config->term_length ||
         config->datagram_max_bytes < UM_DATAGRAM_BYTES_MIN || config->datagram_max_bytes > UM_DATAGRAM_BYTES_MAX ||
-        config->datagram_max_bytes > config->term_length / 8)
+        config->datagram_max_bytes > config->term_length / 8 || config->client_capacity > UM_CLIENTS_MAX)
         return 0;
     um_arena arena = {NULL, 0};
     um_arena_take(&arena, log_bytes);
     carve(NULL, &arena, config);
+    um_arena_take(&arena, um_client_map_footprint(config->client_capacity, config->client_buckets));
     return arena.used_bytes;
+}
+
+/* With clients, what the session sends goes to each of them. */
+static void open_clients(um_source_session *session, um_arena *arena, um_link *link)
+{
+    const um_session_config *config = &session->config;
+    void *memory = um_arena_take(arena, um_client_map_footprint(config->client_capacity, config->client_buckets));
+    um_client_map_init(&session->clients, memory, config->client_capacity, config->client_buckets, config->client_key);
+    if (config->client_capacity == 0)
+        return;
+    um_fan_out_init(&session->fan_out, link, &session->clients);
+    session->link = session->staged.link = &session->fan_out.base;
 }
 
 void um_session_init(um_source_session *session, void *memory, const um_session_config *config, um_link *link,
@@ -50,11 +64,13 @@ void um_session_init(um_source_session *session, void *memory, const um_session_
     memset(session, 0, sizeof *session);
     session->config = *config;
     session->link = session->staged.link = link;
+    session->copies = 1;
     session->limits = limits;
     um_arena arena = {memory, 0};
     void *log_memory = um_arena_take(&arena, um_log_footprint(config->term_length));
     um_log_init(&session->log, log_memory, config->term_length, config->initial_term_id, config->unblock_timeout_ns);
     carve(session, &arena, config);
+    open_clients(session, &arena, link);
     session->sent_mask = sent_capacity(config) - 1;
     session->next_sqn = session->trail_sqn = config->initial_sqn;
     um_source_timing_init(&session->timing, config->adaptive_timers, config->ignore_interval_ns,
@@ -102,7 +118,7 @@ static uint32_t build_batch(um_source_session *session, int64_t limit, uint32_t 
         uint64_t wire_bytes = bytes + length + (uint64_t)(count + 1) * overhead;
         if (length == 0 || (count > 0 && wire_bytes > UM_SEND_BATCH_BYTES_MAX))
             break;
-        if (!um_rate_limits_take(session->limits, overhead + length, false, now_ns)) {
+        if (!um_rate_limits_take(session->limits, session->copies * (overhead + length), false, now_ns)) {
             atomic_store_explicit(&session->limits->blocked, true, memory_order_relaxed);
             atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
             break;
@@ -157,7 +173,7 @@ static void accept_batch(um_source_session *session, uint32_t count, int64_t now
 /* How many datagrams at the head of the batch are no larger than the path takes. */
 static uint32_t fitting(const um_source_session *session, const um_tx *batch, uint32_t count)
 {
-    uint32_t most = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_LBTRM_DATA_BYTES;
+    uint32_t most = atomic_load_explicit(&session->body_max_bytes, memory_order_relaxed) + UM_FRAMING_DATA_BYTES;
     uint32_t fit = 0;
     while (fit < count && batch[fit].length <= most)
         fit++;
@@ -215,6 +231,11 @@ static void note_waiting(um_source_session *session, int64_t flushed)
 /* Offers one batch to the link. Returns how many datagrams it took, and the reason why not more. */
 static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budget)
 {
+    if (UM_UNLIKELY(session->clients.behind_count > 0) && !um_clients_catch_up(session)) {
+        session->link_retry_ns = LINK_FULL_RETRY_NS;
+        atomic_store_explicit(&session->sender_blocked, true, memory_order_relaxed);
+        return 0;
+    }
     skip_padding(session);
     atomic_store_explicit(&session->sender_blocked, false, memory_order_relaxed);
     atomic_store_explicit(&session->sender_waits, false, memory_order_relaxed);
@@ -227,8 +248,11 @@ static int send_batch(um_source_session *session, int64_t now_ns, uint32_t budge
     int result = count == 0 ? 0 : offer(session, batch, fit);
     uint32_t taken = result < 0 ? 0 : (uint32_t)result;
     for (uint32_t i = taken; i < count; i++)
-        um_rate_limits_return(session->limits, batch[i].length + session->config.data_trailer_bytes, false);
+        um_rate_limits_return(session->limits, session->copies * (batch[i].length + session->config.data_trailer_bytes),
+                              false);
     accept_batch(session, taken, now_ns);
+    if (UM_UNLIKELY(session->clients.count > 0) && taken > 0)
+        um_clients_note_behind(session);
     session->link_retry_ns = taken == offered ? 0 : result < 0 ? LINK_ERROR_RETRY_NS : LINK_FULL_RETRY_NS;
     if (result < 0)
         session->link_error = result;
@@ -282,7 +306,7 @@ static int64_t tick_unblock(um_source_session *session, int64_t now_ns)
 
 int64_t um_session_tick(um_source_session *session, int64_t now_ns)
 {
-    int64_t next_ns = um_flow_reports_tick(session, now_ns);
+    int64_t next_ns = um_earliest_ns(um_flow_reports_tick(session, now_ns), um_clients_tick(session, now_ns));
     um_rate_limits_tick(session->limits, now_ns);
     next_ns = um_earliest_ns(next_ns, um_source_tick_tsni(session, now_ns));
     next_ns = um_earliest_ns(next_ns, um_source_tick_group_report(session, now_ns));
@@ -330,15 +354,38 @@ void um_session_drop_unverified(um_source_session *session, enum um_tag_status s
     um_count_unverified(&session->counters.dgrams_dropped_tag_missing, status);
 }
 
+/* What only a session with clients gets. False: anybody's, or a client's that may go on. */
+static bool is_of_connecting(um_source_session *session, um_address from, const um_packet *packet, int64_t now_ns)
+{
+    if (packet->type == UM_LBTRU_CREQ)
+        um_clients_on_creq(session, from, now_ns);
+    else if (packet->type == UM_LBTRU_ACK)
+        um_clients_on_ack(session, from, packet, now_ns);
+    else
+        return !um_clients_admit(session, from, packet, now_ns);
+    return true;
+}
+
+static bool is_own(const um_source_session *session, const um_packet *packet)
+{
+    const um_session_config *config = &session->config;
+    bool is_port = config->transport == UM_TRANSPORT_LBTRU || packet->nak_port == config->nak_port;
+    return packet->session_id == config->session_id && is_port;
+}
+
 void um_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,
                            int64_t now_ns)
 {
     um_packet packet;
-    enum um_dgram_status status = um_lbtrm_decode(data, length, &packet);
+    enum um_dgram_status status = um_framing_decode(session->config.transport, data, length, &packet);
     if (status != UM_DGRAM_OK)
         count_dropped(&session->counters, status);
-    else if (packet.session_id != session->config.session_id || packet.nak_port != session->config.nak_port)
+    else if (packet.type == UM_LBTRU_RST) /* ends nothing: its sender would connect anew anyway */
+        UM_COUNT(session->counters.dgrams_dropped_type, 1);
+    else if (!is_own(session, &packet))
         UM_COUNT(session->counters.dgrams_dropped_sid, 1);
+    else if (session->clients.capacity > 0 && is_of_connecting(session, from, &packet, now_ns))
+        ;
     else if (packet.type == UM_LBTRM_NAK)
         um_retransmission_on_nak(session, from, &packet, now_ns);
     else if (packet.type == UM_LBTRM_DATA)
@@ -369,6 +416,7 @@ void um_session_snapshot(um_source_session *session)
     counters->pub_lmt = (uint64_t)atomic_load(&session->log.publication_limit);
     counters->snd_pos = (uint64_t)atomic_load(&session->sender_position);
     counters->snd_lmt = (uint64_t)session->sender_limit;
+    counters->num_clients = session->clients.count;
     counters->receivers_known = um_flow_counted(&session->flow);
     counters->group_receivers = um_census_receivers(&session->timing.census);
     counters->group_round_trip = (uint64_t)um_census_longest_ns(&session->timing.census);

@@ -1,9 +1,10 @@
-/* The source side of one LBT-RM transport session: the sender that turns the publication log into datagrams,
+/* The source side of one LBT-RM or LBT-RU transport session: the sender that turns the publication log into datagrams,
  * their transport sequence numbers, the transmission window, session messages and flow control
  * (UM-3, UM-4, UM-16..UM-27, UM-67..UM-71, UM-115, UM-125; AE-9..AE-24, AE-38..AE-44). This header is the session's
  * state and its entry points; source_session.c is the sender and the timers. Around it: datagram_building.c (log to
  * datagrams), transmission_window.h (what can be sent again), session_messages.c, flow_reports.c (status messages),
- * retransmission.c (NAKs), rate_limits.c, and source.c (topics).
+ * retransmission.c (NAKs), rate_limits.c, source.c (topics), framing.h (how datagrams are written and read), and, of
+ * LBT-RU alone, client_service.c and fan_out.c (who is sent them).
  *
  * Threads: publishing (source.h) from any thread. Everything declared here needs the sender lock, except where
  * it says otherwise. A thread that has moved the flush limit tries the lock and runs um_session_send; a holder that
@@ -17,7 +18,9 @@
 #include "core/authentication.h"
 #include "core/counters.h"
 #include "core/datagram_size.h"
+#include "core/fan_out.h"
 #include "core/flow_control.h"
+#include "core/framing.h"
 #include "core/lbmc.h"
 #include "core/link.h"
 #include "core/publication_log.h"
@@ -66,6 +69,10 @@ typedef struct um_session_config {
     uint32_t key_set;               /* of the context's authentication; 0: datagrams carry no tags */
     uint32_t data_trailer_bytes;    /* what the link appends to each DATA datagram */
     uint32_t control_trailer_bytes; /* and to every other */
+    uint32_t client_capacity;       /* LBT-RU: most clients; else 0, as the next three */
+    uint32_t client_buckets;        /* of their table */
+    int64_t client_timeout_ns;      /* a client that acknowledges nothing for so long is dropped */
+    um_siphash_key client_key;      /* random: client ids are made with it */
 } um_session_config;
 
 /* What was sent under one transport sqn: its range of the log and its retransmission state. */
@@ -131,6 +138,12 @@ typedef struct um_source_session {
     int64_t strangers_noisy_ns; /* last event about any of the strangers, whose addresses may be forged */
     int64_t strangers_lose_ns;
     um_source_events events;
+    um_client_map clients; /* LBT-RU; else without a client */
+    um_fan_out fan_out;    /* `link`, where there can be clients */
+    uint32_t copies;       /* of each datagram, as the rate limits count it: at least 1 */
+    uint32_t answer_count; /* since answers_since_ns: to addresses that are no clients */
+    int64_t answers_since_ns;
+    int64_t clients_due_ns;
     struct um_retention *retentions; /* of the sources that offer late join (retention.h) */
     int64_t retained_position;       /* log frames from here on are retained in place */
     int64_t indexed_position;        /* those before it are in the indices */
@@ -170,7 +183,8 @@ int64_t um_session_tick(um_source_session *session, int64_t now_ns);
 /* A datagram that arrived at the NAK port and was not authentic. */
 void um_session_drop_unverified(um_source_session *session, enum um_tag_status status);
 
-/* A datagram that arrived at the NAK port: NAK or status message; anything else is dropped and counted. */
+/* A datagram that arrived at the NAK port: NAK or status message, or what clients connect by; anything else is dropped
+ * and counted. */
 void um_session_on_control(um_source_session *session, um_address from, const uint8_t *data, uint32_t length,
                            int64_t now_ns);
 
@@ -190,7 +204,7 @@ void um_session_snapshot(um_source_session *session);
 /* What a DATA datagram has beside LBMC messages: the headers, and the trailer that the link appends. */
 static inline uint32_t um_session_overhead_bytes(const um_source_session *session)
 {
-    return UM_LBTRM_DATA_BYTES + session->config.data_trailer_bytes;
+    return UM_FRAMING_DATA_BYTES + session->config.data_trailer_bytes;
 }
 
 /* The entry of a sqn in the transmission window. */

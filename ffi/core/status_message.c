@@ -1,6 +1,6 @@
 #include "core/status_message.h"
 
-uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, const um_status_message *status)
+uint32_t um_status_write(uint8_t *out, const um_session_id *id, uint32_t client_id, const um_status_message *status)
 {
     uint8_t data[UM_STATUS_DATA_BYTES] = {0};
     data[0] = UM_STATUS_VERSION;
@@ -10,9 +10,14 @@ uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, 
     um_store_be32(data + 12, status->group_tag);
     um_store_be64(data + 16, status->receiver_id);
     um_store_be32(data + 24, status->round_trip_us);
-    um_lbtrm_write_data(out, session_id, nak_port, status->next_sqn, status->next_sqn, false);
-    return UM_LBTRM_DATA_BYTES + um_lbmc_write_extended(out + UM_LBTRM_DATA_BYTES, UM_STATUS_OPTION_ID,
-                                                        UM_STATUS_OPTION_SUBTYPE, data, sizeof data);
+    uint32_t at = um_framing_write_status(id, out, client_id, status->next_sqn);
+    return at + um_lbmc_write_extended(out + at, UM_STATUS_OPTION_ID, UM_STATUS_OPTION_SUBTYPE, data, sizeof data);
+}
+
+uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, const um_status_message *status)
+{
+    um_session_id id = {.source.port = nak_port, .session_id = session_id, .transport = UM_TRANSPORT_LBTRM};
+    return um_status_write(out, &id, 0, status);
 }
 
 bool um_status_decode(const um_packet *packet, um_status_message *status)

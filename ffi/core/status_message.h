@@ -5,6 +5,7 @@
 #ifndef UM_CORE_STATUS_MESSAGE_H
 #define UM_CORE_STATUS_MESSAGE_H
 
+#include "core/framing.h"
 #include "core/lbmc.h"
 
 enum {
@@ -12,8 +13,9 @@ enum {
     UM_STATUS_OPTION_SUBTYPE = 1,
     UM_STATUS_VERSION = 1,
     UM_STATUS_DATA_BYTES = 28,
-    UM_STATUS_DATAGRAM_BYTES =
-        UM_LBTRM_DATA_BYTES + UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_STATUS_DATA_BYTES,
+    UM_STATUS_LBMC_BYTES = UM_LBMC_CONTROL_BYTES + UM_LBMC_EXTENDED_BYTES + UM_STATUS_DATA_BYTES,
+    UM_STATUS_DATAGRAM_BYTES = UM_LBTRM_DATA_BYTES + UM_STATUS_LBMC_BYTES, /* LBT-RM */
+    UM_STATUS_DATAGRAM_BYTES_MAX = UM_FRAMING_STATUS_BYTES_MAX + UM_STATUS_LBMC_BYTES,
 };
 
 enum {
@@ -30,6 +32,9 @@ typedef struct um_status_message {
     uint8_t flags;
 } um_status_message;
 
+/* `client_id`: of the receiver's connection, where the session has connections. */
+uint32_t um_status_write(uint8_t *out, const um_session_id *id, uint32_t client_id, const um_status_message *status);
+/* The same for a session of LBT-RM. */
 uint32_t um_status_encode(uint8_t *out, uint32_t session_id, uint16_t nak_port, const um_status_message *status);
 
 /* False when the packet is not a well-formed status message. */

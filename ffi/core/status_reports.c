@@ -16,7 +16,7 @@ static uint32_t offered_window(const um_receiver_session *session)
 
 static void send_status(um_receiver_session *session, uint8_t flags, int64_t now_ns)
 {
-    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES];
+    uint8_t datagram[UM_STATUS_DATAGRAM_BYTES_MAX];
     const um_session_id *id = &session->config.id;
     um_status_message status = {.receiver_id = session->config.receiver_id,
                                 .next_sqn = um_session_claims_position(session),
@@ -37,7 +37,7 @@ static void send_status(um_receiver_session *session, uint8_t flags, int64_t now
     session->counters.rcv_window = status.window_bytes;
     session->status_due_ns = now_ns + session->config.status_interval_ns;
     um_receiver_session_send_control(session, datagram,
-                                     um_status_encode(datagram, id->session_id, id->source.port, &status));
+                                     um_status_write(datagram, id, session->connection.client_id, &status));
     UM_COUNT(session->counters.status_messages_sent, 1);
 }
 
@@ -48,9 +48,15 @@ static uint64_t report_after_bytes(const um_receiver_session *session)
     return (session->status_window_bytes < window ? session->status_window_bytes : window) / 4;
 }
 
+static bool may_report(const um_receiver_session *session)
+{
+    return session->config.window_bytes != 0 && !session->ended &&
+           session->connection.state != UM_CONNECTION_CONNECTING;
+}
+
 void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_ns)
 {
-    if (session->config.window_bytes == 0 || session->ended)
+    if (!may_report(session))
         return;
     if (session->bytes_since_status >= report_after_bytes(session) || now_ns >= session->status_due_ns)
         send_status(session, 0, now_ns);
@@ -58,7 +64,8 @@ void um_receiver_session_after_batch(um_receiver_session *session, int64_t now_n
 
 void um_receiver_session_leave(um_receiver_session *session)
 {
-    if (session->config.window_bytes != 0 && session->has_base && !session->ended)
+    bool is_client = session->connection.state == UM_CONNECTION_ESTABLISHED;
+    if ((is_client || session->config.window_bytes != 0) && session->has_base && !session->ended)
         send_status(session, UM_STATUS_LEAVE, session->last_activity_ns);
 }
 
@@ -66,7 +73,7 @@ void um_receiver_session_leave(um_receiver_session *session)
 int64_t um_status_reports_tick(um_receiver_session *session, int64_t now_ns)
 {
     enum { REOPEN_CHECK_NS = 500000 };
-    if (session->config.window_bytes == 0 || session->ended || session->controller_count == 0)
+    if (!may_report(session) || session->controller_count == 0)
         return UM_NEVER_NS;
     bool small = session->has_base && session->status_window_bytes < session->config.window_bytes / 2;
     if (small && offered_window(session) >= session->status_window_bytes + session->config.window_bytes / 4)

@@ -44,6 +44,11 @@ static int open_sessions(um_context *context, const um_context_config *config)
     int64_t now_ns = um_clock_ns();
     um_rate_limiter_init(&sessions->limits.data, config->data_rate_bps, config->rate_interval_ns, now_ns);
     um_rate_limiter_init(&sessions->limits.retransmit, config->retransmit_rate_bps, config->rate_interval_ns, now_ns);
+    const um_lbtru_config *lbtru = &config->lbtru;
+    sessions->lbtru_limits.is_new_only = true;
+    um_rate_limiter_init(&sessions->lbtru_limits.data, lbtru->data_rate_bps, lbtru->rate_interval_ns, now_ns);
+    um_rate_limiter_init(&sessions->lbtru_limits.retransmit, lbtru->retransmit_rate_bps, lbtru->rate_interval_ns,
+                         now_ns);
     sessions->reactor = &context->reactor;
     sessions->links = &context->links;
     sessions->counters = &context->receiving.node.counters;
@@ -97,6 +102,9 @@ int um_context_create(const um_context_config *config, um_context **created)
         return result;
     context->reactor.error_step = "memory";
     result = um_links_open(&context->links, &socket, config->rings);
+    socket.send_buffer_bytes = config->lbtru.source_buffer_bytes;
+    socket.receive_buffer_bytes = config->lbtru.receiver_buffer_bytes;
+    context->links.lbtru_socket_config = socket;
     if (result == 0)
         result = open_sessions(context, config);
     if (result == 0)
@@ -249,6 +257,11 @@ uint32_t um_context_receive_buffer(um_context *context)
     uint32_t least = context->receiving.least_buffer_bytes;
     um_reactor_unlock(&context->reactor);
     return least;
+}
+
+uint64_t um_context_ephemeral_ports(um_context *context)
+{
+    return context->receiving.node.counters.receive_ports_ephemeral;
 }
 
 uint32_t um_context_groups(um_context *context, um_address *groups, uint32_t max)

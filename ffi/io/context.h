@@ -25,6 +25,15 @@
 #include "io/receiving.h"
 #include "io/rings.h"
 
+/* What LBT-RU has apart from LBT-RM. */
+typedef struct um_lbtru_config {
+    uint64_t data_rate_bps; /* of new data, each client's copy */
+    uint64_t retransmit_rate_bps;
+    int64_t rate_interval_ns;
+    uint32_t source_buffer_bytes;
+    uint32_t receiver_buffer_bytes;
+} um_lbtru_config;
+
 typedef struct um_context_config {
     char interface[16];
     uint32_t interface_ip;
@@ -45,6 +54,7 @@ typedef struct um_context_config {
     uint64_t data_rate_bps;
     uint64_t retransmit_rate_bps;
     int64_t rate_interval_ns;
+    um_lbtru_config lbtru;
     uint32_t hold_datagrams;
     uint32_t hold_messages;      /* power of two */
     uint32_t datagram_max_bytes; /* largest UDP payload ever sent or held */
@@ -64,6 +74,8 @@ void um_context_free(um_context *context);
 
 /* Which step the last failed call failed at, for its error text. */
 const char *um_context_failed_step(const um_context *context);
+/* LBT-RU sessions that receive at a port of the system's choice, ever. */
+uint64_t um_context_ephemeral_ports(um_context *context);
 /* The smallest receive buffer the kernel granted to a group's socket, joined still or not; 0 before the first. */
 uint32_t um_context_receive_buffer(um_context *context);
 

@@ -8,7 +8,7 @@ enum {
 };
 
 int um_control_open(um_control *control, um_reactor *reactor, um_links *links, um_source_session *core, uint32_t index,
-                    uint16_t port_low, uint16_t port_high)
+                    const um_socket_config *config, uint16_t port_low, uint16_t port_high)
 {
     control->core = core;
     control->reactor = reactor;
@@ -16,7 +16,7 @@ int um_control_open(um_control *control, um_reactor *reactor, um_links *links, u
     control->index = index;
     int result = -EADDRINUSE;
     for (uint32_t port = port_low; port <= port_high && result == -EADDRINUSE; port++)
-        result = um_socket_open_unicast(&control->nak_link, &links->socket_config, (uint16_t)port);
+        result = um_socket_open_unicast(&control->nak_link, config, (uint16_t)port);
     reactor->error_step = control->nak_link.failed_step;
     return result;
 }

@@ -23,7 +23,7 @@ typedef struct um_control {
     um_source_session *core;
     um_reactor *reactor;
     um_links *links;
-    um_socket_link nak_link; /* apart from the socket that sends data: the kernel looks for waiting threads
+    um_socket_link nak_link; /* LBT-RM: apart from the socket that sends data: the kernel looks for waiting threads
                                 each time something sent through a socket is freed */
     um_verifier *verifier;   /* of what receivers send; NULL: it carries no tags */
     uint32_t index;          /* the session's, for the epoll set */
@@ -34,7 +34,7 @@ typedef struct um_control {
 
 /* Binds the NAK socket to the first free UDP port of the range. */
 int um_control_open(um_control *control, um_reactor *reactor, um_links *links, um_source_session *core, uint32_t index,
-                    uint16_t port_low, uint16_t port_high);
+                    const um_socket_config *config, uint16_t port_low, uint16_t port_high);
 /* From now on the loop reads the socket. */
 int um_control_watch(um_control *control);
 

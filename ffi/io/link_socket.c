@@ -87,11 +87,8 @@ static int bind_to(um_socket_link *link, um_address address)
     return 0;
 }
 
-int um_socket_open_unicast(um_socket_link *link, const um_socket_config *config, uint16_t port)
+static int prepare_sending(um_socket_link *link, const um_socket_config *config)
 {
-    int result = open_socket(link, config);
-    if (result != 0)
-        return result;
     struct ip_mreqn membership = {.imr_address.s_addr = htonl(config->interface_ip),
                                   .imr_ifindex = (int)if_nametoindex(config->interface)};
     if (setsockopt(link->fd, IPPROTO_IP, IP_MULTICAST_IF, &membership, sizeof membership) != 0)
@@ -100,7 +97,36 @@ int um_socket_open_unicast(um_socket_link *link, const um_socket_config *config,
         return fail(link, "IP_MULTICAST_TTL");
     if (set(link->fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO) != 0)
         return fail(link, "IP_MTU_DISCOVER");
-    return bind_to(link, (um_address){config->interface_ip, port});
+    return 0;
+}
+
+static int prepare_receiving(um_socket_link *link, const um_socket_config *config)
+{
+    if (set(link->fd, SOL_SOCKET, SO_RXQ_OVFL, 1) != 0)
+        return fail(link, "SO_RXQ_OVFL");
+    if (config->timestamps && set(link->fd, SOL_SOCKET, SO_TIMESTAMPNS, 1) != 0)
+        return fail(link, "SO_TIMESTAMPNS");
+    if (config->gro)
+        set(link->fd, IPPROTO_UDP, UDP_GRO, 1); /* a kernel without it delivers datagrams one by one */
+    return 0;
+}
+
+int um_socket_open_unicast(um_socket_link *link, const um_socket_config *config, uint16_t port)
+{
+    int result = open_socket(link, config);
+    if (result == 0)
+        result = prepare_sending(link, config);
+    return result == 0 ? bind_to(link, (um_address){config->interface_ip, port}) : result;
+}
+
+int um_socket_open_receiver(um_socket_link *link, const um_socket_config *config, uint16_t port)
+{
+    int result = open_socket(link, config);
+    if (result == 0)
+        result = prepare_sending(link, config);
+    if (result == 0)
+        result = prepare_receiving(link, config);
+    return result == 0 ? bind_to(link, (um_address){config->interface_ip, port}) : result;
 }
 
 int um_socket_open_group(um_socket_link *link, const um_socket_config *config, um_address group)
@@ -110,15 +136,11 @@ int um_socket_open_group(um_socket_link *link, const um_socket_config *config, u
         return result;
     if (set(link->fd, SOL_SOCKET, SO_REUSEADDR, 1) != 0)
         return fail(link, "SO_REUSEADDR");
-    if (set(link->fd, SOL_SOCKET, SO_RXQ_OVFL, 1) != 0)
-        return fail(link, "SO_RXQ_OVFL");
     if (set(link->fd, IPPROTO_IP, IP_MULTICAST_ALL, 0) != 0)
         return fail(link, "IP_MULTICAST_ALL");
-    if (config->timestamps && set(link->fd, SOL_SOCKET, SO_TIMESTAMPNS, 1) != 0)
-        return fail(link, "SO_TIMESTAMPNS");
-    if (config->gro)
-        set(link->fd, IPPROTO_UDP, UDP_GRO, 1); /* a kernel without it delivers datagrams one by one */
-    result = bind_to(link, group);
+    result = prepare_receiving(link, config);
+    if (result == 0)
+        result = bind_to(link, group);
     if (result != 0)
         return result;
     struct ip_mreqn membership = {.imr_multiaddr.s_addr = htonl(group.ip),

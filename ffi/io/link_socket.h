@@ -48,6 +48,9 @@ typedef struct um_socket_link {
 /* A unicast socket at interface_ip, for sending to groups and for NAKs. port 0: any. 0 or -errno. */
 int um_socket_open_unicast(um_socket_link *link, const um_socket_config *config, uint16_t port);
 
+/* A unicast socket that receives a session's data, too. port 0: any. 0 or -errno. */
+int um_socket_open_receiver(um_socket_link *link, const um_socket_config *config, uint16_t port);
+
 /* A socket that receives one group's datagrams to one port, joined on the interface. 0 or -errno. */
 int um_socket_open_group(um_socket_link *link, const um_socket_config *config, um_address group);
 

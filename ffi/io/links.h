@@ -15,7 +15,8 @@
 
 typedef struct um_links {
     um_socket_config socket_config;
-    um_rings *rings; /* NULL: data travels on kernel sockets, or the context is closed */
+    um_socket_config lbtru_socket_config; /* of what LBT-RU sends and receives by */
+    um_rings *rings;                      /* NULL: data travels on kernel sockets, or the context is closed */
     um_authentication authentication;
     um_tap tap; /* runs between um_context_tap_start and _stop */
     um_receive_ring ring;

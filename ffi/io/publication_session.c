@@ -19,26 +19,31 @@ static um_publication_session *free_entry(um_publication_sessions *sessions)
     return NULL;
 }
 
-static int open_sockets(um_publication_session *session, uint16_t port_low, uint16_t port_high)
+static int open_sockets(um_publication_session *session, enum um_transport transport, uint16_t port_low,
+                        uint16_t port_high)
 {
+    um_links *links = session->sessions->links;
+    bool is_lbtru = transport == UM_TRANSPORT_LBTRU;
     um_publication_sessions *sessions = session->sessions;
     uint32_t index = (uint32_t)(session - sessions->table);
-    int result = um_control_open(&session->control, sessions->reactor, sessions->links, &session->core, index, port_low,
-                                 port_high);
-    if (result != 0)
+    int result = um_control_open(&session->control, sessions->reactor, links, &session->core, index,
+                                 is_lbtru ? &links->lbtru_socket_config : &links->socket_config, port_low, port_high);
+    session->data_link.fd = -1;
+    if (result != 0 || is_lbtru)
         return result;
-    result = um_socket_open_unicast(&session->data_link, &sessions->links->socket_config, 0);
+    result = um_socket_open_unicast(&session->data_link, &links->socket_config, 0);
     sessions->reactor->error_step = session->data_link.failed_step;
     if (result != 0)
         um_socket_close(&session->control.nak_link);
     return result;
 }
 
-/* Data leaves by the context's ring set, under the address and the UDP port of the NAK socket. */
-static int open_ring_link(um_publication_session *session)
+/* Data leaves by the context's ring set, under the address and the UDP port of the NAK socket; that of LBT-RU by the
+ * kernel, which knows the way to each client. */
+static int open_ring_link(um_publication_session *session, enum um_transport transport)
 {
     um_links *links = session->sessions->links;
-    if (links->rings == NULL)
+    if (links->rings == NULL || transport == UM_TRANSPORT_LBTRU)
         return 0;
     um_rings_sender sender = {session->control.nak_link.local, links->socket_config.ttl, &session->data_link.base};
     session->sessions->reactor->error_step = "a link on the ring set";
@@ -53,12 +58,12 @@ static void close_ring_link(um_publication_session *session)
     session->ring_link = NULL;
 }
 
-static int open_sender(um_publication_session *session)
+static int open_sender(um_publication_session *session, enum um_transport transport)
 {
     um_publication_sessions *sessions = session->sessions;
     int result = um_sender_open(&session->sender, sessions->reactor, sessions->links, &session->core);
     if (result == 0)
-        result = open_ring_link(session);
+        result = open_ring_link(session, transport);
     session->sender.mtu_fd = session->control.nak_link.fd;
     session->sender.uses_rings = session->ring_link != NULL;
     if (result != 0) {
@@ -146,16 +151,19 @@ static int open_session(um_publication_sessions *sessions, um_session_config *co
         return -ENOSPC;
     memset(session, 0, sizeof *session);
     session->sessions = sessions;
-    int result = open_sockets(session, port_low, port_high);
+    int result = open_sockets(session, config->transport, port_low, port_high);
     if (result == 0)
-        result = open_sender(session);
+        result = open_sender(session, config->transport);
     if (result != 0)
         return result;
     session->memory = memory;
     session->memory_bytes = um_session_footprint(config);
     um_tap *tap = &sessions->links->tap;
     config->nak_port = session->control.nak_link.local.port;
-    if (session->ring_link != NULL)
+    bool is_lbtru = config->transport == UM_TRANSPORT_LBTRU;
+    if (is_lbtru)
+        um_tap_link_init(&session->tapped, &session->control.nak_link.base, tap, session->control.nak_link.local);
+    else if (session->ring_link != NULL)
         um_tap_link_init(&session->tapped, session->ring_link, tap, session->control.nak_link.local);
     else
         um_tap_link_init(&session->tapped, &session->data_link.base, tap, session->data_link.local);
@@ -165,7 +173,8 @@ static int open_session(um_publication_sessions *sessions, um_session_config *co
         return result;
     }
     um_link *link = session->control.verifier != NULL ? &session->tagging.base : &session->tapped.base;
-    um_session_init(&session->core, memory, config, link, &sessions->limits, um_clock_ns());
+    um_session_init(&session->core, memory, config, link, is_lbtru ? &sessions->lbtru_limits : &sessions->limits,
+                    um_clock_ns());
     session->in_use = true;
     *opened = session;
     return um_control_watch(&session->control);

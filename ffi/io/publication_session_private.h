@@ -16,7 +16,7 @@ struct um_publication_session {
     um_source_session core;
     um_sender sender;
     um_control control;
-    um_socket_link data_link;     /* sends to the group */
+    um_socket_link data_link;     /* sends to the group; LBT-RU sends by the socket that control is received at */
     um_link *ring_link;           /* where data goes when the context has a ring set, else NULL */
     um_tap_link tapped;           /* that link, or data_link, as the tap sees it */
     um_tagging_link tagging;      /* in front of it, with keys: its next is NULL without */
@@ -32,7 +32,8 @@ struct um_publication_session {
 typedef struct um_publication_sessions {
     um_reactor *reactor;
     um_links *links;
-    um_rate_limits limits;
+    um_rate_limits limits; /* LBT-RM's */
+    um_rate_limits lbtru_limits;
     um_context_counters *counters; /* of blocked sends */
     um_publication_session *table; /* UM_PUBLICATION_SESSIONS_MAX, mapped */
     uint32_t limit;                /* entries beyond it were never used */

@@ -22,11 +22,12 @@ typedef struct session_block {
     um_receiver_session core;
     um_session_verifier verifier; /* with keys, and so is the link of what is sent to the source */
     um_tagging_link tagging;
+    um_tap_link tapped; /* LBT-RU: sends to the source by the session's own socket */
     um_group *group;
     size_t memory_bytes;
 } session_block;
 
-/* ---- groups and sessions ---- */
+/* ---- groups, ports and sessions ---- */
 
 static um_group *find_group(um_receiving *receiving, um_address address)
 {
@@ -55,19 +56,9 @@ static void update_report(um_receiving *receiving, uint32_t index)
         um_reactor_unwatch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
 }
 
-static int join_group(um_receiving *receiving, um_address address, um_group **joined)
+/* The socket of an entry that was not in use is open: it receives from now on. */
+static int add_group(um_receiving *receiving, um_group *group)
 {
-    um_group *group = find_group(receiving, address);
-    receiving->reactor->error_step = "group table";
-    if (group == NULL)
-        return -ENOSPC;
-    *joined = group;
-    if (group->in_use)
-        return 0;
-    int result = um_socket_open_group(&group->link, &receiving->links->socket_config, address);
-    receiving->reactor->error_step = group->link.failed_step;
-    if (result != 0)
-        return result;
     uint32_t granted = group->link.granted_receive_bytes;
     if (receiving->least_buffer_bytes == 0 || granted < receiving->least_buffer_bytes)
         receiving->least_buffer_bytes = granted;
@@ -79,13 +70,53 @@ static int join_group(um_receiving *receiving, um_address address, um_group **jo
     if (index >= receiving->group_limit)
         receiving->group_limit = index + 1;
     receiving->rings_are_read = true;
-    result = um_reactor_watch_rings(receiving->reactor, receiving->links->rings, true);
+    int result = um_reactor_watch_rings(receiving->reactor, receiving->links->rings, true);
     if (result != 0)
         return result;
     result = um_reactor_watch(receiving->reactor, group->link.fd, UM_WATCH_GROUP, index);
     group->is_reported = true;
     update_report(receiving, index);
     return result;
+}
+
+static int join_group(um_receiving *receiving, um_address address, um_group **joined)
+{
+    um_group *group = find_group(receiving, address);
+    receiving->reactor->error_step = "group table";
+    if (group == NULL)
+        return -ENOSPC;
+    *joined = group;
+    if (group->in_use)
+        return 0;
+    int result = um_socket_open_group(&group->link, &receiving->links->socket_config, address);
+    receiving->reactor->error_step = group->link.failed_step;
+    return result == 0 ? add_group(receiving, group) : result;
+}
+
+/* The first free port of the session's range; when all are taken, any (reference 3.6). */
+static int open_receive_port(um_receiving *receiving, const um_receiver_session_config *config, um_group **opened)
+{
+    const um_socket_config *socket = &receiving->links->lbtru_socket_config;
+    um_group *group = find_group(receiving, (um_address){0, 0});
+    receiving->reactor->error_step = "group table";
+    if (group == NULL)
+        return -ENOSPC;
+    *opened = group;
+    int result = -EADDRINUSE;
+    for (uint32_t port = config->port_low; port <= config->port_high && result == -EADDRINUSE; port++)
+        result = um_socket_open_receiver(&group->link, socket, (uint16_t)port);
+    if (result == -EADDRINUSE) {
+        UM_COUNT(receiving->node.counters.receive_ports_ephemeral, 1);
+        result = um_socket_open_receiver(&group->link, socket, 0);
+    }
+    receiving->reactor->error_step = group->link.failed_step;
+    return result == 0 ? add_group(receiving, group) : result;
+}
+
+static int open_endpoint(um_receiving *receiving, const um_receiver_session_config *config, um_group **opened)
+{
+    return config->id.transport == UM_TRANSPORT_LBTRU ? open_receive_port(receiving, config, opened)
+                                                      : join_group(receiving, config->id.group, opened);
 }
 
 static void leave_group(um_receiving *receiving, um_group *group)
@@ -105,6 +136,13 @@ static void leave_group(um_receiving *receiving, um_group *group)
     }
 }
 
+/* What goes to the source of an LBT-RU session comes from where its data goes to. */
+static um_tap_link *control_link_of(um_receiving *receiving, session_block *block,
+                                    const um_receiver_session_config *config)
+{
+    return config->id.transport == UM_TRANSPORT_LBTRU ? &block->tapped : &receiving->tapped_control;
+}
+
 static um_mac_session mac_session(const um_receiver_session_config *config)
 {
     return (um_mac_session){config->id.source, config->id.group, config->id.session_id};
@@ -121,8 +159,10 @@ static int open_authentication(um_receiving *receiving, session_block *block, co
                                           &identity);
     if (result != 0)
         return result;
-    result = um_tagging_link_open(&block->tagging, &receiving->tapped_control.base, &keys->keys[0], UM_MAC_CONTROL,
-                                  authentication->scope, NULL, receiving->control_link.local,
+    bool is_lbtru = config->id.transport == UM_TRANSPORT_LBTRU;
+    result = um_tagging_link_open(&block->tagging, &control_link_of(receiving, block, config)->base, &keys->keys[0],
+                                  UM_MAC_CONTROL, authentication->scope, NULL,
+                                  is_lbtru ? block->group->link.local : receiving->control_link.local,
                                   config->datagram_max_bytes, config->random_seed);
     if (result != 0)
         um_session_verifier_close(&block->verifier);
@@ -164,24 +204,26 @@ static int open_session(um_receiving *receiving, const um_receiver_session_confi
     const um_key_set *keys = um_authentication_keys(&receiving->links->authentication, config->key_set);
     um_receiver_session_config sized = *config;
     sized.datagram_max_bytes -= keys != NULL ? UM_TRAILER_BYTES : 0;
-    int result = keys != NULL ? open_authentication(receiving, block, keys, config) : 0;
+    int result = open_endpoint(receiving, config, &block->group);
     if (result != 0) {
         um_unmap(block, block->memory_bytes);
         return result;
     }
-    result = join_group(receiving, config->id.group, &block->group);
+    block->group->session_count++;
+    um_tap_link_init(&block->tapped, &block->group->link.base, &receiving->links->tap, block->group->link.local);
+    result = keys != NULL ? open_authentication(receiving, block, keys, config) : 0;
     if (result == 0) {
-        um_link *link = keys != NULL ? &block->tagging.base : &receiving->tapped_control.base;
+        um_link *link = keys != NULL ? &block->tagging.base : &control_link_of(receiving, block, config)->base;
         um_receiver_session_init(&block->core, (uint8_t *)block + head_bytes, &sized, link, &receiving->node.store,
                                  um_clock_ns());
         block->core.verifier = keys != NULL ? &block->verifier.base : NULL;
+        block->core.local = block->group->link.local;
         result = um_node_add_session(&receiving->node, &block->core) ? 0 : -ENOSPC;
-        block->group->session_count++;
         if (result != 0)
-            leave_group(receiving, block->group);
+            close_authentication(block);
     }
     if (result != 0) {
-        close_authentication(block);
+        leave_group(receiving, block->group);
         um_unmap(block, block->memory_bytes);
         return result;
     }

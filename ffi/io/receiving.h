@@ -14,11 +14,11 @@
 
 enum {
     UM_RECEIVING_ENDED_MAX = 1024, /* ended and evicted sessions remembered until they are read */
-    UM_RECEIVING_GROUPS_MAX = 256, /* joined (group, UDP port) pairs */
+    UM_RECEIVING_GROUPS_MAX = 256, /* joined (group, UDP port) pairs, and ports of LBT-RU sessions */
     UM_RECEIVING_DIRECT_MAX = 4,   /* up to so many groups are read without asking epoll which has something */
 };
 
-/* A joined group. */
+/* A joined group, or the port of an LBT-RU session, which has it alone. */
 typedef struct um_group {
     um_socket_link link;
     uint32_t session_count;

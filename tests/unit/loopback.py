@@ -24,6 +24,10 @@ OWN_ADDRESSES: dict[str, Any] = {
     "transport_lbtrm_multicast_address_high": f"{_BLOCK}.14",
     "transport_lbtrm_source_port_low": 30000,
     "transport_lbtrm_source_port_high": 39999,
+    "transport_lbtru_port_low": 40000,
+    "transport_lbtru_port_high": 49999,
+    "transport_lbtru_data_rate_limit": 0,
+    "transport_lbtru_retransmit_rate_limit": 0,
     "transport_lbtrm_data_rate_limit": 0,
     "transport_lbtrm_retransmit_rate_limit": 0,
 }

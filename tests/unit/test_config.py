@@ -210,7 +210,7 @@ def test_transports_are_written_as_um_writes_them(written: str, kept: str) -> No
         ("source transport broker", "'broker' is not available here; give lbtrm | lbtru | tcp"),
         ("receiver transport_lbtrm_ignore_interval 3", "its scope is source"),
         ("receiver retransmit_initial_sequence_number_request 1", "answers with an empty range"),
-        ("source transport_lbtru_port 1", "LBT-RU is not a transport"),
+        ("source transport_lbtru_transmission_window_limit 1", "never grows"),
         ("event_queue queue_age_enabled 1", "there are no event queues"),
         ("context dynamic_fragmentation_reduction 0", "give 1;"),
         ("context transport_lbtrm_rate_interval 0.05", "is too small; give 0.1..1000 ms"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.waiting import wait_for
@@ -11,6 +13,7 @@ from umstack._engine.sessions import receiver_session_config
 from umstack.config import Config
 from umstack.telemetry.timers import receiver_timers, source_timers
 
+CORE = SimpleNamespace(datagram_bytes=1472, receiver_id=1)
 SOURCE_ALL = lib.UM_ADAPTIVE_IGNORE | lib.UM_ADAPTIVE_SM | lib.UM_ADAPTIVE_REPORTS
 
 
@@ -45,7 +48,7 @@ def _receiver_bits(options: object) -> int:
     from umstack._engine.transport_address import LbtrmAddress
 
     address = LbtrmAddress("127.0.0.1", "224.10.10.10", 1, 14400, 14390)
-    return int(receiver_session_config(address, options, 1, 1472).adaptive_timers)  # type: ignore[arg-type]
+    return int(receiver_session_config(address, options, CORE).adaptive_timers)  # type: ignore[arg-type]
 
 
 def test_a_receiver_says_what_it_waits_for_and_why() -> None:

@@ -119,6 +119,11 @@ class CoreContext:
         config.data_rate_bps = options.transport_lbtrm_data_rate_limit_bits_per_second
         config.retransmit_rate_bps = options.transport_lbtrm_retransmit_rate_limit_bits_per_second
         config.rate_interval_ns = options.transport_lbtrm_rate_interval_ns
+        config.lbtru.data_rate_bps = options.transport_lbtru_data_rate_limit_bits_per_second
+        config.lbtru.retransmit_rate_bps = options.transport_lbtru_retransmit_rate_limit_bits_per_second
+        config.lbtru.rate_interval_ns = options.transport_lbtru_rate_interval_ns
+        config.lbtru.source_buffer_bytes = options.transport_lbtru_source_socket_buffer_bytes
+        config.lbtru.receiver_buffer_bytes = options.transport_lbtru_receiver_socket_buffer_bytes
         config.hold_datagrams = options.delivery_hold_datagrams
         config.hold_messages = _REORDERED_MESSAGES_MAX
         config.datagram_max_bytes = max(

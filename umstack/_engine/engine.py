@@ -22,7 +22,14 @@ from umstack._engine.registry import Registry
 from umstack._engine.session_options import ignored_receiver_options
 from umstack._engine.sessions import SessionPool, receiver_session_config
 from umstack._engine.subscription import LateMapping, Subscription
-from umstack._engine.transport_address import LbtrmAddress, TransportAddress, address_of, transport_name
+from umstack._engine.transport_address import (
+    LbtrmAddress,
+    LbtruAddress,
+    TcpAddress,
+    TransportAddress,
+    address_of,
+    transport_name,
+)
 from umstack._engine.waiting import SEQUENTIAL_SLICE_NS, SLICE_NS, timeout_ns
 from umstack.config import ContextOptions
 from umstack.repeated_records import RepeatedRecords
@@ -30,7 +37,8 @@ from xdp.modes import Mode, Wanted
 
 _GROUPS_MAX: int = lib.UM_RECEIVING_GROUPS_MAX
 
-_records = RepeatedRecords(logging.getLogger("umstack.resolution"))
+_log = logging.getLogger("umstack.resolution")
+_records = RepeatedRecords(_log)
 _ignored_records = RepeatedRecords(logging.getLogger("umstack.receiver"))
 
 
@@ -64,6 +72,7 @@ class Engine:
     __slots__ = (
         "__weakref__",
         "_duty_cycle",
+        "_ephemeral_ports_seen",
         "_unblocks_seen",
         "core",
         "dispatch",
@@ -84,6 +93,7 @@ class Engine:
         self.slice_ns = SEQUENTIAL_SLICE_NS if self.is_sequential else SLICE_NS
         self.unblock_count = 0
         self._unblocks_seen = 0
+        self._ephemeral_ports_seen = 0
         datagram_bytes = datagram_bytes_for(options, interface)
         self.link = _open_link(options, interface)
         try:
@@ -139,26 +149,20 @@ class Engine:
         some of that first, with its session.
         """
         name = transport_name(address)
-        if not isinstance(address, LbtrmAddress):
+        if isinstance(address, TcpAddress):
             _records.write(
                 "transport", logging.WARNING, "%s is not received: no such transport here yet", name
             )
             return
-        wanting = [one for one in self.registry.parts(Subscription) if one.wants(topic, address.group)]
+        group = address.group if isinstance(address, LbtrmAddress) else None
+        wanting = [one for one in self.registry.parts(Subscription) if one.wants(topic, group)]
         # Before the group is joined, so that its first datagrams do not come through the kernel.
-        if wanting:
+        if wanting and isinstance(address, LbtrmAddress):
             self.steer((address.group, address.destination_port))
         core = self.core
         key_set = self.keyring.number_of(topic)
         for subscription in wanting:
-            config = receiver_session_config(
-                address,
-                subscription.options,
-                core.receiver_id,
-                core.datagram_bytes,
-                key_set,
-                core.options.transport_lbtrm_receiver_datagram_max_size_bytes,
-            )
+            config = receiver_session_config(address, subscription.options, core, key_set)
             ignored = self._ignored(config)
             late: LateMapping | None = None
             if request_port is None:
@@ -190,6 +194,18 @@ class Engine:
                 core.check(result, f"joining {name} for {topic!r}")
         # Once more: another thread may have steered, before the join, by the groups joined until then.
         self.steer()
+        if isinstance(address, LbtruAddress):
+            self._warn_of_ephemeral_ports()
+
+    def _warn_of_ephemeral_ports(self) -> None:
+        count = lib.um_context_ephemeral_ports(self.core.handle)
+        if count > self._ephemeral_ports_seen:
+            self._ephemeral_ports_seen = count
+            _log.warning(
+                "every UDP port of transport_lbtru_port_low to transport_lbtru_port_high is taken: %d sessions receive "
+                "at others, which a firewall may not let through",
+                count,
+            )
 
     def _ignored(self, wanted: Any) -> list[str]:
         """What a receiver wants of its session that the receiver that joined it first did not (reference 1)."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from umstack._core import lib
 from umstack.config import OPTIONS, Scope, SourceOptions
 from umstack.config.option import shown
 
@@ -41,13 +42,27 @@ SOURCE_SESSION_OPTIONS: tuple[str, ...] = (
     "flow_control_receivers_allowed",
     "transport_lbtrm_nak_cutoff_interval",
 )
-"""Source options that are the session's."""
+"""Source options that are the session's; those of another transport are named alike."""
+
+LBTRU_SESSION_OPTIONS: tuple[str, ...] = (
+    "transport_lbtru_use_session_id",
+    "transport_lbtru_client_activity_timeout",
+    "transport_lbtru_client_map_size",
+    "transport_lbtru_maximum_clients",
+)
+"""And those that only LBT-RU has."""
+
+
+def _of(transport: str, name: str) -> str:
+    """The name of the option for a transport."""
+    return name.replace("transport_lbtrm_", f"transport_{transport}_")
 
 
 def ignored_receiver_options(in_force: Any, wanted: Any) -> list[str]:
     """What a receiver wants that the session it joins was not made with; both are um_receiver_session_config."""
+    transport = "lbtru" if wanted.id.transport == lib.UM_TRANSPORT_LBTRU else "lbtrm"
     ignored = [
-        _said(Scope.RECEIVER, name, getattr(wanted, field), getattr(in_force, field))
+        _said(Scope.RECEIVER, _of(transport, name), getattr(wanted, field), getattr(in_force, field))
         for name, field in _RECEIVER_FIELDS.items()
         if getattr(wanted, field) != getattr(in_force, field)
     ]
@@ -59,9 +74,11 @@ def ignored_receiver_options(in_force: Any, wanted: Any) -> list[str]:
 def ignored_source_options(in_force: SourceOptions, wanted: SourceOptions) -> list[str]:
     """What a source wants that the session it goes to was not made with."""
     options = OPTIONS[Scope.SOURCE]
+    names = [_of(wanted.transport, name) for name in SOURCE_SESSION_OPTIONS]
+    if wanted.transport == "lbtru":
+        names += LBTRU_SESSION_OPTIONS
     values = [
-        (name, getattr(wanted, options[name].field), getattr(in_force, options[name].field))
-        for name in SOURCE_SESSION_OPTIONS
+        (name, getattr(wanted, options[name].field), getattr(in_force, options[name].field)) for name in names
     ]
     return [_said(Scope.SOURCE, name, one, other) for name, one, other in values if one != other]
 

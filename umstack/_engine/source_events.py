@@ -19,8 +19,10 @@ _KINDS = {
     lib.UM_SOURCE_RECEIVER_LOSES: "receiver_loses",
     lib.UM_SOURCE_RECEIVER_KNOWN: "receiver_known",
     lib.UM_SOURCE_RECEIVER_GONE: "receiver_gone",
+    lib.UM_SOURCE_CLIENT_CONNECTED: "connect",
+    lib.UM_SOURCE_CLIENT_DISCONNECTED: "disconnect",
 }
-_ORDINARY = ("receiver_known", "receiver_gone", "receiver_returned")
+_ORDINARY = ("receiver_known", "receiver_gone", "receiver_returned", "connect", "disconnect")
 
 
 class ReceiverEvent(NamedTuple):
@@ -30,12 +32,14 @@ class ReceiverEvent(NamedTuple):
     """receiver_stalled: it held the source back without advancing, and no longer counts. receiver_returned: it counts
     again. receiver_noisy: it NAKs more than its share. receiver_cut_off: its NAKs are served no longer. receiver_loses:
     it NAKs messages that have left the transmission window. receiver_known: flow control knows it now, or with
-    flow_control none it has reported progress. receiver_gone: it left or timed out, which only flow control learns."""
+    flow_control none it has reported progress. receiver_gone: it left or timed out, which only flow control learns.
+    connect, disconnect (LBT-RU): it is sent the data from now on, or no longer."""
     receiver: str
     """Address and UDP port that its control messages come from: "10.0.0.7:40211"."""
     amount: int
     """receiver_stalled: nanoseconds for which it held the source; receiver_gone: nanoseconds it was idle, 0 if it left;
-    receiver_noisy, receiver_cut_off: NAKs refused so far; receiver_loses: such NAKs so far; else 0."""
+    receiver_noisy, receiver_cut_off: NAKs refused so far; receiver_loses: such NAKs so far; connect,
+    disconnect: receivers that are connected then; else 0."""
 
 
 def receiver_events(session: SourceSession, read_count: int) -> tuple[list[ReceiverEvent], int]:

@@ -55,11 +55,11 @@ class Subscription:
         self.handle = handle[0]
         self.closed = False
 
-    def wants(self, topic: str, group: str) -> bool:
-        """Whether a source of this topic on this multicast group is to be mapped to it."""
+    def wants(self, topic: str, group: str | None) -> bool:
+        """Whether a source of this topic is to be mapped to it; `group`: the multicast group it is on, if any."""
         if self.closed or topic != self.topic:
             return False
-        return self._takes_group is None or self._takes_group(group)
+        return self._takes_group is None or group is None or self._takes_group(group)
 
     def tell_no_source(self, queries: int) -> None:
         """So many queries for sources of the topic were not answered."""

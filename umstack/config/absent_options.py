@@ -25,7 +25,14 @@ ABSENT_SCOPES = {
 }
 
 ABSENT_OPTIONS = (
-    AbsentOptions(("transport_lbtru_*",), "LBT-RU is not a transport of this stack"),
+    AbsentOptions(
+        ("transport_lbtru_transmission_window_limit",),
+        "the window's memory is taken once, at creation, and never grows",
+    ),
+    AbsentOptions(
+        ("transport_lbtru_receiver_datagram_max_size",),
+        "LBT-RU receives what LBT-RM does: see transport_lbtrm_receiver_datagram_max_size",
+    ),
     AbsentOptions(
         ("transport_tcp_*", "transport_session_maximum_buffer"), "TCP is not a transport of this stack"
     ),

@@ -301,6 +301,77 @@ class ContextOptions:
         Kind.INTEGER, um=14399, minimum=1, maximum=65535, doc="Last UDP port for receiving NAKs."
     )
 
+    # LBT-RU
+
+    transport_lbtru_datagram_max_size_bytes: int = option(
+        Kind.BYTES,
+        um=8192,
+        ours=0,
+        minimum=500,
+        maximum=UDP_PAYLOAD_MAXIMUM_BYTES,
+        zero="as transport_lbtrm_datagram_max_size",
+        reason="As transport_lbtrm_datagram_max_size.",
+        doc="Largest UDP payload of an LBT-RU datagram; no more than that of LBT-RM.",
+    )
+    transport_lbtru_source_datagram_max_size_bytes: int = option(
+        Kind.BYTES,
+        um=0,
+        minimum=500,
+        maximum=UDP_PAYLOAD_MAXIMUM_BYTES,
+        zero="as transport_lbtru_datagram_max_size",
+        doc="The same, for datagrams sent.",
+    )
+    transport_lbtru_receiver_socket_buffer_bytes: int = option(
+        Kind.BYTES, um=8388608, minimum=4096, maximum=2**30, doc="Receive buffer of LBT-RU sockets."
+    )
+    transport_lbtru_source_socket_buffer_bytes: int = option(
+        Kind.BYTES,
+        um=1048576,
+        minimum=4096,
+        maximum=2**30,
+        doc="Send buffer of LBT-RU sockets; UM's advice is 1000000 and 100000 for each receiver.",
+    )
+    transport_lbtru_data_rate_limit_bits_per_second: int = option(
+        Kind.BITS_PER_SECOND,
+        um=10_000_000,
+        ours=1_000_000_000,
+        maximum=10**12,
+        zero=_NO_LIMIT,
+        reason="As transport_lbtrm_data_rate_limit.",
+        doc="Limit for new data of all LBT-RU sessions of the context. Every receiver's copy counts.",
+    )
+    transport_lbtru_retransmit_rate_limit_bits_per_second: int = option(
+        Kind.BITS_PER_SECOND,
+        um=5_000_000,
+        ours=100_000_000,
+        maximum=10**12,
+        zero=_NO_LIMIT,
+        reason="As transport_lbtrm_retransmit_rate_limit.",
+        doc="Limit for their retransmissions, which go to every receiver; shared out as LBT-RM's.",
+    )
+    transport_lbtru_rate_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=100,
+        ours=10,
+        minimum="0.1",
+        maximum=1000,
+        reason="As transport_lbtrm_rate_interval: what is allowed in 100 ms would leave in one burst.",
+        doc="Slice of time these rate limits are divided into.",
+    )
+    transport_lbtru_port_low: int = option(
+        Kind.INTEGER, um=14380, minimum=1, maximum=65535, doc="First UDP port of the pool of LBT-RU sources."
+    )
+    transport_lbtru_port_high: int = option(
+        Kind.INTEGER, um=14389, minimum=1, maximum=65535, doc="Last UDP port of that pool."
+    )
+    transport_lbtru_maximum_ports: int = option(
+        Kind.INTEGER,
+        um=5,
+        minimum=1,
+        maximum=256,
+        doc="LBT-RU sessions that sources without a transport_lbtru_port open; then they share those in turn.",
+    )
+
     # Authentication
 
     authentication_scope: str = option(
@@ -466,6 +537,14 @@ class ContextOptions:
         return (
             self.transport_lbtrm_source_datagram_max_size_bytes
             or self.transport_lbtrm_datagram_max_size_bytes
+        )
+
+    @property
+    def lbtru_source_datagram_size_bytes(self) -> int:
+        """Configured size of LBT-RU datagrams sent, 0 for that of LBT-RM."""
+        return (
+            self.transport_lbtru_source_datagram_max_size_bytes
+            or self.transport_lbtru_datagram_max_size_bytes
         )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from umstack.config.adaptive_timers import ADAPTIVE_RECEIVER_TIMERS, adaptive
+from umstack.config.adaptive_timers import ADAPTIVE_RECEIVER_TIMERS, adaptive, adaptive_of
 from umstack.config.option import Kind, Scope, option
 
 _FOREVER = "forever"
@@ -89,6 +89,88 @@ class ReceiverOptions:
         maximum=86_400_000,
         zero="as transport_lbtrm_activity_timeout",
         doc="The same before the first datagram of the session.",
+    )
+
+    # LBT-RU
+
+    transport_lbtru_send_naks: bool = option(Kind.SWITCH, um=1, doc="As transport_lbtrm_send_naks.")
+    transport_lbtru_nak_initial_backoff_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=0,
+        maximum=3_600_000,
+        zero="at once; with recovery_timing adaptive measured, at most 50",
+        doc="As transport_lbtrm_nak_initial_backoff_interval.",
+    )
+    transport_lbtru_nak_backoff_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=200,
+        minimum="0.01",
+        maximum=3_600_000,
+        doc="As transport_lbtrm_nak_backoff_interval.",
+    )
+    transport_lbtru_nak_suppress_interval_ns: int = option(
+        Kind.MILLISECONDS, um=1000, maximum=3_600_000, doc="As transport_lbtrm_nak_suppress_interval."
+    )
+    transport_lbtru_nak_generation_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=10000,
+        minimum=5,
+        maximum=3_600_000,
+        doc="As transport_lbtrm_nak_generation_interval.",
+    )
+    transport_lbtru_nak_rate_limit_naks_per_second: int = option(
+        Kind.NAKS_PER_SECOND,
+        ours=50_000,
+        maximum=100_000_000,
+        zero="no limit",
+        doc="As transport_lbtrm_nak_rate_limit.",
+    )
+    transport_lbtru_activity_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=60000,
+        minimum=1,
+        maximum=86_400_000,
+        doc="As transport_lbtrm_activity_timeout.",
+    )
+    transport_lbtru_acknowledgement_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=500,
+        minimum=1,
+        maximum=3_600_000,
+        doc="Between acknowledgements, by which a source knows that this receiver lives.",
+    )
+    transport_lbtru_connect_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=100,
+        minimum=1,
+        maximum=3_600_000,
+        doc="Between connection requests without an answer.",
+    )
+    transport_lbtru_maximum_connect_attempts: int = option(
+        Kind.INTEGER,
+        um=600,
+        minimum=1,
+        maximum=2**31 - 1,
+        doc="After so many without an answer the session is taken for dead (EndOfSession).",
+    )
+    transport_lbtru_port_low: int = option(
+        Kind.INTEGER,
+        um=14360,
+        minimum=1,
+        maximum=65535,
+        doc="First UDP port to receive LBT-RU sessions at, one each.",
+    )
+    transport_lbtru_port_high: int = option(
+        Kind.INTEGER,
+        um=14379,
+        minimum=1,
+        maximum=65535,
+        doc="Last of those ports. When all are taken, one of the system's choice is used, with a warning.",
+    )
+    transport_lbtru_interface: str = option(
+        Kind.TEXT,
+        um="0.0.0.0",
+        doc="Address to receive LBT-RU sessions at: that of the context's interface. 0.0.0.0 is the same.",
     )
 
     # Delivery
@@ -335,6 +417,10 @@ class ReceiverOptions:
     def adaptive_timers(self) -> frozenset[str]:
         """Names of the timers that are measured."""
         return adaptive(self.recovery_timing, ADAPTIVE_RECEIVER_TIMERS, self.given)
+
+    def adaptive_timers_of(self, transport: str) -> frozenset[str]:
+        """The same for a transport, under the names of LBT-RM's options."""
+        return adaptive_of(transport, self.recovery_timing, ADAPTIVE_RECEIVER_TIMERS, self.given)
 
     @property
     def effective_generation_interval_ns(self) -> int:

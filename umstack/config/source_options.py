@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from umstack.config.adaptive_timers import ADAPTIVE_SOURCE_TIMERS, adaptive
+from umstack.config.adaptive_timers import ADAPTIVE_SOURCE_TIMERS, adaptive, adaptive_of
 from umstack.config.option import Kind, Scope, option
 
 _FOREVER = "forever"
@@ -42,6 +42,27 @@ class SourceOptions:
     )
     transport_lbtrm_destination_port: int = option(
         Kind.INTEGER, um=14400, minimum=1, maximum=65535, doc="UDP port the group's data goes to."
+    )
+
+    transport_lbtru_port: int = option(
+        Kind.INTEGER,
+        um=0,
+        maximum=65535,
+        zero="one of the pool",
+        doc="UDP port of the source's LBT-RU session, which joins the pool.",
+    )
+    transport_lbtru_allow_ephemeral: bool = option(
+        Kind.SWITCH,
+        um=0,
+        doc="When the port, or every port of the pool, is taken: use one of the system's choice instead of failing.",
+    )
+    transport_lbtru_interface: str = option(
+        Kind.TEXT,
+        um="0.0.0.0",
+        doc="Address of the LBT-RU session: that of the context's interface. 0.0.0.0 is the same.",
+    )
+    transport_lbtru_use_session_id: bool = option(
+        Kind.SWITCH, um=1, doc="LBT-RU datagrams carry a session id, so that strays are told apart."
     )
 
     # Batching
@@ -202,6 +223,70 @@ class SourceOptions:
         doc="A receiver that has been over its share of the retransmit rate limit for this long, without a second of "
         "rest, is cut off: its NAKs are served no longer, until Source.nak_cutoff() allows them again (UX-21).",
     )
+    # LBT-RU
+
+    transport_lbtru_transmission_window_size_bytes: int = option(
+        Kind.BYTES,
+        um=25165824,
+        minimum=65536,
+        maximum=2**30,
+        doc="As transport_lbtrm_transmission_window_size.",
+    )
+    transport_lbtru_coalesce_threshold: int = option(
+        Kind.INTEGER, um=15, minimum=1, maximum=1023, doc="As transport_lbtrm_coalesce_threshold."
+    )
+    transport_lbtru_ignore_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=500,
+        ours=100,
+        maximum=3_600_000,
+        reason="As transport_lbtrm_ignore_interval.",
+        doc="As transport_lbtrm_ignore_interval.",
+    )
+    transport_lbtru_sm_minimum_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=200,
+        minimum="0.05",
+        maximum=3_600_000,
+        doc="As transport_lbtrm_sm_minimum_interval.",
+    )
+    transport_lbtru_sm_maximum_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        um=10000,
+        minimum="0.05",
+        maximum=3_600_000,
+        doc="As transport_lbtrm_sm_maximum_interval.",
+    )
+    transport_lbtru_nak_cutoff_interval_ns: int = option(
+        Kind.MILLISECONDS,
+        ours=0,
+        minimum=1,
+        maximum=3_600_000,
+        zero="never",
+        doc="As transport_lbtrm_nak_cutoff_interval.",
+    )
+    transport_lbtru_client_activity_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=10000,
+        minimum=10,
+        maximum=86_400_000,
+        doc="A receiver that acknowledges nothing for this long is disconnected.",
+    )
+    transport_lbtru_client_map_size: int = option(
+        Kind.INTEGER,
+        um=7,
+        minimum=1,
+        maximum=65536,
+        doc="Buckets of the table of receivers, rounded up to 2^n.",
+    )
+    transport_lbtru_maximum_clients: int = option(
+        Kind.INTEGER,
+        ours=256,
+        minimum=1,
+        maximum=4096,
+        doc="Most receivers connected to a session; others wait.",
+    )
+
     publication_unblock_timeout_ns: int = option(
         Kind.MILLISECONDS,
         ours=15000,
@@ -261,3 +346,7 @@ class SourceOptions:
     def adaptive_timers(self) -> frozenset[str]:
         """Names of the timers that are measured."""
         return adaptive(self.recovery_timing, ADAPTIVE_SOURCE_TIMERS, self.given)
+
+    def adaptive_timers_of(self, transport: str) -> frozenset[str]:
+        """The same for a transport, under the names of LBT-RM's options."""
+        return adaptive_of(transport, self.recovery_timing, ADAPTIVE_SOURCE_TIMERS, self.given)

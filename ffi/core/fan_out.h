@@ -1,0 +1,25 @@
+/* The link of an LBT-RU source session: what is sent goes to each client, one copy after the other, each as the link
+ * behind it sends a batch (segmented by the kernel where that works).
+ *
+ * A batch counts as taken as far as any client's copy was, or whole without a client. Of the others `unsent` says how
+ * much at its end they were not sent: new data is sent to them later (client_service.h), anything else is lost to them
+ * as it might be on the way. A client that the path does not lead to is passed over; the result is its error only when
+ * nobody's copy was taken.
+ *
+ * Threads: the holder of the sender lock. Memory: the session's. Errors: as the link behind it.
+ */
+#ifndef UM_CORE_FAN_OUT_H
+#define UM_CORE_FAN_OUT_H
+
+#include "core/client_map.h"
+#include "core/link.h"
+
+typedef struct um_fan_out {
+    um_link base;
+    um_link *next;
+    um_client_map *clients;
+} um_fan_out;
+
+void um_fan_out_init(um_fan_out *link, um_link *next, um_client_map *clients);
+
+#endif

@@ -1,0 +1,629 @@
+/* LBT-RU: its framing, how receivers connect to a source and stay connected, and what forged datagrams cannot do. */
+#include "core/client_service.h"
+#include "core/framing.h"
+#include "core/node.h"
+#include "recovering.h"
+#include "support.h"
+
+enum { SID = 0x5eed00aa, CLIENT = 7, ORDERS = 0x7d1, SOURCE_PORT = 14380, TIMEOUT_MS = 10000 };
+
+static const um_lbtru_options BOTH = {SID, CLIENT, true};
+static const um_address A = {0x0a000002, 14360}, B = {0x0a000003, 14360}, C = {0x0a000004, 14360};
+
+/* ---- framing ---- */
+
+static um_packet decoded(const uint8_t *data, uint32_t length)
+{
+    um_packet packet;
+    CHECK_EQ(um_lbtru_decode(data, length, &packet), UM_DGRAM_OK);
+    return packet;
+}
+
+static void check_golden(const char *hex, const uint8_t *data, uint32_t length)
+{
+    uint8_t golden[256];
+    CHECK_EQ(from_hex(hex, golden), length);
+    CHECK_BYTES(data, golden, length);
+}
+
+TEST("W1 UX-11 UX-28", "LBT-RU datagrams are those of the wire reference, frames 22 to 29")
+{
+    uint8_t out[256];
+    uint32_t sqn = 0x1f6;
+#define OPTIONS " 02080000 5eed00aa 00080000 00000007"
+    check_golden("06010000" OPTIONS, out, um_lbtru_write_creq(out, &BOTH));
+    um_packet packet = decoded(out, UM_LBTRU_CREQ_BYTES);
+    CHECK(packet.type == UM_LBTRU_CREQ && packet.session_id == SID && packet.client_id == CLIENT);
+    check_golden("02018000 00000001 000001f4 000001f4" OPTIONS, out,
+                 um_lbtru_write_sm(out, &BOTH, true, 1, 0x1f4, 0x1f4));
+    packet = decoded(out, 32);
+    CHECK(packet.flags == UM_LBTRU_FLAG_SYN && packet.sqn == 1 && packet.lead == 0x1f4 && packet.trail == 0x1f4);
+    check_golden("05010000 000001f4" OPTIONS, out, um_lbtru_write_ack(out, &BOTH, 0x1f4));
+    packet = decoded(out, UM_LBTRU_ACK_BYTES);
+    CHECK(packet.type == UM_LBTRU_ACK && packet.sqn == 0x1f4);
+    check_golden("03010000 0001 0000 000001f6" OPTIONS, out, um_lbtru_write_nak(out, &BOTH, &sqn, 1));
+    packet = decoded(out, UM_LBTRU_NAK_BYTES + 4);
+    CHECK(packet.list_count == 1 && um_load_be32(packet.list) == sqn && packet.client_id == CLIENT);
+    check_golden("04010000 000001f4 0001 00 30 000001f6" OPTIONS, out,
+                 um_lbtru_write_ncf(out, &BOTH, 0x1f4, UM_NCF_SHED, &sqn, 1));
+    packet = decoded(out, UM_LBTRU_NCF_BYTES + 4);
+    CHECK(packet.ncf_reason == UM_NCF_SHED && packet.trail == 0x1f4 && um_load_be32(packet.list) == sqn);
+    check_golden("07000000", out, um_lbtru_write_rst(out));
+    CHECK_EQ(decoded(out, UM_LBTRU_RST_BYTES).type, UM_LBTRU_RST);
+    check_golden("00010000 000001f5 000001f5" OPTIONS, out, um_lbtru_write_client_data(out, &BOTH, 0x1f5));
+    um_lbtru_write_data(out, SID, 0x1f5, 0x1f4, true);
+    check_golden("00014000 000001f5 000001f4 00080000 5eed00aa", out, UM_LBTRU_DATA_BYTES);
+    packet = decoded(out, UM_LBTRU_DATA_BYTES);
+    CHECK(packet.flags == UM_LBTRM_FLAG_RETRANSMISSION && packet.sqn == 0x1f5 && packet.body_length == 0);
+    um_lbtru_write_data(out, 0, 1, 1, false);
+    check_golden("00020000 00000001 00000001 00080000 00000000", out, UM_LBTRU_DATA_BYTES);
+    CHECK_EQ(decoded(out, UM_LBTRU_DATA_BYTES).session_id, 0);
+}
+
+TEST("UX-28", "LBT-RU datagrams that contradict themselves are refused, whatever is cut off or changed")
+{
+    uint8_t out[256];
+    uint32_t sqns[3] = {1, 2, 3}, lengths[4] = {um_lbtru_write_nak(out, &BOTH, sqns, 3)};
+    um_packet packet;
+    for (uint32_t cut = 0; cut < lengths[0]; cut++)
+        CHECK(um_lbtru_decode(out, cut, &packet) != UM_DGRAM_OK);
+    struct {
+        const char *hex;
+        enum um_dgram_status status;
+    } wrong[] = {{"10000000", UM_DGRAM_VERSION},
+                 {"09000000", UM_DGRAM_TYPE},
+                 {"01000000", UM_DGRAM_TYPE},
+                 {"0700", UM_DGRAM_SIZE},
+                 {"06030000 00080000 00000001", UM_DGRAM_HDR},                   /* an option that is not known */
+                 {"06010000 00070000 00000001", UM_DGRAM_HDR},                   /* of another length */
+                 {"06010000 01080000 00000001 00080000 00000002", UM_DGRAM_HDR}, /* twice the same */
+                 {"06010000 02080000 00000001", UM_DGRAM_SIZE},                  /* one announced that is not there */
+                 {"00010000 00000001 00000002 00080000 00000001", UM_DGRAM_HDR}, /* before its trail */
+                 {"02010000 00000001 00000001 00000003 00080000 00000001", UM_DGRAM_HDR},
+                 {"03000000 ffff 0000 00000001", UM_DGRAM_SIZE},
+                 {"03000000 0001 0001 00000001", UM_DGRAM_HDR}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        uint32_t length = from_hex(wrong[i].hex, out);
+        CHECK_EQ(um_lbtru_decode(out, length, &packet), wrong[i].status);
+    }
+}
+
+TEST("UX-11", "client ids are SipHash-2-4 of the address")
+{
+    /* The first vectors of the reference implementation have other lengths than 8; that of eight octets 0..7. */
+    um_siphash_key key = {0x0706050403020100u, 0x0f0e0d0c0b0a0908u};
+    CHECK_EQ(um_siphash(key, 0x0706050403020100u), 0x93f5f5799a932462u);
+}
+
+/* ---- the source ---- */
+
+static um_session_config lbtru_config(uint32_t capacity)
+{
+    um_session_config config = default_config();
+    config.transport = UM_TRANSPORT_LBTRU;
+    config.session_id = SID;
+    config.group = (um_address){0, 0};
+    config.client_capacity = capacity;
+    config.client_buckets = 7;
+    config.client_timeout_ns = TIMEOUT_MS * (int64_t)NS_PER_MS;
+    config.client_key = (um_siphash_key){1, 2};
+    return config;
+}
+
+static fixture *lbtru_open(uint32_t capacity)
+{
+    um_session_config config = lbtru_config(capacity);
+    return session_open(&config);
+}
+
+static void from_client(fixture *f, um_address from, const uint8_t *data, uint32_t length)
+{
+    f->from = from;
+    control(f, data, length);
+}
+
+static void creq(fixture *f, um_address from)
+{
+    uint8_t out[UM_LBTRU_CREQ_BYTES];
+    from_client(f, from, out, um_lbtru_write_creq(out, &BOTH));
+}
+
+static void ack(fixture *f, um_address from, uint32_t client_id)
+{
+    uint8_t out[UM_LBTRU_ACK_BYTES];
+    um_lbtru_options options = {SID, client_id, true};
+    from_client(f, from, out, um_lbtru_write_ack(out, &options, f->session->next_sqn - 1));
+}
+
+/* The client id in the answer to a connection request, which is the last datagram sent. */
+static uint32_t answered_id(fixture *f, um_address to)
+{
+    CHECK(f->link.count > 0);
+    capture *last = &f->link.datagrams[f->link.count - 1];
+    CHECK(um_address_equal(last->to, to));
+    um_packet packet = decoded(last->data, last->length);
+    CHECK(packet.type == UM_LBTRM_SM && packet.flags == UM_LBTRU_FLAG_SYN);
+    CHECK_EQ(packet.lead, f->session->next_sqn - 1);
+    return packet.client_id;
+}
+
+static uint32_t connect_client(fixture *f, um_address address)
+{
+    creq(f, address);
+    uint32_t id = answered_id(f, address);
+    ack(f, address, id);
+    CHECK(um_client_map_find(&f->session->clients, address) != NULL);
+    return id;
+}
+
+static uint32_t sent_to(const fixture *f, um_address address)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < f->link.count; i++)
+        count += um_address_equal(f->link.datagrams[i].to, address);
+    return count;
+}
+
+TEST("UX-11", "a receiver that requests and acknowledges is a client, and is sent what is sent from then on")
+{
+    fixture *f = lbtru_open(8);
+    um_source *source = source_open(f, ORDERS, 0);
+    send_text(f, source, "before", UM_SEND_FLUSH);
+    CHECK_EQ(run_sender(f), 1); /* to nobody */
+    CHECK_EQ(f->link.count, 0);
+    creq(f, A);
+    CHECK_EQ(f->session->clients.count, 0); /* costs no memory until its address is known to be its own */
+    uint32_t id = answered_id(f, A);
+    ack(f, A, id);
+    um_session_snapshot(f->session);
+    CHECK_EQ(f->session->counters.num_clients, 1);
+    connect_client(f, B);
+    capture_clear(&f->link);
+    send_text(f, source, "after", UM_SEND_FLUSH);
+    CHECK_EQ(run_sender(f), 1);
+    CHECK_EQ(f->link.count, 2);
+    CHECK(sent_to(f, A) == 1 && sent_to(f, B) == 1);
+    um_packet packet = decoded(f->link.datagrams[0].data, f->link.datagrams[0].length);
+    CHECK(packet.type == UM_LBTRM_DATA && packet.sqn == 1 && packet.session_id == SID);
+    CHECK_EQ(f->link.datagrams[0].length, f->link.datagrams[1].length);
+    CHECK_BYTES(f->link.datagrams[0].data, f->link.datagrams[1].data, f->link.datagrams[0].length);
+    CHECK_EQ(f->session->events.ring[0].kind, UM_SOURCE_CLIENT_CONNECTED);
+    CHECK(um_address_equal(f->session->events.ring[0].receiver, A));
+    session_close(f);
+}
+
+TEST("UX-11", "a client is dropped when it acknowledges nothing for the client activity timeout, and not before")
+{
+    fixture *f = lbtru_open(8);
+    uint32_t id = connect_client(f, A);
+    connect_client(f, B);
+    int64_t start_ns = f->now_ns, next_ns = f->now_ns;
+    while (f->now_ns < start_ns + (TIMEOUT_MS - 1) * (int64_t)NS_PER_MS) {
+        f->now_ns += 500 * NS_PER_MS;
+        ack(f, A, id);
+        next_ns = um_session_tick(f->session, f->now_ns);
+        CHECK(next_ns > f->now_ns);
+        if (f->now_ns < start_ns + TIMEOUT_MS * (int64_t)NS_PER_MS)
+            CHECK_EQ(f->session->clients.count, 2);
+    }
+    f->now_ns = start_ns + TIMEOUT_MS * (int64_t)NS_PER_MS;
+    um_session_tick(f->session, f->now_ns);
+    CHECK_EQ(f->session->clients.count, 1);
+    CHECK(um_client_map_find(&f->session->clients, B) == NULL);
+    CHECK_EQ(f->session->events.ring[f->session->events.count - 1].kind, UM_SOURCE_CLIENT_DISCONNECTED);
+    /* It is let in again at once: its id is that of its address still. */
+    ack(f, B, um_client_map_id(&f->session->clients, B));
+    CHECK_EQ(f->session->clients.count, 2);
+    session_close(f);
+}
+
+TEST("UX-11", "a client that leaves is sent nothing more")
+{
+    fixture *f = lbtru_open(8);
+    uint32_t id = connect_client(f, A);
+    uint8_t out[UM_STATUS_DATAGRAM_BYTES_MAX];
+    um_session_id identity = {.session_id = SID, .transport = UM_TRANSPORT_LBTRU};
+    um_status_message leave = {.receiver_id = 1, .flags = UM_STATUS_LEAVE};
+    from_client(f, A, out, um_status_write(out, &identity, id + 1, &leave)); /* forged */
+    CHECK_EQ(f->session->clients.count, 1);
+    from_client(f, A, out, um_status_write(out, &identity, id, &leave));
+    CHECK_EQ(f->session->clients.count, 0);
+    session_close(f);
+}
+
+TEST("UX-11",
+     "forged connection requests and acknowledgements make no client, and are answered with little, and little often")
+{
+    fixture *f = lbtru_open(8);
+    uint64_t bytes_in = 0, bytes_out = 0;
+    for (uint32_t i = 0; i < 2000; i++) {
+        um_address victim = {0x0a010000 + i, 14360};
+        uint32_t guess = i * 2654435761u;
+        creq(f, victim);
+        ack(f, victim, guess);
+        bytes_in += UM_LBTRU_CREQ_BYTES + UM_LBTRU_ACK_BYTES;
+        f->now_ns += NS_PER_MS / 10;
+    }
+    for (uint32_t i = 0; i < f->link.count; i++)
+        bytes_out += f->link.datagrams[i].length;
+    CHECK_EQ(f->session->clients.count, 0);
+    CHECK(bytes_out < bytes_in);
+    CHECK(f->link.count <= 64 * 21); /* 200 ms are 20 slices */
+    CHECK(f->session->counters.connect_answers_limited > 0);
+    um_source *source = source_open(f, ORDERS, 0);
+    capture_clear(&f->link);
+    send_text(f, source, "x", UM_SEND_FLUSH);
+    run_sender(f);
+    CHECK_EQ(f->link.count, 0); /* nobody is sent data who did not ask for it */
+    session_close(f);
+}
+
+TEST("UX-11", "what is forged under a client's address neither ends it nor keeps it nor has anything retransmitted")
+{
+    fixture *f = lbtru_open(8);
+    um_source *source = source_open(f, ORDERS, 0);
+    connect_client(f, A);
+    send_text(f, source, "x", UM_SEND_FLUSH);
+    run_sender(f);
+    capture_clear(&f->link);
+    uint8_t out[64];
+    uint32_t sqn = 0;
+    um_lbtru_options guessed = {SID, 12345, true}, none = {SID, 0, false};
+    from_client(f, A, out, um_lbtru_write_rst(out));
+    from_client(f, A, out, um_lbtru_write_nak(out, &guessed, &sqn, 1));
+    from_client(f, A, out, um_lbtru_write_nak(out, &none, &sqn, 1));
+    CHECK_EQ(f->session->clients.count, 1);
+    CHECK_EQ(f->link.count, 0);
+    CHECK_EQ(f->session->counters.rxs_sent, 0);
+    CHECK_EQ(f->session->counters.dgrams_dropped_client, 2);
+    f->now_ns += (TIMEOUT_MS - 1) * (int64_t)NS_PER_MS;
+    ack(f, A, 12345);
+    f->now_ns += NS_PER_MS;
+    um_session_tick(f->session, f->now_ns);
+    CHECK_EQ(f->session->clients.count, 0);
+    session_close(f);
+}
+
+TEST("UX-11", "a datagram with another session id, and one from who is no client, are dropped and counted")
+{
+    fixture *f = lbtru_open(8);
+    uint8_t out[64];
+    uint32_t sqn = 0;
+    um_lbtru_options other = {SID + 1, 0, true};
+    from_client(f, A, out, um_lbtru_write_creq(out, &other));
+    CHECK_EQ(f->session->counters.dgrams_dropped_sid, 1);
+    CHECK_EQ(f->link.count, 0);
+    from_client(f, A, out, um_lbtru_write_nak(out, &BOTH, &sqn, 1));
+    CHECK_EQ(f->session->counters.dgrams_dropped_client, 1);
+    CHECK_EQ(f->link.count, 1); /* a reset, by which a receiver that was dropped connects anew */
+    CHECK_EQ(decoded(f->link.datagrams[0].data, f->link.datagrams[0].length).type, UM_LBTRU_RST);
+    session_close(f);
+}
+
+TEST("UX-11", "a full table takes nobody more, and one who was refused is taken when there is room")
+{
+    fixture *f = lbtru_open(2);
+    connect_client(f, A);
+    uint32_t id = connect_client(f, B);
+    creq(f, C);
+    uint32_t of_c = answered_id(f, C);
+    ack(f, C, of_c);
+    CHECK_EQ(f->session->clients.count, 2);
+    CHECK_EQ(f->session->counters.clients_refused, 1);
+    f->now_ns += TIMEOUT_MS * (int64_t)NS_PER_MS - 1;
+    ack(f, B, id);
+    f->now_ns += 1;
+    um_session_tick(f->session, f->now_ns); /* A is dropped */
+    ack(f, C, of_c);
+    CHECK(um_client_map_find(&f->session->clients, A) == NULL);
+    CHECK(um_client_map_find(&f->session->clients, B) != NULL);
+    CHECK(um_client_map_find(&f->session->clients, C) != NULL);
+    session_close(f);
+}
+
+TEST("UX-11", "the table finds each of many clients, whichever are removed")
+{
+    enum { MANY = 500 };
+    um_client_map map;
+    void *memory = zeroed(um_client_map_footprint(MANY, 7));
+    um_random random = {3};
+    bool in[MANY] = {0};
+    um_client_map_init(&map, memory, MANY, 7, (um_siphash_key){1, 2});
+    for (uint32_t round = 0; round < 20000; round++) {
+        uint32_t i = (uint32_t)um_random_below(&random, MANY);
+        um_address address = {0x0a000000 + i / 3, (uint16_t)(14360 + i % 3)};
+        um_client *found = um_client_map_find(&map, address);
+        CHECK((found != NULL) == in[i]);
+        if (found != NULL) {
+            CHECK(um_address_equal(found->address, address));
+            um_client_map_remove(&map, found);
+        } else {
+            CHECK(um_client_map_add(&map, address, 0) != NULL);
+        }
+        in[i] = !in[i];
+    }
+    free(memory);
+}
+
+TEST("UX-11 UM-124", "retransmissions and session messages go to every client")
+{
+    fixture *f = lbtru_open(8);
+    um_source *source = source_open(f, ORDERS, 0);
+    uint32_t id = connect_client(f, A), sqn = 0;
+    connect_client(f, B);
+    send_text(f, source, "x", UM_SEND_FLUSH);
+    run_sender(f);
+    capture_clear(&f->link);
+    uint8_t out[64];
+    um_lbtru_options options = {SID, id, true};
+    from_client(f, A, out, um_lbtru_write_nak(out, &options, &sqn, 1));
+    CHECK(sent_to(f, A) == 1 && sent_to(f, B) == 1);
+    um_packet packet = decoded(f->link.datagrams[0].data, f->link.datagrams[0].length);
+    CHECK(packet.flags == UM_LBTRM_FLAG_RETRANSMISSION && packet.sqn == 0);
+    from_client(f, A, out, um_lbtru_write_nak(out, &options, &sqn, 1)); /* in the ignore interval: an NCF */
+    CHECK(sent_to(f, A) == 2 && sent_to(f, B) == 2);
+    packet = decoded(f->link.datagrams[2].data, f->link.datagrams[2].length);
+    CHECK(packet.type == UM_LBTRM_NCF && packet.ncf_reason == UM_NCF_IGNORED && packet.list_count == 1);
+    capture_clear(&f->link);
+    f->now_ns += 200 * NS_PER_MS;
+    um_session_tick(f->session, f->now_ns);
+    CHECK(sent_to(f, A) == 1 && sent_to(f, B) == 1);
+    packet = decoded(f->link.datagrams[0].data, f->link.datagrams[0].length);
+    CHECK(packet.type == UM_LBTRM_SM && packet.flags == 0 && packet.lead == 0);
+    session_close(f);
+}
+
+TEST("UX-11", "a link that is full in the middle of the copies: the others are sent the same datagrams later")
+{
+    enum { CLIENTS = 3, MESSAGES = 40 };
+    fixture *f = lbtru_open(8);
+    um_source *source = source_open(f, ORDERS, 0);
+    um_address clients[CLIENTS] = {A, B, C};
+    for (uint32_t i = 0; i < CLIENTS; i++)
+        connect_client(f, clients[i]);
+    capture_clear(&f->link);
+    um_random random = {11};
+    for (uint32_t i = 0; i < MESSAGES; i++) {
+        send_bytes(f, source, 700, (uint8_t)i, i % 7 == 6 ? UM_SEND_FLUSH : 0);
+        f->link.room = (uint32_t)um_random_below(&random, 5);
+        run_sender(f);
+        f->now_ns += NS_PER_MS;
+    }
+    send_text(f, source, "end", UM_SEND_FLUSH);
+    for (uint32_t i = 0; i < 500; i++) {
+        f->link.room = 1 + (uint32_t)um_random_below(&random, 3);
+        run_sender(f);
+    }
+    CHECK_EQ(f->session->clients.behind_count, 0);
+    uint32_t next[CLIENTS] = {0}, first[256] = {0};
+    for (uint32_t i = 0; i < f->link.count; i++) {
+        capture *one = &f->link.datagrams[i];
+        um_packet packet = decoded(one->data, one->length);
+        for (uint32_t k = 0; k < CLIENTS; k++)
+            if (um_address_equal(one->to, clients[k]))
+                CHECK_EQ(packet.sqn, next[k]++); /* each, once, in order */
+        if (first[packet.sqn] == 0)
+            first[packet.sqn] = i + 1;
+        const capture *same = &f->link.datagrams[first[packet.sqn] - 1]; /* nobody else was sent anything else */
+        CHECK_EQ(same->length, one->length);
+        CHECK_BYTES(same->data + UM_LBTRU_DATA_BYTES, one->data + UM_LBTRU_DATA_BYTES,
+                    one->length - UM_LBTRU_DATA_BYTES);
+    }
+    for (uint32_t k = 0; k < CLIENTS; k++)
+        CHECK_EQ(next[k], f->session->next_sqn);
+    session_close(f);
+}
+
+TEST("UX-1 UX-4", "the data rate limit counts every copy, and new data only")
+{
+    um_session_config config = lbtru_config(8);
+    fixture *f = session_open_limited(&config, 8 * 1000 * 1000, 8 * 1000 * 1000, 10 * NS_PER_MS);
+    f->limits.is_new_only = true;
+    um_source *source = source_open(f, ORDERS, 0);
+    uint32_t id = connect_client(f, A), sqn = 0;
+    connect_client(f, B);
+    capture_clear(&f->link);
+    for (uint32_t i = 0; i < 20; i++)
+        send_bytes(f, source, 968, 0, UM_SEND_FLUSH); /* 1000 bytes each: 10 a slice, and so 5 for two clients */
+    run_sender(f);
+    CHECK_EQ(f->link.count, 10);
+    uint8_t out[64];
+    um_lbtru_options options = {SID, id, true};
+    from_client(f, A, out, um_lbtru_write_nak(out, &options, &sqn, 1));
+    CHECK_EQ(f->link.count, 12); /* the data limit is used up, which a retransmission does not ask */
+    session_close(f);
+}
+
+/* ---- the receiver ---- */
+
+/* Opens a receiving session of LBT-RU; its datagrams to the source are captured. */
+typedef struct connecting {
+    recovering *r;
+    capture_link link;
+} connecting;
+
+static connecting *connecting_open(void)
+{
+    connecting *c = zeroed(sizeof *c);
+    c->r = recovering_open(UM_ORDERED_SEQUENCE, 0, false);
+    recovering *r = c->r;
+    unmap(r);
+    c->link.base.ops = &capture_ops;
+    c->link.room = UINT32_MAX;
+    um_receiver_session_config config = session_config();
+    config.id = (um_session_id){{source_address.ip, SOURCE_PORT}, {0, 0}, SID, UM_TRANSPORT_LBTRU};
+    config.nak_initial_backoff_ns = 0;
+    config.send_naks = true;
+    config.connect_interval_ns = 100 * NS_PER_MS;
+    config.maximum_connect_attempts = 600;
+    config.acknowledgement_interval_ns = 500 * NS_PER_MS;
+    free(r->session_memory);
+    r->session_memory = zeroed(um_receiver_session_footprint(&config));
+    um_receiver_session_init(r->session, r->session_memory, &config, &c->link.base, &r->node.store, r->now_ns);
+    r->session->local = A;
+    CHECK(um_node_add_session(&r->node, r->session));
+    um_delivery_init(r->delivery, &r->receiver, 1, 0, TOPIC, config.nak_generation_ns);
+    CHECK(um_receiver_session_map(r->session, r->delivery, r->now_ns));
+    um_node_wake(&r->node, r->now_ns);
+    return c;
+}
+
+static void connecting_close(connecting *c)
+{
+    recovering_close(c->r);
+    capture_clear(&c->link);
+    free(c);
+}
+
+static void to_receiver(connecting *c, um_address from, const uint8_t *data, uint32_t length)
+{
+    um_rx rx = {.data = data, .length = length, .from = from, .to = A, .received_ns = 1};
+    um_node_on_data(&c->r->node, &rx, c->r->now_ns);
+    um_node_after_batch(&c->r->node, c->r->now_ns);
+    read_all(c->r);
+}
+
+static void from_source(connecting *c, const uint8_t *data, uint32_t length)
+{
+    to_receiver(c, (um_address){source_address.ip, SOURCE_PORT}, data, length);
+}
+
+static void syn(connecting *c, uint32_t client_id, uint32_t lead)
+{
+    uint8_t out[UM_LBTRU_SM_BYTES_MAX];
+    um_lbtru_options options = {SID, client_id, true};
+    from_source(c, out, um_lbtru_write_sm(out, &options, true, 1, lead, lead + 1));
+}
+
+static uint32_t sent_of(const connecting *c, uint8_t type)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < c->link.count; i++)
+        count += (c->link.datagrams[i].data[0] & 0x0f) == type;
+    return count;
+}
+
+TEST("UX-11 UX-9", "connection requests each 100 ms, 600 of them without an answer, then the session ends")
+{
+    connecting *c = connecting_open();
+    pass(c->r, 1);
+    CHECK_EQ(sent_of(c, UM_LBTRU_CREQ), 1);
+    pass(c->r, 1000);
+    CHECK_EQ(sent_of(c, UM_LBTRU_CREQ), 11);
+    CHECK_EQ(c->link.count, 11); /* and nothing else: no status message before there is a connection */
+    c->r->session->config.activity_timeout_ns = UM_NEVER_NS / 2;
+    pass(c->r, 58998);
+    CHECK_EQ(sent_of(c, UM_LBTRU_CREQ), 600);
+    CHECK(!c->r->session->ended);
+    pass(c->r, 101);
+    CHECK(c->r->session->ended);
+    CHECK_EQ(c->link.count, 600);
+    connecting_close(c);
+}
+
+TEST("UX-11 UM-76", "an answer is acknowledged at once, begins the session, and is kept alive each 500 ms")
+{
+    connecting *c = connecting_open();
+    pass(c->r, 1);
+    capture_clear(&c->link);
+    syn(c, CLIENT, 41);
+    CHECK_EQ(c->r->begun, 1);
+    CHECK_EQ(c->r->session->next_sqn, 42);
+    um_packet packet = decoded(c->link.datagrams[0].data, c->link.datagrams[0].length);
+    CHECK(packet.type == UM_LBTRU_ACK && packet.client_id == CLIENT && packet.sqn == 41 && packet.session_id == SID);
+    pass(c->r, 2001);
+    CHECK_EQ(sent_of(c, UM_LBTRU_ACK), 5);
+    CHECK_EQ(sent_of(c, UM_LBTRU_CREQ), 0);
+    um_receiver_session_leave(c->r->session);
+    packet = decoded(c->link.datagrams[c->link.count - 1].data, c->link.datagrams[c->link.count - 1].length);
+    um_status_message status;
+    CHECK(um_status_decode(&packet, &status));
+    CHECK(status.flags & UM_STATUS_LEAVE && packet.client_id == CLIENT);
+    connecting_close(c);
+}
+
+TEST("UX-11", "forged resets end nothing: they cost a connection request a connect interval at most")
+{
+    connecting *c = connecting_open();
+    uint8_t out[64];
+    pass(c->r, 1);
+    syn(c, CLIENT, 0);
+    capture_clear(&c->link);
+    for (uint32_t i = 0; i < 1000; i++) {
+        from_source(c, out, um_lbtru_write_rst(out));
+        pass(c->r, 1);
+        if (i % 10 == 0)
+            syn(c, CLIENT, 0);
+    }
+    CHECK(sent_of(c, UM_LBTRU_CREQ) >= 5 && sent_of(c, UM_LBTRU_CREQ) <= 11);
+    CHECK(!c->r->session->ended);
+    CHECK_EQ(c->r->ended, 0);
+    /* What arrives meanwhile is received. */
+    um_lbtru_write_data(out, SID, 1, 1, false);
+    from_source(c, out, UM_LBTRU_DATA_BYTES);
+    CHECK_EQ(c->r->session->counters.msgs_rcved, 1);
+    connecting_close(c);
+}
+
+TEST("UX-11", "answers that were not asked for change no client id")
+{
+    connecting *c = connecting_open();
+    pass(c->r, 1);
+    syn(c, CLIENT, 0);
+    syn(c, CLIENT + 1, 0);
+    CHECK_EQ(c->r->session->connection.client_id, CLIENT);
+    connecting_close(c);
+}
+
+TEST("UX-11", "strays with another session id are dropped and counted, and what comes from elsewhere is no one's")
+{
+    connecting *c = connecting_open();
+    uint8_t out[64];
+    pass(c->r, 1);
+    syn(c, CLIENT, 0);
+    um_lbtru_write_data(out, SID + 1, 1, 1, false);
+    from_source(c, out, UM_LBTRU_DATA_BYTES);
+    CHECK_EQ(c->r->session->counters.dgrams_dropped_sid, 1);
+    um_lbtru_write_data(out, SID, 1, 1, false);
+    to_receiver(c, (um_address){source_address.ip, SOURCE_PORT + 1}, out, UM_LBTRU_DATA_BYTES);
+    to_receiver(c, (um_address){source_address.ip + 1, SOURCE_PORT}, out, UM_LBTRU_DATA_BYTES);
+    to_receiver(c, (um_address){source_address.ip + 1, SOURCE_PORT}, out, um_lbtru_write_rst(out));
+    CHECK_EQ(c->r->node.counters.lbtru_unknown_msgs_rcved, 3);
+    CHECK_EQ(c->r->session->counters.msgs_rcved, 0);
+    CHECK_EQ(c->r->session->connection.state, UM_CONNECTION_ESTABLISHED);
+    connecting_close(c);
+}
+
+TEST("UM-111 UM-117 UM-126", "a gap is NAKed at once with no initial back-off, under the connection's client id")
+{
+    connecting *c = connecting_open();
+    uint8_t out[64];
+    pass(c->r, 1);
+    syn(c, CLIENT, 0);
+    capture_clear(&c->link);
+    um_lbtru_write_data(out, SID, 1, 1, false);
+    from_source(c, out, UM_LBTRU_DATA_BYTES);
+    um_lbtru_write_data(out, SID, 4, 1, false);
+    from_source(c, out, UM_LBTRU_DATA_BYTES);
+    pass(c->r, 2);
+    CHECK_EQ(sent_of(c, UM_LBTRM_NAK), 1);
+    for (uint32_t i = 0; i < c->link.count; i++) {
+        um_packet packet = decoded(c->link.datagrams[i].data, c->link.datagrams[i].length);
+        if (packet.type != UM_LBTRM_NAK)
+            continue;
+        CHECK_EQ(packet.list_count, 2);
+        CHECK(um_load_be32(packet.list) == 2 && um_load_be32(packet.list + 4) == 3 && packet.client_id == CLIENT);
+        CHECK(um_address_equal(c->link.datagrams[i].to, (um_address){source_address.ip, SOURCE_PORT}));
+    }
+    connecting_close(c);
+}
+
+TEST("UX-11", "identities of different transports never meet")
+{
+    um_session_id of_lbtru = {{1, 2}, {0, 0}, SID, UM_TRANSPORT_LBTRU}, other = of_lbtru;
+    CHECK(um_session_id_equal(&of_lbtru, &other));
+    other.transport = UM_TRANSPORT_TCP;
+    CHECK(!um_session_id_equal(&of_lbtru, &other));
+}
+
+CHECK_MAIN

@@ -1,0 +1,375 @@
+"""LBT-RU over loopback: connecting, ports, clients that go, strays and translated addresses (UX-10, UX-11, UM-111)."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.loopback import connect, open_context
+from tests.waiting import SECONDS, collect, wait_for
+from umstack import Context, EndOfSession, Receiver, Source
+from umstack._core import lib
+from umstack._engine.transport_address import LbtruAddress
+from umstack.errors import NotConnected, OptionError, UmError
+from umstack.key_file import write_new_key_file
+from umstack.scapy import LBTRU, LBTRUData, LBTRUSessionId
+
+LBTRU_SOURCE = {"transport": "lbtru"}
+PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
+
+
+@pytest.fixture
+def publisher() -> Iterator[Context]:
+    with open_context(**PORTS) as context:
+        yield context
+
+
+@pytest.fixture
+def subscriber() -> Iterator[Context]:
+    with open_context(**PORTS) as context:
+        yield context
+
+
+def _port(source: Source) -> int:
+    return int(source.transport.split(":")[2])
+
+
+def _transport(context: Context, side: str) -> dict[str, Any]:
+    return context.stats()[f"{side}_transports"][0]
+
+
+def _clients(source: Source) -> int:
+    return int(source.stats()["num_clients"])
+
+
+def _join(publisher: Context, subscriber: Context, topic: str, **options: Any) -> tuple[Source, Receiver]:
+    """A source and a receiver that is connected."""
+    source = publisher.source(topic, **LBTRU_SOURCE, **options)
+    receiver = subscriber.receiver(topic)
+    wait_for(lambda: _clients(source) == 1, "the connection")
+    return source, receiver
+
+
+def _expect(source: Source, receivers: list[Receiver], count: int = 5000) -> None:
+    messages = [b"%08d" % number for number in range(count)]
+    source.send_many(messages, flush=True)
+    for receiver in receivers:
+        assert [one.data for one in collect(receiver, count)] == messages
+
+
+@pytest.mark.parametrize("flow_control", ["none", "min", "max"])
+def test_every_receiver_gets_everything_in_order(flow_control: str) -> None:
+    """UX-11, UM-111: several receivers of an LBT-RU source, with every policy of flow control."""
+    with open_context() as publisher, open_context() as first, open_context() as second:
+        source = publisher.source("all", **LBTRU_SOURCE, flow_control=flow_control)
+        receivers = [first.receiver("all"), second.receiver("all"), second.receiver("all")]
+        wait_for(lambda: _clients(source) == 2, "both connections")
+        if flow_control != "none":
+            source.wait_connected(timeout=SECONDS)
+        _expect(source, receivers)
+        large = bytes(300_000)
+        source.send(large, flush=True)
+        assert all(collect(receiver, 1)[0].data == large for receiver in receivers)
+        assert source.transport.startswith("LBTRU:127.0.0.1:")
+        assert _transport(first, "receiver")["transport"] == source.transport
+
+
+def test_a_tagged_receiver_alone_holds_the_source(publisher: Context, subscriber: Context) -> None:
+    """AE-18 over LBT-RU: receivers without the tag do not count."""
+    source = publisher.source(
+        "tagged",
+        **LBTRU_SOURCE,
+        flow_control="tagged",
+        flow_control_group_tag=7,
+        flow_control_group_minimum_size=1,
+    )
+    plain = subscriber.receiver("tagged")
+    wait_for(lambda: _clients(source) == 1, "the connection")
+    with pytest.raises(NotConnected):
+        source.send(b"nobody counts", flush=True, timeout=0)
+    with open_context() as third:
+        tagged = third.receiver("tagged", flow_control_group_tag=7)
+        wait_for(lambda: lib.um_publication_connected(source._handle), "the tagged receiver")
+        _expect(source, [plain, tagged], 100)
+
+
+def test_what_is_retained_comes_before_the_present(publisher: Context, subscriber: Context) -> None:
+    """UM-136, UM-140 over LBT-RU: a late joiner has the past and the present, each message once."""
+    source = publisher.source("late", **LBTRU_SOURCE, late_join=1, retransmit_retention_size_limit=2**26)
+    source.send_many([b"%06d" % number for number in range(5000)], flush=True)
+    receiver = subscriber.receiver("late", use_late_join=True)
+    got = collect(receiver, 5000)
+    wait_for(lambda: _clients(source) == 1, "the connection")
+    source.send_many([b"%06d" % number for number in range(5000, 5100)], flush=True)
+    got += collect(receiver, 100)
+    assert [int(one.data) for one in got] == list(range(5100))
+
+
+def test_receivers_connect_and_disconnect_as_events(publisher: Context, subscriber: Context) -> None:
+    """UX-11: CONNECT and DISCONNECT events of the source; a receiver that is closed goes at once."""
+    source, receiver = _join(publisher, subscriber, "events")
+    (event,) = [one for one in source.receiver_events() if one.kind == "connect"]
+    assert event.receiver.startswith("127.0.0.1:")
+    assert event.amount == 1
+    receiver.close()
+    wait_for(lambda: _clients(source) == 0, "the end of the connection", seconds=SECONDS / 2)
+    (gone,) = source.receiver_events()
+    assert (gone.kind, gone.receiver, gone.amount) == ("disconnect", event.receiver, 0)
+    assert not source.receiver_events()
+
+
+class Peer:
+    """A UDP socket that is somebody else on the network."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.socket.settimeout(SECONDS)
+
+    @property
+    def port(self) -> int:
+        return int(self.socket.getsockname()[1])
+
+    def connect(self, source: Source) -> None:
+        """Connect as a receiver does, with the client id that the source gives."""
+        _, host, port, session_id = source.transport.split(":")
+        self.to, self.session = (host, int(port)), bytes.fromhex(session_id)
+        options = b"\x02\x08\0\0" + self.session + b"\0\x08\0\0"
+        self.socket.sendto(b"\x06\x01\0\0" + options + bytes(4), self.to)
+        answer = self.socket.recv(2048)
+        assert answer[0] == 2
+        assert answer[2:4] == b"\x80\0"
+        self.socket.sendto(b"\x05\x01\0\0" + answer[8:12] + options + answer[-4:], self.to)
+
+
+def test_a_peer_that_connects_and_says_nothing_more_is_dropped(
+    publisher: Context, subscriber: Context
+) -> None:
+    """UX-11: after the client activity timeout; others are served meanwhile."""
+    source, receiver = _join(publisher, subscriber, "silent", transport_lbtru_client_activity_timeout=1000)
+    peer = Peer()
+    peer.connect(source)
+    wait_for(lambda: _clients(source) == 2, "the peer's connection")
+    _expect(source, [receiver], 1000)
+    wait_for(lambda: _clients(source) == 1, "the end of the peer's connection")
+    kinds = [(one.kind, one.receiver) for one in source.receiver_events()]
+    assert ("disconnect", f"127.0.0.1:{peer.port}") in kinds
+    _expect(source, [receiver], 1000)
+
+
+def test_a_full_table_refuses_and_is_counted(publisher: Context, subscriber: Context) -> None:
+    """UX-11: transport_lbtru_maximum_clients bounds who is sent data."""
+    source, receiver = _join(publisher, subscriber, "full", transport_lbtru_maximum_clients=1)
+    Peer().connect(source)
+    wait_for(lambda: source.stats()["clients_refused"] == 1, "the refusal")
+    assert _clients(source) == 1
+    _expect(source, [receiver], 100)
+
+
+def test_a_stray_with_another_session_id_is_dropped_and_counted(
+    publisher: Context, subscriber: Context
+) -> None:
+    """UX-11: dgrams_dropped_sid at the receiver, where a source that began anew would send."""
+    source, receiver = _join(publisher, subscriber, "stray")
+    port = next(one.receiver for one in source.receiver_events()).split(":")[1]
+    stray = LBTRU() / LBTRUData(sqn=1, trail=1, options=[LBTRUSessionId(session_id=1)])
+    # From the source's own port, which it has to itself: by a socket of its process that is bound there, too.
+    source_port = _port(source)
+    source.close()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.bind(("127.0.0.1", source_port))
+        other.sendto(bytes(stray), ("127.0.0.1", int(port)))
+    wait_for(lambda: _transport(subscriber, "receiver")["dgrams_dropped_sid"] == 1, "the drop")
+    assert receiver.stats()["messages_delivered"] == 0
+
+
+def test_a_source_that_answers_nobody_ends_after_the_attempts(subscriber: Context) -> None:
+    """UX-11: connection requests each interval, then EndOfSession."""
+    silent = Peer()
+    receiver = subscriber.receiver(
+        "dead", transport_lbtru_connect_interval=10, transport_lbtru_maximum_connect_attempts=5
+    )
+    subscriber._engine.map_source("dead", 1, LbtruAddress("127.0.0.1", 9, silent.port))
+    requests = [silent.socket.recv(100) for _ in range(5)]
+    assert all(one[0] == 6 and one[8:12] == b"\0\0\0\x09" for one in requests)
+    events: list[Any] = []
+    wait_for(lambda: events.extend(receiver.poll(10, 0.05).events()) or events, "EndOfSession")
+    assert isinstance(events[-1], EndOfSession)
+
+
+class Translator:
+    """A NAT between one receiver and a source: datagrams leave by a port of its own, which rebind() changes."""
+
+    def __init__(self, source: Source) -> None:
+        _, host, port, self.session_id = source.transport.split(":")
+        self._to = (host, int(port))
+        self._inside = Peer().socket
+        self._outside = Peer().socket
+        self._receiver: tuple[str, int] | None = None
+        self._stopping = False
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._out, self._back)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def address(self) -> LbtruAddress:
+        """What the receiver takes for the source."""
+        return LbtruAddress("127.0.0.1", int(self.session_id, 16), self._inside.getsockname()[1])
+
+    def rebind(self) -> None:
+        """From now on another port outside."""
+        old, self._outside = self._outside, Peer().socket
+        old.close()
+
+    def close(self) -> None:
+        self._stopping = True
+        for thread in self._threads:
+            thread.join()
+
+    def _out(self) -> None:
+        self._inside.settimeout(0.05)
+        while not self._stopping:
+            try:
+                data, self._receiver = self._inside.recvfrom(2048)
+            except TimeoutError:
+                continue
+            self._outside.sendto(data, self._to)
+
+    def _back(self) -> None:
+        while not self._stopping:
+            outside = self._outside
+            try:
+                outside.settimeout(0.05)
+                data = outside.recv(2048)
+            except OSError:
+                continue
+            if self._receiver is not None:
+                self._inside.sendto(data, self._receiver)
+
+
+def test_an_address_that_is_translated_and_changes(publisher: Context, subscriber: Context) -> None:
+    """UX-11: a receiver behind a NAT is known by its translated address; when that changes, the source's reset has it
+    connect anew, and what it missed is repaired."""
+    source = publisher.source("translated", **LBTRU_SOURCE, transport_lbtru_client_activity_timeout=2000)
+    translator = Translator(source)
+    receiver = subscriber.receiver("elsewhere", transport_lbtru_acknowledgement_interval=50)
+    subscriber._engine.map_source("elsewhere", source.topic_index, translator.address)
+    wait_for(lambda: _clients(source) == 1, "the connection")
+    messages = [b"%04d" % number for number in range(200)]
+    source.send_many(messages[:100], flush=True)
+    got = [one.data for one in collect(receiver, 100)]
+    translator.rebind()
+    source.send_many(messages[100:], flush=True)
+    got += [one.data for one in collect(receiver, 100)]
+    assert got == messages
+    assert _transport(subscriber, "receiver")["resets_rcved"] >= 1
+    assert source.stats()["clients_connected"] == 2
+    translator.close()
+
+
+def test_datagrams_without_a_session_id(publisher: Context, subscriber: Context) -> None:
+    """Reference 3.6: transport_lbtru_use_session_id 0; the name has none then."""
+    source, receiver = _join(publisher, subscriber, "bare", transport_lbtru_use_session_id=0)
+    assert len(source.transport.split(":")) == 3
+    _expect(source, [receiver], 2000)
+
+
+def test_keyed_datagrams_cover_lbtru(tmp_path: Path) -> None:
+    """docs/authentication.md: tags on everything LBT-RU sends; one without the key is not even answered."""
+    file = tmp_path / "keys"
+    write_new_key_file(file, ["keyed"])
+    keys: dict[str, Any] = {"authentication_key_file": str(file), "authentication_scope": "all"}
+    with open_context(**keys) as publisher, open_context(**keys) as subscriber:
+        source, receiver = _join(publisher, subscriber, "keyed", flow_control="min")
+        _expect(source, [receiver], 2000)
+        dropped = {n: v for n, v in _transport(subscriber, "receiver").items() if "dropped_tag" in n and v}
+        assert not dropped
+        peer = Peer()
+        peer.socket.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            peer.connect(source)
+        wait_for(lambda: source.stats()["dgrams_dropped_tag_missing"] == 1, "the drop")
+
+
+# Ports
+
+
+def test_sources_go_round_the_ports_of_the_pool() -> None:
+    """UX-10: up to transport_lbtru_maximum_ports sessions, then those in turn; an explicit port joins the pool."""
+    with open_context(transport_lbtru_maximum_ports=3) as context:
+        explicit = context.source("e", **LBTRU_SOURCE, transport_lbtru_port=_free_port())
+        pooled = [context.source(f"t{number}", **LBTRU_SOURCE) for number in range(8)]
+        ports = {_port(source) for source in (explicit, *pooled)}
+        assert len(ports) == 3
+        assert all(40000 <= _port(source) <= 49999 for source in pooled[:2])
+        assert {_port(source) for source in pooled[2:]} == ports
+        again = context.source("again", **LBTRU_SOURCE, transport_lbtru_port=_port(explicit))
+        assert again.transport == explicit.transport
+
+
+def _free_port() -> int:
+    peer = Peer()
+    port = peer.port
+    peer.socket.close()
+    return port
+
+
+def test_a_port_that_is_taken(publisher: Context) -> None:
+    """Reference 3.6: an error that names the port, or, with transport_lbtru_allow_ephemeral, another port."""
+    taken = Peer()
+    with pytest.raises(UmError, match=str(taken.port)):
+        publisher.source("t", **LBTRU_SOURCE, transport_lbtru_port=taken.port)
+    source = publisher.source(
+        "t", **LBTRU_SOURCE, transport_lbtru_port=taken.port, transport_lbtru_allow_ephemeral=1
+    )
+    assert _port(source) != taken.port
+
+
+def test_receive_ports_that_are_all_taken(caplog: pytest.LogCaptureFixture) -> None:
+    """Reference 3.6: a session more than there are ports receives at one of the system's choice, with a warning."""
+    caplog.set_level(logging.WARNING, "umstack.resolution")
+    port = _free_port()
+    own = {"transport_lbtru_port_low": port, "transport_lbtru_port_high": port}
+    with open_context() as publisher, open_context() as subscriber:
+        sources = [publisher.source(f"t{number}", **LBTRU_SOURCE) for number in range(2)]
+        receivers = [subscriber.receiver(f"t{number}", **own) for number in range(2)]
+        for source, receiver in zip(sources, receivers, strict=True):
+            wait_for(lambda source=source: _clients(source) == 1, "the connection")
+            _expect(source, [receiver], 10)
+        at = [int(source.receiver_events()[0].receiver.split(":")[1]) for source in sources]
+        assert port in at
+        assert len(set(at)) == 2
+        assert subscriber.stats()["context"]["receive_ports_ephemeral"] == 1
+    assert "receive at others" in caplog.text
+
+
+def test_another_interface_than_the_contexts_is_refused(publisher: Context) -> None:
+    """Reference 3.6: transport_lbtru_interface."""
+    publisher.source("t", **LBTRU_SOURCE, transport_lbtru_interface="127.0.0.1")
+    with pytest.raises(OptionError, match="transport_lbtru_interface"):
+        publisher.source("u", **LBTRU_SOURCE, transport_lbtru_interface="10.0.0.1")
+
+
+def test_both_transports_in_one_context_at_once() -> None:
+    """Sessions of LBT-RM and LBT-RU have nothing of each other: both deliver."""
+    with open_context() as context:
+        multicast, of_multicast = connect(context, "m")
+        unicast, of_unicast = connect(context, "u", **LBTRU_SOURCE)
+        assert multicast.transport.startswith("LBTRM:")
+        _expect(unicast, [of_unicast], 500)
+        _expect(multicast, [of_multicast], 500)
+
+
+def test_sequential_contexts(publisher: Context) -> None:
+    """The application's thread connects, acknowledges and receives."""
+    with open_context(mode="sequential") as subscriber:
+        source = publisher.source("sequential", **LBTRU_SOURCE)
+        receiver = subscriber.receiver("sequential")
+        wait_for(lambda: subscriber.process_events(0.01) is None or _clients(source) == 1, "the connection")
+        _expect(source, [receiver], 1000)
