@@ -91,6 +91,32 @@ def test_a_receiver_queries_on_schedule() -> None:
     assert times[-1] == 65000
 
 
+def test_a_topic_with_a_source_is_queried_less_often() -> None:
+    """resolver_query_initial_until_resolved: the sustaining phase begins once a source is known, and with 0 only after
+    the initial phase (UX-14); a second source is still found."""
+    for option, expected in ((1, [0, 20, *range(1100, 3000, 1000)]), (0, [0, 20, 60, 140, 300])):
+        resolver = machine()
+        options = Config().receiver_options(resolver_query_initial_until_resolved=option)
+        resolver.query("orders", options, 0)
+        times = [time for time, _ in run(resolver, 0, 50 * MS)]
+        resolver.datagram_received(advertised("orders"), 55 * MS)
+        times += [time for time, _ in run(resolver, 55 * MS, 3000 * MS)]
+        assert times[: len(expected)] == expected
+        elsewhere = ADDRESS._replace(session_id=9)
+        found = resolver.datagram_received(advertised("orders", address=elsewhere), 3000 * MS)
+        assert found == [SourceFound("orders", 0, elsewhere)]
+
+
+def test_a_topic_that_is_known_already_is_queried_once_and_then_sustained() -> None:
+    """UX-16: the cache knows the source; the query finds others."""
+    resolver = machine()
+    resolver.datagram_received(advertised("orders"), 0)
+    assert len(resolver.query("orders", RECEIVER, 5 * MS)) == 1
+    times = [time for time, _ in run(resolver, 5 * MS, 10**12)]
+    assert times[:3] == [5, 1100, 2100]
+    assert times[-1] == 60100
+
+
 def test_discovery_reports_a_source_once() -> None:
     """UM-6, UX-28: the advertisement carries all that joining needs; repeats are no news."""
     resolver = machine()
@@ -154,7 +180,10 @@ def test_a_new_receiver_finds_cached_sources_at_once() -> None:
 def test_queries_stop_at_the_source_threshold() -> None:
     """UX-16: resolution_number_of_sources_query_threshold."""
     resolver = machine()
-    resolver.query("orders", Config().receiver_options(resolution_number_of_sources_query_threshold=2), 0)
+    options = Config().receiver_options(
+        resolution_number_of_sources_query_threshold=2, resolver_query_initial_until_resolved=0
+    )
+    resolver.query("orders", options, 0)
     resolver.datagram_received(advertised("orders"), 0)
     assert [time for time, _ in run(resolver, 0, 60 * MS)] == [0, 20, 60]
     resolver.datagram_received(advertised("orders", address=ADDRESS._replace(session_id=9)), 61 * MS)

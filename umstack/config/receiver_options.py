@@ -383,6 +383,13 @@ class ReceiverOptions:
     resolver_query_minimum_initial_duration_ns: int = option(
         Kind.MILLISECONDS, um=5000, maximum=3_600_000, zero=_FOREVER, doc="Length of the initial phase."
     )
+    resolver_query_initial_until_resolved: bool = option(
+        Kind.SWITCH,
+        ours=1,
+        reason="Ultra Messaging queries five times a second for five seconds, whatever is known, and every query is "
+        "answered: with thousands of topics that is most of what topic resolution sends.",
+        doc="The initial phase ends once a source of the topic is known; others are found in the sustaining phase.",
+    )
     resolver_query_sustain_interval_ns: int = option(
         Kind.MILLISECONDS,
         um=1000,

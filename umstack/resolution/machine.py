@@ -135,12 +135,14 @@ class _AdvertisedSource:
 class _WantedTopic:
     """A topic of receivers of this context, and its sources that were reported to them."""
 
-    __slots__ = ("known", "no_source_thresholds", "record", "threshold", "users")
+    __slots__ = ("ends_initial_phase", "known", "no_source_thresholds", "record", "threshold", "users")
 
-    def __init__(self, record: _Record, threshold: int) -> None:
+    def __init__(self, record: _Record, threshold: int, *, ends_initial_phase: bool) -> None:
         self.no_source_thresholds: set[int] = set()
         self.record = record
         self.threshold = threshold
+        self.ends_initial_phase = ends_initial_phase
+        """Whether the topic is queried less often once a source of it is known."""
         self.users = 1
         self.known: dict[KnownSource, None] = {}
 
@@ -256,21 +258,27 @@ class ResolutionMachine:
         A topic may be queried by several receivers: each gets all known sources, and the schedule starts anew.
         """
         encode_topic_name(topic)
-        timer = self._timer(PhaseSettings.for_queries(options), _Kind.QUERY, now_ns)
+        ends_initial_phase = options.resolver_query_initial_until_resolved
+        known = self._cache.sources_of(topic) if self._cache is not None else []
+        wanted = self._wanted.get(topic)
+        is_resolved = ends_initial_phase and bool(known or (wanted and wanted.known))
+        settings = PhaseSettings.for_queries(options, is_resolved=is_resolved)
+        timer = self._timer(settings, _Kind.QUERY, now_ns)
         record = _Record(encode_query(topic), timer, _Kind.QUERY, topic)
         threshold = options.resolution_number_of_sources_query_threshold
-        wanted = self._wanted.get(topic)
         if wanted is None:
-            wanted = self._wanted[topic] = _WantedTopic(record, threshold)
+            wanted = _WantedTopic(record, threshold, ends_initial_phase=ends_initial_phase)
+            self._wanted[topic] = wanted
             self.counters.tr_rcv_unresolved_topics += 1
         else:
             self._retire(wanted.record)
             wanted.record, wanted.threshold = record, max(threshold, wanted.threshold)
+            wanted.ends_initial_phase = ends_initial_phase
             wanted.users += 1
         if self._cache is None:
             self._repeats.clear()
         wanted.no_source_thresholds.add(options.resolution_no_source_notification_threshold)
-        for source in self._cache.sources_of(topic) if self._cache is not None else ():
+        for source in known:
             self._report(wanted, source)
         if len(wanted.known) < wanted.threshold:
             self._schedule(record)
@@ -491,6 +499,8 @@ class ResolutionMachine:
             events.append(SourceFound(source.topic, source.topic_index, address))
             if len(wanted.known) >= wanted.threshold:
                 wanted.record.timer.stop()
+            elif wanted.ends_initial_phase:
+                wanted.record.timer.resolved(now_ns)
 
     def _note_options(self, source: KnownSource, advertisement: Advertisement) -> None:
         """Remember the topic options of a source that has any; of so many sources as are followed at most."""
@@ -533,10 +543,14 @@ class ResolutionMachine:
         """Everything due by now that the rate limits let pass."""
         self._run_timers(now_ns)
         due: dict[_Kind, list[bytes]] = {kind: [] for kind in _Kind}
-        due[_Kind.ADVERTISEMENT], self._final_advertisements = self._final_advertisements, []
         requests, self._requests = self._requests, []
         for (kind, _), queue in self._queues.items():
             self._drain(queue, due[kind], now_ns)
+        # In the same order each time, so that the same datagrams come again: those are not taken apart by who had them.
+        for records in due.values():
+            records.sort()
+        due[_Kind.ADVERTISEMENT][:0] = self._final_advertisements
+        self._final_advertisements = []
         queries, wildcard_queries = due[_Kind.QUERY], due[_Kind.WILDCARD_QUERY]
         self.counters.tr_queries_sent += len(queries)
         self.counters.tr_wildcard_queries_sent += len(wildcard_queries)

@@ -47,11 +47,12 @@ class PhaseSettings:
         )
 
     @classmethod
-    def for_queries(cls, options: ReceiverOptions) -> PhaseSettings:
+    def for_queries(cls, options: ReceiverOptions, *, is_resolved: bool = False) -> PhaseSettings:
+        """`is_resolved`: the topic needs no initial phase any more."""
         initial = options.resolver_query_minimum_initial_interval_ns
         return cls(
             send_at_start=initial != 0,
-            initial_minimum_interval_ns=initial,
+            initial_minimum_interval_ns=0 if is_resolved else initial,
             initial_maximum_interval_ns=options.resolver_query_maximum_initial_interval_ns,
             initial_duration_ns=options.resolver_query_minimum_initial_duration_ns,
             initial_tick_ns=QUERY_INITIAL_TICK_NS,
@@ -134,6 +135,16 @@ class PhaseTimer:
         if self.phase is not Phase.INITIAL:
             self._immediate = False
             self._enter_sustaining(now_ns)
+            self.deadline_ns = self._next_tick_ns()
+
+    def resolved(self, now_ns: int) -> None:
+        """What was asked for in the initial phase is known: go on with the sustaining phase. A record that is to go out
+        at once still does."""
+        if self.phase is Phase.INITIAL:
+            due_ns = self._due_ns
+            self._enter_sustaining(now_ns)
+            if self._immediate:
+                self._due_ns = due_ns
             self.deadline_ns = self._next_tick_ns()
 
     def stop(self) -> None:
