@@ -6,8 +6,10 @@ from umstack.bench.resolution import ResolutionPlan, measure
 
 
 def test_many_topics_of_many_contexts_are_resolved_through_two_daemons() -> None:
-    """Issue 29: every context knows every topic and resolves those it receives, with default schedules and limits. The
-    size is a tenth of what `umstack bench resolution` measures, so that the time is the test's and not the machine's."""
+    """Issue 29: every context knows every topic and resolves those it receives, with default schedules and limits.
+
+    The size is a tenth of what `umstack bench resolution` measures, because all contexts share this machine.
+    """
     plan = ResolutionPlan(topics=1000, contexts=20, hosts=4, daemons=2, seconds=30)
     found = measure(plan, print)["detail"]
     assert found["resolved_seconds"] is not None, found

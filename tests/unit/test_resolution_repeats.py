@@ -208,7 +208,7 @@ def test_splitting_agrees_with_decoding() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """Bad input: datagrams that are all different take 4 MiB and 4096 entries at most."""
-    repeats = RepeatedDatagrams()
+    repeats: RepeatedDatagrams[DatagramCounts] = RepeatedDatagrams()
     counts = DatagramCounts(1, 0, 0)
     for number in range(10_000):
         repeats.remember(number.to_bytes(4, "big"), counts)

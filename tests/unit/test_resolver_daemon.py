@@ -140,6 +140,20 @@ def test_a_relay_is_bounded() -> None:
     assert counters.dropped_rate == 93
 
 
+def test_a_relay_that_cannot_keep_up_passes_over_repeats() -> None:
+    """Overload: what was relayed within five seconds is dropped and counted, new is not; at rest all is relayed."""
+    relay = Relay(RelayPolicy(client_timeout_s=60))
+    other = encode(ResolutionDatagram(queries=("trades",)))
+    assert relay.received(QUERY, A, 0, is_busy=True) is Fate.RELAYED
+    assert relay.received(QUERY, A, SECOND, is_busy=True) is Fate.DROPPED
+    assert relay.received(other, A, SECOND, is_busy=True) is Fate.RELAYED
+    assert relay.received(QUERY, A, SECOND) is Fate.RELAYED
+    assert relay.received(QUERY, A, 5 * SECOND, is_busy=True) is Fate.DROPPED
+    assert relay.received(QUERY, A, 6 * SECOND, is_busy=True) is Fate.RELAYED
+    assert relay.received(KEEPALIVE, A, 6 * SECOND, is_busy=True) is Fate.ANSWERED
+    assert relay.counters.dropped_repeated == 2
+
+
 def test_one_datagram_goes_to_many_addresses() -> None:
     """The daemon's sending: more than one call takes, one left out, and one that cannot be sent to passed over."""
     with ExitStack() as stack:

@@ -5,7 +5,8 @@ silent for the timeout. A keepalive is answered and not relayed. The daemon keep
 over at any moment. What is no topic resolution is dropped.
 
 A relayed datagram costs a system call for 64 clients (ffi/io/datagram_batch.h), and one that repeats an earlier one is
-not decoded again: with a hundred contexts a daemon sends a hundred times what it receives.
+not decoded again: with a hundred contexts a daemon sends a hundred times what it receives. When it cannot keep up it
+relays what it has not relayed for five seconds, and passes over repeats: so nothing new waits behind them.
 
 `Relay` is the table, without I/O; `RelayServer` is the socket and its loop.
 """
@@ -26,12 +27,13 @@ from typing import Any
 from umstack._core import ffi, lib
 from umstack.errors import error_from_os
 from umstack.resolution.codec import KEEPALIVE, Rejected, ResolutionDatagram, decode
-from umstack.resolution.datagrams import ReceivedDatagrams
+from umstack.resolution.datagrams import BATCH, ReceivedDatagrams
 from umstack.resolution.repeats import DatagramCounts, RepeatedDatagrams
 from xdp.closing import Closing
 
 Address = tuple[str, int]
 _NS_PER_S = 1_000_000_000
+_REPEAT_NS = 5 * _NS_PER_S
 _BUFFER_BYTES = 8 * 1024 * 1024
 # Each with the option that goes past the system's limit, for the privileged.
 _BUFFERS = ((33, socket.SO_RCVBUF), (32, socket.SO_SNDBUF))
@@ -49,6 +51,7 @@ class RelayCounters:
     dropped_malformed: int = 0
     dropped_not_allowed: int = 0
     dropped_rate: int = 0
+    dropped_repeated: int = 0
     clients_refused: int = 0
     clients_timed_out: int = 0
     send_failed: int = 0
@@ -72,6 +75,14 @@ class _Client:
         self.allowance = allowance
 
 
+@dataclass(slots=True)
+class _Known:
+    """A datagram that was decoded, and when it was last relayed."""
+
+    counts: DatagramCounts
+    relayed_ns: int | None = None
+
+
 class Fate(Enum):
     """What becomes of a datagram."""
 
@@ -88,7 +99,7 @@ class Relay:
     def __init__(self, policy: RelayPolicy) -> None:
         self._policy = policy
         self._clients: OrderedDict[Address, _Client] = OrderedDict()
-        self._valid = RepeatedDatagrams()
+        self._known: RepeatedDatagrams[_Known] = RepeatedDatagrams()
         self.counters = RelayCounters()
         self.change_count = 0
         """How often a client came or went."""
@@ -98,8 +109,8 @@ class Relay:
         """Those that are relayed to now."""
         return list(self._clients)
 
-    def received(self, data: bytes, source: Address, now_ns: int) -> Fate:
-        """Take in a datagram, and decide what becomes of it."""
+    def received(self, data: bytes, source: Address, now_ns: int, *, is_busy: bool = False) -> Fate:
+        """Take in a datagram, and decide what becomes of it. `is_busy`: more have come than can be relayed."""
         counters = self.counters
         counters.datagrams_received += 1
         self._drop_silent(now_ns)
@@ -108,15 +119,19 @@ class Relay:
         if data == KEEPALIVE:
             counters.keepalives += 1
             return Fate.ANSWERED
-        counts = self._valid.find(data) or self._decoded(data)
-        if counts is None:
+        known = self._known.find(data) or self._decoded(data)
+        if known is None:
             counters.dropped_malformed += 1
             return Fate.DROPPED
-        counters.queries += counts.queries
-        counters.advertisements += counts.advertisements
+        if is_busy and known.relayed_ns is not None and now_ns - known.relayed_ns < _REPEAT_NS:
+            counters.dropped_repeated += 1
+            return Fate.DROPPED
+        known.relayed_ns = now_ns
+        counters.queries += known.counts.queries
+        counters.advertisements += known.counts.advertisements
         return Fate.RELAYED
 
-    def _decoded(self, data: bytes) -> DatagramCounts | None:
+    def _decoded(self, data: bytes) -> _Known | None:
         """What is in a datagram that was not received before; None when it is no topic resolution."""
         decoded = decode(data)
         if isinstance(decoded, Rejected):
@@ -125,8 +140,9 @@ class Relay:
             counts = DatagramCounts(len(decoded.queries), len(decoded.advertisements), 0)
         else:
             counts = DatagramCounts(0, 0, 0)
-        self._valid.remember(data, counts)
-        return counts
+        known = _Known(counts)
+        self._known.remember(data, known)
+        return known
 
     def _client(self, source: Address, now_ns: int) -> _Client | None:
         """The client that sent, a new one included; None when it may not, or not so much."""
@@ -204,11 +220,11 @@ class RelayServer(Closing):
 
     def _pass(self) -> None:
         try:
-            received = self._received.take(self._socket)
+            received = list(self._received.take(self._socket))
         except OSError:
             return  # a client that has gone, and is forgotten when its time is over
         for data, source in received:
-            fate = self.relay.received(data, source, time.monotonic_ns())
+            fate = self.relay.received(data, source, time.monotonic_ns(), is_busy=len(received) == BATCH)
             if fate is Fate.RELAYED:
                 self._relay(data, source)
             elif fate is Fate.ANSWERED:

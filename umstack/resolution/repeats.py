@@ -8,7 +8,9 @@ that a datagram taken in earlier would have changed with it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
+
+Noted = TypeVar("Noted")
 
 _DATAGRAMS_MAXIMUM = 4096
 _BYTES_MAXIMUM = 4 * 1024 * 1024
@@ -22,24 +24,24 @@ class DatagramCounts(NamedTuple):
     ignored: int
 
 
-class RepeatedDatagrams:
-    """Bounded; the one that was remembered first makes room. Not thread-safe."""
+class RepeatedDatagrams(Generic[Noted]):
+    """Datagrams, with what was noted of each. Bounded; the one remembered first makes room. Not thread-safe."""
 
     __slots__ = ("_by_content", "_bytes")
 
     def __init__(self) -> None:
-        self._by_content: dict[bytes, DatagramCounts] = {}
+        self._by_content: dict[bytes, Noted] = {}
         self._bytes = 0
 
-    def find(self, data: bytes) -> DatagramCounts | None:
-        """What a datagram adds to the counters, if that is all it does."""
+    def find(self, data: bytes) -> Noted | None:
+        """What was noted of a datagram, if it is remembered."""
         return self._by_content.get(data)
 
-    def remember(self, data: bytes, counts: DatagramCounts) -> None:
-        """Remember a datagram that was taken in."""
+    def remember(self, data: bytes, noted: Noted) -> None:
+        """Remember a datagram."""
         if data in self._by_content or len(data) > _BYTES_MAXIMUM:
             return
-        self._by_content[data] = counts
+        self._by_content[data] = noted
         self._bytes += len(data)
         while self._bytes > _BYTES_MAXIMUM or len(self._by_content) > _DATAGRAMS_MAXIMUM:
             oldest = next(iter(self._by_content))
@@ -59,7 +61,8 @@ class Repeats:
 
     def __init__(self, advertisements_maximum: int) -> None:
         self._advertisements_maximum = advertisements_maximum
-        self.datagrams = RepeatedDatagrams()
+        self.datagrams: RepeatedDatagrams[DatagramCounts] = RepeatedDatagrams()
+        """What each adds to the counters, which is all it does."""
         self.advertisements: dict[bytes, int] = {}
         """Encoded ones, with what each adds to the records that are ignored: 0 or 1."""
 
