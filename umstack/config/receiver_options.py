@@ -386,9 +386,8 @@ class ReceiverOptions:
     resolver_query_initial_until_resolved: bool = option(
         Kind.SWITCH,
         ours=1,
-        reason="Ultra Messaging queries five times a second for five seconds, whatever is known, and every query is "
-        "answered: with thousands of topics that is most of what topic resolution sends.",
-        doc="The initial phase ends once a source of the topic is known; others are found in the sustaining phase.",
+        doc="The initial phase ends once a source of the topic is known; others are found in the sustaining phase. With "
+        "0, as Ultra Messaging has it, a topic is queried five times a second whatever is known, and every query answered.",
     )
     resolver_query_sustain_interval_ns: int = option(
         Kind.MILLISECONDS,
