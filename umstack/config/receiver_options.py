@@ -386,8 +386,8 @@ class ReceiverOptions:
     resolver_query_initial_until_resolved: bool = option(
         Kind.SWITCH,
         ours=1,
-        doc="The initial phase ends once a source of the topic is known; others are found in the sustaining phase. With "
-        "0, as Ultra Messaging has it, a topic is queried five times a second whatever is known, and every query answered.",
+        doc="The initial phase ends once a source of the topic is known; others are found in the sustaining phase. "
+        "0, as Ultra Messaging has it: five queries a second whatever is known, and an answer to each.",
     )
     resolver_query_sustain_interval_ns: int = option(
         Kind.MILLISECONDS,
