@@ -49,6 +49,7 @@ from umstack.resolution import (
 )
 from umstack.resolution.codec import WireOption
 from umstack.source import Source
+from umstack.streams import Streams
 from umstack.telemetry import serve_metrics
 from umstack.telemetry.counter_log import CounterLog
 from umstack.telemetry.reading import context_report, latencies, recovery_times
@@ -124,13 +125,14 @@ class Context(Closing):
             self._warn_occupied(found)
             if tap is not None:
                 self.tap(tap)
+            self._streams = Streams(chosen, found.address or "", is_threaded=not self._engine.is_sequential)
+            undo.callback(self._streams.close)
             self._recovery = RecoveryService(
                 chosen,
-                found.address or "",
+                self._streams,
                 self._core.handle,
                 self._engine.find_subscription,
                 self._engine.keyring.keys_of,
-                is_threaded=not self._engine.is_sequential,
             )
             undo.callback(self._recovery.close)
             self._resolver = self._open_resolver()
@@ -471,7 +473,7 @@ class Context(Closing):
     def _duty_work(self, now_ns: int) -> None:
         """Topic resolution and interface changes, on the donated thread."""
         self._resolver.process(now_ns)
-        self._recovery.process(now_ns)
+        self._streams.process(now_ns)
         self._follower.poll()
         self._forget_ended_sessions()
 
@@ -494,7 +496,7 @@ class Context(Closing):
         Raises Closed.
         """
         self._core.check_open()
-        return context_report(self._engine, {**self._resolver.stats(), **self._recovery.stats()})
+        return context_report(self._engine, {**self._resolver.stats(), **self._streams.stats()})
 
     def recovery_times(self) -> RecoveryHistogram:
         """How long the recovery of lost datagrams took, over all receiving sessions open now. Raises Closed."""

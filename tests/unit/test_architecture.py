@@ -49,7 +49,7 @@ LAYERS = (
     # the public face
     {"umstack", "context", "source", "receiver", "event_queue", "reader", "batch", "events", "publisher"}
     | {"wildcard_receiver"},
-    {"resolution", "recovery", "driver", "telemetry", "capturing", "capture"},
+    {"resolution", "recovery", "requests", "streams", "driver", "telemetry", "capturing", "capture"},
     {"_engine"},
     {"config", "errors", "sizing", "foreign_text", "key_file", "repeated_records"},
 )

@@ -40,8 +40,8 @@ ABSENT_OPTIONS = (
     AbsentOptions(("transport_lbtsmx_*",), "LBT-SMX is not a transport of this stack"),
     AbsentOptions(("mim_*",), "there is no multicast immediate messaging"),
     AbsentOptions(
-        ("request_tcp_interface", "request_tcp_listen_backlog", "request_tcp_reuseaddr", "response_tcp_*"),
-        "there are no requests and responses",
+        ("request_tcp_exclusiveaddr", "response_tcp_activity_timeout"),
+        "there is no such setting of requests and responses here: the kernel finds a dead requester when it is sent to",
     ),
     AbsentOptions(("hf_*",), "there is no hot failover"),
     AbsentOptions(("ume_*", "umq_*"), "there is no store and no broker"),

@@ -26,20 +26,59 @@ class ContextOptions:
 
     SCOPE: ClassVar[Scope] = Scope.CONTEXT
 
-    # Late join
+    # The request port: responses, late join and off-transport recovery
 
+    request_tcp_bind_request_port: bool = option(
+        Kind.SWITCH,
+        um=1,
+        doc="0: no request port, and so no requests of sources here, and no late join from them.",
+    )
+    request_tcp_interface: str = option(
+        Kind.TEXT,
+        um="0.0.0.0",
+        doc="IPv4 address that the request port is bound to, and that requests name; 0.0.0.0: that of the context's "
+        "interface.",
+    )
+    request_tcp_port: int = option(
+        Kind.INTEGER, um=0, maximum=65535, zero="the first free port of the range", doc="The request port."
+    )
     request_tcp_port_low: int = option(
-        Kind.INTEGER, um=14391, minimum=1, maximum=65535, doc="First TCP port for requests of late join."
+        Kind.INTEGER, um=14391, minimum=1, maximum=65535, doc="First TCP port of the range of request ports."
     )
     request_tcp_port_high: int = option(
         Kind.INTEGER, um=14395, minimum=1, maximum=65535, doc="Last of those ports: a context takes one."
+    )
+    request_tcp_listen_backlog: int = option(
+        Kind.INTEGER,
+        um=5,
+        ours=128,
+        minimum=1,
+        maximum=65535,
+        reason="every responder to a request connects at the same moment, and one that finds the backlog full tries "
+        "again only after a second",
+        doc="Connections that the kernel holds until the context accepts them.",
+    )
+    request_tcp_reuseaddr: bool = option(
+        Kind.SWITCH,
+        um=0,
+        ours=1,
+        reason="a process that is started again shall get its port at once",
+        doc="Whether the request port is opened with SO_REUSEADDR.",
+    )
+    request_tcp_activity_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=0,
+        maximum=86_400_000,
+        zero="off",
+        doc="Have the kernel find out within about this time, by keep-alive, that a peer at the request port is gone.",
     )
     recovery_connections_maximum: int = option(
         Kind.INTEGER,
         ours=64,
         minimum=1,
         maximum=4096,
-        doc="Receivers served at a time at that port; one more is disconnected and tries again.",
+        doc="Connections at a time at the request port, of receivers and responders; one more is disconnected and "
+        "tries again, unless one that was of no use so far makes way.",
     )
     recovery_data_rate_limit_bits_per_second: int = option(
         Kind.BITS_PER_SECOND,
@@ -53,7 +92,76 @@ class ContextOptions:
         ours=15000,
         minimum=10,
         maximum=3_600_000,
-        doc="A receiver that asks nothing, or takes nothing, for this long is disconnected.",
+        doc="A receiver that asks nothing, or takes nothing, for this long is disconnected; so is whoever connects to "
+        "the request port and says nothing.",
+    )
+
+    # Requests and responses
+
+    request_pending_maximum: int = option(
+        Kind.INTEGER,
+        ours=65536,
+        minimum=1,
+        maximum=2**24,
+        doc="Requests that are open at a time.",
+    )
+    request_response_buffer_bytes: int = option(
+        Kind.BYTES,
+        ours=64 * 2**20,
+        minimum=65536,
+        maximum=2**34,
+        doc="Responses of all requests that have arrived, in part or whole, and are not read yet; what comes beyond it "
+        "is dropped, counted, and told to the reader.",
+    )
+    response_maximum_message_length_bytes: int = option(
+        Kind.BYTES,
+        ours=1048576,
+        minimum=1,
+        maximum=2**30,
+        doc="A longer response is refused, by the responder and by the requester.",
+    )
+    response_connections_maximum: int = option(
+        Kind.INTEGER,
+        ours=256,
+        minimum=1,
+        maximum=65536,
+        doc="Requesters that this context is connected to at a time for its responses; the one idle for longest makes "
+        "way.",
+    )
+    response_session_maximum_buffer_bytes: int = option(
+        Kind.BYTES,
+        um=65536,
+        minimum=1,
+        maximum=2**30,
+        doc="Bytes of responses to one requester that may wait for the kernel to take them; respond() waits beyond it.",
+    )
+    response_session_sender_socket_buffer_bytes: int = option(
+        Kind.BYTES,
+        um=0,
+        maximum=2**30,
+        zero="the kernel's default",
+        doc="Send buffer (SO_SNDBUF) of each connection to a requester.",
+    )
+    response_tcp_deletion_timeout_ns: int = option(
+        Kind.MILLISECONDS,
+        um=20000,
+        minimum=10,
+        maximum=3_600_000,
+        doc="A connection to a requester ends so long after its last response (C13), or when the requester has taken "
+        "nothing for so long.",
+    )
+    response_tcp_interface: str = option(
+        Kind.TEXT,
+        um="0.0.0.0",
+        doc="IPv4 address that connections to requesters come from; 0.0.0.0: the kernel chooses.",
+    )
+    response_tcp_nodelay: bool = option(
+        Kind.SWITCH,
+        um=0,
+        ours=1,
+        reason="Nagle's algorithm holds the second of two small responses back until the first is acknowledged, up to "
+        "40 ms",
+        doc="Send responses, and what late join recovers, at once (TCP_NODELAY).",
     )
 
     # Operation

@@ -21,7 +21,6 @@ from umstack._core import ffi, lib
 from umstack._engine.subscription import Subscription
 from umstack.config import ReceiverOptions
 from umstack.key_file import Key
-from umstack.recovery.byte_window import ByteWindow
 from umstack.recovery.codec import (
     LATE_JOIN_REQUEST,
     OFF_TRANSPORT_REQUEST,
@@ -29,7 +28,6 @@ from umstack.recovery.codec import (
     RecoveryEndpoint,
     encode_range_request,
 )
-from umstack.recovery.counters import RecoveryCounters
 from umstack.recovery.tags import (
     KeysOf,
     Refusal,
@@ -41,6 +39,8 @@ from umstack.recovery.tags import (
     decode_greeting,
     greeting,
 )
+from umstack.streams.byte_window import ByteWindow
+from umstack.streams.counters import StreamCounters
 
 _RECEIVE_WINDOW_BYTES = 1 << 20
 _REQUEST_WINDOW_BYTES = 1 << 17
@@ -130,7 +130,7 @@ class Fetch:
         plan: FetchPlan,
         endpoint: RecoveryEndpoint,
         selector: selectors.BaseSelector,
-        counters: RecoveryCounters,
+        counters: StreamCounters,
         keys_of: KeysOf,
     ) -> None:
         """`identity` is the core's session identity, `epoch` its number of the fetch."""

@@ -1,12 +1,11 @@
-"""RecoveryServer: the request port of a context, and the receivers connected to it (UM-138, UM-140).
+"""RecoveryServer: the receivers that are connected to a context's request port for what is retained (UM-138, UM-140).
 
-Bounded: connections, their buffers, the rate of what is sent, and the time a connection may be idle or stalled. When
-there is no room for another connection, one that has asked for nothing makes way.
+Bounded: connections, by the port, their buffers, the rate of what is sent, and the time a connection may be idle or
+stalled. When the port has no room for another connection, one that has asked for nothing makes way.
 """
 
 from __future__ import annotations
 
-import contextlib
 import selectors
 import socket
 from typing import Any
@@ -14,8 +13,6 @@ from typing import Any
 from umstack._core import ffi, lib
 from umstack._engine.publication import Publication
 from umstack.config import ContextOptions
-from umstack.errors import ResourceLimit
-from umstack.recovery.byte_window import ByteWindow
 from umstack.recovery.codec import (
     CONTROL,
     HEADER_BYTES,
@@ -25,7 +22,6 @@ from umstack.recovery.codec import (
     RecoveryEndpoint,
     decode_range_request,
 )
-from umstack.recovery.counters import RecoveryCounters
 from umstack.recovery.tags import (
     GREETING_BYTES,
     KeysOf,
@@ -39,13 +35,15 @@ from umstack.recovery.tags import (
     greeting,
     is_greeting,
 )
+from umstack.streams.byte_window import ByteWindow
+from umstack.streams.counters import StreamCounters
+from umstack.streams.request_port import SILENT_NS, RequestPort
 
 _REQUEST_WINDOW_BYTES = 131072
 _ANSWER_WINDOW_BYTES = 131072
 _MESSAGE_MAX_BYTES = 65535
 _RANGE_BYTES = 20
 _PACE_NS = 2_000_000
-_SILENT_NS = 200_000_000
 _NS_PER_S = 1_000_000_000
 
 
@@ -75,25 +73,24 @@ class RecoveryServer:
     def __init__(
         self,
         options: ContextOptions,
-        address: str,
+        port: RequestPort,
         selector: selectors.BaseSelector,
-        counters: RecoveryCounters,
+        counters: StreamCounters,
         keys_of: KeysOf,
     ) -> None:
-        """Open the request port: the first free one of the range. Raises ResourceLimit when none is."""
+        """Serve receivers that connect to the port."""
+        self._port = port
         self._selector = selector
         self._counters = counters
         self._keys_of = keys_of
-        self._connections_max = options.recovery_connections_maximum
         self._rate = options.recovery_data_rate_limit_bits_per_second // 8
         self._idle_ns = options.recovery_idle_timeout_ns
         self._allowance = 0.0
         self._allowance_ns = 0
         self._connections: dict[int, _Connection] = {}
         self._publications: dict[int, Publication] = {}
-        self._listener = _listen(address, options.request_tcp_port_low, options.request_tcp_port_high)
-        self.endpoint = RecoveryEndpoint(address, self._listener.getsockname()[1])
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self.endpoint = RecoveryEndpoint(*port.endpoint)
+        port.serve(CONTROL, self)
 
     def add(self, publication: Publication) -> None:
         """Serve a source from now on."""
@@ -121,35 +118,30 @@ class RecoveryServer:
         return now_ns + (_PACE_NS if waiting else self._idle_ns // 4)
 
     def close(self) -> None:
-        """Close every connection and the port."""
+        """Close every connection."""
         for one in list(self._connections.values()):
             self._drop(one)
-        self._selector.unregister(self._listener)
-        self._listener.close()
 
     # Connections
 
-    def _accept(self, _mask: int, now_ns: int) -> None:
-        with contextlib.suppress(BlockingIOError, InterruptedError, ConnectionError, OSError):
-            peer, address = self._listener.accept()
-            if len(self._connections) >= self._connections_max and not self._make_room(now_ns):
-                self._counters.recovery_connections_refused += 1
-                peer.close()
-                return
-            peer.setblocking(False)
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            one = _Connection(peer, address, now_ns)
-            self._connections[peer.fileno()] = one
-            self._counters.recovery_connections = len(self._connections)
-            self._selector.register(peer, one.interest, lambda mask, at_ns: self._on_ready(one, mask, at_ns))
+    def adopt(self, peer: socket.socket, now_ns: int) -> None:
+        """Serve a receiver whose connection the port has accepted."""
+        try:
+            one = _Connection(peer, peer.getpeername(), now_ns)
+        except OSError:  # it has gone already
+            peer.close()
+            self._port.released()
+            return
+        self._connections[peer.fileno()] = one
+        self._selector.register(peer, one.interest, lambda mask, at_ns: self._on_ready(one, mask, at_ns))
 
-    def _make_room(self, now_ns: int) -> bool:
+    def make_room(self, now_ns: int) -> bool:
         """End the oldest connection that has asked for nothing, whatever it sends; receivers ask at once. False
         without one."""
         silent = [
             one
             for one in self._connections.values()
-            if one.publication is None and now_ns - one.opened_ns > _SILENT_NS
+            if one.publication is None and now_ns - one.opened_ns > SILENT_NS
         ]
         if not silent:
             return False
@@ -161,7 +153,7 @@ class RecoveryServer:
         if self._connections.pop(one.socket.fileno(), None) is not None:
             self._selector.unregister(one.socket)
             one.socket.close()
-            self._counters.recovery_connections = len(self._connections)
+            self._port.released()
 
     def _on_ready(self, one: _Connection, mask: int, now_ns: int) -> None:
         try:
@@ -307,20 +299,3 @@ def _wish(request: RangeRequest) -> Any:
             setattr(wish, name, value)
     return wish
 
-
-def _listen(address: str, low: int, high: int) -> socket.socket:
-    for port in range(low, high + 1):
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((address, port))
-            listener.listen(64)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-        else:
-            return listener
-    raise ResourceLimit(
-        f"no free TCP port for late join on {address}, {low}-{high}",
-        hint="widen request_tcp_port_low and request_tcp_port_high",
-    )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import selectors
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from umstack._core import ffi, lib
 from umstack._engine.publication import Publication
@@ -21,54 +20,42 @@ from umstack.config import ContextOptions
 from umstack.errors import Closed
 from umstack.recovery.client import Fetch, FetchPlan
 from umstack.recovery.codec import RecoveryEndpoint
-from umstack.recovery.counters import RecoveryCounters
 from umstack.recovery.server import RecoveryServer
 from umstack.recovery.tags import KeysOf
+from umstack.streams import Streams
 from xdp.closing import Closing
 
-_NS_PER_S = 1_000_000_000
 _RECOVERIES_AT_A_TIME = 64
-_JOIN_TIMEOUT_S = 5.0
-_NICE = 5
-"""The past yields the processor to the present."""
-
-Result = TypeVar("Result")
 
 _logger = logging.getLogger("umstack.recovery")
 
 
 class RecoveryService(Closing):
-    """In embedded mode a thread of its own, begun when there is something to do; else the donated one runs it."""
+    """Its connections are the context's TCP streams, and their thread runs it."""
 
     def __init__(
         self,
         options: ContextOptions,
-        address: str,
+        streams: Streams,
         context: Any,
         find_subscription: Callable[[Any], Subscription | None],
         keys_of: KeysOf,
-        *,
-        is_threaded: bool,
     ) -> None:
         """`context` is the core's context; `find_subscription` gets a core's subscription and returns ours."""
         self._keys_of = keys_of
         self._options = options
+        self._streams = streams
         self._context = context
         self._find_subscription = find_subscription
         self._begun = ffi.new("um_begun_recovery[]", _RECOVERIES_AT_A_TIME)
         self._warned_ns: dict[str, int] = {}
-        self._address = address
-        self._is_threaded = is_threaded
-        self._counters = RecoveryCounters()
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._counters = streams.counters
         self._lock = threading.Lock()
         self._selector: selectors.BaseSelector | None = None
         self._server: RecoveryServer | None = None
         self._fetches: list[Fetch] = []
-        self._thread: threading.Thread | None = None
         self._wake_fd = -1
         self._is_closed = False
-        self._due_ns: int | None = None
 
     # Any thread
 
@@ -77,11 +64,10 @@ class RecoveryService(Closing):
         with self._lock:
             selector = self._open()
             if self._server is None:
-                self._server = RecoveryServer(
-                    self._options, self._address, selector, self._counters, self._keys_of
-                )
+                port = self._streams.port()
+                self._server = RecoveryServer(self._options, port, selector, self._counters, self._keys_of)
             server = self._server
-            self._submit(lambda: server.add(publication))
+            self._streams.loop.submit(lambda: server.add(publication))
             return server.endpoint
 
     def stop_serving(self, publication: Publication) -> None:
@@ -89,7 +75,7 @@ class RecoveryService(Closing):
         with self._lock:
             server = self._server
             if server is not None and not self._is_closed:
-                self._submit(lambda: server.remove(publication))
+                self._streams.loop.submit(lambda: server.remove(publication))
 
     def expect(self) -> None:
         """Receivers may need it from now on: a source that offers late join is about to be mapped. Raises Closed."""
@@ -108,22 +94,12 @@ class RecoveryService(Closing):
                 subscription, session.id, topic_index, mapping.epoch, plan, RecoveryEndpoint(*mapping.endpoint),
                 selector, self._counters, self._keys_of,
             )  # fmt: skip
-            self._submit(partial(self._begin, fetch, resumed=mapping.resume_sqn is not None))
+            self._streams.loop.submit(partial(self._begin, fetch, resumed=mapping.resume_sqn is not None))
 
     def _begin(self, fetch: Fetch, *, resumed: bool) -> None:
         self._counters.late_joins += not resumed
         self._counters.sources_resumed += resumed
         self._fetches.append(fetch)
-
-    def stats(self) -> dict[str, int]:
-        """The counters by name."""
-        return self._counters.as_dict()
-
-    def process(self, now_ns: int) -> None:
-        """Do what is due, where the caller's thread runs the service; nothing where it has its own."""
-        if not self._is_threaded and self._selector is not None:
-            self._select(0)
-            self._run_due(now_ns)
 
     def close(self) -> None:
         """Close every connection. Any thread, once the objects are closed."""
@@ -131,44 +107,33 @@ class RecoveryService(Closing):
             if self._is_closed:
                 return
             self._is_closed = True
-            self._wake()
-            thread, selector = self._thread, self._selector
-        if thread is not None:
-            thread.join(_JOIN_TIMEOUT_S)
-        if selector is not None:
-            self._end(selector)
-
-    def _end(self, selector: selectors.BaseSelector) -> None:
-        lib.um_context_watch_recoveries(self._context, -1)
+        self._streams.loop.end_thread()
+        if self._selector is not None:
+            lib.um_context_watch_recoveries(self._context, -1)
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._wake_fd)
+            os.close(self._wake_fd)
         for fetch in self._fetches:
             fetch.close()
         if self._server is not None:
             self._server.close()
-        selector.close()
-        os.close(self._wake_fd)
 
     def _open(self) -> selectors.BaseSelector:
         if self._is_closed:
             raise Closed("the context is closed")
         if self._selector is None:
-            self._selector = selectors.DefaultSelector()
+            self._selector = self._streams.loop.open()
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self._selector.register(self._wake_fd, selectors.EVENT_READ, self._on_wake)
+            self._streams.loop.submit(self._watch)
+            self._streams.loop.add_work(self._run_due)
             lib.um_context_watch_recoveries(self._context, self._wake_fd)
-            if self._is_threaded:
-                self._thread = threading.Thread(target=self._run, name="umstack-recovery", daemon=True)
-                self._thread.start()
         return self._selector
 
-    def _submit(self, command: Callable[[], None]) -> None:
-        self._commands.put(command)
-        self._wake()
+    # The thread of the streams
 
-    def _wake(self) -> None:
-        if self._wake_fd >= 0:
-            os.eventfd_write(self._wake_fd, 1)
-
-    # The service's thread
+    def _watch(self) -> None:
+        assert self._selector is not None
+        self._selector.register(self._wake_fd, selectors.EVENT_READ, self._on_wake)
 
     def _on_wake(self, _mask: int, _now_ns: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -210,45 +175,14 @@ class RecoveryService(Closing):
             subscription.topic, transport_name(address_of(begun.id)), begun.next_sqn,
         )  # fmt: skip
 
-    def _run(self) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        while not self._is_closed:
-            now_ns = time.monotonic_ns()
-            due_ns = self._due_ns
-            self._select(None if due_ns is None else max(0, due_ns - now_ns) / _NS_PER_S)
-            self._run_due(time.monotonic_ns())
-
-    def _select(self, timeout_s: float | None) -> None:
-        assert self._selector is not None
-        for key, mask in self._selector.select(timeout_s):
-            self._guard(partial(key.data, mask, time.monotonic_ns()))
-
-    def _run_due(self, now_ns: int) -> None:
-        while True:
-            try:
-                command = self._commands.get_nowait()
-            except queue.Empty:
-                break
-            self._guard(command)
-        times: list[int] = []
-        for fetch in list(self._fetches):
-            if not fetch.is_over:
-                due = self._guard(partial(fetch.run, now_ns))
-                times += [] if due is None else [due]
+    def _run_due(self, now_ns: int) -> int | None:
+        """Do what is due; returns when to call again."""
+        guard = self._streams.loop.guard
+        times = [guard(partial(fetch.run, now_ns)) for fetch in list(self._fetches) if not fetch.is_over]
         self._fetches = [fetch for fetch in self._fetches if not fetch.is_over]
-        server = self._server
-        if server is not None:
-            due = self._guard(partial(server.run, now_ns))
-            times += [] if due is None else [due]
-        self._due_ns = min(times, default=None)
-
-    def _guard(self, step: Callable[[], Result]) -> Result | None:
-        try:
-            return step()
-        except Exception:
-            _logger.exception("a step of recovery failed")
-            return None
+        if self._server is not None:
+            times.append(guard(partial(self._server.run, now_ns)))
+        return min((due_ns for due_ns in times if due_ns is not None), default=None)
 
 
 __all__ = ["RecoveryService"]

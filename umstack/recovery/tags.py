@@ -19,10 +19,10 @@ from typing import Any
 from umstack._core import ffi, lib
 from umstack._engine.keyring import core_key_set
 from umstack.key_file import Key
-from umstack.recovery.byte_window import ByteWindow
 from umstack.recovery.codec import RecoveryEndpoint
-from umstack.recovery.counters import RecoveryCounters
 from umstack.repeated_records import RepeatedRecords
+from umstack.streams.byte_window import ByteWindow
+from umstack.streams.counters import StreamCounters
 
 GREETING_BYTES: int = lib.UM_RECORD_HEADER_BYTES
 RECORD_WINDOW_BYTES = 2 * (lib.UM_RECORD_BYTES_MAX + lib.UM_RECORD_HEADER_BYTES)
@@ -56,7 +56,7 @@ class TagRefused(ConnectionError):
         self.reason = reason
 
 
-def count_refusal(refusal: TagRefused, counters: RecoveryCounters, peer: str) -> None:
+def count_refusal(refusal: TagRefused, counters: StreamCounters, peer: str) -> None:
     """Count a connection that ends for its tags, and log it at most every few seconds."""
     counter = f"recovery_dropped_tag_{refusal.reason.value}"
     setattr(counters, counter, getattr(counters, counter) + 1)

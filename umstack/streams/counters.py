@@ -1,4 +1,4 @@
-"""The recovery counters of a context; names as in counters.toml."""
+"""Counters of a context's TCP streams; names as in counters.toml."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(slots=True)
-class RecoveryCounters:
-    """One writer, the thread of the recovery service. Readable from any thread."""
+class NamedCounters:
+    """Counters that are fields, by whose names they are reported. Readable from any thread."""
+
+    def as_dict(self) -> dict[str, int]:
+        """Every counter by name."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+
+@dataclass(slots=True)
+class StreamCounters(NamedCounters):
+    """Of the request port and of recovery. One writer, the thread of the streams."""
 
     recovery_connections: int = 0
     recovery_connections_refused: int = 0
@@ -23,6 +32,5 @@ class RecoveryCounters:
     otr_given_up: int = 0
     sources_resumed: int = 0
 
-    def as_dict(self) -> dict[str, int]:
-        """Every counter by name."""
-        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+__all__ = ["NamedCounters", "StreamCounters"]

@@ -1,0 +1,143 @@
+"""StreamLoop: a context's TCP sockets, what is submitted to them, and what becomes due, on one thread."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from umstack.errors import Closed
+from xdp.closing import Closing
+
+_NS_PER_S = 1_000_000_000
+_JOIN_TIMEOUT_S = 5.0
+_NICE = 5
+"""The past, and what nobody waits for, yield the processor to the present."""
+
+Result = TypeVar("Result")
+Ready = Callable[[int, int], None]
+"""What a registered socket's data is: called with the events that are ready, and the monotonic time in nanoseconds."""
+
+_logger = logging.getLogger("umstack.streams")
+
+
+class StreamLoop(Closing):
+    """In embedded mode a thread of its own, begun when there is something to do; else the donated one runs it.
+
+    A step that raises is logged, and the others go on.
+    """
+
+    def __init__(self, *, is_threaded: bool) -> None:
+        self._is_threaded = is_threaded
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._work: list[Callable[[int], int | None]] = []
+        self._lock = threading.Lock()
+        self._selector: selectors.BaseSelector | None = None
+        self._thread: threading.Thread | None = None
+        self._wake_fd = -1
+        self._is_closed = False
+        self._due_ns: int | None = None
+
+    # Any thread
+
+    def open(self) -> selectors.BaseSelector:
+        """Begin, if that has not happened; the selector belongs to the loop's thread. Raises Closed."""
+        with self._lock:
+            if self._is_closed:
+                raise Closed("the context is closed")
+            if self._selector is None:
+                self._selector = selectors.DefaultSelector()
+                self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                self._selector.register(self._wake_fd, selectors.EVENT_READ, self._on_wake)
+                if self._is_threaded:
+                    self._thread = threading.Thread(target=self._run, name="umstack-streams", daemon=True)
+                    self._thread.start()
+            return self._selector
+
+    def submit(self, command: Callable[[], None]) -> None:
+        """Have the loop's thread do something soon; what is submitted to a closed loop is not done."""
+        self._commands.put(command)
+        self._wake()
+
+    def add_work(self, work: Callable[[int], int | None]) -> None:
+        """Have the loop's thread call this with the time in nanoseconds; it returns when to call it again."""
+        self.submit(partial(self._work.append, work))
+
+    def process(self, now_ns: int) -> None:
+        """Do what is due, where the caller's thread runs the loop; nothing where it has its own."""
+        if not self._is_threaded and self._selector is not None:
+            self._select(0)
+            self._run_due(now_ns)
+
+    def end_thread(self) -> None:
+        """Do no more, on no thread: whoever has sockets here may take them away."""
+        with self._lock:
+            self._is_closed = True
+            thread = self._thread
+            self._wake()
+        if thread is not None:
+            thread.join(_JOIN_TIMEOUT_S)
+
+    def close(self) -> None:
+        """End, and close the selector. A second call does nothing."""
+        self.end_thread()
+        with self._lock:
+            selector, self._selector = self._selector, None
+            if selector is not None:
+                selector.close()
+                os.close(self._wake_fd)
+                self._wake_fd = -1
+
+    def _wake(self) -> None:
+        if self._wake_fd >= 0:
+            with contextlib.suppress(OSError):
+                os.eventfd_write(self._wake_fd, 1)
+
+    # The loop's thread
+
+    def _on_wake(self, _mask: int, _now_ns: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake_fd)
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        while not self._is_closed:
+            now_ns = time.monotonic_ns()
+            due_ns = self._due_ns
+            self._select(None if due_ns is None else max(0, due_ns - now_ns) / _NS_PER_S)
+            self._run_due(time.monotonic_ns())
+
+    def _select(self, timeout_s: float | None) -> None:
+        selector = self._selector
+        assert selector is not None
+        for key, mask in selector.select(timeout_s):
+            self.guard(partial(key.data, mask, time.monotonic_ns()))
+
+    def _run_due(self, now_ns: int) -> None:
+        while True:
+            try:
+                command = self._commands.get_nowait()
+            except queue.Empty:
+                break
+            self.guard(command)
+        times = [self.guard(partial(work, now_ns)) for work in self._work]
+        self._due_ns = min((due_ns for due_ns in times if due_ns is not None), default=None)
+
+    def guard(self, step: Callable[[], Result]) -> Result | None:
+        """Take a step, which may fail: None then."""
+        try:
+            return step()
+        except Exception:
+            _logger.exception("a step of the TCP streams failed")
+            return None
+
+
+__all__ = ["Ready", "StreamLoop"]

@@ -1,0 +1,199 @@
+"""RequestPort: the TCP port of a context where receivers ask for what is retained, and responders send responses.
+
+    accepted --first byte--> LBMC control: recovery | LBMC message: responses | anything else: closed, malformed
+
+Bounded: how many connections are open, and how long one may say nothing. When there is no room for another, one that
+was of no use so far makes way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from typing import NamedTuple, Protocol
+
+from umstack.config import ContextOptions
+from umstack.errors import OptionError, ResourceLimit
+from umstack.streams.counters import StreamCounters
+from umstack.streams.loop import StreamLoop
+
+CONTROL = 8
+MESSAGE = 0
+"""LBMC types: of the messages that each kind of peer begins with."""
+
+SILENT_NS = 200_000_000
+"""A peer that has said nothing for so long may make way for another; honest ones begin at once."""
+
+
+class Endpoint(NamedTuple):
+    """An IPv4 address and a TCP port."""
+
+    ip: str
+    port: int
+
+
+class PeerService(Protocol):
+    """What serves one kind of peers. The loop's thread calls it."""
+
+    def adopt(self, peer: socket.socket, now_ns: int) -> None:
+        """Serve a connection, of which nothing was read, and call `released` of the port when it is closed."""
+
+    def make_room(self, now_ns: int) -> bool:
+        """End the connection that is of least use; False when all are of use."""
+
+
+class RequestPort:
+    """The port and the connections of which it is not known yet what they are. One thread: that of the loop."""
+
+    def __init__(
+        self, options: ContextOptions, address: str, loop: StreamLoop, counters: StreamCounters
+    ) -> None:
+        """Open the first free port of the range. Raises ResourceLimit when none is, OptionError, Closed."""
+        if not options.request_tcp_bind_request_port:
+            raise OptionError(
+                "request_tcp_bind_request_port 0: there is no request port",
+                hint="requests, late join and off-transport recovery need one: leave the option at 1",
+            )
+        self._counters = counters
+        self._connections_max = options.recovery_connections_maximum
+        self._idle_ns = options.recovery_idle_timeout_ns
+        self._activity_ns = options.request_tcp_activity_timeout_ns
+        self._nodelay = options.response_tcp_nodelay
+        self._services: dict[int, PeerService] = {}
+        self._silent: dict[socket.socket, int] = {}
+        self._open_count = 0
+        self._selector = loop.open()
+        interface = options.request_tcp_interface
+        self._listener = _listen(options, address if interface == "0.0.0.0" else interface)
+        self.endpoint = Endpoint(*self._listener.getsockname())
+        loop.submit(self._begin)
+        loop.add_work(self._run)
+
+    def serve(self, kind: int, service: PeerService) -> None:
+        """Give connections whose first message is of this LBMC type to a service. Any thread."""
+        self._services[kind] = service
+
+    def released(self) -> None:
+        """A service has closed a connection."""
+        self._open_count -= 1
+        self._counters.recovery_connections = self._open_count
+
+    def close(self) -> None:
+        """Close the port, and what nobody serves. The loop's thread has ended."""
+        for peer in list(self._silent):
+            self._drop(peer)
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(self._listener)
+        self._listener.close()
+
+    # Connections
+
+    def _begin(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def _accept(self, _mask: int, now_ns: int) -> None:
+        with contextlib.suppress(BlockingIOError, InterruptedError, ConnectionError, OSError):
+            peer, _ = self._listener.accept()
+            if self._open_count >= self._connections_max and not self._make_room(now_ns):
+                self._counters.recovery_connections_refused += 1
+                peer.close()
+                return
+            self._open_count += 1
+            self._counters.recovery_connections = self._open_count
+            self._silent[peer] = now_ns
+            peer.setblocking(False)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, self._nodelay)
+            if self._activity_ns:
+                keep_alive(peer, self._activity_ns)
+            self._selector.register(peer, selectors.EVENT_READ, lambda _, at_ns: self._on_ready(peer, at_ns))
+
+    def _make_room(self, now_ns: int) -> bool:
+        """End a connection that is of no use, the oldest first. False without one."""
+        oldest = next(iter(self._silent), None)
+        if oldest is not None and now_ns - self._silent[oldest] > SILENT_NS:
+            self._counters.recovery_connections_idle += 1
+            self._drop(oldest)
+            return True
+        return any(service.make_room(now_ns) for service in self._services.values())
+
+    def _on_ready(self, peer: socket.socket, now_ns: int) -> None:
+        """The first byte of an LBMC message has its version and its type."""
+        try:
+            first = peer.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        service = self._services.get(first[0]) if first else None
+        if service is None:
+            if first:
+                self._counters.recovery_malformed += 1
+                discard_received(peer)
+            self._drop(peer)
+            return
+        del self._silent[peer]
+        self._selector.unregister(peer)
+        service.adopt(peer, now_ns)
+
+    def _drop(self, peer: socket.socket) -> None:
+        del self._silent[peer]
+        self._selector.unregister(peer)
+        peer.close()
+        self.released()
+
+    def _run(self, now_ns: int) -> int | None:
+        """End connections that have said nothing. Returns when to call again."""
+        for peer, since_ns in list(self._silent.items()):
+            if now_ns - since_ns <= self._idle_ns:
+                return now_ns + self._idle_ns // 4
+            self._counters.recovery_connections_idle += 1
+            self._drop(peer)
+        return None
+
+
+def discard_received(peer: socket.socket) -> None:
+    """Take what has come, so that closing ends the stream in order and does not reset it."""
+    with contextlib.suppress(OSError):
+        peer.recv(1 << 16)
+
+
+def keep_alive(peer: socket.socket, timeout_ns: int) -> None:
+    """Have the kernel find out within about this time that the peer is gone (RFC 1122, 4.2.3.6)."""
+    seconds = max(1, timeout_ns // 1_000_000_000)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, seconds // 2))
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, seconds // 8))
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+
+
+def _listen(options: ContextOptions, address: str) -> socket.socket:
+    one = options.request_tcp_port
+    low, high = (one, one) if one else (options.request_tcp_port_low, options.request_tcp_port_high)
+    for port in range(low, high + 1):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, options.request_tcp_reuseaddr)
+            listener.bind((address, port))
+            listener.listen(options.request_tcp_listen_backlog)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+        else:
+            return listener
+    raise ResourceLimit(
+        f"no free TCP port for requests on {address}, {low}-{high}",
+        hint="widen request_tcp_port_low and request_tcp_port_high",
+    )
+
+
+__all__ = [
+    "CONTROL",
+    "MESSAGE",
+    "SILENT_NS",
+    "Endpoint",
+    "PeerService",
+    "RequestPort",
+    "discard_received",
+    "keep_alive",
+]

@@ -1,0 +1,51 @@
+"""Streams: what the TCP streams of one context share: the loop, the request port, and the counters."""
+
+from __future__ import annotations
+
+import threading
+
+from umstack.config import ContextOptions
+from umstack.streams.counters import StreamCounters
+from umstack.streams.loop import StreamLoop
+from umstack.streams.request_port import RequestPort
+from xdp.closing import Closing
+
+
+class Streams(Closing):
+    """Any thread. Closed after those that use it, which end their connections once the loop's thread has ended."""
+
+    def __init__(self, options: ContextOptions, address: str, *, is_threaded: bool) -> None:
+        """`address` is the IPv4 address of the context's interface."""
+        self.loop = StreamLoop(is_threaded=is_threaded)
+        self.counters = StreamCounters()
+        self._options = options
+        self._address = address
+        self._opening = threading.Lock()
+        self._port: RequestPort | None = None
+
+    def port(self) -> RequestPort:
+        """The request port, opened at the first call. Raises ResourceLimit, OptionError, Closed."""
+        with self._opening:
+            if self._port is None:
+                self._port = RequestPort(self._options, self._address, self.loop, self.counters)
+            return self._port
+
+    def stats(self) -> dict[str, int]:
+        """The counters by name."""
+        return self.counters.as_dict()
+
+    def process(self, now_ns: int) -> None:
+        """Do what is due, on a donated thread."""
+        self.loop.process(now_ns)
+
+    def close(self) -> None:
+        """Close the port and the loop."""
+        self.loop.end_thread()
+        with self._opening:
+            port, self._port = self._port, None
+        if port is not None:
+            port.close()
+        self.loop.close()
+
+
+__all__ = ["Streams"]
