@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from umstack.errors import Forked as Forked
     from umstack.errors import NotConnected as NotConnected
     from umstack.errors import RateLimited as RateLimited
+    from umstack.errors import ResponseFailed as ResponseFailed
+    from umstack.errors import ResponsesDropped as ResponsesDropped
+    from umstack.errors import ResponseTimeout as ResponseTimeout
     from umstack.errors import UmError as UmError
     from umstack.errors import WouldBlock as WouldBlock
     from umstack.event_queue import EventQueue as EventQueue
@@ -33,10 +36,13 @@ if TYPE_CHECKING:
     from umstack.events import Event as Event
     from umstack.events import Message as Message
     from umstack.events import NoSource as NoSource
+    from umstack.events import Request as Request
     from umstack.events import SourceCreated as SourceCreated
     from umstack.events import SourceDeleted as SourceDeleted
     from umstack.events import UnrecoverableLoss as UnrecoverableLoss
     from umstack.receiver import Receiver as Receiver
+    from umstack.requests import PendingRequest as PendingRequest
+    from umstack.requests import Response as Response
     from umstack.source import Source as Source
     from umstack.wildcard_receiver import WildcardReceiver as WildcardReceiver
 
@@ -54,6 +60,9 @@ _HOME = {
     "Forked": "errors",
     "NotConnected": "errors",
     "RateLimited": "errors",
+    "ResponseFailed": "errors",
+    "ResponseTimeout": "errors",
+    "ResponsesDropped": "errors",
     "UmError": "errors",
     "WouldBlock": "errors",
     "EventQueue": "event_queue",
@@ -65,7 +74,10 @@ _HOME = {
     "NoSource": "events",
     "SourceCreated": "events",
     "SourceDeleted": "events",
+    "Request": "events",
     "UnrecoverableLoss": "events",
+    "PendingRequest": "requests",
+    "Response": "requests",
     "Receiver": "receiver",
     "ReceiverEvent": "_engine.source_events",
     "Source": "source",

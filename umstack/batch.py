@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import repeat
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from umstack._core import ffi, lib
 from umstack.events import (
+    REQUEST_FLAG,
     BeginningOfSession,
     BurstLoss,
     EndOfSession,
     Event,
     Message,
     NoSource,
+    Request,
     SourceCreated,
     SourceDeleted,
     UnrecoverableLoss,
@@ -44,6 +47,7 @@ _EMPTY_BLOCK = ffi.new(
             ("received_ns", "int64_t *"),
             ("sent_ns", "int64_t *"),
             ("flags", "uint16_t *"),
+            ("requests", "um_request *"),
             ("payload", "uint8_t *"),
         ]
     },
@@ -278,9 +282,24 @@ class Batch:
             )
         topics, sources = self._topics_and_sources()
         sent = self._column(block.sent_ns) if self._summarize().sent_count else repeat(0)
-        return map(
+        rows = map(
             _new_message, zip(payloads, topics, sources, sequence_numbers, *columns, sent, strict=False)
         )
+        return self._with_requests(rows) if self._summarize().has_requests else rows
+
+    def _with_requests(self, rows: Iterator[Message]) -> Iterator[Message]:
+        """The rows, those that are requests as such."""
+        for row, message in enumerate(rows, self._first):
+            yield self._request_of(row, message) if message.flags & REQUEST_FLAG else message
+
+    def _request_of(self, row: int, message: Message) -> Request:
+        request: Request = tuple.__new__(Request, message)
+        named = self._block.requests[row]
+        request.request_index = named.index
+        request.requester = (str(ipaddress.IPv4Address(named.ip)), named.port)
+        request._responder = self._memory.responder
+        request._owner = self._memory.sources.owners[self._block.sources[row]]
+        return request
 
     def __getitem__(self, index: int) -> Event:
         return self.events()[index]

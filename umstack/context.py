@@ -38,6 +38,7 @@ from umstack.events import Event
 from umstack.foreign_text import displayed
 from umstack.receiver import Receiver
 from umstack.recovery import RecoveryService, endpoint_of, endpoint_option
+from umstack.requests import RequestService
 from umstack.resolution import (
     DonatedResolver,
     ResolutionAgent,
@@ -135,6 +136,14 @@ class Context(Closing):
                 self._engine.keyring.keys_of,
             )
             undo.callback(self._recovery.close)
+            self._requests = RequestService(
+                chosen,
+                self._streams,
+                lambda topic: self._engine.keyring.number_of(topic) != 0,
+                (lambda: self._engine.process(0.0)) if self._engine.is_sequential else None,
+            )
+            undo.callback(self._requests.close)
+            self._core.responder = self._requests.responder
             self._resolver = self._open_resolver()
             undo.callback(self._resolver.close)
             self._follower = InterfaceFollower(
@@ -247,7 +256,9 @@ class Context(Closing):
         _check_multicast(self.interface, chosen.transport_lbtrm_multicast_address)
         session = self._engine.sessions.acquire(chosen, self._engine.keyring.number_of(topic))
         try:
-            source = Source(self._engine, self._resolver, session, topic, self._next_topic_index, chosen)
+            source = Source(
+                self._engine, self._resolver, session, topic, self._next_topic_index, chosen, self._requests
+            )
         except BaseException:
             self._engine.sessions.release(session)
             raise
@@ -496,7 +507,8 @@ class Context(Closing):
         Raises Closed.
         """
         self._core.check_open()
-        return context_report(self._engine, {**self._resolver.stats(), **self._streams.stats()})
+        own = {**self._resolver.stats(), **self._streams.stats(), **self._requests.stats()}
+        return context_report(self._engine, own)
 
     def recovery_times(self) -> RecoveryHistogram:
         """How long the recovery of lost datagrams took, over all receiving sessions open now. Raises Closed."""

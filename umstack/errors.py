@@ -111,6 +111,30 @@ class NotConnected(WouldBlock):
     default_hint = "start a receiver of the topic, wait for it, or use flow_control none"
 
 
+class ResponseTimeout(UmError):
+    """No response to a request came in time."""
+
+    default_hint = "start a receiver of the topic that responds, or give it longer"
+
+
+class ResponseFailed(UmError):
+    """A response cannot be brought to the sender of the request: it is gone, or takes nothing."""
+
+    default_hint = "the requester's host must be reachable by TCP at the port that its requests name"
+
+
+class ResponsesDropped(UmError):
+    """There was no room for responses to a request: `count` of them were dropped here, the others go on."""
+
+    default_hint = (
+        "read responses as they come, or raise request_response_buffer and response_maximum_message_length"
+    )
+    count = 1
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.count} responses dropped; {self.hint}"
+
+
 class Closed(UmError):
     """The object was closed before or during the call."""
 

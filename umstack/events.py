@@ -5,7 +5,15 @@ Each is a named tuple: made in bulk from the columns of a batch, immutable, and 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from umstack.errors import Closed, InvalidArgument, NotBytes, Unsupported
+
+if TYPE_CHECKING:
+    from umstack._engine.core_context import Responds
+    from umstack._engine.row_sources import RowOwner
+
+REQUEST_FLAG = 0x40
 
 
 class Message(NamedTuple):
@@ -23,13 +31,60 @@ class Message(NamedTuple):
     """Wall-clock time of arrival, nanoseconds since 1970."""
     flags: int
     """1: first of an explicit batch, 2: last of one (UM-37), 4: was fragmented, 8: from before the receiver joined
-    (UM-140), 0x20: recovered off the transport (UM-142)."""
+    (UM-140), 0x20: recovered off the transport (UM-142), 0x40: a request."""
     fragment_offset: int
     """With ordered_delivery 0: payload bytes of the message before this fragment (UM-58)."""
     message_length: int
     """With ordered_delivery 0: payload bytes of the whole message."""
     sent_ns: int = 0
     """Time of sending by the publisher's wall clock (option send_timestamps); 0 where the message does not say."""
+
+    @property
+    def is_request(self) -> bool:
+        """Whether its sender waits for responses."""
+        return bool(self.flags & REQUEST_FLAG)
+
+    def respond(self, data: Any, *, timeout: float | None = None) -> None:
+        """Send `data` to the sender of a request, within `timeout` seconds: see Request.
+
+        Raises InvalidArgument for a plain message.
+        """
+        raise InvalidArgument(
+            f"a message on {self.topic!r} is no request: nobody waits for a response",
+            hint="respond where is_request is true; Source.request() sends requests",
+        )
+
+
+class Request(Message):
+    """A message whose sender waits for responses: any number of them, from any receiver of the topic.
+
+    `request_index` is the number by which its sender knows it, `requester` the address and TCP port where it waits.
+    """
+
+    request_index: int
+    requester: tuple[str, int]
+    _responder: Responds | None
+    _owner: RowOwner | None
+
+    def respond(self, data: Any, *, timeout: float | None = None) -> None:
+        """Send a response. Any thread, also once the callback that got the request has returned, and more than once.
+
+        `data` is any contiguous buffer. The call returns when the response is with the kernel, or waits behind others
+        for the kernel to take it; while response_session_maximum_buffer bytes wait already it waits up to `timeout`
+        seconds (None: as long as the requester takes something; 0: not at all) and then raises BackPressured. A
+        response that was cut off by that is not delivered in part. Whether the requester still waits is not known here.
+        Raises ResponseFailed when the requester cannot be reached or takes nothing, MessageTooLong, ResourceLimit with
+        too many requesters, NotBytes for a str, Unsupported for a topic with keys, and Closed once its receiver or
+        context is closed.
+        """
+        if isinstance(data, str):
+            raise NotBytes(f"a response on {self.topic!r} is bytes, not str")
+        if self._owner is None or self._owner.closed:
+            raise Closed(f"responding on {self.topic!r}: its receiver is closed")
+        if self._responder is None:
+            raise Unsupported(f"responding on {self.topic!r}: its context sends no responses")
+        view = memoryview(data).cast("B")
+        self._responder.respond(self.topic, self.requester, self.request_index, view, timeout)
 
 
 class BeginningOfSession(NamedTuple):

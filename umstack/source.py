@@ -1,4 +1,7 @@
-"""Source: publishes one topic over a transport session."""
+"""Source: publishes one topic over a transport session.
+
+One file, because it is one class of the face: every way of publishing, over the same waiting and the same errors.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ from umstack.errors import (
     error_from_result,
 )
 from umstack.recovery import RecoveryEndpoint, RecoveryService
+from umstack.requests import PendingRequest, RequestService
 from umstack.resolution import Resolver
 from umstack.telemetry.reading import Counters, publication_counters
 from xdp.closing import Closing
@@ -79,6 +83,7 @@ class Source(Closing):
         "_handle",
         "_publication",
         "_recovery",
+        "_requests",
         "_resolver",
         "closed",
         "options",
@@ -94,8 +99,10 @@ class Source(Closing):
         topic: str,
         topic_index: int,
         options: SourceOptions,
+        requests: RequestService,
     ) -> None:
         """Open it on a session; called by Context.source()."""
+        self._requests = requests
         self.topic = topic
         """The topic's name."""
         self.topic_index = topic_index
@@ -179,6 +186,11 @@ class Source(Closing):
     def _error(self, result: int, doing: str) -> UmError:
         if result == lib.UM_CLOSED:
             return self._engine.core.closed_error(f"{doing} on {self.topic!r}: the source")
+        if result == -errno.EBUSY:
+            return InvalidArgument(
+                f"{doing} on {self.topic!r}: an explicit batch is open, which would hold it back",
+                hint="end the batch first, or send requests by a source of their own",
+            )
         if result == -errno.EMSGSIZE:
             return MessageTooLong(
                 f"{doing} on {self.topic!r}: longer than {self.message_maximum_bytes} bytes, the longest message here",
@@ -343,6 +355,42 @@ class Source(Closing):
         """
         self._retry(lambda _wait_ns, _more: lib.um_publication_flush(self._handle), None, "flushing")
 
+    def request(
+        self,
+        data: Buffer,
+        flush: bool = True,
+        *,
+        timeout: float | None = None,
+        send_timeout: float | None = None,
+    ) -> PendingRequest:
+        """Publish `data` as a request, which receivers can respond to. Iterate, await or receive() its responses.
+
+        Responses come directly from each responder, over TCP. The request is open for `timeout` seconds (None: until it
+        is closed); sending waits up to `send_timeout` seconds, as send() does. `flush` sends it, and everything held
+        before it, at once. Raises as send() does; ResourceLimit with request_pending_maximum open requests or without
+        a free port, Unsupported for a topic with keys, InvalidArgument while an explicit batch is open, NotBytes for a
+        str. Any thread.
+        """
+        self._check_open()
+        if isinstance(data, str):
+            raise NotBytes(f"a request on {self.topic!r} is bytes, not str")
+        raw = data if type(data) is bytes else ffi.from_buffer("char[]", data)
+        request, named = self._requests.open(self, self.topic, timeout)
+        flags = _FLUSH if flush else 0
+        try:
+            self._retry(
+                lambda wait_ns, more: lib.um_publication_request(
+                    self._handle, raw, len(raw), named, flags | more, wait_ns
+                ),
+                send_timeout,
+                "sending a request",
+            )
+        except BaseException:
+            request.close()
+            raise
+        self._requests.note_sent()
+        return request
+
     # State
 
     def _check_open(self) -> None:
@@ -476,6 +524,7 @@ class Source(Closing):
         engine, publication = self._engine, self._publication
         if engine.registry.begin_closing(self):
             engine.registry.remove(self)
+            self._requests.end_requests_of(self, f"source {self.topic!r}")
             if not engine.core.closed:
                 self._resolver.withdraw(self.topic, self.topic_index, publication.session.address)
             if self._recovery is not None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from umstack.recovery.counters import RecoveryCounters
+from umstack.requests.counters import RequesterCounters, ResponderCounters
 from umstack.resolution import ResolutionCounters
+from umstack.streams.counters import StreamCounters
 from umstack.telemetry import counters
 from umstack.telemetry.counters import UNSET_MINIMUM, CounterKind, parse_schema, schema
 
@@ -70,7 +71,8 @@ def test_the_documentation_is_up_to_date() -> None:
 def test_counters_kept_in_python_are_not_in_the_c_structs() -> None:
     """Topic resolution runs in Python: its counters have no field in C and all have one in Python."""
     in_python = {c.name for c in schema().group("context").counters if not c.in_core}
-    assert in_python == set(ResolutionCounters().as_dict()) | set(RecoveryCounters().as_dict())
+    kinds = (ResolutionCounters, StreamCounters, RequesterCounters, ResponderCounters)
+    assert in_python == {name for kind in kinds for name in kind().as_dict()}
     assert not any(f" {name};" in counters.render_c_header() for name in in_python)
 
 

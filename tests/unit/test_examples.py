@@ -24,6 +24,7 @@ ALONE = {
     r"payloads 00000000 to 00009999\n",
     "claim.py": r"1000 readings, sums 62250\.0 62375\.0 62500\.0 62625\.0\n",
     "many_topics.py": r"1000 messages of 100 topics, 10 of each\n",
+    "requests.py": r"0 has apples\n1 has apples\n2 has apples\nthe first of them: has pears\n",
     "sequential.py": r"100 messages, 0 threads of the stack\n",
 }
 NEEDS = {"batches_to_arrow.py": "pyarrow"}

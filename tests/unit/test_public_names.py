@@ -20,12 +20,13 @@ NAMES = {
     | {"latencies", "topics", "unblock", "wildcard_receiver"},
     umstack.Source: CLOSING
     | {"claim", "fileno", "flush", "is_connected", "message_maximum_bytes", "nak_cutoff", "options"}
-    | {"receiver_events", "send", "send_async"}
+    | {"receiver_events", "request", "send", "send_async"}
     | {"send_many", "send_packed", "stats", "topic", "topic_index", "transport", "wait_connected"}
     | {"wait_drained"},
     umstack.Receiver: READING | {"options", "queue", "stats", "topic"},
     umstack.EventQueue: READING | {"options"},
     umstack.WildcardReceiver: READING | {"options", "pattern", "topics", "wildcard_options"},
+    umstack.PendingRequest: CLOSING | {"first", "first_async", "index", "receive", "receive_async", "topic"},
     umstack.Batch: {
         "event_count",
         "events",

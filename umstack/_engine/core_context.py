@@ -6,7 +6,7 @@ import ipaddress
 import os
 import threading
 from random import SystemRandom
-from typing import Any
+from typing import Any, Protocol
 
 import xdp
 from umstack._core import ffi, lib
@@ -59,6 +59,15 @@ class _Memory:
             lib.um_context_free(self._handle)
 
 
+class Responds(Protocol):
+    """What brings responses to the senders of requests."""
+
+    def respond(
+        self, topic: str, requester: tuple[str, int], index: int, data: memoryview, timeout: float | None
+    ) -> None:
+        """Send a response to the request of this number, which came on a topic."""
+
+
 class CoreContext:
     """Owns the core's context. `close()` ends it; its memory is unmapped when nothing refers to it any more."""
 
@@ -75,6 +84,7 @@ class CoreContext:
         "lifecycle",
         "options",
         "receiver_id",
+        "responder",
     )
 
     def __init__(
@@ -87,6 +97,8 @@ class CoreContext:
         self.forked = False
         """Whether this process was forked from the one that opened it, and owns nothing of it."""
         self.receiver_id = SystemRandom().getrandbits(64)
+        self.responder: Responds | None = None
+        """What responds to requests that its receivers get; set before the first of them is made."""
         self.datagram_max_bytes = memory_size(datagram_bytes)
         self._link = link
         self.datagram_bytes = self._bounded_by_link(datagram_bytes)

@@ -19,11 +19,13 @@ _BLOCK_ROWS = 8192
 class QueueMemory:
     """The core's side of a queue. Lives as long as any receiver of it and any batch that looks into it."""
 
-    __slots__ = ("_message_option_bytes", "freed", "handle", "message_max_bytes", "sources")
+    __slots__ = ("_message_option_bytes", "freed", "handle", "message_max_bytes", "responder", "sources")
 
     def __init__(self, core: CoreContext, options: ReceiverOptions, name: str) -> None:
         """Open a queue of the size that these options give; `name` is for errors."""
         self.freed = True
+        self.responder = core.responder
+        """What brings responses to the senders of requests in it."""
         self._message_option_bytes: int = options.receiver_maximum_message_length_bytes
         self.message_max_bytes: int = max(self._message_option_bytes, lib.UM_QUEUE_MESSAGE_BYTES_MIN)
         config = ffi.new("um_event_queue_config *")

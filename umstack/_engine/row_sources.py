@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from umstack.errors import Unsupported
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+class RowOwner(Protocol):
+    """Whose rows they are: a subscription."""
+
+    closed: bool
 
 
 class RowSources:
@@ -17,20 +23,24 @@ class RowSources:
     back gets its number again. One thread adds sources; any thread may look up the number of a row.
     """
 
-    __slots__ = ("_encoded", "_numbers", "names", "topics")
+    __slots__ = ("_encoded", "_numbers", "names", "owners", "topics")
 
     def __init__(self) -> None:
         self.topics: list[str] = []
         self.names: list[str] = []
+        self.owners: list[RowOwner | None] = []
         self._numbers: dict[tuple[str, str], int] = {}
         self._encoded: tuple[int, pyarrow.DictionaryArray, pyarrow.DictionaryArray] | None = None
 
-    def number(self, topic: str, name: str) -> int:
-        """The number rows of this topic from a source of this name carry."""
+    def number(self, topic: str, name: str, owner: RowOwner | None = None) -> int:
+        """The number rows of this topic from a source of this name carry, which `owner`, if any, delivers from now on."""
         number = self._numbers.setdefault((topic, name), len(self.names))
         if number == len(self.names):
+            self.owners.append(owner)
             self.topics.append(topic)
             self.names.append(name)
+        if owner is not None:
+            self.owners[number] = owner
         return number
 
     def as_arrow(self) -> tuple[pyarrow.DictionaryArray, pyarrow.DictionaryArray]:

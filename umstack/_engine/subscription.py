@@ -70,7 +70,7 @@ class Subscription:
         """Map a source to it: a session's topic index, under the source's name. Returns the core's result."""
         if self.closed:
             return 0
-        number = self._queue.sources.number(self.topic, source)
+        number = self._queue.sources.number(self.topic, source, self)
         return int(lib.um_subscription_map(self.handle, session, topic_index, number))
 
     def map_late(
@@ -84,7 +84,7 @@ class Subscription:
         mapping.request_port.ip = int(ipaddress.IPv4Address(ip))
         mapping.joins_late = self.options.use_late_join
         mapping.caching_proximity = self.options.retransmit_message_caching_proximity
-        number = self._queue.sources.number(self.topic, source)
+        number = self._queue.sources.number(self.topic, source, self)
         result = int(lib.um_subscription_map_late(self.handle, session, topic_index, number, mapping))
         if result != 0 or not mapping.is_fetched:
             return result, None

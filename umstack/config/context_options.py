@@ -92,8 +92,8 @@ class ContextOptions:
         ours=15000,
         minimum=10,
         maximum=3_600_000,
-        doc="A receiver that asks nothing, or takes nothing, for this long is disconnected; so is whoever connects to "
-        "the request port and says nothing.",
+        doc="A receiver that asks nothing, or takes nothing, for this long is disconnected; so is a peer that connects "
+        "to the request port and says nothing.",
     )
 
     # Requests and responses

@@ -298,4 +298,3 @@ def _wish(request: RangeRequest) -> Any:
             setattr(wish, "has_" + name.removesuffix("_ns"), True)
             setattr(wish, name, value)
     return wish
-

@@ -56,6 +56,11 @@ class ByteWindow:
         """The first bytes, as many of them as there are."""
         return bytes(self._view[self._begin : min(self._begin + count, self._end)])
 
+    @property
+    def filled(self) -> memoryview:
+        """The filled bytes, in place: valid until the next call that changes the window."""
+        return self._view[self._begin : self._end]
+
     def consume(self, count: int) -> None:
         """The first bytes are used."""
         self._begin += count

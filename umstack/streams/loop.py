@@ -77,7 +77,7 @@ class StreamLoop(Closing):
             self._run_due(now_ns)
 
     def end_thread(self) -> None:
-        """Do no more, on no thread: whoever has sockets here may take them away."""
+        """Do no more, on no thread: the sockets that are registered may be taken away."""
         with self._lock:
             self._is_closed = True
             thread = self._thread

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import threading
 from typing import NamedTuple, Protocol
 
 from umstack.config import ContextOptions
@@ -63,6 +64,7 @@ class RequestPort:
         self._services: dict[int, PeerService] = {}
         self._silent: dict[socket.socket, int] = {}
         self._open_count = 0
+        self._counting = threading.Lock()
         self._selector = loop.open()
         interface = options.request_tcp_interface
         self._listener = _listen(options, address if interface == "0.0.0.0" else interface)
@@ -75,9 +77,13 @@ class RequestPort:
         self._services[kind] = service
 
     def released(self) -> None:
-        """A service has closed a connection."""
-        self._open_count -= 1
-        self._counters.recovery_connections = self._open_count
+        """A service has closed a connection. Any thread."""
+        self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._counting:
+            self._open_count += change
+            self._counters.recovery_connections = self._open_count
 
     def close(self) -> None:
         """Close the port, and what nobody serves. The loop's thread has ended."""
@@ -99,8 +105,7 @@ class RequestPort:
                 self._counters.recovery_connections_refused += 1
                 peer.close()
                 return
-            self._open_count += 1
-            self._counters.recovery_connections = self._open_count
+            self._count(1)
             self._silent[peer] = now_ns
             peer.setblocking(False)
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, self._nodelay)

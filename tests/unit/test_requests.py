@@ -1,0 +1,788 @@
+"""Requests and responses between contexts over loopback: matching, deletion, timeouts, limits, peers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import os
+import random
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.loopback import open_context
+from tests.waiting import SECONDS, wait_for
+from umstack import (
+    BackPressured,
+    Closed,
+    Context,
+    Message,
+    PendingRequest,
+    Receiver,
+    Request,
+    Response,
+    ResponseFailed,
+    ResponsesDropped,
+    ResponseTimeout,
+    Source,
+)
+from umstack.errors import (
+    InvalidArgument,
+    MessageTooLong,
+    NotBytes,
+    OptionError,
+    ResourceLimit,
+    Unsupported,
+)
+from umstack.key_file import write_new_key_file
+from umstack.requests.codec import (
+    FRAGMENT_MAX_BYTES,
+    ResponseStream,
+    encode_fragment_head,
+    encode_head,
+)
+
+PORTS = {"request_tcp_port_low": 24391, "request_tcp_port_high": 25391}
+_STREAM = ResponseStream(b"instance", 7)
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    with open_context(**PORTS) as opened:
+        yield opened
+
+
+def _counter(context: Context, name: str) -> int:
+    return int(context.stats()["context"][name])
+
+
+def _echo(message: Any) -> None:
+    if isinstance(message, Request):
+        message.respond(b"re:" + message.data)
+
+
+def _pair(context: Context, topic: str, on_message: Callable[[Any], None] = _echo) -> tuple[Source, Receiver]:
+    """A source, and a receiver with a callback, that know of each other."""
+    receiver = context.receiver(topic, on_message)
+    source = context.source(topic)
+    wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
+    return source, receiver
+
+
+def _port_of(context: Context) -> int:
+    return context._streams.port().endpoint.port
+
+
+def _whole(index: int, data: bytes, sqn: int = 0) -> bytes:
+    return encode_head(index, sqn, _STREAM, sqn, len(data)) + data
+
+
+# One to one, one to many
+
+
+def test_a_request_gets_its_response(context: Context) -> None:
+    """Issue 29: one to one, with what the responder is told about the request."""
+    seen: list[Request] = []
+
+    def on_message(message: Any) -> None:
+        if isinstance(message, Request):
+            seen.append(message)
+        _echo(message)
+
+    source, _ = _pair(context, "one", on_message)
+    source.send(b"plain", flush=True)
+    with source.request(b"who?") as request:
+        response = request.first(timeout=SECONDS)
+    assert response.data == b"re:who?"
+    assert response.responder.startswith("127.0.0.1:")
+    assert abs(response.received_ns - time.time_ns()) < SECONDS * 1e9
+    [message] = seen
+    assert isinstance(message, Message)
+    assert message.is_request
+    assert message.data == b"who?"
+    assert message.request_index == request.index
+    assert message.requester == ("127.0.0.1", _port_of(context))
+    assert (_counter(context, "requests_sent"), _counter(context, "responses_rcved")) == (1, 1)
+    [session] = [one for one in context.stats()["receiver_transports"] if one["lbm_msgs_rcved"]]
+    assert session["lbm_reqs_rcved"] == 1
+
+
+def test_a_plain_message_is_no_request(context: Context) -> None:
+    """Issue 29: respond() on a message that nobody waits for says so."""
+    source, receiver = context.source("plain"), context.receiver("plain")
+    wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
+    source.send(b"plain", flush=True)
+    message = next(iter(receiver))
+    assert not message.is_request
+    with pytest.raises(InvalidArgument, match="no request"):
+        message.respond(b"x")
+
+
+def test_many_responders_and_many_responses_each(context: Context) -> None:
+    """Issue 29: any number of responders, each any number of responses; iteration ends with the timeout."""
+
+    def respond_thrice(number: int) -> Callable[[Any], None]:
+        def on_message(message: Any) -> None:
+            if isinstance(message, Request):
+                for n in range(3):
+                    message.respond(b"%d-%d" % (number, n))
+
+        return on_message
+
+    with open_context(**PORTS) as other:
+        receivers = [
+            owner.receiver("many", respond_thrice(n))
+            for n, owner in enumerate([context, other, other, other])
+        ]
+        source = context.source("many")
+        for receiver in receivers:
+            wait_for(lambda one=receiver: one.stats()["delivery_controllers"], "topic resolution")
+        got: list[bytes] = []
+        for response in source.request(b"all", timeout=SECONDS):
+            got.append(response.data)
+            if len(got) == 12:
+                break
+    assert sorted(got) == sorted(b"%d-%d" % pair for pair in itertools.product(range(4), range(3)))
+    for number in b"0123":
+        mine = [data for data in got if data[0] == number]
+        assert mine == sorted(mine)
+
+
+def test_iteration_ends_when_the_time_is_over(context: Context) -> None:
+    """Issue 29: a request without a responder: the iteration ends, first() says what was waited for."""
+    source = context.source("nobody")
+    begun = time.monotonic()
+    assert list(source.request(b"x", timeout=0.1)) == []
+    assert 0.1 <= time.monotonic() - begun < SECONDS
+    with pytest.raises(ResponseTimeout, match=r"'nobody' within 0\.05 s"):
+        source.request(b"x").first(timeout=0.05)
+    request = source.request(b"x")
+    assert request.receive(timeout=0) is None
+    assert request.receive(timeout=0.02) is None
+    assert not request.closed
+    request.close()
+    assert request.closed
+    assert list(request) == []
+    with pytest.raises(Closed, match="the request on 'nobody' is closed"):
+        request.receive()
+    wait_for(lambda: _counter(context, "requests_pending") == 0, "no request left")
+
+
+@pytest.mark.parametrize("length", [0, 1, 1400, 65_000, FRAGMENT_MAX_BYTES + 1, 1_048_576])
+def test_messages_of_any_length(context: Context, length: int) -> None:
+    """Issue 29: requests in fragments, responses beyond the 16 bits of LBMC's length, up to the longest."""
+    data = random.Random(length).randbytes(length)
+
+    def on_message(message: Any) -> None:
+        if isinstance(message, Request):
+            message.respond(message.data)
+
+    source, _ = _pair(context, "long", on_message)
+    assert source.request(data).first(timeout=SECONDS).data == data
+
+
+def test_a_response_that_is_too_long_is_refused(context: Context) -> None:
+    """Issue 29: by the responder, with the number; and by a requester that takes less, which goes on."""
+    failed: list[MessageTooLong] = []
+
+    def on_message(message: Any) -> None:
+        if isinstance(message, Request):
+            try:
+                message.respond(bytes(1_048_577))
+            except MessageTooLong as error:
+                failed.append(error)
+            message.respond(bytes(5000))
+            message.respond(b"short")
+
+    with open_context(**PORTS, response_maximum_message_length=4999) as requester:
+        receiver = context.receiver("too long", on_message)
+        source = requester.source("too long")
+        wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
+        request = source.request(b"x", timeout=SECONDS)
+        with pytest.raises(ResponsesDropped, match="1 responses dropped"):
+            request.receive()
+        assert request.first().data == b"short"
+        assert _counter(requester, "responses_dropped") == 1
+    assert "1048577 bytes" in str(failed[0])
+
+
+# Who responds when
+
+
+def test_responding_later_and_from_another_thread(context: Context) -> None:
+    """Issue 29: after the callback returned, from threads of their own, to requests that wait at the same time."""
+    requests: list[Request] = []
+    source, _ = _pair(context, "later", lambda m: requests.append(m) if isinstance(m, Request) else None)
+    pending = [source.request(b"%d" % n) for n in range(50)]
+    wait_for(lambda: len(requests) == 50, "the requests")
+    random.Random(1).shuffle(requests)
+    threads = [threading.Thread(target=lambda r=one: r.respond(b"re:" + r.data)) for one in requests]
+    for thread in threads:
+        thread.start()
+    for n, request in enumerate(pending):
+        assert request.first(timeout=SECONDS).data == b"re:%d" % n
+    for thread in threads:
+        thread.join()
+    assert _counter(context, "response_connections_opened") == 1
+
+
+def test_threads_that_wait_at_the_same_time(context: Context) -> None:
+    """Issue 29: many requests at once, each thread gets its own responses, whichever thread receives them."""
+    source, _ = _pair(context, "threads")
+    wrong: list[object] = []
+
+    def ask(thread: int) -> None:
+        for n in range(100):
+            data = b"%d/%d" % (thread, n)
+            if source.request(data).first(timeout=SECONDS).data != b"re:" + data:
+                wrong.append(data)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert _counter(context, "responses_rcved") == 800
+    assert _counter(context, "responses_late") == 0
+
+
+def test_polled_rows_of_requests(context: Context) -> None:
+    """Issue 29: rows among others in a batch: those that are requests respond, columns are as ever."""
+    receiver = context.receiver("rows")
+    source = context.source("rows")
+    wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
+    source.send(b"a", flush=True)
+    request = source.request(b"b")
+    source.send(b"c", flush=True)
+    rows: list[Any] = []
+    while len(rows) < 3:
+        batch = receiver.poll(timeout=SECONDS)
+        rows += batch.messages()
+        assert batch.payload.tobytes() == b"".join(batch.payloads())
+    assert [(row.data, row.is_request) for row in rows] == [(b"a", False), (b"b", True), (b"c", False)]
+    rows[1].respond(memoryview(b"yes"))
+    with pytest.raises(NotBytes):
+        rows[1].respond("text")
+    assert request.first(timeout=SECONDS).data == b"yes"
+    batch = None
+    assert request.closed
+
+
+def test_requests_in_a_shared_event_queue(context: Context) -> None:
+    """Issue 29: responding needs the receiver of the topic, not the queue, to be open."""
+    queue = context.event_queue()
+    receivers = [context.receiver(topic, queue=queue) for topic in ("q1", "q2")]
+    sources = [context.source(topic) for topic in ("q1", "q2")]
+    for receiver in receivers:
+        wait_for(lambda one=receiver: one.stats()["delivery_controllers"], "topic resolution")
+    pending = [source.request(source.topic.encode()) for source in sources]
+    requests: dict[str, Request] = {}
+    while len(requests) < 2:
+        requests |= {row.topic: row for row in queue.poll(timeout=SECONDS) if isinstance(row, Request)}
+    receivers[0].close()
+    with pytest.raises(Closed, match="'q1': its receiver is closed"):
+        requests["q1"].respond(b"x")
+    requests["q2"].respond(b"y")
+    assert pending[1].first(timeout=SECONDS).data == b"y"
+    pending[0].close()
+
+
+def test_sequential_mode() -> None:
+    """Issue 29, UM-14: one thread runs the requester, the responder, and the protocol of both."""
+    with open_context("sequential", **PORTS) as context:
+        receiver = context.receiver("seq", _echo)
+        source = context.source("seq")
+        while not receiver.stats()["delivery_controllers"]:
+            context.process_events(0.01)
+        for n in range(20):
+            assert source.request(b"%d" % n).first(timeout=SECONDS).data == b"re:%d" % n
+        data = bytes(300_000)
+        assert len(source.request(data, timeout=SECONDS).first().data) == len(data) + 3
+        with pytest.raises(ResponseTimeout):
+            context.source("seq nobody").request(b"").first(timeout=0.05)
+
+        async def wait() -> Response:
+            return await source.request(b"x")
+
+        with pytest.raises(OptionError, match="the context's own thread"):
+            asyncio.run(wait())
+
+
+def test_asyncio(context: Context) -> None:
+    """Issue 29: awaited and iterated in an event loop, many at once, with a timeout, and cancelled."""
+    source, _ = _pair(context, "async")
+
+    async def main() -> None:
+        assert (await source.request(b"x")).data == b"re:x"
+        many = [source.request(b"%d" % n).first_async(SECONDS) for n in range(50)]
+        assert [response.data for response in await asyncio.gather(*many)] == [
+            b"re:%d" % n for n in range(50)
+        ]
+        assert [r.data async for r in source.request(b"all", timeout=0.2)] == [b"re:all"]
+        nobody = context.source("async nobody")
+        with pytest.raises(ResponseTimeout):
+            await nobody.request(b"x", timeout=0.05)
+        waiting = nobody.request(b"x")
+        task = asyncio.create_task(waiting.first_async())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert waiting.closed
+        ended = nobody.request(b"x")
+        task = asyncio.create_task(ended.first_async())
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(nobody.close)
+        with pytest.raises(Closed, match="source 'async nobody' is closed"):
+            await task
+
+    asyncio.run(main())
+    assert _counter(context, "requests_pending") == 0
+
+
+# Never mixed up
+
+
+def test_a_number_in_use_is_not_given_out(context: Context) -> None:
+    """Issue 29: the numbers come round, 2**32 of them, and pass over those that are open."""
+    source, _ = _pair(context, "reuse")
+    kept = source.request(b"kept")
+    intake = context._requests._intake
+    assert intake is not None
+    intake._numbers = itertools.count((kept.index - 2) % 2**32)
+    others = [source.request(b"other") for _ in range(4)]
+    assert [one.index for one in others] == [(kept.index + n) % 2**32 for n in (-2, -1, 1, 2)]
+    for request in [kept, *others]:
+        expected = b"re:kept" if request is kept else b"re:other"
+        assert request.first(timeout=SECONDS).data == expected
+    intake._numbers = itertools.count(2**32 - 1)
+    assert [source.request(b"").index for _ in range(2)] == [2**32 - 1, 0]
+
+
+def test_late_responses_are_dropped_and_counted(context: Context) -> None:
+    """Issue 29: to a request that was closed, that timed out, that nobody refers to any more, that never was."""
+    requests: list[Request] = []
+    source, _ = _pair(context, "late", lambda m: requests.append(m) if isinstance(m, Request) else None)
+    with pytest.raises(ResponseTimeout):
+        source.request(b"0").first(timeout=0.01)
+    source.request(b"1").close()
+    timed_out = source.request(b"2", timeout=0.01)
+    source.request(b"3")
+    gc.collect()
+    open_one = source.request(b"4")
+    wait_for(lambda: len(requests) == 5 and timed_out.closed, "the requests")
+    for request in requests:
+        request.respond(request.data)
+    assert open_one.first(timeout=SECONDS).data == b"4"
+    assert _counter(context, "responses_late") == 4
+    assert timed_out.receive() is None
+
+
+def test_deletion(context: Context) -> None:
+    """Issue 29: a source, a receiver, a context that closes: readers and responders get a clear error."""
+    requests: list[Request] = []
+    errors: list[BaseException] = []
+    source, receiver = _pair(
+        context, "deleted", lambda m: requests.append(m) if isinstance(m, Request) else None
+    )
+    pending = source.request(b"x")
+
+    def wait(request: PendingRequest) -> None:
+        try:
+            request.receive()
+        except Closed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait, args=(pending,))
+    thread.start()
+    wait_for(lambda: requests, "the request")
+    source.close()
+    thread.join(SECONDS)
+    assert "source 'deleted' is closed" in str(errors.pop())
+    with pytest.raises(Closed):
+        source.request(b"x")
+    receiver.close()
+    with pytest.raises(Closed, match="its receiver is closed"):
+        requests[0].respond(b"x")
+    requests.clear()
+
+    with open_context(**PORTS) as other:
+        source, receiver = _pair(
+            other, "deleted 2", lambda m: requests.append(m) if isinstance(m, Request) else None
+        )
+        pending = source.request(b"x")
+        thread = threading.Thread(target=wait, args=(pending,))
+        thread.start()
+        wait_for(lambda: requests, "the request")
+    thread.join(SECONDS)
+    assert len(errors) == 1
+    assert "closed" in str(errors[0])
+    with pytest.raises(Closed):
+        requests[0].respond(b"x")
+
+
+def test_limits_of_requests(context: Context) -> None:
+    """Issue 29: open requests are bounded; a closed one, or one whose time is over, makes room."""
+    with open_context(**PORTS, request_pending_maximum=3) as bounded:
+        source = bounded.source("bounded")
+        kept = [source.request(b"x") for _ in range(2)]
+        short = source.request(b"x", timeout=0.01)
+        time.sleep(0.02)
+        kept.append(source.request(b"x"))
+        assert short.closed
+        with pytest.raises(ResourceLimit, match="3 requests are open"):
+            source.request(b"x")
+        kept.pop().close()
+        kept.append(source.request(b"x"))
+    with open_context(request_tcp_bind_request_port=0) as closed, pytest.raises(OptionError):
+        closed.source("no port").request(b"x")
+    source = context.source("explicit")
+    source.send(b"first", batch="start")
+    with pytest.raises(InvalidArgument, match="explicit batch"):
+        source.request(b"x")
+    with pytest.raises(NotBytes):
+        source.request("text")
+    assert _counter(context, "requests_pending") == 0
+
+
+def test_responses_that_are_not_read(context: Context) -> None:
+    """Issue 29: an application that does not read holds so much and no more, and is told; others go on."""
+    with open_context(**PORTS, request_response_buffer=100_000) as requester:
+        receiver = context.receiver("unread", _respond_many)
+        source = requester.source("unread")
+        wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
+        request = source.request(b"100", timeout=SECONDS)
+        wait_for(
+            lambda: _counter(requester, "responses_rcved") + _counter(requester, "responses_dropped") == 100,
+            "all",
+        )
+        dropped = _counter(requester, "responses_dropped")
+        assert dropped >= 10
+        for n in range(100 - dropped):
+            response = request.receive(timeout=0)
+            assert response is not None
+            assert response.data[:3] == b"%03d" % n
+        with pytest.raises(ResponsesDropped, match=f"{dropped} responses dropped"):
+            request.receive(timeout=0)
+        request.close()
+        assert source.request(b"1").first(timeout=SECONDS).data[:3] == b"000"
+        abandoned = source.request(b"70", timeout=SECONDS)
+        wait_for(lambda: _counter(requester, "responses_rcved") >= 100 - dropped + 1 + 70, "the responses")
+        del abandoned
+        gc.collect()
+        assert len(list(itertools.islice(source.request(b"70", timeout=SECONDS), 70))) == 70
+
+
+def _respond_many(message: Any) -> None:
+    if isinstance(message, Request):
+        for n in range(int(message.data)):
+            message.respond(b"%03d" % n + bytes(1000))
+
+
+# Responders' connections
+
+
+def test_idle_connections_end_and_come_again(context: Context) -> None:
+    """Issue 29, C13: response_tcp_deletion_timeout after the last response; the next opens a new one."""
+    with open_context(**PORTS, response_tcp_deletion_timeout=100) as responder:
+        receiver = responder.receiver("idle", _echo)
+        source = context.source("idle")
+        wait_for(lambda: receiver.stats()["delivery_controllers"], "topic resolution")
+        for round_number in (1, 2):
+            assert source.request(b"x").first(timeout=SECONDS).data == b"re:x"
+            assert _counter(responder, "response_connections_opened") == round_number
+            wait_for(lambda: _counter(responder, "response_connections") == 0, "the end of the connection")
+            wait_for(lambda: _counter(context, "recovery_connections") == 0, "the end at the port")
+        assert _counter(responder, "response_connections_failed") == 0
+
+
+def test_connections_to_requesters_are_bounded(context: Context) -> None:
+    """Issue 29: one idle for longest makes way for another requester's."""
+    with open_context(**PORTS, response_connections_maximum=2) as responder:
+        receiver = responder.receiver("fan", _echo)
+        others = [open_context(**PORTS) for _ in range(4)]
+        try:
+            sources = [one.source("fan") for one in others]
+            wait_for(lambda: receiver.stats()["delivery_controllers"] == 4, "topic resolution")
+            for _ in range(2):
+                for source in sources:
+                    assert source.request(b"x").first(timeout=SECONDS).data == b"re:x"
+            assert _counter(responder, "response_connections") == 2
+            assert _counter(responder, "response_connections_opened") == 8
+        finally:
+            for one in others:
+                one.close()
+
+
+def _captured_request(context: Context, topic: str, listener: socket.socket) -> Request:
+    """A request whose responses go to a listener of the test."""
+    requests: list[Request] = []
+    source, _receiver = _pair(
+        context, topic, lambda m: requests.append(m) if isinstance(m, Request) else None
+    )
+    with source.request(b"x"):
+        wait_for(lambda: requests, "the request")
+    requests[0].requester = listener.getsockname()
+    return requests[0]
+
+
+def test_a_requester_that_does_not_read() -> None:
+    """Issue 29: what waits is bounded; respond() waits, is refused, and gives the connection up in the end."""
+    with (
+        open_context(
+            **PORTS, response_tcp_deletion_timeout=300, response_session_sender_socket_buffer=4096
+        ) as responder,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        request = _captured_request(responder, "unread peer", listener)
+        sent = 0
+        while _counter(responder, "resp_would_block") == 0:
+            try:
+                request.respond(bytes(65_000), timeout=0)
+            except BackPressured:
+                continue
+            sent += 1
+            assert sent < 1000
+        [one] = responder._requests.responder._connections.values()
+        assert one.waiting_bytes <= 65536 + 65_100
+        begun = time.monotonic()
+        with pytest.raises((BackPressured, ResponseFailed)):
+            request.respond(bytes(65_000), timeout=0.05)
+        assert time.monotonic() - begun < SECONDS
+        assert _counter(responder, "resp_blocked") == 1
+        wait_for(lambda: _counter(responder, "response_connections") == 0, "the end of the connection")
+        assert _counter(responder, "response_connections_stalled") == 1
+        assert 1 <= _counter(responder, "responses_unsent") <= sent
+
+
+def test_a_requester_that_reads_slowly_gets_everything() -> None:
+    """Issue 29: a long response to a peer with a small window: the thread of the streams sends what waits."""
+    with (
+        open_context(**PORTS, response_session_sender_socket_buffer=4096) as responder,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        request = _captured_request(responder, "slow peer", listener)
+        thread = threading.Thread(target=lambda: request.respond(bytes(1_000_000)))
+        thread.start()
+        peer, _ = listener.accept()
+        expected = 1_000_000 + 64 * -(-1_000_000 // FRAGMENT_MAX_BYTES)
+        got = 0
+        with peer:
+            peer.settimeout(SECONDS)
+            while got < expected:
+                got += len(peer.recv(10_000))
+        thread.join(SECONDS)
+        assert got == expected
+        assert _counter(responder, "resp_blocked") >= 1
+        assert _counter(responder, "responses_unsent") == 0
+
+
+def test_a_requester_that_is_gone(context: Context) -> None:
+    """Issue 29: nobody at the port; a port that closes what it accepts; one that is opened again."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    request = _captured_request(context, "gone", listener)
+    request.respond(b"1")
+    peer, _ = listener.accept()
+    peer.settimeout(SECONDS)
+    assert peer.recv(100)[-1:] == b"1"
+    peer.close()
+    listener.close()
+    wait_for(lambda: _counter(context, "response_connections") == 0, "the end of the connection")
+
+    def refused() -> bool:
+        try:
+            request.respond(b"2")
+        except ResponseFailed:
+            return True
+        return False
+
+    wait_for(lambda: refused() or _counter(context, "response_connections_failed") >= 2, "the refusal")
+    with socket.create_server(("127.0.0.1", port)) as again:
+        request.respond(b"3")
+        peer, _ = again.accept()
+        with peer:
+            peer.settimeout(SECONDS)
+            data = peer.recv(1000)
+            assert data[-1:] == b"3"
+
+
+# Peers at the request port that misbehave
+
+
+def test_a_responder_that_sends_garbage(context: Context) -> None:
+    """Issue 29: the connection ends and is counted; what came before it in order is taken; the port goes on."""
+    source, _ = _pair(context, "garbage")
+    pending = source.request(b"x", timeout=SECONDS)
+    good = _whole(pending.index, b"good")
+    fragment = encode_fragment_head(pending.index, 5, _STREAM, 5, 5, 0, 10, 20) + bytes(10)
+    wrong_offset = encode_fragment_head(pending.index, 6, _STREAM, 5, 5, 11, 9, 20) + bytes(9)
+    beyond = encode_fragment_head(pending.index, 6, _STREAM, 6, 6, 0, 30, 20) + bytes(30)
+    bad = [
+        b"\x00" * 100,  # shorter than its header
+        good[:2] + b"\x00\x0b" + good[4:],
+        b"\x00\x04" + good[2:12] + b"\x00\x03" + good[14:],  # an option shorter than one
+        b"\x00\x04" + good[2:12] + b"\x00\xff" + good[14:],  # an option longer than the message
+        good[:20] + b"\x12\x34" + good[22:],  # a request
+        good[:1] + b"\x4b" + (len(good) - 16).to_bytes(2, "big") + good[4:12] + good[28:],  # of no request
+        good[:1] + b"\x07" + good[2:14] + b"\x00" + good[15:],  # an option that must be understood
+        fragment + wrong_offset,
+        beyond,
+        good + b"\x08" + bytes(30),
+    ]
+    for data in bad:
+        with socket.create_connection(("127.0.0.1", _port_of(context))) as peer:
+            peer.settimeout(SECONDS)
+            peer.sendall(data)
+            while peer.recv(1000):
+                pass
+    wait_for(lambda: _counter(context, "responses_malformed") == len(bad), "all refused")
+    assert _counter(context, "responses_incomplete") == 1
+    got = [response.data for response in itertools.islice(pending, 2)]
+    assert sorted(got) == [b"good", b"re:x"]
+
+
+def test_random_bytes_never_stop_the_port(context: Context) -> None:
+    """Issue 29: mutated responses, in pieces of any size."""
+    source, _ = _pair(context, "fuzz")
+    seed = int(os.environ.get("UM_SEED", time.time_ns() % 2**32))
+    print(f"UM_SEED={seed}")
+    rng = random.Random(seed)
+    pending = source.request(b"x", timeout=SECONDS)
+    for _ in range(60):
+        data = bytearray()
+        for n in range(rng.randrange(1, 5)):
+            data += _whole(pending.index, rng.randbytes(rng.randrange(200)), n)
+        for _ in range(rng.randrange(6)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        with socket.create_connection(("127.0.0.1", _port_of(context))) as peer:
+            while data:
+                size = rng.randrange(1, 100)
+                try:
+                    peer.sendall(data[:size])
+                except OSError:
+                    break
+                del data[:size]
+    pending.close()
+    assert source.request(b"still").first(timeout=SECONDS).data == b"re:still"
+    intake = context._requests._intake
+    assert intake is not None
+    del pending
+    gc.collect()
+    wait_for(lambda: intake._held_bytes - sum(intake._abandoned) == 0, "nothing held")
+
+
+def test_the_same_response_twice_is_one(context: Context) -> None:
+    """Issue 29: the stream numbers its responses; a number that came before is dropped; without a stream all count."""
+    source = context.source("twice")
+    pending = source.request(b"x", timeout=SECONDS)
+    with socket.create_connection(("127.0.0.1", _port_of(context))) as peer:
+        for sqn in (2**32 - 1, 0, 0, 2**32 - 1, 1):
+            peer.sendall(_whole(pending.index, b"%d" % sqn, sqn))
+        bare = bytearray(_whole(pending.index, b"bare", 9))
+        bare[12] = 0
+        del bare[28:48]
+        bare[2:4] = len(bare).to_bytes(2, "big")
+        peer.sendall(bytes(bare) * 2)
+        got = [response.data for response in itertools.islice(pending, 5)]
+    assert got == [b"4294967295", b"0", b"1", b"bare", b"bare"]
+    assert _counter(context, "uim_dup_msgs_rcved") == 2
+    assert _counter(context, "uim_msgs_no_stream_rcved") == 2
+
+
+def test_one_byte_at_a_time_and_a_peer_that_says_nothing() -> None:
+    """Issue 29: a slow peer is served; one that says nothing, or never says a whole message, ends when idle."""
+    with open_context(**PORTS, recovery_idle_timeout=200) as context:
+        source, _ = _pair(context, "slow")
+        pending = source.request(b"x", timeout=SECONDS)
+        address = ("127.0.0.1", _port_of(context))
+        silent = socket.create_connection(address)
+        halfway = socket.create_connection(address)
+        halfway.sendall(_whole(pending.index, b"never whole")[:-1])
+        with socket.create_connection(address) as peer:
+            for byte in _whole(pending.index, b"slow"):
+                peer.sendall(bytes([byte]))
+            got = {response.data for response in itertools.islice(pending, 2)}
+        assert got == {b"re:x", b"slow"}
+        for one in (silent, halfway):
+            one.settimeout(SECONDS)
+            assert one.recv(1) == b""
+            one.close()
+
+
+def test_ten_thousand_connections_do_not_keep_a_responder_out() -> None:
+    """Issue 29: peers that connect and say nothing, or send to no request, make way for a responder."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    peers: list[socket.socket] = []
+    try:
+        with open_context(**PORTS, recovery_connections_maximum=8) as context:
+            source, _ = _pair(context, "crowd")
+            port = context._streams.port().endpoint
+            with source.request(b"opens the port"):
+                pass
+            junk = _whole(1, b"late")
+            for n in range(10_000):
+                peer = socket.socket()
+                peer.setblocking(False)
+                peer.connect_ex(port)
+                if n % 2:
+                    with contextlib.suppress(OSError):
+                        peer.send(junk)
+                peers.append(peer)
+                if len(peers) > 1000:
+                    peers.pop(0).close()
+
+            def turned_away() -> bool:
+                stats = context.stats()["context"]
+                assert stats["recovery_connections"] <= 8
+                return bool(stats["recovery_connections_refused"] + stats["recovery_connections_idle"] > 100)
+
+            wait_for(turned_away, "connections that are turned away")
+
+            def responds() -> bool:
+                try:
+                    return source.request(b"x").first(timeout=0.5).data == b"re:x"
+                except ResponseTimeout:
+                    return False
+
+            wait_for(responds, "a response")
+    finally:
+        for peer in peers:
+            peer.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_request_port_is_shared_with_late_join(context: Context) -> None:
+    """Issue 29, UM-138: one port, one limit, and each peer gets what it begins to ask for."""
+    source = context.source("both", late_join=1, retransmit_retention_size_threshold=1_000_000)
+    source.send_many([b"%d" % n for n in range(10)], flush=True)
+    with open_context(**PORTS) as other:
+        late: list[bytes] = []
+        receiver = other.receiver(
+            "both", lambda m: (late.append(m.data), _echo(m)) if isinstance(m, Message) else 0
+        )
+        wait_for(lambda: len(late) == 10, "the past")
+        assert source.request(b"now").first(timeout=SECONDS).data == b"re:now"
+        assert _counter(other, "late_joins") == 1
+        assert _counter(context, "recovery_malformed") == _counter(context, "responses_malformed") == 0
+        assert not receiver.closed
+
+
+def test_keyed_topics_are_refused(tmp_path: Any) -> None:
+    """Issue 29: responses have no tags, so a topic with keys has no requests, and says so."""
+    file = tmp_path / "keys"
+    write_new_key_file(file, ["*"])
+    keys = {"authentication_scope": "all", "authentication_key_file": str(file)}
+    with open_context(**PORTS, **keys) as context, pytest.raises(Unsupported, match="authentication keys"):
+        context.source("keyed").request(b"x")

@@ -1,0 +1,506 @@
+"""ResponseIntake: the requests that wait, and the connections on which responders send to them.
+
+One file, because receiving, dropping and counting what is held happen under the same lead.
+
+A thread that waits for a response receives for all (it *leads*), so that no other thread has to be woken; the others
+wait until it is done. While nobody waits, the thread of the streams receives. An event loop leads when the descriptor
+becomes readable. Bounded: requests, connections (by the port), what one connection may have sent in part, and what all
+requests together may hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import select
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from random import SystemRandom
+
+from umstack.config import ContextOptions
+from umstack.errors import ResourceLimit, UmError
+from umstack.requests.codec import (
+    MalformedResponse,
+    ResponsePart,
+    ResponseStream,
+    decode_part,
+    message_length,
+)
+from umstack.requests.counters import RequesterCounters
+from umstack.requests.inbox import Inbox
+from umstack.requests.response import Response
+from umstack.streams import RequestPort
+from umstack.streams.byte_window import ByteWindow
+from umstack.streams.request_port import MESSAGE, SILENT_NS, discard_received
+
+NEVER_NS = 2**63
+"""The deadline of what has none."""
+
+_WINDOW_BYTES = 131072
+_RECEIVES_AT_A_TIME = 4
+_EVENTS_AT_A_TIME = 64
+_SLICE_NS = 100_000_000
+_SEQUENTIAL_SLICE_S = 0.001
+_LED_NS = 50_000_000
+"""After the last wait the thread of the streams leaves the descriptor alone for so long."""
+_PURGE_NS = 1_000_000_000
+_IDLE_NS = 60_000_000_000
+"""A connection that was of use makes way for another only after so long without a response."""
+_ROW_BYTES = 256
+"""What a response takes beside its payload."""
+_INDICES = 2**32
+_NS_PER_S = 1e9
+
+
+class _Connection:
+    """One responder's connection, and the response of which only a part has come."""
+
+    __slots__ = (
+        "active_ns",
+        "first_sqn",
+        "is_useful",
+        "name",
+        "part",
+        "received",
+        "request_index",
+        "skipped_sqn",
+        "socket",
+        "stream",
+        "stream_sqn",
+    )
+
+    def __init__(self, peer: socket.socket, now_ns: int) -> None:
+        self.socket = peer
+        with contextlib.suppress(OSError):
+            self.name = "{}:{}".format(*peer.getpeername())
+        self.received = ByteWindow(_WINDOW_BYTES)
+        self.active_ns = now_ns
+        self.is_useful = False
+        self.stream: ResponseStream | None = None
+        self.stream_sqn = 0
+        self.part: bytearray | None = None
+        self.first_sqn = 0
+        self.request_index = 0
+        self.skipped_sqn: int | None = None
+
+
+class ResponseIntake:
+    """What a context has sent requests for. Any thread; what receives holds `_leading`."""
+
+    def __init__(
+        self,
+        options: ContextOptions,
+        port: RequestPort,
+        selector: selectors.BaseSelector,
+        counters: RequesterCounters,
+        run_protocol: Callable[[], object] | None,
+    ) -> None:
+        """Take responses at the port. `run_protocol`, in sequential mode, is what a thread that waits runs."""
+        self.is_sequential = run_protocol is not None
+        self.endpoint = port.endpoint
+        self._run_protocol = run_protocol
+        self._port = port
+        self._selector = selector
+        self._counters = counters
+        self._open_max = options.request_pending_maximum
+        self._idle_ns = options.recovery_idle_timeout_ns
+        self._message_max_bytes = options.response_maximum_message_length_bytes
+        self._held_max_bytes = options.request_response_buffer_bytes
+        self._held_bytes = 0
+        self._abandoned: deque[int] = deque()
+        self._accounting = threading.Lock()
+        self._numbers = itertools.count(SystemRandom().randrange(_INDICES))
+        self._open: dict[int, Inbox] = {}
+        self._connections: dict[int, _Connection] = {}
+        self._leading = threading.Lock()
+        self._gate = threading.Lock()
+        self._changed = threading.Condition()
+        self._attendants = 0
+        self._led_ns = -_LED_NS
+        self._is_watched = False
+        self._purge_ns = 0
+        self._epoll = select.epoll()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        port.serve(MESSAGE, self)
+
+    # Requests
+
+    def open(self, owner: object, topic: str, deadline_ns: int) -> Inbox:
+        """A new request of a source, by a number that no open request has. Raises ResourceLimit."""
+        if len(self._open) >= self._open_max:
+            self._purge(time.monotonic_ns())
+        if len(self._open) >= self._open_max:
+            raise ResourceLimit(
+                f"{len(self._open)} requests are open",
+                hint="close requests whose responses are no longer wanted, or raise request_pending_maximum",
+            )
+        while True:
+            inbox = Inbox(owner, topic, next(self._numbers) % _INDICES, deadline_ns)
+            if self._open.setdefault(inbox.index, inbox) is inbox:
+                return inbox
+
+    @property
+    def open_count(self) -> int:
+        """How many requests are open."""
+        return len(self._open)
+
+    def end(self, inbox: Inbox, error: UmError) -> None:
+        """A request takes no more responses; its readers get the error. Any thread."""
+        inbox.end(error)
+        self._forget(inbox)
+        if self._attendants:
+            self._wake()
+
+    def end_all(self, error: Callable[[Inbox], UmError | None]) -> None:
+        """End the requests for which there is an error. Any thread."""
+        for inbox in list(self._open.values()):
+            found = error(inbox)
+            if found is not None:
+                self.end(inbox, found)
+
+    def abandon(self, inbox: Inbox) -> None:
+        """Nobody reads a request any more. A destructor may run in the middle of anything, so this takes no lock."""
+        self._forget(inbox)
+        self._abandoned.extend(_bytes_of(one) for one in inbox.arrived if isinstance(one, Response))
+
+    def note_read(self, response: Response) -> None:
+        """A response was read: there is room for others."""
+        self._hold(-_bytes_of(response))
+
+    def _forget(self, inbox: Inbox) -> None:
+        """Its number may be another's by now."""
+        if self._open.get(inbox.index) is inbox:
+            self._open.pop(inbox.index, None)
+
+    def _hold(self, count: int) -> None:
+        with self._accounting:
+            self._held_bytes += count
+
+    def _purge(self, now_ns: int) -> None:
+        """Forget requests whose time is over."""
+        for inbox in list(self._open.values()):
+            if inbox.is_over(now_ns):
+                self._forget(inbox)
+
+    # Waiting
+
+    def wait(self, inbox: Inbox, end_ns: int) -> None:
+        """Until the request has a response or is over, or that time; receives for every request meanwhile."""
+        if self._run_protocol is not None:
+            self._wait_sequential(inbox, end_ns, self._run_protocol)
+            return
+        with self._attendance():
+            while not inbox.is_ready:
+                left_ns = end_ns - time.monotonic_ns()
+                if left_ns <= 0:
+                    self._try_pass()
+                    return
+                self._lead_or_follow(inbox, min(left_ns, _SLICE_NS) / _NS_PER_S)
+
+    def _lead_or_follow(self, inbox: Inbox, seconds: float) -> None:
+        with self._gate:
+            leads = self._leading.acquire(blocking=False)
+        if leads:
+            try:
+                if not inbox.is_ready:
+                    self._pass(seconds)
+            finally:
+                self._leading.release()
+                if self._attendants > 1:
+                    with self._changed:
+                        self._changed.notify_all()
+        else:
+            with self._changed:
+                if not inbox.is_ready and self._leading.locked():
+                    self._changed.wait(seconds)
+
+    def _wait_sequential(self, inbox: Inbox, end_ns: int, run_protocol: Callable[[], object]) -> None:
+        while True:
+            run_protocol()
+            left_ns = end_ns - time.monotonic_ns()
+            self._try_pass(0.0 if left_ns <= 0 else _SEQUENTIAL_SLICE_S)
+            if inbox.is_ready or left_ns <= 0:
+                return
+
+    @contextlib.contextmanager
+    def _attendance(self) -> Iterator[None]:
+        with self._accounting:
+            self._attendants += 1
+        try:
+            yield
+        finally:
+            with self._accounting:
+                self._attendants -= 1
+            self._led_ns = time.monotonic_ns()
+
+    @contextlib.contextmanager
+    def attending(self) -> Iterator[int]:
+        """For an event loop: a descriptor that is readable when attend() has something to do."""
+        fd = os.dup(self._epoll.fileno())
+        try:
+            with self._attendance():
+                yield fd
+        finally:
+            os.close(fd)
+
+    def attend(self) -> None:
+        """Receive what is there, unless a thread does."""
+        self._try_pass()
+
+    def _try_pass(self, seconds: float = 0.0) -> None:
+        if self._leading.acquire(blocking=False):
+            try:
+                self._pass(seconds)
+            finally:
+                self._leading.release()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake_fd, 1)
+        with self._changed:
+            self._changed.notify_all()
+
+    # Receiving, with _leading held
+
+    def _pass(self, seconds: float) -> None:
+        for fd, _ in self._epoll.poll(seconds, _EVENTS_AT_A_TIME):
+            one = self._connections.get(fd)
+            if one is not None:
+                self._receive(one)
+            elif fd == self._wake_fd:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(fd)
+
+    def _receive(self, one: _Connection) -> None:
+        try:
+            for _ in range(_RECEIVES_AT_A_TIME):
+                room = one.received.room
+                count = one.received.receive(one.socket)
+                if count == 0:
+                    self._drop(one)
+                    return
+                if count is None:
+                    return
+                self._take(one)
+                if count < room:
+                    return
+        except MalformedResponse:
+            self._counters.responses_malformed += 1
+            discard_received(one.socket)
+            self._drop(one)
+        except OSError:
+            self._drop(one)
+
+    def _take(self, one: _Connection) -> None:
+        """Take the messages that are there whole; a longest one fits the window."""
+        data = one.received.filled
+        at = 0
+        while len(data) - at >= 4:
+            length = message_length(data[at : at + 4])
+            if len(data) - at < length:
+                break
+            message = data[at : at + length]
+            self._on_part(one, decode_part(message), message)
+            at += length
+        one.received.consume(at)
+
+    def _on_part(self, one: _Connection, part: ResponsePart, message: memoryview) -> None:
+        if part.offset == 0:
+            self._begin(one, part, message)
+        elif one.part is not None and self._is_next(one, part):
+            self._go_on(one, part, message)
+        elif one.skipped_sqn != part.first_sqn:
+            raise MalformedResponse
+
+    def _begin(self, one: _Connection, part: ResponsePart, message: memoryview) -> None:
+        """A response begins. The rest of one that is not taken is skipped."""
+        now_ns = time.monotonic_ns()
+        if one.part is not None:
+            self._counters.responses_incomplete += 1
+            self._forget_part(one)
+        one.skipped_sqn = part.first_sqn
+        if self._is_duplicate(one, part):
+            return
+        inbox = self._inbox_of(part.request_index, now_ns)
+        if inbox is None:
+            self._counters.responses_late += 1
+            return
+        one.active_ns, one.is_useful = now_ns, True
+        length = len(message) - part.payload_from
+        if part.total > self._message_max_bytes or not self._has_room(length):
+            self._counters.responses_dropped += 1
+            inbox.note_dropped()
+            return
+        if length == part.total:
+            self._deliver(one, inbox, bytes(message[part.payload_from :]))
+            return
+        one.skipped_sqn = None
+        one.first_sqn, one.request_index = part.first_sqn, part.request_index
+        one.part = bytearray(message[part.payload_from :])
+        self._hold(length)
+
+    def _go_on(self, one: _Connection, part: ResponsePart, message: memoryview) -> None:
+        assert one.part is not None
+        now_ns = time.monotonic_ns()
+        inbox = self._inbox_of(part.request_index, now_ns)
+        length = len(message) - part.payload_from
+        if inbox is None or not self._has_room(length):
+            if inbox is None:
+                self._counters.responses_late += 1
+            else:
+                self._counters.responses_dropped += 1
+                inbox.note_dropped()
+            one.skipped_sqn = part.first_sqn
+            self._forget_part(one)
+            return
+        one.active_ns = now_ns
+        one.part += message[part.payload_from :]
+        self._hold(length)
+        if len(one.part) == part.total:
+            whole = bytes(one.part)
+            self._forget_part(one)
+            self._deliver(one, inbox, whole)
+
+    def _is_next(self, one: _Connection, part: ResponsePart) -> bool:
+        return (
+            one.part is not None
+            and part.first_sqn == one.first_sqn
+            and part.request_index == one.request_index
+            and part.offset == len(one.part)
+        )
+
+    def _is_duplicate(self, one: _Connection, part: ResponsePart) -> bool:
+        if part.stream is None:
+            self._counters.uim_msgs_no_stream_rcved += 1
+            return False
+        is_known = part.stream == one.stream
+        if is_known and (part.stream_sqn - one.stream_sqn - 1) % 2**32 >= 2**31:
+            self._counters.uim_dup_msgs_rcved += 1
+            return True
+        one.stream, one.stream_sqn = part.stream, part.stream_sqn
+        return False
+
+    def _inbox_of(self, index: int, now_ns: int) -> Inbox | None:
+        inbox = self._open.get(index)
+        if inbox is not None and inbox.is_over(now_ns):
+            self._forget(inbox)
+            return None
+        return inbox
+
+    def _has_room(self, length: int) -> bool:
+        while self._abandoned:
+            self._hold(-self._abandoned.popleft())
+        return self._held_bytes + length + _ROW_BYTES <= self._held_max_bytes
+
+    def _deliver(self, one: _Connection, inbox: Inbox, data: bytes) -> None:
+        response = Response(data, one.name, time.time_ns())
+        self._hold(_bytes_of(response))
+        self._counters.responses_rcved += 1
+        self._counters.response_bytes_rcved += len(data)
+        inbox.take(response)
+
+    def _forget_part(self, one: _Connection) -> None:
+        if one.part is not None:
+            self._hold(-len(one.part))
+            one.part = None
+
+    # Connections. The port's calls, and the work, come from the thread of the streams.
+
+    def adopt(self, peer: socket.socket, now_ns: int) -> None:
+        """Take what a responder sends."""
+        self._connections[peer.fileno()] = _Connection(peer, now_ns)
+        self._epoll.register(peer.fileno(), select.EPOLLIN)
+
+    def make_room(self, now_ns: int) -> bool:
+        """End a connection without a response that was waited for, the oldest first, or one that is idle for long."""
+        with self._stopped():
+            useless = [
+                one
+                for one in self._connections.values()
+                if now_ns - one.active_ns > (_IDLE_NS if one.is_useful else SILENT_NS)
+            ]
+            if not useless:
+                return False
+            self._drop(min(useless, key=lambda one: (one.is_useful, one.active_ns)))
+        return True
+
+    @contextlib.contextmanager
+    def _stopped(self) -> Iterator[None]:
+        """With the lead: a thread that has it is woken, and does not take it again before."""
+        with self._gate:
+            self._wake()
+            with self._leading:
+                yield
+
+    def _drop(self, one: _Connection) -> None:
+        if self._connections.pop(one.socket.fileno(), None) is not None:
+            if one.part is not None:
+                self._counters.responses_incomplete += 1
+                self._forget_part(one)
+            with contextlib.suppress(OSError, ValueError):
+                self._epoll.unregister(one.socket.fileno())
+            one.socket.close()
+            self._port.released()
+
+    def watch(self) -> None:
+        """Have the thread of the streams receive while nobody waits."""
+        self._is_watched = True
+        self._selector.register(self._epoll.fileno(), selectors.EVENT_READ, self._on_readable)
+
+    def _is_led(self, now_ns: int) -> bool:
+        return self._attendants > 0 or now_ns - self._led_ns < _LED_NS
+
+    def _on_readable(self, _mask: int, now_ns: int) -> None:
+        if self._is_led(now_ns):
+            self._is_watched = False
+            self._selector.unregister(self._epoll.fileno())
+        else:
+            self._try_pass()
+
+    def run(self, now_ns: int) -> int | None:
+        """Watch again once nobody waits; forget what is over. Returns when to call again."""
+        if not self._is_watched and not self._is_led(now_ns):
+            self.watch()
+        if now_ns >= self._purge_ns:
+            self._purge_ns = now_ns + _PURGE_NS
+            self._purge(now_ns)
+            self._end_idle(now_ns)
+        due_ns = self._purge_ns if self._open or self._connections else None
+        return due_ns if self._is_watched else now_ns + _LED_NS
+
+    def _end_idle(self, now_ns: int) -> None:
+        """End connections that were of no use."""
+        idle = [
+            one
+            for one in list(self._connections.values())
+            if not one.is_useful and now_ns - one.active_ns > self._idle_ns
+        ]
+        if idle:
+            with self._stopped():
+                for one in idle:
+                    self._drop(one)
+
+    def close(self) -> None:
+        """Close every connection. The loop's thread has ended, and every request."""
+        with self._stopped():
+            for one in list(self._connections.values()):
+                self._drop(one)
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(self._epoll.fileno())
+            self._epoll.close()
+            os.close(self._wake_fd)
+            self._wake_fd = -1
+
+
+def _bytes_of(response: Response) -> int:
+    """What it takes while it is not read."""
+    return len(response.data) + _ROW_BYTES
+
+
+__all__ = ["NEVER_NS", "ResponseIntake"]

@@ -1,0 +1,201 @@
+"""PendingRequest: a request that was sent, and the responses that come to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from umstack._engine.waiting import timeout_ns
+from umstack.errors import Closed, OptionError, ResponsesDropped, ResponseTimeout
+from umstack.requests.inbox import Inbox
+from umstack.requests.intake import NEVER_NS, ResponseIntake
+from umstack.requests.response import Response
+from xdp.closing import Closing
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class PendingRequest(Closing):
+    """A request that is open: iterate it, await it, or receive() its responses. Made by Source.request().
+
+    Responses come until close(), until its timeout is over, or until its source or context is closed. Those that come
+    later are dropped and counted (responses_late); so are those of a request that nothing refers to any more. Any
+    thread may use it, several at once.
+    """
+
+    __slots__ = ("_inbox", "_intake", "_timeout")
+
+    def __init__(self, intake: ResponseIntake, inbox: Inbox, timeout: float | None) -> None:
+        """Called by Source.request()."""
+        self._intake = intake
+        self._inbox = inbox
+        self._timeout = timeout
+
+    @property
+    def topic(self) -> str:
+        """The topic of its source."""
+        return self._inbox.topic
+
+    @property
+    def index(self) -> int:
+        """The number by which responders name it."""
+        return self._inbox.index
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more responses are taken."""
+        return self._inbox.is_over(time.monotonic_ns())
+
+    # Reading
+
+    def receive(self, timeout: float | None = None) -> Response | None:
+        """The next response; None when there is none in time.
+
+        Waits up to `timeout` seconds (None: as long as the request is open; 0: not at all). In sequential mode the call
+        runs the protocol. Raises Closed once the request is closed, or its source or context; ResponsesDropped in the
+        place of responses for which there was no room.
+        """
+        if not self._inbox.arrived:
+            self._intake.wait(self._inbox, self._end_of_wait_ns(timeout))
+        return self._next()
+
+    def first(self, timeout: float | None = None) -> Response:
+        """The first response; closes the request.
+
+        Waits up to `timeout` seconds (None: as long as the request is open). Raises ResponseTimeout when none comes in
+        time, and otherwise as receive() does.
+        """
+        with self:
+            return self._required(self.receive(timeout), timeout)
+
+    def __iter__(self) -> Iterator[Response]:
+        """Responses as they come, until the request's timeout is over or it is closed. Raises as receive() does."""
+        while (response := self._read_on()) is not None:
+            yield response
+
+    def _read_on(self) -> Response | None:
+        """As receive(), but that the reader closed it is no error."""
+        if self._is_closed_by_reader():
+            return None
+        try:
+            return self.receive()
+        except Closed:
+            if self._is_closed_by_reader():
+                return None
+            raise
+
+    def _is_closed_by_reader(self) -> bool:
+        return isinstance(self._inbox.error, _ClosedByReader) and not self._inbox.arrived
+
+    def _end_of_wait_ns(self, timeout: float | None) -> int:
+        deadline_ns = self._inbox.deadline_ns
+        return deadline_ns if timeout is None else min(deadline_ns, time.monotonic_ns() + timeout_ns(timeout))
+
+    def _next(self) -> Response | None:
+        try:
+            found = self._inbox.arrived.popleft()
+        except IndexError:
+            if self._inbox.error is not None:
+                raise self._inbox.error.with_traceback(None) from None
+            return None
+        if isinstance(found, ResponsesDropped):
+            raise found
+        self._intake.note_read(found)
+        return found
+
+    def _required(self, found: Response | None, timeout: float | None) -> Response:
+        if found is None:
+            seconds = self._timeout if timeout is None else timeout
+            raise ResponseTimeout(f"no response to a request on {self.topic!r} within {seconds} s")
+        return found
+
+    # Reading in an event loop
+
+    async def receive_async(self, timeout: float | None = None) -> Response | None:
+        """As receive(), waiting up to `timeout` seconds in the running event loop.
+
+        The context must be in embedded mode: OptionError otherwise.
+        """
+        if not self._inbox.arrived:
+            await self._wait_async(self._end_of_wait_ns(timeout))
+        return self._next()
+
+    async def first_async(self, timeout: float | None = None) -> Response:
+        """As first(), waiting up to `timeout` seconds in the running event loop; awaiting the request does this."""
+        with self:
+            return self._required(await self.receive_async(timeout), timeout)
+
+    def __await__(self) -> Generator[Any, None, Response]:
+        """The first response; closes the request."""
+        return self.first_async().__await__()
+
+    async def __aiter__(self) -> AsyncIterator[Response]:
+        """Responses as they come, without blocking the event loop; otherwise as iterating it."""
+        while not self._is_closed_by_reader():
+            try:
+                response = await self.receive_async()
+            except Closed:
+                if self._is_closed_by_reader():
+                    return
+                raise
+            if response is None:
+                return
+            yield response
+
+    async def _wait_async(self, end_ns: int) -> None:
+        """Until there is something to read, or that time; the event loop receives meanwhile."""
+        if self._intake.is_sequential:
+            raise OptionError(
+                "awaiting a response needs the context's own thread",
+                hint="create the context with mode='embedded'",
+            )
+        import asyncio  # a third of the time that importing a context takes
+
+        inbox, loop = self._inbox, asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+
+        def note_ready() -> None:
+            if inbox.is_ready and not ready.done():
+                ready.set_result(None)
+
+        def waker() -> None:
+            loop.call_soon_threadsafe(note_ready)
+
+        left_s = None if end_ns == NEVER_NS else max(0.0, (end_ns - time.monotonic_ns()) / 1e9)
+        inbox.wakers.append(waker)
+        try:
+            with self._intake.attending() as fd:
+                loop.add_reader(fd, self._intake.attend)
+                try:
+                    note_ready()
+                    async with asyncio.timeout(left_s):
+                        await ready
+                except TimeoutError:
+                    pass
+                finally:
+                    loop.remove_reader(fd)
+        finally:
+            inbox.wakers.remove(waker)
+
+    # Ending
+
+    def close(self) -> None:
+        """Take no more responses; what has come can still be read. A second call does nothing. Any thread."""
+        self._intake.end(self._inbox, _ClosedByReader(f"the request on {self.topic!r} is closed"))
+
+    def __del__(self) -> None:
+        self._intake.abandon(self._inbox)
+
+    def __repr__(self) -> str:
+        return f"<PendingRequest {self.index:#x} on {self.topic!r}{' closed' if self.closed else ''}>"
+
+
+class _ClosedByReader(Closed):
+    """close() was called: an iteration ends without an error."""
+
+    default_hint = "send another request; late responses are dropped"
+
+
+__all__ = ["PendingRequest"]

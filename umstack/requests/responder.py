@@ -1,0 +1,304 @@
+"""Responder: brings responses to requesters, over one TCP connection to each, which stays for the next response.
+
+A thread that responds sends on its own, and waits only when `response_session_maximum_buffer` bytes wait for the kernel
+to take them. What waits is sent by the thread of the streams. Bounded: connections, what waits in each, and how long
+one may be idle or take nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from random import SystemRandom
+
+from umstack._engine.waiting import timeout_ns
+from umstack.config import ContextOptions
+from umstack.errors import BackPressured, Closed, MessageTooLong, ResourceLimit, ResponseFailed, Unsupported
+from umstack.requests.codec import (
+    FRAGMENT_MAX_BYTES,
+    WHOLE_MAX_BYTES,
+    ResponseStream,
+    encode_fragment_head,
+    encode_head,
+)
+from umstack.requests.counters import ResponderCounters
+from umstack.requests.response_connection import ResponseConnection
+from umstack.streams import Endpoint, Streams
+
+_ATTEMPTS = 3
+"""A connection that is there may have ended meanwhile, and the requester have opened its port anew."""
+_LAST_FLUSH_NS = 1_000_000_000
+_NEVER_NS = 2**63
+_SQNS = 2**32
+
+
+class Responder:
+    """Of one context. Any thread responds."""
+
+    def __init__(self, options: ContextOptions, streams: Streams, has_keys: Callable[[str], bool]) -> None:
+        """`has_keys` is whether the datagrams of a topic have authentication tags, which responses do not."""
+        self.counters = ResponderCounters()
+        self._options = options
+        self._loop = streams.loop
+        self._has_keys = has_keys
+        self._connections: dict[Endpoint, ResponseConnection] = {}
+        self._lock = threading.Lock()
+        self._instance = os.urandom(8)
+        self._next_stream_id = SystemRandom().randrange(_SQNS)
+        self._selector: selectors.BaseSelector | None = None
+        self._is_closed = False
+
+    def respond(
+        self, topic: str, requester: tuple[str, int], index: int, data: memoryview, timeout: float | None
+    ) -> None:
+        """Send a response; see Request.respond."""
+        if self._has_keys(topic):
+            raise Unsupported(
+                f"responding on {topic!r}: it has authentication keys, and responses over TCP have no tags",
+                hint="use requests on topics that the key file has no keys for (docs/authentication.md)",
+            )
+        longest = self._options.response_maximum_message_length_bytes
+        if len(data) > longest:
+            raise MessageTooLong(
+                f"a response of {len(data)} bytes on {topic!r}: longer than {longest}",
+                hint="send it in parts, or raise response_maximum_message_length here and at the requester",
+            )
+        end_ns = _NEVER_NS if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
+        endpoint = Endpoint(*requester)
+        try:
+            for _ in range(_ATTEMPTS):
+                if self._put(endpoint, index, data, end_ns, timeout == 0):
+                    return
+            raise ConnectionAbortedError(errno.ECONNABORTED, "the requester ends every connection")
+        except OSError as error:
+            raise ResponseFailed(
+                f"responding on {topic!r} to {endpoint.ip}:{endpoint.port}: {error.strerror or error}",
+                errno=error.errno or 0,
+            ) from error
+
+    # One response
+
+    def _put(self, endpoint: Endpoint, index: int, data: memoryview, end_ns: int, never_waits: bool) -> bool:
+        """False when a connection that was there before turned out to have ended, and nothing was sent."""
+        one, is_new = self._connection(endpoint)
+        left_s = -1.0 if end_ns == _NEVER_NS else max(0.0, (end_ns - time.monotonic_ns()) / 1e9)
+        if not one.putting.acquire(timeout=left_s):
+            raise self._refusal(endpoint, never_waits)
+        try:
+            begun = one.sqn
+            return self._put_parts(one, index, data, end_ns, never_waits)
+        except OSError as error:
+            self._end(one, error)
+            if is_new or one.sqn != begun:
+                raise
+            return False
+        finally:
+            one.putting.release()
+
+    def _put_parts(
+        self, one: ResponseConnection, index: int, data: memoryview, end_ns: int, never_waits: bool
+    ) -> bool:
+        total, stream_sqn = len(data), one.stream_sqn
+        if total <= WHOLE_MAX_BYTES:
+            self._await_room(one, end_ns, never_waits)
+            one.put(encode_head(index, one.sqn, one.stream, stream_sqn, total), data, is_last=True)
+            one.sqn = (one.sqn + 1) % _SQNS
+        else:
+            first_sqn = one.sqn
+            for offset in range(0, total, FRAGMENT_MAX_BYTES):
+                part = data[offset : offset + FRAGMENT_MAX_BYTES]
+                self._await_room(one, end_ns, never_waits)
+                head = encode_fragment_head(
+                    index, one.sqn, one.stream, stream_sqn, first_sqn, offset, len(part), total
+                )
+                one.put(head, part, is_last=offset + len(part) == total)
+                one.sqn = (one.sqn + 1) % _SQNS
+        one.stream_sqn = (stream_sqn + 1) % _SQNS
+        with self._lock:
+            self.counters.responses_sent += 1
+            self.counters.response_bytes_sent += total
+        if one.waiting_bytes and not one.is_watched:
+            self._loop.submit(partial(self._watch, one))
+        return True
+
+    def _await_room(self, one: ResponseConnection, end_ns: int, never_waits: bool) -> None:
+        """Wait until what waits is below the limit. A response of which a part was sent is left incomplete."""
+        limit = self._options.response_session_maximum_buffer_bytes
+        is_counted = False
+        while one.waiting_bytes >= limit:
+            one.flush()
+            if one.waiting_bytes < limit:
+                return
+            left_ns = end_ns - time.monotonic_ns()
+            if left_ns <= 0:
+                if not one.is_watched:
+                    self._loop.submit(partial(self._watch, one))
+                one.stream_sqn = (one.stream_sqn + 1) % _SQNS
+                raise self._refusal(one.endpoint, never_waits)
+            if not is_counted:
+                is_counted = True
+                with self._lock:
+                    self.counters.resp_blocked += 1
+            self._check_progress(one, time.monotonic_ns())
+            one.wait_writable(left_ns / 1e9)
+            if self._is_closed:
+                raise Closed("the context is closed")
+
+    def _refusal(self, endpoint: Endpoint, never_waits: bool) -> BackPressured:
+        if never_waits:
+            with self._lock:
+                self.counters.resp_would_block += 1
+        return BackPressured(
+            f"responding to {endpoint.ip}:{endpoint.port}: the requester is behind",
+            hint="try again later, give it a longer timeout, or raise response_session_maximum_buffer",
+        )
+
+    def _check_progress(self, one: ResponseConnection, now_ns: int) -> None:
+        if now_ns - one.progress_ns > self._options.response_tcp_deletion_timeout_ns:
+            with self._lock:
+                self.counters.response_connections_stalled += one.error is None
+            error = TimeoutError(errno.ETIMEDOUT, "the requester takes nothing")
+            one.fail(error)
+            raise error
+
+    # Connections
+
+    def _connection(self, endpoint: Endpoint) -> tuple[ResponseConnection, bool]:
+        """The connection to a requester, and whether it is new."""
+        with self._lock:
+            if self._is_closed:
+                raise Closed("the context is closed")
+            known = self._connections.get(endpoint)
+            if known is not None and known.error is None:
+                return known, False
+            if len(self._connections) >= self._options.response_connections_maximum:
+                self._make_room()
+            self._next_stream_id = (self._next_stream_id + 1) % _SQNS
+            stream = ResponseStream(self._instance, self._next_stream_id)
+            self._begin()
+            one = ResponseConnection(endpoint, stream, self._options)
+            self._connections[endpoint] = one
+            self.counters.response_connections = len(self._connections)
+            self.counters.response_connections_opened += 1
+        self._loop.submit(partial(self._watch, one))
+        return one, True
+
+    def _begin(self) -> None:
+        if self._selector is None:
+            self._selector = self._loop.open()
+            self._loop.add_work(self._run)
+
+    def _make_room(self) -> None:
+        """End the connection that is idle for longest. Raises ResourceLimit when none is idle."""
+        idle = [one for one in self._connections.values() if not one.waiting_bytes]
+        if not idle:
+            raise ResourceLimit(
+                f"{len(self._connections)} requesters are connected, and each has responses to take",
+                hint="raise response_connections_maximum",
+            )
+        oldest = min(idle, key=lambda one: one.active_ns)
+        oldest.fail(ConnectionAbortedError(errno.ECONNABORTED, "the connection made way for another"))
+        del self._connections[oldest.endpoint]
+        self._loop.submit(partial(self._close, oldest))
+
+    def _end(self, one: ResponseConnection, error: OSError) -> None:
+        """A connection has failed: what waits in it is lost."""
+        one.fail(error)
+        with self._lock:
+            if self._connections.get(one.endpoint) is not one:
+                return
+            del self._connections[one.endpoint]
+            self.counters.response_connections = len(self._connections)
+            self.counters.response_connections_failed += 1
+            self.counters.responses_unsent += one.waiting_responses
+        self._loop.submit(partial(self._close, one))
+
+    # The thread of the streams
+
+    def _watch(self, one: ResponseConnection) -> None:
+        """Have it looked at when the requester closes it, and while something waits, when the kernel takes more."""
+        assert self._selector is not None
+        if one.socket.fileno() < 0:
+            return
+        interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if one.waiting_bytes else 0)
+        if one.socket.fileno() in self._selector.get_map():
+            self._selector.modify(one.socket, interest, partial(self._on_ready, one))
+        else:
+            self._selector.register(one.socket, interest, partial(self._on_ready, one))
+        one.is_watched = bool(interest & selectors.EVENT_WRITE)
+
+    def _on_ready(self, one: ResponseConnection, mask: int, _now_ns: int) -> None:
+        try:
+            if mask & selectors.EVENT_READ and one.is_ended():
+                self._end(one, ConnectionResetError(errno.ECONNRESET, "the requester closed the connection"))
+                return
+            one.flush()
+        except OSError as error:
+            self._end(one, error)
+            return
+        self._watch(one)
+
+    def _close(self, one: ResponseConnection) -> None:
+        assert self._selector is not None
+        if one.socket.fileno() >= 0:
+            if one.socket.fileno() in self._selector.get_map():
+                self._selector.unregister(one.socket)
+            one.socket.close()
+
+    def _run(self, now_ns: int) -> int | None:
+        """End connections that are idle, or take nothing. Returns when to call again."""
+        timeout_ns = self._options.response_tcp_deletion_timeout_ns
+        with self._lock:
+            connections = list(self._connections.values())
+        for one in connections:
+            try:
+                if one.waiting_bytes:
+                    self._check_progress(one, now_ns)
+                elif now_ns - one.active_ns > timeout_ns:
+                    self._end_idle(one)
+            except OSError as error:
+                self._end(one, error)
+        return now_ns + timeout_ns // 4 if connections else None
+
+    def _end_idle(self, one: ResponseConnection) -> None:
+        if not one.putting.acquire(blocking=False):
+            return  # a thread is about to respond
+        try:
+            if one.waiting_bytes:
+                return
+            with self._lock:
+                one.fail(ConnectionAbortedError(errno.ECONNABORTED, "the connection was idle"))
+                self._connections.pop(one.endpoint, None)
+                self.counters.response_connections = len(self._connections)
+            self._close(one)
+        finally:
+            one.putting.release()
+
+    def close(self) -> None:
+        """Send what waits, for a second at most, and close every connection. The loop's thread has ended."""
+        with self._lock:
+            self._is_closed = True
+            connections = list(self._connections.values())
+            self._connections.clear()
+        end_ns = time.monotonic_ns() + _LAST_FLUSH_NS
+        for one in connections:
+            try:
+                one.flush()
+                while one.waiting_bytes and (left_ns := end_ns - time.monotonic_ns()) > 0:
+                    one.wait_writable(left_ns / 1e9)
+                    one.flush()
+            except OSError as error:
+                one.fail(error)
+            self.counters.responses_unsent += one.waiting_responses
+            one.fail(ConnectionAbortedError(errno.ECONNABORTED, "the context is closed"))
+            if self._selector is not None:
+                self._close(one)
+        self.counters.response_connections = 0
+
+
+__all__ = ["Responder"]

@@ -1,0 +1,102 @@
+"""RequestService: requests and responses of a context, both sides."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from umstack._core import ffi
+from umstack._engine.waiting import timeout_ns
+from umstack.config import ContextOptions
+from umstack.errors import Closed, Unsupported
+from umstack.requests.counters import RequesterCounters
+from umstack.requests.intake import NEVER_NS, ResponseIntake
+from umstack.requests.pending_request import PendingRequest
+from umstack.requests.responder import Responder
+from umstack.streams import Streams
+from xdp.closing import Closing
+
+
+class RequestService(Closing):
+    """Opened at the first use. Any thread."""
+
+    def __init__(
+        self,
+        options: ContextOptions,
+        streams: Streams,
+        has_keys: Callable[[str], bool],
+        run_protocol: Callable[[], object] | None,
+    ) -> None:
+        """`has_keys` is whether a topic's datagrams have tags; `run_protocol` is as of ResponseIntake."""
+        self.responder = Responder(options, streams, has_keys)
+        self._options = options
+        self._streams = streams
+        self._has_keys = has_keys
+        self._run_protocol = run_protocol
+        self._counters = RequesterCounters()
+        self._lock = threading.Lock()
+        self._intake: ResponseIntake | None = None
+        self._is_closed = False
+
+    def open(self, owner: object, topic: str, timeout: float | None) -> tuple[PendingRequest, Any]:
+        """A request of a source, and what the core is to send it with: a um_request.
+
+        Raises ResourceLimit, OptionError where there is no request port, Unsupported for a topic with keys, Closed.
+        """
+        if self._has_keys(topic):
+            raise Unsupported(
+                f"a request on {topic!r}: it has authentication keys, and responses over TCP have no tags",
+                hint="use requests on topics that the key file has no keys for (docs/authentication.md)",
+            )
+        with self._lock:
+            if self._is_closed:
+                raise Closed("the context is closed")
+            intake = self._intake or self._begin()
+            deadline_ns = NEVER_NS if timeout is None else time.monotonic_ns() + timeout_ns(timeout)
+            inbox = intake.open(owner, topic, deadline_ns)
+        named = ffi.new("um_request *")
+        named.index, named.port = inbox.index, intake.endpoint.port
+        named.ip = int(ipaddress.IPv4Address(intake.endpoint.ip))
+        return PendingRequest(intake, inbox, timeout), named
+
+    def _begin(self) -> ResponseIntake:
+        port = self._streams.port()
+        selector = self._streams.loop.open()
+        self._intake = ResponseIntake(self._options, port, selector, self._counters, self._run_protocol)
+        self._streams.loop.add_work(self._intake.run)
+        return self._intake
+
+    def note_sent(self) -> None:
+        """A request is on its way."""
+        with self._lock:
+            self._counters.requests_sent += 1
+
+    def end_requests_of(self, owner: object, what: str) -> None:
+        """A source is being closed: its requests are over."""
+        intake = self._intake
+        if intake is not None:
+            intake.end_all(lambda inbox: Closed(f"{what} is closed") if inbox.owner is owner else None)
+
+    def stats(self) -> dict[str, int]:
+        """The counters by name."""
+        self._counters.requests_pending = self._intake.open_count if self._intake is not None else 0
+        return {**self._counters.as_dict(), **self.responder.counters.as_dict()}
+
+    def close(self) -> None:
+        """End every request, and every connection. Any thread, once the objects are closed."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        if self._intake is not None:
+            self._intake.end_all(lambda _: Closed("the context is closed"))
+        self._streams.loop.end_thread()
+        self.responder.close()
+        if self._intake is not None:
+            self._intake.close()
+
+
+__all__ = ["RequestService"]
