@@ -33,7 +33,7 @@ class RowSources:
         self._encoded: tuple[int, pyarrow.DictionaryArray, pyarrow.DictionaryArray] | None = None
 
     def number(self, topic: str, name: str, owner: RowOwner | None = None) -> int:
-        """The number rows of this topic from a source of this name carry, which `owner`, if any, delivers from now on."""
+        """The number rows of this topic from a source of this name carry; `owner` delivers them from now on."""
         number = self._numbers.setdefault((topic, name), len(self.names))
         if number == len(self.names):
             self.owners.append(owner)
