@@ -322,15 +322,18 @@ class Context(Closing):
     def event_queue(
         self, on_message: Callable[[Event], None] | None = None, **options: OptionValue
     ) -> EventQueue:
-        """Create an event queue: receivers made with `queue=` deliver into it. `options` are receiver options by name.
+        """Create an event queue: receivers made with `queue=` deliver into it.
 
-        Those that size a queue are the queue's, whatever its receivers have. With `on_message`, every message and
+        `options` are, by name, options of scope event_queue, and receiver options: those of them that size a queue are
+        the queue's, whatever its receivers have. With `on_message`, every message and
         event of all of them goes to the callback, as with a receiver. Raises OptionError, ResourceLimit, Closed.
         """
+        own = _of_scope(Scope.EVENT_QUEUE, options)
         chosen = self._config.receiver_options(**options)
+        queue_options = self._config.event_queue_options(**own)
         with self._core.lifecycle:
             self._core.check_open()
-            return EventQueue(self._engine, chosen, on_message)
+            return EventQueue(self._engine, chosen, queue_options, on_message)
 
     def wildcard_receiver(
         self,
@@ -345,7 +348,7 @@ class Context(Closing):
         `pattern` is a regular expression that is searched for in the name, such as r"^orders\.(eu|us)\."; it needs
         the package regex (umstack[wildcard]). Topics join as they are advertised and leave when their sources have
         gone; all deliver into one event queue, which the result is. `options` are receiver options, which every topic
-        has, and options of scope wildcard_receiver, by name. `on_message` is as with event_queue().
+        has, and options of scopes wildcard_receiver and event_queue, by name. `on_message` is as with event_queue().
 
         Raises OptionError (a wrong pattern or option, resolver_cache 0), TopicNameError, ResourceLimit, Closed.
         """
@@ -360,9 +363,9 @@ class Context(Closing):
             if pattern is not None
             else TopicPattern.of_prefix(prefix or "")
         )
-        own = {name: value for name, value in options.items() if name in OPTIONS[Scope.WILDCARD_RECEIVER]}
-        others = {name: value for name, value in options.items() if name not in own}
-        chosen = self._config.receiver_options(**others)
+        own = _of_scope(Scope.WILDCARD_RECEIVER, options)
+        queue_options = self._config.event_queue_options(**_of_scope(Scope.EVENT_QUEUE, options))
+        chosen = self._config.receiver_options(**options)
         wildcard_options = self._config.wildcard_receiver_options(**own)
         with self._core.lifecycle:
             self._core.check_open()
@@ -376,6 +379,7 @@ class Context(Closing):
                 self._wildcards,
                 chosen,
                 wildcard_options,
+                queue_options,
                 on_message,
             )
             self._resolver.match(key, compiled, wildcard_options)
@@ -598,6 +602,11 @@ def _find_interface(wanted: str | None) -> xdp.Interface:
     if not found.is_up:
         raise InterfaceError(f"interface {found.name} is down", hint=f"ip link set {found.name} up")
     return found
+
+
+def _of_scope(scope: Scope, options: dict[str, OptionValue]) -> dict[str, OptionValue]:
+    """Takes the options of this scope out of the others."""
+    return {name: options.pop(name) for name in list(options) if name in OPTIONS[scope]}
 
 
 def _check_multicast(interface: xdp.Interface, group: str) -> None:

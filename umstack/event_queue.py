@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from umstack._engine.engine import Engine
 from umstack._engine.queue_memory import QueueMemory
-from umstack.config import ReceiverOptions
+from umstack.config import EventQueueOptions, ReceiverOptions
 from umstack.events import Event
 from umstack.reader import Reader
+from umstack.telemetry.reading import Counters, queue_counters
 
 
 class EventQueue(Reader):
@@ -18,21 +19,40 @@ class EventQueue(Reader):
     memory, the polling and the waking of one. Messages and events carry the name of their topic. Closing a receiver
     leaves what it has delivered in the queue; closing the queue closes its receivers. One thread at a time reads it.
 
-    `options` are the receiver options it was made with, of which those that size a queue are in force; `closed` is
-    whether close() was called.
+    `options` are the receiver options it was made with, of which those that size a queue are in force, `queue_options`
+    those of scope event_queue, and `closed` is whether close() was called.
     """
 
-    __slots__ = ("options",)
+    __slots__ = ("options", "queue_options")
 
     def __init__(
-        self, engine: Engine, options: ReceiverOptions, on_message: Callable[[Event], None] | None
+        self,
+        engine: Engine,
+        options: ReceiverOptions,
+        queue_options: EventQueueOptions,
+        on_message: Callable[[Event], None] | None,
     ) -> None:
         """Open it; called by Context.event_queue()."""
         self.options = options
         """The receiver options it was made with; those that size a queue are in force."""
-        super().__init__(engine, QueueMemory(engine.core, options, "event queue"), "event queue", on_message)
+        self.queue_options = queue_options
+        """The options of scope event_queue in force."""
+        memory = QueueMemory(engine.core, options, engine.registry.name_queue(), queue_options)
+        super().__init__(
+            engine,
+            memory,
+            "event queue",
+            on_message,
+            times_callbacks=queue_options.queue_service_time_enabled,
+        )
         engine.registry.add(self, self._memory)
         self._start_dispatch()
+
+    def stats(self) -> Counters:
+        """This queue's counters by name (docs/counters.md, group event_queue). Any thread. Raises Closed."""
+        if self.closed:
+            raise self._engine.core.closed_error(self._name)
+        return queue_counters(self._memory)
 
     def close(self) -> None:
         """Close the receivers that deliver into it and stop reading. Batches already taken stay readable.

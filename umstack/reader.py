@@ -52,13 +52,21 @@ class Reader(Closing):
         "_rows",
         "_scratch",
         "_scratch_bytes",
+        "_times_callbacks",
         "closed",
     )
 
     def __init__(
-        self, engine: Engine, memory: QueueMemory, name: str, on_message: Callable[[Event], None] | None
+        self,
+        engine: Engine,
+        memory: QueueMemory,
+        name: str,
+        on_message: Callable[[Event], None] | None,
+        *,
+        times_callbacks: bool = False,
     ) -> None:
-        """Read this queue; `name` is for errors."""
+        """Read this queue; `name` is for errors. `times_callbacks` has the time that each row takes counted."""
+        self._times_callbacks = times_callbacks
         self.closed = False
         """Whether close() was called."""
         self._engine = engine
@@ -310,6 +318,7 @@ class Reader(Closing):
         for event in Batch(self._memory, self._rows.block, self._rows.first, count).events():
             if self.closed:
                 break
+            began_ns = time.monotonic_ns() if self._times_callbacks else 0
             try:
                 self._on_message(event)
             except Exception as error:
@@ -320,6 +329,8 @@ class Reader(Closing):
                     displayed(repr(self)),
                     error=error,
                 )
+            if self._times_callbacks:
+                lib.um_event_queue_note_service(self._memory.handle, time.monotonic_ns() - began_ns)
         return int(count)
 
     # Ending

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from umstack._engine.engine import Engine
-from umstack.config import ReceiverOptions, WildcardReceiverOptions
+from umstack.config import EventQueueOptions, ReceiverOptions, WildcardReceiverOptions
 from umstack.event_queue import EventQueue
 from umstack.events import Event
 from umstack.receiver import Receiver
@@ -29,8 +29,8 @@ class WildcardReceiver(EventQueue):
     resolver_no_source_linger_timeout; what it has delivered stays in the queue. It is read like any event queue, and
     receivers made with `queue=` may deliver into it, too. One thread at a time reads it.
 
-    `pattern` is the regular expression, `wildcard_options` are the options of scope wildcard_receiver, and `options`
-    the receiver options of every topic; `closed` is whether close() was called.
+    `pattern` is the regular expression, `wildcard_options` are the options of scope wildcard_receiver, `queue_options`
+    those of scope event_queue, `options` the receiver options of every topic; `closed` is whether close() was called.
     """
 
     __slots__ = ("_key", "_listeners", "_receivers", "_resolver", "pattern", "wildcard_options")
@@ -44,6 +44,7 @@ class WildcardReceiver(EventQueue):
         listeners: dict[int, TopicListener],
         options: ReceiverOptions,
         wildcard_options: WildcardReceiverOptions,
+        queue_options: EventQueueOptions,
         on_message: Callable[[Event], None] | None,
     ) -> None:
         """Open it; called by Context.wildcard_receiver().
@@ -56,7 +57,7 @@ class WildcardReceiver(EventQueue):
         self._receivers: dict[str, Receiver] = {}
         self.pattern = pattern.text
         self.wildcard_options = wildcard_options
-        super().__init__(engine, options, on_message)
+        super().__init__(engine, options, queue_options, on_message)
         listeners[key] = TopicListener(self._on_topic, self._on_unanswered)
 
     def topics(self) -> list[str]:

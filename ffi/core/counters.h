@@ -4,7 +4,7 @@
  * Statistics of the stack (UM's names), one plain struct per kind of object, embedded in and owned by that
  * object. One thread at a time writes a field. Any thread may read at any time: a figure may be a moment
  * old and a set of them is not one instant. `_reset` is for the writer, at creation and on request: zero,
- * and all ones for minima. */
+ * and all ones for minima. One file, because it is made from one schema. */
 #ifndef UM_CORE_COUNTERS_H
 #define UM_CORE_COUNTERS_H
 
@@ -493,6 +493,37 @@ typedef struct um_link_counters {
 static inline void um_link_counters_reset(um_link_counters *counters)
 {
     *counters = (um_link_counters){0};
+}
+
+/* One event queue: what waits, how long it waited and how long callbacks took, where the options of scope event_queue have it counted. */
+typedef struct um_event_queue_counters {
+    /* snapshot, rows: Rows in the queue, not yet read: messages and events. */
+    uint64_t events;
+    /* counter, rows: Rows that came into the queue. */
+    uint64_t events_tot;
+    /* min, us x 1000: Shortest time from a row's coming into the queue to its being read (queue_age_enabled). */
+    uint64_t age_min;
+    /* mean, us x 1000: Mean of that time. */
+    uint64_t age_mean;
+    /* max, us x 1000: Longest of that time. */
+    uint64_t age_max;
+    /* min, us x 1000: Shortest time that on_message took for a row (queue_service_time_enabled); UM has it for each kind of event. */
+    uint64_t events_svc_min;
+    /* mean, us x 1000: Mean of that time. */
+    uint64_t events_svc_mean;
+    /* max, us x 1000: Longest of that time. */
+    uint64_t events_svc_max;
+    /* counter, warnings: Times a read began to find more rows waiting than queue_size_warning. */
+    uint64_t size_warnings;
+    /* counter, warnings: Times a read began to find that the oldest row had waited longer than queue_delay_warning. */
+    uint64_t delay_warnings;
+} um_event_queue_counters;
+
+static inline void um_event_queue_counters_reset(um_event_queue_counters *counters)
+{
+    *counters = (um_event_queue_counters){0};
+    counters->age_min = UINT64_MAX;
+    counters->events_svc_min = UINT64_MAX;
 }
 
 #endif

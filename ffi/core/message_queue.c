@@ -23,6 +23,7 @@ static void carve(um_block *block, um_arena *arena, uint32_t rows, uint32_t pinn
     b->message_lengths = um_arena_take(arena, rows * sizeof *b->message_lengths);
     b->sources = um_arena_take(arena, rows * sizeof *b->sources);
     b->received_ns = um_arena_take(arena, rows * sizeof *b->received_ns);
+    b->enqueued_ns = um_arena_take(arena, rows * sizeof *b->enqueued_ns);
     b->sent_ns = um_arena_take(arena, rows * sizeof *b->sent_ns);
     b->flags = um_arena_take(arena, rows * sizeof *b->flags);
     b->requests = um_arena_take(arena, rows * sizeof *b->requests);
@@ -285,7 +286,10 @@ void um_queue_append(um_message_queue *queue, const um_row *row, uint32_t payloa
     block->received_ns[i] = row->received_ns;
     block->sent_ns[i] = row->sent_ns;
     block->flags[i] = row->flags;
-    queue->appended_count++;
+    if (UM_UNLIKELY(queue->clock_ns != NULL))
+        block->enqueued_ns[i] = *queue->clock_ns;
+    uint64_t appended = atomic_load_explicit(&queue->appended_count, memory_order_relaxed);
+    atomic_store_explicit(&queue->appended_count, appended + 1, memory_order_relaxed);
     atomic_store_explicit(&block->published_count, i + 1, memory_order_release);
 }
 

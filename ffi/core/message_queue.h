@@ -66,6 +66,7 @@ typedef struct um_block {
     uint32_t *message_lengths;  /* ordered_delivery 0: payload bytes of the whole message */
     uint32_t *sources;          /* the owner's number of the source */
     int64_t *received_ns;
+    int64_t *enqueued_ns; /* written when the queue has a clock */
     int64_t *sent_ns;     /* by the publisher's wall clock; 0: it does not say */
     uint16_t *flags;      /* um_row_kind << 8 | UM_MESSAGE_* */
     um_request *requests; /* of rows with UM_MESSAGE_REQUEST; others are not written, and the memory not touched */
@@ -83,10 +84,11 @@ typedef struct um_message_queue {
     UM_CACHE_ALIGNED _Atomic uint64_t opened_count; /* blocks opened so far */
     um_block *current;
     uint32_t current_row;
-    uint64_t appended_count; /* rows, ever */
-    uint32_t pinned_count;   /* frames that have not gone back */
-    bool full;               /* the last reservation was refused; the owner tries again */
-    bool *any_full;          /* the owner's: some queue is */
+    _Atomic uint64_t appended_count; /* rows, ever */
+    const int64_t *clock_ns;         /* what each row's enqueued_ns is read from; NULL: nobody asks for it */
+    uint32_t pinned_count;           /* frames that have not gone back */
+    bool full;                       /* the last reservation was refused; the owner tries again */
+    bool *any_full;                  /* the owner's: some queue is */
 
     UM_CACHE_ALIGNED _Atomic uint64_t read_block; /* consumer: ordinal of the block it stands in, not reused before */
     uint32_t read_row;
@@ -136,7 +138,8 @@ void um_queue_return_frames(um_message_queue *queue);
 /* True when rows wait that the consumer has not taken. Producer's view. */
 static inline bool um_queue_holds_rows(const um_message_queue *queue)
 {
-    return queue->appended_count != atomic_load_explicit(&queue->taken_count, memory_order_acquire);
+    return atomic_load_explicit(&queue->appended_count, memory_order_relaxed) !=
+           atomic_load_explicit(&queue->taken_count, memory_order_acquire);
 }
 
 /* ---- consumer ---- */

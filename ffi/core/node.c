@@ -188,6 +188,7 @@ void um_node_on_data(um_node *node, const um_rx *rx, int64_t now_ns)
 {
     uint32_t segment = rx->segment_length == 0 ? rx->length : rx->segment_length;
     uint32_t at = 0;
+    node->now_ns = now_ns;
     do {
         uint32_t length = rx->length - at < segment ? rx->length - at : segment;
         on_datagram(node, rx, rx->data + at, length, now_ns);
@@ -233,6 +234,7 @@ bool um_node_pressured(um_node *node, int64_t now_ns)
 int64_t um_node_tick(um_node *node, int64_t now_ns)
 {
     int64_t next_ns = UM_NEVER_NS;
+    node->now_ns = now_ns;
     for (uint32_t i = 0; i < node->session_count; i++) {
         if (node->due_ns[i] <= now_ns) {
             node->sessions[i]->behind = node->behind;

@@ -22,6 +22,7 @@ typedef struct um_node {
     um_receiver_session *last_session;
     um_message_queue *queues[UM_NODE_QUEUES_MAX]; /* each once, however many receivers it has */
     uint32_t queue_count;
+    int64_t now_ns; /* of what is being done, for queues that note when rows came */
     bool any_full;
     bool otr_begun; /* off-transport recovery of some controller: the owner clears it */
     bool behind;    /* the owner's word before a tick: datagrams that have arrived are yet to be read */

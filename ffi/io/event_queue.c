@@ -2,6 +2,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "core/time_histogram.h"
 #include "io/event_queue_private.h"
 #include "os/clock.h"
 #include "os/lock.h"
@@ -40,6 +41,13 @@ int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *c
     }
     um_queue_init(&queue->core, (uint8_t *)queue + head_bytes, config->block_count, config->block_rows,
                   config->block_bytes, config->message_max_bytes);
+    queue->watch.notes_age = config->notes_age;
+    queue->watch.size_warning = config->size_warning;
+    queue->watch.delay_warning_ns = config->delay_warning_ns;
+    queue->watch.is_on = config->notes_age || config->size_warning != 0 || config->delay_warning_ns != 0;
+    um_event_queue_counters_reset(&queue->watch.counters);
+    if (config->notes_age || config->delay_warning_ns != 0)
+        queue->core.clock_ns = &queues->node->now_ns;
     um_reactor_lock(queues->reactor);
     bool added = um_node_add_queue(queues->node, &queue->core);
     if (added) {
@@ -53,12 +61,66 @@ int um_event_queues_open(um_event_queues *queues, const um_event_queue_config *c
     return added ? 0 : -ENOSPC;
 }
 
+static void note_age(um_event_queue_counters *counters, int64_t now_ns, int64_t enqueued_ns)
+{
+    uint64_t age_ns = now_ns > enqueued_ns ? (uint64_t)(now_ns - enqueued_ns) : 0;
+    bool is_first = counters->age_min == UINT64_MAX;
+    counters->age_min = age_ns < counters->age_min ? age_ns : counters->age_min;
+    counters->age_max = age_ns > counters->age_max ? age_ns : counters->age_max;
+    counters->age_mean = um_moving_mean(counters->age_mean, age_ns, is_first);
+}
+
+/* Counts the reads that find what is warned of, once until one does not find it any more. */
+static bool note_warning(bool was_so, bool is_so, uint64_t *counter)
+{
+    UM_COUNT(*counter, is_so && !was_so);
+    return is_so;
+}
+
+/* A read is going to take these rows of `size` that waited (UX-20). */
+static void watch_read(um_queue_watch *watch, uint64_t size, const um_rows *rows)
+{
+    const int64_t *enqueued_ns = rows->block->enqueued_ns + rows->first;
+    int64_t now_ns = watch->notes_age || watch->delay_warning_ns != 0 ? um_clock_ns() : 0;
+    if (watch->size_warning != 0)
+        watch->is_too_long =
+            note_warning(watch->is_too_long, size > watch->size_warning, &watch->counters.size_warnings);
+    if (watch->delay_warning_ns != 0)
+        watch->is_too_slow = note_warning(watch->is_too_slow, now_ns - enqueued_ns[0] > watch->delay_warning_ns,
+                                          &watch->counters.delay_warnings);
+    for (uint32_t i = 0; watch->notes_age && i < rows->count; i++)
+        note_age(&watch->counters, now_ns, enqueued_ns[i]);
+}
+
+static um_rows take(um_event_queue *queue, uint32_t max)
+{
+    um_message_queue *core = &queue->core;
+    if (UM_LIKELY(!queue->watch.is_on))
+        return um_queue_take(core, max);
+    uint64_t taken = atomic_load_explicit(&core->taken_count, memory_order_relaxed);
+    um_rows rows = um_queue_take(core, max);
+    if (rows.count > 0)
+        watch_read(&queue->watch, atomic_load_explicit(&core->appended_count, memory_order_relaxed) - taken, &rows);
+    return rows;
+}
+
+void um_event_queue_note_service(um_event_queue *queue, int64_t service_ns)
+{
+    um_event_queue_counters *counters = &queue->watch.counters;
+    uint64_t ns = service_ns > 0 ? (uint64_t)service_ns : 0;
+    bool is_first = counters->events_svc_min == UINT64_MAX;
+    counters->events_svc_min = ns < counters->events_svc_min ? ns : counters->events_svc_min;
+    counters->events_svc_max = ns > counters->events_svc_max ? ns : counters->events_svc_max;
+    counters->events_svc_mean = um_moving_mean(counters->events_svc_mean, ns, is_first);
+}
+
 bool um_event_queue_append_event(um_event_queue *queue, uint32_t kind, uint32_t sequence_number, uint32_t source)
 {
     um_reactor *reactor = queue->queues->reactor;
     if (!um_gate_enter(&queue->gate))
         return false;
     um_reactor_lock(reactor);
+    queue->queues->node->now_ns = um_clock_ns();
     bool has_room = um_queue_reserve(&queue->core, 0) != NULL;
     if (has_room) {
         um_row row = {.flags = (uint16_t)(kind << 8),
@@ -246,7 +308,7 @@ int um_event_queue_sleep(um_event_queue *queue, struct pollfd *descriptors, uint
 
 uint32_t um_event_queue_take(um_event_queue *queue, uint32_t max, um_rows *rows)
 {
-    *rows = um_queue_take(&queue->core, max);
+    *rows = take(queue, max);
     return rows->count;
 }
 
@@ -262,7 +324,7 @@ static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, 
             reactor->loop->pass(reactor, end_ns);
         else
             goes_on = reactor->loop->wait(reactor, queue, end_ns);
-        *rows = um_queue_take(&queue->core, max);
+        *rows = take(queue, max);
         if (!goes_on)
             return;
         now_ns = um_clock_ns();
@@ -275,14 +337,14 @@ static void await_rows(um_event_queue *queue, uint32_t max, int64_t timeout_ns, 
 uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeout_ns, um_rows *rows)
 {
     um_reactor *reactor = queue->queues->reactor;
-    *rows = um_queue_take(&queue->core, max);
+    *rows = take(queue, max);
     if (rows->count > 0 || !um_gate_enter(&queue->gate))
         return rows->count;
     if (timeout_ns != 0) {
         await_rows(queue, max, timeout_ns, rows);
     } else if (!um_reactor_is_threaded(reactor)) {
         reactor->loop->pass(reactor, 0);
-        *rows = um_queue_take(&queue->core, max);
+        *rows = take(queue, max);
     }
     um_gate_leave(&queue->gate);
     return rows->count;
@@ -291,13 +353,13 @@ uint32_t um_event_queue_poll(um_event_queue *queue, uint32_t max, int64_t timeou
 uint32_t um_event_queue_look(um_event_queue *queue, uint32_t max, um_rows *rows)
 {
     um_reactor *reactor = queue->queues->reactor;
-    *rows = um_queue_take(&queue->core, max);
+    *rows = take(queue, max);
     if (!um_gate_enter(&queue->gate))
         return rows->count;
     if (um_reactor_is_threaded(reactor))
         reactor->loop->look(reactor, queue, rows->count > 0);
     if (rows->count == 0)
-        *rows = um_queue_take(&queue->core, max);
+        *rows = take(queue, max);
     um_gate_leave(&queue->gate);
     return rows->count;
 }

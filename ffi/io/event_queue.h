@@ -17,6 +17,9 @@ typedef struct um_event_queue_config {
     uint32_t block_rows;
     uint32_t block_bytes;
     uint32_t message_max_bytes; /* of its receivers together */
+    bool notes_age;             /* how long rows waited is counted */
+    uint64_t size_warning;      /* rows waiting at a read that are too many; 0: none are (UX-20) */
+    int64_t delay_warning_ns;   /* and how old the oldest may be; 0: as old as it likes */
 } um_event_queue_config;
 
 /* Ends reading; no subscription can be opened on it any more, and those it has are closed before it. Rows not yet
@@ -62,6 +65,9 @@ void um_rows_materialize(um_block *block, uint32_t first, uint32_t count);
 void um_rows_heads(um_block *block, uint32_t first, uint32_t count, uint32_t bytes, uint8_t *out);
 /* The first `capacity` bytes of one row's payload, or all of it. Returns the length of all of it. */
 uint32_t um_rows_copy(um_block *block, uint32_t row, uint8_t *out, uint32_t capacity);
+
+/* The reader's callback took so long for one row. */
+void um_event_queue_note_service(um_event_queue *queue, int64_t service_ns);
 
 /* The descriptor that becomes readable when rows wait and the reader had armed it. It stays the queue's. */
 int um_event_queue_descriptor(const um_event_queue *queue);

@@ -16,8 +16,20 @@ typedef struct um_event_queues {
     _Atomic uint32_t waiting_count; /* at least as many as have `waiting` set */
 } um_event_queues;
 
+/* What the reader measures and is warned of; its thread's. */
+typedef struct um_queue_watch {
+    bool is_on;
+    bool notes_age;
+    bool is_too_long; /* it was at the last read, and that was counted */
+    bool is_too_slow;
+    uint64_t size_warning;
+    int64_t delay_warning_ns;
+    um_event_queue_counters counters;
+} um_queue_watch;
+
 struct um_event_queue {
     um_message_queue core;
+    um_queue_watch watch;
     um_event_queues *queues;
     int event_fd;
     _Atomic uint32_t waiting; /* a reader has armed event_fd */

@@ -280,6 +280,7 @@ int um_receiving_map(um_receiving *receiving, um_receiver *receiver, const um_re
                      uint32_t topic_index, uint32_t source)
 {
     um_receiver_session *session = um_node_find_session(&receiving->node, &config->id);
+    receiving->node.now_ns = um_clock_ns();
     if (session == NULL) {
         session_block *block = NULL;
         make_room(receiving, &config->id);

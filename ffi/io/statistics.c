@@ -59,12 +59,23 @@ uint32_t um_statistics_source(um_publication *publication, uint64_t *out)
     return FIELDS(um_source_counters);
 }
 
+uint32_t um_statistics_event_queue(um_event_queue *queue, uint64_t *out)
+{
+    um_event_queue_counters counters;
+    copy_counters((uint64_t *)&counters, &queue->watch.counters, FIELDS(um_event_queue_counters));
+    uint64_t taken = atomic_load(&queue->core.taken_count), appended = atomic_load(&queue->core.appended_count);
+    counters.events = appended > taken ? appended - taken : 0;
+    counters.events_tot = appended;
+    memcpy(out, &counters, sizeof counters);
+    return FIELDS(um_event_queue_counters);
+}
+
 uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out)
 {
     um_reactor_lock(subscription->receiving->reactor);
     um_receiver_counters *counters = &subscription->core.counters;
     const um_message_queue *queue = subscription->core.queue;
-    counters->queued_messages = queue->appended_count - atomic_load(&queue->taken_count);
+    counters->queued_messages = atomic_load(&queue->appended_count) - atomic_load(&queue->taken_count);
     counters->order_map_entries = 0;
     const um_node *node = &subscription->receiving->node;
     for (uint32_t i = 0; i < node->session_count; i++)

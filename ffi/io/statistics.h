@@ -14,6 +14,7 @@ enum { UM_STATISTICS_FIELDS_MAX = 96 };
 uint32_t um_statistics_context(um_context *context, uint64_t *out);
 uint32_t um_statistics_source_transport(um_publication_session *session, uint64_t *out);
 uint32_t um_statistics_source(um_publication *publication, uint64_t *out);
+uint32_t um_statistics_event_queue(um_event_queue *queue, uint64_t *out);
 uint32_t um_statistics_receiver(um_subscription *subscription, uint64_t *out);
 /* Receiving sessions are numbered from 0; the id identifies it. */
 uint32_t um_statistics_receiver_transport(um_context *context, uint32_t index, um_session_id *id, uint64_t *out);

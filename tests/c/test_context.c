@@ -87,7 +87,10 @@ static void session_open_on(world *w, uint32_t number, enum um_flow_control_poli
 
 static um_event_queue *queue_open(um_context *context, uint32_t blocks, uint32_t bytes)
 {
-    um_event_queue_config config = {blocks, 1024, bytes, UM_QUEUE_MESSAGE_BYTES_MIN};
+    um_event_queue_config config = {.block_count = blocks,
+                                    .block_rows = 1024,
+                                    .block_bytes = bytes,
+                                    .message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN};
     um_event_queue *queue;
     CHECK_EQ(um_event_queue_open(context, &config, &queue), 0);
     return queue;

@@ -23,7 +23,10 @@ static const um_reactor_loop no_loop = {.pass = no_pass};
 
 static um_event_queue *opened(void)
 {
-    um_event_queue_config config = {BLOCKS, ROWS, PAYLOAD_BYTES, UM_QUEUE_MESSAGE_BYTES_MIN};
+    um_event_queue_config config = {.block_count = BLOCKS,
+                                    .block_rows = ROWS,
+                                    .block_bytes = PAYLOAD_BYTES,
+                                    .message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN};
     um_event_queue *queue;
     CHECK_EQ(um_event_queues_open(&queues, &config, &queue), 0);
     return queue;

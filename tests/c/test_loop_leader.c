@@ -89,7 +89,8 @@ static leading *leading_open(void)
         .datagram_max_bytes = MTU_BYTES,
         .random_seed = 1,
     };
-    um_event_queue_config queue = {4, 4096, 1 << 20, UM_QUEUE_MESSAGE_BYTES_MIN};
+    um_event_queue_config queue = {
+        .block_count = 4, .block_rows = 4096, .block_bytes = 1 << 20, .message_max_bytes = UM_QUEUE_MESSAGE_BYTES_MIN};
     um_receiver_config receiver = {.ordered_delivery = UM_ORDERED_SEQUENCE, .burst_loss_max = 8};
     leading *f = zeroed(sizeof *f);
     open_source(f);

@@ -211,7 +211,8 @@ def test_transports_are_written_as_um_writes_them(written: str, kept: str) -> No
         ("receiver transport_lbtrm_ignore_interval 3", "its scope is source"),
         ("receiver retransmit_initial_sequence_number_request 1", "answers with an empty range"),
         ("source transport_lbtru_transmission_window_limit 1", "never grows"),
-        ("event_queue queue_age_enabled 1", "there are no event queues"),
+        ("event_queue queue_count_enabled 1", "rows are always counted"),
+        ("xsp zero_transports_function 1", "there are no extra receive threads"),
         ("context dynamic_fragmentation_reduction 0", "give 1;"),
         ("context transport_lbtrm_rate_interval 0.05", "is too small; give 0.1..1000 ms"),
         (

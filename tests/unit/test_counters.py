@@ -52,6 +52,7 @@ def test_snapshots_are_those_of_um() -> None:
         "rctlr_data_msgs",
         "rctlr_rx_msgs",
         "num_clients",
+        "events",
         "tr_src_topics",
         "tr_rcv_topics",
         "tr_rcv_unresolved_topics",

@@ -24,8 +24,9 @@ NAMES = {
     | {"send_many", "send_packed", "stats", "topic", "topic_index", "transport", "wait_connected"}
     | {"wait_drained"},
     umstack.Receiver: READING | {"options", "queue", "stats", "topic"},
-    umstack.EventQueue: READING | {"options"},
-    umstack.WildcardReceiver: READING | {"options", "pattern", "topics", "wildcard_options"},
+    umstack.EventQueue: READING | {"options", "queue_options", "stats"},
+    umstack.WildcardReceiver: READING
+    | {"options", "pattern", "queue_options", "stats", "topics", "wildcard_options"},
     umstack.PendingRequest: CLOSING | {"first", "first_async", "index", "receive", "receive_async", "topic"},
     umstack.Batch: {
         "event_count",

@@ -7,7 +7,7 @@ import logging
 from umstack._core import ffi, lib
 from umstack._engine.core_context import CoreContext
 from umstack._engine.row_sources import RowSources
-from umstack.config import ReceiverOptions
+from umstack.config import EventQueueOptions, ReceiverOptions
 from umstack.errors import OptionError
 from umstack.foreign_text import displayed
 from umstack.repeated_records import RepeatedRecords
@@ -19,10 +19,28 @@ _BLOCK_ROWS = 8192
 class QueueMemory:
     """The core's side of a queue. Lives as long as any receiver of it and any batch that looks into it."""
 
-    __slots__ = ("_message_option_bytes", "freed", "handle", "message_max_bytes", "responder", "sources")
+    __slots__ = (
+        "_message_option_bytes",
+        "freed",
+        "handle",
+        "message_max_bytes",
+        "name",
+        "responder",
+        "sources",
+    )
 
-    def __init__(self, core: CoreContext, options: ReceiverOptions, name: str) -> None:
-        """Open a queue of the size that these options give; `name` is for errors."""
+    def __init__(
+        self,
+        core: CoreContext,
+        options: ReceiverOptions,
+        name: str,
+        watched: EventQueueOptions | None = None,
+    ) -> None:
+        """Open a queue of the size that these options give; `name` is for errors and the statistics.
+
+        `watched` has what an event queue warns of and counts.
+        """
+        self.name = name
         self.freed = True
         self.responder = core.responder
         """What brings responses to the senders of requests in it."""
@@ -33,6 +51,10 @@ class QueueMemory:
         config.block_rows = _BLOCK_ROWS
         config.block_bytes = options.receiver_queue_block_length_bytes
         config.message_max_bytes = self.message_max_bytes
+        if watched is not None:
+            config.notes_age = watched.queue_age_enabled
+            config.size_warning = watched.queue_size_warning
+            config.delay_warning_ns = watched.queue_delay_warning_ns
         handle = ffi.new("um_event_queue **")
         core.check(lib.um_event_queue_open(core.handle, config, handle), name)
         self.handle = handle[0]

@@ -37,16 +37,23 @@ class Registry:
     parts: a part that they read is not taken away meanwhile.
     """
 
-    __slots__ = ("_entries", "listing")
+    __slots__ = ("_entries", "_queue_count", "listing")
 
     def __init__(self) -> None:
         self.listing = threading.RLock()
         self._entries: dict[OpenObject, tuple[object, OpenObject | None]] = {}
+        self._queue_count = 0
 
     def add(self, opened: OpenObject, part: object, owner: OpenObject | None = None) -> None:
         """Add an object with its part; `owner` is the event queue that a receiver delivers into."""
         with self.listing:
             self._entries[opened] = (part, owner)
+
+    def name_queue(self) -> str:
+        """A name for one more event queue: "event queue 1"."""
+        with self.listing:
+            self._queue_count += 1
+            return f"event queue {self._queue_count}"
 
     def begin_closing(self, opened: OpenObject) -> bool:
         """Mark an object closed; False when another thread marked it before."""

@@ -2,6 +2,7 @@
 
 from umstack.config.configuration import OPTIONS, Config, Setting, find_option, read_text
 from umstack.config.context_options import RESOLVER_DAEMON_PORT, ContextOptions
+from umstack.config.event_queue_options import EventQueueOptions
 from umstack.config.examination import Finding, FindingKind, InForce, differences, examine, in_force
 from umstack.config.option import Kind, Option, OptionValue, Scope, StoredValue
 from umstack.config.receiver_options import ReceiverOptions
@@ -14,6 +15,7 @@ __all__ = [
     "RESOLVER_DAEMON_PORT",
     "Config",
     "ContextOptions",
+    "EventQueueOptions",
     "Finding",
     "FindingKind",
     "InForce",

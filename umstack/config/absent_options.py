@@ -19,7 +19,6 @@ class AbsentOptions:
 
 
 ABSENT_SCOPES = {
-    "event_queue": "there are no event queues: read a receiver from the thread that wants its messages",
     "hfx": "there is no hot failover",
     "xsp": "there are no extra receive threads: use a second context",
 }
@@ -32,6 +31,15 @@ ABSENT_OPTIONS = (
     AbsentOptions(
         ("transport_lbtru_receiver_datagram_max_size",),
         "LBT-RU receives what LBT-RM does: see transport_lbtrm_receiver_datagram_max_size",
+    ),
+    AbsentOptions(("queue_count_enabled",), "rows are always counted (events, events_tot)"),
+    AbsentOptions(
+        ("queue_objects_purged_on_close",),
+        "what is in a queue that is closed is gone; batches that were taken stay",
+    ),
+    AbsentOptions(
+        ("queue_cancellation_callbacks_enabled", "queue_enqueue_notification"),
+        "close() waits for the callback that runs; fileno() with arm() tells of the first row",
     ),
     AbsentOptions(
         ("transport_tcp_*", "transport_session_maximum_buffer"), "TCP is not a transport of this stack"

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from umstack.config.absent_options import ABSENT_SCOPES, why_absent
 from umstack.config.context_options import ContextOptions
+from umstack.config.event_queue_options import EventQueueOptions
 from umstack.config.option import Option, OptionValue, Scope, StoredValue, options_of, shown
 from umstack.config.receiver_options import ReceiverOptions
 from umstack.config.relations import (
@@ -33,6 +34,7 @@ OPTION_HOLDERS: Mapping[Scope, type[Any]] = {
     Scope.SOURCE: SourceOptions,
     Scope.RECEIVER: ReceiverOptions,
     Scope.WILDCARD_RECEIVER: WildcardReceiverOptions,
+    Scope.EVENT_QUEUE: EventQueueOptions,
 }
 
 OPTIONS: Mapping[Scope, Mapping[str, Option]] = {
@@ -41,7 +43,9 @@ OPTIONS: Mapping[Scope, Mapping[str, Option]] = {
 """The option table: every option by scope and name."""
 
 _KNOW_WHAT_IS_SET: frozenset[type[Any]] = frozenset({SourceOptions, ReceiverOptions})
-_Options = TypeVar("_Options", ContextOptions, SourceOptions, ReceiverOptions, WildcardReceiverOptions)
+_Options = TypeVar(
+    "_Options", ContextOptions, SourceOptions, ReceiverOptions, WildcardReceiverOptions, EventQueueOptions
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +225,13 @@ class Config:
         options = self._build(WildcardReceiverOptions, overrides)
         check_wildcard_receiver(options)
         return options
+
+    def event_queue_options(self, **overrides: OptionValue) -> EventQueueOptions:
+        """Typed options of scope event_queue; `overrides`, by option name, win over the configuration.
+
+        Raises OptionError for a wrong override.
+        """
+        return self._build(EventQueueOptions, overrides)
 
     def lint(self) -> list[LintWarning]:
         """What UM's advice on relations between options has against this configuration.

@@ -33,6 +33,7 @@ class Scope(StrEnum):
     SOURCE = "source"
     RECEIVER = "receiver"
     WILDCARD_RECEIVER = "wildcard_receiver"
+    EVENT_QUEUE = "event_queue"
 
 
 class Kind(StrEnum):
@@ -40,6 +41,7 @@ class Kind(StrEnum):
 
     INTEGER = "number"
     SWITCH = "0/1"
+    MICROSECONDS = "us"
     MILLISECONDS = "ms"
     SECONDS = "s"
     BYTES = "bytes"
@@ -51,13 +53,14 @@ class Kind(StrEnum):
 
 
 _SUFFIX = {
+    Kind.MICROSECONDS: "_ns",
     Kind.MILLISECONDS: "_ns",
     Kind.SECONDS: "_ns",
     Kind.BYTES: "_bytes",
     Kind.BITS_PER_SECOND: "_bits_per_second",
     Kind.NAKS_PER_SECOND: "_naks_per_second",
 }
-_NS_PER_UNIT = {Kind.MILLISECONDS: 1_000_000, Kind.SECONDS: 1_000_000_000}
+_NS_PER_UNIT = {Kind.MICROSECONDS: 1_000, Kind.MILLISECONDS: 1_000_000, Kind.SECONDS: 1_000_000_000}
 _INTEGER = re.compile(r"[+-]?\d{1,20}")
 
 

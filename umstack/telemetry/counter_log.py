@@ -56,6 +56,7 @@ _WATCHED: dict[str, tuple[str, dict[str, int]]] = {
             "eos_events": _INFO,
         },
     ),
+    "event_queues": ("umstack.receiver", {"size_warnings": _WARNING, "delay_warnings": _WARNING}),
     "source_transports": (
         "umstack.source",
         {
@@ -111,6 +112,7 @@ _WATCHED: dict[str, tuple[str, dict[str, int]]] = {
 _GROUPS = {
     "receiver_transports": "receiver_transport",
     "receivers": "receiver",
+    "event_queues": "event_queue",
     "source_transports": "source_transport",
     "sources": "source",
     "link_counters": "link",
@@ -167,7 +169,7 @@ class CounterLog:
             )
         seen: dict[tuple[str, str, str], int] = {}
         for key, (_, watched) in _WATCHED.items():
-            for name, figures in _objects(stats[key]):
+            for name, figures in _objects(stats.get(key, [])):
                 for counter in watched:
                     at = (key, name, counter)
                     seen[at] = seen.get(at, 0) + int(figures.get(counter) or 0)
@@ -203,7 +205,7 @@ class CounterLog:
 def _objects(found: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The objects of one key of a report by the topic or session that names them."""
     for item in found if isinstance(found, list) else [found]:
-        yield str(item.get("topic") or item.get("transport") or ""), item
+        yield str(item.get("topic") or item.get("transport") or item.get("queue") or ""), item
 
 
 def watched_counters() -> Iterator[tuple[str, str, CounterKind]]:

@@ -186,7 +186,7 @@ _C_HEADER_TOP = """\
  * Statistics of the stack (UM's names), one plain struct per kind of object, embedded in and owned by that
  * object. One thread at a time writes a field. Any thread may read at any time: a figure may be a moment
  * old and a set of them is not one instant. `_reset` is for the writer, at creation and on request: zero,
- * and all ones for minima. */
+ * and all ones for minima. One file, because it is made from one schema. */
 #ifndef UM_CORE_COUNTERS_H
 #define UM_CORE_COUNTERS_H
 

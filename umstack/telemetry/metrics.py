@@ -52,6 +52,7 @@ GROUPS = (
     Group("receiver_transports", "receiver_transport", ("transport",)),
     Group("sources", "source", ("topic", "transport")),
     Group("receivers", "receiver", ("topic",)),
+    Group("event_queues", "event_queue", ("queue",)),
 )
 _MERGED = {CounterKind.MIN: min, CounterKind.MAX: max}
 

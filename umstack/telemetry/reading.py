@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from umstack._core import ffi, lib
 from umstack._engine.engine import Engine
 from umstack._engine.publication import Publication
+from umstack._engine.queue_memory import QueueMemory
 from umstack._engine.sessions import SourceSession
 from umstack._engine.source_events import receiver_accounts
 from umstack._engine.subscription import Subscription
@@ -46,6 +47,11 @@ def publication_counters(publication: Publication, of_session: Counters | None =
 def subscription_counters(subscription: Subscription) -> Counters:
     """The counters of a receiver."""
     return read_counters("receiver", lib.um_statistics_receiver, subscription.handle)
+
+
+def queue_counters(queue: QueueMemory) -> Counters:
+    """The counters of an event queue."""
+    return read_counters("event_queue", lib.um_statistics_event_queue, queue.handle)
 
 
 def receiver_transports(context: Any) -> list[dict[str, Any]]:
@@ -100,6 +106,9 @@ def context_report(engine: Engine, resolution: dict[str, int]) -> dict[str, Any]
             ],
             "receivers": [
                 {"topic": one.topic, **subscription_counters(one)} for one in registry.parts(Subscription)
+            ],
+            "event_queues": [
+                {"queue": one.name, **queue_counters(one)} for one in registry.parts(QueueMemory)
             ],
         }
 

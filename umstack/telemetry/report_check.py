@@ -21,6 +21,7 @@ _LISTS = {
     "receiver_transports": ("transport",),
     "sources": ("topic", "transport"),
     "receivers": ("topic",),
+    "event_queues": ("queue",),
 }
 
 
@@ -41,6 +42,7 @@ def checked_report(report: Any, pid: int, number: int) -> dict[str, Any]:
     _clock(report.get("clock"))
     for name in _TABLES:
         _figures(name, _field(report, name), ())
+    report.setdefault("event_queues", [])  # a process of an earlier version has none
     for name, texts in _LISTS.items():
         listed = _field(report, name)
         if not isinstance(listed, list) or len(listed) > _OBJECTS_MAX:
