@@ -14,7 +14,7 @@
 struct steering_rule_key {
     unsigned char address[16]; /* destination in network order; IPv4 is ::ffff:a.b.c.d */
     unsigned short port_be;    /* UDP destination, in network order */
-    unsigned short zero;
+    unsigned short vlan;       /* id of the 802.1Q tag; 0: untagged, or tagged with a priority only */
 };
 
 struct steering_rule {
@@ -36,9 +36,10 @@ enum steering_verdict {
     STEERING_FRAGMENT,       /* a fragment to an address of ours */
     STEERING_NOT_OWNED,      /* UDP, but no rule for its address and port */
     STEERING_NOT_UDP,        /* IP that carries something else: IGMP, TCP, ICMP */
-    STEERING_NOT_IP,         /* ARP and the like, or IP behind more VLAN tags than are looked behind */
+    STEERING_NOT_IP,         /* ARP and the like */
     STEERING_IPV6_EXTENSION, /* IPv6 with an extension header before whatever it carries: MLD, other fragments */
     STEERING_TRUNCATED,      /* the frame ends before its headers do, or before the length in them */
     STEERING_MALFORMED,      /* a version, a header length or a UDP length that cannot be */
+    STEERING_STACKED_TAGS,   /* behind a provider's VLAN tag (802.1ad, QinQ) or a second one: no rule is for these */
     STEERING_VERDICTS,       /* how many there are */
 };

@@ -4,7 +4,8 @@
  * steering_timed.bpf.c; each object has its own maps.
  *
  * A datagram is ours if the map `rules` has its full destination address (not the MAC address, which 32 IPv4 groups
- * share) and its UDP destination port. The rule names a slot; the socket is the one that `sockets` holds for that
+ * share), its UDP destination port and its VLAN: as for a kernel socket, what is tagged for a VLAN does not reach those
+ * who listen on the interface itself. The rule names a slot; the socket is the one that `sockets` holds for that
  * slot and the receive queue the frame came in by. Where there is none, the kernel gets the datagram.
  *
  * Fragments are the kernel's: only it reassembles. They are counted under the rule of their address, because all but
@@ -30,6 +31,7 @@
 #define IP_HEADER_WORDS_MIN 5
 #define IP_HEADER_WORD_BYTES 4
 #define IP_OPTION_WORDS_MAX 10
+#define VLAN_ID_MASK 0x0fff
 #define IPV4_MAPPED_PREFIX 0xffff /* the last four bytes before an IPv4 address in IPv6 form */
 
 /* The bytes of a frame in all its buffers. Named here because libbpf before 0.8 does not have it in its list. */
@@ -151,9 +153,10 @@ static __always_inline int step_over_options(struct frame *frame, __u32 words)
     return 1;
 }
 
-static __always_inline enum steering_verdict judge_ipv4(struct frame *frame, __u32 queue, long *action)
+static __always_inline enum steering_verdict judge_ipv4(struct frame *frame, __u16 vlan, __u32 queue,
+                                                        long *action)
 {
-    struct steering_rule_key key = {};
+    struct steering_rule_key key = {.vlan = vlan};
     struct iphdr *ip = frame->cursor;
     __u32 header_bytes, total_bytes;
 
@@ -181,9 +184,10 @@ static __always_inline int is_ipv4_mapped(const struct in6_addr *address)
            address->in6_u.u6_addr32[2] == bpf_htonl(IPV4_MAPPED_PREFIX);
 }
 
-static __always_inline enum steering_verdict judge_ipv6(struct frame *frame, __u32 queue, long *action)
+static __always_inline enum steering_verdict judge_ipv6(struct frame *frame, __u16 vlan, __u32 queue,
+                                                        long *action)
 {
-    struct steering_rule_key key = {};
+    struct steering_rule_key key = {.vlan = vlan};
     struct ipv6hdr *ip = frame->cursor;
 
     if (!step_over(frame, sizeof(*ip)))
@@ -210,24 +214,25 @@ static __always_inline enum steering_verdict judge(struct frame *frame, __u32 qu
 {
     struct ethhdr *ethernet = frame->cursor;
     struct vlan_tag *tag;
+    __u16 vlan = 0;
     __be16 proto;
 
     if (!step_over(frame, sizeof(*ethernet)))
         return STEERING_TRUNCATED;
     proto = ethernet->h_proto;
-#pragma unroll
-    for (int i = 0; i < VLAN_TAGS_MAX; i++) {
-        if (!is_vlan(proto))
-            break;
+    if (proto == bpf_htons(ETH_P_8021Q)) {
         tag = frame->cursor;
         if (!step_over(frame, sizeof(*tag)))
             return STEERING_TRUNCATED;
+        vlan = bpf_ntohs(tag->tci) & VLAN_ID_MASK;
         proto = tag->encapsulated_proto;
     }
+    if (is_vlan(proto))
+        return STEERING_STACKED_TAGS;
     if (proto == bpf_htons(ETH_P_IP))
-        return judge_ipv4(frame, queue, action);
+        return judge_ipv4(frame, vlan, queue, action);
     if (proto == bpf_htons(ETH_P_IPV6))
-        return judge_ipv6(frame, queue, action);
+        return judge_ipv6(frame, vlan, queue, action);
     return STEERING_NOT_IP;
 }
 

@@ -121,7 +121,7 @@ class steering_rule_key(CData):
     @address.setter
     def address(self, value: Pointer[unsigned_char] | Sequence[Any]) -> None: ...
     port_be: int
-    zero: int
+    vlan: int
 
 class xdp_bpf_link_facts(CData):
     link_id: int
@@ -187,6 +187,7 @@ class _CoreLib:
     STEERING_NO_SOCKET: int
     STEERING_QUEUES_MAX: int
     STEERING_REDIRECTED: int
+    STEERING_STACKED_TAGS: int
     STEERING_TRUNCATED: int
     STEERING_VERDICTS: int
     XDP_BPF_GENERIC: int

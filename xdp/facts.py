@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
+from xdp.stacking import StackedDevice
+
 AttachMode = Literal["native", "generic", "offload", "several"]
 
 
@@ -152,6 +154,10 @@ class Facts:
     """None is no limit."""
     missing_parts: tuple[str, ...]
     """What the build left out of the bypass, each with how to get it; empty where all is there."""
+    stack: tuple[StackedDevice, ...] = ()
+    """What the interface lies on, itself first; empty for one that lies on nothing."""
+    vlans_above: tuple[str, ...] = ()
+    """The VLAN devices that lie on it."""
 
     def has_capability(self, name: str) -> bool:
         """Whether this process may do what the capability allows; where that is unknown, trying is how to tell."""

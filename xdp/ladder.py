@@ -163,6 +163,20 @@ def _leaves_the_host(situation: Situation) -> Reason | None:
     )
 
 
+def _has_queues_of_its_own(situation: Situation) -> Reason | None:
+    """A driver's program sees frames at the queue of the NIC, and the kernel puts them only into rings of that queue:
+    those of a bond, which takes a program and hands it to its members, would get nothing. Generic mode was tried on a
+    macvlan, which the kernel serves as it does VLANs and bonds: of 2,000 messages 26 arrived."""
+    stack = situation.facts.stack
+    if not stack or not stack[0].carries_no_rings:
+        return None
+    lower = " or ".join(stack[-1].lower or stack[0].lower) or "the NIC below"
+    return Reason(
+        f"{stack[0]}: its frames come by the queues of {lower}, where rings would have to be",
+        "use link=socket, under which VLANs, bonds and their fail-over are the kernel's",
+    )
+
+
 def _is_built(situation: Situation) -> Reason | None:
     missing = situation.facts.missing_parts
     if not missing:
@@ -294,6 +308,7 @@ _SOCKET = (_is_up, _has_address, _does_multicast)
 _BYPASS = (
     *_SOCKET,
     _leaves_the_host,
+    _has_queues_of_its_own,
     _is_built,
     _kernel(_BYPASS_KERNEL, "the bypass"),
     _may,

@@ -21,6 +21,7 @@ from xdp.facts import AttachedXdp, AttachMode, Facts, HugePages, Irq, Unknown
 from xdp.interface import Interface, find_interface, interfaces, off_the_event_loop
 from xdp.loader import unavailable
 from xdp.netdev_family import device_features, napi_instances
+from xdp.stacking import stack_of, vlans_above
 from xdp.xsk import unavailable as rings_unavailable
 
 _SYS_NET = Path("/sys/class/net")
@@ -56,6 +57,8 @@ def probe_interface(interface: Interface) -> Facts:
         features, speed_mbps = ethtool.features(), ethtool.speed_mbps()
         timestamping = ethtool.timestamping()
     declared = device_features(interface.index)
+    with IPRoute() as route:
+        links = list(route.get_links())
     release = os.uname().release
     return Facts(
         interface=interface.name,
@@ -93,6 +96,8 @@ def probe_interface(interface: Interface) -> Facts:
         capabilities=held_capabilities(),
         memlock_limit_bytes=memlock_limit_bytes(),
         missing_parts=missing_parts(),
+        stack=stack_of(links, interface.name),
+        vlans_above=vlans_above(links, interface.index),
     )
 
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 from xdp.attachment import Attachment, AttachMode
 from xdp.closing import Closing
@@ -33,6 +33,7 @@ _ENTRIES_PER_RULE = 2
 _ANY_PORT = 0
 _AF_XDP = 44
 _PORT_MAX = 65535
+_VLAN_MAX = 4094
 
 
 class FrameTimes(StrEnum):
@@ -51,6 +52,8 @@ class RuleCounters:
 
     address: Address
     port: int
+    vlan: int
+    """The VLAN whose datagrams it takes; 0 for those of the interface itself, without a tag."""
     slot: int
     redirected: int
     """Handed to a socket."""
@@ -74,6 +77,12 @@ class SteeringCounters:
     def frames(self) -> int:
         """Every frame that came in: each has exactly one verdict."""
         return sum(self.verdicts.values())
+
+
+class _Destination(NamedTuple):
+    address: Address
+    port: int
+    vlan: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,7 @@ class Steering(Closing):
                 "no room for a slot or for a rule", hint="use max_slots and max_rules of at least 1"
             )
         self._max_slots, self._max_rules = max_slots, max_rules
-        self._rules: dict[tuple[Address, int], _Rule] = {}
+        self._rules: dict[_Destination, _Rule] = {}
         self._attachment: Attachment | None = None
         self._object, self.program, self.frame_times = _load_with_times(
             frame_times,
@@ -181,9 +190,13 @@ class Steering(Closing):
         """Return one of the program's maps, by its name in bpf/steering.bpf.c."""
         return self._object.map(name)
 
-    def add_rule(self, address: Address | str, port: int, slot: int) -> None:
-        """Steer the UDP datagrams to that destination address and port into the sockets of the slot."""
-        where = _destination(address, port)
+    def add_rule(self, address: Address | str, port: int, slot: int, vlan: int = 0) -> None:
+        """Steer the UDP datagrams to that destination address and port into the sockets of the slot.
+
+        With `vlan` those that are tagged (802.1Q) for that VLAN, and otherwise those without a tag. A NIC that strips
+        tags (rx-vlan-hw-parse) hides them from the program.
+        """
+        where = _destination(address, port, vlan)
         self._check_slot(slot)
         if (there := self._rules.get(where)) is not None:
             raise SteeringError(
@@ -194,14 +207,14 @@ class Steering(Closing):
         self._rules[where] = rule
         try:
             self._write_rule(where, rule)
-            self._claim_fragments(where[0])
+            self._claim_fragments(where)
         except BpfError:
             self._erase_rule(where)
             raise
 
-    def remove_rule(self, address: Address | str, port: int) -> None:
-        """Leave the datagrams to that address and port to the kernel again."""
-        where = _destination(address, port)
+    def remove_rule(self, address: Address | str, port: int, vlan: int = 0) -> None:
+        """Leave the datagrams to that address and port, of that VLAN, to the kernel again."""
+        where = _destination(address, port, vlan)
         if where not in self._rules:
             raise SteeringError(f"{_shown(where)} is not steered", hint=f"use one of {self._list()}")
         self._erase_rule(where)
@@ -263,12 +276,13 @@ class Steering(Closing):
 
     def _rule_counters(self) -> Iterator[RuleCounters]:
         hits, from_buffer = self.map("rule_hits"), libbpf().ffi.from_buffer
-        for (address, port), rule in self._rules.items():
+        for (address, port, vlan), rule in self._rules.items():
             values = hits.read_per_cpu(_number_bytes(rule.number))
             found = [from_buffer("struct steering_rule_hits *", value) for value in values]
             yield RuleCounters(
                 address,
                 port,
+                vlan,
                 rule.slot,
                 redirected=sum(int(one.redirected) for one in found),
                 no_socket=sum(int(one.no_socket) for one in found),
@@ -302,24 +316,27 @@ class Steering(Closing):
     def _clear_hits(self, number: int) -> None:
         self.map("rule_hits").clear(_number_bytes(number))
 
-    def _write_rule(self, where: tuple[Address, int], rule: _Rule) -> None:
+    def _write_rule(self, where: _Destination, rule: _Rule) -> None:
         value = libbpf().ffi.new("struct steering_rule *", (rule.slot, rule.number))
         self.map("rules").write(bytes(libbpf().ffi.buffer(value)), rule_key(*where))
 
-    def _claim_fragments(self, address: Address) -> None:
-        """Let the oldest rule of the address count its fragments."""
-        oldest = next((rule for (there, _), rule in self._rules.items() if there == address), None)
+    def _claim_fragments(self, where: _Destination) -> None:
+        """Let the oldest rule of the address, in that VLAN, count its fragments."""
+        whole = where._replace(port=_ANY_PORT)
+        oldest = next(
+            (rule for one, rule in self._rules.items() if one._replace(port=_ANY_PORT) == whole), None
+        )
         if oldest is not None:
-            self._write_rule((address, _ANY_PORT), oldest)
+            self._write_rule(whole, oldest)
         else:
-            self._erase((address, _ANY_PORT))
+            self._erase(whole)
 
-    def _erase_rule(self, where: tuple[Address, int]) -> None:
+    def _erase_rule(self, where: _Destination) -> None:
         del self._rules[where]
         self._erase(where)
-        self._claim_fragments(where[0])
+        self._claim_fragments(where)
 
-    def _erase(self, where: tuple[Address, int]) -> None:
+    def _erase(self, where: _Destination) -> None:
         try:
             self.map("rules").erase(rule_key(*where))
         except BpfError as error:
@@ -341,10 +358,10 @@ def verdict_names() -> tuple[str, ...]:
     return tuple(elements[n].removeprefix("STEERING_").lower() for n in range(libbpf().lib.STEERING_VERDICTS))
 
 
-def rule_key(address: Address, port: int) -> bytes:
-    """Return a key of the map `rules`; port 0 stands for the address's fragments."""
+def rule_key(address: Address, port: int, vlan: int = 0) -> bytes:
+    """Return a key of the map `rules`; port 0 stands for the address's fragments, VLAN 0 for no tag."""
     packed = address.packed if address.version == 6 else bytes(10) + b"\xff\xff" + address.packed
-    key = libbpf().ffi.new("struct steering_rule_key *", (packed, socket.htons(port), 0))
+    key = libbpf().ffi.new("struct steering_rule_key *", (packed, socket.htons(port), vlan))
     return bytes(libbpf().ffi.buffer(key))
 
 
@@ -395,7 +412,7 @@ def _number_bytes(number: int) -> bytes:
     return number.to_bytes(4, sys.byteorder)
 
 
-def _destination(address: Address | str, port: int) -> tuple[Address, int]:
+def _destination(address: Address | str, port: int, vlan: int) -> _Destination:
     try:
         parsed = ipaddress.ip_address(address) if isinstance(address, str) else address
     except ValueError as error:
@@ -409,9 +426,13 @@ def _destination(address: Address | str, port: int) -> tuple[Address, int]:
             parsed = parsed.ipv4_mapped
     if not 1 <= port <= _PORT_MAX:
         raise SteeringError(f"port {port} cannot be steered", hint=f"use 1 to {_PORT_MAX}")
-    return parsed, port
+    if not 0 <= vlan <= _VLAN_MAX:
+        raise SteeringError(f"there is no VLAN {vlan}", hint=f"use 1 to {_VLAN_MAX}, or 0 for no VLAN")
+    return _Destination(parsed, port, vlan)
 
 
-def _shown(where: tuple[Address, int]) -> str:
-    address, port = where
-    return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
+def _shown(where: _Destination) -> str:
+    shown = (
+        f"{where.address}:{where.port}" if where.address.version == 4 else f"[{where.address}]:{where.port}"
+    )
+    return f"{shown} of VLAN {where.vlan}" if where.vlan else shown

@@ -12,10 +12,16 @@ PAYLOAD = bytes(range(64))
 TAGS: dict[str, Packet | None] = {
     "untagged": None,
     "802.1Q": Dot1Q(vlan=7),
-    "802.1ad": Dot1AD(vlan=9),
-    "two tags": Dot1AD(vlan=9) / Dot1Q(vlan=7),
+    "a priority": Dot1Q(vlan=0, prio=5),
+    "802.1Q with a priority": Dot1Q(vlan=7, prio=5, id=1),
 }
-THREE_TAGS = Dot1AD(vlan=9) / Dot1AD(vlan=8) / Dot1Q(vlan=7)
+STACKED_TAGS: dict[str, Packet] = {
+    "802.1ad": Dot1AD(vlan=7),
+    "a provider's tag outside": Dot1AD(vlan=9) / Dot1Q(vlan=7),
+    "two 802.1Q": Dot1Q(vlan=7) / Dot1Q(vlan=7),
+    "three": Dot1AD(vlan=9) / Dot1AD(vlan=8) / Dot1Q(vlan=7),
+}
+VLAN = 7
 # One word of options up to the ten there is room for.
 OPTION_WORDS = tuple(range(11))
 

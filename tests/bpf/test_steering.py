@@ -26,7 +26,7 @@ from scapy.layers.inet6 import (
     IPv6ExtHdrRouting,
 )
 from scapy.layers.ipsec import AH
-from scapy.layers.l2 import ARP
+from scapy.layers.l2 import ARP, Dot1Q
 from scapy.packet import Packet, Raw
 
 from tests.bpf.frames import (
@@ -35,8 +35,9 @@ from tests.bpf.frames import (
     OPTION_WORDS,
     PAYLOAD,
     PORT,
+    STACKED_TAGS,
     TAGS,
-    THREE_TAGS,
+    VLAN,
     ethernet,
     ipv4,
     ipv6,
@@ -94,10 +95,15 @@ class Bench:
         return ring
 
     def hits(self, address: str = GROUP, port: int = PORT) -> tuple[int, int, int]:
-        """What a rule counted: redirected, no socket, fragments."""
+        """What the rules of an address and port counted, of any VLAN: redirected, no socket, fragments."""
         rules = self.steering.counters().rules
-        (rule,) = [rule for rule in rules if (str(rule.address), rule.port) == (address, port)]
-        return rule.redirected, rule.no_socket, rule.fragments
+        found = [rule for rule in rules if (str(rule.address), rule.port) == (address, port)]
+        assert found
+        return (
+            sum(rule.redirected for rule in found),
+            sum(rule.no_socket for rule in found),
+            sum(rule.fragments for rule in found),
+        )
 
 
 PROGRAMS = [
@@ -110,12 +116,13 @@ PROGRAMS = [
 
 @pytest.fixture(params=PROGRAMS, ids=[name for _, name in PROGRAMS])
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """Load each of the programs, with a rule for each family at slot 1."""
+    """Load each of the programs, with a rule for each family at slot 1, without a tag and for a VLAN."""
     monkeypatch.setitem(steering_module._PROGRAMS, FrameTimes.NONE, request.param)
     with ExitStack() as sockets, Steering(max_slots=4, max_rules=8) as steering:
         assert steering.program.name == request.param[1]
-        steering.add_rule(GROUP, PORT, 1)
-        steering.add_rule(GROUP6, PORT, 1)
+        for vlan in (0, VLAN):
+            steering.add_rule(GROUP, PORT, 1, vlan)
+            steering.add_rule(GROUP6, PORT, 1, vlan)
         yield Bench(steering, sockets, is_timed="timed" in request.param[1])
 
 
@@ -131,6 +138,7 @@ def test_the_verdicts_are_those_of_the_header() -> None:
         "ipv6_extension",
         "truncated",
         "malformed",
+        "stacked_tags",
     )
 
 
@@ -150,7 +158,7 @@ def test_the_verdicts_are_those_of_the_header() -> None:
     ],
 )
 def test_an_owned_datagram_is_redirected(bench: Bench, packet: Packet) -> None:
-    """Steering: behind up to two tags and any IPv4 options, a datagram of a rule goes to the socket at its slot."""
+    """Steering: behind a tag of its VLAN and any IPv4 options, a datagram of a rule goes to the socket at its slot."""
     frames = [ethernet(packet, tags) for tags in TAGS.values()]
     assert [bench.run(frame) for frame in frames] == [(XDP_PASS, "no_socket")] * len(frames)
     bench.socket_at(1)
@@ -231,10 +239,36 @@ def test_what_is_not_owned_passes(bench: Bench) -> None:
     assert bench.hits(GROUP) == bench.hits(GROUP6) == (0, 0, 0)
 
 
-def test_a_third_tag_is_not_looked_behind(bench: Bench) -> None:
-    """Steering: up to two VLAN tags; a datagram behind three passes."""
+@pytest.mark.parametrize("tags", STACKED_TAGS.values(), ids=STACKED_TAGS)
+def test_stacked_tags_are_refused_by_name(bench: Bench, tags: Packet) -> None:
+    """Issue 29, VLAN devices: a provider's tag, and a tag behind a tag, are the kernel's, with their own verdict."""
     bench.socket_at(1)
-    assert bench.run(ethernet(ipv4(), THREE_TAGS)) == (XDP_PASS, "not_ip")
+    for packet in (ipv4(), ipv6()):
+        assert bench.run(ethernet(packet, tags)) == (XDP_PASS, "stacked_tags")
+    assert bench.hits(GROUP) == bench.hits(GROUP6) == (0, 0, 0)
+
+
+def test_a_rule_is_for_one_vlan(bench: Bench) -> None:
+    """Issue 29, VLAN devices: what is tagged for another VLAN, or not at all, is not for who listens on this one."""
+    bench.steering.remove_rule(GROUP, PORT)
+    bench.socket_at(1)
+    frames = {vlan: ethernet(ipv4(), Dot1Q(vlan=vlan)) for vlan in (0, 1, VLAN, 0x107, 4094)}
+    frames[-1] = ethernet(ipv4())
+    redirected = [vlan for vlan, frame in frames.items() if bench.run(frame)[0] == XDP_REDIRECT]
+    assert redirected == [VLAN]
+    fragment = ethernet(ipv4(flags="MF"), Dot1Q(vlan=VLAN))
+    assert bench.run(fragment) == (XDP_PASS, "fragment")
+    assert bench.run(ethernet(ipv4(flags="MF"))) == (XDP_PASS, "not_owned")
+    bench.steering.remove_rule(GROUP, PORT, VLAN)
+    bench.steering.add_rule(GROUP, PORT, 1)
+    redirected = [vlan for vlan, frame in frames.items() if bench.run(frame)[0] == XDP_REDIRECT]
+    assert redirected == [0, -1], "a priority without a VLAN is no VLAN"
+    bench.steering.add_rule(GROUP, PORT, 1, 4094)
+    assert bench.run(frames[4094]) == (XDP_REDIRECT, "redirected")
+    with pytest.raises(SteeringError, match="no VLAN 4095"):
+        bench.steering.add_rule(GROUP, PORT, 1, 4095)
+    with pytest.raises(SteeringError, match="of VLAN 4094 is steered to slot 1 already"):
+        bench.steering.add_rule(GROUP, PORT, 1, 4094)
 
 
 FRAGMENTS = {
@@ -409,7 +443,7 @@ def test_rules_come_and_go(bench: Bench) -> None:
 
 
 def test_the_map_holds_what_is_written_in_the_header(bench: Bench) -> None:
-    """Steering: the key is address, port and zero padding, as bpftool shows it."""
+    """Steering: the key is address, port and VLAN, as bpftool shows it."""
     key = bytes(10) + b"\xff\xff" + socket.inet_aton(GROUP) + PORT.to_bytes(2, "big") + bytes(2)
     assert bench.steering.map("rules").read(key) == (1).to_bytes(4, sys.byteorder) + bytes(4)
     assert rule_key(bench.steering.counters().rules[0].address, PORT) == key

@@ -30,6 +30,7 @@ from xdp.nic_settings import check
 from xdp.probe import multicast_interfaces, probe_interface
 
 _THREADED = {0: "in soft interrupts", 1: "in threads", 2: "in threads that never sleep"}
+_TAGS_STRIPPED = "rx-vlan-hw-parse"
 _EXAMPLES = """\b
 Examples:
   umstack doctor
@@ -145,6 +146,8 @@ def _add_step(table: Table, step: Step, below: Step | None) -> None:
 
 def _shown_facts(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "link", _link(facts)
+    for number, device in enumerate(facts.stack):
+        yield ("lies on" if number == 0 else ""), str(device)
     yield "driver", f"{facts.driver}, {facts.bus}, Linux {facts.kernel_release}"
     driver = None if isinstance(facts.driver, Unknown) else known_drivers().get(facts.driver)
     if driver is not None:
@@ -241,6 +244,12 @@ def _notes(facts: Facts) -> Iterator[Reason]:
         )
     if facts.is_up and not facts.has_carrier:
         yield Reason(f"{facts.interface} has no carrier", "plug the cable in, or bring the other end up")
+    if facts.vlans_above and not isinstance(facts.features, Unknown) and facts.features.get(_TAGS_STRIPPED):
+        yield Reason(
+            f"the NIC takes the tags of {', '.join(facts.vlans_above)} off before a program sees them: rings on "
+            f"{facts.interface} would take their datagrams, too, where group and port are the same",
+            f"ethtool -K {facts.interface} {_TAGS_STRIPPED} off, if rings are used here",
+        )
     defers, flush_ns = facts.napi_defer_hard_irqs, facts.gro_flush_timeout_ns
     if isinstance(defers, int) and isinstance(flush_ns, int) and defers and flush_ns:
         yield Reason(

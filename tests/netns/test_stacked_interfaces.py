@@ -1,0 +1,99 @@
+"""Contexts on interfaces that lie on others: VLAN devices, bonds, macvlans (issue 29: interfaces in data centres)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from tests.netns.contexts import UNLIMITED, numbered
+from tests.waiting import collect
+from umstack import Context
+from umstack.errors import UmError
+from umstack.lab import Host, Lab
+from xdp import find_interface
+from xdp.ladder import Mode, chosen, decide
+from xdp.probe import probe_interface
+
+ROOT = Path(__file__).resolve().parents[2]
+KINDS: dict[str, dict[str, Any]] = {
+    "vlan": {"vlan_id": 100},
+    "bond": {"bond_mode": 1},
+    "macvlan": {"macvlan_mode": "bridge"},
+}
+
+
+def add_device(kind: str, address: str) -> None:
+    """Lay a device upon eth0 of this namespace, with an address; skips where the kernel has no such device."""
+    with IPRoute() as route:
+        below = route.link_lookup(ifname="eth0")[0]
+        link = {} if kind == "bond" else {"link": below}
+        try:
+            route.link("add", ifname="upper0", kind=kind, **link, **KINDS[kind])
+        except NetlinkError as error:
+            pytest.skip(f"this kernel has no devices of kind {kind}: {error}")
+        index = route.link_lookup(ifname="upper0")[0]
+        if kind == "bond":
+            route.link("set", index=below, state="down")
+            route.link("set", index=below, master=index)
+        route.addr("add", index=index, address=address, prefixlen=24)
+        for one in (below, index):
+            route.link("set", index=one, state="up")
+
+
+@pytest.fixture(params=KINDS)
+def host(request: pytest.FixtureRequest, shared_lab: Lab) -> Iterator[Host]:
+    """A host with such a device; it is gone afterwards."""
+    host = shared_lab.hosts[1]
+    try:
+        host.call(lambda: add_device(request.param, "10.77.0.99"))
+        if request.param == "vlan":
+            shared_lab.hosts[0].call(lambda: add_device("vlan", "10.77.0.98"))
+        yield host
+    finally:
+        for one in shared_lab.hosts[:2]:
+            one.call(remove_device)
+        host.link_up()
+
+
+def remove_device() -> None:
+    with IPRoute() as route:
+        for index in route.link_lookup(ifname="upper0"):
+            route.link("del", index=index)
+
+
+def test_a_context_on_it_works_and_the_doctor_says_how(host: Host, shared_lab: Lab) -> None:
+    """Issue 29: joined and received over sockets by link=auto; rings are refused with the reason."""
+    sender = shared_lab.hosts[0]
+    facts = host.call(lambda: probe_interface(find_interface("upper0")))
+    assert facts.stack[0].lower == ("eth0",)
+    assert chosen(decide(facts)) is Mode.SOCKET
+    own = "upper0" if facts.stack[0].kind == "vlan" else "eth0"
+    messages = numbered(500, 200)
+    with (
+        host.call(lambda: Context("upper0", link="auto", **UNLIMITED)) as subscribing,
+        sender.call(lambda: Context(own, **UNLIMITED)) as publishing,
+    ):
+        assert subscribing.link_mode == "socket"
+        receiver = host.call(lambda: subscribing.receiver("stacked"))
+        source = sender.call(lambda: publishing.source("stacked", flow_control="min"))
+        source.wait_connected(timeout=10)
+        source.send_many(messages, flush=True)
+        assert [message.data for message in collect(receiver, 500, 10)] == messages
+    with pytest.raises(UmError, match="come by the queues of eth0"):
+        host.call(lambda: Context("upper0", link="xdp"))
+    inside = ["ip", "netns", "exec", host.namespace, sys.executable, "-m", "umstack", "doctor", "upper0"]
+    told = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    assert "lies on" in told
+    assert f"{facts.stack[0]}" in " ".join(told.split())
+    as_json = subprocess.run([*inside, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    (report,) = json.loads(as_json)["interfaces"]
+    assert report["facts"]["stack"][0]["lower"] == ["eth0"]
+    assert report["mode"] == "socket"

@@ -1,0 +1,89 @@
+"""What an interface is made of, read from messages as rtnetlink sends them (issue 29: VLAN devices and bonds)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+
+from tests.unit.test_ladder import BEST
+from xdp.ladder import Mode, Verdict, chosen, decide
+from xdp.stacking import StackedDevice, stack_of, vlans_above
+
+
+def link(index: int, name: str, **attributes: Any) -> ifinfmsg:
+    """A message that was encoded and decoded again, as if the kernel had sent it."""
+    kind, data = attributes.pop("kind", None), attributes.pop("data", {})
+    attrs = [["IFLA_IFNAME", name], *([f"IFLA_{key}", value] for key, value in attributes.items())]
+    if kind is not None:
+        info = [["IFLA_INFO_KIND", kind]]
+        if data:
+            info.append(["IFLA_INFO_DATA", {"attrs": list(data.items())}])
+        attrs.append(["IFLA_LINKINFO", {"attrs": info}])
+    message = ifinfmsg()
+    message["index"] = index
+    message["attrs"] = attrs
+    message.encode()
+    received = ifinfmsg(message.data)
+    received.decode()
+    return received
+
+
+NICS = [link(1, "lo"), link(2, "eth1", MASTER=4), link(3, "eth2", MASTER=4)]
+BOND = link(4, "bond0", kind="bond", data={"IFLA_BOND_MODE": 1, "IFLA_BOND_ACTIVE_SLAVE": 3})
+LACP = link(4, "bond0", kind="bond", data={"IFLA_BOND_MODE": 4})
+VLAN = link(5, "bond0.100", LINK=4, kind="vlan", data={"IFLA_VLAN_ID": 100, "IFLA_VLAN_PROTOCOL": 0x8100})
+
+
+def test_a_vlan_of_a_bond_is_followed_down() -> None:
+    """Which lower devices, in what mode, and the one that is active now."""
+    vlan, bond = stack_of([*NICS, BOND, VLAN], "bond0.100")
+    assert vlan == StackedDevice("bond0.100", "vlan", ("bond0",), vlan=100, vlan_protocol="802.1Q")
+    assert bond == StackedDevice("bond0", "bond", ("eth1", "eth2"), mode="active-backup", active="eth2")
+    assert str(vlan) == "bond0.100 is VLAN 100 (802.1Q) of bond0"
+    assert str(bond) == "bond0 is a bond (active-backup) of eth1, eth2 (active)"
+    (lacp,) = stack_of([*NICS, LACP], "bond0")
+    assert (lacp.mode, lacp.active) == ("802.3ad", None)
+    assert stack_of(NICS, "eth1") == stack_of(NICS, "none") == ()
+
+
+def test_a_provider_vlan_a_team_and_a_bridge_are_named() -> None:
+    """Other kinds are told by what they are."""
+    provider = link(6, "eth1.9", LINK=2, kind="vlan", data={"IFLA_VLAN_ID": 9, "IFLA_VLAN_PROTOCOL": 0x88A8})
+    assert str(stack_of([*NICS, provider], "eth1.9")[0]) == "eth1.9 is VLAN 9 (802.1ad) of eth1"
+    team = link(4, "team0", kind="team")
+    assert str(stack_of([*NICS, team], "team0")[0]) == "team0 is a team of eth1, eth2"
+    assert str(stack_of([link(4, "br0", kind="bridge")], "br0")[0]) == "br0 is a bridge of nothing here"
+
+
+def test_a_lower_device_in_another_namespace_is_not_guessed() -> None:
+    """An index of another namespace means another device here."""
+    vlan = link(5, "v100", LINK=2, LINK_NETNSID=0, kind="vlan", data={"IFLA_VLAN_ID": 100})
+    (device,) = stack_of([*NICS, vlan], "v100")
+    assert device.lower == ()
+    assert vlans_above([*NICS, vlan], 2) == ()
+    assert vlans_above([*NICS, BOND, VLAN], 4) == ("bond0.100",)
+
+
+def test_a_circle_ends() -> None:
+    """Bad input: what cannot be does not keep anybody."""
+    first = link(2, "a", LINK=3, kind="macvlan")
+    second = link(3, "b", LINK=2, kind="macvlan")
+    assert len(stack_of([first, second], "a")) == 8
+
+
+@pytest.mark.parametrize("name", ["bond0", "bond0.100"])
+def test_rings_are_refused_where_they_would_get_nothing(name: str) -> None:
+    """Issue 29: a VLAN device or a bond works over sockets, and the ladder says why not over rings, even on a driver
+    that declares everything."""
+    facts = replace(BEST, interface=name, stack=stack_of([*NICS, BOND, VLAN], name))
+    steps = decide(facts)
+    assert chosen(steps) is Mode.SOCKET
+    for step in steps[:-1]:
+        assert step.verdict is Verdict.CANNOT
+        assert "come by the queues of eth1 or eth2" in step.reasons[0].problem
+        assert "link=socket" in step.reasons[0].remedy
+    assert chosen(decide(facts, "xdp")) is None
+    assert chosen(decide(replace(BEST, vlans_above=("eth1.100",)))) is Mode.ZERO_COPY

@@ -1,0 +1,118 @@
+"""What an interface is made of: a VLAN device and its trunk, a bond and its members, and whatever else lies on others.
+
+An interface of a data centre is often not a NIC: `bond0.100` is a VLAN of a bond of two. The kernel joins groups, tags,
+chooses a member and fails over there; rings belong to the queues of a NIC, below all that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_DEPTH_MAX = 8
+_AGGREGATES = ("bond", "team")
+_UPON_ONE = ("vlan", "macvlan", "macvtap", "ipvlan", "ipvtap")
+_VLAN_PROTOCOLS = {0x8100: "802.1Q", 0x88A8: "802.1ad"}
+_BOND_MODES = (
+    "balance-rr",
+    "active-backup",
+    "balance-xor",
+    "broadcast",
+    "802.3ad",
+    "balance-tlb",
+    "balance-alb",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StackedDevice:
+    """One device that lies on others."""
+
+    name: str
+    kind: str
+    """As `ip -d link` says it: vlan, bond, team, bridge, macvlan, ..."""
+    lower: tuple[str, ...]
+    """What it lies on, the members of a bond; empty where that is in another network namespace, or there is none."""
+    vlan: int | None = None
+    vlan_protocol: str | None = None
+    mode: str | None = None
+    """Of a bond."""
+    active: str | None = None
+    """The member that a bond sends by, where it has one such."""
+
+    def __str__(self) -> str:
+        """Say it to a person."""
+        lower = (
+            ", ".join(f"{one} (active)" if one == self.active else one for one in self.lower)
+            or "nothing here"
+        )
+        if self.kind == "vlan":
+            return f"{self.name} is VLAN {self.vlan} ({self.vlan_protocol}) of {lower}"
+        how = f" ({self.mode})" if self.mode else ""
+        return f"{self.name} is a {self.kind}{how} of {lower}"
+
+    @property
+    def carries_no_rings(self) -> bool:
+        """Whether frames that arrive for it come by the queues of another device."""
+        return self.kind in (*_AGGREGATES, *_UPON_ONE, "bridge")
+
+
+def stack_of(links: Sequence[Any], name: str) -> tuple[StackedDevice, ...]:
+    """What the interface lies on, itself first; of several lower devices the active or first one is followed.
+
+    `links` are the link messages of rtnetlink for the whole namespace.
+    """
+    by_name = {link.get_attr("IFLA_IFNAME"): link for link in links}
+    by_index = {link["index"]: link.get_attr("IFLA_IFNAME") for link in links}
+    found: list[StackedDevice] = []
+    following: str | None = name
+    while following in by_name and len(found) < _DEPTH_MAX:
+        device = _device(by_name[following], links, by_index)
+        if device is None:
+            break
+        found.append(device)
+        following = device.active or next(iter(device.lower), None)
+    return tuple(found)
+
+
+def vlans_above(links: Iterable[Any], index: int) -> tuple[str, ...]:
+    """The VLAN devices that lie on the interface with this index."""
+    return tuple(
+        link.get_attr("IFLA_IFNAME")
+        for link in links
+        if _kind(link) == "vlan" and link.get_attr("IFLA_LINK") == index and not _is_elsewhere(link)
+    )
+
+
+def _kind(link: Any) -> str | None:
+    info = link.get_attr("IFLA_LINKINFO")
+    return None if info is None else info.get_attr("IFLA_INFO_KIND")
+
+
+def _is_elsewhere(link: Any) -> bool:
+    """Whether what it lies on is in another network namespace, where its index means nothing here."""
+    return link.get_attr("IFLA_LINK_NETNSID") is not None
+
+
+def _device(link: Any, links: Iterable[Any], by_index: Mapping[int, str]) -> StackedDevice | None:
+    kind, name = _kind(link), link.get_attr("IFLA_IFNAME")
+    data = None if kind is None else link.get_attr("IFLA_LINKINFO").get_attr("IFLA_INFO_DATA")
+    if kind in _UPON_ONE:
+        below = None if _is_elsewhere(link) else by_index.get(link.get_attr("IFLA_LINK"))
+        lower = () if below is None else (below,)
+        if kind != "vlan" or data is None:
+            return StackedDevice(name, kind, lower)
+        protocol = data.get_attr("IFLA_VLAN_PROTOCOL")
+        shown = _VLAN_PROTOCOLS.get(protocol, str(protocol))
+        return StackedDevice(name, kind, lower, vlan=data.get_attr("IFLA_VLAN_ID"), vlan_protocol=shown)
+    if kind in (*_AGGREGATES, "bridge"):
+        members = tuple(
+            one.get_attr("IFLA_IFNAME") for one in links if one.get_attr("IFLA_MASTER") == link["index"]
+        )
+        if kind != "bond" or data is None:
+            return StackedDevice(name, kind, members)
+        number, active = data.get_attr("IFLA_BOND_MODE"), data.get_attr("IFLA_BOND_ACTIVE_SLAVE")
+        mode = _BOND_MODES[number] if number is not None and number < len(_BOND_MODES) else None
+        return StackedDevice(name, kind, members, mode=mode, active=by_index.get(active))
+    return None
