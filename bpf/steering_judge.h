@@ -153,8 +153,7 @@ static __always_inline int step_over_options(struct frame *frame, __u32 words)
     return 1;
 }
 
-static __always_inline enum steering_verdict judge_ipv4(struct frame *frame, __u16 vlan, __u32 queue,
-                                                        long *action)
+static __always_inline enum steering_verdict judge_ipv4(struct frame *frame, __u16 vlan, __u32 queue, long *action)
 {
     struct steering_rule_key key = {.vlan = vlan};
     struct iphdr *ip = frame->cursor;
@@ -184,8 +183,7 @@ static __always_inline int is_ipv4_mapped(const struct in6_addr *address)
            address->in6_u.u6_addr32[2] == bpf_htonl(IPV4_MAPPED_PREFIX);
 }
 
-static __always_inline enum steering_verdict judge_ipv6(struct frame *frame, __u16 vlan, __u32 queue,
-                                                        long *action)
+static __always_inline enum steering_verdict judge_ipv6(struct frame *frame, __u16 vlan, __u32 queue, long *action)
 {
     struct steering_rule_key key = {.vlan = vlan};
     struct ipv6hdr *ip = frame->cursor;
