@@ -238,6 +238,7 @@ class um_sim_join_probe(CData):
 class um_sim_params(CData):
     canary: int
     adversary: int
+    transport: int
     trace: bool
 
 class um_sim_receiver_config(CData):

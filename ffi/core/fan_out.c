@@ -30,14 +30,19 @@ static int fan_out(um_fan_out *link, const um_tx *batch, uint32_t count, bool ov
 {
     um_client_map *clients = link->clients;
     int most = clients->count == 0 ? (int)count : 0, error = 0;
+    uint32_t first = link->first, refused = UINT32_MAX;
     for (uint32_t i = 0; i < clients->count; i++) {
-        um_client *client = &clients->clients[i];
+        uint32_t place = (first + i) % clients->count;
+        um_client *client = &clients->clients[place];
         int sent = oversize ? link->next->ops->send_oversize(link->next, client->address, batch)
                             : send_copy(link->next, client->address, batch, count);
         error = sent < 0 ? sent : error;
         client->unsent = sent < 0 ? 0 : count - (uint32_t)sent;
         most = sent > most ? sent : most;
+        if (client->unsent > 0 && refused == UINT32_MAX)
+            refused = place;
     }
+    link->first = refused == UINT32_MAX ? first : refused;
     for (uint32_t i = 0; i < clients->count; i++) {
         um_client *client = &clients->clients[i];
         uint32_t beyond = count - (uint32_t)most; /* nobody was sent those */

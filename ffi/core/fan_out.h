@@ -3,7 +3,8 @@
  *
  * A batch counts as taken as far as any client's copy was, or whole without a client. Of the others `unsent` says how
  * much at its end they were not sent: new data is sent to them later (client_service.h), anything else is lost to them
- * as it might be on the way. A client that the path does not lead to is passed over; the result is its error only when
+ * as it might be on the way. The first client that a full link refused is the first to be sent the next batch, so that
+ * none is left out for good. A client that the path does not lead to is passed over; the result is its error only when
  * nobody's copy was taken.
  *
  * Threads: the holder of the sender lock. Memory: the session's. Errors: as the link behind it.
@@ -18,6 +19,7 @@ typedef struct um_fan_out {
     um_link base;
     um_link *next;
     um_client_map *clients;
+    uint32_t first; /* the place in the map of the client that is served first, modulo their count */
 } um_fan_out;
 
 void um_fan_out_init(um_fan_out *link, um_link *next, um_client_map *clients);

@@ -30,7 +30,8 @@ int um_sim_add_host(um_sim_world *world, const um_sim_host_config *config)
     um_resume_points_init(&node->resume_points, resume_memory, RESUME_POINTS);
     um_reorder_init(&node->store, reorder_memory, config->hold_datagrams, config->datagram_max_bytes,
                     config->hold_messages);
-    um_sim_link_init(&host->link, host);
+    um_sim_link_init(&host->link, host, host->address);
+    host->limits.is_new_only = world->transport == UM_TRANSPORT_LBTRU;
     int64_t now_ns = um_sim_local_ns(host);
     um_rate_limiter_init(&host->limits.data, config->data_rate_bps, config->rate_interval_ns, now_ns);
     um_rate_limiter_init(&host->limits.retransmit, config->retransmit_rate_bps, config->rate_interval_ns, now_ns);
@@ -77,7 +78,12 @@ int um_sim_add_session(um_sim_world *world, int host, const um_sim_session_confi
         return -ENOMEM;
     session->host = world->hosts[host];
     int64_t now_ns = um_sim_local_ns(session->host);
-    um_session_init(&session->core, memory, config, &session->host->link.base, &session->host->limits, now_ns);
+    /* LBT-RU is sent from where its receivers connect to. */
+    um_address from = {session->host->address.ip, config->nak_port};
+    world->transport = config->transport;
+    um_sim_link_init(&session->link, session->host,
+                     config->transport == UM_TRANSPORT_LBTRU ? from : session->host->address);
+    um_session_init(&session->core, memory, config, &session->link.base, &session->host->limits, now_ns);
     um_session_set_datagram_max(&session->core, session->host->config.path_bytes);
     session->due_ns = now_ns;
     world->sessions[world->session_count] = session;
@@ -149,6 +155,16 @@ int um_sim_add_receiver(um_sim_world *world, int host, const um_sim_receiver_con
     return (int)receiver->index;
 }
 
+static um_link *open_receive_port(um_sim_host *host)
+{
+    um_sim_link *link = um_sim_take(host->world, sizeof *link);
+    if (link == NULL)
+        return NULL;
+    uint16_t port = (uint16_t)(UM_SIM_RECEIVE_PORT + host->receive_port_count++ % UM_SIM_RECEIVE_PORT);
+    um_sim_link_init(link, host, (um_address){host->address.ip, port});
+    return &link->base;
+}
+
 static um_receiver_session *open_transport(um_sim_host *host, const um_receiver_session_config *config)
 {
     size_t bytes = um_receiver_session_footprint(config);
@@ -156,7 +172,11 @@ static um_receiver_session *open_transport(um_sim_host *host, const um_receiver_
     void *memory = bytes == 0 ? NULL : um_sim_take(host->world, bytes);
     if (session == NULL || memory == NULL)
         return NULL;
-    um_receiver_session_init(session, memory, config, &host->link.base, &host->node->store, um_sim_local_ns(host));
+    um_link *link = config->id.transport == UM_TRANSPORT_LBTRU ? open_receive_port(host) : &host->link.base;
+    if (link == NULL)
+        return NULL;
+    um_receiver_session_init(session, memory, config, link, &host->node->store, um_sim_local_ns(host));
+    session->local = ((um_sim_link *)(void *)link)->from;
     return um_node_add_session(host->node, session) ? session : NULL;
 }
 

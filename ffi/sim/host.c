@@ -153,12 +153,12 @@ void um_sim_on_arrival(um_sim_host *host, uint32_t slot)
 {
     um_sim_world *world = host->world;
     um_sim_datagram *datagram = &world->datagrams[slot];
-    bool group = datagram->to.ip >> 28 == 0xe;
+    bool to_receivers = um_sim_goes_to_receivers(datagram->to);
     if (host->dead) {
         um_sim_release_datagram(world, slot);
         return;
     }
-    if (!group) {
+    if (!to_receivers) {
         on_control(host, slot);
         um_sim_release_datagram(world, slot);
     } else if (host->inbox_count == host->config.inbox_datagrams) {

@@ -65,10 +65,10 @@ static bool in_range(const um_sim_rule *rule, uint32_t sqn)
     return sqn - rule->first_sqn <= rule->last_sqn - rule->first_sqn;
 }
 
-static bool lists_sqn(const um_sim_rule *rule, const uint8_t *data, uint32_t length)
+static bool lists_sqn(const um_sim_rule *rule, enum um_transport transport, const uint8_t *data, uint32_t length)
 {
     um_packet packet;
-    if (um_lbtrm_decode(data, length, &packet) != UM_DGRAM_OK)
+    if (um_framing_decode(transport, data, length, &packet) != UM_DGRAM_OK)
         return false;
     for (uint32_t i = 0; i < packet.list_count; i++)
         if (in_range(rule, um_load_be32(packet.list + 4 * i)))
@@ -76,7 +76,8 @@ static bool lists_sqn(const um_sim_rule *rule, const uint8_t *data, uint32_t len
     return false;
 }
 
-static bool matches_sqn(const um_sim_rule *rule, const um_sim_datagram *datagram, const uint8_t *data)
+static bool matches_sqn(const um_sim_rule *rule, enum um_transport transport, const um_sim_datagram *datagram,
+                        const uint8_t *data)
 {
     switch (datagram->entry.type) {
     case UM_LBTRM_DATA:
@@ -85,13 +86,14 @@ static bool matches_sqn(const um_sim_rule *rule, const um_sim_datagram *datagram
         return in_range(rule, datagram->entry.lead);
     case UM_LBTRM_NAK:
     case UM_LBTRM_NCF:
-        return lists_sqn(rule, data, datagram->length);
+        return lists_sqn(rule, transport, data, datagram->length);
     default:
         return false;
     }
 }
 
-static bool matches(const um_sim_rule *rule, const um_sim_datagram *datagram, const uint8_t *data, int32_t to)
+static bool matches(const um_sim_rule *rule, enum um_transport transport, const um_sim_datagram *datagram,
+                    const uint8_t *data, int32_t to)
 {
     const um_sim_trace_entry *entry = &datagram->entry;
     int32_t retransmission = (entry->flags & UM_LBTRM_FLAG_RETRANSMISSION) != 0;
@@ -99,7 +101,7 @@ static bool matches(const um_sim_rule *rule, const um_sim_datagram *datagram, co
            (rule->to == UM_SIM_ANY || rule->to == to) && (rule->type == UM_SIM_ANY || rule->type == entry->type) &&
            (rule->retransmission == UM_SIM_ANY ||
             (entry->type == UM_LBTRM_DATA && rule->retransmission == retransmission)) &&
-           (!rule->by_sqn || matches_sqn(rule, datagram, data));
+           (!rule->by_sqn || matches_sqn(rule, transport, datagram, data));
 }
 
 /* The first rule that hits, or NULL. */
@@ -108,7 +110,7 @@ static const um_sim_rule *apply_rules(um_sim_world *world, const um_sim_datagram
 {
     for (uint32_t i = 0; i < world->rule_count; i++) {
         um_sim_rule *rule = &world->rules[i];
-        if (rule->match_count == UINT32_MAX || !matches(rule, datagram, data, to))
+        if (rule->match_count == UINT32_MAX || !matches(rule, world->transport, datagram, data, to))
             continue;
         if (rule->skip_count > 0) {
             rule->skip_count--;
@@ -186,7 +188,7 @@ static int64_t draw_delay(um_sim_host *host)
 
 /* A corrupt copy that every receiver must refuse: for groups, from an address that has no session, with any bytes
  * changed; otherwise something a decoder must refuse, or a request for sqns that were perhaps never sent. */
-static void mangle(um_random *random, um_sim_datagram *datagram, uint8_t *bytes)
+static void mangle(um_random *random, enum um_transport transport, um_sim_datagram *datagram, uint8_t *bytes)
 {
     if (datagram->to.ip >> 28 == 0xe && chance(random, PPM / 2)) {
         datagram->from.ip = STRANGER_IP;
@@ -195,7 +197,9 @@ static void mangle(um_random *random, um_sim_datagram *datagram, uint8_t *bytes)
         return;
     }
     if (datagram->entry.type == UM_LBTRM_NAK && chance(random, PPM / 2)) {
-        for (uint32_t at = UM_LBTRM_NAK_BYTES; at + 4 <= datagram->length; at += 4)
+        bool is_lbtrm = transport == UM_TRANSPORT_LBTRM;
+        uint32_t end = datagram->length - (is_lbtrm ? 0 : UM_LBTRU_OPTIONS_BYTES_MAX);
+        for (uint32_t at = is_lbtrm ? UM_LBTRM_NAK_BYTES : UM_LBTRU_HEADER_BYTES + 4; at + 4 <= end; at += 4)
             um_store_be32(bytes + at, um_load_be32(bytes + at) + (uint32_t)um_random_below(random, 2000) - 1000);
         return;
     }
@@ -207,7 +211,8 @@ static void mangle(um_random *random, um_sim_datagram *datagram, uint8_t *bytes)
         bytes[0] |= (uint8_t)(0x10u << um_random_below(random, 4));
         break;
     case 2:
-        bytes[0] = (uint8_t)(5 + um_random_below(random, 11)); /* no such type */
+        bytes[0] = (uint8_t)(transport == UM_TRANSPORT_LBTRM ? 5 + um_random_below(random, 11)
+                                                             : 8 + um_random_below(random, 8)); /* no such type */
         break;
     default:
         bytes[1] ^= (uint8_t)(1 + um_random_below(random, 255));
@@ -223,7 +228,7 @@ static void add_garbage(um_sim_host *host, const um_sim_datagram *like, const ui
         return;
     um_sim_datagram *datagram = &world->datagrams[slot];
     uint8_t *bytes = um_sim_bytes_of(world, (uint32_t)slot);
-    mangle(&world->random, datagram, bytes);
+    mangle(&world->random, world->transport, datagram, bytes);
     um_sim_note_datagram(world, datagram, bytes);
     schedule_arrival(host, (uint32_t)slot, draw_delay(host), false);
     um_sim_release_datagram(world, (uint32_t)slot);
@@ -314,10 +319,17 @@ static bool has_room(um_sim_host *host, uint32_t length)
     return true;
 }
 
-static void transmit(um_sim_host *host, um_address to, const um_tx *tx)
+static um_sim_host *host_of(um_link *link)
 {
+    return ((um_sim_link *)(void *)link)->host;
+}
+
+static void transmit(um_link *link, um_address to, const um_tx *tx)
+{
+    um_sim_host *host = host_of(link);
+    um_address from = ((um_sim_link *)(void *)link)->from;
     um_sim_world *world = host->world;
-    int64_t slot = make_datagram(world, (int32_t)host->index, host->address, to, tx->parts, tx->part_count);
+    int64_t slot = make_datagram(world, (int32_t)host->index, from, to, tx->parts, tx->part_count);
     if (slot < 0)
         return;
     um_sim_datagram *datagram = &world->datagrams[slot];
@@ -332,11 +344,6 @@ static void transmit(um_sim_host *host, um_address to, const um_tx *tx)
     um_sim_release_datagram(world, (uint32_t)slot);
 }
 
-static um_sim_host *host_of(um_link *link)
-{
-    return ((um_sim_link *)(void *)link)->host;
-}
-
 static int link_send(um_link *link, um_address to, const um_tx *batch, uint32_t count)
 {
     um_sim_host *host = host_of(link);
@@ -348,7 +355,7 @@ static int link_send(um_link *link, um_address to, const um_tx *batch, uint32_t 
         }
         if (!has_room(host, batch[i].length))
             return (int)i;
-        transmit(host, to, &batch[i]);
+        transmit(link, to, &batch[i]);
     }
     return (int)count;
 }
@@ -360,16 +367,17 @@ static int link_send_oversize(um_link *link, um_address to, const um_tx *datagra
         return -EMSGSIZE;
     if (!has_room(host, datagram->length))
         return 0;
-    transmit(host, to, datagram);
+    transmit(link, to, datagram);
     return 1;
 }
 
 static const um_link_ops LINK_OPS = {.send = link_send, .send_oversize = link_send_oversize};
 
-void um_sim_link_init(um_sim_link *link, um_sim_host *host)
+void um_sim_link_init(um_sim_link *link, um_sim_host *host, um_address from)
 {
     link->base.ops = &LINK_OPS;
     link->host = host;
+    link->from = from;
 }
 
 int um_sim_inject(um_sim_world *world, um_sim_address from, um_sim_address to, int to_host, const uint8_t *data,

@@ -599,6 +599,9 @@ um_sim_world *um_sim_run_world(const um_sim_params *params, uint64_t seed, um_si
         um_sim_keep_trace(world);
     world->watcher = (um_sim_watcher){run, on_event, on_step, on_row, on_sent, on_received};
     um_sim_draw_scenario(&run->scenario, &run->random);
+    if (params->transport == UM_TRANSPORT_LBTRU)
+        um_sim_scenario_to_lbtru(&run->scenario, seed);
+    world->transport = (enum um_transport)params->transport;
     if (!build(run))
         um_sim_complain(world, "the world of seed %llu cannot be built", (unsigned long long)seed);
     while (!run->finished && world->complaint[0] == '\0')

@@ -19,6 +19,7 @@ enum um_sim_canary {
 typedef struct um_sim_params {
     uint32_t canary;
     uint32_t adversary; /* enum um_sim_adversary_mode (adversary.h) */
+    uint32_t transport; /* enum um_transport: LBT-RM or LBT-RU; the adversary knows LBT-RM only */
     bool trace;         /* keep everything for um_sim_trace and um_sim_rows */
 } um_sim_params;
 

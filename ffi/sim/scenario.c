@@ -255,6 +255,27 @@ void um_sim_draw_scenario(um_sim_scenario *scenario, um_random *random)
     scenario->faults_end_ns = between_ns(random, 60 * MS, 400 * MS);
 }
 
+void um_sim_scenario_to_lbtru(um_sim_scenario *scenario, uint64_t seed)
+{
+    um_random random = {seed ^ 0x6c62747275u}; /* of its own, so that the rest is as over LBT-RM */
+    bool harsh = scenario->kind == UM_SIM_HARSH;
+    for (uint32_t s = 0; s < scenario->session_count; s++) {
+        um_session_config *session = &scenario->sessions[s];
+        session->transport = UM_TRANSPORT_LBTRU;
+        session->group = (um_address){0, 0};
+        session->client_capacity = scenario->host_count + (harsh ? between(&random, 0, 4) : 64);
+        session->client_buckets = between(&random, 1, 16);
+        session->client_timeout_ns = harsh ? between_ns(&random, 60 * MS, 400 * MS) : LONG_NS;
+        session->client_key = (um_siphash_key){um_random_next(&random), um_random_next(&random)};
+    }
+    for (uint32_t h = 0; h < scenario->host_count; h++) {
+        um_receiver_session_config *transport = &scenario->transports[h];
+        transport->connect_interval_ns = between_ns(&random, 2 * MS, 20 * MS);
+        transport->maximum_connect_attempts = harsh ? between(&random, 20, 1000) : UINT32_MAX;
+        transport->acknowledgement_interval_ns = between_ns(&random, 5 * MS, 50 * MS);
+    }
+}
+
 void um_sim_describe_scenario(const um_sim_scenario *scenario, char *out, size_t bytes)
 {
     static const char *const KINDS[] = {"windowed", "roomy", "harsh"};

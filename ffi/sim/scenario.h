@@ -52,6 +52,9 @@ typedef struct um_sim_scenario {
 
 void um_sim_draw_scenario(um_sim_scenario *scenario, um_random *random);
 
+/* The same world over LBT-RU: receivers connect, and in a harsh one are dropped for silence. */
+void um_sim_scenario_to_lbtru(um_sim_scenario *scenario, uint64_t seed);
+
 /* One line for people. */
 void um_sim_describe_scenario(const um_sim_scenario *scenario, char *out, size_t bytes);
 

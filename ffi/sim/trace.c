@@ -45,11 +45,6 @@ void um_sim_free_trace(um_sim_world *world)
     free(world->payloads.bytes);
 }
 
-static bool goes_to_group(um_address to)
-{
-    return to.ip >> 28 == 0xe;
-}
-
 void um_sim_note_datagram(um_sim_world *world, um_sim_datagram *datagram, const uint8_t *data)
 {
     um_sim_trace_entry *entry = &datagram->entry;
@@ -59,8 +54,8 @@ void um_sim_note_datagram(um_sim_world *world, um_sim_datagram *datagram, const 
                                   .to_address = datagram->to,
                                   .type = UM_SIM_TYPE_UNKNOWN};
     um_packet packet = {0};
-    if (um_lbtrm_decode(data, datagram->length, &packet) == UM_DGRAM_OK) {
-        bool status = packet.type == UM_LBTRM_DATA && !goes_to_group(datagram->to);
+    if (um_framing_decode(world->transport, data, datagram->length, &packet) == UM_DGRAM_OK) {
+        bool status = packet.type == UM_LBTRM_DATA && !um_sim_goes_to_receivers(datagram->to);
         entry->type = status ? UM_SIM_TYPE_STATUS : packet.type;
         entry->session_id = packet.session_id;
         entry->sqn = packet.sqn;

@@ -45,7 +45,7 @@ static void check_tsni(um_sim_world *world, um_sim_wire_session *wire, const um_
         um_sim_topic *topic = topic_of(wire, um_load_be32(record));
         uint32_t sqn = um_load_be32(record + 4);
         uint32_t at = topic == NULL ? 0 : sqn - topic->initial_sqn;
-        if (topic == NULL || at >= topic->fragment_count || !topic->sent[at])
+        if (topic == NULL || at >= topic->fragment_count || (!topic->sent[at] && !wire->is_partial))
             um_sim_complain(world, "t=%lld ns: a TSNI says that sqn %u of topic %u exists, which was never sent",
                             (long long)world->now_ns, sqn, um_load_be32(record));
     }
@@ -89,21 +89,62 @@ static void check_trail(um_sim_world *world, um_sim_wire_session *wire, uint32_t
     wire->trail_sqn = trail;
 }
 
-static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet)
+static bool is_lbtru(const um_sim_wire_session *wire)
+{
+    return wire->session->core.config.transport == UM_TRANSPORT_LBTRU;
+}
+
+/* Whether it is known what was sent under a number: not when it had no client to go to. */
+static bool is_known(const um_sim_wire_session *wire, uint32_t at)
+{
+    return wire->body_hashes[at] != 0 || !is_lbtru(wire);
+}
+
+/* The next number of what was sent, if only to nobody. */
+static uint32_t sent_before(const um_sim_wire_session *wire)
+{
+    return is_lbtru(wire) ? wire->session->core.next_sqn : wire->next_sqn;
+}
+
+/* What one client is sent ascends, whatever the others are behind. True for a copy of what another was sent already. */
+static bool is_later_copy(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet, um_address to)
+{
+    uint32_t host = to.ip - world->hosts[0]->address.ip;
+    if (!is_lbtru(wire) || packet->flags & UM_LBTRM_FLAG_RETRANSMISSION || host >= world->host_count)
+        return false;
+    uint32_t slot = to.port % UM_SIM_WIRE_PORTS;
+    bool is_known_port = wire->clients[host][slot].port == to.port;
+    if (is_known_port && um_serial_before(packet->sqn, wire->clients[host][slot].next_sqn))
+        um_sim_complain(world, "t=%lld ns: host %u is sent sqn %u as new, %u comes next", (long long)world->now_ns,
+                        host, packet->sqn, wire->clients[host][slot].next_sqn);
+    wire->clients[host][slot].port = to.port;
+    wire->clients[host][slot].next_sqn = packet->sqn + 1;
+    return um_serial_before(packet->sqn, wire->next_sqn);
+}
+
+static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet, um_address to)
 {
     uint32_t at = packet->sqn - wire->session->core.config.initial_sqn;
     uint64_t hash = hash_of(packet->body, packet->body_length);
+    if (is_later_copy(world, wire, packet, to)) {
+        if (at < UM_SIM_WIRE_SQNS_MAX && is_known(wire, at) && wire->body_hashes[at] != hash)
+            um_sim_complain(world, "t=%lld ns: the copies of sqn %u are not the same", (long long)world->now_ns,
+                            packet->sqn);
+        return;
+    }
     check_trail(world, wire, packet->trail);
     if (packet->flags & UM_LBTRM_FLAG_RETRANSMISSION) {
-        if (!um_serial_before(packet->sqn, wire->next_sqn))
+        if (!um_serial_before(packet->sqn, sent_before(wire)))
             um_sim_complain(world, "t=%lld ns: sqn %u is retransmitted but was never sent", (long long)world->now_ns,
                             packet->sqn);
-        else if (at < UM_SIM_WIRE_SQNS_MAX && wire->body_hashes[at] != hash)
+        else if (at < UM_SIM_WIRE_SQNS_MAX && is_known(wire, at) && wire->body_hashes[at] != hash)
             um_sim_complain(world, "t=%lld ns: the retransmission of sqn %u is not what was sent",
                             (long long)world->now_ns, packet->sqn);
         return;
     }
-    if (packet->sqn != wire->next_sqn)
+    if (is_lbtru(wire) && um_serial_before(wire->next_sqn, packet->sqn))
+        wire->is_partial = true;
+    else if (packet->sqn != wire->next_sqn)
         um_sim_complain(world, "t=%lld ns: sqn %u is sent, %u comes next", (long long)world->now_ns, packet->sqn,
                         wire->next_sqn);
     wire->next_sqn = packet->sqn + 1;
@@ -115,9 +156,10 @@ static void check_data(um_sim_world *world, um_sim_wire_session *wire, const um_
 static void check_sm(um_sim_world *world, um_sim_wire_session *wire, const um_packet *packet)
 {
     check_trail(world, wire, packet->trail);
-    if (packet->lead != wire->next_sqn - 1)
+    uint32_t next_sqn = sent_before(wire);
+    if (packet->lead != next_sqn - 1)
         um_sim_complain(world, "t=%lld ns: a session message says lead %u after sqn %u", (long long)world->now_ns,
-                        packet->lead, wire->next_sqn - 1);
+                        packet->lead, next_sqn - 1);
 }
 
 /* ---- the receivers' NAKs ---- */
@@ -210,7 +252,9 @@ void um_sim_wire_on_sent(um_sim_wire_session *wires, uint32_t count, const um_si
     um_sim_world *world = host->world;
     um_packet packet;
     um_sim_wire_session *wire = NULL;
-    if (um_lbtrm_decode(data, datagram->length, &packet) == UM_DGRAM_OK)
+    if (datagram->entry.type == UM_LBTRU_RST) /* names no session */
+        return;
+    if (um_framing_decode(world->transport, data, datagram->length, &packet) == UM_DGRAM_OK)
         wire = wire_of(wires, count, packet.session_id);
     if (wire == NULL) {
         um_sim_complain(world, "t=%lld ns: host %u sent something that is no datagram of a session",
@@ -219,7 +263,7 @@ void um_sim_wire_on_sent(um_sim_wire_session *wires, uint32_t count, const um_si
     }
     switch (datagram->entry.type) {
     case UM_LBTRM_DATA:
-        check_data(world, wire, &packet);
+        check_data(world, wire, &packet, datagram->to);
         break;
     case UM_LBTRM_SM:
         check_sm(world, wire, &packet);
@@ -241,7 +285,7 @@ void um_sim_wire_on_received(um_sim_wire_session *wires, uint32_t count, const u
     um_sim_world *world = host->world;
     um_packet packet;
     if (datagram->entry.type != UM_LBTRM_NCF || datagram->from_host < 0 ||
-        um_lbtrm_decode(data, datagram->length, &packet) != UM_DGRAM_OK)
+        um_framing_decode(world->transport, data, datagram->length, &packet) != UM_DGRAM_OK)
         return;
     um_sim_wire_session *wire = wire_of(wires, count, packet.session_id);
     um_receiver_session *transport = wire == NULL ? NULL : transport_of(host, wire);
@@ -256,7 +300,8 @@ void um_sim_wire_on_received(um_sim_wire_session *wires, uint32_t count, const u
 
 void um_sim_wire_check_complete(um_sim_world *world, const um_sim_wire_session *wire)
 {
-    for (uint32_t t = 0; t < wire->topic_count; t++) {
+    bool is_partial = wire->is_partial || wire->next_sqn != sent_before(wire);
+    for (uint32_t t = 0; t < wire->topic_count && !is_partial; t++) {
         const um_sim_topic *topic = &wire->topics[t];
         for (uint32_t i = 0; i < topic->fragment_count; i++)
             if (!topic->sent[i])

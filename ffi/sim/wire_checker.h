@@ -8,15 +8,23 @@
 
 #include "sim/published.h"
 
-enum { UM_SIM_WIRE_SQNS_MAX = 8192 /* of a session that are followed */ };
+enum {
+    UM_SIM_WIRE_PORTS = 8,      /* of a host at a time */
+    UM_SIM_WIRE_SQNS_MAX = 8192 /* of a session that are followed */
+};
 
 typedef struct um_sim_wire_session {
     const um_sim_session *session;
     um_sim_topic *topics;
     uint32_t topic_count;
     bool is_attacked; /* what forged session messages told of is lost anew after it was given up */
+    bool is_partial;  /* LBT-RU: some data had no client to go to */
     uint32_t next_sqn;
     uint32_t trail_sqn;
+    struct { /* LBT-RU, by host and port: the next it is sent as new data */
+        uint16_t port;
+        uint32_t next_sqn;
+    } clients[UM_SIM_HOSTS_MAX][UM_SIM_WIRE_PORTS];
     uint64_t *body_hashes;                               /* by sqn - initial_sqn */
     int64_t *next_nak_ns[UM_SIM_HOSTS_MAX];              /* by host, by sqn - initial_sqn: no NAK before */
     const um_receiver_session *asking[UM_SIM_HOSTS_MAX]; /* whose NAKs those are */

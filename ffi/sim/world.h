@@ -20,6 +20,7 @@ enum {
     UM_SIM_DATAGRAM_BYTES = 9216,     /* the largest a world carries */
     UM_SIM_PAST_MAX = 64,             /* datagrams remembered for replays */
     UM_SIM_STILL_EVENTS_MAX = 100000, /* events of one instant before a world is called stuck */
+    UM_SIM_RECEIVE_PORT = 20000,      /* LBT-RU sessions are received from here on */
 };
 
 /* A datagram on its way, held once however many hosts it goes to. */
@@ -36,6 +37,7 @@ typedef struct um_sim_datagram {
 typedef struct um_sim_link {
     um_link base;
     struct um_sim_host *host;
+    um_address from; /* of what is sent by it */
 } um_sim_link;
 
 typedef struct um_sim_host {
@@ -48,6 +50,7 @@ typedef struct um_sim_host {
     um_rate_limits limits;
     uint32_t index;
     um_address address;
+    uint16_t receive_port_count; /* LBT-RU sessions it received, ever: each has a port of its own */
     bool dead;
     bool in_burst;
     int64_t link_busy_until_ns;
@@ -62,6 +65,7 @@ typedef struct um_sim_host {
 typedef struct um_sim_session {
     um_source_session core;
     um_sim_host *host;
+    um_sim_link link;
     uint32_t source_count;
     int64_t due_ns; /* local */
     bool deleted;
@@ -134,6 +138,7 @@ struct um_sim_world {
     uint32_t past[UM_SIM_PAST_MAX]; /* + 1 */
     uint32_t past_next;
 
+    enum um_transport transport; /* of all sessions */
     um_sim_watcher watcher;
     bool tracing;
     um_sim_buffer trace, trace_bytes, rows, payloads;
@@ -147,6 +152,12 @@ struct um_sim_world {
 
 /* Address space of a world; pages are backed when they are touched. */
 #define UM_SIM_WORLD_BYTES ((size_t)1 << 30)
+
+/* Whether a datagram is a source's: it goes to a group or to where a receiver has its session. */
+static inline bool um_sim_goes_to_receivers(um_address to)
+{
+    return to.ip >> 28 == 0xe || (to.port >= UM_SIM_RECEIVE_PORT && to.port < 2 * UM_SIM_RECEIVE_PORT);
+}
 
 /* Under which flow control knows a host. */
 static inline uint64_t um_sim_receiver_id(const um_sim_host *host)
@@ -175,7 +186,7 @@ void um_sim_on_read(um_sim_receiver *receiver);
 void um_sim_close_transport(um_sim_host *host, um_receiver_session *session);
 
 /* network.c */
-void um_sim_link_init(um_sim_link *link, um_sim_host *host);
+void um_sim_link_init(um_sim_link *link, um_sim_host *host, um_address from);
 void um_sim_release_datagram(um_sim_world *world, uint32_t datagram);
 static inline uint8_t *um_sim_bytes_of(um_sim_world *world, uint32_t datagram)
 {

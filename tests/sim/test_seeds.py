@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from umstack.cli.sim import command
-from umstack.sim import Adversary, Canary, run_seed, run_seeds, trace_seed
+from umstack.sim import Adversary, Canary, Transport, run_seed, run_seeds, trace_seed
 
 RANDOM_SEEDS = 1000
 ATTACKED_SEEDS = 500
+LBTRU_SEEDS = 400
 
 # Seeds that found a mistake once, and what it was.
 REGRESSIONS = {
@@ -28,6 +29,12 @@ REGRESSIONS = {
     17126: "as 10390, in sequence order",
 }
 
+
+# Seeds over LBT-RU that found a mistake once, and what it was.
+LBTRU_REGRESSIONS = {
+    232480143222790: "the copies of the client that a full link refused were the last each time, and so never sent",
+    253466503062939: "as 232480143222790, for the start of a topic",
+}
 
 # Seeds with an adversary that found a mistake once, and what it was.
 ATTACKED_REGRESSIONS = {
@@ -51,6 +58,28 @@ def test_random_seeds() -> None:
 def test_seeds_that_once_failed(seed: int) -> None:
     """Seeds that found mistakes stay in the suite."""
     assert run_seed(seed).violation == ""
+
+
+def test_random_seeds_over_lbtru() -> None:
+    """UM-111, UX-11: the same worlds with a copy for each receiver, which connects and may be dropped for silence."""
+    first = random.SystemRandom().randrange(2**48)
+    print(f"first seed: {first}")
+    results = list(run_seeds(first, LBTRU_SEEDS, transport=Transport.LBTRU))
+    failed = [result for result in results if result.violation]
+    assert not failed, "\n".join(f"{result.violation}\n  {result.replay}" for result in failed)
+    assert sum(result.retransmissions for result in results) > LBTRU_SEEDS
+
+
+@pytest.mark.parametrize("seed", LBTRU_REGRESSIONS)
+def test_seeds_over_lbtru_that_once_failed(seed: int) -> None:
+    """Seeds that found mistakes stay in the suite."""
+    assert run_seed(seed, transport=Transport.LBTRU).violation == ""
+
+
+@pytest.mark.parametrize("canary", [one for one in Canary if one is not Canary.NONE])
+def test_the_checkers_see_over_lbtru(canary: Canary) -> None:
+    """Design 7.2: with a mistake planted, runs over LBT-RU fail, too."""
+    assert any(result.violation for result in run_seeds(1, 40, canary, transport=Transport.LBTRU))
 
 
 def test_random_seeds_with_an_adversary() -> None:

@@ -31,6 +31,7 @@ from umstack.sim import (
     Kind,
     Result,
     Row,
+    Transport,
     Type,
     World,
     run_seeds,
@@ -45,6 +46,7 @@ Examples:
   umstack sim --seeds 10000
   umstack sim --minutes 5 --first-seed 1
   umstack sim --seeds 10000 --adversary
+  umstack sim --seeds 10000 --transport lbtru
   umstack sim --seed 4711 --trace
   umstack sim --seed 4711 --capture run.pcapng && umstack report run.pcapng --out report
   umstack sim --canary && echo "the checkers are blind"
@@ -75,6 +77,7 @@ class _Setup:
 
     canary: Canary
     adversary: Adversary
+    transport: Transport
 
 
 @dataclass(slots=True)
@@ -111,6 +114,7 @@ class _Tally:
             "seeds": self.seeds,
             "canary": setup.canary.name.lower(),
             "adversary": setup.adversary.name.lower(),
+            "transport": setup.transport.name.lower(),
             "failed": failed,
             "seconds": round(self.seconds, 3),
             "seeds_per_second": round(self.seeds / self.seconds, 1) if self.seconds else 0,
@@ -135,7 +139,7 @@ def _run(tally: _Tally, count: int | None, deadline: float | None, setup: _Setup
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=count, seed=tally.first_seed, failures="")
-        for result in run_seeds(tally.first_seed, count, setup.canary, setup.adversary):
+        for result in run_seeds(tally.first_seed, count, setup.canary, setup.adversary, setup.transport):
             tally.add(result)
             failures = f"[red]{len(tally.failed)} failed" if tally.failed else ""
             progress.update(task, advance=1, seed=result.seed, failures=failures)
@@ -213,7 +217,7 @@ def _capture(world: World, file: Path) -> dict[str, Any]:
 
 def _show(seed: int, setup: _Setup, trace: bool, capture: Path | None, as_json: bool) -> Result:
     """Run one seed and keep its world, to print or to write what happened in it."""
-    result, world = trace_seed(seed, setup.canary, setup.adversary)
+    result, world = trace_seed(seed, setup.canary, setup.adversary, setup.transport)
     tally = _Tally(first_seed=seed)
     tally.add(result)
     with world:
@@ -259,6 +263,12 @@ def _show(seed: int, setup: _Setup, trace: bool, capture: Path | None, as_json: 
     flag_value="forges-control",
     help="Put an attacker on the group, which forges everything but data (or that, too), replays and floods.",
 )
+@click.option(
+    "--transport",
+    type=click.Choice([option_name(one) for one in Transport]),
+    default="lbtrm",
+    help="What the sessions are: the same worlds, by group or by a copy for each receiver.  [default: lbtrm]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
     seeds: int | None,
@@ -269,6 +279,7 @@ def command(
     minutes: float | None,
     canary: str | None,
     adversary: str | None,
+    transport: str,
     as_json: bool,
 ) -> None:
     """Run whole stacks under virtual time, by seed.
@@ -280,6 +291,7 @@ def command(
     setup = _Setup(
         _CANARIES[canary] if canary else Canary.NONE,
         _ADVERSARIES[adversary] if adversary else Adversary.NONE,
+        Transport[transport.upper()],
     )
     if (trace or capture is not None) and seed is None:
         raise click.UsageError("--trace and --capture show one seed: say which with --seed")

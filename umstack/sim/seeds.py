@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from umstack._sim_bench import ffi, lib
+from umstack.errors import Unsupported
 from umstack.sim.world import SimulationFailed, World
 
 
@@ -19,6 +20,13 @@ class Canary(IntEnum):
     LOSE_ROW = 2
     REPEAT_ROW = 3
     DEAF_RECEIVER = 4
+
+
+class Transport(IntEnum):
+    """What the sessions of a world are; seeds make the same worlds for both."""
+
+    LBTRM = 0
+    LBTRU = 1
 
 
 class Adversary(IntEnum):
@@ -51,20 +59,22 @@ class Result:
     retransmissions: int
     datagrams_forged: int
     adversary: Adversary
+    transport: Transport = Transport.LBTRM
 
     @property
     def replay(self) -> str:
         """The command that runs this seed again and shows what happens."""
         attacked = f" --adversary={option_name(self.adversary)}" if self.adversary else ""
-        return f"umstack sim --seed {self.seed} --trace{attacked}"
+        over = f" --transport {option_name(self.transport)}" if self.transport else ""
+        return f"umstack sim --seed {self.seed} --trace{attacked}{over}"
 
 
-def option_name(choice: Canary | Adversary) -> str:
+def option_name(choice: Canary | Adversary | Transport) -> str:
     """How a choice is written on the command line."""
     return choice.name.lower().replace("_", "-")
 
 
-def _result(raw: Any, adversary: Adversary) -> Result:
+def _result(raw: Any, adversary: Adversary, transport: Transport) -> Result:
     return Result(
         seed=raw.seed,
         violation=ffi.string(raw.message).decode() if raw.failed else "",
@@ -81,38 +91,53 @@ def _result(raw: Any, adversary: Adversary) -> Result:
         retransmissions=raw.retransmissions,
         datagrams_forged=raw.datagrams_forged,
         adversary=adversary,
+        transport=transport,
     )
 
 
-def _params(canary: Canary, adversary: Adversary, trace: bool) -> Any:
-    fields = {"canary": int(canary), "adversary": int(adversary), "trace": trace}
+def _params(canary: Canary, adversary: Adversary, transport: Transport, trace: bool) -> Any:
+    if adversary and transport:
+        raise Unsupported("the adversary forges LBT-RM", hint="run its seeds with --transport lbtrm")
+    fields = {"canary": int(canary), "adversary": int(adversary), "transport": int(transport), "trace": trace}
     return ffi.new("um_sim_params *", fields)
 
 
-def run_seed(seed: int, canary: Canary = Canary.NONE, adversary: Adversary = Adversary.NONE) -> Result:
+def run_seed(
+    seed: int,
+    canary: Canary = Canary.NONE,
+    adversary: Adversary = Adversary.NONE,
+    transport: Transport = Transport.LBTRM,
+) -> Result:
     """Run one seed."""
     raw = ffi.new("um_sim_result *")
-    if lib.um_sim_run(_params(canary, adversary, False), seed, raw) != 0:
+    if lib.um_sim_run(_params(canary, adversary, transport, False), seed, raw) != 0:
         raise SimulationFailed("no memory for a world", hint="free memory, or raise `ulimit -v`")
-    return _result(raw, adversary)
+    return _result(raw, adversary, transport)
 
 
 def run_seeds(
-    first: int, count: int | None = None, canary: Canary = Canary.NONE, adversary: Adversary = Adversary.NONE
+    first: int,
+    count: int | None = None,
+    canary: Canary = Canary.NONE,
+    adversary: Adversary = Adversary.NONE,
+    transport: Transport = Transport.LBTRM,
 ) -> Iterator[Result]:
     """Run `count` seeds from `first` on; without a count, forever."""
     seed = first
     while count is None or seed < first + count:
-        yield run_seed(seed, canary, adversary)
+        yield run_seed(seed, canary, adversary, transport)
         seed += 1
 
 
 def trace_seed(
-    seed: int, canary: Canary = Canary.NONE, adversary: Adversary = Adversary.NONE
+    seed: int,
+    canary: Canary = Canary.NONE,
+    adversary: Adversary = Adversary.NONE,
+    transport: Transport = Transport.LBTRM,
 ) -> tuple[Result, World]:
     """Run one seed and keep its world, for its trace and rows; the caller closes it."""
     raw = ffi.new("um_sim_result *")
-    handle = lib.um_sim_run_world(_params(canary, adversary, True), seed, raw)
+    handle = lib.um_sim_run_world(_params(canary, adversary, transport, True), seed, raw)
     if not handle:
         raise SimulationFailed("no memory for a world", hint="free memory, or raise `ulimit -v`")
-    return _result(raw, adversary), World(handle=handle)
+    return _result(raw, adversary, transport), World(handle=handle)

@@ -10,6 +10,7 @@ _DATA_BYTES = 20
 _NAK_BYTES = 12
 _NCF_BYTES = 16
 _RETRANSMISSION = 0x20
+_LBTRU_OPTION_BYTES = 8
 
 
 class Type(IntEnum):
@@ -19,6 +20,9 @@ class Type(IntEnum):
     SM = 2
     NAK = 3
     NCF = 4
+    ACK = 5
+    CREQ = 6
+    RST = 7
     STATUS = 16
     UNKNOWN = 17
 
@@ -105,10 +109,13 @@ class Datagram:
     @property
     def sqns(self) -> list[int]:
         """The sequence numbers a NAK or an NCF lists."""
-        start = {Type.NAK: _NAK_BYTES, Type.NCF: _NCF_BYTES}.get(self.type)
-        if start is None:
+        if self.type not in (Type.NAK, Type.NCF):
             return []
-        whole = max(len(self.data) - start, 0) // 4 * 4  # a made-up datagram may end anywhere
+        is_nak = self.type is Type.NAK
+        start, options = (_NAK_BYTES if is_nak else _NCF_BYTES), 0
+        if self.data[1] != 0:  # only LBT-RU has options, behind the list
+            start, options = start - 4, (2 if is_nak else 1) * _LBTRU_OPTION_BYTES
+        whole = max(len(self.data) - start - options, 0) // 4 * 4  # a made-up datagram may end anywhere
         return [n for (n,) in struct.iter_unpack(">I", self.data[start : start + whole])]
 
     @property
